@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// helperEnv makes the test binary one of the processes that a test needs.
+const helperEnv = "CONTROLPLANE_TEST_HELPER"
+
+func TestMain(m *testing.M) {
+	if helper := os.Getenv(helperEnv); helper != "" {
+		if err := runHelper(helper); err != nil {
+			fmt.Fprintln(os.Stderr, helper, err)
+			os.Exit(1)
+		}
+		return
+	}
+	// The packages of kube-apiserver start goroutines of their own when they are loaded.
+	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
+}
+
+func runHelper(helper string) error {
+	switch helper {
+	case "parent": // starts a "child", says so, and lives until it is killed
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), helperEnv+"=child", parentEnv+"="+strconv.Itoa(os.Getpid()))
+		cmd.Stderr = os.Stderr
+		cmd.Stdout = os.Stdout
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		return cmd.Wait()
+	case "child": // says that it runs, and ends with its parent
+		pid, err := parentPID()
+		if err != nil {
+			return err
+		}
+		fmt.Println("runs")
+		waitOrphaned(context.Background(), pid, os.Getppid)
+		return nil
+	}
+	return fmt.Errorf("no such helper")
+}
