@@ -1,0 +1,95 @@
+package dynamiccontroller
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/client-go/metadata"
+)
+
+// Config tunes a DynamicController. The zero value works.
+type Config struct {
+	// Workers is the number of reconciling goroutines: how many handlers run at once over all types. Defaults to 10.
+	Workers int
+	// ResyncPeriod is about how often every known object is reconciled though nothing happened to it. The resyncs of a
+	// type are spread evenly over the period. Defaults to 10 hours; a negative period is never.
+	ResyncPeriod time.Duration
+	// QueueMaxRetries is after how many failures in a row an object is parked. Defaults to 20, which with the default
+	// delays is after some 40 minutes; a negative number is never.
+	QueueMaxRetries int
+	// ShutdownTimeout is how long Run waits for running handlers when its context ends. Defaults to 20 seconds, below
+	// the 30 that Kubernetes gives a terminating Pod.
+	ShutdownTimeout time.Duration
+	// MinRetryDelay is the wait before the first retry of a failed reconcile; it doubles with each further failure in
+	// a row, up to MaxRetryDelay. Up to half of the wait is added as jitter. Defaults to 50 milliseconds.
+	MinRetryDelay time.Duration
+	// MaxRetryDelay is the longest wait before a retry. Defaults to 5 minutes.
+	MaxRetryDelay time.Duration
+}
+
+const (
+	defaultWorkers         = 10
+	defaultResyncPeriod    = 10 * time.Hour
+	defaultQueueMaxRetries = 20
+	defaultShutdownTimeout = 20 * time.Second
+	defaultMinRetryDelay   = 50 * time.Millisecond
+	defaultMaxRetryDelay   = 5 * time.Minute
+)
+
+// withDefaults fills in what is zero.
+func (c Config) withDefaults() Config {
+	setDefault(&c.Workers, defaultWorkers)
+	setDefault(&c.ResyncPeriod, defaultResyncPeriod)
+	setDefault(&c.QueueMaxRetries, defaultQueueMaxRetries)
+	setDefault(&c.ShutdownTimeout, defaultShutdownTimeout)
+	setDefault(&c.MinRetryDelay, min(defaultMinRetryDelay, orElse(c.MaxRetryDelay, defaultMaxRetryDelay)))
+	setDefault(&c.MaxRetryDelay, max(defaultMaxRetryDelay, c.MinRetryDelay))
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) { *field = orElse(*field, value) }
+
+func orElse[T comparable](value, otherwise T) T {
+	var zero T
+	if value == zero {
+		return otherwise
+	}
+	return value
+}
+
+// validate says everything that is wrong, by field.
+func (c Config) validate() error {
+	var errs []error
+	refuse := func(field string, value any, why string) {
+		errs = append(errs, fmt.Errorf("invalid Config.%s %v: %s", field, value, why))
+	}
+	if c.Workers < 0 {
+		refuse("Workers", c.Workers, "must not be negative")
+	}
+	if c.ShutdownTimeout < 0 {
+		refuse("ShutdownTimeout", c.ShutdownTimeout, "must not be negative")
+	}
+	if c.MinRetryDelay < 0 {
+		refuse("MinRetryDelay", c.MinRetryDelay, "must not be negative")
+	}
+	if c.MaxRetryDelay < 0 {
+		refuse("MaxRetryDelay", c.MaxRetryDelay, "must not be negative")
+	} else if c.MinRetryDelay > c.MaxRetryDelay {
+		refuse("MinRetryDelay", c.MinRetryDelay, fmt.Sprintf("must not be above MaxRetryDelay, which is %s", c.MaxRetryDelay))
+	}
+	return errors.Join(errs...)
+}
+
+// Option is an optional part of a DynamicController.
+type Option func(*DynamicController)
+
+// WithMetadataClient gives the client for [CacheMetadata] and [CacheKeys]. [NewForConfig] makes one.
+func WithMetadataClient(client metadata.Interface) Option {
+	return func(c *DynamicController) { c.clients.Metadata = client }
+}
+
+// WithMetrics makes m hear what the controller does. Nothing does by default.
+func WithMetrics(m Metrics) Option {
+	return func(c *DynamicController) { c.metrics = m }
+}

@@ -1,0 +1,63 @@
+// Package dynamiccontroller is an engine for platforms whose users define resource types at runtime: it starts and stops
+// serving types while it runs, and work on one type never disturbs another.
+//
+// # Life of a controller
+//
+//	NewForConfig ──▶ StartServingGVK / StopServiceGVK, at any time
+//	      │
+//	      ├──▶ RunWatches(ctx)    every replica: the caches of all served types are kept warm, nothing is queued
+//	      └──▶ Run(ctx)           one replica: workers reconcile; it watches for itself unless RunWatches does
+//	               │ ctx ends: handlers' contexts end, Run waits for them
+//	               ▼
+//	           Run(ctx) again     every object in the cache is reconciled once
+//
+// A type is watched by a reflector into a cache of its own. What changes goes into one workqueue for all types, which
+// holds [ObjectIdentifiers] and nothing else, and is handed to the type's [Handler] by one of Config.Workers goroutines.
+//
+// # What it promises
+//
+// Serving:
+//
+//   - S1: when StopServiceGVK returns nil, no handler of that registration runs or ever will, its goroutines have ended
+//     and nothing of it is left in queue, retries, status, metrics and cache. If its context ends first, its error names
+//     what still runs; nothing new starts.
+//   - S2: StartServingGVK registers whole or not at all, makes no request and waits for no sync. Called again it swaps
+//     handler and options and reconciles everything once. Concurrent starts and stops of a type end as if made one after
+//     another.
+//   - S3: a type that cannot sync, hangs or fails leaves every other type's start, stop, events and reconciles alone.
+//   - S4: types can be started and stopped before, during and between runs, and on a standby.
+//   - S5, in part: a type that is not served by the API server, forbidden or failing says so in [TypeStatus] with the
+//     server's words, is retried with capped backoff and recovers by itself. A 404 alone neither empties its cache nor
+//     calls its handler.
+//
+// Delivery:
+//
+//   - D1: while Run runs, every change is followed by a call of the handler that began after the change was in the cache.
+//   - D2: there are never two calls at once for the same object, over swaps, registrations and runs too.
+//   - D3: a deletion that happened while the watch was down is found by the difference to the next list.
+//   - D4: there is one call an object for the initial list.
+//   - D5: a panic is a failure of its item: recovered, counted, its stack logged.
+//   - D6: outcomes are recognized wrapped, and an immediate requeue backs off.
+//   - D7: a type's failures never delay another type's first run or retry.
+//   - D8: an object that fails more than Config.QueueMaxRetries times in a row is parked, not forgotten: it is counted in
+//     status and reconciled again with its next event, by Enqueue, at its resync and in the next run.
+//   - D9: the object's own NotFound, and its own namespace terminating, end its retries.
+//   - D10: events, retries that are due and Enqueue go before initial lists, promotions and resyncs, which never starve.
+//   - D11: when Run's context ends, handlers' contexts end at once with a cause; Run waits for at most
+//     Config.ShutdownTimeout and names what did not return.
+//
+// Fairness:
+//
+//   - F1: types with work waiting take turns by weight: a type with one object waiting waits at most one round.
+//   - F2: with the defaults a type whose handlers hang or are slow leaves workers to the others, and a hung handler's
+//     context ends after 5 minutes.
+//
+// # What it does not promise
+//
+//   - A deletion that happened while nobody ran is not replayed, unless this process had the object in its cache before.
+//     What must be cleaned up needs a finalizer.
+//   - Changes are not counted: several may be followed by one call.
+//   - AllInformerHaveSynced stays false while one type cannot sync, so that it is no readiness check.
+//   - With k types whose handlers all hang for ever, Workers must exceed k times their concurrency.
+//   - A handler that ignores its context keeps its worker until it returns.
+package dynamiccontroller

@@ -1,0 +1,75 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Handler reconciles one object. It is told which, not what happened: the object may be new, changed or gone, or
+// nothing may have happened to it at all.
+//
+// It is never called twice at once for the same ObjectIdentifiers. Its context ends when the type is no longer served
+// ([ErrServingStopped]), when Run ends ([ErrRunEnded]) and when it takes too long ([ErrReconcileTimeout]);
+// [context.Cause] tells which. A handler should return soon then: its object is not reconciled again before it did.
+//
+// The error says what is to happen next:
+//
+//   - nil: nothing, until something happens to the object.
+//   - [RequeueAfter]: no failure, but call again then.
+//   - [Terminal]: a failure that retrying cannot mend; the object is parked until something happens to it.
+//   - the object's own NotFound while the cache does not hold it either, or a refusal to create something because the
+//     object's own namespace is terminating: nothing, there is no more to do.
+//   - any other error, and a panic: a failure. It is retried with exponential backoff between Config's MinRetryDelay and
+//     MaxRetryDelay, and after Config's QueueMaxRetries failures in a row the object is parked.
+//
+// Errors are matched with errors.As and errors.Is, so that they may be wrapped.
+type Handler func(ctx context.Context, id ObjectIdentifiers) error
+
+// Causes with which a handler's context ends.
+var (
+	ErrServingStopped   = errors.New("the type is no longer served")
+	ErrRunEnded         = errors.New("the controller's run ended")
+	ErrReconcileTimeout = errors.New("the reconcile took longer than its timeout")
+)
+
+// RequeueAfter asks for another call after d. It is no failure and forgets the failures before. Without a positive d
+// the call comes after the backoff of a failure, so that a handler that always asks for it does no harm.
+func RequeueAfter(d time.Duration) error { return &requeueError{after: d} }
+
+type requeueError struct{ after time.Duration }
+
+// requeueAfter is the delay that an error asks for.
+func requeueAfter(err error) time.Duration {
+	var requeue *requeueError
+	if errors.As(err, &requeue) {
+		return requeue.after
+	}
+	return 0
+}
+
+func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e.after) }
+
+// Terminal marks a failure that retrying cannot mend: the object is parked at once. It is reconciled again when
+// something happens to it, at its resync, by Enqueue and in the next run. A nil err is a mistake of the handler's and
+// parks the object with an error that says so.
+func Terminal(err error) error {
+	if err == nil {
+		err = errors.New("Terminal was called with a nil error")
+	}
+	return &terminalError{err: err}
+}
+
+type terminalError struct{ err error }
+
+func (e *terminalError) Error() string { return "terminal: " + e.err.Error() }
+func (e *terminalError) Unwrap() error { return e.err }
+
+// panicError is what a handler's panic counts as.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }

@@ -1,0 +1,104 @@
+package typewatch
+
+import (
+	"context"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Clients make the requests: Dynamic for [Full], Metadata for the others.
+type Clients struct {
+	Dynamic  dynamic.Interface
+	Metadata metadata.Interface
+}
+
+// requests makes the requests of one watch, tells its health how they end, and joins what they leave running.
+type requests struct {
+	spec   Spec
+	client any // that serves the requests
+	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
+	watch  func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	health *health
+
+	lists sync.WaitGroup
+	// stream is the newest watch. Only the goroutine that runs the watch uses it.
+	stream watch.Interface
+}
+
+func newRequests(spec Spec, clients Clients, health *health) *requests {
+	r := &requests{spec: spec, health: health}
+	if spec.Depth == Full {
+		c := clients.Dynamic.Resource(spec.GVR).Namespace(spec.Namespace)
+		r.client, r.watch = clients.Dynamic, c.Watch
+		r.list = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return c.List(ctx, options)
+		}
+		return r
+	}
+	c := clients.Metadata.Resource(spec.GVR).Namespace(spec.Namespace)
+	r.client, r.watch = clients.Metadata, c.Watch
+	r.list = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return c.List(ctx, options)
+	}
+	return r
+}
+
+func (r *requests) listerWatcher() cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc:  r.listAll,
+		WatchFuncWithContext: r.openWatch,
+	}, r.client)
+}
+
+// probe asks for one object. A type whose CRD was just established is not found at first, and while a list answers a
+// few milliseconds later, a watch that comes too early is told to come back in a second.
+func (r *requests) probe(ctx context.Context) error {
+	_, err := r.list(ctx, metav1.ListOptions{LabelSelector: r.spec.Selector, Limit: 1})
+	r.health.listed(ctx, err)
+	return err
+}
+
+func (r *requests) listAll(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	// The reflector lists in a goroutine that it does not wait for when its context ends.
+	r.lists.Add(1)
+	defer r.lists.Done()
+	options.LabelSelector = r.spec.Selector
+	list, err := r.list(ctx, options)
+	r.health.listed(ctx, err)
+	return list, err
+}
+
+func (r *requests) openWatch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	r.joinStream()
+	options.LabelSelector = r.spec.Selector
+	stream, err := r.watch(ctx, options)
+	r.health.watching(ctx, err)
+	if err != nil {
+		return nil, err
+	}
+	r.stream = stream
+	return stream, nil
+}
+
+// join waits for what the requests left running. Their context must have ended.
+func (r *requests) join() {
+	r.joinStream()
+	r.lists.Wait()
+}
+
+// joinStream waits for the goroutine that reads the stream: Stop alone does not.
+func (r *requests) joinStream() {
+	if r.stream == nil {
+		return
+	}
+	r.stream.Stop()
+	for range r.stream.ResultChan() { //nolint:revive // emptied until its sender closes it
+	}
+	r.stream = nil
+}

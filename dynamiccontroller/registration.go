@@ -1,0 +1,240 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+)
+
+// registration is one type being served, from the StartServingGVK that began it to the StopServiceGVK that ends it,
+// over swaps of its handler and over runs of the controller. Its group in the queue carries the epoch that keeps what
+// belongs to it apart from what belongs to a later registration of the same GVR.
+type registration struct {
+	gvr     schema.GroupVersionResource
+	log     logr.Logger
+	metrics Metrics
+	group   group
+	served  atomic.Pointer[served]
+
+	// watch is what keeps the objects. The controller's lock guards it.
+	watch *runningWatch
+
+	mu       sync.Mutex          // guards what follows
+	calls    map[string]*call    // handlers that run, by key
+	failures map[string]int      // in a row, by key
+	parked   map[string]struct{} // keys that failed too often
+	newest   []ParkedObject      // details of those parked last
+	watches  int                 // watch goroutines that have not returned
+	closed   bool                // nothing starts any more
+	ended    chan struct{}       // closed once all calls and watches have returned after close
+}
+
+// runningWatch is a watch and what ends its goroutine, if it has one.
+type runningWatch struct {
+	*typewatch.Watch
+	cancel context.CancelFunc
+}
+
+// call is a handler that runs.
+type call struct {
+	cancel func(cause error)
+	began  time.Time
+}
+
+func newRegistration(gvr schema.GroupVersionResource, log logr.Logger, metrics Metrics) *registration {
+	return &registration{
+		gvr: gvr, log: log, metrics: metrics,
+		calls:    map[string]*call{},
+		failures: map[string]int{},
+		parked:   map[string]struct{}{},
+		ended:    make(chan struct{}),
+	}
+}
+
+func (r *registration) id(key string) ObjectIdentifiers {
+	return ObjectIdentifiers{NamespacedKey: key, GVR: r.gvr}
+}
+
+func (r *registration) ids(keys []string) []ObjectIdentifiers {
+	ids := make([]ObjectIdentifiers, len(keys))
+	for i, key := range keys {
+		ids[i] = r.id(key)
+	}
+	return ids
+}
+
+// sink puts what the watch tells into the queue.
+func (r *registration) sink() typewatch.Sink {
+	return typewatch.Sink{
+		Known:  func(keys []string) { r.group.Add(fairqueue.Background, r.ids(keys)...) },
+		Synced: r.group.Release,
+		Changed: func(key string, old, now any) {
+			if r.served.Load().wants(old, now) {
+				r.group.Add(fairqueue.Live, r.id(key))
+			}
+		},
+	}
+}
+
+// begin makes a call of the registration, unless that was closed. The context ends with base, with the registration
+// and after the reconcile timeout.
+func (r *registration) begin(base context.Context, key string, timeout time.Duration) (_ context.Context, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, false
+	}
+	stop := func() {}
+	ctx := context.WithValue(base, registrationKey{}, r)
+	if timeout > 0 {
+		ctx, stop = context.WithTimeoutCause(ctx, timeout, ErrReconcileTimeout)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	r.calls[key] = &call{began: time.Now(), cancel: func(cause error) {
+		cancel(cause)
+		stop()
+	}}
+	delete(r.parked, key)
+	return ctx, true
+}
+
+// end makes the call over. What it came to is told to the metrics, unless they were told to forget the type.
+func (r *registration) end(key string, outcome Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.calls[key]
+	c.cancel(nil)
+	delete(r.calls, key)
+	if !r.closed {
+		r.metrics.Reconciled(r.gvr, outcome, time.Since(c.began))
+	}
+	r.endIfIdleLocked()
+}
+
+// registrationKey is the key of the context value by which StopServiceGVK knows a type's own handlers.
+type registrationKey struct{}
+
+// close ends all calls' contexts and lets nothing start any more. ended is closed when nothing runs any more.
+func (r *registration) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	r.closed = true
+	for _, c := range r.calls {
+		c.cancel(ErrServingStopped)
+	}
+	r.failures, r.parked, r.newest = nil, nil, nil
+	r.metrics.Forget(r.gvr)
+	r.endIfIdleLocked()
+}
+
+func (r *registration) endIfIdleLocked() {
+	if r.closed && len(r.calls) == 0 && r.watches == 0 {
+		close(r.ended)
+	}
+}
+
+func (r *registration) watchStarted() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watches++
+}
+
+func (r *registration) watchEnded() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.watches--
+	r.endIfIdleLocked()
+}
+
+// failed counts one more failure of the object in a row.
+func (r *registration) failed(key string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0
+	}
+	r.failures[key]++
+	return r.failures[key]
+}
+
+// recovered ends a row of failures.
+func (r *registration) recovered(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.failures, key)
+}
+
+// park keeps the object out of the queue until something happens to it.
+func (r *registration) park(key string, failures int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	delete(r.failures, key)
+	r.parked[key] = struct{}{}
+	r.newest = slices.DeleteFunc(r.newest, func(p ParkedObject) bool { return p.Key == key })
+	r.newest = append(r.newest, ParkedObject{Key: key, Failures: failures, LastError: err.Error(), Since: time.Now()})
+	if len(r.newest) > parkedDetails {
+		r.newest = slices.Delete(r.newest, 0, 1)
+	}
+}
+
+// parkedKeys lists all that is parked.
+func (r *registration) parkedKeys() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keys := make([]string, 0, len(r.parked))
+	for key := range r.parked {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// running lists the calls that have not returned, the oldest first.
+func (r *registration) running() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keys := make([]string, 0, len(r.calls))
+	for key := range r.calls {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b string) int { return r.calls[a].began.Compare(r.calls[b].began) })
+	for i, key := range keys {
+		keys[i] = fmt.Sprintf("%s (for %s)", r.id(key), time.Since(r.calls[key].began).Round(time.Millisecond))
+	}
+	return keys
+}
+
+// stillRunning is running in words, the watch included.
+func (r *registration) stillRunning() string {
+	running := r.running()
+	r.mu.Lock()
+	if r.watches > 0 {
+		running = append(running, "the watch")
+	}
+	r.mu.Unlock()
+	return enumerate(running)
+}
+
+// enumerate names the first few and counts the rest.
+func enumerate(names []string) string {
+	const most = 10
+	if len(names) > most {
+		names = append(names[:most:most], fmt.Sprintf("%d more", len(names)-most))
+	}
+	return strings.Join(names, ", ")
+}

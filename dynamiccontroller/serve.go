@@ -1,0 +1,116 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// StartServingGVK watches the type's objects and reconciles them with handler from now on: at once while Run and the
+// watches run, else as soon as they do. It registers all or nothing, makes no request and waits for no sync
+// (WaitForGVRSync does); ctx bounds the call alone. What is wrong with the type itself, that it is not served or may
+// not be watched, is seen in Status and retried.
+//
+// Called again for the same GVR it swaps handler and options, and reconciles every object once. Handlers that run
+// already finish with what they began with. If the new options need another watch, nothing of the type is handed to
+// its handler until that has synced.
+//
+// It may be called at any time and concurrently, from handlers too.
+func (c *DynamicController) StartServingGVK(ctx context.Context, gvr schema.GroupVersionResource, handler Handler, opts ...ServeOption) error {
+	fail := func(err error) error { return fmt.Errorf("start serving %s: %w", nameOf(gvr), err) }
+	if c.configErr != nil {
+		return fail(c.configErr)
+	}
+	next, err := c.newServed(gvr, handler, opts)
+	if err != nil {
+		return fail(err)
+	}
+	if ctx.Err() != nil {
+		return fail(context.Cause(ctx))
+	}
+	attach := c.register(gvr, next)
+	attach()
+	return nil
+}
+
+// register makes the registration, or the swap. What it returns is to be called after.
+func (c *DynamicController) register(gvr schema.GroupVersionResource, next *served) (attach func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forgetEndedLocked()
+	reg := c.registrations[gvr]
+	if reg == nil {
+		reg = newRegistration(gvr, c.log.WithValues(keyGVR, nameOf(gvr)), c.metrics)
+		c.registrations[gvr] = reg
+		reg.group = c.storage.Open(gvr, reg, next.limits())
+		c.rewatchLocked(reg, next)
+		c.log.Info("serving", keyGVR, nameOf(gvr))
+	} else {
+		reg.group.SetLimits(next.limits())
+		if before := reg.served.Load(); before.spec(gvr) != next.spec(gvr) || before.transform != nil || next.transform != nil {
+			c.rewatchLocked(reg, next)
+		}
+		c.log.Info("serving anew", keyGVR, nameOf(gvr))
+	}
+	reg.served.Store(next)
+	c.limits.set(gvr, next.limiter)
+	if !c.reconciling {
+		return func() {}
+	}
+	return func() { c.attach(reg) }
+}
+
+// StopServiceGVK ends what StartServingGVK began. At once no handler starts any more, the contexts of those that run
+// end ([ErrServingStopped]), and the type leaves queue, status, metrics and cache. Then it waits for handlers and watch
+// to return. If ctx ends first the error says what still runs; it ends in its own time, and calling again waits again.
+//
+// A type that is not served is no error. Called with the context of one of the type's own handlers, it would wait for
+// itself: an error at once, and nothing is stopped.
+func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
+	own, _ := ctx.Value(registrationKey{}).(*registration)
+	if own != nil && own.gvr == gvr {
+		return fmt.Errorf("stop serving %s: called from one of its own handlers, which it would wait for", nameOf(gvr))
+	}
+	for _, reg := range c.unregister(gvr) {
+		reg.close()
+		if isClosed(reg.ended) {
+			continue
+		}
+		select {
+		case <-reg.ended:
+		case <-ctx.Done():
+			return fmt.Errorf("stop serving %s: %w while these still run: %s", nameOf(gvr), context.Cause(ctx), reg.stillRunning())
+		}
+	}
+	return nil
+}
+
+// unregister takes the type out of everything and returns the registrations of it that have not ended.
+func (c *DynamicController) unregister(gvr schema.GroupVersionResource) []*registration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if reg := c.registrations[gvr]; reg != nil {
+		delete(c.registrations, gvr)
+		c.ending[gvr] = append(c.ending[gvr], reg)
+		reg.group.Close()
+		reg.watch.cancel()
+		c.limits.remove(gvr)
+		c.log.Info("no longer serving", keyGVR, nameOf(gvr))
+	}
+	c.forgetEndedLocked()
+	return slices.Clone(c.ending[gvr])
+}
+
+// forgetEndedLocked lets go of the stopped registrations that have ended.
+func (c *DynamicController) forgetEndedLocked() {
+	for gvr, ending := range c.ending {
+		ending = slices.DeleteFunc(ending, func(reg *registration) bool { return isClosed(reg.ended) })
+		if len(ending) == 0 {
+			delete(c.ending, gvr)
+		} else {
+			c.ending[gvr] = ending
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// work takes items from the queue and reconciles them until run ends. Handlers' contexts are made of base, which ends
+// with run but tells another cause.
+func (c *DynamicController) work(run, base context.Context) {
+	// A worker whose handler outlived its run must not take an item of the next run.
+	for run.Err() == nil {
+		id, reg, shutdown := c.storage.Next()
+		if shutdown {
+			return
+		}
+		if run.Err() != nil {
+			c.queue.Done(id) // dropped with all that waits, as the run has ended
+			return
+		}
+		c.reconcile(base, reg, id)
+	}
+}
+
+// reconcile calls the handler and settles what comes of it.
+func (c *DynamicController) reconcile(base context.Context, reg *registration, id ObjectIdentifiers) {
+	defer c.queue.Done(id)
+	served := reg.served.Load()
+	ctx, ok := reg.begin(base, id.NamespacedKey, served.timeout)
+	if !ok {
+		return
+	}
+	log := reg.log.WithValues(keyObject, id.NamespacedKey)
+	err := protect(logr.NewContext(ctx, log), served.handler, id)
+	outcome := c.settle(log, reg, id, err)
+	reg.end(id.NamespacedKey, outcome)
+}
+
+// protect turns a panic into an error.
+func protect(ctx context.Context, handler Handler, id ObjectIdentifiers) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = &panicError{value: value, stack: debug.Stack()}
+		}
+	}()
+	return handler(ctx, id)
+}
+
+// settle is the one place where an item is forgotten, retried, put off or parked. It runs before the item is Done, so
+// that what it asks of the queue counts for the registration that the item was handed out for.
+func (c *DynamicController) settle(log logr.Logger, reg *registration, id ObjectIdentifiers, err error) Outcome {
+	outcome, failures := c.outcomeOf(reg, id, err), 0
+	switch outcome {
+	case OutcomeFailure, OutcomePanic:
+		failures = reg.failed(id.NamespacedKey)
+		if most := c.config.QueueMaxRetries; most >= 0 && failures > most {
+			outcome = OutcomeParked
+		}
+	case OutcomeTerminal:
+		failures = reg.failed(id.NamespacedKey)
+	default:
+		reg.recovered(id.NamespacedKey)
+	}
+
+	switch outcome {
+	case OutcomeSuccess, OutcomeGone:
+		c.queue.Forget(id)
+	case OutcomeRequeue:
+		if after := requeueAfter(err); after > 0 {
+			c.queue.Forget(id)
+			c.queue.AddAfter(id, after)
+		} else {
+			c.queue.AddRateLimited(id)
+		}
+	case OutcomeFailure, OutcomePanic:
+		c.queue.AddRateLimited(id)
+		logFailure(log, failures, err)
+	case OutcomeParked, OutcomeTerminal:
+		c.queue.Forget(id)
+		reg.park(id.NamespacedKey, failures, err)
+		log.Error(err, "reconcile failed, the object is parked", keyFailures, failures)
+	}
+	return outcome
+}
+
+// outcomeOf says what the handler's error means, but for how often it happened.
+func (c *DynamicController) outcomeOf(reg *registration, id ObjectIdentifiers, err error) Outcome {
+	var terminal *terminalError
+	var requeue *requeueError
+	var panicked *panicError
+	switch {
+	case err == nil:
+		return OutcomeSuccess
+	case errors.As(err, &terminal):
+		return OutcomeTerminal
+	case errors.As(err, &requeue):
+		return OutcomeRequeue
+	case c.isGone(reg, id, err):
+		return OutcomeGone
+	case errors.As(err, &panicked):
+		return OutcomePanic
+	default:
+		return OutcomeFailure
+	}
+}
+
+// logFailure tells an operator of the first failure in a row, and a developer of the others. A panic is always told.
+func logFailure(log logr.Logger, failures int, err error) {
+	var panicked *panicError
+	switch {
+	case errors.As(err, &panicked):
+		log.Error(err, "handler panicked, will retry", keyFailures, failures, keyStack, string(panicked.stack))
+	case failures == 1:
+		log.Info("reconcile failed, will retry", keyError, err.Error())
+	default:
+		log.V(1).Info("reconcile failed again, will retry", keyFailures, failures, keyError, err.Error())
+	}
+}
+
+// isGone tells whether the error says that the object itself is gone, or its namespace is about to be, and nothing
+// else: only then is there no more to do. An error that joins several says more than that.
+func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err error) bool {
+	status := soleStatus(err)
+	if status == nil {
+		return false
+	}
+	details := status.Status().Details
+	if details == nil {
+		return false
+	}
+	// The details name no namespace: the cache tells an object of the same name elsewhere from the object itself. While
+	// the cache lags, the event that is still to come ends the retry.
+	if apierrors.IsNotFound(status) && details.Group == id.GVR.Group && details.Kind == id.GVR.Resource && details.Name == id.Name() {
+		return !c.watchOf(reg).Has(id.NamespacedKey)
+	}
+	for _, cause := range details.Causes {
+		// The message is the only place where admission names the namespace
+		// (k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle).
+		if cause.Type == corev1.NamespaceTerminatingCause && id.Namespace() != "" &&
+			cause.Message == "namespace "+id.Namespace()+" is being terminated" {
+			return true
+		}
+	}
+	return false
+}
+
+// soleStatus finds the API status at the end of a chain of wrapped errors that never forks.
+func soleStatus(err error) *apierrors.StatusError {
+	for err != nil {
+		if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // each link is looked at here
+			return status
+		}
+		switch wrapper := err.(type) { //nolint:errorlint // each link is looked at here
+		case interface{ Unwrap() error }:
+			err = wrapper.Unwrap()
+		case interface{ Unwrap() []error }:
+			errs := wrapper.Unwrap()
+			if len(errs) != 1 {
+				return nil
+			}
+			err = errs[0]
+		default:
+			return nil
+		}
+	}
+	return nil
+}

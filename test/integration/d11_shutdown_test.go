@@ -1,0 +1,61 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+func TestD11_WhenRunEndsHandlersAreToldAndWaitedFor(t *testing.T) {
+	h := newHarness(t)
+	gvr := h.define(h.newType())
+	h.apply(gvr, "w", 0)
+	c := h.controller(dynamiccontroller.Config{})
+	causes := make(chan error, 1)
+	returned := false
+	calls := newRecorder(t, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+		<-ctx.Done()
+		causes <- context.Cause(ctx)
+		// The cache can still be read.
+		if _, err := must(c.Lister(gvr)).ByNamespace(h.namespace).Get("w"); err != nil {
+			t.Error(err)
+		}
+		returned = true
+		return ctx.Err()
+	})
+	h.serve(c, gvr, calls.handle)
+	stop := h.run(c)
+	calls.waitFor(h.id(gvr, "w"), 1)
+	h.noError(stop())
+	if cause := <-causes; !errors.Is(cause, dynamiccontroller.ErrRunEnded) || !errors.Is(cause, errTestOver) {
+		t.Errorf("the handler's context ended with %v", cause)
+	}
+	if !returned {
+		t.Error("Run returned before the handler did")
+	}
+}
+
+func TestD11_WhatDoesNotFinishInTimeIsNamed(t *testing.T) {
+	h := newHarness(t)
+	gvr := h.define(h.newType())
+	h.apply(gvr, "deaf", 0)
+	c := h.controller(dynamiccontroller.Config{ShutdownTimeout: 50 * time.Millisecond})
+	release := make(chan struct{})
+	calls := newRecorder(t, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		<-release
+		return nil
+	})
+	h.serve(c, gvr, calls.handle)
+	stop := h.run(c)
+	id := h.id(gvr, "deaf")
+	calls.waitFor(id, 1)
+	if err := stop(); err == nil || !strings.Contains(err.Error(), id.String()) {
+		t.Errorf("want an error that names %s, got %v", id, err)
+	}
+	close(release)
+	h.stopServing(c, gvr)
+}

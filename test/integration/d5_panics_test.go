@@ -1,0 +1,80 @@
+package integration
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// outcomes counts how reconciles end.
+type outcomes struct {
+	mu sync.Mutex
+	of map[dynamiccontroller.Outcome]int
+}
+
+func (o *outcomes) Reconciled(_ schema.GroupVersionResource, outcome dynamiccontroller.Outcome, _ time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of == nil {
+		o.of = map[dynamiccontroller.Outcome]int{}
+	}
+	o.of[outcome]++
+}
+
+func (o *outcomes) Forget(schema.GroupVersionResource) {}
+
+func (o *outcomes) count(outcome dynamiccontroller.Outcome) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.of[outcome]
+}
+
+func TestD5_APanicIsAFailureOfItsItemAlone(t *testing.T) {
+	h := newHarness(t)
+	gvr := h.define(h.newType())
+	var mu sync.Mutex
+	var logged strings.Builder
+	log := funcr.New(func(prefix, args string) {
+		mu.Lock()
+		defer mu.Unlock()
+		logged.WriteString(prefix + args + "\n")
+	}, funcr.Options{})
+	counts := &outcomes{}
+	c, err := dynamiccontroller.NewForConfig(log, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Millisecond}, h.config, dynamiccontroller.WithMetrics(counts))
+	h.noError(err)
+	h.run(c)
+	calls := newRecorder(t, nil)
+	calls.do = func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		if id.Name() == "explodes" && calls.count(id) < 3 {
+			panicInHandler()
+		}
+		return nil
+	}
+	h.serve(c, gvr, calls.handle)
+	h.apply(gvr, "explodes", 0)
+	calls.waitFor(h.id(gvr, "explodes"), 3)
+	h.apply(gvr, "fine", 0)
+	calls.waitFor(h.id(gvr, "fine"), 1) // by the only worker
+	h.eventually("the panics are counted", func() error {
+		if n := counts.count(dynamiccontroller.OutcomePanic); n != 2 || counts.count(dynamiccontroller.OutcomeSuccess) < 1 {
+			return context.DeadlineExceeded
+		}
+		return nil
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	for _, want := range []string{"on purpose", "panicInHandler"} {
+		if !strings.Contains(logged.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, logged.String())
+		}
+	}
+}
+
+func panicInHandler() { panic("on purpose") }

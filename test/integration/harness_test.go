@@ -1,0 +1,434 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/testr"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/test/cluster"
+)
+
+var shared = cluster.NewShared(cluster.Options{WithControllers: true})
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
+
+// deadline is for what takes a few seconds at the most, on a busy machine.
+const deadline = 60 * time.Second
+
+// harness is one test's view of the cluster: its own namespace, and types of its own.
+type harness struct {
+	*testing.T
+	config    *rest.Config
+	client    dynamic.Interface
+	clients   kubernetes.Interface
+	crds      apiextensions.Interface
+	namespace string
+}
+
+func newHarness(t *testing.T) *harness {
+	t.Helper()
+	config := shared.Cluster(t).Config()
+	h := &harness{T: t, config: config}
+	h.client = must(dynamic.NewForConfig(config))
+	h.clients = must(kubernetes.NewForConfig(config))
+	h.crds = must(apiextensions.NewForConfig(config))
+	h.namespace = h.newNamespace()
+	return h
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func (h *harness) noError(err error) {
+	h.Helper()
+	if err != nil {
+		h.Fatal(err)
+	}
+}
+
+func (h *harness) newNamespace() string {
+	h.Helper()
+	name := "test-" + utilrand.String(8)
+	_, err := h.clients.CoreV1().Namespaces().Create(h.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	h.noError(err)
+	h.Cleanup(func() {
+		err := h.clients.CoreV1().Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			h.Error(err)
+		}
+	})
+	return name
+}
+
+// newType names a type that nobody else has, and does not define it.
+func (h *harness) newType() schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: utilrand.String(8) + ".example.com", Version: "v1", Resource: "widgets"}
+}
+
+// define defines the type and waits until it is established.
+func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionResource {
+	h.Helper()
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: gvr.GroupResource().String()},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: gvr.Group,
+			Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: gvr.Resource, Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: gvr.Version, Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: ptr.To(true),
+				}},
+			}},
+		},
+	}
+	_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), crd, metav1.CreateOptions{})
+	h.noError(err)
+	h.Cleanup(func() { h.undefine(gvr) })
+	h.eventually("the type is established", func() error {
+		crd, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Get(h.Context(), crd.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range crd.Status.Conditions {
+			if c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue {
+				return nil
+			}
+		}
+		return errors.New("not established")
+	})
+	return gvr
+}
+
+func (h *harness) undefine(gvr schema.GroupVersionResource) {
+	err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(context.Background(), gvr.GroupResource().String(), metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		h.Error(err)
+	}
+}
+
+// apply creates or changes an object. Soon after its type was established a POST waits for two seconds in the server,
+// a PATCH does not.
+func (h *harness) apply(gvr schema.GroupVersionResource, name string, generation int) string {
+	h.Helper()
+	return h.applyIn(gvr, h.namespace, name, generation)
+}
+
+func (h *harness) applyIn(gvr schema.GroupVersionResource, namespace, name string, generation int) string {
+	h.Helper()
+	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": int64(generation)}}}
+	object.SetAPIVersion(gvr.GroupVersion().String())
+	object.SetKind("Widget")
+	object.SetName(name)
+	var applied *unstructured.Unstructured
+	h.eventually("apply "+name, func() (err error) {
+		applied, err = h.client.Resource(gvr).Namespace(namespace).Apply(h.Context(), name, object, metav1.ApplyOptions{FieldManager: "test", Force: true})
+		return err
+	})
+	return applied.GetResourceVersion()
+}
+
+func (h *harness) delete(gvr schema.GroupVersionResource, name string) {
+	h.Helper()
+	h.noError(h.client.Resource(gvr).Namespace(h.namespace).Delete(h.Context(), name, metav1.DeleteOptions{}))
+}
+
+func (h *harness) id(gvr schema.GroupVersionResource, name string) dynamiccontroller.ObjectIdentifiers {
+	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: h.namespace + "/" + name, GVR: gvr}
+}
+
+// logger writes to the test's log while the test runs.
+func (h *harness) logger() logr.Logger { return testr.NewWithOptions(h.T, testr.Options{Verbosity: 0}) }
+
+func (h *harness) controller(config dynamiccontroller.Config, opts ...dynamiccontroller.Option) *dynamiccontroller.DynamicController {
+	h.Helper()
+	c, err := dynamiccontroller.NewForConfig(h.logger(), config, h.config, opts...)
+	h.noError(err)
+	return c
+}
+
+// start runs f until the test ends or stop is called, which returns what f returned.
+func (h *harness) start(f func(context.Context) error) (stop func() error) {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(h.Context()))
+	result := make(chan error, 1)
+	go func() { result <- f(ctx) }()
+	stop = sync.OnceValue(func() error {
+		cancel(errTestOver)
+		return <-result
+	})
+	h.Cleanup(func() { _ = stop() })
+	return stop
+}
+
+var errTestOver = errors.New("the test is over")
+
+// run runs the controller until the test ends.
+func (h *harness) run(c *dynamiccontroller.DynamicController) (stop func() error) {
+	return h.start(c.Run)
+}
+
+func (h *harness) serve(c *dynamiccontroller.DynamicController, gvr schema.GroupVersionResource, handler dynamiccontroller.Handler, opts ...dynamiccontroller.ServeOption) {
+	h.Helper()
+	h.noError(c.StartServingGVK(h.Context(), gvr, handler, opts...))
+}
+
+func (h *harness) synced(c *dynamiccontroller.DynamicController, gvr schema.GroupVersionResource) {
+	h.Helper()
+	ctx, cancel := context.WithTimeout(h.Context(), deadline)
+	defer cancel()
+	h.noError(c.WaitForGVRSync(ctx, gvr))
+}
+
+// stopServing fails the test if the type cannot be stopped within the deadline.
+func (h *harness) stopServing(c *dynamiccontroller.DynamicController, gvr schema.GroupVersionResource) {
+	h.Helper()
+	ctx, cancel := context.WithTimeout(h.Context(), deadline)
+	defer cancel()
+	h.noError(c.StopServiceGVK(ctx, gvr))
+}
+
+// eventually polls until done says nil.
+func (h *harness) eventually(what string, done func() error) {
+	h.Helper()
+	over := time.NewTimer(deadline)
+	defer over.Stop()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := done()
+		if err == nil {
+			return
+		}
+		select {
+		case <-over.C:
+			h.Fatalf("not within %s: %s: %v", deadline, what, err)
+		case <-tick.C:
+		}
+	}
+}
+
+// recorder is a handler that remembers its calls, and fails the test if two are for the same object at once.
+type recorder struct {
+	t testing.TB
+	// do is what a call does, if anything.
+	do func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error
+
+	mu      sync.Mutex
+	calls   map[dynamiccontroller.ObjectIdentifiers]int
+	inHand  map[dynamiccontroller.ObjectIdentifiers]bool
+	total   int
+	changed chan struct{} // closed and renewed with each call
+}
+
+func newRecorder(t testing.TB, do func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error) *recorder {
+	return &recorder{
+		t: t, do: do,
+		calls:   map[dynamiccontroller.ObjectIdentifiers]int{},
+		inHand:  map[dynamiccontroller.ObjectIdentifiers]bool{},
+		changed: make(chan struct{}),
+	}
+}
+
+func (r *recorder) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	r.mu.Lock()
+	if r.inHand[id] {
+		r.t.Errorf("two calls at once for %s", id)
+	}
+	r.inHand[id] = true
+	r.calls[id]++
+	r.total++
+	close(r.changed)
+	r.changed = make(chan struct{})
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		delete(r.inHand, id)
+	}()
+	if r.do == nil {
+		return nil
+	}
+	return r.do(ctx, id)
+}
+
+func (r *recorder) count(id dynamiccontroller.ObjectIdentifiers) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.calls[id]
+}
+
+func (r *recorder) sum() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.total
+}
+
+func (r *recorder) counts() map[dynamiccontroller.ObjectIdentifiers]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.calls)
+}
+
+// waitFor waits until the object had n calls.
+func (r *recorder) waitFor(id dynamiccontroller.ObjectIdentifiers, n int) {
+	r.t.Helper()
+	r.until(fmt.Sprintf("%d calls for %s", n, id), func() bool { return r.calls[id] >= n })
+}
+
+// waitForTotal waits until there were n calls.
+func (r *recorder) waitForTotal(n int) {
+	r.t.Helper()
+	r.until(fmt.Sprintf("%d calls", n), func() bool { return r.total >= n })
+}
+
+func (r *recorder) until(what string, done func() bool) {
+	r.t.Helper()
+	over := time.After(deadline)
+	for {
+		r.mu.Lock()
+		ok, changed, total := done(), r.changed, r.total
+		r.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-changed:
+		case <-over:
+			r.t.Fatalf("not within %s: %s; there were %d in all", deadline, what, total)
+		}
+	}
+}
+
+// fence makes sure that everything queued for the type before has been handed out: it sends an object after it and waits
+// for its call. With one worker that is an order.
+func (h *harness) fence(gvr schema.GroupVersionResource, r *recorder) {
+	h.Helper()
+	name := "fence-" + utilrand.String(6)
+	h.apply(gvr, name, 0)
+	r.waitFor(h.id(gvr, name), 1)
+}
+
+// wire is the connection to the API server, to be meddled with.
+type wire struct {
+	meddle atomic.Pointer[meddler]
+	count  atomic.Int64
+
+	mu      sync.Mutex
+	streams map[io.Closer]string // open watches and their paths
+}
+
+type (
+	send    func(*http.Request) (*http.Response, error)
+	meddler func(*http.Request, send) (*http.Response, error)
+)
+
+// through returns a harness whose controllers speak through the wire.
+func (w *wire) through(h *harness) *harness {
+	w.streams = map[io.Closer]string{}
+	other := *h
+	other.config = rest.CopyConfig(h.config)
+	other.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			w.count.Add(1)
+			answer, err := w.send(r, next.RoundTrip)
+			if err == nil && isWatch(r) {
+				answer.Body = w.track(answer.Body, r.URL.Path)
+			}
+			return answer, err
+		})
+	})
+	return &other
+}
+
+func (w *wire) send(r *http.Request, send send) (*http.Response, error) {
+	if meddle := w.meddle.Load(); meddle != nil {
+		return (*meddle)(r, send)
+	}
+	return send(r)
+}
+
+// set meddles with all requests from now on, until set(nil).
+func (w *wire) set(meddle meddler) {
+	if meddle == nil {
+		w.meddle.Store(nil)
+		return
+	}
+	w.meddle.Store(&meddle)
+}
+
+// stream is the body of a watch's answer.
+type stream struct {
+	io.ReadCloser
+	closed func()
+}
+
+func (s *stream) Close() error {
+	s.closed()
+	return s.ReadCloser.Close()
+}
+
+func (w *wire) track(body io.ReadCloser, path string) io.ReadCloser {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.streams[body] = path
+	return &stream{ReadCloser: body, closed: func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.streams, body)
+	}}
+}
+
+// cut ends the open watches of a type, as a lost connection does, and says how many there were.
+func (w *wire) cut(gvr schema.GroupVersionResource) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for body, path := range w.streams {
+		if strings.HasPrefix(path, "/apis/"+gvr.Group+"/") {
+			_ = body.Close()
+			n++
+		}
+	}
+	return n
+}
+
+type gvrType = schema.GroupVersionResource
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// isFor tells whether a request is for a type.
+func isFor(r *http.Request, gvr schema.GroupVersionResource) bool {
+	return strings.HasPrefix(r.URL.Path, "/apis/"+gvr.Group+"/")
+}
+
+func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }

@@ -1,0 +1,87 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// Serving starts and stops before, during and between runs, and on a standby.
+func TestS4_ServingStartsAndStopsAtAnyTime(t *testing.T) {
+	h := newHarness(t)
+	before, during, between, standby, never := h.define(h.newType()), h.define(h.newType()), h.define(h.newType()), h.define(h.newType()), h.define(h.newType())
+	for _, gvr := range []gvrType{before, during, between, standby, never} {
+		h.apply(gvr, "w", 0)
+	}
+	c := h.controller(dynamiccontroller.Config{})
+	calls := newRecorder(t, nil)
+	seen := func(n int, types ...gvrType) {
+		t.Helper()
+		for _, gvr := range types {
+			calls.waitFor(h.id(gvr, "w"), n)
+		}
+	}
+
+	h.serve(c, before, calls.handle)
+	h.serve(c, never, calls.handle)
+	h.stopServing(c, never)
+	stop := h.run(c)
+	seen(1, before)
+	h.serve(c, during, calls.handle)
+	seen(1, during)
+	h.stopServing(c, before)
+	h.noError(stop())
+
+	h.serve(c, between, calls.handle)
+	h.stopServing(c, during)
+	stop = h.run(c)
+	seen(1, between)
+	h.noError(stop())
+
+	watches := h.start(c.RunWatches)
+	h.serve(c, standby, calls.handle)
+	h.synced(c, standby)
+	h.synced(c, between)
+	h.stopServing(c, between)
+	if calls.count(h.id(standby, "w")) != 0 {
+		t.Error("a standby called a handler")
+	}
+	if status := c.Status()[0]; status.Live+status.Background+status.Delayed != 0 {
+		t.Errorf("a standby queued something: %+v", status)
+	}
+	if err := c.RunWatches(t.Context()); err == nil {
+		t.Error("RunWatches ran twice at once")
+	}
+	stop = h.run(c)
+	seen(1, standby)
+	if err := c.Run(t.Context()); err == nil {
+		t.Error("Run ran twice at once")
+	}
+	h.noError(stop())
+
+	// A Run that relies on RunWatches does not outlive it.
+	result := make(chan error, 1)
+	go func() { result <- c.Run(t.Context()) }()
+	seen(2, standby)
+	h.noError(watches())
+	if err := <-result; err == nil {
+		t.Error("Run went on without watches")
+	}
+
+	// A Run that watches for itself leaves no room for RunWatches.
+	stop = h.run(c)
+	seen(3, standby)
+	if err := c.RunWatches(t.Context()); err == nil {
+		t.Error("RunWatches ran beside a Run that watches for itself")
+	}
+	h.noError(stop())
+	h.stopServing(c, standby)
+	for _, gvr := range []gvrType{before, during, between} {
+		if n := calls.count(h.id(gvr, "w")); n != 1 {
+			t.Errorf("%d calls of %s", n, gvr.Group)
+		}
+	}
+	if n := calls.count(h.id(never, "w")); n != 0 {
+		t.Errorf("%d calls of a type that was stopped before the run", n)
+	}
+}
