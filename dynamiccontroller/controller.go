@@ -117,6 +117,7 @@ func (c *DynamicController) Run(ctx context.Context) error {
 	for range c.config.Workers {
 		workers.Go(func() { c.work(run, base) })
 	}
+	workers.Go(func() { c.resync(run) })
 	for _, reg := range c.registered() {
 		c.attach(reg)
 	}
@@ -132,7 +133,7 @@ func (c *DynamicController) Run(ctx context.Context) error {
 	}
 	cancel()
 	cancelBase(fmt.Errorf("%w: %w", ErrRunEnded, orElse(context.Cause(ctx), errWatchesEnded)))
-	c.storage.Cancel()
+	c.miss(c.storage.Cancel())
 	if hung := c.joinWorkers(&workers); hung != "" {
 		result = errors.Join(result, fmt.Errorf("these handlers have not returned %s after their contexts ended: %s", c.config.ShutdownTimeout, hung))
 	}
@@ -193,6 +194,16 @@ func (c *DynamicController) endReconciling(watches *watchTerm, own bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reconciling = false
+}
+
+// miss keeps for the next run the deletions that this one was told of and did not get to. All else is in the cache.
+func (c *DynamicController) miss(dropped []ObjectIdentifiers) {
+	for _, id := range dropped {
+		reg, err := c.registrationOf(id.GVR)
+		if err == nil && !c.watchOf(reg).Has(id.NamespacedKey) {
+			reg.miss(id.NamespacedKey)
+		}
+	}
 }
 
 // joinWorkers waits for the workers and says which handlers hold them up after ShutdownTimeout.
@@ -270,7 +281,6 @@ func (c *DynamicController) watchOf(reg *registration) *typewatch.Watch {
 
 // attach makes the queue hear of all the registration's objects, and of what happens to them from now on.
 func (c *DynamicController) attach(reg *registration) {
-	// What was parked may be gone from the cache.
-	reg.group.Add(fairqueue.Background, reg.ids(reg.parkedKeys())...)
+	reg.group.Add(fairqueue.Background, reg.ids(reg.owed())...)
 	c.watchOf(reg).Attach(reg.sink())
 }

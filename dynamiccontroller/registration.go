@@ -3,6 +3,7 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ type registration struct {
 	calls    map[string]*call    // handlers that run, by key
 	failures map[string]int      // in a row, by key
 	parked   map[string]struct{} // keys that failed too often
+	missed   map[string]struct{} // keys that are owed a call since the run before, and are not in the cache
 	newest   []ParkedObject      // details of those parked last
 	watches  int                 // watch goroutines that have not returned
 	closed   bool                // nothing starts any more
@@ -57,6 +59,7 @@ func newRegistration(gvr schema.GroupVersionResource, log logr.Logger, metrics M
 		calls:    map[string]*call{},
 		failures: map[string]int{},
 		parked:   map[string]struct{}{},
+		missed:   map[string]struct{}{},
 		ended:    make(chan struct{}),
 	}
 }
@@ -135,7 +138,7 @@ func (r *registration) close() {
 	for _, c := range r.calls {
 		c.cancel(ErrServingStopped)
 	}
-	r.failures, r.parked, r.newest = nil, nil, nil
+	r.failures, r.parked, r.missed, r.newest = nil, nil, nil, nil
 	r.metrics.Forget(r.gvr)
 	r.endIfIdleLocked()
 }
@@ -193,14 +196,24 @@ func (r *registration) park(key string, failures int, err error) {
 	}
 }
 
-// parkedKeys lists all that is parked.
-func (r *registration) parkedKeys() []string {
+// miss notes that the run ended before the object had a call that it was owed. If it is in the cache the next run calls
+// for it anyway.
+func (r *registration) miss(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := make([]string, 0, len(r.parked))
-	for key := range r.parked {
-		keys = append(keys, key)
+	if !r.closed {
+		r.missed[key] = struct{}{}
 	}
+}
+
+// owed lists what a new run calls for, whether the cache holds it or not: what was missed, failed and is parked.
+func (r *registration) owed() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	keys := slices.Collect(maps.Keys(r.missed))
+	keys = slices.AppendSeq(keys, maps.Keys(r.failures))
+	keys = slices.AppendSeq(keys, maps.Keys(r.parked))
+	clear(r.missed)
 	return keys
 }
 

@@ -20,7 +20,8 @@ func (c *DynamicController) work(run, base context.Context) {
 			return
 		}
 		if run.Err() != nil {
-			c.queue.Done(id) // dropped with all that waits, as the run has ended
+			c.miss([]ObjectIdentifiers{id})
+			c.queue.Done(id)
 			return
 		}
 		c.reconcile(base, reg, id)

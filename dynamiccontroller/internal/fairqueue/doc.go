@@ -10,8 +10,9 @@
 //     by handler time was left out: it is known only afterwards, and the cap already bounds how many workers a slow
 //     group holds. A group that becomes eligible joins at the tail, so that a single item waits at most one round: the
 //     sum of the other groups' weights.
-//   - Caps. A group hands out at most its concurrency at once, and leaves the ring while it is at its cap. A group at
-//     its cap costs nothing and blocks nobody.
+//   - Caps. A group hands out at most its concurrency at once, and leaves the ring while it is at its cap, where it
+//     costs nothing and blocks nobody. What is left of its turn it has when it is back, so that weights hold for groups
+//     with low caps too.
 //   - Lanes. Within a group items are first in, first out in two lanes. [Live] goes first, but one in [backgroundShare]
 //     turns of the group is the background lane's when something waits there, so that it cannot starve: the n-th item
 //     of the background lane is handed out after at most n*backgroundShare turns. An item of the background lane that

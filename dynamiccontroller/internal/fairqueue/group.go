@@ -135,7 +135,7 @@ type group[T, K comparable, V any] struct {
 	delays   heap[*item[T, K, V]]
 	delaysAt int // in the queue's heap, -1 when not there
 
-	credit     int // what is left of this turn
+	credit     int // what is left of its turn, zero when it has none
 	inRing     bool
 	prev, next *group[T, K, V]
 }
@@ -146,8 +146,10 @@ func (g *group[T, K, V]) setLimits(limits Limits) {
 	g.credit = min(g.credit, limits.Weight)
 }
 
+func (g *group[T, K, V]) waiting() int { return g.lines[Live].len + g.lines[Background].len }
+
 func (g *group[T, K, V]) eligible() bool {
-	return !g.held && g.lines[Live].len+g.lines[Background].len > 0 && (g.limits.Concurrency < 1 || g.working.len < g.limits.Concurrency)
+	return !g.held && g.waiting() > 0 && (g.limits.Concurrency < 1 || g.working.len < g.limits.Concurrency)
 }
 
 // popLocked takes the next item off its lane.
@@ -184,9 +186,9 @@ func (g *group[T, K, V]) shrink() {
 // clearLocked drops all but the items being processed.
 func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
 	q.ring.leave(g)
-	q.waiting -= g.lines[Live].len + g.lines[Background].len
+	q.waiting -= g.waiting()
 	g.lines = [lanes]line[T, K, V]{}
-	g.skipped = 0
+	g.skipped, g.credit = 0, 0
 	g.delays.elements = nil
 	q.rescheduleLocked(g)
 

@@ -32,16 +32,28 @@ func (l *line[T, K, V]) remove(it *item[T, K, V]) {
 	l.len--
 }
 
-// ring holds the groups that have something to hand out; the head's turn it is. A group that joins has a full quantum.
+// ring holds the groups that have something to hand out; the head's turn it is.
 type ring[T, K comparable, V any] struct {
 	head, tail *group[T, K, V]
 }
 
+// join seats the group at the tail with a full quantum, or at the head if its turn was cut short.
 func (r *ring[T, K, V]) join(g *group[T, K, V]) {
 	if g.inRing {
 		return
 	}
-	g.inRing, g.credit = true, g.limits.Weight
+	g.inRing = true
+	if g.credit > 0 {
+		g.prev, g.next = nil, r.head
+		if r.head == nil {
+			r.tail = g
+		} else {
+			r.head.prev = g
+		}
+		r.head = g
+		return
+	}
+	g.credit = g.limits.Weight
 	g.prev, g.next = r.tail, nil
 	if r.tail == nil {
 		r.head = g

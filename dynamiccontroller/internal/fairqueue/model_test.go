@@ -2,6 +2,7 @@ package fairqueue
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -46,6 +47,8 @@ func (m *model) seat(group string) {
 		(g.limits.Concurrency == 0 || m.runningOf(group) < g.limits.Concurrency)
 	at := slices.Index(m.ring, group)
 	switch {
+	case may && at < 0 && g.credit > 0:
+		m.ring = append([]string{group}, m.ring...)
 	case may && at < 0:
 		m.ring = append(m.ring, group)
 		g.credit = g.limits.Weight
@@ -136,11 +139,11 @@ func (m *model) next() (string, bool) {
 	item := g.lanes[lane][0]
 	g.lanes[lane] = g.lanes[lane][1:]
 	m.running[item] = g.epoch
-	m.seat(name)
-	if g.credit--; slices.Contains(m.ring, name) && g.credit <= 0 {
-		m.ring = append(m.ring[1:], name)
-		g.credit = g.limits.Weight
+	if g.credit--; g.credit == 0 || len(g.lanes[0])+len(g.lanes[1]) == 0 {
+		g.credit = 0
+		m.ring = m.ring[1:]
 	}
+	m.seat(name)
 	return item, true
 }
 
@@ -158,7 +161,7 @@ func (m *model) done(item string) {
 }
 
 func (g *modelGroup) clear() {
-	g.lanes, g.again, g.due, g.skipped = [2][]string{}, map[string]Lane{}, map[string]time.Time{}, 0
+	g.lanes, g.again, g.due, g.skipped, g.credit = [2][]string{}, map[string]Lane{}, map[string]time.Time{}, 0, 0
 }
 
 // TestTheQueueBehavesAsItsModel runs generated operations against queue and model and compares what each hands out, item
@@ -276,12 +279,25 @@ func TestTheQueueBehavesAsItsModel(t *testing.T) {
 					}
 				},
 				"cancel and restart": func(t *rapid.T) {
-					q.Cancel()
-					q.Restart()
+					var want []string
 					for name, g := range m.groups {
+						want = append(want, g.lanes[Live]...)
+						for item, lane := range g.again {
+							if lane == Live {
+								want = append(want, item)
+							}
+						}
+						want = slices.AppendSeq(want, maps.Keys(g.due))
 						g.clear()
 						m.seat(name)
 					}
+					got := q.Cancel()
+					slices.Sort(got)
+					slices.Sort(want)
+					if !slices.Equal(got, want) {
+						t.Fatalf("dropped %v, want %v", got, want)
+					}
+					q.Restart()
 				},
 				"": func(t *rapid.T) {
 					waiting := 0

@@ -214,17 +214,28 @@ func (q *Queue[T, K, V]) ShuttingDown() bool {
 }
 
 // Cancel is ShutDown without the rest: what waits is dropped too. Groups stay open and items being processed stay
-// known until Done.
-func (q *Queue[T, K, V]) Cancel() {
+// known until Done. It returns what was dropped, but for the background lanes.
+func (q *Queue[T, K, V]) Cancel() (dropped []T) {
 	q.mu.Lock()
-	q.shutDownLocked()
 	for _, g := range q.groups {
+		for it := g.lines[Live].head; it != nil; it = it.next {
+			dropped = append(dropped, it.key)
+		}
+		for it := g.working.head; it != nil; it = it.next {
+			if it.again && it.lane == Live {
+				dropped = append(dropped, it.key)
+			}
+		}
+		for _, it := range g.delays.elements {
+			dropped = append(dropped, it.key)
+		}
 		q.clearLocked(g)
 	}
-	q.handOut.Broadcast()
+	q.shutDownLocked()
 	q.drained.Broadcast()
 	q.mu.Unlock()
 	q.firing.Wait()
+	return dropped
 }
 
 // Restart makes a queue that was shut down take and hand out items again. An item still being processed since before
@@ -290,14 +301,18 @@ func (q *Queue[T, K, V]) pushLocked(g *group[T, K, V], it *item[T, K, V]) {
 	q.waiting++
 }
 
-// turnLocked ends the group's turn when its quantum is used up, and its place in the ring when it has no more to give.
+// turnLocked counts an item that the group handed out. A turn ends with its quantum and with the last item; one that the
+// group's cap cuts short goes on later.
 func (q *Queue[T, K, V]) turnLocked(g *group[T, K, V]) {
-	if !g.eligible() {
-		q.ring.leave(g)
+	g.credit--
+	if g.waiting() == 0 {
+		g.credit = 0
+	}
+	if g.credit > 0 && g.eligible() {
 		return
 	}
-	if g.credit--; g.credit <= 0 {
-		q.ring.leave(g)
+	q.ring.leave(g)
+	if g.eligible() {
 		q.ring.join(g)
 	}
 }

@@ -26,6 +26,8 @@ type requests struct {
 	watch  func(context.Context, metav1.ListOptions) (watch.Interface, error)
 	health *health
 
+	mu    sync.Mutex // guards over, and lists against an Add beside Wait
+	over  bool       // the run is: no list begins any more
 	lists sync.WaitGroup
 	// stream is the newest watch. Only the goroutine that runs the watch uses it.
 	stream watch.Interface
@@ -65,13 +67,31 @@ func (r *requests) probe(ctx context.Context) error {
 }
 
 func (r *requests) listAll(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	// The reflector lists in a goroutine that it does not wait for when its context ends.
-	r.lists.Add(1)
+	if !r.beginList() {
+		return nil, context.Cause(ctx)
+	}
 	defer r.lists.Done()
 	options.LabelSelector = r.spec.Selector
 	list, err := r.list(ctx, options)
 	r.health.listed(ctx, err)
 	return list, err
+}
+
+// beginList counts a list in: the reflector lists in a goroutine that it does not wait for when its context ends.
+func (r *requests) beginList() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.over {
+		r.lists.Add(1)
+	}
+	return !r.over
+}
+
+// begin makes another run possible after join.
+func (r *requests) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = false
 }
 
 func (r *requests) openWatch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
@@ -88,6 +108,9 @@ func (r *requests) openWatch(ctx context.Context, options metav1.ListOptions) (w
 
 // join waits for what the requests left running. Their context must have ended.
 func (r *requests) join() {
+	r.mu.Lock()
+	r.over = true
+	r.mu.Unlock()
 	r.joinStream()
 	r.lists.Wait()
 }

@@ -83,7 +83,7 @@ func (s *store) inherit(keys []string) {
 	s.inherited = keys
 }
 
-// expectList makes the next list the first of a run.
+// expectList makes the next list the first of a run: a sink hears it whole.
 func (s *store) expectList() {
 	s.deliver.Lock()
 	defer s.deliver.Unlock()
@@ -160,29 +160,29 @@ func (s *store) Replace(list []any, _ string) error {
 		items[key] = obj
 	}
 	s.deliver.Lock()
+	defer s.deliver.Unlock()
 	changes, err := s.contents.replace(items)
-	if err == nil {
-		for _, key := range s.inherited {
-			if _, there := items[key]; !there {
-				changes = append(changes, change{key: key, old: stub(key)})
-			}
-		}
-		s.listed, s.inherited = true, nil
-		whole := s.announce
-		for _, c := range changes {
-			if c.now == nil || !whole {
-				s.changed(c.key, c.old, c.now)
-			}
-		}
-		if whole {
-			s.tellKnown()
+	if err != nil {
+		return err
+	}
+	for _, key := range s.inherited {
+		if _, there := items[key]; !there {
+			changes = append(changes, change{key: key, old: stub(key)})
 		}
 	}
-	s.deliver.Unlock()
-	if err == nil {
-		s.health.filled()
+	s.listed, s.inherited = true, nil
+	// Whoever the sink calls on finds a store that says it has synced.
+	s.health.filled()
+	whole := s.announce
+	for _, c := range changes {
+		if c.now == nil || !whole {
+			s.changed(c.key, c.old, c.now)
+		}
 	}
-	return err
+	if whole {
+		s.tellKnown()
+	}
+	return nil
 }
 
 // Resync is of no use here: the engine resyncs by key.

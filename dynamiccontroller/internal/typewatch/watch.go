@@ -86,11 +86,13 @@ func (w *Watch) Inherit(keys []string) { w.store.inherit(keys) }
 // what the first list lacks of it was deleted meanwhile.
 func (w *Watch) Run(ctx context.Context, log logr.Logger) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, log))
+	w.requests.begin()
+	w.health.start()
 	defer w.health.stop()
+	// Already now, for a sink that is attached before the next run has begun must wait for its list.
+	defer w.store.expectList()
 	defer w.requests.join()
 	defer cancel()
-	w.store.expectList()
-	w.health.start()
 
 	reflector := cache.NewReflectorWithOptions(w.requests.listerWatcher(), nil, w.store, cache.ReflectorOptions{
 		Name:            "typewatch",
