@@ -28,23 +28,27 @@ type Config struct {
 	MaxRetryDelay time.Duration
 }
 
-const (
-	defaultWorkers         = 10
-	defaultResyncPeriod    = 10 * time.Hour
-	defaultQueueMaxRetries = 20
-	defaultShutdownTimeout = 20 * time.Second
-	defaultMinRetryDelay   = 50 * time.Millisecond
-	defaultMaxRetryDelay   = 5 * time.Minute
-)
+// DefaultConfig is what a zero Config stands for.
+func DefaultConfig() Config {
+	return Config{
+		Workers:         10,
+		ResyncPeriod:    10 * time.Hour,
+		QueueMaxRetries: 20,
+		ShutdownTimeout: 20 * time.Second,
+		MinRetryDelay:   50 * time.Millisecond,
+		MaxRetryDelay:   5 * time.Minute,
+	}
+}
 
-// withDefaults fills in what is zero.
+// withDefaults fills in what is zero. A delay that is given moves the default of the other.
 func (c Config) withDefaults() Config {
-	setDefault(&c.Workers, defaultWorkers)
-	setDefault(&c.ResyncPeriod, defaultResyncPeriod)
-	setDefault(&c.QueueMaxRetries, defaultQueueMaxRetries)
-	setDefault(&c.ShutdownTimeout, defaultShutdownTimeout)
-	setDefault(&c.MinRetryDelay, min(defaultMinRetryDelay, orElse(c.MaxRetryDelay, defaultMaxRetryDelay)))
-	setDefault(&c.MaxRetryDelay, max(defaultMaxRetryDelay, c.MinRetryDelay))
+	defaults := DefaultConfig()
+	setDefault(&c.Workers, defaults.Workers)
+	setDefault(&c.ResyncPeriod, defaults.ResyncPeriod)
+	setDefault(&c.QueueMaxRetries, defaults.QueueMaxRetries)
+	setDefault(&c.ShutdownTimeout, defaults.ShutdownTimeout)
+	setDefault(&c.MinRetryDelay, min(defaults.MinRetryDelay, orElse(c.MaxRetryDelay, defaults.MaxRetryDelay)))
+	setDefault(&c.MaxRetryDelay, max(defaults.MaxRetryDelay, c.MinRetryDelay))
 	return c
 }
 

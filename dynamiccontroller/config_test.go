@@ -17,7 +17,7 @@ func TestConfig(t *testing.T) {
 	}{
 		{
 			name: "a zero config works",
-			want: Config{Workers: 10, ResyncPeriod: 10 * time.Hour, QueueMaxRetries: 20, ShutdownTimeout: 20 * time.Second, MinRetryDelay: 50 * time.Millisecond, MaxRetryDelay: 5 * time.Minute},
+			want: DefaultConfig(),
 		},
 		{
 			name:   "a delay that is given moves the default of the other",

@@ -76,6 +76,7 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 	if cfg.QPS == 0 && cfg.RateLimiter == nil {
 		cfg.QPS = -1
 	}
+	cfg.Wrap(typewatch.RetryEarly)
 	httpClient, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("make an HTTP client: %w", err)

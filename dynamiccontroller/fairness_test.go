@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/client-go/util/workqueue"
+
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
@@ -23,7 +25,7 @@ func TestF1_AQuietTypeWaitsAtMostOneRound(t *testing.T) {
 			w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 				time.Sleep(work)
 				return nil
-			})
+			}, dynamiccontroller.WithConcurrency(8)) // so that turns alone hold it back
 			for i := range busyItems {
 				w.controller.Enqueue(w.id(gvr, fmt.Sprint(i)))
 			}
@@ -246,9 +248,11 @@ func TestS1_AHundredThousandDelaysEndWithTheirType(t *testing.T) {
 		gvr := w.types[0]
 		var calls atomic.Int64
 		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-			calls.Add(1)
+			if calls.Add(1)%100 == 0 {
+				return errOnPurpose
+			}
 			return dynamiccontroller.RequeueAfter(10 * time.Hour)
-		})
+		}, dynamiccontroller.WithRateLimiter(workqueue.NewTypedItemExponentialFailureRateLimiter[dynamiccontroller.ObjectIdentifiers](10*time.Hour, 10*time.Hour)))
 		ids := make([]dynamiccontroller.ObjectIdentifiers, objects)
 		for i := range ids {
 			ids[i] = w.id(gvr, fmt.Sprint(i))
@@ -258,8 +262,15 @@ func TestS1_AHundredThousandDelaysEndWithTheirType(t *testing.T) {
 		if status := w.status(gvr); status.Delayed != objects {
 			t.Fatalf("%+v", status)
 		}
+		leftovers := w.controller.Leftovers(gvr)
+		if leftovers() == "" {
+			t.Error("nothing to be left")
+		}
 		if err := w.controller.StopServiceGVK(context.Background(), gvr); err != nil {
 			t.Fatal(err)
+		}
+		if left := leftovers(); left != "" {
+			t.Error(left)
 		}
 		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			t.Error("something was left")

@@ -21,6 +21,8 @@ import (
 //   - [Terminal]: a failure that retrying cannot mend; the object is parked until something happens to it.
 //   - the object's own NotFound while the cache does not hold it either, or a refusal to create something because the
 //     object's own namespace is terminating: nothing, there is no more to do.
+//   - an error after the context ended because Run did, or the type is no longer served: nothing; the next run calls
+//     again.
 //   - any other error, and a panic: a failure. It is retried with exponential backoff between Config's MinRetryDelay and
 //     MaxRetryDelay, and after Config's QueueMaxRetries failures in a row the object is parked.
 //

@@ -11,13 +11,14 @@ type Outcome string
 
 // All outcomes of a reconcile.
 const (
-	OutcomeSuccess  Outcome = "success"
-	OutcomeRequeue  Outcome = "requeue"  // RequeueAfter
-	OutcomeGone     Outcome = "gone"     // the object or its namespace is
-	OutcomeFailure  Outcome = "failure"  // will be retried
-	OutcomePanic    Outcome = "panic"    // will be retried
-	OutcomeParked   Outcome = "parked"   // too many failures in a row
-	OutcomeTerminal Outcome = "terminal" // parked at once
+	OutcomeSuccess     Outcome = "success"
+	OutcomeRequeue     Outcome = "requeue"     // RequeueAfter
+	OutcomeGone        Outcome = "gone"        // the object or its namespace is
+	OutcomeInterrupted Outcome = "interrupted" // an error after its context ended with Run; the next run calls again
+	OutcomeFailure     Outcome = "failure"     // will be retried
+	OutcomePanic       Outcome = "panic"       // will be retried
+	OutcomeParked      Outcome = "parked"      // too many failures in a row
+	OutcomeTerminal    Outcome = "terminal"    // parked at once
 )
 
 // Metrics is told what the controller does. Its methods are called concurrently and must return soon. What can be

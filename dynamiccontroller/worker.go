@@ -38,7 +38,7 @@ func (c *DynamicController) reconcile(base context.Context, reg *registration, i
 	}
 	log := reg.log.WithValues(keyObject, id.NamespacedKey)
 	err := protect(logr.NewContext(ctx, log), served.handler, id)
-	outcome := c.settle(log, reg, id, err)
+	outcome := c.settle(ctx, log, reg, id, err)
 	reg.end(id.NamespacedKey, outcome)
 }
 
@@ -54,8 +54,8 @@ func protect(ctx context.Context, handler Handler, id ObjectIdentifiers) (err er
 
 // settle is the one place where an item is forgotten, retried, put off or parked. It runs before the item is Done, so
 // that what it asks of the queue counts for the registration that the item was handed out for.
-func (c *DynamicController) settle(log logr.Logger, reg *registration, id ObjectIdentifiers, err error) Outcome {
-	outcome, failures := c.outcomeOf(reg, id, err), 0
+func (c *DynamicController) settle(ctx context.Context, log logr.Logger, reg *registration, id ObjectIdentifiers, err error) Outcome {
+	outcome, failures := c.outcomeOf(ctx, reg, id, err), 0
 	switch outcome {
 	case OutcomeFailure, OutcomePanic:
 		failures = reg.failed(id.NamespacedKey)
@@ -64,6 +64,8 @@ func (c *DynamicController) settle(log logr.Logger, reg *registration, id Object
 		}
 	case OutcomeTerminal:
 		failures = reg.failed(id.NamespacedKey)
+	case OutcomeInterrupted:
+		// As many failures in a row as before.
 	default:
 		reg.recovered(id.NamespacedKey)
 	}
@@ -78,6 +80,9 @@ func (c *DynamicController) settle(log logr.Logger, reg *registration, id Object
 		} else {
 			c.queue.AddRateLimited(id)
 		}
+	case OutcomeInterrupted:
+		c.miss([]ObjectIdentifiers{id})
+		log.V(1).Info("reconcile interrupted", keyError, err.Error())
 	case OutcomeFailure, OutcomePanic:
 		c.queue.AddRateLimited(id)
 		logFailure(log, failures, err)
@@ -90,7 +95,7 @@ func (c *DynamicController) settle(log logr.Logger, reg *registration, id Object
 }
 
 // outcomeOf says what the handler's error means, but for how often it happened.
-func (c *DynamicController) outcomeOf(reg *registration, id ObjectIdentifiers, err error) Outcome {
+func (c *DynamicController) outcomeOf(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) Outcome {
 	var terminal *terminalError
 	var requeue *requeueError
 	var panicked *panicError
@@ -105,6 +110,8 @@ func (c *DynamicController) outcomeOf(reg *registration, id ObjectIdentifiers, e
 		return OutcomeGone
 	case errors.As(err, &panicked):
 		return OutcomePanic
+	case errors.Is(context.Cause(ctx), ErrRunEnded), errors.Is(context.Cause(ctx), ErrServingStopped):
+		return OutcomeInterrupted
 	default:
 		return OutcomeFailure
 	}

@@ -14,7 +14,8 @@ func TestD11_WhenRunEndsHandlersAreToldAndWaitedFor(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "w", 0)
-	c := h.controller(dynamiccontroller.Config{})
+	counts := &outcomes{}
+	c := h.controller(dynamiccontroller.Config{}, dynamiccontroller.WithMetrics(counts))
 	causes := make(chan error, 1)
 	returned := false
 	calls := newRecorder(t, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
@@ -36,6 +37,10 @@ func TestD11_WhenRunEndsHandlersAreToldAndWaitedFor(t *testing.T) {
 	}
 	if !returned {
 		t.Error("Run returned before the handler did")
+	}
+	// To be told to end is no failure of the object's.
+	if counts.count(dynamiccontroller.OutcomeInterrupted) != 1 || c.Status()[0].Failing != 0 {
+		t.Errorf("outcomes %v, status %+v", counts.of, c.Status()[0])
 	}
 }
 

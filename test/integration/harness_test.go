@@ -180,7 +180,11 @@ func (h *harness) controller(config dynamiccontroller.Config, opts ...dynamiccon
 func (h *harness) start(f func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(h.Context()))
 	result := make(chan error, 1)
-	go func() { result <- f(ctx) }()
+	go func() {
+		err := errors.New("the goroutine ended the test")
+		defer func() { result <- err }()
+		err = f(ctx)
+	}()
 	stop = sync.OnceValue(func() error {
 		cancel(errTestOver)
 		return <-result

@@ -166,6 +166,21 @@ func TestS1_StopFromATypesOwnHandlerIsAnErrorAtOnce(t *testing.T) {
 	calls.waitFor(h.id(gvr, "two"), 1)
 }
 
+// goroutinesOfWatches looks for goroutines that a watch has started, and waits for none of them to end. One that is
+// about to end, and only needs a CPU for it, can be waited for by nobody.
+func goroutinesOfWatches() string {
+	stacks := make([]byte, 1<<20)
+	for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
+		if head, _, _ := strings.Cut(stack, "\n"); strings.Contains(head, "[runnable") || strings.Contains(head, "[running") {
+			continue
+		}
+		if strings.Contains(stack, "internal/typewatch.(*Watch).Run") || strings.Contains(stack, "watch.(*StreamWatcher).receive") {
+			return stack
+		}
+	}
+	return ""
+}
+
 // TestS1_AThousandStopsUnderLoad stops and starts a type while its objects change all the time.
 func TestS1_AThousandStopsUnderLoad(t *testing.T) {
 	const cycles, objects = 1000, 20
@@ -207,6 +222,9 @@ func TestS1_AThousandStopsUnderLoad(t *testing.T) {
 		}
 		h.stopServing(c, gvr)
 		serving.Store(false)
+		if left := goroutinesOfWatches(); left != "" {
+			t.Fatalf("a goroutine is left:\n%s", left)
+		}
 		if cycle == cycles/2-1 || cycle == cycles-1 {
 			runtime.GC()
 			var stats runtime.MemStats

@@ -121,7 +121,7 @@ func (r *requests) joinStream() {
 		return
 	}
 	r.stream.Stop()
-	for range r.stream.ResultChan() { //nolint:revive // emptied until its sender closes it
+	for range r.stream.ResultChan() { // emptied until its sender closes it
 	}
 	r.stream = nil
 }

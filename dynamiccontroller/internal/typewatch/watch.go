@@ -100,7 +100,7 @@ func (w *Watch) Run(ctx context.Context, log logr.Logger) {
 		Logger:          &log,
 		Clock:           stoppableClock{after: func(d time.Duration) <-chan time.Time { return after(ctx, d) }},
 		// For what the reflector retries itself: a refused connection, and 429. Its own waits begin at 0.8 s.
-		Backoff: &wait.Backoff{Duration: 100 * time.Millisecond, Cap: 10 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5},
+		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Cap: 10 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5},
 	})
 	retry, answers := newRetry(), false
 	for ctx.Err() == nil {

@@ -1,0 +1,103 @@
+# "make" says what there is. All of it works from a clean clone with Go and make alone; what else there is, is used:
+# a C compiler for the race detector.
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+MODULE := github.com/dynamic-controller/engine
+
+# Packages whose tests run a control plane, and what they build on, by who imports test/cluster. They have the machine to
+# themselves, one after another, and are never cached: what they start is not among what Go knows of.
+CLUSTER_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
+	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
+UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
+
+# The race detector needs cgo, for which Go looks for a C compiler.
+RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+SAY_RACE = $(if $(RACE),,@echo "there is no C compiler (or CGO_ENABLED=0): the tests go without the race detector")
+
+# Modules within this one. The first is built as it is used, without cgo, or all of Kubernetes would be built twice.
+CONTROLPLANE_MODULE := test/controlplane
+OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod)))
+ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(OTHER_MODULES)
+
+.PHONY: help
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  KUBECONFIG=FILE make demo (or run) takes that cluster; TEST_KUBECONFIG=FILE make test-integration tests on it."
+
+## To see it
+
+.PHONY: demo
+demo: build $(if $(KUBECONFIG),,controlplane) ## see types served and released on a control plane of its own, within seconds once that is built
+	@go build -o bin/demo ./examples/demo
+	@bin/demo
+
+.PHONY: run
+run: build $(if $(KUBECONFIG),,controlplane) ## the same setup, to be played with until Ctrl-C
+	@go build -o bin/demo ./examples/demo
+	@bin/demo --stay
+
+## To build it
+
+.PHONY: build
+build: ## build bin/dynamic-controller
+	@go build -o bin/dynamic-controller ./cmd/dynamic-controller
+
+.PHONY: controlplane
+controlplane: bin/controlplane ## build bin/controlplane, a real API server and etcd; the first time takes minutes
+
+VERSION_PACKAGE := k8s.io/component-base/version
+CONTROLPLANE_LDFLAGS := -s -w -X $(VERSION_PACKAGE).gitVersion=v1.37.1 -X $(VERSION_PACKAGE).gitMajor=1 \
+	-X $(VERSION_PACKAGE).gitMinor=37 -X $(VERSION_PACKAGE).gitTreeState=clean
+
+bin/controlplane: $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*.go)) $(CONTROLPLANE_MODULE)/go.mod $(CONTROLPLANE_MODULE)/go.sum
+	@echo "building kube-apiserver and etcd from their Go modules: the first time this takes some minutes"
+	@cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go build -ldflags '$(CONTROLPLANE_LDFLAGS)' -o $(CURDIR)/$@ .
+	@touch $@
+
+## To test it
+
+.PHONY: test
+test: controlplane ## everything, with the race detector where there is a C compiler
+	$(SAY_RACE)
+	go test $(RACE) $(UNIT_PACKAGES)
+	go test $(RACE) -count=1 -p 1 -timeout 20m $(CLUSTER_PACKAGES)
+	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test ./...
+	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && go vet ./... && go test ./..."; (cd $$m && go vet ./... && go test -count=1 ./...); done
+
+.PHONY: test-unit
+test-unit: ## the tests that need no control plane, quickly
+	go test $(UNIT_PACKAGES)
+
+.PHONY: test-race
+test-race: ## the same with the race detector, which needs a C compiler, three times
+	CGO_ENABLED=1 go test -race -count=3 $(UNIT_PACKAGES)
+
+.PHONY: test-integration
+test-integration: controlplane ## the tests on a real control plane, one package after another
+	$(SAY_RACE)
+	go test $(RACE) -count=1 -p 1 -timeout 20m $(CLUSTER_PACKAGES)
+
+.PHONY: bench
+bench: controlplane ## measure the engine beside others; takes half an hour
+	cd test/bench && go test -run '^$$' -bench . -timeout 3h .
+
+## To keep it in order
+
+.PHONY: verify
+verify: lint ## whether all is formatted, vetted, tidy and linted
+	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
+	go vet ./...
+	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go vet ./...
+	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && go vet ./..."; (cd $$m && go vet ./...); done
+	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
+
+.PHONY: lint
+lint: ## run the linters of .golangci.yml; building them takes minutes the first time
+	go tool -modfile=tools/go.mod golangci-lint run ./...
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

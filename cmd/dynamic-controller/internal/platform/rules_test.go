@@ -1,0 +1,88 @@
+package platform
+
+import (
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+)
+
+func TestStatusRulesOf(t *testing.T) {
+	type version = apiextensionsv1.CustomResourceDefinitionVersion
+	type props = apiextensionsv1.JSONSchemaProps
+	yes := true
+	setStatus := func(v *version, to props) { v.Schema.OpenAPIV3Schema.Properties["status"] = to }
+	inStatus := func(v *version, field string, to props) {
+		v.Schema.OpenAPIV3Schema.Properties["status"].Properties[field] = to
+	}
+	conditions := func(v *version) props { return v.Schema.OpenAPIV3Schema.Properties["status"].Properties["conditions"] }
+
+	for name, test := range map[string]struct {
+		change func(*version)
+		want   statusRules
+	}{
+		"a schema with all fields": {
+			func(*version) {},
+			statusRules{mergesConditions: true},
+		},
+		"no status subresource": {
+			func(v *version) { v.Subresources = nil },
+			statusRules{problem: "version v1 has no status subresource"},
+		},
+		"another subresource alone": {
+			func(v *version) { v.Subresources.Status = nil },
+			statusRules{problem: "version v1 has no status subresource"},
+		},
+		"no schema": {
+			func(v *version) { v.Schema = nil },
+			statusRules{problem: "version v1 has no schema"},
+		},
+		"a schema without status": {
+			func(v *version) { delete(v.Schema.OpenAPIV3Schema.Properties, "status") },
+			statusRules{problem: "the schema of version v1 has no status"},
+		},
+		"a schema without the generation": {
+			func(v *version) {
+				delete(v.Schema.OpenAPIV3Schema.Properties["status"].Properties, "observedGeneration")
+			},
+			statusRules{problem: "the schema of version v1 has no status.observedGeneration"},
+		},
+		"a generation that is a string": {
+			func(v *version) { inStatus(v, "observedGeneration", props{Type: "string"}) },
+			statusRules{problem: "the schema of version v1 has no integer status.observedGeneration"},
+		},
+		"conditions without a reason": {
+			func(v *version) { delete(conditions(v).Items.Schema.Properties, "reason") },
+			statusRules{problem: "the schema of version v1 has no status.conditions[].reason"},
+		},
+		"conditions that are one list": {
+			func(v *version) {
+				c := conditions(v)
+				c.XListType = nil
+				inStatus(v, "conditions", c)
+			},
+			statusRules{},
+		},
+		"a status that keeps anything": {
+			func(v *version) { setStatus(v, props{Type: "object", XPreserveUnknownFields: &yes}) },
+			statusRules{},
+		},
+		"a root that keeps anything": {
+			func(v *version) { v.Schema.OpenAPIV3Schema = &props{Type: "object", XPreserveUnknownFields: &yes} },
+			statusRules{},
+		},
+		"a status whose fields are free but all of one type": {
+			func(v *version) {
+				setStatus(v, props{Type: "object", AdditionalProperties: &apiextensionsv1.JSONSchemaPropsOrBool{Schema: &props{Type: "string"}}})
+			},
+			statusRules{problem: "the schema of version v1 has no array status.conditions"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := testVersion("v1")
+			test.change(&v)
+			if got := statusRulesOf(v); got != test.want {
+				t.Errorf("got  %+v\nwant %+v", got, test.want)
+			}
+		})
+	}
+}

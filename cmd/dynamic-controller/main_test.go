@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/dynamic-controller/engine/test/cluster"
+)
+
+var shared = cluster.NewShared(cluster.Options{})
+
+// binary is the program under test, built by TestMain.
+var binary string
+
+func TestMain(m *testing.M) {
+	if os.Getenv(untilSignalEnv) != "" {
+		waitForever()
+		return
+	}
+	goleak.VerifyTestMain(shared.Main(built{m}))
+}
+
+// built builds the binary around the tests.
+type built struct{ tests *testing.M }
+
+func (b built) Run() int {
+	dir, err := os.MkdirTemp("", "dynamic-controller-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binary = filepath.Join(dir, "dynamic-controller")
+	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the binary: %v\n%s", err, out)
+		return 1
+	}
+	return b.tests.Run()
+}

@@ -1,0 +1,27 @@
+package fairqueue_test
+
+import (
+	"fmt"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+)
+
+// Two groups take turns, whoever has more.
+func Example() {
+	queue := fairqueue.New[string, byte, string](func(item string) byte { return item[0] })
+	queue.Open('a', "the a group", fairqueue.Limits{})
+	queue.Open('b', "the b group", fairqueue.Limits{})
+	for _, item := range []string{"a1", "a2", "a3", "b1"} {
+		queue.Add(item)
+	}
+	for queue.Len() > 0 {
+		item, group, _ := queue.Next()
+		fmt.Println(item, "of", group)
+		queue.Done(item)
+	}
+	// Output:
+	// a1 of the a group
+	// b1 of the b group
+	// a2 of the a group
+	// a3 of the a group
+}

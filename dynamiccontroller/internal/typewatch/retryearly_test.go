@@ -1,0 +1,40 @@
+package typewatch
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+)
+
+type answer int
+
+func (a answer) RoundTrip(*http.Request) (*http.Response, error) {
+	recorder := httptest.NewRecorder()
+	recorder.Header().Set("Retry-After", "1")
+	recorder.WriteHeader(int(a))
+	return recorder.Result(), nil
+}
+
+func TestRetryEarly(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		url    string
+		status answer
+		kept   bool
+	}{
+		{"a refused watch may be tried early", "/apis/g/v1/widgets?watch=true", http.StatusTooManyRequests, false},
+		{"a refused list may not", "/apis/g/v1/widgets", http.StatusTooManyRequests, true},
+		{"nor a watch that failed otherwise", "/apis/g/v1/widgets?watch=true", http.StatusServiceUnavailable, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			response, err := RetryEarly(test.status).RoundTrip(httptest.NewRequest(http.MethodGet, test.url, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			if kept := response.Header.Get("Retry-After") != ""; kept != test.kept {
+				t.Errorf("Retry-After kept: %v", kept)
+			}
+		})
+	}
+}
