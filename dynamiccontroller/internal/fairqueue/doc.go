@@ -19,9 +19,13 @@
 //     is added again as live moves up.
 //   - Delays. An item is delayed at most once, until the earliest moment asked for. Adding it meanwhile brings it
 //     forward, and what its next processing asks for counts. One timer serves all groups; there is no goroutine.
-//   - Removal. Closing a group drops all that it holds, waiting and delayed, in O(1) and an O(log groups) for the timer.
-//     Items being processed stay known until Done, over closing and opening again, so that a key is never handed out
+//   - Removal. Closing a group drops all that it holds, waiting and delayed, in O(log groups), for the timer, and O(items
+//     being processed). Those stay known until Done, over closing and opening again, so that a key is never handed out
 //     while an earlier opening still works on it.
+//
+// The behaviours that client-go's own tests check of its queues, an item added twice, added while it is processed, delayed
+// twice, shut down with and without a drain, are checked in queue_test.go, and every operation against a simple model in
+// model_test.go.
 //
 // Everything else is O(1), delays O(log n), under one lock that is held for nothing but that. A group that is not open
 // takes no items: they are dropped. Memory is given back when a group runs empty.
