@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/metadata"
 )
 
@@ -91,6 +92,18 @@ type Option func(*DynamicController)
 // WithMetadataClient gives the client for [CacheMetadata] and [CacheKeys]. [NewForConfig] makes one.
 func WithMetadataClient(client metadata.Interface) Option {
 	return func(c *DynamicController) { c.clients.Metadata = client }
+}
+
+// TypeEvents calls tell whenever a type begins (served) or ends to be served by the API server, one call at a time, until
+// cancel, which returns when no call is running any more. What is told as ended must be gone, by its CRD's deletion or
+// by discovery, and not only unknown to a server that lags.
+type TypeEvents func(tell func(gvr schema.GroupVersionResource, served bool)) (cancel func())
+
+// WithTypeEvents makes the controller hear from events, a REST mapper's for instance, which types there are. A served type
+// whose watch waits because the API server did not know it is then watched at once, instead of after up to 30 seconds;
+// and one that is gone gets a last reconcile for each object that the cache held. They are heard while watches run.
+func WithTypeEvents(events TypeEvents) Option {
+	return func(c *DynamicController) { c.typeEvents = events }
 }
 
 // WithMetrics makes m hear what the controller does. Nothing does by default.

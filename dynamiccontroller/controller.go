@@ -25,6 +25,8 @@ type DynamicController struct {
 	configErr error
 	clients   typewatch.Clients
 	metrics   Metrics
+	// typeEvents is nil if nobody tells which types there are.
+	typeEvents TypeEvents
 
 	// queue is the one workqueue; storage is what it is made of, for what its interface has no word for.
 	queue   workqueue.TypedRateLimitingInterface[ObjectIdentifiers]
@@ -122,6 +124,9 @@ func (c *DynamicController) Run(ctx context.Context) error {
 	for _, reg := range c.registered() {
 		c.attach(reg)
 	}
+	if own {
+		defer c.hearTypeEvents()()
+	}
 
 	var result error
 	select {
@@ -161,6 +166,7 @@ func (c *DynamicController) RunWatches(ctx context.Context) error {
 	}
 	watches := c.beginWatchingLocked(ctx)
 	c.mu.Unlock()
+	defer c.hearTypeEvents()()
 	<-ctx.Done()
 	c.endWatching(watches)
 	return nil

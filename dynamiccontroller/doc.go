@@ -26,9 +26,10 @@
 //     another.
 //   - S3: a type that cannot sync, hangs or fails leaves every other type's start, stop, events and reconciles alone.
 //   - S4: types can be started and stopped before, during and between runs, and on a standby.
-//   - S5, in part: a type that is not served by the API server, forbidden or failing says so in [TypeStatus] with the
-//     server's words, is retried with capped backoff and recovers by itself. A 404 alone neither empties its cache nor
-//     calls its handler.
+//   - S5: a type that is not served by the API server, forbidden or failing says so in [TypeStatus] with the server's
+//     words, is retried with capped backoff and recovers by itself; with [WithTypeEvents], the moment it is back. A 404
+//     alone neither empties its cache nor calls its handler: when a type event says that the type is gone, each object
+//     that the cache held gets a last call.
 //
 // Delivery:
 //

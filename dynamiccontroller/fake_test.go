@@ -95,3 +95,13 @@ func (w *world) status(gvr schema.GroupVersionResource) dynamiccontroller.TypeSt
 	w.t.Fatalf("%s is not served", gvr)
 	return dynamiccontroller.TypeStatus{}
 }
+
+// events is a TypeEvents that a test speaks through.
+type events struct {
+	tell func(schema.GroupVersionResource, bool)
+}
+
+func (e *events) subscribe(tell func(schema.GroupVersionResource, bool)) (cancel func()) {
+	e.tell = tell
+	return func() { e.tell = nil }
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
@@ -34,6 +36,24 @@ func newWatchTerm(ctx context.Context) *watchTerm {
 		running.Wait()
 	}
 	return t
+}
+
+// hearTypeEvents passes on what is told of types to their watches, until the returned func is called.
+func (c *DynamicController) hearTypeEvents() (stop func()) {
+	if c.typeEvents == nil {
+		return func() {}
+	}
+	return c.typeEvents(func(gvr schema.GroupVersionResource, served bool) {
+		reg, err := c.registrationOf(gvr)
+		switch {
+		case err != nil:
+		case served:
+			c.watchOf(reg).Appeared()
+		default:
+			c.log.Info("the type is gone from the API server", keyGVR, nameOf(gvr))
+			c.watchOf(reg).Vanished()
+		}
+	})
 }
 
 func (c *DynamicController) beginWatchingLocked(ctx context.Context) *watchTerm {

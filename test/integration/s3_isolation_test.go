@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"testing"
 	"time"
@@ -89,55 +88,5 @@ func TestS3_OneTypeNeverBlocksAnother(t *testing.T) {
 	h.synced(c, missing)
 	if none.sum() != 0 {
 		t.Errorf("%d calls of types that could not be watched", none.sum())
-	}
-}
-
-// What is wrong with a type is in its status in the server's words, and mends itself.
-func TestS5_ATypeThatCannotBeWatchedSaysSoAndRecovers(t *testing.T) {
-	h := newHarness(t)
-	gvr := h.newType()
-	w := &wire{}
-	c := w.through(h).controller(dynamiccontroller.Config{})
-	h.run(c)
-	calls := newRecorder(t, nil)
-	h.serve(c, gvr, calls.handle)
-	state := func(want dynamiccontroller.TypeState, words bool) {
-		t.Helper()
-		h.eventually(string(want), func() error {
-			status := c.Status()[0]
-			if status.State != want || words != (status.Message != "") {
-				return fmt.Errorf("it is %+v", status)
-			}
-			return nil
-		})
-	}
-	state(dynamiccontroller.TypeNotFound, true)
-	h.define(gvr)
-	state(dynamiccontroller.TypeSynced, false)
-	h.apply(gvr, "w", 0)
-	calls.waitFor(h.id(gvr, "w"), 1)
-
-	// A 404 alone neither empties the cache nor calls the handler.
-	w.set(func(r *http.Request, send send) (*http.Response, error) {
-		if isFor(r, gvr) {
-			r = r.Clone(r.Context())
-			r.URL.Path = "/apis/no.such.group/v1/widgets"
-		}
-		return send(r)
-	})
-	w.cut(gvr)
-	state(dynamiccontroller.TypeNotFound, true)
-	if status := c.Status()[0]; status.Objects != 1 || !status.Synced {
-		t.Errorf("the cache is %+v", status)
-	}
-	if _, err := must(c.Lister(gvr)).ByNamespace(h.namespace).Get("w"); err != nil {
-		t.Error(err)
-	}
-	w.set(nil)
-	h.apply(gvr, "w", 1)
-	calls.waitFor(h.id(gvr, "w"), 2)
-	state(dynamiccontroller.TypeSynced, false)
-	if n := calls.sum(); n != 2 {
-		t.Errorf("%d calls", n)
 	}
 }

@@ -185,6 +185,19 @@ func (s *store) Replace(list []any, _ string) error {
 	return nil
 }
 
+// empty tells all that there is as deleted. A list that is still expected is expected all the same.
+func (s *store) empty() {
+	s.deliver.Lock()
+	defer s.deliver.Unlock()
+	changes, err := s.contents.replace(nil)
+	if err != nil {
+		s.log.Error(err, "the store could not be emptied")
+	}
+	for _, c := range changes {
+		s.changed(c.key, c.old, nil)
+	}
+}
+
 // Resync is of no use here: the engine resyncs by key.
 func (s *store) Resync() error { return nil }
 

@@ -38,13 +38,14 @@ type Watch struct {
 	requests *requests
 	store    *store
 	health   *health
+	news     news
 }
 
 // New returns a watch that keeps what transform, if any, makes of the objects. Transform must be idempotent: the
 // reflector applies it while it collects a list, and the store again. Observe, if any, is told of each change of state
 // and must not call back.
 func New(log logr.Logger, spec Spec, clients Clients, transform cache.TransformFunc, observe func(State)) *Watch {
-	w := &Watch{spec: spec, health: newHealth(observe)}
+	w := &Watch{spec: spec, health: newHealth(observe), news: newNews()}
 	w.requests = newRequests(spec, clients, w.health)
 	w.store = newStore(log, spec.Depth, transform, w.health)
 	return w
@@ -82,6 +83,13 @@ func (w *Watch) Detach() { w.store.detach() }
 // deleted.
 func (w *Watch) Inherit(keys []string) { w.store.inherit(keys) }
 
+// Appeared says that the type is served now: if the watch waits to try again, it does so at once.
+func (w *Watch) Appeared() { w.news.appeared() }
+
+// Vanished says that the type is gone, and not only unknown to the server that was asked: what the store holds is told
+// as deleted. The watch goes on trying.
+func (w *Watch) Vanished() { w.news.vanished() }
+
 // Run watches until ctx ends and returns when its goroutines have ended. What the store held before counts as known:
 // what the first list lacks of it was deleted meanwhile.
 func (w *Watch) Run(ctx context.Context, log logr.Logger) {
@@ -104,18 +112,29 @@ func (w *Watch) Run(ctx context.Context, log logr.Logger) {
 	})
 	retry, answers := newRetry(), false
 	for ctx.Err() == nil {
+		attempt, end := w.news.attempt(ctx)
 		began, err := time.Now(), error(nil)
 		if !answers {
-			err = w.requests.probe(ctx)
+			err = w.requests.probe(attempt)
 		}
 		if err == nil {
-			err = reflector.ListAndWatchWithContext(ctx)
+			err = reflector.ListAndWatchWithContext(attempt)
 		}
+		end()
 		answers = err == nil
+		if w.news.takeVanished() {
+			answers = false
+			w.requests.joinStream()
+			w.store.empty()
+		}
 		if time.Since(began) > steady {
 			retry = newRetry()
 		}
-		<-after(ctx, retry())
+		select {
+		case <-after(ctx, retry()):
+		case <-w.news.wake:
+			retry = newRetry()
+		}
 	}
 }
 
