@@ -281,3 +281,43 @@ func TestWithRateLimiter(t *testing.T) {
 		}
 	})
 }
+
+// What a run was told of and did not get to, the next run of the process does, though the cache shows nothing of it.
+func TestD1_ADeletionThatARunDidNotGetToIsTheNextRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		gvr := w.types[0]
+		w.put(gvr, "busy")
+		w.put(gvr, "goes")
+		stop := w.run()
+		c := newCalls(func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+			if id.Name() == "slow" {
+				<-ctx.Done()
+			}
+			return nil
+		})
+		w.serve(gvr, c.handle)
+		w.controller.Enqueue(w.id(gvr, "slow"))
+		synctest.Wait()
+		if err := w.client.Tracker().Delete(gvr, "default", "goes"); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if status := w.status(gvr); status.Objects != 1 || status.Live != 1 {
+			t.Fatalf("%+v", status)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if n := len(c.at["goes"]); n != 1 {
+			t.Fatalf("%d calls", n)
+		}
+		stop = w.run()
+		if n := len(c.at["goes"]); n != 2 {
+			t.Errorf("%d calls after the next run began", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -138,11 +138,11 @@ func (s *soak) cached(id dynamiccontroller.ObjectIdentifiers) string {
 
 // TestASoakOfGeneratedOperations starts, stops, changes, fails, panics, requeues, parks and revives at random, over swaps,
 // registrations and runs, and checks what every object is owed: no call lost, doubled or beside another. Run it for
-// longer with -rapid.checks=10000.
+// longer with -rapid.checks=5000, fifty times as long.
 func TestASoakOfGeneratedOperations(t *testing.T) {
 	runs := 0
 	defer func() {
-		if !t.Failed() && runs < 100 {
+		if !t.Failed() && runs < 2000 {
 			t.Errorf("only %d runs", runs)
 		}
 		t.Logf("%d runs", runs)
@@ -150,7 +150,7 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Waits are short, as rapid gives up after a day of the bubble's time. The test's type is hidden behind another,
 		// as rapid asks a *testing.T for its deadline, which a bubble does not have.
-		rapid.Check(struct{ testing.TB }{t}, func(rt *rapid.T) {
+		property := func(rt *rapid.T) {
 			runs++
 			w := newWorld(t, 3, dynamiccontroller.Config{
 				Workers: 3, ResyncPeriod: -1, QueueMaxRetries: soakRetries,
@@ -285,7 +285,10 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			synctest.Wait()
 			s.settled(rt)
-		})
+		}
+		for range 20 {
+			rapid.Check(struct{ testing.TB }{t}, property)
+		}
 	})
 }
 

@@ -176,14 +176,14 @@ func TestTheQueueBehavesAsItsModel(t *testing.T) {
 	}
 	sequences := 0
 	defer func() {
-		if !t.Failed() && sequences < 100 {
+		if !t.Failed() && sequences < 2000 {
 			t.Errorf("only %d sequences of operations ran", sequences)
 		}
 	}()
 	synctest.Test(t, func(t *testing.T) {
 		// Waits are short, as rapid gives up after a day of the bubble's time. The test's type is hidden behind another,
 		// as rapid asks a *testing.T for its deadline, which a bubble does not have.
-		rapid.Check(struct{ testing.TB }{t}, func(t *rapid.T) {
+		property := func(t *rapid.T) {
 			sequences++
 			q := New[string, string, string](groupOf)
 			m := &model{groups: map[string]*modelGroup{}, running: map[string]int{}}
@@ -321,6 +321,9 @@ func TestTheQueueBehavesAsItsModel(t *testing.T) {
 				},
 			})
 			q.Cancel()
-		})
+		}
+		for range 20 {
+			rapid.Check(struct{ testing.TB }{t}, property)
+		}
 	})
 }
