@@ -18,12 +18,16 @@ func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() st
 		c.limits.mu.RLock()
 		_, limited := c.limits.byType[gvr]
 		c.limits.mu.RUnlock()
+		c.mu.RLock()
+		_, known := c.registrations[gvr]
+		_, ending := c.ending[gvr]
+		c.mu.RUnlock()
 		reg.mu.Lock()
 		defer reg.mu.Unlock()
 		kept := len(reg.calls) + len(reg.failures) + len(reg.parked) + len(reg.missed) + reg.watches
-		if queued.Live+queued.Background+queued.Delayed+queued.Running+kept == 0 && !limited && isClosed(reg.ended) {
+		if queued.Live+queued.Background+queued.Delayed+queued.Running+kept == 0 && !limited && !known && !ending && isClosed(reg.ended) {
 			return ""
 		}
-		return fmt.Sprintf("queued %+v, %d kept, limiter %v", queued, kept, limited)
+		return fmt.Sprintf("queued %+v, %d kept, limiter %v, registered %v, ending %v", queued, kept, limited, known, ending)
 	}
 }

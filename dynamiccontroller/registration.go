@@ -24,8 +24,10 @@ type registration struct {
 	gvr     schema.GroupVersionResource
 	log     logr.Logger
 	metrics Metrics
-	group   group
-	served  atomic.Pointer[served]
+	// forget makes the controller let go of the registration once it has ended.
+	forget func(*registration)
+	group  group
+	served atomic.Pointer[served]
 
 	// watch is what keeps the objects. The controller's lock guards it.
 	watch *runningWatch
@@ -38,7 +40,8 @@ type registration struct {
 	newest   []ParkedObject      // details of those parked last
 	watches  int                 // watch goroutines that have not returned
 	closed   bool                // nothing starts any more
-	ended    chan struct{}       // closed once all calls and watches have returned after close
+	over     bool                // and all calls and watches have returned
+	ended    chan struct{}       // closed when over
 }
 
 // runningWatch is a watch and what ends its goroutine, if it has one.
@@ -53,9 +56,9 @@ type call struct {
 	began  time.Time
 }
 
-func newRegistration(gvr schema.GroupVersionResource, log logr.Logger, metrics Metrics) *registration {
+func newRegistration(gvr schema.GroupVersionResource, log logr.Logger, metrics Metrics, forget func(*registration)) *registration {
 	return &registration{
-		gvr: gvr, log: log, metrics: metrics,
+		gvr: gvr, log: log, metrics: metrics, forget: forget,
 		calls:    map[string]*call{},
 		failures: map[string]int{},
 		parked:   map[string]struct{}{},
@@ -113,6 +116,7 @@ func (r *registration) begin(base context.Context, key string, timeout time.Dura
 
 // end makes the call over. What it came to is told to the metrics, unless they were told to forget the type.
 func (r *registration) end(key string, outcome Outcome) {
+	defer r.endIfIdle()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.calls[key]
@@ -121,7 +125,6 @@ func (r *registration) end(key string, outcome Outcome) {
 	if !r.closed {
 		r.metrics.Reconciled(r.gvr, outcome, time.Since(c.began))
 	}
-	r.endIfIdleLocked()
 }
 
 // registrationKey is the key of the context value by which StopServiceGVK knows a type's own handlers.
@@ -129,6 +132,7 @@ type registrationKey struct{}
 
 // close ends all calls' contexts and lets nothing start any more. ended is closed when nothing runs any more.
 func (r *registration) close() {
+	defer r.endIfIdle()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -140,11 +144,16 @@ func (r *registration) close() {
 	}
 	r.failures, r.parked, r.missed, r.newest = nil, nil, nil, nil
 	r.metrics.Forget(r.gvr)
-	r.endIfIdleLocked()
 }
 
-func (r *registration) endIfIdleLocked() {
-	if r.closed && len(r.calls) == 0 && r.watches == 0 {
+// endIfIdle is called after whatever may have been the last that ran of a closed registration.
+func (r *registration) endIfIdle() {
+	r.mu.Lock()
+	over := r.closed && len(r.calls) == 0 && r.watches == 0 && !r.over
+	r.over = r.over || over
+	r.mu.Unlock()
+	if over {
+		r.forget(r)
 		close(r.ended)
 	}
 }
@@ -156,10 +165,10 @@ func (r *registration) watchStarted() {
 }
 
 func (r *registration) watchEnded() {
+	defer r.endIfIdle()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.watches--
-	r.endIfIdleLocked()
 }
 
 // failed counts one more failure of the object in a row.

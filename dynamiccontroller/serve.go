@@ -39,10 +39,9 @@ func (c *DynamicController) StartServingGVK(ctx context.Context, gvr schema.Grou
 func (c *DynamicController) register(gvr schema.GroupVersionResource, next *served) (attach func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forgetEndedLocked()
 	reg := c.registrations[gvr]
 	if reg == nil {
-		reg = newRegistration(gvr, c.log.WithValues(keyGVR, nameOf(gvr)), c.metrics)
+		reg = newRegistration(gvr, c.log.WithValues(keyGVR, nameOf(gvr)), c.metrics, c.forget)
 		c.registrations[gvr] = reg
 		reg.group = c.storage.Open(gvr, reg, next.limits())
 		c.rewatchLocked(reg, next)
@@ -99,18 +98,17 @@ func (c *DynamicController) unregister(gvr schema.GroupVersionResource) []*regis
 		c.limits.remove(gvr)
 		c.log.Info("no longer serving", keyGVR, nameOf(gvr))
 	}
-	c.forgetEndedLocked()
 	return slices.Clone(c.ending[gvr])
 }
 
-// forgetEndedLocked lets go of the stopped registrations that have ended.
-func (c *DynamicController) forgetEndedLocked() {
-	for gvr, ending := range c.ending {
-		ending = slices.DeleteFunc(ending, func(reg *registration) bool { return isClosed(reg.ended) })
-		if len(ending) == 0 {
-			delete(c.ending, gvr)
-		} else {
-			c.ending[gvr] = ending
-		}
+// forget lets go of a registration that has ended.
+func (c *DynamicController) forget(reg *registration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ending := slices.DeleteFunc(c.ending[reg.gvr], func(other *registration) bool { return other == reg })
+	if len(ending) == 0 {
+		delete(c.ending, reg.gvr)
+	} else {
+		c.ending[reg.gvr] = ending
 	}
 }
