@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -39,6 +40,8 @@ type soaked struct {
 	owed     int  // calls that something may have asked for
 	calls    int
 	last     error
+	returned time.Time // the newest call
+	unsure   bool      // whether that failed or was interrupted
 }
 
 // plan is what a call does.
@@ -100,11 +103,14 @@ func (s *soak) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifier
 	if ctx.Err() != nil && errors.Is(context.Cause(ctx), dynamiccontroller.ErrServingStopped) {
 		return p.err // of no consequence
 	}
-	switch {
+	o.returned = time.Now()
+	switch terminal := p.err != nil && p.err != errOnPurpose; {
+	case errors.Is(context.Cause(ctx), dynamiccontroller.ErrRunEnded) && p.err == errOnPurpose && !p.panic:
+		// Interrupted: no failure.
 	case p.panic, errors.Is(p.err, errOnPurpose):
 		o.failures++
 		o.owed++
-		if terminal := p.err != errOnPurpose && !p.panic; terminal || o.failures > soakRetries {
+		if terminal && !p.panic || o.failures > soakRetries {
 			o.failures, o.parked = 0, true
 		}
 	default:
@@ -137,12 +143,12 @@ func (s *soak) cached(id dynamiccontroller.ObjectIdentifiers) string {
 }
 
 // TestASoakOfGeneratedOperations starts, stops, changes, fails, panics, requeues, parks and revives at random, over swaps,
-// registrations and runs, and checks what every object is owed: no call lost, doubled or beside another. Run it for
-// longer with -rapid.checks=5000, fifty times as long.
+// registrations and runs, and checks what every object is owed: no call lost, doubled or beside another. With
+// -rapid.checks=2000 it makes 10,000 runs; that many are too much for the race detector itself.
 func TestASoakOfGeneratedOperations(t *testing.T) {
 	runs := 0
 	defer func() {
-		if !t.Failed() && runs < 2000 {
+		if !t.Failed() && runs < 500 {
 			t.Errorf("only %d runs", runs)
 		}
 		t.Logf("%d runs", runs)
@@ -175,9 +181,13 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 			var stopRun func() error
 			end := func() {
 				if stopRun != nil {
-					err := stopRun() // hung handlers are named; they end by themselves
-					_ = err
+					ended := time.Now()
+					_ = stopRun() // hung handlers are named; they end by themselves
 					s.mu.Lock()
+					for _, o := range s.objects {
+						// Returned at the very moment: the engine may have seen the end or not.
+						o.unsure = o.unsure || o.returned.Equal(ended)
+					}
 					s.running = false
 					s.mu.Unlock()
 					stopRun = nil
@@ -286,7 +296,7 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 			synctest.Wait()
 			s.settled(rt)
 		}
-		for range 20 {
+		for range 5 {
 			rapid.Check(struct{ testing.TB }{t}, property)
 		}
 	})
@@ -298,35 +308,41 @@ func (s *soak) addPlan(p plan) {
 	s.plan = append(s.plan, p)
 }
 
-// settled checks the books.
+// settled checks the books. What it finds is told to the test itself too: what depends on how goroutines were scheduled
+// may not come again when rapid tries to reproduce it.
 func (s *soak) settled(rt *rapid.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	parked := map[schema.GroupVersionResource]int{}
+	var found []string
+	find := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	parked, unsure := map[schema.GroupVersionResource]int{}, map[schema.GroupVersionResource]int{}
 	for id, o := range s.objects {
-		if o.parked {
+		if o.unsure {
+			unsure[id.GVR]++
+		} else if o.parked {
 			parked[id.GVR]++
 		}
 		switch {
 		case o.inHand:
-			rt.Errorf("%s: a call never returned", id)
+			find("%s: a call never returned", id)
 		case o.version != "" && o.seen != o.version:
-			rt.Errorf("%s: lost: the newest call saw version %q, it is %q", id, o.seen, o.version)
-		case o.version != "" && o.last != nil && !o.parked:
-			rt.Errorf("%s: lost: its last call failed, and it is neither retried nor parked: %v", id, o.last)
+			find("%s: lost: the newest call saw version %q: %+v", id, o.seen, *o)
+		case o.version != "" && o.last != nil && !o.parked && !o.unsure:
+			find("%s: lost: its last call failed, and it is neither retried nor parked: %+v", id, *o)
 		case o.calls > o.owed:
-			rt.Errorf("%s: doubled: %d calls, and %d were asked for", id, o.calls, o.owed)
+			find("%s: doubled: %+v", id, *o)
 		}
 	}
 	for _, status := range s.controller.Status() {
-		if status.Parked != parked[status.GVR] {
-			rt.Errorf("%s: %d parked, want %d", status.GVR.Resource, status.Parked, parked[status.GVR])
+		if least := parked[status.GVR]; status.Parked < least || status.Parked > least+unsure[status.GVR] {
+			find("%d parked, want %d: %+v", status.Parked, least, status)
 		}
 		if status.Live+status.Background+status.Delayed+status.Running+status.Failing != 0 {
-			rt.Errorf("%s: unsettled: %+v", status.GVR.Resource, status)
+			find("unsettled: %+v", status)
 		}
 	}
-	if rt.Failed() {
-		rt.FailNow()
+	if len(found) > 0 {
+		s.world.t.Log(strings.Join(found, "\n"))
+		rt.Fatal(strings.Join(found, "\n"))
 	}
 }
