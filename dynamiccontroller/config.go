@@ -9,12 +9,13 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// Config tunes a DynamicController. The zero value works.
+// Config tunes a DynamicController. The zero value works. As zero stands for a default, there is no way to ask for no
+// retries at all, for which [Terminal] is there, or for no time to shut down in.
 type Config struct {
 	// Workers is the number of reconciling goroutines: how many handlers run at once over all types. Defaults to 10.
 	Workers int
 	// ResyncPeriod is about how often every known object is reconciled though nothing happened to it. The resyncs of a
-	// type are spread evenly over the period. Defaults to 10 hours; a negative period is never.
+	// type are spread evenly over the period. At least a second; defaults to 10 hours; a negative period is never.
 	ResyncPeriod time.Duration
 	// QueueMaxRetries is after how many failures in a row an object is parked. Defaults to 20, which with the default
 	// delays is after some 40 minutes; a negative number is never.
@@ -23,7 +24,8 @@ type Config struct {
 	// the 30 that Kubernetes gives a terminating Pod.
 	ShutdownTimeout time.Duration
 	// MinRetryDelay is the wait before the first retry of a failed reconcile; it doubles with each further failure in
-	// a row, up to MaxRetryDelay. Up to half of the wait is added as jitter. Defaults to 50 milliseconds.
+	// a row, up to MaxRetryDelay. Up to half of the wait is added as jitter, and at the longest up to a quarter taken
+	// off. Defaults to 50 milliseconds.
 	MinRetryDelay time.Duration
 	// MaxRetryDelay is the longest wait before a retry. Defaults to 5 minutes.
 	MaxRetryDelay time.Duration
@@ -72,15 +74,18 @@ func (c Config) validate() error {
 	if c.Workers < 0 {
 		refuse("Workers", c.Workers, "must not be negative")
 	}
+	if c.ResyncPeriod > 0 && c.ResyncPeriod < shortestResyncPeriod {
+		refuse("ResyncPeriod", c.ResyncPeriod, fmt.Sprintf("must be at least %s, or negative for never", shortestResyncPeriod))
+	}
 	if c.ShutdownTimeout < 0 {
 		refuse("ShutdownTimeout", c.ShutdownTimeout, "must not be negative")
 	}
-	if c.MinRetryDelay < 0 {
-		refuse("MinRetryDelay", c.MinRetryDelay, "must not be negative")
-	}
-	if c.MaxRetryDelay < 0 {
+	switch {
+	case c.MaxRetryDelay < 0:
 		refuse("MaxRetryDelay", c.MaxRetryDelay, "must not be negative")
-	} else if c.MinRetryDelay > c.MaxRetryDelay {
+	case c.MinRetryDelay < 0:
+		refuse("MinRetryDelay", c.MinRetryDelay, "must not be negative")
+	case c.MinRetryDelay > c.MaxRetryDelay:
 		refuse("MinRetryDelay", c.MinRetryDelay, fmt.Sprintf("must not be above MaxRetryDelay, which is %s", c.MaxRetryDelay))
 	}
 	return errors.Join(errs...)

@@ -1,6 +1,7 @@
 package dynamiccontroller
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -30,7 +31,8 @@ func TestConfig(t *testing.T) {
 			want:   Config{Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1, MinRetryDelay: time.Hour, MaxRetryDelay: time.Hour},
 		},
 		{name: "all nonsense is named at once", config: Config{Workers: -1, ShutdownTimeout: -1, MinRetryDelay: 2, MaxRetryDelay: 1}, errs: []string{"Workers", "ShutdownTimeout", "MinRetryDelay"}},
-		{name: "negative delays", config: Config{MinRetryDelay: -1, MaxRetryDelay: -1}, errs: []string{"MinRetryDelay", "MaxRetryDelay"}},
+		{name: "a resync period without its unit", config: Config{ResyncPeriod: 30}, errs: []string{"ResyncPeriod"}},
+		{name: "negative delays", config: Config{MinRetryDelay: -1, MaxRetryDelay: -1}, errs: []string{"MaxRetryDelay"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			got := test.config.withDefaults()
@@ -54,15 +56,16 @@ func TestConfig(t *testing.T) {
 }
 
 func TestBackoff(t *testing.T) {
-	b := &backoff{shortest: 10 * time.Millisecond, longest: time.Second, failures: map[string]int{}}
+	b := newLimiter(10*time.Millisecond, time.Second).(*backoff)
 	a, other := ObjectIdentifiers{NamespacedKey: "a"}, ObjectIdentifiers{NamespacedKey: "b"}
 	least := 10 * time.Millisecond
 	for failure := range 100 {
 		if b.NumRequeues(a) != failure {
 			t.Fatalf("%d failures counted, want %d", b.NumRequeues(a), failure)
 		}
-		if delay := b.When(a); delay < least || delay > min(least*3/2, time.Second) {
-			t.Fatalf("failure %d: a delay of %s, want between %s and half more", failure, delay, least)
+		most := min(least*3/2, time.Second)
+		if delay := b.When(a); delay < min(least, time.Second*3/4) || delay > most {
+			t.Fatalf("failure %d: a delay of %s, want between %s and %s", failure, delay, least, most)
 		}
 		least = min(2*least, time.Second)
 	}
@@ -73,7 +76,12 @@ func TestBackoff(t *testing.T) {
 	if delay := b.When(a); delay > 15*time.Millisecond {
 		t.Errorf("a forgotten item is delayed by %s", delay)
 	}
-	if len(b.failures) != 2 {
+	for i := range 100_000 {
+		if delay := b.When(ObjectIdentifiers{NamespacedKey: fmt.Sprint("many ", i)}); delay > time.Second {
+			t.Fatalf("what failed before delays an item by %s, above the longest", delay)
+		}
+	}
+	if len(b.failures) != 100_002 {
 		t.Errorf("%d items are known", len(b.failures))
 	}
 }

@@ -1,11 +1,11 @@
 package dynamiccontroller
 
 import (
-	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -53,7 +53,8 @@ var (
 // is wrong with config is returned by Run, RunWatches and StartServingGVK.
 //
 // The client should not be throttled: a type costs a list and a watch when it starts, and the API server has its own
-// fairness. See [NewForConfig].
+// fairness. With a client that was not made by [NewForConfig], the first watch of a type that was just established may be
+// a second late: the API server advises that, and client-go follows.
 func NewDynamicController(log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option) *DynamicController {
 	c := &DynamicController{
 		log:           log,
@@ -95,163 +96,15 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 	return c, c.configErr
 }
 
-// Run reconciles until ctx ends: it runs the workers, and the watches too unless RunWatches does. Every object in the
-// cache is reconciled once, and then whenever something happens to it.
-//
-// When ctx ends no handler starts any more and the contexts of those that run end at once ([ErrRunEnded], which wraps
-// ctx's own cause). Run waits for them for at most Config.ShutdownTimeout; if some have not returned by then its error
-// names them. It may be run again then, also while such a handler still runs: its object is not reconciled before it
-// returned.
-//
-// Run returns an error at once if it runs already, and ends with one if it relied on RunWatches and that ended.
-func (c *DynamicController) Run(ctx context.Context) error {
-	fail := func(err error) error { return fmt.Errorf("run the dynamic controller: %w", err) }
-	if c.configErr != nil {
-		return fail(c.configErr)
-	}
-	watches, own, err := c.beginReconciling(ctx)
-	if err != nil {
-		return fail(err)
-	}
-	c.log.Info("reconciling", keyWorkers, c.config.Workers)
-	run, cancel := context.WithCancel(ctx)
-	base, cancelBase := context.WithCancelCause(context.WithoutCancel(ctx))
-	var workers sync.WaitGroup
-	for range c.config.Workers {
-		workers.Go(func() { c.work(run, base) })
-	}
-	workers.Go(func() { c.resync(run) })
-	for _, reg := range c.registered() {
-		c.attach(reg)
-	}
-	if own {
-		defer c.hearTypeEvents()()
-	}
-
-	var result error
-	select {
-	case <-ctx.Done():
-	case <-watches.ended:
-		result = errWatchesEnded
-		if ctx.Err() != nil {
-			result = nil
-		}
-	}
-	cancel()
-	cancelBase(fmt.Errorf("%w: %w", ErrRunEnded, orElse(context.Cause(ctx), errWatchesEnded)))
-	c.miss(c.storage.Cancel())
-	if hung := c.joinWorkers(&workers); hung != "" {
-		result = errors.Join(result, fmt.Errorf("these handlers have not returned %s after their contexts ended: %s", c.config.ShutdownTimeout, hung))
-	}
-	c.endReconciling(watches, own)
-	if result != nil {
-		return fail(result)
-	}
-	return nil
-}
-
-// RunWatches keeps the caches of all served types warm until ctx ends, and reconciles nothing: it is the half of the
-// controller for every replica, beside which Run may begin and end any number of times. On a standby nothing is queued.
-//
-// It returns an error at once if watches run already, in another RunWatches or in a Run that began before it.
-func (c *DynamicController) RunWatches(ctx context.Context) error {
-	fail := func(err error) error { return fmt.Errorf("run the watches: %w", err) }
-	if c.configErr != nil {
-		return fail(c.configErr)
-	}
-	c.mu.Lock()
-	if c.watching != nil {
-		c.mu.Unlock()
-		return fail(errWatching)
-	}
-	watches := c.beginWatchingLocked(ctx)
-	c.mu.Unlock()
-	defer c.hearTypeEvents()()
-	<-ctx.Done()
-	c.endWatching(watches)
-	return nil
-}
-
-// beginReconciling opens the queue, and starts the watches if nobody else has.
-func (c *DynamicController) beginReconciling(ctx context.Context) (watches *watchTerm, own bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.reconciling {
-		return nil, false, errRunning
-	}
-	c.reconciling = true
-	c.storage.Restart()
-	for _, reg := range c.registrations {
-		reg.group.Hold()
-	}
-	if c.watching == nil {
-		// The watches outlive ctx: handlers that finish still read the cache.
-		return c.beginWatchingLocked(context.WithoutCancel(ctx)), true, nil
-	}
-	return c.watching, false, nil
-}
-
-func (c *DynamicController) endReconciling(watches *watchTerm, own bool) {
-	for _, reg := range c.registered() {
-		c.watchOf(reg).Detach()
-	}
-	if own {
-		c.endWatching(watches)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.reconciling = false
-}
-
-// miss keeps for the next run the deletions that this one was told of and did not get to. All else is in the cache.
-func (c *DynamicController) miss(dropped []ObjectIdentifiers) {
-	for _, id := range dropped {
-		reg, err := c.registrationOf(id.GVR)
-		if err == nil && !c.watchOf(reg).Has(id.NamespacedKey) {
-			reg.miss(id.NamespacedKey)
-		}
-	}
-}
-
-// joinWorkers waits for the workers and says which handlers hold them up after ShutdownTimeout.
-func (c *DynamicController) joinWorkers(workers *sync.WaitGroup) (hung string) {
-	joined := make(chan struct{})
-	go func() {
-		workers.Wait()
-		close(joined)
-	}()
-	timeout := time.NewTimer(c.config.ShutdownTimeout)
-	defer timeout.Stop()
-	select {
-	case <-joined:
-		return ""
-	case <-timeout.C:
-		return enumerate(c.runningCalls())
-	}
-}
-
-func (c *DynamicController) runningCalls() []string {
-	c.mu.RLock()
-	regs := make([]*registration, 0, len(c.registrations))
-	for _, reg := range c.registrations {
-		regs = append(regs, reg)
-	}
-	for _, ending := range c.ending {
-		regs = append(regs, ending...)
-	}
-	c.mu.RUnlock()
-	var calls []string
-	for _, reg := range regs {
-		calls = append(calls, reg.running()...)
-	}
-	return calls
-}
-
-// Enqueue reconciles the objects as soon as their type's turn comes, whether the cache holds them or not. What is not
-// served is ignored, and so is everything while Run does not run: it reconciles all objects of the cache when it begins.
+// Enqueue reconciles the objects as soon as their type has synced and its turn comes, whether the cache holds them or
+// not. What is not served, or has no name, is ignored, and so is everything while Run does not run: it reconciles all
+// objects of the cache when it begins.
 func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
 	for _, id := range ids {
 		reg, err := c.registrationOf(id.GVR)
+		if err == nil && id.Name() == "" {
+			err = errors.New("its key is not of the form namespace/name or name")
+		}
 		if err != nil {
 			c.log.V(1).Info("not enqueued", keyObject, id.String(), keyError, err.Error())
 			continue
@@ -264,11 +117,7 @@ func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
 func (c *DynamicController) registered() []*registration {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	regs := make([]*registration, 0, len(c.registrations))
-	for _, reg := range c.registrations {
-		regs = append(regs, reg)
-	}
-	return regs
+	return slices.Collect(maps.Values(c.registrations))
 }
 
 func (c *DynamicController) registrationOf(gvr schema.GroupVersionResource) (*registration, error) {
@@ -286,8 +135,26 @@ func (c *DynamicController) watchOf(reg *registration) *typewatch.Watch {
 	return reg.watch.Watch
 }
 
-// attach makes the queue hear of all the registration's objects, and of what happens to them from now on.
+// attach makes the queue hear of all the registration's objects, and of what happens to them from now on. Until the
+// watch has told all of them nothing is handed out, so that each is called for once.
 func (c *DynamicController) attach(reg *registration) {
-	reg.group.Add(fairqueue.Background, reg.ids(reg.owed())...)
-	c.watchOf(reg).Attach(reg.sink())
+	reg.group.Hold()
+	owed := reg.ids(reg.owed())
+	for portion := range slices.Chunk(owed, owedPortion) {
+		reg.group.Add(fairqueue.Background, portion...)
+	}
+	watch := c.watchOf(reg)
+	watch.Attach(reg.sink(func() { c.release(reg, watch) }))
+}
+
+// owedPortion keeps the queue's lock short.
+const owedPortion = 256
+
+// release ends the hold of a registration whose watch has synced, unless another watch has taken its place.
+func (c *DynamicController) release(reg *registration, watch *typewatch.Watch) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if reg.watch.Watch == watch {
+		reg.group.Release()
+	}
 }

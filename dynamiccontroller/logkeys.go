@@ -6,7 +6,7 @@ const (
 	keyObject   = "object"
 	keyError    = "error"
 	keyFailures = "failures"
-	keyDelay    = "delay"
+	keyAnew     = "anew"
 	keyState    = "state"
 	keyMessage  = "message"
 	keyStack    = "stack"

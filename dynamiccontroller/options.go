@@ -3,8 +3,10 @@ package dynamiccontroller
 import (
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -44,7 +46,8 @@ type served struct {
 	timeout     time.Duration
 	limiter     limiter
 
-	errs []error // of the options
+	watched typewatch.Spec // what the options above ask to be watched
+	errs    []error        // of the options
 }
 
 // ServeOption is an option of [DynamicController.StartServingGVK].
@@ -54,7 +57,8 @@ func (s *served) refuse(format string, args ...any) {
 	s.errs = append(s.errs, fmt.Errorf(format, args...))
 }
 
-// WithConcurrency lets at most n handlers of the type run at once. By default it is half of Config.Workers, at least
+// WithConcurrency lets at most n handlers of the type run at once, those of an earlier registration of it that have not
+// returned included. By default it is half of Config.Workers, at least
 // one, so that a type whose handlers are slow or hang leaves workers to the others; with a single worker there is none
 // to leave, and a hung handler stops all types until its timeout. n may be above Config.Workers.
 func WithConcurrency(n int) ServeOption {
@@ -105,15 +109,16 @@ func WithCache(mode CacheMode) ServeOption {
 }
 
 // WithTransform keeps what f makes of an object, to save memory for instance. F may change the object that it is
-// given, must keep its metadata, must be idempotent and is called from one goroutine at a time. What it fails or
-// panics on is kept as it came.
+// given, must keep its metadata, must be idempotent and is called from one goroutine at a time. An object that it fails
+// or panics on is kept as it left it.
 func WithTransform(f cache.TransformFunc) ServeOption {
 	return func(s *served) { s.transform = f }
 }
 
 // WithPredicate reconciles an object for a change only if f says so. Old is nil for a new object and now is nil for a
-// deleted one; both are as the cache keeps them and must not be changed. F must return soon, must not call the
-// controller, and counts as true when it panics. It is not asked about the initial list, resyncs, Enqueue and retries,
+// deleted one; both are as the cache keeps them and must not be changed. After a swap to another cache mode the old state
+// of what was deleted meanwhile is no more than namespace and name. F is called from one goroutine at a time, must
+// return soon, must not call the controller, and counts as true when it panics. It is not asked about the initial list, resyncs, Enqueue and retries,
 // and needs a cache that keeps objects.
 func WithPredicate(f func(old, now any) bool) ServeOption {
 	return func(s *served) { s.predicate = f }
@@ -161,6 +166,9 @@ func (c *DynamicController) newServed(gvr schema.GroupVersionResource, handler H
 	if s.limiter == nil {
 		s.limiter = newLimiter(c.config.MinRetryDelay, c.config.MaxRetryDelay)
 	}
+	s.limiter = guarded{limiter: s.limiter, log: c.log.WithValues(keyGVR, nameOf(gvr)), longest: c.config.MaxRetryDelay}
+	depths := map[CacheMode]typewatch.Depth{CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys}
+	s.watched = typewatch.Spec{GVR: gvr, Namespace: s.namespace, Selector: s.selector.String(), Depth: depths[s.cache]}
 	switch {
 	case s.cache == CacheFull && c.clients.Dynamic == nil:
 		s.refuse("WithCache(CacheFull) needs a dynamic client, and the controller was given none")
@@ -173,9 +181,9 @@ func (c *DynamicController) newServed(gvr schema.GroupVersionResource, handler H
 	return s, errors.Join(s.errs...)
 }
 
-func (s *served) spec(gvr schema.GroupVersionResource) typewatch.Spec {
-	depths := map[CacheMode]typewatch.Depth{CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys}
-	return typewatch.Spec{GVR: gvr, Namespace: s.namespace, Selector: s.selector.String(), Depth: depths[s.cache]}
+// sameWatch tells whether what one watches serves the other. Functions cannot be compared: a transform may be another.
+func (s *served) sameWatch(other *served) bool {
+	return s.watched == other.watched && s.transform == nil && other.transform == nil
 }
 
 func (s *served) limits() fairqueue.Limits {
@@ -183,12 +191,13 @@ func (s *served) limits() fairqueue.Limits {
 }
 
 // wants tells whether a change is to be reconciled.
-func (s *served) wants(old, now any) (wanted bool) {
+func (s *served) wants(log logr.Logger, old, now any) (wanted bool) {
 	if s.predicate == nil {
 		return true
 	}
 	defer func() {
-		if recover() != nil {
+		if value := recover(); value != nil {
+			log.Error(fmt.Errorf("panic: %v", value), "the predicate panicked, the change counts", keyStack, string(debug.Stack()))
 			wanted = true
 		}
 	}()

@@ -1,10 +1,13 @@
 package dynamiccontroller
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
@@ -23,6 +26,7 @@ type (
 func newQueue() (workqueue.TypedRateLimitingInterface[ObjectIdentifiers], *items, *limiters) {
 	storage := fairqueue.New[ObjectIdentifiers, schema.GroupVersionResource, *registration](
 		func(id ObjectIdentifiers) schema.GroupVersionResource { return id.GVR })
+	storage.ShutDown() // until a run begins
 	limits := &limiters{byType: map[schema.GroupVersionResource]limiter{}}
 	queue := workqueue.NewTypedRateLimitingQueueWithConfig(limits,
 		workqueue.TypedRateLimitingQueueConfig[ObjectIdentifiers]{DelayingQueue: storage})
@@ -63,6 +67,36 @@ func (l *limiters) When(id ObjectIdentifiers) time.Duration { return l.of(id).Wh
 func (l *limiters) NumRequeues(id ObjectIdentifiers) int    { return l.of(id).NumRequeues(id) }
 func (l *limiters) Forget(id ObjectIdentifiers)             { l.of(id).Forget(id) }
 
+// guarded keeps a limiter's panics from the worker that asks it.
+type guarded struct {
+	limiter
+	log     logr.Logger
+	longest time.Duration
+}
+
+func (g guarded) When(id ObjectIdentifiers) (delay time.Duration) {
+	defer func() {
+		if value := recover(); value != nil {
+			g.tell(value)
+			delay = g.longest
+		}
+	}()
+	return g.limiter.When(id)
+}
+
+func (g guarded) Forget(id ObjectIdentifiers) {
+	defer func() {
+		if value := recover(); value != nil {
+			g.tell(value)
+		}
+	}()
+	g.limiter.Forget(id)
+}
+
+func (g guarded) tell(value any) {
+	g.log.Error(fmt.Errorf("panic: %v", value), "the rate limiter panicked", keyStack, string(debug.Stack()))
+}
+
 type noLimiter struct{}
 
 func (noLimiter) When(ObjectIdentifiers) time.Duration { return 0 }
@@ -78,16 +112,19 @@ const (
 
 // newLimiter returns the limiter that a type has by default: backoff by item, a budget by type.
 func newLimiter(shortest, longest time.Duration) limiter {
-	return workqueue.NewTypedMaxOfRateLimiter(
-		&backoff{shortest: shortest, longest: longest, failures: map[string]int{}},
-		&workqueue.TypedBucketRateLimiter[ObjectIdentifiers]{Limiter: rate.NewLimiter(retriesPerSecond, retriesBurst)},
-	)
+	return &backoff{
+		shortest: shortest, longest: longest,
+		budget:   rate.NewLimiter(retriesPerSecond, retriesBurst),
+		failures: map[string]int{},
+	}
 }
 
-// backoff doubles the delay with each failure of an item in a row and adds up to half of it, so that what failed
-// together is not retried together. (client-go's exponential limiter has no jitter.)
+// backoff doubles the delay with each failure of an item in a row, within a budget of the type's, and adds jitter so that
+// what failed together is not retried together: up to half of the delay, and at the longest up to a quarter less.
+// (client-go's exponential limiter has no jitter, and its bucket no end: a delay would grow with what has failed before.)
 type backoff struct {
 	shortest, longest time.Duration
+	budget            *rate.Limiter
 
 	mu       sync.Mutex // guards failures
 	failures map[string]int
@@ -105,7 +142,15 @@ func (b *backoff) When(id ObjectIdentifiers) time.Duration {
 	if doubled := b.shortest << min(before, 62); before < 62 && doubled > 0 && doubled>>before == b.shortest {
 		delay = min(doubled, b.longest)
 	}
-	return min(delay+rand.N(delay/2+1), b.longest)
+	delay += rand.N(delay/2 + 1)
+	reservation := b.budget.Reserve()
+	delay = max(delay, reservation.Delay())
+	if delay < b.longest {
+		return delay
+	}
+	// What waits that long needs nothing of the budget.
+	reservation.Cancel()
+	return max(b.shortest, b.longest-rand.N(b.longest/4+1))
 }
 
 func (b *backoff) NumRequeues(id ObjectIdentifiers) int {

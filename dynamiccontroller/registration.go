@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -21,11 +22,9 @@ import (
 // over swaps of its handler and over runs of the controller. Its group in the queue carries the epoch that keeps what
 // belongs to it apart from what belongs to a later registration of the same GVR.
 type registration struct {
-	gvr     schema.GroupVersionResource
-	log     logr.Logger
-	metrics Metrics
-	// forget makes the controller let go of the registration once it has ended.
-	forget func(*registration)
+	gvr    schema.GroupVersionResource
+	log    logr.Logger
+	owner  *DynamicController
 	group  group
 	served atomic.Pointer[served]
 
@@ -36,10 +35,11 @@ type registration struct {
 	calls    map[string]*call    // handlers that run, by key
 	failures map[string]int      // in a row, by key
 	parked   map[string]struct{} // keys that failed too often
-	missed   map[string]struct{} // keys that are owed a call since the run before, and are not in the cache
+	missed   map[string]struct{} // keys that the end of a run kept from their call, and are not in the cache
 	newest   []ParkedObject      // details of those parked last
 	watches  int                 // watch goroutines that have not returned
 	closed   bool                // nothing starts any more
+	stopped  chan struct{}       // closed when closed
 	over     bool                // and all calls and watches have returned
 	ended    chan struct{}       // closed when over
 }
@@ -48,6 +48,8 @@ type registration struct {
 type runningWatch struct {
 	*typewatch.Watch
 	cancel context.CancelFunc
+	after  <-chan struct{} // closed when the watch in whose place it is has ended
+	ended  chan struct{}   // closed when it has, or never began
 }
 
 // call is a handler that runs.
@@ -56,13 +58,14 @@ type call struct {
 	began  time.Time
 }
 
-func newRegistration(gvr schema.GroupVersionResource, log logr.Logger, metrics Metrics, forget func(*registration)) *registration {
+func newRegistration(owner *DynamicController, gvr schema.GroupVersionResource) *registration {
 	return &registration{
-		gvr: gvr, log: log, metrics: metrics, forget: forget,
+		gvr: gvr, log: owner.log.WithValues(keyGVR, nameOf(gvr)), owner: owner,
 		calls:    map[string]*call{},
 		failures: map[string]int{},
 		parked:   map[string]struct{}{},
 		missed:   map[string]struct{}{},
+		stopped:  make(chan struct{}),
 		ended:    make(chan struct{}),
 	}
 }
@@ -79,14 +82,17 @@ func (r *registration) ids(keys []string) []ObjectIdentifiers {
 	return ids
 }
 
-// sink puts what the watch tells into the queue.
-func (r *registration) sink() typewatch.Sink {
+// sink puts what the watch tells into the queue. Release is called when the watch has told all that there is.
+func (r *registration) sink(release func()) typewatch.Sink {
 	return typewatch.Sink{
 		Known:  func(keys []string) { r.group.Add(fairqueue.Background, r.ids(keys)...) },
-		Synced: r.group.Release,
+		Synced: release,
 		Changed: func(key string, old, now any) {
-			if r.served.Load().wants(old, now) {
-				r.group.Add(fairqueue.Live, r.id(key))
+			if !r.served.Load().wants(r.log, old, now) {
+				return
+			}
+			if !r.group.Add(fairqueue.Live, r.id(key)) && now == nil {
+				r.miss(key) // the run ends, and the cache shows no more that there was something
 			}
 		},
 	}
@@ -101,7 +107,7 @@ func (r *registration) begin(base context.Context, key string, timeout time.Dura
 		return nil, false
 	}
 	stop := func() {}
-	ctx := context.WithValue(base, registrationKey{}, r)
+	ctx := context.WithValue(base, ownKey{r.owner}, r.gvr)
 	if timeout > 0 {
 		ctx, stop = context.WithTimeoutCause(ctx, timeout, ErrReconcileTimeout)
 	}
@@ -111,24 +117,37 @@ func (r *registration) begin(base context.Context, key string, timeout time.Dura
 		stop()
 	}}
 	delete(r.parked, key)
+	delete(r.missed, key)
 	return ctx, true
 }
 
-// end makes the call over. What it came to is told to the metrics, unless they were told to forget the type.
+// end makes the call over.
 func (r *registration) end(key string, outcome Outcome) {
+	r.mu.Lock()
+	took := time.Since(r.calls[key].began)
+	r.mu.Unlock()
+	// Not under a lock, and before the call is over: after the last call the metrics are told to forget the type.
+	r.tell(func() { r.owner.metrics.Reconciled(r.gvr, outcome, took) })
+
 	defer r.endIfIdle()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := r.calls[key]
-	c.cancel(nil)
+	r.calls[key].cancel(nil)
 	delete(r.calls, key)
-	if !r.closed {
-		r.metrics.Reconciled(r.gvr, outcome, time.Since(c.began))
-	}
 }
 
-// registrationKey is the key of the context value by which StopServiceGVK knows a type's own handlers.
-type registrationKey struct{}
+// tell keeps what the metrics do from the worker that tells them.
+func (r *registration) tell(metrics func()) {
+	defer func() {
+		if value := recover(); value != nil {
+			r.log.Error(fmt.Errorf("panic: %v", value), "the metrics panicked", keyStack, string(debug.Stack()))
+		}
+	}()
+	metrics()
+}
+
+// ownKey is the key of the context value by which StopServiceGVK knows a type's own handlers: the type, by controller.
+type ownKey struct{ controller *DynamicController }
 
 // close ends all calls' contexts and lets nothing start any more. ended is closed when nothing runs any more.
 func (r *registration) close() {
@@ -139,11 +158,11 @@ func (r *registration) close() {
 		return
 	}
 	r.closed = true
+	close(r.stopped)
 	for _, c := range r.calls {
 		c.cancel(ErrServingStopped)
 	}
 	r.failures, r.parked, r.missed, r.newest = nil, nil, nil, nil
-	r.metrics.Forget(r.gvr)
 }
 
 // endIfIdle is called after whatever may have been the last that ran of a closed registration.
@@ -153,7 +172,7 @@ func (r *registration) endIfIdle() {
 	r.over = r.over || over
 	r.mu.Unlock()
 	if over {
-		r.forget(r)
+		r.owner.forget(r)
 		close(r.ended)
 	}
 }
@@ -215,15 +234,14 @@ func (r *registration) miss(key string) {
 	}
 }
 
-// owed lists what a new run calls for, whether the cache holds it or not: what was missed, failed and is parked.
+// owed lists what a new run and a resync call for, whether the cache holds it or not: what was missed, failed and is
+// parked.
 func (r *registration) owed() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	keys := slices.Collect(maps.Keys(r.missed))
 	keys = slices.AppendSeq(keys, maps.Keys(r.failures))
-	keys = slices.AppendSeq(keys, maps.Keys(r.parked))
-	clear(r.missed)
-	return keys
+	return slices.AppendSeq(keys, maps.Keys(r.parked))
 }
 
 // running lists the calls that have not returned, the oldest first.
@@ -241,15 +259,15 @@ func (r *registration) running() []string {
 	return keys
 }
 
-// stillRunning is running in words, the watch included.
-func (r *registration) stillRunning() string {
+// stillRunning is running, and the watch.
+func (r *registration) stillRunning() []string {
 	running := r.running()
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.watches > 0 {
-		running = append(running, "the watch")
+		running = append(running, "the watch of "+nameOf(r.gvr))
 	}
-	r.mu.Unlock()
-	return enumerate(running)
+	return running
 }
 
 // enumerate names the first few and counts the rest.

@@ -17,6 +17,8 @@ const (
 	resyncTicks = 100
 	// shortestResyncTick bounds that for short periods.
 	shortestResyncTick = 10 * time.Millisecond
+	// shortestResyncPeriod is what a period without its unit is not.
+	shortestResyncPeriod = time.Second
 )
 
 // resync enqueues every object of every type about once a period, until ctx ends. It makes no request.
@@ -24,7 +26,7 @@ func (c *DynamicController) resync(ctx context.Context) {
 	if c.config.ResyncPeriod < 0 {
 		return
 	}
-	slot := max(c.config.ResyncPeriod/resyncSlots, 1)
+	slot := c.config.ResyncPeriod / resyncSlots
 	tick := time.NewTicker(max(slot/resyncTicks, shortestResyncTick))
 	defer tick.Stop()
 	rounds, seed := map[*registration]*resyncRound{}, maphash.MakeSeed()
@@ -40,7 +42,8 @@ func (c *DynamicController) resync(ctx context.Context) {
 					round = &resyncRound{slot: rand.N(resyncSlots), began: now}
 				}
 				served[reg] = round
-				keys := func(slot int) []string { return slotKeys(c.watchOf(reg).Keys(), seed, slot) }
+				// What is parked may be gone from the cache.
+				keys := func(slot int) []string { return slotKeys(append(c.watchOf(reg).Keys(), reg.owed()...), seed, slot) }
 				if due := round.due(now, slot, keys); len(due) > 0 {
 					reg.group.Add(fairqueue.Background, reg.ids(due)...)
 				}
@@ -61,6 +64,9 @@ type resyncRound struct {
 
 // due returns the keys that are due by now, at an even pace over the slot.
 func (r *resyncRound) due(now time.Time, slot time.Duration, keysOf func(slot int) []string) (due []string) {
+	if now.Sub(r.began) > resyncSlots*slot {
+		r.began = now.Add(-slot) // the process was suspended: one slot is enough to begin with
+	}
 	for {
 		if !r.known {
 			r.keys = keysOf(r.slot)

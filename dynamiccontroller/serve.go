@@ -30,35 +30,33 @@ func (c *DynamicController) StartServingGVK(ctx context.Context, gvr schema.Grou
 	if ctx.Err() != nil {
 		return fail(context.Cause(ctx))
 	}
-	attach := c.register(gvr, next)
-	attach()
+	reg, anew, attach := c.register(gvr, next)
+	reg.log.Info("serving", keyAnew, anew)
+	if attach {
+		c.attach(reg)
+	}
 	return nil
 }
 
-// register makes the registration, or the swap. What it returns is to be called after.
-func (c *DynamicController) register(gvr schema.GroupVersionResource, next *served) (attach func()) {
+// register makes the registration, or the swap of one that there is. It tells whether the caller is to attach it.
+func (c *DynamicController) register(gvr schema.GroupVersionResource, next *served) (reg *registration, anew, attach bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	reg := c.registrations[gvr]
+	reg, anew = c.registrations[gvr], true
 	if reg == nil {
-		reg = newRegistration(gvr, c.log.WithValues(keyGVR, nameOf(gvr)), c.metrics, c.forget)
+		reg, anew = newRegistration(c, gvr), false
 		c.registrations[gvr] = reg
 		reg.group = c.storage.Open(gvr, reg, next.limits())
 		c.rewatchLocked(reg, next)
-		c.log.Info("serving", keyGVR, nameOf(gvr))
 	} else {
 		reg.group.SetLimits(next.limits())
-		if before := reg.served.Load(); before.spec(gvr) != next.spec(gvr) || before.transform != nil || next.transform != nil {
+		if !reg.served.Load().sameWatch(next) {
 			c.rewatchLocked(reg, next)
 		}
-		c.log.Info("serving anew", keyGVR, nameOf(gvr))
 	}
 	reg.served.Store(next)
 	c.limits.set(gvr, next.limiter)
-	if !c.reconciling {
-		return func() {}
-	}
-	return func() { c.attach(reg) }
+	return reg, anew, c.reconciling
 }
 
 // StopServiceGVK ends what StartServingGVK began. At once no handler starts any more, the contexts of those that run
@@ -68,20 +66,28 @@ func (c *DynamicController) register(gvr schema.GroupVersionResource, next *serv
 // A type that is not served is no error. Called with the context of one of the type's own handlers, it would wait for
 // itself: an error at once, and nothing is stopped.
 func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
-	own, _ := ctx.Value(registrationKey{}).(*registration)
-	if own != nil && own.gvr == gvr {
+	if own, _ := ctx.Value(ownKey{c}).(schema.GroupVersionResource); own == gvr && !own.Empty() {
 		return fmt.Errorf("stop serving %s: called from one of its own handlers, which it would wait for", nameOf(gvr))
 	}
-	for _, reg := range c.unregister(gvr) {
+	regs := c.unregister(gvr)
+	for _, reg := range regs {
 		reg.close()
-		if isClosed(reg.ended) {
-			continue
+	}
+	var left []string
+	for _, reg := range regs {
+		if !isClosed(reg.ended) {
+			select {
+			case <-reg.ended:
+			case <-ctx.Done():
+				left = append(left, reg.stillRunning()...)
+			}
 		}
-		select {
-		case <-reg.ended:
-		case <-ctx.Done():
-			return fmt.Errorf("stop serving %s: %w while these still run: %s", nameOf(gvr), context.Cause(ctx), reg.stillRunning())
-		}
+	}
+	if len(left) > 0 {
+		return fmt.Errorf("stop serving %s: %w while these still run: %s", nameOf(gvr), context.Cause(ctx), enumerate(left))
+	}
+	if len(regs) > 0 {
+		c.log.Info("no longer serving", keyGVR, nameOf(gvr))
 	}
 	return nil
 }
@@ -96,19 +102,22 @@ func (c *DynamicController) unregister(gvr schema.GroupVersionResource) []*regis
 		reg.group.Close()
 		reg.watch.cancel()
 		c.limits.remove(gvr)
-		c.log.Info("no longer serving", keyGVR, nameOf(gvr))
 	}
 	return slices.Clone(c.ending[gvr])
 }
 
-// forget lets go of a registration that has ended.
+// forget lets go of a registration that has ended, and has the metrics forget the type if it was the last.
 func (c *DynamicController) forget(reg *registration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	ending := slices.DeleteFunc(c.ending[reg.gvr], func(other *registration) bool { return other == reg })
 	if len(ending) == 0 {
 		delete(c.ending, reg.gvr)
 	} else {
 		c.ending[reg.gvr] = ending
+	}
+	last := len(ending) == 0 && c.registrations[reg.gvr] == nil
+	c.mu.Unlock()
+	if last {
+		reg.tell(func() { c.metrics.Forget(reg.gvr) })
 	}
 }

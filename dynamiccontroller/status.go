@@ -113,7 +113,7 @@ func (c *DynamicController) AllInformerHaveSynced() bool {
 // false if stopCh is closed first.
 func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 	for _, reg := range c.registered() {
-		if !c.waitForSync(stopCh, reg) {
+		if c.waitForSync(stopCh, reg) == interruptedWait {
 			return false
 		}
 	}
@@ -123,35 +123,45 @@ func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 // WaitForGVRSync waits until the type's cache holds a whole list with the options that it is served with by then. The
 // error is [ErrNotServed] if the type is not served or no longer, and else ctx's cause with the type's state.
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
-	reg, err := c.registrationOf(gvr)
-	if err != nil {
-		return err
+	for {
+		reg, err := c.registrationOf(gvr)
+		if err != nil {
+			return err
+		}
+		switch c.waitForSync(ctx.Done(), reg) {
+		case syncedNow:
+			return nil
+		case interruptedWait:
+			state := c.watchOf(reg).State()
+			return fmt.Errorf("wait for %s to sync: %w; it is %s since %s: %s", nameOf(gvr), context.Cause(ctx),
+				state.Phase, state.Since.Format(time.RFC3339), orElse(state.Message, "no error so far"))
+		}
 	}
-	if !c.waitForSync(ctx.Done(), reg) {
-		state := c.watchOf(reg).State()
-		return fmt.Errorf("wait for %s to sync: %w; it is %s since %s: %s", nameOf(gvr), context.Cause(ctx),
-			state.Phase, state.Since.Format(time.RFC3339), orElse(state.Message, "no error so far"))
-	}
-	if _, err := c.registrationOf(gvr); err != nil {
-		return err
-	}
-	return nil
 }
 
-// waitForSync waits until the registration has synced or ended.
-func (c *DynamicController) waitForSync(stop <-chan struct{}, reg *registration) bool {
+// What waiting for a registration to sync came to.
+type waited uint8
+
+const (
+	syncedNow waited = iota
+	stoppedServing
+	interruptedWait
+)
+
+// waitForSync waits until the registration has synced or was stopped.
+func (c *DynamicController) waitForSync(stop <-chan struct{}, reg *registration) waited {
 	for {
 		watch := c.watchOf(reg)
 		select {
+		case <-reg.stopped:
+			return stoppedServing
 		case <-watch.Synced():
 			// A swap may have put another watch in its place meanwhile.
 			if c.watchOf(reg) == watch {
-				return true
+				return syncedNow
 			}
-		case <-reg.ended:
-			return true
 		case <-stop:
-			return false
+			return interruptedWait
 		}
 	}
 }

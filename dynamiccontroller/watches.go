@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
@@ -85,10 +86,16 @@ func (c *DynamicController) watchLocked(reg *registration) {
 
 func (c *DynamicController) startWatchLocked(reg *registration) {
 	watch := reg.watch
+	watch.ended = make(chan struct{})
 	reg.watchStarted()
 	watch.cancel = c.watching.spawn(func(ctx context.Context) {
 		defer reg.watchEnded()
-		watch.Run(ctx, reg.log)
+		defer close(watch.ended)
+		select {
+		case <-watch.after:
+			watch.Run(ctx, reg.log)
+		case <-ctx.Done():
+		}
 	})
 }
 
@@ -96,22 +103,31 @@ func (c *DynamicController) startWatchLocked(reg *registration) {
 // new one has synced, what is queued of the type waits.
 func (c *DynamicController) rewatchLocked(reg *registration, next *served) {
 	reg.group.Hold()
-	log := reg.log
-	watch := typewatch.New(log, next.spec(reg.gvr), c.clients, next.transform, func(s typewatch.State) {
-		switch s.Phase {
-		case typewatch.Forbidden, typewatch.Failing:
-			log.Error(nil, "the type cannot be watched, will retry", keyState, s.Phase, keyMessage, s.Message)
-		case typewatch.NotFound:
-			log.Info("the type is not served by the API server, will retry", keyState, s.Phase, keyMessage, s.Message)
-		default:
-			log.V(1).Info("watch changed state", keyState, s.Phase)
-		}
-	})
+	watch := &runningWatch{
+		Watch:  typewatch.New(reg.log, next.watched, c.clients, next.transform, func(s typewatch.State) { logState(reg.log, s) }),
+		cancel: func() {},
+		ended:  make(chan struct{}),
+	}
+	close(watch.ended)
+	watch.after = watch.ended
 	if before := reg.watch; before != nil {
-		// What the old watch still tells goes to the queue; what it knew and the new one does not find was deleted.
-		watch.Inherit(before.Keys())
+		// What the old watch still tells goes to the queue; what it knew and the new one does not find was deleted. They
+		// do not run side by side, so that whoever they call is called from one goroutine at a time.
+		watch.Inherit(before.Watch)
+		watch.after = before.ended
 		before.cancel()
 	}
-	reg.watch = &runningWatch{Watch: watch, cancel: func() {}}
+	reg.watch = watch
 	c.watchLocked(reg)
+}
+
+func logState(log logr.Logger, s typewatch.State) {
+	switch s.Phase {
+	case typewatch.Forbidden:
+		log.Error(nil, "the type may not be watched, will retry", keyState, s.Phase, keyMessage, s.Message)
+	case typewatch.NotFound, typewatch.Failing:
+		log.Info("the type cannot be watched, will retry", keyState, s.Phase, keyMessage, s.Message)
+	default:
+		log.V(1).Info("watch changed state", keyState, s.Phase)
+	}
 }

@@ -8,6 +8,8 @@ import (
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 )
 
 // work takes items from the queue and reconciles them until run ends. Handlers' contexts are made of base, which ends
@@ -20,11 +22,19 @@ func (c *DynamicController) work(run, base context.Context) {
 			return
 		}
 		if run.Err() != nil {
-			c.miss([]ObjectIdentifiers{id})
+			// Whatever run comes next, and it may have begun: the item is its.
+			c.handOn(reg, id)
 			c.queue.Done(id)
 			return
 		}
 		c.reconcile(base, reg, id)
+	}
+}
+
+// handOn leaves to the run that goes on, or else to the next one, a call that was owed and not made.
+func (c *DynamicController) handOn(reg *registration, id ObjectIdentifiers) {
+	if !reg.group.Add(fairqueue.Live, id) && !c.watchOf(reg).Has(id.NamespacedKey) {
+		reg.miss(id.NamespacedKey)
 	}
 }
 
@@ -37,10 +47,14 @@ func (c *DynamicController) reconcile(base context.Context, reg *registration, i
 		return
 	}
 	log := reg.log.WithValues(keyObject, id.NamespacedKey)
-	err := protect(logr.NewContext(ctx, log), served.handler, id)
-	outcome := c.settle(ctx, log, reg, id, err)
-	reg.end(id.NamespacedKey, outcome)
+	err := errGoexit
+	// Deferred, for a handler may end its goroutine.
+	defer func() { reg.end(id.NamespacedKey, c.settle(ctx, log, reg, id, err)) }()
+	err = protect(logr.NewContext(ctx, log), served.handler, id)
 }
+
+// errGoexit is what is left of a handler that called runtime.Goexit, as a test's FailNow does.
+var errGoexit error = &panicError{value: "the handler ended its goroutine"}
 
 // protect turns a panic into an error.
 func protect(ctx context.Context, handler Handler, id ObjectIdentifiers) (err error) {
@@ -74,14 +88,18 @@ func (c *DynamicController) settle(ctx context.Context, log logr.Logger, reg *re
 	case OutcomeSuccess, OutcomeGone:
 		c.queue.Forget(id)
 	case OutcomeRequeue:
-		if after := requeueAfter(err); after > 0 {
+		after := requeueAfter(err)
+		switch {
+		case c.queue.ShuttingDown():
+			c.handOn(reg, id)
+		case after > 0:
 			c.queue.Forget(id)
 			c.queue.AddAfter(id, after)
-		} else {
+		default:
 			c.queue.AddRateLimited(id)
 		}
 	case OutcomeInterrupted:
-		c.miss([]ObjectIdentifiers{id})
+		c.handOn(reg, id)
 		log.V(1).Info("reconcile interrupted", keyError, err.Error())
 	case OutcomeFailure, OutcomePanic:
 		c.queue.AddRateLimited(id)

@@ -55,16 +55,17 @@ func (h Group[T, K, V]) Close() {
 	}
 }
 
-// Add puts the items in the lane.
-func (h Group[T, K, V]) Add(lane Lane, keys ...T) {
+// Add puts the items in the lane. It tells whether they were taken, which a queue that was shut down does not.
+func (h Group[T, K, V]) Add(lane Lane, keys ...T) bool {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
-	if h.stale() {
-		return
+	if h.q.closed || h.stale() {
+		return false
 	}
 	for _, key := range keys {
 		h.q.addLocked(h.g, key, lane)
 	}
+	return true
 }
 
 // SetLimits replaces the group's limits, with effect on the next item.

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -172,6 +173,18 @@ func (v *versions) len() int {
 }
 
 func (v *versions) objects() cache.Indexer { return nil }
+
+// stubOf stands for an object of which only the key is known, in the shape that a depth keeps.
+func stubOf(depth Depth, key string) any {
+	if depth != Full {
+		return stub(key)
+	}
+	m := stub(key)
+	object := &unstructured.Unstructured{}
+	object.SetNamespace(m.Namespace)
+	object.SetName(m.Name)
+	return object
+}
 
 func stub(key string) *metav1.PartialObjectMetadata {
 	namespace, name, _ := cache.SplitMetaNamespaceKey(key)

@@ -27,9 +27,10 @@ func (n *news) appeared() {
 
 func (n *news) vanished() {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.gone = true
 	n.end()
+	n.mu.Unlock()
+	n.appeared() // so that it is not waited for
 }
 
 // attempt returns a context that vanished ends. What appeared before counts no more: the attempt finds out itself.

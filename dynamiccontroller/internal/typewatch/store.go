@@ -7,6 +7,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -28,6 +29,7 @@ const portion = 256
 // store is what the reflector fills. It implements [cache.ReflectorStore] and [cache.TransformingStore].
 type store struct {
 	log       logr.Logger
+	depth     Depth
 	contents  contents
 	transform cache.TransformFunc
 	health    *health
@@ -40,8 +42,8 @@ type store struct {
 	listed bool
 	// announce: the next list is told to the sink whole, not by its difference alone.
 	announce bool
-	// inherited are the keys that another watch knew in this one's place. What the first list lacks of them is gone.
-	inherited []string
+	// heirOf is the store of the watch that was in this one's place. What the first list lacks of it is gone.
+	heirOf *store
 }
 
 var (
@@ -50,7 +52,7 @@ var (
 )
 
 func newStore(log logr.Logger, depth Depth, transform cache.TransformFunc, health *health) *store {
-	s := &store{log: log, health: health}
+	s := &store{log: log, depth: depth, health: health}
 	if depth == Keys {
 		s.contents = newVersions()
 	} else {
@@ -75,12 +77,6 @@ func (s *store) detach() {
 	s.deliver.Lock()
 	defer s.deliver.Unlock()
 	s.sink, s.announce = nil, false
-}
-
-func (s *store) inherit(keys []string) {
-	s.deliver.Lock()
-	defer s.deliver.Unlock()
-	s.inherited = keys
 }
 
 // expectList makes the next list the first of a run: a sink hears it whole.
@@ -159,18 +155,23 @@ func (s *store) Replace(list []any, _ string) error {
 		}
 		items[key] = obj
 	}
+	return s.take(items)
+}
+
+// take makes items all that there is, and tells the sink.
+func (s *store) take(items map[string]any) error {
 	s.deliver.Lock()
 	defer s.deliver.Unlock()
 	changes, err := s.contents.replace(items)
 	if err != nil {
 		return err
 	}
-	for _, key := range s.inherited {
+	for key, old := range s.inherited() {
 		if _, there := items[key]; !there {
-			changes = append(changes, change{key: key, old: stub(key)})
+			changes = append(changes, change{key: key, old: old})
 		}
 	}
-	s.listed, s.inherited = true, nil
+	s.listed, s.heirOf = true, nil
 	// Whoever the sink calls on finds a store that says it has synced.
 	s.health.filled()
 	whole := s.announce
@@ -185,17 +186,24 @@ func (s *store) Replace(list []any, _ string) error {
 	return nil
 }
 
-// empty tells all that there is as deleted. A list that is still expected is expected all the same.
-func (s *store) empty() {
-	s.deliver.Lock()
-	defer s.deliver.Unlock()
-	changes, err := s.contents.replace(nil)
-	if err != nil {
-		s.log.Error(err, "the store could not be emptied")
+// inherited is what the watch before knew, and did not find gone itself, as this store would have kept it: as a stub if
+// it kept something else.
+func (s *store) inherited() map[string]any {
+	all := map[string]any{}
+	for from := s.heirOf; from != nil; from = from.heirOf {
+		for _, key := range from.contents.keys() {
+			if _, known := all[key]; known {
+				continue
+			}
+			all[key] = stubOf(s.depth, key)
+			if objects := from.contents.objects(); objects != nil && from.depth == s.depth {
+				if old, there, _ := objects.GetByKey(key); there {
+					all[key] = old
+				}
+			}
+		}
 	}
-	for _, c := range changes {
-		s.changed(c.key, c.old, nil)
-	}
+	return all
 }
 
 // Resync is of no use here: the engine resyncs by key.
@@ -227,8 +235,8 @@ func reducer(depth Depth) func(any) any {
 	}
 }
 
-// safely reduces an object and then applies the user's transform. An object that it fails on is kept as it came: it is
-// better large than lost.
+// safely reduces an object and then applies the user's transform. An object that it fails on is kept: it is better large
+// than lost.
 func safely(log logr.Logger, reduce func(any) any, transform cache.TransformFunc) cache.TransformFunc {
 	return func(obj any) (out any, err error) {
 		obj = reduce(obj)
@@ -237,7 +245,7 @@ func safely(log logr.Logger, reduce func(any) any, transform cache.TransformFunc
 		}
 		defer func() {
 			if r := recover(); r != nil {
-				log.Error(fmt.Errorf("panic: %v", r), "transform failed, the object is kept as it came")
+				log.Error(fmt.Errorf("panic: %v", r), "transform panicked, the object is kept as it left it")
 				out, err = obj, nil
 			}
 		}()
@@ -245,8 +253,11 @@ func safely(log logr.Logger, reduce func(any) any, transform cache.TransformFunc
 		if err == nil {
 			_, err = meta.Accessor(out)
 		}
+		if _, ok := out.(runtime.Object); err == nil && !ok {
+			err = fmt.Errorf("it returned a %T, which is no runtime.Object", out)
+		}
 		if err != nil {
-			log.Error(err, "transform failed, the object is kept as it came")
+			log.Error(err, "transform failed, the object is kept as it left it")
 			return obj, nil
 		}
 		return out, nil

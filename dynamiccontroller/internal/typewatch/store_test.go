@@ -87,9 +87,13 @@ func TestWhatASinkHears(t *testing.T) {
 				}, []string{"known ns/a", "ns/d " + old("7") + ">-", "ns/e " + old("8") + ">-", "synced"}},
 				{"what another store knew and this one does not find was deleted", func() error {
 					s.expectList()
-					s.inherit([]string{"ns/a", "ns/before"})
+					first, before := newTestStore(depth, nil), newTestStore(depth, nil)
+					if err := first.Replace([]any{object("a", "1"), object("first", "1")}, ""); err != nil {
+						return err
+					}
+					before.heirOf, s.heirOf = first, before // the one between never got a list
 					return s.Replace([]any{object("a", "6")}, "")
-				}, []string{"known ns/a", "ns/before >-", "synced"}},
+				}, []string{"known ns/a", "ns/first " + old("1") + ">-", "synced"}},
 				{"an empty list", func() error { return s.Replace(nil, "") }, []string{"ns/a " + old("6") + ">-"}},
 			} {
 				if err := step.do(); err != nil {
@@ -123,6 +127,7 @@ func TestWhatIsKept(t *testing.T) {
 		}},
 		{name: "the object as it came if the transform fails", depth: Full, labels: true, managed: true, transform: func(any) (any, error) { return nil, failing }},
 		{name: "or panics", depth: Full, labels: true, managed: true, transform: func(any) (any, error) { panic(failing) }},
+		{name: "or returns what is no runtime.Object", depth: Full, labels: true, managed: true, transform: func(any) (any, error) { return &metav1.ObjectMeta{Name: "a"}, nil }},
 		{name: "or returns no object", depth: Full, labels: true, managed: true, transform: func(any) (any, error) { return "nonsense", nil }},
 	} {
 		t.Run(test.name, func(t *testing.T) {

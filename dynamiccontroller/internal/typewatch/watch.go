@@ -51,9 +51,6 @@ func New(log logr.Logger, spec Spec, clients Clients, transform cache.TransformF
 	return w
 }
 
-// Spec is what is watched.
-func (w *Watch) Spec() Spec { return w.spec }
-
 // State tells how the watch stands.
 func (w *Watch) State() State { return w.health.state() }
 
@@ -79,9 +76,9 @@ func (w *Watch) Attach(sink Sink) { w.store.attach(sink) }
 // Detach ends what Attach began. When it returns the sink is not being called, and will not be.
 func (w *Watch) Detach() { w.store.detach() }
 
-// Inherit makes the watch take the place of another that held these keys: what its first list lacks of them is told as
-// deleted.
-func (w *Watch) Inherit(keys []string) { w.store.inherit(keys) }
+// Inherit makes the watch take the place of another, which has ended or is about to: what its first list lacks of what
+// that one knew is told as deleted. It is called before Run.
+func (w *Watch) Inherit(before *Watch) { w.store.heirOf = before.store }
 
 // Appeared says that the type is served now: if the watch waits to try again, it does so at once.
 func (w *Watch) Appeared() { w.news.appeared() }
@@ -125,7 +122,10 @@ func (w *Watch) Run(ctx context.Context, log logr.Logger) {
 		if w.news.takeVanished() {
 			answers = false
 			w.requests.joinStream()
-			w.store.empty()
+			// All is gone: that is as good as an empty list, for a sink that waits for one too.
+			if err := w.store.take(nil); err != nil {
+				log.Error(err, "the cache of a type that is gone could not be emptied")
+			}
 		}
 		if time.Since(began) > steady {
 			retry = newRetry()

@@ -63,6 +63,8 @@ func (p *platform) reconcile(ctx context.Context, id dynamiccontroller.ObjectIde
 	}
 	if have.gvr != want.gvr && !have.gvr.Empty() {
 		began := time.Now()
+		// It is not served any more, also when the stop does not see the end of it. The next attempt waits for that again.
+		p.setState(id.Name(), typeState{gvr: have.gvr, problem: "it is being released"})
 		if err := p.engine.StopServiceGVK(ctx, have.gvr); err != nil {
 			return err
 		}
