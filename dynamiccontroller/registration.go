@@ -30,6 +30,8 @@ type registration struct {
 
 	// watch is what keeps the objects. The controller's lock guards it.
 	watch *runningWatch
+	// round is for the goroutine that resyncs. It is here to end with the registration.
+	round *resyncRound
 
 	mu       sync.Mutex          // guards what follows
 	calls    map[string]*call    // handlers that run, by key

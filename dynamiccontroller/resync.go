@@ -29,32 +29,29 @@ func (c *DynamicController) resync(ctx context.Context) {
 	slot := c.config.ResyncPeriod / resyncSlots
 	tick := time.NewTicker(max(slot/resyncTicks, shortestResyncTick))
 	defer tick.Stop()
-	rounds, seed := map[*registration]*resyncRound{}, maphash.MakeSeed()
+	seed := maphash.MakeSeed()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case now := <-tick.C:
-			served := map[*registration]*resyncRound{}
 			for _, reg := range c.registered() {
-				round := rounds[reg]
-				if round == nil {
-					round = &resyncRound{slot: rand.N(resyncSlots), began: now}
+				if reg.round == nil || reg.round.seed != seed {
+					reg.round = &resyncRound{seed: seed, slot: rand.N(resyncSlots), began: now}
 				}
-				served[reg] = round
 				// What is parked may be gone from the cache.
 				keys := func(slot int) []string { return slotKeys(append(c.watchOf(reg).Keys(), reg.owed()...), seed, slot) }
-				if due := round.due(now, slot, keys); len(due) > 0 {
+				if due := reg.round.due(now, slot, keys); len(due) > 0 {
 					reg.group.Add(fairqueue.Background, reg.ids(due)...)
 				}
 			}
-			rounds = served
 		}
 	}
 }
 
 // resyncRound is how far a type's resync has come.
 type resyncRound struct {
+	seed  maphash.Seed // of the run
 	slot  int
 	began time.Time // the slot
 	keys  []string  // of the slot, not enqueued yet

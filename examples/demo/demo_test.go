@@ -233,7 +233,7 @@ func TestWhatIsNotSeenIsAFailure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	// Nobody serves the types.
 	err = tell(ctx, quiet, c, &platform{log: &logFile{}})

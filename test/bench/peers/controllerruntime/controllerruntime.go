@@ -1,0 +1,139 @@
+// Package controllerruntime lets controller-runtime be measured: one manager, with a controller a type that is started
+// and stopped while the manager runs, as Crossplane does it.
+package controllerruntime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// Engine serves types that come and go. Its methods may be called concurrently.
+type Engine struct {
+	manager  ctrl.Manager
+	workers  int // a type
+	metadata bool
+
+	mu    sync.Mutex // guards types
+	types map[schema.GroupVersionResource]*served
+}
+
+type served struct {
+	object client.Object
+	stop   func() error // returns when the controller has ended
+}
+
+// New starts nothing. The cache holds metadata, or else unstructured objects.
+func New(config *rest.Config, metadata bool, workers int) (*Engine, error) {
+	manager, err := ctrl.NewManager(config, ctrl.Options{
+		Logger:  logr.Discard(),
+		Metrics: server.Options{BindAddress: "0"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{manager: manager, workers: workers, metadata: metadata, types: map[schema.GroupVersionResource]*served{}}, nil
+}
+
+// Run runs the cache until ctx ends. The controllers run from Start to Stop.
+func (e *Engine) Run(ctx context.Context) error {
+	err := e.manager.Start(ctx)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, s := range e.types {
+		err = errors.Join(err, s.stop())
+	}
+	return err
+}
+
+// Start serves the type as soon as discovery knows it, and returns before it has synced.
+func (e *Engine) Start(ctx context.Context, gvr schema.GroupVersionResource, reconciler func(key string)) error {
+	// A controller that is started earlier looks for its type again after 10 s.
+	const pause = 10 * time.Millisecond
+	var gvk schema.GroupVersionKind
+	if err := wait.PollUntilContextCancel(ctx, pause, true, func(context.Context) (_ bool, err error) {
+		gvk, err = e.manager.GetRESTMapper().KindFor(gvr)
+		return err == nil, nil
+	}); err != nil {
+		return err
+	}
+	skipNameValidation := true // names are unique for ever, and types come back
+	c, err := controller.NewUnmanaged(gvr.Resource, controller.Options{
+		MaxConcurrentReconciles: e.workers,
+		SkipNameValidation:      &skipNameValidation,
+		Logger:                  logr.Discard(),
+		Reconciler: reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+			reconciler(req.String())
+			return reconcile.Result{}, nil
+		}),
+	})
+	if err != nil {
+		return err
+	}
+	object := e.object(gvk)
+	if err := c.Watch(source.Kind(e.manager.GetCache(), object, &handler.EnqueueRequestForObject{})); err != nil {
+		return err
+	}
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.types[gvr] != nil {
+		return fmt.Errorf("%s is served already", gvr)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(ctx) }()
+	e.types[gvr] = &served{object: object, stop: func() error { cancel(); return <-ended }}
+	return nil
+}
+
+func (e *Engine) object(gvk schema.GroupVersionKind) client.Object {
+	if !e.metadata {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(gvk)
+		return object
+	}
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(gvk)
+	return object
+}
+
+// WaitForSync waits until the type's objects are in the cache.
+func (e *Engine) WaitForSync(ctx context.Context, gvr schema.GroupVersionResource) error {
+	e.mu.Lock()
+	s := e.types[gvr]
+	e.mu.Unlock()
+	if s == nil {
+		return fmt.Errorf("%s is not served", gvr)
+	}
+	_, err := e.manager.GetCache().GetInformer(ctx, s.object)
+	return err
+}
+
+// Stop ends the type's controller, waits for its handlers, and ends the informer, which is not waited for.
+func (e *Engine) Stop(ctx context.Context, gvr schema.GroupVersionResource) error {
+	e.mu.Lock()
+	s := e.types[gvr]
+	delete(e.types, gvr)
+	e.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return errors.Join(s.stop(), e.manager.GetCache().RemoveInformer(ctx, s.object))
+}

@@ -1,0 +1,161 @@
+// Package reflector is the least that can serve types with client-go's parts, written to be compared with: a bare
+// [cache.Reflector] a type that keeps nothing but keys, and one queue in which types take turns. It retries nothing and
+// promises nothing; it shows what there is to reach.
+package reflector
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Engine serves types that come and go. Its methods may be called concurrently.
+type Engine struct {
+	client  metadata.Interface
+	workers int
+	queue   *queue
+
+	mu    sync.Mutex // guards types
+	types map[schema.GroupVersionResource]*served
+}
+
+type served struct {
+	store *keys
+	stop  func() // returns when the reflector has ended
+}
+
+// New starts nothing.
+func New(client metadata.Interface, workers int) *Engine {
+	return &Engine{client: client, workers: workers, queue: newQueue(), types: map[schema.GroupVersionResource]*served{}}
+}
+
+// Run reconciles until ctx ends. The reflectors run from Start to Stop.
+func (e *Engine) Run(ctx context.Context) error {
+	var workers sync.WaitGroup
+	for range e.workers {
+		workers.Go(func() {
+			for e.queue.process() {
+			}
+		})
+	}
+	<-ctx.Done()
+	e.queue.shutDown()
+	workers.Wait()
+	return nil
+}
+
+// Start serves the type, and returns before it has synced.
+func (e *Engine) Start(_ context.Context, gvr schema.GroupVersionResource, handler func(key string)) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.types[gvr] != nil {
+		return fmt.Errorf("%s is served already", gvr)
+	}
+	l := &line{handler: handler, known: map[string]state{}}
+	store := &keys{known: map[string]struct{}{}, changed: func(key string) { e.queue.add(l, key) }, synced: make(chan struct{})}
+	client := e.client.Resource(gvr)
+	source := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, options)
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			return client.Watch(ctx, options)
+		},
+	}, e.client)
+	reflector := cache.NewReflectorWithOptions(source, nil, store, cache.ReflectorOptions{Name: "bare", TypeDescription: gvr.String()})
+
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { reflector.RunWithContext(ctx) })
+	e.types[gvr] = &served{store: store, stop: func() {
+		cancel()
+		running.Wait()
+		e.queue.drop(l)
+	}}
+	return nil
+}
+
+// WaitForSync waits until the type's keys are known.
+func (e *Engine) WaitForSync(ctx context.Context, gvr schema.GroupVersionResource) error {
+	e.mu.Lock()
+	s := e.types[gvr]
+	e.mu.Unlock()
+	if s == nil {
+		return fmt.Errorf("%s is not served", gvr)
+	}
+	select {
+	case <-s.store.synced:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Stop ends the type's reflector and drops what is queued. A handler that runs is not waited for.
+func (e *Engine) Stop(_ context.Context, gvr schema.GroupVersionResource) error {
+	e.mu.Lock()
+	s := e.types[gvr]
+	delete(e.types, gvr)
+	e.mu.Unlock()
+	if s != nil {
+		s.stop()
+	}
+	return nil
+}
+
+// keys is a [cache.ReflectorStore] that keeps only them. The reflector alone uses it, from one goroutine.
+type keys struct {
+	known   map[string]struct{}
+	changed func(key string)
+	once    sync.Once
+	synced  chan struct{} // closed after the first list
+}
+
+func (k *keys) Add(obj any) error    { return k.put(obj) }
+func (k *keys) Update(obj any) error { return k.put(obj) }
+
+func (k *keys) put(obj any) error {
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return err
+	}
+	k.known[key] = struct{}{}
+	k.changed(key)
+	return nil
+}
+
+func (k *keys) Delete(obj any) error {
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return err
+	}
+	delete(k.known, key)
+	k.changed(key)
+	return nil
+}
+
+func (k *keys) Replace(list []any, _ string) error {
+	before := k.known
+	k.known = make(map[string]struct{}, len(list))
+	for _, obj := range list {
+		if err := k.put(obj); err != nil {
+			return err
+		}
+	}
+	for key := range before {
+		if _, still := k.known[key]; !still {
+			k.changed(key)
+		}
+	}
+	k.once.Do(func() { close(k.synced) })
+	return nil
+}
+
+func (k *keys) Resync() error { return nil }

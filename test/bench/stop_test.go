@@ -1,0 +1,143 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// stopWork is how long handlers wait while types are stopped, so that some of them run.
+const stopWork = time.Millisecond
+
+// measureStop serves all types of the fixture while their objects are written to without pause, and stops and starts one
+// type after another. It takes the footprint when half of the stops are done and when all are.
+func measureStop(ctx context.Context, r *run) (measures, error) {
+	const tooLong = 30 * time.Second
+	gvrs := r.Fixture.types()
+	before := takeFootprint()
+	e, end, err := r.engine(ctx, len(gvrs))
+	if err != nil {
+		return nil, err
+	}
+	late := &atomic.Int64{}
+	registrations := make([]*registration, len(gvrs))
+	if err := atOnce(gvrs, func(i int, gvr schema.GroupVersionResource) error {
+		registrations[i] = newRegistration(late)
+		return e.Start(ctx, gvr, registrations[i].handler)
+	}); err != nil {
+		return nil, err
+	}
+	load := r.writeAll(ctx, gvrs)
+
+	half, stops, began := footprint{}, make([]time.Duration, 0, r.Stops), time.Now()
+	var resting time.Duration
+	for n := range r.Stops {
+		i := n % len(gvrs)
+		if err := await(ctx, registrations[i].begun, tooLong); err != nil {
+			return nil, fmt.Errorf("start %d: %w", n, err)
+		}
+		stopping := time.Now()
+		if err := e.Stop(ctx, gvrs[i]); err != nil {
+			return nil, err
+		}
+		registrations[i].stopped.Store(true)
+		stops = append(stops, time.Since(stopping))
+		registrations[i] = newRegistration(late)
+		if err := e.Start(ctx, gvrs[i], registrations[i].handler); err != nil {
+			return nil, err
+		}
+		if n+1 == r.Stops/2 {
+			paused := time.Now()
+			load.pause(func() { half = takeFootprint() })
+			resting = time.Since(paused)
+		}
+	}
+	took := time.Since(began) - resting
+	var full footprint
+	load.pause(func() { full = takeFootprint() })
+	if err := load.end(); err != nil {
+		return nil, err
+	}
+	if err := end(); err != nil {
+		return nil, err
+	}
+	m := quantiles("stop", stops)
+	m = append(m, measure{"cycles/s", float64(r.Stops) / took.Seconds()}, measure{"late-calls", float64(late.Load())})
+	m = append(m, half.since(before, "half-")[:2]...)
+	return append(m, full.since(before, "end-")[:2]...), nil
+}
+
+// registration is one time that a type is served.
+type registration struct {
+	first   func()
+	begun   <-chan struct{}
+	stopped atomic.Bool   // Stop has returned
+	late    *atomic.Int64 // counts the calls that begin all the same
+}
+
+func newRegistration(late *atomic.Int64) *registration {
+	r := &registration{late: late}
+	r.first, r.begun = signal()
+	return r
+}
+
+func (r *registration) handler(string) {
+	if r.stopped.Load() {
+		r.late.Add(1)
+	}
+	r.first()
+	time.Sleep(stopWork)
+}
+
+// load is writes without pause.
+type load struct {
+	running sync.WaitGroup
+	cancel  context.CancelFunc
+	paused  sync.RWMutex // held for reading during a write
+	failure atomic.Pointer[error]
+}
+
+// writeAll writes to all objects of the types, again and again.
+func (r *run) writeAll(ctx context.Context, gvrs []schema.GroupVersionResource) *load {
+	const writers = 2
+	l := &load{}
+	ctx, l.cancel = context.WithCancel(ctx)
+	for w := range writers {
+		l.running.Go(func() {
+			for n := w; ctx.Err() == nil; n += writers {
+				l.paused.RLock()
+				i := n % len(gvrs)
+				patch := fmt.Appendf(nil, `{"spec":{"n":%d}}`, time.Now().UnixNano())
+				_, err := r.client.Resource(gvrs[i]).Namespace(namespace).Patch(ctx, nameOf(n/len(gvrs)%r.Fixture.Objects[i]),
+					types.MergePatchType, patch, metav1.PatchOptions{})
+				l.paused.RUnlock()
+				if err != nil && ctx.Err() == nil {
+					l.failure.Store(&err)
+					return
+				}
+			}
+		})
+	}
+	return l
+}
+
+func (l *load) pause(during func()) {
+	l.paused.Lock()
+	defer l.paused.Unlock()
+	during()
+}
+
+func (l *load) end() error {
+	l.cancel()
+	l.running.Wait()
+	if err := l.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
