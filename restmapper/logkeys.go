@@ -1,0 +1,8 @@
+package restmapper
+
+// Keys of what is logged.
+const (
+	keyGroupVersion = "groupVersion"
+	keyError        = "error"
+	keyGroups       = "groups"
+)

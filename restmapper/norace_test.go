@@ -1,0 +1,5 @@
+//go:build !race
+
+package restmapper
+
+const raceEnabled = false

@@ -1,0 +1,234 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/restmapper"
+	"github.com/dynamic-controller/engine/test/cluster"
+)
+
+// waitForKind fails the test if the kind is not mapped within the deadline.
+func (h *harness) waitForKind(m *restmapper.Mapper, gk schema.GroupKind, versions ...string) *meta.RESTMapping {
+	h.Helper()
+	ctx, cancel := context.WithTimeout(h.Context(), deadline)
+	defer cancel()
+	mapping, err := m.WaitForMapping(ctx, gk, versions...)
+	h.noError(err)
+	return mapping
+}
+
+func (h *harness) untilNoMatch(m *restmapper.Mapper, gk schema.GroupKind, versions ...string) {
+	h.Helper()
+	h.eventually(fmt.Sprintf("%s %v is not mapped", gk, versions), func() error {
+		if mapping, err := m.RESTMapping(gk, versions...); !meta.IsNoMatchError(err) {
+			return fmt.Errorf("it is: %v (%w)", mapping, err)
+		}
+		return nil
+	})
+}
+
+// Each change of a CRD is in the mapper's answers, and none of them costs a discovery request.
+func TestM2_CRDsAreFollowedWithoutDiscovery(t *testing.T) {
+	h, w := newHarness(t), &wire{}
+	m, _ := w.through(h).mapper()
+	n := w.discoveryCount()
+	group := h.newType().Group
+	kind, category := schema.GroupKind{Group: group, Kind: "Widget"}, "test-"+strings.TrimSuffix(group, ".example.com")
+	crd := newCRD(group, "widgets", "widget", "Widget", "v1", "v1beta1")
+	name := crd.Name
+
+	h.createCRD(crd)
+	if mapping := h.waitForKind(m, kind); mapping.Resource.Version != "v1" || mapping.Scope != meta.RESTScopeNamespace {
+		t.Errorf("established: %v", mapping)
+	}
+	h.updateCRD(name, func(crd *apiextensionsv1.CustomResourceDefinition) {
+		v2 := *crd.Spec.Versions[0].DeepCopy()
+		v2.Name, v2.Storage = "v2", false
+		crd.Spec.Versions = append(crd.Spec.Versions, v2)
+	})
+	h.waitForKind(m, kind, "v2")
+	h.updateCRD(name, func(crd *apiextensionsv1.CustomResourceDefinition) { crd.Spec.Versions[1].Served = false })
+	h.untilNoMatch(m, kind, "v1beta1")
+	h.updateCRD(name, func(crd *apiextensionsv1.CustomResourceDefinition) {
+		crd.Spec.Names.ShortNames, crd.Spec.Names.Categories = []string{"wdgt"}, []string{category}
+	})
+	h.eventually("the short name is known", func() error {
+		_, err := m.ResourceFor(schema.GroupVersionResource{Group: group, Resource: "wdgt"})
+		return err
+	})
+	if all, _ := m.Expand(category); len(all) != 2 { // once a version
+		t.Errorf("the category has %v", all)
+	}
+
+	// Deleted and made anew, as something else.
+	h.deleteCRD(name)
+	h.untilNoMatch(m, kind)
+	again := newCRD(group, "widgets", "gizmo", "Gizmo", "v3")
+	again.Spec.Scope = apiextensionsv1.ClusterScoped
+	h.eventually("the CRD is made anew", func() error {
+		_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), again, metav1.CreateOptions{})
+		return err
+	})
+	if mapping := h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Gizmo"}); mapping.Scope != meta.RESTScopeRoot || mapping.Resource.Version != "v3" {
+		t.Errorf("made anew: %v", mapping)
+	}
+	h.untilNoMatch(m, kind)
+	if n := n.Load(); n > 0 {
+		t.Errorf("%d discovery requests", n)
+	}
+}
+
+// A CRD whose name is taken is not established, and answered only once it is.
+func TestM2_ACRDCountsFromEstablished(t *testing.T) {
+	h := newHarness(t)
+	m, _ := h.mapper()
+	group := h.newType().Group
+	first, second := newCRD(group, "widgets", "widget", "Widget", "v1"), newCRD(group, "gadgets", "gadget", "Widget", "v2")
+	h.createCRD(first)
+	h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Widget"}, "v1")
+	h.createCRD(second) // of the same kind
+	h.createCRD(newCRD(group, "fences", "fence", "Fence", "v1"))
+	h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Fence"})
+	if mapping, err := m.RESTMapping(schema.GroupKind{Group: group, Kind: "Widget"}, "v2"); !meta.IsNoMatchError(err) {
+		t.Errorf("not established: %v, %v", mapping, err)
+	}
+	h.deleteCRD(first.Name)
+	if mapping := h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Widget"}, "v2"); mapping.Resource.Resource != "gadgets" {
+		t.Errorf("established: %v", mapping)
+	}
+}
+
+// While a CRD waits for its objects' finalizers the API server serves it, and discovery has it.
+func TestM2_ATerminatingCRDIsAnsweredAsLongAsItIsServed(t *testing.T) {
+	h := newHarness(t)
+	m, _ := h.mapper()
+	gvr := h.define(h.newType())
+	kind := schema.GroupKind{Group: gvr.Group, Kind: "Widget"}
+	h.apply(gvr, "w", 0)
+	setFinalizers := func(list string) {
+		_, err := h.client.Resource(gvr).Namespace(h.namespace).Patch(h.Context(), "w", types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":`+list+`}}`), metav1.PatchOptions{})
+		h.noError(err)
+	}
+	setFinalizers(`["example.com/wait"]`)
+	h.deleteCRD(gvr.GroupResource().String())
+	h.eventually("the CRD terminates", func() error {
+		crd, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Get(h.Context(), gvr.GroupResource().String(), metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range crd.Status.Conditions {
+			if c.Type == apiextensionsv1.Terminating && c.Status == apiextensionsv1.ConditionTrue {
+				return nil
+			}
+		}
+		return errors.New("not terminating")
+	})
+	if !h.inDiscovery(gvr.GroupVersion()) {
+		t.Error("discovery does not have it any more")
+	}
+	h.waitForKind(m, kind)
+	setFinalizers(`[]`)
+	h.untilNoMatch(m, kind)
+}
+
+func (h *harness) inDiscovery(gv schema.GroupVersion) bool {
+	for _, list := range h.discover().resources {
+		if list.GroupVersion == gv.String() {
+			return true
+		}
+	}
+	return false
+}
+
+// What a CRD claims of a built-in group is answered as the API server does: its own versions stay, others are added.
+func TestM2_ACRDInABuiltInGroup(t *testing.T) {
+	h := newHarness(t)
+	m, _ := h.mapper()
+	crd := newCRD("node.k8s.io", "testwidgets", "testwidget", "TestWidget", "v1", "v7", "v1alpha1")
+	crd.Spec.Names.ShortNames = []string{"cj"} // which is of batch
+	crd.Annotations = map[string]string{"api-approved.kubernetes.io": "unapproved, for a test"}
+	h.createCRD(crd)
+	h.waitForKind(m, schema.GroupKind{Group: "node.k8s.io", Kind: "TestWidget"}, "v7")
+	h.untilNoMatch(m, schema.GroupKind{Group: "node.k8s.io", Kind: "TestWidget"}, "v1")
+	h.waitForKind(m, schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"})
+	h.compareAnswers("a CRD in node.k8s.io", m)
+	h.deleteCRD(crd.Name)
+	h.untilNoMatch(m, schema.GroupKind{Group: "node.k8s.io", Kind: "TestWidget"})
+	h.compareAnswers("it is gone", m)
+}
+
+// While the API server is lost the last answers stay. Then the mapper catches up by itself.
+func TestM2_TheAPIServerIsLost(t *testing.T) {
+	h := newHarness(t)
+	m, _ := h.mapper()
+	gone, stays := h.define(h.newType()), h.define(h.newType())
+	kindOf := func(gvr schema.GroupVersionResource) schema.GroupKind {
+		return schema.GroupKind{Group: gvr.Group, Kind: "Widget"}
+	}
+	h.waitForKind(m, kindOf(gone))
+	h.waitForKind(m, kindOf(stays))
+	server := shared.Cluster(t).APIServer()
+	if err := server.Kill(); errors.Is(err, cluster.ErrForeign) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	h.eventually("the loss is noticed", func() error {
+		if len(m.Errors()) == 0 {
+			return errors.New("no errors")
+		}
+		return nil
+	})
+	h.waitForKind(m, kindOf(gone))
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	h.noError(server.Start(ctx))
+	h.noError(shared.Cluster(t).WaitReady(ctx))
+	h.undefine(gone)
+	appeared := h.define(h.newType())
+	h.waitForKind(m, kindOf(appeared))
+	h.untilNoMatch(m, kindOf(gone))
+	h.waitForKind(m, kindOf(stays))
+	h.eventually("nothing fails any more", func() error {
+		if errs := m.Errors(); len(errs) > 0 {
+			return fmt.Errorf("%v", errs)
+		}
+		return nil
+	})
+}
+
+// The built-in half of a real API server: the document is not sent again if it has not changed.
+func TestM2_ThePollIsConditional(t *testing.T) {
+	h, w := newHarness(t), &wire{}
+	through := w.through(h)
+	notModified := make(chan struct{}, 1)
+	w.set(func(r *http.Request, send send) (*http.Response, error) {
+		response, err := send(r)
+		if err == nil && strings.HasSuffix(r.URL.Path, "/apis") && response.StatusCode == http.StatusNotModified {
+			select {
+			case notModified <- struct{}{}:
+			default:
+			}
+		}
+		return response, err
+	})
+	through.mapper(restmapper.WithPollPeriod(100 * time.Millisecond))
+	select {
+	case <-notModified:
+	case <-time.After(deadline):
+		t.Error("each poll got the whole document")
+	}
+}

@@ -1,0 +1,118 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/restmapper"
+)
+
+// mapper returns a mapper that runs until the test ends, and has synced.
+func (h *harness) mapper(opts ...restmapper.Option) (m *restmapper.Mapper, stop func() error) {
+	h.Helper()
+	m, err := restmapper.New(h.logger(), h.config, opts...)
+	h.noError(err)
+	stop = h.start(m.Run)
+	h.mapperSynced(m)
+	return m, stop
+}
+
+func (h *harness) mapperSynced(m *restmapper.Mapper) {
+	h.Helper()
+	h.eventually("the mapper syncs", func() error {
+		if !m.HasSynced() {
+			return fmt.Errorf("not synced: %v", m.Errors())
+		}
+		return nil
+	})
+}
+
+// crdOption changes a CRD before it is written.
+type crdOption func(*apiextensionsv1.CustomResourceDefinition)
+
+// newCRD is a CRD for the type with these versions, all served, the first one stored.
+func newCRD(group, plural, singular, kind string, versions ...string) *apiextensionsv1.CustomResourceDefinition {
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: group, Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: singular, Kind: kind, ListKind: kind + "List"},
+		},
+	}
+	for i, v := range versions {
+		crd.Spec.Versions = append(crd.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{
+			Name: v, Served: true, Storage: i == 0,
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+				Type: "object", XPreserveUnknownFields: ptr.To(true),
+			}},
+		})
+	}
+	return crd
+}
+
+func (h *harness) createCRD(crd *apiextensionsv1.CustomResourceDefinition) {
+	h.Helper()
+	_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), crd, metav1.CreateOptions{})
+	h.noError(err)
+	h.Cleanup(func() {
+		err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(context.Background(), crd.Name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			h.Error(err)
+		}
+	})
+}
+
+func (h *harness) updateCRD(name string, change crdOption) {
+	h.Helper()
+	h.eventually("change CRD "+name, func() error {
+		crd, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Get(h.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		change(crd)
+		_, err = h.crds.ApiextensionsV1().CustomResourceDefinitions().Update(h.Context(), crd, metav1.UpdateOptions{})
+		return err
+	})
+}
+
+func (h *harness) deleteCRD(name string) {
+	h.Helper()
+	h.noError(h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(h.Context(), name, metav1.DeleteOptions{}))
+}
+
+// discoveryCount counts the discovery requests of whoever speaks through the wire.
+func (w *wire) discoveryCount() *atomic.Int64 {
+	var n atomic.Int64
+	w.set(func(r *http.Request, send send) (*http.Response, error) {
+		if isDiscovery(r) {
+			n.Add(1)
+		}
+		return send(r)
+	})
+	return &n
+}
+
+// isDiscovery tells requests for /api, /apis, /api/v1, /apis/group and /apis/group/version from all others.
+func isDiscovery(r *http.Request) bool {
+	path := splitPath(r.URL.Path)
+	switch {
+	case len(path) == 0:
+		return false
+	case path[0] == "api":
+		return len(path) <= 2
+	default:
+		return path[0] == "apis" && len(path) <= 3
+	}
+}
+
+func splitPath(path string) []string {
+	return strings.FieldsFunc(path, func(r rune) bool { return r == '/' })
+}
