@@ -33,7 +33,7 @@ func (c *DynamicController) Run(ctx context.Context) error {
 	base, cancelBase := context.WithCancelCause(context.WithoutCancel(ctx))
 	var workers sync.WaitGroup
 	for range c.config.Workers {
-		c.startWorker(&workers, run, base)
+		c.startWorker(run, base, &workers)
 	}
 	workers.Go(func() { c.resync(run) })
 	for _, reg := range regs {
@@ -65,12 +65,12 @@ func (c *DynamicController) Run(ctx context.Context) error {
 }
 
 // startWorker keeps a worker going: one whose handler ends its goroutine is replaced.
-func (c *DynamicController) startWorker(workers *sync.WaitGroup, run, base context.Context) {
+func (c *DynamicController) startWorker(run, base context.Context, workers *sync.WaitGroup) {
 	workers.Go(func() {
 		returned := false
 		defer func() {
 			if !returned {
-				c.startWorker(workers, run, base)
+				c.startWorker(run, base, workers)
 			}
 		}()
 		c.work(run, base)
