@@ -110,7 +110,7 @@ func (h Group[T, K, V]) Stats() Stats {
 	}
 	for _, line := range h.g.lines {
 		if line.head != nil {
-			s.Oldest = max(s.Oldest, time.Since(line.head.since))
+			s.Oldest = max(s.Oldest, time.Since(h.q.began)-line.head.since)
 		}
 	}
 	return s
@@ -208,7 +208,7 @@ func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
 type item[T, K comparable, V any] struct {
 	key        T
 	prev, next *item[T, K, V] // in its lane, or among those being processed
-	since      time.Time      // when it began to wait
+	since      time.Duration  // when it began to wait, from when the queue began
 	due        time.Time      // when delayed
 	delayAt    int            // in its group's heap, -1 when not delayed
 	epoch      uint64         // of the opening that it was handed out for

@@ -34,6 +34,7 @@ type Limits struct {
 // each of its items. It implements [workqueue.TypedDelayingInterface], and all its methods may be called concurrently.
 type Queue[T, K comparable, V any] struct {
 	groupOf func(T) K
+	began   time.Time // that of waiting items is told by the time since then, which takes half as long as time.Now
 
 	// mu guards everything below, groups and items included. It is held for map, list and heap operations only.
 	mu      sync.Mutex
@@ -62,6 +63,7 @@ var _ workqueue.TypedDelayingInterface[string] = (*Queue[string, string, any])(n
 func New[T, K comparable, V any](groupOf func(T) K) *Queue[T, K, V] {
 	q := &Queue[T, K, V]{
 		groupOf: groupOf,
+		began:   time.Now(),
 		groups:  map[K]*group[T, K, V]{},
 		delays:  heap[*group[T, K, V]]{before: (*group[T, K, V]).dueBefore, moved: func(g *group[T, K, V], at int) { g.delaysAt = at }},
 	}
@@ -296,7 +298,7 @@ func (q *Queue[T, K, V]) addLocked(g *group[T, K, V], key T, lane Lane) {
 }
 
 func (q *Queue[T, K, V]) pushLocked(g *group[T, K, V], it *item[T, K, V]) {
-	it.waiting, it.since = true, time.Now()
+	it.waiting, it.since = true, time.Since(q.began)
 	g.lines[it.lane].push(it)
 	q.waiting++
 }
