@@ -55,8 +55,9 @@
 //
 // # What it does not promise
 //
-//   - A deletion that happened while nobody ran is not replayed, unless this process had the object in its cache before.
-//     What must be cleaned up needs a finalizer.
+//   - A deletion that happens while no Run runs is not replayed. A Run that watches for itself finds what its process had
+//     in the cache before; a standby's cache, which RunWatches keeps up to date, forgets what is deleted. What must be
+//     cleaned up needs a finalizer.
 //   - Changes are not counted: several may be followed by one call.
 //   - AllInformerHaveSynced stays false while one type cannot sync, so that it is no readiness check.
 //   - With k types whose handlers all hang for ever, Workers must exceed k times their concurrency.
