@@ -58,16 +58,6 @@ func (s *apiService) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-type apiServiceList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-	Items           []apiService `json:"items"`
-}
-
-func (l *apiServiceList) DeepCopyObject() runtime.Object {
-	return &apiServiceList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy(), Items: deepCopies(l.Items)}
-}
-
 func (s *apiService) groupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: s.Spec.Group, Version: s.Spec.Version}
 }

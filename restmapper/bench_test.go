@@ -12,92 +12,151 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// benchWorld has groups of CRDs of the same kinds, in two versions.
+// benchCRD is a CRD in two versions.
+func benchCRD(group, kind int) *crd {
+	name := fmt.Sprintf("kind%d", kind)
+	c := &crd{
+		group: fmt.Sprintf("g%d.example.com", group), established: true, versions: []string{"v1", "v1beta1"},
+		resource: &resource{
+			name: name + "s", singular: name, kind: fmt.Sprintf("Kind%d", kind), namespaced: true,
+			shortNames: []string{fmt.Sprintf("k%d", kind)}, categories: []string{"all"},
+		},
+	}
+	c.name = c.resource.name + "." + c.group
+	return c
+}
+
+// benchWorld has groups of CRDs of the same kinds.
 func benchWorld(groups, kinds int) *world {
 	w := newWorld()
 	for g := range groups {
 		for k := range kinds {
-			kind := fmt.Sprintf("Kind%d", k)
-			w.setCRD(fmt.Sprintf("kind%ds.g%d.example.com", k, g), &crd{
-				name: fmt.Sprintf("kind%ds.g%d.example.com", k, g), group: fmt.Sprintf("g%d.example.com", g),
-				established: true, versions: []string{"v1", "v1beta1"},
-				resource: &resource{
-					name: strings.ToLower(kind) + "s", singular: strings.ToLower(kind), kind: kind, namespaced: true,
-					shortNames: []string{fmt.Sprintf("k%d", k)}, categories: []string{"all"},
-				},
-			})
+			c := benchCRD(g, k)
+			w.setCRD(c.name, c, touchedGroups{})
 		}
 	}
 	return w
 }
 
-// BenchmarkLookup is what a lookup costs: here, in client-go's discovery mapper, and in its DefaultRESTMapper of the one
-// group alone, which knows of no other groups, priorities or short names.
-func BenchmarkLookup(b *testing.B) {
-	const groups, kinds = 50, 10
-	s := snapshotOf(benchWorld(groups, kinds))
-	var m Mapper
-	m.now.Store(s)
-	single := snapshotOf(benchWorld(1, kinds))
-	alone := meta.NewDefaultRESTMapper([]schema.GroupVersion{{Group: "g0.example.com", Version: "v1"}, {Group: "g0.example.com", Version: "v1beta1"}})
-	for _, v := range single.groups.get("g0.example.com").versions {
-		gv := schema.GroupVersion{Group: "g0.example.com", Version: v.version}
-		for _, r := range v.resources {
-			alone.AddSpecific(gv.WithKind(r.kind), gv.WithResource(r.name), gv.WithResource(r.singular), meta.RESTScopeNamespace)
+// defaultMapper is client-go's DefaultRESTMapper of the same types.
+func defaultMapper(w *world, s *snapshot) *meta.DefaultRESTMapper {
+	var order []schema.GroupVersion
+	for _, o := range s.ordered {
+		for _, v := range s.groups.get(o.name).versions {
+			order = append(order, schema.GroupVersion{Group: o.name, Version: v.version})
 		}
 	}
-	groupResources, err := restmapper.GetAPIGroupResourcesWithContext(b.Context(), serve(s))
+	m := meta.NewDefaultRESTMapper(order)
+	for _, gv := range order {
+		for _, r := range resourcesOf(w, gv) {
+			m.AddSpecific(gv.WithKind(r.kind), gv.WithResource(r.name), gv.WithResource(r.singular), meta.RESTScopeNamespace)
+		}
+	}
+	return m
+}
+
+// BenchmarkLookup is what a lookup costs among 500 kinds in 50 groups, in two versions each: here, in client-go's mapper
+// of discovery, in its DefaultRESTMapper of the same types, and in one of a single group, which knows of nothing else.
+func BenchmarkLookup(b *testing.B) {
+	const groups, kinds = 50, 10
+	w := benchWorld(groups, kinds)
+	s := snapshotOf(w)
+	var m Mapper
+	m.now.Store(s)
+	groupResources, err := restmapper.GetAPIGroupResourcesWithContext(b.Context(), serve(w, s))
 	if err != nil {
 		b.Fatal(err)
 	}
+	one := benchWorld(1, kinds)
 	mappers := []struct {
 		name string
 		meta.RESTMapper
-	}{{"here", &m}, {"client-go/discovery", restmapper.NewDiscoveryRESTMapper(groupResources)}, {"client-go/one-group", alone}}
+	}{
+		{"here", &m},
+		{"discovery", restmapper.NewDiscoveryRESTMapper(groupResources)},
+		{"default", defaultMapper(w, s)},
+		{"default-one-group", defaultMapper(one, snapshotOf(one))},
+	}
 	gk := schema.GroupKind{Group: "g0.example.com", Kind: "Kind7"}
-	full := schema.GroupVersionResource{Group: "g0.example.com", Version: "v1", Resource: "kind7s"}
-	part := schema.GroupVersionResource{Group: "g0.example.com", Resource: "kind7s"}
 	for _, question := range []struct {
 		name string
 		ask  func(meta.RESTMapper) error
 	}{
 		{"RESTMapping", func(m meta.RESTMapper) error { _, err := m.RESTMapping(gk); return err }},
 		{"RESTMapping-version", func(m meta.RESTMapper) error { _, err := m.RESTMapping(gk, "v1"); return err }},
-		{"KindFor-full", func(m meta.RESTMapper) error { _, err := m.KindFor(full); return err }},
-		{"ResourcesFor-full", func(m meta.RESTMapper) error { _, err := m.ResourcesFor(full); return err }},
-		{"KindsFor-part", func(m meta.RESTMapper) error { _, err := m.KindsFor(part); return err }},
+		{"RESTMapping-versions", func(m meta.RESTMapper) error { _, err := m.RESTMapping(gk, "v2", "v1beta1"); return err }},
+		{"RESTMapping-unknown", func(m meta.RESTMapper) error {
+			_, err := m.RESTMapping(schema.GroupKind{Group: gk.Group, Kind: "Other"}, "v1")
+			return err
+		}},
+		{"RESTMappings", func(m meta.RESTMapper) error { _, err := m.RESTMappings(gk); return err }},
+		{"RESTMappings-version", func(m meta.RESTMapper) error { _, err := m.RESTMappings(gk, "v1"); return err }},
+		{"ResourceSingularizer", func(m meta.RESTMapper) error { _, err := m.ResourceSingularizer("kind7s"); return err }},
 	} {
-		for _, mapper := range mappers {
-			b.Run(question.name+"/"+mapper.name, func(b *testing.B) {
-				b.ReportAllocs()
-				for b.Loop() {
-					if err := question.ask(mapper.RESTMapper); err != nil {
-						b.Fatal(err)
-					}
-				}
-			})
-		}
+		benchmarkLookup(b, question.name, mappers, question.ask)
+	}
+	for _, shape := range []struct {
+		name string
+		ask  schema.GroupVersionResource
+	}{
+		{"full", schema.GroupVersionResource{Group: gk.Group, Version: "v1", Resource: "kind7s"}},
+		{"full-singular", schema.GroupVersionResource{Group: gk.Group, Version: "v1", Resource: "kind7"}},
+		{"full-unknown", schema.GroupVersionResource{Group: gk.Group, Version: "v1", Resource: "others"}},
+		{"full-unknown-group", schema.GroupVersionResource{Group: "nobody.example.com", Version: "v1", Resource: "kind7s"}},
+		{"group", schema.GroupVersionResource{Group: gk.Group, Resource: "kind7s"}},
+		{"group-short", schema.GroupVersionResource{Group: gk.Group, Resource: "k7"}},
+		{"group-unknown", schema.GroupVersionResource{Group: gk.Group, Resource: "others"}},
+		{"group-prefix", schema.GroupVersionResource{Group: "g0", Resource: "kind7s"}},
+		{"version", schema.GroupVersionResource{Version: "v1", Resource: "kind7s"}},
+		{"name", schema.GroupVersionResource{Resource: "kind7s"}},
+		{"name-short", schema.GroupVersionResource{Resource: "k7"}},
+		{"name-unknown", schema.GroupVersionResource{Resource: "others"}},
+	} {
+		benchmarkLookup(b, "KindFor-"+shape.name, mappers, func(m meta.RESTMapper) error { _, err := m.KindFor(shape.ask); return err })
+		benchmarkLookup(b, "KindsFor-"+shape.name, mappers, func(m meta.RESTMapper) error { _, err := m.KindsFor(shape.ask); return err })
+		benchmarkLookup(b, "ResourceFor-"+shape.name, mappers, func(m meta.RESTMapper) error { _, err := m.ResourceFor(shape.ask); return err })
+		benchmarkLookup(b, "ResourcesFor-"+shape.name, mappers, func(m meta.RESTMapper) error { _, err := m.ResourcesFor(shape.ask); return err })
 	}
 }
 
-// BenchmarkChange is what one CRD's change costs among 2,000: each in a group of its own, ten a group, or all in one.
-func BenchmarkChange(b *testing.B) {
-	for _, size := range []struct{ groups, kinds int }{{2000, 1}, {200, 10}, {1, 2000}} {
-		b.Run(fmt.Sprintf("groups=%d", size.groups), func(b *testing.B) {
-			w := benchWorld(size.groups, size.kinds)
-			s := snapshotOf(w)
-			old := w.crds["g0.example.com"]["kind0s.g0.example.com"]
-			changed := *old
-			changed.versions = []string{"v1"}
+// benchmarkLookup asks each mapper, errors being answers too: short names, for one, are unknown to client-go's mappers by
+// themselves, and what several groups have is ambiguous to a DefaultRESTMapper.
+func benchmarkLookup(b *testing.B, name string, mappers []struct {
+	name string
+	meta.RESTMapper
+}, ask func(meta.RESTMapper) error) {
+	for _, mapper := range mappers {
+		b.Run(name+"/mapper="+mapper.name, func(b *testing.B) {
 			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				c := old
-				if i%2 == 0 {
-					c = &changed
-				}
-				s = replay(w, s, crdEvent(c.name, c))
+			for b.Loop() {
+				_ = ask(mapper.RESTMapper)
 			}
 		})
+	}
+}
+
+// BenchmarkChange is what a CRD costs that changes its versions, or comes and goes: among 2,000 of them, each in a group of
+// its own, ten a group, or all in one; and among two.
+func BenchmarkChange(b *testing.B) {
+	for _, size := range []struct{ groups, kinds int }{{1, 2}, {1, 2000}, {200, 10}, {2000, 1}} {
+		w := benchWorld(size.groups, size.kinds)
+		s := snapshotOf(w)
+		versions := *benchCRD(0, size.kinds/2)
+		versions.versions = []string{"v1"}
+		for _, c := range []struct {
+			name   string
+			states [2]*crd
+		}{
+			{"versions", [2]*crd{&versions, benchCRD(0, size.kinds/2)}},
+			{"comes-and-goes", [2]*crd{nil, benchCRD(0, size.kinds/2)}},
+		} {
+			b.Run(fmt.Sprintf("%s/groups=%d/kinds=%d", c.name, size.groups, size.kinds), func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					s = replay(b, w, s, crdEvent(c.states[1].name, c.states[i%2]))
+				}
+			})
+		}
 	}
 }
 

@@ -43,28 +43,6 @@ func (c *customResourceDefinition) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-type customResourceDefinitionList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-	Items           []customResourceDefinition `json:"items"`
-}
-
-func (l *customResourceDefinitionList) DeepCopyObject() runtime.Object {
-	return &customResourceDefinitionList{TypeMeta: l.TypeMeta, ListMeta: *l.ListMeta.DeepCopy(), Items: deepCopies(l.Items)}
-}
-
-// deepCopies copies a list's items.
-func deepCopies[T any, P interface {
-	*T
-	runtime.Object
-}](items []T) []T {
-	out := make([]T, len(items))
-	for i := range items {
-		out[i] = *P(&items[i]).DeepCopyObject().(P)
-	}
-	return out
-}
-
 // established tells whether the API server serves the CRD's type. It does to the end: while a CRD waits for its objects'
 // finalizers, discovery still has it.
 func (c *customResourceDefinition) established() bool {

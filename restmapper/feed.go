@@ -2,12 +2,16 @@ package restmapper
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,8 +28,9 @@ import (
 type feed struct {
 	gvr      schema.GroupVersionResource
 	client   rest.Interface
-	newList  func() runtime.Object
 	selector string
+	// newObject returns what an object is decoded into.
+	newObject func() runtime.Object
 	// reduce leaves of an object what is to be kept of it, with its name and resource version.
 	reduce cache.TransformFunc
 	// replace and set tell all objects, and one object's new state, nil if it is gone. They are called by one goroutine.
@@ -41,11 +46,10 @@ type feed struct {
 	stream watch.Interface
 }
 
-// newFeedClient returns a client that decodes the kind and its list into these types.
-func newFeedClient(cfg *rest.Config, gvk schema.GroupVersionKind, object, list runtime.Object) (rest.Interface, error) {
+// newFeedClient returns a client that decodes the kind into this type.
+func newFeedClient(cfg *rest.Config, gvk schema.GroupVersionKind, object runtime.Object) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
 	scheme.AddKnownTypeWithName(gvk, object)
-	scheme.AddKnownTypeWithName(gvk.GroupVersion().WithKind(gvk.Kind+"List"), list)
 	metav1.AddToGroupVersion(scheme, gvk.GroupVersion())
 	gv := gvk.GroupVersion()
 	cfg = rest.CopyConfig(cfg)
@@ -96,12 +100,87 @@ func (f *feed) list(ctx context.Context, options metav1.ListOptions) (runtime.Ob
 	}
 	defer f.lists.Done()
 	options.LabelSelector = f.selector
-	list := f.newList()
-	err := f.client.Get().Resource(f.gvr.Resource).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(list)
+	list, err := f.listReduced(ctx, options)
 	if ctx.Err() == nil {
 		f.ended(err)
 	}
-	return list, err
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// listReduced reads a list object by object, each reduced at once. A server that cannot send its objects through a watch
+// may not heed a limit either, and all CRDs with their schemas are more than to hold at once.
+func (f *feed) listReduced(ctx context.Context, options metav1.ListOptions) (*metainternalversion.List, error) {
+	body, err := f.client.Get().Resource(f.gvr.Resource).VersionedParams(&options, metav1.ParameterCodec).Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	list := &metainternalversion.List{}
+	if err := f.decodeList(json.NewDecoder(body), list); err != nil {
+		return nil, fmt.Errorf("list %s: %w", f.gvr, err)
+	}
+	return list, nil
+}
+
+func (f *feed) decodeList(d *json.Decoder, list *metainternalversion.List) error {
+	if err := expect(d, json.Delim('{')); err != nil {
+		return err
+	}
+	for d.More() {
+		var err error
+		switch field, _ := d.Token(); field {
+		case "metadata":
+			err = d.Decode(&list.ListMeta)
+		case "items":
+			err = f.decodeItems(d, list)
+		default:
+			var other json.RawMessage
+			err = d.Decode(&other)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return expect(d, json.Delim('}'))
+}
+
+func (f *feed) decodeItems(d *json.Decoder, list *metainternalversion.List) error {
+	switch begin, err := d.Token(); {
+	case err != nil:
+		return err
+	case begin == nil: // null: there are none
+		return nil
+	case begin != json.Delim('['):
+		return fmt.Errorf("unexpected %v", begin)
+	}
+	for d.More() {
+		object := f.newObject()
+		if err := d.Decode(object); err != nil {
+			return err
+		}
+		reduced, err := f.reduce(object)
+		if err != nil {
+			return err
+		}
+		list.Items = append(list.Items, reduced.(runtime.Object))
+	}
+	return expect(d, json.Delim(']'))
+}
+
+func expect(d *json.Decoder, delim json.Delim) error {
+	token, err := d.Token()
+	switch {
+	case errors.Is(err, io.EOF):
+		return io.ErrUnexpectedEOF
+	case err != nil:
+		return err
+	case token != delim:
+		return fmt.Errorf("%v instead of %v", token, delim)
+	}
+	return nil
 }
 
 func (f *feed) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {

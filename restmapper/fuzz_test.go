@@ -16,11 +16,11 @@ func FuzzM2_EventOrders(f *testing.F) {
 		w, s := newWorld(), emptySnapshot()
 		for _, b := range order[:min(len(order), enough)] {
 			// Each event has its own source, so that the fuzzer can move, repeat and leave out single ones.
-			s = replay(w, s, randomEvent(rand.New(rand.NewPCG(seed, uint64(b)))))
+			s = replay(t, w, s, randomEvent(rand.New(rand.NewPCG(seed, uint64(b)))))
 		}
 		sameSnapshots(t, s, snapshotOf(w))
 		if seed%16 == 0 && len(order) <= 12 && len(s.ordered) > 0 { // it is slow, and no API server serves nothing
-			compare(t, s)
+			compare(t, w, s)
 		}
 	})
 }

@@ -16,35 +16,36 @@ import (
 
 // expand replaces a short name by its resource. A name that discovery itself has is none, whatever its version.
 func (s *snapshot) expand(r schema.GroupVersionResource) schema.GroupVersionResource {
-	if r.Group != "" {
-		if g := s.groups.get(r.Group); g != nil {
-			if g.hasExact(r.Resource) {
-				return r
-			}
-			if long, ok := g.long(r.Resource); ok {
-				return schema.GroupVersionResource{Group: g.order.name, Resource: long}
-			}
+	k := s.names.get(r.Resource)
+	if k == nil || k.short == 0 {
+		return r
+	}
+	if r.Group == "" {
+		if k.exact > 0 {
+			return r
 		}
 		for _, o := range s.named(r.Resource) {
-			if !strings.HasPrefix(o.name, r.Group) {
-				continue
-			}
-			if long, ok := s.groups.get(o.name).long(r.Resource); ok {
-				r.Group, r.Resource = o.name, long
-				return r
+			if long := s.groups.get(o.name).long(r.Resource); long != "" {
+				return schema.GroupVersionResource{Group: o.name, Resource: long}
 			}
 		}
 		return r
 	}
-	groups := s.named(r.Resource)
-	for _, o := range groups {
-		if s.groups.get(o.name).hasExact(r.Resource) {
+	if g := s.groups.get(r.Group); g != nil {
+		if g.knows(r.Resource).exact {
 			return r
 		}
+		if long := g.long(r.Resource); long != "" {
+			return schema.GroupVersionResource{Group: g.order.name, Resource: long}
+		}
 	}
-	for _, o := range groups {
-		if long, ok := s.groups.get(o.name).long(r.Resource); ok {
-			return schema.GroupVersionResource{Group: o.name, Resource: long}
+	for _, o := range s.named(r.Resource) {
+		if !strings.HasPrefix(o.name, r.Group) {
+			continue
+		}
+		if long := s.groups.get(o.name).long(r.Resource); long != "" {
+			r.Group, r.Resource = o.name, long
+			return r
 		}
 	}
 	return r
@@ -65,12 +66,36 @@ func (m match) gvk() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: m.order.name, Version: m.groupVersion.version, Kind: m.nameEntry.kind}
 }
 
+// full finds the one version that may know what is asked for in full. Most names are nobody's short names: then there is
+// nothing to expand, and isFinal says that nothing else may match.
+func (s *snapshot) full(r schema.GroupVersionResource) (m match, ok, isFinal bool) {
+	if r.Group == "" || r.Version == "" || r.Version == runtime.APIVersionInternal {
+		return match{}, false, false
+	}
+	k := s.names.get(r.Resource)
+	if k == nil && !everywhere(r.Resource) {
+		return match{}, false, strings.ToLower(r.Resource) == r.Resource
+	}
+	isFinal = k == nil || k.short == 0
+	g := s.groups.get(r.Group)
+	if g == nil {
+		return match{}, false, isFinal
+	}
+	v := g.version(r.Version)
+	if v == nil {
+		return match{}, false, isFinal
+	}
+	e := v.names.get(r.Resource)
+	isFinal = (isFinal || e != nil && e.exact) && strings.ToLower(r.Resource) == r.Resource
+	return match{g, v, e}, isFinal && e != nil && e.kind != "", isFinal
+}
+
 // matches finds the versions that know a resource, in order. A group alone matches as a prefix too: storageclass.storage
 // is found in storage.k8s.io.
 func (s *snapshot) matches(r schema.GroupVersionResource) iter.Seq[match] {
 	return func(yield func(match) bool) {
 		r := coerce(r)
-		if r.Group != "" && r.Version != "" {
+		if r.Group != "" && (r.Version != "" || !s.isPrefix(r.Group)) {
 			if g := s.groups.get(r.Group); g != nil {
 				g.match(r, yield)
 			}
@@ -85,16 +110,34 @@ func (s *snapshot) matches(r schema.GroupVersionResource) iter.Seq[match] {
 }
 
 func (g *group) match(r schema.GroupVersionResource, yield func(match) bool) bool {
+	var e *nameEntry
 	for i := range g.versions {
 		v := &g.versions[i]
 		if r.Version != "" && r.Version != v.version {
 			continue
 		}
-		if e := v.name(r.Resource); e != nil && e.kind != "" && !yield(match{g, v, e}) {
+		if e == nil || v.table != g.versions[i-1].table { // else the entry is the same
+			e = v.names.get(r.Resource)
+		}
+		if e != nil && e.kind != "" && !yield(match{g, v, e}) {
 			return false
 		}
 	}
 	return true
+}
+
+// few is how many matches a lookup collects without a list on the heap. Most names have one or two.
+const few = 8
+
+// collect returns the matches, or how many there are if they are more than fit.
+func (s *snapshot) collect(r schema.GroupVersionResource, into *[few]match) (n int) {
+	for m := range s.matches(r) {
+		if n < few {
+			into[n] = m
+		}
+		n++
+	}
+	return n
 }
 
 // coerce does as client-go does: resources are in lower case, and the internal version is none.
@@ -107,6 +150,11 @@ func coerce(r schema.GroupVersionResource) schema.GroupVersionResource {
 }
 
 func (s *snapshot) kindFor(r schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+	if m, ok, isFinal := s.full(r); ok {
+		return m.gvk(), nil
+	} else if isFinal {
+		return schema.GroupVersionKind{}, noResource(r)
+	}
 	r = s.expand(r)
 	// Within a version a name has one kind, so the first version that knows it has the answer.
 	for m := range s.matches(r) {
@@ -116,15 +164,24 @@ func (s *snapshot) kindFor(r schema.GroupVersionResource) (schema.GroupVersionKi
 }
 
 func (s *snapshot) kindsFor(r schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
-	r = s.expand(r)
-	n := 0
-	for range s.matches(r) {
-		n++
+	if m, ok, isFinal := s.full(r); ok {
+		return []schema.GroupVersionKind{m.gvk()}, nil
+	} else if isFinal {
+		return nil, noResource(r)
 	}
+	r = s.expand(r)
+	var found [few]match
+	n := s.collect(r, &found)
 	if n == 0 {
 		return nil, noResource(r)
 	}
 	kinds := make([]schema.GroupVersionKind, 0, n)
+	if n <= few {
+		for _, m := range found[:n] {
+			kinds = append(kinds, m.gvk())
+		}
+		return kinds, nil
+	}
 	for m := range s.matches(r) {
 		kinds = append(kinds, m.gvk())
 	}
@@ -132,10 +189,17 @@ func (s *snapshot) kindsFor(r schema.GroupVersionResource) ([]schema.GroupVersio
 }
 
 func (s *snapshot) resourceFor(r schema.GroupVersionResource) (schema.GroupVersionResource, error) {
+	if m, ok, isFinal := s.full(r); ok && len(m.plurals) > 0 {
+		return m.resource(m.resourcesOf(r)[0]), nil
+	} else if isFinal {
+		return schema.GroupVersionResource{}, noResource(r)
+	}
 	r = s.expand(r)
 	for m := range s.matches(r) {
-		plurals := m.resourcesOf(r)
-		if len(plurals) == 1 {
+		switch plurals := m.resourcesOf(r); len(plurals) {
+		case 0: // a singular whose plural has got another one
+			continue
+		case 1:
 			return m.resource(plurals[0]), nil
 		}
 		return schema.GroupVersionResource{}, &meta.AmbiguousResourceError{PartialResource: r, MatchingResources: s.allResources(r)}
@@ -144,6 +208,11 @@ func (s *snapshot) resourceFor(r schema.GroupVersionResource) (schema.GroupVersi
 }
 
 func (s *snapshot) resourcesFor(r schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
+	if m, ok, isFinal := s.full(r); ok && len(m.plurals) > 0 {
+		return []schema.GroupVersionResource{m.resource(m.resourcesOf(r)[0])}, nil
+	} else if isFinal {
+		return nil, noResource(r)
+	}
 	r = s.expand(r)
 	if all := s.allResources(r); len(all) > 0 {
 		return all, nil
@@ -152,18 +221,37 @@ func (s *snapshot) resourcesFor(r schema.GroupVersionResource) ([]schema.GroupVe
 }
 
 func (s *snapshot) allResources(r schema.GroupVersionResource) []schema.GroupVersionResource {
-	n := 0
-	for m := range s.matches(r) {
-		n += len(m.resourcesOf(r))
-	}
+	var found [few]match
+	n := s.collect(r, &found)
 	if n == 0 {
 		return nil
 	}
-	all := make([]schema.GroupVersionResource, 0, n)
-	for m := range s.matches(r) {
-		for _, plural := range m.resourcesOf(r) {
-			all = append(all, m.resource(plural))
+	size := 0
+	if n <= few {
+		for _, m := range found[:n] {
+			size += len(m.resourcesOf(r))
 		}
+	} else {
+		for m := range s.matches(r) {
+			size += len(m.resourcesOf(r))
+		}
+	}
+	all := make([]schema.GroupVersionResource, 0, size)
+	if n <= few {
+		for _, m := range found[:n] {
+			all = m.appendResources(all, r)
+		}
+		return all
+	}
+	for m := range s.matches(r) {
+		all = m.appendResources(all, r)
+	}
+	return all
+}
+
+func (m match) appendResources(all []schema.GroupVersionResource, r schema.GroupVersionResource) []schema.GroupVersionResource {
+	for _, plural := range m.resourcesOf(r) {
+		all = append(all, m.resource(plural))
 	}
 	return all
 }
@@ -174,7 +262,7 @@ func (m match) resourcesOf(r schema.GroupVersionResource) []string {
 	if len(m.plurals) < 2 || r.Group == "" || r.Version == "" || r.Version == runtime.APIVersionInternal {
 		return m.plurals
 	}
-	if i := slices.Index(m.plurals, m.nameEntry.name); i >= 0 {
+	if i := slices.Index(m.plurals, strings.ToLower(r.Resource)); i >= 0 {
 		return m.plurals[i : i+1]
 	}
 	return m.plurals[:1]
@@ -193,7 +281,7 @@ func (s *snapshot) singular(name string) (string, error) {
 	for m := range s.matches(r) {
 		singular, isAmbiguous := "", false
 		for _, plural := range m.plurals {
-			of := m.groupVersion.name(plural).singular
+			of := m.names.get(plural).singular
 			isAmbiguous = isAmbiguous || singular != "" && of != singular
 			singular = of
 		}
@@ -201,7 +289,20 @@ func (s *snapshot) singular(name string) (string, error) {
 			return singular, nil
 		}
 	}
-	return name, noResource(coerce(r))
+	return name, s.noSingular(coerce(r))
+}
+
+// noSingular is the error of the last version of all, as client-go has it: no match, unless that version knows the name
+// but not what its one singular is.
+func (s *snapshot) noSingular(r schema.GroupVersionResource) error {
+	if len(s.ordered) > 0 {
+		g := s.groups.get(s.ordered[len(s.ordered)-1].name)
+		v := g.versions[len(g.versions)-1]
+		if e := v.names.get(r.Resource); e != nil && len(e.plurals) > 0 {
+			return fmt.Errorf("%s has no one singular: it may be any of %q", r.Resource, e.plurals)
+		}
+	}
+	return noResource(r)
 }
 
 // chosen tells whether a version is one to search, and whether any was asked for.
@@ -219,15 +320,15 @@ func (s *snapshot) mapping(gk schema.GroupKind, versions []string) (*meta.RESTMa
 		}
 		asked = true
 		if v := g.version(version); v != nil {
-			if e := v.kind(gk.Kind); e != nil {
-				return g.mapping(v, e), nil
+			if e := v.kinds.get(gk.Kind); e != nil {
+				return g.mapping(v, gk.Kind, e), nil
 			}
 		}
 	}
 	if !asked {
 		for i := range g.versions {
-			if e := g.versions[i].kind(gk.Kind); e != nil {
-				return g.mapping(&g.versions[i], e), nil
+			if e := g.versions[i].kinds.get(gk.Kind); e != nil {
+				return g.mapping(&g.versions[i], gk.Kind, e), nil
 			}
 		}
 	}
@@ -235,11 +336,21 @@ func (s *snapshot) mapping(gk schema.GroupKind, versions []string) (*meta.RESTMa
 }
 
 func (s *snapshot) mappings(gk schema.GroupKind, versions []string) ([]*meta.RESTMapping, error) {
-	all := s.groups.get(gk.Group).mappings(gk.Kind)
-	if slices.ContainsFunc(versions, chosen) {
-		all = slices.DeleteFunc(all, func(m *meta.RESTMapping) bool {
-			return !slices.Contains(versions, m.GroupVersionKind.Version)
-		})
+	var all []*meta.RESTMapping
+	if g := s.groups.get(gk.Group); g != nil {
+		asked := slices.ContainsFunc(versions, chosen)
+		for i := range g.versions {
+			v := &g.versions[i]
+			if asked && !slices.Contains(versions, v.version) {
+				continue
+			}
+			if e := v.kinds.get(gk.Kind); e != nil {
+				if all == nil {
+					all = make([]*meta.RESTMapping, 0, len(g.versions)-i)
+				}
+				all = append(all, g.mapping(v, gk.Kind, e))
+			}
+		}
 	}
 	if len(all) == 0 {
 		return nil, noKind(gk, versions)
@@ -247,25 +358,29 @@ func (s *snapshot) mappings(gk schema.GroupKind, versions []string) ([]*meta.RES
 	return all, nil
 }
 
-// noKind copies the versions: else those of every call would be put on the heap for the sake of this one.
 func noKind(gk schema.GroupKind, versions []string) error {
-	return &meta.NoKindMatchError{GroupKind: gk, SearchedVersions: slices.Clone(versions)}
+	return &meta.NoKindMatchError{GroupKind: gk, SearchedVersions: versions}
 }
 
 func (s *snapshot) category(category string) ([]schema.GroupResource, bool) {
-	var found []schema.GroupResource
-	for _, o := range s.categories.get(category) {
-		g := s.groups.get(o.name)
-		for _, v := range g.versions {
-			for _, r := range v.resources {
-				// As often as it is named, and once a version, as client-go has it.
-				for _, c := range r.categories {
-					if c == category {
-						found = append(found, schema.GroupResource{Group: g.order.name, Resource: r.name})
-					}
-				}
+	list := s.categories.get(category)
+	size := 0
+	for _, o := range list {
+		for _, v := range s.groups.get(o.name).versions {
+			size += len(v.categories.get(category))
+		}
+	}
+	if size == 0 {
+		return nil, false
+	}
+	found := make([]schema.GroupResource, 0, size)
+	for _, o := range list {
+		for _, v := range s.groups.get(o.name).versions {
+			// As often as it is named, and once a version, as client-go has it.
+			for _, r := range v.categories.get(category) {
+				found = append(found, schema.GroupResource{Group: o.name, Resource: r.name})
 			}
 		}
 	}
-	return found, len(found) > 0
+	return found, true
 }

@@ -154,13 +154,13 @@ const (
 
 func (m *Mapper) crdFeed(cfg *rest.Config) (*feed, error) {
 	gvk := schema.GroupVersionKind{Group: crdGroup, Version: "v1", Kind: "CustomResourceDefinition"}
-	client, err := newFeedClient(cfg, gvk, &customResourceDefinition{}, &customResourceDefinitionList{})
+	client, err := newFeedClient(cfg, gvk, &customResourceDefinition{})
 	if err != nil {
 		return nil, err
 	}
 	return &feed{
 		gvr: gvk.GroupVersion().WithResource("customresourcedefinitions"), client: client,
-		newList: func() runtime.Object { return &customResourceDefinitionList{} },
+		newObject: func() runtime.Object { return &customResourceDefinition{} },
 		reduce: func(object any) (any, error) {
 			c, ok := object.(*customResourceDefinition)
 			if !ok {
@@ -176,13 +176,13 @@ func (m *Mapper) crdFeed(cfg *rest.Config) (*feed, error) {
 
 func (m *Mapper) serviceFeed(cfg *rest.Config) (*feed, error) {
 	gvk := schema.GroupVersionKind{Group: serviceGroup, Version: "v1", Kind: "APIService"}
-	client, err := newFeedClient(cfg, gvk, &apiService{}, &apiServiceList{})
+	client, err := newFeedClient(cfg, gvk, &apiService{})
 	if err != nil {
 		return nil, err
 	}
 	return &feed{
 		gvr: gvk.GroupVersion().WithResource("apiservices"), client: client, selector: selectNotAutomanaged,
-		newList: func() runtime.Object { return &apiServiceList{} },
+		newObject: func() runtime.Object { return &apiService{} },
 		reduce: func(object any) (any, error) {
 			s, ok := object.(*apiService)
 			if !ok {
@@ -223,13 +223,11 @@ func (m *Mapper) replaceCRDs(objects []any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	listed := make(map[string]bool, len(objects))
-	groups := map[string]bool{}
+	groups := touchedGroups{}
 	for _, object := range objects {
 		c := object.(*customResourceDefinition)
 		listed[c.Name] = true
-		if group, changed := m.world.setCRD(c.Name, c.essence()); changed {
-			groups[group] = true
-		}
+		m.world.setCRD(c.Name, c.essence(), groups)
 	}
 	var gone []string
 	for name := range m.world.groupOf {
@@ -238,9 +236,7 @@ func (m *Mapper) replaceCRDs(objects []any) {
 		}
 	}
 	for _, name := range gone {
-		if group, changed := m.world.setCRD(name, nil); changed {
-			groups[group] = true
-		}
+		m.world.setCRD(name, nil, groups)
 	}
 	m.crdsListed = true
 	m.listedLocked()
@@ -254,16 +250,16 @@ func (m *Mapper) setCRD(name string, object any) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if group, changed := m.world.setCRD(name, c); changed {
-		m.publishLocked(map[string]bool{group: true})
-	}
+	groups := touchedGroups{}
+	m.world.setCRD(name, c, groups)
+	m.publishLocked(groups)
 }
 
 func (m *Mapper) replaceServices(objects []any) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	listed := map[schema.GroupVersion]bool{}
-	groups := map[string]bool{}
+	groups := touchedGroups{}
 	for _, object := range objects {
 		s := object.(*apiService)
 		listed[s.groupVersion()] = true
@@ -294,17 +290,17 @@ func (m *Mapper) setService(name string, object any) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	groups := map[string]bool{}
+	groups := touchedGroups{}
 	m.setServiceLocked(gv, s, groups)
 	m.publishLocked(groups)
 }
 
 // setServiceLocked has a version read again whose APIService is new or has changed. The first ones are in the document.
-func (m *Mapper) setServiceLocked(gv schema.GroupVersion, s *service, groups map[string]bool) {
+func (m *Mapper) setServiceLocked(gv schema.GroupVersion, s *service, groups touchedGroups) {
 	if !m.world.setService(gv, s) {
 		return
 	}
-	groups[gv.Group] = true
+	groups.whole(gv.Group)
 	if s != nil && m.servicesListed {
 		m.world.discover(gv).asked++
 		m.readLocked(gv)
@@ -324,14 +320,14 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// publishLocked makes the tables of these groups anew and lets lookups, waiters and subscribers see them.
-func (m *Mapper) publishLocked(groups map[string]bool) {
+// publishLocked makes these groups anew and lets lookups, waiters and subscribers see them.
+func (m *Mapper) publishLocked(groups touchedGroups) {
 	if len(groups) == 0 {
 		return
 	}
-	changed := make(map[string]*group, len(groups))
-	for name := range groups {
-		changed[name] = m.world.group(name)
+	changed := make(map[string]groupChange, len(groups))
+	for name, touches := range groups {
+		changed[name] = groupChange{now: m.world.group(name), touches: touches}
 	}
 	old := m.next
 	m.next = old.with(changed)
@@ -339,13 +335,15 @@ func (m *Mapper) publishLocked(groups map[string]bool) {
 		return // nobody has been told anything yet
 	}
 	m.now.Store(m.next)
-	m.wakeLocked(groups)
+	for name := range groups {
+		m.wakeLocked(name)
+	}
 	if m.hub.isEmpty() {
 		return
 	}
 	var changes []pending
-	for name, g := range changed {
-		changes = append(changes, difference(old.groups.get(name), g)...)
+	for name, c := range changed {
+		changes = append(changes, difference(old.groups.get(name), c.now, c.touches)...)
 	}
 	m.hub.tell(changes)
 }
@@ -358,7 +356,7 @@ func (m *Mapper) syncLocked() {
 	m.now.Store(m.next)
 	m.log.Info("REST mapper synced", keyGroups, len(m.next.ordered))
 	for group := range m.waiters {
-		m.wakeLocked(map[string]bool{group: true})
+		m.wakeLocked(group)
 	}
 	m.hub.tell(m.knownLocked())
 }
@@ -387,7 +385,7 @@ func (m *Mapper) Subscribe(f func(Change)) (cancel func()) {
 func (m *Mapper) knownLocked() []pending {
 	var known []pending
 	for _, o := range m.next.ordered {
-		known = append(known, difference(nil, m.next.groups.get(o.name))...)
+		known = append(known, difference(nil, m.next.groups.get(o.name), &touched{whole: true})...)
 	}
 	return known
 }

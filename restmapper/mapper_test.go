@@ -29,16 +29,25 @@ type running struct {
 
 func run(t *testing.T, opts ...Option) *running {
 	t.Helper()
+	r := newRunning(t, opts...)
+	r.start()
+	return r
+}
+
+// newRunning returns a mapper that does not run yet.
+func newRunning(t *testing.T, opts ...Option) *running {
+	t.Helper()
 	api := newFakeAPI()
 	t.Cleanup(api.close)
 	m, err := New(logr.Discard(), api.config(), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &running{T: t, Mapper: m, api: api}
-	r.start()
-	return r
+	return &running{T: t, Mapper: m, api: api}
 }
+
+// pollSoon is for tests that wait for polls.
+const pollSoon = 10 * time.Millisecond
 
 func (r *running) start() {
 	ctx, cancel := context.WithCancel(context.Background())
@@ -256,14 +265,8 @@ func TestM2_ThePollAsksOnlyWhetherTheDocumentHasChanged(t *testing.T) {
 }
 
 func TestM2_ItGoesWithoutAPIServices(t *testing.T) {
-	r := &running{T: t, api: newFakeAPI()}
-	t.Cleanup(r.api.close)
+	r := newRunning(t)
 	r.api.services.broken = http.StatusForbidden
-	m, err := New(logr.Discard(), r.api.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Mapper = m
 	r.api.setCRD(widget.Group, widget.Kind, "v1")
 	r.start()
 	r.waitFor(pod)
@@ -274,17 +277,11 @@ func TestM2_ItGoesWithoutAPIServices(t *testing.T) {
 }
 
 func TestM2_WithoutCRDsItDoesNotSync(t *testing.T) {
-	r := &running{T: t, api: newFakeAPI()}
-	t.Cleanup(r.api.close)
+	r := newRunning(t)
 	r.api.crds.broken = http.StatusForbidden
-	m, err := New(logr.Discard(), r.api.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Mapper = m
 	r.start()
-	r.eventually("it says why", func() bool { return m.Errors()[crdGroup] != nil })
-	if m.HasSynced() {
+	r.eventually("it says why", func() bool { return r.Errors()[crdGroup] != nil })
+	if r.HasSynced() {
 		t.Error("it has synced")
 	}
 	r.api.mu.Lock()
@@ -311,7 +308,7 @@ func TestLookupsAllocateWhatTheyReturn(t *testing.T) {
 	for i := range 50 {
 		name, c := fmt.Sprintf("widgets.g%d.example.com", i), &crd{group: fmt.Sprintf("g%d.example.com", i), established: true, versions: []string{"v1", "v2"}}
 		c.resource = &resource{name: "widgets", singular: "widget", kind: "Widget", shortNames: []string{"w"}, categories: []string{"all"}}
-		w.setCRD(name, c)
+		w.setCRD(name, c, touchedGroups{})
 	}
 	var m Mapper
 	m.now.Store(snapshotOf(w))

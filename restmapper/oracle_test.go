@@ -27,17 +27,16 @@ func (s *served) ServerGroupsAndResourcesWithContext(context.Context) ([]*metav1
 	return s.groups, s.resources, nil
 }
 
-// serve makes discovery of a snapshot's resources.
-func serve(s *snapshot) *served {
+// serve makes discovery of what a world serves, in the order of a snapshot of it.
+func serve(w *world, s *snapshot) *served {
 	d := &served{}
 	for _, o := range s.ordered {
-		g := s.groups.get(o.name)
-		group := &metav1.APIGroup{Name: g.order.name}
-		for _, v := range g.versions {
-			gv := schema.GroupVersion{Group: g.order.name, Version: v.version}.String()
-			group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv, Version: v.version})
-			list := &metav1.APIResourceList{GroupVersion: gv}
-			for _, r := range v.resources {
+		group := &metav1.APIGroup{Name: o.name}
+		for _, v := range s.groups.get(o.name).versions {
+			gv := schema.GroupVersion{Group: o.name, Version: v.version}
+			group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v.version})
+			list := &metav1.APIResourceList{GroupVersion: gv.String()}
+			for _, r := range resourcesOf(w, gv) {
 				list.APIResources = append(list.APIResources, metav1.APIResource{
 					Name: r.name, SingularName: r.singular, Kind: r.kind, Namespaced: r.namespaced, ShortNames: r.shortNames, Categories: r.categories,
 				})
@@ -48,6 +47,20 @@ func serve(s *snapshot) *served {
 		d.groups = append(d.groups, group)
 	}
 	return d
+}
+
+// resourcesOf are a version's resources in discovery's order.
+func resourcesOf(w *world, gv schema.GroupVersion) (resources []*resource) {
+	if d := w.discovered[gv.Group][gv.Version]; d != nil {
+		return d.resources
+	}
+	for _, c := range w.crds[gv.Group] {
+		if slices.Contains(c.served(), gv.Version) {
+			resources = append(resources, c.resource)
+		}
+	}
+	slices.SortFunc(resources, func(a, b *resource) int { return strings.Compare(a.name, b.name) })
+	return resources
 }
 
 // oracle is client-go's mapper.
@@ -123,9 +136,9 @@ func set(names ...string) map[string]bool {
 }
 
 // compare asks both mappers everything, and tells of the first answers that differ.
-func compare(t testing.TB, s *snapshot) {
+func compare(t testing.TB, w *world, s *snapshot) {
 	t.Helper()
-	d := serve(s)
+	d := serve(w, s)
 	want, categories := d.oracle(t)
 	q, ctx := questionsAbout(d), t.Context()
 	wrong := 0

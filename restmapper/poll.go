@@ -199,6 +199,6 @@ func (m *Mapper) takeVersion(gv schema.GroupVersion, asked int, resources []*res
 	}
 	d.answered = asked
 	if d.set(resources) {
-		m.publishLocked(map[string]bool{gv.Group: true})
+		m.publishLocked(touchedGroups{gv.Group: {whole: true}})
 	}
 }

@@ -9,92 +9,139 @@ import (
 type snapshot struct {
 	ordered []order
 	groups  *shards[*group]
-	// names and categories tell which groups know a plural, singular or short name, and have resources in a category, in
-	// order. They do not hold the groups themselves, so that a change of one leaves the names alone that it keeps.
-	names      *shards[[]order]
+	sorted  sorted[struct{}] // the groups by name
+	// names and categories tell which groups know a name, and have resources in a category. They do not hold the groups
+	// themselves, so that a change of one leaves the names alone that it keeps.
+	names      *shards[*known]
 	categories *shards[[]order]
 }
 
-func emptySnapshot() *snapshot {
-	return &snapshot{groups: &shards[*group]{}, names: &shards[[]order]{}, categories: &shards[[]order]{}}
+// known is which groups know a name. It is never changed.
+type known struct {
+	groups []order // in order
+	// exact and short are how many of them have the name as a plural or singular in discovery, and as a short name.
+	exact, short int
 }
 
-// with returns the snapshot with these groups in place of those of the same names; a nil takes a group away.
-func (s *snapshot) with(changed map[string]*group) *snapshot {
-	groups := editShards(s.groups)
-	names, categories := indexEdit{}, indexEdit{}
-	var removed, added []order
-	for name, now := range changed {
-		old := groups.get(name)
+func emptySnapshot() *snapshot {
+	return &snapshot{groups: &shards[*group]{}, names: &shards[*known]{}, categories: &shards[[]order]{}}
+}
+
+// groupChange is what became of a group, nil if there is none any more, and what that touches.
+type groupChange struct {
+	now     *group
+	touches *touched
+}
+
+// with returns the snapshot with these groups in place of those of the same names.
+func (s *snapshot) with(changed map[string]groupChange) *snapshot {
+	groups, byName := editShards(s.groups), s.sorted.edit()
+	names, categories := map[string]*nameEdit{}, map[string]*listEdit{}
+	var all listEdit
+	for name, c := range changed {
+		old, now := groups.get(name), c.now
+		touches := c.touches.between(old, now)
+		for _, n := range touches.names {
+			entryOf(names, n).replace(n, old, now)
+		}
+		for _, n := range touches.categories {
+			entryOf(categories, n).replace(old, old.hasCategory(n), now, now.hasCategory(n))
+		}
+		all.replace(old, old != nil, now, now != nil)
 		if now == nil {
 			groups.remove(name)
-		} else {
-			groups.set(name, now)
-		}
-		if old != nil && now != nil && old.order == now.order {
-			names.replace(old.order, old.names, now.order, now.names)
-			categories.replace(old.order, old.categories, now.order, now.categories)
+			byName.remove(name)
 			continue
 		}
-		if old != nil {
-			removed = append(removed, old.order)
-			names.replace(old.order, old.names, old.order, nil)
-			categories.replace(old.order, old.categories, old.order, nil)
+		groups.set(name, now)
+		if old == nil {
+			byName.set(name, struct{}{})
 		}
-		if now != nil {
-			added = append(added, now.order)
-			names.replace(now.order, nil, now.order, now.names)
-			categories.replace(now.order, nil, now.order, now.categories)
+	}
+	nextNames, nextCategories := editShards(s.names), editShards(s.categories)
+	for name, e := range names {
+		e.apply(nextNames, name)
+	}
+	for category, e := range categories {
+		if !e.isEmpty() {
+			if list := e.apply(nextCategories.get(category)); len(list) > 0 {
+				nextCategories.set(category, list)
+			} else {
+				nextCategories.remove(category)
+			}
 		}
 	}
 	return &snapshot{
-		ordered: inOrder(s.ordered, removed, added), groups: groups.next,
-		names: names.apply(s.names), categories: categories.apply(s.categories),
+		ordered: all.apply(s.ordered), groups: groups.next, sorted: byName.done(),
+		names: nextNames.next, categories: nextCategories.next,
 	}
 }
 
-// indexEdit is what changes in an index, by name.
-type indexEdit map[string]*entryEdit
-
-type entryEdit struct{ removed, added []order }
-
-func (e indexEdit) entry(name string) *entryEdit {
-	if e[name] == nil {
-		e[name] = &entryEdit{}
+func entryOf[T any](edits map[string]*T, name string) *T {
+	if edits[name] == nil {
+		edits[name] = new(T)
 	}
-	return e[name]
+	return edits[name]
 }
 
-// replace takes a group out under the names that it has no more, and in under those that it has now. Both are sorted.
-func (e indexEdit) replace(old order, oldNames []string, now order, nowNames []string) {
-	for len(oldNames) > 0 || len(nowNames) > 0 {
-		switch {
-		case len(nowNames) == 0 || len(oldNames) > 0 && oldNames[0] < nowNames[0]:
-			entry := e.entry(oldNames[0])
-			entry.removed, oldNames = append(entry.removed, old), oldNames[1:]
-		case len(oldNames) == 0 || nowNames[0] < oldNames[0]:
-			entry := e.entry(nowNames[0])
-			entry.added, nowNames = append(entry.added, now), nowNames[1:]
-		default:
-			oldNames, nowNames = oldNames[1:], nowNames[1:]
-		}
+// listEdit is what changes in a list of groups.
+type listEdit struct{ removed, added []order }
+
+func (e *listEdit) isEmpty() bool { return len(e.removed)+len(e.added) == 0 }
+
+// replace takes a group out if it was in the list, and in if it is.
+func (e *listEdit) replace(old *group, was bool, now *group, is bool) {
+	if was && is && old.order == now.order {
+		return
+	}
+	if was {
+		e.removed = append(e.removed, old.order)
+	}
+	if is {
+		e.added = append(e.added, now.order)
 	}
 }
 
-func (e indexEdit) apply(index *shards[[]order]) *shards[[]order] {
-	if len(e) == 0 {
-		return index
-	}
-	edit := editShards(index)
-	for name, entry := range e {
-		if list := inOrder(edit.get(name), entry.removed, entry.added); len(list) > 0 {
-			edit.set(name, list)
-		} else {
-			edit.remove(name)
-		}
-	}
-	return edit.next
+// nameEdit is what changes in what is known of a name.
+type nameEdit struct {
+	listEdit
+	exact, short int // more or less than before
 }
+
+func (e *nameEdit) replace(name string, old, now *group) {
+	was, is := old.knows(name), now.knows(name)
+	if !everywhere(name) {
+		e.listEdit.replace(old, was.any, now, is.any)
+	}
+	e.exact += count(is.exact) - count(was.exact)
+	e.short += count(is.short) - count(was.short)
+}
+
+func count(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (e *nameEdit) apply(names *shardsEdit[*known], name string) {
+	if e.isEmpty() && e.exact == 0 && e.short == 0 {
+		return
+	}
+	var next known
+	if old := names.get(name); old != nil {
+		next = *old
+	}
+	next = known{groups: e.listEdit.apply(next.groups), exact: next.exact + e.exact, short: next.short + e.short}
+	if len(next.groups) == 0 && next.exact == 0 && next.short == 0 {
+		names.remove(name)
+		return
+	}
+	names.set(name, &next)
+}
+
+// apply returns the list as edited, in order.
+func (e *listEdit) apply(list []order) []order { return inOrder(list, e.removed, e.added) }
 
 // inOrder is the list without those removed and with those added.
 func inOrder(list, removed, added []order) []order {
@@ -133,29 +180,13 @@ func (s *snapshot) named(name string) []order {
 	if everywhere(name) {
 		return s.ordered
 	}
-	return s.names.get(name)
+	if k := s.names.get(name); k != nil {
+		return k.groups
+	}
+	return nil
 }
 
-// indexed lists what a group is found by: its names, and its categories. Both are sorted.
-func (g *group) indexed() (names, categories []string) {
-	for i, v := range g.versions {
-		if slices.ContainsFunc(g.versions[:i], func(o groupVersion) bool { return o.table == v.table }) {
-			continue
-		}
-		for _, e := range v.names {
-			names = append(names, e.name)
-		}
-		for _, r := range v.resources {
-			categories = append(categories, r.categories...)
-		}
-	}
-	for _, s := range g.shorts {
-		names = append(names, s.short)
-	}
-	return compacted(slices.DeleteFunc(names, everywhere)), compacted(categories)
-}
-
-func compacted(list []string) []string {
-	slices.SortFunc(list, strings.Compare)
-	return slices.Clone(slices.Compact(list))
+// isPrefix tells whether other groups begin with the name of this one.
+func (s *snapshot) isPrefix(group string) bool {
+	return strings.HasPrefix(s.sorted.after(group), group)
 }

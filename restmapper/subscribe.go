@@ -201,16 +201,14 @@ func sameMappings(a, b []*meta.RESTMapping) bool {
 	return slices.EqualFunc(a, b, func(a, b *meta.RESTMapping) bool { return *a == *b })
 }
 
-// difference lists what happened to the kinds of a group. Both are nil if there is no such group.
-func difference(old, now *group) []pending {
+// difference lists what happened to the kinds of a group. Either is nil if there is no such group.
+func difference(old, now *group, touches *touched) []pending {
 	var changes []pending
-	kinds := append(old.realKinds(), now.realKinds()...)
-	slices.Sort(kinds)
-	for _, kind := range slices.Compact(kinds) {
+	for _, kind := range touches.between(old, now).kinds {
 		if sameKind(old, now, kind) {
 			continue
 		}
-		p := pending{old: old.mappings(kind), now: now.mappings(kind)}
+		p := pending{old: old.realMappings(kind), now: now.realMappings(kind)}
 		if old != nil {
 			p.kind = schema.GroupKind{Group: old.order.name, Kind: kind}
 		} else {
@@ -230,20 +228,31 @@ func sameKind(a, b *group, kind string) bool {
 		if ea == nil || eb == nil {
 			return ea == nil && eb == nil
 		}
-		if va != vb || ea.plural != eb.plural || ea.scope != eb.scope {
+		if va.version != vb.version || ea.plural != eb.plural || ea.namespaced != eb.namespaced {
 			return false
 		}
 	}
 }
 
-// nextOf finds the next version, from i on, that has the kind. The guesses of list kinds do not count.
-func (g *group) nextOf(kind string, i *int) (version string, e *kindEntry) {
+// realMappings are those that discovery has, the preferred version first: the guesses of list kinds do not count.
+func (g *group) realMappings(kind string) (mappings []*meta.RESTMapping) {
+	for i := 0; ; {
+		v, e := g.nextOf(kind, &i)
+		if e == nil {
+			return mappings
+		}
+		mappings = append(mappings, g.mapping(v, kind, e))
+	}
+}
+
+// nextOf finds the next version, from i on, of which discovery has the kind.
+func (g *group) nextOf(kind string, i *int) (v *groupVersion, e *kindEntry) {
 	for g != nil && *i < len(g.versions) {
 		v := &g.versions[*i]
 		*i++
-		if e := v.kind(kind); e != nil && e.real {
-			return v.version, e
+		if e := v.kinds.get(kind); e != nil && e.real {
+			return v, e
 		}
 	}
-	return "", nil
+	return nil, nil
 }

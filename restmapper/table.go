@@ -1,8 +1,8 @@
 package restmapper
 
 import (
-	"cmp"
 	"slices"
+	"sort"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,266 +22,335 @@ func (r *resource) equal(other *resource) bool {
 		slices.Equal(r.shortNames, other.shortNames) && slices.Equal(r.categories, other.categories)
 }
 
-// table answers for the resources of one version of a group. It knows no version, so that versions with the same
-// resources share it. Both lists are sorted: for a few entries that is smaller than a map, and as fast.
+// table answers for the resources of one version of a group. It is never changed, and knows no version: those with the same
+// resources share it. It has what client-go's mapper of one version has after it was filled with the resources in their
+// order, where later ones replace what earlier ones have said of the same kind or name.
 type table struct {
-	resources []*resource
-	kinds     []kindEntry
-	names     []nameEntry
+	kinds      sorted[*kindEntry]
+	names      sorted[*nameEntry]
+	categories sorted[[]*resource]
+	count      int // of resources
 }
 
 // kindEntry is a kind as discovery has it (real), in lower case, or one of the list kinds that client-go guesses.
 type kindEntry struct {
-	kind, plural string
-	scope        meta.RESTScope
-	real         bool
+	plural     string
+	namespaced bool
+	real       bool
+	by         []*resource // who has a say in it, in order
 }
 
-// nameEntry is a name by which a resource may be asked for: the plural or the singular.
+func (e *kindEntry) scope() meta.RESTScope {
+	if e.namespaced {
+		return meta.RESTScopeNamespace
+	}
+	return meta.RESTScopeRoot
+}
+
+// nameEntry is a name by which a resource may be asked for: the plural, the singular or a short name.
 type nameEntry struct {
-	name string
-	// exact: discovery itself has the name, so that it is no short name.
-	exact bool
 	// kind is what the name stands for, empty if it has no meaning by itself.
 	kind string
 	// plurals are the resources with this name. It is one, but for names that clash.
 	plurals []string
 	// singular belongs to the name if that is a plural.
 	singular string
+	// exact: discovery itself has the name, so that it is no short name.
+	exact bool
+	// long is the resource that the name stands for as a short name: in client-go the first to claim it.
+	long string
+	by   []*resource // who has a say in it, in order
 }
 
-func (t *table) kind(kind string) *kindEntry {
-	i, ok := slices.BinarySearchFunc(t.kinds, kind, func(e kindEntry, kind string) int { return strings.Compare(e.kind, kind) })
-	if !ok {
+// put is what one resource says of one kind.
+type put struct {
+	kind, plural, singular string
+	namespaced             bool
+}
+
+// everyList stands for the kind List, which client-go adds to each version after all others.
+var everyList = &resource{name: "lists", singular: "list", kind: "List"}
+
+// puts are in the order of client-go's.
+func (r *resource) puts() []put {
+	switch {
+	case r == everyList:
+		return []put{{kind: r.kind, plural: r.name, singular: r.singular}}
+	case r.kind == "":
 		return nil
-	}
-	return &t.kinds[i]
-}
-
-func (t *table) name(name string) *nameEntry {
-	i, ok := slices.BinarySearchFunc(t.names, name, func(e nameEntry, name string) int { return strings.Compare(e.name, name) })
-	if !ok {
-		return nil
-	}
-	return &t.names[i]
-}
-
-// tableMaker fills a table as client-go fills its mapper of one version: later resources replace what earlier ones have
-// said of the same kind or name.
-type tableMaker struct {
-	kinds     map[string]kindEntry
-	singulars map[string]string // by plural
-	named     map[string]string // kinds by plural and singular
-	exact     map[string]bool
-}
-
-func newTable(resources []*resource) *table {
-	n := len(resources)
-	m := tableMaker{
-		kinds: make(map[string]kindEntry, 3*n+1), singulars: make(map[string]string, 2*n+1),
-		named: make(map[string]string, 4*n+2), exact: make(map[string]bool, 2*n),
-	}
-	for _, r := range resources {
-		m.add(r)
-	}
-	m.guess("List", meta.RESTScopeRoot)
-	return m.finish(resources)
-}
-
-func (m *tableMaker) add(r *resource) {
-	m.exact[r.name], m.exact[r.singular] = true, true
-	if r.kind == "" {
-		return
-	}
-	var scope meta.RESTScope = meta.RESTScopeRoot
-	if r.namespaced {
-		scope = meta.RESTScopeNamespace
 	}
 	singular := r.singular
 	if singular == "" {
 		_, guess := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: r.kind})
 		singular = guess.Resource
 	}
-	m.put(strings.ToLower(r.kind), r.name, singular, scope)
-	m.put(r.kind, r.name, singular, scope)
-	m.guess(r.kind+"List", scope)
+	listPlural, listSingular := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: r.kind + "List"})
+	return []put{
+		{strings.ToLower(r.kind), r.name, singular, r.namespaced},
+		{r.kind, r.name, singular, r.namespaced},
+		{r.kind + "List", listPlural.Resource, listSingular.Resource, r.namespaced},
+	}
 }
 
-func (m *tableMaker) guess(kind string, scope meta.RESTScope) {
-	plural, singular := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: kind})
-	m.put(kind, plural.Resource, singular.Resource, scope)
-}
+var emptyTable = newTable(nil)
 
-func (m *tableMaker) put(kind, plural, singular string, scope meta.RESTScope) {
-	m.kinds[kind] = kindEntry{kind: kind, plural: plural, scope: scope}
-	m.singulars[plural] = singular
-	m.named[singular], m.named[plural] = kind, kind
-}
-
-func (m *tableMaker) finish(resources []*resource) *table {
-	t := &table{resources: resources, kinds: make([]kindEntry, 0, len(m.kinds)), names: make([]nameEntry, 0, len(m.named))}
+// newTable makes a table of resources in discovery's order.
+func newTable(resources []*resource) *table {
+	e := editTable(&table{})
 	for _, r := range resources {
-		if e, ok := m.kinds[r.kind]; ok {
-			e.real = true
-			m.kinds[r.kind] = e
+		e.add(r, false)
+	}
+	e.add(everyList, false)
+	e.table.count--
+	return e.done(&touched{})
+}
+
+// with returns the table without one resource and with another, either of which may be nil, and notes what that touches.
+// The resources are in order of their names.
+func (t *table) with(removed, added *resource, touches *touched) *table {
+	e := editTable(t)
+	if removed != nil {
+		e.remove(removed)
+	}
+	if added != nil {
+		e.add(added, true)
+	}
+	return e.done(touches)
+}
+
+// tableEdit makes the next table of the last. First it takes who has a say in what, then it makes the entries anew that
+// are concerned.
+type tableEdit struct {
+	table
+	puts map[*resource][]put
+	// Most entries are one resource's alone: they share these.
+	plurals map[string][]string
+	alone   map[*resource][]*resource
+	// Who has a say now, where that has changed.
+	kindsBy, namesBy, categoriesBy map[string][]*resource
+}
+
+func editTable(t *table) *tableEdit {
+	return &tableEdit{
+		table: *t, puts: map[*resource][]put{}, plurals: map[string][]string{}, alone: map[*resource][]*resource{},
+		kindsBy: map[string][]*resource{}, namesBy: map[string][]*resource{}, categoriesBy: map[string][]*resource{},
+	}
+}
+
+func (e *tableEdit) putsOf(r *resource) []put {
+	puts, ok := e.puts[r]
+	if !ok {
+		puts = r.puts()
+		e.puts[r] = puts
+	}
+	return puts
+}
+
+func (e *tableEdit) kindBy(kind string) []*resource {
+	by, ok := e.kindsBy[kind]
+	if !ok {
+		if entry := e.kinds.get(kind); entry != nil {
+			by = slices.Clone(entry.by)
 		}
 	}
-	for _, e := range m.kinds {
-		t.kinds = append(t.kinds, e)
-	}
-	slices.SortFunc(t.kinds, func(a, b kindEntry) int { return strings.Compare(a.kind, b.kind) })
+	return by
+}
 
-	plurals := make(map[string][]string, len(m.named))
-	for plural, singular := range m.singulars {
-		plurals[plural] = append(plurals[plural], plural)
-		if singular != plural {
-			plurals[singular] = append(plurals[singular], plural)
+func (e *tableEdit) nameBy(name string) []*resource {
+	by, ok := e.namesBy[name]
+	if !ok {
+		if entry := e.names.get(name); entry != nil {
+			by = slices.Clone(entry.by)
 		}
 	}
-	for name, kind := range m.named {
-		slices.Sort(plurals[name])
-		t.names = append(t.names, nameEntry{
-			name: name, kind: kind, exact: m.exact[name], plurals: plurals[name], singular: m.singulars[name],
-		})
+	return by
+}
+
+func (e *tableEdit) categoryBy(category string) []*resource {
+	by, ok := e.categoriesBy[category]
+	if !ok {
+		by = slices.Clone(e.categories.get(category))
 	}
-	for name := range m.exact {
-		if _, ok := m.named[name]; !ok && name != "" {
-			t.names = append(t.names, nameEntry{name: name, exact: true})
+	return by
+}
+
+// says lists what a resource has a say in. A category may be named several times.
+func (e *tableEdit) says(r *resource) (kinds, names, categories []string) {
+	for _, p := range e.putsOf(r) {
+		kinds, names = append(kinds, p.kind), append(names, p.plural, p.singular)
+	}
+	if r != everyList {
+		names = append(names, r.name)
+		if r.singular != "" {
+			names = append(names, r.singular)
 		}
 	}
-	slices.SortFunc(t.names, func(a, b nameEntry) int { return strings.Compare(a.name, b.name) })
-	return t
+	return compacted(kinds), compacted(append(names, r.shortNames...)), r.categories
 }
 
-// group answers for one group. It is never changed.
-type group struct {
-	order
-	versions []groupVersion // the preferred one first
-	shorts   []short        // sorted by short name, one entry each
-	// names and categories are what the group is found by.
-	names, categories []string
+func (e *tableEdit) remove(r *resource) {
+	without := func(list []*resource) []*resource {
+		return slices.DeleteFunc(list, func(o *resource) bool { return o == r })
+	}
+	kinds, names, categories := e.says(r)
+	for _, kind := range kinds {
+		e.kindsBy[kind] = without(e.kindBy(kind))
+	}
+	for _, name := range names {
+		e.namesBy[name] = without(e.nameBy(name))
+	}
+	for _, category := range categories {
+		e.categoriesBy[category] = without(e.categoryBy(category))
+	}
+	e.count--
 }
 
-type groupVersion struct {
-	version string
-	*table
-}
-
-// short is the resource that a short name stands for: in client-go the first to claim it.
-type short struct{ short, long string }
-
-// order is where a group stands among the others: those with the higher priority first, then by name. Where the API
-// server alone knows the priorities its document's order counts.
-type order struct {
-	name     string
-	priority int
-	rank     int
-}
-
-func (o order) compare(other order) int {
-	return cmp.Or(-cmp.Compare(o.priority, other.priority), cmp.Compare(o.rank, other.rank), strings.Compare(o.name, other.name))
-}
-
-// versionResources are a version's resources in discovery's order.
-type versionResources struct {
-	version   string
-	resources []*resource
-}
-
-// newGroup makes a group of its versions, which are in order.
-func newGroup(o order, versions []versionResources) *group {
-	g := &group{order: o, versions: make([]groupVersion, 0, len(versions))}
-	longs := map[string]string{}
-	for i, v := range versions {
-		var t *table
-		for j := range i {
-			if slices.Equal(versions[j].resources, v.resources) {
-				t = g.versions[j].table
-				break
-			}
+// add puts a resource behind all others, or in order of the names.
+func (e *tableEdit) add(r *resource, ordered bool) {
+	with := func(list []*resource) []*resource {
+		at := len(list)
+		if at > 0 && list[at-1] == everyList {
+			at--
 		}
-		if t == nil {
-			t = newTable(v.resources)
+		if ordered {
+			at = sort.Search(at, func(i int) bool { return list[i].name > r.name })
 		}
-		g.versions = append(g.versions, groupVersion{version: v.version, table: t})
-		for _, r := range v.resources {
-			for _, s := range r.shortNames {
-				if _, taken := longs[s]; !taken {
-					longs[s] = r.name
-					g.shorts = append(g.shorts, short{short: s, long: r.name})
+		return slices.Insert(list, at, r)
+	}
+	kinds, names, categories := e.says(r)
+	for _, kind := range kinds {
+		e.kindsBy[kind] = with(e.kindBy(kind))
+	}
+	for _, name := range names {
+		e.namesBy[name] = with(e.nameBy(name))
+	}
+	for _, category := range categories {
+		e.categoriesBy[category] = with(e.categoryBy(category))
+	}
+	e.count++
+}
+
+func (e *tableEdit) done(touches *touched) *table {
+	kinds, names, categories := e.kinds.edit(), e.names.edit(), e.categories.edit()
+	for kind, by := range e.kindsBy {
+		touches.kinds = append(touches.kinds, kind)
+		if len(by) == 0 {
+			kinds.remove(kind)
+		} else {
+			kinds.set(kind, e.kind(kind, by))
+		}
+	}
+	for name := range e.concerned() {
+		touches.names = append(touches.names, name)
+		if by := e.nameBy(name); len(by) == 0 {
+			names.remove(name)
+		} else {
+			names.set(name, e.name(name, by))
+		}
+	}
+	for category, by := range e.categoriesBy {
+		touches.categories = append(touches.categories, category)
+		if len(by) == 0 {
+			categories.remove(category)
+		} else {
+			categories.set(category, e.fitted(by))
+		}
+	}
+	return &table{kinds: kinds.done(), names: names.done(), categories: categories.done(), count: e.count}
+}
+
+// concerned are the names whose entries may be others now: whether a singular leads to a plural depends on who has the
+// last say in the plural.
+func (e *tableEdit) concerned() map[string]bool {
+	names := map[string]bool{}
+	for name, by := range e.namesBy {
+		names[name] = true
+		for _, r := range by {
+			for _, p := range e.putsOf(r) {
+				if p.plural == name {
+					names[p.singular] = true
 				}
 			}
 		}
 	}
-	slices.SortFunc(g.shorts, func(a, b short) int { return strings.Compare(a.short, b.short) })
-	g.names, g.categories = g.indexed()
-	return g
+	return names
 }
 
-// long is the resource that a short name stands for in the group.
-func (g *group) long(name string) (string, bool) {
-	i, ok := slices.BinarySearchFunc(g.shorts, name, func(s short, name string) int { return strings.Compare(s.short, name) })
-	if !ok {
-		return "", false
-	}
-	return g.shorts[i].long, true
-}
-
-// hasExact tells whether discovery itself has the name in any version.
-func (g *group) hasExact(name string) bool {
-	for i := range g.versions {
-		if e := g.versions[i].name(name); e != nil && e.exact {
-			return true
-		}
-	}
-	return false
-}
-
-func (g *group) version(version string) *groupVersion {
-	for i := range g.versions {
-		if g.versions[i].version == version {
-			return &g.versions[i]
-		}
-	}
-	return nil
-}
-
-// mapping makes what a caller gets, who may change it.
-func (g *group) mapping(v *groupVersion, e *kindEntry) *meta.RESTMapping {
-	return &meta.RESTMapping{
-		Resource:         schema.GroupVersionResource{Group: g.order.name, Version: v.version, Resource: e.plural},
-		GroupVersionKind: schema.GroupVersionKind{Group: g.order.name, Version: v.version, Kind: e.kind},
-		Scope:            e.scope,
-	}
-}
-
-// mappings are those of a kind, the preferred version first.
-func (g *group) mappings(kind string) []*meta.RESTMapping {
-	if g == nil {
-		return nil
-	}
-	var mappings []*meta.RESTMapping
-	for i := range g.versions {
-		if e := g.versions[i].kind(kind); e != nil {
-			mappings = append(mappings, g.mapping(&g.versions[i], e))
-		}
-	}
-	return mappings
-}
-
-// realKinds lists the kinds that discovery has, sorted, each once.
-func (g *group) realKinds() []string {
-	if g == nil {
-		return nil
-	}
-	var kinds []string
-	for _, v := range g.versions {
-		for i := range v.kinds {
-			if v.kinds[i].real {
-				kinds = append(kinds, v.kinds[i].kind)
+func (e *tableEdit) kind(kind string, by []*resource) *kindEntry {
+	entry := &kindEntry{by: e.fitted(by)}
+	for _, r := range by {
+		entry.real = entry.real || r != everyList && r.kind == kind
+		for _, p := range e.putsOf(r) {
+			if p.kind == kind {
+				entry.plural, entry.namespaced = p.plural, p.namespaced
 			}
 		}
 	}
-	slices.Sort(kinds)
-	return slices.Compact(kinds)
+	return entry
+}
+
+func (e *tableEdit) name(name string, by []*resource) *nameEntry {
+	entry := &nameEntry{by: e.fitted(by)}
+	var plurals []string
+	for _, r := range by {
+		entry.exact = entry.exact || r != everyList && (r.name == name || r.singular == name)
+		if entry.long == "" && slices.Contains(r.shortNames, name) {
+			entry.long = r.name
+		}
+		for _, p := range e.putsOf(r) {
+			if p.plural != name && p.singular != name {
+				continue
+			}
+			entry.kind = p.kind
+			if p.plural == name {
+				entry.singular = p.singular
+			}
+			if p.plural == name || e.singularOf(p.plural) == name {
+				plurals = append(plurals, p.plural)
+			}
+		}
+	}
+	entry.plurals = compacted(plurals)
+	if len(entry.plurals) == 1 {
+		entry.plurals = share(e.plurals, plurals[0], entry.plurals)
+	}
+	return entry
+}
+
+// singularOf is what the last to have a say in a plural says.
+func (e *tableEdit) singularOf(plural string) (singular string) {
+	by, ok := e.namesBy[plural]
+	if !ok {
+		return e.names.get(plural).singular
+	}
+	for _, r := range by {
+		for _, p := range e.putsOf(r) {
+			if p.plural == plural {
+				singular = p.singular
+			}
+		}
+	}
+	return singular
+}
+
+func (e *tableEdit) fitted(by []*resource) []*resource {
+	if len(by) == 1 {
+		return share(e.alone, by[0], by)
+	}
+	return fitted(by)
+}
+
+// share spares equal lists from being kept more than once.
+func share[K comparable, V any](shared map[K][]V, key K, list []V) []V {
+	if known, ok := shared[key]; ok {
+		return known
+	}
+	list = slices.Clone(list)
+	shared[key] = list
+	return list
+}
+
+func compacted(list []string) []string {
+	slices.SortFunc(list, strings.Compare)
+	return slices.Clip(slices.Compact(list))
 }

@@ -67,12 +67,10 @@ func (m *Mapper) leave(group string, w *waiters) {
 	}
 }
 
-// wakeLocked has those who wait for a kind of these groups look again.
-func (m *Mapper) wakeLocked(groups map[string]bool) {
-	for group := range groups {
-		if w := m.waiters[group]; w != nil {
-			close(w.changed)
-			delete(m.waiters, group)
-		}
+// wakeLocked has those who wait for a kind of the group look again.
+func (m *Mapper) wakeLocked(group string) {
+	if w := m.waiters[group]; w != nil {
+		close(w.changed)
+		delete(m.waiters, group)
 	}
 }

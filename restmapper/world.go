@@ -5,7 +5,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
@@ -33,6 +32,22 @@ func (c *crd) equal(other *crd) bool {
 	return c.group == other.group && c.established == other.established && slices.Equal(c.versions, other.versions) && c.resource.equal(other.resource)
 }
 
+// named are the versions that the CRD says are served.
+func (c *crd) named() []string {
+	if c == nil {
+		return nil
+	}
+	return c.versions
+}
+
+// served are the versions that answer.
+func (c *crd) served() []string {
+	if c == nil || !c.established {
+		return nil
+	}
+	return c.versions
+}
+
 // service is what an APIService says of a version that comes from no CRD.
 type service struct {
 	groupPriority, versionPriority int
@@ -44,8 +59,8 @@ type service struct {
 type discovered struct {
 	service   *service // nil if there is none, or none could be read
 	resources []*resource
-	known     bool // resources were read at least once
-	rank      rank // in the document
+	table     *table // of the resources, nil until they were read once
+	rank      rank   // in the document
 	err       error
 	// asked and answered count the requests to read the version alone.
 	asked, answered int
@@ -62,29 +77,30 @@ type rank struct{ group, version int }
 type world struct {
 	crds       map[string]map[string]*crd // by group and the CRD's name
 	groupOf    map[string]string          // a CRD's group, by its name
+	tables     map[string][]groupVersion  // of the established CRDs, by group; their order means nothing
 	discovered map[string]map[string]*discovered
 	former     map[schema.GroupVersion]bool // was a CRD's or an APIService's, and the document may still have it
 }
 
 func newWorld() *world {
 	return &world{
-		crds: map[string]map[string]*crd{}, groupOf: map[string]string{},
+		crds: map[string]map[string]*crd{}, groupOf: map[string]string{}, tables: map[string][]groupVersion{},
 		discovered: map[string]map[string]*discovered{}, former: map[schema.GroupVersion]bool{},
 	}
 }
 
-// setCRD takes a CRD's new state, nil if it is gone, and tells whether that matters to its group.
-func (w *world) setCRD(name string, c *crd) (group string, changed bool) {
-	group = w.groupOf[name]
+// setCRD takes a CRD's new state, nil if it is gone, and notes what that touches.
+func (w *world) setCRD(name string, c *crd, groups touchedGroups) {
+	group := w.groupOf[name]
 	if c != nil {
 		group = c.group // immutable, so that it is the old one's too
 	}
 	old := w.crds[group][name]
 	switch {
 	case old == nil && c == nil:
-		return group, false
+		return
 	case old != nil && c != nil && old.equal(c):
-		return group, false
+		return
 	case c == nil:
 		delete(w.crds[group], name)
 		delete(w.groupOf, name)
@@ -92,28 +108,78 @@ func (w *world) setCRD(name string, c *crd) (group string, changed bool) {
 			delete(w.crds, group)
 		}
 	default:
+		if old != nil && old.resource.equal(c.resource) {
+			same := *c
+			same.resource = old.resource // so that the tables stay that have it
+			c = &same
+		}
 		if w.crds[group] == nil {
 			w.crds[group] = map[string]*crd{}
 		}
 		w.crds[group][name], w.groupOf[name] = c, group
 	}
-	if old != nil {
-		for _, v := range old.versions {
-			if !w.isClaimed(group, v) {
-				w.former[schema.GroupVersion{Group: group, Version: v}] = true
-			}
+	w.setTables(group, old, c, groups.in(group))
+	for _, v := range old.named() {
+		if !w.isClaimed(group, v) {
+			w.former[schema.GroupVersion{Group: group, Version: v}] = true
 		}
 	}
-	if c != nil {
-		for _, v := range c.versions {
-			delete(w.former, schema.GroupVersion{Group: group, Version: v})
-			// The document had it before this watch.
-			if d := w.discovered[group][v]; d != nil && d.service == nil {
-				w.dropDiscovered(group, v)
-			}
+	for _, v := range c.named() {
+		delete(w.former, schema.GroupVersion{Group: group, Version: v})
+		// The document had it before this watch.
+		if d := w.discovered[group][v]; d != nil && d.service == nil {
+			w.dropDiscovered(group, v)
+			groups.whole(group)
 		}
 	}
-	return group, true
+}
+
+// setTables makes those tables of a group anew in which a CRD is otherwise than before.
+func (w *world) setTables(group string, old, now *crd, touches *touched) {
+	type step struct {
+		from           *table
+		removed, added *resource
+	}
+	// Versions that had the same resources, and have them again, share their table.
+	made := map[step]*table{}
+	for _, v := range compacted(slices.Concat(old.served(), now.served())) {
+		s := step{from: emptyTable}
+		if i := w.tableOf(group, v); i >= 0 {
+			s.from = w.tables[group][i].table
+		}
+		if slices.Contains(old.served(), v) {
+			s.removed = old.resource
+		}
+		if slices.Contains(now.served(), v) {
+			s.added = now.resource
+		}
+		if s.removed == s.added {
+			continue
+		}
+		if made[s] == nil {
+			made[s] = s.from.with(s.removed, s.added, touches)
+		}
+		w.setTable(group, v, made[s])
+	}
+}
+
+func (w *world) setTable(group, version string, t *table) {
+	i := w.tableOf(group, version)
+	switch tables := w.tables[group]; {
+	case t.count > 0 && i < 0:
+		w.tables[group] = append(slices.Clip(tables), groupVersion{version, t})
+	case t.count > 0:
+		tables[i].table = t
+	case i < 0:
+	case len(tables) > 1:
+		w.tables[group] = slices.Delete(tables, i, i+1)
+	default:
+		delete(w.tables, group)
+	}
+}
+
+func (w *world) tableOf(group, version string) int {
+	return slices.IndexFunc(w.tables[group], func(v groupVersion) bool { return v.version == version })
 }
 
 // isClaimed tells whether a CRD names the version.
@@ -183,15 +249,15 @@ type documentVersion struct {
 
 // setDocument takes one of the two discovery documents: that of the core group, or that of all others. It returns the
 // groups concerned, the versions that must be read alone, and whether there is something that no watch explains.
-func (w *world) setDocument(core bool, document []documentVersion) (groups map[string]bool, alone []schema.GroupVersion, unexplained bool) {
-	groups = map[string]bool{}
+func (w *world) setDocument(core bool, document []documentVersion) (groups touchedGroups, alone []schema.GroupVersion, unexplained bool) {
+	groups = touchedGroups{}
 	listed := make(map[schema.GroupVersion]bool, len(document))
 	for _, v := range document {
 		listed[v.gv] = true
 		if v.skipped || w.belongsToCRDs(v.gv) {
 			continue
 		}
-		if d := w.discovered[v.gv.Group][v.gv.Version]; d == nil || d.service == nil && !d.known {
+		if d := w.discovered[v.gv.Group][v.gv.Version]; d == nil || d.service == nil && d.table == nil {
 			unexplained = true
 		}
 		d := w.discover(v.gv)
@@ -205,7 +271,7 @@ func (w *world) setDocument(core bool, document []documentVersion) (groups map[s
 			changed = d.set(v.resources) || changed
 		}
 		if changed {
-			groups[v.gv.Group] = true
+			groups.whole(v.gv.Group)
 		}
 	}
 	for group, versions := range w.discovered {
@@ -218,7 +284,7 @@ func (w *world) setDocument(core bool, document []documentVersion) (groups map[s
 			case listed[gv]:
 			case d.service == nil:
 				w.dropDiscovered(group, version)
-				groups[group] = true
+				groups.whole(group)
 			default: // what the APIService stands for may be newer than the document
 				d.asked++
 				alone = append(alone, gv)
@@ -232,17 +298,17 @@ func (w *world) setDocument(core bool, document []documentVersion) (groups map[s
 // set takes a good answer and tells whether it is a new one.
 func (d *discovered) set(resources []*resource) (changed bool) {
 	d.err = nil
-	if d.known && slices.EqualFunc(d.resources, resources, (*resource).equal) {
+	if d.table != nil && slices.EqualFunc(d.resources, resources, (*resource).equal) {
 		return false
 	}
-	d.resources, d.known = resources, true
+	d.resources, d.table = resources, newTable(resources)
 	return true
 }
 
-// group makes the table of a group, nil if there is no such group now.
+// group makes a group, nil if there is no such group now.
 func (w *world) group(name string) *group {
 	type candidate struct {
-		versionResources
+		groupVersion
 		priority, rank int
 	}
 	var candidates []candidate
@@ -253,10 +319,10 @@ func (w *world) group(name string) *group {
 		}
 	}
 	for v, d := range w.discovered[name] {
-		if !d.known {
+		if d.table == nil {
 			continue
 		}
-		c := candidate{versionResources: versionResources{v, d.resources}, priority: first, rank: d.rank.version}
+		c := candidate{groupVersion: groupVersion{v, d.table}, priority: first, rank: d.rank.version}
 		if d.service != nil {
 			c.priority, c.rank = d.service.versionPriority, 0
 			outrank(d.service.groupPriority, 0)
@@ -265,9 +331,12 @@ func (w *world) group(name string) *group {
 		}
 		candidates = append(candidates, c)
 	}
-	for v, resources := range w.crdResources(name) {
+	for _, v := range w.tables[name] {
+		if w.discovered[name][v.version] != nil {
+			continue // the version is discovery's
+		}
 		outrank(crdGroupPriority, 0)
-		candidates = append(candidates, candidate{versionResources: versionResources{v, resources}, priority: crdVersionPriority})
+		candidates = append(candidates, candidate{groupVersion: v, priority: crdVersionPriority})
 	}
 	if len(candidates) == 0 {
 		return nil
@@ -278,31 +347,11 @@ func (w *world) group(name string) *group {
 	slices.SortFunc(candidates, func(a, b candidate) int {
 		return cmp.Or(-cmp.Compare(a.priority, b.priority), cmp.Compare(a.rank, b.rank), -version.CompareKubeAwareVersionStrings(a.version, b.version))
 	})
-	versions := make([]versionResources, len(candidates))
+	g := &group{order: o, versions: make([]groupVersion, len(candidates))}
 	for i, c := range candidates {
-		versions[i] = c.versionResources
+		g.versions[i] = c.groupVersion
 	}
-	return newGroup(o, versions)
-}
-
-// crdResources are the resources of a group's CRDs by version, but for the versions that are discovery's.
-func (w *world) crdResources(group string) map[string][]*resource {
-	crds := make([]*crd, 0, len(w.crds[group]))
-	for _, c := range w.crds[group] {
-		if c.established {
-			crds = append(crds, c)
-		}
-	}
-	slices.SortFunc(crds, func(a, b *crd) int { return strings.Compare(a.resource.name, b.resource.name) })
-	versions := map[string][]*resource{}
-	for _, c := range crds {
-		for _, v := range c.versions {
-			if w.discovered[group][v] == nil {
-				versions[v] = append(versions[v], c.resource)
-			}
-		}
-	}
-	return versions
+	return g
 }
 
 // names lists all groups that there may be.
