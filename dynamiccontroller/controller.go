@@ -24,6 +24,7 @@ type DynamicController struct {
 	config    Config
 	configErr error
 	clients   typewatch.Clients
+	pool      *typewatch.Pool // the watches of all types
 	metrics   Metrics
 	// typeEvents is nil if nobody tells which types there are.
 	typeEvents TypeEvents
@@ -33,18 +34,20 @@ type DynamicController struct {
 	storage *items
 	limits  *limiters
 
-	// mu guards what follows and each registration's watch. It is held for looking up and putting down, never across a
+	// mu guards what follows and each registration's needs. It is held for looking up and putting down, never across a
 	// request, a sync, a handler or anything else of a caller's.
 	mu            sync.RWMutex
 	registrations map[schema.GroupVersionResource]*registration
 	ending        map[schema.GroupVersionResource][]*registration // stopped, and not all of it has returned
 	watching      *watchTerm                                      // nil while no watches run
 	reconciling   bool                                            // Run runs
+	hearing       hearing
 }
 
 var (
 	errRunning  = errors.New("it runs already")
 	errWatching = errors.New("watches run already")
+	errBadKey   = errors.New("its key is not of the form namespace/name or name")
 	// errWatchesEnded ends a Run that relied on RunWatches.
 	errWatchesEnded = errors.New("RunWatches ended before Run did")
 )
@@ -63,13 +66,19 @@ func NewDynamicController(log logr.Logger, config Config, kubeClient dynamic.Int
 		metrics:       noMetrics{},
 		registrations: map[schema.GroupVersionResource]*registration{},
 		ending:        map[schema.GroupVersionResource][]*registration{},
+		hearing:       hearing{of: map[*registration]int{}},
 	}
 	c.configErr = c.config.validate()
 	c.queue, c.storage, c.limits = newQueue()
 	for _, opt := range opts {
 		opt(c)
 	}
+	c.pool = typewatch.NewPool(c.clients, c.logOf, func(gvr schema.GroupVersionResource, s typewatch.State) { logState(c.logOf(gvr), s) })
 	return c
+}
+
+func (c *DynamicController) logOf(gvr schema.GroupVersionResource) logr.Logger {
+	return c.log.WithValues(keyGVR, nameOf(gvr))
 }
 
 // NewForConfig returns a controller with clients of its own, a dynamic one and a metadata one that share connections.
@@ -103,7 +112,7 @@ func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
 	for _, id := range ids {
 		reg, err := c.registrationOf(id.GVR)
 		if err == nil && id.Name() == "" {
-			err = errors.New("its key is not of the form namespace/name or name")
+			err = errBadKey
 		}
 		if err != nil {
 			c.log.V(1).Info("not enqueued", keyObject, id.String(), keyError, err.Error())
@@ -127,34 +136,4 @@ func (c *DynamicController) registrationOf(gvr schema.GroupVersionResource) (*re
 		return reg, nil
 	}
 	return nil, fmt.Errorf("%s: %w", nameOf(gvr), ErrNotServed)
-}
-
-func (c *DynamicController) watchOf(reg *registration) *typewatch.Watch {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return reg.watch.Watch
-}
-
-// attach makes the queue hear of all the registration's objects, and of what happens to them from now on. Until the
-// watch has told all of them nothing is handed out, so that each is called for once.
-func (c *DynamicController) attach(reg *registration) {
-	reg.group.Hold()
-	owed := reg.ids(reg.owed())
-	for portion := range slices.Chunk(owed, owedPortion) {
-		reg.group.Add(fairqueue.Background, portion...)
-	}
-	watch := c.watchOf(reg)
-	watch.Attach(reg.sink(func() { c.release(reg, watch) }))
-}
-
-// owedPortion keeps the queue's lock short.
-const owedPortion = 256
-
-// release ends the hold of a registration whose watch has synced, unless another watch has taken its place.
-func (c *DynamicController) release(reg *registration, watch *typewatch.Watch) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if reg.watch.Watch == watch {
-		reg.group.Release()
-	}
 }

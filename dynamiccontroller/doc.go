@@ -6,13 +6,16 @@
 //	NewForConfig ──▶ StartServingGVK / StopServiceGVK, at any time
 //	      │
 //	      ├──▶ RunWatches(ctx)    every replica: the caches of all served types are kept warm, nothing is queued
-//	      └──▶ Run(ctx)           one replica: workers reconcile; it watches for itself unless RunWatches does
+//	      └──▶ Run(ctx)           one replica: workers reconcile; it watches for itself unless RunWatches does. Whichever
+//	               │              begins first, the watches are RunWatches' once that runs.
 //	               │ ctx ends: handlers' contexts end, Run waits for them
 //	               ▼
 //	           Run(ctx) again     every object in the cache is reconciled once
 //
-// A type is watched by a reflector into a cache of its own. What changes goes into one workqueue for all types, which
-// holds [ObjectIdentifiers] and nothing else, and is handed to the type's [Handler] by one of Config.Workers goroutines.
+// A type is watched by a reflector into a cache. What changes goes into one workqueue for all types, which holds
+// [ObjectIdentifiers] and nothing else, and is handed to the type's [Handler] by one of Config.Workers goroutines. What
+// happens to other types that it [Owns] or [Watches], from the start or from [DynamicController.AlsoWatch] on, calls for the
+// objects concerned. Whoever needs the same objects shares their watch.
 //
 // # What it promises
 //
@@ -30,15 +33,22 @@
 //     words, is retried with capped backoff and recovers by itself; with [WithTypeEvents], the moment it is back. A 404
 //     alone neither empties its cache nor calls its handler: when a type event says that the type is gone, each object
 //     that the cache held gets a last call.
+//   - S6: who needs the same type, namespace and selector, because it serves, owns or watches it, shares one watch, which
+//     keeps the deepest that any of them asks for and ends with the last. When that becomes more or less another watch is
+//     started beside it and takes its place once it has synced: no change is lost or told twice, two are open at most, and
+//     if the new one cannot sync the old one goes on. A reader sees what its own registration asked for. A type with a
+//     transform has a watch of its own, as functions cannot be compared.
 //
 // Delivery:
 //
 //   - D1: while Run runs, every change is followed by a call of the handler that began after the change was in the cache.
 //   - D2: there are never two calls at once for the same object, over swaps, registrations and runs too.
-//   - D3: a deletion that happened while the watch was down is found by the difference to the next list.
-//   - D4: there is one call an object for the initial list.
+//   - D3: a deletion that happened while the watch was down is found by the difference to the next list, and told with the
+//     last known state: the owner of a child hears of it.
+//   - D4: there is one call an object for the initial lists, of its type and of those watched beside it. One of these that
+//     cannot be had is not waited for, one that hangs for ten seconds.
 //   - D5: a panic is a failure of its item: recovered, counted, its stack logged.
-//   - D6: outcomes are recognized wrapped, and an immediate requeue backs off.
+//   - D6: outcomes are recognized wrapped, and an immediate requeue backs off. An interruption is no failure.
 //   - D7: a type's failures never delay another type's first run or retry.
 //   - D8: an object that fails more than Config.QueueMaxRetries times in a row is parked, not forgotten: it is counted in
 //     status and reconciled again with its next event, by Enqueue, at its resync and in the next run.
@@ -53,6 +63,11 @@
 //   - F2: with the defaults a type whose handlers hang or are slow leaves workers to the others, and a hung handler's
 //     context ends after 5 minutes.
 //
+// Two halves (package replica has the rest, L1 to L4):
+//
+//   - L5: beside RunWatches a Run makes no list and opens no watch: every object in the cache is reconciled once, events
+//     that come in go first.
+//
 // # What it does not promise
 //
 //   - A deletion that happens while no Run runs is not replayed. A Run that watches for itself finds what its process had
@@ -62,4 +77,6 @@
 //   - AllInformerHaveSynced stays false while one type cannot sync, so that it is no readiness check.
 //   - With k types whose handlers all hang for ever, Workers must exceed k times their concurrency.
 //   - A handler that ignores its context keeps its worker until it returns.
+//   - A predicate, transform or MapFunc that hangs holds up all who share the watch.
+//   - A list of children that fails when a run begins, and comes a moment later, calls for its owners once more.
 package dynamiccontroller

@@ -2,18 +2,23 @@ package dynamiccontroller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"time"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -89,4 +94,67 @@ func Example() {
 	// reconciled widgets.v1.example.com default/first
 	// types served: 0
 	// ended with <nil>
+}
+
+// A type's children are watched beside it: what happens to one calls for its owner, which reads its children from the cache.
+func ExampleOwns() {
+	parents := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "parents"}
+	children := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "children"}
+	object := func(kind, name string, owners ...metav1.OwnerReference) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{}
+		o.SetAPIVersion("example.com/v1")
+		o.SetKind(kind)
+		o.SetName(name)
+		o.SetUID(types.UID("uid of " + name))
+		o.SetOwnerReferences(owners)
+		return o
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{parents: "ParentList", children: "ChildList"}, object("Parent", "anna"))
+	// With NewForConfig, which brings a metadata client, the option may be left out.
+	owned := dynamiccontroller.Owns(children, dynamiccontroller.WithCache(dynamiccontroller.CacheFull))
+
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
+	called := make(chan string)
+	err := controller.StartServingGVK(context.Background(), parents, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		lister, err := controller.SecondaryLister(parents, owned)
+		if err != nil {
+			return err
+		}
+		found, err := lister.OwnedBy(types.UID("uid of " + id.Name()))
+		called <- fmt.Sprintf("%s has %d children", id.Name(), len(found))
+		return err
+	}, owned)
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- controller.Run(ctx) }()
+	fmt.Println(<-called)
+	reference := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Parent", Name: "anna", UID: "uid of anna", Controller: ptr.To(true)}
+	if _, err := client.Resource(children).Create(ctx, object("Child", "ben", reference), metav1.CreateOptions{}); err != nil {
+		panic(err)
+	}
+	fmt.Println(<-called)
+	cancel()
+	fmt.Println(<-ended)
+	// Output:
+	// anna has 0 children
+	// anna has 1 children
+	// <nil>
+}
+
+// A handler that tells in a status what came of a reconcile knows a wait from a failure.
+func ExampleRequeueDelay() {
+	for _, err := range []error{
+		fmt.Errorf("the disk is being made: %w", dynamiccontroller.RequeueAfter(time.Second)),
+		errors.New("the disk cannot be made"),
+	} {
+		after, waits := dynamiccontroller.RequeueDelay(err)
+		fmt.Println(waits, after)
+	}
+	// Output:
+	// true 1s
+	// false 0s
 }

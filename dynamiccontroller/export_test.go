@@ -31,3 +31,8 @@ func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() st
 		return fmt.Sprintf("queued %+v, %d kept, limiter %v, registered %v, ending %v", queued, kept, limited, known, ending)
 	}
 }
+
+// WatchesOf is the number of watches of a type, whoever needs them.
+func (c *DynamicController) WatchesOf(gvr schema.GroupVersionResource) int {
+	return c.pool.Watches(gvr)
+}

@@ -11,9 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/metadata"
+	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fakemetadata"
 )
 
 // world is a controller on client-go's fake client, in a bubble: time passes only when all wait. What a real API server
@@ -23,11 +27,14 @@ type world struct {
 	types      []schema.GroupVersionResource
 	client     *fake.FakeDynamicClient
 	controller *dynamiccontroller.DynamicController
-	version    int
+	// versions are as the fake counts those of its lists: a type's first object has 2.
+	versions map[schema.GroupVersionResource]int
+	// beforeList, if any, is called before a list of metadata.
+	beforeList func(schema.GroupVersionResource)
 }
 
 func newWorld(t *testing.T, types int, config dynamiccontroller.Config) *world {
-	w := &world{t: t}
+	w := &world{t: t, versions: map[schema.GroupVersionResource]int{}}
 	kinds := map[schema.GroupVersionResource]string{}
 	for i := range types {
 		gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: fmt.Sprintf("type%ds", i)}
@@ -35,8 +42,18 @@ func newWorld(t *testing.T, types int, config dynamiccontroller.Config) *world {
 		kinds[gvr] = fmt.Sprintf("Type%dList", i)
 	}
 	w.client = fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
-	w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, w.client)
+	w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, w.client,
+		dynamiccontroller.WithMetadataClient(w.metadata()))
 	return w
+}
+
+// metadata is a client for the metadata of what the world holds.
+func (w *world) metadata() metadata.Interface {
+	return fakemetadata.Over(w.client, func(gvr schema.GroupVersionResource) {
+		if w.beforeList != nil {
+			w.beforeList(gvr)
+		}
+	})
 }
 
 // run runs the controller until stop, which returns what Run did.
@@ -63,15 +80,30 @@ func (w *world) id(gvr schema.GroupVersionResource, name string) dynamiccontroll
 	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: "default/" + name, GVR: gvr}
 }
 
-// put creates or changes an object.
-func (w *world) put(gvr schema.GroupVersionResource, name string) {
+// uid is that of the object that put makes.
+func (w *world) uid(gvr schema.GroupVersionResource, name string) types.UID {
+	return types.UID(gvr.Resource + "/" + name)
+}
+
+// put creates or changes an object and returns its new version. It is owned by the others, the first of them its controller.
+func (w *world) put(gvr schema.GroupVersionResource, name string, owners ...dynamiccontroller.ObjectIdentifiers) (version string) {
 	w.t.Helper()
-	w.version++
+	w.versions[gvr]++
+	version = fmt.Sprint(w.versions[gvr] + 1)
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvr.GroupVersion().WithKind("Type"))
 	object.SetNamespace("default")
 	object.SetName(name)
-	object.SetResourceVersion(fmt.Sprint(w.version))
+	object.SetUID(w.uid(gvr, name))
+	var references []metav1.OwnerReference
+	for i, owner := range owners {
+		references = append(references, metav1.OwnerReference{
+			APIVersion: owner.GVR.GroupVersion().String(), Kind: "Type", Name: owner.Name(), UID: w.uid(owner.GVR, owner.Name()),
+			Controller: ptr.To(i == 0),
+		})
+	}
+	object.SetOwnerReferences(references)
+	object.SetResourceVersion(version)
 	objects := w.client.Resource(gvr).Namespace("default")
 	_, err := objects.Get(context.Background(), name, metav1.GetOptions{})
 	if err == nil {
@@ -80,6 +112,15 @@ func (w *world) put(gvr schema.GroupVersionResource, name string) {
 		_, err = objects.Create(context.Background(), object, metav1.CreateOptions{})
 	}
 	if err != nil {
+		w.t.Fatal(err)
+	}
+	synctest.Wait()
+	return version
+}
+
+func (w *world) delete(gvr schema.GroupVersionResource, name string) {
+	w.t.Helper()
+	if err := w.client.Tracker().Delete(gvr, "default", name); err != nil {
 		w.t.Fatal(err)
 	}
 	synctest.Wait()

@@ -23,6 +23,8 @@ import (
 //     object's own namespace is terminating: nothing, there is no more to do.
 //   - an error after the context ended because Run did, or the type is no longer served: nothing; the next run calls
 //     again.
+//   - an error in whose chain is one with a method Interrupted() bool that says true, as that of a write which was refused
+//     because this replica may not lead any more: no failure either, call again within a second.
 //   - any other error, and a panic: a failure. It is retried with exponential backoff between Config's MinRetryDelay and
 //     MaxRetryDelay, and after Config's QueueMaxRetries failures in a row the object is parked.
 //
@@ -42,13 +44,14 @@ func RequeueAfter(d time.Duration) error { return &requeueError{after: d} }
 
 type requeueError struct{ after time.Duration }
 
-// requeueAfter is the delay that an error asks for.
-func requeueAfter(err error) time.Duration {
+// RequeueDelay tells what [RequeueAfter] was given, and whether the error is one, or wraps one: who writes into a status
+// what came of a reconcile will not call it a failure.
+func RequeueDelay(err error) (after time.Duration, ok bool) {
 	var requeue *requeueError
 	if errors.As(err, &requeue) {
-		return requeue.after
+		return requeue.after, true
 	}
-	return 0
+	return 0, false
 }
 
 func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e.after) }

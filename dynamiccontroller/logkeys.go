@@ -12,4 +12,5 @@ const (
 	keyStack    = "stack"
 	keyWorkers  = "workers"
 	keyTypes    = "types"
+	keyWatched  = "watched"
 )

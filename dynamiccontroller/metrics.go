@@ -14,7 +14,7 @@ const (
 	OutcomeSuccess     Outcome = "success"
 	OutcomeRequeue     Outcome = "requeue"     // RequeueAfter
 	OutcomeGone        Outcome = "gone"        // the object or its namespace is
-	OutcomeInterrupted Outcome = "interrupted" // an error after its context ended with Run; the next run calls again
+	OutcomeInterrupted Outcome = "interrupted" // an error after its context ended with Run, or one that says so itself
 	OutcomeFailure     Outcome = "failure"     // will be retried
 	OutcomePanic       Outcome = "panic"       // will be retried
 	OutcomeParked      Outcome = "parked"      // too many failures in a row

@@ -35,22 +35,31 @@ const defaultReconcileTimeout = 5 * time.Minute
 
 // served is a type's handler and options. A registration holds the newest; it is never changed.
 type served struct {
+	watchOptions
 	handler     Handler
 	concurrency int
 	weight      int
-	namespace   string
-	selector    labels.Selector
-	cache       CacheMode
-	transform   cache.TransformFunc
-	predicate   func(old, now any) bool
 	timeout     time.Duration
 	limiter     limiter
+	secondaries []*secondaryOptions
+	everyOwner  bool // of a secondary
 
-	watched typewatch.Spec // what the options above ask to be watched
-	errs    []error        // of the options
+	errs []error // of the options
 }
 
-// ServeOption is an option of [DynamicController.StartServingGVK].
+// watchOptions are what is watched of a type and kept of its objects.
+type watchOptions struct {
+	namespace string
+	selector  labels.Selector
+	cache     CacheMode
+	transform cache.TransformFunc
+	predicate func(old, now any) bool
+
+	spec typewatch.Spec // what the others come to
+}
+
+// ServeOption is an option of [DynamicController.StartServingGVK] and, if it is about what is watched, of [Owns] and
+// [Watches].
 type ServeOption func(*served)
 
 func (s *served) refuse(format string, args ...any) {
@@ -98,7 +107,8 @@ func WithLabelSelector(selector labels.Selector) ServeOption {
 	return func(s *served) { s.selector = selector }
 }
 
-// WithCache chooses what is kept of the objects. Defaults to [CacheFull].
+// WithCache chooses what is kept of the objects, and what of them is shown where others that share the watch keep more.
+// Defaults to [CacheFull], and within [Owns] and [Watches] to [CacheMetadata].
 func WithCache(mode CacheMode) ServeOption {
 	return func(s *served) {
 		if mode > CacheKeys {
@@ -115,10 +125,11 @@ func WithTransform(f cache.TransformFunc) ServeOption {
 	return func(s *served) { s.transform = f }
 }
 
-// WithPredicate reconciles an object for a change only if f says so. Old is nil for a new object and now is nil for a
-// deleted one; both are as the cache keeps them and must not be changed. After a swap to another cache mode the old state
-// of what was deleted meanwhile is no more than namespace and name. F is called from one goroutine at a time, must
-// return soon, must not call the controller, and counts as true when it panics. It is not asked about the initial list, resyncs, Enqueue and retries,
+// WithPredicate reconciles an object for a change only if f says so, or with [Owns] and [Watches] those to whom it is of
+// interest. Old is nil for a new object and now is nil for a deleted one; both are as a lister returns them and must not be
+// changed. After a swap to another cache mode the old state of what was deleted meanwhile may be no more than metadata, or
+// than namespace and name. F is called from one goroutine at a time, must return soon, for all who share the watch wait,
+// must not call the controller, and counts as true when it panics. It is not asked about initial lists, resyncs, Enqueue and retries,
 // and needs a cache that keeps objects.
 func WithPredicate(f func(old, now any) bool) ServeOption {
 	return func(s *served) { s.predicate = f }
@@ -148,7 +159,6 @@ func (c *DynamicController) newServed(gvr schema.GroupVersionResource, handler H
 		handler:     handler,
 		concurrency: max(1, c.config.Workers/2),
 		weight:      1,
-		selector:    labels.Everything(),
 		timeout:     defaultReconcileTimeout,
 	}
 	if gvr.Version == "" || gvr.Resource == "" {
@@ -160,30 +170,80 @@ func (c *DynamicController) newServed(gvr schema.GroupVersionResource, handler H
 	for _, opt := range opts {
 		opt(s)
 	}
-	if s.selector == nil {
-		s.selector = labels.Everything()
+	if s.everyOwner {
+		s.refuse("EveryOwner is an option of Owns")
 	}
 	if s.limiter == nil {
 		s.limiter = newLimiter(c.config.MinRetryDelay, c.config.MaxRetryDelay)
 	}
 	s.limiter = guarded{limiter: s.limiter, log: c.log.WithValues(keyGVR, nameOf(gvr)), longest: c.config.MaxRetryDelay}
-	depths := map[CacheMode]typewatch.Depth{CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys}
-	s.watched = typewatch.Spec{GVR: gvr, Namespace: s.namespace, Selector: s.selector.String(), Depth: depths[s.cache]}
-	switch {
-	case s.cache == CacheFull && c.clients.Dynamic == nil:
-		s.refuse("WithCache(CacheFull) needs a dynamic client, and the controller was given none")
-	case s.cache != CacheFull && c.clients.Metadata == nil:
-		s.refuse("WithCache(CacheMetadata) and WithCache(CacheKeys) need a metadata client: use NewForConfig or WithMetadataClient")
+	s.settle(gvr)
+	if err := s.watchOptions.check(c); err != nil {
+		s.errs = append(s.errs, err)
 	}
-	if s.cache == CacheKeys && (s.predicate != nil || s.transform != nil) {
-		s.refuse("WithPredicate and WithTransform need objects, which WithCache(CacheKeys) does not keep")
+	for _, secondary := range s.secondaries {
+		secondary.check(c, s)
 	}
 	return s, errors.Join(s.errs...)
 }
 
+// newSecondaries applies options that are to ask for secondaries and for nothing else.
+func (c *DynamicController) newSecondaries(opts []ServeOption) ([]*secondaryOptions, error) {
+	s := namedSecondaries(opts)
+	for _, secondary := range s.secondaries {
+		secondary.check(c, s)
+	}
+	return s.secondaries, errors.Join(s.errs...)
+}
+
+// namedSecondaries are those that the options name, whether they could be watched or not.
+func namedSecondaries(opts []ServeOption) *served {
+	s := &served{}
+	for _, opt := range opts {
+		opt(s)
+	}
+	if s.saysHow() || s.everyOwner || s.saysWhat() {
+		s.refuse("an option is neither Owns nor Watches")
+	}
+	return s
+}
+
+// saysHow tells whether an option is about how objects are reconciled, and saysWhat about what is watched of a type.
+func (s *served) saysHow() bool {
+	return s.concurrency != 0 || s.weight != 0 || s.timeout != 0 || s.limiter != nil
+}
+
+func (o *watchOptions) saysWhat() bool {
+	return o.namespace != "" || o.selector != nil || o.cache != 0 || o.transform != nil || o.predicate != nil
+}
+
+// settle makes of the options what is to be watched.
+func (o *watchOptions) settle(gvr schema.GroupVersionResource) {
+	if o.selector == nil {
+		o.selector = labels.Everything()
+	}
+	depths := map[CacheMode]typewatch.Depth{CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys}
+	o.spec = typewatch.Spec{GVR: gvr, Namespace: o.namespace, Selector: o.selector.String(), Depth: depths[o.cache]}
+}
+
+// check says what is wrong with the options together.
+func (o *watchOptions) check(c *DynamicController) error {
+	var errs []error
+	switch {
+	case o.cache == CacheFull && c.clients.Dynamic == nil:
+		errs = append(errs, errors.New("WithCache(CacheFull) needs a dynamic client, and the controller was given none"))
+	case o.cache != CacheFull && c.clients.Metadata == nil:
+		errs = append(errs, errors.New("WithCache(CacheMetadata) and WithCache(CacheKeys) need a metadata client: use NewForConfig or WithMetadataClient"))
+	}
+	if o.cache == CacheKeys && (o.predicate != nil || o.transform != nil) {
+		errs = append(errs, errors.New("WithPredicate and WithTransform need objects, which WithCache(CacheKeys) does not keep"))
+	}
+	return errors.Join(errs...)
+}
+
 // sameWatch tells whether what one watches serves the other. Functions cannot be compared: a transform may be another.
-func (s *served) sameWatch(other *served) bool {
-	return s.watched == other.watched && s.transform == nil && other.transform == nil
+func (o *watchOptions) sameWatch(other *watchOptions) bool {
+	return o.spec == other.spec && o.transform == nil && other.transform == nil
 }
 
 func (s *served) limits() fairqueue.Limits {
@@ -191,8 +251,8 @@ func (s *served) limits() fairqueue.Limits {
 }
 
 // wants tells whether a change is to be reconciled.
-func (s *served) wants(log logr.Logger, old, now any) (wanted bool) {
-	if s.predicate == nil {
+func (o *watchOptions) wants(log logr.Logger, old, now any) (wanted bool) {
+	if o.predicate == nil {
 		return true
 	}
 	defer func() {
@@ -201,5 +261,5 @@ func (s *served) wants(log logr.Logger, old, now any) (wanted bool) {
 			wanted = true
 		}
 	}()
-	return s.predicate(old, now)
+	return o.predicate(old, now)
 }

@@ -28,8 +28,12 @@ type registration struct {
 	group  group
 	served atomic.Pointer[served]
 
-	// watch is what keeps the objects. The controller's lock guards it.
-	watch *runningWatch
+	gate gate
+
+	// primary is the need of the type itself, secondaries are those of the types watched beside it. The controller's lock
+	// guards them.
+	primary     *typewatch.Need
+	secondaries map[secondaryKey]*secondary
 	// round is for the goroutine that resyncs. It is here to end with the registration.
 	round *resyncRound
 
@@ -39,19 +43,11 @@ type registration struct {
 	parked   map[string]struct{} // keys that failed too often
 	missed   map[string]struct{} // keys that the end of a run kept from their call, and are not in the cache
 	newest   []ParkedObject      // details of those parked last
-	watches  int                 // watch goroutines that have not returned
+	watches  int                 // needs that were released and have not left, or whose watch has not ended
 	closed   bool                // nothing starts any more
 	stopped  chan struct{}       // closed when closed
 	over     bool                // and all calls and watches have returned
 	ended    chan struct{}       // closed when over
-}
-
-// runningWatch is a watch and what ends its goroutine, if it has one.
-type runningWatch struct {
-	*typewatch.Watch
-	cancel context.CancelFunc
-	after  <-chan struct{} // closed when the watch in whose place it is has ended
-	ended  chan struct{}   // closed when it has, or never began
 }
 
 // call is a handler that runs.
@@ -62,7 +58,7 @@ type call struct {
 
 func newRegistration(owner *DynamicController, gvr schema.GroupVersionResource) *registration {
 	return &registration{
-		gvr: gvr, log: owner.log.WithValues(keyGVR, nameOf(gvr)), owner: owner,
+		gvr: gvr, log: owner.logOf(gvr), owner: owner,
 		calls:    map[string]*call{},
 		failures: map[string]int{},
 		parked:   map[string]struct{}{},
@@ -90,7 +86,7 @@ func (r *registration) sink(release func()) typewatch.Sink {
 		Known:  func(keys []string) { r.group.Add(fairqueue.Background, r.ids(keys)...) },
 		Synced: release,
 		Changed: func(key string, old, now any) {
-			if !r.served.Load().wants(r.log, old, now) {
+			if !r.wants(old, now) {
 				return
 			}
 			if !r.group.Add(fairqueue.Live, r.id(key)) && now == nil {
@@ -98,6 +94,16 @@ func (r *registration) sink(release func()) typewatch.Sink {
 			}
 		},
 	}
+}
+
+// wants tells whether a change of an object of the type is to be reconciled.
+func (r *registration) wants(old, now any) bool {
+	served := r.served.Load()
+	if served.predicate == nil {
+		return true
+	}
+	primary := r.owner.watchOf(r)
+	return served.wants(r.log, primary.View(old), primary.View(now))
 }
 
 // begin makes a call of the registration, unless that was closed. The context ends with base, with the registration

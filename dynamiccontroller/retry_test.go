@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,6 +19,7 @@ var errOnPurpose = errors.New("on purpose")
 
 // calls remembers when the handler was called for each object.
 type calls struct {
+	mu sync.Mutex
 	at map[string][]time.Time
 	do func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error
 }
@@ -26,9 +28,10 @@ func newCalls(do func(ctx context.Context, id dynamiccontroller.ObjectIdentifier
 	return &calls{at: map[string][]time.Time{}, do: do}
 }
 
-// handle is called by one worker at a time in the tests that use it.
 func (c *calls) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	c.mu.Lock()
 	c.at[id.Name()] = append(c.at[id.Name()], time.Now())
+	c.mu.Unlock()
 	return c.do(ctx, id)
 }
 

@@ -10,7 +10,9 @@ import (
 
 // StartServingGVK watches the type's objects and reconciles them with handler from now on: at once while Run and the
 // watches run, else as soon as they do. It registers all or nothing, makes no request and waits for no sync
-// (WaitForGVRSync does); ctx bounds the call alone. What is wrong with the type itself, that it is not served or may
+// (WaitForGVRSync does); ctx bounds the call alone: the predicates and MapFuncs of those who share a watch with the type may
+// have to be waited for, and when ctx ends meanwhile the type is registered and the rest is done in the background. What is
+// wrong with the type itself, that it is not served or may
 // not be watched, is seen in Status and retried.
 //
 // Called again for the same GVR it swaps handler and options, and reconciles every object once. Handlers that run
@@ -30,16 +32,20 @@ func (c *DynamicController) StartServingGVK(ctx context.Context, gvr schema.Grou
 	if ctx.Err() != nil {
 		return fail(context.Cause(ctx))
 	}
-	reg, anew, attach := c.register(gvr, next)
+	reg, anew, attach, left := c.register(gvr, next)
 	reg.log.Info("serving", keyAnew, anew)
-	if attach {
-		c.attach(reg)
-	}
+	goOn(ctx, func() {
+		left.leave(attach)
+		if attach {
+			c.attach(reg)
+		}
+	})
 	return nil
 }
 
-// register makes the registration, or the swap of one that there is. It tells whether the caller is to attach it.
-func (c *DynamicController) register(gvr schema.GroupVersionResource, next *served) (reg *registration, anew, attach bool) {
+// register makes the registration, or the swap of one that there is. It tells whether the caller is to attach it, once
+// what is left of the needs before has left.
+func (c *DynamicController) register(gvr schema.GroupVersionResource, next *served) (reg *registration, anew, attach bool, left leavings) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	reg, anew = c.registrations[gvr], true
@@ -47,16 +53,16 @@ func (c *DynamicController) register(gvr schema.GroupVersionResource, next *serv
 		reg, anew = newRegistration(c, gvr), false
 		c.registrations[gvr] = reg
 		reg.group = c.storage.Open(gvr, reg, next.limits())
-		c.rewatchLocked(reg, next)
+		reg.gate.group = reg.group
+		reg.group.Hold()
 	} else {
 		reg.group.SetLimits(next.limits())
-		if !reg.served.Load().sameWatch(next) {
-			c.rewatchLocked(reg, next)
-		}
 	}
+	left = append(c.needLocked(reg, next), c.secondariesLocked(reg, next.secondaries)...)
+	reg.shutLocked()
 	reg.served.Store(next)
 	c.limits.set(gvr, next.limiter)
-	return reg, anew, c.reconciling
+	return reg, anew, c.hearLocked(reg), left
 }
 
 // StopServiceGVK ends what StartServingGVK began. At once no handler starts any more, the contexts of those that run
@@ -69,22 +75,25 @@ func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.Group
 	if own, _ := ctx.Value(ownKey{c}).(schema.GroupVersionResource); own == gvr && !own.Empty() {
 		return fmt.Errorf("stop serving %s: called from one of its own handlers, which it would wait for", nameOf(gvr))
 	}
-	regs := c.unregister(gvr)
+	regs, left := c.unregister(gvr)
 	for _, reg := range regs {
 		reg.close()
 	}
-	var left []string
+	if len(left) > 0 {
+		go left.end() // a predicate that hangs, or ctx, may be in the way
+	}
+	var running []string
 	for _, reg := range regs {
 		if !isClosed(reg.ended) {
 			select {
 			case <-reg.ended:
 			case <-ctx.Done():
-				left = append(left, reg.stillRunning()...)
+				running = append(running, reg.stillRunning()...)
 			}
 		}
 	}
-	if len(left) > 0 {
-		return fmt.Errorf("stop serving %s: %w while these still run: %s", nameOf(gvr), context.Cause(ctx), enumerate(left))
+	if len(running) > 0 {
+		return fmt.Errorf("stop serving %s: %w while these still run: %s", nameOf(gvr), context.Cause(ctx), enumerate(running))
 	}
 	if len(regs) > 0 {
 		c.log.Info("no longer serving", keyGVR, nameOf(gvr))
@@ -92,18 +101,23 @@ func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.Group
 	return nil
 }
 
-// unregister takes the type out of everything and returns the registrations of it that have not ended.
-func (c *DynamicController) unregister(gvr schema.GroupVersionResource) []*registration {
+// unregister takes the type out of everything and returns the registrations of it that have not ended, and what is left of
+// the needs of the last.
+func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending []*registration, left leavings) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if reg := c.registrations[gvr]; reg != nil {
 		delete(c.registrations, gvr)
 		c.ending[gvr] = append(c.ending[gvr], reg)
 		reg.group.Close()
-		reg.watch.cancel()
+		reg.gate.close()
+		left = append(left, c.releaseLocked(reg, reg.primary, nil))
+		for _, s := range reg.secondaries {
+			left = append(left, c.releaseLocked(reg, s.need, nil))
+		}
 		c.limits.remove(gvr)
 	}
-	return slices.Clone(c.ending[gvr])
+	return slices.Clone(c.ending[gvr]), left
 }
 
 // forget lets go of a registration that has ended, and has the metrics forget the type if it was the last.

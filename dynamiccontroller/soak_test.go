@@ -13,6 +13,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 	"pgregory.net/rapid"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -34,6 +35,7 @@ type soak struct {
 type soaked struct {
 	version  string // at the API server, "" if there is none
 	seen     string // by the newest call
+	child    string // the version of what it owns, seen by the newest call
 	inHand   bool
 	failures int  // in a row
 	parked   bool // and nothing happened to it since
@@ -85,6 +87,9 @@ func (s *soak) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifier
 	o.inHand, o.parked, o.due = true, false, false
 	o.calls++
 	o.seen = s.cached(id)
+	if id.GVR == s.types[0] {
+		o.child = s.cachedChild(id)
+	}
 	var p plan
 	if len(s.plan) > 0 {
 		p, s.plan = s.plan[0], s.plan[1:]
@@ -132,6 +137,23 @@ func (s *soak) cached(id dynamiccontroller.ObjectIdentifiers) string {
 	if err != nil {
 		return err.Error()
 	}
+	return versionIn(lister, id)
+}
+
+// childOf is the object that the first type's objects own: the second type's of the same name.
+func (s *soak) childOf(id dynamiccontroller.ObjectIdentifiers) dynamiccontroller.ObjectIdentifiers {
+	return s.id(s.types[1], id.Name())
+}
+
+func (s *soak) cachedChild(id dynamiccontroller.ObjectIdentifiers) string {
+	lister, err := s.controller.SecondaryLister(id.GVR, dynamiccontroller.Owns(s.types[1]))
+	if err != nil {
+		return err.Error()
+	}
+	return versionIn(lister, s.childOf(id))
+}
+
+func versionIn(lister cache.GenericLister, id dynamiccontroller.ObjectIdentifiers) string {
 	object, err := lister.ByNamespace(id.Namespace()).Get(id.Name())
 	if apierrors.IsNotFound(err) {
 		return ""
@@ -218,7 +240,11 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 				s.serving[gvr] = true
 				s.ask(func(id dynamiccontroller.ObjectIdentifiers) bool { return id.GVR == gvr })
 				s.mu.Unlock()
-				w.serve(gvr, s.handle)
+				if gvr == w.types[0] {
+					w.serve(gvr, s.handle, dynamiccontroller.Owns(w.types[1]))
+				} else {
+					w.serve(gvr, s.handle)
+				}
 			}
 			happened := func(id dynamiccontroller.ObjectIdentifiers) {
 				synctest.Wait()
@@ -226,12 +252,20 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 				defer s.mu.Unlock()
 				s.object(id).due = true
 				s.object(id).parked = false
+				if id.GVR == w.types[1] {
+					s.object(w.id(w.types[0], id.Name())).due = true // its owner's
+				}
 			}
 			put := func(id dynamiccontroller.ObjectIdentifiers) {
 				happened(id)
-				w.put(id.GVR, id.Name())
+				var version string
+				if id.GVR == w.types[1] {
+					version = w.put(id.GVR, id.Name(), w.id(w.types[0], id.Name()))
+				} else {
+					version = w.put(id.GVR, id.Name())
+				}
 				s.mu.Lock()
-				s.object(id).version = fmt.Sprint(w.version)
+				s.object(id).version = version
 				s.mu.Unlock()
 			}
 			for _, gvr := range w.types {
@@ -331,6 +365,8 @@ func (s *soak) settled(rt *rapid.T) {
 			find("%s: a call never returned", id)
 		case o.version != "" && o.seen != o.version:
 			find("%s: lost: the newest call saw version %q: %+v", id, o.seen, *o)
+		case o.version != "" && id.GVR == s.types[0] && o.child != s.object(s.childOf(id)).version:
+			find("%s: lost: the newest call saw its child at version %q: %+v", id, o.child, *o)
 		case o.version != "" && o.last != nil && !o.parked && !o.unsure:
 			find("%s: lost: its last call failed, and it is neither retried nor parked: %+v", id, *o)
 		}

@@ -1,6 +1,7 @@
 package dynamiccontroller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,22 @@ type TypeStatus struct {
 	Failing      int            // objects whose last reconcile failed and will be retried
 	Parked       int            // objects that failed too often, or terminally
 	NewestParked []ParkedObject // details of those parked last, at most ten, the newest last
+
+	Secondaries []SecondaryStatus // what is watched beside the type, in the order of names
+}
+
+// SecondaryStatus is how the watch of a type stands that another one [Owns] or [Watches].
+type SecondaryStatus struct {
+	GVR       schema.GroupVersionResource
+	Namespace string // empty for all
+	Selector  string // of labels; empty for all
+	Owned     bool   // by Owns
+
+	State   TypeState
+	Message string    // the API server's own words while State is a failure
+	Since   time.Time // when the watch came into its state
+	Synced  bool      // the cache holds a whole list, a stale one perhaps
+	Objects int       // in the cache
 }
 
 // ParkedObject is an object that is not retried any more until something happens to it.
@@ -71,7 +88,8 @@ func (c *DynamicController) Status() []TypeStatus {
 }
 
 func (c *DynamicController) statusOf(reg *registration) TypeStatus {
-	watch, queued := c.watchOf(reg), reg.group.Stats()
+	watch, secondaries := c.needsOf(reg)
+	queued := reg.group.Stats()
 	state := watch.State()
 	status := TypeStatus{
 		GVR:        reg.gvr,
@@ -85,6 +103,12 @@ func (c *DynamicController) statusOf(reg *registration) TypeStatus {
 		Oldest:     queued.Oldest,
 		Delayed:    queued.Delayed,
 	}
+	for _, s := range secondaries {
+		status.Secondaries = append(status.Secondaries, s.status())
+	}
+	slices.SortFunc(status.Secondaries, func(a, b SecondaryStatus) int {
+		return cmp.Or(strings.Compare(nameOf(a.GVR), nameOf(b.GVR)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Selector, b.Selector))
+	})
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	status.Running = len(reg.calls)
@@ -98,8 +122,18 @@ func (c *DynamicController) statusOf(reg *registration) TypeStatus {
 	return status
 }
 
+func (s *secondary) status() SecondaryStatus {
+	state := s.need.State()
+	return SecondaryStatus{
+		GVR: s.key.gvr, Namespace: s.key.namespace, Selector: s.key.selector, Owned: s.key.owns,
+		State: TypeState(state.Phase), Message: state.Message, Since: state.Since,
+		Synced:  isClosed(s.need.Synced()),
+		Objects: s.need.Len(),
+	}
+}
+
 // AllInformerHaveSynced tells whether every served type's cache holds a whole list. It is false while a single type
-// cannot sync, which is why it makes a poor readiness check.
+// cannot sync, which is why it makes a poor readiness check. Types that are only watched beside others do not count.
 func (c *DynamicController) AllInformerHaveSynced() bool {
 	for _, reg := range c.registered() {
 		if !isClosed(c.watchOf(reg).Synced()) {

@@ -2,7 +2,6 @@ package dynamiccontroller
 
 import (
 	"context"
-	"sync"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,31 +11,75 @@ import (
 
 // watchTerm is one time that watches run, from RunWatches or Run beginning to its end.
 type watchTerm struct {
-	spawn func(run func(context.Context)) context.CancelFunc // to be called with the controller's lock held
-	end   func()                                             // ends all that was spawned and waits for it
-	ended chan struct{}                                      // closed when end was called
-	// closing: nothing is spawned any more. The controller's lock guards it.
-	closing bool
+	began chan struct{} // closed when whoever made the term has begun it
+	ended chan struct{} // closed when it is to end
+	over  chan struct{} // closed when it has
+	// stopHearing is set before began is closed.
+	stopHearing func()
+
+	// The controller's lock guards what follows.
+
+	ofRun bool // a Run watches for itself: the term ends with it, unless RunWatches takes it over
 }
 
-func newWatchTerm(ctx context.Context) *watchTerm {
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	t := &watchTerm{ended: make(chan struct{})}
-	t.spawn = func(run func(context.Context)) context.CancelFunc {
-		ctx, cancel := context.WithCancel(ctx)
-		running.Go(func() {
-			defer cancel()
-			run(ctx)
-		})
-		return cancel
+func (c *DynamicController) newWatchTermLocked(ofRun bool) *watchTerm {
+	c.watching = &watchTerm{began: make(chan struct{}), ended: make(chan struct{}), over: make(chan struct{}), ofRun: ofRun}
+	c.log.Info("watching", keyTypes, len(c.registrations))
+	return c.watching
+}
+
+// beginWatching begins the term for whoever made it.
+func (c *DynamicController) beginWatching(ctx context.Context, watches *watchTerm) {
+	defer close(watches.began)
+	c.pool.Begin(ctx)
+	watches.stopHearing = c.hearTypeEvents()
+}
+
+// endWatching ends and joins the term's watches, unless they are RunWatches' and a Run asks. Until that is done no others
+// begin.
+func (c *DynamicController) endWatching(watches *watchTerm, byRun bool) {
+	c.mu.Lock()
+	if byRun && !watches.ofRun {
+		c.mu.Unlock()
+		return
 	}
-	t.end = func() {
-		close(t.ended)
-		cancel()
-		running.Wait()
+	close(watches.ended)
+	c.mu.Unlock()
+
+	defer close(watches.over)
+	<-watches.began
+	watches.stopHearing()
+	c.pool.End()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.watching = nil
+}
+
+// takeWatches gives the watches to RunWatches: those that a Run has begun go on as they are, so that it does not matter
+// which of the two is first. A Run that is just ending them is waited for; when ctx ends meanwhile there is no term.
+func (c *DynamicController) takeWatches(ctx context.Context) (watches *watchTerm, anew bool, err error) {
+	for {
+		c.mu.Lock()
+		watches := c.watching
+		switch {
+		case watches == nil:
+			defer c.mu.Unlock()
+			return c.newWatchTermLocked(false), true, nil
+		case !watches.ofRun:
+			defer c.mu.Unlock()
+			return nil, false, errWatching
+		case !isClosed(watches.ended):
+			defer c.mu.Unlock()
+			watches.ofRun = false
+			return watches, false, nil
+		}
+		c.mu.Unlock()
+		select {
+		case <-watches.over:
+		case <-ctx.Done():
+			return nil, false, nil
+		}
 	}
-	return t
 }
 
 // hearTypeEvents passes on what is told of types to their watches, until the returned func is called.
@@ -45,80 +88,12 @@ func (c *DynamicController) hearTypeEvents() (stop func()) {
 		return func() {}
 	}
 	return c.typeEvents(func(gvr schema.GroupVersionResource, served bool) {
-		reg, err := c.registrationOf(gvr)
-		switch {
-		case err != nil:
-		case served:
-			c.watchOf(reg).Appeared()
-		default:
+		if served {
+			c.pool.Appeared(gvr)
+		} else if c.pool.Vanished(gvr) {
 			c.log.Info("the type is gone from the API server", keyGVR, nameOf(gvr))
-			c.watchOf(reg).Vanished()
 		}
 	})
-}
-
-func (c *DynamicController) beginWatchingLocked(ctx context.Context) *watchTerm {
-	c.watching = newWatchTerm(ctx)
-	c.log.Info("watching", keyTypes, len(c.registrations))
-	for _, reg := range c.registrations {
-		c.startWatchLocked(reg)
-	}
-	return c.watching
-}
-
-// endWatching ends and joins the term's watches. Until that is done no others begin.
-func (c *DynamicController) endWatching(watches *watchTerm) {
-	c.mu.Lock()
-	watches.closing = true
-	c.mu.Unlock()
-	watches.end()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watching = nil
-}
-
-// watchLocked starts the registration's watch if watches run; if not, the next term does.
-func (c *DynamicController) watchLocked(reg *registration) {
-	if c.watching != nil && !c.watching.closing {
-		c.startWatchLocked(reg)
-	}
-}
-
-func (c *DynamicController) startWatchLocked(reg *registration) {
-	watch := reg.watch
-	watch.ended = make(chan struct{})
-	reg.watchStarted()
-	watch.cancel = c.watching.spawn(func(ctx context.Context) {
-		defer reg.watchEnded()
-		defer close(watch.ended)
-		select {
-		case <-watch.after:
-			watch.Run(ctx, reg.log)
-		case <-ctx.Done():
-		}
-	})
-}
-
-// rewatchLocked gives the registration the watch that its options ask for, in place of the one that it has. Until the
-// new one has synced, what is queued of the type waits.
-func (c *DynamicController) rewatchLocked(reg *registration, next *served) {
-	reg.group.Hold()
-	watch := &runningWatch{
-		Watch:  typewatch.New(reg.log, next.watched, c.clients, next.transform, func(s typewatch.State) { logState(reg.log, s) }),
-		cancel: func() {},
-		ended:  make(chan struct{}),
-	}
-	close(watch.ended)
-	watch.after = watch.ended
-	if before := reg.watch; before != nil {
-		// What the old watch still tells goes to the queue; what it knew and the new one does not find was deleted. They
-		// do not run side by side, so that whoever they call is called from one goroutine at a time.
-		watch.Inherit(before.Watch)
-		watch.after = before.ended
-		before.cancel()
-	}
-	reg.watch = watch
-	c.watchLocked(reg)
 }
 
 func logState(log logr.Logger, s typewatch.State) {

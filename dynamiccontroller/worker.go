@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime/debug"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -12,16 +13,16 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 )
 
-// work takes items from the queue and reconciles them until run ends. Handlers' contexts are made of base, which ends
-// with run but tells another cause.
-func (c *DynamicController) work(run, base context.Context) {
+// work takes items from the queue and reconciles them until the run is over. Handlers' contexts are made of base, which
+// ends with the run's but tells another cause.
+func (c *DynamicController) work(base context.Context, isOver func() bool) {
 	// A worker whose handler outlived its run must not take an item of the next run.
-	for run.Err() == nil {
+	for !isOver() {
 		id, reg, shutdown := c.storage.Next()
 		if shutdown {
 			return
 		}
-		if run.Err() != nil {
+		if isOver() {
 			// Whatever run comes next, and it may have begun: the item is its.
 			c.handOn(reg, id)
 			c.queue.Done(id)
@@ -88,7 +89,7 @@ func (c *DynamicController) settle(ctx context.Context, log logr.Logger, reg *re
 	case OutcomeSuccess, OutcomeGone:
 		c.queue.Forget(id)
 	case OutcomeRequeue:
-		after := requeueAfter(err)
+		after, _ := RequeueDelay(err)
 		switch {
 		case c.queue.ShuttingDown():
 			c.handOn(reg, id)
@@ -99,7 +100,11 @@ func (c *DynamicController) settle(ctx context.Context, log logr.Logger, reg *re
 			c.queue.AddRateLimited(id)
 		}
 	case OutcomeInterrupted:
-		c.handOn(reg, id)
+		if hasEnded(ctx) || c.queue.ShuttingDown() {
+			c.handOn(reg, id)
+		} else {
+			c.queue.AddAfter(id, min(interruptedDelay, c.config.MaxRetryDelay))
+		}
 		log.V(1).Info("reconcile interrupted", keyError, err.Error())
 	case OutcomeFailure, OutcomePanic:
 		c.queue.AddRateLimited(id)
@@ -112,14 +117,24 @@ func (c *DynamicController) settle(ctx context.Context, log logr.Logger, reg *re
 	return outcome
 }
 
+// interruptedDelay is the wait before a handler that says it was interrupted is called again in the same run. Mostly
+// the run ends before.
+const interruptedDelay = time.Second
+
 // outcomeOf says what the handler's error means, but for how often it happened.
 func (c *DynamicController) outcomeOf(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) Outcome {
 	var terminal *terminalError
 	var requeue *requeueError
 	var panicked *panicError
+	var interrupted interface {
+		error
+		Interrupted() bool
+	}
 	switch {
 	case err == nil:
 		return OutcomeSuccess
+	case errors.As(err, &interrupted) && interrupted.Interrupted():
+		return OutcomeInterrupted
 	case errors.As(err, &terminal):
 		return OutcomeTerminal
 	case errors.As(err, &requeue):
@@ -128,11 +143,17 @@ func (c *DynamicController) outcomeOf(ctx context.Context, reg *registration, id
 		return OutcomeGone
 	case errors.As(err, &panicked):
 		return OutcomePanic
-	case errors.Is(context.Cause(ctx), ErrRunEnded), errors.Is(context.Cause(ctx), ErrServingStopped):
+	case hasEnded(ctx):
 		return OutcomeInterrupted
 	default:
 		return OutcomeFailure
 	}
+}
+
+// hasEnded tells whether a handler's context ended for another reason than its own slowness.
+func hasEnded(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return errors.Is(cause, ErrRunEnded) || errors.Is(cause, ErrServingStopped)
 }
 
 // logFailure tells an operator of the first failure in a row, and a developer of the others. A panic is always told.

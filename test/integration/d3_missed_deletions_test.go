@@ -61,10 +61,7 @@ func TestD3_ADeletionMissedByABrokenWatchIsDeliveredWithItsLastState(t *testing.
 		if query := r.URL.Query(); err == nil && isWatch(r) && query.Get("sendInitialEvents") == "" {
 			// The version that it would go on from is too old by now.
 			_ = answer.Body.Close()
-			r = r.Clone(r.Context())
-			query.Set("resourceVersion", "1")
-			r.URL.RawQuery = query.Encode()
-			return send(r)
+			return send(expired(r))
 		}
 		return answer, err
 	})

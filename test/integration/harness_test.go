@@ -138,17 +138,20 @@ func (h *harness) undefine(gvr schema.GroupVersionResource) {
 
 // apply creates or changes an object. Soon after its type was established a POST waits for two seconds in the server,
 // a PATCH does not.
-func (h *harness) apply(gvr schema.GroupVersionResource, name string, generation int) string {
+func (h *harness) apply(gvr schema.GroupVersionResource, name string, generation int, with ...func(*unstructured.Unstructured)) string {
 	h.Helper()
-	return h.applyIn(gvr, h.namespace, name, generation)
+	return h.applyIn(gvr, h.namespace, name, generation, with...)
 }
 
-func (h *harness) applyIn(gvr schema.GroupVersionResource, namespace, name string, generation int) string {
+func (h *harness) applyIn(gvr schema.GroupVersionResource, namespace, name string, generation int, with ...func(*unstructured.Unstructured)) string {
 	h.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": int64(generation)}}}
 	object.SetAPIVersion(gvr.GroupVersion().String())
 	object.SetKind("Widget")
 	object.SetName(name)
+	for _, f := range with {
+		f(object)
+	}
 	var applied *unstructured.Unstructured
 	h.eventually("apply "+name, func() (err error) {
 		applied, err = h.client.Resource(gvr).Namespace(namespace).Apply(h.Context(), name, object, metav1.ApplyOptions{FieldManager: "test", Force: true})

@@ -68,13 +68,16 @@ func TestS4_ServingStartsAndStopsAtAnyTime(t *testing.T) {
 		t.Error("Run went on without watches")
 	}
 
-	// A Run that watches for itself leaves no room for RunWatches.
+	// A Run that watches for itself gives its watches to RunWatches, which keeps them.
 	stop = h.run(c)
 	seen(3, standby)
-	if err := c.RunWatches(t.Context()); err == nil {
-		t.Error("RunWatches ran beside a Run that watches for itself")
-	}
+	watches = h.start(c.RunWatches)
 	h.noError(stop())
+	h.synced(c, standby)
+	stop = h.run(c)
+	seen(4, standby)
+	h.noError(stop())
+	h.noError(watches())
 	h.stopServing(c, standby)
 	for _, gvr := range []gvrType{before, during, between} {
 		if n := calls.count(h.id(gvr, "w")); n != 1 {

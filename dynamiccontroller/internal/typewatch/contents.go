@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -18,10 +17,13 @@ type contents interface {
 	put(key string, obj any) (old any, same bool, err error) // same: the version is the one that is there
 	delete(key string) (old any, known bool)
 	replace(items map[string]any) ([]change, error)
-	has(key string) bool
+	get(key string) (obj any, known bool)
+	version(key string) (version uint64, known bool)
+	hasUID(key string, uid types.UID) bool
 	keys() []string
 	len() int
 	objects() cache.Indexer
+	ownedBy(uid string) []any // the objects that have the owner among theirs
 }
 
 // change is what became of an object: new when old is nil, deleted when now is.
@@ -30,10 +32,51 @@ type change struct {
 	old, now any
 }
 
-// objects holds whole objects, by key and by namespace.
+// difference is what takes one contents to another.
+func difference(from, to contents) (changes []change) {
+	for _, key := range from.keys() {
+		if _, there := to.version(key); !there {
+			old, _ := from.get(key)
+			changes = append(changes, change{key: key, old: old})
+		}
+	}
+	for _, key := range to.keys() {
+		before, known := from.version(key)
+		now, there := to.version(key)
+		if !there || known && before == now {
+			continue
+		}
+		c := change{key: key}
+		if known {
+			c.old, _ = from.get(key)
+		}
+		c.now, _ = to.get(key)
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// objects holds whole objects, by key, by namespace and, once somebody asks for that, by owner.
 type objects struct {
 	indexer cache.Indexer
 	count   atomic.Int64
+	owners  sync.Once // makes the index by owner when it is asked for first
+}
+
+// ownerIndex finds objects by the UIDs of all their owners.
+const ownerIndex = "owner"
+
+func ownersOf(obj any) ([]string, error) {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	references := m.GetOwnerReferences()
+	uids := make([]string, len(references))
+	for i := range references {
+		uids[i] = string(references[i].UID)
+	}
+	return uids, nil
 }
 
 func newObjects() *objects {
@@ -83,33 +126,69 @@ func (o *objects) replace(items map[string]any) ([]change, error) {
 	return changes, o.indexer.Replace(list, "")
 }
 
-func (o *objects) has(key string) bool {
-	_, known, _ := o.indexer.GetByKey(key)
-	return known
+func (o *objects) get(key string) (any, bool) {
+	obj, known, _ := o.indexer.GetByKey(key)
+	return obj, known
+}
+
+func (o *objects) version(key string) (uint64, bool) {
+	obj, known := o.get(key)
+	if !known {
+		return 0, false
+	}
+	return numberOf(versionOf(obj)), true
+}
+
+func (o *objects) hasUID(key string, uid types.UID) bool {
+	obj, known := o.get(key)
+	if !known {
+		return false
+	}
+	m, err := meta.Accessor(obj)
+	return err == nil && m.GetUID() == uid
+}
+
+func (o *objects) ownedBy(uid string) []any {
+	o.owners.Do(func() {
+		// It fails for an index that there is already, and for nothing else.
+		_ = o.indexer.AddIndexers(cache.Indexers{ownerIndex: ownersOf})
+	})
+	owned, _ := o.indexer.ByIndex(ownerIndex, uid)
+	return owned
 }
 
 func (o *objects) keys() []string         { return o.indexer.ListKeys() }
 func (o *objects) len() int               { return int(o.count.Load()) }
 func (o *objects) objects() cache.Indexer { return o.indexer }
 
-// versions holds of each object a number that differs when its resourceVersion does.
+// versions holds of each object two numbers, one that differs when its resourceVersion does and one for its UID.
 type versions struct {
 	mu    sync.RWMutex // guards byKey
-	byKey map[string]uint64
+	byKey map[string]identity
 }
 
-func newVersions() *versions { return &versions{byKey: map[string]uint64{}} }
+type identity struct{ version, uid uint64 }
+
+func identityOf(obj any) identity {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return identity{}
+	}
+	return identity{version: numberOf(m.GetResourceVersion()), uid: hashOf(string(m.GetUID()))}
+}
+
+func newVersions() *versions { return &versions{byKey: map[string]identity{}} }
 
 func (v *versions) put(key string, obj any) (old any, same bool, err error) {
-	version := numberOf(versionOf(obj))
+	now := identityOf(obj)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	before, known := v.byKey[key]
-	v.byKey[key] = version
+	v.byKey[key] = now
 	if !known {
 		return nil, false, nil
 	}
-	return stub(key), before == version, nil
+	return stub(key), before.version == now.version, nil
 }
 
 func (v *versions) delete(key string) (any, bool) {
@@ -123,9 +202,9 @@ func (v *versions) delete(key string) (any, bool) {
 }
 
 func (v *versions) replace(items map[string]any) ([]change, error) {
-	byKey := make(map[string]uint64, len(items))
+	byKey := make(map[string]identity, len(items))
 	for key, obj := range items {
-		byKey[key] = numberOf(versionOf(obj))
+		byKey[key] = identityOf(obj)
 	}
 	v.mu.Lock()
 	before := v.byKey
@@ -139,21 +218,38 @@ func (v *versions) replace(items map[string]any) ([]change, error) {
 		}
 	}
 	for key, obj := range items {
-		switch version, known := before[key]; {
+		switch old, known := before[key]; {
 		case !known:
 			changes = append(changes, change{key: key, now: obj})
-		case version != byKey[key]:
+		case old.version != byKey[key].version:
 			changes = append(changes, change{key: key, old: stub(key), now: obj})
 		}
 	}
 	return changes, nil
 }
 
-func (v *versions) has(key string) bool {
+func (v *versions) identity(key string) (identity, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	_, known := v.byKey[key]
-	return known
+	i, known := v.byKey[key]
+	return i, known
+}
+
+func (v *versions) get(key string) (any, bool) {
+	if _, known := v.identity(key); !known {
+		return nil, false
+	}
+	return stub(key), true
+}
+
+func (v *versions) version(key string) (uint64, bool) {
+	i, known := v.identity(key)
+	return i.version, known
+}
+
+func (v *versions) hasUID(key string, uid types.UID) bool {
+	i, known := v.identity(key)
+	return known && i.uid == hashOf(string(uid))
 }
 
 func (v *versions) keys() []string {
@@ -173,23 +269,7 @@ func (v *versions) len() int {
 }
 
 func (v *versions) objects() cache.Indexer { return nil }
-
-// stubOf stands for an object of which only the key is known, in the shape that a depth keeps.
-func stubOf(depth Depth, key string) any {
-	if depth != Full {
-		return stub(key)
-	}
-	m := stub(key)
-	object := &unstructured.Unstructured{}
-	object.SetNamespace(m.Namespace)
-	object.SetName(m.Name)
-	return object
-}
-
-func stub(key string) *metav1.PartialObjectMetadata {
-	namespace, name, _ := cache.SplitMetaNamespaceKey(key)
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-}
+func (v *versions) ownedBy(string) []any   { return nil }
 
 func versionOf(obj any) string {
 	m, err := meta.Accessor(obj)
@@ -210,7 +290,11 @@ func numberOf(version string) uint64 {
 	if n, err := strconv.ParseUint(version, 10, 64); err == nil {
 		return n
 	}
+	return hashOf(version)
+}
+
+func hashOf(s string) uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(version))
+	_, _ = h.Write([]byte(s))
 	return h.Sum64()
 }

@@ -1,8 +1,22 @@
-// Package typewatch keeps one type's objects in memory and says what changed: a [cache.Reflector] on a store of its
-// own, at about four goroutines a type where a shared informer takes ten, and keeping no more of an object than is
-// asked for.
+// Package typewatch keeps types' objects in memory and says what changed: a [cache.Reflector] on a store of its own, at about
+// four goroutines a type where a shared informer takes ten, and keeping no more of an object than is asked for.
 //
-// A [Watch] can be run again and again. It keeps its store in between, so that what was deleted meanwhile is found by
-// the difference to the next list. One goroutine changes the store and tells the [Sink]: what the sink hears of is in
-// the store already, and in the order in which it happened.
+// Who needs a type's objects acquires a [Need] from the [Pool]. All needs of the same type, namespace and selector share a
+// watch, which keeps the deepest of what they ask for and ends with the last of them:
+//
+//	Pool ──▶ shared, a type, namespace and selector ──▶ feed ──▶ Need ──▶ Sink
+//	             │                                        ▲
+//	             ├── current keeper: watch ──▶ store ─────┤
+//	             └── coming keeper, while it keeps more or less than is needed: watch ──▶ store, to take over
+//
+// The stores are filled by their reflectors, one goroutine each. The feed has one lock over changes and what is told of
+// them: what a sink hears of is in the cache already, and in the order in which it happened. It tells of the current store.
+// From the first list of the coming one on nothing is told until that has seen all that was; then the difference is, and it
+// is current.
+//
+// Watches can be run again and again, from [Pool.Begin] to [Pool.End]. They keep their stores in between, so that what was
+// deleted meanwhile is found by the difference to the next list.
+//
+// Locks are taken in this order: a feed's deliver, a watch's health, the pool's, a feed's mu. A sink is called under the first
+// and an observer under the second.
 package typewatch

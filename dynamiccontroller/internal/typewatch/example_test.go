@@ -15,20 +15,23 @@ import (
 func Example() {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{widgets: "WidgetList"})
-	watch := typewatch.New(logr.Discard(), typewatch.Spec{GVR: widgets}, typewatch.Clients{Dynamic: client}, nil, nil)
+	pool := typewatch.NewPool(typewatch.Clients{Dynamic: client},
+		func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
+		func(schema.GroupVersionResource, typewatch.State) {})
+	pool.Begin(context.Background())
 
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		watch.Run(ctx, logr.Discard())
-		close(ended)
-	}()
-	<-watch.Synced()
-	fmt.Println(watch.State().Phase, watch.Len())
-	cancel()
-	<-ended
-	fmt.Println(watch.State().Phase)
+	want := typewatch.Want{Spec: typewatch.Spec{GVR: widgets, Depth: typewatch.Full}}
+	one, other := pool.Acquire(want), pool.Acquire(want)
+	<-one.Synced()
+	<-other.Synced()
+	fmt.Println(one.State().Phase, pool.Watches(widgets))
+
+	one.Release()
+	other.Release()
+	<-other.Ended()
+	fmt.Println(other.State().Phase, pool.Watches(widgets))
+	pool.End()
 	// Output:
-	// Synced 0
-	// Stopped
+	// Synced 1
+	// Stopped 0
 }

@@ -42,12 +42,11 @@ type health struct {
 	listErr  error
 	watchErr error
 	isSynced bool
-	done     chan struct{} // closed while isSynced
 	current  State
 }
 
 func newHealth(observe func(State)) *health {
-	return &health{observe: observe, done: make(chan struct{}), current: State{Phase: Stopped, Since: time.Now()}}
+	return &health{observe: observe, current: State{Phase: Stopped, Since: time.Now()}}
 }
 
 func (h *health) state() State {
@@ -56,31 +55,17 @@ func (h *health) state() State {
 	return h.current
 }
 
-func (h *health) synced() <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.done
-}
-
 func (h *health) start() { h.update(func() { h.running = true }) }
 
 func (h *health) stop() {
 	h.update(func() {
-		h.running, h.listErr, h.watchErr = false, nil, nil
-		if h.isSynced {
-			h.isSynced, h.done = false, make(chan struct{})
-		}
+		h.running, h.isSynced, h.listErr, h.watchErr = false, false, nil, nil
 	})
 }
 
-// filled says that the store holds a whole list.
+// filled says that the store holds a whole list, which its readers see.
 func (h *health) filled() {
-	h.update(func() {
-		if !h.isSynced {
-			h.isSynced = true
-			close(h.done)
-		}
-	})
+	h.update(func() { h.isSynced = true })
 }
 
 // listed and watching say how a request ended. One that ended because its context did says nothing.

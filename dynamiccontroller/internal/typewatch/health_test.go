@@ -50,22 +50,6 @@ func TestStates(t *testing.T) {
 	}
 }
 
-func TestSyncedIsRenewedWithEachRun(t *testing.T) {
-	h := newHealth(nil)
-	for range 2 {
-		h.start()
-		before := h.synced()
-		h.filled()
-		<-before
-		h.stop()
-		select {
-		case <-h.synced():
-			t.Fatal("synced though stopped")
-		default:
-		}
-	}
-}
-
 // The reflector's waits end with the run.
 func TestAfterEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
@@ -23,14 +23,14 @@ type requests struct {
 	spec   Spec
 	client any // that serves the requests
 	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
-	watch  func(context.Context, metav1.ListOptions) (watch.Interface, error)
+	watch  func(context.Context, metav1.ListOptions) (apiwatch.Interface, error)
 	health *health
 
 	mu    sync.Mutex // guards over, and lists against an Add beside Wait
 	over  bool       // the run is: no list begins any more
 	lists sync.WaitGroup
 	// stream is the newest watch. Only the goroutine that runs the watch uses it.
-	stream watch.Interface
+	stream apiwatch.Interface
 }
 
 func newRequests(spec Spec, clients Clients, health *health) *requests {
@@ -94,7 +94,7 @@ func (r *requests) begin() {
 	r.over = false
 }
 
-func (r *requests) openWatch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+func (r *requests) openWatch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
 	r.joinStream()
 	options.LabelSelector = r.spec.Selector
 	stream, err := r.watch(ctx, options)

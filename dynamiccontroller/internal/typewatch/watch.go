@@ -12,16 +12,16 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Depth is how much of each object a watch asks for and keeps.
+// Depth is how much of each object a watch asks for and keeps. The greater includes the lesser.
 type Depth uint8
 
 const (
-	// Full keeps whole objects.
-	Full Depth = iota
+	// Keys keeps the objects' keys and numbers that tell their versions and UIDs apart.
+	Keys Depth = iota
 	// Metadata keeps what a PartialObjectMetadata holds, without managedFields.
 	Metadata
-	// Keys keeps the objects' keys and a number that tells their versions apart.
-	Keys
+	// Full keeps whole objects.
+	Full
 )
 
 // Spec is what to watch and what to keep of it.
@@ -32,8 +32,8 @@ type Spec struct {
 	Depth     Depth
 }
 
-// Watch keeps what a type's objects are. Its methods may be called concurrently, Run once at a time.
-type Watch struct {
+// watch fills a store with what a type's objects are. It is run once at a time.
+type watch struct {
 	spec     Spec
 	requests *requests
 	store    *store
@@ -41,61 +41,22 @@ type Watch struct {
 	news     news
 }
 
-// New returns a watch that keeps what transform, if any, makes of the objects. Transform must be idempotent: the
-// reflector applies it while it collects a list, and the store again. Observe, if any, is told of each change of state
-// and must not call back.
-func New(log logr.Logger, spec Spec, clients Clients, transform cache.TransformFunc, observe func(State)) *Watch {
-	w := &Watch{spec: spec, health: newHealth(observe), news: newNews()}
+func newWatch(log logr.Logger, spec Spec, clients Clients, transform cache.TransformFunc, feed *feed, observe func(State)) *watch {
+	w := &watch{spec: spec, health: newHealth(observe), news: newNews()}
 	w.requests = newRequests(spec, clients, w.health)
-	w.store = newStore(log, spec.Depth, transform, w.health)
+	w.store = newStore(log, spec.Depth, transform, feed, w.health)
 	return w
 }
 
-// State tells how the watch stands.
-func (w *Watch) State() State { return w.health.state() }
-
-// Synced is closed once the store holds a whole list that the present Run got, or the next one gets.
-func (w *Watch) Synced() <-chan struct{} { return w.health.synced() }
-
-// Objects holds the objects; it is nil with [Keys].
-func (w *Watch) Objects() cache.Indexer { return w.store.contents.objects() }
-
-// Has tells whether the object is in the store.
-func (w *Watch) Has(key string) bool { return w.store.contents.has(key) }
-
-// Keys lists the keys of all objects, in no order.
-func (w *Watch) Keys() []string { return w.store.contents.keys() }
-
-// Len is the number of objects.
-func (w *Watch) Len() int { return w.store.contents.len() }
-
-// Attach makes sink hear of everything from now on, in place of the sink before: first of each object there is, as
-// soon as the watch has synced, then of each change.
-func (w *Watch) Attach(sink Sink) { w.store.attach(sink) }
-
-// Detach ends what Attach began. When it returns the sink is not being called, and will not be.
-func (w *Watch) Detach() { w.store.detach() }
-
-// Inherit makes the watch take the place of another, which has ended or is about to: what its first list lacks of what
-// that one knew is told as deleted. It is called before Run.
-func (w *Watch) Inherit(before *Watch) { w.store.heirOf = before.store }
-
-// Appeared says that the type is served now: if the watch waits to try again, it does so at once.
-func (w *Watch) Appeared() { w.news.appeared() }
-
-// Vanished says that the type is gone, and not only unknown to the server that was asked: what the store holds is told
-// as deleted. The watch goes on trying.
-func (w *Watch) Vanished() { w.news.vanished() }
-
-// Run watches until ctx ends and returns when its goroutines have ended. What the store held before counts as known:
+// run watches until ctx ends and returns when its goroutines have ended. What the store held before counts as known:
 // what the first list lacks of it was deleted meanwhile.
-func (w *Watch) Run(ctx context.Context, log logr.Logger) {
+func (w *watch) run(ctx context.Context, log logr.Logger) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, log))
 	w.requests.begin()
 	w.health.start()
 	defer w.health.stop()
 	// Already now, for a sink that is attached before the next run has begun must wait for its list.
-	defer w.store.expectList()
+	defer w.store.feed.expectList(w.store)
 	defer w.requests.join()
 	defer cancel()
 
@@ -123,7 +84,7 @@ func (w *Watch) Run(ctx context.Context, log logr.Logger) {
 			answers = false
 			w.requests.joinStream()
 			// All is gone: that is as good as an empty list, for a sink that waits for one too.
-			if err := w.store.take(nil); err != nil {
+			if err := w.store.take(nil, ""); err != nil {
 				log.Error(err, "the cache of a type that is gone could not be emptied")
 			}
 		}

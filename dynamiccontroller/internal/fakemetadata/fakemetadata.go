@@ -1,0 +1,78 @@
+// Package fakemetadata makes a metadata client of a fake dynamic one, for tests: client-go's own fake has objects of its
+// own, where an API server shows the same ones to both.
+package fakemetadata
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+)
+
+// Over returns a client that lists and watches what the other one has. It can do nothing else. BeforeList, if any, is called
+// before each list, and may take its time: client-go's fake cannot, as it holds a lock while it answers.
+func Over(client dynamic.Interface, beforeList func(schema.GroupVersionResource)) metadata.Interface {
+	if beforeList == nil {
+		beforeList = func(schema.GroupVersionResource) {}
+	}
+	return over{client, beforeList}
+}
+
+type over struct {
+	client     dynamic.Interface
+	beforeList func(schema.GroupVersionResource)
+}
+
+func (o over) Resource(gvr schema.GroupVersionResource) metadata.Getter {
+	of := o.client.Resource(gvr)
+	return getter{resource: resource{of: of, beforeList: func() { o.beforeList(gvr) }}, namespaceable: of}
+}
+
+// IsWatchListSemanticsUnSupported is what the reflector asks fakes.
+func (o over) IsWatchListSemanticsUnSupported() bool { return true }
+
+type getter struct {
+	resource
+	namespaceable dynamic.NamespaceableResourceInterface
+}
+
+func (g getter) Namespace(namespace string) metadata.ResourceInterface {
+	return resource{of: g.namespaceable.Namespace(namespace), beforeList: g.beforeList}
+}
+
+type resource struct {
+	metadata.ResourceInterface
+	of         dynamic.ResourceInterface
+	beforeList func()
+}
+
+func (r resource) List(ctx context.Context, opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	r.beforeList()
+	list, err := r.of.List(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	reduced := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: list.GetResourceVersion()}}
+	for i := range list.Items {
+		reduced.Items = append(reduced.Items, *meta.AsPartialObjectMetadata(&list.Items[i]))
+	}
+	return reduced, nil
+}
+
+func (r resource) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+	w, err := r.of.Watch(ctx, opts)
+	if err != nil {
+		return nil, err
+	}
+	return watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+		if object, ok := e.Object.(*unstructured.Unstructured); ok {
+			e.Object = meta.AsPartialObjectMetadata(object)
+		}
+		return e, true
+	}), nil
+}

@@ -1,0 +1,117 @@
+package dynamiccontroller
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+)
+
+// sink routes what happens to objects of the type to those of the served type. Once over is closed it asks of no more objects
+// that there are already to whom they are of interest: the next run will.
+func (s *secondary) sink(over <-chan struct{}) typewatch.Sink {
+	return typewatch.Sink{
+		Known: func(keys []string) {
+			var routed routes
+			for _, key := range keys {
+				if isClosed(over) {
+					return
+				}
+				if obj, known := s.need.Get(key); known {
+					s.route(&routed, obj)
+				}
+			}
+			s.wake(fairqueue.Background, routed)
+		},
+		Synced: func() { s.reg.gate.pass(s) },
+		Changed: func(_ string, old, now any) {
+			options := s.options.Load()
+			if options.predicate != nil && !options.wants(s.reg.log, s.need.View(old), s.need.View(now)) {
+				return
+			}
+			var routed routes
+			s.route(&routed, old)
+			s.route(&routed, now)
+			s.wake(fairqueue.Live, routed)
+		},
+	}
+}
+
+func (s *secondary) wake(lane fairqueue.Lane, routed routes) {
+	if len(routed) == 0 {
+		return
+	}
+	ids := make([]ObjectIdentifiers, 0, len(routed))
+	for key := range routed {
+		id := s.reg.id(key)
+		if id.Name() == "" {
+			s.reg.log.V(1).Info("not enqueued", keyObject, id.String(), keyError, errBadKey.Error())
+			continue
+		}
+		ids = append(ids, id)
+	}
+	if !s.reg.group.Add(lane, ids...) {
+		for _, id := range ids {
+			s.reg.miss(id.NamespacedKey) // the run ends
+		}
+	}
+}
+
+// routes are keys of the served type. Mostly there are none.
+type routes map[string]struct{}
+
+func (r *routes) add(key string) {
+	if *r == nil {
+		*r = routes{}
+	}
+	(*r)[key] = struct{}{}
+}
+
+// route adds the keys of those to whom a state of an object is of interest. Whether an owner is of the served type at all is
+// told by its UID.
+func (s *secondary) route(routed *routes, obj any) {
+	if obj == nil {
+		return
+	}
+	options := s.options.Load()
+	if !options.key.owns {
+		for _, key := range s.mapped(options.mapFunc, s.need.View(obj)) {
+			routed.add(key)
+		}
+		return
+	}
+	owners := s.need.Owners(obj)
+	if len(owners) == 0 {
+		return
+	}
+	primary := s.reg.owner.watchOf(s.reg)
+	for i := range owners {
+		if !options.key.everyOwner && !owners[i].Controller {
+			continue
+		}
+		for _, key := range owners[i].Keys {
+			if primary.HasUID(key, owners[i].UID) {
+				routed.add(key)
+			}
+		}
+	}
+}
+
+// mapped keeps a MapFunc's panics from the watch.
+func (s *secondary) mapped(mapFunc MapFunc, obj any) (keys []string) {
+	object, ok := obj.(runtime.Object)
+	if !ok {
+		return nil
+	}
+	defer func() {
+		if value := recover(); value != nil {
+			s.reg.log.Error(fmt.Errorf("panic: %v", value), "the MapFunc panicked, the object is of interest to nobody",
+				keyWatched, nameOf(s.key.gvr), keyStack, string(debug.Stack()))
+			keys = nil
+		}
+	}()
+	return mapFunc(object)
+}

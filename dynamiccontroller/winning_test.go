@@ -1,0 +1,67 @@
+package dynamiccontroller_test
+
+import (
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
+)
+
+// A replica that leads a thousand times has, on each of them, one call an object, and is in the end what it was: goroutines,
+// heap, and series of metrics.
+func TestL4_WinningAThousandTimesDoublesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := dynamiccontroller.Config{Workers: 4, ResyncPeriod: -1}
+		w := newWorld(t, 2, config)
+		reconciles := metrics.NewReconciles()
+		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, w.client,
+			dynamiccontroller.WithMetadataClient(w.metadata()), dynamiccontroller.WithMetrics(reconciles))
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(reconciles, metrics.NewStatus(w.controller))
+		parent, child := w.types[0], w.types[1]
+		for _, name := range []string{"a", "b"} {
+			w.put(parent, name)
+			w.put(child, "of-"+name, w.id(parent, name))
+		}
+		c := newCalls(succeed)
+		w.serve(parent, c.handle, dynamiccontroller.Owns(child))
+		watches := w.runWatches()
+
+		type measures struct{ goroutines, series int }
+		lead := func(times int) (m measures, heap int64) {
+			for range times {
+				stop := w.run()
+				c.want(t, "a term", named("a", "b"))
+				if err := stop(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			m.goroutines = runtime.NumGoroutine()
+			for _, family := range must(registry.Gather()) {
+				m.series += len(family.GetMetric())
+			}
+			runtime.GC()
+			runtime.GC()
+			var stats runtime.MemStats
+			runtime.ReadMemStats(&stats)
+			return m, int64(stats.HeapAlloc)
+		}
+		before, heapBefore := lead(20)
+		after, heapAfter := lead(1000)
+		if after != before {
+			t.Errorf("it was %+v and is %+v", before, after)
+		}
+		if grown := heapAfter - heapBefore; grown > 512<<10 {
+			t.Errorf("the heap grew by %d bytes", grown)
+		}
+		if err := watches(); err != nil {
+			t.Error(err)
+		}
+	})
+}
