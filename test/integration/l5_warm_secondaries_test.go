@@ -1,0 +1,88 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// What a standby serves and owns is warm: a promotion lists and watches nothing, and calls for each object once, but for
+// what happens meanwhile, which goes first.
+func TestL5_APromotionListsAndWatchesNothing(t *testing.T) {
+	const objects = 30
+	h := newHarness(t)
+	child := h.define(h.newType())
+	parents := []gvrType{h.define(h.newType()), h.define(h.newType())}
+	for _, parent := range parents {
+		for i := range objects {
+			h.apply(parent, fmt.Sprintf("p%d", i), 0)
+			if i%3 == 0 {
+				h.apply(child, fmt.Sprintf("%s-p%d", parent.Group[:4], i), 0, h.owned(h.id(parent, fmt.Sprintf("p%d", i))))
+			}
+		}
+	}
+	w := &wire{}
+	c := w.through(h).controller(dynamiccontroller.Config{Workers: 1})
+	watches := h.start(c.RunWatches)
+	var order []string // with one worker
+	hold := make(chan struct{})
+	calls := newRecorder(t, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		order = append(order, id.Name())
+		<-hold
+		return nil
+	})
+	for _, parent := range parents {
+		h.serve(c, parent, calls.handle, dynamiccontroller.Owns(child))
+		h.synced(c, parent)
+	}
+	for i := range parents {
+		h.eventually("the children are warm", func() error {
+			if s := c.Status()[i].Secondaries[0]; !s.Synced || s.Objects != 2*objects/3 {
+				return fmt.Errorf("%+v", s)
+			}
+			return nil
+		})
+	}
+	h.eventuallyWatches(w, child, 1)
+	var requests atomic.Int64
+	w.set(func(r *http.Request, send send) (*http.Response, error) {
+		if isFor(r, child) || isFor(r, parents[0]) || isFor(r, parents[1]) {
+			requests.Add(1)
+			t.Errorf("a request: %s %s", r.Method, r.URL)
+		}
+		return send(r)
+	})
+	stop := h.run(c)
+	calls.waitForTotal(1) // hangs
+	h.apply(child, "live", 0, h.owned(h.id(parents[0], "p29")))
+	h.apply(child, "live-too", 0, h.owned(h.id(parents[1], "p29")))
+	h.eventually("both events are queued as such", func() error {
+		live := 0
+		for _, s := range c.Status() {
+			live += s.Live
+		}
+		if live < 2 {
+			return fmt.Errorf("%d live", live)
+		}
+		return nil
+	})
+	close(hold)
+	calls.waitForTotal(2 * objects)
+	for _, parent := range parents {
+		h.fence(parent, calls)
+	}
+	h.noError(stop())
+	for id, n := range calls.counts() {
+		if n != 1 {
+			t.Errorf("%d calls for %s", n, id)
+		}
+	}
+	if order[1] != "p29" || order[2] != "p29" {
+		t.Errorf("the live ones did not go first: %v", order[:4])
+	}
+	h.noError(watches())
+}
