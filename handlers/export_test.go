@@ -1,0 +1,7 @@
+package handlers
+
+// The fake server, for examples.
+var (
+	NewFakeServer = newFakeServer
+	NewMapper     = newMapper
+)
