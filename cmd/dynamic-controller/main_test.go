@@ -12,7 +12,7 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-var shared = cluster.NewShared(cluster.Options{})
+var shared = cluster.NewShared(cluster.Options{WithControllers: true})
 
 // binary is the program under test, built by TestMain.
 var binary string

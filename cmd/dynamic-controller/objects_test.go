@@ -2,33 +2,38 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
+	"strings"
 	"testing"
+	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"sigs.k8s.io/yaml"
 
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// group is that of all types that the tests define.
-const group = "cmd.test.example.com"
-
-// api is the API server as an administrator uses it.
+// api is the API server as an administrator uses it, with a group for kinds and a namespace of the test's own.
 type api struct {
 	*testing.T
 	cluster *cluster.Cluster
 	dynamic dynamic.Interface
 	crds    clientset.Interface
 	kube    kubernetes.Interface
+	group   string
+	// namespace is where the test's objects are.
+	namespace string
 }
 
 func newAPI(t *testing.T) *api {
@@ -42,167 +47,210 @@ func newAPI(t *testing.T) *api {
 			t.Fatal(err)
 		}
 	}
-	return &api{T: t, cluster: c, dynamic: dynamicClient, crds: crds, kube: kube}
+	a := &api{T: t, cluster: c, dynamic: dynamicClient, crds: crds, kube: kube, namespace: "test-" + utilrand.String(6)}
+	a.group = a.namespace + ".example.com"
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.namespace}}
+	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	// The garbage collector does not find out whose a child was whose type has gone: it goes with the namespace.
+	t.Cleanup(func() {
+		if err := kube.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), a.namespace, metav1.DeleteOptions{}); err != nil {
+			t.Error(err)
+		}
+	})
+	return a
 }
 
-// definedType is a type that the tests define, with objects in the default namespace.
-type definedType struct {
-	*api
-	plural, kind string
-	version      string // in which the test reads and writes
-}
-
-// define defines the type until the test ends, and returns once it is established. By default it has the version v1,
-// the platform's label and all that the platform needs.
-func (a *api) define(plural, kind string, changes ...func(*apiextensionsv1.CustomResourceDefinition)) *definedType {
+// read makes an object of YAML, in which GROUP stands for the test's group. What has no namespace and is of a kind that
+// has, as all but Blueprints and CustomResourceDefinitions here, is in the test's own.
+func (a *api) read(text string) *unstructured.Unstructured {
 	a.Helper()
-	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group, Labels: map[string]string{platform.Label: "true"}},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group:    group,
-			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Kind: kind},
-			Scope:    apiextensionsv1.NamespaceScoped,
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{testVersion("v1")},
-		},
-	}
-	crd.Spec.Versions[0].Storage = true
-	for _, change := range changes {
-		change(crd)
-	}
-	if _, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().Create(a.Context(), crd, metav1.CreateOptions{}); err != nil {
+	obj := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(text, "GROUP", a.group)), &obj.Object); err != nil {
 		a.Fatal(err)
 	}
-	d := &definedType{api: a, plural: plural, kind: kind, version: "v1"}
-	a.Cleanup(func() { d.undefine(context.WithoutCancel(a.Context())) })
-	eventually(a.T, func() error {
-		got, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().Get(a.Context(), crd.Name, metav1.GetOptions{})
-		if err != nil {
+	return obj
+}
+
+func (a *api) client(obj *unstructured.Unstructured) dynamic.ResourceInterface {
+	gvr, _ := meta.UnsafeGuessKindToResource(obj.GroupVersionKind())
+	switch obj.GetKind() {
+	case "Blueprint", "CustomResourceDefinition", "Namespace", "ClusterRole":
+		return a.dynamic.Resource(gvr)
+	}
+	if strings.HasPrefix(obj.GetKind(), "Cluster") {
+		return a.dynamic.Resource(gvr)
+	}
+	namespace := obj.GetNamespace()
+	if namespace == "" {
+		namespace = a.namespace
+	}
+	return a.dynamic.Resource(gvr).Namespace(namespace)
+}
+
+// tryApply applies the object once.
+func (a *api) tryApply(text string) (*unstructured.Unstructured, error) {
+	a.Helper()
+	obj := a.read(text)
+	now, err := a.client(obj).Apply(a.Context(), obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "test", Force: true})
+	if err == nil && (obj.GetKind() == "Blueprint" || obj.GetKind() == "CustomResourceDefinition") {
+		a.Cleanup(func() { a.clear(obj) })
+	}
+	return now, err
+}
+
+// apply applies the object, as soon as its type is there.
+func (a *api) apply(text string) (now *unstructured.Unstructured) {
+	a.Helper()
+	eventually(a.T, func() (err error) {
+		now, err = a.tryApply(text)
+		return err
+	})
+	return now
+}
+
+func (a *api) get(apiVersion, kind, name string) (*unstructured.Unstructured, error) {
+	obj := &unstructured.Unstructured{}
+	obj.SetAPIVersion(strings.ReplaceAll(apiVersion, "GROUP", a.group))
+	obj.SetKind(kind)
+	if namespace, rest, is := strings.Cut(name, "/"); is {
+		obj.SetNamespace(namespace)
+		name = rest
+	}
+	return a.client(obj).Get(context.WithoutCancel(a.Context()), name, metav1.GetOptions{})
+}
+
+// wait waits until there is an object that check finds nothing wrong with.
+func (a *api) wait(apiVersion, kind, name string, check func(*unstructured.Unstructured) error) (obj *unstructured.Unstructured) {
+	a.Helper()
+	eventually(a.T, func() (err error) {
+		if obj, err = a.get(apiVersion, kind, name); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(got.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
-			return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
-		}) {
-			return fmt.Errorf("%s is not established: %+v", crd.Name, got.Status.Conditions)
+		if err := check(obj); err != nil {
+			return fmt.Errorf("%s %s: %w; its status is %v", kind, name, err, obj.Object["status"])
 		}
 		return nil
 	})
-	return d
+	return obj
 }
 
-// undefine deletes the definition, if it is there, and returns when it is gone.
-func (d *definedType) undefine(ctx context.Context) {
-	d.Helper()
-	crds := d.crds.ApiextensionsV1().CustomResourceDefinitions()
-	if err := crds.Delete(ctx, d.plural+"."+group, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		d.Error(err)
-	}
-	eventually(d.T, func() error {
-		_, err := crds.Get(ctx, d.plural+"."+group, metav1.GetOptions{})
+// waitGone waits until there is no such object.
+func (a *api) waitGone(apiVersion, kind, name string) {
+	a.Helper()
+	eventually(a.T, func() error {
+		obj, err := a.get(apiVersion, kind, name)
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("the definition of %s is still there: %w", d.plural, err)
-	})
-}
-
-// redefine changes the definition.
-func (d *definedType) redefine(change func(*apiextensionsv1.CustomResourceDefinition)) {
-	d.Helper()
-	crds := d.crds.ApiextensionsV1().CustomResourceDefinitions()
-	eventually(d.T, func() error { // the API server writes its status meanwhile
-		crd, err := crds.Get(d.Context(), d.plural+"."+group, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		change(crd)
-		_, err = crds.Update(d.Context(), crd, metav1.UpdateOptions{})
-		return err
+		return fmt.Errorf("%s %s is still there, with status %v and metadata %v", kind, name, obj.Object["status"], obj.Object["metadata"])
 	})
 }
 
-func (d *definedType) gvr(version string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: group, Version: version, Resource: d.plural}
-}
-
-func (d *definedType) client() dynamic.ResourceInterface {
-	return d.dynamic.Resource(d.gvr(d.version)).Namespace(metav1.NamespaceDefault)
-}
-
-// write applies the object, which bumps its generation if the size is another, and returns it.
-func (d *definedType) write(name string, size int) *unstructured.Unstructured {
-	d.Helper()
-	obj := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"size": int64(size)}}}
-	obj.SetGroupVersionKind(d.gvr(d.version).GroupVersion().WithKind(d.kind))
-	obj.SetName(name)
-	var got *unstructured.Unstructured
-	eventually(d.T, func() (err error) { // a type is not found for some milliseconds after it was established
-		got, err = d.client().Apply(d.Context(), name, obj, metav1.ApplyOptions{FieldManager: "test", Force: true})
-		return err
-	})
-	return got
-}
-
-func (d *definedType) get(name string) *unstructured.Unstructured {
-	d.Helper()
-	obj, err := d.client().Get(d.Context(), name, metav1.GetOptions{})
-	if err != nil {
-		d.Fatal(err)
+func (a *api) delete(apiVersion, kind, name string) {
+	a.Helper()
+	obj, err := a.get(apiVersion, kind, name)
+	if err == nil {
+		err = a.client(obj).Delete(context.WithoutCancel(a.Context()), obj.GetName(), metav1.DeleteOptions{})
 	}
-	return obj
+	if err != nil {
+		a.Fatal(err)
+	}
 }
 
-// waitReady returns once the object's status says that its present generation was reconciled.
-func (d *definedType) waitReady(name string) *unstructured.Unstructured {
-	d.Helper()
-	var obj *unstructured.Unstructured
-	eventually(d.T, func() error {
-		obj = d.get(name)
-		if !isReady(obj) {
-			return fmt.Errorf("%s %s is at generation %d, and its status is %v", d.kind, name, obj.GetGeneration(), obj.Object["status"])
+// clear deletes what a test has left, whether somebody lets it go or not.
+func (a *api) clear(obj *unstructured.Unstructured) {
+	a.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	free := []byte(`{"metadata":{"finalizers":null}}`)
+	_, _ = a.client(obj).Patch(ctx, obj.GetName(), types.MergePatchType, free, metav1.PatchOptions{})
+	_ = a.client(obj).Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
+	if obj.GetKind() == "Blueprint" {
+		crds, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			a.Error(err)
+		}
+		for _, crd := range crds.Items {
+			if strings.HasSuffix(crd.Name, a.group) {
+				_ = a.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(ctx, crd.Name, metav1.DeleteOptions{})
+			}
+		}
+	}
+}
+
+// is wants a condition to have the status, of the object's generation, and its message to have the words.
+func is(kind, status string, words ...string) func(*unstructured.Unstructured) error {
+	return func(obj *unstructured.Unstructured) error {
+		for _, c := range conditions(obj) {
+			if c.Type != kind {
+				continue
+			}
+			if string(c.Status) != status || c.ObservedGeneration != obj.GetGeneration() {
+				return fmt.Errorf("%s is %s at generation %d of %d (%s: %s), want %s", kind, c.Status, c.ObservedGeneration, obj.GetGeneration(), c.Reason, c.Message, status)
+			}
+			for _, word := range words {
+				if !strings.Contains(c.Reason+": "+c.Message, word) {
+					return fmt.Errorf("%s is %s for %s: %s, want %q", kind, c.Status, c.Reason, c.Message, word)
+				}
+			}
+			return nil
+		}
+		return fmt.Errorf("there is no condition %s", kind)
+	}
+}
+
+func all(checks ...func(*unstructured.Unstructured) error) func(*unstructured.Unstructured) error {
+	return func(obj *unstructured.Unstructured) error {
+		var errs []error
+		for _, check := range checks {
+			errs = append(errs, check(obj))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+func conditions(obj *unstructured.Unstructured) []metav1.Condition {
+	var status struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	}
+	if content, ok := obj.Object["status"].(map[string]any); ok {
+		_ = runtime.DefaultUnstructuredConverter.FromUnstructured(content, &status)
+	}
+	return status.Conditions
+}
+
+// has wants a field to have a value.
+func has(value any, fields ...string) func(*unstructured.Unstructured) error {
+	return func(obj *unstructured.Unstructured) error {
+		got, _, _ := unstructured.NestedFieldNoCopy(obj.Object, fields...)
+		if got != value {
+			return fmt.Errorf("%s is %v, want %v", strings.Join(fields, "."), got, value)
+		}
+		return nil
+	}
+}
+
+func counted(total, ready, failing int64) func(*unstructured.Unstructured) error {
+	return all(has(total, "status", "instances", "total"), has(ready, "status", "instances", "ready"), has(failing, "status", "instances", "failing"))
+}
+
+// quiet returns once nothing has been written for a while, as count tells.
+func quiet(t *testing.T, count func() int) {
+	t.Helper()
+	const still = 3 * time.Second
+	last, since := count(), time.Now()
+	eventually(t, func() error {
+		if now := count(); now != last {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < still {
+			return fmt.Errorf("there are %d writes, the last within %s", last, still)
 		}
 		return nil
 	})
-	return obj
-}
-
-func isReady(obj *unstructured.Unstructured) bool {
-	observed, _, _ := unstructured.NestedInt64(obj.Object, "status", "observedGeneration")
-	conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
-	for _, c := range conditions {
-		c, _ := c.(map[string]any)
-		if c["type"] == "Ready" && c["status"] == "True" && c["observedGeneration"] == obj.GetGeneration() {
-			return observed == obj.GetGeneration()
-		}
-	}
-	return false
-}
-
-// testVersion is a served version with all that the platform needs.
-func testVersion(name string) apiextensionsv1.CustomResourceDefinitionVersion {
-	type props = map[string]apiextensionsv1.JSONSchemaProps
-	condition := props{"observedGeneration": {Type: "integer"}}
-	for _, field := range []string{"type", "status", "lastTransitionTime", "reason", "message"} {
-		condition[field] = apiextensionsv1.JSONSchemaProps{Type: "string"}
-	}
-	listType := "map"
-	return apiextensionsv1.CustomResourceDefinitionVersion{
-		Name:         name,
-		Served:       true,
-		Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
-		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-			Type: "object",
-			Properties: props{
-				"spec": {Type: "object", Properties: props{"size": {Type: "integer"}}},
-				"status": {Type: "object", Properties: props{
-					"observedGeneration": {Type: "integer"},
-					"conditions": {
-						Type: "array", XListType: &listType, XListMapKeys: []string{"type"},
-						Items: &apiextensionsv1.JSONSchemaPropsOrArray{
-							Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: condition, Required: []string{"type"}},
-						},
-					},
-				}},
-			},
-		}},
-	}
 }

@@ -17,6 +17,8 @@ type options struct {
 	kubeconfig string
 	context    string
 	log        logOptions
+	election   electionOptions
+	endpoints  endpointOptions
 	engine     dynamiccontroller.Config
 }
 
@@ -30,12 +32,16 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.log.format, "log-format", formatJSON, "the log's `FORMAT`, json or console")
 	f.IntVarP(&o.log.verbosity, "verbosity", "v", 0, "how much is logged: 0 for operators, 1 and above for developers")
 
+	o.election.addFlags(cmd)
+	o.endpoints.addFlags(cmd)
+
 	defaults, engine := dynamiccontroller.DefaultConfig(), &o.engine
 	f.IntVar(&engine.Workers, "workers", defaults.Workers, "how many objects are reconciled at once, over all types")
 	f.DurationVar(&engine.ResyncPeriod, "resync-period", defaults.ResyncPeriod,
 		"about how often every object is reconciled though nothing happened to it, never if negative")
-	f.IntVar(&engine.QueueMaxRetries, "queue-max-retries", defaults.QueueMaxRetries,
-		"after how many failures in a row an object is left until something happens to it, never if negative")
+	// Whoever makes an instance has no way to bring back one that was left, and need not know that there is a queue.
+	f.IntVar(&engine.QueueMaxRetries, "queue-max-retries", -1,
+		"after how many failures in a row an object is left until something happens to it, never if negative (0: the library's default)")
 	f.DurationVar(&engine.ShutdownTimeout, "shutdown-timeout", defaults.ShutdownTimeout,
 		"how long the end waits for reconciles that run")
 	f.DurationVar(&engine.MinRetryDelay, "min-retry-delay", defaults.MinRetryDelay,

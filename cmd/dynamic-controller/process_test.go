@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -11,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // patience is how long a test waits for what takes milliseconds when it works.
@@ -49,12 +53,31 @@ func start(t *testing.T, args ...string) *process {
 	return p
 }
 
-// startServing starts the binary on the cluster and returns once it serves.
-func startServing(t *testing.T, kubeconfig string) *process {
+// startServing starts the binary on the cluster and returns once it leads.
+func startServing(t *testing.T, kubeconfig string, args ...string) *process {
 	t.Helper()
-	p := start(t, "run", "--kubeconfig", kubeconfig, "-v", "1")
-	p.waitLog(line{Msg: "reconciling"})
+	p := startReplica(t, kubeconfig, args...)
+	p.waitLog(line{Msg: "leading"})
 	return p
+}
+
+// startReplica starts the binary as one of the test's replicas, whose lease is short and the test's own: a process that is
+// killed does not give it back.
+func startReplica(t *testing.T, kubeconfig string, args ...string) *process {
+	t.Helper()
+	return start(t, append([]string{"run", "--kubeconfig", kubeconfig, "-v", "1", "--health-probe-bind-address", "127.0.0.1:0",
+		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "2s",
+		"--leader-elect-retry-period", retryPeriod.String(),
+		"--leader-elect-resource-name", leaseOf(t), "--leader-elect-resource-namespace", metav1.NamespaceDefault}, args...)...)
+}
+
+const (
+	leaseDuration = 3 * time.Second
+	retryPeriod   = 500 * time.Millisecond
+)
+
+func leaseOf(t *testing.T) string {
+	return strings.ToLower(strings.NewReplacer("/", ".", "_", "-", ",", "").Replace(t.Name()))
 }
 
 // Write takes what the process logs.
@@ -71,7 +94,10 @@ func (p *process) output() string {
 }
 
 // line is what tests read of a line of the log.
-type line struct{ Level, Msg, GVR, CRD, Object, Problem, Message, Resource, Verb string }
+type line struct {
+	Level, Msg, GVR, CRD, Object, Problem, Message, Resource, Verb, Leader, Cause, Endpoint, Address string
+	Term                                                                                             int64
+}
 
 // logged returns the lines that have all that is set in want; its words need only occur in the line's.
 func (p *process) logged(want line) []line {
@@ -92,7 +118,10 @@ func (l line) has(want line) bool {
 	return strings.Contains(l.Level, want.Level) && strings.Contains(l.Msg, want.Msg) && strings.Contains(l.GVR, want.GVR) &&
 		strings.Contains(l.CRD, want.CRD) && strings.Contains(l.Object, want.Object) &&
 		strings.Contains(l.Problem, want.Problem) && strings.Contains(l.Message, want.Message) &&
-		strings.Contains(l.Resource, want.Resource) && strings.Contains(l.Verb, want.Verb)
+		strings.Contains(l.Resource, want.Resource) && strings.Contains(l.Verb, want.Verb) &&
+		strings.Contains(l.Leader, want.Leader) && strings.Contains(l.Cause, want.Cause) &&
+		strings.Contains(l.Endpoint, want.Endpoint) &&
+		(want.Term == 0 || l.Term == want.Term)
 }
 
 func (p *process) waitLog(want line) {
@@ -129,6 +158,43 @@ func (p *process) end(sig syscall.Signal) time.Duration {
 		p.Errorf("exit code %d after %s, want 0", code, sig)
 	}
 	return time.Since(began)
+}
+
+// kill ends the process without warning.
+func (p *process) kill() {
+	p.Helper()
+	if err := p.cmd.Process.Kill(); err != nil {
+		p.Fatal(err)
+	}
+	<-p.ended
+}
+
+// ask returns the answer of one of the process's endpoints.
+func (p *process) ask(endpoint, path string) (code int, body string) {
+	p.Helper()
+	p.waitLog(line{Msg: "listening", Endpoint: endpoint})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	answer, err := client.Get("http://" + p.logged(line{Msg: "listening", Endpoint: endpoint})[0].Address + path)
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer answer.Body.Close()
+	data, err := io.ReadAll(answer.Body)
+	if err != nil {
+		p.Fatal(err)
+	}
+	return answer.StatusCode, string(data)
+}
+
+// waitReady returns once the process says that it is ready, which on a standby means that it is warm.
+func (p *process) waitReady() {
+	p.Helper()
+	eventually(p.T, func() error {
+		if code, body := p.ask(flagHealth, "/readyz"); code != http.StatusOK {
+			return fmt.Errorf("it is not ready: %d, %s", code, body)
+		}
+		return nil
+	})
 }
 
 // wait returns the exit code.

@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -64,59 +61,6 @@ func writeKubeconfig(t *testing.T, server *clientcmdapi.Cluster, token string) s
 		t.Fatal(err)
 	}
 	return path
-}
-
-func TestATypeWithoutRightsDoesNotStopTheOthers(t *testing.T) {
-	a := newAPI(t)
-	right := func(resource string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
-	}
-	rules := []rbacv1.PolicyRule{
-		{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, Verbs: []string{"list", "watch"}},
-		right("widgets", "list", "watch"), right("widgets/status", "patch"),
-		right("gizmos", "list", "watch"),
-	}
-	p := startServing(t, a.account("few-rights", rules...))
-	unread, unwritten, widgets := a.define("gadgets", "Gadget"), a.define("gizmos", "Gizmo"), a.define("widgets", "Widget")
-	for size := range 3 {
-		for _, d := range []*definedType{unread, unwritten, widgets} {
-			d.write("one", size)
-			d.write("two", size)
-		}
-		widgets.waitReady("one")
-		widgets.waitReady("two")
-	}
-
-	p.waitLog(line{Level: "error", GVR: "gadgets.v1." + group, Message: `cannot list resource "gadgets"`})
-	p.waitLog(line{Level: "error", GVR: "gizmos.v1." + group, Verb: "patch", Resource: "gizmos/status"})
-	for _, resource := range []string{"gadgets", "gizmos"} {
-		p.loggedOnce(line{Level: "error", GVR: resource})
-	}
-
-	role, err := a.kube.RbacV1().ClusterRoles().Get(t.Context(), "few-rights", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	role.Rules = append(rules, right("gadgets", "list", "watch"), right("gadgets/status", "patch"), right("gizmos/status", "patch"))
-	if _, err := a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	unread.waitReady("one")
-	// An event is reconciled at once, however long the retry is still off.
-	eventually(t, func() error {
-		unwritten.write("one", int(time.Now().UnixMilli()))
-		if !isReady(unwritten.get("one")) {
-			return errors.New("it is not ready")
-		}
-		return nil
-	})
-}
-
-func TestDefinitionsThatMayNotBeReadAreSaid(t *testing.T) {
-	a := newAPI(t)
-	p := start(t, "run", "--kubeconfig", a.account("no-rights"))
-	p.waitLog(line{Level: "error", GVR: "customresourcedefinitions", Message: `cannot list resource "customresourcedefinitions"`})
-	p.end(syscall.SIGTERM)
 }
 
 func TestAClusterThatCannotBeUsedIsOneLine(t *testing.T) {

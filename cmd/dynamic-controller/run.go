@@ -12,12 +12,10 @@ import (
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
-	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
 func command() *cobra.Command {
@@ -35,7 +33,7 @@ func runCommand() *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "Serve the types that carry the label " + platform.Label + " until told to end",
+		Short: "Serve Blueprints until told to end",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), o) },
 	}
@@ -55,13 +53,18 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	cfg.WarningHandlerWithContext = warnings{}
-	engine, err := dynamiccontroller.NewForConfig(log, o.engine, cfg)
+	r, err := o.election.replica(log, cfg, o.engine.ShutdownTimeout)
 	if err != nil {
 		return err
 	}
-	client, err := dynamic.NewForConfig(cfg)
+	e, err := newEngines(log, o.engine, cfg)
 	if err != nil {
-		return fmt.Errorf("make a dynamic client: %w", err)
+		return err
+	}
+	// What the leader writes is refused once it may have lost the lease.
+	p, err := platform.New(log, platform.Engines{Definitions: e.definitions, Instances: e.instances}, e.mapper, cfg, r.FencedConfig())
+	if err != nil {
+		return err
 	}
 	if err := reach(ctx, log, cfg, reachTimeout); err != nil {
 		if ctx.Err() != nil {
@@ -69,11 +72,19 @@ func run(ctx context.Context, o options) error {
 		}
 		return err
 	}
-	if err := platform.Serve(ctx, log, engine, client); err != nil {
+	if err := p.Serve(ctx); err != nil {
 		return err
 	}
+	if err := e.register(r, p); err != nil {
+		return err
+	}
+	end, err := o.endpoints.serve(log, r, e.metrics)
+	if err != nil {
+		return err
+	}
+	defer end()
 	context.AfterFunc(ctx, func() { log.Info("ending", "cause", context.Cause(ctx).Error()) })
-	if err := engine.Run(ctx); err != nil {
+	if err := r.Run(ctx); err != nil {
 		return err
 	}
 	log.Info("ended")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 )
 
@@ -56,6 +57,18 @@ func TestReach(t *testing.T) {
 				t.Errorf("got the error %v, want %q and the address", err, test.want)
 			}
 		})
+	}
+}
+
+func TestNothingIsGivenUpByDefault(t *testing.T) {
+	for args, want := range map[string]int{"": -1, "--queue-max-retries=3": 3} {
+		var o options
+		cmd := &cobra.Command{RunE: func(*cobra.Command, []string) error { return nil }}
+		o.addFlags(cmd)
+		cmd.SetArgs(strings.Fields(args))
+		if err := cmd.Execute(); err != nil || o.engine.QueueMaxRetries != want {
+			t.Errorf("with %q an object is left after %d failures, want %d: %v", args, o.engine.QueueMaxRetries, want, err)
+		}
 	}
 }
 

@@ -87,8 +87,12 @@ func up(ctx context.Context, o upOptions) error {
 		if err != nil {
 			return err
 		}
-		// Before the servers end, lest the controllers' log is full of refused connections.
-		defer stopControllers()
+		// Before the servers end, lest the controllers' log is full of refused connections. Not all requests of theirs end with
+		// a context: one that a paused server leaves without an answer would hold them up for half a minute.
+		defer func() {
+			servers.resume()
+			stopControllers()
+		}()
 	}
 	fmt.Printf("ready in %.1fs, kubeconfig %s\n", time.Since(started).Seconds(), d.kubeconfig())
 	servers.reportDeaths(ctx)
@@ -176,6 +180,13 @@ func startServers(ctx context.Context, d dir, timeout time.Duration) (_ *servers
 		cancel()
 		<-ready
 		return nil, s.etcd.waitReady(ctx)
+	}
+}
+
+// resume continues servers that are paused.
+func (s *servers) resume() {
+	for _, c := range []*child{s.etcd, s.apiServer} {
+		_ = c.cmd.Process.Signal(syscall.SIGCONT) // it may be gone by now
 	}
 }
 

@@ -1,12 +1,34 @@
-// Package platform makes a controller serve the types that users define and label, by means of the controller itself:
-// CustomResourceDefinitions are a type like any other, whose handler starts and stops the types that they define.
+// Package platform serves Blueprints: it makes their types, and of each instance what its Blueprint says.
 //
-//   - A definition that is Established and carries [Label] is served in one version: the one it stores if that is
-//     served, else its newest served one, in Kubernetes' order of versions.
-//   - It is released when the definition or its label is gone, and served anew when another version is due.
-//   - Every object's status says which generation was reconciled and that it is Ready. Nothing is written when the status
-//     says so already.
-//   - A type whose objects' status cannot be kept, because it has no status subresource or its schema lacks the fields, is
-//     not served. That is said once, and again when something else is in the way.
-//   - While the status of a type may not be written its objects wait half a minute at a time; that is said once.
+// It is made of two engines and two halves. The engine of definitions serves Blueprints on every replica and writes
+// nothing: it compiles them, decides which of them has a type, and starts and stops types on the engine of instances, whose
+// watches run on every replica too. So a standby is as warm as the leader, and promotion asks the API server for nothing.
+// The engine of instances reconciles on the leader alone: instances, and Blueprints a second time, to write what follows
+// from what was decided.
+//
+//	            every replica                                 the leader
+//	Blueprint ─▶ decide: claim, compile, rights ─▶ registry ─▶ keep: CustomResourceDefinition, status, end
+//	                            │
+//	                            └─ start, swap, stop ─▶ instances ─▶ children, status
+//
+// A Blueprint's type is made by the platform, or named. What the platform made carries the Blueprint's name and UID,
+// and nothing that has neither is ever changed: a Blueprint that is restored has the name and another UID. Of two Blueprints that claim one type the older has it.
+//
+// Instances may become instances of other Blueprints. Each child whose type has a CustomResourceDefinition says in an
+// annotation how many instances are above it, and of one with more than 16 nothing is made: Blueprints may make each other
+// in a circle. That bounds how deep they go, not how wide: an instance may have as many children as there are resources.
+//
+// # When a Blueprint is deleted
+//
+// With the deletion policy Retain, which is the default, its type, the instances and their children stay as they are, and
+// are nobody's: the platform takes its finalizer off the instances, so that they can be deleted, but then children outside
+// their namespace stay behind. A Blueprint of the same name that is made later takes all of it over.
+//
+// With Delete, instances get no children any more; all that were there are deleted, each when its children are gone (in the
+// foreground), and then the type, if the platform made it. What was made meanwhile goes with the type.
+//
+// # Rights
+//
+// What the platform may do with the types of instances and of children is for whoever runs it to decide. A Blueprint that
+// takes more is refused, with the missing right in its status, and looked at again.
 package platform

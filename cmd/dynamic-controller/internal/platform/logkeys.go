@@ -2,11 +2,10 @@ package platform
 
 // Keys of what is logged.
 const (
-	keyGVR        = "gvr"
-	keyTook       = "took"
-	keyProblem    = "problem"
-	keyCRD        = "crd"
+	keyBlueprint  = "blueprint"
 	keyGeneration = "generation"
-	keyResource   = "resource"
-	keyVerb       = "verb"
+	keyGVR        = "gvr"
+	keyReason     = "reason"
+	keyProblem    = "problem"
+	keyTook       = "took"
 )

@@ -2,148 +2,116 @@ package platform
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
-	"time"
+	"strings"
 
 	"github.com/go-logr/logr"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
 )
-
-// Label is what a CustomResourceDefinition carries, with the value "true", to have its type served.
-const Label = "platform.example.com/serve"
-
-var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 
 // Engine is what the platform needs of a [dynamiccontroller.DynamicController].
 type Engine interface {
 	StartServingGVK(ctx context.Context, gvr schema.GroupVersionResource, handler dynamiccontroller.Handler, opts ...dynamiccontroller.ServeOption) error
 	StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error
 	Lister(gvr schema.GroupVersionResource) (cache.GenericLister, error)
+	SecondaryLister(gvr schema.GroupVersionResource, of dynamiccontroller.ServeOption) (dynamiccontroller.SecondaryLister, error)
+	Enqueue(ids ...dynamiccontroller.ObjectIdentifiers)
+	Status() []dynamiccontroller.TypeStatus
 }
 
-// Serve makes the engine serve the labelled types from its run on. The objects' status is written with client.
-func Serve(ctx context.Context, log logr.Logger, engine Engine, client dynamic.Interface) error {
-	p := &platform{log: log, engine: engine, client: client, types: map[string]typeState{}}
-	return engine.StartServingGVK(ctx, definitions, p.reconcile,
-		dynamiccontroller.WithLabelSelector(labels.SelectorFromSet(labels.Set{Label: "true"})),
-		dynamiccontroller.WithTransform(slim))
+// Engines are the two controllers that the platform is made of.
+type Engines struct {
+	// Definitions serves Blueprints. It runs on every replica and writes nothing.
+	Definitions Engine
+	// Instances serves the types of Blueprints, and Blueprints to write what became of them. Its watches run on every
+	// replica, and its workers on the leader.
+	Instances Engine
 }
 
-type platform struct {
-	log    logr.Logger
-	engine Engine
-	client dynamic.Interface
-
-	mu    sync.Mutex // guards types
-	types map[string]typeState
+// Mapper tells which kinds there are, and when that changes.
+type Mapper interface {
+	meta.RESTMapper
+	HasSynced() bool
 }
 
-// typeState is how a definition stands: what of it is served, or why nothing is.
-type typeState struct {
-	gvr     schema.GroupVersionResource // empty while nothing is served
-	status  statusRules
-	problem string
+// Platform serves Blueprints. It writes nothing unless the engine of instances runs.
+type Platform struct {
+	log      logr.Logger
+	engines  Engines
+	mapper   Mapper
+	registry *registry
+	rights   *rights
+	client   dynamic.Interface
+	crds     clientset.Interface
+	status   statusWriter
+	// bare reads objects without what they say, of which there may be many and large.
+	bare    metadata.Interface
+	counts  pace // of instances counted
+	ends    pace // of ends looked at
+	told    pace // of ends told
+	defined defined
 }
 
-// reconcile makes what is served of a definition what it asks for. It is not called twice at once for a definition.
-func (p *platform) reconcile(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-	log := p.log.WithValues(keyCRD, id.Name())
-	have := p.state(id.Name())
-	want, wait, err := p.wanted(id.Name())
-	if err != nil || wait || want == have {
-		return err
+// New returns a platform. What the leader writes is written with the fenced config; the other is asked what the platform
+// may do, by every replica.
+func New(log logr.Logger, engines Engines, mapper Mapper, cfg, fenced *rest.Config) (*Platform, error) {
+	client, err1 := dynamic.NewForConfig(fenced)
+	crds, err2 := clientset.NewForConfig(fenced)
+	bare, err3 := metadata.NewForConfig(fenced)
+	reviews, err4 := authorizationv1.NewForConfig(cfg)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return nil, fmt.Errorf("make the platform's clients: %w", err)
 	}
-	if have.gvr != want.gvr && !have.gvr.Empty() {
-		began := time.Now()
-		// It is not served any more, also when the stop does not see the end of it. The next attempt waits for that again.
-		p.setState(id.Name(), typeState{gvr: have.gvr, problem: "it is being released"})
-		if err := p.engine.StopServiceGVK(ctx, have.gvr); err != nil {
-			return err
+	return &Platform{
+		log: log, engines: engines, mapper: mapper, registry: newRegistry(),
+		rights: newRights(reviews.SelfSubjectAccessReviews()),
+		client: client, crds: crds, bare: bare, status: statusWriter{client: client},
+	}, nil
+}
+
+// Serve makes the engines serve Blueprints from their runs on.
+func (p *Platform) Serve(ctx context.Context) error {
+	deciding := p.engines.Definitions.StartServingGVK(ctx, blueprints, p.decide, p.watchCRDs())
+	keeping := p.engines.Instances.StartServingGVK(ctx, blueprints,
+		handlers.Object(handlers.Cached(p.engines.Instances.Lister),
+			handlers.Finalizer(p.client, finalizer, p.cleanUp, p.keep),
+			func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+				for _, pace := range []*pace{&p.counts, &p.ends, &p.told} {
+					pace.forget(id.Name())
+				}
+				return nil
+			}))
+	return errors.Join(deciding, keeping)
+}
+
+// watchCRDs reads CustomResourceDefinitions beside Blueprints, and brings back those that depend on one that changes.
+func (p *Platform) watchCRDs() dynamiccontroller.ServeOption {
+	return dynamiccontroller.Watches(definitions, func(crd runtime.Object) []string {
+		m, err := meta.Accessor(crd)
+		if err != nil {
+			return nil
 		}
-		p.setState(id.Name(), typeState{})
-		log.Info("type released", keyGVR, nameOf(have.gvr), keyTook, time.Since(began).String())
-	}
-	if !want.gvr.Empty() {
-		if err := p.serve(ctx, want); err != nil {
-			return err
-		}
-	}
-	p.setState(id.Name(), want)
-	if want.problem != "" {
-		log.Error(nil, "type cannot be served", keyProblem, want.problem)
-	}
-	return nil
+		_, group, _ := strings.Cut(m.GetName(), ".")
+		return p.registry.inType(m.GetName(), group)
+	}, dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithTransform(slim))
 }
 
-// wanted is what the definition asks for. It is too early to tell while the definition is not established.
-func (p *platform) wanted(name string) (want typeState, wait bool, err error) {
-	lister, err := p.engine.Lister(definitions)
-	if err != nil {
-		return typeState{}, false, err
+// KindChanged is to be told of each kind that begins, changes or ends to be served.
+func (p *Platform) KindChanged(kind schema.GroupKind) {
+	for _, name := range p.registry.inKind(kind) {
+		p.engines.Definitions.Enqueue(blueprintID(name))
 	}
-	obj, err := lister.Get(name)
-	if apierrors.IsNotFound(err) {
-		return typeState{}, false, nil
-	}
-	if err != nil {
-		return typeState{}, false, err
-	}
-	d, ok := obj.(*definition)
-	if !ok {
-		return typeState{}, false, dynamiccontroller.Terminal(fmt.Errorf("%s cannot be read", name))
-	}
-	if !d.established {
-		return typeState{}, true, nil
-	}
-	return d.wanted(), false, nil
-}
-
-// wanted is what the definition asks for, once it is established.
-func (d *definition) wanted() typeState {
-	v, found := d.chosen()
-	switch {
-	case !found:
-		return typeState{problem: "no version of it is served"}
-	case v.status.problem != "":
-		return typeState{problem: v.status.problem}
-	default:
-		return typeState{gvr: d.gvr(v), status: v.status}
-	}
-}
-
-// serve starts serving the type, or swaps its handler if it is served already.
-func (p *platform) serve(ctx context.Context, t typeState) error {
-	k := &keeper{client: p.client.Resource(t.gvr), engine: p.engine, gvr: t.gvr, rules: t.status}
-	return p.engine.StartServingGVK(ctx, t.gvr, k.reconcile,
-		dynamiccontroller.WithTransform(keepStatus),
-		dynamiccontroller.WithReconcileTimeout(writeTimeout))
-}
-
-func (p *platform) state(name string) typeState {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.types[name]
-}
-
-func (p *platform) setState(name string, t typeState) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if t == (typeState{}) {
-		delete(p.types, name)
-		return
-	}
-	p.types[name] = t
-}
-
-// nameOf writes a GVR as kubectl takes it. A type that users define always has a group.
-func nameOf(gvr schema.GroupVersionResource) string {
-	return gvr.Resource + "." + gvr.Version + "." + gvr.Group
 }

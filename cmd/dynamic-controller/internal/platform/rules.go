@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
 // statusRules is what a version's schema makes of the status that the platform writes.
@@ -30,6 +32,17 @@ func statusRulesOf(v apiextensionsv1.CustomResourceDefinitionVersion) statusRule
 	conditions := root.Properties["status"].Properties["conditions"]
 	return statusRules{mergesConditions: conditions.XListType != nil && *conditions.XListType == "map" &&
 		slices.Equal(conditions.XListMapKeys, []string{"type"})}
+}
+
+// rulesOf is what the served version's schema makes of the status.
+func rulesOf(crd *apiextensionsv1.CustomResourceDefinition) statusRules {
+	version := blueprint.VersionOf(crd)
+	for _, v := range crd.Spec.Versions {
+		if v.Name == version {
+			return statusRulesOf(v)
+		}
+	}
+	return statusRules{problem: "no version of it is served"}
 }
 
 // sample has the shape of what the platform writes, each scalar being the name of its type.

@@ -86,3 +86,30 @@ func TestStatusRulesOf(t *testing.T) {
 		})
 	}
 }
+
+// testVersion has all that the platform needs.
+func testVersion(name string) apiextensionsv1.CustomResourceDefinitionVersion {
+	type props = map[string]apiextensionsv1.JSONSchemaProps
+	condition := props{"observedGeneration": {Type: "integer"}}
+	for _, field := range []string{"type", "status", "lastTransitionTime", "reason", "message"} {
+		condition[field] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+	}
+	listType := "map"
+	return apiextensionsv1.CustomResourceDefinitionVersion{
+		Name:         name,
+		Served:       true,
+		Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+			Type: "object",
+			Properties: props{"status": {Type: "object", Properties: props{
+				"observedGeneration": {Type: "integer"},
+				"conditions": {
+					Type: "array", XListType: &listType, XListMapKeys: []string{"type"},
+					Items: &apiextensionsv1.JSONSchemaPropsOrArray{
+						Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: condition},
+					},
+				},
+			}}},
+		}},
+	}
+}

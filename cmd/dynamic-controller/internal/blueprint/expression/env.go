@@ -1,0 +1,117 @@
+package expression
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/checker"
+	"github.com/google/cel-go/common/functions"
+	"github.com/google/cel-go/ext"
+	apiservercel "k8s.io/apiserver/pkg/cel"
+	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/apiserver/pkg/cel/library"
+)
+
+// language is what Kubernetes 1.37 offers to expressions (environment.MustBaseEnvSet has the list), each library in the
+// version that it has there, so that what compiles does not depend on how this program was built. Its environment itself
+// cannot be taken: in it all values of a list or map literal have to be of one type, which conditions never notice and
+// {"name": p.name, "port": p.port} does. cel.bind and base64 are added, which templates need; authorization is left out,
+// for nobody is asking.
+var language = []cel.EnvOption{
+	cel.EagerlyValidateDeclarations(true),
+	cel.DefaultUTCTimeZone(true),
+	cel.CrossTypeNumericComparisons(true),
+	cel.OptionalTypes(),
+	cel.ASTValidators(cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals(), cel.ValidateRegexLiterals()),
+	cel.EnableIdentifierEscapeSyntax(),
+	cel.ParserExpressionSizeLimit(MaxLength),
+	cel.CostEstimatorOptions(checker.PresenceTestHasCost(false)),
+	ext.Strings(ext.StringsVersion(2)),
+	ext.Sets(),
+	ext.TwoVarComprehensions(ext.TwoVarComprehensionsVersion(0)),
+	ext.Lists(ext.ListsVersion(3), ext.ListsMaxRangeSize(MaxListItems)),
+	ext.Bindings(ext.BindingsVersion(0)),
+	ext.Encoders(ext.EncodersVersion(0)),
+	library.URLs(),
+	library.Regex(),
+	library.Lists(library.ListsVersion(1)),
+	library.Quantity(),
+	library.IP(),
+	library.CIDR(),
+	library.Format(),
+	library.SemverLib(library.SemverVersion(1)),
+}
+
+// Variable is what an expression may refer to.
+type Variable struct {
+	Name string
+	// Schema describes the variable. What it does not describe is not checked; nil describes nothing.
+	Schema common.Schema
+}
+
+// Env compiles expressions that see the same variables.
+type Env struct {
+	env       *cel.Env
+	types     map[string]*apiservercel.DeclType // of the variables
+	functions map[string]*functions.Overload    // the implementations that guards stand before
+}
+
+type base struct {
+	env       *cel.Env
+	functions map[string]*functions.Overload
+	err       error
+}
+
+// theBase is made once: it takes milliseconds, and all others extend it.
+var theBase = sync.OnceValue(func() base {
+	env, err := cel.NewEnv(language...)
+	if err != nil {
+		return base{err: err}
+	}
+	overloads := map[string]*functions.Overload{}
+	for name, declaration := range env.Functions() {
+		if _, is := guards[name]; !is {
+			continue
+		}
+		bindings, err := declaration.Bindings()
+		if err != nil {
+			return base{err: err}
+		}
+		for _, b := range bindings {
+			overloads[b.Operator] = b
+		}
+	}
+	return base{env: env, functions: overloads}
+})
+
+// NewEnv returns an environment with these variables, whose names are to be different identifiers.
+func NewEnv(variables ...Variable) (*Env, error) {
+	base := theBase()
+	if base.err != nil {
+		return nil, fmt.Errorf("make the environment: %w", base.err)
+	}
+	known, types := newDeclared(), make(map[string]*apiservercel.DeclType, len(variables))
+	var options []cel.EnvOption
+	var roots []*apiservercel.DeclType
+	for _, v := range variables {
+		t := known.of(v.Schema, "type of "+v.Name, 0)
+		types[v.Name] = t
+		options = append(options, cel.Variable(v.Name, t.CelType()))
+		if t.IsObject() {
+			roots = append(roots, t)
+		}
+	}
+	if len(roots) > 0 {
+		provided, err := apiservercel.NewDeclTypeProvider(roots...).EnvOptions(base.env.CELTypeProvider())
+		if err != nil {
+			return nil, fmt.Errorf("declare the types: %w", err)
+		}
+		options = append(options, provided...)
+	}
+	env, err := base.env.Extend(options...)
+	if err != nil {
+		return nil, fmt.Errorf("declare the variables: %w", err)
+	}
+	return &Env{env: env, types: types, functions: base.functions}, nil
+}

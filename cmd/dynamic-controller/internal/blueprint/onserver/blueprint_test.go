@@ -1,0 +1,168 @@
+package onserver
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+const text = `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: crates}
+spec:
+  type:
+    group: onserver.example.com
+    version: v1
+    kind: Crate
+    shortNames: [crt]
+    printerColumns: [{name: Size, type: integer, jsonPath: .spec.size}]
+    schema:
+      properties:
+        spec: {type: object, required: [size], properties: {size: {type: integer, minimum: 1}}}
+  resources:
+    - id: config
+      readyWhen: ["config.data.size == '3'"]
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}", labels: {"a/b": "x${self.spec.size}"}}
+        data: {size: "${string(self.spec.size)}"}
+`
+
+var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+
+// The manifest, the definition that is made of a Blueprint and what becomes of an instance are all taken by the server, and
+// what comes back is what the next step goes on with.
+func TestBlueprint(t *testing.T) {
+	client, err := dynamic.NewForConfig(shared.Cluster(t).Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := blueprint.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	define(t, client, manifest)
+	stored := apply(t, client, blueprint.GroupVersionResource, "", object(t, text))
+	if policy, _, _ := unstructured.NestedString(stored.Object, "spec", "deletionPolicy"); policy != "Retain" {
+		t.Errorf("deletionPolicy is %q unless somebody says otherwise", policy)
+	}
+	b, err := blueprint.FromUnstructured(stored)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled, err := blueprint.Compile(b, blueprint.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	define(t, client, compiled.Definition())
+	crates := schema.GroupVersionResource{Group: "onserver.example.com", Version: "v1", Resource: "crates"}
+	self := apply(t, client, crates, "default", object(t, `{apiVersion: onserver.example.com/v1, kind: Crate, metadata: {name: a}, spec: {size: 3}}`))
+
+	first, err := compiled.Instance(self).Step(t.Context(), nil)
+	if err != nil || len(first.Rendered) != 1 || len(first.Problems) > 0 {
+		t.Fatalf("a step: %+v, %v", first, err)
+	}
+	made := first.Rendered[0].Object
+	made = apply(t, client, schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, made.GetNamespace(), made)
+	second, err := compiled.Instance(self).Step(t.Context(), map[string]*unstructured.Unstructured{"config": made})
+	if err != nil || !second.Ready {
+		t.Errorf("the next step: %+v, %v", second, err)
+	}
+}
+
+// What the manifest refuses is refused with words that say what to do.
+func TestManifest_refuses(t *testing.T) {
+	client, err := dynamic.NewForConfig(shared.Cluster(t).Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := blueprint.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	define(t, client, manifest)
+	for reason, c := range map[string]struct{ change, to, want string }{
+		"a type twice over":     {"group:", "crd: a.b\n    group:", "either crd, or group, version, kind and schema"},
+		"an id that is none":    {"id: config", "id: con-fig", "should match '^[a-zA-Z][a-zA-Z0-9_]*$'"},
+		"a policy that is none": {"spec:\n  type:", "spec:\n  deletionPolicy: Maybe\n  type:", `supported values: "Retain", "Delete"`},
+		"a template of nothing": {"        kind: ConfigMap\n", "", "template.kind: Required value"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			o := object(t, strings.Replace(text, c.change, c.to, 1))
+			_, err := client.Resource(blueprint.GroupVersionResource).Apply(t.Context(), o.GetName(), o,
+				metav1.ApplyOptions{FieldManager: "test", DryRun: []string{metav1.DryRunAll}})
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// define creates a CustomResourceDefinition and waits until it is Established.
+func define(t *testing.T, client dynamic.Interface, crd *apiextensionsv1.CustomResourceDefinition) {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(crd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(content, "status")
+	apply(t, client, definitions, "", &unstructured.Unstructured{Object: content})
+	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		now, err := client.Resource(definitions).Get(ctx, crd.Name, metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions") // which are null at first
+		for _, c := range conditions {
+			if c := c.(map[string]any); c["type"] == "Established" && c["status"] == "True" {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		t.Fatalf("%s is not Established: %v", crd.Name, err)
+	}
+}
+
+// apply applies an object, again while its type is not served yet.
+func apply(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, namespace string, o *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	var out *unstructured.Unstructured
+	var last error
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		out, last = client.Resource(gvr).Namespace(namespace).Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "test", Force: true})
+		return last == nil, nil
+	})
+	if err != nil {
+		t.Fatalf("apply %s %s: %v", gvr.Resource, o.GetName(), last)
+	}
+	return out
+}
+
+func object(t *testing.T, text string) *unstructured.Unstructured {
+	t.Helper()
+	raw, err := yaml.ToJSON([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o unstructured.Unstructured
+	if err := yaml.Unmarshal(raw, &o.Object); err != nil {
+		t.Fatal(err)
+	}
+	return &o
+}

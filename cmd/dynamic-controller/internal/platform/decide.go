@@ -1,0 +1,175 @@
+package platform
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// soon is when something is looked at again that is about to change without any event.
+const soon = 50 * time.Millisecond
+
+// decide is the handler of Blueprints on every replica. It writes nothing but the registry, and brings the leader's handler
+// to look at what was decided.
+func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	if !p.mapper.HasSynced() {
+		return dynamiccontroller.RequeueAfter(soon)
+	}
+	defer p.engines.Instances.Enqueue(id)
+	name := id.Name()
+	b, own, err := p.blueprint(name)
+	if err != nil {
+		return err
+	}
+	before, known := p.registry.get(name)
+	if b == nil || before.uid != "" && before.uid != b.UID {
+		if err := p.letGo(ctx, name, before); err != nil || b == nil {
+			return err
+		}
+		before = decision{}
+	}
+	p.registry.expect(name, interest{crd: own.crd, kinds: kindsOfInterest(b)})
+	if !known {
+		p.lookAgain(p.registry.inCRD(own.crd), name) // of two of one second either may be the older
+	}
+
+	next := decision{uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running}
+	var missing []right
+	if next.judgement, missing, err = p.judge(ctx, b, own, before.judgement); err != nil {
+		return err
+	}
+	if len(missing) > 0 {
+		next.asked = before.asked + 1
+	}
+	want, err := p.wanted(b, own, next)
+	if err != nil {
+		return err
+	}
+	if err := p.serve(ctx, &next, want); err != nil {
+		return err
+	}
+	p.tell(name, before, next)
+	p.registry.set(name, next)
+	if len(missing) > 0 {
+		return dynamiccontroller.RequeueAfter(askAgain(before.asked))
+	}
+	return nil
+}
+
+// blueprint reads one from the cache, nil if it is not there.
+func (p *Platform) blueprint(name string) (*blueprint.Blueprint, claim, error) {
+	lister, err := p.engines.Definitions.Lister(blueprints)
+	if err != nil {
+		return nil, claim{}, err
+	}
+	object, err := lister.Get(name)
+	if apierrors.IsNotFound(err) {
+		return nil, claim{}, nil
+	}
+	if err != nil {
+		return nil, claim{}, err
+	}
+	u, ok := object.(*unstructured.Unstructured)
+	if !ok {
+		return nil, claim{}, dynamiccontroller.Terminal(errors.New("the cache does not hold whole Blueprints"))
+	}
+	b, err := blueprint.FromUnstructured(u)
+	if err != nil {
+		return nil, claim{}, dynamiccontroller.Terminal(err)
+	}
+	return b, claimOf(u), nil
+}
+
+// wanted is the program that is to run, nil if none is.
+func (p *Platform) wanted(b *blueprint.Blueprint, own claim, d decision) (*program, error) {
+	switch {
+	case d.gvr.Empty() && d.refusal != nil:
+		return nil, nil // the type is not this Blueprint's
+	case d.ending && b.Spec.DeletionPolicy != blueprint.Delete:
+		return nil, nil
+	case d.ending && d.gvr.Empty():
+		return nil, nil
+	case d.ending:
+		return p.cleaner(b, d.gvr)
+	case d.refusal != nil && d.onlyCleans():
+		// Each time, for what is missing of what ran before may come back.
+		before, err := p.servedBefore(b, own)
+		if err != nil || before != nil {
+			return before, err
+		}
+		return p.cleaner(b, d.gvr)
+	case d.program != nil:
+		return d.program, nil
+	default:
+		return d.running, nil // what ran before keeps running
+	}
+}
+
+// serve makes what runs what is wanted.
+func (p *Platform) serve(ctx context.Context, d *decision, want *program) error {
+	have := d.running
+	if have != nil && (want == nil || want.gvr != have.gvr) {
+		if err := p.stop(ctx, have); err != nil {
+			return err
+		}
+		d.running = nil
+	}
+	if want == nil || d.running != nil && d.running.inputs == want.inputs {
+		return nil
+	}
+	if !p.registry.take(want.gvr, want.blueprint) {
+		return dynamiccontroller.RequeueAfter(soon) // the Blueprint that had it is being let go
+	}
+	if err := p.start(ctx, want); err != nil {
+		return err
+	}
+	d.running = want
+	return nil
+}
+
+func (p *Platform) stop(ctx context.Context, have *program) error {
+	began := time.Now()
+	if err := p.engines.Instances.StopServiceGVK(ctx, have.gvr); err != nil {
+		return err
+	}
+	p.registry.release(have.gvr)
+	p.log.Info("type released", keyBlueprint, have.blueprint, keyGVR, nameOf(have.gvr), keyTook, time.Since(began).String())
+	return nil
+}
+
+// letGo ends all that was decided for a Blueprint that is gone, and brings back who claims the same type.
+func (p *Platform) letGo(ctx context.Context, name string, before decision) error {
+	if before.running != nil {
+		if err := p.stop(ctx, before.running); err != nil {
+			return err
+		}
+	}
+	p.lookAgain(p.registry.forget(name), name)
+	return nil
+}
+
+// lookAgain has other Blueprints decided on again.
+func (p *Platform) lookAgain(names []string, but string) {
+	for _, name := range names {
+		if name != but {
+			p.engines.Definitions.Enqueue(blueprintID(name))
+		}
+	}
+}
+
+// tell logs what an operator wants to know, once.
+func (p *Platform) tell(name string, before, next decision) {
+	log := p.log.WithValues(keyBlueprint, name, keyGeneration, next.generation)
+	switch {
+	case next.refusal != nil && (before.refusal == nil || *before.refusal != *next.refusal):
+		log.Info("Blueprint refused", keyReason, next.refusal.reason, keyProblem, next.refusal.message)
+	case next.running != nil && (before.running == nil || before.running.inputs != next.running.inputs):
+		log.Info("Blueprint served", keyGVR, nameOf(next.running.gvr))
+	}
+}

@@ -1,0 +1,83 @@
+package platform
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// facts are what a judgement is made of besides the Blueprint's spec.
+type facts struct {
+	blueprint string // UID and generation
+	holder    string // of the claim, if it is another Blueprint
+	crd       *apiextensionsv1.CustomResourceDefinition
+	kinds     map[schema.GroupVersionKind]*meta.RESTMapping // nil for those that there are not
+	// crds are those of the kinds that have one.
+	crds map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
+}
+
+func (p *Platform) factsFor(b *blueprint.Blueprint, own claim) (f facts, err error) {
+	f = facts{blueprint: fmt.Sprintf("%s/%d", b.UID, b.Generation), kinds: map[schema.GroupVersionKind]*meta.RESTMapping{},
+		crds: map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{}}
+	if f.crd, err = p.crdOf(own.crd); err != nil {
+		return f, err
+	}
+	var maker types.UID
+	if f.crd != nil {
+		maker = types.UID(f.crd.Annotations[madeByKey])
+	}
+	if f.holder, err = p.holder(own, maker); err != nil {
+		return f, err
+	}
+	for _, r := range b.Spec.Resources {
+		gvk := kindOf(r)
+		mapping, err := p.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		switch {
+		case meta.IsNoMatchError(err):
+			f.kinds[gvk] = nil
+		case err != nil:
+			return f, fmt.Errorf("find the resource of %s: %w", gvk, err)
+		default:
+			f.kinds[gvk] = mapping
+			if f.crds[gvk], err = p.crdOf(mapping.Resource.GroupResource().String()); err != nil {
+				return f, err
+			}
+		}
+	}
+	return f, nil
+}
+
+// String is the same for the same facts. Of a definition that the platform made for the Blueprint only that is one.
+func (f facts) String() string {
+	parts := []string{f.blueprint, f.holder}
+	if f.crd != nil {
+		parts = append(parts, fmt.Sprintf("%s/%d/%s", f.crd.UID, f.crd.Generation, f.crd.Annotations[madeByKey]))
+	}
+	for gvk, mapping := range f.kinds {
+		part := gvk.String()
+		if mapping != nil {
+			part += fmt.Sprintf(" is %s %s", mapping.Resource, mapping.Scope.Name())
+		}
+		if crd := f.crds[gvk]; crd != nil {
+			part += fmt.Sprintf(" as %s/%d says", crd.UID, crd.Generation)
+		}
+		parts = append(parts, part)
+	}
+	slices.Sort(parts[2:])
+	return strings.Join(parts, "\n")
+}
+
+// served is what of the facts makes another program: not what changes when the platform makes the definition.
+func (f facts) served() string {
+	if f.crd != nil && f.crd.Annotations[madeByKey] != "" {
+		f.crd = nil
+	}
+	return f.String()
+}

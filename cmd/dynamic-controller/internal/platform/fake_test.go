@@ -1,0 +1,80 @@
+package platform
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-logr/logr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// fakeEngine has what its caches have, and serves nothing. It stands for caches that are behind, which no server makes on
+// demand.
+type fakeEngine struct {
+	Engine
+	objects, secondary cache.Indexer
+	enqueued           []dynamiccontroller.ObjectIdentifiers
+}
+
+func newFakeEngine() *fakeEngine {
+	index := func() cache.Indexer { return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}) }
+	return &fakeEngine{objects: index(), secondary: index()}
+}
+
+func (e *fakeEngine) Lister(gvr schema.GroupVersionResource) (cache.GenericLister, error) {
+	return cache.NewGenericLister(e.objects, gvr.GroupResource()), nil
+}
+
+func (e *fakeEngine) SecondaryLister(schema.GroupVersionResource, dynamiccontroller.ServeOption) (dynamiccontroller.SecondaryLister, error) {
+	return fakeSecondary{cache.NewGenericLister(e.secondary, definitions.GroupResource())}, nil
+}
+
+func (e *fakeEngine) Enqueue(ids ...dynamiccontroller.ObjectIdentifiers) {
+	e.enqueued = append(e.enqueued, ids...)
+}
+
+func (e *fakeEngine) StartServingGVK(context.Context, schema.GroupVersionResource, dynamiccontroller.Handler, ...dynamiccontroller.ServeOption) error {
+	return nil
+}
+
+func (e *fakeEngine) StopServiceGVK(context.Context, schema.GroupVersionResource) error { return nil }
+
+type fakeSecondary struct{ cache.GenericLister }
+
+func (fakeSecondary) OwnedBy(types.UID) ([]runtime.Object, error) {
+	return nil, errors.New("there is no index")
+}
+
+type fakeMapper struct{ *meta.DefaultRESTMapper }
+
+func (fakeMapper) HasSynced() bool { return true }
+
+var everything = map[string]bool{"get": true, "list": true, "watch": true, "create": true, "patch": true, "delete": true}
+
+// fakePlatform has these Blueprints, CustomResourceDefinitions and kinds.
+func fakePlatform(objects []*unstructured.Unstructured, crds []*apiextensionsv1.CustomResourceDefinition, kinds ...schema.GroupVersionKind) (*Platform, fakeMapper) {
+	engine, mapper := newFakeEngine(), fakeMapper{meta.NewDefaultRESTMapper(nil)}
+	for _, object := range objects {
+		_ = engine.objects.Add(object)
+	}
+	for _, crd := range crds {
+		_ = engine.secondary.Add(crd)
+	}
+	for _, kind := range kinds {
+		mapper.Add(kind, meta.RESTScopeNamespace)
+	}
+	return &Platform{
+		log: logr.Discard(), engines: Engines{Definitions: engine, Instances: engine}, mapper: mapper,
+		registry: newRegistry(), rights: newRights(&answers{allowed: everything}), client: dynamic.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}),
+	}, mapper
+}

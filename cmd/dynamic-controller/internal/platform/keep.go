@@ -1,0 +1,162 @@
+package platform
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// keep is the leader's handler of Blueprints: it writes what follows from what this replica has decided. Of a Blueprint on
+// which that has not been done yet nothing follows: the decision calls it.
+func (p *Platform) keep(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) error {
+	d, known := p.registry.get(id.Name())
+	if !known || d.uid != object.GetUID() || d.generation != object.GetGeneration() {
+		return nil
+	}
+	b, err := blueprint.FromUnstructured(object)
+	if err != nil {
+		return dynamiccontroller.Terminal(err)
+	}
+	defineErr := p.define(ctx, b, d)
+	stands, err := p.standOf(b, d)
+	if err != nil {
+		return err
+	}
+	if defineErr != nil {
+		stands.established = condition(blueprint.TypeEstablished, reasonRefusedByServer, cut(defineErr.Error()))
+	}
+	statusErr := p.setStatus(ctx, id, object, stands, d)
+	return cmp.Or(defineErr, statusErr, stands.again())
+}
+
+// stands is how a Blueprint stands.
+type stands struct {
+	accepted, established, serving metav1.Condition
+	// unsettled is how long it may take until that changes without any event, zero if it does not.
+	unsettled time.Duration
+}
+
+func (s stands) again() error {
+	if s.unsettled > 0 {
+		return dynamiccontroller.RequeueAfter(s.unsettled)
+	}
+	return nil
+}
+
+// Reasons of a Blueprint's conditions.
+const (
+	reasonCompiled        = "Compiled"
+	reasonEstablished     = "Established"
+	reasonNoDefinition    = "NotDefined"
+	reasonRefusedByServer = "RefusedByTheServer"
+	reasonServing         = "Serving"
+	reasonSyncing         = "Syncing"
+	reasonRefused         = "NothingAccepted"
+	reasonDeleting        = "Deleting"
+)
+
+func condition(kind, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+func (p *Platform) standOf(b *blueprint.Blueprint, d decision) (s stands, err error) {
+	s.accepted = metav1.Condition{Type: blueprint.Accepted, Status: metav1.ConditionTrue, Reason: reasonCompiled,
+		Message: fmt.Sprintf("an instance becomes %s", objects(len(b.Spec.Resources)))}
+	if d.refusal != nil {
+		s.accepted = condition(blueprint.Accepted, d.refusal.reason, d.refusal.message)
+	}
+	crd, err := p.crdOf(blueprint.DefinitionName(b))
+	if err != nil {
+		return s, err
+	}
+	s.established = metav1.Condition{Type: blueprint.TypeEstablished, Status: metav1.ConditionTrue, Reason: reasonEstablished,
+		Message: "the API server serves " + blueprint.DefinitionName(b)}
+	if crd == nil {
+		s.established = condition(blueprint.TypeEstablished, reasonNoDefinition, fmt.Sprintf("there is no CustomResourceDefinition %s", blueprint.DefinitionName(b)))
+	} else if reason, message := established(crd); reason != "" {
+		s.established = condition(blueprint.TypeEstablished, reason, message)
+	}
+	s.serving, s.unsettled = p.servingOf(d)
+	return s, nil
+}
+
+func objects(n int) string {
+	if n == 1 {
+		return "1 object"
+	}
+	return fmt.Sprintf("%d objects", n)
+}
+
+// servingOf tells whether instances are reconciled, and when to look again.
+func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
+	// How often it is looked at again, while the caches fill and while they cannot.
+	const quick, slow = 100 * time.Millisecond, 2 * time.Second
+	switch {
+	case d.running == nil && d.refusal != nil:
+		return condition(blueprint.Serving, reasonRefused, "no generation has been accepted"), 0
+	case d.running == nil:
+		return condition(blueprint.Serving, reasonNoDefinition, "waiting for the type"), 0
+	case d.running.compiled == nil:
+		return condition(blueprint.Serving, reasonRefused, "no generation that this replica has seen was accepted: instances are let go, and nothing else"), 0
+	}
+	for _, t := range p.engines.Instances.Status() {
+		if t.GVR != d.running.gvr {
+			continue
+		}
+		switch t.State {
+		case dynamiccontroller.TypeSynced:
+			return p.served(d, t)
+		case dynamiccontroller.TypeSyncing, dynamiccontroller.TypeStopped:
+			return condition(blueprint.Serving, reasonSyncing, "reading the instances"), quick
+		default:
+			return condition(blueprint.Serving, string(t.State), t.Message), slow
+		}
+	}
+	return condition(blueprint.Serving, reasonSyncing, "about to be served"), quick
+}
+
+// served is what is said of a type that has synced.
+func (p *Platform) served(d decision, t dynamiccontroller.TypeStatus) (metav1.Condition, time.Duration) {
+	const slow = 2 * time.Second
+	c := metav1.Condition{Type: blueprint.Serving, Status: metav1.ConditionTrue, Reason: reasonServing,
+		Message: fmt.Sprintf("generation %d is served", d.running.generation)}
+	for _, secondary := range t.Secondaries {
+		switch secondary.State {
+		case dynamiccontroller.TypeSynced, dynamiccontroller.TypeSyncing, dynamiccontroller.TypeStopped:
+		default:
+			c.Message += fmt.Sprintf("; %s are not seen: %s", nameOf(secondary.GVR), secondary.Message)
+			return c, slow
+		}
+	}
+	return c, 0
+}
+
+// setStatus writes how the Blueprint stands and how many instances it has.
+func (p *Platform) setStatus(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured, s stands, d decision) error {
+	want := wantedStatus{
+		generation: object.GetGeneration(), mergesConditions: true,
+		conditions: []metav1.Condition{s.accepted, s.established, s.serving},
+	}
+	counted, wait := p.count(id.Name(), object, d)
+	want.fields = map[string]any{"instances": counted, "served": nil}
+	there, _, _ := unstructured.NestedMap(object.Object, "status", "served")
+	if served, err := wantedServed(d, there); err != nil {
+		return err
+	} else if served != nil {
+		want.fields["served"] = served
+	}
+	if err := p.status.set(ctx, id, object, want); err != nil {
+		return err
+	}
+	if wait > 0 && (s.unsettled == 0 || wait < s.unsettled) {
+		return dynamiccontroller.RequeueAfter(wait)
+	}
+	return nil
+}

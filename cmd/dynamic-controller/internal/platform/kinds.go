@@ -1,0 +1,98 @@
+package platform
+
+import (
+	"fmt"
+	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// kindOf reads what kind a template makes. A template that does not say is refused elsewhere.
+func kindOf(r blueprint.Resource) schema.GroupVersionKind {
+	apiVersion, _ := r.Template["apiVersion"].(string)
+	kind, _ := r.Template["kind"].(string)
+	return schema.FromAPIVersionAndKind(apiVersion, kind)
+}
+
+// kindsOfInterest are those on which it depends what can be served of a Blueprint: now, and of the generation that was
+// served before.
+func kindsOfInterest(b *blueprint.Blueprint) []schema.GroupKind {
+	if b.Status.Served == nil {
+		return groupKinds(b.Spec.Resources)
+	}
+	return groupKinds(slices.Concat(b.Spec.Resources, b.Status.Served.Spec.Resources))
+}
+
+func groupKinds(resources []blueprint.Resource) (kinds []schema.GroupKind) {
+	for _, r := range resources {
+		if gk := kindOf(r).GroupKind(); !slices.Contains(kinds, gk) {
+			kinds = append(kinds, gk)
+		}
+	}
+	return kinds
+}
+
+// unmakeable are kinds that instances do not become, though the platform has all rights to them: whoever may make an
+// instance, which is anybody, could make types, and of them whatever the platform may.
+var unmakeable = map[schema.GroupKind]string{
+	blueprint.GroupVersionKind.GroupKind(): "an instance cannot become a Blueprint: whoever makes an instance would do all that the platform may do",
+	apiextensionsv1.Kind("CustomResourceDefinition"): "an instance cannot become a CustomResourceDefinition, which with all its objects goes when the instance goes: " +
+		"a Blueprint makes a type with spec.type",
+}
+
+// unknownKinds refuses templates of types that there are not, or that are not for instances to make, and of one type in two versions, which nobody could keep
+// both of.
+func unknownKinds(b *blueprint.Blueprint, kinds map[schema.GroupVersionKind]*meta.RESTMapping) (problems blueprint.Problems) {
+	first := map[schema.GroupKind]int{}
+	for i, r := range b.Spec.Resources {
+		gvk := kindOf(r)
+		if gvk.Kind == "" || gvk.Version == "" {
+			continue
+		}
+		path := fmt.Sprintf("spec.resources[%d].template", i)
+		if reason, has := unmakeable[gvk.GroupKind()]; has {
+			problems = append(problems, blueprint.Problem{Path: path + ".kind", Reason: reason})
+			continue
+		}
+		if kinds[gvk] == nil {
+			problems = append(problems, blueprint.Problem{Path: path,
+				Reason: fmt.Sprintf("there is no kind %s in %s; when there is, the Blueprint is looked at again", gvk.Kind, gvk.GroupVersion())})
+		}
+		other, has := first[gvk.GroupKind()]
+		if !has {
+			first[gvk.GroupKind()] = i
+		} else if version := kindOf(b.Spec.Resources[other]).Version; version != gvk.Version {
+			problems = append(problems, blueprint.Problem{Path: path + ".apiVersion",
+				Reason: fmt.Sprintf("is %s, and in spec.resources[%d] the same kind is in version %s: choose one", gvk.Version, other, version)})
+		}
+	}
+	return problems
+}
+
+// childKinds lists the types of what instances become, each once.
+func childKinds(b *blueprint.Blueprint, compiled *blueprint.Compiled, f facts) (all []childKind) {
+	byID := map[string]blueprint.Resource{}
+	for _, r := range b.Spec.Resources {
+		byID[r.ID] = r
+	}
+	namespaced := true
+	if crd := compiled.Definition(); crd != nil {
+		namespaced = crd.Spec.Scope != apiextensionsv1.ClusterScoped
+	}
+	for _, t := range compiled.Templates() {
+		metadata, _ := byID[t.ID].Template["metadata"].(map[string]any)
+		_, elsewhere := metadata["namespace"]
+		foreign := namespaced && (elsewhere || !t.Namespaced)
+		i := slices.IndexFunc(all, func(c childKind) bool { return c.gvk == t.GVK })
+		if i < 0 {
+			all = append(all, childKind{gvk: t.GVK, gvr: f.kinds[t.GVK].Resource, path: t.Path, defined: f.crds[t.GVK] != nil})
+			i = len(all) - 1
+		}
+		all[i].foreign = all[i].foreign || foreign
+	}
+	return all
+}

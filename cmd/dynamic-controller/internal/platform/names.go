@@ -1,0 +1,53 @@
+package platform
+
+import (
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// Name is the domain of all that the platform writes to objects: what field managers, finalizers, labels and annotations
+// begin with.
+const Name = "platform.example.com"
+
+// AggregationLabel marks, with the value "true", the ClusterRoles by which whoever runs the platform says what it may do:
+// see examples/kind.
+const AggregationLabel = Name + "/aggregate-to-dynamic-controller"
+
+const (
+	statusManager = Name + "/status"
+	// finalizer is that of Blueprints.
+	finalizer = Name + "/blueprint"
+	// childrenFinalizer is that of instances with children that an owner reference cannot reach. Package handlers adds it.
+	childrenFinalizer = Name + "/children"
+
+	// madeForKey and madeByKey are annotations of a CustomResourceDefinition that the platform made: the name and the UID of
+	// its Blueprint. Without the UID it was retained when its Blueprint went, for one of the same name.
+	madeForKey = Name + "/blueprint"
+	madeByKey  = Name + "/blueprint-uid"
+	// resourceKey and instanceKey are annotations of children: the id of the template, and "namespace/name" of the instance.
+	resourceKey = Name + "/resource"
+	instanceKey = Name + "/instance"
+	// depthKey is an annotation of children that have a CustomResourceDefinition, and so may be instances of a Blueprint
+	// too: how many instances there are above.
+	depthKey = Name + "/depth"
+)
+
+var (
+	blueprints  = blueprint.GroupVersionResource
+	definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+)
+
+func blueprintID(name string) dynamiccontroller.ObjectIdentifiers {
+	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: name, GVR: blueprints}
+}
+
+// nameOf writes a GVR as kubectl takes it.
+func nameOf(gvr schema.GroupVersionResource) string {
+	if gvr.Group == "" {
+		return gvr.Resource + "." + gvr.Version
+	}
+	return gvr.Resource + "." + gvr.Version + "." + gvr.Group
+}

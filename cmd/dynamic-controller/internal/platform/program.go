@@ -1,0 +1,111 @@
+package platform
+
+import (
+	"context"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+)
+
+// program is what is done with the instances of a Blueprint. It is never changed, but for what says that they are to be
+// counted.
+type program struct {
+	inputs     string // what it was made of: see judgement
+	blueprint  string
+	generation int64
+	gvr        schema.GroupVersionResource
+	// spec is what it was made of.
+	spec blueprint.Spec
+	// compiled is nil if instances are only cleaned up when they are deleted.
+	compiled *blueprint.Compiled
+	kinds    []childKind
+	// mergesConditions: see statusRules.
+	mergesConditions bool
+	children         *handlers.Children
+	// uncounted: the Blueprint has been told that something happened to instances, and has not counted them since.
+	uncounted atomic.Bool
+}
+
+// childKind is a type of the objects that instances become.
+type childKind struct {
+	gvk  schema.GroupVersionKind
+	gvr  schema.GroupVersionResource
+	path string // of the first template that makes one
+	// foreign: some may be where an owner reference cannot reach.
+	foreign bool
+	// defined: the kind has a CustomResourceDefinition, and so its objects may be instances of a Blueprint too.
+	defined bool
+}
+
+// cleaner makes of a Blueprint a program that lets instances go and does no more.
+func (p *Platform) cleaner(b *blueprint.Blueprint, gvr schema.GroupVersionResource) (*program, error) {
+	next := &program{inputs: "cleans up for " + string(b.UID), blueprint: b.Name, generation: b.Generation, gvr: gvr}
+	return next, p.equip(next)
+}
+
+// equip gives a program what keeps children. It remembers nothing that could not be found out again.
+func (p *Platform) equip(next *program) (err error) {
+	next.children, err = handlers.NewChildren(handlers.ChildrenConfig{
+		Client: p.client, Mapper: p.mapper, Name: Name,
+		Cache: handlers.Cached(next.listerOf(p.engines.Instances)),
+		Owned: next.ownedIn(p.engines.Instances),
+	})
+	return err
+}
+
+// start serves the program, or swaps it for the one before.
+func (p *Platform) start(ctx context.Context, next *program) error {
+	k := &instances{program: next, engine: p.engines.Instances, status: p.status}
+	return p.engines.Instances.StartServingGVK(ctx, next.gvr,
+		handlers.Object(handlers.Cached(p.engines.Instances.Lister), k.reconcile, k.gone), next.watched()...)
+}
+
+// watched is what is watched beside the instances.
+func (p *program) watched() (options []dynamiccontroller.ServeOption) {
+	full := dynamiccontroller.WithCache(dynamiccontroller.CacheFull)
+	for _, kind := range p.kinds {
+		options = append(options, dynamiccontroller.Owns(kind.gvr, full))
+		if kind.foreign {
+			options = append(options, dynamiccontroller.Watches(kind.gvr, instanceOf, full))
+		}
+	}
+	return options
+}
+
+// instanceOf says which instance a child is of that cannot have an owner reference.
+func instanceOf(child runtime.Object) []string {
+	m, err := meta.Accessor(child)
+	if err != nil {
+		return nil
+	}
+	if key := m.GetAnnotations()[instanceKey]; key != "" && len(m.GetOwnerReferences()) == 0 {
+		return []string{key}
+	}
+	return nil
+}
+
+// listerOf finds children in what is watched.
+func (p *program) listerOf(engine Engine) func(schema.GroupVersionResource) (cache.GenericLister, error) {
+	return func(child schema.GroupVersionResource) (cache.GenericLister, error) {
+		return engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child))
+	}
+}
+
+// ownedIn lists the children of an instance from the index by owner. They are shared.
+func (p *program) ownedIn(engine Engine) func(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
+	return func(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
+		lister, err := engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child))
+		if err != nil {
+			return nil, err
+		}
+		return lister.OwnedBy(instance)
+	}
+}

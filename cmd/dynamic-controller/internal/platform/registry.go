@@ -1,0 +1,137 @@
+package platform
+
+import (
+	"slices"
+	"sync"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// decision is what this replica made of a Blueprint. It is never changed once it is in the registry.
+type decision struct {
+	uid        types.UID
+	generation int64
+	ending     bool // the Blueprint is being deleted
+
+	judgement
+	// running is what is served, of an earlier generation if the newest is refused; nil if nothing is.
+	running *program
+	// asked is how often in a row a right was missing.
+	asked int
+}
+
+// onlyCleans tells whether nothing runs that makes anything of instances.
+func (d decision) onlyCleans() bool { return d.running == nil || d.running.compiled == nil }
+
+// judgement is what comes of a generation of a Blueprint in the cluster as it is.
+type judgement struct {
+	// inputs tells what the judgement is of, but for the rights: the same inputs make the same judgement.
+	inputs string
+	// refusal is nil if the generation is accepted.
+	refusal *refusal
+	// program is to be served, nil if that is refused, or if nobody knows the type yet.
+	program *program
+	// definition is to be made, nil if the Blueprint names one or if it is refused.
+	definition *apiextensionsv1.CustomResourceDefinition
+	// type that the Blueprint has, whether or not it is accepted; empty if there is none yet or it is not the Blueprint's.
+	gvr schema.GroupVersionResource
+	// rights that it takes.
+	rights []right
+}
+
+// refusal is why a Blueprint is not accepted.
+type refusal struct{ reason, message string }
+
+// interest is what a decision depends on, besides the Blueprint.
+type interest struct {
+	crd   string // its own
+	kinds []schema.GroupKind
+}
+
+// registry holds the decisions by the Blueprints' names. It may be used concurrently.
+type registry struct {
+	mu        sync.Mutex // guards what follows
+	decisions map[string]decision
+	interests map[string]interest
+	served    map[schema.GroupVersionResource]string // by whom
+}
+
+func newRegistry() *registry {
+	return &registry{decisions: map[string]decision{}, interests: map[string]interest{}, served: map[schema.GroupVersionResource]string{}}
+}
+
+func (r *registry) get(name string) (d decision, found bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d, found = r.decisions[name]
+	return d, found
+}
+
+func (r *registry) set(name string, d decision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.decisions[name] = d
+}
+
+// expect notes what the Blueprint depends on. It goes before looking at that: what changes afterwards is told.
+func (r *registry) expect(name string, i interest) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.interests[name] = i
+}
+
+// forget lists the others that depend on the same definition.
+func (r *registry) forget(name string) (others []string) {
+	r.mu.Lock()
+	crd := r.interests[name].crd
+	delete(r.decisions, name)
+	delete(r.interests, name)
+	r.mu.Unlock()
+	return r.inCRD(crd)
+}
+
+// interested lists the Blueprints that depend on something.
+func (r *registry) interested(in func(interest) bool) (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, i := range r.interests {
+		if in(i) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (r *registry) inCRD(crd string) []string {
+	return r.interested(func(i interest) bool { return i.crd == crd })
+}
+
+// inType lists the Blueprints whose type or whose children's type is the resource, as far as its group tells.
+func (r *registry) inType(crd, group string) []string {
+	return r.interested(func(i interest) bool {
+		return i.crd == crd || slices.ContainsFunc(i.kinds, func(kind schema.GroupKind) bool { return kind.Group == group })
+	})
+}
+
+func (r *registry) inKind(kind schema.GroupKind) []string {
+	return r.interested(func(i interest) bool { return slices.Contains(i.kinds, kind) })
+}
+
+// take reserves a type for a Blueprint, if no other has it.
+func (r *registry) take(gvr schema.GroupVersionResource, name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if by, is := r.served[gvr]; is && by != name {
+		return false
+	}
+	r.served[gvr] = name
+	return true
+}
+
+func (r *registry) release(gvr schema.GroupVersionResource) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.served, gvr)
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/dynamic-controller/engine/test/apiproxy"
+)
+
+const blueprintVersion = "platform.example.com/v1alpha1"
+
+// waitBlueprint waits for one whose name ends with the test's group.
+func (a *api) waitBlueprint(name string, checks ...func(*unstructured.Unstructured) error) *unstructured.Unstructured {
+	a.Helper()
+	return a.wait(blueprintVersion, "Blueprint", name+"."+a.group, all(checks...))
+}
+
+// watched returns a kubeconfig with which everything may be done and the calls are seen.
+func (a *api) watched() (kubeconfig string, calls *apiproxy.Proxy) {
+	a.Helper()
+	proxy, err := apiproxy.Start(a.cluster.Config())
+	if err != nil {
+		a.Fatal(err)
+	}
+	a.Cleanup(proxy.Close)
+	everything := []string{rbacv1.ResourceAll}
+	direct, err := clientcmd.LoadFromFile(a.account(strings.Split(a.group, ".")[0],
+		rbacv1.PolicyRule{APIGroups: everything, Resources: everything, Verbs: everything}))
+	if err != nil {
+		a.Fatal(err)
+	}
+	return writeKubeconfig(a.T, &clientcmdapi.Cluster{Server: proxy.URL(), CertificateAuthorityData: proxy.CAData()},
+		direct.AuthInfos["it"].Token), proxy
+}
+
+// isWrite tells what changes something: neither reads, nor questions what may be done, nor the lease.
+func isWrite(c apiproxy.Call) bool {
+	return !slices.Contains([]string{"get", "list", "watch"}, c.Verb) &&
+		c.Resource != "selfsubjectaccessreviews" && c.Resource != "leases"
+}
+
+func writes(proxy *apiproxy.Proxy) (n int) {
+	for _, c := range proxy.Calls() {
+		if isWrite(c) {
+			n++
+		}
+	}
+	return n
+}
+
+func TestAChildThatIsDeletedOrChangedComesBack(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	page, err := a.get("v1", "ConfigMap", "flowers-page")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.delete("v1", "ConfigMap", "flowers-page")
+	a.wait("v1", "ConfigMap", "flowers-page", func(now *unstructured.Unstructured) error {
+		if now.GetUID() == page.GetUID() {
+			return fmt.Errorf("it is the one that was deleted")
+		}
+		return nil
+	})
+	a.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: flowers-page}, data: {text: weeds, more: of somebody else}}")
+	a.wait("v1", "ConfigMap", "flowers-page", all(has("roses", "data", "text"), has("of somebody else", "data", "more")))
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+}
+
+func TestAChangedBlueprintRollsOutAndPrunes(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	a.apply(flowers)
+	a.apply(strings.ReplaceAll(flowers, "name: flowers", "name: trees"))
+	a.wait("GROUP/v1", "Website", "trees", is("Ready", "True"))
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+
+	// The Service goes with the template that it comes of, and so does its kind; the page says something else.
+	changed := websites[:strings.Index(websites, "    - id: service")]
+	changed = strings.ReplaceAll(changed, "${service.spec.clusterIP}:80", "none")
+	changed = strings.ReplaceAll(changed, "${self.spec.text}", "fresh ${self.spec.text}")
+	a.apply(changed)
+	for _, name := range []string{"flowers", "trees"} {
+		a.wait("v1", "ConfigMap", name+"-page", has("fresh roses", "data", "text"))
+		a.waitGone("v1", "Service", name)
+		a.wait("GROUP/v1", "Website", name, is("Ready", "True", "all 2 resources"))
+	}
+	// What an instance wants no more goes too.
+	a.apply(strings.ReplaceAll(flowers, "text: roses", "text: roses, public: false"))
+	a.waitGone("v1", "ConfigMap", "flowers-route")
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "all 1 resources"))
+}
+
+func TestWhatRanBeforeKeepsRunningWhileTheNewestGenerationIsRefused(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
+	a.waitBlueprint("websites", is("Accepted", "False", "spec.resources[1].template.data.text", "undefined field 'txt'"),
+		is("Serving", "True", "generation 1 is served"))
+	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
+	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
+	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "fresh ${self.spec.text}"))
+	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True", "generation 3 is served"))
+	a.wait("v1", "ConfigMap", "flowers-page", has("fresh tulips", "data", "text"))
+}
+
+func TestWhatRanBeforeRunsAgainAfterARestart(t *testing.T) {
+	a := newAPI(t)
+	first := startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
+	a.waitBlueprint("websites", is("Accepted", "False"), has(int64(1), "status", "served", "generation"))
+	first.kill()
+	kubeconfig, proxy := a.watched()
+	startServing(t, kubeconfig)
+	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
+	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
+	a.waitBlueprint("websites", is("Accepted", "False", "undefined field 'txt'"), is("Serving", "True", "generation 1 is served"))
+	quiet(t, func() int { return writes(proxy) })
+	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "fresh ${self.spec.text}"))
+	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True", "generation 3 is served"), func(obj *unstructured.Unstructured) error {
+		if served, has, _ := unstructured.NestedMap(obj.Object, "status", "served"); has {
+			return fmt.Errorf("it still says that %v is served", served["generation"])
+		}
+		return nil
+	})
+	a.wait("v1", "ConfigMap", "flowers-page", has("fresh tulips", "data", "text"))
+}
+
+// markets make Websites, which another Blueprint makes something of.
+const markets = `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: markets.GROUP}
+spec:
+  deletionPolicy: Delete
+  type:
+    group: GROUP
+    version: v1
+    kind: Market
+    schema: {type: object, properties: {spec: {type: object, properties: {text: {type: string}}}}}
+  resources:
+    - id: site
+      readyWhen: ["site.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')"]
+      template:
+        apiVersion: GROUP/v1
+        kind: Website
+        metadata: {name: "${self.metadata.name}"}
+        spec: {text: "${self.spec.text}"}
+`
+
+const market = "{apiVersion: GROUP/v1, kind: Market, metadata: {name: monday}, spec: {text: fish}}"
+
+var deleting = strings.Replace(websites, "spec:\n", "spec:\n  deletionPolicy: Delete\n", 1)
+
+func TestAChainOfBlueprintsComesAndGoesInAnyOrder(t *testing.T) {
+	for name, test := range map[string]struct{ made, deleted []string }{
+		"parent first, parent first": {[]string{"markets", "websites"}, []string{"markets", "websites"}},
+		"parent first, child first":  {[]string{"markets", "websites"}, []string{"websites", "markets"}},
+		"child first, child first":   {[]string{"websites", "markets"}, []string{"websites", "markets"}},
+		"child first, both at once":  {[]string{"websites", "markets"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPI(t)
+			startServing(t, a.cluster.Kubeconfig())
+			text := map[string]string{"markets": markets, "websites": deleting}
+			for i, b := range test.made {
+				a.apply(text[b])
+				if i == 0 && b == "markets" {
+					a.waitBlueprint(b, is("Accepted", "False", "spec.resources[0].template: there is no kind Website in "+a.group+"/v1"))
+				}
+			}
+			a.waitBlueprint("markets", is("Accepted", "True"), is("Serving", "True"))
+			a.apply(market)
+			a.wait("GROUP/v1", "Market", "monday", is("Ready", "True"))
+			a.wait("v1", "ConfigMap", "monday-page", has("fish", "data", "text"))
+			if test.deleted == nil {
+				a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
+				a.delete(blueprintVersion, "Blueprint", "markets."+a.group)
+			}
+			for _, b := range test.deleted {
+				a.delete(blueprintVersion, "Blueprint", b+"."+a.group)
+				a.waitGone(blueprintVersion, "Blueprint", b+"."+a.group)
+			}
+			for _, b := range test.made {
+				a.waitGone(blueprintVersion, "Blueprint", b+"."+a.group)
+				a.waitGone("apiextensions.k8s.io/v1", "CustomResourceDefinition", b+"."+a.group)
+			}
+			for _, name := range []string{"monday-page", "monday-route"} {
+				a.waitGone("v1", "ConfigMap", name)
+			}
+			a.waitGone("v1", "Service", "monday")
+		})
+	}
+}
+
+func TestDeletionPolicies(t *testing.T) {
+	t.Run("Retain leaves all as it is, for a Blueprint of the same name", func(t *testing.T) {
+		a := newAPI(t)
+		startServing(t, a.cluster.Kubeconfig())
+		a.apply(websites)
+		a.apply(flowers)
+		before := a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+		a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
+		a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
+		if now, err := a.get("GROUP/v1", "Website", "flowers"); err != nil || now.GetResourceVersion() != before.GetResourceVersion() {
+			t.Errorf("the instance is %v, %v", now, err)
+		}
+		if _, err := a.get("v1", "ConfigMap", "flowers-page"); err != nil {
+			t.Error(err)
+		}
+		// Nobody holds it back.
+		a.apply(strings.ReplaceAll(flowers, "name: flowers", "name: trees"))
+		a.delete("GROUP/v1", "Website", "trees")
+		a.waitGone("GROUP/v1", "Website", "trees")
+
+		other := strings.Replace(websites, "name: websites.GROUP", "name: others.GROUP", 1)
+		a.apply(other)
+		a.waitBlueprint("others", is("Accepted", "False", "TypeNotOurs", "was not made for this Blueprint"))
+		a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "again ${self.spec.text}"))
+		a.waitBlueprint("websites", is("Accepted", "False", "TypeClaimed", "others."+a.group)) // which is older
+		a.delete(blueprintVersion, "Blueprint", "others."+a.group)
+		a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True"))
+		a.wait("v1", "ConfigMap", "flowers-page", has("again roses", "data", "text"))
+	})
+	t.Run("Delete deletes the instances, what they became and the type", func(t *testing.T) {
+		a := newAPI(t)
+		startServing(t, a.cluster.Kubeconfig())
+		a.apply(deleting)
+		a.apply(flowers)
+		a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+		a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
+		a.waitGone("apiextensions.k8s.io/v1", "CustomResourceDefinition", "websites."+a.group)
+		if _, err := a.get("v1", "ConfigMap", "flowers-page"); !apierrors.IsNotFound(err) {
+			t.Errorf("the type is gone and a child is not: %v", err)
+		}
+		a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
+	})
+}
+
+func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
+	a := newAPI(t)
+	kubeconfig, proxy := a.watched()
+	first := startServing(t, kubeconfig, "--resync-period", "2s")
+	a.apply(websites)
+	for i := range 5 {
+		a.apply(strings.ReplaceAll(flowers, "name: flowers", fmt.Sprintf("name: flowers-%d", i)))
+	}
+	a.waitBlueprint("websites", counted(5, 5, 0))
+	quiet(t, func() int { return writes(proxy) })
+	calls := len(proxy.Calls())
+	quiet(t, func() int { return writes(proxy) }) // a resync and more
+	for _, c := range proxy.Calls()[calls:] {
+		if isWrite(c) {
+			t.Errorf("a resync wrote %+v", c)
+		}
+	}
+	first.kill()
+	before := len(proxy.Calls())
+	second := startServing(t, kubeconfig, "--resync-period", "2s")
+	second.waitLog(line{Msg: "leading"})
+	quiet(t, func() int { return writes(proxy) })
+	for _, c := range proxy.Calls()[before:] {
+		if isWrite(c) && c.Name != "blueprints.platform.example.com" {
+			t.Errorf("another process wrote %+v", c)
+		}
+	}
+}
+
+// The instances go one by one, as whoever holds them lets them. Each that goes is an event.
+func TestAnEndThatTakesLongIsNotLookedAtAllTheTime(t *testing.T) {
+	a := newAPI(t)
+	kubeconfig, proxy := a.watched()
+	startServing(t, kubeconfig)
+	head, _, _ := strings.Cut(deleting, "resources:")
+	a.apply(head + "resources: []")
+	a.waitBlueprint("websites", is("Serving", "True"))
+	const held = 40
+	name := func(i int) string { return fmt.Sprintf("held-%d", i) }
+	for i := range held {
+		a.apply(fmt.Sprintf("{apiVersion: GROUP/v1, kind: Website, metadata: {name: %s, finalizers: [example.com/hold]}, spec: {}}", name(i)))
+	}
+	a.waitBlueprint("websites", counted(held, held, 0))
+	looks := func() (n int) {
+		for _, c := range proxy.Calls() {
+			if c.Verb == "list" && c.Group == a.group && c.Resource == "websites" && c.Status == http.StatusOK { // not those that ask whether the type is gone
+				n++
+			}
+		}
+		return n
+	}
+	looked, written, began := looks(), writes(proxy), time.Now()
+	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
+	a.waitBlueprint("websites", is("Serving", "False", "Deleting", "waiting for 40 instances"))
+	for i := range held {
+		a.apply(fmt.Sprintf("{apiVersion: GROUP/v1, kind: Website, metadata: {name: %s, finalizers: []}, spec: {}}", name(i)))
+		a.waitGone("GROUP/v1", "Website", name(i))
+	}
+	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
+	took := time.Since(began)
+	t.Logf("it took %v, %d lists, %d writes", took, looks()-looked, writes(proxy)-written)
+	if n, most := looks()-looked, int(took/(250*time.Millisecond))+2; n > most {
+		t.Errorf("in %v the instances were listed %d times, want at most %d", took, n, most)
+	}
+	// One for each instance that is deleted, the Blueprint's finalizer, the type, and what is told.
+	if n, most := writes(proxy)-written, held+2+int(took/time.Second)+2; n > most {
+		t.Errorf("in %v there were %d writes, want at most %d", took, n, most)
+	}
+}
