@@ -23,14 +23,14 @@ ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(OTHER_MODULES)
 
 .PHONY: help
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z.-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  KUBECONFIG=FILE make demo (or run) takes that cluster; TEST_KUBECONFIG=FILE make test-integration tests on it."
 
 ## To see it
 
 .PHONY: demo
-demo: build $(if $(KUBECONFIG),,controlplane) ## see types served and released on a control plane of its own, within seconds once that is built
+demo: build $(if $(KUBECONFIG),,controlplane) ## see a Blueprint served, changed and mended, and a killed leader followed, on a control plane of its own
 	@go build -o bin/demo ./examples/demo
 	@bin/demo
 
@@ -38,6 +38,15 @@ demo: build $(if $(KUBECONFIG),,controlplane) ## see types served and released o
 run: build $(if $(KUBECONFIG),,controlplane) ## the same setup, to be played with until Ctrl-C
 	@go build -o bin/demo ./examples/demo
 	@bin/demo --stay
+
+.PHONY: kind-demo
+kind-demo: ## the demo with two replicas on a kind cluster of its own; needs docker, kind and kubectl
+	@examples/kind/demo.sh
+
+example-%: $(if $(KUBECONFIG),,controlplane) ## see an example at work: make example-hello and so on, by the names of their folders
+	@go build -C examples/$* -o $(CURDIR)/bin/examples/$* .
+	@go build -o bin/examples/show ./examples/internal/show
+	@bin/examples/show $*
 
 ## To build it
 
@@ -79,6 +88,19 @@ test-race: ## the same with the race detector, which needs a C compiler, three t
 test-integration: controlplane ## the tests on a real control plane, one package after another
 	$(SAY_RACE)
 	go test $(RACE) -count=1 -p 1 -timeout 20m $(CLUSTER_PACKAGES)
+
+.PHONY: test-e2e
+test-e2e: controlplane ## several replicas and every fault once, which is part of "make test" too
+	$(SAY_RACE)
+	go test $(RACE) -count=1 -v ./test/e2e
+
+ROUNDS := 100
+SEED := 0
+
+.PHONY: test-e2e-rounds
+test-e2e-rounds: controlplane ## ROUNDS of random faults, which SEED repeats; 100 take some ten minutes
+	$(SAY_RACE)
+	go test $(RACE) -count=1 -v -timeout 3h -run Rounds ./test/e2e -rounds $(ROUNDS) -seed $(SEED)
 
 .PHONY: bench
 bench: controlplane ## measure the engine beside others; takes half an hour

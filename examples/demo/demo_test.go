@@ -20,11 +20,16 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-var shared = cluster.NewShared(cluster.Options{})
+var shared = cluster.NewShared(cluster.Options{WithControllers: true})
 
 // binaries is where the programs are, built by TestMain.
 var binaries string
@@ -155,18 +160,26 @@ func foreign(t *testing.T) (kubeconfig string) {
 func TestTheDemonstrationOnItsOwnControlPlane(t *testing.T) {
 	d := start(t, "")
 	d.waitSaid(`process \d+`)
-	// Itself, the platform, and the control plane's three.
-	if got := d.processes(); len(got) != 5 && runtime.GOOS == "linux" {
+	// Itself, the platform's two, and the control plane's three.
+	if got := d.processes(); len(got) != 6 && runtime.GOOS == "linux" {
 		t.Errorf("these processes come of it: %q", got)
 	}
 	for _, line := range []string{
-		"defined the type widgets.demo.example.com; defined -> served: \\d+ ms",
-		"defined the type gadgets.demo.example.com; defined -> served: \\d+ ms",
-		"wrote 40 objects one by one; written -> reconciled: \\d+ ms",
-		"changed an object; written -> reconciled: \\d+ ms",
-		"deleted the type widgets.demo.example.com with its objects; deleted -> released: \\d+ ms",
-		"took the label off gadgets.demo.example.com; unlabelled -> released: \\d+ ms",
-		"dynamic-controller ended \\d+ ms after SIGTERM",
+		"applied the Blueprint webapps, .*: its type webapps.demo.example.com is served after \\d+ ms",
+		"made the WebApp first: it became a ConfigMap, a Service and a Deployment, and is Ready after \\d+ ms",
+		"made 20 more, one by one; made -> Ready: \\d+ ms",
+		"deleted the ConfigMap first-page: it is back after \\d+ ms",
+		"changed the Blueprint: all 21 WebApps have what it says now after \\d+ ms",
+		"broke the Blueprint: refused after \\d+ ms",
+		`spec.resources\[0\].template.data\["index.html"\]: \${self.spec.greting}: undefined field 'greting'`,
+		"what ran before keeps running: a changed WebApp has its new page after \\d+ ms",
+		"killed replica-\\d, which leads, without warning; its lease lasts 3s",
+		"changed or made 21 WebApps and deleted a child",
+		"replica-\\d leads \\d+ ms after the kill; after \\d+ ms all is as it should be",
+		"nothing was missed and nothing doubled: a watch saw each of the 21 pages written once",
+		"replica-\\d runs again and stands by",
+		"deleted the Blueprint: 22 WebApps, what they became and their type are gone after \\d+ ms",
+		"all replicas of dynamic-controller ended \\d+ ms after SIGTERM",
 	} {
 		d.waitSaid(line)
 	}
@@ -178,12 +191,73 @@ func TestTheDemonstrationOnAClusterOfOthersLeavesNoTypes(t *testing.T) {
 	for range 2 { // the second would find what the first left
 		start(t, kubeconfig).end(0)
 	}
+	kube, err := kubernetes.NewForConfig(shared.Cluster(t).Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = kube.CoordinationV1().Leases(metav1.NamespaceDefault).Get(t.Context(), leaseName, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("the lease is left: %v", err)
+	}
+}
+
+func TestTheLeaseOfAnotherPlatformIsLeftAlone(t *testing.T) {
+	kube, err := kubernetes.NewForConfig(shared.Cluster(t).Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	leases := kube.CoordinationV1().Leases("kube-public")
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName}}
+	if _, err := leases.Create(t.Context(), lease, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, foreign(t), "--namespace", "kube-public")
+	d.end(1)
+	if got := d.stderr.String(); !strings.Contains(got, "there is a lease kube-public/dynamic-controller") {
+		t.Errorf("got %q", got)
+	}
+	if err := leases.Delete(t.Context(), leaseName, metav1.DeleteOptions{}); err != nil {
+		t.Errorf("it was not left: %v", err)
+	}
+}
+
+func TestWhatIsDoubledIsFound(t *testing.T) {
+	for name, test := range map[string]struct {
+		pages []string
+		want  string
+	}{
+		"written once":      {[]string{"before", "now"}, ""},
+		"missed":            {[]string{"before"}, "written 0 times"},
+		"doubled":           {[]string{"now", "now"}, "written 2 times"},
+		"of another change": {[]string{"now", "after", "after"}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := &pageWatch{writes: map[string]map[string]int{}}
+			for _, text := range test.pages {
+				obj := &unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"index.html": text + ", from 10.0.0.1"}}}
+				obj.SetName("one-page")
+				w.saw(obj)
+			}
+			err := w.notOnce([]string{"one"}, "now")
+			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got the error %v, want %q", err, test.want)
+			}
+		})
+	}
+}
+
+func TestAPlatformThatIsNotDeployedIsSaid(t *testing.T) {
+	d := start(t, foreign(t), "--deployed", "true", "--namespace", "kube-public")
+	d.end(1)
+	if got := d.stderr.String(); !strings.Contains(got, "0 Pods with app.kubernetes.io/name=dynamic-controller are ready in namespace kube-public, and it takes 2") {
+		t.Errorf("got %q", got)
+	}
 }
 
 func TestCtrlCEndsTheDemonstration(t *testing.T) {
 	kubeconfig := foreign(t)
 	d := start(t, kubeconfig)
-	d.waitSaid("defined the type widgets")
+	d.waitSaid("made the WebApp first")
 	d.signal(syscall.SIGINT)
 	d.end(130)
 	start(t, kubeconfig).end(0)
@@ -196,25 +270,34 @@ func TestItStaysUntilCtrlC(t *testing.T) {
 	d.end(0)
 }
 
-func TestAPlatformThatDiesIsAFailure(t *testing.T) {
+func TestAReplicaMayBeKilledByWhoPlays(t *testing.T) {
 	d := start(t, foreign(t), "--stay")
-	pid, err := strconv.Atoi(strings.Fields(d.waitSaid(`process \d+`))[1])
-	if err != nil {
-		t.Fatal(err)
+	running := regexp.MustCompile(`process (\d+)`).FindAllStringSubmatch(d.waitSaid("replicas of .* run: .*"), -1)
+	if len(running) != 2 {
+		t.Fatalf("got %q", running)
+	}
+	kill := func(i int) {
+		pid, err := strconv.Atoi(running[i][1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
 	}
 	d.waitSaid("Ready to be played with")
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	kill(0)
+	d.waitSaid("replica-1 has ended: signal: killed")
+	kill(1) // and nobody is left
 	d.end(1)
-	if got := d.stderr.String(); !strings.Contains(got, "dynamic-controller has ended: signal: killed") || !strings.Contains(got, `"msg":"reconciling"`) {
+	if got := d.stderr.String(); !strings.Contains(got, "dynamic-controller has ended: signal: killed") || !strings.Contains(got, `"msg":"watching"`) {
 		t.Errorf("got %q", got)
 	}
 }
 
 func TestNothingIsLeftWhenTheDemonstrationIsKilled(t *testing.T) {
 	d := start(t, "")
-	d.waitSaid("defined the type widgets")
+	d.waitSaid("made the WebApp first")
 	d.signal(os.Kill)
 	_ = d.cmd.Wait()
 	ticker := time.NewTicker(10 * time.Millisecond)
@@ -229,15 +312,15 @@ func TestNothingIsLeftWhenTheDemonstrationIsKilled(t *testing.T) {
 func TestWhatIsNotSeenIsAFailure(t *testing.T) {
 	t.Setenv("KUBECONFIG", foreign(t))
 	quiet := func(string, ...any) {}
-	c, err := openCluster(t.Context(), quiet)
+	c, err := openCluster(t.Context(), quiet, metav1.NamespaceDefault)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	// Nobody serves the types.
-	err = tell(ctx, quiet, c, &platform{log: &logFile{}})
-	if err == nil || !strings.Contains(err.Error(), "not seen: widget first is Ready at generation 1") {
+	// Nobody defines what a Blueprint is.
+	err = tell(ctx, quiet, c, &processes{})
+	if err == nil || !strings.Contains(err.Error(), "not seen: the API server takes a Blueprint") {
 		t.Errorf("got the error %v", err)
 	}
 	if err := c.close(); err != nil {

@@ -6,31 +6,43 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// atMost is how long the whole demonstration may take.
-const atMost = 50 * time.Second
+// How long the whole demonstration may take. The lease of what is deployed lasts longer.
+const (
+	atMost         = 50 * time.Second
+	atMostDeployed = 2 * time.Minute
+)
 
 func main() {
-	stay := flag.Bool("stay", false, "define the types and stay until Ctrl-C")
-	binary := flag.String("binary", "bin/dynamic-controller", "the platform's `FILE`")
-	log := flag.String("log", "bin/demo.log", "where the platform's log goes, a `FILE`")
+	var o options
+	flag.BoolVar(&o.stay, "stay", false, "apply the Blueprint and stay until Ctrl-C")
+	flag.StringVar(&o.binary, "binary", "bin/dynamic-controller", "the platform's `FILE`")
+	flag.StringVar(&o.log, "log", "bin/demo.log", "where the replicas' logs go: the `FILE` with a number put before its extension")
+	flag.StringVar(&o.namespace, "namespace", metav1.NamespaceDefault, "the `NAMESPACE` of the platform's lease, and of its Pods if it is deployed")
+	flag.StringVar(&o.platformKubeconfig, "platform-kubeconfig", "", "the `FILE` that the platform is given, if it is not to be who the demonstration is")
+	flag.StringVar(&o.deployed, "deployed", "", "start no platform and take the one that runs in the cluster; the `COMMAND` kills one of its Pods, given its namespace and name")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	err := demonstrate(ctx, *binary, *log, *stay)
+	err := demonstrate(ctx, o)
 	interrupted := ctx.Err() != nil
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 	}
 	switch {
-	case interrupted && !*stay:
+	case interrupted && !o.stay:
 		fmt.Fprintln(os.Stderr, "demo: interrupted")
 		os.Exit(interruptedCode)
 	case err != nil:
@@ -41,13 +53,19 @@ func main() {
 // interruptedCode is what a shell makes of a SIGINT.
 const interruptedCode = 130
 
+// options are what the command line says.
+type options struct {
+	stay                                                 bool
+	binary, log, namespace, platformKubeconfig, deployed string
+}
+
 // demonstrate does so, and puts everything away after it whatever came of it.
-func demonstrate(ctx context.Context, binary, log string, stay bool) (err error) {
+func demonstrate(ctx context.Context, o options) (err error) {
 	say := sayer(time.Now())
-	if _, err := exec.LookPath(binary); err != nil {
+	if _, err := exec.LookPath(cmp.Or(o.deployed, o.binary)); err != nil {
 		return fmt.Errorf("the platform: %w", err)
 	}
-	c, err := openCluster(ctx, say)
+	c, err := openCluster(ctx, say, o.namespace)
 	if err != nil {
 		return err
 	}
@@ -55,23 +73,26 @@ func demonstrate(ctx context.Context, binary, log string, stay bool) (err error)
 
 	working, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
-	p, err := startPlatform(c.kubeconfig, binary, log, failed)
+	p, err := o.platform(working, say, c, failed)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil && ctx.Err() == nil {
-			err = fmt.Errorf("%w\nthe end of %s:\n%s", err, log, p.log.end())
+			err = fmt.Errorf("%w%s", err, endsOf(p.logs()))
 		}
 		err = cmp.Or(err, p.stop(say))
 	}()
-	say("%s runs as process %d, its log is %s", binary, p.cmd.Process.Pid, log)
 
-	if stay {
+	if o.stay {
 		err = play(working, say, c)
 	} else {
+		limit := atMost
+		if o.deployed != "" {
+			limit = atMostDeployed
+		}
 		var stop context.CancelFunc
-		working, stop = context.WithTimeoutCause(working, atMost, fmt.Errorf("the demonstration took longer than %s", atMost))
+		working, stop = context.WithTimeoutCause(working, limit, fmt.Errorf("the demonstration took longer than %s", limit))
 		defer stop()
 		err = tell(working, say, c, p)
 	}
@@ -79,6 +100,40 @@ func demonstrate(ctx context.Context, binary, log string, stay bool) (err error)
 		return nil // what was not seen then says nothing
 	}
 	return err
+}
+
+// platform starts the platform, or takes the one that there is.
+func (o options) platform(ctx context.Context, say func(string, ...any), c *theCluster, failed context.CancelCauseFunc) (platform, error) {
+	if o.deployed != "" {
+		p, err := findDeployed(ctx, c.kube, o.namespace, o.deployed)
+		if err != nil {
+			return nil, err
+		}
+		say("taking the platform that runs as %d Pods in namespace %s", len(p.byName), o.namespace)
+		return p, nil
+	}
+	if err := c.ownTheLease(ctx); err != nil {
+		return nil, err
+	}
+	p := &processes{binary: o.binary, kubeconfig: cmp.Or(o.platformKubeconfig, c.kubeconfig), namespace: o.namespace, failed: failed}
+	if o.stay {
+		p.mayDie = say
+	}
+	if err := startProcesses(p, o.log); err != nil {
+		return nil, err
+	}
+	say("%d replicas of %s run: %s", replicas, o.binary, p)
+	say("they elect a leader with %s", strings.Join(electionFlags, " "))
+	return p, nil
+}
+
+// endsOf shows what each replica wrote last.
+func endsOf(logs map[string]*logFile) string {
+	var ends strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(logs)) {
+		fmt.Fprintf(&ends, "\nthe end of the log of %s:\n%s", name, logs[name].end())
+	}
+	return ends.String()
 }
 
 // sayer returns what tells the user a line, with the time since start.

@@ -2,214 +2,191 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// many is how many objects of each type are written.
+// many is how many WebApps are written, besides the first.
 const many = 20
 
+func numbered(i int) string { return fmt.Sprintf("number-%d", i) }
+
 // tell tells the story. Each line is said after what it says was seen.
-func tell(ctx context.Context, say func(string, ...any), c *theCluster, p *platform) error {
-	widgets, gadgets, err := defineBoth(ctx, say, c)
-	if err != nil {
-		return err
+func tell(ctx context.Context, say func(string, ...any), c *theCluster, p platform) error {
+	for _, chapter := range []func(context.Context, func(string, ...any), *theCluster) error{
+		define, writeMany, deleteChild, rollOut, breakIt,
+		func(ctx context.Context, say func(string, ...any), c *theCluster) error {
+			return takeOver(ctx, say, c, p)
+		},
+		deleteBlueprint,
+	} {
+		if err := chapter(ctx, say, c); err != nil {
+			return err
+		}
 	}
-	if err := writeMany(ctx, say, c, widgets, gadgets); err != nil {
-		return err
-	}
-	if err := change(ctx, say, c, widgets); err != nil {
-		return err
-	}
-	if err := deleteType(ctx, say, c, p, widgets, gadgets); err != nil {
-		return err
-	}
-	if err := serveAgain(ctx, say, c, widgets); err != nil {
-		return err
-	}
-	if err := unlabel(ctx, say, c, p, gadgets, widgets); err != nil {
-		return err
-	}
-	say("all of this was seen at the API server; the times of releases are from the platform's log")
+	say("all of this was seen at the API server")
 	return nil
 }
 
-// defineBoth defines the two types while the platform runs.
-func defineBoth(ctx context.Context, say func(string, ...any), c *theCluster) (widgets, gadgets definedType, err error) {
-	widgets, err1 := typeOf(widgetsYAML)
-	gadgets, err2 := typeOf(gadgetsYAML)
-	if err := errors.Join(err1, err2); err != nil {
-		return widgets, gadgets, err
-	}
-	for _, t := range []definedType{widgets, gadgets} {
-		began := time.Now()
-		if err := t.define(ctx, c, true); err != nil {
-			return widgets, gadgets, err
-		}
-		if err := see(ctx, t.established(c)); err != nil {
-			return widgets, gadgets, err
-		}
-		established := since(began)
-		if err := writeAndSee(ctx, c, t, "first", 1); err != nil {
-			return widgets, gadgets, err
-		}
-		say("defined the type %s; defined -> served: %s (of which the API server took %s to establish it), its first object is Ready",
-			t.name(), since(began), established)
-	}
-	return widgets, gadgets, nil
-}
-
-// writeAndSee writes an object and returns when its status says that it was reconciled.
-func writeAndSee(ctx context.Context, c *theCluster, t definedType, name string, size int64) error {
-	generation, err := t.write(ctx, c, name, size)
+// define applies the Blueprint while the platform runs, and an instance of its type.
+func define(ctx context.Context, say func(string, ...any), c *theCluster) error {
+	began := time.Now()
+	generation, err := c.applyBlueprint(ctx)
 	if err != nil {
 		return err
 	}
-	return see(ctx, t.reconciled(c, name, generation))
+	applied := time.Now()
+	if err := see(ctx, c.says(blueprints, blueprintName, "Serving", "True", generation, nil)); err != nil {
+		return err
+	}
+	say("applied the Blueprint %s, as soon as the platform took one (%s): its type %s is served after %s",
+		blueprintName, milliseconds(applied.Sub(began)), crdName, since(applied))
+	began = time.Now()
+	if generation, err = c.write(ctx, "first", "Hello"); err != nil {
+		return err
+	}
+	if err := see(ctx, c.ready("first", generation)); err != nil {
+		return err
+	}
+	say("made the WebApp first: it became a ConfigMap, a Service and a Deployment, and is Ready after %s", since(began))
+	return nil
 }
 
-func writeMany(ctx context.Context, say func(string, ...any), c *theCluster, ts ...definedType) error {
+func writeMany(ctx context.Context, say func(string, ...any), c *theCluster) error {
 	var took []time.Duration
 	for i := range many {
-		for _, t := range ts {
-			name := fmt.Sprintf("number-%d", i)
-			generation, err := t.write(ctx, c, name, 1)
-			if err != nil {
-				return err
-			}
-			written := time.Now()
-			if err := see(ctx, t.reconciled(c, name, generation)); err != nil {
-				return err
-			}
-			took = append(took, time.Since(written))
+		began := time.Now()
+		generation, err := c.write(ctx, numbered(i), "Hello")
+		if err != nil {
+			return err
 		}
+		if err := see(ctx, c.ready(numbered(i), generation)); err != nil {
+			return err
+		}
+		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
-	say("wrote %d objects one by one; written -> reconciled: %s in the middle, %s at most; all are Ready",
-		len(took), milliseconds(took[len(took)/2]), milliseconds(took[len(took)-1]))
+	say("made %d more, one by one; made -> Ready: %s in the middle, %s at most",
+		many, milliseconds(took[len(took)/2]), milliseconds(took[len(took)-1]))
 	return nil
 }
 
-func change(ctx context.Context, say func(string, ...any), c *theCluster, t definedType) error {
-	generation, err := t.write(ctx, c, "first", 2)
+func deleteChild(ctx context.Context, say func(string, ...any), c *theCluster) error {
+	before, err := c.in(configMaps).Get(ctx, "first-page", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	written := time.Now()
-	if err := see(ctx, t.reconciled(c, "first", generation)); err != nil {
-		return err
-	}
-	say("changed an object; written -> reconciled: %s, its status is at generation %d", since(written), generation)
-	return nil
-}
-
-// deleteType deletes the type and defines it again without the label: what is not served any more is left alone.
-func deleteType(ctx context.Context, say func(string, ...any), c *theCluster, p *platform, t, other definedType) error {
 	began := time.Now()
-	if err := t.delete(ctx, c); err != nil {
+	if err := c.in(configMaps).Delete(ctx, "first-page", metav1.DeleteOptions{}); err != nil {
 		return err
 	}
-	released, err := seeReleased(ctx, p, t, began)
-	if err != nil {
+	if err := see(ctx, c.page("first", "Hello", string(before.GetUID()))); err != nil {
 		return err
 	}
-	if err := see(ctx, t.gone(c)); err != nil {
-		return err
-	}
-	say("deleted the type %s with its objects; deleted -> released: %s", t.name(), released)
-
-	if err := t.define(ctx, c, false); err != nil {
-		return err
-	}
-	if err := see(ctx, t.established(c)); err != nil {
-		return err
-	}
-	if _, err := t.write(ctx, c, "first", 3); err != nil {
-		return err
-	}
-	if err := seeLeftAlone(ctx, c, t, 0, other, 4); err != nil {
-		return err
-	}
-	say("defined it again without the label: its object is left alone, while a %s that was written later is Ready", other.Spec.Names.Singular)
+	say("deleted the ConfigMap first-page: it is back after %s", since(began))
 	return nil
 }
 
-func serveAgain(ctx context.Context, say func(string, ...any), c *theCluster, t definedType) error {
+// The text of the page's template, before and after.
+const (
+	pageText    = "${self.spec.greeting}, from"
+	changedText = "${self.spec.greeting} and welcome, from"
+)
+
+func rollOut(ctx context.Context, say func(string, ...any), c *theCluster) error {
 	began := time.Now()
-	if err := t.relabel(ctx, c, true); err != nil {
+	// The type changes too: a greeting is to be short.
+	if _, err := c.applyBlueprint(ctx, pageText, changedText, "maxLength: 200", "maxLength: 100"); err != nil {
 		return err
 	}
-	if err := see(ctx, t.reconciled(c, "first", 1)); err != nil {
-		return err
-	}
-	say("gave it the label; labelled -> reconciled: %s, the object that was there is Ready", since(began))
-	return nil
-}
-
-// unlabel takes the label off a type with objects: from then on they are left alone.
-func unlabel(ctx context.Context, say func(string, ...any), c *theCluster, p *platform, t, other definedType) error {
-	began := time.Now()
-	if err := t.relabel(ctx, c, false); err != nil {
-		return err
-	}
-	released, err := seeReleased(ctx, p, t, began)
-	if err != nil {
-		return err
-	}
-	generation, err := t.write(ctx, c, "first", 5)
-	if err != nil {
-		return err
-	}
-	if err := seeLeftAlone(ctx, c, t, generation-1, other, 6); err != nil {
-		return err
-	}
-	say("took the label off %s; unlabelled -> released: %s; a changed %s is left alone, while a %s that was changed later is Ready",
-		t.name(), released, t.Spec.Names.Singular, other.Spec.Names.Singular)
-	return nil
-}
-
-// seeReleased returns how long after began the platform said that it has released the type.
-func seeReleased(ctx context.Context, p *platform, t definedType, began time.Time) (took string, err error) {
-	err = see(ctx, sight{"the platform's log says that " + t.name() + " was released", func(context.Context) error {
-		at, said := p.log.said("type released", t, began)
-		if !said {
-			return errors.New("it does not")
+	for i := range many {
+		if err := see(ctx, c.page(numbered(i), "Hello and welcome", "")); err != nil {
+			return err
 		}
-		took = milliseconds(at.Sub(began))
-		return nil
-	}})
-	return took, err
-}
-
-// seeLeftAlone makes sure that the platform reconciles what is written to another type now, and has not reconciled what
-// was written to t before.
-func seeLeftAlone(ctx context.Context, c *theCluster, t definedType, left int64, other definedType, size int64) error {
-	if err := writeAndSee(ctx, c, other, "first", size); err != nil {
+	}
+	if err := see(ctx, c.page("first", "Hello and welcome", "")); err != nil {
 		return err
 	}
-	return t.leftAlone(ctx, c, "first", left)
+	say("changed the Blueprint: all %d WebApps have what it says now after %s", many+1, since(began))
+	return nil
+}
+
+// breakIt applies a Blueprint with a mistake, and mends it.
+func breakIt(ctx context.Context, say func(string, ...any), c *theCluster) error {
+	began := time.Now()
+	generation, err := c.applyBlueprint(ctx, pageText, "${self.spec.greting} and welcome, from")
+	if err != nil {
+		return err
+	}
+	var message string
+	if err := see(ctx, c.says(blueprints, blueprintName, "Accepted", "False", generation, &message)); err != nil {
+		return err
+	}
+	say("broke the Blueprint: refused after %s. kubectl describe says", since(began))
+	for line := range strings.Lines(message) {
+		say("    %s", strings.TrimSpace(line))
+	}
+	began = time.Now()
+	if _, err := c.write(ctx, "first", "Good day"); err != nil {
+		return err
+	}
+	if err := see(ctx, c.page("first", "Good day and welcome", "")); err != nil {
+		return err
+	}
+	say("what ran before keeps running: a changed WebApp has its new page after %s", since(began))
+	if generation, err = c.applyBlueprint(ctx, pageText, changedText); err != nil {
+		return err
+	}
+	return see(ctx, c.says(blueprints, blueprintName, "Accepted", "True", generation, nil))
+}
+
+// deleteBlueprint deletes it with all that it made: an orphan would be missed by nobody.
+func deleteBlueprint(ctx context.Context, say func(string, ...any), c *theCluster) error {
+	began := time.Now()
+	if err := c.in(blueprints).Delete(ctx, blueprintName, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	for _, s := range []sight{
+		c.gone(blueprints, blueprintName), c.typeGone(crdName),
+		c.gone(configMaps, "first-page"), c.gone(services, "first"), c.gone(deployments, "first"),
+	} {
+		if err := see(ctx, s); err != nil {
+			return err
+		}
+	}
+	say("deleted the Blueprint: %d WebApps, what they became and their type are gone after %s", many+2, since(began))
+	return nil
 }
 
 func since(began time.Time) string { return milliseconds(time.Since(began)) }
 
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
 
-// play defines the types and leaves the user to it until ctx ends.
+// play applies the Blueprint and leaves the user to it until ctx ends.
 func play(ctx context.Context, say func(string, ...any), c *theCluster) error {
-	if _, _, err := defineBoth(ctx, say, c); err != nil {
+	if err := define(ctx, say, c); err != nil {
+		return err
+	}
+	leader, err := c.leader(ctx)
+	if err != nil {
 		return err
 	}
 	fmt.Printf(`
 Ready to be played with, until Ctrl-C. In another terminal:
 
   export KUBECONFIG=%s
-  kubectl get widgets,gadgets
-  kubectl patch widget first --type merge -p '{"spec":{"size":7}}' && sleep 0.1 && kubectl get widget first
-  kubectl label crd gadgets.%s %s-   # released: change a gadget, and its status stays behind
+  kubectl get blueprints,webapps
+  kubectl get configmaps,services,deployments -l platform.example.com/parent
+  kubectl patch webapp first --type merge -p '{"spec":{"greeting":"Good day"}}' && sleep 0.1 && kubectl get cm first-page -o yaml
+  kubectl delete service first && sleep 0.1 && kubectl get service first
+  kubectl edit blueprint %s && kubectl describe blueprint %s   # make a mistake, and read what it is
+  kubectl get lease %s -n %s   # %s leads: kill -9 its process, and the other takes over
 
-`, c.kubeconfig, group, label)
+`, c.kubeconfig, blueprintName, blueprintName, leaseName, c.namespace, leader)
 	<-ctx.Done()
 	return context.Cause(ctx)
 }

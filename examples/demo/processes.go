@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// replicas is how many there are, if they are processes of the demonstration's own.
+const replicas = 2
+
+// electionFlags make a takeover quick enough to watch. The defaults are 15s, 10s and 2s.
+var electionFlags = []string{
+	"--leader-elect-lease-duration=3s",
+	"--leader-elect-renew-deadline=2s",
+	"--leader-elect-retry-period=500ms",
+}
+
+// processes are the replicas as processes beside this one.
+type processes struct {
+	binary, kubeconfig, namespace string
+	// failed is told when a replica ends that was not to end, and of the end of the last one.
+	failed context.CancelCauseFunc
+	// mayDie says of a single replica's end instead, if it is not nil.
+	mayDie func(string, ...any)
+
+	byName map[string]*process
+	names  []string // in the order in which they were started
+
+	mu      sync.Mutex // guards running
+	running int
+}
+
+// process is a replica, running or ended.
+type process struct {
+	name  string
+	cmd   *exec.Cmd
+	log   *logFile
+	ended chan struct{} // closed once it has
+	told  chan struct{} // closed once it is to end
+}
+
+// startProcesses runs the replicas, whose logs go into files beside log.
+func startProcesses(p *processes, log string) error {
+	p.byName = map[string]*process{}
+	for i := range replicas {
+		name := fmt.Sprintf("replica-%d", i+1)
+		ext := filepath.Ext(log)
+		file, err := os.Create(fmt.Sprintf("%s-%d%s", strings.TrimSuffix(log, ext), i+1, ext))
+		if err != nil {
+			return errors.Join(err, p.stop(func(string, ...any) {}))
+		}
+		p.names = append(p.names, name)
+		p.byName[name] = &process{name: name, log: &logFile{file: file}}
+		if err := p.start(p.byName[name]); err != nil {
+			return errors.Join(err, p.stop(func(string, ...any) {}))
+		}
+	}
+	return nil
+}
+
+func (p *processes) start(r *process) error {
+	r.cmd = exec.Command(p.binary, append([]string{
+		"run", "--leader-elect-resource-namespace=" + p.namespace, "--health-probe-bind-address=0",
+	}, electionFlags...)...)
+	r.cmd.Env = append(os.Environ(), clientcmd.RecommendedConfigPathEnvVar+"="+p.kubeconfig, "POD_NAME="+r.name)
+	r.cmd.Stderr = r.log
+	r.cmd.SysProcAttr = ofThisProcess()
+	r.ended, r.told = make(chan struct{}), make(chan struct{})
+	if err := r.cmd.Start(); err != nil {
+		close(r.ended)
+		return fmt.Errorf("the platform: %w", err)
+	}
+	p.count(1)
+	go func(cmd *exec.Cmd, ended, told chan struct{}) {
+		defer close(ended)
+		_ = cmd.Wait() // ProcessState says how
+		p.hasEnded(r.name, cmd, told)
+	}(r.cmd, r.ended, r.told)
+	return nil
+}
+
+func (p *processes) count(n int) (running int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running += n
+	return p.running
+}
+
+func (p *processes) hasEnded(name string, cmd *exec.Cmd, told chan struct{}) {
+	left := p.count(-1)
+	select {
+	case <-told:
+		return
+	default:
+	}
+	if p.mayDie != nil && left > 0 {
+		p.mayDie("%s has ended: %s", name, cmd.ProcessState)
+		return
+	}
+	p.failed(fmt.Errorf("dynamic-controller has ended: %s", cmd.ProcessState))
+}
+
+// String says which processes they are.
+func (p *processes) String() string {
+	var each []string
+	for _, name := range p.names {
+		r := p.byName[name]
+		each = append(each, fmt.Sprintf("%s is process %d with the log %s", name, r.cmd.Process.Pid, r.log.file.Name()))
+	}
+	return strings.Join(each, ", ")
+}
+
+func (p *processes) logs() map[string]*logFile {
+	logs := map[string]*logFile{}
+	for name, r := range p.byName {
+		logs[name] = r.log
+	}
+	return logs
+}
+
+func (p *processes) kill(_ context.Context, replica string) error {
+	r := p.byName[replica]
+	if r == nil {
+		return fmt.Errorf("there is no replica %q", replica)
+	}
+	close(r.told)
+	err := r.cmd.Process.Kill()
+	<-r.ended
+	return err
+}
+
+func (p *processes) revive(_ context.Context, replica string) error {
+	return p.start(p.byName[replica])
+}
+
+// stop ends the replicas as Kubernetes ends Pods, and returns when they are gone.
+func (p *processes) stop(say func(string, ...any)) error {
+	const grace = 30 * time.Second
+	var errs []error
+	began := time.Now()
+	var ending []*process
+	for _, name := range p.names {
+		r := p.byName[name]
+		if r.ended == nil {
+			continue // never started
+		}
+		select {
+		case <-r.ended:
+			if p.mayDie == nil {
+				errs = append(errs, fmt.Errorf("%s had ended before: %s", name, r.cmd.ProcessState))
+			}
+		default:
+			close(r.told)
+			_ = r.cmd.Process.Signal(syscall.SIGTERM) // it may be gone by now
+			ending = append(ending, r)
+		}
+	}
+	timeout := time.After(grace)
+	for _, r := range ending {
+		select {
+		case <-r.ended:
+			if !r.cmd.ProcessState.Success() {
+				errs = append(errs, fmt.Errorf("%s ended with %s", r.name, r.cmd.ProcessState))
+			}
+		case <-timeout:
+			_ = r.cmd.Process.Kill()
+			<-r.ended
+			errs = append(errs, fmt.Errorf("%s did not end within %s of SIGTERM", r.name, grace))
+		}
+	}
+	for _, name := range p.names {
+		errs = append(errs, p.byName[name].log.file.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	say("all replicas of dynamic-controller ended %s after SIGTERM", since(began))
+	return nil
+}

@@ -1,0 +1,106 @@
+// High-availability runs on any number of replicas: all keep their caches warm, and the one that holds a lease writes into
+// each Greeting who has greeted.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
+	"github.com/dynamic-controller/engine/restmapper"
+)
+
+var greetings = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "greetings"}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		klog.Exit(err)
+	}
+}
+
+// run returns when ctx has ended, and with it all that was started here. The lease is released by then.
+func run(ctx context.Context) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
+	if err != nil {
+		return err
+	}
+	log := klog.Background()
+	mapper, err := restmapper.New(log, cfg)
+	if err != nil {
+		return err
+	}
+	engine, err := dynamiccontroller.NewForConfig(log, dynamiccontroller.Config{}, cfg, dynamiccontroller.WithTypeEvents(typeEvents(mapper)))
+	if err != nil {
+		return err
+	}
+	r, err := replica.New(cfg, replica.Options{LeaseName: "high-availability", Log: log})
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(r.FencedConfig()) // what handlers write with
+	if err != nil {
+		return err
+	}
+	g := greeter{engine: engine, client: client, name: r.Status().Identity}
+	err = errors.Join(
+		// What is served is decided on every replica, or a standby would have nothing to keep warm.
+		engine.StartServingGVK(ctx, greetings, g.greet),
+		r.RegisterWithoutLeaderElection("restmapper", mapper),
+		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(engine.RunWatches)),
+		r.Register("dynamic-controller", engine),
+	)
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// greeter reconciles while its replica leads.
+type greeter struct {
+	engine *dynamiccontroller.DynamicController
+	client dynamic.Interface
+	name   string
+}
+
+// greet makes the status say who has greeted: whoever leads now.
+func (g greeter) greet(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	lister, err := g.engine.Lister(id.GVR)
+	if err != nil {
+		return err
+	}
+	greeting, err := lister.ByNamespace(id.Namespace()).Get(id.Name())
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	by, _, _ := unstructured.NestedString(greeting.(*unstructured.Unstructured).Object, "status", "greetedBy")
+	if by == g.name {
+		return nil // as after each write, which is an event too
+	}
+	// The context carries the term: should the lease be lost meanwhile, this is refused before another replica may lead.
+	patch := fmt.Appendf(nil, `{"status":{"greetedBy":%q}}`, g.name)
+	_, err = g.client.Resource(id.GVR).Namespace(id.Namespace()).Patch(ctx, id.Name(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	if err != nil {
+		return err
+	}
+	fmt.Println(id.NamespacedKey, "is greeted by", g.name)
+	return nil
+}

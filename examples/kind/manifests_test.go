@@ -1,0 +1,311 @@
+package kind
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/test/cluster"
+)
+
+const (
+	namespace = "dynamic-controller-system"
+	name      = "dynamic-controller"
+	patience  = 30 * time.Second
+)
+
+// kustomization is as much of it as the tests understand.
+type kustomization struct {
+	metav1.TypeMeta `json:",inline"`
+	Resources       []string
+	Images          []struct{ Name, NewTag string }
+}
+
+// manifests returns what the kustomization makes of its resources.
+func manifests(t *testing.T) (all []*unstructured.Unstructured) {
+	t.Helper()
+	var k kustomization
+	if err := yaml.UnmarshalStrict(read(t, "kustomization.yaml"), &k); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range k.Resources {
+		all = append(all, documents(t, file)...)
+	}
+	for _, obj := range all {
+		if obj.GetKind() != "Deployment" {
+			continue
+		}
+		path := []string{"spec", "template", "spec", "containers"}
+		containers, _, err := unstructured.NestedSlice(obj.Object, path...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range containers {
+			for _, image := range k.Images {
+				if c := c.(map[string]any); c["image"] == image.Name {
+					c["image"] = image.Name + ":" + image.NewTag
+				}
+			}
+		}
+		if err := unstructured.SetNestedSlice(obj.Object, containers, path...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func documents(t *testing.T, file string) (all []*unstructured.Unstructured) {
+	t.Helper()
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(read(t, file)), 4096)
+	for {
+		obj := &unstructured.Unstructured{}
+		err := decoder.Decode(&obj.Object)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if len(obj.Object) > 0 {
+			all = append(all, obj)
+		}
+	}
+}
+
+func typed[T any](t *testing.T, obj *unstructured.Unstructured) *T {
+	t.Helper()
+	v := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(obj.Object, v, true); err != nil {
+		t.Fatalf("%s %s: %v", obj.GetKind(), obj.GetName(), err)
+	}
+	return v
+}
+
+func only[T any](t *testing.T, kind string) *T {
+	t.Helper()
+	var found []*T
+	for _, obj := range manifests(t) {
+		if obj.GetKind() == kind {
+			found = append(found, typed[T](t, obj))
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%d manifests are a %s, want one", len(found), kind)
+	}
+	return found[0]
+}
+
+// api is the API server as an administrator uses it.
+type api struct {
+	*testing.T
+	cluster *cluster.Cluster
+	dynamic dynamic.Interface
+	kube    kubernetes.Interface
+}
+
+func newAPI(t *testing.T) *api {
+	t.Helper()
+	c := shared.Cluster(t)
+	dynamicClient, err1 := dynamic.NewForConfig(c.Config())
+	kube, err2 := kubernetes.NewForConfig(c.Config())
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	return &api{T: t, cluster: c, dynamic: dynamicClient, kube: kube}
+}
+
+// apply applies the manifest as kubectl apply --server-side does.
+func (a *api) apply(obj *unstructured.Unstructured) error {
+	client, err := a.clientFor(obj)
+	if err != nil {
+		return err
+	}
+	data, err := obj.MarshalJSON()
+	if err != nil {
+		return err
+	}
+	_, err = client.Patch(a.Context(), obj.GetName(), types.ApplyPatchType, data,
+		metav1.PatchOptions{FieldManager: "test", FieldValidation: metav1.FieldValidationStrict})
+	return err
+}
+
+func (a *api) clientFor(obj *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+	groups, err := restmapper.GetAPIGroupResources(a.kube.Discovery())
+	if err != nil {
+		return nil, err
+	}
+	gvk := obj.GroupVersionKind()
+	mapping, err := restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return nil, err
+	}
+	if obj.GetNamespace() == "" {
+		return a.dynamic.Resource(mapping.Resource), nil
+	}
+	return a.dynamic.Resource(mapping.Resource).Namespace(obj.GetNamespace()), nil
+}
+
+// applyAll applies all manifests until the test ends.
+func (a *api) applyAll() {
+	a.Helper()
+	for _, obj := range manifests(a.T) {
+		if err := a.apply(obj); err != nil {
+			a.Fatalf("%s %s: %v", obj.GetKind(), obj.GetName(), err)
+		}
+		a.Cleanup(func() {
+			client, err := a.clientFor(obj)
+			if err == nil {
+				err = client.Delete(context.WithoutCancel(a.Context()), obj.GetName(), metav1.DeleteOptions{})
+			}
+			if err != nil && !apierrors.IsNotFound(err) {
+				a.Error(err)
+			}
+		})
+	}
+}
+
+// in is the same in a test within the test.
+func (a *api) in(t *testing.T) *api {
+	within := *a
+	within.T = t
+	return &within
+}
+
+func TestOnAnAPIServer(t *testing.T) {
+	a := newAPI(t)
+	a.applyAll()
+	t.Run("every manifest is taken", func(t *testing.T) { a.in(t).testEveryManifestIsTaken() })
+	t.Run("the Pod is of the restricted level", func(t *testing.T) { a.in(t).testThePodIsRestricted() })
+	a.waitRights()
+	t.Run("the demonstration needs all rights and no others", func(t *testing.T) { a.in(t).testTheDemonstrationNeedsAllRights() })
+	t.Run("the probes of the Deployment are answered", func(t *testing.T) { a.in(t).testTheProbesAreAnswered() })
+}
+
+func eventually(t *testing.T, check func(context.Context) error) {
+	t.Helper()
+	const pause = 20 * time.Millisecond
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(patience); ; <-ticker.C {
+		err := check(t.Context())
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %v", patience, err)
+		}
+	}
+}
+
+func (a *api) testEveryManifestIsTaken() {
+	for _, obj := range manifests(a.T) {
+		if err := a.apply(obj); err != nil { // again, as nothing may be in its own way
+			a.Errorf("%s %s: %v", obj.GetKind(), obj.GetName(), err)
+		}
+		wrong := obj.DeepCopy()
+		wrong.SetName("wrong")
+		wrong.Object["specs"] = map[string]any{}
+		if err := a.apply(wrong); err == nil || !strings.Contains(err.Error(), "specs") {
+			a.Errorf("a %s with a field that there is not is taken: %v", obj.GetKind(), err)
+		}
+	}
+}
+
+func (a *api) testThePodIsRestricted() {
+	template := only[appsv1.Deployment](a.T, "Deployment").Spec.Template
+	create := func(spec corev1.PodSpec) error {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "dry", Labels: template.Labels}, Spec: spec}
+		_, err := a.kube.CoreV1().Pods(namespace).Create(a.Context(), pod, metav1.CreateOptions{
+			DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+		return err
+	}
+	if err := create(template.Spec); err != nil {
+		a.Error(err)
+	}
+
+	ofPod, ofContainer := *template.Spec.DeepCopy(), *template.Spec.DeepCopy()
+	ofPod.SecurityContext = nil
+	ofContainer.Containers[0].SecurityContext = nil
+	for name, spec := range map[string]corev1.PodSpec{"of the Pod": ofPod, "of the container": ofContainer} {
+		if err := create(spec); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted:latest"`) {
+			a.Errorf("without the security context %s: got the error %v", name, err)
+		}
+	}
+}
+
+func TestTheDeployment(t *testing.T) {
+	d := only[appsv1.Deployment](t, "Deployment")
+	if *d.Spec.Replicas != 2 {
+		t.Errorf("%d replicas", *d.Spec.Replicas)
+	}
+	pod := d.Spec.Template.Spec
+	container := pod.Containers[0]
+	// The replica waits 5 s longer than the engine and at most --leader-elect-renew-deadline for the release.
+	const release = 15 * time.Second
+	if grace, least := time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second, dynamiccontroller.DefaultConfig().ShutdownTimeout+release; grace <= least {
+		t.Errorf("Pods have %s to end, which should be above %s", grace, least)
+	}
+	if container.SecurityContext.ReadOnlyRootFilesystem == nil || !*container.SecurityContext.ReadOnlyRootFilesystem {
+		t.Error("the root can be written")
+	}
+	fields := map[string]string{}
+	for _, e := range container.Env {
+		fields[e.Name] = e.ValueFrom.FieldRef.FieldPath
+	}
+	if fields["POD_NAME"] != "metadata.name" || fields["POD_NAMESPACE"] != "metadata.namespace" {
+		t.Errorf("the environment has %v", fields)
+	}
+	if len(container.Resources.Requests) == 0 || container.Resources.Limits.Memory().IsZero() {
+		t.Errorf("resources: %v", container.Resources)
+	}
+	if container.Image != "dynamic-controller:kind" || !strings.Contains(string(read(t, "demo.sh")), "image="+container.Image+"\n") {
+		t.Errorf("the image is %s, and demo.sh loads another", container.Image)
+	}
+}
+
+func TestKindHasANodeForEachReplica(t *testing.T) {
+	var c struct {
+		metav1.TypeMeta `json:",inline"`
+		Nodes           []struct{ Role string }
+	}
+	if err := yaml.UnmarshalStrict(read(t, "cluster.yaml"), &c); err != nil {
+		t.Fatal(err)
+	}
+	workers := 0
+	for _, n := range c.Nodes {
+		if n.Role == "worker" {
+			workers++
+		}
+	}
+	if want := fmt.Sprint(c.Kind, " ", c.APIVersion); want != "Cluster kind.x-k8s.io/v1alpha4" || workers != 2 {
+		t.Errorf("got %s with %d workers", want, workers)
+	}
+}
