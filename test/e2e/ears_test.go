@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
+	"github.com/dynamic-controller/engine/test/e2e/internal/history"
+)
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// attempts numbers requests: each attempt of a client's has a number of its own.
+var attempts atomic.Int64
+
+// hearLease notes the writes of the lease, as they begin and as they are confirmed, and the first look at one.
+func (w *worker) hearLease(next http.RoundTripper) http.RoundTripper {
+	see := sync.OnceFunc(func() { w.log.Add(history.Event{Kind: history.Seen}) })
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if !strings.Contains(r.URL.Path, "/leases") {
+			return next.RoundTrip(r)
+		}
+		if r.Method == http.MethodGet {
+			answer, err := next.RoundTrip(r)
+			if err == nil && answer.StatusCode == http.StatusOK {
+				see()
+			}
+			return answer, err
+		}
+		holder, err := holderIn(r)
+		if err != nil {
+			return nil, err
+		}
+		id := attempts.Add(1)
+		begins := history.Renew
+		if holder == "" {
+			begins = history.Release
+		}
+		w.log.Add(history.Event{Kind: begins, ID: id, Holder: holder})
+		answer, err := next.RoundTrip(r)
+		if err == nil && answer.StatusCode < http.StatusMultipleChoices && begins == history.Renew {
+			w.log.Add(history.Event{Kind: history.Renewed, ID: id})
+			see()
+		}
+		return answer, err
+	})
+}
+
+func holderIn(r *http.Request) (string, error) {
+	body, err := r.GetBody()
+	if err != nil {
+		return "", err
+	}
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return "", err
+	}
+	object, _, err := scheme.Codecs.UniversalDeserializer().Decode(data, nil, nil)
+	if err != nil {
+		return "", fmt.Errorf("a lease cannot be read: %w", err)
+	}
+	lease, ok := object.(*coordinationv1.Lease)
+	if !ok {
+		return "", fmt.Errorf("it is no lease: %T", object)
+	}
+	return ptr.Deref(lease.Spec.HolderIdentity, ""), nil
+}
+
+type attemptKey struct{}
+
+// hearWrites notes the writes of a fenced config before they reach the fence, when they have passed it and how they went.
+func (w *worker) hearWrites(fenced *rest.Config) *rest.Config {
+	before := func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodGet {
+				return next.RoundTrip(r)
+			}
+			term, _ := replica.Term(r.Context())
+			e := history.Event{Kind: history.Write, ID: attempts.Add(1), Term: term, Object: path.Base(strings.TrimSuffix(r.URL.Path, "/status"))}
+			w.log.Add(e)
+			answer, err := next.RoundTrip(r.WithContext(context.WithValue(r.Context(), attemptKey{}, e)))
+			e.Kind = history.Wrote
+			switch {
+			case errors.Is(err, replica.ErrNotLeading):
+				e.Error = "not leading"
+			case err != nil:
+				e.Error = err.Error()
+			case answer.StatusCode >= http.StatusMultipleChoices:
+				e.Error = answer.Status
+			}
+			w.log.Add(e)
+			return answer, err
+		})
+	}
+	behind := func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(r *http.Request) (*http.Response, error) {
+			if e, ok := r.Context().Value(attemptKey{}).(history.Event); ok {
+				e.Kind = history.Sent
+				w.log.Add(e)
+			}
+			return next.RoundTrip(r)
+		})
+	}
+	// The first of the wrappers is next to the wire.
+	fenced = rest.CopyConfig(fenced)
+	fenced.WrapTransport = transport.Wrappers(behind, fenced.WrapTransport, before)
+	return fenced
+}

@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/test/cluster"
+)
+
+var (
+	rounds    = flag.Int("rounds", 3, "rounds of random faults")
+	firstOne  = flag.Int("from", 0, "the first round's number")
+	firstSeed = flag.Uint64("seed", 0, "what the rounds are drawn from; 0 draws it, too")
+)
+
+var shared = cluster.NewShared(cluster.Options{})
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(workerEnv); spec != "" {
+		os.Exit(work(spec))
+	}
+	_ = os.Unsetenv("TEST_KUBECONFIG") // a cluster that is someone's is not to be broken
+	_ = flag.Set("test.parallel", "4") // tests wait more than they work; -parallel says otherwise
+	goleak.VerifyTestMain(shared.Main(m))
+}
+
+// patience is how long a test waits for what takes seconds when it works.
+const patience = 60 * time.Second
+
+// widgets is the type that is served.
+var widgets = schema.GroupVersionResource{Group: "e2e.example.com", Version: "v1", Resource: "widgets"}
+
+// define defines the type, once.
+func define(t *testing.T, config *rest.Config) {
+	t.Helper()
+	defining.Do(func() { errDefining = defineWidgets(config) })
+	if errDefining != nil {
+		t.Fatal(errDefining)
+	}
+}
+
+var (
+	defining    sync.Once
+	errDefining error
+)
+
+func defineWidgets(config *rest.Config) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	definitions, err := apiextensions.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	_, err = definitions.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: widgets.GroupResource().String()},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: widgets.Group,
+			Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: widgets.Resource, Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
+				Name: widgets.Version, Served: true, Storage: true,
+				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", XPreserveUnknownFields: ptr.To(true),
+				}},
+			}},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	return wait.PollUntilContextCancel(ctx, 10*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		_, err := client.Resource(widgets).List(ctx, metav1.ListOptions{})
+		return err == nil, nil
+	})
+}
