@@ -1,0 +1,394 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+)
+
+var (
+	instanceCount  = flag.Int("instances", 1000, "instances of each Blueprint, which become three objects each")
+	blueprintCount = flag.Int("blueprints", 4, "Blueprints that are served at once, after a single one")
+	resyncPeriod   = flag.Duration("resync", 30*time.Second, "the platform's resync period, over which writes are counted that nothing asked for")
+)
+
+// BenchmarkBlueprints is how soon the instances of Blueprints are ready on the demo platform, a process of its own, what it
+// writes for each, and what it writes when nothing changes.
+func BenchmarkBlueprints(b *testing.B) {
+	for _, count := range []int{1, *blueprintCount} {
+		b.Run(fmt.Sprintf("blueprints=%d", count), func(b *testing.B) {
+			for b.Loop() {
+				for unit, value := range measureBlueprints(b, count, *instanceCount, *resyncPeriod) {
+					b.ReportMetric(value, unit)
+				}
+			}
+			b.ReportMetric(0, "ns/op") // of no meaning, and not printed
+		})
+	}
+}
+
+// TestBlueprintsSmoke runs it once, in small.
+func TestBlueprintsSmoke(t *testing.T) {
+	got := measureBlueprints(t, 2, 5, time.Second)
+	if got["writes/instance"] < 4 || got["resync-writes"] != 0 {
+		t.Errorf("got %v", got)
+	}
+}
+
+const benchedBlueprint = `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: KINDs}
+spec:
+  deletionPolicy: Delete
+  type:
+    group: bench.example.com
+    version: v1
+    kind: KIND
+    schema: {type: object, properties: {spec: {type: object, properties: {size: {type: integer}}}}}
+  resources:
+    - id: account
+      template: {apiVersion: v1, kind: ServiceAccount, metadata: {name: "KIND-${self.metadata.name}"}}
+    - id: config
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "KIND-${self.metadata.name}"}
+        data: {size: "${string(self.spec.size)}", account: "${account.metadata.name}"}
+    - id: secret
+      readyWhen: ["has(secret.data)"]
+      template:
+        apiVersion: v1
+        kind: Secret
+        metadata: {name: "KIND-${self.metadata.name}"}
+        stringData: {name: "${self.metadata.name}"}
+`
+
+func benchedKind(i int) string { return fmt.Sprintf("bench%c", 'a'+i) }
+
+func benched(i int) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "bench.example.com", Version: "v1", Resource: benchedKind(i) + "s"}
+}
+
+var benchedBlueprints = schema.GroupVersionResource{Group: "platform.example.com", Version: "v1alpha1", Resource: "blueprints"}
+
+// measureBlueprints serves so many Blueprints, makes so many instances of each at once, and waits until all are ready, and
+// then over a resync.
+func measureBlueprints(tb testing.TB, count, instances int, resync time.Duration) map[string]float64 {
+	tb.Helper()
+	ctx := tb.Context()
+	c := shared.Cluster(tb)
+	cfg := c.Config()
+	cfg.QPS = -1
+	client, err1 := dynamic.NewForConfig(cfg)
+	kube, err2 := kubernetes.NewForConfig(cfg)
+	if err := errors.Join(err1, err2); err != nil {
+		tb.Fatal(err)
+	}
+	p := startPlatform(tb, c.Kubeconfig(), resync)
+	defer p.stop()
+	must := func(err error) {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+	}
+	defer func() {
+		for i := range count { // without controllers, what they became is deleted by nobody
+			must(removeBenched(context.WithoutCancel(ctx), client, kube, i))
+		}
+	}()
+	for i := range count {
+		must(applyBenched(ctx, client, i))
+	}
+	before := p.writes(ctx)
+	began := time.Now()
+	var wait sync.WaitGroup
+	errs := make([]error, count)
+	for i := range count {
+		wait.Go(func() { errs[i] = makeInstances(ctx, client, i, instances) })
+	}
+	wait.Wait()
+	must(errors.Join(errs...))
+	for i := range count {
+		must(poll(ctx, func() error { return allReady(ctx, client, i, int64(instances)) }))
+	}
+	took := time.Since(began)
+	must(p.quiet(ctx))
+	written := p.writes(ctx) - before
+	reconciles := p.reconciles(ctx)
+	time.Sleep(resync + resync/4) // which is what is measured
+	total := float64(count * instances)
+	result := map[string]float64{
+		"all-ready-s":     took.Seconds(),
+		"instances/s":     total / took.Seconds(),
+		"writes/instance": written / total,
+		"resync-writes":   p.writes(ctx) - before - written,
+	}
+	if seen := p.reconciles(ctx) - reconciles; seen < total {
+		tb.Errorf("in a resync there were %g reconciles of %g instances", seen, total)
+	}
+	return result
+}
+
+func applyBenched(ctx context.Context, client dynamic.Interface, i int) error {
+	obj := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(benchedBlueprint, "KIND", benchedKind(i))), &obj.Object); err != nil {
+		return err
+	}
+	return poll(ctx, func() error {
+		now, err := client.Resource(benchedBlueprints).Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "bench", Force: true})
+		if err != nil {
+			return err
+		}
+		conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions")
+		for _, c := range conditions {
+			if c, _ := c.(map[string]any); c["type"] == "Serving" && c["status"] == "True" {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is not served: %v", conditions)
+	})
+}
+
+func makeInstances(ctx context.Context, client dynamic.Interface, i, instances int) error {
+	const writers = 4
+	next := make(chan int)
+	errs := make(chan error, writers)
+	var wait sync.WaitGroup
+	for range writers {
+		wait.Go(func() {
+			var err error
+			for n := range next {
+				if err != nil {
+					continue
+				}
+				obj := &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": "bench.example.com/v1", "kind": benchedKind(i),
+					"metadata": map[string]any{"name": fmt.Sprintf("n%d", n)}, "spec": map[string]any{"size": int64(n)},
+				}}
+				_, err = client.Resource(benched(i)).Namespace(metav1.NamespaceDefault).Create(ctx, obj, metav1.CreateOptions{})
+			}
+			errs <- err
+		})
+	}
+	for n := range instances {
+		next <- n
+	}
+	close(next)
+	wait.Wait()
+	close(errs)
+	var all []error
+	for err := range errs {
+		all = append(all, err)
+	}
+	return errors.Join(all...)
+}
+
+// allReady asks for the Blueprint's own count, which lags by up to a second, and costs the API server nothing.
+func allReady(ctx context.Context, client dynamic.Interface, i int, want int64) error {
+	b, err := client.Resource(benchedBlueprints).Get(ctx, benchedKind(i)+"s", metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if ready, _, _ := unstructured.NestedInt64(b.Object, "status", "instances", "ready"); ready != want {
+		return fmt.Errorf("%d of %d are ready", ready, want)
+	}
+	return nil
+}
+
+func removeBenched(ctx context.Context, client dynamic.Interface, kube kubernetes.Interface, i int) error {
+	free := []byte(`{"metadata":{"finalizers":null}}`)
+	name := benchedKind(i) + "s"
+	_, _ = client.Resource(benchedBlueprints).Patch(ctx, name, "application/merge-patch+json", free, metav1.PatchOptions{})
+	err1 := client.Resource(benchedBlueprints).Delete(ctx, name, metav1.DeleteOptions{})
+	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	err2 := crds.Delete(ctx, name+".bench.example.com", metav1.DeleteOptions{})
+	err3 := poll(ctx, func() error {
+		if _, err := crds.Get(ctx, name+".bench.example.com", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("%s is still there: %w", name, err)
+		}
+		return nil
+	})
+	ours := metav1.ListOptions{LabelSelector: "platform.example.com/parent"}
+	core := kube.CoreV1()
+	err4 := core.ConfigMaps(metav1.NamespaceDefault).DeleteCollection(ctx, metav1.DeleteOptions{}, ours)
+	err5 := core.Secrets(metav1.NamespaceDefault).DeleteCollection(ctx, metav1.DeleteOptions{}, ours)
+	err6 := core.ServiceAccounts(metav1.NamespaceDefault).DeleteCollection(ctx, metav1.DeleteOptions{}, ours)
+	if apierrors.IsNotFound(err1) {
+		err1 = nil
+	}
+	return errors.Join(err1, err2, err3, err4, err5, err6)
+}
+
+func poll(ctx context.Context, check func() error) error {
+	const pause = 50 * time.Millisecond
+	ctx, cancel := context.WithTimeout(ctx, tooLong)
+	defer cancel()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ctx.Err(), err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// platform is the demo binary as a process.
+type platform struct {
+	tb      testing.TB
+	cmd     *exec.Cmd
+	address string // of its metrics
+	kube    kubernetes.Interface
+	ended   chan struct{}
+	log     bytes.Buffer
+}
+
+func startPlatform(tb testing.TB, kubeconfig string, resync time.Duration) *platform {
+	tb.Helper()
+	binary := filepath.Join(tb.TempDir(), "dynamic-controller")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/dynamic-controller")
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		tb.Fatalf("build the platform: %v\n%s", err, out)
+	}
+	kube, err := kubernetes.NewForConfig(shared.Cluster(tb).Config())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := &platform{tb: tb, kube: kube, ended: make(chan struct{})}
+	p.cmd = exec.Command(binary, "run", "--kubeconfig", kubeconfig, "--leader-elect=false", "--resync-period", resync.String(),
+		"--health-probe-bind-address", "0", "--metrics-bind-address", "127.0.0.1:0")
+	p.cmd.Env = os.Environ()
+	stderr, err := p.cmd.StderrPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	lines, listening := bufio.NewReader(stderr), regexp.MustCompile(`"address":"([^"]+)"`)
+	for p.address == "" {
+		line, err := lines.ReadString('\n')
+		if found := listening.FindStringSubmatch(line); found != nil {
+			p.address = found[1]
+		}
+		if err != nil {
+			tb.Fatalf("the platform has ended: %v", err)
+		}
+	}
+	go func() {
+		defer close(p.ended)
+		_, _ = io.Copy(&p.log, lines)
+		_ = p.cmd.Wait()
+	}()
+	return p
+}
+
+func (p *platform) stop() {
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	<-p.ended
+	if p.tb.Failed() {
+		p.tb.Logf("the platform's log:\n%s", p.log.String())
+	}
+}
+
+// writes is how often the API server was asked to write children and the status or the metadata of instances, as it counts
+// itself. That the instances are made counts as POST, of which the platform does none there.
+func (p *platform) writes(ctx context.Context) float64 {
+	p.tb.Helper()
+	metrics, err := p.kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	return sum(metrics, func(line string) bool {
+		return strings.HasPrefix(line, "apiserver_request_total{") && isAny(line, `verb="APPLY"`, `verb="PATCH"`, `verb="PUT"`, `verb="DELETE"`) &&
+			isAny(line, `group="bench.example.com"`, `resource="configmaps"`, `resource="secrets"`, `resource="serviceaccounts"`)
+	})
+}
+
+func (p *platform) reconciles(ctx context.Context) float64 {
+	p.tb.Helper()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.address+"/metrics", nil)
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer, err := client.Do(request)
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	defer answer.Body.Close()
+	metrics, err := io.ReadAll(answer.Body)
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	return sum(metrics, func(line string) bool {
+		return strings.HasPrefix(line, "dynamic_controller_reconcile_duration_seconds_count{") && isAny(line, `group="bench.example.com"`)
+	})
+}
+
+// quiet returns when nothing has been written for a while.
+func (p *platform) quiet(ctx context.Context) error {
+	const still = 3 * time.Second
+	last, since := p.writes(ctx), time.Now()
+	return poll(ctx, func() error {
+		if now := p.writes(ctx); now != last {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < still {
+			return errors.New("it still writes")
+		}
+		return nil
+	})
+}
+
+func isAny(line string, words ...string) bool {
+	for _, word := range words {
+		if strings.Contains(line, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// sum adds up the metrics whose lines are wanted.
+func sum(metrics []byte, wanted func(string) bool) (total float64) {
+	for line := range strings.Lines(string(metrics)) {
+		if !wanted(line) {
+			continue
+		}
+		fields := strings.Fields(line)
+		if value, err := strconv.ParseFloat(fields[len(fields)-1], 64); err == nil {
+			total += value
+		}
+	}
+	return total
+}

@@ -1,0 +1,247 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+)
+
+var (
+	defaultElection = election{Duration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
+	quickElection   = election{Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 500 * time.Millisecond}
+)
+
+// endings are how the leader ends.
+var endings = []struct {
+	name   string
+	signal syscall.Signal
+}{
+	{"graceful", syscall.SIGTERM},
+	{"crash", syscall.SIGKILL},
+}
+
+const scenarioReplica = "replica"
+
+func init() { scenarios[scenarioReplica] = beReplica }
+
+var (
+	failoverTypes   = flag.Int("failover-types", 100, "types of the replicas that hand over")
+	failoverObjects = flag.Int("failover-objects", 100, "objects of each")
+)
+
+// BenchmarkFailover is how long nobody reconciles when the leader ends, and what the next one asks of the API server.
+func BenchmarkFailover(b *testing.B) {
+	c := shared.Cluster(b)
+	f := manyTypes(*failoverTypes, *failoverObjects)
+	if err := f.create(b.Context(), c.Config()); err != nil {
+		b.Fatal(err)
+	}
+	fmt.Printf("failover: %d workers, %s\n", workers, f)
+	for _, e := range []election{quickElection, defaultElection} {
+		for _, ending := range endings {
+			for _, contender := range contenders {
+				b.Run(fmt.Sprintf("engine=%s/end=%s/lease=%s", contender.name, ending.name, e.Duration), func(b *testing.B) {
+					samples := map[string][]float64{}
+					for b.Loop() {
+						ms, err := failover(b.Context(), c.Config(), job{Scenario: scenarioReplica, Engine: contender.name, Kubeconfig: c.Kubeconfig(), Fixture: f}, e, ending.signal)
+						if err != nil {
+							b.Fatal(err)
+						}
+						measured.add("failover", fmt.Sprintf("%s, %s, %s", contender.name, ending.name, e), ms)
+						for _, m := range ms {
+							samples[m.Unit] = append(samples[m.Unit], m.Value)
+						}
+					}
+					b.ReportMetric(0, "ns/op") // of no meaning, and not printed
+					for unit, values := range samples {
+						b.ReportMetric(median(values), unit)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A standby that watches asks nothing of the API server when it is promoted; one that does not shows that this is counted.
+func TestL5_PromotionListsAndWatchesNothing(t *testing.T) {
+	c := shared.Cluster(t)
+	f := manyTypes(5, 5)
+	if err := f.create(t.Context(), c.Config()); err != nil {
+		t.Fatal(err)
+	}
+	for _, contender := range contenders {
+		t.Run(contender.name, func(t *testing.T) {
+			ms, err := failover(t.Context(), c.Config(), job{Scenario: scenarioReplica, Engine: contender.name, Kubeconfig: c.Kubeconfig(), Fixture: f}, quickElection, syscall.SIGTERM)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range ms {
+				t.Logf("%s %s", m.Unit, m)
+				isCount := m.Unit == "LISTs" || m.Unit == "WATCHes"
+				if contender.name == "ours-warm" && isCount && m.Value != 0 {
+					t.Errorf("%v %s", m.Value, m.Unit)
+				}
+				if contender.name != "ours-warm" && m.Unit == "WATCHes" && m.Value < float64(len(f.Objects)) {
+					t.Errorf("%v WATCHes were counted of one that watches %d types anew", m.Value, len(f.Objects))
+				}
+			}
+		})
+	}
+}
+
+// failover has two replicas, ends the one that leads while objects of the first type are written to, and takes the times
+// until the other has reconciled everything.
+func failover(ctx context.Context, config *rest.Config, j job, e election, how syscall.Signal) (_ measures, err error) {
+	e.Lease = fmt.Sprintf("bench-%d", time.Now().UnixNano())
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	old, err := startReplica(ctx, j, e)
+	if err != nil {
+		return nil, err
+	}
+	defer old.kill()
+	if _, err := old.wait(ctx, saysAll); err != nil {
+		return nil, err
+	}
+	next, err := startReplica(ctx, j, e)
+	if err != nil {
+		return nil, err
+	}
+	defer next.kill()
+	if _, err := next.wait(ctx, saysStandby); err != nil {
+		return nil, err
+	}
+
+	r := &run{job: j, client: client}
+	r.Fixture.Objects = r.Fixture.Objects[:1]
+	defer func() {
+		leases := client.Resource(schema.GroupVersionResource{Group: "coordination.k8s.io", Version: "v1", Resource: "leases"})
+		err = errors.Join(err, leases.Namespace(namespace).Delete(ctx, e.Lease, metav1.DeleteOptions{}))
+	}()
+	load := r.writeSlowly(ctx, r.Fixture.types()[0])
+	defer func() { err = errors.Join(err, load()) }()
+	if _, err := old.wait(ctx, saysWrote); err != nil {
+		return nil, err
+	}
+	before, err := countRequests(ctx, config, j.Fixture.Group)
+	if err != nil {
+		return nil, err
+	}
+	ended := time.Now()
+	if err := old.cmd.Process.Signal(how); err != nil {
+		return nil, err
+	}
+	leads, err := next.wait(ctx, saysLeads)
+	if err != nil {
+		return nil, err
+	}
+	first, err := next.wait(ctx, saysFirst)
+	if err != nil {
+		return nil, err
+	}
+	all, err := next.wait(ctx, saysAll)
+	if err != nil {
+		return nil, err
+	}
+	after, err := countRequests(ctx, config, j.Fixture.Group)
+	if err != nil {
+		return nil, err
+	}
+	<-old.over
+	wrote := old.last(saysWrote)
+	return measures{
+		{"failover-ns", float64(first.Sub(wrote))},
+		{"end-to-lead-ns", float64(leads.Sub(ended))},
+		{"lead-to-first-ns", float64(first.Sub(leads))},
+		{"lead-to-all-ns", float64(all.Sub(leads))},
+		{"LISTs", after.lists - before.lists},
+		{"WATCHes", after.watches - before.watches},
+	}, nil
+}
+
+// writeSlowly writes to the type's objects, one after another. What it returns ends that.
+func (r *run) writeSlowly(ctx context.Context, gvr schema.GroupVersionResource) (end func() error) {
+	const pace = 20 * time.Millisecond
+	ctx, cancel := context.WithCancel(ctx)
+	failed := make(chan error, 1)
+	go func() {
+		ticker := time.NewTicker(pace)
+		defer ticker.Stop()
+		for n := 0; ; n++ {
+			patch := fmt.Appendf(nil, `{"spec":{"n":%d}}`, time.Now().UnixNano())
+			_, err := r.client.Resource(gvr).Namespace(namespace).Patch(ctx, nameOf(n%r.Fixture.Objects[0]), types.MergePatchType, patch, metav1.PatchOptions{})
+			if ctx.Err() != nil {
+				err = nil
+			}
+			if err != nil || ctx.Err() != nil {
+				failed <- err
+				return
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return func() error {
+		cancel()
+		return <-failed
+	}
+}
+
+// requests are what an API server was asked for a group's types.
+type requests struct{ lists, watches float64 }
+
+// countRequests reads them from the API server's metrics, which count a watch when it has ended, and those that go on.
+func countRequests(ctx context.Context, config *rest.Config, group string) (n requests, err error) {
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return n, err
+	}
+	text, err := client.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
+	if err != nil {
+		return n, err
+	}
+	for line := range strings.Lines(string(text)) {
+		isTotal := strings.HasPrefix(line, "apiserver_request_total{")
+		isOpen := strings.HasPrefix(line, "apiserver_longrunning_requests{")
+		if !isTotal && !isOpen || !strings.Contains(line, `group="`+group+`"`) {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
+		if err != nil {
+			return n, err
+		}
+		switch {
+		case strings.Contains(line, `verb="WATCH"`):
+			n.watches += value
+		case isTotal && strings.Contains(line, `verb="LIST"`):
+			n.lists += value
+		}
+	}
+	return n, nil
+}
+
+// What a replica says, a line each.
+const (
+	saysStandby = "standby" // it knows who leads, and watches if it is one that does
+	saysLeads   = "leads"
+	saysFirst   = "first" // the first handler begins
+	saysAll     = "all"   // all objects were reconciled
+	saysWrote   = "wrote"
+)
