@@ -41,9 +41,11 @@ func BenchmarkBlueprints(b *testing.B) {
 	for _, count := range []int{1, *blueprintCount} {
 		b.Run(fmt.Sprintf("blueprints=%d", count), func(b *testing.B) {
 			for b.Loop() {
-				for unit, value := range measureBlueprints(b, count, *instanceCount, *resyncPeriod) {
+				ctx, cancel := context.WithTimeoutCause(b.Context(), tooLong, errTooLong)
+				for unit, value := range measureBlueprints(ctx, b, count, *instanceCount, *resyncPeriod) {
 					b.ReportMetric(value, unit)
 				}
+				cancel()
 			}
 			b.ReportMetric(0, "ns/op") // of no meaning, and not printed
 		})
@@ -52,7 +54,9 @@ func BenchmarkBlueprints(b *testing.B) {
 
 // TestBlueprintsSmoke runs it once, in small.
 func TestBlueprintsSmoke(t *testing.T) {
-	got := measureBlueprints(t, 2, 5, time.Second)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTooLong)
+	defer cancel()
+	got := measureBlueprints(ctx, t, 2, 5, time.Second)
 	if got["writes/instance"] < 4 || got["resync-writes"] != 0 {
 		t.Errorf("got %v", got)
 	}
@@ -97,9 +101,8 @@ var benchedBlueprints = schema.GroupVersionResource{Group: "platform.example.com
 
 // measureBlueprints serves so many Blueprints, makes so many instances of each at once, and waits until all are ready, and
 // then over a resync.
-func measureBlueprints(tb testing.TB, count, instances int, resync time.Duration) map[string]float64 {
+func measureBlueprints(ctx context.Context, tb testing.TB, count, instances int, resync time.Duration) map[string]float64 {
 	tb.Helper()
-	ctx := tb.Context()
 	c := shared.Cluster(tb)
 	cfg := c.Config()
 	cfg.QPS = -1
@@ -108,19 +111,21 @@ func measureBlueprints(tb testing.TB, count, instances int, resync time.Duration
 	if err := errors.Join(err1, err2); err != nil {
 		tb.Fatal(err)
 	}
-	p := startPlatform(tb, c.Kubeconfig(), resync)
-	defer p.stop()
 	must := func(err error) {
 		tb.Helper()
 		if err != nil {
 			tb.Fatal(err)
 		}
 	}
-	defer func() {
+	defer func() { // when the platform has ended, or it would mend what is taken away
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), time.Minute, errTooLong)
+		defer cancel()
 		for i := range count { // without controllers, what they became is deleted by nobody
-			must(removeBenched(context.WithoutCancel(ctx), client, kube, i))
+			must(removeBenched(ctx, client, kube, i))
 		}
 	}()
+	p := startPlatform(tb, c.Kubeconfig(), resync)
+	defer p.stop()
 	for i := range count {
 		must(applyBenched(ctx, client, i))
 	}
@@ -228,10 +233,14 @@ func removeBenched(ctx context.Context, client dynamic.Interface, kube kubernete
 	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	err2 := crds.Delete(ctx, name+".bench.example.com", metav1.DeleteOptions{})
 	err3 := poll(ctx, func() error {
-		if _, err := crds.Get(ctx, name+".bench.example.com", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%s is still there: %w", name, err)
+		_, err := crds.Get(ctx, name+".bench.example.com", metav1.GetOptions{})
+		if err == nil {
+			return fmt.Errorf("%s is still there", name)
 		}
-		return nil
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
 	})
 	ours := metav1.ListOptions{LabelSelector: "platform.example.com/parent"}
 	core := kube.CoreV1()
@@ -246,8 +255,6 @@ func removeBenched(ctx context.Context, client dynamic.Interface, kube kubernete
 
 func poll(ctx context.Context, check func() error) error {
 	const pause = 50 * time.Millisecond
-	ctx, cancel := context.WithTimeout(ctx, tooLong)
-	defer cancel()
 	for {
 		err := check()
 		if err == nil {
@@ -255,7 +262,7 @@ func poll(ctx context.Context, check func() error) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ctx.Err(), err)
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		case <-time.After(pause):
 		}
 	}
@@ -312,8 +319,13 @@ func startPlatform(tb testing.TB, kubeconfig string, resync time.Duration) *plat
 	return p
 }
 
+// stop ends the platform, and has it say where it stands if the test has failed.
 func (p *platform) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	how := syscall.SIGTERM
+	if p.tb.Failed() {
+		how = syscall.SIGQUIT
+	}
+	_ = p.cmd.Process.Signal(how)
 	<-p.ended
 	if p.tb.Failed() {
 		p.tb.Logf("the platform's log:\n%s", p.log.String())

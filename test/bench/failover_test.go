@@ -84,7 +84,9 @@ func TestL5_PromotionListsAndWatchesNothing(t *testing.T) {
 	}
 	for _, contender := range contenders {
 		t.Run(contender.name, func(t *testing.T) {
-			ms, err := failover(t.Context(), c.Config(), job{Scenario: scenarioReplica, Engine: contender.name, Kubeconfig: c.Kubeconfig(), Fixture: f}, quickElection, syscall.SIGTERM)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTooLong)
+			defer cancel()
+			ms, err := failover(ctx, c.Config(), job{Scenario: scenarioReplica, Engine: contender.name, Kubeconfig: c.Kubeconfig(), Fixture: f}, quickElection, syscall.SIGTERM)
 			if err != nil {
 				t.Fatal(err)
 			}

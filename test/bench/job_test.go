@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -100,7 +101,11 @@ func (j job) start(ctx context.Context) (measures, error) {
 	if _, err := cmd.StdinPipe(); err != nil {
 		return fail(err)
 	}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it says where it stands
 	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return fail(fmt.Errorf("%w: %s", context.Cause(ctx), errs.String()))
+		}
 		return fail(fmt.Errorf("%w: %s", err, lastLines(errs.String())))
 	}
 	var m measures

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -115,9 +116,11 @@ func TestSmoke(t *testing.T) {
 				continue // for the sake of time
 			}
 			t.Run(j.Scenario+"/"+name, func(t *testing.T) {
+				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTooLong)
+				defer cancel()
 				j := j
 				j.Engine = name
-				measures, err := j.start(t.Context())
+				measures, err := j.start(ctx)
 				if err != nil {
 					t.Fatal(err)
 				}
