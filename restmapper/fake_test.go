@@ -243,4 +243,4 @@ func serveVersion(gv, kind string) http.HandlerFunc {
 	}
 }
 
-const testDeadline = 30 * time.Second
+const testDeadline = time.Minute

@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for what takes milliseconds when it works.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // process is the binary under test, running.
 type process struct {

@@ -56,7 +56,7 @@ func (b built) Run() int {
 }
 
 // patience is how long a test waits for what takes seconds when it works.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 // demo is the program, running.
 type demo struct {

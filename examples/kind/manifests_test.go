@@ -30,7 +30,7 @@ import (
 const (
 	namespace = "dynamic-controller-system"
 	name      = "dynamic-controller"
-	patience  = 30 * time.Second
+	patience  = time.Minute
 )
 
 // kustomization is as much of it as the tests understand.

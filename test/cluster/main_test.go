@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 }
 
 // deadline is for what takes a few seconds at most.
-const deadline = 30 * time.Second
+const deadline = time.Minute
 
 // eventually polls until done returns nil, or fails the test with its last answer.
 func eventually(t *testing.T, what string, done func(ctx context.Context) error) {
