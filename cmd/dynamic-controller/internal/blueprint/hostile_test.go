@@ -167,8 +167,8 @@ func TestHostile(t *testing.T) {
 			if len(got) > 32768 {
 				t.Errorf("a message of %d bytes", len(got))
 			}
-			if took > time.Minute || allocated > 1024 {
-				t.Errorf("it took %v and %d MiB", took, allocated)
+			if allocated > 1024 {
+				t.Errorf("%d MiB were allocated", allocated)
 			}
 			if s := step(t, compile(t, website, blueprint.Options{}), flowers, nil); len(s.Rendered) != 1 || len(s.Problems) > 0 {
 				t.Errorf("another afterwards: %+v", s)

@@ -99,6 +99,7 @@ func (e *Env) Compile(text string) (*Program, error) {
 	}
 	program, err := e.env.Program(checked,
 		cel.CustomDecoratorV2(e.guardCalls),
+		cel.CustomDecoratorV2(shape.endRounds),
 		cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost),
 		cel.CostTrackerOptions(interpreter.PresenceTestHasCost(false)),
 		cel.CostLimit(PerCallLimit),

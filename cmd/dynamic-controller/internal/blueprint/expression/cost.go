@@ -9,9 +9,31 @@ import (
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
+	"github.com/google/cel-go/interpreter"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/library"
 )
+
+// endRounds makes calls of loop conditions. The cost tracker keeps what each round of a comprehension made until the last
+// one ends, and looks through all of it whenever a variable is read: without this 10,000 items take 100 million steps, of
+// which none is counted.
+func (s shape) endRounds(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+	if s.conditions[i.ID()] {
+		return round{i}, nil
+	}
+	return i, nil
+}
+
+const nextRound = "@round"
+
+// round is a loop condition that is called with the one before it: the tracker drops that, and what was made since.
+type round struct{ interpreter.InterpretableV2 }
+
+func (r round) Function() string   { return nextRound }
+func (r round) OverloadID() string { return "" }
+func (r round) Args() []interpreter.InterpretableV2 {
+	return []interpreter.InterpretableV2{r.InterpretableV2}
+}
 
 // costs says what a call cost, after it is done: what Kubernetes says or, where that is more, by how much there is in
 // what it was given and what it made. Kubernetes counts a list or a map as one thing in many places, however deep it is,
@@ -25,7 +47,7 @@ type costs struct{ kubernetes library.CostEstimator }
 var constant = map[string]bool{
 	"size": true, "type": true, "dyn": true, "_[_]": true, "_?_:_": true, "_[?_]": true, "_?._": true,
 	"optional.of": true, "optional.none": true, "optional.ofNonZeroValue": true, "hasValue": true, "value": true,
-	"or": true, "orValue": true, "first": true, "last": true, "@not_strictly_false": true,
+	"or": true, "orValue": true, "first": true, "last": true, "@not_strictly_false": true, nextRound: true,
 }
 
 func (c *costs) CallCost(function, overload string, args []ref.Val, result ref.Val) *uint64 {

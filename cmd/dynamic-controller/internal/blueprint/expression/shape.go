@@ -11,13 +11,14 @@ import (
 // grow with each comprehension, for what it collects, and with each value that is put into another.
 type shape struct {
 	comprehensions int
-	regexes        int // instructions of constant regular expressions
+	conditions     map[int64]bool // the ids of their loop conditions
+	regexes        int            // instructions of constant regular expressions
 	err            error
 }
 
 // shapeOf says what is too much of an expression. Checking compiles regular expressions, too.
 func shapeOf(e ast.Expr) (shape, error) {
-	var s shape
+	s := shape{conditions: map[int64]bool{}}
 	s.walk(e, 1)
 	if s.err == nil && s.comprehensions > maxComprehensions {
 		s.err = fmt.Errorf("it has %d comprehensions (map, filter, all, cel.bind, ...), more than %d", s.comprehensions, maxComprehensions)
@@ -71,6 +72,7 @@ func (s *shape) walk(e ast.Expr, depth int) int {
 	case ast.ComprehensionKind:
 		s.comprehensions++
 		c := e.AsComprehension()
+		s.conditions[c.LoopCondition().ID()] = true
 		// What it makes of an item may have the item's type in it.
 		parts(c.AccuInit(), c.LoopCondition(), c.LoopStep(), c.Result())
 		grown += s.walk(c.IterRange(), depth+1)
