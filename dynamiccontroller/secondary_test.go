@@ -3,10 +3,8 @@ package dynamiccontroller_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
