@@ -54,7 +54,8 @@ func TestL4_WinningAThousandTimesDoublesNothing(t *testing.T) {
 		}
 		before, heapBefore := lead(20)
 		after, heapAfter := lead(1000)
-		if after != before {
+		// Of goroutines there may be fewer: one of a test before this one may have ended meanwhile.
+		if after.goroutines > before.goroutines || after.series != before.series {
 			t.Errorf("it was %+v and is %+v", before, after)
 		}
 		if grown := heapAfter - heapBefore; grown > 512<<10 {

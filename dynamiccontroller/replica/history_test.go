@@ -329,7 +329,7 @@ func TestL4_WinAndLoseLeavesNothingBehind(t *testing.T) {
 		}
 		goroutines, heap := cycles(50)
 		goroutinesAfter, heapAfter := cycles(1000)
-		if goroutinesAfter != goroutines {
+		if goroutinesAfter > goroutines { // fewer, if one of a test before this one has ended meanwhile
 			t.Errorf("%d goroutines before, %d after", goroutines, goroutinesAfter)
 		}
 		if grown := int64(heapAfter) - int64(heap); grown > 256<<10 {
