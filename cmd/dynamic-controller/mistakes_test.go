@@ -282,42 +282,6 @@ func TestOfTwoBlueprintsTheOlderHasTheType(t *testing.T) {
 	a.wait("v1", "ConfigMap", "flowers-page", has("other", "data", "text"))
 }
 
-// turns are instances of which each makes one of the other type.
-const turns = `
-apiVersion: platform.example.com/v1alpha1
-kind: Blueprint
-metadata: {name: FROMs.GROUP}
-spec:
-  type:
-    group: GROUP
-    version: v1
-    kind: FROM
-    schema: {type: object, properties: {spec: {type: object}}}
-  resources:
-    - id: next
-      template: {apiVersion: GROUP/v1, kind: TO, metadata: {name: "${self.metadata.name}-x"}, spec: {}}
-`
-
-func TestBlueprintsThatMakeEachOtherComeToAnEnd(t *testing.T) {
-	a := newAPI(t)
-	startServing(t, a.cluster.Kubeconfig())
-	a.apply(strings.NewReplacer("FROM", "leaf", "- id: next\n      template: {apiVersion: GROUP/v1, kind: TO, metadata: {name: \"${self.metadata.name}-x\"}, spec: {}}", "[]").Replace(turns))
-	a.waitBlueprint("leafs", is("Serving", "True"))
-	a.apply(strings.NewReplacer("FROM", "ping", "TO", "leaf").Replace(turns))
-	a.apply(strings.NewReplacer("FROM", "pong", "TO", "ping").Replace(turns))
-	a.waitBlueprint("pongs", is("Accepted", "True"), is("Serving", "True"))
-	a.apply(strings.NewReplacer("FROM", "ping", "TO", "pong").Replace(turns))
-	a.waitBlueprint("pings", is("Accepted", "True"), is("Serving", "True", "generation 2"))
-	a.apply("{apiVersion: GROUP/v1, kind: ping, metadata: {name: it}, spec: {}}")
-	a.wait("GROUP/v1", "pong", "it"+strings.Repeat("-x", 17), is("Ready", "False", "Invalid", "more than 16 instances above this one"))
-	a.wait("GROUP/v1", "ping", "it"+strings.Repeat("-x", 16), has("16", "metadata", "annotations", "platform.example.com/depth"))
-	if _, err := a.get("GROUP/v1", "ping", "it"+strings.Repeat("-x", 18)); !apierrors.IsNotFound(err) {
-		t.Errorf("the one below is there: %v", err)
-	}
-	a.waitBlueprint("pongs", counted(9, 8, 1))
-	a.waitBlueprint("pings", counted(9, 9, 0))
-}
-
 // least is what the platform needs without any template.
 func least() []rbacv1.PolicyRule {
 	rule := func(group, resource string, verbs ...string) rbacv1.PolicyRule {

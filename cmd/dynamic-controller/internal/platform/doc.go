@@ -14,9 +14,10 @@
 // A Blueprint's type is made by the platform, or named. What the platform made carries the Blueprint's name and UID,
 // and nothing that has neither is ever changed: a Blueprint that is restored has the name and another UID. Of two Blueprints that claim one type the older has it.
 //
-// Instances may become instances of other Blueprints. Each child whose type has a CustomResourceDefinition says in an
-// annotation how many instances are above it, and of one with more than 16 nothing is made: Blueprints may make each other
-// in a circle. That bounds how deep they go, not how wide: an instance may have as many children as there are resources.
+// Instances may become instances of other Blueprints, which may make each other in a circle, or many of many. So each
+// instance has an allowance, how many objects it may become: 16,384, and as a child of another, by an annotation, a share
+// of half the other's, of which each template of a type that has a CustomResourceDefinition has one. Of an instance whose
+// Blueprint has more resources than that nothing is made. So of one instance come at most 32,768 objects at all levels.
 //
 // # When a Blueprint is deleted
 //

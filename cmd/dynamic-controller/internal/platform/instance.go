@@ -98,9 +98,11 @@ func (k *instances) isThere(id dynamiccontroller.ObjectIdentifiers) bool {
 // bringAbout applies what can be applied, and what that makes possible, and returns the last step. Of an instance whose
 // children are as they should be that is the first, and nothing is written.
 func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured) (blueprint.Step, error) {
-	if depthOf(self) > maxDepth {
-		return blueprint.Step{Problems: blueprint.Problems{tooDeep}}, nil
+	allowance := allowanceOf(self)
+	if problems := k.exceeds(allowance); problems != nil {
+		return blueprint.Step{Problems: problems}, nil
 	}
+	share := k.share(allowance)
 	// Keeping children changes what it is given, and an instance reads what it was made of.
 	instance, parent := k.compiled.Instance(self.DeepCopy()), self
 	there := k.present(self)
@@ -127,7 +129,7 @@ func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectI
 		}
 		stage := make([]*unstructured.Unstructured, 0, len(step.Rendered))
 		for _, r := range step.Rendered {
-			stage = append(stage, k.marked(r, id, parent))
+			stage = append(stage, k.marked(r, id, share))
 		}
 		children, err := k.children.Reconcile(ctx, id, parent, handlers.Desired{Stages: [][]*unstructured.Unstructured{stage}, Partial: isPartial})
 		changed := there.saw(children)

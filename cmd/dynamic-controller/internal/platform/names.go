@@ -30,9 +30,9 @@ const (
 	// resourceKey and instanceKey are annotations of children: the id of the template, and "namespace/name" of the instance.
 	resourceKey = Name + "/resource"
 	instanceKey = Name + "/instance"
-	// depthKey is an annotation of children that have a CustomResourceDefinition, and so may be instances of a Blueprint
-	// too: how many instances there are above.
-	depthKey = Name + "/depth"
+	// allowanceKey is an annotation of children that have a CustomResourceDefinition, and so may be instances of a Blueprint
+	// too: how many objects they may become.
+	allowanceKey = Name + "/allowance"
 )
 
 var (

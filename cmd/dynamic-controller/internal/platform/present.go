@@ -115,18 +115,18 @@ func sameObjects(a, b []blueprint.Rendered) bool {
 	return true
 }
 
-// marked is a rendered object that says which resource of which instance it is, and how deep.
-func (k *instances) marked(r blueprint.Rendered, instance dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured) *unstructured.Unstructured {
+// marked is a rendered object that says which resource of which instance it is, and how much may come of it, whatever its
+// template says of that.
+func (k *instances) marked(r blueprint.Rendered, instance dynamiccontroller.ObjectIdentifiers, share int) *unstructured.Unstructured {
 	object := r.Object.DeepCopy()
 	annotations := object.GetAnnotations()
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
 	annotations[resourceKey], annotations[instanceKey] = r.ID, instance.NamespacedKey
-	for _, kind := range k.kinds {
-		if kind.defined && kind.gvk == object.GroupVersionKind() {
-			annotations[depthKey] = strconv.Itoa(depthOf(self) + 1)
-		}
+	delete(annotations, allowanceKey)
+	if k.isDefined(object.GroupVersionKind()) {
+		annotations[allowanceKey] = strconv.Itoa(share)
 	}
 	object.SetAnnotations(annotations)
 	return object
