@@ -2,12 +2,13 @@ package platform
 
 import (
 	"context"
-	"errors"
 
 	"github.com/go-logr/logr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -51,8 +52,16 @@ func (e *fakeEngine) StopServiceGVK(context.Context, schema.GroupVersionResource
 
 type fakeSecondary struct{ cache.GenericLister }
 
-func (fakeSecondary) OwnedBy(types.UID) ([]runtime.Object, error) {
-	return nil, errors.New("there is no index")
+func (s fakeSecondary) OwnedBy(owner types.UID) (owned []runtime.Object, err error) {
+	all, err := s.List(labels.Everything())
+	for _, object := range all {
+		if m, ok := object.(metav1.Object); ok {
+			if controller := metav1.GetControllerOf(m); controller != nil && controller.UID == owner {
+				owned = append(owned, object)
+			}
+		}
+	}
+	return owned, err
 }
 
 type fakeMapper struct{ *meta.DefaultRESTMapper }

@@ -3,6 +3,7 @@ package platform
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -96,7 +97,9 @@ func (k *instances) isThere(id dynamiccontroller.ObjectIdentifiers) bool {
 }
 
 // bringAbout applies what can be applied, and what that makes possible, and returns the last step. Of an instance whose
-// children are as they should be that is the first, and nothing is written.
+// children are as they should be that is the first, and nothing is written. It ends with errGoesOn when it has applied
+// something and its steps have cost as much as one may: a long chain of resources, each of which makes the next possible,
+// costs more than that in all, and others wait for the worker.
 func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured) (blueprint.Step, error) {
 	allowance := allowanceOf(self)
 	if problems := k.exceeds(allowance); problems != nil {
@@ -115,11 +118,6 @@ func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectI
 			return step, err
 		}
 		cost += step.Cost
-		if cost > blueprint.MaxInstanceCost {
-			step.Problems = append(step.Problems, tooExpensive)
-			step.Ready = false
-			return step, nil
-		}
 		if there.look(ctx, step.Rendered) {
 			continue
 		}
@@ -136,9 +134,12 @@ func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectI
 		if err != nil || !changed {
 			return step, err
 		}
+		if cost > blueprint.MaxInstanceCost {
+			return step, errGoesOn
+		}
 		applied, partial = step.Rendered, isPartial
 	}
 }
 
-// tooExpensive stands for a chain of resources that together cost too much.
-var tooExpensive = blueprint.Problem{Path: "spec.resources", Reason: "the expressions of this instance cost too much together"}
+// errGoesOn asks for another call to go on from what has been applied. It is no failure.
+var errGoesOn = fmt.Errorf("the instance is made in several turns: %w", dynamiccontroller.RequeueAfter(soon))

@@ -42,6 +42,8 @@ func readiness(step blueprint.Step, err error) []metav1.Condition {
 	switch {
 	case len(step.Problems) > 0:
 		c.Reason, c.Message = reasonBroken, step.Problems.Error()
+	case errors.Is(err, errGoesOn):
+		c.Reason, c.Message = reasonWaiting, "made in several turns, for the expressions cost much: more is to come"
 	case isRequeue(err):
 		c.Reason, c.Message = reasonWaiting, "waiting for what is being deleted"
 	case err != nil:

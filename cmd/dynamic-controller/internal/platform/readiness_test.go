@@ -35,6 +35,7 @@ func TestReadiness(t *testing.T) {
 			reason: reasonBroken, message: "p: r", failing: true,
 		},
 		"an expression fails, and a child":      {step: blueprint.Step{Problems: blueprint.Problems{{Path: "p"}}}, err: errors.New("e"), reason: reasonBroken, failing: true},
+		"more is to come":                       {step: blueprint.Step{Unready: make([]blueprint.Reason, 3)}, err: errGoesOn, reason: reasonWaiting, message: "made in several turns"},
 		"something is deleted":                  {err: dynamiccontroller.RequeueAfter(1), reason: reasonWaiting, message: "being deleted"},
 		"a child is another's":                  {err: wrapped(handlers.ErrNotOurs), reason: reasonConflict, failing: true},
 		"a child is refused":                    {err: wrapped(apierrors.NewInvalid(schema.GroupKind{}, "a", nil)), reason: reasonRejected, failing: true},
