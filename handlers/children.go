@@ -116,6 +116,10 @@ type Desired struct {
 	Stages [][]*unstructured.Unstructured
 	// Partial says that there may be more that are not known yet: nothing is pruned.
 	Partial bool
+	// Kinds are those that other calls may want children of, in the versions that they want. They are recorded together
+	// with those of Stages, which saves a write to the parent each, and stay recorded while there are no children of them.
+	// One that the mapper does not know is recorded with its first child. Optional.
+	Kinds []schema.GroupVersionKind
 }
 
 // Reconcile makes the parent's children those that it wants and prunes the others, when all that is wanted is there. It

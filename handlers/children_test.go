@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 func stages(children ...*unstructured.Unstructured) Desired {
@@ -52,6 +53,62 @@ func TestAKindIsRecordedBeforeItsFirstChild(t *testing.T) {
 			t.Fatalf("written: %q, and not %q", writes, want.writes)
 		}
 	}
+}
+
+// Kinds of later calls are recorded with the first, and struck off when they are named no longer.
+func TestKindsOfLaterCallsAreRecordedInOneWrite(t *testing.T) {
+	server := newFakeServer(newWidget())
+	children := newChildren(t, ChildrenConfig{Client: server})
+	parent := newWidget()
+	configMap, widget := newObject("v1", "ConfigMap", "", "").GroupVersionKind(), newWidget().GroupVersionKind()
+	kinds := []schema.GroupVersionKind{configMap, widget, widget.GroupVersion().WithKind("Unknown")}
+	a, b := newConfigMap("a", "x"), newObject("example.com/v1", "Widget", "", "b")
+	for _, step := range []struct {
+		name      string
+		desired   Desired
+		writes    []string
+		inventory string
+	}{
+		{"the first of several kinds", Desired{Stages: stages(a).Stages, Partial: true, Kinds: kinds},
+			[]string{"apply widgets first", "apply configmaps a"}, "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets"},
+		{"the next", Desired{Stages: stages(a, b).Stages, Kinds: kinds}, []string{"apply widgets b"}, "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets"},
+		{"one no more", Desired{Stages: stages(a).Stages, Kinds: kinds}, []string{"delete widgets b"}, "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets"},
+		{"none of a kind that is still named", Desired{Stages: stages(a).Stages, Kinds: kinds}, nil, "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets"},
+		{"the kind named no more", Desired{Stages: stages(a).Stages, Kinds: kinds[:1]}, []string{"apply widgets first"}, "ConfigMap=v1/configmaps"},
+		{"nothing, with kinds that may come", Desired{Kinds: kinds}, []string{"apply widgets first", "delete configmaps a"}, "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets"},
+		{"nothing at all", Desired{}, []string{"apply widgets first"}, ""},
+	} {
+		_, err := children.Reconcile(t.Context(), first, parent, step.desired)
+		if err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		if writes := server.took(); !slices.Equal(writes, step.writes) {
+			t.Errorf("%s: written: %q, and not %q", step.name, writes, step.writes)
+		}
+		if got := parent.GetAnnotations()[children.inventoryKey()]; got != step.inventory {
+			t.Errorf("%s: recorded is %q, and not %q", step.name, got, step.inventory)
+		}
+	}
+}
+
+// A mapper that cannot tell does not say that there is no such kind.
+func TestAKindThatTheMapperCannotTellIsAnError(t *testing.T) {
+	server := newFakeServer(newWidget())
+	children := newChildren(t, ChildrenConfig{Client: server})
+	children.config.Mapper = brokenMapper{children.config.Mapper}
+	_, err := children.Reconcile(t.Context(), first, newWidget(), Desired{Kinds: []schema.GroupVersionKind{newWidget().GroupVersionKind()}})
+	if err == nil || !strings.Contains(err.Error(), "find the resource of Widget.example.com") {
+		t.Errorf("got %v", err)
+	}
+	if writes := server.took(); len(writes) > 0 {
+		t.Errorf("written: %q", writes)
+	}
+}
+
+type brokenMapper struct{ meta.RESTMapper }
+
+func (brokenMapper) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping, error) {
+	return nil, errors.New("discovery fails")
 }
 
 // What makes no sense is refused as a whole, before anything is written, each child by its name.

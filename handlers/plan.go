@@ -18,7 +18,7 @@ import (
 type plan struct {
 	stages     [][]*child
 	wanted     map[childKey]bool
-	resources  map[schema.GroupKind]schema.GroupVersionResource // of wanted kinds, in the wanted versions
+	resources  map[schema.GroupKind]schema.GroupVersionResource // of the kinds that are wanted now or later, in the wanted versions
 	hasForeign bool
 }
 
@@ -58,6 +58,14 @@ func (p *plan) wants(id dynamiccontroller.ObjectIdentifiers) bool {
 func (c *Children) plan(id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired) (*plan, error) {
 	p := &plan{wanted: map[childKey]bool{}, resources: map[schema.GroupKind]schema.GroupVersionResource{}}
 	var errs []error
+	for _, gvk := range desired.Kinds {
+		switch mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version); {
+		case err == nil:
+			p.resources[gvk.GroupKind()] = mapping.Resource
+		case !meta.IsNoMatchError(err):
+			errs = append(errs, fmt.Errorf("find the resource of %s: %w", gvk.GroupKind(), err))
+		}
+	}
 	for _, stage := range desired.Stages {
 		var children []*child
 		for _, object := range stage {

@@ -18,7 +18,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// prune deletes what is the parent's and not wanted, and strikes off the inventory the kinds of which nothing is left.
+// prune deletes what is the parent's and not wanted, and strikes off the inventory the kinds of which nothing is left and
+// nothing is wanted later.
 func (p *pass) prune(ctx context.Context) error {
 	var errs []error
 	var empty inventory

@@ -129,7 +129,9 @@ func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectI
 		for _, r := range step.Rendered {
 			stage = append(stage, k.marked(r, id, share))
 		}
-		children, err := k.children.Reconcile(ctx, id, parent, handlers.Desired{Stages: [][]*unstructured.Unstructured{stage}, Partial: isPartial})
+		children, err := k.children.Reconcile(ctx, id, parent, handlers.Desired{
+			Stages: [][]*unstructured.Unstructured{stage}, Partial: isPartial, Kinds: k.compiled.Kinds(),
+		})
 		changed := there.saw(children)
 		if err != nil || !changed {
 			return step, err
