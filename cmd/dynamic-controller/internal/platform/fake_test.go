@@ -25,6 +25,7 @@ type fakeEngine struct {
 	Engine
 	objects, secondary cache.Indexer
 	enqueued           []dynamiccontroller.ObjectIdentifiers
+	statuses           []dynamiccontroller.TypeStatus
 }
 
 func newFakeEngine() *fakeEngine {
@@ -43,6 +44,8 @@ func (e *fakeEngine) SecondaryLister(schema.GroupVersionResource, dynamiccontrol
 func (e *fakeEngine) Enqueue(ids ...dynamiccontroller.ObjectIdentifiers) {
 	e.enqueued = append(e.enqueued, ids...)
 }
+
+func (e *fakeEngine) Status() []dynamiccontroller.TypeStatus { return e.statuses }
 
 func (e *fakeEngine) StartServingGVK(context.Context, schema.GroupVersionResource, dynamiccontroller.Handler, ...dynamiccontroller.ServeOption) error {
 	return nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,7 +23,7 @@ type fakeServer struct {
 	*fake.FakeDynamicClient
 	// applied is called with each object that is applied.
 	applied func(*unstructured.Unstructured)
-	writes  int
+	writes  []string // verb, resource, name and subresource
 }
 
 func newFakeServer(kinds []schema.GroupVersionKind, objects ...*unstructured.Unstructured) *fakeServer {
@@ -46,7 +47,28 @@ func newFakeServer(kinds []schema.GroupVersionKind, objects ...*unstructured.Uns
 		object, err := s.apply(patch)
 		return true, object, err
 	})
+	s.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		if named, is := action.(interface{ GetName() string }); is && action.GetVerb() != "get" {
+			s.writes = append(s.writes, strings.TrimSpace(strings.Join([]string{action.GetVerb(), action.GetResource().Resource, named.GetName(), action.GetSubresource()}, " ")))
+		}
+		return false, nil, nil
+	})
 	return s
+}
+
+// took returns what was written since it was last called.
+func (s *fakeServer) took() []string {
+	writes := s.writes
+	s.writes = nil
+	return writes
+}
+
+// fails has the requests answered with the error.
+func (s *fakeServer) fails(verb, name string, err error) {
+	s.PrependReactor(verb, "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		named, is := action.(interface{ GetName() string })
+		return is && named.GetName() == name, nil, err
+	})
 }
 
 func (s *fakeServer) apply(patch clienttesting.PatchAction) (*unstructured.Unstructured, error) {
@@ -54,11 +76,10 @@ func (s *fakeServer) apply(patch clienttesting.PatchAction) (*unstructured.Unstr
 	if err := json.Unmarshal(patch.GetPatch(), &next.Object); err != nil {
 		return nil, err
 	}
-	s.writes++
 	there, err := s.Tracker().Get(patch.GetResource(), patch.GetNamespace(), patch.GetName())
 	switch before, _ := there.(*unstructured.Unstructured); {
 	case apierrors.IsNotFound(err):
-		next.SetUID(types.UID(fmt.Sprintf("uid-%d", s.writes)))
+		next.SetUID(types.UID(fmt.Sprintf("uid-%d", len(s.writes))))
 	case err != nil:
 		return nil, err
 	case patch.GetSubresource() == "status":
@@ -69,7 +90,7 @@ func (s *fakeServer) apply(patch clienttesting.PatchAction) (*unstructured.Unstr
 		next.SetUID(before.GetUID())
 		next.SetGeneration(before.GetGeneration())
 	}
-	next.SetResourceVersion(strconv.Itoa(s.writes))
+	next.SetResourceVersion(strconv.Itoa(len(s.writes)))
 	if err != nil {
 		err = s.Tracker().Create(patch.GetResource(), next, patch.GetNamespace())
 	} else {
