@@ -1,0 +1,116 @@
+package platform
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+func TestWhatIsSaidOfServing(t *testing.T) {
+	const quick, slow = 100 * time.Millisecond, 2 * time.Second
+	running := &program{gvr: websites, compiled: &blueprint.Compiled{}, generation: 3}
+	refused := judgement{refusal: &refusal{reasonInvalid, "x"}}
+	served := func(state dynamiccontroller.TypeState, secondaries ...dynamiccontroller.SecondaryStatus) []dynamiccontroller.TypeStatus {
+		return []dynamiccontroller.TypeStatus{
+			{GVR: blueprints, State: dynamiccontroller.TypeForbidden, Message: "of another type"},
+			{GVR: websites, State: state, Message: "in the server's words", Secondaries: secondaries},
+		}
+	}
+	secondary := func(name string, state dynamiccontroller.TypeState) dynamiccontroller.SecondaryStatus {
+		return dynamiccontroller.SecondaryStatus{GVR: schema.GroupVersionResource{Version: "v1", Resource: name}, State: state, Message: "not yours"}
+	}
+	for name, test := range map[string]struct {
+		decided  decision
+		statuses []dynamiccontroller.TypeStatus
+		serving  bool
+		reason   string
+		message  string
+		again    time.Duration
+	}{
+		"nothing is accepted":         {decided: decision{judgement: refused}, reason: reasonRefused, message: "no generation has been accepted"},
+		"there is no type yet":        {decided: decision{}, reason: reasonNoDefinition, message: "waiting for the type"},
+		"instances are only let go":   {decided: decision{running: &program{gvr: websites}}, statuses: served(dynamiccontroller.TypeSynced), reason: reasonRefused, message: "let go, and nothing else"},
+		"the engine has yet to begin": {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeSynced)[:1], reason: reasonSyncing, message: "about to be served", again: quick},
+		"the cache fills":             {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeSyncing), reason: reasonSyncing, message: "reading the instances", again: quick},
+		"the watches are stopped":     {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeStopped), reason: reasonSyncing, message: "reading the instances", again: quick},
+		"the cache may not be filled": {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeForbidden), reason: string(dynamiccontroller.TypeForbidden), message: "in the server's words", again: slow},
+		"the cache cannot be filled":  {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeFailing), reason: string(dynamiccontroller.TypeFailing), message: "in the server's words", again: slow},
+		"all is there":                {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeSynced), serving: true, reason: reasonServing, message: "generation 3 is served"},
+		"all is there of an earlier":  {decided: decision{running: running, generation: 4, judgement: refused}, statuses: served(dynamiccontroller.TypeSynced), serving: true, reason: reasonServing, message: "generation 3 is served"},
+		"children are being read": {decided: decision{running: running}, serving: true, reason: reasonServing, message: "generation 3 is served",
+			statuses: served(dynamiccontroller.TypeSynced, secondary("secrets", dynamiccontroller.TypeSyncing), secondary("pods", dynamiccontroller.TypeStopped))},
+		"children may not be read": {decided: decision{running: running}, serving: true, reason: reasonServing, message: "generation 3 is served; secrets.v1 are not seen: not yours", again: slow,
+			statuses: served(dynamiccontroller.TypeSynced, secondary("pods", dynamiccontroller.TypeSynced), secondary("secrets", dynamiccontroller.TypeForbidden))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engine := newFakeEngine()
+			engine.statuses = test.statuses
+			got, again := (&Platform{engines: Engines{Instances: engine}}).servingOf(test.decided)
+			if (got.Status == metav1.ConditionTrue) != test.serving || got.Reason != test.reason || !strings.HasSuffix(got.Message, test.message) || again != test.again {
+				t.Errorf("got %+v, and again after %s", got, again)
+			}
+		})
+	}
+}
+
+func TestHowABlueprintStands(t *testing.T) {
+	b := &blueprint.Blueprint{Spec: making("Wheel")}
+	b.Name, b.UID = "websites", "u"
+	crd := func(conditions ...apiextensionsv1.CustomResourceDefinitionCondition) []*apiextensionsv1.CustomResourceDefinition {
+		crd := madeFor(t, b, "u")
+		crd.Status.Conditions = conditions
+		return []*apiextensionsv1.CustomResourceDefinition{crd}
+	}
+	establishedNow := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue}
+	taken := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionFalse, Message: "website is taken"}
+	going := crd(establishedNow)
+	going[0].DeletionTimestamp = &metav1.Time{Time: deletedAt}
+	for name, test := range map[string]struct {
+		decided               decision
+		crds                  []*apiextensionsv1.CustomResourceDefinition
+		accepted, established string
+	}{
+		"accepted, with its type":     {decision{}, crd(establishedNow), "True Compiled: an instance becomes 1 object", "True Established: the API server serves websites.shop.example.com"},
+		"accepted, before its type":   {decision{}, nil, "True Compiled: an instance becomes 1 object", "False NotDefined: there is no CustomResourceDefinition websites.shop.example.com"},
+		"its type has yet to be seen": {decision{}, crd(), "True Compiled: an instance becomes 1 object", "False Installing: the API server has yet to establish it"},
+		"its type's names are taken":  {decision{}, crd(taken), "True Compiled: an instance becomes 1 object", "False NamesNotAccepted: website is taken"},
+		"its type is being deleted":   {decision{}, going, "True Compiled: an instance becomes 1 object", "False Terminating: it is being deleted"},
+		"refused, with its type":      {decision{judgement: judgement{refusal: &refusal{reasonInvalid, "x"}}}, crd(establishedNow), "False Invalid: x", "True Established: the API server serves websites.shop.example.com"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, _ := fakePlatform(nil, test.crds)
+			s, err := p.standOf(b, test.decided)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range []struct {
+				got  metav1.Condition
+				want string
+			}{{s.accepted, test.accepted}, {s.established, test.established}} {
+				if got := string(c.got.Status) + " " + c.got.Reason + ": " + c.got.Message; got != c.want {
+					t.Errorf("%s is %s, want %s", c.got.Type, got, c.want)
+				}
+			}
+		})
+	}
+	p, _ := fakePlatform(nil, nil)
+	p.engines.Definitions = unreadable{newFakeEngine()}
+	if _, err := p.standOf(b, decision{}); !errors.Is(err, dynamiccontroller.ErrNotSynced) {
+		t.Errorf("without a cache of definitions: %v", err)
+	}
+}
+
+// unreadable has no cache yet of what is watched beside a type.
+type unreadable struct{ *fakeEngine }
+
+func (unreadable) SecondaryLister(schema.GroupVersionResource, dynamiccontroller.ServeOption) (dynamiccontroller.SecondaryLister, error) {
+	return nil, dynamiccontroller.ErrNotSynced
+}
