@@ -116,6 +116,14 @@ func rootSchema(authors map[string]any, c *collector) *apiextensionsv1.JSONSchem
 		c.add(path, "", "is no JSON: %v", err)
 		return nil
 	}
+	for _, name := range []string{"spec", "status"} {
+		if _, has := authors[name]; has {
+			c.add(path+"."+name, "", "put %s under properties: what is here are the keywords of a schema", name)
+		}
+	}
+	if len(c.problems) > 0 {
+		return nil
+	}
 	var root apiextensionsv1.JSONSchemaProps
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.DisallowUnknownFields()

@@ -101,6 +101,13 @@ func TestDefinition_refused(t *testing.T) {
 		"a schema has a spec": {
 			ofType("schema: {properties: {}}"), []string{"spec.type.schema.properties: has no spec"},
 		},
+		"what belongs under properties is told": {
+			ofType("schema: {type: object, spec: {type: object}, status: {type: object}}"),
+			[]string{
+				"spec.type.schema.spec: put spec under properties: what is here are the keywords of a schema",
+				"spec.type.schema.status: put status under properties: what is here are the keywords of a schema",
+			},
+		},
 		"the platform's status is its own": {
 			ofType("schema: {properties: {spec: {type: object}, status: {type: object, properties: {conditions: {type: string}}}}}"),
 			[]string{"spec.type.schema.properties.status.properties.conditions: is the platform's own"},
