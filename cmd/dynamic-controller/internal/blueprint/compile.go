@@ -21,8 +21,8 @@ type Options struct {
 	// Version is the version of CRD that instances are read in. Defaults to the one that is stored if it is served, and to
 	// the first that is served otherwise.
 	Version string
-	// SchemaFor describes the objects of a kind that templates make, so that expressions on them are checked; nil where
-	// that is not known.
+	// SchemaFor describes the objects of a kind that templates make, so that the templates and the expressions on what
+	// becomes of them are checked; nil where that is not known.
 	SchemaFor func(schema.GroupVersionKind) common.Schema
 	// IsNamespaced tells whether objects of a kind are in namespaces, if that is known. Compile again when it is.
 	IsNamespaced func(schema.GroupVersionKind) (namespaced, known bool)
@@ -83,12 +83,16 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	if err != nil {
 		c.add(typePath, "", "%v", err)
 	}
-	env, err := environment(self, resources, ids, options)
+	schemas := schemasOf(resources, options)
+	env, err := environment(self, resources, ids, schemas, parsing.found)
 	if err != nil {
 		c.add("spec", "", "%v", err)
 		return nil, c.err()
 	}
 	compileAll(env, parsing.found, resources, ids, c)
+	for _, r := range resources {
+		r.checkFields(schemas[r.gvk], c)
+	}
 	if len(c.problems) > 0 {
 		return nil, c.err()
 	}
@@ -175,15 +179,30 @@ func enoughExpressions(p *parsing, c *collector) bool {
 	return false
 }
 
-func environment(self common.Schema, resources []*resource, ids map[string]*resource, options Options) (*expression.Env, error) {
+// schemasOf asks once for each kind.
+func schemasOf(resources []*resource, options Options) map[schema.GroupVersionKind]common.Schema {
+	schemas := map[schema.GroupVersionKind]common.Schema{}
+	if options.SchemaFor == nil {
+		return schemas
+	}
+	for _, r := range resources {
+		if _, has := schemas[r.gvk]; !has {
+			schemas[r.gvk] = options.SchemaFor(r.gvk)
+		}
+	}
+	return schemas
+}
+
+func environment(self common.Schema, resources []*resource, ids map[string]*resource, schemas map[schema.GroupVersionKind]common.Schema, all []*found) (*expression.Env, error) {
 	variables := []expression.Variable{{Name: "self", Schema: self}}
 	for _, r := range resources {
 		if ids[r.id] != r {
 			continue
 		}
 		v := expression.Variable{Name: r.id}
-		if options.SchemaFor != nil {
-			v.Schema = options.SchemaFor(r.gvk)
+		// That of a Deployment has more than a thousand fields, and most are never read.
+		if slices.ContainsFunc(all, func(f *found) bool { return strings.Contains(f.text, r.id) }) {
+			v.Schema = schemas[r.gvk]
 		}
 		variables = append(variables, v)
 	}
@@ -193,7 +212,7 @@ func environment(self common.Schema, resources []*resource, ids map[string]*reso
 func compileAll(env *expression.Env, all []*found, resources []*resource, ids map[string]*resource, c *collector) {
 	regexes := 0
 	for _, f := range all {
-		if len(c.problems) >= enoughProblems {
+		if c.full() {
 			return
 		}
 		program, err := env.Compile(f.text)

@@ -79,6 +79,7 @@ func TestCompile_values(t *testing.T) {
 		"and the status of the author":                 {`"${self.status.url}"`, ""},
 		"what the platform says is not an author's":    {`"${self.status.conditions.exists(c, c.type == 'Ready')}"`, at + "${self.status.conditions.exists(c, c.type == 'Ready')}: undefined field 'conditions' (line 1, column 12)"},
 		"nor what changes with each write":             {`"${self.metadata.resourceVersion}"`, at + "${self.metadata.resourceVersion}: undefined field 'resourceVersion' (line 1, column 14)"},
+		"nor what the platform holds an instance with": {`"${self.metadata.finalizers.size() > 0}"`, at + "${self.metadata.finalizers.size() > 0}: undefined field 'finalizers' (line 1, column 14)"},
 		"a field with a dash goes in backticks":        {"\"${self.spec.`my-field`}\"", ""},
 		"any key of a map is a field":                  {`"${self.spec.labels.whatever}"`, ""},
 		"what the schema leaves open is not checked":   {`"${self.spec.free.a.b.c}"`, ""},

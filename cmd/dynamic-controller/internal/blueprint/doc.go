@@ -6,9 +6,13 @@
 // and names every problem by its path; what compiles may be used concurrently and for ever.
 //
 // What a template may refer to is the instance, as self, without what the platform itself writes to it (resourceVersion,
-// managedFields, status.conditions and status.observedGeneration: it could drive itself without end), and what became of the others, each by its id. From that follows
-// the order, which is the order of the spec otherwise. A resource waits until each one that it refers to is there and
-// ready, and what it reads of it is there too.
+// managedFields, finalizers, status.conditions and status.observedGeneration: it could drive itself without end), and what
+// became of the others, each by its id. From that follows the order, which is the order of the spec otherwise. A resource
+// waits until each one that it refers to is there and ready, and what it reads of it is there too.
+//
+// Where the schema of a template's kind is known, its fields and the types of their values are checked, and those of
+// expressions. Nothing is refused that the server would take when it is applied: what is required may be missing, for
+// admission may add it, and so may null be anywhere, and a fraction where there is an integer.
 //
 //   - includeWhen says, of self alone, whether the resource is wanted: all of its expressions have to be true. What refers
 //     to one that is not wanted is not wanted either.

@@ -10,7 +10,7 @@ import (
 
 // Instance is what becomes of one object of a Blueprint's type. It is pure: the same objects make the same steps. It may be
 // used concurrently, and reads the object that it was made of: all of it but what the platform itself writes there, which are
-// resourceVersion, managedFields, and of the status conditions and observedGeneration.
+// resourceVersion, managedFields, finalizers, and of the status conditions and observedGeneration.
 type Instance struct {
 	compiled *Compiled
 	self     map[string]any

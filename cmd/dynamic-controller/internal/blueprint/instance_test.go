@@ -266,7 +266,7 @@ func TestStep_labelsAndAnnotations(t *testing.T) {
 // Neither of a type that is described nor of one that is not.
 func TestStep_seesNothingThatThePlatformWrites(t *testing.T) {
 	const written = `
-metadata: {name: flowers, namespace: shop, resourceVersion: "7", managedFields: [{manager: m}], generation: 3}
+metadata: {name: flowers, namespace: shop, resourceVersion: "7", managedFields: [{manager: m}], finalizers: [a/b], generation: 3}
 status: {observedGeneration: 3, conditions: [{type: Ready, status: "True"}], url: u}`
 	compiled := compile(t, `
 spec:

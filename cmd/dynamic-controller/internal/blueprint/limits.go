@@ -32,6 +32,7 @@ const (
 // How long a message of problems is at most: a condition's may have 32,768 bytes.
 const (
 	maxProblemsTold = 10
+	maxValuesTold   = 10
 	maxQuoted       = 200
 	maxReason       = 600
 	maxPath         = 400

@@ -58,10 +58,12 @@ type collector struct{ problems Problems }
 const enoughProblems = 200
 
 func (c *collector) add(path, expression, format string, args ...any) {
-	if len(c.problems) < enoughProblems {
+	if !c.full() {
 		c.problems = append(c.problems, Problem{Path: path, Expression: expression, Reason: fmt.Sprintf(format, args...)})
 	}
 }
+
+func (c *collector) full() bool { return len(c.problems) >= enoughProblems }
 
 func (c *collector) err() error {
 	if len(c.problems) == 0 {

@@ -29,6 +29,9 @@ func VersionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 
 // SchemaOf describes the objects of a type in a version, for [Options.SchemaFor]: nil if its CustomResourceDefinition does not.
 func SchemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (common.Schema, error) {
+	if crd != nil && crd.Spec.PreserveUnknownFields {
+		return nil, nil
+	}
 	root, err := schemaOf(crd, version)
 	if root == nil {
 		return nil, err
@@ -59,7 +62,7 @@ func selfSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (
 // What changes by the platform's own writing is no part of self: an instance that becomes something else because it was
 // said to be ready could drive itself without end.
 var (
-	writtenMetadata = []string{"resourceVersion", "managedFields"}
+	writtenMetadata = []string{"resourceVersion", "managedFields", "finalizers"}
 	writtenStatus   = []string{"conditions", "observedGeneration"}
 )
 
@@ -141,7 +144,7 @@ func metadata() structural.Structural {
 			"name": str(253), "generateName": str(253), "namespace": str(63), "uid": str(36), "resourceVersion": str(0),
 			"creationTimestamp": str(0), "deletionTimestamp": str(0), "generation": number,
 			"labels": texts, "annotations": texts,
-			"finalizers": {Generic: structural.Generic{Type: "array"}, Items: ptr.To(str(0))},
+			"finalizers": {Generic: structural.Generic{Type: "array"}, Items: ptr.To(str(0)), Extensions: structural.Extensions{XListType: ptr.To("set")}},
 		},
 	}
 }

@@ -2,6 +2,7 @@ package expression
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/google/cel-go/cel"
@@ -46,7 +47,7 @@ var language = []cel.EnvOption{
 // Variable is what an expression may refer to.
 type Variable struct {
 	Name string
-	// Schema describes the variable. What it does not describe is not checked; nil describes nothing.
+	// Schema describes the variable. What it does not describe is not checked; nil describes nothing. It is comparable.
 	Schema common.Schema
 }
 
@@ -92,13 +93,18 @@ func NewEnv(variables ...Variable) (*Env, error) {
 		return nil, fmt.Errorf("make the environment: %w", base.err)
 	}
 	known, types := newDeclared(), make(map[string]*apiservercel.DeclType, len(variables))
+	same := map[common.Schema]*apiservercel.DeclType{} // variables of one schema have one type
 	var options []cel.EnvOption
 	var roots []*apiservercel.DeclType
 	for _, v := range variables {
-		t := known.of(v.Schema, "type of "+v.Name, 0)
+		t := same[v.Schema]
+		if t == nil {
+			t = known.of(v.Schema, "type of "+v.Name, 0)
+			same[v.Schema] = t
+		}
 		types[v.Name] = t
 		options = append(options, cel.Variable(v.Name, t.CelType()))
-		if t.IsObject() {
+		if t.IsObject() && !slices.Contains(roots, t) {
 			roots = append(roots, t)
 		}
 	}

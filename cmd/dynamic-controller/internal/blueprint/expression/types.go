@@ -23,10 +23,16 @@ type declared struct{ left int }
 
 func newDeclared() *declared { return &declared{left: maxTypes} }
 
+// isOpen tells whether nothing is said of what is in a value.
+func isOpen(s common.Schema) bool {
+	return s == nil || s.Type() == "" || isIntOrString(s) || s.IsXEmbeddedResource()
+}
+
+func isIntOrString(s common.Schema) bool { return s.IsXIntOrString() || s.Format() == "int-or-string" }
+
 // of returns the type of what the schema describes, whose name begins with the one given: dyn where that is nothing.
 func (d *declared) of(s common.Schema, name string, depth int) *apiservercel.DeclType {
-	if d.left--; s == nil || d.left < 0 || depth > maxTypeDepth || s.IsXIntOrString() || s.Format() == "int-or-string" ||
-		s.IsXPreserveUnknownFields() || s.IsXEmbeddedResource() {
+	if d.left--; d.left < 0 || depth > maxTypeDepth || isOpen(s) || s.IsXPreserveUnknownFields() {
 		return apiservercel.DynType
 	}
 	switch s.Type() {

@@ -1,0 +1,248 @@
+package blueprint_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/apiserver/pkg/cel/openapi"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// crates is a type that has a field of each kind.
+const crates = `
+metadata: {name: crates.shop.example.com}
+spec:
+  group: shop.example.com
+  scope: Namespaced
+  names: {kind: Crate, plural: crates}
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties:
+            spec:
+              type: object
+              required: [size]
+              properties:
+                size: {type: integer}
+                ratio: {type: number}
+                color: {type: string, enum: [red, green]}
+                lid: {type: boolean}
+                port: {x-kubernetes-int-or-string: true}
+                tags: {type: array, items: {type: string}}
+                set: {type: array, x-kubernetes-list-type: set, items: {type: string}}
+                labels: {type: object, additionalProperties: {type: string}}
+                owner: {type: object, properties: {email: {type: string, nullable: true}}}
+                free: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {known: {type: object, properties: {a: {type: string}}}}}
+                open: {type: object}
+                bytes: {type: string, format: byte}
+                raw: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}
+                parts: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [name, kind], items: {type: object, properties: {name: {type: string}, kind: {type: string}}}}
+                ports: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [protocol], items: {type: object, properties: {protocol: {type: string, default: TCP}}}}
+`
+
+func definitionOf(t testing.TB, text string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	var crd apiextensionsv1.CustomResourceDefinition
+	raw, err := yaml.ToJSON([]byte(text))
+	if err == nil {
+		err = yaml.Unmarshal(raw, &crd)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &crd
+}
+
+// describing knows of Crates.
+func describing(t testing.TB, crd *apiextensionsv1.CustomResourceDefinition) blueprint.Options {
+	t.Helper()
+	described, err := blueprint.SchemaOf(crd, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return blueprint.Options{SchemaFor: func(kind schema.GroupVersionKind) common.Schema {
+		if kind.Kind != "Crate" {
+			return nil
+		}
+		return described
+	}}
+}
+
+func TestCompile_fields(t *testing.T) {
+	options := describing(t, definitionOf(t, crates))
+	for reason, c := range map[string]struct {
+		spec string
+		want []string // after spec.resources[0].template.spec
+	}{
+		"what fits is taken": {spec: `{size: 3, ratio: 1, color: red, lid: true, port: 80, tags: [a], set: [a], labels: {a: b}, owner: {email: a},
+			free: {any: [thing]}, open: {any: thing}, bytes: aGk=, raw: {apiVersion: v1, kind: A, metadata: {name: a, x: y}}, parts: [{name: a}], ports: [{}]}`},
+		"and so are expressions whose type does": {spec: `{size: "${self.spec.size}", ratio: "${self.spec.size}", color: "${self.spec.name}", lid: "${self.spec.live}",
+			port: "${self.spec.port}", tags: "${self.spec.tags}", labels: "${self.spec.labels}", owner: "${self.spec.owner}", free: "${{'a': 1}}",
+			open: "${{'a': 1}}", bytes: "${self.spec.name}", raw: "${self.spec.free}", parts: "${self.spec.tags.map(t, {'name': t})}"}`},
+		"a field that there is not is told, with one that may be meant": {
+			spec: `{sise: 3, Color: red, whatever: x, owner: {mail: x}, parts: [{name: a, sort: b}]}`,
+			want: []string{
+				".Color: a Crate of shop.example.com/v1 has no such field: did you mean color?",
+				".owner.mail: a Crate of shop.example.com/v1 has no such field: did you mean email?",
+				".parts[0].sort: a Crate of shop.example.com/v1 has no such field",
+				".sise: a Crate of shop.example.com/v1 has no such field: did you mean size?",
+				".whatever: a Crate of shop.example.com/v1 has no such field",
+			},
+		},
+		"even if it may be left out": {spec: `{sizes: "${self.spec.?size}"}`, want: []string{".sizes: a Crate of shop.example.com/v1 has no such field: did you mean size?"}},
+		"a value of another type is told": {
+			spec: `{size: "3", ratio: x, color: 3, lid: "true", port: [80], tags: a, labels: {a: 1}, owner: x, raw: x, open: x, parts: [x]}`,
+			want: []string{
+				".color: has to be a string: put it in quotes",
+				".labels.a: has to be a string: put it in quotes",
+				".lid: has to be a boolean, not a string",
+				".open: has to be a map",
+				".owner: has to be an object",
+				".parts[0]: has to be an object",
+				".port: has to be a number or a string",
+				".ratio: has to be a number, not a string",
+				".raw: has to be an object",
+				".size: has to be an integer, not a string",
+				".tags: has to be a list of strings",
+			},
+		},
+		"so is an expression of another type": {
+			spec: `{size: "${self.spec.name}", color: "${self.spec.size}", lid: "${[true]}", port: "${self.spec.live}", tags: "${[1]}", labels: "${{'a': 1}}", owner: "${self.spec.tags}", raw: "${1}"}`,
+			want: []string{
+				".color: ${self.spec.size}: is of type int, and has to be a string: make it one with string()",
+				".labels: ${{'a': 1}}: is of type map(string, int), and has to be a map of strings",
+				".lid: ${[true]}: is of type list(bool), and has to be a boolean",
+				".owner: ${self.spec.tags}: is of type list(string), and has to be an object",
+				".port: ${self.spec.live}: is of type bool, and has to be a number or a string",
+				".raw: ${1}: is of type int, and has to be an object",
+				".size: ${self.spec.name}: is of type string, and has to be an integer",
+				".tags: ${[1]}: is of type list(int), and has to be a list of strings",
+			},
+		},
+		"and text around an expression, where there is no string": {
+			spec: `{size: "${self.spec.size}0", color: "${self.spec.name}ish", port: "a${self.spec.name}"}`,
+			want: []string{".size: has to be an integer, and an expression with text around it makes a string"},
+		},
+		"what may be absent fits if it does when it is there": {
+			spec: `{size: "${self.spec.?size}", color: "${optional.none()}", tags: ["${self.spec.?name}"], lid: "${self.spec.?name}"}`,
+			want: []string{".lid: ${self.spec.?name}: is of type optional_type(string), and has to be a boolean"},
+		},
+		"null is for any field":                 {spec: `{size: null, color: "${null}", tags: null, owner: {email: null}, parts: null}`},
+		"but what a list tells apart":           {spec: `{set: [null], tags: [null]}`, want: []string{".set[0]: is null, and there is no telling it from the others of the list"}},
+		"a fraction is a number":                {spec: `{size: 1.5}`},
+		"what is required may be what comes":    {spec: `{}`},
+		"what is one of several is told":        {spec: `{color: blue}`, want: []string{`.color: has to be one of "red", "green"`}},
+		"an empty one may be none":              {spec: `{color: ""}`},
+		"an escaped one is what it stands for":  {spec: `{color: "$${red}"}`, want: []string{`.color: has to be one of "red", "green"`}},
+		"bytes are base64":                      {spec: `{bytes: "text!"}`, want: []string{".bytes: is no base64"}},
+		"below what keeps anything, anything":   {spec: `{free: {known: {b: c}}}`},
+		"but what it knows is what it is":       {spec: `{free: {known: {a: 1}}}`, want: []string{".free.known.a: has to be a string: put it in quotes"}},
+		"a key that tells items apart is there": {spec: `{parts: [{}, {kind: a}, "${{}}"]}`, want: []string{".parts[0]: needs name and kind, by which it is told from the others of the list"}},
+		"what does not compile is told once":    {spec: `{size: "${self.}"}`, want: []string{".size: ${self.}: no viable alternative at input '.' (line 1, column 6)"}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			got := problemsOf(t, ofWebsites("\n    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}, spec: "+c.spec+"}}"), options)
+			for i := range got {
+				got[i] = strings.TrimPrefix(got[i], "spec.resources[0].template.spec")
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Errorf("problems (-want +got):\n%s", d)
+			}
+		})
+	}
+}
+
+func TestCompile_fieldsOfMetadata(t *testing.T) {
+	options := describing(t, definitionOf(t, crates))
+	got := problemsOf(t, ofWebsites(`
+    - id: a
+      template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a, lables: {a: b}, labels: {a: b}, finalizers: a}, specs: {}}
+    - id: b
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, lables: {a: b}}, whatever: x}`), options)
+	want := []string{
+		"spec.resources[0].template.metadata.finalizers: has to be a list of strings",
+		"spec.resources[0].template.metadata.lables: a Crate of shop.example.com/v1 has no such field: did you mean labels?",
+		"spec.resources[0].template.specs: a Crate of shop.example.com/v1 has no such field: did you mean spec?",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
+	}
+}
+
+// Before version 1 a CustomResourceDefinition could keep all unknown fields.
+func TestCompile_fieldsThatAreAllKept(t *testing.T) {
+	crd := definitionOf(t, crates)
+	crd.Spec.PreserveUnknownFields = true
+	if got := problemsOf(t, ofWebsites(`
+    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}, spec: {whatever: x}}}`), describing(t, crd)); got != nil {
+		t.Errorf("refused: %q", got)
+	}
+}
+
+// What a schema does not say is not checked.
+func TestCompile_fieldsOfSchemasThatAreCut(t *testing.T) {
+	for reason, s := range map[string]*spec.Schema{
+		"none":               {},
+		"no type":            {SchemaProps: spec.SchemaProps{Properties: map[string]spec.Schema{"a": *spec.StringProperty()}}},
+		"no properties":      {SchemaProps: spec.SchemaProps{Type: []string{"object"}}},
+		"a field of no type": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"spec": {}}}},
+		"a list of anything": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
+			Properties: map[string]spec.Schema{"list": {SchemaProps: spec.SchemaProps{Type: []string{"array"}}}, "any": {}},
+		}}}}},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			options := blueprint.Options{SchemaFor: func(schema.GroupVersionKind) common.Schema { return &openapi.Schema{Schema: s} }}
+			if got := problemsOf(t, ofWebsites(`
+    - {id: a, template: {apiVersion: v1, kind: A, metadata: {name: a}, spec: {list: [1, {a: b}], any: [x]}}}`), options); got != nil {
+				t.Errorf("refused: %q", got)
+			}
+		})
+	}
+}
+
+// A template cannot make checking it expensive, whatever the schema: another Blueprint's may be as hostile.
+func TestCompile_fieldsOfHostileTemplates(t *testing.T) {
+	crd := definitionOf(t, crates)
+	properties := map[string]apiextensionsv1.JSONSchemaProps{}
+	for i := range 4000 {
+		properties[fmt.Sprintf("%060d", i)] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+	}
+	wide := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: properties}
+	list := apiextensionsv1.JSONSchemaProps{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &wide}}
+	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"] = apiextensionsv1.JSONSchemaProps{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &list}}
+	options := describing(t, crd)
+	for reason, c := range map[string]struct{ spec, want string }{
+		"many lists of a wide schema": {"[" + strings.Repeat("[{}],", 20_000) + "]", ""},
+		"many fields that there are not": {"[[{" + func() string {
+			var s strings.Builder
+			for i := range 1_800 {
+				fmt.Fprintf(&s, "%060d: x, ", 1_000_000+i)
+			}
+			return s.String()
+		}() + "}]]", "and 190 more"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			began := time.Now()
+			_, err := blueprint.Compile(read(ofWebsites("\n    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}, spec: "+c.spec+"}}")), options)
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it took %s", took)
+			}
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
