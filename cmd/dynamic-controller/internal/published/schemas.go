@@ -1,0 +1,160 @@
+package published
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/client-go/openapi"
+)
+
+const (
+	// patience is how long the API server may take for all that is asked for one kind.
+	patience = 10 * time.Second
+	// askedAgain is how old the index may be: it tells by hashes which documents have changed. What the API server itself
+	// brings changes when that is replaced, of which no event tells.
+	askedAgain = 5 * time.Minute
+)
+
+// Schemas knows what an API server publishes of the kinds that it was asked for.
+//
+// A document that was asked for is kept, without what nobody here reads, for as long as the process runs. Of Kubernetes 1.37
+// that of apps/v1 is 0.7 MB and takes 0.3 MB of heap, and 3 MB while it is read; that of v1 is 1.6 MB and takes 0.5 and 6 MB.
+type Schemas struct {
+	client openapi.ClientWithContext
+	now    func() time.Time
+	// flights let those who want the same wait for one who asks.
+	flights singleflight.Group
+
+	mu        sync.Mutex // guards what follows
+	index     map[string]openapi.GroupVersionWithContext
+	asked     time.Time // for the index; zero if it is to be asked for again
+	changes   int       // that were told
+	documents map[schema.GroupVersion]*document
+}
+
+// New returns schemas of which nothing is read yet.
+func New(client openapi.ClientWithContext) *Schemas {
+	return &Schemas{client: client, now: time.Now, documents: map[schema.GroupVersion]*document{}}
+}
+
+// For describes the objects of a kind, and names what it knows that from: the same name is the same description. The schema
+// is nil where nothing is published or may be read. It is the same one until the document changes. The error is that the API
+// server did not answer, or not as one does.
+func (s *Schemas) For(ctx context.Context, kind schema.GroupVersionKind) (common.Schema, string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
+	defer cancel()
+	d, err := s.document(ctx, kind.GroupVersion())
+	if err != nil {
+		return nil, "", fmt.Errorf("read what is published of %s: %w", kind.GroupVersion(), err)
+	}
+	if d == nil || d.kinds[kind] == nil {
+		return nil, "", nil
+	}
+	return d.kinds[kind], d.digest, nil
+}
+
+// Changed is to be told of the group of each kind that begins, changes or ends to be served.
+func (s *Schemas) Changed(group string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for gv := range s.documents {
+		if gv.Group == group {
+			s.asked = time.Time{}
+			s.changes++
+		}
+	}
+}
+
+// document is nil if none is published.
+func (s *Schemas) document(ctx context.Context, gv schema.GroupVersion) (*document, error) {
+	index, err := s.paths(ctx)
+	if err != nil {
+		return nil, err
+	}
+	published := index[path(gv)]
+	s.mu.Lock()
+	known, is := s.documents[gv]
+	if published == nil {
+		s.documents[gv] = nil // so that its group is one to be told of
+	}
+	s.mu.Unlock()
+	if published == nil {
+		return nil, nil
+	}
+	url := published.ServerRelativeURL()
+	if is && known != nil && known.url == url {
+		return known, nil
+	}
+	flown, err, _ := s.flights.Do(url, func() (any, error) {
+		data, err := published.SchemaWithContext(ctx, runtime.ContentTypeJSON)
+		if unreadable(err) {
+			return &document{url: url}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return read(url, data)
+	})
+	if err != nil {
+		return nil, err
+	}
+	d := flown.(*document)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.documents[gv] = d
+	return d, nil
+}
+
+// paths is the index: what is published, by the path that it is served at.
+func (s *Schemas) paths(ctx context.Context) (map[string]openapi.GroupVersionWithContext, error) {
+	s.mu.Lock()
+	index, asked := s.index, s.asked
+	s.mu.Unlock()
+	if !asked.IsZero() && s.now().Sub(asked) < askedAgain {
+		return index, nil
+	}
+	flown, err, _ := s.flights.Do("", func() (any, error) { return s.ask(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	return flown.(map[string]openapi.GroupVersionWithContext), nil
+}
+
+func (s *Schemas) ask(ctx context.Context) (map[string]openapi.GroupVersionWithContext, error) {
+	s.mu.Lock()
+	asked, changes := s.now(), s.changes
+	s.mu.Unlock()
+	paths, err := s.client.PathsWithContext(ctx)
+	if unreadable(err) {
+		paths, err = nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.index = paths
+	if s.changes == changes { // otherwise it may be of before
+		s.asked = asked
+	}
+	return paths, nil
+}
+
+// unreadable tells whether asking again would be of no use: there is nothing, or it is not for the platform to read.
+func unreadable(err error) bool { return apierrors.IsNotFound(err) || apierrors.IsForbidden(err) }
+
+// path is where the index has a group and version.
+func path(gv schema.GroupVersion) string {
+	if gv.Group == "" {
+		return "api/" + gv.Version
+	}
+	return strings.Join([]string{"apis", gv.Group, gv.Version}, "/")
+}
