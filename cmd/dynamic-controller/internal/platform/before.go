@@ -1,6 +1,7 @@
 package platform
 
 import (
+	"context"
 	"errors"
 
 	"k8s.io/apimachinery/pkg/util/json"
@@ -40,7 +41,7 @@ func wantedServed(d decision, there map[string]any) (map[string]any, error) {
 
 // servedBefore is the program of the generation that the status says is served, nil if it says none or if that one would be
 // refused by now too. Its rights were asked for when it was accepted.
-func (p *Platform) servedBefore(b *blueprint.Blueprint, own claim) (*program, error) {
+func (p *Platform) servedBefore(ctx context.Context, b *blueprint.Blueprint, own claim) (*program, error) {
 	if b.Status.Served == nil {
 		return nil, nil
 	}
@@ -49,7 +50,7 @@ func (p *Platform) servedBefore(b *blueprint.Blueprint, own claim) (*program, er
 	if blueprint.DefinitionName(&before) != own.crd {
 		return nil, nil // somebody else wrote it
 	}
-	facts, err := p.factsFor(&before, own)
+	facts, err := p.factsFor(ctx, &before, own)
 	if err != nil {
 		return nil, err
 	}

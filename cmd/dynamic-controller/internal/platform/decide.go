@@ -47,7 +47,7 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 	if len(missing) > 0 {
 		next.asked = before.asked + 1
 	}
-	want, err := p.wanted(b, own, next)
+	want, err := p.wanted(ctx, b, own, next)
 	if err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (p *Platform) blueprint(name string) (*blueprint.Blueprint, claim, error) {
 }
 
 // wanted is the program that is to run, nil if none is.
-func (p *Platform) wanted(b *blueprint.Blueprint, own claim, d decision) (*program, error) {
+func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim, d decision) (*program, error) {
 	switch {
 	case d.gvr.Empty() && d.refusal != nil:
 		return nil, nil // the type is not this Blueprint's
@@ -99,7 +99,7 @@ func (p *Platform) wanted(b *blueprint.Blueprint, own claim, d decision) (*progr
 		return p.cleaner(b, d.gvr)
 	case d.refusal != nil && d.onlyCleans():
 		// Each time, for what is missing of what ran before may come back.
-		before, err := p.servedBefore(b, own)
+		before, err := p.servedBefore(ctx, b, own)
 		if err != nil || before != nil {
 			return before, err
 		}

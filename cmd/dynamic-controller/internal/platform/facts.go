@@ -1,6 +1,7 @@
 package platform
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
@@ -21,11 +23,20 @@ type facts struct {
 	kinds     map[schema.GroupVersionKind]*meta.RESTMapping // nil for those that there are not
 	// crds are those of the kinds that have one.
 	crds map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
+	// published describes those that have none.
+	published map[schema.GroupVersionKind]publishedSchema
 }
 
-func (p *Platform) factsFor(b *blueprint.Blueprint, own claim) (f facts, err error) {
+// publishedSchema is what the API server says of the objects of a kind, and a name for all that it says there.
+type publishedSchema struct {
+	schema common.Schema
+	name   string
+}
+
+func (p *Platform) factsFor(ctx context.Context, b *blueprint.Blueprint, own claim) (f facts, err error) {
 	f = facts{blueprint: fmt.Sprintf("%s/%d", b.UID, b.Generation), kinds: map[schema.GroupVersionKind]*meta.RESTMapping{},
-		crds: map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{}}
+		crds:      map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
+		published: map[schema.GroupVersionKind]publishedSchema{}}
 	if f.crd, err = p.crdOf(own.crd); err != nil {
 		return f, err
 	}
@@ -38,6 +49,9 @@ func (p *Platform) factsFor(b *blueprint.Blueprint, own claim) (f facts, err err
 	}
 	for _, r := range b.Spec.Resources {
 		gvk := kindOf(r)
+		if _, has := f.kinds[gvk]; has {
+			continue
+		}
 		mapping, err := p.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 		switch {
 		case meta.IsNoMatchError(err):
@@ -49,9 +63,32 @@ func (p *Platform) factsFor(b *blueprint.Blueprint, own claim) (f facts, err err
 			if f.crds[gvk], err = p.crdOf(mapping.Resource.GroupResource().String()); err != nil {
 				return f, err
 			}
+			if f.crds[gvk] != nil {
+				continue
+			}
+			if f.published[gvk], err = p.publishedFor(ctx, gvk); err != nil {
+				return f, err
+			}
 		}
 	}
 	return f, nil
+}
+
+func (p *Platform) publishedFor(ctx context.Context, gvk schema.GroupVersionKind) (s publishedSchema, err error) {
+	s.schema, s.name, err = p.schemas.For(ctx, gvk)
+	return s, err
+}
+
+// schemaFor describes the objects of a kind: nil if nothing does, or nothing that can be read.
+func (f facts) schemaFor(gvk schema.GroupVersionKind) common.Schema {
+	if crd := f.crds[gvk]; crd != nil {
+		described, err := blueprint.SchemaOf(crd, gvk.Version)
+		if err != nil {
+			return nil
+		}
+		return described
+	}
+	return f.published[gvk].schema
 }
 
 // String is the same for the same facts. Of a definition that the platform made for the Blueprint only that is one.
@@ -68,14 +105,19 @@ func (f facts) String() string {
 		if crd := f.crds[gvk]; crd != nil {
 			part += fmt.Sprintf(" as %s/%d says", crd.UID, crd.Generation)
 		}
+		if s := f.published[gvk]; s.schema != nil {
+			part += " as is published in " + s.name
+		}
 		parts = append(parts, part)
 	}
 	slices.Sort(parts[2:])
 	return strings.Join(parts, "\n")
 }
 
-// served is what of the facts makes another program: not what changes when the platform makes the definition.
+// served is what of the facts makes another program: not what changes when the platform makes the definition, nor what the
+// API server publishes, by which nothing is rendered, and which is another each time when two are of different versions.
 func (f facts) served() string {
+	f.published = nil
 	if f.crd != nil && f.crd.Annotations[madeByKey] != "" {
 		f.crd = nil
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -71,6 +72,19 @@ type fakeMapper struct{ *meta.DefaultRESTMapper }
 
 func (fakeMapper) HasSynced() bool { return true }
 
+// fakeSchemas says the same of all kinds.
+type fakeSchemas struct {
+	described common.Schema
+	name      string
+	err       error
+	changed   []string
+}
+
+func (f *fakeSchemas) For(context.Context, schema.GroupVersionKind) (common.Schema, string, error) {
+	return f.described, f.name, f.err
+}
+func (f *fakeSchemas) Changed(group string) { f.changed = append(f.changed, group) }
+
 var everything = map[string]bool{"get": true, "list": true, "watch": true, "create": true, "patch": true, "delete": true}
 
 // fakePlatform has these Blueprints, CustomResourceDefinitions and kinds.
@@ -86,7 +100,7 @@ func fakePlatform(objects []*unstructured.Unstructured, crds []*apiextensionsv1.
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
 	return &Platform{
-		log: logr.Discard(), engines: Engines{Definitions: engine, Instances: engine}, mapper: mapper,
+		log: logr.Discard(), engines: Engines{Definitions: engine, Instances: engine}, mapper: mapper, schemas: &fakeSchemas{},
 		registry: newRegistry(), rights: newRights(&answers{allowed: everything}), client: dynamic.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}),
 	}, mapper
 }

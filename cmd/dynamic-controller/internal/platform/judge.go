@@ -7,7 +7,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
@@ -15,7 +14,7 @@ import (
 // judge says what comes of a Blueprint: the judgement before if nothing has changed that it was made of. The rights are
 // asked for each time, and those that are missing returned.
 func (p *Platform) judge(ctx context.Context, b *blueprint.Blueprint, own claim, before judgement) (judgement, []right, error) {
-	facts, err := p.factsFor(b, own)
+	facts, err := p.factsFor(ctx, b, own)
 	if err != nil {
 		return judgement{}, nil, err
 	}
@@ -64,19 +63,12 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 			name, madeForKey, crd.Annotations[madeForKey])}}, nil
 	}
 	var problems blueprint.Problems
-	options := blueprint.Options{IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {
+	options := blueprint.Options{SchemaFor: f.schemaFor, IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {
 		mapping := f.kinds[gvk]
 		return mapping != nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace, mapping != nil
 	}}
 	if named {
 		options.CRD = crd
-	}
-	options.SchemaFor = func(gvk schema.GroupVersionKind) common.Schema {
-		described, err := blueprint.SchemaOf(f.crds[gvk], gvk.Version)
-		if err != nil {
-			return nil // what nobody can read is not checked
-		}
-		return described
 	}
 	compiled, err := blueprint.Compile(b, options)
 	if err != nil && !errors.As(err, &problems) {

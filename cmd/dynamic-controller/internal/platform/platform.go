@@ -11,13 +11,17 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/published"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
 )
@@ -47,11 +51,18 @@ type Mapper interface {
 	HasSynced() bool
 }
 
+// Schemas describes the objects of kinds that have no CustomResourceDefinition: see [published.Schemas].
+type Schemas interface {
+	For(ctx context.Context, kind schema.GroupVersionKind) (described common.Schema, name string, err error)
+	Changed(group string)
+}
+
 // Platform serves Blueprints. It writes nothing unless the engine of instances runs.
 type Platform struct {
 	log      logr.Logger
 	engines  Engines
 	mapper   Mapper
+	schemas  Schemas
 	registry *registry
 	rights   *rights
 	client   dynamic.Interface
@@ -72,13 +83,15 @@ func New(log logr.Logger, engines Engines, mapper Mapper, cfg, fenced *rest.Conf
 	crds, err2 := clientset.NewForConfig(fenced)
 	bare, err3 := metadata.NewForConfig(fenced)
 	reviews, err4 := authorizationv1.NewForConfig(cfg)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	asking, err5 := discovery.NewDiscoveryClientForConfig(cfg)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return nil, fmt.Errorf("make the platform's clients: %w", err)
 	}
 	return &Platform{
 		log: log, engines: engines, mapper: mapper, registry: newRegistry(),
-		rights: newRights(reviews.SelfSubjectAccessReviews()),
-		client: client, crds: crds, bare: bare, status: statusWriter{client: client},
+		schemas: published.New(openapi.NewClientWithContext(asking.RESTClient())),
+		rights:  newRights(reviews.SelfSubjectAccessReviews()),
+		client:  client, crds: crds, bare: bare, status: statusWriter{client: client},
 	}, nil
 }
 
@@ -111,6 +124,7 @@ func (p *Platform) watchCRDs() dynamiccontroller.ServeOption {
 
 // KindChanged is to be told of each kind that begins, changes or ends to be served.
 func (p *Platform) KindChanged(kind schema.GroupKind) {
+	p.schemas.Changed(kind.Group)
 	for _, name := range p.registry.inKind(kind) {
 		p.engines.Definitions.Enqueue(blueprintID(name))
 	}

@@ -1,0 +1,96 @@
+package platform
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/cel/openapi"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// withField describes objects that have one field.
+func withField(name string) *openapi.Schema {
+	return &openapi.Schema{Schema: &spec.Schema{SchemaProps: spec.SchemaProps{
+		Type: []string{"object"}, Properties: map[string]spec.Schema{"metadata": {}, name: *spec.StringProperty()},
+	}}}
+}
+
+func TestWhatIsPublishedIsAmongWhatAJudgementIsOf(t *testing.T) {
+	b := &blueprint.Blueprint{Spec: making("Wheel")}
+	b.Name, b.UID, b.Generation = "websites", "u", 1
+	b.Spec.Resources[0].Template["size"] = "a"
+	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")},
+		schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Wheel"})
+	schemas := p.schemas.(*fakeSchemas)
+	decided := func() decision {
+		t.Helper()
+		if err := p.decide(t.Context(), blueprintID(b.Name)); err != nil {
+			t.Fatal(err)
+		}
+		d, _ := p.registry.get(b.Name)
+		return d
+	}
+
+	schemas.err = errors.New("the API server is down")
+	if err := p.decide(t.Context(), blueprintID(b.Name)); !errors.Is(err, schemas.err) {
+		t.Errorf("when it cannot be read the decision fails with %v", err)
+	}
+	if d, has := p.registry.get(b.Name); has {
+		t.Errorf("and yet %+v is decided", d)
+	}
+	schemas.err = nil
+
+	schemas.described, schemas.name = withField("size"), "first"
+	first := decided()
+	if first.refusal != nil || first.running == nil {
+		t.Fatalf("with its field %+v is decided", first)
+	}
+	if again := decided(); again.program != first.program {
+		t.Error("the same was judged twice")
+	}
+	schemas.name = "second"
+	second := decided()
+	if second.program == first.program {
+		t.Error("what is published is another, and nothing was judged")
+	}
+	if second.running != first.running {
+		t.Error("what runs was changed for another that does the same")
+	}
+	schemas.described, schemas.name = withField("width"), "third"
+	if third := decided(); third.refusal == nil || !strings.Contains(third.refusal.message, "spec.resources[0].template.size: a Wheel of parts.example.com/v1 has no such field") ||
+		third.running != first.running {
+		t.Errorf("without its field %+v is decided", third)
+	}
+}
+
+func TestOfAKindThatHasADefinitionThatSaysWhatThereIs(t *testing.T) {
+	b := &blueprint.Blueprint{Spec: making("Wheel")}
+	b.Name, b.UID, b.Generation = "websites", "u", 1
+	wheels := &blueprint.Blueprint{Spec: making("Spoke")}
+	wheels.Spec.Type.Group, wheels.Spec.Type.Kind = "parts.example.com", "Wheel"
+	b.Spec.Resources[0].Template["spec"] = map[string]any{}
+	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u"), madeFor(t, wheels, "v")},
+		schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Wheel"})
+	p.schemas.(*fakeSchemas).described = withField("width")
+	if err := p.decide(t.Context(), blueprintID(b.Name)); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := p.registry.get(b.Name); d.refusal != nil {
+		t.Errorf("refused: %s", d.refusal.message)
+	}
+}
+
+func TestWhatIsPublishedIsAskedForAgainWhenAKindChanges(t *testing.T) {
+	p, _ := fakePlatform(nil, nil)
+	p.KindChanged(schema.GroupKind{Group: "parts.example.com", Kind: "Wheel"})
+	if got := p.schemas.(*fakeSchemas).changed; !slices.Equal(got, []string{"parts.example.com"}) {
+		t.Errorf("told of %q", got)
+	}
+}
