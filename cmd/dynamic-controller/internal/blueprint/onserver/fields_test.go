@@ -1,0 +1,209 @@
+package onserver
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/openapi"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/published"
+)
+
+// oracle asks Compile and the API server the same.
+type oracle struct {
+	client  dynamic.Interface
+	mapper  meta.RESTMapper
+	schemas *published.Schemas
+	crates  common.Schema
+}
+
+func newOracle(t *testing.T) *oracle {
+	t.Helper()
+	cfg := shared.Cluster(t).Config()
+	cfg.QPS = -1
+	cfg.WarningHandler = rest.NoWarnings{} // of what differs the server says much
+	client, err1 := dynamic.NewForConfig(cfg)
+	asking, err2 := discovery.NewDiscoveryClientForConfig(cfg)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object(t, file(t, "crate.yaml")).Object, &crd); err != nil {
+		t.Fatal(err)
+	}
+	define(t, client, &crd)
+	apply(t, client, schema.GroupVersionResource{Group: "fields.example.com", Version: "v1", Resource: "crates"}, "default",
+		object(t, "{apiVersion: fields.example.com/v1, kind: Crate, metadata: {name: first}}")) // once it is served
+	crates, err := blueprint.SchemaOf(&crd, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := restmapper.GetAPIGroupResources(asking)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &oracle{client, restmapper.NewDiscoveryRESTMapper(groups), published.New(openapi.NewClientWithContext(asking.RESTClient())), crates}
+}
+
+// compile returns what Compile says of a Blueprint with this template.
+func (o *oracle) compile(t *testing.T, template *unstructured.Unstructured) []string {
+	t.Helper()
+	b, err := blueprint.FromUnstructured(object(t, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Spec.Resources = []blueprint.Resource{{ID: "a", Template: template.Object}}
+	_, err = blueprint.Compile(b, blueprint.Options{SchemaFor: func(gvk schema.GroupVersionKind) common.Schema {
+		if gvk.Group == "fields.example.com" {
+			return o.crates
+		}
+		s, _, err := o.schemas.For(t.Context(), gvk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}})
+	var problems blueprint.Problems
+	if err != nil && !errors.As(err, &problems) {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, p := range problems {
+		all = append(all, p.String())
+	}
+	return all
+}
+
+// apply returns what the API server says.
+func (o *oracle) apply(t *testing.T, template *unstructured.Unstructured) error {
+	t.Helper()
+	mapping, err := o.mapper.RESTMapping(template.GroupVersionKind().GroupKind(), template.GroupVersionKind().Version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	namespace := ""
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		namespace = "default"
+	}
+	_, err = o.client.Resource(mapping.Resource).Namespace(namespace).Apply(t.Context(), template.GetName(), template,
+		metav1.ApplyOptions{FieldManager: "test", Force: true, DryRun: []string{metav1.DryRunAll}})
+	return err
+}
+
+// isOfSchema tells whether it is the schema alone by which the API server refuses, before admission and before anybody has
+// looked at what it means.
+func isOfSchema(err error) bool {
+	return strings.Contains(err.Error(), "failed to create typed patch object")
+}
+
+// Each manifest is taken by both, and so is each that differs from one by a value of another type, a field more or a null
+// exactly if it is by both, as far as it is for a schema to say.
+func TestTemplatesAreRefusedExactlyAsTheServerDoes(t *testing.T) {
+	o := newOracle(t)
+	refused, taken := 0, 0
+	for _, manifest := range strings.Split(file(t, "manifests.yaml"), "\n---\n") {
+		whole := object(t, manifest)
+		name := whole.GetKind() + " " + whole.GetName()
+		if err := o.apply(t, whole); err != nil {
+			t.Errorf("%s is none: the server says %v", name, err)
+			continue
+		}
+		if problems := o.compile(t, whole); problems != nil {
+			t.Errorf("%s is refused: %q", name, problems)
+			continue
+		}
+		for _, v := range variants(whole.Object, "") {
+			other := &unstructured.Unstructured{Object: v.value.(map[string]any)}
+			err := o.apply(t, other)
+			if apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
+				t.Fatal(err)
+			}
+			problems := o.compile(t, other)
+			switch {
+			case problems != nil && err == nil:
+				t.Errorf("%s with %s: the server takes it, and Compile says %q", name, v.name, problems)
+			case problems == nil && err != nil && isOfSchema(err):
+				t.Errorf("%s with %s: Compile takes it, and the server says %v", name, v.name, err)
+			case problems != nil:
+				refused++
+			default:
+				taken++
+			}
+		}
+	}
+	if refused < 1000 || taken < 1000 {
+		t.Errorf("of what differs %d were refused and %d taken: there is not enough of it", refused, taken)
+	}
+	t.Logf("of what differs %d were refused, and %d taken", refused, taken)
+}
+
+// variant is a value that differs from another in one place.
+type variant struct {
+	name  string
+	value any
+}
+
+// variants differ from a template by a value of another type, a null, or another field.
+func variants(v any, path string) (all []variant) {
+	switch path {
+	case ".apiVersion", ".kind", ".metadata.name", ".metadata.labels", ".metadata.annotations":
+		return nil // are checked elsewhere
+	case ".spec.raw.apiVersion", ".spec.raw.kind", ".spec.raw.metadata":
+		return nil // are not checked: an embedded object may be anything
+	}
+	if path != "" && path != ".metadata" {
+		for _, other := range []any{nil, "text", "", 1.5, true, []any{"text"}, map[string]any{"bogus": "text"}} {
+			all = append(all, variant{fmt.Sprintf("%#v at %s", other, path), other})
+		}
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		with := func(key string, value any) map[string]any {
+			out := maps.Clone(v)
+			out[key] = value
+			return out
+		}
+		all = append(all, variant{"a field at " + path + ".bogus", with("bogus", "text")})
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			for _, part := range variants(v[key], path+"."+key) {
+				all = append(all, variant{part.name, with(key, part.value)})
+			}
+		}
+	case []any:
+		for i, item := range v {
+			for _, part := range variants(item, fmt.Sprintf("%s[%d]", path, i)) {
+				out := slices.Clone(v)
+				out[i] = part.value
+				all = append(all, variant{part.name, out})
+			}
+		}
+	}
+	return all
+}
+
+func file(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
