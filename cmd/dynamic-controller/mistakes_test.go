@@ -102,6 +102,10 @@ func TestEachMistakeIsExplained(t *testing.T) {
 			changes: []change{{"        spec:\n", "        specification:\n"}},
 			want:    []string{"spec.type.schema.properties.specification: is neither spec nor status", "has no spec"},
 		},
+		"a schema of the object instead of its properties": {
+			changes: []change{{"      properties:\n        spec:\n          type: object\n          properties:\n            text: {type: string}\n            public: {type: boolean}\n", "      spec: {type: object}\n"}},
+			want:    []string{"spec.type.schema.spec: put spec under properties"},
+		},
 		"a group that is no domain": {
 			changes: []change{{"group: GROUP", "group: \"GROUP!\""}},
 			want:    []string{"spec.type"},
@@ -322,6 +326,9 @@ func TestAMissingRightIsExplainedAndLookedForAgain(t *testing.T) {
 	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True"))
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	// What the schemas of built-in kinds are every authenticated user may read, and so may it.
+	a.apply(changed(websites, change{"data: {text: \"${self.spec.text}\"}", "data: {text: 3}"}))
+	a.waitBlueprint("websites", is("Accepted", "False", "spec.resources[1].template.data.text: has to be a string"), is("Serving", "True"))
 }
 
 func TestWhatAnInstanceWaitsForOrFailsOfIsSaid(t *testing.T) {

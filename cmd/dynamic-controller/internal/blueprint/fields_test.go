@@ -93,13 +93,22 @@ func TestCompile_fields(t *testing.T) {
 			port: "${self.spec.port}", tags: "${self.spec.tags}", labels: "${self.spec.labels}", owner: "${self.spec.owner}", free: "${{'a': 1}}",
 			open: "${{'a': 1}}", bytes: "${self.spec.name}", raw: "${self.spec.free}", parts: "${self.spec.tags.map(t, {'name': t})}"}`},
 		"a field that there is not is told, with one that may be meant": {
-			spec: `{sise: 3, Color: red, whatever: x, owner: {mail: x}, parts: [{name: a, sort: b}]}`,
+			spec: `{siez: 3, Color: red, whatever: x, owner: {mail: x}, parts: [{name: a, sort: b}]}`,
 			want: []string{
 				".Color: a Crate of shop.example.com/v1 has no such field: did you mean color?",
 				".owner.mail: a Crate of shop.example.com/v1 has no such field: did you mean email?",
 				".parts[0].sort: a Crate of shop.example.com/v1 has no such field",
-				".sise: a Crate of shop.example.com/v1 has no such field: did you mean size?",
+				".siez: a Crate of shop.example.com/v1 has no such field: did you mean size?",
 				".whatever: a Crate of shop.example.com/v1 has no such field",
+			},
+		},
+		"but not one of which more is wrong than right": {
+			spec: `{sixes: 3, tig: [], log: x, od: x}`,
+			want: []string{
+				".log: a Crate of shop.example.com/v1 has no such field",
+				".od: a Crate of shop.example.com/v1 has no such field",
+				".sixes: a Crate of shop.example.com/v1 has no such field",
+				".tig: a Crate of shop.example.com/v1 has no such field",
 			},
 		},
 		"even if it may be left out": {spec: `{sizes: "${self.spec.?size}"}`, want: []string{".sizes: a Crate of shop.example.com/v1 has no such field: did you mean size?"}},
@@ -210,6 +219,34 @@ func TestCompile_fieldsOfSchemasThatAreCut(t *testing.T) {
 				t.Errorf("refused: %q", got)
 			}
 		})
+	}
+}
+
+// endless is a schema that is its own parts.
+type endless struct{ common.Schema }
+
+func (endless) Type() string { return "object" }
+func (e endless) Properties() map[string]common.Schema {
+	parts := map[string]common.Schema{"word": &openapi.Schema{Schema: spec.StringProperty()}}
+	for i := range 20 {
+		parts[fmt.Sprint("f", i)] = e
+	}
+	return parts
+}
+
+// Kubernetes' own schemas refer to themselves: they are looked at as deep as a template is, and no deeper.
+func TestCompile_fieldsOfASchemaWithoutEnd(t *testing.T) {
+	options := blueprint.Options{SchemaFor: func(schema.GroupVersionKind) common.Schema { return endless{&openapi.Schema{Schema: &spec.Schema{}}} }}
+	const depth = 60
+	text := `
+    - {id: a, readyWhen: ["a.f1.f2.word == 'x'"], template: {apiVersion: v1, kind: A, metadata: {name: a}, ` + strings.Repeat("f1: {", depth) + "word: 1, fx: 1" + strings.Repeat("}", depth) + "}}"
+	at := "spec.resources[0].template" + strings.Repeat(".f1", depth)
+	want := []string{
+		at + ".fx: a A of v1 has no such field",
+		at + ".word: has to be a string: put it in quotes",
+	}
+	if d := cmp.Diff(want, problemsOf(t, ofWebsites(text), options)); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
 	}
 }
 

@@ -48,6 +48,10 @@ func FuzzBlueprint(f *testing.F) {
 	f.Add(ofWebsites(chain))
 	f.Add(withData(`"${self.spec.name}"`))
 	f.Add(ofType(plain))
+	f.Add(ofWebsites(`
+    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}, spec: {size: "3", tags: ["${self.spec.name}", 1], free: {a: {}}, parts: [{}]}}}`))
+	f.Add(ofWebsites(`
+    - {id: a, template: {apiVersion: v1, kind: Crate, metadata: {name: a, lables: x}, spec: {size: "${self.spec.name}", labels: {a: "x${self.spec.size}"}, color: "$${blue}", raw: {}, owner: []}}}`))
 	f.Add("{spec: {type: {crd: a.b}, resources: [{id: a, template: {apiVersion: v1, kind: A, metadata: {name: '${self.a}'}}}]}}")
 	f.Add(ofType("schema: {properties: {spec: {type: object, additionalProperties: {type: array, items: {type: string, default: x, pattern: a}}}}}"))
 	f.Fuzz(func(t *testing.T, text string) {
@@ -79,6 +83,9 @@ func exercise(t *testing.T, b *blueprint.Blueprint, self *unstructured.Unstructu
 	}
 	if after, _ := json.Marshal(b); string(after) != string(before) {
 		t.Fatal("Compile changed the Blueprint")
+	}
+	if _, checked := blueprint.Compile(b, describing(t, definitionOf(t, crates))); checked == nil && err != nil {
+		t.Fatalf("checked against schemas it is taken, and otherwise refused: %v", err)
 	}
 	var problems blueprint.Problems
 	if err != nil {

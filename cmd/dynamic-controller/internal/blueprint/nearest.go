@@ -6,7 +6,7 @@ import "strings"
 const maxNear = 64
 
 // nearest is the name that somebody may have meant: one that is the same but for case, or the first of those of which the
-// fewest letters are others, missing or too many, two at most and no more than every third. It is empty if there is none.
+// fewest letters are wrong (see distance), two at most and no more than every third. It is empty if there is none.
 func nearest(name string, names []string) string {
 	best, least := "", min(len(name)/3, 2)+1
 	if len(name) > maxNear {
@@ -26,23 +26,26 @@ func nearest(name string, names []string) string {
 	return best
 }
 
-// distance is that of Levenshtein, in bytes.
+// distance counts the letters, in bytes, that are others, missing, too many, or in the other order than the one before.
 func distance(a, b string) int {
+	// How far the beginnings of b are from that of a, from the one before, and from the one before that.
+	var earlier, last []int
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
-		corner := row[0]
+		earlier, last, row = last, row, make([]int, len(b)+1)
 		row[0] = i + 1
 		for j := range len(b) {
-			above := row[j+1]
-			if a[i] == b[j] {
-				row[j+1] = corner
-			} else {
-				row[j+1] = 1 + min(corner, above, row[j])
+			other := last[j]
+			if a[i] != b[j] {
+				other++
 			}
-			corner = above
+			row[j+1] = min(other, last[j+1]+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], earlier[j-1]+1)
+			}
 		}
 	}
 	return row[len(b)]
