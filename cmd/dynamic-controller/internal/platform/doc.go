@@ -19,6 +19,9 @@
 // of half the other's, of which each template of a type that has a CustomResourceDefinition has one. Of an instance whose
 // Blueprint has more resources than that nothing is made. So of one instance come at most 32,768 objects at all levels.
 //
+// What templates are checked against are the CustomResourceDefinitions that are watched, and for kinds that have none what the
+// API server publishes. While that cannot be read nothing that needs it is decided, and what is served is served on.
+//
 // # When a Blueprint is deleted
 //
 // With the deletion policy Retain, which is the default, its type, the instances and their children stay as they are, and
