@@ -38,11 +38,12 @@ var (
 // BenchmarkBlueprints is how soon the instances of Blueprints are ready on the demo platform, a process of its own, what it
 // writes for each, and what it writes when nothing changes.
 func BenchmarkBlueprints(b *testing.B) {
+	binary := buildPlatform(b)
 	for _, count := range []int{1, *blueprintCount} {
 		b.Run(fmt.Sprintf("blueprints=%d", count), func(b *testing.B) {
 			for b.Loop() {
 				ctx, cancel := context.WithTimeoutCause(b.Context(), tooLong, errTooLong)
-				for unit, value := range measureBlueprints(ctx, b, count, *instanceCount, *resyncPeriod) {
+				for unit, value := range measureBlueprints(ctx, b, binary, count, *instanceCount, *resyncPeriod) {
 					b.ReportMetric(value, unit)
 				}
 				cancel()
@@ -54,9 +55,10 @@ func BenchmarkBlueprints(b *testing.B) {
 
 // TestBlueprintsSmoke runs it once, in small.
 func TestBlueprintsSmoke(t *testing.T) {
+	binary := buildPlatform(t)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTooLong)
 	defer cancel()
-	got := measureBlueprints(ctx, t, 2, 5, time.Second)
+	got := measureBlueprints(ctx, t, binary, 2, 5, time.Second)
 	if got["writes/instance"] < 4 || got["resync-writes"] != 0 {
 		t.Errorf("got %v", got)
 	}
@@ -101,7 +103,7 @@ var benchedBlueprints = schema.GroupVersionResource{Group: "platform.example.com
 
 // measureBlueprints serves so many Blueprints, makes so many instances of each at once, and waits until all are ready, and
 // then over a resync.
-func measureBlueprints(ctx context.Context, tb testing.TB, count, instances int, resync time.Duration) map[string]float64 {
+func measureBlueprints(ctx context.Context, tb testing.TB, binary string, count, instances int, resync time.Duration) map[string]float64 {
 	tb.Helper()
 	c := shared.Cluster(tb)
 	cfg := c.Config()
@@ -124,7 +126,7 @@ func measureBlueprints(ctx context.Context, tb testing.TB, count, instances int,
 			must(removeBenched(ctx, client, kube, i))
 		}
 	}()
-	p := startPlatform(tb, c.Kubeconfig(), resync)
+	p := startPlatform(tb, binary, c.Kubeconfig(), resync)
 	defer p.stop()
 	for i := range count {
 		must(applyBenched(ctx, client, i))
@@ -278,14 +280,20 @@ type platform struct {
 	log     bytes.Buffer
 }
 
-func startPlatform(tb testing.TB, kubeconfig string, resync time.Duration) *platform {
+// buildPlatform takes minutes the first time.
+func buildPlatform(tb testing.TB) (binary string) {
 	tb.Helper()
-	binary := filepath.Join(tb.TempDir(), "dynamic-controller")
+	binary = filepath.Join(tb.TempDir(), "dynamic-controller")
 	build := exec.Command("go", "build", "-o", binary, "./cmd/dynamic-controller")
 	build.Dir = filepath.Join("..", "..")
 	if out, err := build.CombinedOutput(); err != nil {
 		tb.Fatalf("build the platform: %v\n%s", err, out)
 	}
+	return binary
+}
+
+func startPlatform(tb testing.TB, binary, kubeconfig string, resync time.Duration) *platform {
+	tb.Helper()
 	kube, err := kubernetes.NewForConfig(shared.Cluster(tb).Config())
 	if err != nil {
 		tb.Fatal(err)
