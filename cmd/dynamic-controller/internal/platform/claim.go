@@ -2,9 +2,11 @@ package platform
 
 import (
 	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -46,6 +48,39 @@ func (c claim) goesBefore(other claim, maker types.UID) bool {
 	return strings.Compare(c.name, other.name) < 0
 }
 
+// claims remembers what the Blueprints in the cache claim: a decision looks at all of them, and to read a thousand took most
+// of its time. It may be used concurrently.
+type claims struct {
+	mu sync.Mutex // guards known
+	// known is by the objects as the cache has them, which are never changed. It begins anew when it has as many more that
+	// the cache has no longer.
+	known map[*unstructured.Unstructured]claim
+}
+
+// of lists those of the Blueprints' claims that are for this CustomResourceDefinition.
+func (c *claims) of(crd string, blueprints []runtime.Object) (same []claim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) > 2*len(blueprints) {
+		c.known = make(map[*unstructured.Unstructured]claim, len(blueprints))
+	}
+	for _, object := range blueprints {
+		u, ok := object.(*unstructured.Unstructured)
+		if !ok {
+			continue
+		}
+		claimed, has := c.known[u]
+		if !has {
+			claimed = claimOf(u)
+			c.known[u] = claimed
+		}
+		if claimed.crd == crd {
+			same = append(same, claimed)
+		}
+	}
+	return same
+}
+
 // holder returns the name of another Blueprint that has what this one claims, empty if there is none. Maker is for whom the
 // type was made, if anybody.
 func (p *Platform) holder(own claim, maker types.UID) (string, error) {
@@ -58,12 +93,8 @@ func (p *Platform) holder(own claim, maker types.UID) (string, error) {
 		return "", err
 	}
 	first := own
-	for _, object := range all {
-		u, ok := object.(*unstructured.Unstructured)
-		if !ok {
-			continue
-		}
-		if other := claimOf(u); other.crd == own.crd && other.goesBefore(first, maker) {
+	for _, other := range p.claims.of(own.crd, all) {
+		if other.goesBefore(first, maker) {
 			first = other
 		}
 	}

@@ -70,6 +70,7 @@ type Platform struct {
 	status   statusWriter
 	// bare reads objects without what they say, of which there may be many and large.
 	bare    metadata.Interface
+	claims  claims
 	counts  pace // of instances counted
 	ends    pace // of ends looked at
 	told    pace // of ends told
