@@ -12,8 +12,7 @@ import (
 )
 
 // maxAllowance is the allowance of an instance that no other made. It is about half of what may come of one, at all levels:
-// more than anybody means to make at once, and little to etcd. As a power of two it leaves a chain of instances of one child
-// each 15 of them below the first.
+// more than anybody means to make at once, and little to etcd. A chain, of which each has one child, ends 15 below the first.
 //
 // Blueprints may make instances of each other, in a circle or many of many. No Blueprint is wrong alone, and which types
 // another makes may change at any time. So each instance may become as many objects as its allowance says, and those of its

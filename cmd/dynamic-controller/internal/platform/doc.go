@@ -15,9 +15,10 @@
 // and nothing that has neither is ever changed: a Blueprint that is restored has the name and another UID. Of two Blueprints that claim one type the older has it.
 //
 // Instances may become instances of other Blueprints, which may make each other in a circle, or many of many. So each
-// instance has an allowance, how many objects it may become: 16,384, and as a child of another, by an annotation, a share
-// of half the other's, of which each template of a type that has a CustomResourceDefinition has one. Of an instance whose
-// Blueprint has more resources than that nothing is made. So of one instance come at most 32,768 objects at all levels.
+// instance has an allowance, how many objects it may become. It is 16,384. Children that may be instances, for their type
+// has a CustomResourceDefinition, share half of their instance's, and have their share in an annotation. Of an instance
+// whose Blueprint has more resources than its allowance nothing is made. So of one instance come at most 32,768 objects, at
+// all levels together.
 //
 // What templates are checked against are the CustomResourceDefinitions that are watched, and for kinds that have none what the
 // API server publishes. While that cannot be read nothing that needs it is decided, and what is served is served on.
