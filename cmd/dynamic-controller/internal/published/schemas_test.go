@@ -220,7 +220,9 @@ func TestSchemas_asksAgain(t *testing.T) {
 		if _, _, err := s.For(t.Context(), schema.GroupVersionKind{Group: "new.example.com", Version: "v1", Kind: "New"}); err != nil {
 			t.Fatal(err)
 		}
-		f.takeAsked()
+		if got := f.takeAsked(); got != "index" {
+			t.Errorf("for what may have come since it asked for %q", got)
+		}
 		s.Changed("new.example.com") // which was not there when it was asked for
 		get("c", "index")
 	})
