@@ -155,9 +155,8 @@ func (s *Schemas) ask(ctx context.Context) (map[string]openapi.GroupVersionWithC
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.index = paths
 	if s.changes == changes { // otherwise it may be of before
-		s.asked = asked
+		s.index, s.asked = paths, asked
 	}
 	return paths, nil
 }

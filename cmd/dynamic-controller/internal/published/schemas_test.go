@@ -284,6 +284,51 @@ func TestSchemas_knowsThatAnIndexIsOld(t *testing.T) {
 	}
 }
 
+// One that is on its way when something changes is neither waited for nor kept.
+func TestSchemas_waitsForNoIndexOfBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, late := published(), make(chan struct{})
+		delete(f.documents, "apis/parts.example.com/v2")
+		first := true
+		s := New(after{f, func() {
+			if first {
+				first = false
+				<-late
+			}
+		}})
+		var wait sync.WaitGroup
+		wait.Go(func() {
+			if _, _, err := s.For(t.Context(), pod); err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		f.documents["apis/parts.example.com/v2"] = ofKind(wheel, "b")
+		s.Changed("")
+		for _, when := range []string{"before", "after"} {
+			if described, _, err := s.For(t.Context(), wheel); err != nil || !slices.Equal(fieldsOf(t, described), []string{"b"}) {
+				t.Errorf("%s the late one comes it is %v, %v", when, fieldsOf(t, described), err)
+			}
+			if when == "before" {
+				close(late)
+				wait.Wait()
+			}
+		}
+	})
+}
+
+// after does something when the index has been made up, before it arrives.
+type after struct {
+	*fake
+	what func()
+}
+
+func (a after) PathsWithContext(ctx context.Context) (map[string]openapi.GroupVersionWithContext, error) {
+	paths, err := a.fake.PathsWithContext(ctx)
+	a.what()
+	return paths, err
+}
+
 // during does something while the index is asked for.
 type during struct {
 	*fake
