@@ -11,8 +11,9 @@
 // waits until each one that it refers to is there and ready, and what it reads of it is there too.
 //
 // Where the schema of a template's kind is known, its fields and the types of their values are checked, and those of
-// expressions. Nothing is refused that the server would take when it is applied: what is required may be missing, for
-// admission may add it, and so may null be anywhere, and a fraction where there is an integer.
+// expressions. Nothing is refused that the server would take when it is applied, but for what an expression would always
+// leave out or leave empty, and for values that a webhook would have mended: what is required may be missing, for admission
+// may add it, and so may null be anywhere, and a fraction where there is an integer.
 //
 //   - includeWhen says, of self alone, whether the resource is wanted: all of its expressions have to be true. What refers
 //     to one that is not wanted is not wanted either.
