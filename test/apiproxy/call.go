@@ -18,7 +18,22 @@ type Call struct {
 	Status    int    // of the answer's headers; a watch has them when it begins
 }
 
-// callOf tells what a request is, as k8s.io/apiserver's RequestInfo does for all that a controller asks for.
+// CallOf tells what a request is, as k8s.io/apiserver's RequestInfo does for all that a controller asks for.
+func CallOf(r *http.Request) Call { return callOf(r.Method, r.URL) }
+
+// Kind tells the call's verb and resource, or its path if it is for none: "patch widgets/status".
+func (c Call) Kind() string {
+	if c.Resource == "" {
+		return c.Verb + " " + c.Path
+	}
+	return c.Verb + " " + c.Resource
+}
+
+// IsWrite tells whether the call can change something.
+func (c Call) IsWrite() bool {
+	return !slices.Contains([]string{"get", "head", "list", "watch"}, c.Verb)
+}
+
 func callOf(method string, u *url.URL) Call {
 	c := Call{Verb: strings.ToLower(method), Path: u.Path}
 	parts := strings.Split(strings.Trim(u.Path, "/"), "/")

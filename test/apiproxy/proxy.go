@@ -13,6 +13,7 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 )
 
 // Proxy passes requests on to an API server. Its methods may be called concurrently.
@@ -25,8 +26,9 @@ type Proxy struct {
 }
 
 // Start starts a proxy before the config's API server, which is asked with none of the config's credentials. Close ends
-// it.
-func Start(cfg *rest.Config) (*Proxy, error) {
+// it. Wrappers stand between the proxy and the API server, the first of them nearest to the client, and may meddle with what
+// passes.
+func Start(cfg *rest.Config, wrappers ...transport.WrapperFunc) (*Proxy, error) {
 	target, err := url.Parse(cfg.Host)
 	if err != nil {
 		return nil, err
@@ -35,9 +37,13 @@ func Start(cfg *rest.Config) (*Proxy, error) {
 	if p.to, err = rest.TransportFor(rest.AnonymousClientConfig(cfg)); err != nil {
 		return nil, err
 	}
+	way := p.to
+	for _, wrap := range slices.Backward(wrappers) {
+		way = wrap(way)
+	}
 	p.server = httptest.NewUnstartedServer(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:     p.to,
+		Transport:     way,
 		FlushInterval: -1, // what a watch says is passed on at once
 		ErrorLog:      log.New(io.Discard, "", 0),
 		ModifyResponse: func(answer *http.Response) error {
@@ -56,7 +62,7 @@ func Start(cfg *rest.Config) (*Proxy, error) {
 }
 
 func (p *Proxy) note(r *http.Request, status int) {
-	c := callOf(r.Method, r.URL)
+	c := CallOf(r)
 	c.Status = status
 	p.mu.Lock()
 	defer p.mu.Unlock()
