@@ -3,6 +3,7 @@
 //
 //	Chain         middlewares as one: Timeout, Logging, Concurrency
 //	Object        reads the object, from the cache or live, and calls with it, or with its absence
+//	Fresh         reads from the cache what is no older than this process's leading
 //	Finalizer     runs a cleanup before an object goes
 //	Children      keeps named children as they are wanted, and deletes those that are no longer
 //	Claim         adopts and releases children by their labels
@@ -14,7 +15,7 @@
 //	handler := handlers.Chain(
 //		handlers.Logging(),
 //		handlers.Concurrency(4, dynamiccontroller.ObjectIdentifiers.Namespace),
-//	)(handlers.Object(handlers.Cached(controller.Lister),
+//	)(handlers.Object(handlers.NewFresh(client, handlers.Cached(controller.Lister)),
 //		handlers.Finalizer(client, "platform.example.com/bucket", deleteBucket,
 //			func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, widget *unstructured.Unstructured) error {
 //				_, err := children.Reconcile(ctx, id, widget, handlers.Desired{Stages: childrenOf(widget)})

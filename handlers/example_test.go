@@ -159,6 +159,24 @@ func ExampleTyped() {
 	// Output: big
 }
 
+func ExampleFresh() {
+	lags := handlers.Live(handlers.NewFakeServer(newWidget())) // a cache that still shows the widget
+	client := handlers.NewFakeServer()                         // which the leader before let go
+	handler := handlers.Object(handlers.NewFresh(client, lags),
+		func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
+			fmt.Println("make the bucket")
+			return nil
+		},
+		func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+			fmt.Println("nothing to do for", id.Name())
+			return nil
+		})
+	fmt.Println(handler(context.Background(), first))
+	// Output:
+	// nothing to do for first
+	// <nil>
+}
+
 func ExampleFinalizer() {
 	client := handlers.NewFakeServer(newWidget())
 	handler := handlers.Finalizer(client, "platform.example.com/bucket",

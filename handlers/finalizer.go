@@ -26,6 +26,9 @@ import (
 // the process died or the cache lags. It may find that there is nothing to clean up, because next never ran. After any
 // crash, the next call goes on where the last one ended, for all that is remembered is the finalizer itself.
 //
+// What next makes outside the API server, and only cleanup removes, is safe with an object that was read with [Fresh] or
+// [Live]. A cache that lags behind the leader before may show an object that this one has cleaned up and let go.
+//
 // The name must have a domain: "platform.example.com/cleanup". It writes metadata.finalizers, once to add and once to
 // remove the name, by a patch that the API server refuses if the object changed since it was read (it is then read anew):
 // no finalizer of others is ever lost. It needs get and patch on the type; where

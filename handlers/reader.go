@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Reader is where objects are read from: [Cached] or [Live]. What it returns is the caller's to change. Get returns an
+// Reader is where objects are read from: [Cached], [Live] or [Fresh]. What it returns is the caller's to change. Get returns an
 // error for which apierrors.IsNotFound holds only if the type is there and the object is not. An empty namespace lists
 // all of them.
 type Reader interface {
