@@ -202,69 +202,6 @@ func wrapped(config *rest.Config, meddle meddler) *rest.Config {
 
 func isWrite(r *http.Request) bool { return r.Method != http.MethodGet && r.Method != http.MethodHead }
 
-// mortal is a process that dies at its nth write: it is not sent, or it is carried out and the answer not seen. From then
-// on nothing goes out.
-type mortal struct {
-	at    int64 // never if 0
-	after bool
-
-	writes atomic.Int64
-	died   chan struct{}
-	once   sync.Once
-}
-
-var errDied = errors.New("the process died")
-
-func newMortal(at int64, after bool) *mortal {
-	return &mortal{at: at, after: after, died: make(chan struct{})}
-}
-
-func (m *mortal) isDead() bool {
-	select {
-	case <-m.died:
-		return true
-	default:
-		return false
-	}
-}
-
-// write is a step that changes something outside the process.
-func (m *mortal) write(do func()) error {
-	if m.isDead() {
-		return errDied
-	}
-	n := m.writes.Add(1)
-	if n == m.at && m.after {
-		do()
-	}
-	if n == m.at {
-		m.once.Do(func() { close(m.died) })
-		return errDied
-	}
-	do()
-	return nil
-}
-
-func (m *mortal) through(config *rest.Config) *rest.Config {
-	return wrapped(config, func(r *http.Request, send send) (answer *http.Response, err error) {
-		if !isWrite(r) {
-			if m.isDead() {
-				return nil, errDied
-			}
-			return send(r)
-		}
-		// What is on its way is carried out, whatever becomes of who sent it.
-		if died := m.write(func() { answer, err = send(r.WithContext(context.WithoutCancel(r.Context()))) }); died != nil {
-			if answer != nil {
-				_, _ = io.Copy(io.Discard, answer.Body)
-				_ = answer.Body.Close()
-			}
-			return nil, died
-		}
-		return answer, err
-	})
-}
-
 // late is a meddler that lets what watches of a type say arrive later, in order.
 func late(gvr schema.GroupVersionResource, by time.Duration) meddler {
 	return func(r *http.Request, send send) (*http.Response, error) {

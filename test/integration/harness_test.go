@@ -3,10 +3,12 @@ package integration
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,7 +37,13 @@ import (
 
 var shared = cluster.NewShared(cluster.Options{WithControllers: true})
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(jobEnv); spec != "" {
+		os.Exit(reconcileParents(spec))
+	}
+	_ = flag.Set("test.parallel", "4") // tests wait more than they work; -parallel says otherwise
+	goleak.VerifyTestMain(shared.Main(m))
+}
 
 // deadline is for what takes a few seconds at the most, on a busy machine.
 const deadline = 60 * time.Second
