@@ -32,6 +32,7 @@ func (p *Platform) keep(ctx context.Context, id dynamiccontroller.ObjectIdentifi
 	if defineErr != nil {
 		stands.established = condition(blueprint.TypeEstablished, reasonRefusedByServer, cut(defineErr.Error()))
 	}
+	stands.serving = stillServing(object, stands.serving)
 	statusErr := p.setStatus(ctx, id, object, stands, d)
 	return cmp.Or(defineErr, statusErr, stands.again())
 }
@@ -120,6 +121,17 @@ func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 		}
 	}
 	return condition(blueprint.Serving, reasonSyncing, "about to be served"), quick
+}
+
+// stillServing lets stand what the status says while the caches fill: that a process has just begun is no news. If they
+// cannot be filled, that is.
+func stillServing(object *unstructured.Unstructured, now metav1.Condition) metav1.Condition {
+	status, _ := object.Object["status"].(map[string]any)
+	said, _ := conditionsOf(status, []metav1.Condition{now})
+	if now.Reason != reasonSyncing || len(said) == 0 || said[0].Status != metav1.ConditionTrue || said[0].ObservedGeneration != object.GetGeneration() {
+		return now
+	}
+	return said[0]
 }
 
 // served is what is said of a type that has synced.

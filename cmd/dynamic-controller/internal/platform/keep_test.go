@@ -8,6 +8,7 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -113,4 +114,33 @@ type unreadable struct{ *fakeEngine }
 
 func (unreadable) SecondaryLister(schema.GroupVersionResource, dynamiccontroller.ServeOption) (dynamiccontroller.SecondaryLister, error) {
 	return nil, dynamiccontroller.ErrNotSynced
+}
+
+// A process that begins takes back nothing of what is still so as far as it knows.
+func TestABlueprintIsStillServedWhileTheCachesFill(t *testing.T) {
+	syncing := condition(blueprint.Serving, reasonSyncing, "reading the instances")
+	served := metav1.Condition{Type: blueprint.Serving, Status: metav1.ConditionTrue, Reason: reasonServing, Message: "generation 2 is served"}
+	notServed := condition(blueprint.Serving, reasonRefused, "no generation has been accepted")
+	for name, c := range map[string]struct {
+		said       *metav1.Condition
+		generation int64 // of which it was said; the object's is 2
+		now, want  metav1.Condition
+	}{
+		"it was served":               {&served, 2, syncing, served},
+		"another generation was":      {&served, 1, syncing, syncing},
+		"it was not":                  {&notServed, 2, syncing, syncing},
+		"nothing was said":            {nil, 2, syncing, syncing},
+		"the caches cannot be filled": {&served, 2, notServed, notServed},
+		"the caches have been filled": {&notServed, 2, served, served},
+	} {
+		object := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"generation": c.generation}}}
+		if c.said != nil {
+			object = applied(object, wantedStatus{generation: c.generation, conditions: []metav1.Condition{*c.said}})
+		}
+		object.SetGeneration(2)
+		got := stillServing(object, c.now)
+		if got.Status != c.want.Status || got.Reason != c.want.Reason {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+	}
 }
