@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
 
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
@@ -25,10 +26,10 @@ func (a *api) waitBlueprint(name string, checks ...func(*unstructured.Unstructur
 	return a.wait(blueprintVersion, "Blueprint", name+"."+a.group, all(checks...))
 }
 
-// watched returns a kubeconfig with which everything may be done and the calls are seen.
-func (a *api) watched() (kubeconfig string, calls *apiproxy.Proxy) {
+// watched returns a kubeconfig with which everything may be done and the calls are seen, by wrappers too.
+func (a *api) watched(wrappers ...transport.WrapperFunc) (kubeconfig string, calls *apiproxy.Proxy) {
 	a.Helper()
-	proxy, err := apiproxy.Start(a.cluster.Config())
+	proxy, err := apiproxy.Start(a.cluster.Config(), wrappers...)
 	if err != nil {
 		a.Fatal(err)
 	}

@@ -22,14 +22,14 @@ type Trap struct {
 func NewTrap(kill func()) *Trap { return &Trap{kill: kill} }
 
 // Set makes the client die at the nth call from now on that matches: before the call is passed on, or when it was carried
-// out and the client has yet to see the answer. N counts from one.
+// out and the client has yet to see the answer. N counts from one. What was caught before is forgotten.
 func (t *Trap) Set(matches func(Call) bool, n int, after bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.matches, t.left, t.after = matches, n, after
+	t.matches, t.left, t.after, t.caught = matches, n, after, nil
 }
 
-// Caught returns the call at which the client died, or nil.
+// Caught returns the call at which the client died since the trap was set, or nil.
 func (t *Trap) Caught() *Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
