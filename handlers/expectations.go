@@ -54,8 +54,9 @@ const (
 //
 // What is expected is in memory, and a process begins with nothing. Its cache may lag behind what the process before it did,
 // above all that of a standby, which was synced long ago: [Expectations.CatchUp], before Await, asks the API server the first
-// time. How many children are wanted should follow from an owner that is no older: see [Fresh]. What can outrun that is a request of the earlier process that is still on its way. A handler that must have exactly n
-// therefore deletes what is too many; one whose children must never be two gives them names and uses [Children].
+// time. How many children are wanted should follow from an owner that is no older: see [Fresh]. What can outrun that is a
+// request of the earlier process that is still on its way. A handler that must have exactly n therefore deletes what is too
+// many; one whose children must never be two gives them names and uses [Children].
 //
 // It is safe for concurrent use. An owner that expects nothing and never caught up costs nothing; one that is gone is dropped
 // by Forget, or, if it never caught up, when its expectations time out.

@@ -21,8 +21,8 @@ import (
 // until the cache is seen to be no older than that; the live one is returned as long as it is older. From then on the cache
 // is enough, for nobody else removes this platform's finalizers.
 //
-// It writes nothing. It costs one get an object and term, more while the cache lags, and needs get on the type. What is not in the cache is
-// not looked for, and List lists what the cache has. It is safe for concurrent use.
+// It writes nothing. It costs one get an object and term, more while the cache lags, and needs get on the type. What is not
+// in the cache is not looked for, and List lists what the cache has. It is safe for concurrent use.
 type Fresh struct {
 	live, cache Reader
 

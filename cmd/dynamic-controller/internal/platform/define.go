@@ -27,7 +27,7 @@ func (p *Platform) define(ctx context.Context, b *blueprint.Blueprint, d decisio
 		return err
 	}
 	if there == nil {
-		return p.create(ctx, wanted)
+		return p.create(ctx, b, wanted)
 	}
 	if !isMadeFor(there, b) || p.defined.isCurrent(wanted, there) {
 		return nil
@@ -47,8 +47,16 @@ func (p *Platform) define(ctx context.Context, b *blueprint.Blueprint, d decisio
 	return nil
 }
 
-// create makes a definition that there is not. One that somebody else makes at this moment is theirs.
-func (p *Platform) create(ctx context.Context, wanted *apiextensionsv1.CustomResourceDefinition) error {
+// create makes a definition that there is not. One that somebody else makes at this moment is theirs. The Blueprint is read
+// live before: the cache of one who begins to lead may lag, and a definition of a Blueprint that is gone is deleted by nobody.
+func (p *Platform) create(ctx context.Context, b *blueprint.Blueprint, wanted *apiextensionsv1.CustomResourceDefinition) error {
+	live, err := p.client.Resource(blueprints).Get(ctx, b.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && (live.GetUID() != b.UID || live.GetDeletionTimestamp() != nil) {
+		return nil // its event brings the Blueprint back
+	}
+	if err != nil {
+		return fmt.Errorf("read the Blueprint before its CustomResourceDefinition is made: %w", err)
+	}
 	now, err := p.crds.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, wanted, metav1.CreateOptions{FieldManager: Name})
 	if apierrors.IsAlreadyExists(err) {
 		return nil // its event brings the Blueprint back

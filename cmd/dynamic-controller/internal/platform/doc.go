@@ -12,7 +12,8 @@
 //	                            └─ start, swap, stop ─▶ instances ─▶ children, status
 //
 // A Blueprint's type is made by the platform, or named. What the platform made carries the Blueprint's name and UID,
-// and nothing that has neither is ever changed: a Blueprint that is restored has the name and another UID. Of two Blueprints that claim one type the older has it.
+// and nothing that has neither is ever changed: a Blueprint that is restored has the name and another UID. Of two
+// Blueprints that claim one type the older has it.
 //
 // Instances may become instances of other Blueprints, which may make each other in a circle, or many of many. So each
 // instance has an allowance, how many objects it may become. It is 16,384. Children that may be instances, for their type
