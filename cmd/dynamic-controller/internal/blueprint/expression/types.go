@@ -1,6 +1,7 @@
 package expression
 
 import (
+	"maps"
 	"slices"
 
 	apiservercel "k8s.io/apiserver/pkg/cel"
@@ -39,8 +40,9 @@ func (d *declared) of(s common.Schema, name string, depth int) *apiservercel.Dec
 	case "object":
 		if p := s.Properties(); len(p) > 0 {
 			fields := make(map[string]*apiservercel.DeclField, len(p))
-			for field, schema := range p {
-				t := d.of(schema, name+"."+field, depth+1)
+			// In order, so that beyond the limits it is always the same that is not checked.
+			for _, field := range slices.Sorted(maps.Keys(p)) {
+				t := d.of(p[field], name+"."+field, depth+1)
 				fields[field] = apiservercel.NewDeclField(field, t, slices.Contains(s.Required(), field), nil, nil)
 			}
 			return apiservercel.NewObjectType(name, fields)
