@@ -38,7 +38,7 @@ func (r *resource) checkFields(s common.Schema, problems *collector) {
 				c.checkMetadata(value(i), m, path)
 			}
 		default:
-			c.checkField(value(i), key, root, path, false)
+			c.checkField(value(i), key, root, path, s.IsXPreserveUnknownFields())
 		}
 	}
 }

@@ -204,9 +204,11 @@ func TestCompile_fieldsThatAreAllKept(t *testing.T) {
 // What a schema does not say is not checked.
 func TestCompile_fieldsOfSchemasThatAreCut(t *testing.T) {
 	for reason, s := range map[string]*spec.Schema{
-		"none":               {},
-		"no type":            {SchemaProps: spec.SchemaProps{Properties: map[string]spec.Schema{"a": *spec.StringProperty()}}},
-		"no properties":      {SchemaProps: spec.SchemaProps{Type: []string{"object"}}},
+		"none":          {},
+		"no type":       {SchemaProps: spec.SchemaProps{Properties: map[string]spec.Schema{"a": *spec.StringProperty()}}},
+		"no properties": {SchemaProps: spec.SchemaProps{Type: []string{"object"}}},
+		"all fields kept": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"metadata": {}}},
+			VendorExtensible: spec.VendorExtensible{Extensions: spec.Extensions{"x-kubernetes-preserve-unknown-fields": true}}},
 		"a field of no type": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"spec": {}}}},
 		"a list of anything": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
 			Properties: map[string]spec.Schema{"list": {SchemaProps: spec.SchemaProps{Type: []string{"array"}}}, "any": {}},

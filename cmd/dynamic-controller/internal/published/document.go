@@ -74,18 +74,26 @@ func read(url string, data []byte) (*document, error) {
 		if w == nil {
 			continue
 		}
-		if all[name] = w.kept(); name == anything {
-			all[name] = &definition{}
+		if all[name] = exceptions[name]; all[name] == nil {
+			all[name] = w.kept()
 		}
 		for _, kind := range w.Kinds {
+			if _, twice := out.kinds[kind]; twice {
+				out.kinds[kind] = nil // nobody knows which one it is
+				continue
+			}
 			out.kinds[kind] = &described{nothing, all[name], all, &chain{name: name}}
 		}
 	}
 	return out, nil
 }
 
-// anything is said to be an object, and may be what the server likes: it has this exception as well.
-const anything = "io.k8s.apimachinery.pkg.runtime.RawExtension"
+// exceptions are other than they are said to be. The server has the same: the one may be anything, and the other, where it is
+// published as in OpenAPI v2, is a string, and may be a number.
+var exceptions = map[string]*definition{
+	"io.k8s.apimachinery.pkg.runtime.RawExtension":  {},
+	"io.k8s.apimachinery.pkg.api.resource.Quantity": {intOrString: true},
+}
 
 // unmarshal reads what is written as it should be, and leaves out the rest.
 func unmarshal(data []byte, to any) error {

@@ -61,11 +61,15 @@ const odd = `{"components": {"schemas": {
 			"strings": {"type": "object", "additionalProperties": {"type": "string", "default": ""}},
 			"anything": {"type": "object", "additionalProperties": true},
 			"closed": {"type": "object", "additionalProperties": false},
+			"old": {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.api.resource.Quantity"},
 			"raw": {"$ref": "#/components/schemas/io.k8s.apimachinery.pkg.runtime.RawExtension"},
 			"null": null,
 			"types": {"type": ["string", "null"]}
 		}},
 	"b.Other": {"type": "object", "properties": {"back": {"$ref": "#/components/schemas/a.Kind"}, "word": {"type": "string", "enum": ["x"]}}},
+	"c.One": {"type": "object", "properties": {"a": {}}, "x-kubernetes-group-version-kind": [{"version": "v1", "kind": "Two"}]},
+	"c.Two": {"type": "object", "properties": {"b": {}}, "x-kubernetes-group-version-kind": [{"version": "v1", "kind": "Two"}]},
+	"io.k8s.apimachinery.pkg.api.resource.Quantity": {"type": "string"},
 	"io.k8s.apimachinery.pkg.runtime.RawExtension": {"type": "object"}
 }}}`
 
@@ -86,8 +90,13 @@ func TestDocument(t *testing.T) {
 	if s := fields["list"]; s.Type() != "array" || s.Items() == nil || s.Items().Type() != "" {
 		t.Errorf("a list of what it is in is of %v", s.Items())
 	}
-	if !fields["quantity"].IsXIntOrString() {
-		t.Error("a quantity is no number that may be a string")
+	for _, quantity := range []string{"quantity", "old"} {
+		if !fields[quantity].IsXIntOrString() {
+			t.Errorf("%s is no number that may be a string", quantity)
+		}
+	}
+	if two := d.kinds[pod.GroupVersion().WithKind("Two")]; two != nil {
+		t.Errorf("what is described twice is %v", two.Properties())
 	}
 	other := fields["wrapped"]
 	if word := other.Properties()["word"]; word.Type() != "string" || !slices.Equal(word.Enum(), []any{"x"}) || other.Default() == nil {
@@ -116,14 +125,14 @@ func TestDocument_thatRefersToItself(t *testing.T) {
 		for j := range 40 {
 			fmt.Fprintf(&text, `"f%d": {"$ref": "#/components/schemas/d.%d"}, `, j, j)
 		}
-		text.WriteString(`"end": {"type": "string"}}, "x-kubernetes-group-version-kind": [{"version": "v1", "kind": "Pod"}]}, `)
+		fmt.Fprintf(&text, `"end": {"type": "string"}}, "x-kubernetes-group-version-kind": [{"version": "v1", "kind": "Pod%d"}]}, `, i)
 	}
 	text.WriteString(`"end": {}}}}`)
 	d, err := read("", []byte(text.String()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	depth, at := 0, d.kinds[pod].Properties()
+	depth, at := 0, d.kinds[pod.GroupVersion().WithKind("Pod0")].Properties()
 	for i := range 40 {
 		for j := range 40 {
 			if next := at[fmt.Sprint("f", (i*7+j)%40)].Properties(); next != nil {
