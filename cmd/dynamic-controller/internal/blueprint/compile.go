@@ -194,7 +194,7 @@ func schemasOf(resources []*resource, options Options) map[schema.GroupVersionKi
 }
 
 func environment(self common.Schema, resources []*resource, ids map[string]*resource, schemas map[schema.GroupVersionKind]common.Schema, all []*found) (*expression.Env, error) {
-	variables := []expression.Variable{{Name: "self", Schema: self}}
+	variables := []expression.Variable{{Name: "self", Schema: self, Limited: true}}
 	for _, r := range resources {
 		if ids[r.id] != r {
 			continue

@@ -191,6 +191,17 @@ func TestCompile_fieldsOfMetadata(t *testing.T) {
 	}
 }
 
+// The schema of another kind says seldom how much there may be, and is not the author's to change: what an expression costs is
+// counted when it runs.
+func TestCompile_costsOfOtherKinds(t *testing.T) {
+	text := `
+    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}}, readyWhen:
+        ["a.spec.parts.all(p, a.spec.set.all(s, a.spec.tags.exists(t, t == p.name + s)))"]}`
+	if got := problemsOf(t, ofWebsites(text), describing(t, definitionOf(t, crates))); got != nil {
+		t.Errorf("refused: %q", got)
+	}
+}
+
 // Before version 1 a CustomResourceDefinition could keep all unknown fields.
 func TestCompile_fieldsThatAreAllKept(t *testing.T) {
 	crd := definitionOf(t, crates)

@@ -3,6 +3,7 @@ package expression
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/cel-go/cel"
@@ -93,7 +94,7 @@ func (e *Env) Compile(text string) (*Program, error) {
 	}
 	paths := pathsOf(checked.NativeRep().Expr())
 	refs := references(paths)
-	if limit := uint64(PerCallLimit); estimate.Max > limit && estimate.Max < unknownCost && e.described(refs) {
+	if limit := uint64(PerCallLimit); estimate.Max > limit && estimate.Max < unknownCost && !slices.ContainsFunc(refs, e.isUnlimited) {
 		return nil, fmt.Errorf("it may cost %d, more than %d: let the schema limit what it reads (maxItems, maxProperties, maxLength), or simplify it",
 			estimate.Max, limit)
 	}
@@ -115,15 +116,7 @@ func (e *Env) Compile(text string) (*Program, error) {
 // unknownCost and more is what an estimate says when it knows no bound, as of what lists.range makes.
 const unknownCost = 1 << 53
 
-// described tells whether there is a schema of all that it refers to: how large the rest may be nobody knows.
-func (e *Env) described(refs []string) bool {
-	for _, r := range refs {
-		if t := e.types[r]; t == nil || !t.IsObject() {
-			return false
-		}
-	}
-	return true
-}
+func (e *Env) isUnlimited(variable string) bool { return !e.limited[variable] }
 
 func references(paths []Path) []string {
 	var refs []string

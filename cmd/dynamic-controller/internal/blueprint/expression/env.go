@@ -49,12 +49,16 @@ type Variable struct {
 	Name string
 	// Schema describes the variable. What it does not describe is not checked; nil describes nothing. It is comparable.
 	Schema common.Schema
+	// Limited says that who writes the expressions can have the schema limit how much there is of it. What may cost too much
+	// by such schemas is refused; of others only what it does cost is counted, when it runs.
+	Limited bool
 }
 
 // Env compiles expressions that see the same variables.
 type Env struct {
 	env       *cel.Env
 	types     map[string]*apiservercel.DeclType // of the variables
+	limited   map[string]bool                   // the variables whose schema says how much there may be of them
 	functions map[string]*functions.Overload    // the implementations that guards stand before
 }
 
@@ -94,6 +98,7 @@ func NewEnv(variables ...Variable) (*Env, error) {
 	}
 	known, types := newDeclared(), make(map[string]*apiservercel.DeclType, len(variables))
 	same := map[common.Schema]*apiservercel.DeclType{} // variables of one schema have one type
+	limited := map[string]bool{}
 	var options []cel.EnvOption
 	var roots []*apiservercel.DeclType
 	for _, v := range variables {
@@ -102,7 +107,7 @@ func NewEnv(variables ...Variable) (*Env, error) {
 			t = known.of(v.Schema, "type of "+v.Name, 0)
 			same[v.Schema] = t
 		}
-		types[v.Name] = t
+		types[v.Name], limited[v.Name] = t, v.Limited && t.IsObject()
 		options = append(options, cel.Variable(v.Name, t.CelType()))
 		if t.IsObject() && !slices.Contains(roots, t) {
 			roots = append(roots, t)
@@ -119,5 +124,5 @@ func NewEnv(variables ...Variable) (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("declare the variables: %w", err)
 	}
-	return &Env{env: env, types: types, functions: base.functions}, nil
+	return &Env{env: env, types: types, limited: limited, functions: base.functions}, nil
 }
