@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/published"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
@@ -56,8 +57,11 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 	}
 	p.tell(name, before, next)
 	p.registry.set(name, next)
-	if len(missing) > 0 {
+	switch {
+	case len(missing) > 0:
 		return dynamiccontroller.RequeueAfter(askAgain(before.asked))
+	case next.unread:
+		return dynamiccontroller.RequeueAfter(published.RetryPeriod)
 	}
 	return nil
 }

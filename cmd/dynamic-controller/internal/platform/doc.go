@@ -22,7 +22,8 @@
 // all levels together.
 //
 // What templates are checked against are the CustomResourceDefinitions that are watched, and for kinds that have none what the
-// API server publishes. While that cannot be read nothing that needs it is decided, and what is served is served on.
+// API server publishes. While that cannot be read less is checked, and mistakes show when an instance is applied; it is
+// looked at again every 30 s.
 //
 // # When a Blueprint is deleted
 //

@@ -25,6 +25,8 @@ type facts struct {
 	crds map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
 	// published describes those that have none.
 	published map[schema.GroupVersionKind]publishedSchema
+	// unread: some of that could not be read. Less is checked.
+	unread bool
 }
 
 // publishedSchema is what the API server says of the objects of a kind, and a name for all that it says there.
@@ -67,7 +69,11 @@ func (p *Platform) factsFor(ctx context.Context, b *blueprint.Blueprint, own cla
 				continue
 			}
 			if f.published[gvk], err = p.publishedFor(ctx, gvk); err != nil {
-				return f, err
+				if ctx.Err() != nil {
+					return f, err
+				}
+				f.unread = true
+				p.log.Info("templates are not checked against what the API server publishes, will retry", keyBlueprint, b.Name, keyProblem, err.Error())
 			}
 		}
 	}

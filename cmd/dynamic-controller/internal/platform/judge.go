@@ -25,6 +25,7 @@ func (p *Platform) judge(ctx context.Context, b *blueprint.Blueprint, own claim,
 		}
 		next.inputs = inputs
 	}
+	next.unread = facts.unread
 	if next.refusal != nil {
 		return next, nil, nil
 	}

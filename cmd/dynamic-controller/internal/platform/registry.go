@@ -39,6 +39,8 @@ type judgement struct {
 	gvr schema.GroupVersionResource
 	// rights that it takes.
 	rights []right
+	// unread: what the API server publishes could not be read, and is to be when it can.
+	unread bool
 }
 
 // refusal is why a Blueprint is not accepted.

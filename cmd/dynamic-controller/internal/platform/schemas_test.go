@@ -13,6 +13,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/published"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
 // withField describes objects that have one field.
@@ -38,15 +40,6 @@ func TestWhatIsPublishedIsAmongWhatAJudgementIsOf(t *testing.T) {
 		return d
 	}
 
-	schemas.err = errors.New("the API server is down")
-	if err := p.decide(t.Context(), blueprintID(b.Name)); !errors.Is(err, schemas.err) {
-		t.Errorf("when it cannot be read the decision fails with %v", err)
-	}
-	if d, has := p.registry.get(b.Name); has {
-		t.Errorf("and yet %+v is decided", d)
-	}
-	schemas.err = nil
-
 	schemas.described, schemas.name = withField("size"), "first"
 	first := decided()
 	if first.refusal != nil || first.running == nil {
@@ -67,6 +60,32 @@ func TestWhatIsPublishedIsAmongWhatAJudgementIsOf(t *testing.T) {
 	if third := decided(); third.refusal == nil || !strings.Contains(third.refusal.message, "spec.resources[0].template.size: a Wheel of parts.example.com/v1 has no such field") ||
 		third.running != first.running {
 		t.Errorf("without its field %+v is decided", third)
+	}
+}
+
+// While what is published cannot be read less is checked, and nobody is held up: what is there comes back when it can be.
+func TestWhatCannotBeReadIsLookedAtAgain(t *testing.T) {
+	b := &blueprint.Blueprint{Spec: making("Wheel")}
+	b.Name, b.UID, b.Generation = "websites", "u", 1
+	b.Spec.Resources[0].Template["size"] = "a"
+	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")},
+		schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Wheel"})
+	schemas := p.schemas.(*fakeSchemas)
+	schemas.err = errors.New("the API server is down")
+	for range 2 {
+		if delay, is := dynamiccontroller.RequeueDelay(p.decide(t.Context(), blueprintID(b.Name))); !is || delay != published.RetryPeriod {
+			t.Errorf("it is looked at again in %s", delay)
+		}
+		if d, _ := p.registry.get(b.Name); d.refusal != nil || d.running == nil {
+			t.Errorf("%+v is decided", d)
+		}
+	}
+	schemas.err, schemas.described, schemas.name = nil, withField("width"), "first"
+	if err := p.decide(t.Context(), blueprintID(b.Name)); err != nil {
+		t.Errorf("when it can be read: %v", err)
+	}
+	if d, _ := p.registry.get(b.Name); d.refusal == nil || d.running == nil {
+		t.Errorf("when it can be read %+v is decided", d)
 	}
 }
 

@@ -2,6 +2,7 @@ package published
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -14,6 +15,10 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/client-go/openapi"
 )
+
+// RetryPeriod is how long nothing is asked for again that the API server did not answer, or not as one does. Meanwhile that
+// error is the answer: whoever waits keeps a worker from those who need nothing of it.
+const RetryPeriod = 30 * time.Second
 
 const (
 	// patience is how long the API server may take for all that is asked for one kind.
@@ -37,16 +42,22 @@ type Schemas struct {
 	asked     time.Time                         // for the index; zero if it is to be asked for again
 	changes   int                               // after which it was
 	documents map[schema.GroupVersion]*document // nil for what is not published, or not read yet
+	failed    map[string]failure                // by what was asked for
+}
+
+type failure struct {
+	err  error
+	ends time.Time
 }
 
 // New returns schemas of which nothing is read yet.
 func New(client openapi.ClientWithContext) *Schemas {
-	return &Schemas{client: client, documents: map[schema.GroupVersion]*document{}}
+	return &Schemas{client: client, documents: map[schema.GroupVersion]*document{}, failed: map[string]failure{}}
 }
 
 // For describes the objects of a kind, and names what it knows that from: the same name is the same description. The schema
 // is nil where nothing is published or may be read. It is the same one until the document changes. The error is that the API
-// server did not answer, or not as one does.
+// server did not answer, or not as one does, for something that is not known from before or may have changed since.
 func (s *Schemas) For(ctx context.Context, kind schema.GroupVersionKind) (common.Schema, string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer within %s", patience))
 	defer cancel()
@@ -78,9 +89,12 @@ func (s *Schemas) outdateLocked() {
 
 // document is nil if none is published.
 func (s *Schemas) document(ctx context.Context, gv schema.GroupVersion) (*document, error) {
-	known := s.expect(gv)
+	known, isOld := s.expect(gv)
 	index, err := s.paths(ctx)
-	if err != nil {
+	switch {
+	case err != nil && known != nil && !isOld:
+		return known, nil // an index that has only grown old is as good as any while there is no other
+	case err != nil:
 		return nil, err
 	}
 	published := index[path(gv)]
@@ -91,7 +105,7 @@ func (s *Schemas) document(ctx context.Context, gv schema.GroupVersion) (*docume
 	if known != nil && known.url == url {
 		return known, nil
 	}
-	flown, err, _ := s.flights.Do(url, func() (any, error) {
+	flown, err := s.fly(ctx, url, url, func() (any, error) {
 		data, err := published.SchemaWithContext(ctx, runtime.ContentTypeJSON)
 		if unreadable(err) {
 			return &document{url: url}, nil
@@ -111,9 +125,9 @@ func (s *Schemas) document(ctx context.Context, gv schema.GroupVersion) (*docume
 	return d, nil
 }
 
-// expect returns what was read before. What is asked for the first time may have come after the index, for until now nobody
-// wanted to be told.
-func (s *Schemas) expect(gv schema.GroupVersion) *document {
+// expect returns what was read before, and whether it may have changed. What is asked for the first time may have come after
+// the index, for until now nobody wanted to be told.
+func (s *Schemas) expect(gv schema.GroupVersion) (known *document, isOld bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, is := s.documents[gv]
@@ -123,7 +137,7 @@ func (s *Schemas) expect(gv schema.GroupVersion) *document {
 			s.outdateLocked()
 		}
 	}
-	return known
+	return known, s.asked.IsZero()
 }
 
 // paths is the index: what is published, by the path that it is served at.
@@ -135,11 +149,29 @@ func (s *Schemas) paths(ctx context.Context) (map[string]openapi.GroupVersionWit
 		return index, nil
 	}
 	// One that was asked for before the last change is not waited for.
-	flown, err, _ := s.flights.Do(fmt.Sprint(changes), func() (any, error) { return s.ask(ctx) })
+	flown, err := s.fly(ctx, fmt.Sprint(changes), "", func() (any, error) { return s.ask(ctx) })
 	if err != nil {
 		return nil, err
 	}
 	return flown.(map[string]openapi.GroupVersionWithContext), nil
+}
+
+// fly has those who want the same wait for one who asks, and does not ask for what has failed just now.
+func (s *Schemas) fly(ctx context.Context, flight, what string, ask func() (any, error)) (any, error) {
+	s.mu.Lock()
+	before := s.failed[what]
+	s.mu.Unlock()
+	if time.Now().Before(before.ends) {
+		return nil, before.err
+	}
+	answer, err, _ := s.flights.Do(flight, ask)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.failed, what)
+	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+		s.failed[what] = failure{err, time.Now().Add(RetryPeriod)}
+	}
+	return answer, err
 }
 
 func (s *Schemas) ask(ctx context.Context) (map[string]openapi.GroupVersionWithContext, error) {

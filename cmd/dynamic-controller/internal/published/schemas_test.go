@@ -166,21 +166,68 @@ func TestSchemas_failsWhenTheServerDoes(t *testing.T) {
 		"a document that is torn": func(f *fake) { f.documents["api/v1"] = f.documents["api/v1"][:50] },
 	} {
 		t.Run(reason, func(t *testing.T) {
-			f := published()
-			change(f)
-			s := New(f)
-			for range 2 {
-				if _, _, err := s.For(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "read what is published of v1") {
-					t.Errorf("got %v", err)
+			synctest.Test(t, func(t *testing.T) {
+				f := published()
+				change(f)
+				s := New(f)
+				fails := func(asks bool) {
+					t.Helper()
+					if _, _, err := s.For(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "read what is published of v1") {
+						t.Errorf("got %v", err)
+					}
+					if asked := f.takeAsked(); (asked != "") != asks {
+						t.Errorf("asked for %q", asked)
+					}
 				}
-			}
-			f.mu.Lock()
-			f.err, f.errOf, f.documents["api/v1"] = nil, nil, ofKind(pod, "a")
-			f.mu.Unlock()
-			if described, _, err := s.For(t.Context(), pod); err != nil || described == nil {
-				t.Errorf("afterwards %v, %v", described, err)
-			}
+				fails(true)
+				f.err, f.errOf, f.documents["api/v1"] = nil, nil, ofKind(pod, "a")
+				time.Sleep(RetryPeriod - 1)
+				fails(false)
+				time.Sleep(1)
+				if described, _, err := s.For(t.Context(), pod); err != nil || described == nil {
+					t.Errorf("afterwards %v, %v", described, err)
+				}
+			})
 		})
+	}
+}
+
+// What is known stays known while the index cannot be read again, unless somebody said that it has changed.
+func TestSchemas_goesOnWithWhatItKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := published()
+		s := New(f)
+		if _, _, err := s.For(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * askedAgain)
+		f.err = errors.New("connection refused")
+		if described, _, err := s.For(t.Context(), pod); err != nil || described == nil {
+			t.Errorf("got %v, %v", described, err)
+		}
+		if described, _, err := s.For(t.Context(), wheel); !errors.Is(err, f.err) {
+			t.Errorf("of what was not read: got %v, %v", described, err)
+		}
+		s.Changed("")
+		if described, _, err := s.For(t.Context(), pod); !errors.Is(err, f.err) {
+			t.Errorf("after a change: got %v, %v", described, err)
+		}
+	})
+}
+
+// One who gives up says nothing of the API server.
+func TestSchemas_whoGivesUpHoldsUpNobody(t *testing.T) {
+	f := published()
+	f.hold = make(chan struct{})
+	s := New(f)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := s.For(ctx, pod); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	close(f.hold)
+	if described, _, err := s.For(t.Context(), pod); err != nil || described == nil {
+		t.Errorf("another got %v, %v", described, err)
 	}
 }
 
