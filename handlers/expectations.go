@@ -281,8 +281,8 @@ func (e *Expectations) Forget(owner dynamiccontroller.ObjectIdentifiers) {
 	delete(e.caught, owner)
 }
 
-// ForgetAll drops what is expected for all owners, and that they caught up. It is for the start of a term, in a process that led
-// before and not since: call it before the engine's Run.
+// ForgetAll drops what is expected for all owners, and that they caught up. It is for a process that led, ended to, and is
+// to lead again: call it before the engine's Run.
 func (e *Expectations) ForgetAll() {
 	e.mu.Lock()
 	defer e.mu.Unlock()

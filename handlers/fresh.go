@@ -17,12 +17,15 @@ import (
 //
 // Whoever begins to lead may have a cache that lags: it shows an object as it was before the leader before changed it, or
 // one whose cleanup that leader ran and which is gone. What a handler makes for such an object outside the API server is
-// cleaned up by nobody, and children are counted by a spec that is old. So an object that the cache shows is read live, too,
-// until the cache is seen to be no older than that; the live one is returned as long as it is older. From then on the cache
-// is enough, for nobody else removes this platform's finalizers.
+// cleaned up by nobody, and children are counted by a spec that is old. So an object that the cache shows is read live, and
+// that is returned, until the cache shows the same. From then on the cache is enough, for nobody else removes this
+// platform's finalizers.
 //
 // It writes nothing. It costs one get an object and term, more while the cache lags, and needs get on the type. What is not
-// in the cache is not looked for, and List lists what the cache has. It is safe for concurrent use.
+// in the cache is not looked for, and List lists what the cache has.
+//
+// It is safe for concurrent use with different objects; the engine never calls a handler twice at once for one. Which
+// objects need no more gets is in memory; one that is gone is dropped by the Get that does not find it in the cache.
 type Fresh struct {
 	live, cache Reader
 
@@ -55,11 +58,9 @@ func (f *Fresh) Get(ctx context.Context, gvr schema.GroupVersionResource, namesp
 	if err != nil {
 		return nil, err
 	}
-	if there.GetUID() != shown.GetUID() || versionOf(there).isAfter(shown) {
-		return there, nil
-	}
-	f.mark(id, true)
-	return shown, nil
+	// It was read later, and so is no older. Which is newer is not asked, for not all resourceVersions can be compared.
+	f.mark(id, versionOf(there) == versionOf(shown))
+	return there, nil
 }
 
 func (f *Fresh) mark(id dynamiccontroller.ObjectIdentifiers, caught bool) {
@@ -77,7 +78,8 @@ func (f *Fresh) List(ctx context.Context, gvr schema.GroupVersionResource, names
 	return f.cache.List(ctx, gvr, namespace, selector)
 }
 
-// ForgetAll is for the start of a term, in a process that led before and not since: call it before the engine's Run.
+// ForgetAll is for a process that led, ended to, and is to lead again: call it before the engine's Run. Called at another
+// time it costs a get an object, and drops those of types that are not served any more.
 func (f *Fresh) ForgetAll() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

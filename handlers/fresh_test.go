@@ -24,7 +24,8 @@ func TestFreshReturnsWhatIsNewer(t *testing.T) {
 		want         string // the version, or nothing
 	}{
 		"the cache is as new":              {widgetAt("a", "5"), widgetAt("a", "5"), "5"},
-		"the cache is newer":               {widgetAt("a", "6"), widgetAt("a", "5"), "6"},
+		"etcd was restored":                {widgetAt("a", "6"), widgetAt("a", "5"), "5"},
+		"nobody can tell what is older":    {widgetAt("a", "x"), widgetAt("a", "y"), "y"},
 		"the cache is older":               {widgetAt("a", "5"), widgetAt("a", "10"), "10"},
 		"the cache shows the one before":   {widgetAt("a", "5"), widgetAt("b", "10"), "10"},
 		"the cache shows one that is gone": {widgetAt("a", "5"), nil, ""},
