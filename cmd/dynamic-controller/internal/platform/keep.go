@@ -59,6 +59,7 @@ const (
 	reasonRefusedByServer = "RefusedByTheServer"
 	reasonServing         = "Serving"
 	reasonSyncing         = "Syncing"
+	reasonSyncingLong     = "SyncingLong"
 	reasonRefused         = "NothingAccepted"
 	reasonDeleting        = "Deleting"
 )
@@ -99,6 +100,8 @@ func objects(n int) string {
 func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 	// How often it is looked at again, while the caches fill and while they cannot.
 	const quick, slow = 100 * time.Millisecond, 2 * time.Second
+	// An API server by default ends a list that takes longer, which is a failure then; one that is streamed it does not.
+	const patience = time.Minute
 	switch {
 	case d.running == nil && d.refusal != nil:
 		return condition(blueprint.Serving, reasonRefused, "no generation has been accepted"), 0
@@ -115,6 +118,9 @@ func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 		case dynamiccontroller.TypeSynced:
 			return p.served(d, t)
 		case dynamiccontroller.TypeSyncing, dynamiccontroller.TypeStopped:
+			if time.Since(t.Since) > patience {
+				return condition(blueprint.Serving, reasonSyncingLong, "reading the instances takes more than a minute"), slow
+			}
 			return condition(blueprint.Serving, reasonSyncing, "reading the instances"), quick
 		default:
 			return condition(blueprint.Serving, string(t.State), t.Message), slow
@@ -124,7 +130,7 @@ func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 }
 
 // stillServing lets stand what the status says while the caches fill: that a process has just begun is no news. If they
-// cannot be filled, that is.
+// cannot be filled, or not soon, that is.
 func stillServing(object *unstructured.Unstructured, now metav1.Condition) metav1.Condition {
 	status, _ := object.Object["status"].(map[string]any)
 	said, _ := conditionsOf(status, []metav1.Condition{now})

@@ -19,12 +19,16 @@ func TestWhatIsSaidOfServing(t *testing.T) {
 	const quick, slow = 100 * time.Millisecond, 2 * time.Second
 	running := &program{gvr: websites, compiled: &blueprint.Compiled{}, generation: 3}
 	refused := judgement{refusal: &refusal{reasonInvalid, "x"}}
-	served := func(state dynamiccontroller.TypeState, secondaries ...dynamiccontroller.SecondaryStatus) []dynamiccontroller.TypeStatus {
+	servedSince := func(since time.Time, state dynamiccontroller.TypeState, secondaries ...dynamiccontroller.SecondaryStatus) []dynamiccontroller.TypeStatus {
 		return []dynamiccontroller.TypeStatus{
 			{GVR: blueprints, State: dynamiccontroller.TypeForbidden, Message: "of another type"},
-			{GVR: websites, State: state, Message: "in the server's words", Secondaries: secondaries},
+			{GVR: websites, State: state, Since: since, Message: "in the server's words", Secondaries: secondaries},
 		}
 	}
+	served := func(state dynamiccontroller.TypeState, secondaries ...dynamiccontroller.SecondaryStatus) []dynamiccontroller.TypeStatus {
+		return servedSince(time.Now(), state, secondaries...)
+	}
+	longAgo := time.Now().Add(-2 * time.Minute)
 	secondary := func(name string, state dynamiccontroller.TypeState) dynamiccontroller.SecondaryStatus {
 		return dynamiccontroller.SecondaryStatus{GVR: schema.GroupVersionResource{Version: "v1", Resource: name}, State: state, Message: "not yours"}
 	}
@@ -41,6 +45,8 @@ func TestWhatIsSaidOfServing(t *testing.T) {
 		"instances are only let go":   {decided: decision{running: &program{gvr: websites}}, statuses: served(dynamiccontroller.TypeSynced), reason: reasonRefused, message: "let go, and nothing else"},
 		"the engine has yet to begin": {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeSynced)[:1], reason: reasonSyncing, message: "about to be served", again: quick},
 		"the cache fills":             {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeSyncing), reason: reasonSyncing, message: "reading the instances", again: quick},
+		"the cache fills for long":    {decided: decision{running: running}, statuses: servedSince(longAgo, dynamiccontroller.TypeSyncing), reason: reasonSyncingLong, message: "takes more than a minute", again: slow},
+		"all has long been there":     {decided: decision{running: running}, statuses: servedSince(longAgo, dynamiccontroller.TypeSynced), serving: true, reason: reasonServing, message: "generation 3 is served"},
 		"the watches are stopped":     {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeStopped), reason: reasonSyncing, message: "reading the instances", again: quick},
 		"the cache may not be filled": {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeForbidden), reason: string(dynamiccontroller.TypeForbidden), message: "in the server's words", again: slow},
 		"the cache cannot be filled":  {decided: decision{running: running}, statuses: served(dynamiccontroller.TypeFailing), reason: string(dynamiccontroller.TypeFailing), message: "in the server's words", again: slow},
@@ -119,6 +125,7 @@ func (unreadable) SecondaryLister(schema.GroupVersionResource, dynamiccontroller
 // A process that begins takes back nothing of what is still so as far as it knows.
 func TestABlueprintIsStillServedWhileTheCachesFill(t *testing.T) {
 	syncing := condition(blueprint.Serving, reasonSyncing, "reading the instances")
+	syncingLong := condition(blueprint.Serving, reasonSyncingLong, "reading the instances takes more than a minute")
 	served := metav1.Condition{Type: blueprint.Serving, Status: metav1.ConditionTrue, Reason: reasonServing, Message: "generation 2 is served"}
 	notServed := condition(blueprint.Serving, reasonRefused, "no generation has been accepted")
 	for name, c := range map[string]struct {
@@ -131,6 +138,7 @@ func TestABlueprintIsStillServedWhileTheCachesFill(t *testing.T) {
 		"it was not":                  {&notServed, 2, syncing, syncing},
 		"nothing was said":            {nil, 2, syncing, syncing},
 		"the caches cannot be filled": {&served, 2, notServed, notServed},
+		"the caches fill for long":    {&served, 2, syncingLong, syncingLong},
 		"the caches have been filled": {&notServed, 2, served, served},
 	} {
 		object := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"generation": c.generation}}}
