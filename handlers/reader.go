@@ -14,9 +14,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Reader is where objects are read from: [Cached], [Live] or [Fresh]. What it returns is the caller's to change. Get returns an
-// error for which apierrors.IsNotFound holds only if the type is there and the object is not. An empty namespace lists
-// all of them.
+// Reader is where objects are read from: [Cached], [Live] or [Fresh]. What it returns is the caller's to change. Get
+// returns an error for which apierrors.IsNotFound holds only if the type is there and the object is not. An empty
+// namespace lists all of them.
 type Reader interface {
 	Get(ctx context.Context, gvr schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error)
 	List(ctx context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector) ([]*unstructured.Unstructured, error)

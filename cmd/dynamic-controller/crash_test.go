@@ -49,8 +49,8 @@ func (m *mortal) kill() {
 	<-m.ended
 }
 
-// dying runs one process after another until the test ends or stop is called, each of which is killed when its nth write
-// has been carried out. Stop tells how many were, by the kind of the write.
+// dying runs one process after another until the test ends or stop is called, each of which is killed when its nth
+// write has been carried out. Stop tells how many were, by the kind of the write.
 func (a *api) dying(nth int) (stop func() map[string]int) {
 	a.Helper()
 	var mu sync.Mutex // guards now, and is held until it has started
@@ -66,12 +66,14 @@ func (a *api) dying(nth int) (stop func() map[string]int) {
 	killed := map[string]int{}
 	go func() {
 		defer close(done)
-		// Each process applies the CustomResourceDefinition of Blueprints: only the first may die of it, or none got any further.
+		// Each applies the CustomResourceDefinition of Blueprints: only the first may die of it, or none got any further.
 		for matches := isWrite; ; matches = isAnotherWrite {
 			trap.Set(matches, nth, true)
 			mu.Lock()
 			m, err := startMortal("run", "--kubeconfig", kubeconfig, "--leader-elect=false", "--health-probe-bind-address", "0")
-			now = m
+			if err == nil {
+				now = m
+			}
 			mu.Unlock()
 			if err != nil {
 				a.Error(err)
@@ -94,7 +96,7 @@ func (a *api) dying(nth int) (stop func() map[string]int) {
 	stop = sync.OnceValue(func() map[string]int {
 		close(over)
 		<-done
-		if a.Failed() {
+		if a.Failed() && now != nil {
 			a.Logf("killed at %v; log of the last process:\n%s", killed, now.log.String())
 		}
 		return killed
@@ -114,9 +116,9 @@ var everyWrite = []string{
 	"patch configmaps", "patch services", "delete configmaps",
 }
 
-// The process is killed after each of its writes in turn, when it has not seen the answer, from the Blueprint's application to
-// its deletion: none lives longer than its first write, than its second, than its third. The end is right all the same. Killed
-// before a write is killed after the one before it, as nothing else is kept.
+// The process is killed after each of its writes in turn, when it has not seen the answer, from the Blueprint's
+// application to its deletion: none lives longer than its first write, than its second, than its third. The end is right
+// all the same. Killed before a write is killed after the one before it, as nothing else is kept.
 func TestTheProcessMayDieAtEachWrite(t *testing.T) {
 	for most := 1; most <= 3; most++ {
 		t.Run(fmt.Sprintf("none writes more than %d times", most), func(t *testing.T) {
@@ -150,6 +152,13 @@ func TestTheProcessMayDieAtEachWrite(t *testing.T) {
 			t.Logf("killed after these: %v", killed)
 			if n := killed["patch blueprints/status"]; n > 15 {
 				t.Errorf("%d died of telling how the Blueprint stands: that a process has just begun is no news", n)
+			}
+			deaths := 0
+			for _, n := range killed {
+				deaths += n
+			}
+			if least := len(everyWrite) / most; deaths < least {
+				t.Errorf("only %d were killed: a life of %d writes or more takes %d", deaths, len(everyWrite), least)
 			}
 			for _, kind := range everyWrite {
 				if most == 1 && killed[kind] == 0 {

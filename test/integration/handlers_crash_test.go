@@ -64,9 +64,9 @@ func (l *lifetime) live(d death) (calls [][]apiproxy.Call, died bool) {
 	return calls, first.isDead()
 }
 
-// A process is killed (SIGKILL) at each of its calls in turn, reads and the beginnings of watches too, before it is carried out
-// and after, when the answer is lost; the parent is changed or deleted, or is not; another process starts, and the end is always
-// right.
+// A process is killed (SIGKILL) at each of its calls in turn, reads and the beginnings of watches too, before it is
+// carried out and after, when the answer is lost; the parent is changed or deleted, or is not; another process starts,
+// and the end is always right.
 func TestHandlers_AProcessMayDieAtEachCall(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)

@@ -129,12 +129,12 @@ func (l *lifetime) start(meddlers ...transport.WrapperFunc) *process {
 	p := &process{lifetime: l, ended: make(chan struct{})}
 	p.trap = apiproxy.NewTrap(p.kill)
 	p.proxy = must(apiproxy.Start(l.config, slices.Concat([]transport.WrapperFunc{p.trap.Wrap, l.world}, meddlers)...))
-	l.Cleanup(p.end)
 	spec := must(json.Marshal(job{
 		Host: p.proxy.URL(), Token: l.token, CAData: p.proxy.CAData(),
 		Parents: l.parents, Gadgets: l.gadgets, Namespace: l.namespace, Far: l.far,
 	}))
 	p.cmd = exec.Command(must(os.Executable()))
+	l.Cleanup(p.end)
 	p.cmd.Env = append(os.Environ(), jobEnv+"="+string(spec))
 	p.cmd.Stderr = &p.log
 	out := must(p.cmd.StdoutPipe())
@@ -179,13 +179,14 @@ func (p *process) kill() {
 
 // end is kill, and tells the log of a test that failed.
 func (p *process) end() {
-	if p.cmd.Process != nil {
-		p.kill()
+	defer p.proxy.Close()
+	if p.cmd.Process == nil {
+		return // it could not be started
 	}
+	p.kill()
 	if p.Failed() {
 		p.Logf("log of process %d:\n%s", p.cmd.Process.Pid, p.log.String())
 	}
-	p.proxy.Close()
 }
 
 func (p *process) isDead() bool {
