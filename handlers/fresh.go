@@ -22,7 +22,7 @@ import (
 // platform's finalizers.
 //
 // It writes nothing. It costs one get an object and term, more while the cache lags, and needs get on the type. What is not
-// in the cache is not looked for, and List lists what the cache has.
+// in the cache is not looked for: one that is said to be gone may have yet to come. List lists what the cache has.
 //
 // It is safe for concurrent use with different objects; the engine never calls a handler twice at once for one. Which
 // objects need no more gets is in memory; one that is gone is dropped by the Get that does not find it in the cache.
