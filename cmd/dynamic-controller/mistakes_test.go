@@ -70,6 +70,18 @@ func TestEachMistakeIsExplained(t *testing.T) {
 			changes: []change{{"apiVersion: v1\n        kind: Service", "apiVersion: v2\n        kind: Service"}},
 			want:    []string{"spec.resources[2].template: there is no kind Service in v2"},
 		},
+		"a kind in lower case": {
+			changes: []change{{"kind: Service", "kind: service"}},
+			want:    []string{"spec.resources[2].template: there is no kind service in v1: did you mean Service in v1?"},
+		},
+		"a kind in a group that it has left": {
+			changes: []change{{"apiVersion: v1\n        kind: Service", "apiVersion: extensions/v1beta1\n        kind: Service"}},
+			want:    []string{"spec.resources[2].template: there is no kind Service in extensions/v1beta1: did you mean Service in v1?"},
+		},
+		"a list": {
+			changes: []change{{"kind: Service", "kind: List"}},
+			want:    []string{"spec.resources[2].template: there is no kind List in v1"},
+		},
 		"its own kind": {
 			changes: []change{{"apiVersion: v1\n        kind: Service", "apiVersion: GROUP/v1\n        kind: Website"}},
 			want:    []string{"spec.resources[2].template.kind: an instance cannot become instances of its own type"},

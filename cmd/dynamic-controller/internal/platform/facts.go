@@ -21,6 +21,7 @@ type facts struct {
 	holder    string // of the claim, if it is another Blueprint
 	crd       *apiextensionsv1.CustomResourceDefinition
 	kinds     map[schema.GroupVersionKind]*meta.RESTMapping // nil for those that there are not
+	meant     map[schema.GroupVersionKind]string            // which there are instead of those that there are not
 	// crds are those of the kinds that have one.
 	crds map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
 	// published describes those that have none.
@@ -37,6 +38,7 @@ type publishedSchema struct {
 
 func (p *Platform) factsFor(ctx context.Context, b *blueprint.Blueprint, own claim) (f facts, err error) {
 	f = facts{blueprint: fmt.Sprintf("%s/%d", b.UID, b.Generation), kinds: map[schema.GroupVersionKind]*meta.RESTMapping{},
+		meant:     map[schema.GroupVersionKind]string{},
 		crds:      map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
 		published: map[schema.GroupVersionKind]publishedSchema{}}
 	if f.crd, err = p.crdOf(own.crd); err != nil {
@@ -56,8 +58,9 @@ func (p *Platform) factsFor(ctx context.Context, b *blueprint.Blueprint, own cla
 		}
 		mapping, err := p.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 		switch {
-		case meta.IsNoMatchError(err):
+		case meta.IsNoMatchError(err) || err == nil && !p.isKind(gvk, mapping):
 			f.kinds[gvk] = nil
+			f.meant[gvk] = p.kindsMeant(gvk)
 		case err != nil:
 			return f, fmt.Errorf("find the resource of %s: %w", gvk, err)
 		default:
@@ -107,6 +110,9 @@ func (f facts) String() string {
 		part := gvk.String()
 		if mapping != nil {
 			part += fmt.Sprintf(" is %s %s", mapping.Resource, mapping.Scope.Name())
+		}
+		if meant := f.meant[gvk]; meant != "" {
+			part += " may be " + meant
 		}
 		if crd := f.crds[gvk]; crd != nil {
 			part += fmt.Sprintf(" as %s/%d says", crd.UID, crd.Generation)

@@ -75,7 +75,7 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 	if err != nil && !errors.As(err, &problems) {
 		return judgement{}, err
 	}
-	problems = append(problems, unknownKinds(b, f.kinds)...)
+	problems = append(problems, unknownKinds(b, f.kinds, f.meant)...)
 	var out judgement
 	// What is there of instances can go, whatever the Blueprint says now.
 	made := crd

@@ -3,6 +3,7 @@ package platform
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -44,9 +45,40 @@ var unmakeable = map[schema.GroupKind]string{
 		"a Blueprint makes a type with spec.type",
 }
 
+// isKind tells whether the mapping is that of a kind of objects. Like client-go's, the mapper knows two guesses beside each
+// kind, its name in lower case and its list, and the API server takes objects of neither.
+func (p *Platform) isKind(gvk schema.GroupVersionKind, mapping *meta.RESTMapping) bool {
+	if gvk.Kind == "List" {
+		return false
+	}
+	guess, _ := meta.UnsafeGuessKindToResource(gvk)
+	if item, isList := strings.CutSuffix(gvk.Kind, "List"); isList && mapping.Resource == guess {
+		if _, err := p.mapper.RESTMapping(schema.GroupKind{Group: gvk.Group, Kind: item}, gvk.Version); err == nil {
+			return false
+		}
+	}
+	kinds, err := p.mapper.KindsFor(mapping.Resource) // not the name in lower case
+	return err != nil || len(kinds) == 0 || slices.Contains(kinds, gvk)
+}
+
+// kindsMeant are those of the same name in another group, version or case: APIs move, and kinds look like resources.
+func (p *Platform) kindsMeant(gvk schema.GroupVersionKind) string {
+	kinds, err := p.mapper.KindsFor(schema.GroupVersionResource{Resource: strings.ToLower(gvk.Kind)})
+	if err != nil {
+		return ""
+	}
+	var all []string
+	for _, k := range kinds {
+		if strings.EqualFold(k.Kind, gvk.Kind) && k != gvk {
+			all = append(all, fmt.Sprintf("%s in %s", k.Kind, k.GroupVersion()))
+		}
+	}
+	return strings.Join(all[:min(len(all), 3)], ", or ")
+}
+
 // unknownKinds refuses templates of types that there are not, or that are not for instances to make, and of one type in two versions, which nobody could keep
 // both of.
-func unknownKinds(b *blueprint.Blueprint, kinds map[schema.GroupVersionKind]*meta.RESTMapping) (problems blueprint.Problems) {
+func unknownKinds(b *blueprint.Blueprint, kinds map[schema.GroupVersionKind]*meta.RESTMapping, meant map[schema.GroupVersionKind]string) (problems blueprint.Problems) {
 	first := map[schema.GroupKind]int{}
 	for i, r := range b.Spec.Resources {
 		gvk := kindOf(r)
@@ -59,8 +91,11 @@ func unknownKinds(b *blueprint.Blueprint, kinds map[schema.GroupVersionKind]*met
 			continue
 		}
 		if kinds[gvk] == nil {
-			problems = append(problems, blueprint.Problem{Path: path,
-				Reason: fmt.Sprintf("there is no kind %s in %s; when there is, the Blueprint is looked at again", gvk.Kind, gvk.GroupVersion())})
+			reason := fmt.Sprintf("there is no kind %s in %s; when there is, the Blueprint is looked at again", gvk.Kind, gvk.GroupVersion())
+			if meant[gvk] != "" {
+				reason = fmt.Sprintf("there is no kind %s in %s: did you mean %s?", gvk.Kind, gvk.GroupVersion(), meant[gvk])
+			}
+			problems = append(problems, blueprint.Problem{Path: path, Reason: reason})
 		}
 		other, has := first[gvk.GroupKind()]
 		if !has {

@@ -1,6 +1,7 @@
 package platform
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -34,7 +35,7 @@ func TestKindsThatAreRefused(t *testing.T) {
 			got := unknownKinds(b, map[schema.GroupVersionKind]*meta.RESTMapping{
 				known: mapping, blueprint.GroupVersionKind: mapping,
 				{Group: "apiextensions.k8s.io", Version: "v9", Kind: "CustomResourceDefinition"}: mapping,
-			})
+			}, nil)
 			if len(got) != len(test.want) {
 				t.Fatalf("got %v, want %q", got, test.want)
 			}
@@ -44,5 +45,48 @@ func TestKindsThatAreRefused(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestKindsThatAMapperOnlyGuesses(t *testing.T) {
+	deployment := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
+	allow := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "AllowList"}
+	p, mapper := fakePlatform(nil, nil)
+	// As meta's mapper is filled from discovery: with two guesses beside each kind.
+	for _, kind := range []schema.GroupVersionKind{deployment, {Version: "v1", Kind: ""}, allow} {
+		lower, list := kind, kind
+		lower.Kind, list.Kind = strings.ToLower(kind.Kind), kind.Kind+"List"
+		plural, singular := meta.UnsafeGuessKindToResource(kind)
+		mapper.AddSpecific(lower, plural, singular, meta.RESTScopeNamespace)
+		if kind.Kind != "" {
+			mapper.AddSpecific(kind, plural, singular, meta.RESTScopeNamespace)
+		}
+		mapper.Add(list, meta.RESTScopeNamespace)
+	}
+	for reason, test := range map[string]struct {
+		kind  schema.GroupVersionKind
+		is    bool
+		meant string
+	}{
+		"a kind":                           {kind: deployment, is: true},
+		"one that is called a list":        {kind: allow, is: true},
+		"a kind in lower case":             {schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "deployment"}, false, "Deployment in apps/v1"},
+		"the list of a kind":               {kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"}},
+		"a list of anything":               {kind: schema.GroupVersionKind{Version: "v1", Kind: "List"}},
+		"a kind that is in another group":  {schema.GroupVersionKind{Version: "v1", Kind: "Deployment"}, false, "Deployment in apps/v1"},
+		"a kind whose version was removed": {schema.GroupVersionKind{Group: "extensions", Version: "v1beta1", Kind: "Deployment"}, false, "Deployment in apps/v1"},
+	} {
+		b := &blueprint.Blueprint{Spec: blueprint.Spec{Resources: []blueprint.Resource{{Template: map[string]any{
+			"apiVersion": test.kind.GroupVersion().String(), "kind": test.kind.Kind}}}}}
+		f, err := p.factsFor(t.Context(), b, claim{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if is := f.kinds[test.kind] != nil; is != test.is || !strings.HasPrefix(f.meant[test.kind], test.meant) || test.meant == "" && f.meant[test.kind] != "" {
+			t.Errorf("%s: there is one: %v, and meant may be %q", reason, is, f.meant[test.kind])
+		}
+		if got := fmt.Sprint(unknownKinds(b, f.kinds, f.meant)); test.meant != "" && !strings.Contains(got, "did you mean "+test.meant) {
+			t.Errorf("%s: got %s", reason, got)
+		}
 	}
 }
