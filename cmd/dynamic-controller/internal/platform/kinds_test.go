@@ -53,14 +53,13 @@ func TestKindsThatAMapperOnlyGuesses(t *testing.T) {
 	allow := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "AllowList"}
 	p, mapper := fakePlatform(nil, nil)
 	// As meta's mapper is filled from discovery: with two guesses beside each kind.
-	for _, kind := range []schema.GroupVersionKind{deployment, {Version: "v1", Kind: ""}, allow} {
+	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "List"}, meta.RESTScopeRoot)
+	for _, kind := range []schema.GroupVersionKind{deployment, allow} {
 		lower, list := kind, kind
 		lower.Kind, list.Kind = strings.ToLower(kind.Kind), kind.Kind+"List"
 		plural, singular := meta.UnsafeGuessKindToResource(kind)
 		mapper.AddSpecific(lower, plural, singular, meta.RESTScopeNamespace)
-		if kind.Kind != "" {
-			mapper.AddSpecific(kind, plural, singular, meta.RESTScopeNamespace)
-		}
+		mapper.AddSpecific(kind, plural, singular, meta.RESTScopeNamespace)
 		mapper.Add(list, meta.RESTScopeNamespace)
 	}
 	for reason, test := range map[string]struct {
