@@ -218,8 +218,14 @@ func compileAll(env *expression.Env, all []*found, resources []*resource, ids ma
 		program, err := env.Compile(f.text)
 		if err != nil {
 			reason := err.Error()
-			if strings.Contains(reason, "undeclared reference") {
+			if m := undeclared.FindStringSubmatch(reason); m != nil && strings.Contains(f.text, m[1]+"(") {
+				reason += "; neither CEL nor Kubernetes' libraries for it have this function"
+			} else if m != nil {
 				reason += "; there are self and the resources' ids"
+			}
+			var unknown *expression.UnknownFieldError
+			if errors.As(err, &unknown) {
+				reason += insteadOf(unknown)
 			}
 			c.add(f.path, f.text, "%s", reason)
 			continue
@@ -232,6 +238,21 @@ func compileAll(env *expression.Env, all []*found, resources []*resource, ids ma
 		f.checkUse(c)
 		f.checkReferences(resources[f.owner], ids, c)
 	}
+}
+
+var undeclared = regexp.MustCompile(`undeclared reference to '([^']*)'`)
+
+// fewFields are as many as one reads to find the right one.
+const fewFields = 8
+
+func insteadOf(unknown *expression.UnknownFieldError) string {
+	if near := nearest(unknown.Field, unknown.Beside); near != "" {
+		return fmt.Sprintf(": did you mean %s?", near)
+	}
+	if len(unknown.Beside) == 0 || len(unknown.Beside) > fewFields {
+		return ""
+	}
+	return "; there are " + strings.Join(unknown.Beside, ", ")
 }
 
 func (f *found) checkUse(c *collector) {

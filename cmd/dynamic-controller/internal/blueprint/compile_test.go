@@ -87,11 +87,14 @@ func TestCompile_values(t *testing.T) {
 		"values of a literal may differ in type":       {`"${[{'n': self.spec.name, 's': self.spec.size}]}"`, ""},
 		"Kubernetes' libraries are there":              {`"${quantity('1Gi').isGreaterThan(quantity('1Mi')) && isIP('::1') && cidr('10.0.0.0/8').containsIP('10.1.1.1') && semver('1.2.3').major() == 1 && url('http://a').getHost() == 'a' && !format.dns1123Label().validate('a').hasValue() && [1, 2].sum() == 3 && 'ab'.find('b') == 'b'}"`, ""},
 		"and cel-go's of strings, sets and optionals":  {`"${'%s'.format(['a']).upperAscii() + string(sets.contains([1], [1])) + self.?spec.?name.orValue('') + base64.encode(b'x')}"`, ""},
-		"an unknown field is told":                     {`"${self.spec.nome}"`, at + "${self.spec.nome}: undefined field 'nome' (line 1, column 10)"},
+		"an unknown field is told":                     {`"${self.spec.nome}"`, at + "${self.spec.nome}: undefined field 'nome' (line 1, column 10): did you mean name?"},
+		"with all there are, if they are few":          {`"${self.name}"`, at + "${self.name}: undefined field 'name' (line 1, column 5); there are apiVersion, kind, metadata, spec, status"},
 		"below an object, too":                         {`"${self.spec.owner.phone}"`, at + "${self.spec.owner.phone}: undefined field 'phone' (line 1, column 16)"},
 		"within a list, too":                           {`"${self.spec.tags.map(t, t.x)}"`, at + "${self.spec.tags.map(t, t.x)}: type 'string' does not support field selection (line 1, column 24)"},
 		"a type that does not fit is told":             {`"${self.spec.size + 'x'}"`, at + "${self.spec.size + 'x'}: found no matching overload for '_+_' applied to '(int, string)' (line 1, column 16)"},
 		"an unknown name is told":                      {`"${size}"`, at + "${size}: undeclared reference to 'size' (line 1, column 1); there are self and the resources' ids"},
+		"an unknown function is told":                  {`"${len(self.spec.name)}"`, at + "${len(self.spec.name)}: undeclared reference to 'len' (line 1, column 4); neither CEL nor Kubernetes' libraries for it have this function"},
+		"and one of an object":                         {`"${self.spec.name.toUpper()}"`, "(line 1, column 23); neither CEL"},
 		"what is no CEL is told":                       {`"${self.}"`, at + "${self.}: no viable alternative at input '.' (line 1, column 6)"},
 		"a list within text is told":                   {`"x${self.spec.tags}"`, at + "${self.spec.tags}: is of type list(string), and within text there can be a string, a number or a boolean"},
 		"a missing brace is told":                      {`"${self.spec.name"`, at + "a ${ without its }; for the text ${ write $${"},
@@ -237,7 +240,7 @@ func TestCompile_resources(t *testing.T) {
 					}}},
 				}}}}
 			}},
-			want: []string{"spec.resources[1].template.metadata.name: ${s.spec.clusterIq}: undefined field 'clusterIq' (line 1, column 7)"},
+			want: []string{"spec.resources[1].template.metadata.name: ${s.spec.clusterIq}: undefined field 'clusterIq' (line 1, column 7): did you mean clusterIP?"},
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {

@@ -111,7 +111,7 @@ spec:
 	// Output:
 	// spec.resources[0].template.metadata.generateName: would make another object each time: give it a name, as ${self.metadata.name}-web
 	// spec.resources[0].template.spec.paused: ${database.spec.paused}: undeclared reference to 'database' (line 1, column 1); there are self and the resources' ids
-	// spec.resources[0].template.spec.replicas: ${self.spec.sise}: undefined field 'sise' (line 1, column 10)
+	// spec.resources[0].template.spec.replicas: ${self.spec.sise}: undefined field 'sise' (line 1, column 10): did you mean size?
 }
 
 func object(text string) *unstructured.Unstructured {

@@ -85,7 +85,7 @@ func (e *Env) Compile(text string) (*Program, error) {
 	}
 	checked, issues := e.env.Check(parsed)
 	if err := issues.Err(); err != nil {
-		return nil, said(issues)
+		return nil, e.explained(said(issues), pathsOf(parsed.NativeRep().Expr()))
 	}
 	estimator := &library.CostEstimator{SizeEstimator: sizes{e.types}}
 	estimate, err := e.env.EstimateCost(checked, estimator)
