@@ -108,7 +108,7 @@ func TestEachMistakeIsExplained(t *testing.T) {
 		},
 		"a schema with what Kubernetes has not": {
 			changes: []change{{"text: {type: string}", "text: {type: string, typo: 1}"}},
-			want:    []string{"spec.type.schema", "unknown field \"typo\""},
+			want:    []string{"spec.type.schema.properties.spec.properties.text.typo: is no keyword of a schema: did you mean type?"},
 		},
 		"a schema without spec": {
 			changes: []change{{"        spec:\n", "        specification:\n"}},

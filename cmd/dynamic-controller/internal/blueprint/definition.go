@@ -62,7 +62,7 @@ func Definition(b *Blueprint) (*apiextensionsv1.CustomResourceDefinition, error)
 	}
 	validate(crd, c)
 	if len(c.problems) > 0 {
-		return nil, c.problems.sorted()
+		return nil, slices.Compact(c.problems.sorted()) // some fields the server checks twice
 	}
 	return crd, nil
 }
@@ -122,6 +122,9 @@ func rootSchema(authors map[string]any, c *collector) *apiextensionsv1.JSONSchem
 		}
 	}
 	if len(c.problems) > 0 {
+		return nil
+	}
+	if checkKeywords(authors, path, c); len(c.problems) > 0 {
 		return nil
 	}
 	var root apiextensionsv1.JSONSchemaProps

@@ -114,7 +114,33 @@ func TestDefinition_refused(t *testing.T) {
 		},
 		"what no schema has is told": {
 			ofType("schema: {properties: {spec: {type: object, propertys: {}}}}"),
-			[]string{`spec.type.schema: is no OpenAPI v3 schema of Kubernetes: json: unknown field "propertys"`},
+			[]string{"spec.type.schema.properties.spec.propertys: is no keyword of a schema: did you mean properties?"},
+		},
+		"keywords have their case": {
+			ofType("schema: {properties: {spec: {type: object, properties: {a: {type: array, items: {type: string, maxlength: 3}}}}}}"),
+			[]string{"spec.type.schema.properties.spec.properties.a.items.maxlength: is no keyword of a schema: did you mean maxLength?"},
+		},
+		"a type instead of a schema is told": {
+			ofType("schema: {properties: {spec: {type: object, properties: {a: string, b: {type: object, additionalProperties: string, properties: null}}}}}"),
+			[]string{
+				"spec.type.schema.properties.spec.properties.a: has to be a schema, as {type: string}",
+				"spec.type.schema.properties.spec.properties.b.additionalProperties: has to be a schema, as {type: string}",
+			},
+		},
+		"so is what belongs beside properties": {
+			ofType("schema: {properties: {spec: {type: object, properties: {a: {type: string, required: true}}, anyOf: [{required: a}]}}}"),
+			[]string{
+				"spec.type.schema.properties.spec.anyOf[0].required: has to be a list of names, beside the properties that are required",
+				"spec.type.schema.properties.spec.properties.a.required: has to be a list of names, beside the properties that are required",
+			},
+		},
+		"so is a schema within one": {
+			ofType("schema: {openAPIV3Schema: {type: object}}"),
+			[]string{"spec.type.schema.openAPIV3Schema: is what schema is already: put what is in it in its place"},
+		},
+		"what Kubernetes says twice is told once": {
+			"{spec: {type: {group: shop.example.com, version: \"1.0\", kind: Crate, " + plain + "}, resources: []}}",
+			[]string{`spec.type.version: Invalid value: "1.0": a DNS-1035 label`},
 		},
 		"so is a type that there is not": {
 			ofType("schema: {properties: {spec: {type: object, properties: {size: {type: int}}}}}"),
