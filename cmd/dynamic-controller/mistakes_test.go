@@ -110,6 +110,10 @@ func TestEachMistakeIsExplained(t *testing.T) {
 			changes: []change{{"text: {type: string}", "text: {type: string, typo: 1}"}},
 			want:    []string{"spec.type.schema.properties.spec.properties.text.typo: is no keyword of a schema: did you mean type?"},
 		},
+		"a column of a field that the schema has not": {
+			changes: []change{{"kind: Website", "kind: Website\n    printerColumns: [{name: Text, type: string, jsonPath: .spec.txt}]"}},
+			want:    []string{"spec.type.printerColumns[0].jsonPath: .spec.txt: the schema has no such field: did you mean text?"},
+		},
 		"a schema without spec": {
 			changes: []change{{"        spec:\n", "        specification:\n"}},
 			want:    []string{"spec.type.schema.properties.specification: is neither spec nor status", "has no spec"},

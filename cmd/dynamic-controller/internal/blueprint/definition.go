@@ -39,6 +39,9 @@ func Definition(b *Blueprint) (*apiextensionsv1.CustomResourceDefinition, error)
 		return nil, c.err()
 	}
 	root := rootSchema(t.Schema, c)
+	if len(c.problems) == 0 {
+		checkColumns(t.PrinterColumns, root, c)
+	}
 	if len(c.problems) > 0 {
 		return nil, c.err()
 	}

@@ -30,7 +30,7 @@ const plain = `schema: {properties: {spec: {type: object, properties: {size: {ty
 func TestDefinition(t *testing.T) {
 	crd, err := blueprint.Definition(read(ofType(`
     shortNames: [cr], printerColumns: [{name: Size, type: integer, jsonPath: .spec.size}],
-    schema: {required: [spec], properties: {spec: {type: object}, status: {type: object, properties: {url: {type: string}}}}}`)))
+    schema: {required: [spec], properties: {spec: {type: object, properties: {size: {type: integer}}}, status: {type: object, properties: {url: {type: string}}}}}`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,6 +137,13 @@ func TestDefinition_refused(t *testing.T) {
 		"so is a schema within one": {
 			ofType("schema: {openAPIV3Schema: {type: object}}"),
 			[]string{"spec.type.schema.openAPIV3Schema: is what schema is already: put what is in it in its place"},
+		},
+		"a column of a field that there is not": {
+			ofType("printerColumns: [{name: A, type: string, jsonPath: .spec.sise}, {name: B, type: string, jsonPath: .spec.labels.any}, {name: C, type: string, jsonPath: .metadata.uid}, " +
+				"{name: D, type: string, jsonPath: '.spec.tags[0]'}, {name: E, type: integer, jsonPath: .status.observedGeneration}, " +
+				"{name: F, type: string, jsonPath: .spec.size.unit}], " +
+				"schema: {properties: {spec: {type: object, properties: {size: {type: string}, labels: {type: object, additionalProperties: {type: string}}, tags: {type: array, items: {type: string}}}}}}"),
+			[]string{"spec.type.printerColumns[0].jsonPath: .spec.sise: the schema has no such field: did you mean size?", "spec.type.printerColumns[5].jsonPath: .spec.size.unit: the schema has no such field"},
 		},
 		"what Kubernetes says twice is told once": {
 			"{spec: {type: {group: shop.example.com, version: \"1.0\", kind: Crate, " + plain + "}, resources: []}}",
