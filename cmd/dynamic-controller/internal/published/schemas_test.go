@@ -181,9 +181,9 @@ func TestSchemas_failsWhenTheServerDoes(t *testing.T) {
 				}
 				fails(true)
 				f.err, f.errOf, f.documents["api/v1"] = nil, nil, ofKind(pod, "a")
-				time.Sleep(RetryPeriod - 1)
+				time.Sleep(RetryPeriod - time.Nanosecond)
 				fails(false)
-				time.Sleep(1)
+				time.Sleep(time.Nanosecond)
 				if described, _, err := s.For(t.Context(), pod); err != nil || described == nil {
 					t.Errorf("afterwards %v, %v", described, err)
 				}
