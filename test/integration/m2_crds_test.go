@@ -104,6 +104,12 @@ func TestM2_ACRDCountsFromEstablished(t *testing.T) {
 	if mapping, err := m.RESTMapping(schema.GroupKind{Group: group, Kind: "Widget"}, "v2"); !meta.IsNoMatchError(err) {
 		t.Errorf("not established: %v, %v", mapping, err)
 	}
+	// Of a type that it has just begun to read the API server may fail to delete the objects for minutes, and serve it meanwhile.
+	h.eventually("the first CRD can be listed", func() error {
+		widgets := schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
+		_, err := h.client.Resource(widgets).List(h.Context(), metav1.ListOptions{ResourceVersion: "0"})
+		return err
+	})
 	h.deleteCRD(first.Name)
 	if mapping := h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Widget"}, "v2"); mapping.Resource.Resource != "gadgets" {
 		t.Errorf("established: %v", mapping)
