@@ -42,7 +42,7 @@ func (o *electionOptions) addFlags(cmd *cobra.Command) {
 		"the wait between tries to get or renew the lease")
 	f.StringVar(&o.name, flagResourceName, "dynamic-controller", "the lease's `NAME`")
 	f.StringVar(&o.namespace, flagResourceNamespace, "",
-		"the lease's `NAMESPACE` (default: $POD_NAMESPACE, else that of the Pod's service account, else kube-system)")
+		"the lease's `NAMESPACE` (default: that of --namespace)")
 }
 
 // flagOf names the flag that sets a field of [replica.Options]. Longer words come first.

@@ -18,6 +18,7 @@ type options struct {
 	context    string
 	log        logOptions
 	election   electionOptions
+	platform   platformOptions
 	endpoints  endpointOptions
 	engine     dynamiccontroller.Config
 }
@@ -32,6 +33,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.log.format, "log-format", formatJSON, "the log's `FORMAT`, json or console")
 	f.IntVarP(&o.log.verbosity, "verbosity", "v", 0, "how much is logged: 0 for operators, 1 and above for developers")
 
+	o.platform.addFlags(cmd)
 	o.election.addFlags(cmd)
 	o.endpoints.addFlags(cmd)
 

@@ -53,6 +53,10 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	cfg.WarningHandlerWithContext = warnings{}
+	o.platform.complete()
+	if o.election.namespace == "" {
+		o.election.namespace = o.platform.Namespace
+	}
 	r, err := o.election.replica(log, cfg, o.engine.ShutdownTimeout)
 	if err != nil {
 		return err
@@ -62,7 +66,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	// What the leader writes is refused once it may have lost the lease.
-	p, err := platform.New(log, platform.Engines{Definitions: e.definitions, Instances: e.instances}, e.mapper, cfg, r.FencedConfig())
+	p, err := platform.New(log, platform.Engines{Definitions: e.definitions, Instances: e.instances}, e.mapper, cfg, r.FencedConfig(), o.platform.Options)
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ func startProcesses(p *processes, log string) error {
 
 func (p *processes) start(r *process) error {
 	r.cmd = exec.Command(p.binary, append([]string{
-		"run", "--leader-elect-resource-namespace=" + p.namespace, "--health-probe-bind-address=0",
+		"run", "--namespace=" + p.namespace, "--health-probe-bind-address=0",
 	}, electionFlags...)...)
 	r.cmd.Env = append(os.Environ(), clientcmd.RecommendedConfigPathEnvVar+"="+p.kubeconfig, "POD_NAME="+r.name)
 	r.cmd.Stderr = r.log

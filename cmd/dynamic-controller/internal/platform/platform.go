@@ -60,6 +60,7 @@ type Schemas interface {
 // Platform serves Blueprints. It writes nothing unless the engine of instances runs.
 type Platform struct {
 	log      logr.Logger
+	options  Options
 	engines  Engines
 	mapper   Mapper
 	schemas  Schemas
@@ -79,7 +80,10 @@ type Platform struct {
 
 // New returns a platform. What the leader writes is written with the fenced config; the other is asked what the platform
 // may do, by every replica.
-func New(log logr.Logger, engines Engines, mapper Mapper, cfg, fenced *rest.Config) (*Platform, error) {
+func New(log logr.Logger, engines Engines, mapper Mapper, cfg, fenced *rest.Config, options Options) (*Platform, error) {
+	if err := options.validate(); err != nil {
+		return nil, err
+	}
 	client, err1 := dynamic.NewForConfig(fenced)
 	crds, err2 := clientset.NewForConfig(fenced)
 	bare, err3 := metadata.NewForConfig(fenced)
@@ -89,7 +93,7 @@ func New(log logr.Logger, engines Engines, mapper Mapper, cfg, fenced *rest.Conf
 		return nil, fmt.Errorf("make the platform's clients: %w", err)
 	}
 	return &Platform{
-		log: log, engines: engines, mapper: mapper, registry: newRegistry(),
+		log: log, options: options, engines: engines, mapper: mapper, registry: newRegistry(),
 		schemas: published.New(openapi.NewClientWithContext(asking.RESTClient())),
 		rights:  newRights(reviews.SelfSubjectAccessReviews()),
 		client:  client, crds: crds, bare: bare, status: statusWriter{client: client},

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
+)
+
+const flagNamespace = "namespace"
+
+// serviceAccountNamespace is where a Pod finds its namespace.
+const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// platformOptions holds the platform's own flags.
+type platformOptions struct{ platform.Options }
+
+func (o *platformOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&o.Namespace, flagNamespace, "",
+		"the platform's own `NAMESPACE` (default: $POD_NAMESPACE, else that of the Pod's service account, else kube-system)")
+}
+
+// complete fills in the defaults that depend on where the process runs.
+func (o *platformOptions) complete() {
+	if o.Namespace == "" {
+		o.Namespace = ownNamespace(serviceAccountNamespace)
+	}
+}
+
+// ownNamespace returns the namespace of the Pod that this process runs in, or kube-system outside of a Pod.
+func ownNamespace(file string) string {
+	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
+		return namespace
+	}
+	if data, err := os.ReadFile(file); err == nil {
+		if namespace := strings.TrimSpace(string(data)); namespace != "" {
+			return namespace
+		}
+	}
+	return metav1.NamespaceSystem
+}
