@@ -99,8 +99,8 @@ func WithMetadataClient(client metadata.Interface) Option {
 	return func(c *DynamicController) { c.clients.Metadata = client }
 }
 
-// TypeEvents calls tell whenever a type begins (served) or ends to be served by the API server, one call at a time, until
-// cancel, which returns when no call is running any more. What is told as ended must be gone, by its CRD's deletion or
+// TypeEvents calls tell whenever the API server begins (served) or stops serving a type, one call at a time. Cancel, which
+// can be nil, ends the calls and returns when no call is running. What is told as ended must be gone, by its CRD's deletion or
 // by discovery, and not only unknown to a server that lags.
 type TypeEvents func(tell func(gvr schema.GroupVersionResource, served bool)) (cancel func())
 
@@ -111,7 +111,12 @@ func WithTypeEvents(events TypeEvents) Option {
 	return func(c *DynamicController) { c.typeEvents = events }
 }
 
-// WithMetrics makes m hear what the controller does. Nothing does by default.
+// WithMetrics makes the controller report to m. Nil, the default, reports nothing.
 func WithMetrics(m Metrics) Option {
-	return func(c *DynamicController) { c.metrics = m }
+	return func(c *DynamicController) {
+		if m == nil {
+			m = noMetrics{}
+		}
+		c.metrics = m
+	}
 }

@@ -47,7 +47,9 @@
 //     last known state: the owner of a child hears of it.
 //   - D4: there is one call an object for the initial lists, of its type and of those watched beside it. One of these that
 //     cannot be had is not waited for, one that hangs for ten seconds.
-//   - D5: a panic is a failure of its item: recovered, counted, its stack logged.
+//   - D5: No error value, panic, transform or predicate of an author ends the process. A panic counts as a failure of its
+//     item, and its stack is logged. So does an error that is a typed nil or has a method that panics. A transform that
+//     returns an invalid object counts as failed, and the object is kept. A predicate that panics counts as true.
 //   - D6: outcomes are recognized wrapped, and an immediate requeue backs off. An interruption is no failure.
 //   - D7: a type's failures never delay another type's first run or retry.
 //   - D8: an object that fails more than Config.QueueMaxRetries times in a row is parked, not forgotten: it is counted in

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 )
 
 // Handler reconciles one object. It is told which, not what happened: the object may be new, changed or gone, or
@@ -28,7 +30,9 @@ import (
 //   - any other error, and a panic: a failure. It is retried with exponential backoff between Config's MinRetryDelay and
 //     MaxRetryDelay, and after Config's QueueMaxRetries failures in a row the object is parked.
 //
-// Errors are matched with errors.As and errors.Is, so that they may be wrapped.
+// Errors are matched with errors.As and errors.Is, so that they may be wrapped. Their methods are called once, before the
+// call counts as finished; status and log have the text only. A nil pointer in an error variable, and an error with a
+// method that panics, count as a panic.
 type Handler func(ctx context.Context, id ObjectIdentifiers) error
 
 // Causes with which a handler's context ends.
@@ -57,11 +61,14 @@ func RequeueDelay(err error) (after time.Duration, ok bool) {
 func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e.after) }
 
 // Terminal marks a failure that retrying cannot mend: the object is parked at once. It is reconciled again when
-// something happens to it, at its resync, by Enqueue and in the next run. A nil err is a mistake of the handler's and
-// parks the object with an error that says so.
+// something happens to it, at its resync, by Enqueue and in the next run. If err is nil, or a nil pointer in an error
+// variable, the object is parked with an error that names this mistake.
 func Terminal(err error) error {
-	if err == nil {
+	switch {
+	case err == nil:
 		err = errors.New("Terminal was called with a nil error")
+	case protect.IsNil(err):
+		err = fmt.Errorf("Terminal was called with a nil %T", err)
 	}
 	return &terminalError{err: err}
 }
@@ -70,11 +77,3 @@ type terminalError struct{ err error }
 
 func (e *terminalError) Error() string { return "terminal: " + e.err.Error() }
 func (e *terminalError) Unwrap() error { return e.err }
-
-// panicError is what a handler's panic counts as.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }

@@ -3,7 +3,6 @@ package dynamiccontroller
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -14,6 +13,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
@@ -119,8 +119,9 @@ func WithCache(mode CacheMode) ServeOption {
 }
 
 // WithTransform keeps what f makes of an object, to save memory for instance. F may change the object that it is
-// given, must keep its metadata, must be idempotent and is called from one goroutine at a time. An object that it fails
-// or panics on is kept as it left it.
+// given, must keep its metadata, must be idempotent and is called from one goroutine at a time. F fails if it returns an error,
+// panics, or returns a nil object or one with another namespace or name. The error is logged, and the object that f was
+// given is kept as f left it.
 func WithTransform(f cache.TransformFunc) ServeOption {
 	return func(s *served) { s.transform = f }
 }
@@ -255,11 +256,9 @@ func (o *watchOptions) wants(log logr.Logger, old, now any) (wanted bool) {
 	if o.predicate == nil {
 		return true
 	}
-	defer func() {
-		if value := recover(); value != nil {
-			log.Error(fmt.Errorf("panic: %v", value), "the predicate panicked, the change counts", keyStack, string(debug.Stack()))
-			wanted = true
-		}
-	}()
-	return o.predicate(old, now)
+	if panicked := protect.Call(func() { wanted = o.predicate(old, now) }); panicked != nil {
+		log.Error(panicked, "predicate panicked, the change counts", keyStack, string(panicked.Stack))
+		return true
+	}
+	return wanted
 }

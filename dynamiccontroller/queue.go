@@ -1,9 +1,7 @@
 package dynamiccontroller
 
 import (
-	"fmt"
 	"math/rand/v2"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 )
 
 type (
@@ -67,7 +66,7 @@ func (l *limiters) When(id ObjectIdentifiers) time.Duration { return l.of(id).Wh
 func (l *limiters) NumRequeues(id ObjectIdentifiers) int    { return l.of(id).NumRequeues(id) }
 func (l *limiters) Forget(id ObjectIdentifiers)             { l.of(id).Forget(id) }
 
-// guarded keeps a limiter's panics from the worker that asks it.
+// guarded recovers from a limiter's panics.
 type guarded struct {
 	limiter
 	log     logr.Logger
@@ -75,26 +74,21 @@ type guarded struct {
 }
 
 func (g guarded) When(id ObjectIdentifiers) (delay time.Duration) {
-	defer func() {
-		if value := recover(); value != nil {
-			g.tell(value)
-			delay = g.longest
-		}
-	}()
-	return g.limiter.When(id)
+	if panicked := protect.Call(func() { delay = g.limiter.When(id) }); panicked != nil {
+		g.report(panicked)
+		return g.longest
+	}
+	return delay
 }
 
 func (g guarded) Forget(id ObjectIdentifiers) {
-	defer func() {
-		if value := recover(); value != nil {
-			g.tell(value)
-		}
-	}()
-	g.limiter.Forget(id)
+	if panicked := protect.Call(func() { g.limiter.Forget(id) }); panicked != nil {
+		g.report(panicked)
+	}
 }
 
-func (g guarded) tell(value any) {
-	g.log.Error(fmt.Errorf("panic: %v", value), "the rate limiter panicked", keyStack, string(debug.Stack()))
+func (g guarded) report(panicked *protect.Mistake) {
+	g.log.Error(panicked, "rate limiter panicked", keyStack, string(panicked.Stack))
 }
 
 type noLimiter struct{}

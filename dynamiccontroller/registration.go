@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
@@ -135,7 +135,7 @@ func (r *registration) end(key string, outcome Outcome) {
 	took := time.Since(r.calls[key].began)
 	r.mu.Unlock()
 	// Not under a lock, and before the call is over: after the last call the metrics are told to forget the type.
-	r.tell(func() { r.owner.metrics.Reconciled(r.gvr, outcome, took) })
+	r.report(func() { r.owner.metrics.Reconciled(r.gvr, outcome, took) })
 
 	defer r.endIfIdle()
 	r.mu.Lock()
@@ -144,14 +144,11 @@ func (r *registration) end(key string, outcome Outcome) {
 	delete(r.calls, key)
 }
 
-// tell keeps what the metrics do from the worker that tells them.
-func (r *registration) tell(metrics func()) {
-	defer func() {
-		if value := recover(); value != nil {
-			r.log.Error(fmt.Errorf("panic: %v", value), "the metrics panicked", keyStack, string(debug.Stack()))
-		}
-	}()
-	metrics()
+// report calls a method of the metrics and recovers from its panics.
+func (r *registration) report(metrics func()) {
+	if panicked := protect.Call(metrics); panicked != nil {
+		r.log.Error(panicked, "metrics panicked", keyStack, string(panicked.Stack))
+	}
 }
 
 // ownKey is the key of the context value by which StopServiceGVK knows a type's own handlers: the type, by controller.

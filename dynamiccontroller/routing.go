@@ -1,12 +1,10 @@
 package dynamiccontroller
 
 import (
-	"fmt"
-	"runtime/debug"
-
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
@@ -100,18 +98,15 @@ func (s *secondary) route(routed *routes, obj any) {
 	}
 }
 
-// mapped keeps a MapFunc's panics from the watch.
+// mapped calls the MapFunc and recovers from its panics.
 func (s *secondary) mapped(mapFunc MapFunc, obj any) (keys []string) {
 	object, ok := obj.(runtime.Object)
 	if !ok {
 		return nil
 	}
-	defer func() {
-		if value := recover(); value != nil {
-			s.reg.log.Error(fmt.Errorf("panic: %v", value), "the MapFunc panicked, the object is of interest to nobody",
-				keyWatched, nameOf(s.key.gvr), keyStack, string(debug.Stack()))
-			keys = nil
-		}
-	}()
-	return mapFunc(object)
+	if panicked := protect.Call(func() { keys = mapFunc(object) }); panicked != nil {
+		s.reg.log.Error(panicked, "MapFunc panicked, the object is not routed", keyWatched, nameOf(s.key.gvr), keyStack, string(panicked.Stack))
+		return nil
+	}
+	return keys
 }

@@ -132,6 +132,6 @@ func (c *DynamicController) forget(reg *registration) {
 	last := len(ending) == 0 && c.registrations[reg.gvr] == nil
 	c.mu.Unlock()
 	if last {
-		reg.tell(func() { c.metrics.Forget(reg.gvr) })
+		reg.report(func() { c.metrics.Forget(reg.gvr) })
 	}
 }

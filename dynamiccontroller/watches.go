@@ -6,6 +6,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
@@ -82,18 +83,33 @@ func (c *DynamicController) takeWatches(ctx context.Context) (watches *watchTerm
 	}
 }
 
-// hearTypeEvents passes on what is told of types to their watches, until the returned func is called.
+// hearTypeEvents passes type events on to the watches, until the returned func is called. It recovers from a panic of the
+// TypeEvents: the watches then run without them.
 func (c *DynamicController) hearTypeEvents() (stop func()) {
 	if c.typeEvents == nil {
 		return func() {}
 	}
-	return c.typeEvents(func(gvr schema.GroupVersionResource, served bool) {
-		if served {
-			c.pool.Appeared(gvr)
-		} else if c.pool.Vanished(gvr) {
-			c.log.Info("the type is gone from the API server", keyGVR, nameOf(gvr))
-		}
+	var cancel func()
+	c.guardTypeEvents(func() {
+		cancel = c.typeEvents(func(gvr schema.GroupVersionResource, served bool) {
+			if served {
+				c.pool.Appeared(gvr)
+			} else if c.pool.Vanished(gvr) {
+				c.log.Info("the type is gone from the API server", keyGVR, nameOf(gvr))
+			}
+		})
 	})
+	return func() {
+		if cancel != nil {
+			c.guardTypeEvents(cancel)
+		}
+	}
+}
+
+func (c *DynamicController) guardTypeEvents(call func()) {
+	if panicked := protect.Call(call); panicked != nil {
+		c.log.Error(panicked, "type events panicked", keyStack, string(panicked.Stack))
+	}
 }
 
 func logState(log logr.Logger, s typewatch.State) {

@@ -1,10 +1,6 @@
 package typewatch
 
 import (
-	"fmt"
-
-	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -93,34 +89,5 @@ func reducer(depth Depth) func(any) any {
 				Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
 			}}
 		}
-	}
-}
-
-// safely reduces an object and then applies the user's transform. An object that it fails on is kept: it is better large
-// than lost.
-func safely(log logr.Logger, reduce func(any) any, transform cache.TransformFunc) cache.TransformFunc {
-	return func(obj any) (out any, err error) {
-		obj = reduce(obj)
-		if transform == nil {
-			return obj, nil
-		}
-		defer func() {
-			if r := recover(); r != nil {
-				log.Error(fmt.Errorf("panic: %v", r), "transform panicked, the object is kept as it left it")
-				out, err = obj, nil
-			}
-		}()
-		out, err = transform(obj)
-		if err == nil {
-			_, err = meta.Accessor(out)
-		}
-		if _, ok := out.(runtime.Object); err == nil && !ok {
-			err = fmt.Errorf("it returned a %T, which is no runtime.Object", out)
-		}
-		if err != nil {
-			log.Error(err, "transform failed, the object is kept as it left it")
-			return obj, nil
-		}
-		return out, nil
 	}
 }

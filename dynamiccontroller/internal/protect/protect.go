@@ -1,0 +1,122 @@
+package protect
+
+import (
+	"fmt"
+	"reflect"
+	"runtime/debug"
+)
+
+// Mistake is an error made by user code: a panic, or an invalid value. Its methods call no user code.
+type Mistake struct {
+	text string
+	// Stack is the stack of a panic, nil for an invalid value.
+	Stack []byte
+}
+
+// Error implements error.
+func (m *Mistake) Error() string { return m.text }
+
+// Call calls f. It returns nil, or the panic that ended f. If f calls runtime.Goexit, Call does not return.
+func Call(f func()) (panicked *Mistake) {
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		// With GODEBUG=panicnil=1 the value of a panic can be nil.
+		value := recover()
+		panicked = &Mistake{text: "panic: " + format(value), Stack: debug.Stack()}
+	}()
+	f()
+	returned = true
+	return nil
+}
+
+// Error returns the text of err, which source returned and which is not nil. It calls use, if that is not nil, for the
+// caller's own calls of err's methods.
+//
+// It returns a Mistake if err is a typed nil, if one of its methods panics or if its tree of wrapped errors does not end.
+// A typed nil that err wraps is named in the text.
+func Error(source string, err error, use func()) (text string, mistake *Mistake) {
+	if IsNil(err) {
+		return "", &Mistake{text: fmt.Sprintf("%s returned a nil %T as error, which is not equal to nil", source, err)}
+	}
+	var t tree
+	panicked := Call(func() {
+		if t = examine(err); t.endless {
+			return
+		}
+		text = err.Error()
+		if use != nil {
+			use()
+		}
+	})
+	wraps := ""
+	if t.typedNil != nil {
+		wraps = fmt.Sprintf(" (it wraps a nil %T)", t.typedNil)
+	}
+	switch {
+	case panicked != nil:
+		text = fmt.Sprintf("%s returned an error with a method that panics, %T%s: %s", source, err, wraps, panicked.text)
+		return "", &Mistake{text: text, Stack: panicked.Stack}
+	case t.endless:
+		return "", &Mistake{text: fmt.Sprintf("%s returned an error that wraps more than %d errors, %T", source, maxLinks, err)}
+	default:
+		return text + wraps, nil
+	}
+}
+
+// IsNil reports whether v holds a nil pointer, map, slice, func or channel. It is false for a plain nil.
+func IsNil(v any) bool {
+	value := reflect.ValueOf(v)
+	switch value.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
+		return value.IsNil()
+	default:
+		return false
+	}
+}
+
+// maxLinks is the number of errors in a tree above which the tree counts as endless.
+const maxLinks = 100_000
+
+// tree describes an error and the errors that it wraps.
+type tree struct {
+	typedNil error // one of them, if any
+	endless  bool
+}
+
+// examine walks the tree as errors.As does, but calls no method of a typed nil.
+func examine(err error) (t tree) {
+	pending := []error{err}
+	for links := 0; len(pending) > 0; links++ {
+		if links == maxLinks {
+			t.endless = true
+			return t
+		}
+		link := pending[len(pending)-1]
+		pending = pending[:len(pending)-1]
+		if IsNil(link) {
+			t.typedNil = link
+			continue
+		}
+		switch wrapper := link.(type) { //nolint:errorlint // each error of the tree is examined
+		case interface{ Unwrap() error }:
+			pending = append(pending, wrapper.Unwrap())
+		case interface{ Unwrap() []error }:
+			pending = append(pending, wrapper.Unwrap()...)
+		}
+	}
+	return t
+}
+
+// format returns the text of a panic's value.
+func format(value any) (text string) {
+	if IsNil(value) {
+		return fmt.Sprintf("a nil %T", value)
+	}
+	text = fmt.Sprintf("a value of type %T, which cannot be formatted", value)
+	// fmt recovers from a panic in the value's methods, but not if that panic's value panics as well.
+	defer func() { _ = recover() }()
+	return fmt.Sprint(value)
+}

@@ -1,0 +1,124 @@
+package dynamiccontroller
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
+)
+
+// result is the result of one call of a handler. It holds nothing of the handler's: code that logs or stores a result
+// calls no method of the handler's error.
+type result struct {
+	outcome Outcome
+	err     error         // nil for a success; only its text is the handler's
+	after   time.Duration // of a requeue
+	stack   []byte        // of a panic, if any
+}
+
+// goexited is the result of a handler that called runtime.Goexit, as a test's FailNow does.
+var goexited = result{outcome: OutcomePanic, err: errors.New("the handler ended its goroutine")}
+
+// call calls the handler and classifies the error that it returns.
+func (c *DynamicController) call(ctx context.Context, reg *registration, handler Handler, id ObjectIdentifiers) (r result) {
+	var err error
+	if panicked := protect.Call(func() { err = handler(ctx, id) }); panicked != nil {
+		return mistaken(panicked)
+	}
+	if err == nil {
+		return result{outcome: OutcomeSuccess}
+	}
+	text, mistake := protect.Error("handler", err, func() { r.outcome, r.after = c.classify(ctx, reg, id, err) })
+	if mistake != nil {
+		return mistaken(mistake)
+	}
+	r.err = errors.New(text)
+	return r
+}
+
+func mistaken(mistake *protect.Mistake) result {
+	return result{outcome: OutcomePanic, err: mistake, stack: mistake.Stack}
+}
+
+// classify returns the outcome for a handler's error, and the delay of a requeue. It calls methods of the error.
+func (c *DynamicController) classify(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) (Outcome, time.Duration) {
+	var terminal *terminalError
+	var interrupted interface {
+		error
+		Interrupted() bool
+	}
+	after, requeue := RequeueDelay(err)
+	switch {
+	case errors.As(err, &interrupted) && interrupted.Interrupted():
+		return OutcomeInterrupted, 0
+	case errors.As(err, &terminal):
+		return OutcomeTerminal, 0
+	case requeue:
+		return OutcomeRequeue, after
+	case c.isGone(reg, id, err):
+		return OutcomeGone, 0
+	case hasEnded(ctx):
+		return OutcomeInterrupted, 0
+	default:
+		return OutcomeFailure, 0
+	}
+}
+
+// hasEnded tells whether a handler's context ended for another reason than its own slowness.
+func hasEnded(ctx context.Context) bool {
+	cause := context.Cause(ctx)
+	return errors.Is(cause, ErrRunEnded) || errors.Is(cause, ErrServingStopped)
+}
+
+// isGone tells whether the error says that the object itself is gone, or its namespace is about to be, and nothing
+// else: only then is there no more to do. An error that joins several says more than that.
+func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err error) bool {
+	status := soleStatus(err)
+	if status == nil {
+		return false
+	}
+	details := status.Status().Details
+	if details == nil {
+		return false
+	}
+	// The details name no namespace: the cache tells an object of the same name elsewhere from the object itself. While
+	// the cache lags, the event that is still to come ends the retry.
+	if apierrors.IsNotFound(status) && details.Group == id.GVR.Group && details.Kind == id.GVR.Resource && details.Name == id.Name() {
+		return !c.watchOf(reg).Has(id.NamespacedKey)
+	}
+	for _, cause := range details.Causes {
+		// The message is the only place where admission names the namespace
+		// (k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle).
+		if cause.Type == corev1.NamespaceTerminatingCause && id.Namespace() != "" &&
+			cause.Message == "namespace "+id.Namespace()+" is being terminated" {
+			return true
+		}
+	}
+	return false
+}
+
+// soleStatus finds the API status at the end of a chain of wrapped errors that never forks.
+func soleStatus(err error) *apierrors.StatusError {
+	for err != nil {
+		if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // each link is looked at here
+			return status
+		}
+		switch wrapper := err.(type) { //nolint:errorlint // each link is looked at here
+		case interface{ Unwrap() error }:
+			err = wrapper.Unwrap()
+		case interface{ Unwrap() []error }:
+			errs := wrapper.Unwrap()
+			if len(errs) != 1 {
+				return nil
+			}
+			err = errs[0]
+		default:
+			return nil
+		}
+	}
+	return nil
+}
