@@ -50,7 +50,8 @@ type served struct {
 // watchOptions are what is watched of a type and kept of its objects.
 type watchOptions struct {
 	namespace string
-	selector  labels.Selector
+	selector  string // of labels, as the API server takes it
+	selects   bool   // WithLabelSelector was given a selector
 	cache     CacheMode
 	transform cache.TransformFunc
 	predicate func(old, now any) bool
@@ -101,10 +102,17 @@ func WithNamespace(namespace string) ServeOption {
 	}
 }
 
-// WithLabelSelector serves the objects that the selector matches. One that stops matching counts as gone. By default
-// all are served.
+// WithLabelSelector serves the objects that the selector matches. An object that stops matching counts as deleted. By
+// default, and with a nil selector, all objects are served. With [labels.Nothing], which is also what
+// metav1.LabelSelectorAsSelector returns for nil, none is.
 func WithLabelSelector(selector labels.Selector) ServeOption {
-	return func(s *served) { s.selector = selector }
+	return func(s *served) {
+		text, err := selectorText(selector)
+		if err != nil {
+			s.refuse("WithLabelSelector: %w", err)
+		}
+		s.selector, s.selects = text, selector != nil
+	}
 }
 
 // WithCache chooses what is kept of the objects, and what of them is shown where others that share the watch keep more.
@@ -215,16 +223,13 @@ func (s *served) saysHow() bool {
 }
 
 func (o *watchOptions) saysWhat() bool {
-	return o.namespace != "" || o.selector != nil || o.cache != 0 || o.transform != nil || o.predicate != nil
+	return o.namespace != "" || o.selects || o.cache != 0 || o.transform != nil || o.predicate != nil
 }
 
 // settle makes of the options what is to be watched.
 func (o *watchOptions) settle(gvr schema.GroupVersionResource) {
-	if o.selector == nil {
-		o.selector = labels.Everything()
-	}
 	depths := map[CacheMode]typewatch.Depth{CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys}
-	o.spec = typewatch.Spec{GVR: gvr, Namespace: o.namespace, Selector: o.selector.String(), Depth: depths[o.cache]}
+	o.spec = typewatch.Spec{GVR: gvr, Namespace: o.namespace, Selector: o.selector, Depth: depths[o.cache]}
 }
 
 // check says what is wrong with the options together.

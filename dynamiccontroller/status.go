@@ -53,7 +53,7 @@ type TypeStatus struct {
 type SecondaryStatus struct {
 	GVR       schema.GroupVersionResource
 	Namespace string // empty for all
-	Selector  string // of labels; empty for all
+	Selector  string // of labels; empty for all, "!nothing,nothing" for none
 	Owned     bool   // by Owns
 
 	State   TypeState
