@@ -47,7 +47,6 @@ type DynamicController struct {
 var (
 	errRunning  = errors.New("it runs already")
 	errWatching = errors.New("watches run already")
-	errBadKey   = errors.New("its key is not of the form namespace/name or name")
 	// errWatchesEnded ends a Run that relied on RunWatches.
 	errWatchesEnded = errors.New("RunWatches ended before Run did")
 )
@@ -105,20 +104,23 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 	return c, c.configErr
 }
 
-// Enqueue reconciles the objects as soon as their type has synced and its turn comes, whether the cache holds them or
-// not. What is not served, or has no name, is ignored, and so is everything while Run does not run: it reconciles all
-// objects of the cache when it begins.
+// Enqueue adds the objects to the queue, whether the cache holds them or not. They are reconciled once their type has
+// synced. Objects of a type that is not served are ignored. So are all objects while Run does not run, which reconciles every
+// object of the cache when it begins. A malformed key is ignored as well, and reported in the log and in
+// [TypeStatus].MalformedKeys.
 func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
 	for _, id := range ids {
 		reg, err := c.registrationOf(id.GVR)
-		if err == nil && id.Name() == "" {
-			err = errBadKey
-		}
 		if err != nil {
 			c.log.V(1).Info("not enqueued", keyObject, id.String(), keyError, err.Error())
 			continue
 		}
-		reg.group.Add(fairqueue.Live, id)
+		key, err := normalizeKey(id.NamespacedKey)
+		if err != nil {
+			reg.refuseKey("Enqueue", id.NamespacedKey, err)
+			continue
+		}
+		reg.group.Add(fairqueue.Live, reg.id(key))
 	}
 }
 

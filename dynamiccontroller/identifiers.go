@@ -1,15 +1,44 @@
 package dynamiccontroller
 
 import (
+	"errors"
+	"strings"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 )
 
-// ObjectIdentifiers tells one object from all others. It is what the queue holds: comparable, and without any payload.
+// ObjectIdentifiers identifies an object. It is what the queue holds: comparable, and without any payload.
 type ObjectIdentifiers struct {
-	NamespacedKey string // "namespace/name", or "name" for cluster-scoped objects
+	// NamespacedKey is "namespace/name", or "name" for a cluster-scoped object. Callers can also write "/name", as
+	// types.NamespacedName does; handlers always get "name". The engine does not know a type's scope: a key with a
+	// namespace for a cluster-scoped type, or without one for a namespaced type, is the key of an object that does not exist.
+	NamespacedKey string
 	GVR           schema.GroupVersionResource
 }
+
+// normalizeKey returns the form of a key that queue and cache use, or an error for a malformed key.
+func normalizeKey(key string) (string, error) {
+	namespace, name, hasNamespace := strings.Cut(key, "/")
+	if !hasNamespace {
+		namespace, name = "", key
+	}
+	switch {
+	case name == "":
+		return "", errNoName
+	case strings.Contains(name, "/"):
+		return "", errTooManyParts
+	case namespace == "":
+		return name, nil
+	default:
+		return key, nil
+	}
+}
+
+var (
+	errNoName       = errors.New("the key has no name, want namespace/name or name")
+	errTooManyParts = errors.New("the key has more than two parts, want namespace/name or name")
+)
 
 // Namespace is the object's namespace, empty for a cluster-scoped object.
 func (id ObjectIdentifiers) Namespace() string {

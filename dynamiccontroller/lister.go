@@ -20,7 +20,8 @@ var ErrNotSynced = errors.New("the type has not synced")
 
 // Lister reads the type's cache. It returns what the type's options ask for, a *unstructured.Unstructured with
 // [CacheFull] and a *metav1.PartialObjectMetadata with [CacheMetadata], unless WithTransform made something else of it.
-// The objects are shared and must not be changed.
+// The objects are shared and must not be changed. Its Get takes a key, as [ObjectIdentifiers].NamespacedKey is one. That of
+// ByNamespace with an empty namespace gets cluster-scoped objects, so that an object's Namespace and Name do for both.
 //
 // The lister follows swaps. While the type has not synced its methods return [ErrNotSynced] rather than too little, and
 // [ErrNotServed] once it is no longer served. With [CacheKeys] there is nothing to read: an error.
@@ -135,6 +136,9 @@ func (l lister) Get(name string) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
+	if key, err := normalizeKey(name); err == nil {
+		name = key
+	}
 	return shownOne(show)(current.Get(name))
 }
 
@@ -158,6 +162,9 @@ func (l namespaceLister) List(selector labels.Selector) ([]runtime.Object, error
 }
 
 func (l namespaceLister) Get(name string) (runtime.Object, error) {
+	if l.namespace == "" {
+		return l.lister.Get(name)
+	}
 	current, show, err := l.current()
 	if err != nil {
 		return nil, err

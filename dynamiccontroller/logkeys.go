@@ -4,6 +4,8 @@ package dynamiccontroller
 const (
 	keyGVR      = "gvr"
 	keyObject   = "object"
+	keyKey      = "key"
+	keySource   = "source"
 	keyError    = "error"
 	keyFailures = "failures"
 	keyAnew     = "anew"

@@ -43,11 +43,13 @@ type registration struct {
 	parked   map[string]struct{} // keys that failed too often
 	missed   map[string]struct{} // keys that the end of a run kept from their call, and are not in the cache
 	newest   []ParkedObject      // details of those parked last
-	watches  int                 // needs that were released and have not left, or whose watch has not ended
-	closed   bool                // nothing starts any more
-	stopped  chan struct{}       // closed when closed
-	over     bool                // and all calls and watches have returned
-	ended    chan struct{}       // closed when over
+	// malformed is the number of keys that were refused.
+	malformed int
+	watches   int           // needs that were released and have not left, or whose watch has not ended
+	closed    bool          // nothing starts any more
+	stopped   chan struct{} // closed when closed
+	over      bool          // and all calls and watches have returned
+	ended     chan struct{} // closed when over
 }
 
 // call is a handler that runs.
@@ -70,6 +72,19 @@ func newRegistration(owner *DynamicController, gvr schema.GroupVersionResource) 
 
 func (r *registration) id(key string) ObjectIdentifiers {
 	return ObjectIdentifiers{NamespacedKey: key, GVR: r.gvr}
+}
+
+// refuseKey reports a malformed key to the author of its source.
+func (r *registration) refuseKey(source, key string, reason error) {
+	r.mu.Lock()
+	r.malformed++
+	first := r.malformed == 1
+	r.mu.Unlock()
+	log := r.log
+	if !first {
+		log = log.V(1)
+	}
+	log.Info("malformed key ignored", keySource, source, keyKey, key, keyError, reason.Error())
 }
 
 func (r *registration) ids(keys []string) []ObjectIdentifiers {

@@ -44,12 +44,7 @@ func (s *secondary) wake(lane fairqueue.Lane, routed routes) {
 	}
 	ids := make([]ObjectIdentifiers, 0, len(routed))
 	for key := range routed {
-		id := s.reg.id(key)
-		if id.Name() == "" {
-			s.reg.log.V(1).Info("not enqueued", keyObject, id.String(), keyError, errBadKey.Error())
-			continue
-		}
-		ids = append(ids, id)
+		ids = append(ids, s.reg.id(key))
 	}
 	if !s.reg.group.Add(lane, ids...) {
 		for _, id := range ids {
@@ -76,7 +71,12 @@ func (s *secondary) route(routed *routes, obj any) {
 	}
 	options := s.options.Load()
 	if !options.key.owns {
-		for _, key := range s.mapped(options.mapFunc, s.need.View(obj)) {
+		for _, named := range s.mapped(options.mapFunc, s.need.View(obj)) {
+			key, err := normalizeKey(named)
+			if err != nil {
+				s.reg.refuseKey("MapFunc of "+nameOf(s.key.gvr), named, err)
+				continue
+			}
 			routed.add(key)
 		}
 		return

@@ -9,9 +9,10 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// MapFunc says which objects of a served type an object of another type is of interest to: their keys,
-// "namespace/name" or "name". It is given the object's state before and after each change, must not change it, must
-// return soon and must not call the controller. When it panics it counts as saying none.
+// MapFunc returns the keys of the objects of a served type that are reconciled when an object of another type changes.
+// Keys have the form of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, and reported in the log and in
+// [TypeStatus].MalformedKeys. A MapFunc is called with the object's state before and after each change. It must not change
+// the object, must return soon and must not call the controller. If it panics, nothing is reconciled.
 type MapFunc func(object runtime.Object) []string
 
 // Owns watches another type beside the served one, and reconciles an object when something happens to an object that it

@@ -46,6 +46,10 @@ type TypeStatus struct {
 	Parked       int            // objects that failed too often, or terminally
 	NewestParked []ParkedObject // details of those parked last, at most ten, the newest last
 
+	// MalformedKeys counts the keys from Enqueue and MapFuncs that were ignored because they do not have the form of
+	// ObjectIdentifiers.NamespacedKey. The first one is logged, the others only at V(1).
+	MalformedKeys int
+
 	Secondaries []SecondaryStatus // what is watched beside the type, in the order of names
 }
 
@@ -112,6 +116,7 @@ func (c *DynamicController) statusOf(reg *registration) TypeStatus {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	status.Running = len(reg.calls)
+	status.MalformedKeys = reg.malformed
 	status.Failing = len(reg.failures)
 	status.Parked = len(reg.parked)
 	for _, p := range reg.newest {
