@@ -32,7 +32,7 @@
 //   - S5: a type that is not served by the API server, forbidden or failing says so in [TypeStatus] with the server's
 //     words, is retried with capped backoff and recovers by itself; with [WithTypeEvents], the moment it is back. A 404
 //     alone neither empties its cache nor calls its handler: when a type event says that the type is gone, each object
-//     that the cache held gets a last call.
+//     that the cache held gets a last call. The NotFound of a type that is gone ends the retries of its objects.
 //   - S6: who needs the same type, namespace and selector, because it serves, owns or watches it, shares one watch, which
 //     keeps the deepest that any of them asks for and ends with the last. When that becomes more or less another watch is
 //     started beside it and takes its place once it has synced: no change is lost or told twice, two are open at most, and
@@ -54,7 +54,8 @@
 //   - D7: a type's failures never delay another type's first run or retry.
 //   - D8: an object that fails more than Config.QueueMaxRetries times in a row is parked, not forgotten: it is counted in
 //     status and reconciled again with its next event, by Enqueue, at its resync and in the next run.
-//   - D9: the object's own NotFound, and its own namespace terminating, end its retries.
+//   - D9: The object's own NotFound ends its retries, and so does its own namespace terminating. While the type is
+//     [TypeNotFound], a NotFound that names no other object counts as the object's own if the cache does not hold the object.
 //   - D10: events, retries that are due and Enqueue go before initial lists, promotions and resyncs, which never starve.
 //   - D11: when Run's context ends, handlers' contexts end at once with a cause; Run waits for at most
 //     Config.ShutdownTimeout and names what did not return.

@@ -22,7 +22,9 @@ import (
 //   - [RequeueAfter]: no failure, but call again then.
 //   - [Terminal]: a failure that retrying cannot mend; the object is parked until something happens to it.
 //   - the object's own NotFound while the cache does not hold it either, or a refusal to create something because the
-//     object's own namespace is terminating: nothing, there is no more to do.
+//     object's own namespace is terminating: nothing, there is no more to do. For a type that it does not serve, the API
+//     server answers with a NotFound that names no object. While the state of the handler's type is [TypeNotFound], that is
+//     the object's own NotFound; while the type is served, it is a failure, as for an unknown type of child.
 //   - an error after the context ended because Run did, or the type is no longer served: nothing; the next run calls
 //     again.
 //   - an error in whose chain is one with a method Interrupted() bool that says true, as that of a write which was refused

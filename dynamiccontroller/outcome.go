@@ -7,8 +7,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
 // result is the result of one call of a handler. It holds nothing of the handler's: code that logs or stores a result
@@ -74,8 +76,8 @@ func hasEnded(ctx context.Context) bool {
 	return errors.Is(cause, ErrRunEnded) || errors.Is(cause, ErrServingStopped)
 }
 
-// isGone tells whether the error says that the object itself is gone, or its namespace is about to be, and nothing
-// else: only then is there no more to do. An error that joins several says more than that.
+// isGone reports whether the error means that the object or its type is gone, or that its namespace is terminating, and
+// nothing else: only then there is nothing left to do. An error that joins several means more than that.
 func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err error) bool {
 	status := soleStatus(err)
 	if status == nil {
@@ -83,12 +85,10 @@ func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err 
 	}
 	details := status.Status().Details
 	if details == nil {
-		return false
+		details = &metav1.StatusDetails{}
 	}
-	// The details name no namespace: the cache tells an object of the same name elsewhere from the object itself. While
-	// the cache lags, the event that is still to come ends the retry.
-	if apierrors.IsNotFound(status) && details.Group == id.GVR.Group && details.Kind == id.GVR.Resource && details.Name == id.Name() {
-		return !c.watchOf(reg).Has(id.NamespacedKey)
+	if apierrors.IsNotFound(status) {
+		return c.isOwnNotFound(reg, id, details)
 	}
 	for _, cause := range details.Causes {
 		// The message is the only place where admission names the namespace
@@ -99,6 +99,26 @@ func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err 
 		}
 	}
 	return false
+}
+
+// isOwnNotFound reports whether a NotFound with the details is about the object, as opposed to a child of the object.
+func (c *DynamicController) isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.StatusDetails) bool {
+	matches := func(detail, own string) bool { return detail == "" || detail == own }
+	if !matches(details.Group, id.GVR.Group) || !matches(details.Kind, id.GVR.Resource) || !matches(details.Name, id.Name()) {
+		return false
+	}
+	// The details never include the namespace: an object that is in the cache is another one, of the same name. While the
+	// cache lags behind, the event that is still to come ends the retries.
+	watch := c.watchOf(reg)
+	if watch.Has(id.NamespacedKey) {
+		return false
+	}
+	if details.Group == id.GVR.Group && details.Kind == id.GVR.Resource && details.Name == id.Name() {
+		return true
+	}
+	// For a type that it does not serve, the API server answers without any details, and clients add what they know of the
+	// request. A dynamic client adds nothing. It is the same answer for an unknown type of child.
+	return watch.State().Phase == typewatch.NotFound
 }
 
 // soleStatus finds the API status at the end of a chain of wrapped errors that never forks.

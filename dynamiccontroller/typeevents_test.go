@@ -14,6 +14,32 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
+// A type event that is wrong costs one list: the objects are deleted, found again, and the type is Synced.
+func TestS5_AWrongTypeEventIsCorrected(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, dynamiccontroller.Config{})
+		gvr := w.types[0]
+		var told events
+		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{ResyncPeriod: -1}, w.client,
+			dynamiccontroller.WithTypeEvents(told.subscribe))
+		w.put(gvr, "w")
+		stop := w.run()
+		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
+		w.serve(gvr, c.handle)
+		told.tell(gvr, false)
+		time.Sleep(time.Minute)
+		if status := w.status(gvr); status.State != dynamiccontroller.TypeSynced || status.Message != "" || status.Objects != 1 {
+			t.Errorf("%+v", status)
+		}
+		if n := len(c.at["w"]); n < 2 {
+			t.Errorf("%d calls, want one for the deletion", n)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A type that was unknown for long is watched the moment that it is told to be served.
 func TestS5_ATypeThatAppearsIsWatchedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

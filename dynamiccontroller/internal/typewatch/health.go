@@ -6,6 +6,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Phase is how a watch stands, in a word.
@@ -18,7 +19,7 @@ const (
 	Syncing Phase = "Syncing"
 	// Synced: the store holds the objects and a watch is open, or was when last heard of.
 	Synced Phase = "Synced"
-	// NotFound: the API server does not serve the type (404).
+	// NotFound: the API server does not serve the type (404), or a type event reported it gone.
 	NotFound Phase = "NotFound"
 	// Forbidden: the client may not list or watch the type (401, 403).
 	Forbidden Phase = "Forbidden"
@@ -85,6 +86,20 @@ func (h *health) watching(ctx context.Context, err error) {
 		})
 	}
 }
+
+// vanished makes a running watch NotFound until its next request ends.
+func (h *health) vanished() {
+	h.update(func() {
+		if h.running {
+			h.listErr, h.watchErr = errVanished, nil
+		}
+	})
+}
+
+// errVanished is the error of a type that is gone according to a type event.
+var errVanished = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Reason: metav1.StatusReasonNotFound, Message: "a type event reported that the type is gone",
+}}
 
 func (h *health) update(change func()) {
 	h.mu.Lock()

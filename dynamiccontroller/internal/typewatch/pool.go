@@ -129,11 +129,13 @@ func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
 	}
 }
 
-// Vanished says that the type is gone, and not only unknown to the server that was asked: what the caches hold is told as
-// deleted. The watches go on trying. It tells whether anybody needs the type.
+// Vanished reports that the type is gone, as opposed to unknown to the server that was asked. The watches are NotFound at once,
+// deliver the objects in their caches as deleted, and go on trying. Vanished returns whether there are any.
 func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	keepers := p.keepers(gvr)
 	for _, k := range keepers {
+		// In this order: an attempt that the event ends is followed by another one, whose result replaces this state.
+		k.health.vanished()
 		k.news.vanished()
 	}
 	return len(keepers) > 0
