@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,16 +64,16 @@ func TestD9_TheNotFoundOfATypeThatIsGoneEndsTheRetriesOfItsObjects(t *testing.T)
 				config := dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 3, MinRetryDelay: time.Second, MaxRetryDelay: time.Second, ResyncPeriod: -1}
 				w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, w.client,
 					dynamiccontroller.WithTypeEvents(told.subscribe), dynamiccontroller.WithMetrics(counts))
-				absent := false
+				var absent atomic.Bool
 				w.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, kruntime.Object, error) {
-					if absent && test.typeIs == gone {
+					if absent.Load() && test.typeIs == gone {
 						time.Sleep(10 * time.Second) // the type event comes first, and its last calls are over before the 404
 					}
-					return absent, nil, notServed(schema.GroupResource{}, "")
+					return absent.Load(), nil, notServed(schema.GroupResource{}, "")
 				})
 				var streams []watch.Interface
 				w.client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
-					if absent {
+					if absent.Load() {
 						return true, nil, notServed(schema.GroupResource{}, "")
 					}
 					stream, err := w.client.Tracker().Watch(action.GetResource(), action.GetNamespace())
@@ -93,10 +94,10 @@ func TestD9_TheNotFoundOfATypeThatIsGoneEndsTheRetriesOfItsObjects(t *testing.T)
 				case served:
 					w.delete(gvr, "w")
 				case gone:
-					absent = true
+					absent.Store(true)
 					told.tell(gvr, false)
 				case unknown:
-					absent = true
+					absent.Store(true)
 					for _, stream := range streams {
 						stream.Stop()
 					}
@@ -115,7 +116,7 @@ func TestD9_TheNotFoundOfATypeThatIsGoneEndsTheRetriesOfItsObjects(t *testing.T)
 				if !test.ends && (n != 2+config.QueueMaxRetries || parked != 1) {
 					t.Errorf("%d calls, %d parked, %v; want retries", n, parked, counts.got)
 				}
-				absent = false
+				absent.Store(false)
 				if err := stop(); err != nil {
 					t.Error(err)
 				}

@@ -45,6 +45,7 @@ func TestD2_TwoFormsOfAKeyAreOneObject(t *testing.T) {
 		w.controller.Enqueue(id(slashed))
 		w.put(other, "o")
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if want := []string{"x", "x"}; !slices.Equal(keys, want) {
 			t.Errorf("calls for %v, want %v: one, and one for all that came while it ran", keys, want)
 		}

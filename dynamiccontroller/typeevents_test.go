@@ -28,6 +28,7 @@ func TestS5_AWrongTypeEventIsCorrected(t *testing.T) {
 		w.serve(gvr, c.handle)
 		told.tell(gvr, false)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if status := w.status(gvr); status.State != dynamiccontroller.TypeSynced || status.Message != "" || status.Objects != 1 {
 			t.Errorf("%+v", status)
 		}
