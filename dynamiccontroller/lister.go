@@ -20,8 +20,8 @@ var ErrNotSynced = errors.New("the type has not synced")
 
 // Lister reads the type's cache. It returns what the type's options ask for, a *unstructured.Unstructured with
 // [CacheFull] and a *metav1.PartialObjectMetadata with [CacheMetadata], unless WithTransform made something else of it.
-// The objects are shared and must not be changed. Its Get takes a key, as [ObjectIdentifiers].NamespacedKey is one. That of
-// ByNamespace with an empty namespace gets cluster-scoped objects, so that an object's Namespace and Name do for both.
+// The objects are shared and must not be changed. Get accepts a key such as [ObjectIdentifiers].NamespacedKey. With an empty
+// namespace, ByNamespace reads cluster-scoped objects: ByNamespace(id.Namespace()).Get(id.Name()) works for every object.
 //
 // The lister follows swaps. While the type has not synced its methods return [ErrNotSynced] rather than too little, and
 // [ErrNotServed] once it is no longer served. With [CacheKeys] there is nothing to read: an error.

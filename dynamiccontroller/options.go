@@ -103,8 +103,8 @@ func WithNamespace(namespace string) ServeOption {
 }
 
 // WithLabelSelector serves the objects that the selector matches. An object that stops matching counts as deleted. By
-// default, and with a nil selector, all objects are served. With [labels.Nothing], which is also what
-// metav1.LabelSelectorAsSelector returns for nil, none is.
+// default, and with a nil selector, all objects are served. With [labels.Nothing], no object is
+// served; metav1.LabelSelectorAsSelector returns it for nil. Such a type is watched with a selector that matches no object.
 func WithLabelSelector(selector labels.Selector) ServeOption {
 	return func(s *served) {
 		text, err := selectorText(selector)
@@ -126,10 +126,10 @@ func WithCache(mode CacheMode) ServeOption {
 	}
 }
 
-// WithTransform keeps what f makes of an object, to save memory for instance. F may change the object that it is
-// given, must keep its metadata, must be idempotent and is called from one goroutine at a time. F fails if it returns an error,
-// panics, or returns a nil object or one with another namespace or name. The error is logged, and the object that f was
-// given is kept as f left it.
+// WithTransform stores the result of f in place of an object, for example to save memory. F can change the object that it is
+// given. It must keep the object's metadata and must be idempotent. It is called from one goroutine at a time. F fails if it
+// returns an error, panics, or returns a nil object or one with another namespace or name. The error is logged, and the object
+// that f was given is stored as f left it.
 func WithTransform(f cache.TransformFunc) ServeOption {
 	return func(s *served) { s.transform = f }
 }
