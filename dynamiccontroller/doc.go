@@ -44,7 +44,8 @@
 //   - D1: while Run runs, every change is followed by a call of the handler that began after the change was in the cache.
 //   - D2: there are never two calls at once for the same object, over swaps, registrations and runs too.
 //   - D3: a deletion that happened while the watch was down is found by the difference to the next list, and told with the
-//     last known state: the owner of a child hears of it.
+//     last known state: the owner of a child hears of it. No list is older than the watch's cache, so that an API server
+//     that lags causes no false deletions. If etcd was restored from a backup, the cache follows.
 //   - D4: there is one call an object for the initial lists, of its type and of those watched beside it. One of these that
 //     cannot be had is not waited for, one that hangs for ten seconds.
 //   - D5: No error value, panic, transform or predicate of an author ends the process. A panic counts as a failure of its

@@ -14,8 +14,9 @@
 // From the first list of the coming one on nothing is told until that has seen all that was; then the difference is, and it
 // is current.
 //
-// Watches can be run again and again, from [Pool.Begin] to [Pool.End]. They keep their stores in between, so that what was
-// deleted meanwhile is found by the difference to the next list.
+// Watches can be run again and again, from [Pool.Begin] to [Pool.End]. They keep their stores in between, so that objects
+// deleted meanwhile are found by the difference to the next list. No list is older than the store, unless the API server has
+// lost that version because its etcd was restored: then the store goes back to what the API server has.
 //
 // Locks are taken in this order: a feed's deliver, a watch's health, the pool's, a feed's mu. A sink is called under the first
 // and an observer under the second.

@@ -57,6 +57,18 @@ func (f *feed) isCurrent(s *store) bool {
 	return f.current == s
 }
 
+// newest returns the newest resourceVersion that the current store or s has, or "" if neither has any.
+func (f *feed) newest(s *store) string {
+	f.deliver.Lock()
+	defer f.deliver.Unlock()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if s.position == "" || newer(f.current.position, s.position) {
+		return f.current.position
+	}
+	return s.position
+}
+
 // serves tells whether the current store has what the need asks for.
 func (f *feed) serves(n *Need) bool {
 	f.mu.RLock()

@@ -6,10 +6,12 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 )
 
 // Clients make the requests: Dynamic for [Full], Metadata for the others.
@@ -25,6 +27,7 @@ type requests struct {
 	list   func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch  func(context.Context, metav1.ListOptions) (apiwatch.Interface, error)
 	health *health
+	newest func() string // returns the newest resourceVersion in the cache, if any
 
 	mu    sync.Mutex // guards over, and lists against an Add beside Wait
 	over  bool       // the run is: no list begins any more
@@ -33,8 +36,8 @@ type requests struct {
 	stream apiwatch.Interface
 }
 
-func newRequests(spec Spec, clients Clients, health *health) *requests {
-	r := &requests{spec: spec, health: health}
+func newRequests(spec Spec, clients Clients, health *health, newest func() string) *requests {
+	r := &requests{spec: spec, health: health, newest: newest}
 	if spec.Depth == Full {
 		c := clients.Dynamic.Resource(spec.GVR).Namespace(spec.Namespace)
 		r.client, r.watch = clients.Dynamic, c.Watch
@@ -72,9 +75,34 @@ func (r *requests) listAll(ctx context.Context, options metav1.ListOptions) (run
 	}
 	defer r.lists.Done()
 	options.LabelSelector = r.spec.Selector
+	r.notOlderThanCache(&options)
 	list, err := r.list(ctx, options)
 	r.health.listed(ctx, err)
 	return list, err
+}
+
+// notOlderThanCache changes the options of a list, plain or streaming, so that its result is not older than the cache. A
+// reflector's first list accepts any version. An API server whose watch cache lags could return a state without objects that
+// the cache already holds, and they would be reported as deleted. If the API server's etcd was restored from a backup and has
+// lost the version, the request fails and the reflector asks for the most recent version.
+func (r *requests) notOlderThanCache(options *metav1.ListOptions) {
+	isAny, isPage := options.ResourceVersion == "0", options.Continue != ""
+	isExact := options.ResourceVersionMatch == metav1.ResourceVersionMatchExact
+	if options.ResourceVersion == "" || isPage || isExact {
+		return
+	}
+	newest := r.newest()
+	if newest == "" {
+		return
+	}
+	_, err := resourceversion.CompareResourceVersion(newest, newest)
+	switch {
+	case err != nil && isAny: // versions that cannot be compared have no minimum: read the most recent one
+		options.ResourceVersion = ""
+	case err == nil && (isAny || newer(newest, options.ResourceVersion)):
+		options.ResourceVersion, options.ResourceVersionMatch = newest, metav1.ResourceVersionMatchNotOlderThan
+		options.Limit = 0 // with a limit, the API server may read from etcd rather than from its watch cache
+	}
 }
 
 // beginList counts a list in: the reflector lists in a goroutine that it does not wait for when its context ends.
@@ -97,6 +125,9 @@ func (r *requests) begin() {
 func (r *requests) openWatch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
 	r.joinStream()
 	options.LabelSelector = r.spec.Selector
+	if ptr.Deref(options.SendInitialEvents, false) {
+		r.notOlderThanCache(&options)
+	}
 	stream, err := r.watch(ctx, options)
 	r.health.watching(ctx, err)
 	if err != nil {

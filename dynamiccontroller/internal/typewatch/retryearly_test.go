@@ -24,6 +24,10 @@ func TestRetryEarly(t *testing.T) {
 	}{
 		{"a refused watch may be tried early", "/apis/g/v1/widgets?watch=true", http.StatusTooManyRequests, false},
 		{"a refused list may not", "/apis/g/v1/widgets", http.StatusTooManyRequests, true},
+		{"a list whose version is too large may be tried early", "/apis/g/v1/widgets?resourceVersion=7", http.StatusGatewayTimeout, false},
+		{"a watch whose version is too large, too", "/apis/g/v1/widgets?resourceVersion=7&watch=true", http.StatusGatewayTimeout, false},
+		{"a list of any version that timed out may not", "/apis/g/v1/widgets?resourceVersion=0", http.StatusGatewayTimeout, true},
+		{"nor one of the most recent version", "/apis/g/v1/widgets", http.StatusGatewayTimeout, true},
 		{"nor a watch that failed otherwise", "/apis/g/v1/widgets?watch=true", http.StatusServiceUnavailable, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

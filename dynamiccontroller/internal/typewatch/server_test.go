@@ -3,16 +3,19 @@ package typewatch
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
+	"k8s.io/utils/ptr"
 )
 
 // server has one type's objects and all that ever happened to them, as an API server does: client-go's fake loses what
@@ -27,10 +30,22 @@ type server struct {
 	most    int           // that were open at once
 	refuse  map[Depth]error
 	linger  time.Duration // for which a watch is open after it was stopped
+	closing chan struct{} // closed and renewed by closeWatches
+	lists   []metav1.ListOptions
+	lagging *snapshot // answers lists that accept any version, if not nil
+}
+
+// snapshot is what a list returns.
+type snapshot struct {
+	items   []*unstructured.Unstructured
+	version string
 }
 
 func newServer() *server {
-	return &server{objects: map[string]*unstructured.Unstructured{}, news: make(chan struct{}), refuse: map[Depth]error{}}
+	return &server{
+		objects: map[string]*unstructured.Unstructured{}, refuse: map[Depth]error{},
+		news: make(chan struct{}), closing: make(chan struct{}),
+	}
 }
 
 func (s *server) clients() Clients {
@@ -99,16 +114,78 @@ func (s *server) refuseAll(depth Depth, err error) {
 	s.refuse[depth] = err
 }
 
-func (s *server) list(depth Depth) (items []*unstructured.Unstructured, version string, err error) {
+// closeWatches ends all watches before their timeout.
+func (s *server) closeWatches() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.refuse[depth]; err != nil {
-		return nil, "", err
+	close(s.closing)
+	s.closing = make(chan struct{})
+}
+
+// setSpec changes all objects like a change of their schema: without events, and without new versions.
+func (s *server) setSpec(spec string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, object := range s.objects {
+		object = object.DeepCopy()
+		object.Object["spec"] = spec
+		s.objects[name] = object
 	}
+}
+
+// lag makes lists that accept any version return the present state from now on.
+func (s *server) lag() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.snapshotLocked()
+	s.lagging = &now
+}
+
+// restore reverts all changes after the version.
+func (s *server) restore(version int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version, s.history, s.objects = version, s.history[:version], map[string]*unstructured.Unstructured{}
+	for _, event := range s.history {
+		object := event.Object.(*unstructured.Unstructured)
+		s.objects[object.GetName()] = object
+		if event.Type == apiwatch.Deleted {
+			delete(s.objects, object.GetName())
+		}
+	}
+}
+
+// listed returns the options of all lists so far, without the probes for one object.
+func (s *server) listed() []metav1.ListOptions {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(s.lists), func(o metav1.ListOptions) bool { return o.Limit == 1 })
+}
+
+func (s *server) snapshotLocked() snapshot {
+	now := snapshot{version: strconv.Itoa(s.version)}
 	for _, object := range s.objects {
-		items = append(items, object.DeepCopy())
+		now.items = append(now.items, object.DeepCopy())
 	}
-	return items, strconv.Itoa(s.version), nil
+	return now
+}
+
+func (s *server) list(depth Depth, options metav1.ListOptions) (snapshot, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lists = append(s.lists, options)
+	if err := s.refuse[depth]; err != nil {
+		return snapshot{}, err
+	}
+	if options.ResourceVersion == "0" && s.lagging != nil {
+		return *s.lagging, nil
+	}
+	if wanted, _ := strconv.Atoi(options.ResourceVersion); wanted > s.version {
+		err := apierrors.NewTimeoutError("Too large resource version", 1)
+		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
+		return snapshot{}, err
+	}
+	return s.snapshotLocked(), nil
 }
 
 func (s *server) watch(ctx context.Context, options metav1.ListOptions, shape func(*unstructured.Unstructured) apiwatch.Event) (apiwatch.Interface, error) {
@@ -119,7 +196,9 @@ func (s *server) watch(ctx context.Context, options metav1.ListOptions, shape fu
 	s.mu.Lock()
 	s.open++
 	s.most = max(s.most, s.open)
+	closing := s.closing
 	s.mu.Unlock()
+	timeout := time.Duration(ptr.Deref(options.TimeoutSeconds, 0)) * time.Second
 	ctx, cancel := context.WithCancel(ctx)
 	w := &stream{results: make(chan apiwatch.Event), cancel: cancel}
 	go func() {
@@ -130,6 +209,8 @@ func (s *server) watch(ctx context.Context, options metav1.ListOptions, shape fu
 			defer s.mu.Unlock()
 			s.open--
 		}()
+		expired, stop := context.WithTimeout(ctx, timeout)
+		defer stop()
 		for at := from; ; {
 			s.mu.Lock()
 			events, news := s.history[at:], s.news
@@ -146,7 +227,9 @@ func (s *server) watch(ctx context.Context, options metav1.ListOptions, shape fu
 			}
 			select {
 			case <-news:
-			case <-ctx.Done():
+			case <-closing:
+				return
+			case <-expired.Done():
 				return
 			}
 		}
@@ -173,14 +256,14 @@ func (c dynamicClient) Resource(schema.GroupVersionResource) dynamic.Namespaceab
 func (c dynamicClient) Namespace(string) dynamic.ResourceInterface { return c }
 func (dynamicClient) IsWatchListSemanticsUnSupported() bool        { return true }
 
-func (c dynamicClient) List(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	items, version, err := c.s.list(Full)
+func (c dynamicClient) List(_ context.Context, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	now, err := c.s.list(Full, options)
 	if err != nil {
 		return nil, err
 	}
 	list := &unstructured.UnstructuredList{}
-	list.SetResourceVersion(version)
-	for _, item := range items {
+	list.SetResourceVersion(now.version)
+	for _, item := range now.items {
 		list.Items = append(list.Items, *item)
 	}
 	return list, nil
@@ -199,13 +282,13 @@ func (c metadataClient) Resource(schema.GroupVersionResource) metadata.Getter { 
 func (c metadataClient) Namespace(string) metadata.ResourceInterface          { return c }
 func (metadataClient) IsWatchListSemanticsUnSupported() bool                  { return true }
 
-func (c metadataClient) List(context.Context, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	items, version, err := c.s.list(Metadata)
+func (c metadataClient) List(_ context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	now, err := c.s.list(Metadata, options)
 	if err != nil {
 		return nil, err
 	}
-	list := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: version}}
-	for _, item := range items {
+	list := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: now.version}}
+	for _, item := range now.items {
 		list.Items = append(list.Items, *metadataOf(item))
 	}
 	return list, nil

@@ -24,7 +24,7 @@ type store struct {
 	// muted: another store takes this one's place, or needs to do so no longer. What the reflector still brings counts
 	// for nothing.
 	muted bool
-	// position is the newest resourceVersion that the store was told of.
+	// position is the resourceVersion of the last list, or of the newest event since.
 	position string
 }
 
@@ -129,7 +129,10 @@ func (s *store) take(items map[string]any, version string) error {
 	if err != nil {
 		return err
 	}
-	s.advance(version)
+	if version != "" {
+		// It is older than the last one if the API server's etcd was restored from a backup.
+		s.position = version
+	}
 	for _, obj := range items {
 		s.advance(versionOf(obj))
 	}

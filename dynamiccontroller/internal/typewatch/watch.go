@@ -43,8 +43,8 @@ type watch struct {
 
 func newWatch(log logr.Logger, spec Spec, clients Clients, transform cache.TransformFunc, feed *feed, observe func(State)) *watch {
 	w := &watch{spec: spec, health: newHealth(observe), news: newNews()}
-	w.requests = newRequests(spec, clients, w.health)
 	w.store = newStore(log, spec.Depth, transform, feed, w.health)
+	w.requests = newRequests(spec, clients, w.health, func() string { return feed.newest(w.store) })
 	return w
 }
 

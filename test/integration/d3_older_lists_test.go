@@ -1,0 +1,238 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/test/cluster"
+)
+
+// If the next run's list accepts any version, an API server whose watch cache lags can return an older state than the last run
+// has seen.
+func TestD3_NextRunReportsNoFalseDeletion(t *testing.T) {
+	h := newHarness(t)
+	gvr := h.define(h.newType())
+	h.apply(gvr, "early", 0)
+	w := &wire{}
+	lag := &laggingCache{gvr: gvr}
+	w.set(lag.meddle)
+	c := w.through(h).controller(dynamiccontroller.Config{})
+	calls, gone := newRecorder(t, nil), &deletions{}
+	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(gone.note))
+	stop := h.run(c)
+	calls.waitFor(h.id(gvr, "early"), 1)
+	h.apply(gvr, "late", 0)
+	calls.waitFor(h.id(gvr, "late"), 1)
+	h.noError(stop())
+	if !lag.wasAsked() {
+		t.Fatal("no list accepted any version")
+	}
+
+	h.run(c)
+	calls.waitFor(h.id(gvr, "late"), 2)
+	calls.waitFor(h.id(gvr, "early"), 2)
+	h.fence(gvr, calls)
+	if names := gone.names(); len(names) > 0 {
+		t.Errorf("deletions of %v, which exist", names)
+	}
+}
+
+// An etcd that was restored from a backup does not have the resourceVersions that the process has seen. Objects that were
+// created after the backup are gone, and the next run must report them as deleted.
+func TestD3_NextRunFollowsARestoredEtcd(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)
+	defer cancel()
+	own, err := cluster.Start(ctx, cluster.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config := own.Config()
+	h := &harness{
+		T: t, config: config, namespace: "default", client: must(dynamic.NewForConfig(config)),
+		clients: must(kubernetes.NewForConfig(config)), crds: must(apiextensions.NewForConfig(config)),
+	}
+	gvr := h.define(h.newType())
+	h.apply(gvr, "stays", 0)
+	backup := t.TempDir()
+	data := filepath.Join(filepath.Dir(own.Kubeconfig()), "etcd")
+	h.whileDown(ctx, own, func() error { return os.CopyFS(backup, os.DirFS(data)) })
+
+	w := &wire{}
+	large := &tooLarge{}
+	w.set(func(r *http.Request, send send) (*http.Response, error) {
+		return large.note(send(withoutStreaming(r)))
+	})
+	c := w.through(h).controller(dynamiccontroller.Config{})
+	calls, gone := newRecorder(t, nil), &deletions{}
+	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(gone.note))
+	stop := h.run(c)
+	calls.waitFor(h.id(gvr, "stays"), 1)
+	h.advanceEtcd(1000)
+	h.apply(gvr, "lost", 0)
+	calls.waitFor(h.id(gvr, "lost"), 1)
+	h.noError(stop())
+
+	h.whileDown(ctx, own, func() error {
+		return errors.Join(os.RemoveAll(data), os.CopyFS(data, os.DirFS(backup)))
+	})
+	stop = h.run(c)
+	calls.waitFor(h.id(gvr, "lost"), 2)
+	calls.waitFor(h.id(gvr, "stays"), 2)
+	if names := gone.names(); len(names) != 1 || names[0] != "lost" {
+		t.Errorf("deletions of %v, want lost", names)
+	}
+	if n := large.count(); n != 1 {
+		t.Errorf("%d requests for a version that the API server has lost, want 1", n)
+	}
+	h.apply(gvr, "stays", 1)
+	calls.waitFor(h.id(gvr, "stays"), 3)
+	h.noError(stop())
+
+	// The next run asks for a version of the restored etcd.
+	before := large.count()
+	h.run(c)
+	calls.waitFor(h.id(gvr, "stays"), 4)
+	if n := large.count() - before; n > 0 {
+		t.Errorf("%d more requests for a lost version", n)
+	}
+}
+
+// whileDown calls f while neither the API server nor etcd runs.
+func (h *harness) whileDown(ctx context.Context, c *cluster.Cluster, f func() error) {
+	h.Helper()
+	h.noError(c.APIServer().Stop())
+	h.noError(c.Etcd().Stop())
+	h.noError(f())
+	h.noError(c.Etcd().Start(ctx))
+	h.noError(c.APIServer().Start(ctx))
+	h.noError(c.WaitReady(ctx))
+}
+
+// advanceEtcd makes n writes.
+func (h *harness) advanceEtcd(n int) {
+	h.Helper()
+	var writers sync.WaitGroup
+	for range 8 {
+		writers.Go(func() {
+			for i := range n / 8 {
+				patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"n":"%d-%d"}}}`, i, time.Now().UnixNano())
+				_, err := h.clients.CoreV1().Namespaces().Patch(h.Context(), h.namespace, types.MergePatchType, patch, metav1.PatchOptions{})
+				if err != nil {
+					h.Error(err)
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+}
+
+// withoutStreaming makes the API server refuse a streaming list, so that the client falls back to a plain list.
+func withoutStreaming(r *http.Request) *http.Request {
+	query := r.URL.Query()
+	if query.Get("sendInitialEvents") == "" {
+		return r
+	}
+	query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact)) // invalid
+	r = r.Clone(r.Context())
+	r.URL.RawQuery = query.Encode()
+	return r
+}
+
+// laggingCache answers all lists of a type that accept any version with the first such answer.
+type laggingCache struct {
+	gvr gvrType
+
+	mu    sync.Mutex // guards first
+	first []byte
+}
+
+func (l *laggingCache) meddle(r *http.Request, send send) (*http.Response, error) {
+	r = withoutStreaming(r)
+	answer, err := send(r)
+	if err != nil || !isFor(r, l.gvr) || isWatch(r) || r.URL.Query().Get("resourceVersion") != "0" {
+		return answer, err
+	}
+	body, err := io.ReadAll(answer.Body)
+	if err := errors.Join(err, answer.Body.Close()); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.first == nil {
+		l.first = body
+	}
+	answer.Body, answer.ContentLength = io.NopCloser(bytes.NewReader(l.first)), int64(len(l.first))
+	return answer, nil
+}
+
+// wasAsked reports whether a list has accepted any version.
+func (l *laggingCache) wasAsked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first != nil
+}
+
+// tooLarge counts requests that were refused because of a resourceVersion that the API server does not have.
+type tooLarge struct {
+	mu sync.Mutex // guards n
+	n  int
+}
+
+func (c *tooLarge) note(answer *http.Response, err error) (*http.Response, error) {
+	if err == nil && answer.StatusCode == http.StatusGatewayTimeout {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.n++
+	}
+	return answer, err
+}
+
+func (c *tooLarge) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+// deletions records the names of deleted objects. Its note method is a predicate.
+type deletions struct {
+	mu   sync.Mutex // guards gone
+	gone []string
+}
+
+func (d *deletions) note(old, now any) bool {
+	if now == nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.gone = append(d.gone, must(meta.Accessor(old)).GetName())
+	}
+	return true
+}
+
+func (d *deletions) names() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]string(nil), d.gone...)
+}
