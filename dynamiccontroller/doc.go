@@ -42,6 +42,9 @@
 // Delivery:
 //
 //   - D1: while Run runs, every change is followed by a call of the handler that began after the change was in the cache.
+//     A change of the type's schema that alters objects, such as a new field with a default, counts as a change of each of
+//     them, although it changes no resourceVersion and no generation. Predicates are then called with equal versions. Only
+//     what the cache holds is compared: with [CacheMetadata] a change of the spec is not detected, with [CacheKeys] none.
 //   - D2: there are never two calls at once for the same object, over swaps, registrations and runs too.
 //   - D3: a deletion that happened while the watch was down is found by the difference to the next list, and told with the
 //     last known state: the owner of a child hears of it. No list is older than the watch's cache, so that an API server

@@ -2,11 +2,14 @@ package typewatch
 
 import (
 	"hash/fnv"
+	"reflect"
 	"strconv"
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -16,7 +19,10 @@ import (
 type contents interface {
 	put(key string, obj any) (old any, same bool, err error) // same: the version is the one that is there
 	delete(key string) (old any, known bool)
-	replace(items map[string]any) ([]change, error)
+	// changes returns the changes that replace would make. An object has changed if its version differs, or if its content
+	// does: after a change of the type's schema, the API server returns different content at the same version.
+	changes(items map[string]any) []change
+	replace(items map[string]any) error
 	get(key string) (obj any, known bool)
 	version(key string) (version uint64, known bool)
 	hasUID(key string, uid types.UID) bool
@@ -106,24 +112,29 @@ func (o *objects) delete(key string) (any, bool) {
 	return old, o.indexer.Delete(old) == nil
 }
 
-func (o *objects) replace(items map[string]any) ([]change, error) {
-	var changes []change
+func (o *objects) changes(items map[string]any) (changes []change) {
 	for _, key := range o.indexer.ListKeys() {
 		if _, there := items[key]; !there {
 			old, _, _ := o.indexer.GetByKey(key)
 			changes = append(changes, change{key: key, old: old})
 		}
 	}
-	list := make([]any, 0, len(items))
 	for key, obj := range items {
-		list = append(list, obj)
 		old, known, _ := o.indexer.GetByKey(key)
-		if !known || !sameVersion(old, obj) {
+		if !known || !sameVersion(old, obj) || !sameContent(old, obj) {
 			changes = append(changes, change{key: key, old: old, now: obj})
 		}
 	}
+	return changes
+}
+
+func (o *objects) replace(items map[string]any) error {
+	list := make([]any, 0, len(items))
+	for _, obj := range items {
+		list = append(list, obj)
+	}
 	o.count.Store(int64(len(list)))
-	return changes, o.indexer.Replace(list, "")
+	return o.indexer.Replace(list, "")
 }
 
 func (o *objects) get(key string) (any, bool) {
@@ -201,31 +212,35 @@ func (v *versions) delete(key string) (any, bool) {
 	return stub(key), true
 }
 
-func (v *versions) replace(items map[string]any) ([]change, error) {
-	byKey := make(map[string]identity, len(items))
-	for key, obj := range items {
-		byKey[key] = identityOf(obj)
-	}
-	v.mu.Lock()
-	before := v.byKey
-	v.byKey = byKey
-	v.mu.Unlock()
-
-	var changes []change
-	for key := range before {
+// changes compares versions alone, since no content is stored.
+func (v *versions) changes(items map[string]any) (changes []change) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	for key := range v.byKey {
 		if _, there := items[key]; !there {
 			changes = append(changes, change{key: key, old: stub(key)})
 		}
 	}
 	for key, obj := range items {
-		switch old, known := before[key]; {
+		switch old, known := v.byKey[key]; {
 		case !known:
 			changes = append(changes, change{key: key, now: obj})
-		case old.version != byKey[key].version:
+		case old.version != identityOf(obj).version:
 			changes = append(changes, change{key: key, old: stub(key), now: obj})
 		}
 	}
-	return changes, nil
+	return changes
+}
+
+func (v *versions) replace(items map[string]any) error {
+	byKey := make(map[string]identity, len(items))
+	for key, obj := range items {
+		byKey[key] = identityOf(obj)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.byKey = byKey
+	return nil
 }
 
 func (v *versions) identity(key string) (identity, bool) {
@@ -283,6 +298,16 @@ func versionOf(obj any) string {
 func sameVersion(a, b any) bool {
 	version := versionOf(a)
 	return version != "" && version == versionOf(b)
+}
+
+// sameContent reports whether two states of an object are equal. The TypeMeta of partial metadata is ignored, because it
+// depends on whether the object came with a list or with a watch event.
+func sameContent(a, b any) bool {
+	if a, ok := a.(*metav1.PartialObjectMetadata); ok {
+		b, ok := b.(*metav1.PartialObjectMetadata)
+		return ok && equality.Semantic.DeepEqual(a.ObjectMeta, b.ObjectMeta)
+	}
+	return reflect.DeepEqual(a, b)
 }
 
 // numberOf is the version itself where it is a number, as Kubernetes says it is since 1.35, and else a hash of it.

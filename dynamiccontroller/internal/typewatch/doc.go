@@ -18,6 +18,11 @@
 // deleted meanwhile are found by the difference to the next list. No list is older than the store, unless the API server has
 // lost that version because its etcd was restored: then the store goes back to what the API server has.
 //
+// A change of a CRD's schema alters objects without events and without new resourceVersions. The API server closes the
+// type's watches afterwards, so a watch that was closed before its timeout is followed by a relist, within limits. A list
+// that returns different content at an equal resourceVersion is stored and delivered as a change, except by a store that
+// holds only keys.
+//
 // Locks are taken in this order: a feed's deliver, a watch's health, the pool's, a feed's mu. A sink is called under the first
 // and an observer under the second.
 package typewatch

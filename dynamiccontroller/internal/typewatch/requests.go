@@ -3,6 +3,7 @@ package typewatch
 import (
 	"context"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,6 +30,9 @@ type requests struct {
 	health *health
 	newest func() string // returns the newest resourceVersion in the cache, if any
 
+	// resumption decides whether a watch that has ended is resumed.
+	resumption *resumption
+
 	mu    sync.Mutex // guards over, and lists against an Add beside Wait
 	over  bool       // the run is: no list begins any more
 	lists sync.WaitGroup
@@ -37,7 +41,7 @@ type requests struct {
 }
 
 func newRequests(spec Spec, clients Clients, health *health, newest func() string) *requests {
-	r := &requests{spec: spec, health: health, newest: newest}
+	r := &requests{spec: spec, health: health, newest: newest, resumption: newResumption()}
 	if spec.Depth == Full {
 		c := clients.Dynamic.Resource(spec.GVR).Namespace(spec.Namespace)
 		r.client, r.watch = clients.Dynamic, c.Watch
@@ -78,6 +82,9 @@ func (r *requests) listAll(ctx context.Context, options metav1.ListOptions) (run
 	r.notOlderThanCache(&options)
 	list, err := r.list(ctx, options)
 	r.health.listed(ctx, err)
+	if ctx.Err() == nil {
+		r.resumption.listed()
+	}
 	return list, err
 }
 
@@ -123,17 +130,22 @@ func (r *requests) begin() {
 }
 
 func (r *requests) openWatch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
+	ended := time.Now()
 	r.joinStream()
 	options.LabelSelector = r.spec.Selector
 	if ptr.Deref(options.SendInitialEvents, false) {
 		r.notOlderThanCache(&options)
+	} else if err := r.resumption.check(&options, ended); err != nil {
+		return nil, err
 	}
+	requested := time.Now()
 	stream, err := r.watch(ctx, options)
 	r.health.watching(ctx, err)
 	if err != nil {
 		return nil, err
 	}
 	r.stream = stream
+	r.resumption.watching(requested, options)
 	return stream, nil
 }
 

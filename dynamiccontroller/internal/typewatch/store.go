@@ -118,15 +118,16 @@ func (s *store) Replace(list []any, version string) error {
 	return s.take(items, version)
 }
 
-// take makes items all that there is.
+// take replaces the contents. Only the goroutine that runs the watch changes them, so that they can be compared without holding
+// deliver, which can take long.
 func (s *store) take(items map[string]any, version string) error {
+	changes := s.contents.changes(items)
 	s.feed.deliver.Lock()
 	defer s.feed.deliver.Unlock()
 	if s.muted {
 		return nil
 	}
-	changes, err := s.contents.replace(items)
-	if err != nil {
+	if err := s.contents.replace(items); err != nil {
 		return err
 	}
 	if version != "" {

@@ -2,6 +2,7 @@ package typewatch
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -76,10 +77,12 @@ func (w *watch) run(ctx context.Context, log logr.Logger) {
 			err = w.requests.probe(attempt)
 		}
 		if err == nil {
+			w.requests.resumption.begin()
 			err = reflector.ListAndWatchWithContext(attempt)
 		}
 		end()
-		answers = err == nil
+		relist := errors.Is(err, errRelist)
+		answers = err == nil || relist
 		if w.news.takeVanished() {
 			answers = false
 			w.requests.joinStream()
@@ -88,7 +91,7 @@ func (w *watch) run(ctx context.Context, log logr.Logger) {
 				log.Error(err, "the cache of a type that is gone could not be emptied")
 			}
 		}
-		if time.Since(began) > steady {
+		if relist || time.Since(began) > steady {
 			retry = newRetry()
 		}
 		select {
@@ -99,7 +102,8 @@ func (w *watch) run(ctx context.Context, log logr.Logger) {
 	}
 }
 
-// steady is how long a watch must have lasted for its end to count as the first of a row.
+// steady is how long a watch must have lasted for its end to count as the first of a row. Relists after a watch that was closed
+// early have their own limit.
 const steady = time.Minute
 
 // newRetry returns the waits between attempts. The first are short, because a type is not found for some milliseconds
