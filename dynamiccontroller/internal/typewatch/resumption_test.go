@@ -40,6 +40,10 @@ func TestD1_WatchClosedEarlyIsFollowedByARelist(t *testing.T) {
 			if diff := cmp.Diff([]string{"ns/d ->4"}, e.take()); diff != "" {
 				t.Error(diff)
 			}
+			time.Sleep(time.Hour)
+			if lists := s.listed(); len(lists) != 2 {
+				t.Errorf("%d lists, want the first one and one relist", len(lists))
+			}
 		})
 		n.Release()
 		n.Leave(nil)
