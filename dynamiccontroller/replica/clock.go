@@ -6,13 +6,20 @@ import "time"
 // set: whoever must not be late takes the one that is ahead.
 type instant struct{ mono, wall time.Time }
 
-// clock reads both. Its wall can be replaced by tests.
-type clock struct{ wall func() time.Time }
+// clock reads both clocks.
+type clock struct {
+	wall func() time.Time // replaces the wall clock in tests; nil otherwise
+}
 
-func realClock() clock { return clock{wall: time.Now} }
+func realClock() clock { return clock{} }
 
 func (c clock) now() instant {
-	return instant{mono: time.Now(), wall: c.wall().Round(0)} // Round strips the monotonic reading
+	now := time.Now()
+	wall := now
+	if c.wall != nil {
+		wall = c.wall()
+	}
+	return instant{mono: now, wall: wall.Round(0)} // Round strips the monotonic reading
 }
 
 // since is how much time may have gone by at the most.

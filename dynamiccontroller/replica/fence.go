@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
@@ -24,16 +25,14 @@ type fence struct {
 
 // open begins a term.
 func (f *fence) open(sent instant, o Options) *term {
+	var certain time.Duration
+	if o.elects() {
+		certain = o.certain()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.terms++
-	f.current = &term{
-		number: f.terms, of: f, clock: f.clock, renewed: sent,
-		over: make(chan struct{}), began: sent.mono, inFlight: map[*flight]context.CancelCauseFunc{},
-	}
-	if o.elects() {
-		f.current.certain = o.certain()
-	}
+	f.current = newTerm(f.terms, f, sent, certain)
 	return f.current
 }
 

@@ -102,10 +102,10 @@ func TestAliveLeavesWhatEndsATermItsTurn(t *testing.T) {
 		"the wall clock is set ahead": func(r *rig) { r.ahead.Store(int64(time.Hour)) },
 		"the process was stopped": func(r *rig) { // for longer than the lease lasts: both clocks have gone on, and no timer has fired
 			term := r.leads.fence.latest()
-			term.mu.Lock()
-			defer term.mu.Unlock()
-			term.renewed.mono = term.renewed.mono.Add(-time.Minute)
-			term.renewed.wall = term.renewed.wall.Add(-time.Minute)
+			term.update(func(s *termState) {
+				s.renewed.mono = s.renewed.mono.Add(-time.Minute)
+				s.renewed.wall = s.renewed.wall.Add(-time.Minute)
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

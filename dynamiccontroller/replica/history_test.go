@@ -122,9 +122,8 @@ func (r *rig) open() bool {
 	if term == nil {
 		return false
 	}
-	term.mu.Lock()
-	defer term.mu.Unlock()
-	return term.cause == nil && term.clock.since(term.renewed) < term.certain
+	s := term.state.Load()
+	return s.cause == nil && term.clock.since(s.renewed) < term.certain
 }
 
 // players are the processes of a history.

@@ -3,7 +3,10 @@ package replica
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,174 +22,241 @@ func Term(ctx context.Context) (n int64, ok bool) {
 
 type termKey struct{}
 
-// term is one stretch of leading: it begins when the lease is won and is over, once, when it is lost or given back.
+// term is one period of leadership. It begins when the lease has been acquired. It ends once, either because the lease was
+// lost or because the lease is about to be released.
 type term struct {
 	number  int64
 	of      *fence
 	clock   clock
-	certain time.Duration // after a renewal was sent; 0 without an election
-	over    chan struct{} // closed with the term
+	certain time.Duration // how long a renewal lasts, counted from when it was sent; 0 without leader election
 	began   time.Time
+	over    chan struct{} // closed when the term ends
 
-	mu        sync.Mutex                          // guards what follows
-	renewed   instant                             // when the last confirmed renewal was sent
-	trouble   error                               // what came of the last request for the lease, nil if it succeeded
-	overdueAt time.Time                           // when the term was first seen to go on for too long
-	cause     error                               // why it is over
-	lost      bool                                // over by a loss
+	// state is an immutable snapshot that is read without a lock. It is replaced only by compare-and-swap, and never once
+	// it has a cause: a renewal cannot reopen a term that has ended.
+	state atomic.Pointer[termState]
+
+	// mu guards the fields below. It is never held while a context is derived or cancelled, because both call methods of
+	// the caller's context.
+	mu        sync.Mutex
+	overdueAt time.Time                           // when overdue first saw a term that should have ended
 	end       context.CancelCauseFunc             // of the runnables' context
-	inFlight  map[*flight]context.CancelCauseFunc // fenced writes
+	inFlight  map[*flight]context.CancelCauseFunc // fenced writes; nil once they have been cancelled
+}
+
+// termState is the part of a term that decides whether it is over.
+type termState struct {
+	renewed    instant // when the last confirmed renewal was sent
+	requestErr error   // the error of the last request for the lease, nil if it succeeded
+	cause      error   // why the term is over, nil while it lasts
+	lost       bool    // whether it is over because the lease was lost
 }
 
 type flight struct{ _ byte } // not empty, or all would have one address
 
-// termContext is the context of a term's runnables. Whoever asks it whether it has ended looks at the clocks: a process
-// that was stopped and goes on learns that its term is over before any timer has fired. Done has no such moment, nor has
-// a context that is derived with a cancel of its own.
+func newTerm(number int64, of *fence, renewed instant, certain time.Duration) *term {
+	t := &term{
+		number: number, of: of, clock: of.clock, certain: certain, began: renewed.mono,
+		over: make(chan struct{}), inFlight: map[*flight]context.CancelCauseFunc{},
+	}
+	t.state.Store(&termState{renewed: renewed})
+	return t
+}
+
+// termContext is the context of a term's runnables. Its Err checks the clocks: a process that was stopped and continues
+// sees that its term is over before any timer has fired. Done does not check them, nor does a context derived with a
+// cancel or timeout of its own.
 type termContext struct {
 	context.Context
 	term *term
+	end  context.CancelCauseFunc // of Context
 }
 
+// Err takes no lock of this package, because the context package and callers may call it while they hold locks. Past the
+// deadline it ends the context before it returns, so that Done is closed and context.Cause is ErrLeaseLost. Writes in
+// flight are cancelled by leadership.lead, which the end of the term wakes.
 func (c termContext) Err() error {
-	_ = c.term.check()
+	if err := c.Context.Err(); err != nil {
+		return err
+	}
+	cause := c.term.expire()
+	if cause == nil {
+		return nil
+	}
+	c.end(cause)
 	return c.Context.Err()
 }
 
-// context returns the context for the term's runnables. It ends with the term if that is lost.
+// context returns the context for the term's runnables. It ends with the term.
 func (t *term) context(parent context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, end := context.WithCancelCause(context.WithValue(parent, termKey{}, t))
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.end = end
-	if t.lost {
-		end(t.cause)
+	t.mu.Unlock()
+	if cause := t.state.Load().cause; cause != nil {
+		end(cause)
 	}
-	return termContext{ctx, t}, end
+	return termContext{ctx, t, end}, end
 }
 
-// renew notes a confirmed renewal by when it was sent. It is an error once the term is over: what came too late changes
-// nothing, as a fence that has closed does not open again.
+// update replaces the state unless the term is over. It returns the current state, and whether that is the new one.
+func (t *term) update(change func(*termState)) (*termState, bool) {
+	for {
+		old := t.state.Load()
+		if old.cause != nil {
+			return old, false
+		}
+		next := *old
+		change(&next)
+		if t.state.CompareAndSwap(old, &next) {
+			return &next, true
+		}
+	}
+}
+
+// renew records a confirmed renewal by the time at which it was sent. It returns an error if the term is over.
 func (t *term) renew(sent instant) error {
 	if err := t.check(); err != nil {
 		return err
 	}
+	current, renewed := t.update(func(s *termState) { s.renewed, s.requestErr = sent, nil })
+	if !renewed {
+		return current.cause
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.cause != nil {
-		return t.cause
-	}
-	t.renewed, t.trouble, t.overdueAt = sent, nil, time.Time{}
+	t.overdueAt = time.Time{}
 	return nil
 }
 
-// hear notes what is wrong with the lease, for the cause of a loss to say.
-func (t *term) hear(trouble error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.trouble = trouble
+// hear records the error of a request for the lease. The cause of a later loss includes it.
+func (t *term) hear(requestErr error) {
+	t.update(func(s *termState) { s.requestErr = requestErr })
 }
 
-// check ends the term if it may have expired by now, on either clock.
+// check returns why the term is over, nil if it is not. It ends the term if it has expired.
 func (t *term) check() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.checkLocked()
+	cause := t.expire()
+	if cause != nil {
+		t.cutOff()
+	}
+	return cause
 }
 
-func (t *term) checkLocked() error {
-	if t.cause == nil && t.certain > 0 {
-		if age := t.clock.since(t.renewed); age >= t.certain {
-			t.loseLocked("the last confirmed renewal was sent %s ago", age.Round(time.Millisecond))
+// expire is check without a lock: it leaves cutOff to the caller, or to the goroutine that waits for over.
+func (t *term) expire() error {
+	for {
+		s := t.state.Load()
+		if s.cause != nil || t.certain == 0 {
+			return s.cause
+		}
+		age := t.clock.since(s.renewed)
+		if age < t.certain {
+			return nil
+		}
+		next := *s
+		next.lose("the last confirmed renewal was sent %s ago", age.Round(time.Millisecond))
+		if t.state.CompareAndSwap(s, &next) { // otherwise it was renewed, or has ended, meanwhile
+			close(t.over)
+			return next.cause
 		}
 	}
-	return t.cause
 }
 
-// left is for how long the term lasts if nothing renews it.
-func (t *term) left() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.certain - t.clock.since(t.renewed)
-}
+// left returns how long the term lasts if it is not renewed.
+func (t *term) left() time.Duration { return t.certain - t.clock.since(t.state.Load().renewed) }
 
-// lose ends the term: another replica may lead.
+// lose ends the term because another replica may lead. It returns why the term is over.
 func (t *term) lose(why string, args ...any) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.loseLocked(why, args...)
-	return t.cause
+	return t.close(func(s *termState) { s.lose(why, args...) })
 }
 
-func (t *term) loseLocked(why string, args ...any) {
-	cause := fmt.Errorf("%w: %s", ErrLeaseLost, fmt.Sprintf(why, args...))
-	if t.trouble != nil { // not wrapped: a cause that is a Conflict, say, would be taken for the work's own
-		cause = fmt.Errorf("%w; the last request: %s", cause, t.trouble.Error())
+func (s *termState) lose(why string, args ...any) {
+	s.lost = true
+	s.cause = fmt.Errorf("%w: %s", ErrLeaseLost, fmt.Sprintf(why, args...))
+	if s.requestErr != nil { // not wrapped: callers would take a Conflict, for example, for an error of their own write
+		s.cause = fmt.Errorf("%w; the last request: %s", s.cause, s.requestErr.Error())
 	}
-	t.closeLocked(true, cause)
 }
 
 // finish ends the term after its runnables have returned.
 func (t *term) finish() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.closeLocked(false, fmt.Errorf("term %d is over", t.number))
+	_ = t.close(func(s *termState) { s.cause = fmt.Errorf("term %d is over", t.number) })
 }
 
-// closeLocked is the one place where a term ends: the runnables' context, and every write on its way.
-func (t *term) closeLocked(lost bool, cause error) {
-	if t.cause != nil {
-		return
+// close ends the term unless it is over. When it returns, the runnables' context and all writes in flight have been
+// cancelled.
+func (t *term) close(end func(*termState)) error {
+	current, ended := t.update(end)
+	if ended {
+		close(t.over)
 	}
-	t.cause, t.lost = cause, lost
-	close(t.over)
-	if t.end != nil {
-		t.end(cause)
+	t.cutOff()
+	return current.cause
+}
+
+// cutOff cancels the runnables' context and all writes in flight. The term must be over. It can be called concurrently, and
+// every call returns only after everything has been cancelled.
+func (t *term) cutOff() {
+	cause := t.state.Load().cause
+	t.mu.Lock()
+	end, writes := t.end, slices.Collect(maps.Values(t.inFlight))
+	t.mu.Unlock()
+	if end != nil {
+		end(cause)
 	}
-	for _, cancel := range t.inFlight {
+	for _, cancel := range writes {
 		cancel(refusal(cause))
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.inFlight = nil
 }
 
-// loss is why the term was lost, nil if it was not.
+// loss returns why the lease was lost, nil if it was not.
 func (t *term) loss() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !t.lost {
-		return nil
+	if s := t.state.Load(); s.lost {
+		return s.cause
 	}
-	return t.cause
+	return nil
 }
 
-// admit lets one write begin, unless the term is over. Its context ends with the term; land must be called when it is done.
+// admit lets a write begin unless the term is over. The returned context ends with the term. The caller must call land when
+// the write is done.
 func (t *term) admit(ctx context.Context) (_ context.Context, land func(), err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if err := t.checkLocked(); err != nil {
-		return nil, nil, refusal(err)
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	f := &flight{}
-	t.inFlight[f] = cancel
-	return ctx, func() {
+	t.mu.Lock()
+	if t.inFlight != nil {
+		t.inFlight[f] = cancel
+	}
+	t.mu.Unlock()
+	land = func() {
 		t.mu.Lock()
 		delete(t.inFlight, f)
 		t.mu.Unlock()
 		cancel(context.Canceled)
-	}, nil
+	}
+	// The clocks are checked last: the write can be sent only before the deadline, and is cancelled if the term ends from here
+	// on.
+	if err := t.check(); err != nil {
+		land()
+		return nil, nil, refusal(err)
+	}
+	return ctx, land, nil
 }
 
-// overdue says what is wrong with a term that should have been seen to be over, a grace ago. After a clock has jumped or
-// the process was stopped it may be asked before whoever ends the term had its turn: it counts from when it was first
-// asked.
+// overdue returns an error if the term should have ended some time ago and has not. After a clock has jumped, or the process
+// was stopped, it may be called before the goroutine that ends the term has run. The grace period therefore starts
+// with the first call that finds the term overdue.
 func (t *term) overdue(slack, grace time.Duration) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.cause != nil || t.certain == 0 {
+	s := t.state.Load()
+	if s.cause != nil || t.certain == 0 {
 		return nil
 	}
-	age := t.clock.since(t.renewed)
+	age := t.clock.since(s.renewed)
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	switch {
 	case age <= t.certain+slack:
 		t.overdueAt = time.Time{}
