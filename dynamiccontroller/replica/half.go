@@ -86,19 +86,23 @@ func (h *half) joinLocked() {
 	}
 }
 
-// returned notes how a runnable ended.
+// returned records how a runnable ended. It calls the methods of err, which are the caller's, before it locks mu.
 func (h *half) returned(ctx context.Context, name string, err error) {
+	ended, clean := ctx.Err() != nil, saysThatItEnded(ctx, err)
+	if err == nil {
+		err = errors.New("returned before its context was cancelled")
+	}
+	failure := fmt.Errorf("runnable %q failed: %w", name, err)
+	unclean := fmt.Errorf("runnable %q did not end as it should: %w", name, err)
+	var panicked *panicError
+	doubtful := errors.As(err, &panicked)
+
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running = slices.DeleteFunc(h.running, func(r string) bool { return r == name })
-	var panicked *panicError
 	switch {
-	case ctx.Err() == nil && !h.ending:
-		if err == nil {
-			err = errors.New("returned though it was not told to")
-		}
-		failure := fmt.Errorf("runnable %q failed: %w", name, err)
-		if errors.As(err, &panicked) {
+	case !ended && !h.ending:
+		if doubtful {
 			h.doubt = append(h.doubt, failure)
 		}
 		select {
@@ -106,9 +110,8 @@ func (h *half) returned(ctx context.Context, name string, err error) {
 		default: // one failure is enough to end the half
 			h.unclean = append(h.unclean, failure)
 		}
-	case !saysThatItEnded(ctx, err):
-		err = fmt.Errorf("runnable %q did not end as it should: %w", name, err)
-		h.unclean, h.doubt = append(h.unclean, err), append(h.doubt, err)
+	case !clean:
+		h.unclean, h.doubt = append(h.unclean, unclean), append(h.doubt, unclean)
 	}
 	h.joinLocked()
 }

@@ -67,9 +67,9 @@ func TestWhatIsRegisteredWhileItRunsStartsInItsHalf(t *testing.T) {
 
 func TestARunnableThatEndsByItselfEndsRunWithItsName(t *testing.T) {
 	for name, f := range map[string]func(context.Context) error{
-		"failed: broken":   func(context.Context) error { return errBroken },
-		"panic: oh":        func(context.Context) error { panic("oh") },
-		"not told to":      func(context.Context) error { return nil },
+		"failed: broken": func(context.Context) error { return errBroken },
+		"panic: oh":      func(context.Context) error { panic("oh") },
+		"returned before its context was cancelled": func(context.Context) error { return nil },
 		"its goroutine":    func(context.Context) error { runtime.Goexit(); return nil },
 		"context canceled": func(context.Context) error { return context.Canceled },
 	} {
@@ -324,4 +324,34 @@ func TestABackoffIsForgottenByALongTermAndNotByALongWait(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		wantNoError(t, a.stop())
 	})
+}
+
+// callsBack is an error whose text needs the replica that it is returned to.
+type callsBack struct{ call func() error }
+
+func (e callsBack) Error() string { return fmt.Sprint("called back: ", e.call()) }
+
+func TestL1_MethodsOfAnErrorAreCalledWithoutALock(t *testing.T) {
+	for name, early := range map[string]bool{"returned before its context was cancelled": true, "returned afterwards": false} {
+		t.Run(name, func(t *testing.T) {
+			a := newRig(t, &server{}, "a")
+			started := make(chan struct{})
+			var names atomic.Int64
+			a.lead("w", func(ctx context.Context) error {
+				close(started)
+				if !early {
+					<-ctx.Done()
+				}
+				return callsBack{func() error { return a.Register(fmt.Sprint(names.Add(1)), &worker{}) }}
+			})
+			returnsSoon(t, "Run", func() {
+				a.start()
+				<-started
+				if !early {
+					a.cancel()
+				}
+				wantSays(t, a.result(), `"w"`, "called back")
+			})
+		})
+	}
 }
