@@ -97,12 +97,15 @@ func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
 		land()
 		return answer, nil
 	}
-	// The transport ends the reading of a body with the context, but not a connection that was upgraded.
-	body := &fencedBody{ReadCloser: answer.Body, ctx: ctx, land: land}
-	body.stop = context.AfterFunc(ctx, func() { _ = body.ReadCloser.Close() })
+	body := &fencedBody{ReadCloser: answer.Body, ctx: ctx, caller: r.Context(), land: land}
 	answer.Body = body
-	if upgraded, ok := body.ReadCloser.(io.ReadWriteCloser); ok {
+	upgraded, ok := body.ReadCloser.(io.ReadWriteCloser)
+	if ok {
 		answer.Body = &fencedStream{fencedBody: body, Writer: upgraded}
+	}
+	if ok || answer.StatusCode == http.StatusSwitchingProtocols {
+		// The transport stops reading a body when the context ends, but does not close a connection that was upgraded.
+		body.stop = context.AfterFunc(ctx, func() { _ = body.ReadCloser.Close() })
 	}
 	return answer, nil
 }
@@ -133,26 +136,39 @@ func cutShort(ctx context.Context, err error) error {
 	return err
 }
 
-// fencedBody is the answer to a write: it can be read while the fence is open.
+// fencedBody is the body of the response to a write. Its Read fails when the fence closes.
 type fencedBody struct {
 	io.ReadCloser
-	ctx  context.Context // the request's, whose body this is
-	land func()
-	stop func() bool
+	ctx    context.Context // of the request whose response this is
+	caller context.Context // the one that ctx was derived from
+	land   func()
+	stop   func() bool // keeps ctx from closing an upgraded connection; nil for other bodies
 }
 
 func (b *fencedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF { //nolint:errorlint // the io.Reader contract: io.EOF itself
-		err = cutShort(b.ctx, err)
+		err = cutShort(b.ctx, withCause(b.caller, err))
 	}
 	return n, err
 }
 
 func (b *fencedBody) Close() error {
-	b.stop()
+	if b.stop != nil {
+		b.stop()
+	}
 	defer b.land()
 	return b.ReadCloser.Close()
+}
+
+// withCause returns an error that wraps the end of ctx if ctx has ended. Depending on timing, a transport returns the
+// context's error, its cause, or the error of the connection that it closed. A runnable that returned the last of these
+// would not count as cleanly ended.
+func withCause(ctx context.Context, err error) error {
+	if ctx.Err() == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) {
+		return err
+	}
+	return fmt.Errorf("%w: %s", context.Cause(ctx), err.Error())
 }
 
 // fencedStream is an upgraded connection.
