@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/klog/v2"
 )
@@ -80,8 +81,8 @@ func (l *leadership) serveTerm(ctx context.Context) (ending, error) {
 	return how, err
 }
 
-// release gives the lease back, in what is left of the time if Run ends. What goes wrong costs the others a wait until it
-// expires, and nothing else.
+// release releases the lease. If Run is ending, it takes no longer than the rest of ShutdownTimeout. If it fails, other
+// replicas have to wait until the lease expires.
 func (l *leadership) release(ctx context.Context) {
 	limit := l.options.RenewDeadline
 	if left, ending := l.end.left(); ending {
@@ -94,11 +95,15 @@ func (l *leadership) release(ctx context.Context) {
 		left, _ := l.end.left()
 		time.AfterFunc(left, cancel)
 	})()
-	if err := l.lock.release(within, l.options.RetryPeriod/2); err != nil {
-		l.log.Info("the lease could not be released and is left to expire", keyError, err.Error())
-		return
+	verb, err := l.lock.release(within, l.options.RetryPeriod/2)
+	switch {
+	case err == nil:
+		l.log.V(1).Info("the lease is released")
+	case apierrors.IsForbidden(err):
+		l.log.Error(err, "Lease not released because of a missing permission, it is left to expire", keyVerb, verb, keyResource, leaseResource)
+	default:
+		l.log.Info("Lease not released, it is left to expire", keyVerb, verb, keyError, err.Error())
 	}
-	l.log.V(1).Info("the lease is released")
 }
 
 // quiet makes everything that the elector logs a developer's: what an operator wants to know is logged by us, and it calls

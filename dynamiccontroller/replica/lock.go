@@ -211,48 +211,49 @@ func (l *lock) failed(err error) error {
 	return err
 }
 
-// release gives the lease back, if it still names us. It tries until ctx ends.
-func (l *lock) release(ctx context.Context, pause time.Duration) error {
+// release releases the lease if it still names this replica. It retries until ctx is cancelled, unless the API server denies
+// the request. It returns the verb of the last request.
+func (l *lock) release(ctx context.Context, pause time.Duration) (verb string, err error) {
 	for {
-		err := l.tryRelease(ctx)
-		if err == nil || ctx.Err() != nil {
-			return err
+		verb, err = l.tryRelease(ctx)
+		if err == nil || ctx.Err() != nil || apierrors.IsForbidden(err) {
+			return verb, err
 		}
 		select {
 		case <-ctx.Done():
-			return err
+			return verb, err
 		case <-time.After(pause):
 		}
 	}
 }
 
-// tryRelease reads the lease anew: what we remember of it may be what another holder has replaced since. The update is
-// refused by the API server if it is replaced in between.
-func (l *lock) tryRelease(ctx context.Context) error {
+// tryRelease reads the lease again, because another holder may have replaced what this replica remembers. The API server
+// rejects the update if the lease changes in between.
+func (l *lock) tryRelease(ctx context.Context) (verb string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 	record, _, err := l.Interface.Get(ctx)
 	if apierrors.IsNotFound(err) {
-		return nil
+		return verbGet, nil
 	}
 	if err != nil {
-		return l.failed(err)
+		return verbGet, l.failed(err)
 	}
 	if record.HolderIdentity != l.Identity() {
 		l.log.Info("the lease is not released: it is not ours", keyLeader, record.HolderIdentity)
 		l.unsure = false
-		return nil
+		return verbGet, nil
 	}
 	now := metav1.NewTime(time.Now())
 	err = l.Interface.Update(ctx, resourcelock.LeaderElectionRecord{
 		LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
 	})
 	if err != nil {
-		return l.failed(err)
+		return verbUpdate, l.failed(err)
 	}
 	l.unsure = false
 	l.hear("")
-	return nil
+	return verbUpdate, nil
 }
 
 // hear notes who leads.

@@ -4,55 +4,78 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// The verbs of the requests for the lease, which are the rights that they need.
+// The verbs of requests for the Lease, and its resource. RBAC rules name them.
 const (
-	verbGet    = "get"
-	verbCreate = "create"
-	verbUpdate = "update"
+	verbGet       = "get"
+	verbCreate    = "create"
+	verbUpdate    = "update"
+	leaseResource = "leases.coordination.k8s.io"
 )
 
-// trouble is what keeps the lease from being read or written. It is logged when it begins and when it ends, and not with
-// every try.
+// trouble tracks why the Lease cannot be read or written. The first failure and the recovery are logged, further failures
+// are not.
 type trouble struct {
-	since  time.Time       // when the first of the requests failed that have failed in a row, zero if the last did not
+	since  time.Time       // of the first in a row of failed requests, zero if the last request did not fail
+	failed string          // the verb of that request
 	denied map[string]bool // verbs
 }
 
-// note takes what came of a request, and returns the error if that is one to be told of: that there is no lease, and that
-// another replica was quicker, are answers like others.
+// note records the outcome of a request. It returns nil if the outcome is not a failure of the request: a missing lease and
+// a conflict with another replica are ordinary answers.
 func (t *trouble) note(log logr.Logger, verb string, err error) error {
 	switch {
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+	case denied(err):
 		if !t.denied[verb] {
 			if t.denied == nil {
 				t.denied = map[string]bool{}
 			}
 			t.denied[verb] = true
-			log.Error(err, "this replica cannot lead without a right that it lacks", keyVerb, verb, keyResource, "leases.coordination.k8s.io")
+			log.Error(err, "this replica cannot lead without a right that it lacks", keyVerb, verb, keyResource, leaseResource)
 		}
 		t.answered(log)
 		return err
+	case terminating(err):
+		t.allowed(log, verb)
 	case err == nil, apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err) && verb != verbCreate:
-		if t.denied[verb] {
-			delete(t.denied, verb)
-			log.Info("this replica has the right that it lacked", keyVerb, verb)
+		t.allowed(log, verb)
+		// A missing lease does not end a series of failures to create it.
+		if !apierrors.IsNotFound(err) || t.failed != verbCreate {
+			t.answered(log)
 		}
-		t.answered(log)
 		return nil
 	}
 	if t.since.IsZero() {
-		t.since = time.Now()
+		t.since, t.failed = time.Now(), verb
 		log.Info("a request for the lease failed, and is tried again", keyVerb, verb, keyError, err.Error())
 	}
 	return err
 }
 
+// denied reports whether err is a missing permission. Missing credentials count as one.
+func denied(err error) bool {
+	return apierrors.IsForbidden(err) && !terminating(err) || apierrors.IsUnauthorized(err)
+}
+
+// terminating reports whether an object was not created because its namespace is being deleted. The API server returns
+// Forbidden in this case too, after it has authorized the request.
+func terminating(err error) bool {
+	return apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause)
+}
+
+func (t *trouble) allowed(log logr.Logger, verb string) {
+	if t.denied[verb] {
+		delete(t.denied, verb)
+		log.Info("this replica has the right that it lacked", keyVerb, verb)
+	}
+}
+
 func (t *trouble) answered(log logr.Logger) {
 	if !t.since.IsZero() {
 		log.Info("requests for the lease are answered again", keyAfter, time.Since(t.since).Round(time.Millisecond).String())
-		t.since = time.Time{}
+		t.since, t.failed = time.Time{}, ""
 	}
 }
