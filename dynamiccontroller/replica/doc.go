@@ -28,8 +28,9 @@
 //     they outlast Options.ShutdownTimeout, return an error when told to end, or panic, it is left to expire. A deleted,
 //     emptied or force-taken lease ends the term at the first sight of it.
 //   - L2: when the lease is lost, or can no longer be known to be held, the contexts of the term end with [ErrLeaseLost] and
-//     [Replica.FencedConfig] starts no write any more, before another replica may lead. The process lives on and campaigns
-//     again once the term's runnables have returned, or Run ends with the error ([ExitOnLoss]).
+//     [Replica.FencedConfig] starts no further write, before another replica may lead. After a jump of the wall clock the
+//     contexts may end later, see below; the writes are refused in time. The process keeps running and campaigns again
+//     once the term's runnables have returned, or Run returns the error ([ExitOnLoss]).
 //   - L3: runnables of the per-replica half start once a process, whatever happens to the leadership.
 //   - L4: nothing of a term is left when it is over and its runnables have returned.
 //
@@ -49,11 +50,14 @@
 //     have been configured so. Who writes a huge one into it keeps all from leading, until somebody empties it.
 //   - A write that was sent before the fence closed may arrive late; nothing here can call it back. A process that is stopped
 //     between the look at the clock and the wire sends the write when it is continued.
-//   - A process that was stopped for longer than the lease lasts (SIGSTOP, a suspended machine) may begin work when it is
-//     continued, until the first look at the clocks, a few milliseconds later. That work's writes are refused. Err of the
-//     context that a runnable of the leading half is given is such a look, as it is of what context.WithValue makes of
-//     that; a context with a cancel or timeout of its own learns of it by that look, and does not look itself. Who asks
-//     Err before each piece of work begins none.
+//   - A process that was stopped for longer than the lease lasts (SIGSTOP) may begin work after it continues. Its contexts
+//     end a few milliseconds later, when the first timer fires. No timer fires if only the wall clock has moved on, because
+//     the clock was set or a virtual machine was suspended: then the contexts end up to RetryPeriod after the jump. In both
+//     cases the writes of that work are refused, because each write checks both clocks.
+//   - Err of the context that a runnable of the leading half receives checks both clocks too, and so does Err of contexts
+//     that context.WithValue derives from it. A runnable that calls it before each piece of work begins none after the
+//     deadline. Done does not check the clocks, and neither does a context with a cancel or timeout of its own: these
+//     end when a timer, a write or such a call of Err has ended the term.
 //   - All this holds while the clocks of two machines run at rates that differ by less than a tenth, and all replicas have
 //     the same LeaseDuration.
 //   - A runnable that ignores its context holds up this replica's next term for as long, and its work is stopped by nothing
@@ -63,4 +67,7 @@
 //
 // The verbs get, create and update on leases (coordination.k8s.io) in the lease's namespace. create cannot be limited to a
 // resourceName; the others can.
+//
+// An API server that answers requests for the lease in time. A request is cancelled after half of RenewDeadline, see
+// [Options]. If the API server always takes longer, no replica ever leads.
 package replica

@@ -211,8 +211,8 @@ func (l *lock) failed(err error) error {
 	return err
 }
 
-// release releases the lease if it still names this replica. It retries until ctx is cancelled, unless the API server denies
-// the request. It returns the verb of the last request.
+// release releases the lease if it still names this replica. It retries until ctx is cancelled, unless the API server
+// denies the request. It returns the verb of the last request.
 func (l *lock) release(ctx context.Context, pause time.Duration) (verb string, err error) {
 	for {
 		verb, err = l.tryRelease(ctx)

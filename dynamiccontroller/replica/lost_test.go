@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -244,5 +245,47 @@ func TestL2_ATermThatWasLostBeforeItBeganStartsNothing(t *testing.T) {
 			}
 			wantNoError(t, a.stop())
 		})
+	}
+}
+
+func TestARequestForTheLeaseMayTakeHalfOfRenewDeadline(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Options)
+		limit  time.Duration
+	}{
+		"the defaults":           {realistic, 5 * time.Second},
+		"at least one second":    {func(o *Options) { o.RenewDeadline = 1500 * time.Millisecond }, time.Second},
+		"not more than it lasts": {func(o *Options) { o.RenewDeadline = 700 * time.Millisecond }, 700 * time.Millisecond},
+	} {
+		for _, slow := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, slower: %t", name, slow), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					a := newRig(t, &server{}, "a", c.change)
+					takes := c.limit - 10*time.Millisecond
+					if slow {
+						takes = c.limit + 10*time.Millisecond
+					}
+					a.lease.set(func(ctx context.Context, _ string, do func() error) error {
+						select {
+						case <-time.After(takes):
+							return do()
+						case <-ctx.Done():
+							return ctx.Err()
+						}
+					})
+					a.start()
+					var led bool
+					for range 600 {
+						time.Sleep(100 * time.Millisecond)
+						led = led || a.Status().Leading
+					}
+					if got := a.Status(); led == slow || got.Leading == slow || got.Term > 1 {
+						t.Errorf("it has led: %t, status %+v", led, got)
+					}
+					a.lease.heal()
+					wantNoError(t, a.stop())
+				})
+			})
+		}
 	}
 }

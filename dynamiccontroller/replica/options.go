@@ -36,11 +36,13 @@ type Options struct {
 	// much. Whole seconds, which is what a Lease stores, and at least two. Defaults to 15 seconds. It must exceed
 	// RenewDeadline + RetryPeriod + a tenth of itself (see [Replica.FencedConfig] for that tenth).
 	LeaseDuration time.Duration
-	// RenewDeadline is for how long the leader tries to renew before it gives up. It must exceed 1.2 x RetryPeriod, which
-	// is client-go's jitter. Defaults to 10 seconds.
+	// RenewDeadline is how long the leader retries a renewal before it gives up the lease. It must exceed 1.2 x RetryPeriod,
+	// which is client-go's jitter. Defaults to 10 seconds. A single request for the lease is cancelled after half of it
+	// or one second, whichever is longer, and never later than RenewDeadline. If the API server always takes longer to
+	// answer, no replica ever leads.
 	RenewDeadline time.Duration
-	// RetryPeriod is the wait between two tries to get or to renew the lease, at least 100 milliseconds. Defaults to 2
-	// seconds.
+	// RetryPeriod is the time between two attempts to acquire or to renew the lease, at least 100 milliseconds. Defaults to 2
+	// seconds. It is also how often the wall clock is checked, and so how late contexts may end after it has jumped.
 	RetryPeriod time.Duration
 
 	// ShutdownTimeout is how long Run takes to end, from when its ctx ends or it ends by itself: the leading half's

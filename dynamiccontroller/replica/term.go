@@ -246,9 +246,9 @@ func (t *term) admit(ctx context.Context) (_ context.Context, land func(), err e
 	return ctx, land, nil
 }
 
-// overdue returns an error if the term should have ended some time ago and has not. After a clock has jumped, or the process
-// was stopped, it may be called before the goroutine that ends the term has run. The grace period therefore starts
-// with the first call that finds the term overdue.
+// overdue returns an error if the term should have ended some time ago and has not. After a clock has jumped, or the
+// process was stopped, it may be called before the goroutine that ends the term has run. The grace period therefore
+// starts with the first call that finds the term overdue.
 func (t *term) overdue(slack, grace time.Duration) error {
 	s := t.state.Load()
 	if s.cause != nil || t.certain == 0 {
