@@ -71,7 +71,7 @@ func TestL1_ReadingAResponseAsTheContextEndsIsACleanEnd(t *testing.T) {
 						if err != nil {
 							return err
 						}
-						defer answer.Body.Close() //nolint:errcheck // the error of Read counts
+						defer answer.Body.Close()
 						if late {
 							<-ctx.Done()
 							time.Sleep(time.Second)
@@ -169,7 +169,7 @@ func TestL1_ACleanEndWhileResponsesAreReadOverHTTP(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					defer answer.Body.Close() //nolint:errcheck // the error of Read counts
+					defer answer.Body.Close()
 					if answer.Proto != protocol {
 						t.Errorf("the protocol is %s", answer.Proto)
 					}
@@ -202,7 +202,7 @@ func TestL2_AResponseThatIsReadOverHTTPEndsWithTheTerm(t *testing.T) {
 			until(t, 5*time.Second, func() bool { return a.Status().Leading })
 			answer, err := post(context.Background(), client, api.URL)
 			wantNoError(t, err)
-			defer answer.Body.Close() //nolint:errcheck // the error of Read counts
+			defer answer.Body.Close()
 			s.give("thief")
 			_, err = io.ReadAll(answer.Body)
 			wantIs(t, err, ErrNotLeading)

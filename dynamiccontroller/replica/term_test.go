@@ -182,7 +182,7 @@ func (r *rig) busyWriters(n int, wrote *sync.WaitGroup) {
 	cfg := r.FencedConfig()
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return tripper(func(q *http.Request) (*http.Response, error) {
-			time.Sleep(rand.N(20 * time.Millisecond)) //nolint:gosec // not a secret
+			time.Sleep(rand.N(20 * time.Millisecond))
 			return next.RoundTrip(q)
 		})
 	})

@@ -36,7 +36,7 @@ const (
 // delayed is a layer of a client, such as one that traces or logs requests.
 func delayed(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		time.Sleep(rand.N(longestDelay)) //nolint:gosec // not a secret
+		time.Sleep(rand.N(longestDelay))
 		return next.RoundTrip(r)
 	})
 }
