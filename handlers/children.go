@@ -51,6 +51,13 @@ type ChildrenConfig struct {
 	// metadata: an index by owner makes the cost that of the parent's children, not of all. An error that wraps
 	// dynamiccontroller.ErrNotServed or ErrNotSynced makes it a live list. What it returns is not changed. Optional.
 	Owned func(gvr schema.GroupVersionResource, owner types.UID) ([]runtime.Object, error)
+	// Kinds are all kinds of children, including those of earlier versions of the controller. The inventory on a parent can
+	// be changed by anyone who can update the parent. Children are therefore pruned and cleaned up only if their kind is in
+	// Kinds, or is wanted by the same call of Reconcile. Entries of other kinds stay in the inventory, for a version that
+	// lists them, and cost no requests; until then their children are deleted with the parent, by their owner references. A
+	// child can be outside its parent's namespace only if Kinds has its kind with Elsewhere. By default only children of the
+	// kinds that a call wants are pruned.
+	Kinds []ChildKind
 	// Selector adopts a child that is wanted, exists, matches and has no controller, and releases one that matches no
 	// longer, as [Claim] does. What is wanted must match it. By default nothing is adopted or released.
 	Selector labels.Selector
@@ -60,13 +67,14 @@ type ChildrenConfig struct {
 //
 //   - A child is written by server-side apply with the parent as its controller (an owner reference), so that Kubernetes
 //     deletes it with the parent.
-//   - The kinds of a parent's children are recorded on the parent before the first child of a kind is written. So what is
-//     no longer wanted is found and deleted, whatever has been forgotten since.
-//   - A child where an owner reference cannot reach, outside the namespace of a parent that has one, is marked by label,
-//     and by an annotation with its own name, by which a copy of it is told from it. Before the first such child the
-//     parent is given a finalizer, and when the parent is deleted Reconcile
-//     deletes them, waits until they are gone, and removes the finalizer. Who removes one of the
-//     two takes such a child out of the parent's hands.
+//   - The kinds of a parent's children are recorded on the parent, in its inventory, before the first child of a kind is
+//     written. So children that are no longer wanted are found and deleted, also by another process, if their kind is in
+//     ChildrenConfig.Kinds or wanted by the call.
+//   - A child where an owner reference has no effect, outside the namespace of a parent that has one, is marked by a label,
+//     and by an annotation with its own name, which distinguishes it from copies. Its kind must be in ChildrenConfig.Kinds
+//     with Elsewhere. Before the first such child the parent is given a finalizer. When the parent is deleted, Reconcile
+//     deletes such children, waits until they are gone, and removes the finalizer. A child whose mark is removed, and all of
+//     them if the finalizer is, are no longer the parent's.
 //
 // Nothing is written when nothing changed. A child is applied when what is wanted changed (by a hash in an annotation),
 // when the cache shows another value in an applied field, or shows that the field is no longer ours (managedFields): so
@@ -84,6 +92,7 @@ type ChildrenConfig struct {
 // remembers of a parent is dropped with Forget and when it cleaned up.
 type Children struct {
 	config ChildrenConfig
+	kinds  childKinds
 	memory memory
 }
 
@@ -102,10 +111,14 @@ func NewChildren(config ChildrenConfig) (*Children, error) {
 	if config.Selector != nil && config.Selector.Empty() {
 		errs = append(errs, errors.New("ChildrenConfig.Selector is empty, and would match everybody's objects"))
 	}
+	kinds, err := newChildKinds(config.Kinds)
+	if err != nil {
+		errs = append(errs, err)
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
-	return &Children{config: config}, nil
+	return &Children{config: config, kinds: kinds}, nil
 }
 
 // Desired is what a parent wants.
@@ -116,9 +129,9 @@ type Desired struct {
 	Stages [][]*unstructured.Unstructured
 	// Partial says that there may be more that are not known yet: nothing is pruned.
 	Partial bool
-	// Kinds are those that other calls may want children of, in the versions that they want. They are recorded together
-	// with those of Stages, which saves a write to the parent each, and stay recorded while there are no children of them.
-	// One that the mapper does not know is recorded with its first child. Optional.
+	// Kinds are the kinds of which other calls may want children, in the versions that they want. They are recorded together
+	// with those of Stages, which saves a write to the parent for each, and stay recorded while there are no children of
+	// them. A kind that the mapper does not know is recorded with its first child. Optional.
 	Kinds []schema.GroupVersionKind
 }
 
@@ -139,14 +152,14 @@ func (c *Children) Reconcile(ctx context.Context, id dynamiccontroller.ObjectIde
 	if err != nil {
 		return nil, fmt.Errorf("children of %s: %w", id, err)
 	}
-	deleted, err := c.prepare(ctx, id, parent, plan)
+	pass := &pass{Children: c, id: id, parent: parent, plan: plan, mayAdopt: recheck(ctx, c.config.Client, id, parent)}
+	deleted, err := pass.prepare(ctx, parent)
 	if err != nil {
 		return nil, fmt.Errorf("children of %s: %w", id, err)
 	}
 	if deleted {
 		return nil, nil // its event brings it back
 	}
-	pass := &pass{Children: c, id: id, parent: parent, plan: plan, mayAdopt: recheck(ctx, c.config.Client, id, parent)}
 	children, err := pass.applyAll(ctx)
 	if errors.Is(err, errParentGone) {
 		return children, nil // its event brings it back
@@ -167,20 +180,20 @@ func (c *Children) Reconcile(ctx context.Context, id dynamiccontroller.ObjectIde
 // Forget drops what is remembered of a parent that is gone.
 func (c *Children) Forget(id dynamiccontroller.ObjectIdentifiers) { c.memory.forget(id) }
 
-// prepare writes to the parent what must be known before its children are written, and tells whether the parent turned
+// prepare writes to the parent what must be known before its children are written, and reports whether the parent turned
 // out to be deleted.
-func (c *Children) prepare(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, plan *plan) (deleted bool, err error) {
-	if plan.hasForeign && !slices.Contains(parent.GetFinalizers(), c.finalizer()) {
-		now, err := addFinalizer(ctx, c.parents(id), parent, c.finalizer())
+func (p *pass) prepare(ctx context.Context, parent *unstructured.Unstructured) (deleted bool, err error) {
+	if p.plan.hasForeign && !slices.Contains(parent.GetFinalizers(), p.finalizer()) {
+		now, err := addFinalizer(ctx, p.parents(p.id), parent, p.finalizer())
 		if isGoneOrReplaced(err) || err == nil && now.GetDeletionTimestamp() != nil {
 			return true, nil
 		}
 		if err != nil {
-			return false, fmt.Errorf("add finalizer %s: %w", c.finalizer(), err)
+			return false, fmt.Errorf("add finalizer %s: %w", p.finalizer(), err)
 		}
 		adoptMetadata(parent, now)
 	}
-	return c.record(ctx, id, parent, plan.kinds())
+	return p.record(ctx, parent)
 }
 
 // pass is one call of Reconcile.

@@ -20,6 +20,11 @@ func stages(children ...*unstructured.Unstructured) Desired {
 func newChildren(t *testing.T, config ChildrenConfig) *Children {
 	t.Helper()
 	config.Mapper, config.Name = newMapper(), "platform.example.com"
+	if config.Kinds == nil {
+		config.Kinds = []ChildKind{
+			{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, Elsewhere: true}, {GroupKind: schema.GroupKind{Group: "example.com", Kind: "Widget"}},
+		}
+	}
 	children, err := NewChildren(config)
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +189,7 @@ func TestNonsenseInTheConfigIsAnError(t *testing.T) {
 		"no name":             {Client: server, Mapper: newMapper()},
 		"a long name":         {Client: server, Mapper: newMapper(), Name: strings.Repeat("a", longestName+1)},
 		"a name of no domain": {Client: server, Mapper: newMapper(), Name: "A/b"},
+		"a kind of no name":   {Client: server, Mapper: newMapper(), Name: "a.b", Kinds: []ChildKind{{}}},
 		"an empty selector":   {Client: server, Mapper: newMapper(), Name: "a.b", Selector: labels.Everything()},
 	} {
 		if _, err := NewChildren(config); err == nil {

@@ -43,7 +43,7 @@ func (p *pass) mayCreate(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read the parent anew before creating: %w", err)
 	}
-	if gone, err := p.prepare(ctx, p.id, now, p.plan); err != nil {
+	if gone, err := p.prepare(ctx, now); err != nil {
 		return err
 	} else if gone {
 		return errParentGone

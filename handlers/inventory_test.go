@@ -1,6 +1,8 @@
 package handlers
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -12,19 +14,91 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
+func everyKind(schema.GroupKind) bool { return true }
+
+func parseAll(text string) inventory {
+	all, _ := parseInventory(text, everyKind)
+	return all
+}
+
 func TestAnInventoryIsReadAsItWasWritten(t *testing.T) {
 	for _, text := range []string{"", "ConfigMap=v1/configmaps", "ConfigMap,Widget.example.com=v1/widgets"} {
-		if again := parseInventory(text).String(); again != text {
+		if again := parseAll(text).String(); again != text {
 			t.Errorf("%q became %q", text, again)
 		}
 	}
 	configMap := schema.GroupKind{Kind: "ConfigMap"}
-	i := parseInventory("ConfigMap,Widget.example.com=v1/widgets").with(inventory{entryOf(configMap, configMaps)})
+	i := parseAll("ConfigMap,Widget.example.com=v1/widgets").with(inventory{entryOf(configMap, configMaps)})
 	if i.String() != "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets" {
 		t.Errorf("got %s", i)
 	}
 	if left := i.without(inventory{{kind: configMap}}).String(); left != "Widget.example.com=v1/widgets" {
 		t.Errorf("got %s", left)
+	}
+}
+
+func TestParseInventory_DropsMalformedEntries(t *testing.T) {
+	for name, text := range map[string]string{
+		"empty":                     ",,",
+		"no kind":                   "=v1/configmaps",
+		"only a group":              ".example.com=v1/widgets",
+		"no version":                "ConfigMap=/configmaps",
+		"no resource":               "ConfigMap=v1/",
+		"no slash":                  "ConfigMap=v1",
+		"a resource that is a path": "ConfigMap=v1/../../apis/apps/v1/deployments",
+		"a version that is a path":  "ConfigMap=../configmaps",
+		"a subresource":             "ConfigMap=v1/configmaps/status",
+		"a query":                   "ConfigMap=v1/configmaps?watch=1",
+		"a group that is a path":    "Widget.example.com/v1/x=v1/widgets",
+		"a space":                   "Config Map=v1/configmaps",
+		"a second entry of a kind":  "ConfigMap=v2/others",
+	} {
+		if got := parseAll("ConfigMap=v1/configmaps," + text).String(); got != "ConfigMap=v1/configmaps" {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+}
+
+func TestParseInventory_IsBounded(t *testing.T) {
+	var short, long []string
+	for i := range 2 * maxInventoryEntries {
+		short = append(short, fmt.Sprintf("K%d", i))
+		long = append(long, fmt.Sprintf("K%d.%s.x.io=v1/k%d", i, strings.Repeat("a", 60), i))
+	}
+	if n := len(parseAll(strings.Join(short, ","))); n != maxInventoryEntries {
+		t.Errorf("read %d entries", n)
+	}
+	read := parseAll(strings.Join(long, ","))
+	if n := len(read.String()); n > maxInventoryBytes || n < maxInventoryBytes-200 {
+		t.Errorf("read %d bytes", n)
+	}
+	for _, entry := range read {
+		if entry.resource != strings.ToLower(entry.kind.Kind) {
+			t.Errorf("read half of an entry: %s", entry)
+		}
+	}
+	if all := parseAll(strings.Repeat("a", 2*maxInventoryBytes)); len(all) > 0 {
+		t.Errorf("read %d entries", len(all))
+	}
+}
+
+// Others are written again as far as they fit, and never displace what is followed.
+func TestInventory_FollowedEntriesComeFirst(t *testing.T) {
+	var others inventory
+	for i := range maxInventoryEntries {
+		others = append(others, inventoryEntry{kind: schema.GroupKind{Kind: fmt.Sprintf("A%d", i)}})
+	}
+	widget := schema.GroupKind{Group: "example.com", Kind: "Widget"}
+	text, err := inventory{entryOf(widget, widgets)}.annotation(others)
+	if err != nil || !strings.HasPrefix(text, "Widget.example.com=v1/widgets,A0,") {
+		t.Fatalf("got %.100s, %v", text, err)
+	}
+	followed, rest := parseInventory(text, func(kind schema.GroupKind) bool { return kind == widget })
+	if len(followed) != 1 || len(rest) != maxInventoryEntries-1 {
+		t.Errorf("read %d and %d entries", len(followed), len(rest))
+	}
+	if _, err := others.with(followed).annotation(nil); !errors.Is(err, errInventoryTooLarge) {
+		t.Errorf("got %v", err)
 	}
 }
 

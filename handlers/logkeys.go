@@ -4,4 +4,6 @@ package handlers
 const (
 	keyTook    = "took"
 	keyOutcome = "outcome"
+	keyKinds   = "kinds"
+	keyCount   = "count"
 )

@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"hash/maphash"
 	"maps"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ type memory struct {
 type parentMemory struct {
 	inventory inventory
 	written   version   // the parent with that inventory
+	ignored   uint64    // hash of the other entries of the inventory that were last logged
 	waiting   time.Time // for deletions, since then; or not
 	children  map[dynamiccontroller.ObjectIdentifiers]childMemory
 }
@@ -77,6 +79,20 @@ func (m *memory) inventoryAfter(id dynamiccontroller.ObjectIdentifiers, parent m
 		return p.inventory, true
 	}
 	return nil, false
+}
+
+// ignoredSeed makes the hashes of ignored entries differ between processes.
+var ignoredSeed = maphash.MakeSeed()
+
+// isNewlyIgnored reports whether other entries of the parent's inventory were ignored when it was last called, or none.
+func (m *memory) isNewlyIgnored(id dynamiccontroller.ObjectIdentifiers, entries string) bool {
+	hash := maphash.String(ignoredSeed, entries)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.parentLocked(id)
+	known := p.ignored == hash
+	p.ignored = hash
+	return !known
 }
 
 func (m *memory) remember(parent, child dynamiccontroller.ObjectIdentifiers, memory childMemory) {

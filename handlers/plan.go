@@ -18,7 +18,8 @@ import (
 type plan struct {
 	stages     [][]*child
 	wanted     map[childKey]bool
-	resources  map[schema.GroupKind]schema.GroupVersionResource // of the kinds that are wanted now or later, in the wanted versions
+	named      []schema.GroupKind                     // the kinds that are wanted now or later, known to the mapper or not
+	mappings   map[schema.GroupKind]*meta.RESTMapping // of those that the mapper knows, in the wanted versions
 	hasForeign bool
 }
 
@@ -26,6 +27,7 @@ type plan struct {
 type child struct {
 	id      dynamiccontroller.ObjectIdentifiers
 	kind    schema.GroupKind
+	mapping *meta.RESTMapping
 	apply   *unstructured.Unstructured // all that is to be applied
 	hash    string                     // of apply, which has it in an annotation
 	foreign bool                       // where an owner reference cannot reach
@@ -38,11 +40,11 @@ type childKey struct {
 	key  string
 }
 
-// kinds is what the inventory must have.
-func (p *plan) kinds() inventory {
+// inventory returns the entries that the inventory must have.
+func (p *plan) inventory() inventory {
 	var kinds inventory
-	for kind, gvr := range p.resources {
-		kinds = append(kinds, entryOf(kind, gvr))
+	for kind, mapping := range p.mappings {
+		kinds = append(kinds, entryOf(kind, mapping.Resource))
 	}
 	return kinds
 }
@@ -56,12 +58,13 @@ func (p *plan) wants(id dynamiccontroller.ObjectIdentifiers) bool {
 
 // plan says of every child what is wrong with it. That its kind is not known is told when its stage is applied.
 func (c *Children) plan(id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired) (*plan, error) {
-	p := &plan{wanted: map[childKey]bool{}, resources: map[schema.GroupKind]schema.GroupVersionResource{}}
+	p := &plan{wanted: map[childKey]bool{}, mappings: map[schema.GroupKind]*meta.RESTMapping{}}
 	var errs []error
 	for _, gvk := range desired.Kinds {
+		p.named = append(p.named, gvk.GroupKind())
 		switch mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version); {
 		case err == nil:
-			p.resources[gvk.GroupKind()] = mapping.Resource
+			p.mappings[gvk.GroupKind()] = mapping
 		case !meta.IsNoMatchError(err):
 			errs = append(errs, fmt.Errorf("find the resource of %s: %w", gvk.GroupKind(), err))
 		}
@@ -69,6 +72,7 @@ func (c *Children) plan(id dynamiccontroller.ObjectIdentifiers, parent *unstruct
 	for _, stage := range desired.Stages {
 		var children []*child
 		for _, object := range stage {
+			p.named = append(p.named, object.GroupVersionKind().GroupKind())
 			planned, err := c.planChild(parent, object)
 			switch {
 			case meta.IsNoMatchError(err):
@@ -91,16 +95,16 @@ func (c *Children) plan(id dynamiccontroller.ObjectIdentifiers, parent *unstruct
 
 func (p *plan) add(parent dynamiccontroller.ObjectIdentifiers, child *child) error {
 	key := childKey{kind: child.kind, key: child.id.NamespacedKey}
-	switch gvr, known := p.resources[child.kind]; {
+	switch known := p.mappings[child.kind]; {
 	case child.id == parent:
 		return errors.New("it is the parent itself")
 	case p.wanted[key]:
 		return errors.New("it is wanted twice")
-	case known && gvr != child.id.GVR:
-		return fmt.Errorf("the kind is wanted in two versions, %s and %s", gvr.Version, child.id.GVR.Version)
+	case known != nil && known.Resource != child.id.GVR:
+		return fmt.Errorf("the kind is wanted in two versions, %s and %s", known.Resource.Version, child.id.GVR.Version)
 	}
 	p.wanted[key] = true
-	p.resources[child.kind] = child.id.GVR
+	p.mappings[child.kind] = child.mapping
 	p.hasForeign = p.hasForeign || child.foreign
 	return nil
 }
@@ -135,6 +139,9 @@ func (c *Children) planChild(parent, wanted *unstructured.Unstructured) (*child,
 		return nil, fmt.Errorf("it has the namespace %s, and its kind is cluster-scoped", apply.GetNamespace())
 	}
 	foreign := !canOwn(parent, apply.GetNamespace())
+	if foreign && !c.kinds[gvk.GroupKind()] {
+		return nil, fmt.Errorf("it is outside the namespace %s of its parent: ChildrenConfig.Kinds must have its kind with Elsewhere", parent.GetNamespace())
+	}
 	if c.config.Selector != nil && !foreign && !c.config.Selector.Matches(labels.Set(apply.GetLabels())) {
 		return nil, fmt.Errorf("its labels do not match the selector %s of its parent's children", c.config.Selector)
 	}
@@ -155,7 +162,7 @@ func (c *Children) planChild(parent, wanted *unstructured.Unstructured) (*child,
 		return nil, err
 	}
 	apply.SetAnnotations(with(apply.GetAnnotations(), c.appliedKey(), hash))
-	return &child{id: identify(mapping.Resource, apply), kind: gvk.GroupKind(), apply: apply, hash: hash, foreign: foreign}, nil
+	return &child{id: identify(mapping.Resource, apply), kind: gvk.GroupKind(), mapping: mapping, apply: apply, hash: hash, foreign: foreign}, nil
 }
 
 func with(m map[string]string, key, value string) map[string]string {

@@ -23,9 +23,10 @@ import (
 func (p *pass) prune(ctx context.Context) error {
 	var errs []error
 	var empty inventory
-	for _, entry := range p.inventoryOf(p.id, p.parent) {
+	followed, _ := p.inventoryOf(p.id, p.parent, p.follows)
+	for _, entry := range followed {
 		left, err := p.pruneKind(ctx, entry)
-		switch _, wanted := p.plan.resources[entry.kind]; {
+		switch _, wanted := p.plan.mappings[entry.kind]; {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("prune the children of %s that are a %s: %w", p.id, entry.kind, err))
 		case left && !wanted:
@@ -35,17 +36,18 @@ func (p *pass) prune(ctx context.Context) error {
 		}
 	}
 	if len(errs) == 0 && len(empty) > 0 {
-		errs = append(errs, p.strike(ctx, p.id, p.parent, empty))
+		errs = append(errs, p.strike(ctx, empty))
 	}
 	return errors.Join(errs...)
 }
 
-// pruneKind tells whether the parent has any children of the kind, or may have.
+// pruneKind reports whether the parent has any children of the kind, or may have.
 func (p *pass) pruneKind(ctx context.Context, entry inventoryEntry) (left bool, err error) {
-	gvr, wanted := p.plan.resources[entry.kind]
+	var gvr schema.GroupVersionResource
 	var children []*unstructured.Unstructured
-	if wanted {
-		children, err = p.list(ctx, gvr, p.parent, true)
+	if mapping := p.plan.mappings[entry.kind]; mapping != nil {
+		gvr = mapping.Resource
+		children, err = p.list(ctx, childType{entry.kind, gvr, isClusterScoped(mapping)}, p.parent, true)
 	} else {
 		gvr, children, err = p.listLive(ctx, entry, p.parent)
 	}
@@ -109,39 +111,58 @@ func (p *pass) release(ctx context.Context, id dynamiccontroller.ObjectIdentifie
 	return err
 }
 
-// listLive returns all of the parent's children of a kind, and what they are served as. There are none only if the API server
-// says so: a mapper knows no kind of a group whose discovery has failed since it began, and lags. A kind that it does not
-// know is looked for where the children were written, and is gone if that is not served either.
+// listLive returns all of the parent's children of a kind, and their resource. Only an answer of the API server shows that
+// there are none: a mapper lags, and does not know the kinds of a group whose discovery has failed since it started. A kind
+// that the mapper does not know is listed as the resource in the inventory. Its children are gone if that is not served.
 func (c *Children) listLive(ctx context.Context, entry inventoryEntry, parent *unstructured.Unstructured) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
-	gvr := entry.gvr()
+	of := childType{kind: entry.kind, gvr: entry.gvr()}
 	mapping, err := c.config.Mapper.RESTMapping(entry.kind)
 	switch {
 	case err == nil:
-		gvr = mapping.Resource
+		of.gvr, of.clusterScoped = mapping.Resource, isClusterScoped(mapping)
 	case !meta.IsNoMatchError(err) || entry.resource == "":
-		return gvr, nil, fmt.Errorf("find its resource: %w", err)
+		return of.gvr, nil, fmt.Errorf("find its resource: %w", err)
 	}
-	children, listErr := c.list(ctx, gvr, parent, false)
+	children, listErr := c.list(ctx, of, parent, false)
 	if err != nil && apierrors.IsNotFound(listErr) {
-		return gvr, nil, nil
+		return of.gvr, nil, nil
 	}
-	return gvr, children, listErr
+	return of.gvr, children, listErr
 }
 
-// list returns the parent's children of a type, from the cache only where a stale answer does no harm. Outside the
-// parent's namespace there can be some only if the parent has the finalizer.
-func (c *Children) list(ctx context.Context, gvr schema.GroupVersionResource, parent *unstructured.Unstructured, mayBeStale bool) ([]*unstructured.Unstructured, error) {
-	namespace := parent.GetNamespace()
-	everywhere := namespace == "" || slices.Contains(parent.GetFinalizers(), c.finalizer())
-	if everywhere {
+// childType is a kind of children, and the resource that they are served as.
+type childType struct {
+	kind          schema.GroupKind
+	gvr           schema.GroupVersionResource
+	clusterScoped bool // false if unknown
+}
+
+func isClusterScoped(mapping *meta.RESTMapping) bool {
+	return mapping.Scope.Name() == meta.RESTScopeNameRoot
+}
+
+// canBeElsewhere reports whether there can be children of a kind outside the namespace of a namespaced parent: if the
+// author says so, and if the parent has the finalizer, which it is given before the first such child is written.
+func (c *Children) canBeElsewhere(kind schema.GroupKind, parent *unstructured.Unstructured) bool {
+	return c.kinds[kind] && parent.GetNamespace() != "" && slices.Contains(parent.GetFinalizers(), c.finalizer())
+}
+
+// list returns the parent's children of a type, from the cache only where a stale answer does no harm.
+func (c *Children) list(ctx context.Context, of childType, parent *unstructured.Unstructured, mayBeStale bool) ([]*unstructured.Unstructured, error) {
+	gvr, namespace := of.gvr, parent.GetNamespace()
+	elsewhere := c.canBeElsewhere(of.kind, parent)
+	switch {
+	case elsewhere:
 		namespace = ""
+	case namespace != "" && of.clusterScoped:
+		return nil, nil
 	}
 	marked := labels.SelectorFromSet(labels.Set{c.parentLabel(): string(parent.GetUID())})
 	var children []*unstructured.Unstructured
 	err := dynamiccontroller.ErrNotServed
-	switch foreign := everywhere && parent.GetNamespace() != ""; {
+	switch {
 	case !mayBeStale:
-	case c.config.Owned != nil && !foreign:
+	case c.config.Owned != nil && !elsewhere:
 		children, err = c.owned(gvr, parent)
 	case c.config.Cache != nil:
 		children, err = c.config.Cache.List(ctx, gvr, namespace, marked)
@@ -176,7 +197,8 @@ func (c *Children) owned(gvr schema.GroupVersionResource, parent *unstructured.U
 	return children, nil
 }
 
-// cleanUp deletes the children of a deleted parent that Kubernetes does not, and lets the parent go when they are gone.
+// cleanUp deletes the children of a deleted parent that Kubernetes does not delete, and removes the finalizer when they are
+// gone.
 func (c *Children) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured) error {
 	if !slices.Contains(parent.GetFinalizers(), c.finalizer()) {
 		c.Forget(id)
@@ -184,7 +206,11 @@ func (c *Children) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdent
 	}
 	left := false
 	var errs []error
-	for _, entry := range c.inventoryOf(id, parent) {
+	followed, _ := c.inventoryOf(id, parent, c.kinds.follows)
+	for _, entry := range followed {
+		if !c.canBeElsewhere(entry.kind, parent) {
+			continue
+		}
 		gvr, children, err := c.listLive(ctx, entry, parent)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("clean up the children of %s that are a %s: %w", id, entry.kind, err))

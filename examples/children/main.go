@@ -55,6 +55,8 @@ func run(ctx context.Context) error {
 	}
 	children, err := handlers.NewChildren(handlers.ChildrenConfig{
 		Client: client, Mapper: mapper, Name: name,
+		// The kinds of earlier versions of this program belong here too, or their children are never pruned.
+		Kinds: []handlers.ChildKind{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, {GroupKind: schema.GroupKind{Kind: "ServiceAccount"}}},
 		// They are read where the engine keeps them, so that a team in which nothing changed costs no request.
 		Cache: handlers.Cached(func(child schema.GroupVersionResource) (cache.GenericLister, error) {
 			return engine.SecondaryLister(teams, dynamiccontroller.Owns(child))

@@ -306,6 +306,7 @@ func TestHandlers_ChildrenElsewhereAreCleanedUp(t *testing.T) {
 	s := newSetting(h)
 	lands := h.defineKind("Land", apiextensionsv1.ClusterScoped)
 	s.mapper, _ = h.mapperOf(s.parents, s.gadgets, lands)
+	s.more = []handlers.ChildKind{{GroupKind: schema.GroupKind{Group: lands.Group, Kind: "Land"}, Elsewhere: true}}
 	far := h.newNamespace()
 	want := func(parent *unstructured.Unstructured) handlers.Desired {
 		if _, ok, _ := unstructured.NestedString(parent.Object, "spec", "near"); ok {

@@ -36,6 +36,7 @@ const platformName = "platform.example.com"
 type setting struct {
 	*harness
 	parents, gadgets schema.GroupVersionResource
+	more             []handlers.ChildKind // of children, in addition to config maps and gadgets
 	mapper           meta.RESTMapper
 }
 
@@ -152,6 +153,14 @@ func (s *setting) parent(name string) dynamiccontroller.ObjectIdentifiers {
 	return s.id(s.parents, name)
 }
 
+// kinds are those of the children in these tests.
+func (s *setting) kinds() []handlers.ChildKind {
+	return append([]handlers.ChildKind{
+		{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, Elsewhere: true},
+		{GroupKind: schema.GroupKind{Group: s.gadgets.Group, Kind: "Gadget"}, Elsewhere: true},
+	}, s.more...)
+}
+
 // newChildren writes as the harness's user.
 func (s *setting) newChildren(config handlers.ChildrenConfig) *handlers.Children {
 	s.Helper()
@@ -159,6 +168,9 @@ func (s *setting) newChildren(config handlers.ChildrenConfig) *handlers.Children
 		config.Client = s.client
 	}
 	config.Mapper, config.Name = s.mapper, platformName
+	if config.Kinds == nil {
+		config.Kinds = s.kinds()
+	}
 	children, err := handlers.NewChildren(config)
 	s.noError(err)
 	return children

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -92,7 +93,13 @@ func (r *reconciler) run(ctx context.Context, lead <-chan struct{}) (err error) 
 		mapper.Add(gvr.GroupVersion().WithKind(kind), meta.RESTScopeNamespace)
 	}
 	r.cached = handlers.Cached(r.controller.Lister)
-	r.children, err = handlers.NewChildren(handlers.ChildrenConfig{Client: r.client, Cache: r.cached, Mapper: mapper, Name: platformName})
+	r.children, err = handlers.NewChildren(handlers.ChildrenConfig{
+		Client: r.client, Cache: r.cached, Mapper: mapper, Name: platformName,
+		Kinds: []handlers.ChildKind{
+			{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, Elsewhere: true},
+			{GroupKind: schema.GroupKind{Group: r.Gadgets.Group, Kind: "Gadget"}, Elsewhere: true},
+		},
+	})
 	if err != nil {
 		return err
 	}

@@ -100,14 +100,14 @@ func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim
 	case d.ending && d.gvr.Empty():
 		return nil, nil
 	case d.ending:
-		return p.cleaner(b, d.gvr)
+		return cleaner(b, d.gvr), nil
 	case d.refusal != nil && d.onlyCleans():
 		// Each time, for what is missing of what ran before may come back.
 		before, err := p.servedBefore(ctx, b, own)
 		if err != nil || before != nil {
 			return before, err
 		}
-		return p.cleaner(b, d.gvr)
+		return cleaner(b, d.gvr), nil
 	case d.program != nil:
 		return d.program, nil
 	default:
@@ -129,6 +129,9 @@ func (p *Platform) serve(ctx context.Context, d *decision, want *program) error 
 	}
 	if !p.registry.take(want.gvr, want.blueprint) {
 		return dynamiccontroller.RequeueAfter(soon) // the Blueprint that had it is being let go
+	}
+	if have != nil && have.gvr == want.gvr {
+		want.follow(have.followed) // children of an earlier generation are to be pruned
 	}
 	if err := p.start(ctx, want); err != nil {
 		return err

@@ -106,7 +106,7 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 			inputs: f.served(), blueprint: b.Name, generation: b.Generation, spec: b.Spec, gvr: out.gvr,
 			compiled: compiled, kinds: children, mergesConditions: rules.mergesConditions,
 		}
-		return out, p.equip(out.program)
+		out.program.follow(out.program.childKinds())
 	}
 	return out, nil
 }

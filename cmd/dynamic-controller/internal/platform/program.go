@@ -2,6 +2,7 @@ package platform
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -27,6 +28,8 @@ type program struct {
 	// compiled is nil if instances are only cleaned up when they are deleted.
 	compiled *blueprint.Compiled
 	kinds    []childKind
+	// followed are the kinds whose children are pruned and cleaned up, those of earlier generations included.
+	followed []handlers.ChildKind
 	// mergesConditions: see statusRules.
 	mergesConditions bool
 	children         *handlers.Children
@@ -45,16 +48,39 @@ type childKind struct {
 	defined bool
 }
 
-// cleaner makes of a Blueprint a program that lets instances go and does no more.
-func (p *Platform) cleaner(b *blueprint.Blueprint, gvr schema.GroupVersionResource) (*program, error) {
+// cleaner returns a program that only cleans up after instances that are being deleted. Any child can be elsewhere: the
+// Blueprint is not compiled.
+func cleaner(b *blueprint.Blueprint, gvr schema.GroupVersionResource) *program {
 	next := &program{inputs: "cleans up for " + string(b.UID), blueprint: b.Name, generation: b.Generation, gvr: gvr}
-	return next, p.equip(next)
+	for _, kind := range kindsOfInterest(b) {
+		if kind.Kind != "" {
+			next.follow([]handlers.ChildKind{{GroupKind: kind, Elsewhere: true}})
+		}
+	}
+	return next
 }
 
-// equip gives a program what keeps children. It remembers nothing that could not be found out again.
+// follow makes the program look for children of more kinds. It must not have been started.
+func (p *program) follow(kinds []handlers.ChildKind) {
+	for _, kind := range kinds {
+		if !slices.Contains(p.followed, kind) {
+			p.followed = append(p.followed, kind)
+		}
+	}
+}
+
+// childKinds returns the kinds of the children that instances become.
+func (p *program) childKinds() (kinds []handlers.ChildKind) {
+	for _, kind := range p.kinds {
+		kinds = append(kinds, handlers.ChildKind{GroupKind: kind.gvk.GroupKind(), Elsewhere: kind.foreign})
+	}
+	return kinds
+}
+
+// equip creates the Children of a program. What they remember can be found out again.
 func (p *Platform) equip(next *program) (err error) {
 	next.children, err = handlers.NewChildren(handlers.ChildrenConfig{
-		Client: p.client, Mapper: p.mapper, Name: Name,
+		Client: p.client, Mapper: p.mapper, Name: Name, Kinds: next.followed,
 		Cache: handlers.Cached(next.listerOf(p.engines.Instances)),
 		Owned: next.ownedIn(p.engines.Instances),
 	})
@@ -63,6 +89,9 @@ func (p *Platform) equip(next *program) (err error) {
 
 // start serves the program, or swaps it for the one before.
 func (p *Platform) start(ctx context.Context, next *program) error {
+	if err := p.equip(next); err != nil {
+		return err
+	}
 	k := &instances{program: next, engine: p.engines.Instances, status: p.status}
 	return p.engines.Instances.StartServingGVK(ctx, next.gvr,
 		handlers.Object(handlers.Cached(p.engines.Instances.Lister), k.reconcile, k.gone), next.watched()...)
