@@ -127,16 +127,21 @@ type Desired struct {
 	// not wait for each other. A child needs apiVersion, kind and name; without a namespace it has its parent's. A status is
 	// not applied. One of a kind that the mapper does not know is its own error: an earlier stage may define the kind.
 	Stages [][]*unstructured.Unstructured
-	// Partial says that there may be more that are not known yet: nothing is pruned.
+	// Partial reports that there may be more children that are not known yet: nothing is pruned.
 	Partial bool
+	// Absent are objects, by apiVersion, kind, name and namespace, that must not be children of the parent. They are deleted
+	// if they are its children, whatever else is desired: before anything is applied, even if Partial is set, and even if
+	// Stages cannot be applied. Without a namespace it is the parent's. An object that is in Stages too is not deleted. They
+	// are read from ChildrenConfig.Cache, so that those that do not exist cost no requests. Optional.
+	Absent []*unstructured.Unstructured
 	// Kinds are the kinds of which other calls may want children, in the versions that they want. They are recorded together
 	// with those of Stages, which saves a write to the parent for each, and stay recorded while there are no children of
 	// them. A kind that the mapper does not know is recorded with its first child. Optional.
 	Kinds []schema.GroupVersionKind
 }
 
-// Reconcile makes the parent's children those that it wants and prunes the others, when all that is wanted is there. It
-// returns the wanted children that exist, in order, as last seen. The parent's metadata is brought up to date with what
+// Reconcile deletes the children in desired.Absent, applies those in desired.Stages, and prunes the others when all that is
+// wanted is there. It returns the wanted children that exist, in order, as last seen. The parent's metadata is brought up to date with what
 // is written to it.
 //
 // The error joins what went wrong with each child, by name; [ErrNotOurs] among it says that an object is somebody
@@ -148,22 +153,25 @@ func (c *Children) Reconcile(ctx context.Context, id dynamiccontroller.ObjectIde
 	if parent.GetDeletionTimestamp() != nil {
 		return nil, c.cleanUp(ctx, id, parent)
 	}
+	pass := &pass{Children: c, id: id, parent: parent, mayAdopt: recheck(ctx, c.config.Client, id, parent)}
+	absentErr := pass.deleteAbsent(ctx, desired)
 	plan, err := c.plan(id, parent, desired)
 	if err != nil {
-		return nil, fmt.Errorf("children of %s: %w", id, err)
+		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
 	}
-	pass := &pass{Children: c, id: id, parent: parent, plan: plan, mayAdopt: recheck(ctx, c.config.Client, id, parent)}
+	pass.plan = plan
 	deleted, err := pass.prepare(ctx, parent)
 	if err != nil {
-		return nil, fmt.Errorf("children of %s: %w", id, err)
+		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
 	}
 	if deleted {
-		return nil, nil // its event brings it back
+		return nil, absentErr // its event brings it back
 	}
 	children, err := pass.applyAll(ctx)
 	if errors.Is(err, errParentGone) {
-		return children, nil // its event brings it back
+		return children, absentErr // its event brings it back
 	}
+	err = errors.Join(absentErr, err)
 	if err == nil && !pass.waiting && !desired.Partial {
 		err = pass.prune(ctx)
 	}
@@ -203,8 +211,9 @@ type pass struct {
 	parent   *unstructured.Unstructured
 	plan     *plan
 	mayAdopt func() error
-	isAlive  bool // the parent, by the API server itself
-	waiting  bool // for something that is being deleted
+	deleted  map[childKey]bool // children that were deleted because they are in Desired.Absent
+	isAlive  bool              // the parent, by the API server itself
+	waiting  bool              // for something that is being deleted
 }
 
 func (c *Children) parents(id dynamiccontroller.ObjectIdentifiers) dynamic.ResourceInterface {

@@ -57,10 +57,14 @@ func (p *pass) pruneKind(ctx context.Context, entry inventoryEntry) (left bool, 
 	var errs []error
 	for _, child := range children {
 		id := identify(gvr, child)
-		if p.plan.wanted[childKey{kind: entry.kind, key: id.NamespacedKey}] {
+		key := childKey{kind: entry.kind, key: id.NamespacedKey}
+		if p.plan.wanted[key] {
 			continue
 		}
 		left = true
+		if p.deleted[key] {
+			continue
+		}
 		errs = append(errs, p.remove(ctx, id, child))
 	}
 	return left, errors.Join(errs...)

@@ -29,8 +29,8 @@ type Step struct {
 	Waiting []Reason
 	// Unready are resources that are rendered and not there, or not ready.
 	Unready []Reason
-	// Excluded are resources that are not wanted: what is there of them goes.
-	Excluded []string
+	// Excluded are resources that are not wanted. Their objects are to be deleted, whatever becomes of the others.
+	Excluded []Excluded
 	// Problems are what is wrong, which only another spec or another instance mends.
 	Problems Problems
 	// Ready is whether all that is wanted is there and ready.
@@ -62,11 +62,16 @@ func (i *Instance) Step(ctx context.Context, observed map[string]*unstructured.U
 		made:       map[identity]string{},
 	}
 	for _, r := range i.compiled.resources {
+		s.include(ctx, r)
+	}
+	used := s.placesInUse(ctx, i.compiled.resources)
+	for _, r := range i.compiled.resources {
 		s.step(ctx, r)
 		if ctx.Err() != nil {
 			return Step{}, fmt.Errorf("work out what becomes of an instance: %w", context.Cause(ctx))
 		}
 	}
+	s.dropShared(used)
 	s.out.Cost = s.cost
 	s.out.Ready = len(s.out.Waiting)+len(s.out.Unready)+len(s.out.Problems) == 0
 	return s.out, nil
@@ -97,23 +102,10 @@ type stepping struct {
 	out      Step
 }
 
+// step renders a resource that is wanted, as far as that can be done now.
 func (s *stepping) step(ctx context.Context, r *resource) {
-	for _, o := range r.needs {
-		if s.state[o] == excluded {
-			s.exclude(r)
-			return
-		}
-	}
-	for _, condition := range r.include {
-		wanted, reason := s.condition(ctx, condition, map[string]any{"self": s.self})
-		switch {
-		case reason != "":
-			s.problem(r, Problem{Path: condition.path, Expression: condition.String(), Reason: reason})
-			return
-		case !wanted:
-			s.exclude(r)
-			return
-		}
+	if _, failed := s.blocked[r]; failed || s.state[r] == excluded {
+		return // see include
 	}
 	for _, o := range r.needs {
 		if s.state[o] != ready {
@@ -138,11 +130,6 @@ func (s *stepping) step(ctx context.Context, r *resource) {
 	}
 	s.state[r] = ready
 	s.ready[r.id] = s.observed[r.id].Object
-}
-
-func (s *stepping) exclude(r *resource) {
-	s.state[r] = excluded
-	s.out.Excluded = append(s.out.Excluded, r.id)
 }
 
 func (s *stepping) wait(r *resource, reason string) {

@@ -92,10 +92,15 @@ func TestChildrenAreMarked(t *testing.T) {
 }
 
 func TestNothingIsMadeOfAnInstanceThatMayNotBecomeAsMuch(t *testing.T) {
-	k := &instances{program: becoming(page, page, page)}
-	step, err := k.bringAbout(t.Context(), dynamiccontroller.ObjectIdentifiers{}, instanceWith("2"))
+	k, server := bringing(t, chain(3))
+	self := newFlowers(t, server)
+	self.SetAnnotations(map[string]string{allowanceKey: "2"})
+	step, err := k.bringAbout(t.Context(), flowers, self)
 	if err != nil || step.Ready || len(step.Problems) != 1 {
 		t.Fatalf("got %+v, %v", step, err)
+	}
+	if writes := server.took(); len(writes) > 0 {
+		t.Errorf("written: %q", writes)
 	}
 	if told := step.Problems.Error(); !strings.Contains(told, "3 resources are more than the 2 objects") || !strings.HasSuffix(told, "in a circle") {
 		t.Errorf("it says %s", told)

@@ -99,30 +99,36 @@ func (k *instances) isThere(id dynamiccontroller.ObjectIdentifiers) bool {
 // bringAbout applies what can be applied, and what that makes possible, and returns the last step. Of an instance whose
 // children are as they should be that is the first, and nothing is written. It ends with errGoesOn when it has applied
 // something and its steps have cost as much as one may: a long chain of resources, each of which makes the next possible,
-// costs more than that in all, and others wait for the worker.
+// costs more than that in all, and others wait for the worker. Children of excluded resources are deleted before anything
+// is applied, whatever is wrong with the other resources.
 func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured) (blueprint.Step, error) {
 	allowance := allowanceOf(self)
-	if problems := k.exceeds(allowance); problems != nil {
-		return blueprint.Step{Problems: problems}, nil
-	}
-	share := k.share(allowance)
+	share, exceeded := k.share(allowance), k.exceeds(allowance)
 	// Keeping children changes what it is given, and an instance reads what it was made of.
 	instance, parent := k.compiled.Instance(self.DeepCopy()), self
 	there := k.present(self)
 	var applied []blueprint.Rendered
 	var cost uint64
-	partial := true
+	partial, began := true, false
 	for {
 		step, err := instance.Step(ctx, there.byID)
 		if err != nil {
 			return step, err
+		}
+		if exceeded != nil {
+			_, err := k.children.Reconcile(ctx, id, parent, handlers.Desired{Partial: true, Absent: there.absent(ctx, step.Excluded)})
+			return blueprint.Step{Problems: exceeded}, err
 		}
 		cost += step.Cost
 		if there.look(ctx, step.Rendered) {
 			continue
 		}
 		isPartial := len(step.Waiting)+len(step.Problems) > 0
-		if isPartial == partial && sameObjects(applied, step.Rendered) {
+		var absent []*unstructured.Unstructured
+		if !began { // what is excluded follows from the instance, and stays the same
+			absent = there.absent(ctx, step.Excluded)
+		}
+		if len(absent) == 0 && isPartial == partial && sameObjects(applied, step.Rendered) {
 			return step, nil
 		}
 		stage := make([]*unstructured.Unstructured, 0, len(step.Rendered))
@@ -130,8 +136,9 @@ func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectI
 			stage = append(stage, k.marked(r, id, share))
 		}
 		children, err := k.children.Reconcile(ctx, id, parent, handlers.Desired{
-			Stages: [][]*unstructured.Unstructured{stage}, Partial: isPartial, Kinds: k.compiled.Kinds(),
+			Stages: [][]*unstructured.Unstructured{stage}, Partial: isPartial, Absent: absent, Kinds: k.compiled.Kinds(),
 		})
+		began = true
 		changed := there.saw(children)
 		if err != nil || !changed {
 			return step, err

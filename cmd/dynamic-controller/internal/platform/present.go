@@ -16,6 +16,7 @@ import (
 // present is what is there of an instance's resources, and not being deleted. The objects are shared and only read.
 type present struct {
 	byID   map[string]*unstructured.Unstructured
+	owned  []*unstructured.Unstructured // in the index by owner
 	looked map[string]bool
 	reader handlers.Reader
 	kinds  []childKind
@@ -34,6 +35,7 @@ func (k *instances) present(self *unstructured.Unstructured) *present {
 		children, _ := owned(kind.gvr, self.GetUID())
 		for _, child := range children {
 			if whole, ok := child.(*unstructured.Unstructured); ok {
+				p.owned = append(p.owned, whole)
 				p.saw([]*unstructured.Unstructured{whole})
 			}
 		}
@@ -68,7 +70,7 @@ func (p *present) look(ctx context.Context, rendered []blueprint.Rendered) (chan
 
 // isOurs tells whether a child by its name is this instance's and not another's.
 func (p *present) isOurs(child *unstructured.Unstructured) bool {
-	return child.GetLabels()[Name+"/parent"] == string(p.self.GetUID())
+	return child.GetLabels()[parentLabel] == string(p.self.GetUID())
 }
 
 func (p *present) resourceOf(gvk schema.GroupVersionKind) (gvr schema.GroupVersionResource) {

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// grants makes a grant of each Grant that is wanted, next to a resource that waits, fails or is rejected if its spec says so.
+const grants = `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: grants.GROUP}
+spec:
+  type:
+    group: GROUP
+    version: v1
+    kind: Grant
+    schema:
+      type: object
+      properties:
+        spec:
+          type: object
+          properties:
+            admin: {type: boolean}
+            held: {type: boolean, default: false}
+            divisor: {type: integer, default: 1}
+            name: {type: string, default: other}
+  resources:
+    - id: base
+      readyWhen: ["!self.spec.held"]
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}-base"}
+        data: {quotient: "${string(10 / self.spec.divisor)}"}
+    - id: late
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}-${self.spec.name}"}
+        data: {quotient: "${base.data.quotient}"}
+    - id: grant
+      includeWhen: [self.spec.admin]
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}-grant"}
+`
+
+// A resource that is no longer included is deleted, whatever becomes of the others.
+func TestExcludedResourcesArePrunedWhileOthersAreNotThere(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	a.apply(grants)
+	a.waitBlueprint("grants", is("Accepted", "True"), is("Serving", "True"))
+	for name, test := range map[string]struct {
+		metadata, spec string
+		status         string // of the condition Ready
+		words          []string
+		stays          bool
+	}{
+		"all are there":          {"", "admin: false", "True", nil, false},
+		"another waits":          {"", "admin: false, held: true", "False", []string{"Waiting"}, false},
+		"another is invalid":     {"", "admin: false, divisor: 0", "False", []string{"Invalid", "division by zero"}, false},
+		"another is rejected":    {"", "admin: false, name: Not_A_Name", "False", []string{"Rejected"}, false},
+		"nothing may be made":    {", annotations: {platform.example.com/allowance: '0'}", "admin: false", "False", []string{"Invalid", "allowance"}, false},
+		"includeWhen fails":      {"", "", "False", []string{"Invalid", "includeWhen"}, true},
+		"it is wanted after all": {"", "admin: true, held: true", "False", []string{"Waiting"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := *a
+			a.T = t
+			instance := strings.ReplaceAll(name, " ", "-")
+			if i := strings.Index(instance, "includeWhen"); i >= 0 {
+				instance = "include-fails"
+			}
+			text := "{apiVersion: GROUP/v1, kind: Grant, metadata: {name: " + instance
+			a.apply(text + "}, spec: {admin: true}}")
+			a.wait("GROUP/v1", "Grant", instance, is("Ready", "True"))
+			before, err := a.get("v1", "ConfigMap", instance+"-grant")
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.apply(text + test.metadata + "}, spec: {" + test.spec + "}}")
+			if !test.stays {
+				a.waitGone("v1", "ConfigMap", instance+"-grant")
+			}
+			a.wait("GROUP/v1", "Grant", instance, is("Ready", test.status, test.words...))
+			now, err := a.get("v1", "ConfigMap", instance+"-grant")
+			if test.stays && (err != nil || now.GetUID() != before.GetUID()) {
+				t.Errorf("the grant is %v, %v", now, err)
+			}
+			if !test.stays && !apierrors.IsNotFound(err) {
+				t.Errorf("the grant is there again: %v, %v", now, err)
+			}
+		})
+	}
+}
+
+// A tenant that can edit a child makes it look like one that is wanted, while nobody corrects it.
+func TestExcludedResourceIsPrunedWhateverItsAnnotationSays(t *testing.T) {
+	a := newAPI(t)
+	p := startServing(t, a.cluster.Kubeconfig())
+	a.apply(grants)
+	a.apply("{apiVersion: GROUP/v1, kind: Grant, metadata: {name: g}, spec: {admin: true}}")
+	a.wait("GROUP/v1", "Grant", "g", is("Ready", "True"))
+	p.kill()
+	a.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: g-grant, annotations: {platform.example.com/resource: base}}}")
+	a.apply("{apiVersion: GROUP/v1, kind: Grant, metadata: {name: g}, spec: {admin: false, divisor: 0}}")
+	startServing(t, a.cluster.Kubeconfig())
+	a.waitGone("v1", "ConfigMap", "g-grant")
+	a.wait("GROUP/v1", "Grant", "g", is("Ready", "False", "division by zero"))
+}
+
+// An excluded resource of which there is no child costs no requests.
+func TestExcludedResourceWithoutChildCostsNothing(t *testing.T) {
+	a := newAPI(t)
+	kubeconfig, proxy := a.watched()
+	startServing(t, kubeconfig, "--resync-period", "1s")
+	a.apply(grants)
+	a.apply("{apiVersion: GROUP/v1, kind: Grant, metadata: {name: g}, spec: {admin: false, held: true}}")
+	a.wait("GROUP/v1", "Grant", "g", is("Ready", "False", "Waiting"))
+	quiet(t, func() int { return writes(proxy) })
+	before := len(proxy.Calls())
+	time.Sleep(3 * time.Second) // some resyncs
+	for _, c := range proxy.Calls()[before:] {
+		if c.Verb != "watch" && (c.Resource == "configmaps" || c.Resource == "grants") {
+			t.Errorf("a resync made a request: %+v", c)
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package blueprint
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
+)
+
+// Excluded is a resource that is not wanted: an includeWhen is false, of itself or of a resource that it refers to. A
+// resource whose includeWhen cannot be evaluated is not excluded.
+type Excluded struct {
+	ID  string
+	GVK schema.GroupVersionKind
+	// Namespace and Name are those of its object. Name is empty if they depend on other resources, or if another resource
+	// that is not excluded is the same object.
+	Namespace, Name string
+}
+
+func (e Excluded) String() string { return e.ID }
+
+// maxPlaceBytes bounds the name and the namespace of an excluded resource. Names have at most 253 bytes.
+const maxPlaceBytes = 1 << 10
+
+// include decides whether a resource is wanted. No other resource has been rendered yet: whether a resource is excluded
+// depends neither on what becomes of the others nor on what their expressions cost.
+func (s *stepping) include(ctx context.Context, r *resource) {
+	for _, o := range r.needs {
+		if s.state[o] == excluded {
+			s.exclude(ctx, r)
+			return
+		}
+	}
+	for _, condition := range r.include {
+		wanted, reason := s.condition(ctx, condition, map[string]any{"self": s.self})
+		switch {
+		case reason != "":
+			s.problem(r, Problem{Path: condition.path, Expression: condition.String(), Reason: reason})
+			return
+		case !wanted:
+			s.exclude(ctx, r)
+			return
+		}
+	}
+}
+
+func (s *stepping) exclude(ctx context.Context, r *resource) {
+	s.state[r] = excluded
+	e := Excluded{ID: r.id, GVK: r.gvk}
+	if at, known := s.placeOf(ctx, r); known {
+		e.Namespace, e.Name = at.namespace, at.name
+	}
+	s.out.Excluded = append(s.out.Excluded, e)
+}
+
+// placesInUse returns the identities of resources that are not excluded and of the same kind as one that is, as far as they
+// follow from the instance alone.
+func (s *stepping) placesInUse(ctx context.Context, resources []*resource) map[identity]bool {
+	kinds := map[schema.GroupKind]bool{}
+	for _, e := range s.out.Excluded {
+		kinds[e.GVK.GroupKind()] = true
+	}
+	used := map[identity]bool{}
+	for _, r := range resources {
+		if s.state[r] == excluded || !kinds[r.gvk.GroupKind()] {
+			continue
+		}
+		if at, known := s.placeOf(ctx, r); known {
+			used[at] = true
+		}
+	}
+	return used
+}
+
+// dropShared removes the names of excluded resources that are the same object as another resource, whether that is rendered
+// or not: templates that exclude each other often share a name.
+func (s *stepping) dropShared(used map[identity]bool) {
+	for i := range s.out.Excluded {
+		e := &s.out.Excluded[i]
+		at := identity{e.GVK.GroupKind(), e.Namespace, e.Name}
+		if _, made := s.made[at]; made || used[at] {
+			e.Namespace, e.Name = "", ""
+		}
+	}
+}
+
+// placeOf returns the identity of a resource's object without rendering the rest of it, if that can be known now.
+func (s *stepping) placeOf(ctx context.Context, r *resource) (at identity, known bool) {
+	metadata, has := field(r.body, "metadata")
+	if !has {
+		return at, false
+	}
+	at.kind = r.gvk.GroupKind()
+	if at.name, known = s.textOf(ctx, metadata, "name"); !known || at.name == "" {
+		return at, false
+	}
+	if _, has := field(metadata, "namespace"); has {
+		at.namespace, known = s.textOf(ctx, metadata, "namespace")
+		return at, known && at.namespace != ""
+	}
+	if r.namespaced {
+		at.namespace = (&unstructured.Unstructured{Object: s.self}).GetNamespace()
+	}
+	return at, true
+}
+
+// textOf evaluates a field that is a string.
+func (s *stepping) textOf(ctx context.Context, of node, name string) (text string, known bool) {
+	n, has := field(of, name)
+	if !has {
+		return "", false
+	}
+	value, _, err := n.render(ctx, &rendering{stepping: s, room: &expression.Room{Left: maxPlaceBytes}})
+	text, known = value.(string)
+	return text, known && err == nil
+}
+
+// field returns a field of an object in a template.
+func field(of node, name string) (node, bool) {
+	switch of := of.(type) {
+	case object:
+		for i, key := range of.keys {
+			if key == name {
+				return of.values[i], true
+			}
+		}
+	case literal:
+		if fields, is := of.value.(map[string]any); is {
+			value, has := fields[name]
+			return literal{value: value}, has
+		}
+	}
+	return nil, false
+}
