@@ -86,6 +86,10 @@ func (p *pass) applyOnto(ctx context.Context, child *child, current *unstructure
 	default:
 		return nil, fmt.Errorf("%w: %s", ErrNotOurs, standing)
 	}
+	current, err := p.dropStaleStringData(ctx, child, current)
+	if err != nil {
+		return nil, err
+	}
 	// By the UID a child that is gone is not brought back by an old decision, and by the version one that was released, or
 	// orphaned, is not taken back: with the reference to an owner that is gone, the garbage collector would delete it.
 	return p.write(ctx, child, true, map[string]any{"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion()})

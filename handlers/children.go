@@ -82,6 +82,8 @@ type ChildrenConfig struct {
 // drift, and is applied once more after a start of the process, to no effect, and then remembered. A list without keys
 // that somebody adds to is made as it was, one with keys keeps the items of others. Fields that others own are left alone.
 //
+// The stringData of a Secret is applied as data, which is what the API server stores, so that drift of it is corrected too.
+//
 // Before the first child of a pass is created the parent is read live, for a cache may show one that is gone.
 //
 // It needs on children get, list, create, patch and delete, on parents get and patch; and update on the parents' finalizers

@@ -130,6 +130,9 @@ func (c *Children) planChild(parent, wanted *unstructured.Unstructured) (*child,
 	for _, field := range []string{"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"} {
 		unstructured.RemoveNestedField(apply.Object, "metadata", field)
 	}
+	if err := encodeStringData(gvk, apply); err != nil {
+		return nil, err
+	}
 	switch namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace; {
 	case namespaced && apply.GetNamespace() == "" && parent.GetNamespace() == "":
 		return nil, errors.New("it needs a namespace, for its parent has none")
