@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,14 +150,14 @@ type Desired struct {
 // The error joins what went wrong with each child, by name; [ErrNotOurs] among it says that an object is somebody
 // else's. If nothing went wrong but something is waited for, a child being deleted for instance, it is RequeueAfter.
 //
-// For a parent that is being deleted, desired is not looked at: what Kubernetes cannot delete is. For one that is gone
-// call Forget.
+// For a parent that is being deleted, it deletes the children in desired.Absent and those that Kubernetes cannot delete, and
+// ignores the rest of desired. For a parent that is gone call Forget.
 func (c *Children) Reconcile(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired) ([]*unstructured.Unstructured, error) {
-	if parent.GetDeletionTimestamp() != nil {
-		return nil, c.cleanUp(ctx, id, parent)
-	}
 	pass := &pass{Children: c, id: id, parent: parent, mayAdopt: recheck(ctx, c.config.Client, id, parent)}
 	absentErr := pass.deleteAbsent(ctx, desired)
+	if parent.GetDeletionTimestamp() != nil {
+		return nil, cmp.Or(absentErr, c.cleanUp(ctx, id, parent))
+	}
 	plan, err := c.plan(id, parent, desired)
 	if err != nil {
 		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))

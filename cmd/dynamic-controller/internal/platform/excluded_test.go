@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -128,5 +129,31 @@ func TestExcludedResourcesArePrunedFirst(t *testing.T) {
 				t.Errorf("written: %q, want %q to be deleted first", writes, c.deletes)
 			}
 		})
+	}
+}
+
+// An instance whose deletion is held up by a finalizer of its owner keeps no resource that is excluded.
+func TestExcludedResourcesOfADeletedInstanceArePruned(t *testing.T) {
+	grant := newTemplate("grant", "grant", nil)
+	grant.IncludeWhen = []string{"self.spec.admin"}
+	k, server := bringing(t, granting(grant, newTemplate("other", "other", nil)))
+	self := newFlowers(t, server)
+	self.Object["spec"] = map[string]any{"admin": true, "held": false, "n": int64(1)}
+	if step, err := k.bringAbout(t.Context(), flowers, self); err != nil || !step.Ready {
+		t.Fatalf("got %+v, %v", step, err)
+	}
+	now := metav1.Now()
+	self.SetDeletionTimestamp(&now)
+	self.SetFinalizers([]string{"example.com/hold"})
+	for _, want := range [][]string{nil, {"delete configmaps grant"}} {
+		server.took()
+		admin := want == nil
+		self.Object["spec"].(map[string]any)["admin"] = admin
+		if err := k.reconcile(t.Context(), flowers, self.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		if writes := server.took(); !slices.Equal(writes, want) {
+			t.Errorf("admin %t: written: %q, want %q", admin, writes, want)
+		}
 	}
 }

@@ -32,8 +32,7 @@ func (k *instances) reconcile(ctx context.Context, id dynamiccontroller.ObjectId
 	defer k.count()
 	switch {
 	case self.GetDeletionTimestamp() != nil:
-		_, err := k.children.Reconcile(ctx, id, self, handlers.Desired{})
-		return err
+		return k.cleanUp(ctx, id, self)
 	case k.compiled == nil:
 		return nil
 	}
@@ -54,6 +53,22 @@ func (k *instances) reconcile(ctx context.Context, id dynamiccontroller.ObjectId
 		return nil // it is gone, or its type is
 	}
 	return cmp.Or(err, statusErr)
+}
+
+// cleanUp deletes the children of a deleted instance that Kubernetes does not delete, and those of excluded resources:
+// finalizers can hold up the deletion for any time.
+func (k *instances) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured) error {
+	var desired handlers.Desired
+	if k.compiled != nil {
+		there := k.present(self)
+		step, err := k.compiled.Instance(self).Step(ctx, there.byID)
+		if err != nil {
+			return err
+		}
+		desired.Absent = there.absent(ctx, step.Excluded)
+	}
+	_, err := k.children.Reconcile(ctx, id, self, desired)
+	return err
 }
 
 // slowDown keeps the message of a failure that stays, unless it is time for another. A text may be another each time (it has a
