@@ -111,6 +111,7 @@ func isAnotherWrite(c apiproxy.Call) bool {
 
 // everyWrite is what the platform writes in a Blueprint's life, in which an instance is changed.
 var everyWrite = []string{
+	"create controllerrevisions", "delete controllerrevisions",
 	"patch customresourcedefinitions", "create customresourcedefinitions", "delete customresourcedefinitions",
 	"patch blueprints", "patch blueprints/status", "patch websites", "patch websites/status", "delete websites",
 	"patch configmaps", "patch services", "delete configmaps",

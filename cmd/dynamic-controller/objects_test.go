@@ -171,6 +171,7 @@ func (a *api) clear(obj *unstructured.Unstructured) {
 	_, _ = a.client(obj).Patch(ctx, obj.GetName(), types.MergePatchType, free, metav1.PatchOptions{})
 	_ = a.client(obj).Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
 	if obj.GetKind() == "Blueprint" {
+		a.clearRevisions(ctx, obj.GetName())
 		crds, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			a.Error(err)
@@ -179,6 +180,22 @@ func (a *api) clear(obj *unstructured.Unstructured) {
 			if strings.HasSuffix(crd.Name, a.group) {
 				_ = a.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(ctx, crd.Name, metav1.DeleteOptions{})
 			}
+		}
+	}
+}
+
+// clearRevisions deletes what is stored of a Blueprint.
+func (a *api) clearRevisions(ctx context.Context, blueprintName string) {
+	a.Helper()
+	revisions := a.kube.AppsV1().ControllerRevisions(metav1.NamespaceDefault)
+	all, err := revisions.List(ctx, metav1.ListOptions{LabelSelector: "platform.example.com/blueprint"})
+	if err != nil {
+		a.Error(err)
+		return
+	}
+	for _, r := range all.Items {
+		if strings.HasPrefix(r.Name, blueprintName+"-") {
+			_ = revisions.Delete(ctx, r.Name, metav1.DeleteOptions{})
 		}
 	}
 }

@@ -58,6 +58,7 @@ func (a *api) waitRights() {
 		{Group: "demo.example.com", Resource: "webapps", Subresource: "status", Verb: "patch"},
 		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Verb: "create"},
 		{Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace, Verb: "create"},
+		{Group: "apps", Resource: "controllerrevisions", Namespace: namespace, Verb: "create"},
 	} {
 		eventually(a.T, func(ctx context.Context) error {
 			review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
@@ -119,6 +120,8 @@ func (a *api) testTheDemonstrationNeedsAllRights() {
 var notInTheStory = map[string]string{
 	"get blueprints.platform.example.com":     "it is read after a conflict",
 	"list apiservices.apiregistration.k8s.io": "it is listed where the API server cannot stream lists",
+	"get controllerrevisions.apps":            "a revision is read when the cache does not show it yet",
+	"patch controllerrevisions.apps":          "a revision is renumbered when its spec is applied again",
 }
 
 // The platform asks for each of the Blueprint's rights before it accepts that. So any that is taken from the role is missed,

@@ -33,6 +33,8 @@ type Spec struct {
 	// DeletionPolicy is what happens to the instances and to a CustomResourceDefinition that was made of the Blueprint,
 	// when that is deleted. Defaults to Retain.
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+	// RevisionHistoryLimit is the number of accepted specs to keep in addition to the served one. Defaults to 10.
+	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
 }
 
 // DeletionPolicy is Retain or Delete.
@@ -76,14 +78,14 @@ type Status struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 	Instances          *Instances         `json:"instances,omitempty"`
-	// Served is what is served while the newest generation is refused.
+	// Served is the generation that is served. It is for people: the platform never reads it.
 	Served *Served `json:"served,omitempty"`
 }
 
-// Served is a generation that was accepted.
+// Served names a generation that was accepted, and the ControllerRevision in which its spec is stored.
 type Served struct {
-	Generation int64 `json:"generation"`
-	Spec       Spec  `json:"spec"`
+	Generation int64  `json:"generation"`
+	Revision   string `json:"revision"`
 }
 
 // Instances counts the objects of a Blueprint's type.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"sync"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,10 +15,57 @@ import (
 
 // claim is what a Blueprint claims, by the name of a CustomResourceDefinition, and since when.
 type claim struct {
-	crd   string
-	since int64
-	name  string
-	uid   types.UID
+	crd string
+	// named reports whether the Blueprint names the CustomResourceDefinition with spec.type.crd. Otherwise it is created of
+	// spec.type.
+	named  bool
+	ending bool // the Blueprint is being deleted
+	since  int64
+	name   string
+	uid    types.UID
+}
+
+// standing ranks the claims to one type. The best standing holds the type, unless it is unqualified.
+type standing int
+
+const (
+	// maker: the platform created the CustomResourceDefinition for this Blueprint.
+	maker standing = iota
+	// reserved: the platform created it for an earlier Blueprint of the name.
+	reserved
+	// allowed: somebody else created it, and it allows this Blueprint.
+	allowed
+	// established: it does not exist, and a spec of this Blueprint has been accepted before.
+	established
+	// candidate: it does not exist, and this Blueprint would be accepted.
+	candidate
+	// unqualified: this Blueprint has no right to the type, or is refused for other reasons and has never been accepted.
+	unqualified
+)
+
+// standingOf returns the standing of a claim to the definition, which is nil if it does not exist. The Blueprint is stored if
+// any accepted spec of it is, and faulty if it is refused for other reasons than a claim.
+func (c claim) standingOf(crd *apiextensionsv1.CustomResourceDefinition, stored, faulty bool) standing {
+	switch {
+	case crd != nil && crd.Annotations[madeByKey] == string(c.uid):
+		return maker
+	case crd != nil && crd.Annotations[madeForKey] == c.name:
+		return reserved
+	case crd != nil && c.named && allows(crd, c.name):
+		return allowed
+	case crd != nil:
+		return unqualified
+	case stored:
+		return established
+	case !c.named && !c.ending && !faulty:
+		return candidate
+	}
+	return unqualified
+}
+
+// allows reports whether a definition that the platform did not create consents to be served by the Blueprint of the name.
+func allows(crd *apiextensionsv1.CustomResourceDefinition, blueprintName string) bool {
+	return !isMade(crd) && crd.Annotations[allowedKey] == blueprintName
 }
 
 // claimOf reads a claim without reading the whole Blueprint: there may be many.
@@ -27,6 +75,8 @@ func claimOf(object *unstructured.Unstructured) claim {
 		return s
 	}
 	return claim{
+		named:  field("crd") != "",
+		ending: object.GetDeletionTimestamp() != nil,
 		crd: blueprint.DefinitionName(&blueprint.Blueprint{Spec: blueprint.Spec{Type: blueprint.Type{
 			CRD: field("crd"), Group: field("group"), Kind: field("kind"), Plural: field("plural"),
 		}}}),
@@ -36,12 +86,9 @@ func claimOf(object *unstructured.Unstructured) claim {
 	}
 }
 
-// goesBefore tells whether the claim goes before the other: that of the Blueprint for which the type was made, then the
-// older, and of two of one second one of them, the same on every replica.
-func (c claim) goesBefore(other claim, maker types.UID) bool {
-	if c.uid != other.uid && maker != "" && (c.uid == maker || other.uid == maker) {
-		return c.uid == maker
-	}
+// isOlder reports whether the claim is older than the other. Of two claims of the same second, it is the same one on every
+// replica.
+func (c claim) isOlder(other claim) bool {
 	if c.since != other.since {
 		return c.since < other.since
 	}
@@ -81,9 +128,9 @@ func (c *claims) of(crd string, blueprints []runtime.Object) (same []claim) {
 	return same
 }
 
-// holder returns the name of another Blueprint that has what this one claims, empty if there is none. Maker is for whom the
-// type was made, if anybody.
-func (p *Platform) holder(own claim, maker types.UID) (string, error) {
+// holder returns the name of another Blueprint that has what this one claims, or an empty string. All replicas come to the
+// same result, as far as their caches and what they have decided on the other Blueprints agree.
+func (p *Platform) holder(own claim, crd *apiextensionsv1.CustomResourceDefinition, faulty bool) (string, error) {
 	lister, err := p.engines.Definitions.Lister(blueprints)
 	if err != nil {
 		return "", err
@@ -92,14 +139,29 @@ func (p *Platform) holder(own claim, maker types.UID) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	first := own
-	for _, other := range p.claims.of(own.crd, all) {
-		if other.goesBefore(first, maker) {
-			first = other
-		}
-	}
-	if first == own {
+	same := p.claims.of(own.crd, all)
+	if len(same) < 2 {
 		return "", nil
 	}
-	return first.name, nil
+	stored := map[types.UID]bool{}
+	if crd == nil {
+		if stored, err = p.storedUIDs(); err != nil {
+			return "", err
+		}
+	}
+	best, holds := own, unqualified
+	for _, c := range same {
+		isFaulty := faulty
+		if c.uid != own.uid {
+			d, _ := p.registry.get(c.name)
+			isFaulty = d.uid == c.uid && d.faulty
+		}
+		if s := c.standingOf(crd, stored[c.uid], isFaulty); s < holds || s == holds && s < unqualified && c.isOlder(best) {
+			best, holds = c, s
+		}
+	}
+	if holds == unqualified || best.uid == own.uid {
+		return "", nil
+	}
+	return best.name, nil
 }

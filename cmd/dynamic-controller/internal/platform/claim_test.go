@@ -3,33 +3,65 @@ package platform
 import (
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-func TestWhichClaimGoesFirst(t *testing.T) {
-	older, newer := claim{name: "b", since: 1, uid: "1"}, claim{name: "a", since: 2, uid: "2"}
-	twin := claim{name: "c", since: 1, uid: "3"}
+func TestStandingOfAClaim(t *testing.T) {
+	crd := func(annotations ...string) *apiextensionsv1.CustomResourceDefinition {
+		crd := &apiextensionsv1.CustomResourceDefinition{}
+		crd.Annotations = map[string]string{}
+		for i := 0; i < len(annotations); i += 2 {
+			crd.Annotations[annotations[i]] = annotations[i+1]
+		}
+		return crd
+	}
+	made, naming := claim{name: "a", uid: "1"}, claim{name: "a", uid: "1", named: true}
+	ending := claim{name: "a", uid: "1", ending: true}
 	for name, test := range map[string]struct {
-		first, second claim
-		maker         string
+		claim          claim
+		crd            *apiextensionsv1.CustomResourceDefinition
+		stored, faulty bool
+		want           standing
 	}{
-		"the older":                                {older, newer, ""},
-		"that for which the type was made":         {newer, older, "2"},
-		"the older, if it was made for another":    {older, newer, "9"},
-		"of one second, the first by name":         {older, twin, ""},
-		"of one second, for which it was made":     {twin, older, "3"},
-		"the older, for which it was made as well": {older, newer, "1"},
+		"its own type":                                     {claim: made, crd: crd(madeForKey, "a", madeByKey, "1"), faulty: true, want: maker},
+		"its own type, by name":                            {claim: naming, crd: crd(madeForKey, "a", madeByKey, "1"), want: maker},
+		"retained for its name":                            {claim: made, crd: crd(madeForKey, "a"), want: reserved},
+		"of a lost Blueprint of its name":                  {claim: naming, crd: crd(madeForKey, "a", madeByKey, "0"), want: reserved},
+		"of another":                                       {claim: made, crd: crd(madeForKey, "b", madeByKey, "2"), stored: true, want: unqualified},
+		"retained for another":                             {claim: naming, crd: crd(madeForKey, "b"), stored: true, want: unqualified},
+		"retained for another, with consent":               {claim: naming, crd: crd(madeForKey, "b", allowedKey, "a"), want: unqualified},
+		"of another, whose name was removed, with consent": {claim: naming, crd: crd(madeByKey, "2", allowedKey, "a"), want: unqualified},
+		"nobody's, with consent":                           {claim: naming, crd: crd(allowedKey, "a"), want: allowed},
+		"nobody's, with consent, not by name":              {claim: made, crd: crd(allowedKey, "a"), want: unqualified},
+		"nobody's, with consent for another":               {claim: naming, crd: crd(allowedKey, "b"), stored: true, want: unqualified},
+		"nobody's":                                         {claim: naming, crd: crd(), stored: true, want: unqualified},
+		"a type that is to be created":                     {claim: made, want: candidate},
+		"a type that is to be created, refused":            {claim: made, faulty: true, want: unqualified},
+		"a type that is to be created, being deleted":      {claim: ending, want: unqualified},
+		"a type that is to be created again":               {claim: made, stored: true, want: established},
+		"a type that is to be created again, refused":      {claim: made, stored: true, faulty: true, want: established},
+		"a type that somebody else may create":             {claim: naming, want: unqualified},
+		"a type that somebody else may create again":       {claim: naming, stored: true, want: established},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if !test.first.goesBefore(test.second, typesUID(test.maker)) || test.second.goesBefore(test.first, typesUID(test.maker)) {
-				t.Errorf("%+v does not go before %+v alone", test.first, test.second)
-			}
-		})
+		if got := test.claim.standingOf(test.crd, test.stored, test.faulty); got != test.want {
+			t.Errorf("%s: got %d, want %d", name, got, test.want)
+		}
+	}
+}
+
+func TestOlderClaim(t *testing.T) {
+	older, newer, twin := claim{name: "b", since: 1}, claim{name: "a", since: 2}, claim{name: "c", since: 1}
+	for _, pair := range [][2]claim{{older, newer}, {twin, newer}, {older, twin}} {
+		if !pair[0].isOlder(pair[1]) || pair[1].isOlder(pair[0]) {
+			t.Errorf("%+v is not older than %+v", pair[0], pair[1])
+		}
 	}
 }
 
@@ -51,36 +83,93 @@ func TestWhatIsClaimed(t *testing.T) {
 	}
 }
 
-// A Blueprint counts from when the cache has it, whether anything has been decided of it or not, and as it is now.
+// A Blueprint counts as soon as the cache has it, whether it has been decided on or not, and as it is now.
 func TestWhoHoldsAType(t *testing.T) {
-	claiming := func(name, kind string, since int64) *unstructured.Unstructured {
+	claiming := func(name, kind string, since int64) *blueprint.Blueprint {
 		b := &blueprint.Blueprint{Spec: making("Wheel")}
 		b.Name, b.UID, b.Spec.Type.Kind, b.CreationTimestamp = name, typesUID(name), kind, metav1.Unix(since, 0)
-		return asObject(t, b)
+		return b
 	}
-	engine := newFakeEngine()
-	p := &Platform{engines: Engines{Definitions: engine}}
-	own := claimOf(claiming("own", "Website", 5))
+	p, _ := fakePlatform(nil, nil)
+	engine := p.engines.Definitions.(*fakeEngine)
+	own := claimOf(asObject(t, claiming("own", "Website", 5)))
+	change := func(b *blueprint.Blueprint) func() {
+		return func() { _ = engine.objects.Add(asObject(t, b)) }
+	}
+	decide := func(name string, faulty bool) func() {
+		return func() { p.registry.set(name, decision{uid: typesUID(name), judgement: judgement{faulty: faulty}}) }
+	}
+	crd := madeFor(t, claiming("own", "Website", 5), "own")
 	for _, step := range []struct {
 		name   string
-		change func() error
-		maker  types.UID
+		change func()
+		crd    *apiextensionsv1.CustomResourceDefinition
+		faulty bool
 		want   string
 	}{
-		{"nobody else", func() error { return engine.objects.Add(claiming("own", "Website", 5)) }, "", ""},
-		{"one of another type", func() error { return engine.objects.Add(claiming("other", "Page", 1)) }, "", ""},
-		{"one that is older", func() error { return engine.objects.Add(claiming("older", "Website", 3)) }, "", "older"},
-		{"one that is older still", func() error { return engine.objects.Add(claiming("oldest", "Website", 2)) }, "", "oldest"},
-		{"who it was made for, whoever is older", func() error { return nil }, "own", ""},
-		{"the next, when that one claims another type", func() error { return engine.objects.Update(claiming("oldest", "Page", 2)) }, "", "older"},
-		{"nobody else, when that one is gone", func() error { return engine.objects.Delete(claiming("older", "Website", 3)) }, "", ""},
+		{name: "nobody else", change: change(claiming("own", "Website", 5))},
+		{name: "one of another type", change: change(claiming("other", "Page", 1))},
+		{name: "one that is older", change: change(claiming("older", "Website", 3)), want: "older"},
+		{name: "one that is older still", change: change(claiming("oldest", "Website", 2)), want: "oldest"},
+		{name: "the next, when that one is refused", change: decide("oldest", true), want: "older"},
+		{name: "nobody else, when both are", change: decide("older", true)},
+		{name: "the oldest again, when it is accepted", change: decide("oldest", false), want: "oldest"},
+		{name: "the Blueprint for which it was created, whatever is older", change: func() {}, crd: crd, faulty: true},
+		{name: "the Blueprint of which a spec is stored", change: func() { add(t, p, stored(t, claiming("own", "Website", 5), 1)) }, faulty: true},
+		{name: "the older of two of which specs are stored", change: func() { add(t, p, stored(t, claiming("older", "Website", 3), 1)) }, want: "older"},
+		{name: "nobody else, when that one claims another type", change: change(claiming("older", "Page", 3))},
 	} {
-		if err := step.change(); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := p.holder(own, step.maker); err != nil || got != step.want {
+		step.change()
+		if got, err := p.holder(own, step.crd, step.faulty); err != nil || got != step.want {
 			t.Errorf("%s: %q, %v, want %q", step.name, got, err, step.want)
 		}
+	}
+}
+
+// Both Blueprints are decided on in both orders, and the younger one has the type once it is stored.
+func TestARefusedBlueprintDoesNotHoldAType(t *testing.T) {
+	for name, order := range map[string][]string{"the older first": {"older", "younger"}, "the younger first": {"younger", "older"}} {
+		t.Run(name, func(t *testing.T) {
+			older, younger := generations("Missing")[0], generations("Wheel")[0]
+			older.Name, older.UID, older.CreationTimestamp = "older", "o", metav1.Unix(1, 0)
+			younger.Name, younger.UID, younger.CreationTimestamp = "younger", "y", metav1.Unix(2, 0)
+			p, mapper := fakePlatform([]*unstructured.Unstructured{asObject(t, older), asObject(t, younger)}, nil, wheel)
+			engine := p.engines.Definitions.(*fakeEngine)
+			p.engines.Instances = newFakeEngine()
+			decideAll := func(names ...string) {
+				t.Helper()
+				for n := 0; len(names) > 0; n++ {
+					if n > 10 {
+						t.Fatalf("the decisions do not settle: %q are decided on again", names)
+					}
+					engine.enqueued = nil
+					if err := p.decide(t.Context(), blueprintID(names[0])); err != nil {
+						t.Fatal(err)
+					}
+					names = names[1:]
+					for _, id := range engine.enqueued {
+						names = append(names, id.Name())
+					}
+				}
+			}
+			decideAll(order...)
+			if d, _ := p.registry.get("older"); d.refusal == nil {
+				t.Error("the older is accepted")
+			}
+			if d, _ := p.registry.get("younger"); d.refusal != nil {
+				t.Errorf("the younger is refused: %+v", d.refusal)
+			}
+			// An older Blueprint that becomes valid later does not take the type.
+			add(t, p, stored(t, younger, 1))
+			mapper.Add(schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Missing"}, meta.RESTScopeNamespace)
+			decideAll(order...)
+			if d, _ := p.registry.get("older"); d.refusal == nil || d.refusal.reason != reasonClaimed {
+				t.Errorf("the older is accepted, or refused for %+v", d.refusal)
+			}
+			if d, _ := p.registry.get("younger"); d.onlyCleans() {
+				t.Error("the younger is not served")
+			}
+		})
 	}
 }
 

@@ -54,8 +54,13 @@ func isMadeFor(crd *apiextensionsv1.CustomResourceDefinition, b *blueprint.Bluep
 	return crd.Annotations[madeByKey] == string(b.UID) || crd.Annotations[madeForKey] == b.Name
 }
 
-// established says what is wrong with a definition whose type is not served, empty if it is.
-func established(crd *apiextensionsv1.CustomResourceDefinition) (reason, message string) {
+// isMade reports whether the platform created the definition, for any Blueprint.
+func isMade(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return crd.Annotations[madeByKey] != "" || crd.Annotations[madeForKey] != ""
+}
+
+// notEstablished says what is wrong with a definition whose type is not served, empty if it is.
+func notEstablished(crd *apiextensionsv1.CustomResourceDefinition) (reason, message string) {
 	switch {
 	case crd.DeletionTimestamp != nil:
 		return "Terminating", "it is being deleted"

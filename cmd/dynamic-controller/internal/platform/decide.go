@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/published"
@@ -35,7 +36,14 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 		}
 		before = decision{}
 	}
-	p.registry.expect(name, interest{crd: own.crd, kinds: kindsOfInterest(b)})
+	stored, err := p.historyOf(name)
+	if errors.Is(err, dynamiccontroller.ErrNotSynced) {
+		return p.decideWithoutHistory(b, before)
+	}
+	if err != nil {
+		return err
+	}
+	p.registry.expect(name, interest{crd: own.crd, kinds: kindsOfInterest(b, stored)})
 	if !known {
 		p.lookAgain(p.registry.inCRD(own.crd), name) // of two of one second either may be the older
 	}
@@ -45,18 +53,24 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 	if next.judgement, missing, err = p.judge(ctx, b, own, before.judgement); err != nil {
 		return err
 	}
-	if len(missing) > 0 {
-		next.asked = before.asked + 1
+	if next.lacksConsent() && stored.newest(b.UID) == nil {
+		next.gvr = schema.GroupVersionResource{} // nothing has been served: there is nothing to clean up
 	}
-	want, err := p.wanted(ctx, b, own, next)
+	want, lacking, err := p.wanted(ctx, b, own, &next, stored)
 	if err != nil {
 		return err
 	}
-	if err := p.serve(ctx, &next, want); err != nil {
+	if missing = append(missing, lacking...); len(missing) > 0 {
+		next.asked = before.asked + 1
+	}
+	if err := p.serve(ctx, &next, want, stored); err != nil {
 		return err
 	}
 	p.tell(name, before, next)
 	p.registry.set(name, next)
+	if before.faulty != next.faulty {
+		p.lookAgain(p.registry.inCRD(own.crd), name) // whether a claim holds a type depends on it
+	}
 	switch {
 	case len(missing) > 0:
 		return dynamiccontroller.RequeueAfter(askAgain(before.asked))
@@ -64,6 +78,24 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 		return dynamiccontroller.RequeueAfter(published.RetryPeriod)
 	}
 	return nil
+}
+
+// decideWithoutHistory waits for the stored revisions: before they have been read, nothing is known of what may be served. What
+// runs keeps running.
+func (p *Platform) decideWithoutHistory(b *blueprint.Blueprint, before decision) error {
+	const slow = 2 * time.Second
+	problem := p.revisionsProblem()
+	if problem == "" {
+		return dynamiccontroller.RequeueAfter(soon)
+	}
+	next := decision{
+		uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running, revisionsProblem: problem,
+	}
+	if before.revisionsProblem != problem {
+		p.log.Info("Stored revisions cannot be read, will retry", keyBlueprint, b.Name, keyProblem, problem)
+	}
+	p.registry.set(b.Name, next)
+	return dynamiccontroller.RequeueAfter(slow)
 }
 
 // blueprint reads one from the cache, nil if it is not there.
@@ -90,33 +122,8 @@ func (p *Platform) blueprint(name string) (*blueprint.Blueprint, claim, error) {
 	return b, claimOf(u), nil
 }
 
-// wanted is the program that is to run, nil if none is.
-func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim, d decision) (*program, error) {
-	switch {
-	case d.gvr.Empty() && d.refusal != nil:
-		return nil, nil // the type is not this Blueprint's
-	case d.ending && b.Spec.DeletionPolicy != blueprint.Delete:
-		return nil, nil
-	case d.ending && d.gvr.Empty():
-		return nil, nil
-	case d.ending:
-		return cleaner(b, d.gvr), nil
-	case d.refusal != nil && d.onlyCleans():
-		// Each time, for what is missing of what ran before may come back.
-		before, err := p.servedBefore(ctx, b, own)
-		if err != nil || before != nil {
-			return before, err
-		}
-		return cleaner(b, d.gvr), nil
-	case d.program != nil:
-		return d.program, nil
-	default:
-		return d.running, nil // what ran before keeps running
-	}
-}
-
 // serve makes what runs what is wanted.
-func (p *Platform) serve(ctx context.Context, d *decision, want *program) error {
+func (p *Platform) serve(ctx context.Context, d *decision, want *program, h history) error {
 	have := d.running
 	if have != nil && (want == nil || want.gvr != have.gvr) {
 		if err := p.stop(ctx, have); err != nil {
@@ -124,19 +131,24 @@ func (p *Platform) serve(ctx context.Context, d *decision, want *program) error 
 		}
 		d.running = nil
 	}
-	if want == nil || d.running != nil && d.running.inputs == want.inputs {
+	if want == nil {
+		return nil
+	}
+	followed := p.followedKinds(want, h)
+	if d.running != nil && d.running.inputs == want.inputs && includes(d.running.followed, followed) {
 		return nil
 	}
 	if !p.registry.take(want.gvr, want.blueprint) {
 		return dynamiccontroller.RequeueAfter(soon) // the Blueprint that had it is being let go
 	}
-	if have != nil && have.gvr == want.gvr {
-		want.follow(have.followed) // children of an earlier generation are to be pruned
-	}
-	if err := p.start(ctx, want); err != nil {
+	next, err := p.following(want, followed)
+	if err != nil {
 		return err
 	}
-	d.running = want
+	if err := p.start(ctx, next); err != nil {
+		return err
+	}
+	d.running = next
 	return nil
 }
 
@@ -173,6 +185,9 @@ func (p *Platform) lookAgain(names []string, but string) {
 // tell logs what an operator wants to know, once.
 func (p *Platform) tell(name string, before, next decision) {
 	log := p.log.WithValues(keyBlueprint, name, keyGeneration, next.generation)
+	if next.loadRefusal != nil && (before.loadRefusal == nil || *before.loadRefusal != *next.loadRefusal) {
+		log.Info("Stored revision refused", keyReason, next.loadRefusal.reason, keyProblem, next.loadRefusal.message)
+	}
 	switch {
 	case next.refusal != nil && (before.refusal == nil || *before.refusal != *next.refusal):
 		log.Info("Blueprint refused", keyReason, next.refusal.reason, keyProblem, next.refusal.message)

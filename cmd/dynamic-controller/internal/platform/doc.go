@@ -7,13 +7,19 @@
 // from what was decided.
 //
 //	            every replica                                 the leader
-//	Blueprint ─▶ decide: claim, compile, rights ─▶ registry ─▶ keep: CustomResourceDefinition, status, end
+//	Blueprint ─▶ decide: claim, compile, rights ─▶ registry ─▶ keep: revision, CustomResourceDefinition, status, end
 //	                            │
 //	                            └─ start, swap, stop ─▶ instances ─▶ children, status
 //
-// A Blueprint's type is made by the platform, or named. What the platform made carries the Blueprint's name and UID,
-// and nothing that has neither is ever changed: a Blueprint that is restored has the name and another UID. Of two
-// Blueprints that claim one type the older has it.
+// The platform creates a Blueprint's type, or the Blueprint names an existing one with spec.type.crd. A
+// CustomResourceDefinition that the platform created has the Blueprint's name and UID as annotations; it never changes others.
+// It serves a type that it did not create only if the CustomResourceDefinition's annotation platform.example.com/allowed-blueprint
+// has the Blueprint's name. If the annotation is removed, only deletions of instances are processed.
+//
+// If several Blueprints claim one type, the one for which it was created has it. A type that was retained is reserved for
+// Blueprints of the same name. Before the type exists, a Blueprint that was accepted before has it, then the oldest one that
+// is not refused for other reasons: a Blueprint that was never accepted does not block others, and cannot take a type that
+// another has.
 //
 // Instances may become instances of other Blueprints, which may make each other in a circle, or many of many. So each
 // instance has an allowance, how many objects it may become. It is 16,384. Children that may be instances, for their type
@@ -33,6 +39,22 @@
 //
 // With Delete, instances get no children any more; all that were there are deleted, each when its children are gone (in the
 // foreground), and then the type, if the platform made it. What was made meanwhile goes with the type.
+//
+// # Revisions
+//
+// An accepted spec is stored in a ControllerRevision in the platform's own namespace before anything is served of it. The
+// leader stores it, and every replica serves it when its cache shows it. While the newest generation of a Blueprint is
+// refused, the last stored revision remains served. A replica that starts then compiles the revision and checks its
+// permissions like those of a new generation; if it is refused, the replica only processes deletions of instances, and the
+// Serving condition says why.
+//
+// Only revisions with the UID of the Blueprint are served, and nothing in a status is ever executed. A spec is stored once:
+// when it is applied again its revision gets the highest number. spec.revisionHistoryLimit old revisions are kept. With the
+// deletion policy Delete the revisions are deleted with the Blueprint, with Retain they stay.
+//
+// The stored revisions also define of which kinds instances may have children to prune or clean up, whatever the inventory
+// annotation of an instance says. Kinds of deleted revisions are recorded on the newest one until no inventory has named them
+// for ten minutes.
 //
 // # Rights
 //

@@ -40,13 +40,22 @@ func (p *Platform) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdent
 	if err != nil {
 		return dynamiccontroller.Terminal(err)
 	}
+	if d.revisionsProblem != "" {
+		return dynamiccontroller.RequeueAfter(tellEvery)
+	}
 	name := blueprint.DefinitionName(b)
 	p.defined.forget(name)
-	if d.gvr.Empty() {
+	deletes := d.deletes(b)
+	switch {
+	case d.gvr.Empty() && deletes:
+		return p.deleteHistory(ctx, b, false)
+	case d.gvr.Empty():
 		return nil // the type is another's, or there is none
-	}
-	if b.Spec.DeletionPolicy == blueprint.Delete {
-		return p.deleteAll(ctx, id, object, b, d)
+	case deletes:
+		if err := p.deleteAll(ctx, id, object, b, d); err != nil {
+			return err
+		}
+		return p.deleteHistory(ctx, b, true)
 	}
 	if d.running != nil {
 		return dynamiccontroller.RequeueAfter(soon)

@@ -9,7 +9,6 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -18,7 +17,6 @@ import (
 // facts are what a judgement is made of besides the Blueprint's spec.
 type facts struct {
 	blueprint string // UID and generation
-	holder    string // of the claim, if it is another Blueprint
 	crd       *apiextensionsv1.CustomResourceDefinition
 	kinds     map[schema.GroupVersionKind]*meta.RESTMapping // nil for those that there are not
 	meant     map[schema.GroupVersionKind]string            // which there are instead of those that there are not
@@ -42,13 +40,6 @@ func (p *Platform) factsFor(ctx context.Context, b *blueprint.Blueprint, own cla
 		crds:      map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
 		published: map[schema.GroupVersionKind]publishedSchema{}}
 	if f.crd, err = p.crdOf(own.crd); err != nil {
-		return f, err
-	}
-	var maker types.UID
-	if f.crd != nil {
-		maker = types.UID(f.crd.Annotations[madeByKey])
-	}
-	if f.holder, err = p.holder(own, maker); err != nil {
 		return f, err
 	}
 	for _, r := range b.Spec.Resources {
@@ -102,9 +93,11 @@ func (f facts) schemaFor(gvk schema.GroupVersionKind) common.Schema {
 
 // String is the same for the same facts. Of a definition that the platform made for the Blueprint only that is one.
 func (f facts) String() string {
-	parts := []string{f.blueprint, f.holder}
+	parts := []string{f.blueprint}
 	if f.crd != nil {
-		parts = append(parts, fmt.Sprintf("%s/%d/%s", f.crd.UID, f.crd.Generation, f.crd.Annotations[madeByKey]))
+		annotations := f.crd.Annotations
+		parts = append(parts, fmt.Sprintf("%s/%d/%s/%s/%s", f.crd.UID, f.crd.Generation,
+			annotations[madeByKey], annotations[madeForKey], annotations[allowedKey]))
 	}
 	for gvk, mapping := range f.kinds {
 		part := gvk.String()
@@ -122,7 +115,7 @@ func (f facts) String() string {
 		}
 		parts = append(parts, part)
 	}
-	slices.Sort(parts[2:])
+	slices.Sort(parts[1:])
 	return strings.Join(parts, "\n")
 }
 

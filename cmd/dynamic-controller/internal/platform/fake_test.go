@@ -100,7 +100,7 @@ func fakePlatform(objects []*unstructured.Unstructured, crds []*apiextensionsv1.
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
 	return &Platform{
-		log: logr.Discard(), engines: Engines{Definitions: engine, Instances: engine}, mapper: mapper, schemas: &fakeSchemas{},
+		log: logr.Discard(), options: Options{Namespace: "system"}, engines: Engines{Definitions: engine, Instances: engine}, mapper: mapper, schemas: &fakeSchemas{},
 		registry: newRegistry(), rights: newRights(&answers{allowed: everything}), client: dynamic.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}),
 	}, mapper
 }

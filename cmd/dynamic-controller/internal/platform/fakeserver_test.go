@@ -27,7 +27,7 @@ type fakeServer struct {
 }
 
 func newFakeServer(kinds []schema.GroupVersionKind, objects ...*unstructured.Unstructured) *fakeServer {
-	lists := map[schema.GroupVersionResource]string{}
+	lists := map[schema.GroupVersionResource]string{controllerRevisions: "ControllerRevisionList"}
 	for _, gvk := range kinds {
 		gvr, _ := meta.UnsafeGuessKindToResource(gvk)
 		lists[gvr] = gvk.Kind + "List"
@@ -48,8 +48,8 @@ func newFakeServer(kinds []schema.GroupVersionKind, objects ...*unstructured.Uns
 		return true, object, err
 	})
 	s.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		if named, is := action.(interface{ GetName() string }); is && action.GetVerb() != "get" {
-			s.writes = append(s.writes, strings.TrimSpace(strings.Join([]string{action.GetVerb(), action.GetResource().Resource, named.GetName(), action.GetSubresource()}, " ")))
+		if name, is := nameIn(action); is && action.GetVerb() != "get" {
+			s.writes = append(s.writes, strings.TrimSpace(strings.Join([]string{action.GetVerb(), action.GetResource().Resource, name, action.GetSubresource()}, " ")))
 		}
 		return false, nil, nil
 	})
@@ -66,9 +66,24 @@ func (s *fakeServer) took() []string {
 // fails has the requests answered with the error.
 func (s *fakeServer) fails(verb, name string, err error) {
 	s.PrependReactor(verb, "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		named, is := action.(interface{ GetName() string })
-		return is && named.GetName() == name, nil, err
+		named, is := nameIn(action)
+		return is && named == name, nil, err
 	})
+}
+
+// nameIn returns the name of the object that a request is for.
+func nameIn(action clienttesting.Action) (name string, is bool) {
+	switch action := action.(type) {
+	case clienttesting.CreateAction:
+		m, err := meta.Accessor(action.GetObject())
+		if err != nil {
+			return "", false
+		}
+		return m.GetName(), true
+	case interface{ GetName() string }:
+		return action.GetName(), true
+	}
+	return "", false
 }
 
 func (s *fakeServer) apply(patch clienttesting.PatchAction) (*unstructured.Unstructured, error) {

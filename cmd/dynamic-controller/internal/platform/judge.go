@@ -5,36 +5,46 @@ import (
 	"errors"
 	"fmt"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// judge says what comes of a Blueprint: the judgement before if nothing has changed that it was made of. The rights are
-// asked for each time, and those that are missing returned.
+// judge returns whether a Blueprint is accepted, and what is to be served of it. It compiles the Blueprint only if its inputs
+// have changed. Permissions and claims are checked each time, and the missing permissions are returned.
 func (p *Platform) judge(ctx context.Context, b *blueprint.Blueprint, own claim, before judgement) (judgement, []right, error) {
 	facts, err := p.factsFor(ctx, b, own)
 	if err != nil {
 		return judgement{}, nil, err
 	}
 	next := before
-	if inputs := facts.String(); before.inputs != inputs || before.refusal != nil && before.refusal.reason == reasonRight {
+	if inputs := facts.String(); before.inputs != inputs || before.refusal != nil && !before.refusal.isOfInputs() {
 		if next, err = p.compile(b, facts); err != nil {
 			return judgement{}, nil, err
 		}
 		next.inputs = inputs
 	}
 	next.unread = facts.unread
-	if next.refusal != nil {
-		return next, nil, nil
+	var missing []right
+	if next.refusal == nil {
+		if missing, err = p.rights.missing(ctx, next.rights); err != nil {
+			return judgement{}, nil, err
+		}
+		if refused := refuseMissing(missing); refused != nil {
+			next.refusal, next.program, next.definition = refused, nil, nil
+		}
 	}
-	missing, err := p.rights.missing(ctx, next.rights)
+	next.faulty = next.refusal != nil
+	holder, err := p.holder(own, facts.crd, next.faulty)
 	if err != nil {
 		return judgement{}, nil, err
 	}
-	if refused := refuseMissing(missing); refused != nil {
-		next.refusal, next.program, next.definition = refused, nil, nil
+	if holder != "" {
+		next.refusal = &refusal{reasonClaimed, fmt.Sprintf("spec.type: %s is the type of Blueprint %s", own.crd, holder)}
+		next.gvr, next.program, next.definition = schema.GroupVersionResource{}, nil, nil
+		return next, nil, nil
 	}
 	return next, missing, nil
 }
@@ -44,11 +54,17 @@ const (
 	reasonInvalid = "Invalid"
 	reasonClaimed = "TypeClaimed"
 	reasonNotOurs = "TypeNotOurs"
+	reasonConsent = "ConsentMissing"
 	reasonStatus  = "TypeHasNoStatus"
 	reasonRight   = "RightMissing"
 )
 
-// compile makes a judgement, but for the rights.
+// isOfInputs reports whether the refusal depends on the inputs of a judgement alone, not on permissions, claims or history.
+func (r *refusal) isOfInputs() bool {
+	return r.reason != reasonRight && r.reason != reasonClaimed && r.reason != reasonConsent
+}
+
+// compile makes a judgement, except for permissions and claims.
 func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 	crd, named := f.crd, b.Spec.Type.CRD != ""
 	name := blueprint.DefinitionName(b)
@@ -56,12 +72,12 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 	case name == blueprints.GroupResource().String():
 		// Whoever served it, or let its objects go, would end the platform. Compiling says so too.
 		return judgement{refusal: &refusal{reasonInvalid, "spec.type: Blueprints are the platform's own"}}, nil
-	case f.holder != "":
-		return judgement{refusal: &refusal{reasonClaimed, fmt.Sprintf("spec.type: %s is the type of Blueprint %s, which is older", name, f.holder)}}, nil
-	case !named && crd != nil && !isMadeFor(crd, b):
-		return judgement{refusal: &refusal{reasonNotOurs, fmt.Sprintf(
-			"spec.type: the CustomResourceDefinition %s was not made for this Blueprint (its annotation %s is %q): to serve a type as it is, name it with spec.type.crd",
-			name, madeForKey, crd.Annotations[madeForKey])}}, nil
+	case crd != nil && !isMadeFor(crd, b) && (!named || isMade(crd)):
+		return judgement{refusal: &refusal{reasonNotOurs, notOurs(b, crd)}}, nil
+	case crd != nil && !isMadeFor(crd, b) && !allows(crd, b.Name):
+		return judgement{gvr: gvrOf(crd), refusal: &refusal{reasonConsent, fmt.Sprintf(
+			"spec.type.crd: the CustomResourceDefinition %[1]s does not allow this Blueprint to serve its type: kubectl annotate crd %[1]s %[2]s=%[3]s --overwrite",
+			name, allowedKey, b.Name)}}, nil
 	}
 	var problems blueprint.Problems
 	options := blueprint.Options{SchemaFor: f.schemaFor, IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {
@@ -102,11 +118,25 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 		out.definition = compiled.Definition()
 	}
 	if !out.gvr.Empty() {
+		revision, err := revisionName(b)
+		if err != nil {
+			return judgement{}, err
+		}
 		out.program = &program{
-			inputs: f.served(), blueprint: b.Name, generation: b.Generation, spec: b.Spec, gvr: out.gvr,
+			inputs: f.served(), blueprint: b.Name, generation: b.Generation, spec: b.Spec, revision: revision, gvr: out.gvr,
 			compiled: compiled, kinds: children, mergesConditions: rules.mergesConditions,
 		}
-		out.program.follow(out.program.childKinds())
 	}
 	return out, nil
+}
+
+// notOurs explains that a definition exists that was not created for the Blueprint.
+func notOurs(b *blueprint.Blueprint, crd *apiextensionsv1.CustomResourceDefinition) string {
+	if !isMade(crd) {
+		return fmt.Sprintf("spec.type: the CustomResourceDefinition %[1]s exists and was not created by the platform: "+
+			"to serve its type as it is, name it with spec.type.crd and allow it: kubectl annotate crd %[1]s %[2]s=%[3]s", crd.Name, allowedKey, b.Name)
+	}
+	return fmt.Sprintf("spec.type: the CustomResourceDefinition %[1]s was created for Blueprint %[2]q (annotation %[3]s), and its type is reserved for a "+
+		"Blueprint of that name: to serve it with another, name it with spec.type.crd and release it: kubectl annotate crd %[1]s %[3]s- %[4]s- %[5]s=%[6]s --overwrite",
+		crd.Name, crd.Annotations[madeForKey], madeForKey, madeByKey, allowedKey, b.Name)
 }

@@ -24,7 +24,12 @@ func (p *Platform) keep(ctx context.Context, id dynamiccontroller.ObjectIdentifi
 	if err != nil {
 		return dynamiccontroller.Terminal(err)
 	}
-	defineErr := p.define(ctx, b, d)
+	// The type of a generation that cannot be stored remains as it is, and so does what is served.
+	storeErr := p.storeRevision(ctx, b, d)
+	var defineErr error
+	if storeErr == nil {
+		defineErr = p.define(ctx, b, d)
+	}
 	stands, err := p.standOf(b, d)
 	if err != nil {
 		return err
@@ -32,9 +37,26 @@ func (p *Platform) keep(ctx context.Context, id dynamiccontroller.ObjectIdentifi
 	if defineErr != nil {
 		stands.established = condition(blueprint.TypeEstablished, reasonRefusedByServer, cut(defineErr.Error()))
 	}
+	if storeErr != nil {
+		stands.serving = notStored(d, stands.serving, storeErr)
+	}
 	stands.serving = stillServing(object, stands.serving)
 	statusErr := p.setStatus(ctx, id, object, stands, d)
-	return cmp.Or(defineErr, statusErr, stands.again())
+	return cmp.Or(storeErr, defineErr, soonest(p.trimHistory(ctx, b, d), statusErr, stands.again()))
+}
+
+// soonest returns the first error that is not a request for another call, or the one that asks for the earliest.
+func soonest(errs ...error) (first error) {
+	for _, err := range errs {
+		wait, again := dynamiccontroller.RequeueDelay(err)
+		if err != nil && !again {
+			return err
+		}
+		if before, has := dynamiccontroller.RequeueDelay(first); again && (!has || wait < before) {
+			first = err
+		}
+	}
+	return first
 }
 
 // stands is how a Blueprint stands.
@@ -61,6 +83,8 @@ const (
 	reasonSyncing         = "Syncing"
 	reasonSyncingLong     = "SyncingLong"
 	reasonRefused         = "NothingAccepted"
+	reasonNotStored       = "RevisionNotStored"
+	reasonNoRevisions     = "RevisionsUnavailable"
 	reasonDeleting        = "Deleting"
 )
 
@@ -71,7 +95,11 @@ func condition(kind, reason, message string) metav1.Condition {
 func (p *Platform) standOf(b *blueprint.Blueprint, d decision) (s stands, err error) {
 	s.accepted = metav1.Condition{Type: blueprint.Accepted, Status: metav1.ConditionTrue, Reason: reasonCompiled,
 		Message: fmt.Sprintf("an instance becomes %s", objects(len(b.Spec.Resources)))}
-	if d.refusal != nil {
+	switch {
+	case d.revisionsProblem != "":
+		s.accepted = condition(blueprint.Accepted, reasonNoRevisions, d.revisionsProblem)
+		s.accepted.Status = metav1.ConditionUnknown
+	case d.refusal != nil:
 		s.accepted = condition(blueprint.Accepted, d.refusal.reason, d.refusal.message)
 	}
 	crd, err := p.crdOf(blueprint.DefinitionName(b))
@@ -82,7 +110,7 @@ func (p *Platform) standOf(b *blueprint.Blueprint, d decision) (s stands, err er
 		Message: "the API server serves " + blueprint.DefinitionName(b)}
 	if crd == nil {
 		s.established = condition(blueprint.TypeEstablished, reasonNoDefinition, fmt.Sprintf("there is no CustomResourceDefinition %s", blueprint.DefinitionName(b)))
-	} else if reason, message := established(crd); reason != "" {
+	} else if reason, message := notEstablished(crd); reason != "" {
 		s.established = condition(blueprint.TypeEstablished, reason, message)
 	}
 	s.serving, s.unsettled = p.servingOf(d)
@@ -103,12 +131,21 @@ func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 	// An API server by default ends a list that takes longer, which is a failure then; one that is streamed it does not.
 	const patience = time.Minute
 	switch {
+	case d.running == nil && d.revisionsProblem != "":
+		return condition(blueprint.Serving, reasonNoRevisions, d.revisionsProblem), 0
+	case d.running == nil && d.refusal == nil && d.program != nil:
+		return condition(blueprint.Serving, reasonNotStored, "the accepted spec has not been stored yet"), 0
 	case d.running == nil && d.refusal != nil:
 		return condition(blueprint.Serving, reasonRefused, "no generation has been accepted"), 0
 	case d.running == nil:
 		return condition(blueprint.Serving, reasonNoDefinition, "waiting for the type"), 0
+	case d.running.compiled == nil && d.lacksConsent():
+		return condition(blueprint.Serving, reasonRefused, "only deletions are processed: the type no longer allows this Blueprint"), 0
+	case d.running.compiled == nil && d.loadRefusal != nil:
+		return condition(blueprint.Serving, reasonRefused, cut("only deletions are processed: the revision that was served before is refused now: "+
+			d.loadRefusal.message)), 0
 	case d.running.compiled == nil:
-		return condition(blueprint.Serving, reasonRefused, "no generation that this replica has seen was accepted: instances are let go, and nothing else"), 0
+		return condition(blueprint.Serving, reasonRefused, "no accepted revision is known; only deletions are processed"), 0
 	}
 	for _, t := range p.engines.Instances.Status() {
 		if t.GVR != d.running.gvr {
@@ -127,6 +164,16 @@ func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 		}
 	}
 	return condition(blueprint.Serving, reasonSyncing, "about to be served"), quick
+}
+
+// notStored adds to the Serving condition that an accepted generation is not served, because its spec cannot be stored.
+func notStored(d decision, serving metav1.Condition, err error) metav1.Condition {
+	message := cut(fmt.Sprintf("generation %d is accepted and not served: %s", d.generation, err))
+	if serving.Status == metav1.ConditionTrue {
+		serving.Message += "; " + message
+		return serving
+	}
+	return condition(blueprint.Serving, reasonNotStored, message)
 }
 
 // stillServing lets stand what the status says while the caches fill: that a process has just begun is no news. If they
@@ -164,10 +211,7 @@ func (p *Platform) setStatus(ctx context.Context, id dynamiccontroller.ObjectIde
 	}
 	counted, wait := p.count(id.Name(), object, d)
 	want.fields = map[string]any{"instances": counted, "served": nil}
-	there, _, _ := unstructured.NestedMap(object.Object, "status", "served")
-	if served, err := wantedServed(d, there); err != nil {
-		return err
-	} else if served != nil {
+	if served := servedField(d); served != nil {
 		want.fields["served"] = served
 	}
 	if err := p.status.set(ctx, id, object, want); err != nil {

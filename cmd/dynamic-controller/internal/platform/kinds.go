@@ -19,13 +19,18 @@ func kindOf(r blueprint.Resource) schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(apiVersion, kind)
 }
 
-// kindsOfInterest are those on which it depends what can be served of a Blueprint: now, and of the generation that was
-// served before.
-func kindsOfInterest(b *blueprint.Blueprint) []schema.GroupKind {
-	if b.Status.Served == nil {
-		return groupKinds(b.Spec.Resources)
+// kindsOfInterest returns the kinds that affect what can be served of a Blueprint: those of the newest generation and of the
+// stored revisions.
+func kindsOfInterest(b *blueprint.Blueprint, h history) []schema.GroupKind {
+	kinds := groupKinds(b.Spec.Resources)
+	for _, r := range h {
+		for _, kind := range r.kinds {
+			if gk := kind.GroupKind(); r.blueprintUID == b.UID && !slices.Contains(kinds, gk) {
+				kinds = append(kinds, gk)
+			}
+		}
 	}
-	return groupKinds(slices.Concat(b.Spec.Resources, b.Status.Served.Spec.Resources))
+	return kinds
 }
 
 func groupKinds(resources []blueprint.Resource) (kinds []schema.GroupKind) {

@@ -29,6 +29,18 @@ const (
 	// its Blueprint. Without the UID it was retained when its Blueprint went, for one of the same name.
 	madeForKey = Name + "/blueprint"
 	madeByKey  = Name + "/blueprint-uid"
+	// allowedKey is an annotation of a CustomResourceDefinition that the platform did not create: the name of the Blueprint
+	// that may serve the type with spec.type.crd.
+	allowedKey = Name + "/allowed-blueprint"
+	// revisionLabelKey is a label of the ControllerRevisions that store accepted specs: see revisionLabel. generationKey is an
+	// annotation of theirs: the last generation of the Blueprint that had the spec. formerKindsKey is another: the kinds of
+	// revisions that have been deleted and of which instances may still have children.
+	revisionLabelKey = Name + "/blueprint"
+	generationKey    = Name + "/generation"
+	formerKindsKey   = Name + "/former-kinds"
+	// inventoryKey is an annotation of instances: the kinds of their children. Package handlers writes it, and so can anyone
+	// who can update an instance.
+	inventoryKey = Name + "/inventory"
 	// resourceKey and instanceKey are annotations of children: the id of the template, and "namespace/name" of the instance.
 	resourceKey = Name + "/resource"
 	instanceKey = Name + "/instance"

@@ -76,6 +76,7 @@ type Platform struct {
 	ends    pace // of ends looked at
 	told    pace // of ends told
 	defined defined
+	unnamed unnamedKinds
 }
 
 // New returns a platform. What the leader writes is written with the fenced config; the other is asked what the platform
@@ -102,7 +103,7 @@ func New(log logr.Logger, engines Engines, mapper Mapper, cfg, fenced *rest.Conf
 
 // Serve makes the engines serve Blueprints from their runs on.
 func (p *Platform) Serve(ctx context.Context) error {
-	deciding := p.engines.Definitions.StartServingGVK(ctx, blueprints, p.decide, p.watchCRDs())
+	deciding := p.engines.Definitions.StartServingGVK(ctx, blueprints, p.decide, p.watchCRDs(), p.watchRevisions())
 	keeping := p.engines.Instances.StartServingGVK(ctx, blueprints,
 		handlers.Object(handlers.Cached(p.engines.Instances.Lister),
 			handlers.Finalizer(p.client, finalizer, p.cleanUp, p.keep),
@@ -110,6 +111,7 @@ func (p *Platform) Serve(ctx context.Context) error {
 				for _, pace := range []*pace{&p.counts, &p.ends, &p.told} {
 					pace.forget(id.Name())
 				}
+				p.unnamed.forget(id.Name())
 				return nil
 			}))
 	return errors.Join(deciding, keeping)

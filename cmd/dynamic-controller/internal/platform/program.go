@@ -2,7 +2,6 @@ package platform
 
 import (
 	"context"
-	"slices"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,16 +22,18 @@ type program struct {
 	blueprint  string
 	generation int64
 	gvr        schema.GroupVersionResource
-	// spec is what it was made of.
-	spec blueprint.Spec
+	// spec is what it was made of, and revision the name of the ControllerRevision that stores it.
+	spec     blueprint.Spec
+	revision string
 	// compiled is nil if instances are only cleaned up when they are deleted.
 	compiled *blueprint.Compiled
 	kinds    []childKind
-	// followed are the kinds whose children are pruned and cleaned up, those of earlier generations included.
+	// followed are the kinds of which children are pruned and cleaned up: those of this program and of stored revisions.
 	followed []handlers.ChildKind
 	// mergesConditions: see statusRules.
 	mergesConditions bool
-	children         *handlers.Children
+	// children is nil until the program is to be started.
+	children *handlers.Children
 	// uncounted: the Blueprint has been told that something happened to instances, and has not counted them since.
 	uncounted atomic.Bool
 }
@@ -48,50 +49,29 @@ type childKind struct {
 	defined bool
 }
 
-// cleaner returns a program that only cleans up after instances that are being deleted. Any child can be elsewhere: the
-// Blueprint is not compiled.
+// cleaner returns a program that only cleans up after instances that are being deleted.
 func cleaner(b *blueprint.Blueprint, gvr schema.GroupVersionResource) *program {
-	next := &program{inputs: "cleans up for " + string(b.UID), blueprint: b.Name, generation: b.Generation, gvr: gvr}
-	for _, kind := range kindsOfInterest(b) {
-		if kind.Kind != "" {
-			next.follow([]handlers.ChildKind{{GroupKind: kind, Elsewhere: true}})
-		}
-	}
-	return next
+	return &program{inputs: "cleans up for " + string(b.UID), blueprint: b.Name, generation: b.Generation, gvr: gvr}
 }
 
-// follow makes the program look for children of more kinds. It must not have been started.
-func (p *program) follow(kinds []handlers.ChildKind) {
-	for _, kind := range kinds {
-		if !slices.Contains(p.followed, kind) {
-			p.followed = append(p.followed, kind)
-		}
+// following returns the program with Children that look for children of the given kinds. What Children remember can be found
+// out again.
+func (p *Platform) following(next *program, kinds []handlers.ChildKind) (*program, error) {
+	equipped := &program{
+		inputs: next.inputs, blueprint: next.blueprint, generation: next.generation, gvr: next.gvr, spec: next.spec, revision: next.revision,
+		compiled: next.compiled, kinds: next.kinds, followed: kinds, mergesConditions: next.mergesConditions,
 	}
-}
-
-// childKinds returns the kinds of the children that instances become.
-func (p *program) childKinds() (kinds []handlers.ChildKind) {
-	for _, kind := range p.kinds {
-		kinds = append(kinds, handlers.ChildKind{GroupKind: kind.gvk.GroupKind(), Elsewhere: kind.foreign})
-	}
-	return kinds
-}
-
-// equip creates the Children of a program. What they remember can be found out again.
-func (p *Platform) equip(next *program) (err error) {
-	next.children, err = handlers.NewChildren(handlers.ChildrenConfig{
-		Client: p.client, Mapper: p.mapper, Name: Name, Kinds: next.followed,
-		Cache: handlers.Cached(next.listerOf(p.engines.Instances)),
-		Owned: next.ownedIn(p.engines.Instances),
+	var err error
+	equipped.children, err = handlers.NewChildren(handlers.ChildrenConfig{
+		Client: p.client, Mapper: p.mapper, Name: Name, Kinds: kinds,
+		Cache: handlers.Cached(equipped.listerOf(p.engines.Instances)),
+		Owned: equipped.ownedIn(p.engines.Instances),
 	})
-	return err
+	return equipped, err
 }
 
 // start serves the program, or swaps it for the one before.
 func (p *Platform) start(ctx context.Context, next *program) error {
-	if err := p.equip(next); err != nil {
-		return err
-	}
 	k := &instances{program: next, engine: p.engines.Instances, status: p.status}
 	return p.engines.Instances.StartServingGVK(ctx, next.gvr,
 		handlers.Object(handlers.Cached(p.engines.Instances.Lister), k.reconcile, k.gone), next.watched()...)

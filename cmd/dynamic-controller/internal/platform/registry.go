@@ -7,6 +7,8 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
 // decision is what this replica made of a Blueprint. It is never changed once it is in the registry.
@@ -18,6 +20,11 @@ type decision struct {
 	judgement
 	// running is what is served, of an earlier generation if the newest is refused; nil if nothing is.
 	running *program
+	// loadRefusal is why the stored revision that was served before is not: it is nil while the revision is served, or if
+	// none is stored.
+	loadRefusal *refusal
+	// revisionsProblem is why the stored revisions cannot be read. Nothing is decided as long as it is set.
+	revisionsProblem string
 	// asked is how often in a row a right was missing.
 	asked int
 }
@@ -25,12 +32,22 @@ type decision struct {
 // onlyCleans tells whether nothing runs that makes anything of instances.
 func (d decision) onlyCleans() bool { return d.running == nil || d.running.compiled == nil }
 
+// lacksConsent reports whether the type does not allow the Blueprint to serve it.
+func (d decision) lacksConsent() bool { return d.refusal != nil && d.refusal.reason == reasonConsent }
+
+// deletes reports whether the instances and their type are deleted with the Blueprint.
+func (d decision) deletes(b *blueprint.Blueprint) bool {
+	return b.Spec.DeletionPolicy == blueprint.Delete && !d.lacksConsent()
+}
+
 // judgement is what comes of a generation of a Blueprint in the cluster as it is.
 type judgement struct {
 	// inputs tells what the judgement is of, but for the rights: the same inputs make the same judgement.
 	inputs string
 	// refusal is nil if the generation is accepted.
 	refusal *refusal
+	// faulty reports whether the generation would be refused even if no other Blueprint claimed its type.
+	faulty bool
 	// program is to be served, nil if that is refused, or if nobody knows the type yet.
 	program *program
 	// definition is to be made, nil if the Blueprint names one or if it is refused.
@@ -104,6 +121,14 @@ func (r *registry) interested(in func(interest) bool) (names []string) {
 		}
 	}
 	return names
+}
+
+// rivals returns the Blueprints that claim the same definition, including the one of the name.
+func (r *registry) rivals(name string) []string {
+	r.mu.Lock()
+	crd := r.interests[name].crd
+	r.mu.Unlock()
+	return r.inCRD(crd)
 }
 
 func (r *registry) inCRD(crd string) []string {

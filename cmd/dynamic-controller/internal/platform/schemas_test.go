@@ -30,6 +30,7 @@ func TestWhatIsPublishedIsAmongWhatAJudgementIsOf(t *testing.T) {
 	b.Spec.Resources[0].Template["size"] = "a"
 	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")},
 		schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Wheel"})
+	add(t, p, stored(t, b, 1))
 	schemas := p.schemas.(*fakeSchemas)
 	decided := func() decision {
 		t.Helper()
@@ -70,6 +71,7 @@ func TestWhatCannotBeReadIsLookedAtAgain(t *testing.T) {
 	b.Spec.Resources[0].Template["size"] = "a"
 	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")},
 		schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Wheel"})
+	add(t, p, stored(t, b, 1))
 	schemas := p.schemas.(*fakeSchemas)
 	schemas.err = errors.New("the API server is down")
 	for range 2 {

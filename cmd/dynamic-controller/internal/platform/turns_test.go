@@ -60,7 +60,7 @@ func bringing(t *testing.T, b *blueprint.Blueprint) (*instances, *fakeServer) {
 		}
 	}
 	running := &program{gvr: websites, spec: b.Spec, compiled: compiled, kinds: childKinds(b, compiled, f)}
-	running.children, err = handlers.NewChildren(handlers.ChildrenConfig{Client: server, Mapper: mapper, Name: Name, Cache: handlers.Live(server), Kinds: running.childKinds()})
+	running.children, err = handlers.NewChildren(handlers.ChildrenConfig{Client: server, Mapper: mapper, Name: Name, Cache: handlers.Live(server), Kinds: (&Platform{}).followedKinds(running, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// attacker returns a client that has the given permissions and no others.
+func (a *api) attacker(rules ...rbacv1.PolicyRule) dynamic.Interface {
+	a.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", a.account("attacker-"+strings.Split(a.group, ".")[0], rules...))
+	if err != nil {
+		a.Fatal(err)
+	}
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		a.Fatal(err)
+	}
+	return client
+}
+
+// forged is a resource that the Blueprint's author did not write.
+const forged = `
+    - id: forged
+      template:
+        apiVersion: v1
+        kind: Secret
+        metadata: {name: "${self.metadata.name}-forged"}
+`
+
+func TestAttack_StatusServedIsNotExecuted(t *testing.T) {
+	a := newAPI(t)
+	kubeconfig, proxy := a.watched()
+	first := startServing(t, kubeconfig)
+	a.apply(websites)
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
+	a.waitBlueprint("websites", is("Accepted", "False"), is("Serving", "True", "generation 1 is served"))
+	first.kill()
+
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{
+		"observedGeneration": 2,
+		"served":             map[string]any{"generation": 1, "spec": a.read(websites + forged).Object["spec"]},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	attacker := a.attacker(rbacv1.PolicyRule{
+		APIGroups: []string{"platform.example.com"}, Resources: []string{"blueprints/status"}, Verbs: []string{"patch"},
+	})
+	if _, err := attacker.Resource(blueprint.GroupVersionResource).Patch(t.Context(), "websites."+a.group, types.MergePatchType, patch,
+		metav1.PatchOptions{}, "status"); err != nil {
+		t.Fatal(err)
+	}
+
+	startServing(t, kubeconfig)
+	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
+	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
+	quiet(t, func() int { return writes(proxy) })
+	if secret, err := a.get("v1", "Secret", "flowers-forged"); !apierrors.IsNotFound(err) {
+		t.Errorf("a forged status made the platform create %v, %v", secret, err)
+	}
+	a.waitBlueprint("websites", is("Accepted", "False", "undefined field 'txt'"), is("Serving", "True", "generation 1 is served"))
+}

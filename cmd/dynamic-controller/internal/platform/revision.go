@@ -1,0 +1,241 @@
+package platform
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/handlers"
+)
+
+var (
+	controllerRevisions    = appsv1.SchemeGroupVersion.WithResource("controllerrevisions")
+	controllerRevisionKind = appsv1.SchemeGroupVersion.WithKind("ControllerRevision")
+)
+
+// revision is an accepted spec of a Blueprint. It is stored in a ControllerRevision in the platform's own namespace, whose
+// data the API server keeps immutable. The cache holds revisions in this form; they must not be changed.
+type revision struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+
+	// blueprint and blueprintUID identify the Blueprint whose spec it is.
+	blueprint    string
+	blueprintUID types.UID
+	// generation is the last generation of the Blueprint that had this spec.
+	generation int64
+	// number counts the changes of the Blueprint's accepted spec. A spec that is applied again gets a new number.
+	number int64
+	// spec is the Blueprint's spec as JSON. It is decoded only when it is to be served.
+	spec []byte
+	// kinds are those of the spec's templates.
+	kinds []templateKind
+	// former are kinds of revisions that have been deleted.
+	former []handlers.ChildKind
+}
+
+// templateKind is the kind of a template.
+type templateKind struct {
+	schema.GroupVersionKind
+	// hasNamespace reports whether a template of the kind sets metadata.namespace.
+	hasNamespace bool
+}
+
+// DeepCopyObject implements [runtime.Object]. The copy shares the spec, which is never changed.
+func (r *revision) DeepCopyObject() runtime.Object {
+	next := *r
+	r.ObjectMeta.DeepCopyInto(&next.ObjectMeta)
+	return &next
+}
+
+// revisionData is the data of a ControllerRevision.
+type revisionData struct {
+	Blueprint string         `json:"blueprint"`
+	UID       types.UID      `json:"uid"`
+	Spec      blueprint.Spec `json:"spec"`
+}
+
+// revisionDataOf returns what is stored of a Blueprint. The length of the history does not affect what is served.
+func revisionDataOf(b *blueprint.Blueprint) revisionData {
+	data := revisionData{Blueprint: b.Name, UID: b.UID, Spec: b.Spec}
+	data.Spec.RevisionHistoryLimit = nil
+	return data
+}
+
+// revisionName returns the name of the ControllerRevision with the Blueprint's spec. It depends on the Blueprint's name, UID
+// and spec alone, so that a spec is stored once however often it is applied or storing it is retried.
+func revisionName(b *blueprint.Blueprint) (string, error) {
+	data, err := json.Marshal(revisionDataOf(b))
+	if err != nil {
+		return "", fmt.Errorf("encode the spec of Blueprint %s: %w", b.Name, err)
+	}
+	const hashed = 16 // bytes of the hash
+	sum := sha256.Sum256(data)
+	prefix := b.Name[:min(len(b.Name), validation.DNS1123SubdomainMaxLength-2*hashed-1)]
+	return strings.TrimRight(prefix, ".-") + "-" + hex.EncodeToString(sum[:hashed]), nil
+}
+
+// revisionLabel returns the value of the label by which the revisions of a Blueprint are found: its name, or a shorter form
+// of a name that is too long for a label. Names shortened to the same value are told apart by the revision's data.
+func revisionLabel(blueprintName string) string {
+	if len(blueprintName) <= validation.LabelValueMaxLength {
+		return blueprintName
+	}
+	const kept, hashed = 30, 16
+	sum := sha256.Sum256([]byte(blueprintName))
+	return strings.TrimRight(blueprintName[:kept], ".-") + "-" + hex.EncodeToString(sum[:hashed])
+}
+
+// newRevision returns the ControllerRevision to create for the Blueprint's spec.
+func newRevision(namespace, name string, b *blueprint.Blueprint, number int64) (*unstructured.Unstructured, error) {
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(ptr.To(revisionDataOf(b)))
+	if err != nil {
+		return nil, fmt.Errorf("encode the spec of Blueprint %s: %w", b.Name, err)
+	}
+	object := &unstructured.Unstructured{Object: map[string]any{"data": content, "revision": number}}
+	object.SetGroupVersionKind(controllerRevisionKind)
+	object.SetNamespace(namespace)
+	object.SetName(name)
+	object.SetLabels(map[string]string{revisionLabelKey: revisionLabel(b.Name)})
+	object.SetAnnotations(map[string]string{generationKey: strconv.FormatInt(b.Generation, 10)})
+	return object, nil
+}
+
+// readRevision is a cache's transform: it returns the revision that is stored in a ControllerRevision. A malformed one is an
+// error, and stays in the cache as it is. It is ignored there.
+func readRevision(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	malformed := func(err error) error {
+		return fmt.Errorf("ignoring the malformed ControllerRevision %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	content, _ := u.Object["data"].(map[string]any)
+	var data revisionData
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &data); err != nil {
+		return nil, malformed(err)
+	}
+	if _, has := content["spec"].(map[string]any); !has || data.Blueprint == "" || data.UID == "" {
+		return nil, malformed(errors.New("data must have blueprint, uid and spec"))
+	}
+	spec, err := json.Marshal(content["spec"])
+	if err != nil {
+		return nil, malformed(err)
+	}
+	number, _, _ := unstructured.NestedInt64(u.Object, "revision")
+	generation, _ := strconv.ParseInt(u.GetAnnotations()[generationKey], 10, 64)
+	r := &revision{
+		blueprint: data.Blueprint, blueprintUID: data.UID, generation: generation, number: number,
+		spec: bytes.Clone(spec), kinds: templateKinds(data.Spec.Resources),
+		former: decodeKinds(u.GetAnnotations()[formerKindsKey]),
+	}
+	r.SetGroupVersionKind(u.GroupVersionKind())
+	r.Namespace, r.Name, r.UID, r.ResourceVersion = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetResourceVersion()
+	r.Labels, r.Annotations, r.CreationTimestamp = u.GetLabels(), u.GetAnnotations(), u.GetCreationTimestamp()
+	return r, nil
+}
+
+func templateKinds(resources []blueprint.Resource) (kinds []templateKind) {
+	for _, r := range resources {
+		metadata, _ := r.Template["metadata"].(map[string]any)
+		_, hasNamespace := metadata["namespace"]
+		gvk := kindOf(r)
+		i := slices.IndexFunc(kinds, func(k templateKind) bool { return k.GroupVersionKind == gvk })
+		if i < 0 {
+			kinds = append(kinds, templateKind{GroupVersionKind: gvk})
+			i = len(kinds) - 1
+		}
+		kinds[i].hasNamespace = kinds[i].hasNamespace || hasNamespace
+	}
+	return kinds
+}
+
+// restore returns the Blueprint as it was when the revision was stored. The deletion policy and the history limit remain
+// those of the newest generation.
+func (r *revision) restore(b *blueprint.Blueprint) (*blueprint.Blueprint, error) {
+	before := *b
+	before.Generation, before.Spec = r.generation, blueprint.Spec{}
+	if err := json.Unmarshal(r.spec, &before.Spec); err != nil {
+		return nil, fmt.Errorf("decode revision %s: %w", r.Name, err)
+	}
+	before.Spec.DeletionPolicy, before.Spec.RevisionHistoryLimit = b.Spec.DeletionPolicy, b.Spec.RevisionHistoryLimit
+	return &before, nil
+}
+
+// history is the stored revisions of Blueprints of one name. Blueprints that were deleted with the policy Retain have left
+// theirs to later ones of the name.
+type history []*revision
+
+// newest returns the revision that was accepted last of the Blueprint with the UID, or nil. Those of other Blueprints of the
+// same name are never served.
+func (h history) newest(uid types.UID) (newest *revision) {
+	for _, r := range h {
+		if r.blueprintUID == uid && (newest == nil || isNewer(r, newest)) {
+			newest = r
+		}
+	}
+	return newest
+}
+
+// has reports whether the Blueprint with the UID has a revision of the name.
+func (h history) has(uid types.UID, name string) bool {
+	return slices.ContainsFunc(h, func(r *revision) bool { return r.blueprintUID == uid && r.Name == name })
+}
+
+// nextNumber returns a number higher than those of all revisions of the Blueprint with the UID.
+func (h history) nextNumber(uid types.UID) int64 {
+	next := int64(1)
+	for _, r := range h {
+		if r.blueprintUID == uid {
+			next = max(next, r.number+1)
+		}
+	}
+	return next
+}
+
+// beyond returns the revisions to delete, the oldest last, so that as many are left in addition to the served one. Those of
+// earlier Blueprints are older than those of the Blueprint with the UID.
+func (h history) beyond(uid types.UID, limit int) []*revision {
+	served := h.newest(uid)
+	old := slices.DeleteFunc(slices.Clone(h), func(r *revision) bool { return r == served })
+	slices.SortFunc(old, func(a, b *revision) int {
+		if ours := a.blueprintUID == uid; ours != (b.blueprintUID == uid) {
+			if ours {
+				return -1
+			}
+			return 1
+		}
+		if a.blueprintUID != b.blueprintUID {
+			return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+		}
+		if isNewer(a, b) {
+			return -1
+		}
+		return 1
+	})
+	return old[min(limit, len(old)):]
+}
+
+// isNewer reports whether a was accepted after b. Both are of the same Blueprint. By the generation alone, a leader with a
+// stale cache cannot make an older spec the newest one.
+func isNewer(a, b *revision) bool {
+	return cmp.Or(cmp.Compare(a.generation, b.generation), cmp.Compare(a.number, b.number), strings.Compare(a.Name, b.Name)) > 0
+}

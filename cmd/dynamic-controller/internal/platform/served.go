@@ -1,0 +1,69 @@
+package platform
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// load judges a stored revision like a new generation: it compiles the spec and checks permissions again. The program is nil
+// if the revision is refused now.
+func (p *Platform) load(ctx context.Context, b *blueprint.Blueprint, own claim, r *revision) (judgement, []right, error) {
+	before, err := r.restore(b)
+	if err != nil {
+		return judgement{refusal: &refusal{reasonInvalid, err.Error()}}, nil, nil
+	}
+	if blueprint.DefinitionName(before) != own.crd {
+		return judgement{refusal: &refusal{reasonInvalid, fmt.Sprintf("revision %s is of another type, %s", r.Name, blueprint.DefinitionName(before))}}, nil, nil
+	}
+	judged, missing, err := p.judge(ctx, before, own, judgement{})
+	if err != nil {
+		return judgement{}, nil, fmt.Errorf("load revision %s: %w", r.Name, err)
+	}
+	if judged.program != nil {
+		judged.program.revision = r.Name
+	}
+	return judged, missing, nil
+}
+
+// wanted returns the program to run, or nil, and the rights that a stored revision lacks. Except for cleaning up, only specs
+// that are stored are executed.
+func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim, d *decision, h history) (*program, []right, error) {
+	switch {
+	case d.gvr.Empty() && d.refusal != nil:
+		return nil, nil, nil // the type is not this Blueprint's
+	case d.gvr.Empty() && !d.ending:
+		return d.running, nil, nil // the type is unknown yet
+	case d.ending && (!d.deletes(b) || d.gvr.Empty()):
+		return nil, nil, nil
+	case d.ending || d.lacksConsent():
+		return cleaner(b, d.gvr), nil, nil
+	}
+	newest := h.newest(b.UID)
+	if d.program != nil && newest != nil && newest.Name == d.program.revision {
+		return d.program, nil, nil
+	}
+	// The newest generation is refused, or not stored yet: the one before remains served.
+	if !d.onlyCleans() && (d.refusal == nil || h.has(b.UID, d.running.revision)) || d.refusal == nil && newest == nil {
+		return d.running, nil, nil
+	}
+	if newest != nil {
+		// Each time, because what the revision lacks may have been added.
+		loaded, missing, err := p.load(ctx, b, own, newest)
+		if err != nil || loaded.program != nil {
+			return loaded.program, missing, err
+		}
+		d.loadRefusal = loaded.refusal
+		return cleaner(b, d.gvr), missing, nil
+	}
+	return cleaner(b, d.gvr), nil, nil
+}
+
+// servedField returns what the status says about the served generation.
+func servedField(d decision) map[string]any {
+	if d.onlyCleans() {
+		return nil
+	}
+	return map[string]any{"generation": d.running.generation, "revision": d.running.revision}
+}

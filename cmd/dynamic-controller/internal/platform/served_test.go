@@ -1,0 +1,319 @@
+package platform
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// making is a spec whose instances become one object of the kind.
+func making(kind string) blueprint.Spec {
+	return blueprint.Spec{
+		Type: blueprint.Type{Group: "shop.example.com", Version: "v1", Kind: "Website", Schema: map[string]any{
+			"properties": map[string]any{"spec": map[string]any{"type": "object"}},
+		}},
+		Resources: []blueprint.Resource{{ID: "a", Template: map[string]any{
+			"apiVersion": "parts.example.com/v1", "kind": kind, "metadata": map[string]any{"name": "a"},
+		}}},
+	}
+}
+
+// asObject is the Blueprint as a cache has it.
+func asObject(t *testing.T, b *blueprint.Blueprint) *unstructured.Unstructured {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unstructured.Unstructured{Object: content}
+}
+
+// madeFor is the definition that the platform made for a Blueprint.
+func madeFor(t *testing.T, b *blueprint.Blueprint, uid string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	crd, err := blueprint.Definition(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd.Annotations = map[string]string{madeForKey: b.Name, madeByKey: uid}
+	return crd
+}
+
+// stored returns the revision of the Blueprint as the cache holds it.
+func stored(t *testing.T, b *blueprint.Blueprint, number int64) *revision {
+	t.Helper()
+	name, err := revisionName(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := newRevision("system", name, b, number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetUID(types.UID(name))
+	r, err := readRevision(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.(*revision)
+}
+
+// add puts revisions into the cache.
+func add(t *testing.T, p *Platform, revisions ...*revision) {
+	t.Helper()
+	for _, r := range revisions {
+		if err := p.engines.Definitions.(*fakeEngine).secondary.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+var (
+	wheel = schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Wheel"}
+	brake = schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Brake"}
+)
+
+// generations returns the Blueprint whose instances become one object of the first kind in its first generation, and so on.
+func generations(kinds ...string) (all []*blueprint.Blueprint) {
+	for i, kind := range kinds {
+		b := &blueprint.Blueprint{Spec: making(kind)}
+		b.Name, b.UID, b.Generation = "websites", "u", int64(i+1)
+		all = append(all, b)
+	}
+	return all
+}
+
+// decided returns what is decided on a Blueprint by a platform that starts with these revisions stored.
+func decided(t *testing.T, b *blueprint.Blueprint, revisions []*revision, kinds ...schema.GroupVersionKind) (decision, *Platform) {
+	t.Helper()
+	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, string(b.UID))}, kinds...)
+	add(t, p, revisions...)
+	if err := p.decide(t.Context(), blueprintID(b.Name)); err != nil {
+		if _, again := dynamiccontroller.RequeueDelay(err); !again {
+			t.Fatal(err)
+		}
+	}
+	d, _ := p.registry.get(b.Name)
+	return d, p
+}
+
+func TestStoredRevisionIsServedOnceItsKindIsKnown(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	p, mapper := fakePlatform([]*unstructured.Unstructured{asObject(t, all[1])}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")})
+	add(t, p, stored(t, all[0], 1))
+
+	if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	d, _ := p.registry.get("websites")
+	if d.refusal == nil || d.running == nil || !d.onlyCleans() || d.loadRefusal == nil {
+		t.Fatalf("before the kind is known, the decision is %+v", d)
+	}
+	if serving, _ := p.servingOf(d); !strings.Contains(serving.Message, "unknown kind") && !strings.Contains(serving.Message, "there is no kind Wheel") {
+		t.Errorf("the Serving condition is %+v", serving)
+	}
+	if names := p.registry.inKind(wheel.GroupKind()); !slices.Contains(names, "websites") {
+		t.Error("a change of the kind would not reconcile the Blueprint")
+	}
+	mapper.Add(wheel, meta.RESTScopeNamespace)
+	if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ = p.registry.get("websites"); d.refusal == nil || d.onlyCleans() || d.running.generation != 1 || d.loadRefusal != nil {
+		t.Errorf("when the kind is known, the decision is %+v", d)
+	}
+}
+
+func TestOnlyStoredSpecsAreServed(t *testing.T) {
+	all := generations("Wheel", "Brake", "Missing")
+	other := generations("Wheel")[0]
+	other.UID = "of an earlier Blueprint"
+	again := generations("Wheel", "Brake", "Wheel")[2]
+	for name, test := range map[string]struct {
+		newest  *blueprint.Blueprint
+		stored  []*revision
+		served  int64 // generation, 0 if none
+		refused bool
+	}{
+		"nothing before the first generation is stored":  {newest: all[0]},
+		"the first generation when it is stored":         {newest: all[0], stored: []*revision{stored(t, all[0], 1)}, served: 1},
+		"the one before until the newest is stored":      {newest: all[1], stored: []*revision{stored(t, all[0], 1)}, served: 1},
+		"the newest when it is stored":                   {newest: all[1], stored: []*revision{stored(t, all[0], 1), stored(t, all[1], 2)}, served: 2},
+		"the last accepted while the newest is refused":  {newest: all[2], stored: []*revision{stored(t, all[1], 2), stored(t, all[0], 1)}, served: 2, refused: true},
+		"none of another Blueprint of the name":          {newest: all[2], stored: []*revision{stored(t, other, 9)}, refused: true},
+		"none of another Blueprint, though its own spec": {newest: all[0], stored: []*revision{stored(t, other, 9)}},
+		"the one before until an old spec is renumbered": {newest: again, stored: []*revision{stored(t, all[0], 1), stored(t, all[1], 2)}, served: 2},
+		"an old spec that is applied again":              {newest: again, stored: []*revision{stored(t, again, 3), stored(t, all[1], 2)}, served: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, _ := decided(t, test.newest, test.stored, wheel, brake)
+			var served int64
+			if !d.onlyCleans() {
+				served = d.running.generation
+			}
+			if served != test.served || (d.refusal != nil) != test.refused {
+				t.Errorf("generation %d is served, refusal %+v; want %d", served, d.refusal, test.served)
+			}
+		})
+	}
+}
+
+// Another version of the platform may have given the revision another name.
+func TestALoadedRevisionIsTheOneThatIsServed(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	r := stored(t, all[0], 1)
+	r.Name = "of-another-version"
+	d, p := decided(t, all[1], []*revision{r}, wheel)
+	if d.onlyCleans() || d.running.revision != r.Name {
+		t.Fatalf("the decision is %+v", d)
+	}
+	if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := p.registry.get("websites"); again.running != d.running {
+		t.Error("the revision was loaded twice")
+	}
+}
+
+func TestStatusServedIsNotExecuted(t *testing.T) {
+	newest := generations("Wheel", "Missing")[1]
+	p, _ := fakePlatform(nil, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, newest, "u")}, wheel)
+	object := asObject(t, newest)
+	forged := map[string]any{"generation": int64(1), "revision": "forged", "spec": asObject(t, generations("Wheel")[0]).Object["spec"]}
+	if err := unstructured.SetNestedMap(object.Object, forged, "status", "served"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.engines.Definitions.(*fakeEngine).objects.Add(object); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := p.registry.get("websites"); !d.onlyCleans() {
+		t.Errorf("a spec in the status is served: %+v", d.running)
+	}
+}
+
+func TestPermissionsAreCheckedWhenARevisionIsLoaded(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, all[1])}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")}, wheel)
+	add(t, p, stored(t, all[0], 1))
+	permissions := &answers{allowed: map[string]bool{"get": true}}
+	p.rights = newRights(permissions)
+	if _, again := dynamiccontroller.RequeueDelay(p.decide(t.Context(), blueprintID("websites"))); !again {
+		t.Error("the permissions are not checked again later")
+	}
+	d, _ := p.registry.get("websites")
+	if !d.onlyCleans() || d.loadRefusal == nil || d.loadRefusal.reason != reasonRight {
+		t.Errorf("without permissions, the decision is %+v, %+v", d, d.loadRefusal)
+	}
+	permissions.allowed = everything
+	if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ = p.registry.get("websites"); d.onlyCleans() || d.running.generation != 1 {
+		t.Errorf("with all permissions, the decision is %+v", d)
+	}
+}
+
+func TestARevisionThatIsDeletedIsNoLongerServed(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	d, p := decided(t, all[0], []*revision{stored(t, all[0], 1)}, wheel)
+	if d.onlyCleans() {
+		t.Fatal("the first generation is not served")
+	}
+	engine := p.engines.Definitions.(*fakeEngine)
+	decideAgain := func(b *blueprint.Blueprint) decision {
+		t.Helper()
+		if err := engine.objects.Update(asObject(t, b)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
+			t.Fatal(err)
+		}
+		d, _ := p.registry.get("websites")
+		return d
+	}
+	if err := engine.secondary.Delete(stored(t, all[0], 1)); err != nil {
+		t.Fatal(err)
+	}
+	if d := decideAgain(all[0]); d.onlyCleans() {
+		t.Error("an accepted spec is not served until it is stored again")
+	}
+	if d := decideAgain(all[1]); !d.onlyCleans() {
+		t.Error("a deleted revision is served while the newest generation is refused")
+	}
+}
+
+// A decision on nothing stored would stop what a replica before served.
+func TestADecisionWaitsForTheStoredRevisions(t *testing.T) {
+	for name, test := range map[string]struct {
+		state dynamiccontroller.TypeState
+		told  bool
+	}{
+		"they are being read":   {dynamiccontroller.TypeSyncing, false},
+		"they may not be read":  {dynamiccontroller.TypeForbidden, true},
+		"they cannot be listed": {dynamiccontroller.TypeFailing, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := generations("Wheel")[0]
+			p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")}, wheel)
+			engine := unreadable{p.engines.Definitions.(*fakeEngine)}
+			engine.statuses = []dynamiccontroller.TypeStatus{{GVR: blueprints, Secondaries: []dynamiccontroller.SecondaryStatus{
+				{GVR: definitions, State: dynamiccontroller.TypeForbidden}, {GVR: controllerRevisions, State: test.state, Message: "in the server's words"},
+			}}}
+			p.engines.Definitions = engine
+			if _, again := dynamiccontroller.RequeueDelay(p.decide(t.Context(), blueprintID(b.Name))); !again {
+				t.Error("it does not look again")
+			}
+			d, known := p.registry.get(b.Name)
+			if known != test.told || d.running != nil {
+				t.Fatalf("the decision is %+v", d)
+			}
+			if !test.told {
+				return
+			}
+			serving, _ := p.servingOf(d)
+			for _, want := range []string{"in the server's words", "controllerrevisions.apps in namespace system"} {
+				if !strings.Contains(serving.Message, want) {
+					t.Errorf("the Serving condition is %+v, want %q", serving, want)
+				}
+			}
+			id := blueprintID(b.Name)
+			object := asObject(t, b)
+			object.SetDeletionTimestamp(&metav1.Time{Time: deletedAt})
+			if _, again := dynamiccontroller.RequeueDelay(p.cleanUp(t.Context(), id, object)); !again {
+				t.Error("a Blueprint is ended without its revisions")
+			}
+		})
+	}
+}
+
+func TestStatusNamesTheServedRevision(t *testing.T) {
+	compiled := &program{compiled: &blueprint.Compiled{}, generation: 3, revision: "websites-3"}
+	for name, test := range map[string]struct {
+		decided decision
+		want    map[string]any
+	}{
+		"the newest":     {decision{generation: 3, running: compiled}, map[string]any{"generation": int64(3), "revision": "websites-3"}},
+		"an earlier":     {decision{generation: 4, running: compiled}, map[string]any{"generation": int64(3), "revision": "websites-3"}},
+		"none":           {decision{generation: 4}, nil},
+		"only deletions": {decision{generation: 4, running: &program{}}, nil},
+	} {
+		if got := servedField(test.decided); !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+	}
+}

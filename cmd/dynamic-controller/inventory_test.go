@@ -1,0 +1,140 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A kind that no stored revision has any longer is still pruned, also by another process.
+func TestChildrenOfATrimmedRevisionArePruned(t *testing.T) {
+	a := newAPI(t)
+	p := startServing(t, a.cluster.Kubeconfig())
+	limited := strings.Replace(websites, "spec:\n", "spec:\n  revisionHistoryLimit: 0\n", 1)
+	first := changed(limited, change{"${self.spec.text}", "nothing"})
+	a.apply(first)
+	a.apply(strings.ReplaceAll(flowers, "text: roses", "public: false"))
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+
+	// The instance lacks the text that the page needs now, so that nothing is pruned yet.
+	second := limited[:strings.Index(limited, "    - id: service")]
+	a.apply(strings.ReplaceAll(second, "${service.spec.clusterIP}:80", "none"))
+	a.waitBlueprint("websites", is("Serving", "True", "generation 2 is served"))
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "False", "Invalid"))
+	a.waitRevisions("websites", 2)
+	if got := a.revisions("websites")[0].Annotations["platform.example.com/former-kinds"]; !strings.Contains(got, "Service") {
+		t.Errorf("the newest revision carries %q", got)
+	}
+	p.kill()
+	startServing(t, a.cluster.Kubeconfig())
+	if _, err := a.get("v1", "Service", "flowers"); err != nil {
+		t.Fatal(err)
+	}
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	a.waitGone("v1", "Service", "flowers")
+}
+
+// Instances that are deleted while the Blueprint is refused, or being deleted, take all of their children with them.
+func TestChildrenOfEarlierRevisionsAreCleanedUp(t *testing.T) {
+	a := newAPI(t)
+	p := startServing(t, a.cluster.Kubeconfig())
+	elsewhere := changed(deleting, change{"metadata: {name: \"${self.metadata.name}-page\"}", "metadata: {name: \"${self.metadata.name}-page\", namespace: kube-public}"})
+	a.apply(elsewhere)
+	for _, name := range []string{"flowers", "trees"} {
+		a.apply(strings.ReplaceAll(flowers, "flowers", name))
+		a.wait("GROUP/v1", "Website", name, is("Ready", "True"))
+	}
+	// Neither the refused generation nor the platform's next process has made such children.
+	p.kill()
+	head, _, _ := strings.Cut(deleting, "resources:")
+	a.apply(head + `resources: [{id: a, template: {apiVersion: example.com/v1, kind: Missing, metadata: {name: a}}}]`)
+	startServing(t, a.cluster.Kubeconfig())
+	a.waitBlueprint("websites", is("Accepted", "False"))
+	a.delete("GROUP/v1", "Website", "trees")
+	a.waitGone("GROUP/v1", "Website", "trees")
+	a.waitGone("v1", "ConfigMap", "kube-public/trees-page")
+	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
+	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
+	a.waitGone("v1", "ConfigMap", "kube-public/flowers-page")
+}
+
+func TestAttack_AForgedInventoryCostsNoRequests(t *testing.T) {
+	a := newAPI(t)
+	kubeconfig, calls := a.watched()
+	startServing(t, kubeconfig)
+	a.apply(websites)
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+
+	entries := []string{"Secret=v1/secrets", "Namespace=v1/namespaces"}
+	for i := range 7500 {
+		entries = append(entries, fmt.Sprintf("K%d.x.io=v1/k%d", i, i))
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"finalizers":  []string{"platform.example.com/children"},
+		"annotations": map[string]string{"platform.example.com/inventory": strings.Join(entries, ",")},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gvr := schema.GroupVersionResource{Group: a.group, Version: "v1", Resource: "websites"}
+	tenant := a.attacker(rbacv1.PolicyRule{APIGroups: []string{a.group}, Resources: []string{"websites"}, Verbs: []string{"*"}}).
+		Resource(gvr).Namespace(a.namespace)
+	quiet(t, func() int { return writes(calls) })
+	before := len(calls.Calls())
+	if _, err := tenant.Patch(t.Context(), "flowers", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		change := fmt.Sprintf(`{"spec":{"text":"number %d"}}`, i)
+		if _, err := tenant.Patch(t.Context(), "flowers", types.MergePatchType, []byte(change), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		a.wait("v1", "ConfigMap", "flowers-page", has(fmt.Sprintf("number %d", i), "data", "text"))
+	}
+	if err := tenant.Delete(t.Context(), "flowers", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a.waitGone("GROUP/v1", "Website", "flowers")
+	a.apply(strings.ReplaceAll(flowers, "flowers", "trees"))
+	a.wait("GROUP/v1", "Website", "trees", is("Ready", "True"))
+	lists := map[string]int{}
+	for _, c := range calls.Calls()[before:] {
+		if c.Verb == "list" {
+			lists[c.Resource]++
+		}
+		if strings.HasSuffix(c.Group, "x.io") || c.Resource == "namespaces" || c.Resource == "secrets" {
+			t.Fatalf("a forged inventory made the platform request %+v", c)
+		}
+	}
+	t.Logf("lists: %v", lists)
+	if n := lists["configmaps"] + lists["services"]; n > 20 {
+		t.Errorf("5 updates and a deletion made %d lists of children", n)
+	}
+}
+
+// What an instance's owner may not read or delete, the platform does not delete for it.
+func TestAttack_AForgedInventoryDeletesNothing(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	instance := a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	a.apply(fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {name: theirs, namespace: kube-public, labels: {platform.example.com/parent: %s},
+		annotations: {platform.example.com/self: kube-public/theirs}}}`, instance.GetUID()))
+	t.Cleanup(func() { a.delete("v1", "Secret", "kube-public/theirs") })
+	a.apply(`{apiVersion: GROUP/v1, kind: Website, metadata: {name: flowers, finalizers: [platform.example.com/children],
+		annotations: {platform.example.com/inventory: "Secret=v1/secrets"}}, spec: {text: tulips}}`)
+	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
+	a.delete("GROUP/v1", "Website", "flowers")
+	a.waitGone("GROUP/v1", "Website", "flowers")
+	a.wait("v1", "Secret", "kube-public/theirs", func(*unstructured.Unstructured) error { return nil })
+}

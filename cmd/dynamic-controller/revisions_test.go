@@ -1,0 +1,223 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+// revisions returns what a user sees of a Blueprint's history, the oldest first.
+func (a *api) revisions(name string) []appsv1.ControllerRevision {
+	a.Helper()
+	list, err := a.kube.AppsV1().ControllerRevisions(metav1.NamespaceDefault).List(a.Context(), metav1.ListOptions{
+		LabelSelector: "platform.example.com/blueprint=" + name + "." + a.group,
+	})
+	if err != nil {
+		a.Fatal(err)
+	}
+	slices.SortFunc(list.Items, func(a, b appsv1.ControllerRevision) int { return int(a.Revision - b.Revision) })
+	return list.Items
+}
+
+// waitRevisions waits until the numbers of the stored revisions are these.
+func (a *api) waitRevisions(name string, numbers ...int64) {
+	a.Helper()
+	eventually(a.T, func() error {
+		var got []int64
+		for _, r := range a.revisions(name) {
+			got = append(got, r.Revision)
+		}
+		if !slices.Equal(got, numbers) {
+			return fmt.Errorf("the revisions are %v, want %v", got, numbers)
+		}
+		return nil
+	})
+}
+
+func saying(text string) string {
+	return strings.ReplaceAll(websites, "${self.spec.text}", text+" ${self.spec.text}")
+}
+
+func TestHistoryIsKeptAndTrimmed(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	limited := func(b string) string { return strings.Replace(b, "spec:\n", "spec:\n  revisionHistoryLimit: 2\n", 1) }
+	for i, text := range []string{"first", "second", "third"} {
+		a.apply(limited(saying(text)))
+		a.waitBlueprint("websites", is("Serving", "True", fmt.Sprintf("generation %d is served", i+1)))
+	}
+	a.waitRevisions("websites", 1, 2, 3)
+	a.apply(flowers)
+	first := a.revisions("websites")[0]
+
+	// What is stored can be applied again, and is stored once.
+	var data struct {
+		Blueprint, UID string
+		Spec           map[string]any
+	}
+	if err := yaml.Unmarshal(first.Data.Raw, &data); err != nil {
+		t.Fatal(err)
+	}
+	b, err := a.get(blueprintVersion, "Blueprint", "websites."+a.group)
+	if err != nil || data.Blueprint != b.GetName() || data.UID != string(b.GetUID()) {
+		t.Errorf("the first revision is %+v, of Blueprint %v, %v", data, b.GetUID(), err)
+	}
+	delete(data.Spec, "revisionHistoryLimit")
+	again := &unstructured.Unstructured{Object: map[string]any{"spec": data.Spec}}
+	again.SetAPIVersion(blueprintVersion)
+	again.SetKind("Blueprint")
+	again.SetName(b.GetName())
+	text, err := yaml.Marshal(again.Object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.apply(limited(string(text)))
+	a.waitBlueprint("websites", is("Serving", "True", "generation 4 is served"), has(first.Name, "status", "served", "revision"))
+	a.wait("v1", "ConfigMap", "flowers-page", has("first roses", "data", "text"))
+	a.waitRevisions("websites", 2, 3, 4)
+
+	// The oldest goes first.
+	a.apply(limited(saying("fifth")))
+	a.waitRevisions("websites", 3, 4, 5)
+	a.apply(strings.Replace(saying("fifth"), "spec:\n", "spec:\n  revisionHistoryLimit: 0\n", 1))
+	a.waitRevisions("websites", 5)
+
+	stored := a.revisions("websites")[0]
+	stored.Data = runtime.RawExtension{Raw: []byte(`{"spec":{}}`)}
+	if _, err := a.kube.AppsV1().ControllerRevisions(metav1.NamespaceDefault).Update(t.Context(), &stored, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
+		t.Errorf("a stored revision can be changed: %v", err)
+	}
+}
+
+func TestHistoryAfterTheBlueprint(t *testing.T) {
+	for policy, left := range map[string]int{"Retain": 2, "Delete": 0} {
+		t.Run(policy, func(t *testing.T) {
+			a := newAPI(t)
+			startServing(t, a.cluster.Kubeconfig())
+			for i, text := range []string{"first", "second"} {
+				a.apply(strings.Replace(saying(text), "spec:\n", "spec:\n  deletionPolicy: "+policy+"\n", 1))
+				a.waitBlueprint("websites", is("Serving", "True", fmt.Sprintf("generation %d is served", i+1)))
+			}
+			a.waitRevisions("websites", 1, 2)
+			a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
+			a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
+			if n := len(a.revisions("websites")); n != left {
+				t.Errorf("%d revisions are left, want %d", n, left)
+			}
+			// A Blueprint of the same name begins its own history, and executes nothing of the earlier one.
+			a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
+			a.waitBlueprint("websites", is("Accepted", "False"), is("Serving", "False"))
+			a.apply(saying("third"))
+			a.waitBlueprint("websites", is("Serving", "True", "generation 2 is served"))
+			a.apply(flowers)
+			a.wait("v1", "ConfigMap", "flowers-page", has("third roses", "data", "text"))
+			if n := len(a.revisions("websites")); n != left+1 {
+				t.Errorf("%d revisions are left, want %d", n, left+1)
+			}
+		})
+	}
+}
+
+func TestAForgedRevisionOfAnotherBlueprintIsNotExecuted(t *testing.T) {
+	a := newAPI(t)
+	p := startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
+	a.waitBlueprint("websites", is("Accepted", "False"))
+	p.kill()
+	genuine := a.revisions("websites")[0]
+	revisions := a.kube.AppsV1().ControllerRevisions(metav1.NamespaceDefault)
+	for name, data := range map[string]string{
+		"of-another":  strings.Replace(string(genuine.Data.Raw), `"uid":"`, `"uid":"0`, 1),
+		"empty":       `{}`,
+		"malformed":   `{"blueprint":"websites.` + a.group + `","uid":"x","spec":{"resources":3}}`,
+		"of-a-string": `{"blueprint":["websites"],"uid":{},"spec":"x"}`,
+	} {
+		other := &appsv1.ControllerRevision{Revision: 99, Data: runtime.RawExtension{Raw: []byte(data)}}
+		other.Name, other.Labels = name+"-"+a.namespace, maps.Clone(genuine.Labels)
+		other.Annotations = map[string]string{"platform.example.com/generation": "99"}
+		if _, err := revisions.Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p = startServing(t, a.cluster.Kubeconfig())
+	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
+	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
+	a.waitBlueprint("websites", is("Serving", "True", "generation 1 is served"), has(genuine.Name, "status", "served", "revision"))
+	p.waitLog(line{Msg: "transform failed"})
+}
+
+// The permissions on a revision's children may have been withdrawn since it was accepted.
+func TestPermissionsAreCheckedAfterARestart(t *testing.T) {
+	a := newAPI(t)
+	name := strings.Split(a.group, ".")[0]
+	all := []string{"get", "list", "watch", "create", "patch", "delete"}
+	kubeconfig := a.account(name, append(least(),
+		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps", "services"}, Verbs: all},
+		rbacv1.PolicyRule{APIGroups: []string{a.group}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch", "patch"}})...)
+	p := startServing(t, kubeconfig)
+	a.apply(websites)
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
+	a.waitBlueprint("websites", is("Accepted", "False"), is("Serving", "True"))
+	p.kill()
+	role, err := a.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	services := slices.IndexFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "services") })
+	role.Rules[services].Resources = []string{"configmaps"}
+	if role, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	startServing(t, kubeconfig)
+	a.waitBlueprint("websites", is("Accepted", "False", "undefined field 'txt'"),
+		is("Serving", "False", "refused now", "spec.resources[2].template: the platform may not"))
+	role.Rules[services].Resources = []string{"configmaps", "services"}
+	if _, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a.waitBlueprint("websites", is("Accepted", "False"), is("Serving", "True", "generation 1 is served"))
+}
+
+func TestARevisionThatCannotBeStoredIsExplained(t *testing.T) {
+	a := newAPI(t)
+	name := strings.Split(a.group, ".")[0]
+	rules := append(slices.DeleteFunc(least(), func(r rbacv1.PolicyRule) bool { return r.Resources[0] == "controllerrevisions" }),
+		rbacv1.PolicyRule{APIGroups: []string{"", a.group}, Resources: []string{"*"}, Verbs: []string{"*"}})
+	startServing(t, a.account(name, rules...))
+	a.apply(websites)
+	a.waitBlueprint("websites", is("Accepted", "Unknown", "cannot read the stored revisions", "controllerrevisions.apps in namespace default"),
+		is("Serving", "False", "RevisionsUnavailable"))
+	grant := func(verbs ...string) {
+		t.Helper()
+		role, err := a.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil {
+			role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"controllerrevisions"}, Verbs: verbs})
+			_, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	grant("list", "watch")
+	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "False", "RevisionNotStored", "generation 1 is accepted and not served", "cannot create resource"))
+	if _, err := a.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", "websites."+a.group); !apierrors.IsNotFound(err) {
+		t.Errorf("a Blueprint that is not served has its type: %v", err)
+	}
+	grant("create", "patch", "delete", "get")
+	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True", "generation 1 is served"))
+}
