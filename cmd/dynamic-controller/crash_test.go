@@ -15,7 +15,7 @@ import (
 )
 
 // farther has a child in another namespace too, where an owner reference cannot reach.
-var farther = deleting + `
+var farther = strings.Replace(deleting, "spec:\n", "spec:\n  allowedNamespaces: [\"*-far\"]\n", 1) + `
     - id: far
       template:
         apiVersion: v1

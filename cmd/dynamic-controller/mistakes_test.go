@@ -92,7 +92,7 @@ func TestEachMistakeIsExplained(t *testing.T) {
 		},
 		"a field of the server's": {
 			changes: []change{{"metadata: {name: \"${self.metadata.name}-page\"}", "metadata: {name: a, uid: b}"}},
-			want:    []string{"spec.resources[1].template.metadata.uid: is not the template's to say"},
+			want:    []string{"spec.resources[1].template.metadata.uid: must not be set in a template"},
 		},
 		"a namespace of what is in none": {
 			changes: []change{{"kind: Service\n        metadata: {name: \"${self.metadata.name}\"}", "kind: Namespace\n        metadata: {name: a, namespace: b}"}},
@@ -357,22 +357,22 @@ func TestWhatAnInstanceWaitsForOrFailsOfIsSaid(t *testing.T) {
 func TestChildrenInOtherNamespacesAreKeptAndCleanedUp(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
-	elsewhere := changed(deleting, change{"metadata: {name: \"${self.metadata.name}-page\"}", "metadata: {name: \"${self.metadata.name}-page\", namespace: kube-public}"})
+	elsewhere := changed(deleting, change{"metadata: {name: \"${self.metadata.name}-page\"}", "metadata: {name: \"${self.metadata.name}-page\", namespace: default}"})
 	a.apply(elsewhere)
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
-	a.wait("v1", "ConfigMap", "kube-public/flowers-page", has("roses", "data", "text"))
-	a.delete("v1", "ConfigMap", "kube-public/flowers-page")
-	a.wait("v1", "ConfigMap", "kube-public/flowers-page", has("roses", "data", "text"))
+	a.wait("v1", "ConfigMap", "default/flowers-page", has("roses", "data", "text"))
+	a.delete("v1", "ConfigMap", "default/flowers-page")
+	a.wait("v1", "ConfigMap", "default/flowers-page", has("roses", "data", "text"))
 	a.delete("GROUP/v1", "Website", "flowers")
 	a.waitGone("GROUP/v1", "Website", "flowers")
-	a.waitGone("v1", "ConfigMap", "kube-public/flowers-page")
+	a.waitGone("v1", "ConfigMap", "default/flowers-page")
 
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
-	if _, err := a.get("v1", "ConfigMap", "kube-public/flowers-page"); !apierrors.IsNotFound(err) {
+	if _, err := a.get("v1", "ConfigMap", "default/flowers-page"); !apierrors.IsNotFound(err) {
 		t.Errorf("a child is left: %v", err)
 	}
 
@@ -384,7 +384,7 @@ func TestChildrenInOtherNamespacesAreKeptAndCleanedUp(t *testing.T) {
 	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 	a.delete("GROUP/v1", "Website", "flowers")
 	a.waitGone("GROUP/v1", "Website", "flowers")
-	a.delete("v1", "ConfigMap", "kube-public/flowers-page")
+	a.delete("v1", "ConfigMap", "default/flowers-page")
 }
 
 // Each of these is refused within its limits, and the Blueprints beside it are served as before.

@@ -49,6 +49,10 @@ func newAPI(t *testing.T) *api {
 	}
 	a := &api{T: t, cluster: c, dynamic: dynamicClient, crds: crds, kube: kube, namespace: "test-" + utilrand.String(6)}
 	a.group = a.namespace + ".example.com"
+	platform := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: platformNamespace}}
+	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), platform, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		t.Fatal(err)
+	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.namespace}}
 	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)

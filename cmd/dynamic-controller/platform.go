@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
 )
 
@@ -22,6 +23,10 @@ func (o *platformOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringVar(&o.Namespace, flagNamespace, "",
 		"the platform's own `NAMESPACE` (default: $POD_NAMESPACE, else that of the Pod's service account, else kube-system)")
+	f.StringSliceVar(&o.AllowChildKinds, blueprint.AllowChildKindsFlag, nil,
+		"restricted `KINDS` that templates can create, such as Role.rbac.authorization.k8s.io or Secret/kubernetes.io/service-account-token")
+	f.StringSliceVar(&o.AllowChildNamespaces, blueprint.AllowChildNamespacesFlag, nil,
+		"protected `NAMESPACES` in which templates can create objects, as names or patterns (protected are kube-* and the platform's own)")
 }
 
 // complete fills in the defaults that depend on where the process runs.

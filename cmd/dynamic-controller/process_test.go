@@ -68,8 +68,12 @@ func startReplica(t *testing.T, kubeconfig string, args ...string) *process {
 	return start(t, append([]string{"run", "--kubeconfig", kubeconfig, "-v", "1", "--health-probe-bind-address", "127.0.0.1:0",
 		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "2s",
 		"--leader-elect-retry-period", retryPeriod.String(),
-		"--leader-elect-resource-name", leaseOf(t), "--namespace", metav1.NamespaceDefault}, args...)...)
+		"--leader-elect-resource-name", leaseOf(t), "--leader-elect-resource-namespace", metav1.NamespaceDefault,
+		"--namespace", platformNamespace}, args...)...)
 }
+
+// platformNamespace is the namespace of the platform under test. Instances cannot have children in it.
+const platformNamespace = "platform-system"
 
 const (
 	leaseDuration = 3 * time.Second

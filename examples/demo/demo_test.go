@@ -195,7 +195,7 @@ func TestTheDemonstrationOnAClusterOfOthersLeavesNoTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = kube.CoordinationV1().Leases(metav1.NamespaceDefault).Get(t.Context(), leaseName, metav1.GetOptions{})
+	_, err = kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(t.Context(), leaseName, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the lease is left: %v", err)
 	}
@@ -312,7 +312,7 @@ func TestNothingIsLeftWhenTheDemonstrationIsKilled(t *testing.T) {
 func TestWhatIsNotSeenIsAFailure(t *testing.T) {
 	t.Setenv("KUBECONFIG", foreign(t))
 	quiet := func(string, ...any) {}
-	c, err := openCluster(t.Context(), quiet, metav1.NamespaceDefault)
+	c, err := openCluster(t.Context(), quiet, metav1.NamespaceSystem)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -99,8 +99,8 @@ const (
 
 func rollOut(ctx context.Context, say func(string, ...any), c *theCluster) error {
 	began := time.Now()
-	// The type changes too: a greeting is to be short.
-	if _, err := c.applyBlueprint(ctx, pageText, changedText, "maxLength: 200", "maxLength: 100"); err != nil {
+	// The schema changes too, in a way that can be taken back.
+	if _, err := c.applyBlueprint(ctx, pageText, changedText, "maxLength: 200", "maxLength: 200, description: What the page says."); err != nil {
 		return err
 	}
 	for i := range many {

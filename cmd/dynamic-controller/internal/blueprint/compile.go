@@ -26,6 +26,8 @@ type Options struct {
 	SchemaFor func(schema.GroupVersionKind) common.Schema
 	// IsNamespaced tells whether objects of a kind are in namespaces, if that is known. Compile again when it is.
 	IsNamespaced func(schema.GroupVersionKind) (namespaced, known bool)
+	// Children limits which objects templates can create.
+	Children ChildPolicy
 }
 
 // Compiled is a Blueprint that is ready to be served. It is never changed and may be used concurrently.
@@ -33,6 +35,9 @@ type Compiled struct {
 	definition *apiextensionsv1.CustomResourceDefinition
 	namespaced bool
 	resources  []*resource // in order: each after those that it refers to
+
+	policy            ChildPolicy
+	allowedNamespaces []string
 }
 
 // resource is a compiled template and what belongs to it.
@@ -41,10 +46,15 @@ type resource struct {
 	index      int // in the spec
 	gvk        schema.GroupVersionKind
 	namespaced bool // as far as is known
-	body       node
-	include    []*expressionAt
-	ready      []*expressionAt
-	needs      []*resource // that its template refers to
+	// sensitive: objects can contain data of a Secret. See markSensitive.
+	sensitive bool
+	// computesNamespace: the namespace depends on the instance, and is not the instance's own.
+	computesNamespace bool
+
+	body    node
+	include []*expressionAt
+	ready   []*expressionAt
+	needs   []*resource // that its template refers to
 }
 
 // Compile checks a Blueprint and makes it ready. The error is Problems: all that is wrong with it.
@@ -58,13 +68,14 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	if b.Spec.Type.CRD != "" {
 		crd = options.CRD
 	}
-	out := &Compiled{definition: crd, namespaced: true}
+	out := &Compiled{definition: crd, namespaced: true, policy: options.Children}
 	if crd != nil {
 		out.namespaced = crd.Spec.Scope != apiextensionsv1.ClusterScoped
 	}
 	if p := b.Spec.DeletionPolicy; p != "" && p != Retain && p != Delete {
 		c.add("spec.deletionPolicy", "", "is %s or %s", Retain, Delete)
 	}
+	out.checkAllowedNamespaces(b.Spec.AllowedNamespaces, c)
 	if len(b.Spec.Resources) > MaxResources {
 		c.add("spec.resources", "", "are more than %d", MaxResources)
 		return nil, c.err()
@@ -98,6 +109,9 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	}
 	if out.resources, err = ordered(resources); err != nil {
 		return nil, err
+	}
+	if markSensitive(out.resources, parsing.found, c); len(c.problems) > 0 {
+		return nil, c.err()
 	}
 	return out, nil
 }
@@ -135,6 +149,11 @@ func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsi
 	default:
 		c.checkObject(r.Template, own, options, out, problems)
 		out.body = parsing.parse(r.Template, path, index)
+		if object, is := known(out.body).(map[string]any); is {
+			if problem := c.policy.checkValues(out, object); problem != nil {
+				problems.add(problem.Path, "", "%s", problem.Reason)
+			}
+		}
 	}
 	return out
 }

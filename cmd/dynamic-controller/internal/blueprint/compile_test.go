@@ -147,7 +147,7 @@ func TestCompile_resources(t *testing.T) {
 			want: []string{
 				"spec.resources[0].template.kind: cannot have expressions: what kinds of objects there are is known before there is an instance",
 				`spec.resources[0].template.apiVersion: "a/b/c" is no apiVersion`,
-				"spec.resources[0].template.status: is not the template's to say",
+				"spec.resources[0].template.status: must not be set in a template",
 				"spec.resources[0].template.metadata.name: is required, a string, as ${self.metadata.name}-web",
 				"spec.resources[1].template.kind: is required, a string",
 				"spec.resources[1].template.metadata: has to be an object with a name",
@@ -178,8 +178,8 @@ func TestCompile_resources(t *testing.T) {
 			resources: `
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, uid: x, ownerReferences: []}}}`,
 			want: []string{
-				"spec.resources[0].template.metadata.uid: is not the template's to say",
-				"spec.resources[0].template.metadata.ownerReferences: is not the template's to say",
+				"spec.resources[0].template.metadata.uid: must not be set in a template",
+				"spec.resources[0].template.metadata.ownerReferences: must not be set in a template",
 			},
 		},
 		"an instance does not become instances of its own type": {

@@ -22,8 +22,13 @@
 //   - An expression whose value is optional.none() leaves its field or its list's item out.
 //   - metadata.name is required, and may have expressions; generateName is refused, for the name is how what is there is
 //     known from what is still to be made. A namespaced resource without a namespace is in its instance's, or says where it
-//     is when its instance is in none. The server's own fields, ownerReferences and status are refused.
+//     is when its instance is in none. The server's own fields, ownerReferences, finalizers and status are refused.
 //   - Whoever makes an object's keys of expressions could make anything: keys have none.
+//   - Some kinds, Secrets of some types, labels of Namespaces and namespaces are refused unless the operator allows them: see
+//     [ChildPolicy]. A namespace that an expression yields must match spec.allowedNamespaces, or be the instance's own.
+//   - What an expression reads of a Secret is not shown in any message. Names and namespaces must not be made of it.
+//
+// [IncompatibleChanges] compares the schemas of two definitions of one type.
 //
 // Blueprints may be hostile: how much there may be of everything is in limits.go, and what an instance costs is counted.
 package blueprint

@@ -52,7 +52,7 @@ func TestStep_excludedObjects(t *testing.T) {
 			""},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := step(t, compile(t, ofWebsites(c.resources), blueprint.Options{IsNamespaced: known}), flowers, nil)
+			s := step(t, compile(t, ofWebsites(c.resources+"\n  allowedNamespaces: [\"*-far\"]"), blueprint.Options{IsNamespaced: known}), flowers, nil)
 			var got []string
 			for _, e := range s.Excluded {
 				got = append(got, fmt.Sprintf("%s=%s %s/%s", e.ID, e.GVK.Kind, e.Namespace, e.Name))

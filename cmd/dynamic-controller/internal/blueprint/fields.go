@@ -43,11 +43,11 @@ func (r *resource) checkFields(s common.Schema, problems *collector) {
 	}
 }
 
-// checkMetadata checks what checkObject has not: the names of its fields, and finalizers.
+// checkMetadata checks what checkObject has not: the names of its fields.
 func (c *checking) checkMetadata(n node, s *seen, path string) {
 	keys, value := fieldsOf(n)
 	for i, key := range keys {
-		if !slices.Contains(servers, key) && (key == "finalizers" || s.field(key) == nil) {
+		if !slices.Contains(servers, key) && s.field(key) == nil {
 			c.checkField(value(i), key, s, child(path, key), false)
 		}
 	}

@@ -182,7 +182,7 @@ func TestCompile_fieldsOfMetadata(t *testing.T) {
     - id: b
       template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, lables: {a: b}}, whatever: x}`), options)
 	want := []string{
-		"spec.resources[0].template.metadata.finalizers: has to be a list of strings",
+		"spec.resources[0].template.metadata.finalizers: must not be set in a template",
 		"spec.resources[0].template.metadata.lables: a Crate of shop.example.com/v1 has no such field: did you mean labels?",
 		"spec.resources[0].template.specs: a Crate of shop.example.com/v1 has no such field: did you mean spec?",
 	}

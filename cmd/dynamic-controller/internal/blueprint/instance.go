@@ -55,6 +55,7 @@ func (r Reason) String() string { return r.ID + ": " + r.Reason }
 func (i *Instance) Step(ctx context.Context, observed map[string]*unstructured.Unstructured) (Step, error) {
 	s := &stepping{
 		evaluation: evaluation{self: i.self, left: MaxInstanceBytes},
+		compiled:   i.compiled,
 		observed:   observed,
 		ready:      map[string]any{"self": i.self},
 		state:      map[*resource]state{},
@@ -94,6 +95,7 @@ type identity struct {
 // stepping is a step that is being worked out.
 type stepping struct {
 	evaluation
+	compiled *Compiled
 	observed map[string]*unstructured.Unstructured
 	ready    map[string]any // self and what is there and ready: what templates may refer to
 	state    map[*resource]state

@@ -207,7 +207,7 @@ func TestStep_places(t *testing.T) {
 		want           string
 	}{
 		"a namespaced object is where its instance is":          {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}`, flowers, blueprint.Options{IsNamespaced: known}, "shop/a"},
-		"unless it says where":                                  {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${self.spec.name}"}}`, flowers, blueprint.Options{}, "Flowers/a"},
+		"unless it says where":                                  {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${self.spec.name.lowerAscii()}"}}`, flowers, blueprint.Options{}, "flowers/a"},
 		"another is nowhere":                                    {`{apiVersion: v1, kind: Namespace, metadata: {name: a}}`, flowers, blueprint.Options{IsNamespaced: known}, "/a"},
 		"as long as nothing is known, it is as its instance is": {`{apiVersion: v1, kind: Foo, metadata: {name: a}}`, flowers, blueprint.Options{}, "shop/a"},
 		"an instance without a namespace has none to give":      {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}`, inNone, blueprint.Options{IsNamespaced: known}, "spec.resources[0].template.metadata: has no namespace, nor has its instance"},
@@ -216,7 +216,7 @@ func TestStep_places(t *testing.T) {
 		"nor is a namespace":                                    {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${''}"}}`, flowers, blueprint.Options{}, "spec.resources[0].template.metadata: has a namespace that is not a name"},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := step(t, compile(t, ofWebsites("\n    - {id: a, template: "+c.template+"}"), c.options), c.self, nil)
+			s := step(t, compile(t, allowingNamespaces(ofWebsites("\n    - {id: a, template: "+c.template+"}"), "*"), c.options), c.self, nil)
 			got := s.Problems.Error()
 			if len(s.Rendered) > 0 {
 				got = s.Rendered[0].Object.GetNamespace() + "/" + s.Rendered[0].Object.GetName()

@@ -6,16 +6,17 @@ import (
 
 // How much there may be in one Blueprint. The CustomResourceDefinition has the same numbers where it can say them.
 const (
-	MaxResources       = 100       // templates
-	MaxConditions      = 16        // expressions in one includeWhen or readyWhen
-	MaxExpressions     = 1_000     // expressions in all
-	MaxExpressionBytes = 64 << 10  // what they have in all; one has at most expression.MaxLength
-	MaxRegexes         = 20_000    // instructions of all their constant regular expressions
-	MaxTemplateBytes   = 128 << 10 // one template, as JSON
-	MaxTemplateDepth   = 64        // objects and lists in each other
-	MaxSchemaBytes     = 256 << 10 // spec.type.schema, as JSON
-	MaxSchemaDepth     = 64        // objects and lists in each other, of which a property of an object takes two
-	MaxSchemaRules     = 100       // x-kubernetes-validations and patterns in spec.type.schema
+	MaxResources         = 100       // templates
+	MaxAllowedNamespaces = 64        // patterns in spec.allowedNamespaces
+	MaxConditions        = 16        // expressions in one includeWhen or readyWhen
+	MaxExpressions       = 1_000     // expressions in all
+	MaxExpressionBytes   = 64 << 10  // what they have in all; one has at most expression.MaxLength
+	MaxRegexes           = 20_000    // instructions of all their constant regular expressions
+	MaxTemplateBytes     = 128 << 10 // one template, as JSON
+	MaxTemplateDepth     = 64        // objects and lists in each other
+	MaxSchemaBytes       = 256 << 10 // spec.type.schema, as JSON
+	MaxSchemaDepth       = 64        // objects and lists in each other, of which a property of an object takes two
+	MaxSchemaRules       = 100       // x-kubernetes-validations and patterns in spec.type.schema
 )
 
 // How much may come of one instance.

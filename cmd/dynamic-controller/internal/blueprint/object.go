@@ -8,11 +8,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// servers are fields of metadata that the server or the platform sets.
+// servers lists the fields of metadata that only the API server and the platform set. A finalizer that nobody removes keeps
+// an object, its instance and their namespace from ever being deleted.
 var servers = []string{
 	"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
-	"managedFields", "selfLink", "ownerReferences",
+	"managedFields", "selfLink", "ownerReferences", "finalizers",
 }
+
+const notInTemplates = "must not be set in a template"
 
 // checkObject checks what every object has to have, and finds out what kind the template makes.
 func (c *Compiled) checkObject(template map[string]any, own Type, options Options, r *resource, problems *collector) {
@@ -26,8 +29,9 @@ func (c *Compiled) checkObject(template map[string]any, own Type, options Option
 		problems.add(r.path+".kind", "", "an instance cannot become instances of its own type: there would be no end")
 	}
 	if _, has := template["status"]; has {
-		problems.add(r.path+".status", "", "is not the template's to say")
+		problems.add(r.path+".status", "", notInTemplates)
 	}
+	c.policy.checkKind(r, problems)
 	path := r.path + ".metadata"
 	metadata, is := template["metadata"].(map[string]any)
 	if !is {
@@ -41,7 +45,7 @@ func (c *Compiled) checkObject(template map[string]any, own Type, options Option
 	}
 	for _, name := range servers {
 		if _, has := metadata[name]; has {
-			problems.add(path+"."+name, "", "is not the template's to say")
+			problems.add(path+"."+name, "", notInTemplates)
 		}
 	}
 	for _, field := range texts {
@@ -80,6 +84,8 @@ func (c *Compiled) checkNamespace(metadata map[string]any, options Options, r *r
 	namespace, has := metadata["namespace"]
 	if s, is := namespace.(string); has && (!is || s == "") {
 		problems.add(path, "", "has to be a string, and not empty")
+	} else if has {
+		c.checkNamespaceExpression(s, r, problems)
 	}
 	r.namespaced = has || c.namespaced
 	if options.IsNamespaced == nil {

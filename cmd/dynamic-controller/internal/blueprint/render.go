@@ -38,7 +38,7 @@ func (e *evaluation) condition(ctx context.Context, at *expressionAt, variables 
 		is, err = value.Bool()
 	}
 	if err != nil {
-		return false, explained(err)
+		return false, at.explain(err)
 	}
 	return is, ""
 }
@@ -65,9 +65,9 @@ func (s *stepping) render(ctx context.Context, r *resource) (*unstructured.Unstr
 	case errors.As(err, &failed):
 		var missing *expression.MissingError
 		if errors.As(err, &missing) && failed.at.waitsFor(missing) {
-			return nil, missing.Error() + " yet, which " + failed.at.path + " reads", nil
+			return nil, failed.at.explainMissing(missing) + " yet, which " + failed.at.path + " reads", nil
 		}
-		return nil, "", &Problem{Path: failed.at.path, Expression: failed.at.String(), Reason: explained(failed.cause)}
+		return nil, "", &Problem{Path: failed.at.path, Expression: failed.at.String(), Reason: failed.at.explain(failed.cause)}
 	case errors.Is(err, expression.ErrTooLarge):
 		return nil, "", &Problem{Path: r.path, Reason: fmt.Sprintf("%v: more than %d bytes, or with the others of its instance more than %d",
 			err, MaxObjectBytes, MaxInstanceBytes)}
@@ -80,6 +80,12 @@ func (s *stepping) render(ctx context.Context, r *resource) (*unstructured.Unstr
 	}
 	if reason := s.place(r, object); reason != "" {
 		return nil, "", &Problem{Path: r.path + ".metadata", Reason: reason}
+	}
+	if problem := s.compiled.checkComputedNamespace(r, object.GetNamespace(), s.ownNamespace()); problem != nil {
+		return nil, "", problem
+	}
+	if problem := s.compiled.policy.checkRendered(r, object.Object); problem != nil {
+		return nil, "", problem
 	}
 	return object, "", nil
 }
@@ -97,7 +103,9 @@ func notTexts(r *resource, object *unstructured.Unstructured) *Problem {
 			return &Problem{Path: path, Reason: "is no map of strings"}
 		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
-			if _, is := values[key].(string); !is {
+			if _, is := values[key].(string); !is && r.sensitive {
+				return &Problem{Path: path, Reason: "has to be a map of strings: make its values strings with string()"}
+			} else if !is {
 				return &Problem{Path: child(path, key), Reason: "has to be a string: make it one with string()"}
 			}
 		}
@@ -118,7 +126,7 @@ func (s *stepping) place(r *resource, object *unstructured.Unstructured) string 
 			return "has a namespace that is not a name"
 		}
 	} else if r.namespaced {
-		own := (&unstructured.Unstructured{Object: s.self}).GetNamespace()
+		own := s.ownNamespace()
 		if own == "" {
 			return "has no namespace, nor has its instance"
 		}
@@ -130,6 +138,10 @@ func (s *stepping) place(r *resource, object *unstructured.Unstructured) string 
 	}
 	s.made[id] = r.id
 	return ""
+}
+
+func (s *stepping) ownNamespace() string {
+	return (&unstructured.Unstructured{Object: s.self}).GetNamespace()
 }
 
 // waitsFor tells whether what is missing may come: it is of another resource, not of self.

@@ -49,6 +49,8 @@ type textPart struct {
 type expressionAt struct {
 	*expression.Program
 	path string
+	// sensitive: it reads data of a Secret. See markSensitive.
+	sensitive bool
 }
 
 // parsing takes templates apart. What is compiled is decided when it is known how much there is of it.

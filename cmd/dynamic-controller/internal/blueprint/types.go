@@ -35,6 +35,10 @@ type Spec struct {
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 	// RevisionHistoryLimit is the number of accepted specs to keep in addition to the served one. Defaults to 10.
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
+	// AllowedNamespaces lists the namespaces that an expression in a template's metadata.namespace may yield, as names or
+	// patterns in which * stands for any characters. The instance's own namespace is always allowed. Without the list,
+	// no template can compute a namespace.
+	AllowedNamespaces []string `json:"allowedNamespaces,omitempty"`
 }
 
 // DeletionPolicy is Retain or Delete.

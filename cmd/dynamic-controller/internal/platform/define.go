@@ -21,7 +21,7 @@ func (p *Platform) define(ctx context.Context, b *blueprint.Blueprint, d decisio
 		return nil
 	}
 	wanted := d.definition.DeepCopy()
-	wanted.Annotations = map[string]string{madeForKey: b.Name, madeByKey: string(b.UID)}
+	wanted.Annotations = map[string]string{madeForKey: b.Name, madeByKey: string(b.UID), schemaKey: d.schema}
 	there, err := p.crdOf(wanted.Name)
 	if err != nil {
 		return err

@@ -31,6 +31,20 @@
 // API server publishes. While that cannot be read less is checked, and mistakes show when an instance is applied; it is
 // looked at again every 30 s.
 //
+// # Changes of a type
+//
+// The schema of a type that the platform made can change in compatible ways: every object that was valid stays valid and
+// keeps its fields. Other changes are refused with reason IncompatibleSchema, and the generation that was accepted before
+// is still served. The annotation platform.example.com/allow-incompatible-schema, with the number of a generation, allows
+// that generation to change the schema in any way.
+//
+// The status of an instance that does not fit its schema cannot be applied. It is written with a merge patch instead.
+//
+// # Secrets
+//
+// Messages about children that can contain data of a Secret have no values in them, neither in statuses nor in the log:
+// the API server's error is replaced with its code, its reason and the fields that it names, and its warnings are dropped.
+//
 // # When a Blueprint is deleted
 //
 // With the deletion policy Retain, which is the default, its type, the instances and their children stay as they are, and
@@ -60,4 +74,7 @@
 //
 // What the platform may do with the types of instances and of children is for whoever runs it to decide. A Blueprint that
 // takes more is refused, with the missing right in its status, and looked at again.
+//
+// Templates cannot create objects that grant permissions or intercept requests, nor objects in the platform's namespace and
+// in kube-* namespaces, unless --allow-child-kinds and --allow-child-namespaces allow them.
 package platform

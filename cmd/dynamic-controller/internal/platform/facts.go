@@ -17,9 +17,11 @@ import (
 // facts are what a judgement is made of besides the Blueprint's spec.
 type facts struct {
 	blueprint string // UID and generation
-	crd       *apiextensionsv1.CustomResourceDefinition
-	kinds     map[schema.GroupVersionKind]*meta.RESTMapping // nil for those that there are not
-	meant     map[schema.GroupVersionKind]string            // which there are instead of those that there are not
+	// incompatible reports whether the Blueprint's annotation allows this generation to change the schema incompatibly.
+	incompatible bool
+	crd          *apiextensionsv1.CustomResourceDefinition
+	kinds        map[schema.GroupVersionKind]*meta.RESTMapping // nil for those that there are not
+	meant        map[schema.GroupVersionKind]string            // which there are instead of those that there are not
 	// crds are those of the kinds that have one.
 	crds map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
 	// published describes those that have none.
@@ -35,7 +37,7 @@ type publishedSchema struct {
 }
 
 func (p *Platform) factsFor(ctx context.Context, b *blueprint.Blueprint, own claim) (f facts, err error) {
-	f = facts{blueprint: fmt.Sprintf("%s/%d", b.UID, b.Generation), kinds: map[schema.GroupVersionKind]*meta.RESTMapping{},
+	f = facts{blueprint: fmt.Sprintf("%s/%d", b.UID, b.Generation), incompatible: allowsIncompatible(b), kinds: map[schema.GroupVersionKind]*meta.RESTMapping{},
 		meant:     map[schema.GroupVersionKind]string{},
 		crds:      map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
 		published: map[schema.GroupVersionKind]publishedSchema{}}
@@ -99,6 +101,9 @@ func (f facts) String() string {
 		parts = append(parts, fmt.Sprintf("%s/%d/%s/%s/%s", f.crd.UID, f.crd.Generation,
 			annotations[madeByKey], annotations[madeForKey], annotations[allowedKey]))
 	}
+	if f.incompatible {
+		parts = append(parts, "allows incompatible changes of the schema")
+	}
 	for gvk, mapping := range f.kinds {
 		part := gvk.String()
 		if mapping != nil {
@@ -122,7 +127,7 @@ func (f facts) String() string {
 // served is what of the facts makes another program: not what changes when the platform makes the definition, nor what the
 // API server publishes, by which nothing is rendered, and which is another each time when two are of different versions.
 func (f facts) served() string {
-	f.published = nil
+	f.published, f.incompatible = nil, false
 	if f.crd != nil && f.crd.Annotations[madeByKey] != "" {
 		f.crd = nil
 	}

@@ -3,6 +3,7 @@ package platform
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -52,7 +53,20 @@ func (k *instances) reconcile(ctx context.Context, id dynamiccontroller.ObjectId
 	if apierrors.IsNotFound(statusErr) {
 		return nil // it is gone, or its type is
 	}
-	return cmp.Or(err, statusErr)
+	return outcome(err, statusErr)
+}
+
+// outcome is the result of a reconcile whose status could not be written if statusErr is not nil, which is a failure even
+// if the instance only waits for something.
+func outcome(err, statusErr error) error {
+	switch {
+	case statusErr == nil:
+		return err
+	case err == nil || isRequeue(err):
+		return statusErr
+	default:
+		return errors.Join(err, statusErr)
+	}
 }
 
 // cleanUp deletes the children of a deleted instance that Kubernetes does not delete, and those of excluded resources:

@@ -1,6 +1,7 @@
 package platform
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,31 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
+
+func TestOutcome_StatusThatCannotBeWritten(t *testing.T) {
+	failure, statusFailure := errors.New("child"), errors.New("status")
+	waits := dynamiccontroller.RequeueAfter(time.Second)
+	for name, c := range map[string]struct {
+		err, statusErr error
+		want           []error // that it wraps
+	}{
+		"a failure alone":           {failure, nil, []error{failure}},
+		"a wait alone":              {waits, nil, []error{waits}},
+		"a status alone":            {nil, statusFailure, []error{statusFailure}},
+		"a failure, and the status": {failure, statusFailure, []error{failure, statusFailure}},
+		"a wait, and the status":    {waits, statusFailure, []error{statusFailure}},
+	} {
+		got := outcome(c.err, c.statusErr)
+		for _, want := range c.want {
+			if !errors.Is(got, want) {
+				t.Errorf("%s: %v does not wrap %v", name, got, want)
+			}
+		}
+		if isRequeue(got) != (c.statusErr == nil && isRequeue(c.err)) {
+			t.Errorf("%s: %v counts as a failure: %t", name, got, !isRequeue(got))
+		}
+	}
+}
 
 func TestAFailureIsToldInOtherWordsNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -57,6 +57,8 @@ const (
 	reasonConsent = "ConsentMissing"
 	reasonStatus  = "TypeHasNoStatus"
 	reasonRight   = "RightMissing"
+
+	reasonIncompatible = "IncompatibleSchema"
 )
 
 // isOfInputs reports whether the refusal depends on the inputs of a judgement alone, not on permissions, claims or history.
@@ -80,7 +82,7 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 			name, allowedKey, b.Name)}}, nil
 	}
 	var problems blueprint.Problems
-	options := blueprint.Options{SchemaFor: f.schemaFor, IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {
+	options := blueprint.Options{SchemaFor: f.schemaFor, Children: p.options.childPolicy(), IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {
 		mapping := f.kinds[gvk]
 		return mapping != nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace, mapping != nil
 	}}
@@ -116,6 +118,10 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 	out.rights = rightsOf(b, out.gvr, children)
 	if !named {
 		out.definition = compiled.Definition()
+		out.schema = schemaDigest(out.definition)
+		if refused := refuseIncompatible(b, crd, out.definition, out.schema); refused != nil {
+			return judgement{gvr: out.gvr, refusal: refused}, nil
+		}
 	}
 	if !out.gvr.Empty() {
 		revision, err := revisionName(b)

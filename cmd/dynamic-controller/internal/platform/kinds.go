@@ -42,14 +42,6 @@ func groupKinds(resources []blueprint.Resource) (kinds []schema.GroupKind) {
 	return kinds
 }
 
-// unmakeable are kinds that instances do not become, though the platform has all rights to them: whoever may make an
-// instance, which is anybody, could make types, and of them whatever the platform may.
-var unmakeable = map[schema.GroupKind]string{
-	blueprint.GroupVersionKind.GroupKind(): "an instance cannot become a Blueprint: whoever makes an instance would do all that the platform may do",
-	apiextensionsv1.Kind("CustomResourceDefinition"): "an instance cannot become a CustomResourceDefinition, which with all its objects goes when the instance goes: " +
-		"a Blueprint makes a type with spec.type",
-}
-
 // isKind tells whether the mapping is that of a kind of objects. Like client-go's, the mapper knows two guesses beside each
 // kind, its name in lower case and its list, and the API server takes objects of neither.
 func (p *Platform) isKind(gvk schema.GroupVersionKind, mapping *meta.RESTMapping) bool {
@@ -81,8 +73,8 @@ func (p *Platform) kindsMeant(gvk schema.GroupVersionKind) string {
 	return strings.Join(all[:min(len(all), 3)], ", or ")
 }
 
-// unknownKinds refuses templates of types that there are not, or that are not for instances to make, and of one type in two versions, which nobody could keep
-// both of.
+// unknownKinds rejects templates whose kind is unknown, and templates of one kind in two versions, because only one of the
+// versions could be kept.
 func unknownKinds(b *blueprint.Blueprint, kinds map[schema.GroupVersionKind]*meta.RESTMapping, meant map[schema.GroupVersionKind]string) (problems blueprint.Problems) {
 	first := map[schema.GroupKind]int{}
 	for i, r := range b.Spec.Resources {
@@ -91,10 +83,6 @@ func unknownKinds(b *blueprint.Blueprint, kinds map[schema.GroupVersionKind]*met
 			continue
 		}
 		path := fmt.Sprintf("spec.resources[%d].template", i)
-		if reason, has := unmakeable[gvk.GroupKind()]; has {
-			problems = append(problems, blueprint.Problem{Path: path + ".kind", Reason: reason})
-			continue
-		}
 		if kinds[gvk] == nil {
 			reason := fmt.Sprintf("there is no kind %s in %s; when there is, the Blueprint is looked at again", gvk.Kind, gvk.GroupVersion())
 			if meant[gvk] != "" {

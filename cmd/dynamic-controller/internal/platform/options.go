@@ -5,12 +5,19 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
 // Options is what an operator decides for the whole platform.
 type Options struct {
 	// Namespace is the platform's own namespace. Its contents are trusted like the operator. It is required.
 	Namespace string
+	// AllowChildKinds lists restricted kinds that templates can create: see blueprint.CheckRestrictedKind.
+	AllowChildKinds []string
+	// AllowChildNamespaces lists patterns of protected namespaces in which templates can create objects. Protected are
+	// Namespace and the kube-* namespaces.
+	AllowChildNamespaces []string
 }
 
 // validate reports every invalid option, by the flag that sets it.
@@ -19,5 +26,20 @@ func (o Options) validate() error {
 	for _, problem := range validation.IsDNS1123Label(o.Namespace) {
 		errs = append(errs, fmt.Errorf("invalid --namespace %q: %s", o.Namespace, problem))
 	}
+	for _, kind := range o.AllowChildKinds {
+		if err := blueprint.CheckRestrictedKind(kind); err != nil {
+			errs = append(errs, fmt.Errorf("invalid --%s %q: %w", blueprint.AllowChildKindsFlag, kind, err))
+		}
+	}
+	for _, pattern := range o.AllowChildNamespaces {
+		if err := blueprint.CheckNamespacePattern(pattern); err != nil {
+			errs = append(errs, fmt.Errorf("invalid --%s %q: %w", blueprint.AllowChildNamespacesFlag, pattern, err))
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// childPolicy limits what templates can create.
+func (o Options) childPolicy() blueprint.ChildPolicy {
+	return blueprint.ChildPolicy{OwnNamespace: o.Namespace, Kinds: o.AllowChildKinds, Namespaces: o.AllowChildNamespaces}
 }

@@ -61,9 +61,13 @@ func (p *Platform) following(next *program, kinds []handlers.ChildKind) (*progra
 		inputs: next.inputs, blueprint: next.blueprint, generation: next.generation, gvr: next.gvr, spec: next.spec, revision: next.revision,
 		compiled: next.compiled, kinds: next.kinds, followed: kinds, mergesConditions: next.mergesConditions,
 	}
+	client := p.client
+	if next.compiled != nil {
+		client = redactor{client, next.compiled}
+	}
 	var err error
 	equipped.children, err = handlers.NewChildren(handlers.ChildrenConfig{
-		Client: p.client, Mapper: p.mapper, Name: Name, Kinds: kinds,
+		Client: client, Mapper: p.mapper, Name: Name, Kinds: kinds,
 		Cache: handlers.Cached(equipped.listerOf(p.engines.Instances)),
 		Owned: equipped.ownedIn(p.engines.Instances),
 	})

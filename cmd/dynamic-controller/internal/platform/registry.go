@@ -52,6 +52,8 @@ type judgement struct {
 	program *program
 	// definition is to be made, nil if the Blueprint names one or if it is refused.
 	definition *apiextensionsv1.CustomResourceDefinition
+	// schema is the digest of the definition's schema.
+	schema string
 	// type that the Blueprint has, whether or not it is accepted; empty if there is none yet or it is not the Blueprint's.
 	gvr schema.GroupVersionResource
 	// rights that it takes.

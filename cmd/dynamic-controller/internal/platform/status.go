@@ -48,6 +48,9 @@ func (w statusWriter) set(ctx context.Context, id dynamiccontroller.ObjectIdenti
 		next := want.next(current)
 		if next != nil {
 			_, err = objects.ApplyStatus(ctx, id.Name(), next, metav1.ApplyOptions{FieldManager: statusManager, Force: true})
+			if cannotBeApplied(err) {
+				err = w.patch(ctx, objects, current, next, want)
+			}
 		}
 		current = nil
 		return err

@@ -71,7 +71,9 @@ func (o *oracle) compile(t *testing.T, template *unstructured.Unstructured) []st
 		t.Fatal(err)
 	}
 	b.Spec.Resources = []blueprint.Resource{{ID: "a", Template: template.Object}}
-	_, err = blueprint.Compile(b, blueprint.Options{SchemaFor: func(gvk schema.GroupVersionKind) common.Schema {
+	// Restricted kinds have schemas, too.
+	policy := blueprint.ChildPolicy{Kinds: []string{template.GroupVersionKind().GroupKind().String()}}
+	_, err = blueprint.Compile(b, blueprint.Options{Children: policy, SchemaFor: func(gvk schema.GroupVersionKind) common.Schema {
 		if gvk.Group == "fields.example.com" {
 			return o.crates
 		}

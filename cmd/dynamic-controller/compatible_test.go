@@ -1,0 +1,154 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	grades = `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: grades.GROUP}
+spec:
+  type:
+    group: GROUP
+    version: v1
+    kind: Grade
+    schema: {properties: {spec: {type: object, properties: {level: {type: integer}, note: {type: string}}}}}
+  resources:
+    - id: page
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}"}, data: {level: "${string(self.spec.level)}", note: "${self.spec.note}"}}
+`
+	grade = "{apiVersion: GROUP/v1, kind: Grade, metadata: {name: first}, spec: {level: 7, note: good}}"
+)
+
+// retyped makes level a string, which that of an existing instance is not.
+var retyped = changed(grades, change{"level: {type: integer}", "level: {type: string}"}, change{"${string(self.spec.level)}", "${self.spec.level}"})
+
+func (a *api) annotate(apiVersion, kind, name, key, value string) {
+	a.Helper()
+	obj, err := a.get(apiVersion, kind, name)
+	if err == nil {
+		patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, key, value)
+		_, err = a.client(obj).Patch(a.Context(), obj.GetName(), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	}
+	if err != nil {
+		a.Fatal(err)
+	}
+}
+
+// typeOfLevel returns the type of spec.level in the served schema.
+func (a *api) typeOfLevel() string {
+	a.Helper()
+	crd, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().Get(a.Context(), "grades."+a.group, metav1.GetOptions{})
+	if err != nil {
+		a.Fatal(err)
+	}
+	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["level"].Type
+}
+
+func TestIncompatibleSchemaIsRefused(t *testing.T) {
+	a := newAPI(t)
+	first := startServing(t, a.cluster.Kubeconfig())
+	a.apply(grades)
+	a.apply(grade)
+	a.wait("GROUP/v1", "Grade", "first", is("Ready", "True"))
+	a.apply(retyped)
+	refused := is("Accepted", "False", "IncompatibleSchema", "spec.type.schema.properties.spec.properties.level: the type changes from integer to string",
+		`platform.example.com/allow-incompatible-schema: "2"`)
+	a.waitBlueprint("grades", refused, is("Serving", "True", "generation 1 is served"))
+	a.apply(strings.Replace(grade, "good", "better", 1))
+	a.wait("v1", "ConfigMap", "first", has("better", "data", "note"))
+	if got := a.typeOfLevel(); got != "integer" {
+		t.Errorf("the level is of type %s now", got)
+	}
+	// Nor is it accepted after a restart, or with the annotation for another generation.
+	first.kill()
+	startServing(t, a.cluster.Kubeconfig())
+	a.annotate(blueprintVersion, "Blueprint", "grades."+a.group, "platform.example.com/allow-incompatible-schema", "1")
+	a.apply(strings.Replace(grade, "good", "best", 1))
+	a.wait("v1", "ConfigMap", "first", has("best", "data", "note"))
+	a.waitBlueprint("grades", refused, is("Serving", "True", "generation 1 is served"))
+
+	a.apply(grades)
+	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True", "generation 3 is served"))
+	a.apply(changed(grades, change{"note: {type: string}", "note: {type: string}, more: {type: string}"}))
+	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True", "generation 4 is served"))
+}
+
+// A definition that somebody else changed is not a change of the Blueprint.
+func TestDriftOfTheDefinitionIsUndone(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	a.apply(grades)
+	a.waitBlueprint("grades", is("Serving", "True"))
+	const added = `[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/drift","value":{"type":"string"}}]`
+	crds := a.crds.ApiextensionsV1().CustomResourceDefinitions()
+	changed, err := crds.Patch(t.Context(), "grades."+a.group, types.JSONPatchType, []byte(added), metav1.PatchOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		crd, err := crds.Get(t.Context(), changed.Name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if _, has := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["drift"]; has {
+			return errors.New("the drift is still there")
+		}
+		return nil
+	})
+	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True"))
+}
+
+func TestStatusIsWrittenThoughTheObjectDoesNotFitItsSchema(t *testing.T) {
+	a := newAPI(t)
+	p := startServing(t, a.cluster.Kubeconfig())
+	a.apply(grades)
+	made := a.apply(grade)
+	a.wait("GROUP/v1", "Grade", "first", is("Ready", "True"))
+	theirs := a.read(`{apiVersion: GROUP/v1, kind: Grade, metadata: {name: first}, status: {conditions: [
+		{type: Theirs, status: "True", reason: R, message: M, lastTransitionTime: "2020-01-01T00:00:00Z"}]}}`)
+	if _, err := a.client(made).ApplyStatus(t.Context(), "first", theirs, metav1.ApplyOptions{FieldManager: "theirs"}); err != nil {
+		t.Fatal(err)
+	}
+	a.apply(retyped)
+	a.waitBlueprint("grades", is("Accepted", "False", "IncompatibleSchema"))
+	a.annotate(blueprintVersion, "Blueprint", "grades."+a.group, "platform.example.com/allow-incompatible-schema", "2")
+	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True", "generation 2 is served"))
+	if got := a.typeOfLevel(); got != "string" {
+		t.Errorf("the level is of type %s", got)
+	}
+	eventually(t, func() error { // the API server takes a moment to apply by the new schema
+		_, err := a.client(made).ApplyStatus(t.Context(), "first", theirs, metav1.ApplyOptions{FieldManager: "theirs"})
+		if err == nil || !strings.Contains(err.Error(), "failed to create typed live object") {
+			return fmt.Errorf("applying a status does not fail as expected, but with %v", err)
+		}
+		return nil
+	})
+	set := func(spec string) {
+		t.Helper()
+		if _, err := a.client(made).Patch(t.Context(), "first", types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(`{"note":"changed"}`)
+	a.wait("GROUP/v1", "Grade", "first", all(is("Ready", "False"), func(obj *unstructured.Unstructured) error {
+		if len(conditions(obj)) != 2 {
+			return fmt.Errorf("the conditions are %v", conditions(obj))
+		}
+		return nil
+	}))
+	if strings.Contains(p.output(), "write the status") {
+		t.Error("the log says that a status could not be written")
+	}
+	set(`{"level":"7"}`)
+	a.wait("GROUP/v1", "Grade", "first", is("Ready", "True"))
+}

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// leaky is a Blueprint of a Secret that somebody else fills, and of an object that is made of it.
+func leaky(kind, readyWhen, template string) string {
+	return `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: ` + strings.ToLower(kind) + `s.GROUP}
+spec:
+  type:
+    group: GROUP
+    version: v1
+    kind: ` + kind + `
+    schema: {properties: {spec: {type: object, properties: {words: {type: object, additionalProperties: {type: string}}}}}}
+  resources:
+    - id: db
+      readyWhen: ["` + readyWhen + `"]
+      template: {apiVersion: v1, kind: Secret, metadata: {name: "${self.metadata.name}"}}
+    - id: copy
+      template: ` + template
+}
+
+func TestDataOfSecretsIsNotInStatusesAndLogs(t *testing.T) {
+	const value = "hunter2 is secret!"
+	encoded := base64.StdEncoding.EncodeToString([]byte(value))
+	const read = "string(base64.decode(db.data.password))"
+	a := newAPI(t)
+	p := startServing(t, a.cluster.Kubeconfig())
+	tenant := a.tenant()
+	for _, policy := range []struct{ name, action string }{{"deny", "Deny"}, {"warn", "Warn"}} {
+		for _, text := range []string{`
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: NAME}
+spec:
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], resources: [configmaps], operations: [CREATE, UPDATE]}]
+  matchConditions: [{name: it, expression: "has(object.data) && 'ACTION' in object.data"}]
+  validations: [{expression: "false", messageExpression: "'the policy says ' + object.data['ACTION']"}]
+`, `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: NAME}
+spec:
+  policyName: NAME
+  validationActions: [ACTION]
+  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}}
+`} {
+			obj := a.read(strings.NewReplacer("NAMESPACE", a.namespace, "NAME", a.namespace+"-"+policy.name, "ACTION", policy.action).Replace(text))
+			gvr := obj.GroupVersionKind().GroupVersion().WithResource("validatingadmissionpolicies")
+			if obj.GetKind() == "ValidatingAdmissionPolicyBinding" {
+				gvr.Resource = "validatingadmissionpolicybindings"
+			}
+			if _, err := a.dynamic.Resource(gvr).Create(t.Context(), obj, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = a.dynamic.Resource(gvr).Delete(context.WithoutCancel(t.Context()), obj.GetName(), metav1.DeleteOptions{})
+			})
+		}
+	}
+	const filled = "has(db.data) && has(db.data.password)"
+	service := func(spec string) string {
+		return `{apiVersion: v1, kind: Service, metadata: {name: "${self.metadata.name}"}, spec: ` + spec + `}`
+	}
+	config := func(rest string) string {
+		return `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}"}, ` + rest + `}`
+	}
+	for name, test := range map[string]struct {
+		kind, readyWhen, template string
+		want                      []string
+	}{
+		"a value that the server does not support": {
+			"Service", filled, service(`{type: "${` + read + `}", ports: [{port: 80}]}`), []string{"Rejected", "422 Invalid", "spec.type: FieldValueNotSupported"},
+		},
+		"a value of another type": {
+			"Port", filled, service(`{ports: [{port: "${dyn(` + read + `)}"}]}`), []string{"its message is not shown"},
+		},
+		"a label": {
+			"Label", filled, `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}", labels: {a: "${` + read + `}"}}}`, []string{"Rejected", "metadata.labels: FieldValueInvalid"},
+		},
+		"a key": {
+			"Key", filled, config(`data: "${{` + read + `: 'x'}}"`), []string{"Rejected", "data: FieldValueInvalid"},
+		},
+		"a policy that refuses": {
+			"Refusal", filled, config(`data: {Deny: "${` + read + `}"}`), []string{"its message is not shown"},
+		},
+		"an expression that fails": {
+			"Number", filled, config(`data: {a: "${string(int(` + read + `))}"}`), []string{"Invalid", "the reason is not shown, because the expression reads a Secret"},
+		},
+		"an expression that finds nothing": {
+			"Word", filled, config(`data: {a: "${self.spec.words[` + read + `]}"}`), []string{"Waiting", "a key or an index of a Secret is not there yet"},
+		},
+		"a readiness condition": {
+			"Readiness", filled + " && int(" + read + ") > 0", config("data: {}"), []string{"Waiting", "the reason is not shown, because the expression reads a Secret"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sub := *a
+			sub.T = t
+			sub.apply(leaky(test.kind, test.readyWhen, test.template))
+			name := strings.ToLower(test.kind)
+			user := *tenant
+			user.T = t
+			user.apply("{apiVersion: GROUP/v1, kind: " + test.kind + ", metadata: {name: " + name + "}, spec: {words: {a: b}}}")
+			sub.fill(name, encoded)
+			obj := user.wait("GROUP/v1", test.kind, name, is("Ready", "False", test.want...))
+			if text, err := json.Marshal(obj); err != nil || strings.Contains(string(text), "hunter2") || strings.Contains(string(text), encoded) {
+				t.Errorf("the instance shows the value: %s, %v", text, err)
+			}
+		})
+	}
+	// What a warning is about is written.
+	a.apply(leaky("Warning", filled, config(`data: {Warn: "${`+read+`}"}`)))
+	tenant.apply("{apiVersion: GROUP/v1, kind: Warning, metadata: {name: warning}, spec: {words: {}}}")
+	a.fill("warning", encoded)
+	tenant.wait("GROUP/v1", "Warning", "warning", is("Ready", "True"))
+
+	a.apply(leaky("Name", filled, `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${`+read+`}"}}`))
+	a.waitBlueprint("names", is("Accepted", "False", "spec.resources[1].template.metadata.name", "must not be made of a Secret's data"))
+
+	p.waitLog(line{Msg: "reconcile failed, will retry"})
+	for text := range strings.Lines(p.output()) {
+		if strings.Contains(text, "hunter2") || strings.Contains(text, encoded) {
+			t.Errorf("the log shows the value: %s", text)
+		}
+	}
+}
+
+// fill gives a Secret that the platform made a password.
+func (a *api) fill(name, encoded string) {
+	a.Helper()
+	a.wait("v1", "Secret", name, all())
+	secret, err := a.get("v1", "Secret", name)
+	if err == nil {
+		patch := fmt.Sprintf(`{"data":{"password":%q}}`, encoded)
+		_, err = a.client(secret).Patch(a.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "test"})
+	}
+	if err != nil {
+		a.Fatal(err)
+	}
+}
