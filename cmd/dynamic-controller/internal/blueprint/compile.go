@@ -230,11 +230,15 @@ func environment(self common.Schema, resources []*resource, ids map[string]*reso
 
 func compileAll(env *expression.Env, all []*found, resources []*resource, ids map[string]*resource, c *collector) {
 	regexes := 0
+	programs := map[string]*expression.Program{} // the same text is the same program wherever it occurs
 	for _, f := range all {
 		if c.full() {
 			return
 		}
-		program, err := env.Compile(f.text)
+		program, err := programs[f.text], error(nil)
+		if program == nil {
+			program, err = env.Compile(f.text)
+		}
 		if err != nil {
 			reason := err.Error()
 			if m := undeclared.FindStringSubmatch(reason); m != nil && strings.Contains(f.text, m[1]+"(") {
@@ -253,6 +257,7 @@ func compileAll(env *expression.Env, all []*found, resources []*resource, ids ma
 			c.add(f.path, f.text, "the regular expressions have %d instructions, more than %d", regexes, MaxRegexes)
 			return
 		}
+		programs[f.text] = program
 		f.compiled.Program = program
 		f.checkUse(c)
 		f.checkReferences(resources[f.owner], ids, c)

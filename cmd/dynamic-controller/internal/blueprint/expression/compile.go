@@ -8,15 +8,13 @@ import (
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
-	"github.com/google/cel-go/interpreter"
-	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
 // Program is an expression that is ready to run.
 type Program struct {
 	text    string
-	program cel.Program
+	steps   steps
 	output  *cel.Type
 	paths   []Path
 	refs    []string
@@ -102,19 +100,11 @@ func (e *Env) Compile(text string) (*Program, error) {
 		return nil, fmt.Errorf("it may cost %d, more than %d: let the schema limit what it reads (maxItems, maxProperties, maxLength), or simplify it",
 			estimate.Max, limit)
 	}
-	program, err := e.env.Program(checked,
-		cel.CustomDecoratorV2(e.guardCalls),
-		cel.CustomDecoratorV2(shape.endRounds),
-		cel.EvalOptions(cel.OptOptimize, cel.OptTrackCost),
-		cel.CostTrackerOptions(interpreter.PresenceTestHasCost(false)),
-		cel.CostLimit(PerCallLimit),
-		cel.CostTracking(&costs{}),
-		cel.InterruptCheckFrequency(celconfig.CheckFrequency),
-	)
+	planned, err := e.base.planner.plan(checked.NativeRep(), e.base.guardCalls, shape.endRounds)
 	if err != nil {
 		return nil, err
 	}
-	return &Program{text: text, program: program, output: checked.OutputType(), paths: paths, refs: refs, regexes: shape.regexes}, nil
+	return &Program{text: text, steps: planned, output: checked.OutputType(), paths: paths, refs: refs, regexes: shape.regexes}, nil
 }
 
 // unknownCost and more is what an estimate says when it knows no bound, as of what lists.range makes.

@@ -56,23 +56,28 @@ type Variable struct {
 
 // Env compiles expressions that see the same variables.
 type Env struct {
-	env       *cel.Env
-	types     map[string]*apiservercel.DeclType // of the variables
-	limited   map[string]bool                   // the variables whose schema says how much there may be of them
-	functions map[string]*functions.Overload    // the implementations that guards stand before
+	base    *base
+	env     *cel.Env
+	types   map[string]*apiservercel.DeclType // of the variables
+	limited map[string]bool                   // the variables whose schema says how much there may be of them
 }
 
+// base is what all environments share.
 type base struct {
 	env       *cel.Env
-	functions map[string]*functions.Overload
-	err       error
+	planner   *planner
+	functions map[string]*functions.Overload // the implementations that guards stand before
 }
 
 // theBase is made once: it takes milliseconds, and all others extend it.
-var theBase = sync.OnceValue(func() base {
+var theBase = sync.OnceValues(func() (*base, error) {
 	env, err := cel.NewEnv(language...)
 	if err != nil {
-		return base{err: err}
+		return nil, err
+	}
+	planner, err := newPlanner(env)
+	if err != nil {
+		return nil, err
 	}
 	overloads := map[string]*functions.Overload{}
 	for name, declaration := range env.Functions() {
@@ -81,20 +86,20 @@ var theBase = sync.OnceValue(func() base {
 		}
 		bindings, err := declaration.Bindings()
 		if err != nil {
-			return base{err: err}
+			return nil, err
 		}
 		for _, b := range bindings {
 			overloads[b.Operator] = b
 		}
 	}
-	return base{env: env, functions: overloads}
+	return &base{env: env, planner: planner, functions: overloads}, nil
 })
 
 // NewEnv returns an environment with these variables, whose names are to be different identifiers.
 func NewEnv(variables ...Variable) (*Env, error) {
-	base := theBase()
-	if base.err != nil {
-		return nil, fmt.Errorf("make the environment: %w", base.err)
+	base, err := theBase()
+	if err != nil {
+		return nil, fmt.Errorf("make the environment: %w", err)
 	}
 	known, types := newDeclared(), make(map[string]*apiservercel.DeclType, len(variables))
 	same := map[common.Schema]*apiservercel.DeclType{} // variables of one schema have one type
@@ -124,5 +129,5 @@ func NewEnv(variables ...Variable) (*Env, error) {
 	if err != nil {
 		return nil, fmt.Errorf("declare the variables: %w", err)
 	}
-	return &Env{env: env, types: types, limited: limited, functions: base.functions}, nil
+	return &Env{base: base, env: env, types: types, limited: limited}, nil
 }

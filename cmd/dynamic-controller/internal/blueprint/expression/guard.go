@@ -41,7 +41,7 @@ var guards = map[string]guard{
 
 // guardCalls puts the guards before the functions, and lets constructors of lists and maps be calls, whose cost is
 // counted by what they make.
-func (e *Env) guardCalls(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+func (b *base) guardCalls(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	switch i := i.(type) {
 	case interpreter.InterpretableConstructor:
 		for _, v := range i.InitVals() {
@@ -55,7 +55,7 @@ func (e *Env) guardCalls(i interpreter.InterpretableV2) (interpreter.Interpretab
 		if !is {
 			return i, nil
 		}
-		call := e.implementation(i)
+		call := b.implementation(i)
 		if check == nil {
 			var err error
 			if call, err = matcher(i, call); err != nil {
@@ -90,10 +90,10 @@ func (c construction) OverloadID() string                             { return "
 func (c construction) Args() []interpreter.InterpretableV2            { return c.args }
 
 // implementation is what is called without a guard.
-func (e *Env) implementation(call interpreter.InterpretableCall) functions.FunctionOp {
-	overload := e.functions[call.OverloadID()]
+func (b *base) implementation(call interpreter.InterpretableCall) functions.FunctionOp {
+	overload := b.functions[call.OverloadID()]
 	if overload == nil {
-		overload = e.functions[call.Function()]
+		overload = b.functions[call.Function()]
 	}
 	return func(args ...ref.Val) ref.Val {
 		switch {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/interpreter"
@@ -29,8 +28,7 @@ func (e *MissingError) Error() string { return e.reason }
 //
 // The error is a [*MissingError], [ErrCost], or says what went wrong; when ctx ended it wraps its cause.
 func (p *Program) Run(ctx context.Context, variables map[string]any) (Value, uint64, error) {
-	out, details, err := p.program.ContextEval(ctx, variables)
-	cost := actual(details)
+	out, cost, err := p.steps.evaluate(ctx, variables)
 	if err == nil {
 		return Value{out}, cost, nil
 	}
@@ -53,13 +51,6 @@ func (p *Program) Run(ctx context.Context, variables map[string]any) (Value, uin
 		return Value{}, cost, missing
 	}
 	return Value{}, cost, errors.New(message)
-}
-
-func actual(details *cel.EvalDetails) uint64 {
-	if details == nil || details.ActualCost() == nil {
-		return 0
-	}
-	return *details.ActualCost()
 }
 
 // Value is what an expression evaluated to.
