@@ -48,6 +48,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	klog.SetLogger(log.WithName("client-go"))
+	limitMemory(log)
 	cfg, err := o.restConfig()
 	if err != nil {
 		return err

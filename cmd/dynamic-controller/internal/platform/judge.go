@@ -89,7 +89,9 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 	if named {
 		options.CRD = crd
 	}
+	p.compiling.Lock()
 	compiled, err := blueprint.Compile(b, options)
+	p.compiling.Unlock()
 	if err != nil && !errors.As(err, &problems) {
 		return judgement{}, err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -77,6 +78,8 @@ type Platform struct {
 	told    pace // of ends told
 	defined defined
 	unnamed unnamedKinds
+	// compiling is held while a Blueprint is compiled: that takes many times the memory that its result does.
+	compiling sync.Mutex
 }
 
 // New returns a platform. What the leader writes is written with the fenced config; the other is asked what the platform
