@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
@@ -28,6 +29,8 @@ type DynamicController struct {
 	metrics   Metrics
 	// typeEvents is nil if nobody tells which types there are.
 	typeEvents TypeEvents
+	// defaultTransform is nil unless WithDefaultTransform set it.
+	defaultTransform cache.TransformFunc
 
 	// queue is the one workqueue; storage is what it is made of, for what its interface has no word for.
 	queue   workqueue.TypedRateLimitingInterface[ObjectIdentifiers]
@@ -73,6 +76,7 @@ func NewDynamicController(log logr.Logger, config Config, kubeClient dynamic.Int
 		opt(c)
 	}
 	c.pool = typewatch.NewPool(c.clients, c.logOf, func(gvr schema.GroupVersionResource, s typewatch.State) { logState(c.logOf(gvr), s) })
+	c.pool.Transform = c.defaultTransform
 	return c
 }
 

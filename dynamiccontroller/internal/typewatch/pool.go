@@ -7,11 +7,16 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 )
 
 // Pool holds the watches of all types, each of them shared by those who need the same. Its methods may be called
 // concurrently, Begin and End in turns.
 type Pool struct {
+	// Transform, if any, is applied to the objects of all watches, before that of a need. It must be idempotent and safe
+	// for concurrent use, and must be set before the first Acquire.
+	Transform cache.TransformFunc
+
 	clients Clients
 	log     func(schema.GroupVersionResource) logr.Logger
 	observe func(schema.GroupVersionResource, State)

@@ -108,3 +108,20 @@ func withKey(obj any, key string) any {
 	}
 	return stub(key)
 }
+
+// chain applies one transform after the other. Either may be nil.
+func chain(first, then cache.TransformFunc) cache.TransformFunc {
+	switch {
+	case first == nil:
+		return then
+	case then == nil:
+		return first
+	}
+	return func(obj any) (any, error) {
+		obj, err := first(obj)
+		if err != nil {
+			return obj, err
+		}
+		return then(obj)
+	}
+}
