@@ -44,9 +44,10 @@ type ChildrenConfig struct {
 	// the label <name>/parent and the annotations <name>/applied and <name>/self of a child, the annotation
 	// <name>/inventory and the finalizer <name>/children of a parent. Two controllers of the same parents need two names.
 	Name string
-	// Cache is where children are read from. It must hold all objects of a type that it serves, not those of one
-	// namespace or selector alone, and whole ones. Those of types that it does not serve are read live. By default all
-	// are, which costs a request a child and a type each time.
+	// Cache is where children are read from. Of each type that it serves it must hold all objects that have the label
+	// <name>/parent, of all namespaces. It can hold others, but does not need to: an object that Get does not find is read
+	// live before it is created or taken for absent. Get must return whole objects, List their metadata at least. Children of
+	// types that the cache does not serve are read live. By default all are, which costs a request for each child and type.
 	Cache Reader
 	// Owned lists, instead of Cache.List, those of a type's objects in the cache that the owner controls, whole or their
 	// metadata: an index by owner makes the cost that of the parent's children, not of all. An error that wraps

@@ -34,7 +34,13 @@ type process struct {
 // start runs the binary until the test ends.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{T: t, cmd: exec.Command(binary, args...), ended: make(chan struct{})}
+	return startCommand(t, exec.Command(binary, args...))
+}
+
+// startCommand is start with a command of the caller's.
+func startCommand(t *testing.T, cmd *exec.Cmd) *process {
+	t.Helper()
+	p := &process{T: t, cmd: cmd, ended: make(chan struct{})}
 	p.cmd.Stderr = p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -65,11 +71,16 @@ func startServing(t *testing.T, kubeconfig string, args ...string) *process {
 // killed does not give it back.
 func startReplica(t *testing.T, kubeconfig string, args ...string) *process {
 	t.Helper()
-	return start(t, append([]string{"run", "--kubeconfig", kubeconfig, "-v", "1", "--health-probe-bind-address", "127.0.0.1:0",
+	return start(t, replicaArgs(t, kubeconfig, args...)...)
+}
+
+// replicaArgs is the command line of one of the test's replicas.
+func replicaArgs(t *testing.T, kubeconfig string, args ...string) []string {
+	return append([]string{"run", "--kubeconfig", kubeconfig, "-v", "1", "--health-probe-bind-address", "127.0.0.1:0",
 		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "2s",
 		"--leader-elect-retry-period", retryPeriod.String(),
 		"--leader-elect-resource-name", leaseOf(t), "--leader-elect-resource-namespace", metav1.NamespaceDefault,
-		"--namespace", platformNamespace}, args...)...)
+		"--namespace", platformNamespace}, args...)
 }
 
 // platformNamespace is the namespace of the platform under test. Instances cannot have children in it.

@@ -41,7 +41,7 @@ func (p *present) elsewhere(ctx context.Context, e blueprint.Excluded) []*unstru
 	if i < 0 || !p.kinds[i].foreign {
 		return nil
 	}
-	marked := labels.SelectorFromSet(labels.Set{parentLabel: string(p.self.GetUID())})
+	marked := labels.SelectorFromSet(labels.Set{parentKey: string(p.self.GetUID())})
 	children, _ := p.reader.List(ctx, p.kinds[i].gvr, "", marked)
 	return children
 }

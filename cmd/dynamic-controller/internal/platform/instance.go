@@ -23,6 +23,7 @@ const retellEvery = 10 * time.Second
 type instances struct {
 	*program
 	engine Engine
+	reader whole // of children
 	status statusWriter
 	told   pace // of failures, in other words
 }
@@ -74,7 +75,7 @@ func outcome(err, statusErr error) error {
 func (k *instances) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured) error {
 	var desired handlers.Desired
 	if k.compiled != nil {
-		there := k.present(self)
+		there := k.present(ctx, self)
 		step, err := k.compiled.Instance(self).Step(ctx, there.byID)
 		if err != nil {
 			return err
@@ -135,7 +136,7 @@ func (k *instances) bringAbout(ctx context.Context, id dynamiccontroller.ObjectI
 	share, exceeded := k.share(allowance), k.exceeds(allowance)
 	// Keeping children changes what it is given, and an instance reads what it was made of.
 	instance, parent := k.compiled.Instance(self.DeepCopy()), self
-	there := k.present(self)
+	there := k.present(ctx, self)
 	var applied []blueprint.Rendered
 	var cost uint64
 	partial, began := true, false

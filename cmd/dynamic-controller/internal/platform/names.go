@@ -22,8 +22,8 @@ const (
 	finalizer = Name + "/blueprint"
 	// childrenFinalizer is that of instances with children that an owner reference cannot reach. Package handlers adds it.
 	childrenFinalizer = Name + "/children"
-	// parentLabel is a label of children, the UID of their instance. Package handlers adds it.
-	parentLabel = Name + "/parent"
+	// parentKey is a label of children, the UID of their instance. Package handlers adds it.
+	parentKey = Name + "/parent"
 
 	// madeForKey and madeByKey are annotations of a CustomResourceDefinition that the platform made: the name and the UID of
 	// its Blueprint. Without the UID it was retained when its Blueprint went, for one of the same name.

@@ -10,7 +10,6 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
-	"github.com/dynamic-controller/engine/handlers"
 )
 
 // present is what is there of an instance's resources, and not being deleted. The objects are shared and only read.
@@ -18,25 +17,25 @@ type present struct {
 	byID   map[string]*unstructured.Unstructured
 	owned  []*unstructured.Unstructured // in the index by owner
 	looked map[string]bool
-	reader handlers.Reader
+	reader whole
 	kinds  []childKind
 	self   *unstructured.Unstructured
 }
 
 // present begins with the children in the index by owner: with them the first step is mostly the last.
-func (k *instances) present(self *unstructured.Unstructured) *present {
+func (k *instances) present(ctx context.Context, self *unstructured.Unstructured) *present {
 	p := &present{
 		byID: map[string]*unstructured.Unstructured{}, looked: map[string]bool{},
-		reader: handlers.Cached(k.listerOf(k.engine)), kinds: k.kinds, self: self,
+		reader: k.reader, kinds: k.kinds, self: self,
 	}
 	owned := k.ownedIn(k.engine)
 	for _, kind := range k.kinds {
 		// What cannot be read is found by name, or not there.
 		children, _ := owned(kind.gvr, self.GetUID())
 		for _, child := range children {
-			if whole, ok := child.(*unstructured.Unstructured); ok {
-				p.owned = append(p.owned, whole)
-				p.saw([]*unstructured.Unstructured{whole})
+			if object := p.reader.wholeOf(ctx, kind.gvr, child); object != nil {
+				p.owned = append(p.owned, object)
+				p.saw([]*unstructured.Unstructured{object})
 			}
 		}
 	}
@@ -70,7 +69,7 @@ func (p *present) look(ctx context.Context, rendered []blueprint.Rendered) (chan
 
 // isOurs tells whether a child by its name is this instance's and not another's.
 func (p *present) isOurs(child *unstructured.Unstructured) bool {
-	return child.GetLabels()[parentLabel] == string(p.self.GetUID())
+	return child.GetLabels()[parentKey] == string(p.self.GetUID())
 }
 
 func (p *present) resourceOf(gvk schema.GroupVersionKind) (gvr schema.GroupVersionResource) {

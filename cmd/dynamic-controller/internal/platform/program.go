@@ -5,8 +5,10 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -68,7 +70,7 @@ func (p *Platform) following(next *program, kinds []handlers.ChildKind) (*progra
 	var err error
 	equipped.children, err = handlers.NewChildren(handlers.ChildrenConfig{
 		Client: client, Mapper: p.mapper, Name: Name, Kinds: kinds,
-		Cache: handlers.Cached(equipped.listerOf(p.engines.Instances)),
+		Cache: p.cached(equipped.listerOf(p.engines.Instances)),
 		Owned: equipped.ownedIn(p.engines.Instances),
 	})
 	return equipped, err
@@ -76,22 +78,32 @@ func (p *Platform) following(next *program, kinds []handlers.ChildKind) (*progra
 
 // start serves the program, or swaps it for the one before.
 func (p *Platform) start(ctx context.Context, next *program) error {
-	k := &instances{program: next, engine: p.engines.Instances, status: p.status}
+	k := &instances{program: next, engine: p.engines.Instances, status: p.status, reader: p.cached(next.listerOf(p.engines.Instances))}
 	return p.engines.Instances.StartServingGVK(ctx, next.gvr,
-		handlers.Object(handlers.Cached(p.engines.Instances.Lister), k.reconcile, k.gone), next.watched()...)
+		handlers.Object(p.cached(p.engines.Instances.Lister), k.reconcile, k.gone), next.watched()...)
 }
 
 // watched is what is watched beside the instances.
 func (p *program) watched() (options []dynamiccontroller.ServeOption) {
 	full := dynamiccontroller.WithCache(dynamiccontroller.CacheFull)
 	for _, kind := range p.kinds {
-		options = append(options, dynamiccontroller.Owns(kind.gvr, full))
+		options = append(options, dynamiccontroller.Owns(kind.gvr, full, ofChildren))
 		if kind.foreign {
-			options = append(options, dynamiccontroller.Watches(kind.gvr, instanceOf, full))
+			options = append(options, dynamiccontroller.Watches(kind.gvr, instanceOf, full, ofChildren))
 		}
 	}
 	return options
 }
+
+// ofChildren selects the objects with the label that package handlers gives to children. The others of their types, such as
+// all Secrets of the cluster, are nobody's children and may be many and large.
+var ofChildren = func() dynamiccontroller.ServeOption {
+	labelled, err := labels.NewRequirement(parentKey, selection.Exists, nil)
+	if err != nil {
+		panic(err) // the key is a constant
+	}
+	return dynamiccontroller.WithLabelSelector(labels.NewSelector().Add(*labelled))
+}()
 
 // instanceOf says which instance a child is of that cannot have an owner reference.
 func instanceOf(child runtime.Object) []string {
@@ -105,17 +117,20 @@ func instanceOf(child runtime.Object) []string {
 	return nil
 }
 
+// listerFunc returns a lister of what a cache has of a type.
+type listerFunc = func(schema.GroupVersionResource) (cache.GenericLister, error)
+
 // listerOf finds children in what is watched.
-func (p *program) listerOf(engine Engine) func(schema.GroupVersionResource) (cache.GenericLister, error) {
+func (p *program) listerOf(engine Engine) listerFunc {
 	return func(child schema.GroupVersionResource) (cache.GenericLister, error) {
-		return engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child))
+		return engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child, ofChildren))
 	}
 }
 
 // ownedIn lists the children of an instance from the index by owner. They are shared.
 func (p *program) ownedIn(engine Engine) func(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
 	return func(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
-		lister, err := engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child))
+		lister, err := engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child, ofChildren))
 		if err != nil {
 			return nil, err
 		}

@@ -64,7 +64,8 @@ func bringing(t *testing.T, b *blueprint.Blueprint) (*instances, *fakeServer) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &instances{program: running, engine: engine, status: statusWriter{client: server}}, server
+	reader := whole{Reader: handlers.Cached(running.listerOf(engine)), live: handlers.Live(server)}
+	return &instances{program: running, engine: engine, reader: reader, status: statusWriter{client: server}}, server
 }
 
 var (

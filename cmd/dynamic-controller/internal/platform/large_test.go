@@ -1,0 +1,106 @@
+package platform
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/handlers"
+)
+
+func configMap(bytes int) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{
+			"name": "large", "namespace": "default", "uid": "1", "resourceVersion": "2",
+			"labels":          map[string]any{parentKey: "3"},
+			"annotations":     map[string]any{instanceKey: "default/a", Name + "/huge": strings.Repeat("x", maxKeptBytes+1), "note": "x"},
+			"ownerReferences": []any{map[string]any{"uid": "3", "controller": true, "kind": "A", "name": "a", "apiVersion": "v1"}},
+			"managedFields":   []any{map[string]any{"manager": "x"}},
+		},
+		"data":   map[string]any{"text": strings.Repeat("x", bytes)},
+		"status": map[string]any{"conditions": []any{map[string]any{"type": ready}}, "text": "x"},
+	}}
+}
+
+func transformed(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
+	t.Helper()
+	out, err := CacheTransform(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.(*unstructured.Unstructured)
+}
+
+func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
+	small := configMap(100)
+	if got := transformed(t, small.DeepCopy()); !reflect.DeepEqual(got, small) {
+		t.Errorf("a small object became %v", got)
+	}
+	large := configMap(maxCachedBytes)
+	got := transformed(t, large.DeepCopy())
+	if !isOmitted(got) {
+		t.Fatal("the content of a large object was kept")
+	}
+	data, err := json.Marshal(got)
+	if err != nil || len(data) > 1000 {
+		t.Errorf("%d bytes were kept: %v", len(data), err)
+	}
+	if got.GetUID() != large.GetUID() || got.GetResourceVersion() != large.GetResourceVersion() || got.GetLabels()[parentKey] != "3" ||
+		got.GetAnnotations()[instanceKey] != "default/a" || len(got.GetOwnerReferences()) != 1 || got.GroupVersionKind() != large.GroupVersionKind() {
+		t.Errorf("whose it is was lost: %v", got)
+	}
+	if conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions"); len(conditions) != 1 {
+		t.Errorf("the conditions were lost: %v", got)
+	}
+	if again := transformed(t, got.DeepCopy()); !reflect.DeepEqual(again, got) {
+		t.Errorf("a second time it became %v", again)
+	}
+}
+
+// Blueprints and definitions are read from the cache alone, whatever their size.
+func TestBlueprintsAndDefinitionsAreCachedWhole(t *testing.T) {
+	for _, kind := range []schema.GroupVersionKind{blueprints.GroupVersion().WithKind("Blueprint"), definitions.GroupVersion().WithKind("CustomResourceDefinition")} {
+		object := configMap(maxCachedBytes)
+		object.SetGroupVersionKind(kind)
+		got := transformed(t, object)
+		if text, _, _ := unstructured.NestedString(got.Object, "data", "text"); len(text) != maxCachedBytes {
+			t.Errorf("the content of a %s was left out", kind.Kind)
+		}
+		if kind.Kind == "Blueprint" && len(got.GetManagedFields()) > 0 {
+			t.Error("the managed fields of a Blueprint were kept")
+		}
+	}
+}
+
+// one reads one object.
+type one struct {
+	handlers.Reader
+	object *unstructured.Unstructured
+	reads  int
+}
+
+func (o *one) Get(context.Context, schema.GroupVersionResource, string, string) (*unstructured.Unstructured, error) {
+	o.reads++
+	return o.object, nil
+}
+
+func TestOmittedContentIsReadFromTheAPIServer(t *testing.T) {
+	for bytes, reads := range map[int]int{100: 0, maxCachedBytes: 1} {
+		object := configMap(bytes)
+		live := &one{object: object}
+		reader := whole{Reader: &one{object: transformed(t, object.DeepCopy())}, live: live}
+		got, err := reader.Get(t.Context(), schema.GroupVersionResource{}, "default", "large")
+		if err != nil || !reflect.DeepEqual(got, object) {
+			t.Errorf("%d bytes: got %v, %v", bytes, got, err)
+		}
+		if live.reads != reads {
+			t.Errorf("%d bytes: %d live reads, want %d", bytes, live.reads, reads)
+		}
+	}
+}

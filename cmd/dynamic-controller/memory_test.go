@@ -1,0 +1,257 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// shippedLimit is the memory limit of examples/kind/deployment.yaml.
+const shippedLimit = 256 << 20
+
+// heavyBytes is how large a heavy Blueprint is, as JSON.
+const heavyBytes = 123 << 10
+
+// heavyBlueprint is a valid Blueprint that is as large as heavyBytes and has as many expressions as a Blueprint may, or a
+// schema that makes up nearly all of it.
+func heavyBlueprint(a *api, number int, ofExpressions bool) string {
+	a.Helper()
+	const perResource = 8 // besides one in its name and one in includeWhen
+	properties, expressions := 10_000, 100*perResource
+	if !ofExpressions {
+		expressions = perResource
+	}
+	fields := map[string]any{}
+	field := func(i int) string { return fmt.Sprint("p", i) }
+	for i := range expressions {
+		fields[field(i)] = map[string]any{"type": "string"}
+	}
+	var resources []any
+	for i := range expressions / perResource {
+		data := map[string]any{}
+		for j := range perResource {
+			n := i*perResource + j
+			data[fmt.Sprint("k", j)] = fmt.Sprintf("${self.spec.%s.replace('a', 'b') + string(%d)}", field(n), n)
+		}
+		resources = append(resources, map[string]any{
+			"id": fmt.Sprint("r", i), "includeWhen": []any{"has(self.spec.wanted)"},
+			"template": map[string]any{
+				"apiVersion": "v1", "kind": "ConfigMap", "data": data,
+				"metadata": map[string]any{"name": fmt.Sprintf("${self.metadata.name}-%d", i)},
+			},
+		})
+	}
+	fields["wanted"] = map[string]any{"type": "boolean"}
+	kind := fmt.Sprint("Heavy", number)
+	b := map[string]any{
+		"apiVersion": "platform.example.com/v1alpha1", "kind": "Blueprint",
+		"metadata": map[string]any{"name": strings.ToLower(kind) + ".GROUP"},
+		"spec": map[string]any{
+			"type": map[string]any{"group": "GROUP", "version": "v1", "kind": kind, "schema": map[string]any{
+				"type": "object", "properties": map[string]any{"spec": map[string]any{"type": "object", "properties": fields}},
+			}},
+			"resources": resources,
+		},
+	}
+	var data []byte
+	for i := expressions; len(data) < heavyBytes && i < properties; i++ {
+		fields[field(i)] = map[string]any{"type": "string"}
+		if i%100 != 0 {
+			continue
+		}
+		var err error
+		if data, err = json.Marshal(b); err != nil {
+			a.Fatal(err)
+		}
+	}
+	a.Logf("%s: %d KiB, %d properties, %d resources", kind, len(data)>>10, len(fields), len(resources))
+	return string(data)
+}
+
+// decided wants a Blueprint to be served, or refused because the platform has no memory left for it.
+func decided(obj *unstructured.Unstructured) error {
+	served := all(is("Accepted", "True"), is("Serving", "True"))(obj)
+	if served == nil {
+		return nil
+	}
+	if is("Accepted", "False", "BudgetExceeded", "--max-blueprint-memory")(obj) == nil {
+		return nil
+	}
+	return served
+}
+
+// runningAnd wants what check wants, and ends the test when the process has ended.
+func (p *process) runningAnd(check func(*unstructured.Unstructured) error) func(*unstructured.Unstructured) error {
+	return func(obj *unstructured.Unstructured) error {
+		select {
+		case <-p.ended:
+			p.Fatalf("the process has ended: %v", p.err)
+		default:
+		}
+		return check(obj)
+	}
+}
+
+// A replica with the shipped limit of memory starts and serves, whatever heavy Blueprints there are.
+func TestHeavyBlueprintsWithinTheShippedMemoryLimit(t *testing.T) {
+	a := newAPI(t)
+	limit := newMemoryLimit(t, shippedLimit)
+	const count = 5
+	run := func() *process {
+		return startCommand(t, limit.command(replicaArgs(t, a.cluster.Kubeconfig(), "--leader-elect=false")...))
+	}
+	p := run()
+	p.waitReady()
+	limit.logPeak("alone")
+	for i := range count {
+		a.apply(heavyBlueprint(a, i, i%2 == 0))
+	}
+	wait := func() {
+		for i := range count {
+			a.waitBlueprint(fmt.Sprint("heavy", i), p.runningAnd(decided))
+		}
+	}
+	wait()
+	limit.logPeak("first")
+	for range 2 {
+		p.kill()
+		p = run()
+		p.waitReady()
+		wait()
+		limit.logPeak("after a restart")
+	}
+	a.apply(websites)
+	a.waitBlueprint("websites", p.runningAnd(is("Serving", "True")))
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", p.runningAnd(is("Ready", "True")))
+	limit.logPeak("serving")
+}
+
+// large creates ConfigMaps of 1 MB in the test's namespace, with the token of a tenant who may do nothing else.
+func (a *api) large(count int, labels map[string]string) {
+	a.Helper()
+	kubeconfig := a.account(a.namespace+"-tenant", rbacv1.PolicyRule{
+		APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"},
+	})
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		a.Fatal(err)
+	}
+	cfg.QPS = -1
+	client, err := dynamic.NewForConfig(cfg)
+	if err != nil {
+		a.Fatal(err)
+	}
+	const megabyte = 1_000_000
+	errs := make([]error, count)
+	slots := make(chan struct{}, 8)
+	var all sync.WaitGroup
+	for i := range count {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			object := &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"text": strings.Repeat(string(rune('a'+i%26)), megabyte)},
+			}}
+			object.SetName(fmt.Sprint("large-", i))
+			object.SetLabels(labels)
+			_, errs[i] = client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(a.namespace).
+				Create(a.Context(), object, metav1.CreateOptions{})
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		a.Fatal(err)
+	}
+}
+
+// Objects of a type that instances become, which a tenant creates, cannot end a replica with the shipped limit of memory:
+// neither as they are, nor with the label of children.
+func TestATenantsLargeObjectsWithinTheShippedMemoryLimit(t *testing.T) {
+	for name, labels := range map[string]map[string]string{
+		"plain":                      nil,
+		"with the label of children": {"platform.example.com/parent": "00000000-0000-0000-0000-000000000000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPI(t)
+			limit := newMemoryLimit(t, shippedLimit)
+			run := func() *process {
+				return startCommand(t, limit.command(replicaArgs(t, a.cluster.Kubeconfig(), "--leader-elect=false")...))
+			}
+			p := run()
+			a.apply(websites)
+			a.waitBlueprint("websites", p.runningAnd(is("Serving", "True")))
+			const count = 240
+			a.large(count, labels)
+			a.apply(flowers)
+			a.wait("GROUP/v1", "Website", "flowers", p.runningAnd(is("Ready", "True")))
+			limit.logPeak("created beside it")
+			for range 2 {
+				p.kill()
+				p = run()
+				p.waitReady()
+				a.apply(strings.ReplaceAll(flowers, "roses", fmt.Sprint("roses ", p.cmd.Process.Pid)))
+				a.wait("v1", "ConfigMap", "flowers-page", p.runningAnd(has(fmt.Sprint("roses ", p.cmd.Process.Pid), "data", "text")))
+				limit.logPeak("after a restart")
+			}
+		})
+	}
+}
+
+// Only children are watched: a child that loses its label leaves the cache, and gets it back.
+func TestAChildThatLosesItsLabelIsFoundAgain(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	a.waitBlueprint("websites", is("Serving", "True"))
+	a.apply(flowers)
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	page := a.wait("v1", "ConfigMap", "flowers-page", has("roses", "data", "text"))
+	without := []byte(`{"metadata":{"labels":{"platform.example.com/parent":null}},"data":{"text":"weeds"}}`)
+	if _, err := a.client(page).Patch(t.Context(), page.GetName(), types.MergePatchType, without, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	again := a.wait("v1", "ConfigMap", "flowers-page", all(has("roses", "data", "text"),
+		has(page.GetLabels()["platform.example.com/parent"], "metadata", "labels", "platform.example.com/parent")))
+	if again.GetUID() != page.GetUID() {
+		t.Error("it was replaced by another one")
+	}
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+}
+
+// Instances and children that are too large for the cache are served like any other.
+func TestLargeInstancesAreServed(t *testing.T) {
+	a := newAPI(t)
+	startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	a.waitBlueprint("websites", is("Serving", "True"))
+	text := func(of string) string { return strings.Repeat(of, 200<<10/len(of)) }
+	a.apply(strings.ReplaceAll(flowers, "roses", text("rose ")))
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	page := a.wait("v1", "ConfigMap", "flowers-page", has(strings.TrimSpace(text("rose ")), "data", "text"))
+	a.waitBlueprint("websites", counted(1, 1, 0))
+
+	a.apply(strings.ReplaceAll(flowers, "roses", text("lily ")))
+	a.wait("v1", "ConfigMap", "flowers-page", has(strings.TrimSpace(text("lily ")), "data", "text"))
+	drift := []byte(`{"data":{"text":"` + text("weed ") + `"}}`)
+	if _, err := a.client(page).Patch(t.Context(), page.GetName(), types.MergePatchType, drift, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	a.wait("v1", "ConfigMap", "flowers-page", has(strings.TrimSpace(text("lily ")), "data", "text"))
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+
+	a.delete("GROUP/v1", "Website", "flowers")
+	a.waitGone("v1", "ConfigMap", "flowers-page")
+	a.waitBlueprint("websites", counted(0, 0, 0))
+}

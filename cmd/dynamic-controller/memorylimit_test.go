@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// memoryLimit starts processes that are killed when they use more memory than a container may.
+type memoryLimit struct {
+	*testing.T
+	bytes int64
+	// cgroup is the directory of a cgroup with the limit. It is empty where the test cannot create one: then the limit is a
+	// hard ulimit, and GOMEMLIMIT stands in for what the process would read from its cgroup.
+	cgroup string
+}
+
+func newMemoryLimit(t *testing.T, bytes int64) *memoryLimit {
+	t.Helper()
+	m := &memoryLimit{T: t, bytes: bytes}
+	var err error
+	if m.cgroup, err = newMemoryCgroup(bytes); err != nil {
+		t.Logf("no cgroup, using ulimit: %v", err)
+		return m
+	}
+	t.Cleanup(func() {
+		if err := os.Remove(m.cgroup); err != nil {
+			t.Error(err)
+		}
+	})
+	return m
+}
+
+// command runs the binary within the limit.
+func (m *memoryLimit) command(args ...string) *exec.Cmd {
+	if m.cgroup != "" {
+		const join = `echo $$ > "$0/cgroup.procs" && exec "$@"`
+		return exec.Command("/bin/sh", append([]string{"-c", join, m.cgroup, binary}, args...)...)
+	}
+	const limit = `ulimit -d "$0" && exec "$@"`
+	cmd := exec.Command("/bin/sh", append([]string{"-c", limit, strconv.FormatInt(m.bytes>>10, 10), binary}, args...)...)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMEMLIMIT=%d", m.bytes/10*9))
+	return cmd
+}
+
+// logPeak logs the most memory that a process within the limit has used.
+func (m *memoryLimit) logPeak(what string) {
+	m.Helper()
+	for _, file := range []string{"memory.peak", "memory.max_usage_in_bytes"} {
+		if data, err := os.ReadFile(filepath.Join(m.cgroup, file)); err == nil {
+			if peak, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil {
+				m.Logf("%s: peak of the cgroup %d MiB", what, peak>>20)
+			}
+		}
+	}
+}
+
+// newMemoryCgroup creates a cgroup with the limit, of version 1 or 2, below the one of this process.
+func newMemoryCgroup(bytes int64) (dir string, err error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", err
+	}
+	own, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(own)) {
+		_, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
+		controllers, path, _ := strings.Cut(rest, ":")
+		fsType, file := "cgroup", "memory.limit_in_bytes"
+		if controllers == "" {
+			fsType, file = "cgroup2", "memory.max"
+		} else if controllers != "memory" {
+			continue
+		}
+		for _, mount := range mountsOf(string(mounts), fsType, controllers) {
+			for _, parent := range []string{filepath.Join(mount, path), mount} {
+				if dir, err = newCgroup(parent, file, bytes); err == nil {
+					return dir, nil
+				}
+			}
+		}
+	}
+	return "", fmt.Errorf("no memory cgroup can be created: %w", err)
+}
+
+// mountsOf returns where file systems of the type are mounted: those with the controller among their options.
+func mountsOf(mounts, fsType, controller string) (found []string) {
+	for line := range strings.Lines(mounts) {
+		before, after, _ := strings.Cut(line, " - ")
+		fields, rest := strings.Fields(before), strings.Fields(after)
+		if len(fields) > 4 && len(rest) > 2 && rest[0] == fsType && strings.Contains(rest[2], controller) {
+			found = append(found, fields[4])
+		}
+	}
+	return found
+}
+
+func newCgroup(parent, file string, bytes int64) (dir string, err error) {
+	if _, err := os.Stat(parent); err != nil {
+		return "", err
+	}
+	if file == "memory.max" {
+		// Fails where the controller is enabled already or cannot be: the write below finds out.
+		_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+memory"), 0)
+	}
+	dir = filepath.Join(parent, fmt.Sprintf("dynamic-controller-test-%d", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return "", err
+	}
+	// O_TRUNC and O_CREATE are not for these files.
+	limit, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+	if err == nil {
+		_, err = limit.WriteString(strconv.FormatInt(bytes, 10))
+		_ = limit.Close()
+	}
+	if err != nil {
+		_ = os.Remove(dir)
+		return "", err
+	}
+	return dir, nil
+}
