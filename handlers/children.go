@@ -46,7 +46,7 @@ type ChildrenConfig struct {
 	Name string
 	// Cache is where children are read from. Of each type that it serves it must hold all objects that have the label
 	// <name>/parent, of all namespaces. It can hold others, but does not need to: an object that Get does not find is read
-	// live before it is created or taken for absent. Get must return whole objects, List their metadata at least. Children of
+	// live before it is created. Get must return whole objects, List their metadata at least. Children of
 	// types that the cache does not serve are read live. By default all are, which costs a request for each child and type.
 	Cache Reader
 	// Owned lists, instead of Cache.List, those of a type's objects in the cache that the owner controls, whole or their

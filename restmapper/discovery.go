@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 // answerTime is how long one discovery request may take.
@@ -26,9 +27,10 @@ var errStale = errors.New("the API server could not reach the version's own serv
 
 // discoverer makes the discovery requests. Its documents are used by one goroutine.
 type discoverer struct {
-	client *http.Client
-	base   *url.URL
-	etags  map[string]string // of the last documents, by path
+	client  *http.Client
+	base    *url.URL
+	limiter flowcontrol.RateLimiter // of the config; may be nil
+	etags   map[string]string       // of the last documents, by path
 }
 
 func newDiscoverer(cfg *rest.Config) (*discoverer, error) {
@@ -40,7 +42,7 @@ func newDiscoverer(cfg *rest.Config) (*discoverer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &discoverer{client: client, base: base, etags: map[string]string{}}, nil
+	return &discoverer{client: client, base: base, limiter: cfg.RateLimiter, etags: map[string]string{}}, nil
 }
 
 // statusError is an answer that is none.
@@ -61,6 +63,11 @@ type answer struct {
 }
 
 func (d *discoverer) get(ctx context.Context, path, accept, etag string) (answer, error) {
+	if d.limiter != nil {
+		if err := d.limiter.Wait(ctx); err != nil {
+			return answer{}, err
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base.JoinPath(path).String(), http.NoBody)

@@ -20,6 +20,7 @@ type options struct {
 	election   electionOptions
 	platform   platformOptions
 	endpoints  endpointOptions
+	throttle   throttleOptions
 	engine     dynamiccontroller.Config
 }
 
@@ -33,6 +34,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.log.format, "log-format", formatJSON, "the log's `FORMAT`, json or console")
 	f.IntVarP(&o.log.verbosity, "verbosity", "v", 0, "how much is logged: 0 for operators, 1 and above for developers")
 
+	o.throttle.addFlags(cmd)
 	o.platform.addFlags(cmd)
 	o.election.addFlags(cmd)
 	o.endpoints.addFlags(cmd)
@@ -68,9 +70,7 @@ func (o *options) restConfig() (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	// Requests come from a bounded number of workers, and the API server has its own fairness.
-	cfg.QPS = -1
-	return cfg, nil
+	return cfg, o.throttle.apply(cfg)
 }
 
 var errFormat = errors.New("--log-format must be json or console")
