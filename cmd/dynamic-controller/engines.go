@@ -35,10 +35,10 @@ func newEngines(log logr.Logger, config dynamiccontroller.Config, cfg *rest.Conf
 		return nil, err1
 	}
 	types := typeEvents(e.mapper)
-	transformed := dynamiccontroller.WithDefaultTransform(platform.CacheTransform)
 	e.definitions, err2 = dynamiccontroller.NewForConfig(log.WithName("definitions"), config, cfg, measured,
-		dynamiccontroller.WithTypeEvents(types), transformed)
-	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, measured, dynamiccontroller.WithTypeEvents(types), transformed)
+		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(platform.DefinitionsTransform))
+	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, measured,
+		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(platform.InstancesTransform))
 	e.metrics = []prometheus.Collector{reconciles, metrics.NewStatus(e)}
 	return e, errors.Join(err2, err3)
 }

@@ -1,23 +1,31 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
 )
 
-const flagNamespace = "namespace"
+const (
+	flagNamespace          = "namespace"
+	flagMaxBlueprintMemory = "max-blueprint-memory"
+)
 
 // serviceAccountNamespace is where a Pod finds its namespace.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // platformOptions holds the platform's own flags.
-type platformOptions struct{ platform.Options }
+type platformOptions struct {
+	platform.Options
+	maxBlueprintMemory string
+}
 
 func (o *platformOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
@@ -27,6 +35,9 @@ func (o *platformOptions) addFlags(cmd *cobra.Command) {
 		"restricted `KINDS` that templates can create, such as Role.rbac.authorization.k8s.io or Secret/kubernetes.io/service-account-token")
 	f.StringSliceVar(&o.AllowChildNamespaces, blueprint.AllowChildNamespacesFlag, nil,
 		"protected `NAMESPACES` in which templates can create objects, as names or patterns (protected are kube-* and the platform's own)")
+	f.StringVar(&o.maxBlueprintMemory, flagMaxBlueprintMemory, "",
+		"how much memory all Blueprints together may take, by an estimate, as a `QUANTITY` such as 64Mi; the next one is refused; 0 for no limit "+
+			"(default: a quarter of the memory limit, or 256Mi if there is none)")
 }
 
 // complete fills in the defaults that depend on where the process runs.
@@ -47,4 +58,22 @@ func ownNamespace(file string) string {
 		}
 	}
 	return metav1.NamespaceSystem
+}
+
+// limitBlueprints sets how much memory Blueprints may take, given the memory limit of the process, or 0 if there is none.
+func (o *platformOptions) limitBlueprints(memoryLimit int64) error {
+	const share, withoutLimit = 4, 256 << 20
+	switch {
+	case o.maxBlueprintMemory != "":
+		quantity, err := resource.ParseQuantity(o.maxBlueprintMemory)
+		if err != nil {
+			return fmt.Errorf("--%s %q: %w", flagMaxBlueprintMemory, o.maxBlueprintMemory, err)
+		}
+		o.MaxBlueprintMemory = quantity.Value()
+	case memoryLimit > 0:
+		o.MaxBlueprintMemory = memoryLimit / share
+	default:
+		o.MaxBlueprintMemory = withoutLimit
+	}
+	return nil
 }

@@ -48,7 +48,9 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	klog.SetLogger(log.WithName("client-go"))
-	limitMemory(log)
+	if err := o.platform.limitBlueprints(limitMemory(log)); err != nil {
+		return err
+	}
 	cfg, err := o.restConfig()
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package platform
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -23,6 +24,7 @@ type claim struct {
 	since  int64
 	name   string
 	uid    types.UID
+	memory int64 // that serving it takes, as an estimate
 }
 
 // standing ranks the claims to one type. The best standing holds the type, unless it is unqualified.
@@ -105,7 +107,12 @@ type claims struct {
 }
 
 // of lists those of the Blueprints' claims that are for this CustomResourceDefinition.
-func (c *claims) of(crd string, blueprints []runtime.Object) (same []claim) {
+func (c *claims) of(crd string, blueprints []runtime.Object) []claim {
+	return slices.DeleteFunc(c.all(blueprints), func(claimed claim) bool { return claimed.crd != crd })
+}
+
+// all lists the claims of all Blueprints.
+func (c *claims) all(blueprints []runtime.Object) (all []claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known == nil || len(c.known) > 2*len(blueprints) {
@@ -119,13 +126,12 @@ func (c *claims) of(crd string, blueprints []runtime.Object) (same []claim) {
 		claimed, has := c.known[u]
 		if !has {
 			claimed = claimOf(u)
+			claimed.memory = memoryOf(u)
 			c.known[u] = claimed
 		}
-		if claimed.crd == crd {
-			same = append(same, claimed)
-		}
+		all = append(all, claimed)
 	}
-	return same
+	return all
 }
 
 // holder returns the name of another Blueprint that has what this one claims, or an empty string. All replicas come to the

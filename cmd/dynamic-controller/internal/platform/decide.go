@@ -68,6 +68,9 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 	}
 	p.tell(name, before, next)
 	p.registry.set(name, next)
+	if freesMemory(before, next) {
+		p.lookAgain(p.registry.overBudget(), name)
+	}
 	if before.faulty != next.faulty {
 		p.lookAgain(p.registry.inCRD(own.crd), name) // whether a claim holds a type depends on it
 	}
@@ -170,6 +173,7 @@ func (p *Platform) letGo(ctx context.Context, name string, before decision) erro
 		}
 	}
 	p.lookAgain(p.registry.forget(name), name)
+	p.lookAgain(p.registry.overBudget(), name)
 	return nil
 }
 

@@ -57,16 +57,17 @@ const (
 	reasonConsent = "ConsentMissing"
 	reasonStatus  = "TypeHasNoStatus"
 	reasonRight   = "RightMissing"
+	reasonBudget  = "BudgetExceeded"
 
 	reasonIncompatible = "IncompatibleSchema"
 )
 
-// isOfInputs reports whether the refusal depends on the inputs of a judgement alone, not on permissions, claims or history.
+// isOfInputs reports whether the refusal depends on the inputs of a judgement alone, not on permissions, claims, the memory budget or history.
 func (r *refusal) isOfInputs() bool {
-	return r.reason != reasonRight && r.reason != reasonClaimed && r.reason != reasonConsent
+	return r.reason != reasonRight && r.reason != reasonClaimed && r.reason != reasonConsent && r.reason != reasonBudget
 }
 
-// compile makes a judgement, except for permissions and claims.
+// compile makes a judgement, except for permissions and claims. A spec for which there is too little memory is not compiled.
 func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 	crd, named := f.crd, b.Spec.Type.CRD != ""
 	name := blueprint.DefinitionName(b)
@@ -80,6 +81,13 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 		return judgement{gvr: gvrOf(crd), refusal: &refusal{reasonConsent, fmt.Sprintf(
 			"spec.type.crd: the CustomResourceDefinition %[1]s does not allow this Blueprint to serve its type: kubectl annotate crd %[1]s %[2]s=%[3]s --overwrite",
 			name, allowedKey, b.Name)}}, nil
+	}
+	if refused, err := p.overBudget(b); err != nil || refused != nil {
+		out := judgement{refusal: refused}
+		if crd != nil {
+			out.gvr = gvrOf(crd) // what was served before remains
+		}
+		return out, err
 	}
 	var problems blueprint.Problems
 	options := blueprint.Options{SchemaFor: f.schemaFor, Children: p.options.childPolicy(), IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -26,25 +25,32 @@ const (
 	omittedKey = Name + "/omitted"
 )
 
-// CacheTransform is the default transform of both engines: it keeps their caches small.
-func CacheTransform(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
-	switch u.GroupVersionKind().GroupKind() {
-	case blueprint.GroupVersionKind.GroupKind():
+// DefinitionsTransform is the default transform of the engine of definitions, whose objects are needed whole.
+func DefinitionsTransform(obj any) (any, error) {
+	if u, ok := obj.(*unstructured.Unstructured); ok && isBlueprint(u) {
 		// Both repeat the spec, and neither is read.
 		u.SetManagedFields(nil)
 		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", corev1.LastAppliedConfigAnnotation)
-		return u, nil
-	case apiextensionsv1.Kind("CustomResourceDefinition"):
-		return u, nil // has a transform of its own
 	}
-	if sizeOf(u.Object, maxCachedBytes) <= maxCachedBytes {
+	return obj, nil
+}
+
+// InstancesTransform is the default transform of the engine of instances. It leaves out the content of large objects.
+func InstancesTransform(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	switch {
+	case !ok:
+		return obj, nil
+	case isBlueprint(u):
+		return DefinitionsTransform(u)
+	case sizeOf(u.Object, maxCachedBytes) <= maxCachedBytes:
 		return u, nil
 	}
 	return withoutContent(u), nil
+}
+
+func isBlueprint(u *unstructured.Unstructured) bool {
+	return u.GroupVersionKind().GroupKind() == blueprint.GroupVersionKind.GroupKind()
 }
 
 // withoutContent returns what tells whose an object is, and the conditions that are counted.

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/handlers"
 )
@@ -30,7 +31,7 @@ func configMap(bytes int) *unstructured.Unstructured {
 
 func transformed(t *testing.T, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
-	out, err := CacheTransform(object)
+	out, err := InstancesTransform(object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,16 +64,28 @@ func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
 	}
 }
 
-// Blueprints and definitions are read from the cache alone, whatever their size.
-func TestBlueprintsAndDefinitionsAreCachedWhole(t *testing.T) {
-	for _, kind := range []schema.GroupVersionKind{blueprints.GroupVersion().WithKind("Blueprint"), definitions.GroupVersion().WithKind("CustomResourceDefinition")} {
+// Blueprints, their revisions and definitions are read from the cache alone, whatever their size.
+func TestDefinitionsAreCachedWhole(t *testing.T) {
+	for _, test := range []struct {
+		kind      schema.GroupVersionKind
+		transform cache.TransformFunc
+	}{
+		{blueprints.GroupVersion().WithKind("Blueprint"), DefinitionsTransform},
+		{blueprints.GroupVersion().WithKind("Blueprint"), InstancesTransform},
+		{definitions.GroupVersion().WithKind("CustomResourceDefinition"), DefinitionsTransform},
+		{controllerRevisionKind, DefinitionsTransform},
+	} {
 		object := configMap(maxCachedBytes)
-		object.SetGroupVersionKind(kind)
-		got := transformed(t, object)
-		if text, _, _ := unstructured.NestedString(got.Object, "data", "text"); len(text) != maxCachedBytes {
-			t.Errorf("the content of a %s was left out", kind.Kind)
+		object.SetGroupVersionKind(test.kind)
+		out, err := test.transform(object)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if kind.Kind == "Blueprint" && len(got.GetManagedFields()) > 0 {
+		got := out.(*unstructured.Unstructured)
+		if text, _, _ := unstructured.NestedString(got.Object, "data", "text"); len(text) != maxCachedBytes {
+			t.Errorf("the content of a %s was left out", test.kind.Kind)
+		}
+		if test.kind.Kind == "Blueprint" && len(got.GetManagedFields()) > 0 {
 			t.Error("the managed fields of a Blueprint were kept")
 		}
 	}

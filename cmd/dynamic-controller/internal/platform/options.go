@@ -18,6 +18,8 @@ type Options struct {
 	// AllowChildNamespaces lists patterns of protected namespaces in which templates can create objects. Protected are
 	// Namespace and the kube-* namespaces.
 	AllowChildNamespaces []string
+	// MaxBlueprintMemory is how many bytes of memory all Blueprints together may take, by an estimate. 0 is no limit.
+	MaxBlueprintMemory int64
 }
 
 // validate reports every invalid option, by the flag that sets it.
@@ -35,6 +37,9 @@ func (o Options) validate() error {
 		if err := blueprint.CheckNamespacePattern(pattern); err != nil {
 			errs = append(errs, fmt.Errorf("invalid --%s %q: %w", blueprint.AllowChildNamespacesFlag, pattern, err))
 		}
+	}
+	if o.MaxBlueprintMemory < 0 {
+		errs = append(errs, errors.New("--max-blueprint-memory must not be negative"))
 	}
 	return errors.Join(errs...)
 }

@@ -45,6 +45,8 @@ type revision struct {
 	number int64
 	// spec is the Blueprint's spec as JSON. It is decoded only when it is to be served.
 	spec []byte
+	// memory is what serving the spec takes, as an estimate.
+	memory int64
 	// kinds are those of the spec's templates.
 	kinds []templateKind
 	// former are kinds of revisions that have been deleted.
@@ -144,7 +146,7 @@ func readRevision(obj any) (any, error) {
 	generation, _ := strconv.ParseInt(u.GetAnnotations()[generationKey], 10, 64)
 	r := &revision{
 		blueprint: data.Blueprint, blueprintUID: data.UID, generation: generation, number: number,
-		spec: bytes.Clone(spec), kinds: templateKinds(data.Spec.Resources),
+		spec: bytes.Clone(spec), memory: data.Spec.Memory(), kinds: templateKinds(data.Spec.Resources),
 		former: decodeKinds(u.GetAnnotations()[formerKindsKey]),
 	}
 	r.SetGroupVersionKind(u.GroupVersionKind())
