@@ -47,16 +47,18 @@ func (m *memoryLimit) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// logPeak logs the most memory that a process within the limit has used.
-func (m *memoryLimit) logPeak(what string) {
+// logPeak logs and returns the most memory that a process within the limit has used: 0 if that is not known.
+func (m *memoryLimit) logPeak(what string) int64 {
 	m.Helper()
 	for _, file := range []string{"memory.peak", "memory.max_usage_in_bytes"} {
-		if data, err := os.ReadFile(filepath.Join(m.cgroup, file)); err == nil {
+		if data, err := os.ReadFile(filepath.Join(m.cgroup, file)); m.cgroup != "" && err == nil {
 			if peak, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil {
 				m.Logf("%s: peak of the cgroup %d MiB", what, peak>>20)
+				return peak
 			}
 		}
 	}
+	return 0
 }
 
 // newMemoryCgroup creates a cgroup with the limit, of version 1 or 2, below the one of this process.
