@@ -36,7 +36,9 @@ func (b built) Run() int {
 	}
 	defer os.RemoveAll(dir)
 	binary = filepath.Join(dir, "dynamic-controller")
-	if out, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the image
+	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the binary: %v\n%s", err, out)
 		return 1
 	}

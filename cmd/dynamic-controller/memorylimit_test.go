@@ -42,7 +42,9 @@ func (m *memoryLimit) command(args ...string) *exec.Cmd {
 		return exec.Command("/bin/sh", append([]string{"-c", join, m.cgroup, binary}, args...)...)
 	}
 	const limit = `ulimit -d "$0" && exec "$@"`
-	cmd := exec.Command("/bin/sh", append([]string{"-c", limit, strconv.FormatInt(m.bytes>>10, 10), binary}, args...)...)
+	// Memory that the Go runtime has mapped and returned to the system counts here, and not in a cgroup.
+	const returned = 64 << 20
+	cmd := exec.Command("/bin/sh", append([]string{"-c", limit, strconv.FormatInt((m.bytes+returned)>>10, 10), binary}, args...)...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMEMLIMIT=%d", m.bytes/10*9))
 	return cmd
 }
