@@ -136,7 +136,7 @@ func TestConsentThatIsWithdrawnEndsAllWrites(t *testing.T) {
 	p := startServing(t, a.cluster.Kubeconfig())
 	a.apply(theirsWithStatus)
 	a.allow(`"websites.` + a.group + `"`)
-	far := "kube-public"
+	far := metav1.NamespaceDefault
 	a.apply(changed(named("websites"), change{"spec:\n", "spec:\n  deletionPolicy: Delete\n"},
 		change{"metadata: {name: \"${self.metadata.name}-page\"}", "metadata: {name: \"${self.metadata.name}-page\", namespace: " + far + "}"}))
 	for _, name := range []string{"flowers", "trees"} {

@@ -46,7 +46,7 @@ func TestChildrenOfATrimmedRevisionArePruned(t *testing.T) {
 func TestChildrenOfEarlierRevisionsAreCleanedUp(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
-	elsewhere := changed(deleting, change{"metadata: {name: \"${self.metadata.name}-page\"}", "metadata: {name: \"${self.metadata.name}-page\", namespace: kube-public}"})
+	elsewhere := changed(deleting, change{"metadata: {name: \"${self.metadata.name}-page\"}", "metadata: {name: \"${self.metadata.name}-page\", namespace: default}"})
 	a.apply(elsewhere)
 	for _, name := range []string{"flowers", "trees"} {
 		a.apply(strings.ReplaceAll(flowers, "flowers", name))
@@ -60,10 +60,10 @@ func TestChildrenOfEarlierRevisionsAreCleanedUp(t *testing.T) {
 	a.waitBlueprint("websites", is("Accepted", "False"))
 	a.delete("GROUP/v1", "Website", "trees")
 	a.waitGone("GROUP/v1", "Website", "trees")
-	a.waitGone("v1", "ConfigMap", "kube-public/trees-page")
+	a.waitGone("v1", "ConfigMap", "default/trees-page")
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
-	a.waitGone("v1", "ConfigMap", "kube-public/flowers-page")
+	a.waitGone("v1", "ConfigMap", "default/flowers-page")
 }
 
 func TestAttack_AForgedInventoryCostsNoRequests(t *testing.T) {

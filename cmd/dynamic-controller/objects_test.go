@@ -191,7 +191,7 @@ func (a *api) clear(obj *unstructured.Unstructured) {
 // clearRevisions deletes what is stored of a Blueprint.
 func (a *api) clearRevisions(ctx context.Context, blueprintName string) {
 	a.Helper()
-	revisions := a.kube.AppsV1().ControllerRevisions(metav1.NamespaceDefault)
+	revisions := a.kube.AppsV1().ControllerRevisions(platformNamespace)
 	all, err := revisions.List(ctx, metav1.ListOptions{LabelSelector: "platform.example.com/blueprint"})
 	if err != nil {
 		a.Error(err)

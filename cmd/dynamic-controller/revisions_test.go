@@ -19,7 +19,7 @@ import (
 // revisions returns what a user sees of a Blueprint's history, the oldest first.
 func (a *api) revisions(name string) []appsv1.ControllerRevision {
 	a.Helper()
-	list, err := a.kube.AppsV1().ControllerRevisions(metav1.NamespaceDefault).List(a.Context(), metav1.ListOptions{
+	list, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).List(a.Context(), metav1.ListOptions{
 		LabelSelector: "platform.example.com/blueprint=" + name + "." + a.group,
 	})
 	if err != nil {
@@ -94,7 +94,7 @@ func TestHistoryIsKeptAndTrimmed(t *testing.T) {
 
 	stored := a.revisions("websites")[0]
 	stored.Data = runtime.RawExtension{Raw: []byte(`{"spec":{}}`)}
-	if _, err := a.kube.AppsV1().ControllerRevisions(metav1.NamespaceDefault).Update(t.Context(), &stored, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
+	if _, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).Update(t.Context(), &stored, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("a stored revision can be changed: %v", err)
 	}
 }
@@ -138,7 +138,7 @@ func TestAForgedRevisionOfAnotherBlueprintIsNotExecuted(t *testing.T) {
 	a.waitBlueprint("websites", is("Accepted", "False"))
 	p.kill()
 	genuine := a.revisions("websites")[0]
-	revisions := a.kube.AppsV1().ControllerRevisions(metav1.NamespaceDefault)
+	revisions := a.kube.AppsV1().ControllerRevisions(platformNamespace)
 	for name, data := range map[string]string{
 		"of-another":  strings.Replace(string(genuine.Data.Raw), `"uid":"`, `"uid":"0`, 1),
 		"empty":       `{}`,
@@ -200,7 +200,7 @@ func TestARevisionThatCannotBeStoredIsExplained(t *testing.T) {
 		rbacv1.PolicyRule{APIGroups: []string{"", a.group}, Resources: []string{"*"}, Verbs: []string{"*"}})
 	startServing(t, a.account(name, rules...))
 	a.apply(websites)
-	a.waitBlueprint("websites", is("Accepted", "Unknown", "cannot read the stored revisions", "controllerrevisions.apps in namespace default"),
+	a.waitBlueprint("websites", is("Accepted", "Unknown", "cannot read the stored revisions", "controllerrevisions.apps in namespace "+platformNamespace),
 		is("Serving", "False", "RevisionsUnavailable"))
 	grant := func(verbs ...string) {
 		t.Helper()
