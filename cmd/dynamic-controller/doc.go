@@ -17,6 +17,12 @@
 // --health-probe-bind-address, :8081 by default, are /livez and /readyz: a replica is ready when it could lead with a warm
 // cache, whether it leads or not. On --metrics-bind-address, nowhere by default, is /metrics.
 //
+// A replica keeps within the memory limit of its container. The garbage collector's limit, GOMEMLIMIT, is derived from it.
+// Blueprints together may take --max-blueprint-memory, by an estimate of what serving them takes: the next one is refused,
+// with the reason BudgetExceeded, until there is room for it. Those that are served keep their places. Objects of more than 64
+// KiB are cached without their content and read from the API server when they are needed. Requests to the API server are
+// limited with --kube-api-qps and --kube-api-burst; by default they are not.
+//
 // It ends on SIGTERM and SIGINT once the reconciles that run have ended, within --shutdown-timeout, and gives the lease
 // back; a second signal ends it at once. Its exit code is 0 if nothing was left undone, and 1 if something was or it could
 // not start.

@@ -115,6 +115,7 @@ func TestHeavyBlueprintsWithinTheShippedMemoryLimit(t *testing.T) {
 	p := run()
 	p.waitReady()
 	limit.logPeak("alone")
+	p.loggedOnce(line{Msg: "Memory limit set"}) // derived from the cgroup, or as given where there is none
 	for i := range count {
 		a.apply(heavyBlueprint(a, i, i%2 == 0))
 	}
