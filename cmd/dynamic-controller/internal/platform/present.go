@@ -5,7 +5,9 @@ import (
 	"reflect"
 	"strconv"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -33,6 +35,9 @@ func (k *instances) present(ctx context.Context, self *unstructured.Unstructured
 		// What cannot be read is found by name, or not there.
 		children, _ := owned(kind.gvr, self.GetUID())
 		for _, child := range children {
+			if !canBeOwned(child, self) {
+				continue
+			}
 			if object := p.reader.wholeOf(ctx, kind.gvr, child); object != nil {
 				p.owned = append(p.owned, object)
 				p.saw([]*unstructured.Unstructured{object})
@@ -40,6 +45,13 @@ func (k *instances) present(ctx context.Context, self *unstructured.Unstructured
 		}
 	}
 	return p
+}
+
+// canBeOwned reports whether an owner reference from the object to the instance can be valid. A user of another namespace can
+// write one, but it must not make the object's content visible to the instance's templates.
+func canBeOwned(object runtime.Object, self *unstructured.Unstructured) bool {
+	m, err := meta.Accessor(object)
+	return err == nil && (self.GetNamespace() == "" || m.GetNamespace() == self.GetNamespace())
 }
 
 // look finds by its name what was rendered and is not known to be there, or is there by another name. It tells whether
