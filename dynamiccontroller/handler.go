@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // Handler reconciles one object. It is told which, not what happened: the object may be new, changed or gone, or

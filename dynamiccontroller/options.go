@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // CacheMode is how much of a type's objects is kept in memory, and what [DynamicController.Lister] returns of them.

@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // result is the result of one call of a handler. It holds nothing of the handler's: code that logs or stores a result

@@ -4,8 +4,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // sink routes what happens to objects of the type to those of the served type. Once over is closed it asks of no more objects

@@ -5,7 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // selectsNothing is a label selector that no object matches. [labels.Nothing] has no text of its own, and the API server

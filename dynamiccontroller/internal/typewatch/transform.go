@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // safely reduces an object and then applies the user's transform. If the transform fails, panics or returns an object that

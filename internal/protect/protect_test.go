@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/protect"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
