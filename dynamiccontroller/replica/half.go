@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -15,8 +14,8 @@ import (
 //
 // That it returned is what says that nothing which it started runs any more: then the lease may be released. An error that it
 // returns after ctx ended, other than ctx's or beside that, says that it did not end as it should, as a DynamicController's
-// does that names handlers which still run. That, and a panic, and the end of its goroutine, which say nothing of what it
-// started, keep the lease from being released: it is left to expire.
+// does that names handlers which still run. The lease is then not released but left to expire. The same applies if Run panics,
+// calls runtime.Goexit, or returns an invalid error: a typed nil, or an error with a method that panics.
 type Runnable interface {
 	Run(ctx context.Context) error
 }
@@ -51,9 +50,9 @@ func newHalf(ctx context.Context) *half {
 	h := &half{failed: make(chan error, 1), joined: make(chan struct{}), over: func() bool { return ctx.Err() != nil }}
 	h.launch = func(n named) {
 		go func() {
-			err := errGoexit
-			defer func() { h.returned(ctx, n.name, err) }()
-			err = protect(ctx, n.runnable)
+			e := exit{err: errGoexit, doubtful: true}
+			defer func() { h.returned(n.name, e, ctx.Err() != nil) }()
+			e = runToExit(ctx, n.runnable)
 		}()
 	}
 	return h
@@ -86,23 +85,17 @@ func (h *half) joinLocked() {
 	}
 }
 
-// returned records how a runnable ended. It calls the methods of err, which are the caller's, before it locks mu.
-func (h *half) returned(ctx context.Context, name string, err error) {
-	ended, clean := ctx.Err() != nil, saysThatItEnded(ctx, err)
-	if err == nil {
-		err = errors.New("returned before its context was cancelled")
-	}
-	failure := fmt.Errorf("runnable %q failed: %w", name, err)
-	unclean := fmt.Errorf("runnable %q did not end as it should: %w", name, err)
-	var panicked *panicError
-	doubtful := errors.As(err, &panicked)
+// returned records the exit of a runnable. Ended reports whether the half's context has ended.
+func (h *half) returned(name string, e exit, ended bool) {
+	failure := fmt.Errorf("runnable %q failed: %w", name, e.err)
+	unclean := fmt.Errorf("runnable %q did not end as it should: %w", name, e.err)
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.running = slices.DeleteFunc(h.running, func(r string) bool { return r == name })
 	switch {
 	case !ended && !h.ending:
-		if doubtful {
+		if e.doubtful {
 			h.doubt = append(h.doubt, failure)
 		}
 		select {
@@ -110,7 +103,7 @@ func (h *half) returned(ctx context.Context, name string, err error) {
 		default: // one failure is enough to end the half
 			h.unclean = append(h.unclean, failure)
 		}
-	case !clean:
+	case !e.clean:
 		h.unclean, h.doubt = append(h.unclean, unclean), append(h.doubt, unclean)
 	}
 	h.joinLocked()
@@ -128,48 +121,4 @@ func (h *half) complaints() (unclean, doubt error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return errors.Join(h.unclean...), errors.Join(h.doubt...)
-}
-
-// saysThatItEnded tells an error that says no more than that ctx ended, on every branch of it.
-func saysThatItEnded(ctx context.Context, err error) bool {
-	if err == nil {
-		return true
-	}
-	if err == ctx.Err() || err == context.Cause(ctx) { //nolint:errorlint // each link is looked at here
-		return true
-	}
-	switch wrapper := err.(type) { //nolint:errorlint // each link is looked at here
-	case interface{ Unwrap() error }:
-		inner := wrapper.Unwrap()
-		return inner != nil && saysThatItEnded(ctx, inner)
-	case interface{ Unwrap() []error }:
-		branches := wrapper.Unwrap()
-		return len(branches) > 0 && !slices.ContainsFunc(branches, func(b error) bool { return !saysThatItEnded(ctx, b) })
-	}
-	return false
-}
-
-// panicError is what a runnable's panic counts as.
-type panicError struct {
-	value any
-	stack []byte
-}
-
-func (e *panicError) Error() string {
-	if e.stack == nil {
-		return fmt.Sprintf("panic: %v", e.value)
-	}
-	return fmt.Sprintf("panic: %v\n%s", e.value, e.stack)
-}
-
-// errGoexit is what is left of a runnable that called runtime.Goexit, as a test's FailNow does.
-var errGoexit error = &panicError{value: "it ended its goroutine"}
-
-func protect(ctx context.Context, r Runnable) (err error) {
-	defer func() {
-		if value := recover(); value != nil {
-			err = &panicError{value: value, stack: debug.Stack()}
-		}
-	}()
-	return r.Run(ctx)
 }
