@@ -65,7 +65,7 @@ func newTerm(number int64, of *fence, renewed instant, certain time.Duration) *t
 
 // termContext is the context of a term's runnables. Its Err checks the clocks: a process that was stopped and continues
 // sees that its term is over before any timer has fired. Done does not check them, nor does a context derived with a
-// cancel or timeout of its own.
+// cancel or timeout of its own. It is used by pointer, because contexts must be comparable and a struct with a func is not.
 type termContext struct {
 	context.Context
 	term *term
@@ -75,7 +75,7 @@ type termContext struct {
 // Err takes no lock of this package, because the context package and callers may call it while they hold locks. Past the
 // deadline it ends the context before it returns, so that Done is closed and context.Cause is ErrLeaseLost. Writes in
 // flight are cancelled by leadership.lead, which the end of the term wakes.
-func (c termContext) Err() error {
+func (c *termContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (t *term) context(parent context.Context) (context.Context, context.CancelC
 	if cause := t.state.Load().cause; cause != nil {
 		end(cause)
 	}
-	return termContext{ctx, t, end}, end
+	return &termContext{ctx, t, end}, end
 }
 
 // update replaces the state unless the term is over. It returns the current state, and whether that is the new one.

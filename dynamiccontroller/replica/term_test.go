@@ -274,3 +274,12 @@ func BenchmarkTermContextErr(b *testing.B) {
 		})
 	}
 }
+
+func TestContextOfATermIsComparable(t *testing.T) {
+	_, first, _ := openTerm(t, realClock(), testOptions())
+	_, second, _ := openTerm(t, realClock(), testOptions())
+	seen := map[context.Context]bool{first: true}
+	if !seen[first] || seen[second] || first == second {
+		t.Error("contexts of terms do not compare by identity")
+	}
+}
