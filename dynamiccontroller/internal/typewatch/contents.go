@@ -2,14 +2,11 @@ package typewatch
 
 import (
 	"hash/fnv"
-	"reflect"
 	"strconv"
 	"sync"
 	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -19,9 +16,10 @@ import (
 type contents interface {
 	put(key string, obj any) (old any, same bool, err error) // same: the version is the one that is there
 	delete(key string) (old any, known bool)
-	// changes returns the changes that replace would make. An object has changed if its version differs, or if its content
-	// does: after a change of the type's schema, the API server returns different content at the same version.
-	changes(items map[string]any) []change
+	// changes returns the changes that replace would make. An object has changed if its version differs. With byContent, it
+	// has also changed if its content differs: after a change of the type's schema, the API server returns different content
+	// at the same version.
+	changes(items map[string]any, byContent bool) []change
 	replace(items map[string]any) error
 	get(key string) (obj any, known bool)
 	version(key string) (version uint64, known bool)
@@ -112,7 +110,7 @@ func (o *objects) delete(key string) (any, bool) {
 	return old, o.indexer.Delete(old) == nil
 }
 
-func (o *objects) changes(items map[string]any) (changes []change) {
+func (o *objects) changes(items map[string]any, byContent bool) (changes []change) {
 	for _, key := range o.indexer.ListKeys() {
 		if _, there := items[key]; !there {
 			old, _, _ := o.indexer.GetByKey(key)
@@ -121,7 +119,7 @@ func (o *objects) changes(items map[string]any) (changes []change) {
 	}
 	for key, obj := range items {
 		old, known, _ := o.indexer.GetByKey(key)
-		if !known || !sameVersion(old, obj) || !sameContent(old, obj) {
+		if !known || !sameVersion(old, obj) || byContent && !sameContent(old, obj) {
 			changes = append(changes, change{key: key, old: old, now: obj})
 		}
 	}
@@ -213,7 +211,7 @@ func (v *versions) delete(key string) (any, bool) {
 }
 
 // changes compares versions alone, since no content is stored.
-func (v *versions) changes(items map[string]any) (changes []change) {
+func (v *versions) changes(items map[string]any, _ bool) (changes []change) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
 	for key := range v.byKey {
@@ -298,16 +296,6 @@ func versionOf(obj any) string {
 func sameVersion(a, b any) bool {
 	version := versionOf(a)
 	return version != "" && version == versionOf(b)
-}
-
-// sameContent reports whether two states of an object are equal. The TypeMeta of partial metadata is ignored, because it
-// depends on whether the object came with a list or with a watch event.
-func sameContent(a, b any) bool {
-	if a, ok := a.(*metav1.PartialObjectMetadata); ok {
-		b, ok := b.(*metav1.PartialObjectMetadata)
-		return ok && equality.Semantic.DeepEqual(a.ObjectMeta, b.ObjectMeta)
-	}
-	return reflect.DeepEqual(a, b)
 }
 
 // numberOf is the version itself where it is a number, as Kubernetes says it is since 1.35, and else a hash of it.

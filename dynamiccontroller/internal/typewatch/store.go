@@ -118,10 +118,11 @@ func (s *store) Replace(list []any, version string) error {
 	return s.take(items, version)
 }
 
-// take replaces the contents. Only the goroutine that runs the watch changes them, so that they can be compared without holding
-// deliver, which can take long.
+// take replaces the contents. Only the goroutine that runs the watch changes them and listed, so that they can be read without
+// holding deliver. To compare the contents can take long.
 func (s *store) take(items map[string]any, version string) error {
-	changes := s.contents.changes(items)
+	// Before the first list of a run, no sink has been announced and the feed delivers only deletions.
+	changes := s.contents.changes(items, s.listed)
 	s.feed.deliver.Lock()
 	defer s.feed.deliver.Unlock()
 	if s.muted {
