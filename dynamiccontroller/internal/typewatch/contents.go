@@ -36,8 +36,10 @@ type change struct {
 	old, now any
 }
 
-// difference is what takes one contents to another.
+// difference returns the changes from one contents to another. Objects with equal versions are compared by their metadata, which
+// is what both contents hold of them, unless one holds only versions.
 func difference(from, to contents) (changes []change) {
+	byMetadata := from.objects() != nil && to.objects() != nil
 	for _, key := range from.keys() {
 		if _, there := to.version(key); !there {
 			old, _ := from.get(key)
@@ -47,7 +49,7 @@ func difference(from, to contents) (changes []change) {
 	for _, key := range to.keys() {
 		before, known := from.version(key)
 		now, there := to.version(key)
-		if !there || known && before == now {
+		if !there || known && before == now && !byMetadata {
 			continue
 		}
 		c := change{key: key}
@@ -55,7 +57,9 @@ func difference(from, to contents) (changes []change) {
 			c.old, _ = from.get(key)
 		}
 		c.now, _ = to.get(key)
-		changes = append(changes, c)
+		if !known || before != now || !sameContent(view(Metadata, c.old), view(Metadata, c.now)) {
+			changes = append(changes, c)
+		}
 	}
 	return changes
 }

@@ -275,6 +275,7 @@ func TestS6_NothingIsToldBackwards(t *testing.T) {
 		f.begin(first)
 		e := &ear{}
 		needs[0].Attach(e.sink())
+		full := func(name, version string) any { return fullOf(object(name, version)) }
 		replace := func(s *store, version string, items ...any) {
 			if err := s.Replace(items, version); err != nil {
 				t.Fatal(err)
@@ -288,16 +289,16 @@ func TestS6_NothingIsToldBackwards(t *testing.T) {
 		}
 		replace(first, "10", object("a", "10"), object("b", "8"))
 		expect("the first list", "known ns/a", "known ns/b", "synced")
-		replace(second, "9", object("a", "9"), object("b", "8"))
+		replace(second, "9", full("a", "9"), full("b", "8"))
 		expect("a list from before what was told")
 		if err := first.Add(object("late", "11")); err != nil {
 			t.Fatal(err)
 		}
 		expect("what the first sees now is for the second to tell")
-		if err := second.Update(object("a", "10")); err != nil {
+		if err := second.Update(full("a", "10")); err != nil {
 			t.Fatal(err)
 		}
-		if err := second.Add(object("late", "11")); err != nil {
+		if err := second.Add(full("late", "11")); err != nil {
 			t.Fatal(err)
 		}
 		expect("told once", "ns/late ->11")

@@ -133,6 +133,15 @@ func (s *server) setSpec(spec string) {
 	}
 }
 
+// setLabel changes an object's metadata like a change of the type's conversion: without an event, and without a new version.
+func (s *server) setLabel(name, value string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	object := s.objects[name].DeepCopy()
+	object.SetLabels(map[string]string{"label": value})
+	s.objects[name] = object
+}
+
 // lag makes lists that accept any version return the present state from now on.
 func (s *server) lag() {
 	s.mu.Lock()
