@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 )
@@ -20,6 +21,7 @@ type Pool struct {
 	clients Clients
 	log     func(schema.GroupVersionResource) logr.Logger
 	observe func(schema.GroupVersionResource, State)
+	relists *rate.Limiter // limits the relists after watches that were closed early
 
 	// mu guards what follows, and what the shared watches say it does. It is held for looking up and putting down, never
 	// across a sink's call or whatever waits.
@@ -34,7 +36,7 @@ type Pool struct {
 // changes of state and must not call back.
 func NewPool(clients Clients, log func(schema.GroupVersionResource) logr.Logger, observe func(schema.GroupVersionResource, State)) *Pool {
 	return &Pool{
-		clients: clients, log: log, observe: observe,
+		clients: clients, log: log, observe: observe, relists: newSharedRelists(),
 		bySpec: map[Spec]*shared{},
 		byType: map[schema.GroupVersionResource][]*shared{},
 	}

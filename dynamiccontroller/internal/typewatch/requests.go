@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -40,8 +41,8 @@ type requests struct {
 	stream apiwatch.Interface
 }
 
-func newRequests(spec Spec, clients Clients, health *health, newest func() string) *requests {
-	r := &requests{spec: spec, health: health, newest: newest, resumption: newResumption()}
+func newRequests(spec Spec, clients Clients, relists *rate.Limiter, health *health, newest func() string) *requests {
+	r := &requests{spec: spec, health: health, newest: newest, resumption: newResumption(spec.GVR.Group, relists)}
 	if spec.Depth == Full {
 		c := clients.Dynamic.Resource(spec.GVR).Namespace(spec.Namespace)
 		r.client, r.watch = clients.Dynamic, c.Watch

@@ -3,6 +3,7 @@ package typewatch
 import (
 	"errors"
 	"math"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,11 +12,17 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// maxEarlyRelists and earlyRelistPeriod limit the relists after a watch that was closed early to a burst, and then to one per
-// period. Connections that are cut every minute must not cost a list every minute.
+// maxEarlyRelists and earlyRelistPeriod limit the relists of one type after its watch was closed early to a burst, and then to
+// one per period. Connections that are cut every minute must not cost a list every minute.
 const (
 	maxEarlyRelists   = 10
 	earlyRelistPeriod = 5 * time.Minute
+)
+
+// relistsPerSecond and relistBurst limit the early relists of all types together. One cut HTTP/2 connection ends all watches.
+const (
+	relistsPerSecond = 20
+	relistBurst      = 20
 )
 
 // errRelist ends an attempt whose watch must not be resumed without a list.
@@ -30,18 +37,29 @@ type resumption struct {
 
 	opened  time.Time     // when the last stream was requested
 	timeout time.Duration // after which the API server closes it
-	// relistDue: a watch was closed early, and the limiter has not allowed the relist yet.
+	// relistDue: a watch was closed early, and the limiters have not allowed the relist yet.
 	relistDue bool
-	relists   *rate.Limiter
+	relistAt  time.Time     // when the relist may be sent, zero if the type's limiter has not allowed it
+	custom    bool          // the type can be a custom resource
+	relists   *rate.Limiter // of this type
+	shared    *rate.Limiter // of all types
 }
 
-func newResumption() *resumption {
-	return &resumption{relists: rate.NewLimiter(rate.Every(earlyRelistPeriod), maxEarlyRelists)}
+// newResumption returns the resumption of a type of the group. Shared limits the relists of all types together.
+func newResumption(group string, shared *rate.Limiter) *resumption {
+	return &resumption{
+		// The API server requires a dot in the group of a CRD.
+		custom:  strings.Contains(group, "."),
+		relists: rate.NewLimiter(rate.Every(earlyRelistPeriod), maxEarlyRelists),
+		shared:  shared,
+	}
 }
+
+func newSharedRelists() *rate.Limiter { return rate.NewLimiter(relistsPerSecond, relistBurst) }
 
 // begin is called before the reflector lists and watches.
 func (r *resumption) begin() {
-	r.relistDue = false
+	r.relistDue, r.relistAt = false, time.Time{}
 	r.setResumes(false)
 }
 
@@ -67,14 +85,14 @@ func (r *resumption) isResuming() bool {
 }
 
 // check is called with the options of the next plain watch and the time when the last one ended. It returns errRelist if that
-// was before its timeout.
+// was before its timeout and a relist is allowed.
 //
 // An API server closes the watches of a custom resource about a second after its schema was changed. The change can alter
 // every object, without events and without new resourceVersions. Mostly the API server then refuses to resume the watch, but
 // not if the watch has delivered an event after the change. A lost connection looks the same, which is why relists are
-// limited. While the limiter does not allow one, the timeout of the watch is shortened so that it ends when the limiter does.
+// limited. Until the limiters allow one, the watch is resumed, with a timeout that ends it at that time.
 func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
-	if !r.isResuming() {
+	if !r.custom || !r.isResuming() {
 		return nil
 	}
 	const skew = time.Second // tolerated between the API server's clock and the local one
@@ -82,14 +100,27 @@ func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
 	if !r.relistDue {
 		return nil
 	}
-	if r.relists.Allow() {
+	delay := r.relistDelay(time.Now())
+	if delay <= 0 {
 		return errRelist
 	}
-	reservation := r.relists.Reserve()
-	wait := max(1, int64(math.Ceil(reservation.Delay().Seconds())))
-	reservation.Cancel()
+	wait := int64(math.Ceil(delay.Seconds()))
 	if wait < ptr.Deref(options.TimeoutSeconds, math.MaxInt64) {
 		options.TimeoutSeconds = &wait
 	}
 	return nil
+}
+
+// relistDelay returns for how long the relist has to wait. Once the type's limiter has allowed it, it has its own slot in the
+// shared limiter, so that types that wait are not woken until it is their turn.
+func (r *resumption) relistDelay(now time.Time) time.Duration {
+	if r.relistAt.IsZero() {
+		if !r.relists.AllowN(now, 1) {
+			reservation := r.relists.ReserveN(now, 1)
+			defer reservation.CancelAt(now)
+			return reservation.DelayFrom(now)
+		}
+		r.relistAt = now.Add(r.shared.ReserveN(now, 1).DelayFrom(now))
+	}
+	return r.relistAt.Sub(now)
 }

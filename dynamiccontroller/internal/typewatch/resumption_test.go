@@ -54,7 +54,7 @@ func TestD1_WatchClosedEarlyIsFollowedByARelist(t *testing.T) {
 func TestWatchAfterAListResumesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
-		r := newRequests(Spec{GVR: widgets, Depth: Full}, s.clients(), newHealth(nil), func() string { return "" })
+		r := newRequests(Spec{GVR: widgets, Depth: Full}, s.clients(), newSharedRelists(), newHealth(nil), func() string { return "" })
 		r.resumption.begin()
 		options := metav1.ListOptions{ResourceVersion: "0", TimeoutSeconds: ptr.To[int64](300)}
 		streaming := options

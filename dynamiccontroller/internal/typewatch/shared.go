@@ -97,7 +97,7 @@ func (s *shared) newKeeper(depth Depth) *keeper {
 	k := &keeper{}
 	spec := s.spec
 	spec.Depth = depth
-	k.watch = newWatch(s.pool.log(s.spec.GVR), spec, s.pool.clients, chain(s.pool.Transform, s.transform), s.feed, func(state State) { s.observe(k, state) })
+	k.watch = newWatch(s.pool.log(s.spec.GVR), spec, s.pool, chain(s.pool.Transform, s.transform), s.feed, func(state State) { s.observe(k, state) })
 	return k
 }
 

@@ -42,10 +42,10 @@ type watch struct {
 	news     news
 }
 
-func newWatch(log logr.Logger, spec Spec, clients Clients, transform cache.TransformFunc, feed *feed, observe func(State)) *watch {
+func newWatch(log logr.Logger, spec Spec, pool *Pool, transform cache.TransformFunc, feed *feed, observe func(State)) *watch {
 	w := &watch{spec: spec, health: newHealth(observe), news: newNews()}
 	w.store = newStore(log, spec.Depth, transform, feed, w.health)
-	w.requests = newRequests(spec, clients, w.health, func() string { return feed.newest(w.store) })
+	w.requests = newRequests(spec, pool.clients, pool.relists, w.health, func() string { return feed.newest(w.store) })
 	return w
 }
 
