@@ -99,9 +99,9 @@ func WithMetadataClient(client metadata.Interface) Option {
 	return func(c *DynamicController) { c.clients.Metadata = client }
 }
 
-// TypeEvents calls tell whenever the API server begins (served) or stops serving a type, one call at a time. Cancel, which
-// can be nil, ends the calls and returns when no call is running. What is told as ended must be gone, by its CRD's deletion or
-// by discovery, and not only unknown to a server that lags.
+// TypeEvents calls tell whenever the API server starts (served) or stops serving a type, one call at a time. Cancel, which
+// can be nil, ends the calls and returns when no call is running. A type must be reported as no longer served only after its CRD
+// has been deleted or discovery no longer lists it. A NotFound alone is not sufficient, because the API server may lag behind.
 type TypeEvents func(tell func(gvr schema.GroupVersionResource, served bool)) (cancel func())
 
 // WithTypeEvents makes the controller hear from events, a REST mapper's for instance, which types there are. A served type

@@ -60,6 +60,10 @@ var (
 // The client should not be throttled: a type costs a list and a watch when it starts, and the API server has its own
 // fairness. With a client that was not made by [NewForConfig], the first watch of a type that was just established may be
 // a second late: the API server advises that, and client-go follows.
+//
+// With such a client, the watches also take longer to recover from a restore of etcd: about 40 seconds per type. The REST client
+// repeats a request that is refused with "Too large resource version" ten times before the engine can fall back to the most
+// recent version. The clients of [NewForConfig] do not repeat it.
 func NewDynamicController(log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option) *DynamicController {
 	c := &DynamicController{
 		log:           log,

@@ -45,6 +45,11 @@
 //     A change of the type's schema that alters objects, such as a new field with a default, counts as a change of each of
 //     them, although it changes no resourceVersion and no generation. Predicates are then called with equal versions. Only
 //     what the cache holds is compared: with [CacheMetadata] a change of the spec is not detected, with [CacheKeys] none.
+//     A schema change is found within seconds by a list that follows each watch which the API server has closed before its
+//     timeout. A cut connection looks the same, and costs one list for each custom resource. To limit that, there are at
+//     most 20 such lists per second for all types, and for each type 10 in a row and then one every five minutes. A schema
+//     change is therefore found up to five minutes late while the API server's watches are cut all the time. Types whose API
+//     group has no dot, which are built in, are not listed again.
 //   - D2: there are never two calls at once for the same object, over swaps, registrations and runs too.
 //   - D3: a deletion that happened while the watch was down is found by the difference to the next list, and told with the
 //     last known state: the owner of a child hears of it. No list is older than the watch's cache, so that an API server

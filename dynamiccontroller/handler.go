@@ -33,8 +33,8 @@ import (
 //     MaxRetryDelay, and after Config's QueueMaxRetries failures in a row the object is parked.
 //
 // Errors are matched with errors.As and errors.Is, so that they may be wrapped. Their methods are called before the
-// call counts as finished, and never later: status and log have the text only. A nil pointer in an error variable, and an error with a
-// method that panics, count as a panic.
+// call counts as finished, and never later: status and log have the text only. A nil pointer in an error variable, and an
+// error with a method that panics, count as a panic.
 type Handler func(ctx context.Context, id ObjectIdentifiers) error
 
 // Causes with which a handler's context ends.

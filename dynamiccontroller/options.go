@@ -127,9 +127,10 @@ func WithCache(mode CacheMode) ServeOption {
 }
 
 // WithTransform stores the result of f in place of an object, for example to save memory. F can change the object that it is
-// given. It must keep the object's metadata and must be idempotent. It is called from one goroutine at a time. F fails if it
-// returns an error, panics, or returns a nil object or one with another namespace or name. The error is logged, and the object
-// that f was given is stored as f left it.
+// given. It must be idempotent and deterministic, and must keep the object's metadata, in particular resourceVersion,
+// namespace, name and UID. If it is not deterministic, or removes the resourceVersion, each relist delivers every object.
+// F is called from one goroutine at a time. It fails if it returns an error, panics, or returns a nil object or one with another
+// namespace or name. The error is logged, and the object that f was given is stored as f left it.
 func WithTransform(f cache.TransformFunc) ServeOption {
 	return func(s *served) { s.transform = f }
 }
@@ -140,6 +141,9 @@ func WithTransform(f cache.TransformFunc) ServeOption {
 // than namespace and name. F is called from one goroutine at a time, must return soon, for all who share the watch wait,
 // must not call the controller, and counts as true when it panics. It is not asked about initial lists, resyncs, Enqueue and retries,
 // and needs a cache that keeps objects.
+//
+// After a change of the type's schema, f is called with an old and a new state that have the same resourceVersion and
+// generation. A predicate that compares only these ignores such changes.
 func WithPredicate(f func(old, now any) bool) ServeOption {
 	return func(s *served) { s.predicate = f }
 }

@@ -12,7 +12,7 @@ import (
 // All watches of a controller can share one connection. If it is cut, the relists of all types must not come at once, and events
 // must not wait for them.
 func TestRelistsOfAllTypesAreSpaced(t *testing.T) {
-	const types = 300
+	const types = 100
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
 		s.put("a")
