@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
@@ -41,28 +40,30 @@ func TestD9_TheNotFoundOfATypeThatIsGoneEndsTheRetriesOfItsObjects(t *testing.T)
 		typeIs string
 		err    error
 		ends   bool
+		logged bool // because the error does not name the object
 	}{
-		{"no details, the type is gone", gone, notServed(schema.GroupResource{}, ""), true},
-		{"wrapped", gone, fmt.Errorf("patch the status: %w", notServed(schema.GroupResource{}, "")), true},
-		{"nil details", gone, withoutDetails, true},
-		{"the object's own details", gone, notServed(own, "w"), true},
-		{"details without a name", gone, notServed(own, ""), true},
-		{"details without a group", gone, notServed(schema.GroupResource{Resource: own.Resource}, "w"), true},
-		{"another object's details", gone, notServed(own, "other"), false},
-		{"another type's details", gone, notServed(other, "w"), false},
-		{"another group's details", gone, notServed(schema.GroupResource{Group: "other.example.com", Resource: own.Resource}, "w"), false},
-		{"joined with another error", gone, errors.Join(notServed(schema.GroupResource{}, ""), errOnPurpose), false},
-		{"another failure", gone, apierrors.NewInternalError(errOnPurpose), false},
-		{"no details, the type is served", served, notServed(schema.GroupResource{}, ""), false},
-		{"no details, the cache holds the object", unknown, notServed(schema.GroupResource{}, ""), false},
+		{"no details, the type is gone", gone, notServed(schema.GroupResource{}, ""), true, true},
+		{"wrapped", gone, fmt.Errorf("patch the status: %w", notServed(schema.GroupResource{}, "")), true, true},
+		{"nil details", gone, withoutDetails, true, true},
+		{"the object's own details", gone, notServed(own, "w"), true, false},
+		{"details without a name", gone, notServed(own, ""), true, true},
+		{"details without a group", gone, notServed(schema.GroupResource{Resource: own.Resource}, "w"), true, true},
+		{"another object's details", gone, notServed(own, "other"), false, false},
+		{"another type's details", gone, notServed(other, "w"), false, false},
+		{"another group's details", gone, notServed(schema.GroupResource{Group: "other.example.com", Resource: own.Resource}, "w"), false, false},
+		{"joined with another error", gone, errors.Join(notServed(schema.GroupResource{}, ""), errOnPurpose), false, false},
+		{"another failure", gone, apierrors.NewInternalError(errOnPurpose), false, false},
+		{"no details, the type is served", served, notServed(schema.GroupResource{}, ""), false, false},
+		{"no details, the cache holds the object", unknown, notServed(schema.GroupResource{}, ""), false, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 1, dynamiccontroller.Config{})
 				gvr, counts := w.types[0], &outcomes{}
 				var told events
+				logged := &logBuffer{}
 				config := dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 3, MinRetryDelay: time.Second, MaxRetryDelay: time.Second, ResyncPeriod: -1}
-				w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, w.client,
+				w.controller = dynamiccontroller.NewDynamicController(logged.logger(1), config, w.client,
 					dynamiccontroller.WithTypeEvents(told.subscribe), dynamiccontroller.WithMetrics(counts))
 				var absent atomic.Bool
 				w.client.PrependReactor("*", "*", func(clienttesting.Action) (bool, kruntime.Object, error) {
@@ -115,6 +116,9 @@ func TestD9_TheNotFoundOfATypeThatIsGoneEndsTheRetriesOfItsObjects(t *testing.T)
 				}
 				if !test.ends && (n != 2+config.QueueMaxRetries || parked != 1) {
 					t.Errorf("%d calls, %d parked, %v; want retries", n, parked, counts.got)
+				}
+				if got := logged.count("its type is not served") == 1; got != test.logged {
+					t.Errorf("logged: %t, want %t", got, test.logged)
 				}
 				absent.Store(false)
 				if err := stop(); err != nil {

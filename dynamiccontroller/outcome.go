@@ -19,6 +19,7 @@ type result struct {
 	outcome Outcome
 	err     error         // nil for a success; only its text is the handler's
 	after   time.Duration // of a requeue
+	byType  bool          // OutcomeGone follows from the state of the type; the error does not name the object
 	stack   []byte        // of a panic, if any
 }
 
@@ -34,7 +35,7 @@ func (c *DynamicController) call(ctx context.Context, reg *registration, handler
 	if err == nil {
 		return result{outcome: OutcomeSuccess}
 	}
-	text, mistake := protect.Error("handler", err, func() { r.outcome, r.after = c.classify(ctx, reg, id, err) })
+	text, mistake := protect.Error("handler", err, func() { r = c.classify(ctx, reg, id, err) })
 	if mistake != nil {
 		return mistaken(mistake)
 	}
@@ -46,27 +47,28 @@ func mistaken(mistake *protect.Mistake) result {
 	return result{outcome: OutcomePanic, err: mistake, stack: mistake.Stack}
 }
 
-// classify returns the outcome for a handler's error, and the delay of a requeue. It calls methods of the error.
-func (c *DynamicController) classify(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) (Outcome, time.Duration) {
+// classify returns the result for a handler's error, without the error. It calls methods of the error.
+func (c *DynamicController) classify(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) result {
 	var terminal *terminalError
 	var interrupted interface {
 		error
 		Interrupted() bool
 	}
 	after, requeue := RequeueDelay(err)
+	gone, byType := c.isGone(reg, id, err)
 	switch {
 	case errors.As(err, &interrupted) && interrupted.Interrupted():
-		return OutcomeInterrupted, 0
+		return result{outcome: OutcomeInterrupted}
 	case errors.As(err, &terminal):
-		return OutcomeTerminal, 0
+		return result{outcome: OutcomeTerminal}
 	case requeue:
-		return OutcomeRequeue, after
-	case c.isGone(reg, id, err):
-		return OutcomeGone, 0
+		return result{outcome: OutcomeRequeue, after: after}
+	case gone:
+		return result{outcome: OutcomeGone, byType: byType}
 	case hasEnded(ctx):
-		return OutcomeInterrupted, 0
+		return result{outcome: OutcomeInterrupted}
 	default:
-		return OutcomeFailure, 0
+		return result{outcome: OutcomeFailure}
 	}
 }
 
@@ -77,11 +79,12 @@ func hasEnded(ctx context.Context) bool {
 }
 
 // isGone reports whether the error means that the object or its type is gone, or that its namespace is terminating, and
-// nothing else: only then there is nothing left to do. An error that joins several means more than that.
-func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err error) bool {
+// nothing else: only then there is nothing left to do. An error that joins several means more than that. ByType reports whether
+// this follows only from the state of the type, because the error does not name the object.
+func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err error) (gone, byType bool) {
 	status := soleStatus(err)
 	if status == nil {
-		return false
+		return false, false
 	}
 	details := status.Status().Details
 	if details == nil {
@@ -95,30 +98,32 @@ func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err 
 		// (k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle).
 		if cause.Type == corev1.NamespaceTerminatingCause && id.Namespace() != "" &&
 			cause.Message == "namespace "+id.Namespace()+" is being terminated" {
-			return true
+			return true, false
 		}
 	}
-	return false
+	return false, false
 }
 
-// isOwnNotFound reports whether a NotFound with the details is about the object, as opposed to a child of the object.
-func (c *DynamicController) isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.StatusDetails) bool {
+// isOwnNotFound reports whether a NotFound with the details is about the object, as opposed to a child of the object. ByType
+// reports whether this follows only from the state of the type.
+func (c *DynamicController) isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.StatusDetails) (own, byType bool) {
 	matches := func(detail, own string) bool { return detail == "" || detail == own }
 	if !matches(details.Group, id.GVR.Group) || !matches(details.Kind, id.GVR.Resource) || !matches(details.Name, id.Name()) {
-		return false
+		return false, false
 	}
 	// The details never include the namespace: an object that is in the cache is another one, of the same name. While the
 	// cache lags behind, the event that is still to come ends the retries.
 	watch := c.watchOf(reg)
 	if watch.Has(id.NamespacedKey) {
-		return false
+		return false, false
 	}
 	if details.Group == id.GVR.Group && details.Kind == id.GVR.Resource && details.Name == id.Name() {
-		return true
+		return true, false
 	}
 	// For a type that it does not serve, the API server answers without any details, and clients add what they know of the
 	// request. A dynamic client adds nothing. It is the same answer for an unknown type of child.
-	return watch.State().Phase == typewatch.NotFound
+	notFound := watch.State().Phase == typewatch.NotFound
+	return notFound, notFound
 }
 
 // soleStatus finds the API status at the end of a chain of wrapped errors that never forks.

@@ -69,8 +69,13 @@ func (c *DynamicController) settle(ctx context.Context, log logr.Logger, reg *re
 	}
 
 	switch outcome {
-	case OutcomeSuccess, OutcomeGone:
+	case OutcomeSuccess:
 		c.queue.Forget(id)
+	case OutcomeGone:
+		c.queue.Forget(id)
+		if got.byType {
+			log.V(1).Info("Reconcile ended, NotFound is attributed to the object because its type is not served", keyError, got.err.Error())
+		}
 	case OutcomeRequeue:
 		switch {
 		case c.queue.ShuttingDown():
