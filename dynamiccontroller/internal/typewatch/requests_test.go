@@ -141,3 +141,33 @@ func TestD3_RestoredEtcdReplacesTheCache(t *testing.T) {
 		n.Leave(nil)
 	})
 }
+
+// An API server that answers 410 no longer has the version of the cache. The most recent version is listed instead.
+func TestD3_ListOfAnExpiredVersionIsFollowedByAListOfTheMostRecent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		s.put("a")
+		p := newTestPool(s)
+		n := p.Acquire(wantDepth(Full))
+		runs(p, func() {})
+		s.put("b")
+		s.delete("a")
+		s.expire()
+		e := &ear{}
+		n.Attach(e.sink())
+		before := len(s.listed())
+		runs(p, func() {
+			if diff := cmp.Diff([]string{"known ns/b", "ns/a 1>-", "synced"}, e.take()); diff != "" {
+				t.Error(diff)
+			}
+		})
+		var versions []string
+		for _, options := range s.listed()[before:] {
+			versions = append(versions, options.ResourceVersion)
+		}
+		if diff := cmp.Diff([]string{"1", ""}, versions); diff != "" {
+			t.Errorf("the versions that were listed: %s", diff)
+		}
+		release(n)
+	})
+}

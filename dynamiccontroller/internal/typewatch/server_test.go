@@ -33,6 +33,7 @@ type server struct {
 	closing chan struct{} // closed and renewed by closeWatches
 	lists   []metav1.ListOptions
 	lagging *snapshot // answers lists that accept any version, if not nil
+	expired bool      // lists that ask for a version get 410
 }
 
 // snapshot is what a list returns.
@@ -133,6 +134,13 @@ func (s *server) setSpec(spec string) {
 	}
 }
 
+// expire makes lists that ask for a version fail from now on.
+func (s *server) expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expired = true
+}
+
 // setLabel changes an object's metadata like a change of the type's conversion: without an event, and without a new version.
 func (s *server) setLabel(name, value string) {
 	s.mu.Lock()
@@ -185,6 +193,9 @@ func (s *server) list(depth Depth, options metav1.ListOptions) (snapshot, error)
 	s.lists = append(s.lists, options)
 	if err := s.refuse[depth]; err != nil {
 		return snapshot{}, err
+	}
+	if s.expired && options.ResourceVersion != "" {
+		return snapshot{}, apierrors.NewResourceExpired("too old resource version")
 	}
 	if options.ResourceVersion == "0" && s.lagging != nil {
 		return *s.lagging, nil
