@@ -111,7 +111,7 @@ func WithTypeEvents(events TypeEvents) Option {
 	return func(c *DynamicController) { c.typeEvents = events }
 }
 
-// WithMetrics makes the controller report to m. Nil, the default, reports nothing.
+// WithMetrics sets the receiver of the controller's metrics. By default, and if m is nil, nothing is reported.
 func WithMetrics(m Metrics) Option {
 	return func(c *DynamicController) {
 		if m == nil {

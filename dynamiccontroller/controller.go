@@ -112,9 +112,9 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 	return c, c.configErr
 }
 
-// Enqueue adds the objects to the queue, whether the cache holds them or not. They are reconciled once their type has
-// synced. Objects of a type that is not served are ignored. So are all objects while Run does not run, which reconciles every
-// object of the cache when it begins. A malformed key is ignored as well, and reported in the log and in
+// Enqueue adds the objects to the queue, whether or not the cache holds them. They are reconciled once their type has
+// synced. Objects of a type that is not served are ignored. While Run is not running, all objects are ignored, because
+// Run reconciles every object in the cache when it starts. A malformed key is ignored, logged and counted in
 // [TypeStatus].MalformedKeys.
 func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
 	for _, id := range ids {

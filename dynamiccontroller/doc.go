@@ -32,7 +32,7 @@
 //   - S5: a type that is not served by the API server, forbidden or failing says so in [TypeStatus] with the server's
 //     words, is retried with capped backoff and recovers by itself; with [WithTypeEvents], the moment it is back. A 404
 //     alone neither empties its cache nor calls its handler: when a type event says that the type is gone, each object
-//     that the cache held gets a last call. The NotFound of a type that is gone ends the retries of its objects.
+//     that the cache held gets a last call. A NotFound because the type is gone ends the retries of its objects.
 //   - S6: who needs the same type, namespace and selector, because it serves, owns or watches it, shares one watch, which
 //     keeps the deepest that any of them asks for and ends with the last. When that becomes more or less another watch is
 //     started beside it and takes its place once it has synced: no change is lost or told twice, two are open at most, and
@@ -41,30 +41,34 @@
 //
 // Delivery:
 //
-//   - D1: while Run runs, every change is followed by a call of the handler that began after the change was in the cache.
-//     A change of the type's schema that alters objects, such as a new field with a default, counts as a change of each of
-//     them, although it changes no resourceVersion and no generation. Predicates are then called with equal versions. Only
-//     what the cache holds is compared: with [CacheMetadata] a change of the spec is not detected, with [CacheKeys] none.
+//   - D1: while Run runs, every change is followed by a call of the handler that began after the change was in the
+//     cache. If a change of the type's schema alters objects, for example by a new field with a default, every altered
+//     object counts as changed, although its resourceVersion and generation stay the same. Predicates then get two
+//     objects with equal resourceVersions. Only the contents of the cache are compared: [CacheMetadata] does not detect
+//     changes of the spec, and [CacheKeys] detects no such change.
 //     A schema change is found within seconds by a list that follows each watch which the API server has closed before its
 //     timeout. A cut connection looks the same, and costs one list for each custom resource. To limit that, there are at
 //     most 20 such lists per second for all types, and for each type 10 in a row and then one every five minutes. A schema
 //     change is therefore found up to five minutes late while the API server's watches are cut all the time. Types whose API
 //     group has no dot, which are built in, are not listed again.
 //   - D2: there are never two calls at once for the same object, over swaps, registrations and runs too.
-//   - D3: a deletion that happened while the watch was down is found by the difference to the next list, and told with the
-//     last known state: the owner of a child hears of it. No list is older than the watch's cache, so that an API server
-//     that lags causes no false deletions. If etcd was restored from a backup, the cache follows.
+//   - D3: Deletions that happened while the watch was down are found by comparing the cache with the next list. They
+//     are delivered with the last known state, so that the owner of a deleted child is reconciled. A list is never
+//     older than the cache, so a lagging API server causes no false deletions. If etcd was restored from a backup, the
+//     cache goes back to the restored state.
 //   - D4: there is one call an object for the initial lists, of its type and of those watched beside it. One of these that
 //     cannot be had is not waited for, one that hangs for ten seconds.
-//   - D5: No error value, panic, transform or predicate of an author ends the process. A panic counts as a failure of its
-//     item, and its stack is logged. So does an error that is a typed nil or has a method that panics. A transform that
-//     returns an invalid object counts as failed, and the object is kept. A predicate that panics counts as true.
+//   - D5: Panics and invalid return values of user code (handlers, transforms, predicates and the like) never end the
+//     process. A panic counts as a failure of its item, and its stack is logged. An error that is a typed nil, or that
+//     has a method that panics, counts as a panic. If a transform returns an invalid object, the transform has failed
+//     and the object is kept. A predicate that panics counts as true.
 //   - D6: outcomes are recognized wrapped, and an immediate requeue backs off. An interruption is no failure.
 //   - D7: a type's failures never delay another type's first run or retry.
 //   - D8: an object that fails more than Config.QueueMaxRetries times in a row is parked, not forgotten: it is counted in
 //     status and reconciled again with its next event, by Enqueue, at its resync and in the next run.
-//   - D9: The object's own NotFound ends its retries, and so does its own namespace terminating. While the type is
-//     [TypeNotFound], a NotFound that names no other object counts as the object's own if the cache does not hold the object.
+//   - D9: A NotFound for the object itself ends its retries, and so does the termination of its namespace. While the
+//     type is [TypeNotFound], a NotFound that names no other object counts as one for the object itself if the cache
+//     does not hold the object.
 //   - D10: events, retries that are due and Enqueue go before initial lists, promotions and resyncs, which never starve.
 //   - D11: when Run's context ends, handlers' contexts end at once with a cause; Run waits for at most
 //     Config.ShutdownTimeout and names what did not return.

@@ -21,10 +21,11 @@ import (
 //   - nil: nothing, until something happens to the object.
 //   - [RequeueAfter]: no failure, but call again then.
 //   - [Terminal]: a failure that retrying cannot mend; the object is parked until something happens to it.
-//   - the object's own NotFound while the cache does not hold it either, or a refusal to create something because the
-//     object's own namespace is terminating: nothing, there is no more to do. For a type that it does not serve, the API
-//     server answers with a NotFound that names no object. While the state of the handler's type is [TypeNotFound], that is
-//     the object's own NotFound; while the type is served, it is a failure, as for an unknown type of child.
+//   - a NotFound for the object itself while the cache does not hold it either, or a refusal to create something
+//     because the object's own namespace is terminating: nothing, because nothing is left to do. For a type that is not
+//     served, the API server returns a NotFound that names no object. Such an error counts as a NotFound for the object
+//     itself while the state of the handler's type is [TypeNotFound]. While the type is served it counts as a failure,
+//     because it can be about an unknown type of child.
 //   - an error after the context ended because Run did, or the type is no longer served: nothing; the next run calls
 //     again.
 //   - an error in whose chain is one with a method Interrupted() bool that says true, as that of a write which was refused
@@ -62,9 +63,9 @@ func RequeueDelay(err error) (after time.Duration, ok bool) {
 
 func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e.after) }
 
-// Terminal marks a failure that retrying cannot mend: the object is parked at once. It is reconciled again when
-// something happens to it, at its resync, by Enqueue and in the next run. If err is nil, or a nil pointer in an error
-// variable, the object is parked with an error that names this mistake.
+// Terminal marks a failure that a retry cannot fix: the object is parked at once. It is reconciled again on its next
+// event, at its resync, by Enqueue and in the next run. If err is nil, or a nil pointer in an error variable, the
+// object is parked with an error that names this mistake.
 func Terminal(err error) error {
 	switch {
 	case err == nil:

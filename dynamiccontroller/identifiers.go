@@ -8,11 +8,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// ObjectIdentifiers identifies an object. It is what the queue holds: comparable, and without any payload.
+// ObjectIdentifiers identifies an object. It is the key of the queue: comparable, and without payload.
 type ObjectIdentifiers struct {
 	// NamespacedKey is "namespace/name", or "name" for a cluster-scoped object. Callers can also write "/name", as
-	// types.NamespacedName does; handlers always get "name". The engine does not know a type's scope: a key with a
-	// namespace for a cluster-scoped type, or without one for a namespaced type, is the key of an object that does not exist.
+	// types.NamespacedName does; handlers always get "name". The scope of the type is not checked: a key with a
+	// namespace for a cluster-scoped type, or without one for a namespaced type, refers to an object that does not
+	// exist.
 	NamespacedKey string
 	GVR           schema.GroupVersionResource
 }

@@ -13,7 +13,7 @@ type Outcome string
 const (
 	OutcomeSuccess     Outcome = "success"
 	OutcomeRequeue     Outcome = "requeue"     // RequeueAfter
-	OutcomeGone        Outcome = "gone"        // the object, its type or its namespace is
+	OutcomeGone        Outcome = "gone"        // the object or its type is gone, or its namespace is terminating
 	OutcomeInterrupted Outcome = "interrupted" // an error after its context ended with Run, or one that says so itself
 	OutcomeFailure     Outcome = "failure"     // will be retried
 	OutcomePanic       Outcome = "panic"       // will be retried

@@ -226,7 +226,7 @@ func (unformattableLimiter) When(dynamiccontroller.ObjectIdentifiers) time.Durat
 func (unformattableLimiter) Forget(dynamiccontroller.ObjectIdentifiers)          { panic(unformattable) }
 func (unformattableLimiter) NumRequeues(dynamiccontroller.ObjectIdentifiers) int { return 0 }
 
-// Whatever user code panics with, and wherever the engine calls it, work goes on and the log has the panic.
+// After a panic of user code, with any value and in any callback, work continues and the panic is logged.
 func TestD5_PanicsThatCannotBeFormatted(t *testing.T) {
 	withTypeEvents := func(subscribe dynamiccontroller.TypeEvents) []dynamiccontroller.Option {
 		return []dynamiccontroller.Option{dynamiccontroller.WithTypeEvents(subscribe)}
@@ -250,9 +250,9 @@ func TestD5_PanicsThatCannotBeFormatted(t *testing.T) {
 		{name: "MapFunc", want: "MapFunc panicked", serve: func(other schema.GroupVersionResource) dynamiccontroller.ServeOption {
 			return dynamiccontroller.Watches(other, func(kruntime.Object) []string { panic(unformattable) })
 		}},
-		{name: "type events", want: "type events panicked", opts: withTypeEvents(
+		{name: "type events", want: "TypeEvents panicked", opts: withTypeEvents(
 			func(func(schema.GroupVersionResource, bool)) func() { panic(unformattable) })},
-		{name: "the end of type events", want: "type events panicked", opts: withTypeEvents(
+		{name: "the end of type events", want: "TypeEvents panicked", opts: withTypeEvents(
 			func(func(schema.GroupVersionResource, bool)) func() { return func() { panic(unformattable) } })},
 		{name: "type events without an end", opts: withTypeEvents(
 			func(func(schema.GroupVersionResource, bool)) func() { return nil })},

@@ -50,7 +50,7 @@ type served struct {
 // watchOptions are what is watched of a type and kept of its objects.
 type watchOptions struct {
 	namespace string
-	selector  string // of labels, as the API server takes it
+	selector  string // label selector in the API server's syntax
 	selects   bool   // WithLabelSelector was given a selector
 	cache     CacheMode
 	transform cache.TransformFunc
@@ -102,9 +102,9 @@ func WithNamespace(namespace string) ServeOption {
 	}
 }
 
-// WithLabelSelector serves the objects that the selector matches. An object that stops matching counts as deleted. By
-// default, and with a nil selector, all objects are served. With [labels.Nothing], no object is
-// served; metav1.LabelSelectorAsSelector returns it for nil. Such a type is watched with a selector that matches no object.
+// WithLabelSelector serves only the objects that the selector matches. An object that stops matching counts as deleted.
+// By default, and with a nil selector, all objects are served. [labels.Nothing] serves no objects: the type is watched
+// with a selector that matches none. Note that metav1.LabelSelectorAsSelector returns labels.Nothing for nil.
 func WithLabelSelector(selector labels.Selector) ServeOption {
 	return func(s *served) {
 		text, err := selectorText(selector)
@@ -266,7 +266,7 @@ func (o *watchOptions) wants(log logr.Logger, old, now any) (wanted bool) {
 		return true
 	}
 	if panicked := protect.Call(func() { wanted = o.predicate(old, now) }); panicked != nil {
-		log.Error(panicked, "predicate panicked, the change counts", keyStack, string(panicked.Stack))
+		log.Error(panicked, "predicate panicked, the change is processed", keyStack, string(panicked.Stack))
 		return true
 	}
 	return wanted

@@ -13,11 +13,11 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// result is the result of one call of a handler. It holds nothing of the handler's: code that logs or stores a result
-// calls no method of the handler's error.
+// result is the result of one call of a handler. It does not hold the handler's error, so that code that logs or stores
+// a result cannot call methods of that error.
 type result struct {
 	outcome Outcome
-	err     error         // nil for a success; only its text is the handler's
+	err     error         // nil for a success; has the text of the handler's error
 	after   time.Duration // of a requeue
 	byType  bool          // OutcomeGone follows from the state of the type; the error does not name the object
 	stack   []byte        // of a panic, if any
@@ -72,14 +72,15 @@ func (c *DynamicController) classify(ctx context.Context, reg *registration, id 
 	}
 }
 
-// hasEnded tells whether a handler's context ended for another reason than its own slowness.
+// hasEnded reports whether a handler's context was cancelled because Run ended or serving stopped, as opposed to a
+// timeout of the handler.
 func hasEnded(ctx context.Context) bool {
 	cause := context.Cause(ctx)
 	return errors.Is(cause, ErrRunEnded) || errors.Is(cause, ErrServingStopped)
 }
 
-// isGone reports whether the error means that the object or its type is gone, or that its namespace is terminating, and
-// nothing else: only then there is nothing left to do. An error that joins several means more than that. ByType reports whether
+// isGone reports whether the error means only that the object or its type is gone, or that its namespace is
+// terminating. Then nothing is left to do. An error that joins several errors has other causes as well. ByType reports whether
 // this follows only from the state of the type, because the error does not name the object.
 func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err error) (gone, byType bool) {
 	status := soleStatus(err)
@@ -111,8 +112,8 @@ func (c *DynamicController) isOwnNotFound(reg *registration, id ObjectIdentifier
 	if !matches(details.Group, id.GVR.Group) || !matches(details.Kind, id.GVR.Resource) || !matches(details.Name, id.Name()) {
 		return false, false
 	}
-	// The details never include the namespace: an object that is in the cache is another one, of the same name. While the
-	// cache lags behind, the event that is still to come ends the retries.
+	// The details never include the namespace. If the object is in the cache, the NotFound is about an object of the
+	// same name in another namespace, or the cache lags. In the latter case the pending delete event ends the retries.
 	watch := c.watchOf(reg)
 	if watch.Has(id.NamespacedKey) {
 		return false, false
@@ -120,13 +121,13 @@ func (c *DynamicController) isOwnNotFound(reg *registration, id ObjectIdentifier
 	if details.Group == id.GVR.Group && details.Kind == id.GVR.Resource && details.Name == id.Name() {
 		return true, false
 	}
-	// For a type that it does not serve, the API server answers without any details, and clients add what they know of the
-	// request. A dynamic client adds nothing. It is the same answer for an unknown type of child.
+	// For a type that is not served, the API server returns no details. Some clients add details of the request, but a
+	// dynamic client does not. The response for an unknown type of child is the same.
 	notFound := watch.State().Phase == typewatch.NotFound
 	return notFound, notFound
 }
 
-// soleStatus finds the API status at the end of a chain of wrapped errors that never forks.
+// soleStatus returns the API status error at the end of a chain of wrapped errors, or nil if the chain branches.
 func soleStatus(err error) *apierrors.StatusError {
 	for err != nil {
 		if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // each link is looked at here

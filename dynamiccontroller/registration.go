@@ -45,8 +45,8 @@ type registration struct {
 	newest   []ParkedObject      // details of those parked last
 	// malformed is the number of keys that were refused.
 	malformed int
-	watches   int           // needs that were released and have not left, or whose watch has not ended
-	closed    bool          // nothing starts any more
+	watches   int           // subscriptions that are being released, or whose watch has not ended
+	closed    bool          // nothing new starts
 	stopped   chan struct{} // closed when closed
 	over      bool          // and all calls and watches have returned
 	ended     chan struct{} // closed when over

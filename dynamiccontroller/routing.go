@@ -105,7 +105,7 @@ func (s *secondary) mapped(mapFunc MapFunc, obj any) (keys []string) {
 		return nil
 	}
 	if panicked := protect.Call(func() { keys = mapFunc(object) }); panicked != nil {
-		s.reg.log.Error(panicked, "MapFunc panicked, the object is not routed", keyWatched, nameOf(s.key.gvr), keyStack, string(panicked.Stack))
+		s.reg.log.Error(panicked, "MapFunc panicked, nothing is enqueued", keyWatched, nameOf(s.key.gvr), keyStack, string(panicked.Stack))
 		return nil
 	}
 	return keys

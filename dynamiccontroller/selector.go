@@ -8,11 +8,11 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// selectsNothing is a label selector that no object matches. [labels.Nothing] has no text of its own, and the API server
-// takes an empty selector for one that matches everything.
+// selectsNothing is a label selector that no object matches. The text of [labels.Nothing] is empty, and the API server
+// treats an empty selector as one that matches everything.
 const selectsNothing = "!nothing,nothing"
 
-// selectorText returns the text with which the API server is asked for the objects that the selector matches.
+// selectorText returns the selector in the API server's syntax.
 func selectorText(selector labels.Selector) (text string, err error) {
 	if selector == nil {
 		return "", nil
@@ -25,12 +25,12 @@ func selectorText(selector labels.Selector) (text string, err error) {
 			text = selectsNothing
 		case text == "" && !selector.Empty():
 			if text = labels.NewSelector().Add(requirements...).String(); text == "" {
-				err = fmt.Errorf("the selector, a %T, is not empty but has no text", selector)
+				err = fmt.Errorf("selector of type %T is not empty but has no text", selector)
 			}
 		}
 	})
 	if panicked != nil {
-		return "", fmt.Errorf("the selector, a %T, panicked: %w", selector, panicked)
+		return "", fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
 	}
 	return text, err
 }

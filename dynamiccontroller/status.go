@@ -22,7 +22,7 @@ const (
 	TypeStopped   = TypeState(typewatch.Stopped)   // neither Run nor RunWatches runs
 	TypeSyncing   = TypeState(typewatch.Syncing)   // the first list is on its way
 	TypeSynced    = TypeState(typewatch.Synced)    // the objects are in the cache and watched
-	TypeNotFound  = TypeState(typewatch.NotFound)  // the API server does not serve the type, or a type event reported it gone
+	TypeNotFound  = TypeState(typewatch.NotFound)  // the API server does not serve the type, or a type event reported that it is gone
 	TypeForbidden = TypeState(typewatch.Forbidden) // the client may not list or watch the type
 	TypeFailing   = TypeState(typewatch.Failing)   // requests fail for another reason
 )

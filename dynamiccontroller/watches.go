@@ -83,8 +83,8 @@ func (c *DynamicController) takeWatches(ctx context.Context) (watches *watchTerm
 	}
 }
 
-// hearTypeEvents passes type events on to the watches, until the returned func is called. It recovers from a panic of the
-// TypeEvents: the watches then run without them.
+// hearTypeEvents passes type events on to the watches, until the returned func is called. If TypeEvents panics, the
+// watches run without type events.
 func (c *DynamicController) hearTypeEvents() (stop func()) {
 	if c.typeEvents == nil {
 		return func() {}
@@ -108,7 +108,7 @@ func (c *DynamicController) hearTypeEvents() (stop func()) {
 
 func (c *DynamicController) guardTypeEvents(call func()) {
 	if panicked := protect.Call(call); panicked != nil {
-		c.log.Error(panicked, "type events panicked", keyStack, string(panicked.Stack))
+		c.log.Error(panicked, "TypeEvents panicked", keyStack, string(panicked.Stack))
 	}
 }
 

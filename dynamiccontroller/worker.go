@@ -50,8 +50,8 @@ func (c *DynamicController) reconcile(base context.Context, reg *registration, i
 	got = c.call(logr.NewContext(ctx, log), reg, served.handler, id)
 }
 
-// settle is the one place where an item is forgotten, retried, delayed or parked. It runs before the item is Done, so that
-// its calls of the queue count for the registration that the item was handed out for.
+// settle is the one place where an item is forgotten, retried, delayed or parked. It runs before the item is Done, so
+// that its queue operations apply to the registration for which the item was handed out.
 func (c *DynamicController) settle(ctx context.Context, log logr.Logger, reg *registration, id ObjectIdentifiers, got result) Outcome {
 	outcome, failures := got.outcome, 0
 	switch outcome {
@@ -108,7 +108,8 @@ func (c *DynamicController) settle(ctx context.Context, log logr.Logger, reg *re
 // the run ends before.
 const interruptedDelay = time.Second
 
-// logFailure logs the first failure in a row for an operator, and the others for a developer. A panic is always logged.
+// logFailure logs the first of several failures in a row at V(0), and the others at V(1). A panic is always logged as
+// an error.
 func logFailure(log logr.Logger, failures int, got result) {
 	switch {
 	case got.outcome == OutcomePanic:

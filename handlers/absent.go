@@ -13,7 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// deleteAbsent deletes the children in Desired.Absent. A failure does not keep the others from being deleted.
+// deleteAbsent deletes the children in Desired.Absent. If one deletion fails, it continues with the others.
 func (p *pass) deleteAbsent(ctx context.Context, desired Desired) error {
 	if len(desired.Absent) == 0 {
 		return nil
@@ -37,8 +37,8 @@ func (p *pass) deleteAbsent(ctx context.Context, desired Desired) error {
 	return errors.Join(errs...)
 }
 
-// keyOf identifies a desired object. One without a namespace is in its parent's: a cluster-scoped object has the same key
-// in Stages and in Absent too.
+// keyOf returns the key of a desired object. An object without a namespace gets its parent's, so that a cluster-scoped
+// object has the same key in Stages and in Absent.
 func (p *pass) keyOf(object *unstructured.Unstructured) childKey {
 	name := cache.MetaObjectToName(object)
 	if name.Namespace == "" {
@@ -47,7 +47,7 @@ func (p *pass) keyOf(object *unstructured.Unstructured) childKey {
 	return childKey{kind: object.GroupVersionKind().GroupKind(), key: name.String()}
 }
 
-// deleteOne deletes an object if it is the parent's child. There is none of a kind that the mapper does not know.
+// deleteOne deletes an object if it is the parent's child. It does nothing if the mapper does not know the kind.
 func (p *pass) deleteOne(ctx context.Context, key childKey, object *unstructured.Unstructured) error {
 	mapping, err := p.config.Mapper.RESTMapping(key.kind, object.GroupVersionKind().Version)
 	switch {

@@ -44,21 +44,22 @@ type ChildrenConfig struct {
 	// the label <name>/parent and the annotations <name>/applied and <name>/self of a child, the annotation
 	// <name>/inventory and the finalizer <name>/children of a parent. Two controllers of the same parents need two names.
 	Name string
-	// Cache is where children are read from. Of each type that it serves it must hold all objects that have the label
-	// <name>/parent, of all namespaces. It can hold others, but does not need to: an object that Get does not find is read
-	// live before it is created. Get must return whole objects, List their metadata at least. Children of
-	// types that the cache does not serve are read live. By default all are, which costs a request for each child and type.
+	// Cache is used to read children. For each type that it serves, it must hold all objects with the label
+	// <name>/parent, of all namespaces. It can hold other objects too, but does not need to: an object that Get does
+	// not find is read live before it is created. Get must return whole objects; List must return at least their
+	// metadata. Children of types that the cache does not serve are read live. By default all children are read live,
+	// which costs one request for each child and type.
 	Cache Reader
 	// Owned lists, instead of Cache.List, those of a type's objects in the cache that the owner controls, whole or their
 	// metadata: an index by owner makes the cost that of the parent's children, not of all. An error that wraps
 	// dynamiccontroller.ErrNotServed or ErrNotSynced makes it a live list. What it returns is not changed. Optional.
 	Owned func(gvr schema.GroupVersionResource, owner types.UID) ([]runtime.Object, error)
-	// Kinds are all kinds of children, including those of earlier versions of the controller. The inventory on a parent can
-	// be changed by anyone who can update the parent. Children are therefore pruned and cleaned up only if their kind is in
-	// Kinds, or is wanted by the same call of Reconcile. Entries of other kinds stay in the inventory, for a version that
-	// lists them, and cost no requests; until then their children are deleted with the parent, by their owner references. A
-	// child can be outside its parent's namespace only if Kinds has its kind with Elsewhere. By default only children of the
-	// kinds that a call wants are pruned.
+	// Kinds lists all kinds of children, including those of earlier versions of the controller. Anyone who can update a
+	// parent can change its inventory. Children are therefore pruned and cleaned up only if their kind is in Kinds or
+	// wanted by the same call of Reconcile. Entries of other kinds stay in the inventory, so that a version that lists
+	// them can prune their children. They cost no requests, and their children are deleted with the parent by their
+	// owner references. A child can be outside its parent's namespace only if its kind is in Kinds with Elsewhere set.
+	// By default only children of the kinds that a call wants are pruned.
 	Kinds []ChildKind
 	// Selector adopts a child that is wanted, exists, matches and has no controller, and releases one that matches no
 	// longer, as [Claim] does. What is wanted must match it. By default nothing is adopted or released.
@@ -69,14 +70,15 @@ type ChildrenConfig struct {
 //
 //   - A child is written by server-side apply with the parent as its controller (an owner reference), so that Kubernetes
 //     deletes it with the parent.
-//   - The kinds of a parent's children are recorded on the parent, in its inventory, before the first child of a kind is
-//     written. So children that are no longer wanted are found and deleted, also by another process, if their kind is in
-//     ChildrenConfig.Kinds or wanted by the call.
-//   - A child where an owner reference has no effect, outside the namespace of a parent that has one, is marked by a label,
-//     and by an annotation with its own name, which distinguishes it from copies. Its kind must be in ChildrenConfig.Kinds
-//     with Elsewhere. Before the first such child the parent is given a finalizer. When the parent is deleted, Reconcile
-//     deletes such children, waits until they are gone, and removes the finalizer. A child whose mark is removed, and all of
-//     them if the finalizer is, are no longer the parent's.
+//   - The kinds of a parent's children are recorded on the parent, in its inventory, before the first child of a kind
+//     is written. Children that are no longer wanted are therefore found and deleted, even by another process, if their
+//     kind is in ChildrenConfig.Kinds or wanted by the call.
+//   - A child outside the namespace of a namespaced parent, where an owner reference has no effect, is marked with a
+//     label, and with an annotation that contains its own name and distinguishes it from copies. Its kind must be in
+//     ChildrenConfig.Kinds with Elsewhere set. The parent is given a finalizer before the first such child is written.
+//     When the parent is deleted, Reconcile deletes such children, waits until they are gone, and removes the
+//     finalizer. A child whose mark is removed no longer belongs to the parent. If the finalizer is removed, the same
+//     applies to all such children.
 //
 // Nothing is written when nothing changed. A child is applied when what is wanted changed (by a hash in an annotation),
 // when the cache shows another value in an applied field, or shows that the field is no longer ours (managedFields): so
@@ -84,7 +86,8 @@ type ChildrenConfig struct {
 // drift, and is applied once more after a start of the process, to no effect, and then remembered. A list without keys
 // that somebody adds to is made as it was, one with keys keeps the items of others. Fields that others own are left alone.
 //
-// The stringData of a Secret is applied as data, which is what the API server stores, so that drift of it is corrected too.
+// The stringData of a Secret is applied as data, which is the form that the API server stores, so that drift is
+// corrected.
 //
 // Before the first child of a pass is created the parent is read live, for a cache may show one that is gone.
 //
@@ -131,28 +134,28 @@ type Desired struct {
 	// not wait for each other. A child needs apiVersion, kind and name; without a namespace it has its parent's. A status is
 	// not applied. One of a kind that the mapper does not know is its own error: an earlier stage may define the kind.
 	Stages [][]*unstructured.Unstructured
-	// Partial reports that there may be more children that are not known yet: nothing is pruned.
+	// Partial reports whether more children may be wanted than are known yet. If it is set, nothing is pruned.
 	Partial bool
-	// Absent are objects, by apiVersion, kind, name and namespace, that must not be children of the parent. They are deleted
-	// if they are its children, whatever else is desired: before anything is applied, even if Partial is set, and even if
-	// Stages cannot be applied. Without a namespace it is the parent's. An object that is in Stages too is not deleted. They
-	// are read from ChildrenConfig.Cache, so that those that do not exist cost no requests. Optional.
+	// Absent lists objects that must not be children of the parent, by apiVersion, kind, name and namespace. The
+	// namespace defaults to the parent's. Those that are children of the parent are deleted before anything is applied,
+	// even if Partial is set or Stages cannot be applied. An object that is also in Stages is not deleted. The objects
+	// are read from ChildrenConfig.Cache, so that objects that do not exist cost no requests. Optional.
 	Absent []*unstructured.Unstructured
-	// Kinds are the kinds of which other calls may want children, in the versions that they want. They are recorded together
-	// with those of Stages, which saves a write to the parent for each, and stay recorded while there are no children of
-	// them. A kind that the mapper does not know is recorded with its first child. Optional.
+	// Kinds lists the kinds of children that other calls may want, in the versions that they want. They are recorded
+	// together with the kinds of Stages, which saves a write to the parent for each, and stay recorded even if there
+	// are no children of them. A kind that the mapper does not know is recorded with its first child. Optional.
 	Kinds []schema.GroupVersionKind
 }
 
-// Reconcile deletes the children in desired.Absent, applies those in desired.Stages, and prunes the others when all that is
-// wanted is there. It returns the wanted children that exist, in order, as last seen. The parent's metadata is brought up to date with what
-// is written to it.
+// Reconcile deletes the children in desired.Absent, applies those in desired.Stages, and prunes the others once all
+// wanted children exist. It returns the wanted children that exist, in order, as last seen. It updates the metadata of
+// parent after each write to the parent.
 //
 // The error joins what went wrong with each child, by name; [ErrNotOurs] among it says that an object is somebody
 // else's. If nothing went wrong but something is waited for, a child being deleted for instance, it is RequeueAfter.
 //
-// For a parent that is being deleted, it deletes the children in desired.Absent and those that Kubernetes cannot delete, and
-// ignores the rest of desired. For a parent that is gone call Forget.
+// For a parent that is being deleted, Reconcile deletes the children in desired.Absent and the children that Kubernetes
+// cannot delete, and ignores the rest of desired. For a parent that is gone, call Forget.
 func (c *Children) Reconcile(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired) ([]*unstructured.Unstructured, error) {
 	pass := &pass{Children: c, id: id, parent: parent, mayAdopt: recheck(ctx, c.config.Client, id, parent)}
 	absentErr := pass.deleteAbsent(ctx, desired)
@@ -169,11 +172,11 @@ func (c *Children) Reconcile(ctx context.Context, id dynamiccontroller.ObjectIde
 		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
 	}
 	if deleted {
-		return nil, absentErr // its event brings it back
+		return nil, absentErr // the event of the deletion reconciles it again
 	}
 	children, err := pass.applyAll(ctx)
 	if errors.Is(err, errParentGone) {
-		return children, absentErr // its event brings it back
+		return children, absentErr // the event of the deletion reconciles it again
 	}
 	err = errors.Join(absentErr, err)
 	if err == nil && !pass.waiting && !desired.Partial {
@@ -192,8 +195,8 @@ func (c *Children) Reconcile(ctx context.Context, id dynamiccontroller.ObjectIde
 // Forget drops what is remembered of a parent that is gone.
 func (c *Children) Forget(id dynamiccontroller.ObjectIdentifiers) { c.memory.forget(id) }
 
-// prepare writes to the parent what must be known before its children are written, and reports whether the parent turned
-// out to be deleted.
+// prepare writes the finalizer and the inventory to the parent, before its children are written. It reports whether the
+// parent turned out to be deleted.
 func (p *pass) prepare(ctx context.Context, parent *unstructured.Unstructured) (deleted bool, err error) {
 	if p.plan.hasForeign && !slices.Contains(parent.GetFinalizers(), p.finalizer()) {
 		now, err := addFinalizer(ctx, p.parents(p.id), parent, p.finalizer())

@@ -30,16 +30,16 @@
 //
 // # Trust
 //
-// The config and the desired children come from the author of a controller, and are trusted. A parent and its children can
-// be changed by anyone with the rights to do so, and are not. In particular:
+// The config and the desired children come from the author of a controller, and are trusted. Parents and children can
+// be changed by anyone with permission to do so, and are not trusted. In particular:
 //
-//   - [Children] looks for children only of kinds that the author names, whatever the inventory annotation of a parent says.
-//     It reads at most 64 KiB and 1,000 entries of the annotation. Entries of other kinds cost no requests, do not delay the
-//     deletion of the parent, and are never a reason to write to it.
-//   - It lists children across namespaces only of kinds that the author declares with [ChildKind].Elsewhere. A finalizer that
-//     somebody else added is removed when the parent is deleted.
-//   - It changes and deletes an object only if the object has the parent as its controller or, in another namespace, the
-//     parent's mark. An annotation alone is never a reason to.
+//   - [Children] looks only for children of kinds that the author names, regardless of the inventory annotation of a
+//     parent. It reads at most 64 KiB and 1,000 entries of the annotation. Entries of other kinds cost no requests, do
+//     not delay the deletion of the parent, and never cause a write to it.
+//   - It lists children across namespaces only if the author declares their kind with [ChildKind].Elsewhere. If anyone
+//     else adds the finalizer to a parent, it is removed when the parent is deleted.
+//   - It changes and deletes an object only if the object has the parent as its controller or, in another namespace,
+//     the parent's mark. An annotation alone is never sufficient.
 //
 // Users who can update a parent can still hide its children: without the entry in the inventory, children of a kind that is
 // no longer wanted are not pruned, and without the finalizer children elsewhere outlive the parent. Users who can update

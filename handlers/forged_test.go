@@ -256,7 +256,7 @@ func TestChildren_ClusterScopedKindsAreNotListedInANamespace(t *testing.T) {
 	}
 }
 
-// What is ignored is logged once, until it changes.
+// Ignored entries are logged once, until they change.
 func TestChildren_IgnoredKindsAreLoggedOnce(t *testing.T) {
 	parent := newWidget()
 	forge(parent)

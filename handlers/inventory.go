@@ -14,8 +14,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// Bounds of an inventory. Anyone who can update a parent can write its annotations, which have 256 KiB in all: what is
-// beyond the bounds is not read. An entry takes about 60 bytes, so that both allow for about a thousand kinds of children.
+// Limits of an inventory. Anyone who can update a parent can write its annotations, which can have 256 KiB in total, so
+// entries beyond the limits are not read. An entry takes about 60 bytes: both limits allow for about a thousand kinds
+// of children.
 const (
 	maxInventoryBytes   = 64 << 10
 	maxInventoryEntries = 1000
@@ -50,8 +51,8 @@ func (e inventoryEntry) String() string {
 	return e.kind.String() + "=" + e.version + "/" + e.resource
 }
 
-// parseEntry reports whether the text is an entry whose names can be those of a kind and its resource. They become part of
-// a URL.
+// parseEntry parses an entry, and reports whether its names are valid names of a kind and a resource. They become part
+// of a URL.
 func parseEntry(text string) (entry inventoryEntry, valid bool) {
 	kind, served, hasResource := strings.Cut(text, "=")
 	entry.kind = schema.ParseGroupKind(kind)
@@ -82,8 +83,8 @@ func isLetterOrDigit(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// parseInventory returns the entries of an annotation whose kinds are followed, sorted, and the others as they are.
-// Malformed entries, all but the first of a kind, and what exceeds the bounds are dropped.
+// parseInventory returns the sorted entries whose kinds are followed, and the others in their original order. It drops
+// malformed entries, further entries of the same kind, and entries beyond the limits.
 func parseInventory(text string, follows follows) (followed, others inventory) {
 	if len(text) > maxInventoryBytes {
 		text = text[:maxInventoryBytes]
@@ -120,8 +121,8 @@ func (i inventory) String() string {
 	return strings.Join(entries, ",")
 }
 
-// annotation is the inventory and as many of the other entries as fit. Those of the inventory come first, so that others
-// never displace them when it is read.
+// annotation returns the text of the inventory, followed by as many of the other entries as fit. The entries of the
+// inventory come first, so that other entries cannot displace them when the annotation is read.
 func (i inventory) annotation(others inventory) (string, error) {
 	text, entries := i.String(), len(i)
 	if len(text) > maxInventoryBytes || entries > maxInventoryEntries {
@@ -163,8 +164,8 @@ func (c *Children) inventoryKey() string { return c.config.Name + "/inventory" }
 // inventoryManager applies the inventory and nothing else, because fields that a manager does not apply again are removed.
 func (c *Children) inventoryManager() string { return c.config.Name + "/inventory" }
 
-// inventoryOf returns the followed and the other entries of the parent's inventory. If the caller's parent is older than
-// the inventory that was last written, it returns what was written, which has no others.
+// inventoryOf returns the followed and the other entries of the parent's inventory. If the caller's parent is older
+// than the last write of the inventory, it returns the entries that were written, and no others.
 func (c *Children) inventoryOf(id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, follows follows) (followed, others inventory) {
 	if written, ok := c.memory.inventoryAfter(id, parent); ok {
 		return written.only(follows), nil
@@ -183,9 +184,9 @@ func (p *pass) strike(ctx context.Context, kinds inventory) error {
 	return err
 }
 
-// changeInventory writes the inventory if an entry that is followed changes. Others never cause a write: they are written
-// again next to those that changed. It writes only to the parent that it looked at, because an inventory computed from a
-// stale parent would lose entries that were added since.
+// changeInventory writes the inventory if a followed entry changes. Other entries never cause a write, but each write
+// keeps them. It writes only to the version of the parent that it read, because an inventory computed from a stale
+// parent would lose entries that were added since.
 func (p *pass) changeInventory(ctx context.Context, parent *unstructured.Unstructured, change func(inventory) inventory) (deleted bool, err error) {
 	parents := p.parents(p.id)
 	err = onConflict(ctx, parents, parent, func(current *unstructured.Unstructured) error {

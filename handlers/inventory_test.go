@@ -82,7 +82,7 @@ func TestParseInventory_IsBounded(t *testing.T) {
 	}
 }
 
-// Others are written again as far as they fit, and never displace what is followed.
+// Other entries are kept as far as they fit, and never displace followed ones.
 func TestInventory_FollowedEntriesComeFirst(t *testing.T) {
 	var others inventory
 	for i := range maxInventoryEntries {

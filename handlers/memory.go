@@ -84,7 +84,7 @@ func (m *memory) inventoryAfter(id dynamiccontroller.ObjectIdentifiers, parent m
 // ignoredSeed makes the hashes of ignored entries differ between processes.
 var ignoredSeed = maphash.MakeSeed()
 
-// isNewlyIgnored reports whether other entries of the parent's inventory were ignored when it was last called, or none.
+// isNewlyIgnored reports whether the ignored entries of the parent's inventory have changed since the last call.
 func (m *memory) isNewlyIgnored(id dynamiccontroller.ObjectIdentifiers, entries string) bool {
 	hash := maphash.String(ignoredSeed, entries)
 	m.mu.Lock()

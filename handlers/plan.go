@@ -18,7 +18,7 @@ import (
 type plan struct {
 	stages     [][]*child
 	wanted     map[childKey]bool
-	named      []schema.GroupKind                     // the kinds that are wanted now or later, known to the mapper or not
+	named      []schema.GroupKind                     // all kinds in Stages and Kinds, even if the mapper does not know them
 	mappings   map[schema.GroupKind]*meta.RESTMapping // of those that the mapper knows, in the wanted versions
 	hasForeign bool
 }
@@ -143,7 +143,7 @@ func (c *Children) planChild(parent, wanted *unstructured.Unstructured) (*child,
 	}
 	foreign := !canOwn(parent, apply.GetNamespace())
 	if foreign && !c.kinds[gvk.GroupKind()] {
-		return nil, fmt.Errorf("it is outside the namespace %s of its parent: ChildrenConfig.Kinds must have its kind with Elsewhere", parent.GetNamespace())
+		return nil, fmt.Errorf("it is outside its parent's namespace %s: add its kind to ChildrenConfig.Kinds with Elsewhere set", parent.GetNamespace())
 	}
 	if c.config.Selector != nil && !foreign && !c.config.Selector.Matches(labels.Set(apply.GetLabels())) {
 		return nil, fmt.Errorf("its labels do not match the selector %s of its parent's children", c.config.Selector)

@@ -41,7 +41,8 @@ func (p *pass) prune(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pruneKind reports whether the parent has any children of the kind, or may have.
+// pruneKind prunes the children of a kind, and reports whether the parent has, or may have, any children of the kind
+// left.
 func (p *pass) pruneKind(ctx context.Context, entry inventoryEntry) (left bool, err error) {
 	var gvr schema.GroupVersionResource
 	var children []*unstructured.Unstructured
@@ -115,9 +116,10 @@ func (p *pass) release(ctx context.Context, id dynamiccontroller.ObjectIdentifie
 	return err
 }
 
-// listLive returns all of the parent's children of a kind, and their resource. Only an answer of the API server shows that
-// there are none: a mapper lags, and does not know the kinds of a group whose discovery has failed since it started. A kind
-// that the mapper does not know is listed as the resource in the inventory. Its children are gone if that is not served.
+// listLive returns all of the parent's children of a kind, and their resource. An unknown kind does not mean that there
+// are no children: a mapper lags, and does not know the kinds of a group whose discovery has failed since it started.
+// Children of a kind that the mapper does not know are listed with the resource in the inventory. If the API server
+// does not serve that resource, the children are gone.
 func (c *Children) listLive(ctx context.Context, entry inventoryEntry, parent *unstructured.Unstructured) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
 	of := childType{kind: entry.kind, gvr: entry.gvr()}
 	mapping, err := c.config.Mapper.RESTMapping(entry.kind)
@@ -145,8 +147,9 @@ func isClusterScoped(mapping *meta.RESTMapping) bool {
 	return mapping.Scope.Name() == meta.RESTScopeNameRoot
 }
 
-// canBeElsewhere reports whether there can be children of a kind outside the namespace of a namespaced parent: if the
-// author says so, and if the parent has the finalizer, which it is given before the first such child is written.
+// canBeElsewhere reports whether children of a kind can be outside the namespace of a namespaced parent. The author
+// must have declared the kind with Elsewhere, and the parent must have the finalizer, which it is given before the
+// first such child is written.
 func (c *Children) canBeElsewhere(kind schema.GroupKind, parent *unstructured.Unstructured) bool {
 	return c.kinds[kind] && parent.GetNamespace() != "" && slices.Contains(parent.GetFinalizers(), c.finalizer())
 }

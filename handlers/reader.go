@@ -99,7 +99,7 @@ func (l live) Get(ctx context.Context, gvr schema.GroupVersionResource, namespac
 
 func (l live) List(ctx context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector) ([]*unstructured.Unstructured, error) {
 	if _, selectable := selector.Requirements(); !selectable {
-		return nil, nil // labels.Nothing has an empty text, which would match everything
+		return nil, nil // the text of labels.Nothing is empty, which would match everything
 	}
 	list, err := resource(l.client, gvr, namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 
 var secretKind = corev1.SchemeGroupVersion.WithKind("Secret")
 
-// encodeStringData replaces the stringData of a Secret by data, in which it takes precedence, as in the API server. The API
-// server does the same with what it stores, but the owner of an applied stringData does not own the data: drift would not be
-// seen, and keys that are no longer applied would stay.
+// encodeStringData moves the stringData of a Secret to its data. Like in the API server, stringData takes precedence.
+// The API server does the same when it stores a Secret, but a manager that applies stringData does not own the
+// resulting data: drift would not be detected, and keys that are no longer applied would not be removed.
 func encodeStringData(gvk schema.GroupVersionKind, secret *unstructured.Unstructured) error {
 	texts, has := secret.Object["stringData"]
 	if gvk != secretKind || !has {
@@ -55,7 +55,7 @@ func encodeStringData(gvk schema.GroupVersionKind, secret *unstructured.Unstruct
 	return nil
 }
 
-// jsonTypeOf names the type of a value without the value, which is secret.
+// jsonTypeOf returns the JSON type of a value, for errors that must not contain the value itself.
 func jsonTypeOf(value any) string {
 	switch value.(type) {
 	case nil:
@@ -73,8 +73,9 @@ func jsonTypeOf(value any) string {
 	}
 }
 
-// dropStaleStringData removes the keys of a Secret that an earlier version of this package applied with stringData and that
-// are no longer wanted. Nobody owns them, so that no apply would remove them. It returns the Secret as it is then.
+// dropStaleStringData removes the keys of a Secret that an earlier version of this package applied with stringData and
+// that are no longer wanted. No manager owns them, so that an apply does not remove them. It returns the updated
+// Secret.
 func (p *pass) dropStaleStringData(ctx context.Context, child *child, current *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	if child.apply.GroupVersionKind() != secretKind {
 		return current, nil
@@ -124,7 +125,7 @@ func (p *pass) staleStringData(secret *unstructured.Unstructured) (keys []string
 	return keys
 }
 
-// isOwned reports whether a manager owns a key of a Secret's data. If managed fields cannot be read, it does.
+// isOwned reports whether a manager owns a key of a Secret's data. It returns true if managed fields cannot be parsed.
 func isOwned(secret metav1.Object, key string) bool {
 	for _, entry := range secret.GetManagedFields() {
 		if entry.FieldsV1 == nil {

@@ -60,7 +60,7 @@ func TestChildren_InvalidStringDataIsRefused(t *testing.T) {
 	}
 }
 
-func TestStaleStringData_IsWhatNobodyOwns(t *testing.T) {
+func TestStaleStringData_KeysWithoutOwner(t *testing.T) {
 	secret := newObject("v1", "Secret", "default", "s")
 	secret.Object["data"] = map[string]any{"old": "eA==", "theirs": "eA==", "never": "eA=="}
 	entry := func(manager string, operation metav1.ManagedFieldsOperationType, fields string) metav1.ManagedFieldsEntry {

@@ -217,7 +217,7 @@ func TestInstancesCannotEscalate(t *testing.T) {
 	a.wait("GROUP/v1", "Place", "good", is("Ready", "True"))
 }
 
-func TestAnOperatorAllowsWhatTemplatesCannotMake(t *testing.T) {
+func TestFlagsAllowRestrictedChildren(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig(),
 		"--allow-child-kinds", "Role.rbac.authorization.k8s.io,Secret/kubernetes.io/service-account-token", "--allow-child-namespaces", "platform-*")

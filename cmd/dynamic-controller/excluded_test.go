@@ -50,7 +50,7 @@ spec:
         metadata: {name: "${self.metadata.name}-grant"}
 `
 
-// A resource that is no longer included is deleted, whatever becomes of the others.
+// A resource that is no longer included is deleted, regardless of the state of the others.
 func TestExcludedResourcesArePrunedWhileOthersAreNotThere(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
@@ -115,7 +115,7 @@ func TestExcludedResourceIsPrunedWhateverItsAnnotationSays(t *testing.T) {
 	a.wait("GROUP/v1", "Grant", "g", is("Ready", "False", "division by zero"))
 }
 
-// An excluded resource of which there is no child costs no requests.
+// An excluded resource without a child costs no requests.
 func TestExcludedResourceWithoutChildCostsNothing(t *testing.T) {
 	a := newAPI(t)
 	kubeconfig, proxy := a.watched()

@@ -7,8 +7,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// heapShare is how much of the container's memory limit the Go runtime may use. The rest is for what the runtime does not
-// count, and for the moment that the garbage collector takes to catch up.
+// heapShare is the fraction of the container's memory limit that the Go runtime can use. The rest is for memory that
+// the runtime does not count, and for allocations until the garbage collector catches up.
 const heapShare = 0.9
 
 // limitMemory makes the garbage collector work harder before the process reaches the memory limit of its container

@@ -213,7 +213,7 @@ func TestATenantsLargeObjectsWithinTheShippedMemoryLimit(t *testing.T) {
 	}
 }
 
-// What is not labelled as a child is not even sent by the API server.
+// The API server does not send objects without the label of children.
 func TestOnlyChildrenAreWatched(t *testing.T) {
 	a := newAPI(t)
 	var mu sync.Mutex // guards selectors

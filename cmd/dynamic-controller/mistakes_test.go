@@ -272,7 +272,7 @@ func TestOfTwoBlueprintsTheOlderHasTheType(t *testing.T) {
 	a.apply(deleting)
 	a.waitBlueprint("websites", is("Serving", "True"))
 	a.apply(changed(websites, change{"name: websites.GROUP", "name: aaa.GROUP"}, change{"${self.spec.text}", "other"}))
-	a.waitBlueprint("aaa", is("Accepted", "False", "TypeClaimed", "websites."+a.group+" is the type of Blueprint websites."+a.group), is("Serving", "False"))
+	a.waitBlueprint("aaa", is("Accepted", "False", "TypeClaimed", "websites."+a.group+" is already claimed by Blueprint websites."+a.group), is("Serving", "False"))
 	a.apply(flowers)
 	a.wait("v1", "ConfigMap", "flowers-page", has("roses", "data", "text"))
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)

@@ -34,9 +34,9 @@ func (o *platformOptions) addFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&o.AllowChildKinds, blueprint.AllowChildKindsFlag, nil,
 		"restricted `KINDS` that templates can create, such as Role.rbac.authorization.k8s.io or Secret/kubernetes.io/service-account-token")
 	f.StringSliceVar(&o.AllowChildNamespaces, blueprint.AllowChildNamespacesFlag, nil,
-		"protected `NAMESPACES` in which templates can create objects, as names or patterns (protected are kube-* and the platform's own)")
+		"protected `NAMESPACES` in which templates can create objects, as names or patterns (kube-* and the platform's own namespace are protected)")
 	f.StringVar(&o.maxBlueprintMemory, flagMaxBlueprintMemory, "",
-		"how much memory all Blueprints together may take, by an estimate, as a `QUANTITY` such as 64Mi; the next one is refused; 0 for no limit "+
+		"maximum estimated memory of all Blueprints together, as a `QUANTITY` such as 64Mi; Blueprints beyond it are refused; 0 for no limit "+
 			"(default: a quarter of the memory limit, or 256Mi if there is none)")
 }
 
@@ -60,7 +60,7 @@ func ownNamespace(file string) string {
 	return metav1.NamespaceSystem
 }
 
-// limitBlueprints sets how much memory Blueprints may take, given the memory limit of the process, or 0 if there is none.
+// limitBlueprints sets the memory budget of Blueprints. The memory limit of the process is 0 if there is none.
 func (o *platformOptions) limitBlueprints(memoryLimit int64) error {
 	const share, withoutLimit = 4, 256 << 20
 	switch {

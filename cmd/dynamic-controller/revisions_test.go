@@ -60,7 +60,7 @@ func TestHistoryIsKeptAndTrimmed(t *testing.T) {
 	a.apply(flowers)
 	first := a.revisions("websites")[0]
 
-	// What is stored can be applied again, and is stored once.
+	// A stored spec can be applied again, and is stored only once.
 	var data struct {
 		Blueprint, UID string
 		Spec           map[string]any
@@ -214,7 +214,7 @@ func TestARevisionThatCannotBeStoredIsExplained(t *testing.T) {
 		}
 	}
 	grant("list", "watch")
-	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "False", "RevisionNotStored", "generation 1 is accepted and not served", "cannot create resource"))
+	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "False", "RevisionNotStored", "generation 1 is accepted but not served", "cannot create resource"))
 	if _, err := a.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", "websites."+a.group); !apierrors.IsNotFound(err) {
 		t.Errorf("a Blueprint that is not served has its type: %v", err)
 	}

@@ -129,7 +129,7 @@ spec:
 	tenant.wait("GROUP/v1", "Warning", "warning", is("Ready", "True"))
 
 	a.apply(leaky("Name", filled, `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${`+read+`}"}}`))
-	a.waitBlueprint("names", is("Accepted", "False", "spec.resources[1].template.metadata.name", "must not be made of a Secret's data"))
+	a.waitBlueprint("names", is("Accepted", "False", "spec.resources[1].template.metadata.name", "must not be derived from a Secret's data"))
 
 	p.waitLog(line{Msg: "reconcile failed, will retry"})
 	for text := range strings.Lines(p.output()) {

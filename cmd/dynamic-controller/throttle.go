@@ -24,9 +24,9 @@ type throttleOptions struct {
 func (o *throttleOptions) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.Float32Var(&o.qps, flagQPS, 0,
-		"how many requests per second this replica may send to the API server, watches and those for its lease excepted; 0 for no limit: "+
+		"maximum number of requests per second to the API server, except watches and requests for the lease; 0 for no limit: "+
 			"the number of workers bounds the requests, and the API server has its own priority and fairness")
-	f.IntVar(&o.burst, flagBurst, 0, "how many requests may be sent at once within --"+flagQPS+" (default: twice as many as that)")
+	f.IntVar(&o.burst, flagBurst, 0, "maximum burst of requests, with --"+flagQPS+" (default: twice its value)")
 }
 
 // apply makes all clients of the config and of its copies share one limit. A client for the lease must not have it, or a
@@ -34,9 +34,9 @@ func (o *throttleOptions) addFlags(cmd *cobra.Command) {
 func (o *throttleOptions) apply(cfg *rest.Config) error {
 	switch {
 	case o.qps < 0:
-		return fmt.Errorf("--%s must not be negative, not %v", flagQPS, o.qps)
+		return fmt.Errorf("--%s must not be negative, got %v", flagQPS, o.qps)
 	case o.burst < 0:
-		return fmt.Errorf("--%s must not be negative, not %d", flagBurst, o.burst)
+		return fmt.Errorf("--%s must not be negative, got %d", flagBurst, o.burst)
 	case o.qps == 0 && o.burst > 0:
 		return errors.New("--" + flagBurst + " has no effect without --" + flagQPS)
 	case o.qps == 0:

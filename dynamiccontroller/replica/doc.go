@@ -27,10 +27,11 @@
 //     the last runnable of the leading half has returned, then releases it, and only if it still names this replica. If
 //     they outlast Options.ShutdownTimeout, return an error when told to end, or panic, it is left to expire. A deleted,
 //     emptied or force-taken lease ends the term at the first sight of it.
-//   - L2: when the lease is lost, or can no longer be known to be held, the contexts of the term end with [ErrLeaseLost] and
-//     [Replica.FencedConfig] starts no further write, before another replica may lead. After a jump of the wall clock the
-//     contexts may end later, see below; the writes are refused in time. The process keeps running and campaigns again
-//     once the term's runnables have returned, or Run returns the error ([ExitOnLoss]).
+//   - L2: when the lease is lost, or the replica can no longer be certain that it holds the lease, the contexts of the
+//     term end with [ErrLeaseLost] and [Replica.FencedConfig] starts no further writes. Both happen before another
+//     replica can lead. After a jump of the wall clock the contexts can end later, see below, but writes are still
+//     refused in time. The process keeps running and campaigns again once the term's runnables have returned, or Run
+//     returns the error ([ExitOnLoss]).
 //   - L3: runnables of the per-replica half start once a process, whatever happens to the leadership.
 //   - L4: nothing of a term is left when it is over and its runnables have returned.
 //
@@ -50,14 +51,14 @@
 //     have been configured so. Who writes a huge one into it keeps all from leading, until somebody empties it.
 //   - A write that was sent before the fence closed may arrive late; nothing here can call it back. A process that is stopped
 //     between the look at the clock and the wire sends the write when it is continued.
-//   - A process that was stopped for longer than the lease lasts (SIGSTOP) may begin work after it continues. Its contexts
-//     end a few milliseconds later, when the first timer fires. No timer fires if only the wall clock has moved on, because
-//     the clock was set or a virtual machine was suspended: then the contexts end up to RetryPeriod after the jump. In both
-//     cases the writes of that work are refused, because each write checks both clocks.
-//   - Err of the context that a runnable of the leading half receives checks both clocks too, and so does Err of contexts
-//     that context.WithValue derives from it. A runnable that calls it before each piece of work begins none after the
-//     deadline. Done does not check the clocks, and neither does a context with a cancel or timeout of its own: these
-//     end when a timer, a write or such a call of Err has ended the term.
+//   - A process that was stopped for longer than the lease lasts (SIGSTOP) may start work after it continues. Its
+//     contexts end a few milliseconds later, when the first timer fires. If only the wall clock has moved on, because
+//     it was set or a virtual machine was suspended, no timer fires. The contexts then end at most RetryPeriod after
+//     the jump. In both cases the writes of that work are refused, because each write checks both clocks.
+//   - The Err method of the context that a leading runnable receives checks both clocks too, and so does Err of
+//     contexts derived from it with context.WithValue. A runnable that calls Err before each piece of work starts no
+//     work after the deadline. Done does not check the clocks, and neither does a context with its own cancel function
+//     or timeout: these end only after a timer, a write or such a call of Err has ended the term.
 //   - All this holds while the clocks of two machines run at rates that differ by less than a tenth, and all replicas have
 //     the same LeaseDuration.
 //   - A runnable that ignores its context holds up this replica's next term for as long, and its work is stopped by nothing

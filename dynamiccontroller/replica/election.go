@@ -98,11 +98,11 @@ func (l *leadership) release(ctx context.Context) {
 	verb, err := l.lock.release(within, l.options.RetryPeriod/2)
 	switch {
 	case err == nil:
-		l.log.V(1).Info("the lease is released")
+		l.log.V(1).Info("Lease released")
 	case apierrors.IsForbidden(err):
-		l.log.Error(err, "Lease not released because of a missing permission, it is left to expire", keyVerb, verb, keyResource, leaseResource)
+		l.log.Error(err, "Lease not released because of a missing permission, other replicas wait until it expires", keyVerb, verb, keyResource, leaseResource)
 	default:
-		l.log.Info("Lease not released, it is left to expire", keyVerb, verb, keyError, err.Error())
+		l.log.Info("Lease not released, other replicas wait until it expires", keyVerb, verb, keyError, err.Error())
 	}
 }
 

@@ -139,8 +139,8 @@ func cutShort(ctx context.Context, err error) error {
 // fencedBody is the body of the response to a write. Its Read fails when the fence closes.
 type fencedBody struct {
 	io.ReadCloser
-	ctx    context.Context // of the request whose response this is
-	caller context.Context // the one that ctx was derived from
+	ctx    context.Context // of the request that was answered
+	caller context.Context // the context from which ctx was derived
 	land   func()
 	stop   func() bool // keeps ctx from closing an upgraded connection; nil for other bodies
 }
@@ -161,9 +161,9 @@ func (b *fencedBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// withCause returns an error that wraps the end of ctx if ctx has ended. Depending on timing, a transport returns the
-// context's error, its cause, or the error of the connection that it closed. A runnable that returned the last of these
-// would not count as cleanly ended.
+// withCause returns an error that wraps the cause of ctx if ctx has ended, and err otherwise. Depending on timing, a
+// transport returns the context's error, its cause, or the error of the connection that it closed. A runnable that
+// returned the error of the connection would not count as cleanly ended.
 func withCause(ctx context.Context, err error) error {
 	if ctx.Err() == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) {
 		return err

@@ -167,7 +167,7 @@ func (l *leadership) lead(ctx context.Context, t *term) (ending, error) {
 		case <-stop:
 			event = toldToEnd
 		case <-lost:
-			t.cutOff() // Err of the term's context leaves that to this goroutine
+			t.cutOff() // termContext.Err does not cancel writes
 			event = leaseLost
 		case <-timeout:
 			event = timedOut

@@ -227,7 +227,7 @@ func (l *lock) release(ctx context.Context, pause time.Duration) (verb string, e
 	}
 }
 
-// tryRelease reads the lease again, because another holder may have replaced what this replica remembers. The API server
+// tryRelease reads the lease again, because another replica may have acquired it since it was last read. The API server
 // rejects the update if the lease changes in between.
 func (l *lock) tryRelease(ctx context.Context) (verb string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout)

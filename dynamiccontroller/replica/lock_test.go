@@ -194,7 +194,7 @@ func TestTheLogNamesTheRightThatIsMissing(t *testing.T) {
 				})
 				a.start()
 				time.Sleep(time.Minute)
-				line := `"msg"="this replica cannot lead without a right that it lacks"`
+				line := `"msg"="Permission missing, this replica cannot lead"`
 				if n := a.log.count(line); n != 1 {
 					t.Errorf("%s, %s: the log says it %d times:\n%s", verb, reason, n, a.log)
 				}
@@ -205,7 +205,7 @@ func TestTheLogNamesTheRightThatIsMissing(t *testing.T) {
 				}
 				a.lease.heal()
 				time.Sleep(10 * time.Second)
-				if !a.Status().Leading || a.log.count("has the right that it lacked") != 1 {
+				if !a.Status().Leading || a.log.count("Permission granted") != 1 {
 					t.Errorf("%s, %s: status %+v, and the log says\n%s", verb, reason, a.Status(), a.log)
 				}
 				wantNoError(t, a.stop())

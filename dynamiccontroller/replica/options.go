@@ -41,8 +41,9 @@ type Options struct {
 	// or one second, whichever is longer, and never later than RenewDeadline. If the API server always takes longer to
 	// answer, no replica ever leads.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time between two attempts to acquire or to renew the lease, at least 100 milliseconds. Defaults to 2
-	// seconds. It is also how often the wall clock is checked, and so how late contexts may end after it has jumped.
+	// RetryPeriod is the time between two attempts to acquire or to renew the lease, at least 100 milliseconds.
+	// Defaults to 2 seconds. The wall clock is checked at the same interval, so that contexts can end this much late
+	// after it has jumped.
 	RetryPeriod time.Duration
 
 	// ShutdownTimeout is how long Run takes to end, from when its ctx ends or it ends by itself: the leading half's

@@ -39,7 +39,7 @@ type term struct {
 	// mu guards the fields below. It is never held while a context is derived or cancelled, because both call methods of
 	// the caller's context.
 	mu        sync.Mutex
-	overdueAt time.Time                           // when overdue first saw a term that should have ended
+	overdueAt time.Time                           // when overdue was first called after the term should have ended
 	end       context.CancelCauseFunc             // of the runnables' context
 	inFlight  map[*flight]context.CancelCauseFunc // fenced writes; nil once they have been cancelled
 }
@@ -63,18 +63,19 @@ func newTerm(number int64, of *fence, renewed instant, certain time.Duration) *t
 	return t
 }
 
-// termContext is the context of a term's runnables. Its Err checks the clocks: a process that was stopped and continues
-// sees that its term is over before any timer has fired. Done does not check them, nor does a context derived with a
-// cancel or timeout of its own. It is used by pointer, because contexts must be comparable and a struct with a func is not.
+// termContext is the context of a term's runnables. Its Err checks the clocks: in a process that was stopped and
+// continues, Err reports the end of the term before any timer has fired. Done does not check the clocks, nor does a
+// derived context with its own cancel function or timeout. It is used by pointer, because contexts must be comparable
+// and a struct with a func is not.
 type termContext struct {
 	context.Context
 	term *term
 	end  context.CancelCauseFunc // of Context
 }
 
-// Err takes no lock of this package, because the context package and callers may call it while they hold locks. Past the
-// deadline it ends the context before it returns, so that Done is closed and context.Cause is ErrLeaseLost. Writes in
-// flight are cancelled by leadership.lead, which the end of the term wakes.
+// Err takes no lock of this package, because the context package and callers may call it while they hold locks. Past
+// the deadline it ends the context before it returns, so that Done is closed and context.Cause is ErrLeaseLost. Writes
+// in flight are cancelled by leadership.lead, which is woken by the end of the term.
 func (c *termContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
@@ -99,7 +100,7 @@ func (t *term) context(parent context.Context) (context.Context, context.CancelC
 	return &termContext{ctx, t, end}, end
 }
 
-// update replaces the state unless the term is over. It returns the current state, and whether that is the new one.
+// update replaces the state unless the term is over. It returns the current state and reports whether it was replaced.
 func (t *term) update(change func(*termState)) (*termState, bool) {
 	for {
 		old := t.state.Load()
@@ -134,7 +135,7 @@ func (t *term) hear(requestErr error) {
 	t.update(func(s *termState) { s.requestErr = requestErr })
 }
 
-// check returns why the term is over, nil if it is not. It ends the term if it has expired.
+// check ends the term if it has expired. It returns the cause of the end, or nil if the term is not over.
 func (t *term) check() error {
 	cause := t.expire()
 	if cause != nil {
@@ -143,7 +144,7 @@ func (t *term) check() error {
 	return cause
 }
 
-// expire is check without a lock: it leaves cutOff to the caller, or to the goroutine that waits for over.
+// expire is like check but takes no lock. The caller, or the goroutine that waits for over, must call cutOff.
 func (t *term) expire() error {
 	for {
 		s := t.state.Load()
@@ -166,7 +167,7 @@ func (t *term) expire() error {
 // left returns how long the term lasts if it is not renewed.
 func (t *term) left() time.Duration { return t.certain - t.clock.since(t.state.Load().renewed) }
 
-// lose ends the term because another replica may lead. It returns why the term is over.
+// lose ends the term because another replica may lead. It returns the cause of the end.
 func (t *term) lose(why string, args ...any) error {
 	return t.close(func(s *termState) { s.lose(why, args...) })
 }
@@ -174,7 +175,7 @@ func (t *term) lose(why string, args ...any) error {
 func (s *termState) lose(why string, args ...any) {
 	s.lost = true
 	s.cause = fmt.Errorf("%w: %s", ErrLeaseLost, fmt.Sprintf(why, args...))
-	if s.requestErr != nil { // not wrapped: callers would take a Conflict, for example, for an error of their own write
+	if s.requestErr != nil { // not wrapped, or callers could mistake a Conflict for an error of their own write
 		s.cause = fmt.Errorf("%w; the last request: %s", s.cause, s.requestErr.Error())
 	}
 }
@@ -213,7 +214,7 @@ func (t *term) cutOff() {
 	t.inFlight = nil
 }
 
-// loss returns why the lease was lost, nil if it was not.
+// loss returns the cause of the end if the lease was lost, or nil.
 func (t *term) loss() error {
 	if s := t.state.Load(); s.lost {
 		return s.cause
@@ -237,8 +238,8 @@ func (t *term) admit(ctx context.Context) (_ context.Context, land func(), err e
 		t.mu.Unlock()
 		cancel(context.Canceled)
 	}
-	// The clocks are checked last: the write can be sent only before the deadline, and is cancelled if the term ends from here
-	// on.
+	// The clocks are checked after the write was registered: it starts only before the deadline, and is cancelled if
+	// the term ends later.
 	if err := t.check(); err != nil {
 		land()
 		return nil, nil, refusal(err)

@@ -16,16 +16,16 @@ const (
 	leaseResource = "leases.coordination.k8s.io"
 )
 
-// trouble tracks why the Lease cannot be read or written. The first failure and the recovery are logged, further failures
-// are not.
+// trouble tracks failures to read or write the Lease. It logs the first failure and the recovery, but no failures in
+// between.
 type trouble struct {
-	since  time.Time       // of the first in a row of failed requests, zero if the last request did not fail
+	since  time.Time       // time of the first of several failures in a row, zero if the last request succeeded
 	failed string          // the verb of that request
 	denied map[string]bool // verbs
 }
 
-// note records the outcome of a request. It returns nil if the outcome is not a failure of the request: a missing lease and
-// a conflict with another replica are ordinary answers.
+// note records the outcome of a request. It returns nil if the request did not fail. A missing lease and a conflict
+// with another replica do not count as failures.
 func (t *trouble) note(log logr.Logger, verb string, err error) error {
 	switch {
 	case denied(err):
@@ -34,7 +34,7 @@ func (t *trouble) note(log logr.Logger, verb string, err error) error {
 				t.denied = map[string]bool{}
 			}
 			t.denied[verb] = true
-			log.Error(err, "this replica cannot lead without a right that it lacks", keyVerb, verb, keyResource, leaseResource)
+			log.Error(err, "Permission missing, this replica cannot lead", keyVerb, verb, keyResource, leaseResource)
 		}
 		t.answered(log)
 		return err
@@ -55,7 +55,7 @@ func (t *trouble) note(log logr.Logger, verb string, err error) error {
 	return err
 }
 
-// denied reports whether err is a missing permission. Missing credentials count as one.
+// denied reports whether the request was denied because permissions or credentials are missing.
 func denied(err error) bool {
 	return apierrors.IsForbidden(err) && !terminating(err) || apierrors.IsUnauthorized(err)
 }
@@ -69,7 +69,7 @@ func terminating(err error) bool {
 func (t *trouble) allowed(log logr.Logger, verb string) {
 	if t.denied[verb] {
 		delete(t.denied, verb)
-		log.Info("this replica has the right that it lacked", keyVerb, verb)
+		log.Info("Permission granted", keyVerb, verb)
 	}
 }
 

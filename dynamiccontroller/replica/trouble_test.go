@@ -42,7 +42,7 @@ func TestANamespaceThatIsBeingDeletedIsNotReportedAsMissingPermission(t *testing
 				})
 				a.start()
 				time.Sleep(time.Minute)
-				if a.log.count("a right that it lacks") != 0 || a.log.count(c.says) != 1 || a.log.count("answered again") != 0 {
+				if a.log.count("Permission missing") != 0 || a.log.count(c.says) != 1 || a.log.count("answered again") != 0 {
 					t.Errorf("the log says\n%s", a.log)
 				}
 				a.lease.heal()
@@ -73,7 +73,7 @@ func TestAPermissionWasGrantedIfOnlyTheNamespaceIsBeingDeleted(t *testing.T) {
 		time.Sleep(time.Second)
 		refuse(namespaceTerminating())
 		time.Sleep(time.Minute)
-		if a.log.count("a right that it lacks") != 1 || a.log.count("has the right that it lacked") != 1 {
+		if a.log.count("Permission missing") != 1 || a.log.count("Permission granted") != 1 {
 			t.Errorf("the log says\n%s", a.log)
 		}
 		wantNoError(t, a.stop())

@@ -55,7 +55,7 @@ func run(ctx context.Context) error {
 	}
 	children, err := handlers.NewChildren(handlers.ChildrenConfig{
 		Client: client, Mapper: mapper, Name: name,
-		// The kinds of earlier versions of this program belong here too, or their children are never pruned.
+		// Include the kinds of earlier versions of this program, or their children are never pruned.
 		Kinds: []handlers.ChildKind{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, {GroupKind: schema.GroupKind{Kind: "ServiceAccount"}}},
 		// They are read where the engine keeps them, so that a team in which nothing changed costs no request.
 		Cache: handlers.Cached(func(child schema.GroupVersionResource) (cache.GenericLister, error) {

@@ -29,7 +29,7 @@ func main() {
 	flag.BoolVar(&o.stay, "stay", false, "apply the Blueprint and stay until Ctrl-C")
 	flag.StringVar(&o.binary, "binary", "bin/dynamic-controller", "the platform's `FILE`")
 	flag.StringVar(&o.log, "log", "bin/demo.log", "where the replicas' logs go: the `FILE` with a number put before its extension")
-	flag.StringVar(&o.namespace, "namespace", metav1.NamespaceSystem, "the platform's own `NAMESPACE`, with its lease, and its Pods if it is deployed")
+	flag.StringVar(&o.namespace, "namespace", metav1.NamespaceSystem, "the platform's own `NAMESPACE`, which has its lease, and its Pods if it is deployed")
 	flag.StringVar(&o.platformKubeconfig, "platform-kubeconfig", "", "the `FILE` that the platform is given, if it is not to be who the demonstration is")
 	flag.StringVar(&o.deployed, "deployed", "", "start no platform and take the one that runs in the cluster; the `COMMAND` kills one of its Pods, given its namespace and name")
 	flag.Parse()

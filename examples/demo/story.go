@@ -99,7 +99,7 @@ const (
 
 func rollOut(ctx context.Context, say func(string, ...any), c *theCluster) error {
 	began := time.Now()
-	// The schema changes too, in a way that can be taken back.
+	// The schema changes too, in a way that can be reverted.
 	if _, err := c.applyBlueprint(ctx, pageText, changedText, "maxLength: 200", "maxLength: 200, description: What the page says."); err != nil {
 		return err
 	}

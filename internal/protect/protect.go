@@ -32,11 +32,11 @@ func Call(f func()) (panicked *Mistake) {
 	return nil
 }
 
-// Error returns the text of err, which source returned and which is not nil. It calls use, if that is not nil, for the
-// caller's own calls of err's methods.
+// Error returns the text of err, a non-nil error that source returned. If use is not nil, Error calls it, so that the
+// caller can call methods of err under the same protection.
 //
-// It returns a Mistake if err is a typed nil, if one of its methods panics or if its tree of wrapped errors does not end.
-// A typed nil that err wraps is named in the text.
+// It returns a Mistake if err is a typed nil, if one of its methods panics or if its tree of wrapped errors is endless.
+// If err wraps a typed nil, the text names its type.
 func Error(source string, err error, use func()) (text string, mistake *Mistake) {
 	if IsNil(err) {
 		return "", &Mistake{text: fmt.Sprintf("%s returned a nil %T as error, which is not equal to nil", source, err)}
@@ -82,7 +82,7 @@ const maxLinks = 100_000
 
 // tree describes an error and the errors that it wraps.
 type tree struct {
-	typedNil error // one of them, if any
+	typedNil error // a typed nil among them, or nil
 	endless  bool
 }
 

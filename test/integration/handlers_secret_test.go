@@ -35,7 +35,7 @@ func (h *harness) textsOf(name string) map[string]string {
 	return texts
 }
 
-// What stringData wants is data on the API server: it is corrected when it drifts, removed when it is no longer wanted, and
+// The wanted stringData is stored as data: it is corrected when it drifts, removed when it is no longer wanted, and
 // nothing is written when nothing changed.
 func TestHandlers_SecretsWrittenAsStringDataAreKept(t *testing.T) {
 	h := newHarness(t)

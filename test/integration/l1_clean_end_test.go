@@ -258,7 +258,7 @@ func TestL1_ATerminatingNamespaceIsNotReportedAsMissingPermission(t *testing.T) 
 		return nil
 	})
 	h.noError(a.stop())
-	if lines := log.find("a right that it lacks"); len(lines) > 0 {
+	if lines := log.find("Permission missing"); len(lines) > 0 {
 		t.Errorf("missing permissions are logged: %s", lines)
 	}
 }

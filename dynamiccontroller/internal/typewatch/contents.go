@@ -214,7 +214,7 @@ func (v *versions) delete(key string) (any, bool) {
 	return stub(key), true
 }
 
-// changes compares versions alone, since no content is stored.
+// changes compares only versions, because no content is stored.
 func (v *versions) changes(items map[string]any, _ bool) (changes []change) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

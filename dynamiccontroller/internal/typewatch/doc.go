@@ -14,9 +14,10 @@
 // From the first list of the coming one on nothing is told until that has seen all that was; then the difference is, and it
 // is current.
 //
-// Watches can be run again and again, from [Pool.Begin] to [Pool.End]. They keep their stores in between, so that objects
-// deleted meanwhile are found by the difference to the next list. No list is older than the store, unless the API server has
-// lost that version because its etcd was restored: then the store goes back to what the API server has.
+// Watches can be run again and again, from [Pool.Begin] to [Pool.End]. They keep their stores in between, so that
+// deletions in the meantime are found by comparing the store with the next list. A list is never older than the store,
+// unless the API server has lost that version because its etcd was restored. The store then goes back to the restored
+// state.
 //
 // A change of a CRD's schema alters objects without events and without new resourceVersions. The API server closes the
 // type's watches afterwards, so a watch that was closed before its timeout is followed by a relist, within limits. A list

@@ -87,7 +87,7 @@ func (h *health) watching(ctx context.Context, err error) {
 	}
 }
 
-// vanished makes a running watch NotFound until its next request ends.
+// vanished sets the state of a running watch to NotFound until its next request completes.
 func (h *health) vanished() {
 	h.update(func() {
 		if h.running {

@@ -14,8 +14,8 @@ import (
 // Pool holds the watches of all types, each of them shared by those who need the same. Its methods may be called
 // concurrently, Begin and End in turns.
 type Pool struct {
-	// Transform, if any, is applied to the objects of all watches, before that of a need. It must be idempotent and safe
-	// for concurrent use, and must be set before the first Acquire.
+	// Transform, if any, is applied to the objects of all watches, before the transform of a subscription. It must be
+	// idempotent and safe for concurrent use, and must be set before the first Acquire.
 	Transform cache.TransformFunc
 
 	clients Clients
@@ -136,12 +136,14 @@ func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
 	}
 }
 
-// Vanished reports that the type is gone, as opposed to unknown to the server that was asked. The watches are NotFound at once,
-// deliver the objects in their caches as deleted, and go on trying. Vanished returns whether there are any.
+// Vanished must be called when the type is gone, as opposed to unknown to the API server that was asked. The watches
+// become NotFound at once, deliver the objects in their caches as deleted, and keep retrying. Vanished reports whether
+// the type has any watches.
 func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	keepers := p.keepers(gvr)
 	for _, k := range keepers {
-		// In this order: an attempt that the event ends is followed by another one, whose result replaces this state.
+		// The order matters: news.vanished ends the current attempt, and the result of the next attempt replaces this
+		// state.
 		k.health.vanished()
 		k.news.vanished()
 	}

@@ -105,7 +105,7 @@ func (r *requests) notOlderThanCache(options *metav1.ListOptions) {
 	}
 	_, err := resourceversion.CompareResourceVersion(newest, newest)
 	switch {
-	case err != nil && isAny: // versions that cannot be compared have no minimum: read the most recent one
+	case err != nil && isAny: // no minimum can be computed: read the most recent version
 		options.ResourceVersion = ""
 	case err == nil && (isAny || newer(newest, options.ResourceVersion)):
 		options.ResourceVersion, options.ResourceVersionMatch = newest, metav1.ResourceVersionMatchNotOlderThan

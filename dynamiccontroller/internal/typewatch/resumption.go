@@ -32,12 +32,12 @@ var errRelist = errors.New("the watch was closed early")
 // the goroutine that runs the watch.
 type resumption struct {
 	mu sync.Mutex // guards resumes
-	// resumes: the next plain watch resumes a stream of this attempt. Otherwise it follows a list.
+	// resumes reports whether the next plain watch resumes a stream of this attempt, as opposed to following a list.
 	resumes bool
 
 	opened  time.Time     // when the last stream was requested
 	timeout time.Duration // after which the API server closes it
-	// relistDue: a watch was closed early, and the limiters have not allowed the relist yet.
+	// relistDue reports whether a watch was closed early and the limiters have not allowed the relist yet.
 	relistDue bool
 	relistAt  time.Time     // when the relist may be sent, zero if the type's limiter has not allowed it
 	custom    bool          // the type can be a custom resource
@@ -84,13 +84,14 @@ func (r *resumption) isResuming() bool {
 	return r.resumes
 }
 
-// check is called with the options of the next plain watch and the time when the last one ended. It returns errRelist if that
-// was before its timeout and a relist is allowed.
+// check must be called before the next plain watch, with its options and the time when the last one ended. It returns
+// errRelist if the last one ended before its timeout and a relist is allowed.
 //
-// An API server closes the watches of a custom resource about a second after its schema was changed. The change can alter
-// every object, without events and without new resourceVersions. Mostly the API server then refuses to resume the watch, but
-// not if the watch has delivered an event after the change. A lost connection looks the same, which is why relists are
-// limited. Until the limiters allow one, the watch is resumed, with a timeout that ends it at that time.
+// An API server closes the watches of a custom resource about a second after its schema was changed. The change can
+// alter every object, without events and without new resourceVersions. Usually the API server then refuses to resume
+// the watch, but not if the watch has delivered an event after the change. A lost connection looks the same, which is
+// why relists are limited. Until the limiters allow a relist, the watch is resumed with a shorter timeout, so that it
+// ends when a relist is allowed.
 func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
 	if !r.custom || !r.isResuming() {
 		return nil

@@ -5,17 +5,17 @@ import (
 	"net/url"
 )
 
-// RetryEarly removes the Retry-After header from two answers that the caller handles better than client-go's REST client, which
-// repeats such requests on its own:
+// RetryEarly removes the Retry-After header from two responses that the caller handles better than client-go's REST
+// client, which would retry such requests itself:
 //
-//   - A watch refused with 429. Just after its CRD was established, a type's first watch is refused until its storage is
-//     ready, mostly some milliseconds, with the advice to retry after a second. Without the advice the refusal reaches the
-//     reflector, whose backoff begins with milliseconds and ends with seconds.
+//   - A watch rejected with 429. The API server rejects the first watch of a new CRD's type until the type's storage is
+//     ready. This usually takes some milliseconds, but the response asks the client to retry after a second. Without
+//     the header, the error reaches the reflector, whose backoff starts at milliseconds and grows to seconds.
 //   - A list or watch refused with 504 that asks for a resourceVersion. The API server has waited three seconds for the version,
 //     and has lost it if its etcd was restored. The REST client would repeat the request ten times before the reflector could
 //     ask for the most recent version.
 //
-// All other answers are passed on unchanged.
+// All other responses are passed on unchanged.
 func RetryEarly(next http.RoundTripper) http.RoundTripper { return retryEarly{next} }
 
 type retryEarly struct{ next http.RoundTripper }

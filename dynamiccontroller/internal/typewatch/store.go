@@ -118,8 +118,8 @@ func (s *store) Replace(list []any, version string) error {
 	return s.take(items, version)
 }
 
-// take replaces the contents. Only the goroutine that runs the watch changes them and listed, so that they can be read without
-// holding deliver. To compare the contents can take long.
+// take replaces the contents. Only the goroutine that runs the watch modifies them and listed, so that the comparison,
+// which can take long, does not have to hold deliver.
 func (s *store) take(items map[string]any, version string) error {
 	// Before the first list of a run, no sink has been announced and the feed delivers only deletions.
 	changes := s.contents.changes(items, s.listed)

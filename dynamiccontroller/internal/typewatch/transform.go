@@ -61,20 +61,20 @@ func applyTransform(obj any, key string, transform cache.TransformFunc) (out any
 // calls later, where nothing recovers from a panic.
 func checkTransformed(out any, key string) error {
 	if out == nil {
-		return errors.New("it returned nil instead of an object")
+		return errors.New("transform returned nil instead of an object")
 	}
 	if protect.IsNil(out) {
-		return fmt.Errorf("it returned a nil %T instead of an object", out)
+		return fmt.Errorf("transform returned a nil %T instead of an object", out)
 	}
 	if _, ok := out.(runtime.Object); !ok {
-		return fmt.Errorf("it returned a %T, which is not a runtime.Object", out)
+		return fmt.Errorf("transform returned a %T, which is not a runtime.Object", out)
 	}
 	m, err := meta.Accessor(out)
 	if err != nil {
-		return fmt.Errorf("it returned a %T, which has no metadata", out)
+		return fmt.Errorf("transform returned a %T, which has no metadata", out)
 	}
 	if got := cache.MetaObjectToName(m).String(); got != key {
-		return fmt.Errorf("it changed the object's namespace or name, from %q to %q", key, got)
+		return fmt.Errorf("transform changed the object's namespace or name from %q to %q", key, got)
 	}
 	switch out.(type) {
 	case *unstructured.Unstructured, *metav1.PartialObjectMetadata:
@@ -84,8 +84,8 @@ func checkTransformed(out any, key string) error {
 	return nil
 }
 
-// withKey returns obj with the namespace and name that it had before a transform failed. If the transform left no metadata to
-// repair, withKey returns an object that has nothing else.
+// withKey returns obj with the namespace and name that it had before a transform failed. If its metadata cannot be
+// repaired, withKey returns an object that has only the namespace and name.
 func withKey(obj any, key string) any {
 	repaired := false
 	protect.Call(func() {
@@ -109,7 +109,7 @@ func withKey(obj any, key string) any {
 	return stub(key)
 }
 
-// chain applies one transform after the other. Either may be nil.
+// chain returns a transform that applies first and then the other one. Either can be nil.
 func chain(first, then cache.TransformFunc) cache.TransformFunc {
 	switch {
 	case first == nil:

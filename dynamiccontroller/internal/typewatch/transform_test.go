@@ -40,10 +40,10 @@ func TestD5_AnInvalidTransformKeepsTheObject(t *testing.T) {
 		transform cache.TransformFunc
 		want      string // in the log
 	}{
-		{"nil", func(any) (any, error) { return nil, nil }, "it returned nil"},
-		{"a nil Unstructured", func(any) (any, error) { return nilFull, nil }, "it returned a nil *unstructured.Unstructured"},
-		{"a nil PartialObjectMetadata", func(any) (any, error) { return nilMetadata, nil }, "it returned a nil *v1.PartialObjectMetadata"},
-		{"no runtime.Object", func(any) (any, error) { return "text", nil }, "it returned a string"},
+		{"nil", func(any) (any, error) { return nil, nil }, "transform returned nil"},
+		{"a nil Unstructured", func(any) (any, error) { return nilFull, nil }, "transform returned a nil *unstructured.Unstructured"},
+		{"a nil PartialObjectMetadata", func(any) (any, error) { return nilMetadata, nil }, "transform returned a nil *v1.PartialObjectMetadata"},
+		{"no runtime.Object", func(any) (any, error) { return "text", nil }, "transform returned a string"},
 		{"an object with another key", func(any) (any, error) { return full("b"), nil }, `from \"ns/a\" to \"ns/b\"`},
 		{"the object with its key changed", func(obj any) (any, error) {
 			obj.(metav1.Object).SetNamespace("")

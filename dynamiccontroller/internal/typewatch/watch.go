@@ -102,8 +102,8 @@ func (w *watch) run(ctx context.Context, log logr.Logger) {
 	}
 }
 
-// steady is how long a watch must have lasted for its end to count as the first of a row. Relists after a watch that was closed
-// early have their own limit.
+// steady is how long a watch must have lasted for the backoff to be reset when it ends. Relists after a watch that was
+// closed early have their own limit.
 const steady = time.Minute
 
 // newRetry returns the waits between attempts. The first are short, because a type is not found for some milliseconds

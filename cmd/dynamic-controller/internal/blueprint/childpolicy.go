@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// The operator's flags that relax a ChildPolicy. Problems name them.
+// The flags with which an operator relaxes a ChildPolicy. Problems include them.
 const (
 	AllowChildKindsFlag      = "allow-child-kinds"
 	AllowChildNamespacesFlag = "allow-child-namespaces"
@@ -42,7 +42,7 @@ var restrictedGroups = map[string]string{
 	"admissionregistration.k8s.io": "changes or refuses the requests of all users",
 	"apiregistration.k8s.io":       "redirects requests of all users to another server",
 	apiextensionsv1.GroupName:      "defines a type, which a Blueprint does with spec.type",
-	"certificates.k8s.io":          "requests an identity, or changes which ones are trusted",
+	"certificates.k8s.io":          "requests an identity, or changes which identities are trusted",
 	GroupVersion.Group:             "makes the platform create anything that it can create",
 }
 
@@ -66,8 +66,8 @@ var restrictedSecrets = []string{string(corev1.SecretTypeServiceAccountToken), s
 // strictPodSecurity lists the values of Pod security labels that never weaken it.
 var strictPodSecurity = []string{"restricted", "latest"}
 
-// CheckRestrictedKind reports whether ChildPolicy.Kinds can contain the entry. An entry is KIND.GROUP, or KIND for
-// Kubernetes' core group, of a kind that is restricted. KIND/VARIANT is a part of a kind: Secret/TYPE for Secrets of a
+// CheckRestrictedKind returns an error if the entry is not valid in ChildPolicy.Kinds. An entry is KIND.GROUP, or KIND
+// for Kubernetes' core group, of a restricted kind. KIND/VARIANT is a part of a kind: Secret/TYPE for Secrets of a
 // type, and Namespace/pod-security.kubernetes.io for Namespaces with labels that weaken Pod security.
 func CheckRestrictedKind(entry string) error {
 	if slices.Contains(restrictedVariants(), entry) {
@@ -102,7 +102,7 @@ var errNamespacePattern = errors.New("it must be the name of a namespace, in whi
 
 var validNamespacePattern = regexp.MustCompile(`^[a-z0-9*]([-a-z0-9*]{0,61}[a-z0-9*])?$`)
 
-// CheckNamespacePattern reports whether ChildPolicy.Namespaces and spec.allowedNamespaces can contain the pattern.
+// CheckNamespacePattern returns an error for an invalid pattern in ChildPolicy.Namespaces or spec.allowedNamespaces.
 func CheckNamespacePattern(pattern string) error {
 	if !validNamespacePattern.MatchString(pattern) {
 		return errNamespacePattern
@@ -124,7 +124,7 @@ func (p ChildPolicy) protects(namespace string) bool {
 	return (own || strings.HasPrefix(namespace, "kube-")) && !matchesAny(namespace, p.Namespaces)
 }
 
-// needsFlag ends a problem with the flag by which an operator allows what was refused.
+// needsFlag returns the end of a problem: the flag with which an operator can allow the refused value.
 func needsFlag(flag, value string) string {
 	return fmt.Sprintf("it is allowed only if the platform runs with --%s=%s", flag, value)
 }
@@ -148,8 +148,8 @@ func (p ChildPolicy) checkRendered(r *resource, object map[string]any) *Problem 
 	return p.checkValues(r, object)
 }
 
-// checkValues checks all but which fields there are. The object is what was rendered, or what of it is known without an
-// instance.
+// checkValues checks the values in an object, but not which fields it has. The object is a rendered one, or the part of
+// a template that is known without an instance.
 func (p ChildPolicy) checkValues(r *resource, object map[string]any) *Problem {
 	metadata, _ := object["metadata"].(map[string]any)
 	if namespace, _ := metadata["namespace"].(string); p.protects(namespace) {
@@ -177,8 +177,8 @@ func (p ChildPolicy) checkSecret(r *resource, object map[string]any) *Problem {
 	return &Problem{Path: r.path + ".type", Reason: fmt.Sprintf("a Secret of type %s is a credential of the cluster: %s", t, needsFlag(AllowChildKindsFlag, entry))}
 }
 
-// checkNamespaceObject checks a Namespace, which cannot be a protected one, or weaken Pod security. A Namespace has
-// finalizers in its spec, too.
+// checkNamespaceObject rejects a Namespace that is protected or weakens Pod security. A Namespace has finalizers in its
+// spec, too.
 func (p ChildPolicy) checkNamespaceObject(r *resource, object, metadata map[string]any) *Problem {
 	if name, _ := metadata["name"].(string); p.protects(name) {
 		return &Problem{Path: r.path + ".metadata.name", Reason: protected(name)}

@@ -125,7 +125,7 @@ func TestCompile_childPolicy(t *testing.T) {
 		},
 		"a computed namespace": {
 			template: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${self.spec.name}"}}`,
-			want:     at + ".metadata.namespace: ${self.spec.name}: a namespace can be computed only if spec.allowedNamespaces lists the namespaces that may result",
+			want:     at + ".metadata.namespace: ${self.spec.name}: a namespace can be computed only if spec.allowedNamespaces lists the allowed results",
 		},
 		"a namespace with an expression in it": {
 			template: `{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "team-${self.spec.name}"}}`,

@@ -13,11 +13,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// IncompatibleChanges compares the schema of an existing CustomResourceDefinition with the one that replaces it. It lists
-// the changes by which an object of the type could become invalid, or lose fields, and returns nil if there are none.
+// IncompatibleChanges compares the schema of an existing CustomResourceDefinition with the one that replaces it. It
+// returns the changes that could make an existing object invalid or remove fields from it, or nil if there are none.
 //
-// It does not compare x-kubernetes-validations: a rule can be about transitions, and the API server does not apply it to
-// a value that an update leaves as it is. The platform's own fields of the status are not compared either.
+// It does not compare x-kubernetes-validations, because a rule can restrict transitions, and the API server does not
+// evaluate it for a value that an update does not change. The status fields that the platform defines are not compared
+// either.
 func IncompatibleChanges(before, after *apiextensionsv1.CustomResourceDefinition) Problems {
 	c := &collector{}
 	for _, next := range after.Spec.Versions {
@@ -73,7 +74,7 @@ func compareSchemas(before, after *apiextensionsv1.JSONSchemaProps, path string,
 	}
 }
 
-// schemaType names the type of a value, as far as the schema limits it.
+// schemaType returns the type that the schema requires, or "any".
 func schemaType(s *apiextensionsv1.JSONSchemaProps) string {
 	if s.XIntOrString {
 		return "integer or string"
@@ -139,7 +140,8 @@ func compareFields(before, after *apiextensionsv1.JSONSchemaProps, path string, 
 	}
 }
 
-// compareNewFields finds fields that objects may have had already, with any value or with those of a map.
+// compareNewFields compares new fields with the schema that applied to them before. Existing objects can have such
+// fields if the schema was a map or kept unknown fields.
 func compareNewFields(before, after *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
 	for _, name := range slices.Sorted(maps.Keys(after.Properties)) {
 		next := after.Properties[name]
@@ -169,7 +171,7 @@ func compareLists(before, after *apiextensionsv1.JSONSchemaProps, path string, c
 	}
 	switch {
 	case next != last && next != atomic:
-		c.add(path+".x-kubernetes-list-type", "", "changes from %s to %s, of which no two items can be the same", last, next)
+		c.add(path+".x-kubernetes-list-type", "", "changes from %s to %s, which does not allow duplicate items", last, next)
 	case next == last && !slices.Equal(before.XListMapKeys, after.XListMapKeys):
 		c.add(path+".x-kubernetes-list-map-keys", "", "are changed")
 	}
@@ -202,7 +204,7 @@ func sameJSON(a, b []byte) bool {
 	return json.Compact(&left, a) == nil && json.Compact(&right, b) == nil && bytes.Equal(left.Bytes(), right.Bytes())
 }
 
-// compareBounds compares the keywords that limit a scalar, or how many items or fields there are.
+// compareBounds compares the keywords that limit a scalar, or the number of items or fields.
 func compareBounds(before, after *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
 	for _, bound := range []struct {
 		keyword  string
@@ -229,7 +231,7 @@ func compareBounds(before, after *apiextensionsv1.JSONSchemaProps, path string, 
 	}
 }
 
-// widerFormats lists the formats that accept all values of a format.
+// widerFormats maps a format to the formats that accept all of its values.
 var widerFormats = map[string][]string{"int32": {"int64"}, "float": {"double"}}
 
 func lowered[N int64 | float64](before, after *N) bool {

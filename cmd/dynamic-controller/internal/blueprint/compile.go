@@ -46,9 +46,9 @@ type resource struct {
 	index      int // in the spec
 	gvk        schema.GroupVersionKind
 	namespaced bool // as far as is known
-	// sensitive: objects can contain data of a Secret. See markSensitive.
+	// sensitive reports whether objects can contain data of a Secret: see markSensitive.
 	sensitive bool
-	// computesNamespace: the namespace depends on the instance, and is not the instance's own.
+	// computesNamespace reports whether an expression other than ownNamespace computes the namespace.
 	computesNamespace bool
 
 	body    node
@@ -230,7 +230,7 @@ func environment(self common.Schema, resources []*resource, ids map[string]*reso
 
 func compileAll(env *expression.Env, all []*found, resources []*resource, ids map[string]*resource, c *collector) {
 	regexes := 0
-	programs := map[string]*expression.Program{} // the same text is the same program wherever it occurs
+	programs := map[string]*expression.Program{} // by text: equal expressions share a program
 	for _, f := range all {
 		if c.full() {
 			return

@@ -24,9 +24,10 @@
 //     known from what is still to be made. A namespaced resource without a namespace is in its instance's, or says where it
 //     is when its instance is in none. The server's own fields, ownerReferences, finalizers and status are refused.
 //   - Whoever makes an object's keys of expressions could make anything: keys have none.
-//   - Some kinds, Secrets of some types, labels of Namespaces and namespaces are refused unless the operator allows them: see
-//     [ChildPolicy]. A namespace that an expression yields must match spec.allowedNamespaces, or be the instance's own.
-//   - What an expression reads of a Secret is not shown in any message. Names and namespaces must not be made of it.
+//   - Some kinds, types of Secrets, labels of Namespaces and namespaces are refused unless the operator allows them:
+//     see [ChildPolicy]. A namespace that an expression yields must match spec.allowedNamespaces, or be the instance's
+//     own.
+//   - Messages never contain data that an expression reads from a Secret. Names and namespaces must not depend on it.
 //
 // [IncompatibleChanges] compares the schemas of two definitions of one type.
 //

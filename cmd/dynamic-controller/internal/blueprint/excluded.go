@@ -9,13 +9,13 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// Excluded is a resource that is not wanted: an includeWhen is false, of itself or of a resource that it refers to. A
-// resource whose includeWhen cannot be evaluated is not excluded.
+// Excluded is a resource that is not wanted, because its includeWhen, or that of a resource that it refers to, is
+// false. A resource whose includeWhen cannot be evaluated is not excluded.
 type Excluded struct {
 	ID  string
 	GVK schema.GroupVersionKind
-	// Namespace and Name are those of its object. Name is empty if they depend on other resources, or if another resource
-	// that is not excluded is the same object.
+	// Namespace and Name are those of its object. Name is empty if they depend on other resources, or if a resource
+	// that is not excluded has the same object.
 	Namespace, Name string
 }
 
@@ -24,8 +24,8 @@ func (e Excluded) String() string { return e.ID }
 // maxPlaceBytes bounds the name and the namespace of an excluded resource. Names have at most 253 bytes.
 const maxPlaceBytes = 1 << 10
 
-// include decides whether a resource is wanted. No other resource has been rendered yet: whether a resource is excluded
-// depends neither on what becomes of the others nor on what their expressions cost.
+// include decides whether a resource is wanted. It is called before any resource is rendered, so that the decision
+// depends neither on the results of other resources nor on the cost of their expressions.
 func (s *stepping) include(ctx context.Context, r *resource) {
 	for _, o := range r.needs {
 		if s.state[o] == excluded {
@@ -55,8 +55,8 @@ func (s *stepping) exclude(ctx context.Context, r *resource) {
 	s.out.Excluded = append(s.out.Excluded, e)
 }
 
-// placesInUse returns the identities of resources that are not excluded and of the same kind as one that is, as far as they
-// follow from the instance alone.
+// placesInUse returns the identities of the resources that are not excluded, as far as they depend only on the
+// instance. It returns only those of a kind that an excluded resource has.
 func (s *stepping) placesInUse(ctx context.Context, resources []*resource) map[identity]bool {
 	kinds := map[schema.GroupKind]bool{}
 	for _, e := range s.out.Excluded {
@@ -74,8 +74,8 @@ func (s *stepping) placesInUse(ctx context.Context, resources []*resource) map[i
 	return used
 }
 
-// dropShared removes the names of excluded resources that are the same object as another resource, whether that is rendered
-// or not: templates that exclude each other often share a name.
+// dropShared removes the names of excluded resources whose object is also the object of another resource, rendered or
+// not. Templates that exclude each other often share a name.
 func (s *stepping) dropShared(used map[identity]bool) {
 	for i := range s.out.Excluded {
 		e := &s.out.Excluded[i]

@@ -43,7 +43,7 @@ func (r *resource) checkFields(s common.Schema, problems *collector) {
 	}
 }
 
-// checkMetadata checks what checkObject has not: the names of its fields.
+// checkMetadata checks the names of the fields, which checkObject does not.
 func (c *checking) checkMetadata(n node, s *seen, path string) {
 	keys, value := fieldsOf(n)
 	for i, key := range keys {

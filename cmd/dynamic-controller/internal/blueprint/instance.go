@@ -29,7 +29,8 @@ type Step struct {
 	Waiting []Reason
 	// Unready are resources that are rendered and not there, or not ready.
 	Unready []Reason
-	// Excluded are resources that are not wanted. Their objects are to be deleted, whatever becomes of the others.
+	// Excluded lists the resources that are not wanted. Their objects must be deleted, regardless of the state of the
+	// others.
 	Excluded []Excluded
 	// Problems are what is wrong, which only another spec or another instance mends.
 	Problems Problems

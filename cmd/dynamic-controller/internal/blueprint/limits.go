@@ -9,13 +9,13 @@ const (
 	MaxResources         = 100       // templates
 	MaxAllowedNamespaces = 64        // patterns in spec.allowedNamespaces
 	MaxConditions        = 16        // expressions in one includeWhen or readyWhen
-	MaxExpressions       = 1_000     // expressions in all
-	MaxExpressionBytes   = 64 << 10  // what they have in all; one has at most expression.MaxLength
+	MaxExpressions       = 1_000     // expressions in total
+	MaxExpressionBytes   = 64 << 10  // of all expressions together; one has at most expression.MaxLength
 	MaxRegexes           = 20_000    // instructions of all their constant regular expressions
 	MaxTemplateBytes     = 128 << 10 // one template, as JSON
-	MaxTemplateDepth     = 64        // objects and lists in each other
+	MaxTemplateDepth     = 64        // nested objects and lists
 	MaxSchemaBytes       = 256 << 10 // spec.type.schema, as JSON
-	MaxSchemaDepth       = 64        // objects and lists in each other, of which a property of an object takes two
+	MaxSchemaDepth       = 64        // nested objects and lists; a property of an object counts as two
 	MaxSchemaRules       = 100       // x-kubernetes-validations and patterns in spec.type.schema
 )
 

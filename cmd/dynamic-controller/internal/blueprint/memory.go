@@ -4,10 +4,10 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// What the parts of a Blueprint take of a replica's memory, in bytes: measured for Blueprints with as many of one kind of part
-// as there may be, and rounded up. TestMemoryIsEstimated compares the sum with what is used.
+// The memory that parts of a Blueprint use in a replica, in bytes. It was measured with Blueprints that have the
+// maximum number of one kind of part, and rounded up. TestMemoryIsEstimated compares the sum with the memory in use.
 const (
-	memoryBase        = 64 << 10 // the watches, the queue and what is remembered of the type
+	memoryBase        = 64 << 10 // the watches, the queue and other state of the type
 	memoryByte        = 20       // of the spec as JSON, which is stored in revisions and decoded in caches
 	memorySchemaPart  = 1 << 10  // a value within the schema, which the CustomResourceDefinition has too
 	memoryPart        = 512      // a value within a template
@@ -15,8 +15,8 @@ const (
 	memoryInstruction = 128      // of a regular expression
 )
 
-// Memory estimates how much memory serving the spec takes, its instances and their objects excepted. It is the same for the
-// same spec, and does not compile it.
+// Memory estimates the memory that is needed to serve the spec, without its instances and their objects. The result
+// depends only on the spec, which is not compiled.
 func (s *Spec) Memory() int64 {
 	total := int64(memoryBase)
 	total += memoryOf(s.Type.Schema, memorySchemaPart)
@@ -32,7 +32,7 @@ func (s *Spec) Memory() int64 {
 	return total
 }
 
-// memoryOf estimates a value of which each part takes so much, and its expressions.
+// memoryOf estimates the memory of a value, given the memory of each of its parts, and of its expressions.
 func memoryOf(value any, part int64) (total int64) {
 	switch value := value.(type) {
 	case map[string]any:

@@ -56,7 +56,7 @@ var dense = map[string]func(*blueprint.Blueprint){
 	},
 }
 
-// What is kept of a Blueprint is less than the estimate, and not by far.
+// A Blueprint uses somewhat less memory than estimated.
 func TestMemoryIsEstimated(t *testing.T) {
 	for name, change := range dense {
 		t.Run(name, func(t *testing.T) {

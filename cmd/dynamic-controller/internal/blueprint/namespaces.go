@@ -31,8 +31,8 @@ func (c *Compiled) checkAllowedNamespaces(patterns []string, problems *collector
 	c.allowedNamespaces = patterns
 }
 
-// checkNamespaceExpression reports a namespace that depends on the instance though the Blueprint lists no namespaces. The
-// users of instances would choose it.
+// checkNamespaceExpression reports a namespace that is computed from the instance, if the Blueprint has no list of
+// allowed namespaces. Otherwise, users of instances could choose any namespace.
 func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, problems *collector) {
 	parts, err := expression.Scan(namespace)
 	if err != nil || !slices.ContainsFunc(parts, func(p expression.Part) bool { return p.Expression }) {
@@ -48,12 +48,12 @@ func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, probl
 	r.computesNamespace = true
 	if len(c.allowedNamespaces) == 0 {
 		problems.add(r.path+".metadata.namespace", text, "a namespace can be computed only if spec.allowedNamespaces lists the "+
-			"namespaces that may result, as names or patterns such as team-*")
+			"allowed results, as names or patterns such as team-*")
 	}
 }
 
-// checkComputedNamespace checks the namespace that an expression yielded. The instance's own is where a child is by
-// default, and always allowed.
+// checkComputedNamespace checks the namespace that an expression yielded. The instance's own namespace is always
+// allowed, because it is the default for children.
 func (c *Compiled) checkComputedNamespace(r *resource, namespace, own string) *Problem {
 	if !r.computesNamespace || namespace == own && own != "" {
 		return nil

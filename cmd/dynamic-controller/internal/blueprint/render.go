@@ -104,7 +104,7 @@ func notTexts(r *resource, object *unstructured.Unstructured) *Problem {
 		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
 			if _, is := values[key].(string); !is && r.sensitive {
-				return &Problem{Path: path, Reason: "has to be a map of strings: make its values strings with string()"}
+				return &Problem{Path: path, Reason: "must be a map of strings: convert its values with string()"}
 			} else if !is {
 				return &Problem{Path: child(path, key), Reason: "has to be a string: make it one with string()"}
 			}

@@ -12,15 +12,15 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// Messages are read by more people than Secrets are. A resource is sensitive if its objects can contain data of a Secret:
-// if it is a Secret, or if its template reads data of a sensitive resource. An expression is sensitive if it reads such
-// data. What goes wrong with either is reported without values.
+// Messages are read by more people than Secrets are. A resource is sensitive if its objects can contain data of a
+// Secret: if it is a Secret, or if its template reads data of a sensitive resource. An expression is sensitive if it
+// reads such data. Errors of sensitive resources and expressions are reported without values.
 
 // markSensitive finds the sensitive resources and expressions. The resources are in order, each after those that it
 // refers to, and all expressions are compiled.
 //
-// A name or namespace must not be made of a Secret's data, because names are in URLs, logs and the messages about objects
-// of all kinds.
+// A name or namespace must not be derived from a Secret's data, because names are in URLs, logs and the messages about
+// objects of all kinds.
 func markSensitive(resources []*resource, all []*found, c *collector) {
 	byID := map[string]*resource{}
 	for _, r := range resources {
@@ -32,7 +32,7 @@ func markSensitive(resources []*resource, all []*found, c *collector) {
 			}
 			f.compiled.sensitive, r.sensitive = true, true
 			if f.path == r.path+".metadata.name" || f.path == r.path+".metadata.namespace" {
-				c.add(f.path, f.text, "must not be made of a Secret's data, because the names of objects are not secret")
+				c.add(f.path, f.text, "must not be derived from a Secret's data, because the names of objects are not secret")
 			}
 		}
 		for _, f := range all {
@@ -50,7 +50,7 @@ func (e *expressionAt) readsSensitive(byID map[string]*resource) bool {
 	})
 }
 
-// isIdentity reports whether what is read of an object identifies it, and is not its content.
+// isIdentity reports whether the path leads to a field that identifies an object, as opposed to its content.
 func isIdentity(p expression.Path) bool {
 	at := func(i int, names ...string) bool {
 		name, is := "", false
@@ -69,19 +69,19 @@ func (c *Compiled) IsSensitive(id string) bool {
 
 const withheld = "the reason is not shown, because the expression reads a Secret"
 
-// explain returns why the expression failed. If it is sensitive, that is without values.
+// explain returns why the expression failed. If the expression is sensitive, the text contains no values.
 func (e *expressionAt) explain(err error) string {
 	var missing *expression.MissingError
 	switch {
 	case !e.sensitive, errors.Is(err, errInstanceCost), errors.Is(err, expression.ErrCost):
 		return explained(err)
-	case errors.As(err, &missing) && missing.Path != nil: // by the expression's own words
+	case errors.As(err, &missing) && missing.Path != nil: // the path is in the expression itself
 		return explained(err)
 	}
 	return withheld
 }
 
-// explainMissing returns what the expression reads and is missing.
+// explainMissing describes the missing value that the expression reads.
 func (e *expressionAt) explainMissing(missing *expression.MissingError) string {
 	if e.sensitive && missing.Path == nil {
 		return "a key or an index of a Secret is not there"
@@ -89,8 +89,8 @@ func (e *expressionAt) explainMissing(missing *expression.MissingError) string {
 	return missing.Error()
 }
 
-// KnownField returns as much of the path of a field, as the API server writes it, as does not depend on data of
-// instances: a path into what an expression makes ends before the keys in it, which can be values.
+// KnownField returns the longest prefix of a field path, in the notation of the API server, that does not depend on
+// data of instances. The prefix ends before the keys in the result of an expression, because they can contain data.
 func (c *Compiled) KnownField(id, field string) string {
 	i := slices.IndexFunc(c.resources, func(r *resource) bool { return r.id == id })
 	if i < 0 {
@@ -114,8 +114,8 @@ func (c *Compiled) KnownField(id, field string) string {
 // fieldSegment is the first step of a field's path: a name, or a key or an index in brackets.
 var fieldSegment = regexp.MustCompile(`^(?:\.?[^.\[\]]+|\[[^\]]*\])`)
 
-// within returns what a node makes of one of its fields or items. It returns nil if the template has no such field, as of
-// one that the API server requires, and false for what an expression makes.
+// within returns the node of a field or item. It returns nil if the template has no such field, such as one that the
+// API server requires, and false if the node is an expression.
 func within(n node, name string) (next node, open bool) {
 	switch n := n.(type) {
 	case whole, text:

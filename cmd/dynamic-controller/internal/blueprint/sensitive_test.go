@@ -57,7 +57,7 @@ func TestStep_withholdsDataOfSecrets(t *testing.T) {
 		},
 		"the keys of labels": {
 			resources: "\n    - {id: config, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: \"${{db.data.password: 1}}\"}}}",
-			want:      "spec.resources[1].template.metadata.labels: has to be a map of strings",
+			want:      "spec.resources[1].template.metadata.labels: must be a map of strings",
 		},
 		"the labels of a Namespace": {
 			resources: "\n    - {id: space, template: {apiVersion: v1, kind: Namespace, metadata: {name: a, labels: \"${{'pod-security.kubernetes.io/' + db.data.password: db.data.password}}\"}}}",
@@ -93,18 +93,18 @@ func TestCompile_namesAreNotSecret(t *testing.T) {
 		"a name of a Secret's data": {
 			`
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "a-${db.data.password}"}}}`,
-			"spec.resources[1].template.metadata.name: ${db.data.password}: must not be made of a Secret's data",
+			"spec.resources[1].template.metadata.name: ${db.data.password}: must not be derived from a Secret's data",
 		},
 		"a name of what was made of it": {
 			`
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: "${db.data.password}"}}}
     - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${a.data.k}"}}}`,
-			"spec.resources[2].template.metadata.name: ${a.data.k}: must not be made of a Secret's data",
+			"spec.resources[2].template.metadata.name: ${a.data.k}: must not be derived from a Secret's data",
 		},
 		"a namespace": {
 			`
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${db.data.password}"}}}`,
-			"spec.resources[1].template.metadata.namespace: ${db.data.password}: must not be made of a Secret's data",
+			"spec.resources[1].template.metadata.namespace: ${db.data.password}: must not be derived from a Secret's data",
 		},
 		"a name of a Secret's name": {
 			`

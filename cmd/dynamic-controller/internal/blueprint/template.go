@@ -49,7 +49,7 @@ type textPart struct {
 type expressionAt struct {
 	*expression.Program
 	path string
-	// sensitive: it reads data of a Secret. See markSensitive.
+	// sensitive reports whether it reads data of a Secret: see markSensitive.
 	sensitive bool
 }
 

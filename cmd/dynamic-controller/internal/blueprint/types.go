@@ -35,9 +35,9 @@ type Spec struct {
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 	// RevisionHistoryLimit is the number of accepted specs to keep in addition to the served one. Defaults to 10.
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
-	// AllowedNamespaces lists the namespaces that an expression in a template's metadata.namespace may yield, as names or
-	// patterns in which * stands for any characters. The instance's own namespace is always allowed. Without the list,
-	// no template can compute a namespace.
+	// AllowedNamespaces lists the allowed results of expressions in metadata.namespace of templates, as names or
+	// patterns in which * matches any characters. The instance's own namespace is always allowed. Without the list, no
+	// template can compute another namespace.
 	AllowedNamespaces []string `json:"allowedNamespaces,omitempty"`
 }
 
@@ -82,7 +82,7 @@ type Status struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 	Instances          *Instances         `json:"instances,omitempty"`
-	// Served is the generation that is served. It is for people: the platform never reads it.
+	// Served is the generation that is served. It is informational: the platform never reads it.
 	Served *Served `json:"served,omitempty"`
 }
 

@@ -13,23 +13,23 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// demand is what a Blueprint takes of the memory budget.
+// demand is the memory that a Blueprint needs.
 type demand struct {
 	claim
-	// held is what its accepted spec takes, 0 if none has been accepted.
+	// held is the memory of its accepted spec, 0 if none has been accepted.
 	held int64
-	// wanted is what its newest spec takes, 0 if that is refused for other reasons.
+	// wanted is the memory of its newest spec, 0 if that is refused for other reasons.
 	wanted int64
 }
 
 // places is how the memory budget is divided among the Blueprints.
 type places struct {
-	held, wanted map[types.UID]bool // who has a place for the accepted spec, and for the newest
+	held, wanted map[types.UID]bool // Blueprints with a place for the accepted spec, and for the newest
 	left         int64
 }
 
-// divide gives accepted specs their places first, so that no new spec takes the place of an accepted one. The rest goes to the
-// newest specs of the oldest Blueprints. A spec for which too little is left is passed over.
+// divide gives places to the accepted specs first, so that a new spec never displaces an accepted one. The rest goes to
+// the newest specs, in the order of the age of the Blueprints. A spec that does not fit is skipped.
 func divide(budget int64, demands []demand) places {
 	slices.SortFunc(demands, func(a, b demand) int {
 		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.name, b.name))
@@ -54,9 +54,9 @@ func divide(budget int64, demands []demand) places {
 	return p
 }
 
-// overBudget returns why the platform has too little memory for the spec of the Blueprint, which is its newest one or the stored
-// revision that was served before. It is nil if there is enough. All replicas come to the same result, as far as their caches
-// and what they have decided on the other Blueprints agree.
+// overBudget returns a refusal if the memory budget is too small for the spec, which is the newest one of the Blueprint
+// or a stored revision, and nil otherwise. All replicas get the same result as far as their caches and their decisions
+// on the other Blueprints agree.
 func (p *Platform) overBudget(b *blueprint.Blueprint) (*refusal, error) {
 	budget := p.options.MaxBlueprintMemory
 	if budget <= 0 {
@@ -73,11 +73,12 @@ func (p *Platform) overBudget(b *blueprint.Blueprint) (*refusal, error) {
 		}
 	}
 	return &refusal{reasonBudget, fmt.Sprintf(
-		"spec: serving it takes about %s of memory, and of the %s for all Blueprints %s are free: make it smaller, delete another Blueprint, or raise --max-blueprint-memory",
+		"spec: needs about %s of memory, but of the %s for all Blueprints only %s are free: make the spec smaller, delete another Blueprint, or raise --max-blueprint-memory",
 		quantity(needed), quantity(budget), quantity(divided.left))}, nil
 }
 
-// demands lists what all Blueprints take. Of the one with the UID all counts, whatever it has been refused for.
+// demands returns the demands of all Blueprints. For the Blueprint with the UID own, the newest spec counts even if it
+// was refused for other reasons.
 func (p *Platform) demands(own types.UID) ([]demand, error) {
 	lister, err := p.engines.Definitions.Lister(blueprints)
 	if err != nil {
@@ -102,7 +103,7 @@ func (p *Platform) demands(own types.UID) ([]demand, error) {
 	return demands, nil
 }
 
-// quantity writes a number of bytes, in whole MiB or KiB.
+// quantity formats a number of bytes in whole MiB or KiB.
 func quantity(bytes int64) string {
 	const mebi, kibi = 1 << 20, 1 << 10
 	if bytes >= 10*mebi {

@@ -17,17 +17,18 @@ import (
 // claim is what a Blueprint claims, by the name of a CustomResourceDefinition, and since when.
 type claim struct {
 	crd string
-	// named reports whether the Blueprint names the CustomResourceDefinition with spec.type.crd. Otherwise it is created of
+	// named reports whether the Blueprint names the CustomResourceDefinition with spec.type.crd. Otherwise the platform
+	// creates it from spec.type.
 	// spec.type.
 	named  bool
 	ending bool // the Blueprint is being deleted
 	since  int64
 	name   string
 	uid    types.UID
-	memory int64 // that serving it takes, as an estimate
+	memory int64 // estimated, to serve it
 }
 
-// standing ranks the claims to one type. The best standing holds the type, unless it is unqualified.
+// standing ranks the claims to one type. The claim with the best standing holds the type, unless it is unqualified.
 type standing int
 
 const (
@@ -45,8 +46,9 @@ const (
 	unqualified
 )
 
-// standingOf returns the standing of a claim to the definition, which is nil if it does not exist. The Blueprint is stored if
-// any accepted spec of it is, and faulty if it is refused for other reasons than a claim.
+// standingOf returns the standing of a claim to the definition, which is nil if it does not exist. Stored reports
+// whether an accepted spec of the Blueprint is stored, and faulty whether the Blueprint is refused for reasons other
+// than a claim.
 func (c claim) standingOf(crd *apiextensionsv1.CustomResourceDefinition, stored, faulty bool) standing {
 	switch {
 	case crd != nil && crd.Annotations[madeByKey] == string(c.uid):
@@ -65,7 +67,7 @@ func (c claim) standingOf(crd *apiextensionsv1.CustomResourceDefinition, stored,
 	return unqualified
 }
 
-// allows reports whether a definition that the platform did not create consents to be served by the Blueprint of the name.
+// allows reports whether a definition that the platform did not create has the annotation that allows the Blueprint.
 func allows(crd *apiextensionsv1.CustomResourceDefinition, blueprintName string) bool {
 	return !isMade(crd) && crd.Annotations[allowedKey] == blueprintName
 }
@@ -88,8 +90,8 @@ func claimOf(object *unstructured.Unstructured) claim {
 	}
 }
 
-// isOlder reports whether the claim is older than the other. Of two claims of the same second, it is the same one on every
-// replica.
+// isOlder reports whether the claim is older than the other. All replicas order two claims of the same second in the
+// same way.
 func (c claim) isOlder(other claim) bool {
 	if c.since != other.since {
 		return c.since < other.since
@@ -134,8 +136,8 @@ func (c *claims) all(blueprints []runtime.Object) (all []claim) {
 	return all
 }
 
-// holder returns the name of another Blueprint that has what this one claims, or an empty string. All replicas come to the
-// same result, as far as their caches and what they have decided on the other Blueprints agree.
+// holder returns the name of another Blueprint that holds the claimed type, or an empty string. All replicas get the
+// same result as far as their caches and their decisions on the other Blueprints agree.
 func (p *Platform) holder(own claim, crd *apiextensionsv1.CustomResourceDefinition, faulty bool) (string, error) {
 	lister, err := p.engines.Definitions.Lister(blueprints)
 	if err != nil {

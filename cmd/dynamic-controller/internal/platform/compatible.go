@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// incompatibleKey is an annotation of a Blueprint: the generation that may change the type's schema so that existing
-	// instances become invalid or lose fields.
+	// incompatibleKey is an annotation of a Blueprint: the generation that is allowed to change the type's schema so
+	// that existing instances become invalid or lose fields.
 	incompatibleKey = Name + "/allow-incompatible-schema"
-	// schemaKey is an annotation of a CustomResourceDefinition that the platform wrote: a digest of the schema that the
-	// Blueprint gave it. While the Blueprint's schema has this digest, any difference was made by somebody else, and
-	// is to be undone.
+	// schemaKey is an annotation of a CustomResourceDefinition that the platform wrote: a digest of the schema in the
+	// Blueprint. While the Blueprint's schema has this digest, any difference was made by somebody else and must be
+	// reverted.
 	schemaKey = Name + "/schema"
 )
 
@@ -28,8 +28,7 @@ func allowsIncompatible(b *blueprint.Blueprint) bool {
 	return b.Annotations[incompatibleKey] == strconv.FormatInt(b.Generation, 10)
 }
 
-// refuseIncompatible returns why the definition of a Blueprint must not replace the one that the platform made for it
-// before, or nil.
+// refuseIncompatible returns why the definition of a Blueprint must not replace the existing one, or nil.
 func refuseIncompatible(b *blueprint.Blueprint, there, wanted *apiextensionsv1.CustomResourceDefinition, digest string) *refusal {
 	if there == nil || digest != "" && there.Annotations[schemaKey] == digest || allowsIncompatible(b) {
 		return nil

@@ -59,7 +59,7 @@ func isMade(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Annotations[madeByKey] != "" || crd.Annotations[madeForKey] != ""
 }
 
-// notEstablished says what is wrong with a definition whose type is not served, empty if it is.
+// notEstablished returns why a definition's type is not served. The reason is empty if the type is served.
 func notEstablished(crd *apiextensionsv1.CustomResourceDefinition) (reason, message string) {
 	switch {
 	case crd.DeletionTimestamp != nil:

@@ -83,8 +83,8 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 	return nil
 }
 
-// decideWithoutHistory waits for the stored revisions: before they have been read, nothing is known of what may be served. What
-// runs keeps running.
+// decideWithoutHistory waits for the stored revisions. Until they have been read, it is unknown which specs can be
+// served. Programs that are running keep running.
 func (p *Platform) decideWithoutHistory(b *blueprint.Blueprint, before decision) error {
 	const slow = 2 * time.Second
 	problem := p.revisionsProblem()

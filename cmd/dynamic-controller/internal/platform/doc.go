@@ -12,14 +12,15 @@
 //	                            └─ start, swap, stop ─▶ instances ─▶ children, status
 //
 // The platform creates a Blueprint's type, or the Blueprint names an existing one with spec.type.crd. A
-// CustomResourceDefinition that the platform created has the Blueprint's name and UID as annotations; it never changes others.
-// It serves a type that it did not create only if the CustomResourceDefinition's annotation platform.example.com/allowed-blueprint
-// has the Blueprint's name. If the annotation is removed, only deletions of instances are processed.
+// CustomResourceDefinition that the platform created has the Blueprint's name and UID as annotations. The platform
+// never changes any other CustomResourceDefinition. It serves a type that it did not create only if the annotation
+// platform.example.com/allowed-blueprint of the CustomResourceDefinition has the Blueprint's name. If the annotation is
+// removed, only deletions of instances are processed.
 //
-// If several Blueprints claim one type, the one for which it was created has it. A type that was retained is reserved for
-// Blueprints of the same name. Before the type exists, a Blueprint that was accepted before has it, then the oldest one that
-// is not refused for other reasons: a Blueprint that was never accepted does not block others, and cannot take a type that
-// another has.
+// If several Blueprints claim one type, it belongs to the Blueprint for which it was created. A type that was retained
+// is reserved for Blueprints of the same name. A type that does not exist yet belongs to a Blueprint that was accepted
+// before or, if there is none, to the oldest Blueprint that is not refused for other reasons. A Blueprint that was
+// never accepted does not block others, and cannot take a type from another Blueprint.
 //
 // Instances may become instances of other Blueprints, which may make each other in a circle, or many of many. So each
 // instance has an allowance, how many objects it may become. It is 16,384. Children that may be instances, for their type
@@ -38,12 +39,12 @@
 // is still served. The annotation platform.example.com/allow-incompatible-schema, with the number of a generation, allows
 // that generation to change the schema in any way.
 //
-// The status of an instance that does not fit its schema cannot be applied. It is written with a merge patch instead.
+// If an instance is not valid under its schema, its status cannot be applied. It is written with a merge patch instead.
 //
 // # Secrets
 //
-// Messages about children that can contain data of a Secret have no values in them, neither in statuses nor in the log:
-// the API server's error is replaced with its code, its reason and the fields that it names, and its warnings are dropped.
+// Messages about children that can contain data of a Secret contain no values, neither in statuses nor in the log. The
+// API server's error is replaced with its code, its reason and the names of the fields, and its warnings are dropped.
 //
 // # When a Blueprint is deleted
 //
@@ -56,19 +57,19 @@
 //
 // # Revisions
 //
-// An accepted spec is stored in a ControllerRevision in the platform's own namespace before anything is served of it. The
-// leader stores it, and every replica serves it when its cache shows it. While the newest generation of a Blueprint is
-// refused, the last stored revision remains served. A replica that starts then compiles the revision and checks its
-// permissions like those of a new generation; if it is refused, the replica only processes deletions of instances, and the
-// Serving condition says why.
+// An accepted spec is stored in a ControllerRevision in the platform's own namespace before it is served. The leader
+// stores it, and every replica serves it once the revision is in its cache. While the newest generation of a Blueprint
+// is refused, the last stored revision remains served. A replica that starts during that time compiles the revision and
+// checks its permissions like those of a new generation. If the revision is refused, the replica only processes
+// deletions of instances, and the Serving condition has the reason.
 //
-// Only revisions with the UID of the Blueprint are served, and nothing in a status is ever executed. A spec is stored once:
-// when it is applied again its revision gets the highest number. spec.revisionHistoryLimit old revisions are kept. With the
-// deletion policy Delete the revisions are deleted with the Blueprint, with Retain they stay.
+// Only revisions with the UID of the Blueprint are served, and nothing in a status is ever executed. A spec is stored
+// only once: if it is applied again, its revision gets the highest number. spec.revisionHistoryLimit old revisions are
+// kept. With the deletion policy Delete the revisions are deleted with the Blueprint. With Retain they are kept.
 //
-// The stored revisions also define of which kinds instances may have children to prune or clean up, whatever the inventory
-// annotation of an instance says. Kinds of deleted revisions are recorded on the newest one until no inventory has named them
-// for ten minutes.
+// The stored revisions also define the kinds of children that are pruned or cleaned up, regardless of the inventory
+// annotation of an instance. The kinds of deleted revisions are recorded on the newest revision until no inventory has
+// named them for ten minutes.
 //
 // # Rights
 //

@@ -10,9 +10,9 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// absent returns the objects that must not be children because their resources are excluded: those of the resources'
-// names, and children whose annotation names such a resource. The annotation alone would not do, because users who can
-// update a child can change it. Everything is read from the caches.
+// absent returns the objects that must not be children because their resources are excluded: objects with the names of
+// these resources, and children whose annotation names such a resource. The annotation alone is not sufficient, because
+// users who can update a child can change it. Everything is read from the caches.
 func (p *present) absent(ctx context.Context, excluded []blueprint.Excluded) (all []*unstructured.Unstructured) {
 	for _, e := range excluded {
 		children := p.owned
@@ -34,8 +34,8 @@ func (p *present) absent(ctx context.Context, excluded []blueprint.Excluded) (al
 	return all
 }
 
-// elsewhere lists the children of an excluded resource that the index by owner does not have, because an owner reference
-// cannot reach them. What cannot be read now is found when its cache has synced.
+// elsewhere lists the children of an excluded resource that are missing in the index by owner, because an owner
+// reference has no effect on them. Children that cannot be read now are found once their cache has synced.
 func (p *present) elsewhere(ctx context.Context, e blueprint.Excluded) []*unstructured.Unstructured {
 	i := slices.IndexFunc(p.kinds, func(kind childKind) bool { return kind.gvk == e.GVK })
 	if i < 0 || !p.kinds[i].foreign {

@@ -20,8 +20,8 @@ type facts struct {
 	// incompatible reports whether the Blueprint's annotation allows this generation to change the schema incompatibly.
 	incompatible bool
 	crd          *apiextensionsv1.CustomResourceDefinition
-	kinds        map[schema.GroupVersionKind]*meta.RESTMapping // nil for those that there are not
-	meant        map[schema.GroupVersionKind]string            // which there are instead of those that there are not
+	kinds        map[schema.GroupVersionKind]*meta.RESTMapping // nil for unknown kinds
+	meant        map[schema.GroupVersionKind]string            // suggestions for unknown kinds
 	// crds are those of the kinds that have one.
 	crds map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
 	// published describes those that have none.

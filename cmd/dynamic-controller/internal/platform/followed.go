@@ -24,9 +24,10 @@ import (
 	"github.com/dynamic-controller/engine/handlers"
 )
 
-// followedKinds returns the kinds of which instances may have children: those of the program and of the stored revisions of
-// all Blueprints of the name, and kinds of deleted revisions as long as an instance may have children of them. An inventory
-// can name others, because anyone who can update an instance can write it; they are ignored.
+// followedKinds returns the kinds of children that instances may have: those of the program, those of the stored
+// revisions of all Blueprints with the name, and those of deleted revisions as long as an instance may have such
+// children. An inventory can name other kinds, because anyone who can update an instance can write it. They are
+// ignored.
 func (p *Platform) followedKinds(running *program, h history) []handlers.ChildKind {
 	kinds := kindSet{}
 	for _, kind := range running.kinds {
@@ -112,7 +113,8 @@ func decodeKinds(text string) (kinds []handlers.ChildKind) {
 	return kinds
 }
 
-// keepKinds adds the kinds of revisions that are about to be deleted to the newest one, and reports whether that has them now.
+// keepKinds records the kinds of revisions that are about to be deleted on the newest one. It reports whether they are
+// recorded now.
 func (p *Platform) keepKinds(ctx context.Context, newest *revision, deleted []*revision) (kept bool, err error) {
 	former, own := kindSet{}, kindSet{}
 	former.add(newest.former...)
@@ -154,8 +156,8 @@ func (p *Platform) setFormerKinds(ctx context.Context, r *revision, kinds []hand
 	return true, nil
 }
 
-// formerKindsKept is how long no inventory has to name a kind until it is forgotten. It is well above the time that a
-// handler of an earlier program can run, and that the cache of instances can lag.
+// formerKindsKept is the time after which a kind that no inventory names is forgotten. It is well above the time that a
+// handler of an earlier program can run, and the time that the cache of instances can lag.
 const formerKindsKept = 10 * time.Minute
 
 // unnamedKinds remembers, by Blueprint, the former kinds that no inventory names, and since when. It may be used concurrently.
@@ -164,8 +166,8 @@ type unnamedKinds struct {
 	since map[string]map[schema.GroupKind]time.Time
 }
 
-// expired notes the kinds that no inventory names now, and returns those of which that has been true for long enough. The
-// others are to be looked at again after wait.
+// expired records the kinds that no inventory names now, and returns those that have been unnamed for long enough. The
+// others must be checked again after wait.
 func (u *unnamedKinds) expired(name string, unnamed []handlers.ChildKind, now time.Time) (expired map[schema.GroupKind]bool, wait time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -198,8 +200,8 @@ func (u *unnamedKinds) forget(name string) {
 	delete(u.since, name)
 }
 
-// dropFormerKinds forgets kinds of deleted revisions of which no instance has children any longer. Its error may ask for
-// another call.
+// dropFormerKinds forgets the kinds of deleted revisions of which no instance has children any longer. The returned
+// error can be a requeue request.
 func (p *Platform) dropFormerKinds(ctx context.Context, b *blueprint.Blueprint, d decision, h history) error {
 	newest := h.newest(b.UID)
 	if newest == nil || len(newest.former) == 0 || d.onlyCleans() || d.running.revision != newest.Name {

@@ -57,8 +57,8 @@ func (k *instances) reconcile(ctx context.Context, id dynamiccontroller.ObjectId
 	return outcome(err, statusErr)
 }
 
-// outcome is the result of a reconcile whose status could not be written if statusErr is not nil, which is a failure even
-// if the instance only waits for something.
+// outcome returns the result of a reconcile. An error from writing the status is a failure, even if the instance only
+// waits for something.
 func outcome(err, statusErr error) error {
 	switch {
 	case statusErr == nil:
@@ -70,8 +70,8 @@ func outcome(err, statusErr error) error {
 	}
 }
 
-// cleanUp deletes the children of a deleted instance that Kubernetes does not delete, and those of excluded resources:
-// finalizers can hold up the deletion for any time.
+// cleanUp deletes the children of a deleted instance that Kubernetes does not delete, and those of excluded resources,
+// because finalizers can delay the deletion indefinitely.
 func (k *instances) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured) error {
 	var desired handlers.Desired
 	if k.compiled != nil {

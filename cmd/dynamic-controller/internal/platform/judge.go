@@ -12,8 +12,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// judge returns whether a Blueprint is accepted, and what is to be served of it. It compiles the Blueprint only if its inputs
-// have changed. Permissions and claims are checked each time, and the missing permissions are returned.
+// judge decides whether a Blueprint is accepted, and which program serves it. It compiles the Blueprint only if its
+// inputs have changed. It checks permissions and claims on every call, and returns the missing permissions.
 func (p *Platform) judge(ctx context.Context, b *blueprint.Blueprint, own claim, before judgement) (judgement, []right, error) {
 	facts, err := p.factsFor(ctx, b, own)
 	if err != nil {
@@ -42,7 +42,7 @@ func (p *Platform) judge(ctx context.Context, b *blueprint.Blueprint, own claim,
 		return judgement{}, nil, err
 	}
 	if holder != "" {
-		next.refusal = &refusal{reasonClaimed, fmt.Sprintf("spec.type: %s is the type of Blueprint %s", own.crd, holder)}
+		next.refusal = &refusal{reasonClaimed, fmt.Sprintf("spec.type: %s is already claimed by Blueprint %s", own.crd, holder)}
 		next.gvr, next.program, next.definition = schema.GroupVersionResource{}, nil, nil
 		return next, nil, nil
 	}
@@ -62,7 +62,8 @@ const (
 	reasonIncompatible = "IncompatibleSchema"
 )
 
-// isOfInputs reports whether the refusal depends on the inputs of a judgement alone, not on permissions, claims, the memory budget or history.
+// isOfInputs reports whether the refusal depends only on the inputs of a judgement, as opposed to permissions, claims,
+// the memory budget or history.
 func (r *refusal) isOfInputs() bool {
 	return r.reason != reasonRight && r.reason != reasonClaimed && r.reason != reasonConsent && r.reason != reasonBudget
 }
@@ -79,7 +80,7 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 		return judgement{refusal: &refusal{reasonNotOurs, notOurs(b, crd)}}, nil
 	case crd != nil && !isMadeFor(crd, b) && !allows(crd, b.Name):
 		return judgement{gvr: gvrOf(crd), refusal: &refusal{reasonConsent, fmt.Sprintf(
-			"spec.type.crd: the CustomResourceDefinition %[1]s does not allow this Blueprint to serve its type: kubectl annotate crd %[1]s %[2]s=%[3]s --overwrite",
+			"spec.type.crd: the CustomResourceDefinition %[1]s does not allow this Blueprint to serve its type: to allow it, run kubectl annotate crd %[1]s %[2]s=%[3]s --overwrite",
 			name, allowedKey, b.Name)}}, nil
 	}
 	if refused, err := p.overBudget(b); err != nil || refused != nil {

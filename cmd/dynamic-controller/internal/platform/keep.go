@@ -24,7 +24,7 @@ func (p *Platform) keep(ctx context.Context, id dynamiccontroller.ObjectIdentifi
 	if err != nil {
 		return dynamiccontroller.Terminal(err)
 	}
-	// The type of a generation that cannot be stored remains as it is, and so does what is served.
+	// If the generation cannot be stored, its type is not changed, and the served generation remains served.
 	storeErr := p.storeRevision(ctx, b, d)
 	var defineErr error
 	if storeErr == nil {
@@ -45,7 +45,8 @@ func (p *Platform) keep(ctx context.Context, id dynamiccontroller.ObjectIdentifi
 	return cmp.Or(storeErr, defineErr, soonest(p.trimHistory(ctx, b, d), statusErr, stands.again()))
 }
 
-// soonest returns the first error that is not a request for another call, or the one that asks for the earliest.
+// soonest returns the first error that is not a requeue request. Without such an error, it returns the requeue request
+// with the shortest delay.
 func soonest(errs ...error) (first error) {
 	for _, err := range errs {
 		wait, again := dynamiccontroller.RequeueDelay(err)
@@ -142,7 +143,7 @@ func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 	case d.running.compiled == nil && d.lacksConsent():
 		return condition(blueprint.Serving, reasonRefused, "only deletions are processed: the type no longer allows this Blueprint"), 0
 	case d.running.compiled == nil && d.loadRefusal != nil:
-		return condition(blueprint.Serving, reasonRefused, cut("only deletions are processed: the revision that was served before is refused now: "+
+		return condition(blueprint.Serving, reasonRefused, cut("only deletions are processed: the stored revision is no longer accepted: "+
 			d.loadRefusal.message)), 0
 	case d.running.compiled == nil:
 		return condition(blueprint.Serving, reasonRefused, "no accepted revision is known; only deletions are processed"), 0
@@ -168,7 +169,7 @@ func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 
 // notStored adds to the Serving condition that an accepted generation is not served, because its spec cannot be stored.
 func notStored(d decision, serving metav1.Condition, err error) metav1.Condition {
-	message := cut(fmt.Sprintf("generation %d is accepted and not served: %s", d.generation, err))
+	message := cut(fmt.Sprintf("generation %d is accepted but not served: %s", d.generation, err))
 	if serving.Status == metav1.ConditionTrue {
 		serving.Message += "; " + message
 		return serving

@@ -19,8 +19,8 @@ func kindOf(r blueprint.Resource) schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(apiVersion, kind)
 }
 
-// kindsOfInterest returns the kinds that affect what can be served of a Blueprint: those of the newest generation and of the
-// stored revisions.
+// kindsOfInterest returns the kinds that affect whether a Blueprint can be served: those of the newest generation and
+// of the stored revisions.
 func kindsOfInterest(b *blueprint.Blueprint, h history) []schema.GroupKind {
 	kinds := groupKinds(b.Spec.Resources)
 	for _, r := range h {

@@ -13,22 +13,23 @@ import (
 	"github.com/dynamic-controller/engine/handlers"
 )
 
-// Objects of the types that are watched may be anybody's: a tenant can create instances, and objects with the label of
-// children. Those that are larger than maxCachedBytes are kept in the cache without their content, and read from the API
-// server when they are needed, which costs a request for each pass over an instance.
+// Tenants can create instances, and objects with the label of children, so objects of the watched types can have any
+// size. Objects larger than maxCachedBytes are cached without their content. They are read from the API server when
+// they are needed, which costs one request for each reconcile of an instance.
 const (
 	maxCachedBytes = 64 << 10
-	// maxKeptBytes is how large a status, or an annotation of the platform, may be to be kept of such an object.
+	// maxKeptBytes is the maximum size of the conditions, or of an annotation of the platform, that is cached of such
+	// an object.
 	maxKeptBytes = 8 << 10
-	// omittedKey is an annotation of objects in the cache: their content was left out. Anyone may write it, to no effect
-	// but that the object is always read from the API server.
+	// omittedKey is an annotation of cached objects whose content was left out. If anyone else sets it, the only effect
+	// is that the object is always read from the API server.
 	omittedKey = Name + "/omitted"
 )
 
-// DefinitionsTransform is the default transform of the engine of definitions, whose objects are needed whole.
+// DefinitionsTransform is the default transform of the engine of definitions, which keeps the content of all objects.
 func DefinitionsTransform(obj any) (any, error) {
 	if u, ok := obj.(*unstructured.Unstructured); ok && isBlueprint(u) {
-		// Both repeat the spec, and neither is read.
+		// Both duplicate the spec and are never read.
 		u.SetManagedFields(nil)
 		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", corev1.LastAppliedConfigAnnotation)
 	}
@@ -53,7 +54,7 @@ func isBlueprint(u *unstructured.Unstructured) bool {
 	return u.GroupVersionKind().GroupKind() == blueprint.GroupVersionKind.GroupKind()
 }
 
-// withoutContent returns what tells whose an object is, and the conditions that are counted.
+// withoutContent returns the metadata that identifies an object and its owners, and the conditions that are counted.
 func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind()}}
 	metadata, _ := u.Object["metadata"].(map[string]any)
@@ -82,7 +83,7 @@ func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 // isOmitted reports whether the content of an object in the cache was left out.
 func isOmitted(u *unstructured.Unstructured) bool { return u.GetAnnotations()[omittedKey] != "" }
 
-// sizeOf estimates how many bytes a value has as JSON. It stops above the limit.
+// sizeOf estimates the size of a value as JSON, in bytes. It stops above the limit.
 func sizeOf(value any, limit int) int {
 	size := 0
 	switch value := value.(type) {
@@ -118,7 +119,7 @@ func (w whole) Get(ctx context.Context, gvr schema.GroupVersionResource, namespa
 	return w.live.Get(ctx, gvr, namespace, name)
 }
 
-// wholeOf returns an object of the cache with its content, nil if there is no such object any longer or it cannot be read.
+// wholeOf returns a cached object with its content. It returns nil if the object no longer exists or cannot be read.
 func (w whole) wholeOf(ctx context.Context, gvr schema.GroupVersionResource, cached runtime.Object) *unstructured.Unstructured {
 	object, ok := cached.(*unstructured.Unstructured)
 	if !ok || !isOmitted(object) {
@@ -131,7 +132,7 @@ func (w whole) wholeOf(ctx context.Context, gvr schema.GroupVersionResource, cac
 	return live
 }
 
-// cached reads from a cache of the engine of instances, and what that leaves out from the API server.
+// cached returns a reader for a cache of the engine of instances. It reads omitted content from the API server.
 func (p *Platform) cached(lister listerFunc) whole {
 	return whole{Reader: handlers.Cached(lister), live: handlers.Live(p.client)}
 }

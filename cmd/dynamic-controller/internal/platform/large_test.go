@@ -64,7 +64,7 @@ func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
 	}
 }
 
-// Blueprints, their revisions and definitions are read from the cache alone, whatever their size.
+// Blueprints, their revisions and definitions are read only from the cache, regardless of their size.
 func TestDefinitionsAreCachedWhole(t *testing.T) {
 	for _, test := range []struct {
 		kind      schema.GroupVersionKind

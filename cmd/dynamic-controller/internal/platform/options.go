@@ -15,10 +15,10 @@ type Options struct {
 	Namespace string
 	// AllowChildKinds lists restricted kinds that templates can create: see blueprint.CheckRestrictedKind.
 	AllowChildKinds []string
-	// AllowChildNamespaces lists patterns of protected namespaces in which templates can create objects. Protected are
-	// Namespace and the kube-* namespaces.
+	// AllowChildNamespaces lists patterns of protected namespaces in which templates can create objects. Namespace
+	// and the kube-* namespaces are protected.
 	AllowChildNamespaces []string
-	// MaxBlueprintMemory is how many bytes of memory all Blueprints together may take, by an estimate. 0 is no limit.
+	// MaxBlueprintMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
 	MaxBlueprintMemory int64
 }
 

@@ -78,7 +78,7 @@ type Platform struct {
 	told    pace // of ends told
 	defined defined
 	unnamed unnamedKinds
-	// compiling is held while a Blueprint is compiled: that takes many times the memory that its result does.
+	// compiling is held while a Blueprint is compiled, which needs many times the memory of the result.
 	compiling sync.Mutex
 }
 

@@ -24,7 +24,7 @@ type program struct {
 	blueprint  string
 	generation int64
 	gvr        schema.GroupVersionResource
-	// spec is what it was made of, and revision the name of the ControllerRevision that stores it.
+	// spec is the compiled spec, and revision the name of the ControllerRevision that stores it.
 	spec     blueprint.Spec
 	revision string
 	// compiled is nil if instances are only cleaned up when they are deleted.
@@ -56,8 +56,8 @@ func cleaner(b *blueprint.Blueprint, gvr schema.GroupVersionResource) *program {
 	return &program{inputs: "cleans up for " + string(b.UID), blueprint: b.Name, generation: b.Generation, gvr: gvr}
 }
 
-// following returns the program with Children that look for children of the given kinds. What Children remember can be found
-// out again.
+// following returns a copy of the program with Children for the given kinds. Children only cache state that can be read
+// again.
 func (p *Platform) following(next *program, kinds []handlers.ChildKind) (*program, error) {
 	equipped := &program{
 		inputs: next.inputs, blueprint: next.blueprint, generation: next.generation, gvr: next.gvr, spec: next.spec, revision: next.revision,
@@ -95,8 +95,8 @@ func (p *program) watched() (options []dynamiccontroller.ServeOption) {
 	return options
 }
 
-// ofChildren selects the objects with the label that package handlers gives to children. The others of their types, such as
-// all Secrets of the cluster, are nobody's children and may be many and large.
+// ofChildren selects the objects with the label that package handlers gives to children. Other objects of these types,
+// such as all other Secrets of the cluster, are not children, and can be many and large.
 var ofChildren = func() dynamiccontroller.ServeOption {
 	labelled, err := labels.NewRequirement(parentKey, selection.Exists, nil)
 	if err != nil {
@@ -117,7 +117,7 @@ func instanceOf(child runtime.Object) []string {
 	return nil
 }
 
-// listerFunc returns a lister of what a cache has of a type.
+// listerFunc returns a lister for the cached objects of a type.
 type listerFunc = func(schema.GroupVersionResource) (cache.GenericLister, error)
 
 // listerOf finds children in what is watched.

@@ -19,9 +19,9 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// redactor is a client for the children of a Blueprint's instances. The API server, and admission webhooks and policies,
-// quote values in their messages. Messages about the objects of sensitive resources are replaced where they arrive, and
-// so never get into a status, an error or the log. Warnings about them are dropped.
+// redactor is a client for the children of a Blueprint's instances. The API server, and admission webhooks and
+// policies, quote values in their messages. Messages about the objects of sensitive resources are replaced as soon as
+// they are received, so that they never reach a status, an error or the log. Warnings about them are dropped.
 type redactor struct {
 	dynamic.Interface
 	compiled *blueprint.Compiled
@@ -111,7 +111,7 @@ func redacted(err error, field func(string) string) error {
 			}
 		}
 	}
-	out.Message = fmt.Sprintf("the API server refused it with %d %s; its message is not shown, because the object can contain data of a Secret",
+	out.Message = fmt.Sprintf("the API server rejected the request with %d %s; its message is not shown, because the object can contain data of a Secret",
 		status.Code, cmp.Or(string(status.Reason), "Unknown"))
 	if len(fields) > 0 {
 		out.Message += " (" + strings.Join(slices.Compact(fields), ", ") + ")"

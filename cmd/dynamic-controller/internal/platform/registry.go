@@ -20,8 +20,7 @@ type decision struct {
 	judgement
 	// running is what is served, of an earlier generation if the newest is refused; nil if nothing is.
 	running *program
-	// loadRefusal is why the stored revision that was served before is not: it is nil while the revision is served, or if
-	// none is stored.
+	// loadRefusal is why the stored revision is not served. It is nil if the revision is served or none is stored.
 	loadRefusal *refusal
 	// revisionsProblem is why the stored revisions cannot be read. Nothing is decided as long as it is set.
 	revisionsProblem string
@@ -125,7 +124,7 @@ func (r *registry) interested(in func(interest) bool) (names []string) {
 	return names
 }
 
-// rivals returns the Blueprints that claim the same definition, including the one of the name.
+// rivals returns the Blueprints that claim the same definition, including the named one.
 func (r *registry) rivals(name string) []string {
 	r.mu.Lock()
 	crd := r.interests[name].crd

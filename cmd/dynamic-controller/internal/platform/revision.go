@@ -45,7 +45,7 @@ type revision struct {
 	number int64
 	// spec is the Blueprint's spec as JSON. It is decoded only when it is to be served.
 	spec []byte
-	// memory is what serving the spec takes, as an estimate.
+	// memory is the estimated memory that serving the spec needs.
 	memory int64
 	// kinds are those of the spec's templates.
 	kinds []templateKind
@@ -74,15 +74,15 @@ type revisionData struct {
 	Spec      blueprint.Spec `json:"spec"`
 }
 
-// revisionDataOf returns what is stored of a Blueprint. The length of the history does not affect what is served.
+// revisionDataOf returns the data to store, without the history limit, which does not affect serving.
 func revisionDataOf(b *blueprint.Blueprint) revisionData {
 	data := revisionData{Blueprint: b.Name, UID: b.UID, Spec: b.Spec}
 	data.Spec.RevisionHistoryLimit = nil
 	return data
 }
 
-// revisionName returns the name of the ControllerRevision with the Blueprint's spec. It depends on the Blueprint's name, UID
-// and spec alone, so that a spec is stored once however often it is applied or storing it is retried.
+// revisionName returns the name of the ControllerRevision with the Blueprint's spec. It depends only on the Blueprint's
+// name, UID and spec, so that a spec is stored once, even if it is applied again or the write is retried.
 func revisionName(b *blueprint.Blueprint) (string, error) {
 	data, err := json.Marshal(revisionDataOf(b))
 	if err != nil {
@@ -120,8 +120,8 @@ func newRevision(namespace, name string, b *blueprint.Blueprint, number int64) (
 	return object, nil
 }
 
-// readRevision is a cache's transform: it returns the revision that is stored in a ControllerRevision. A malformed one is an
-// error, and stays in the cache as it is. It is ignored there.
+// readRevision is a cache transform. It returns the revision that is stored in a ControllerRevision. For a malformed
+// one it returns an error. The cache then keeps the ControllerRevision unchanged, and readers ignore it.
 func readRevision(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -182,12 +182,12 @@ func (r *revision) restore(b *blueprint.Blueprint) (*blueprint.Blueprint, error)
 	return &before, nil
 }
 
-// history is the stored revisions of Blueprints of one name. Blueprints that were deleted with the policy Retain have left
-// theirs to later ones of the name.
+// history contains the stored revisions of Blueprints with one name. It includes those of deleted Blueprints with the
+// deletion policy Retain.
 type history []*revision
 
-// newest returns the revision that was accepted last of the Blueprint with the UID, or nil. Those of other Blueprints of the
-// same name are never served.
+// newest returns the last accepted revision of the Blueprint with the UID, or nil. Revisions of other Blueprints with
+// the same name are never served.
 func (h history) newest(uid types.UID) (newest *revision) {
 	for _, r := range h {
 		if r.blueprintUID == uid && (newest == nil || isNewer(r, newest)) {
@@ -213,8 +213,8 @@ func (h history) nextNumber(uid types.UID) int64 {
 	return next
 }
 
-// beyond returns the revisions to delete, the oldest last, so that as many are left in addition to the served one. Those of
-// earlier Blueprints are older than those of the Blueprint with the UID.
+// beyond returns the revisions to delete, the oldest last, so that limit revisions are left in addition to the served
+// one. Revisions of earlier Blueprints count as older than those of the Blueprint with the UID.
 func (h history) beyond(uid types.UID, limit int) []*revision {
 	served := h.newest(uid)
 	old := slices.DeleteFunc(slices.Clone(h), func(r *revision) bool { return r == served })
@@ -236,8 +236,8 @@ func (h history) beyond(uid types.UID, limit int) []*revision {
 	return old[min(limit, len(old)):]
 }
 
-// isNewer reports whether a was accepted after b. Both are of the same Blueprint. By the generation alone, a leader with a
-// stale cache cannot make an older spec the newest one.
+// isNewer reports whether a was accepted after b. Both are of the same Blueprint. The generation is compared first, so
+// that a leader with a stale cache cannot make an older spec the newest one.
 func isNewer(a, b *revision) bool {
 	return cmp.Or(cmp.Compare(a.generation, b.generation), cmp.Compare(a.number, b.number), strings.Compare(a.Name, b.Name)) > 0
 }

@@ -112,7 +112,7 @@ func TestMalformedRevisionsAreIgnored(t *testing.T) {
 	}
 }
 
-func TestWhichRevisionsAreTrimmed(t *testing.T) {
+func TestHistory_Beyond(t *testing.T) {
 	at := func(seconds int64, name, uid string, generation, number int64) *revision {
 		r := &revision{blueprint: "websites", blueprintUID: typesUID(uid), generation: generation, number: number}
 		r.Name, r.CreationTimestamp = name, metav1.Unix(seconds, 0)

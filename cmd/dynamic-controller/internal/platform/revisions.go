@@ -24,8 +24,8 @@ import (
 // defaultHistoryLimit is the number of old revisions to keep if the Blueprint does not set one.
 const defaultHistoryLimit = 10
 
-// watchRevisions watches the stored revisions, and reconciles the Blueprints of those that change and others that claim the
-// same type.
+// watchRevisions watches the stored revisions. A change reconciles the Blueprint of the revision and all Blueprints
+// that claim the same type.
 func (p *Platform) watchRevisions() dynamiccontroller.ServeOption {
 	stored, err := labels.NewRequirement(revisionLabelKey, selection.Exists, nil)
 	if err != nil {
@@ -34,15 +34,15 @@ func (p *Platform) watchRevisions() dynamiccontroller.ServeOption {
 	return dynamiccontroller.Watches(controllerRevisions, func(object runtime.Object) []string {
 		r, ok := object.(*revision)
 		if !ok {
-			return nil // malformed, which its transform has logged
+			return nil // malformed: the error of readRevision has been logged
 		}
 		return append(p.registry.rivals(r.blueprint), r.blueprint)
 	}, dynamiccontroller.WithNamespace(p.options.Namespace), dynamiccontroller.WithLabelSelector(labels.NewSelector().Add(*stored)),
 		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithTransform(readRevision))
 }
 
-// historyOf returns the revisions in the cache of Blueprints with the name. The error is [dynamiccontroller.ErrNotSynced] until
-// all have been read.
+// historyOf returns the cached revisions of Blueprints with the name. Until all revisions have been read, it returns
+// [dynamiccontroller.ErrNotSynced].
 func (p *Platform) historyOf(name string) (history, error) {
 	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchRevisions())
 	if err != nil {
@@ -80,7 +80,7 @@ func (p *Platform) storedUIDs() (map[types.UID]bool, error) {
 	return stored, nil
 }
 
-// revisionsProblem returns why the revisions cannot be read. It is empty while they are about to be.
+// revisionsProblem returns why the revisions cannot be read. It is empty if they have been read or are being read.
 func (p *Platform) revisionsProblem() string {
 	for _, t := range p.engines.Definitions.Status() {
 		if t.GVR != blueprints {
@@ -105,8 +105,8 @@ func (p *Platform) revisionClient() dynamic.ResourceInterface {
 	return p.client.Resource(controllerRevisions).Namespace(p.options.Namespace)
 }
 
-// storeRevision stores the accepted spec, unless it is the newest that is stored. Nothing is served of it before all replicas
-// can see it.
+// storeRevision stores the accepted spec, unless it already is the newest stored one. The spec is not served before it
+// is stored where all replicas can read it.
 func (p *Platform) storeRevision(ctx context.Context, b *blueprint.Blueprint, d decision) error {
 	if d.program == nil || d.ending {
 		return nil
@@ -135,7 +135,7 @@ func (p *Platform) writeRevision(ctx context.Context, b *blueprint.Blueprint, na
 			return p.renumber(ctx, b, r, number)
 		}
 	}
-	// Nobody would delete the revision of a Blueprint that is gone, which a new leader's cache may still hold.
+	// The cache of a new leader can hold a Blueprint that is gone. Its revision would never be deleted.
 	if current, err := p.isCurrent(ctx, b); err != nil || !current {
 		return err
 	}
@@ -162,7 +162,7 @@ func (p *Platform) writeRevision(ctx context.Context, b *blueprint.Blueprint, na
 	return p.renumber(ctx, b, r, max(number, r.number))
 }
 
-// renumber makes a revision the one of the Blueprint's newest generation.
+// renumber assigns a stored revision to the Blueprint's newest generation.
 func (p *Platform) renumber(ctx context.Context, b *blueprint.Blueprint, r *revision, number int64) error {
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{
@@ -195,7 +195,7 @@ func (p *Platform) isCurrent(ctx context.Context, b *blueprint.Blueprint) (bool,
 }
 
 // trimHistory deletes the oldest revisions beyond the Blueprint's limit. The served one does not count and is never deleted.
-// The kinds of deleted revisions are remembered as long as instances may have children of them.
+// The kinds of deleted revisions are recorded as long as instances may have children of them.
 func (p *Platform) trimHistory(ctx context.Context, b *blueprint.Blueprint, d decision) error {
 	if d.revisionsProblem != "" {
 		return nil
@@ -219,7 +219,7 @@ func (p *Platform) trimHistory(ctx context.Context, b *blueprint.Blueprint, d de
 	return errors.Join(errs...)
 }
 
-// deleteHistory deletes the revisions of a Blueprint that ends: those of its UID, or all of its name.
+// deleteHistory deletes the revisions of a Blueprint that is being deleted: those with its UID, or all with its name.
 func (p *Platform) deleteHistory(ctx context.Context, b *blueprint.Blueprint, all bool) error {
 	selector := labels.SelectorFromSet(labels.Set{revisionLabelKey: revisionLabel(b.Name)}).String()
 	list, err := p.revisionClient().List(ctx, metav1.ListOptions{LabelSelector: selector})

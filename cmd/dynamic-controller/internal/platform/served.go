@@ -15,7 +15,7 @@ func (p *Platform) load(ctx context.Context, b *blueprint.Blueprint, own claim, 
 		return judgement{refusal: &refusal{reasonInvalid, err.Error()}}, nil, nil
 	}
 	if blueprint.DefinitionName(before) != own.crd {
-		return judgement{refusal: &refusal{reasonInvalid, fmt.Sprintf("revision %s is of another type, %s", r.Name, blueprint.DefinitionName(before))}}, nil, nil
+		return judgement{refusal: &refusal{reasonInvalid, fmt.Sprintf("revision %s defines another type, %s", r.Name, blueprint.DefinitionName(before))}}, nil, nil
 	}
 	judged, missing, err := p.judge(ctx, before, own, judgement{})
 	if err != nil {
@@ -49,7 +49,7 @@ func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim
 		return d.running, nil, nil
 	}
 	if newest != nil {
-		// Each time, because what the revision lacks may have been added.
+		// This is repeated on each call, because a missing permission or type may have been added.
 		loaded, missing, err := p.load(ctx, b, own, newest)
 		if err != nil || loaded.program != nil {
 			return loaded.program, missing, err
@@ -60,7 +60,7 @@ func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim
 	return cleaner(b, d.gvr), nil, nil
 }
 
-// servedField returns what the status says about the served generation.
+// servedField returns status.served.
 func servedField(d decision) map[string]any {
 	if d.onlyCleans() {
 		return nil

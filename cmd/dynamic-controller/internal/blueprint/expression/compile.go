@@ -27,8 +27,8 @@ func (p *Program) String() string { return p.text }
 // References are the variables that it refers to, in order of their names.
 func (p *Program) References() []string { return p.refs }
 
-// Paths lists what it reads, each path once. Of a part that need not be there (has() and ?), and of one that is known only
-// while it runs, the list has the path of the value that the part is in.
+// Paths returns the paths that the expression reads, without duplicates. For an optional part (has() and ?), and for a
+// part that is known only at evaluation, it returns the path of the value that contains the part.
 func (p *Program) Paths() []Path { return p.paths }
 
 // RegexInstructions estimates what its constant regular expressions take, of which each instruction is some 100 bytes.

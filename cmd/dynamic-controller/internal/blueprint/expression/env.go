@@ -59,14 +59,14 @@ type Env struct {
 	base    *base
 	env     *cel.Env
 	types   map[string]*apiservercel.DeclType // of the variables
-	limited map[string]bool                   // the variables whose schema says how much there may be of them
+	limited map[string]bool                   // the variables whose schema limits their size
 }
 
-// base is what all environments share.
+// base holds the parts that all environments share.
 type base struct {
 	env       *cel.Env
 	planner   *planner
-	functions map[string]*functions.Overload // the implementations that guards stand before
+	functions map[string]*functions.Overload // the implementations that are called by guards
 }
 
 // theBase is made once: it takes milliseconds, and all others extend it.

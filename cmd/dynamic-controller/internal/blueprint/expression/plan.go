@@ -13,11 +13,12 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
-// planner turns checked expressions into what is evaluated. All expressions share it.
+// planner turns checked expressions into steps, which can be evaluated. All expressions share one planner.
 //
-// It replaces cel.Env.Program, whose result keeps the environment with its types, a dispatcher with an entry for each of
-// some 300 functions and a cost tracker: 18 KB for each expression, however small. What is planned here keeps its own
-// steps alone. No evaluation needs the types of the variables: the values are plain JSON.
+// It replaces cel.Env.Program. Each program of cel-go holds the environment with its types, a dispatcher with an entry
+// for each of some 300 functions and a cost tracker, which takes 18 KB however small the expression is. An expression
+// that is planned here holds only its own steps. Evaluation does not need the types of the variables, because all
+// values are plain JSON.
 type planner struct {
 	interpreter interpreter.Interpreter
 	costs       interpreter.PlannerOption
@@ -47,8 +48,8 @@ func newPlanner(env *cel.Env) (*planner, error) {
 	}, nil
 }
 
-// costTracker returns what counts the costs of an evaluation, as a program of the environment would be given it: the
-// libraries have trackers of their own.
+// costTracker returns the cost tracker that a program of the environment would use. It includes the cost functions of
+// the libraries.
 func costTracker(env *cel.Env) (tracker *interpreter.CostTracker, err error) {
 	checked, issues := env.Compile("true")
 	if issues.Err() != nil {
@@ -123,8 +124,8 @@ func (s steps) evaluate(ctx context.Context, variables map[string]any) (out ref.
 	return out, 0, nil
 }
 
-// alternatives makes or and orValue evaluate their argument only if there is no value, as the decorator of
-// cel.OptionalTypes does, which that does not export.
+// alternatives makes or and orValue evaluate their argument only if the optional has no value, like the decorator of
+// cel.OptionalTypes, which is not exported.
 func alternatives(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 	call, is := i.(interpreter.InterpretableCall)
 	if !is || len(call.Args()) != 2 {
@@ -140,7 +141,7 @@ func alternatives(i interpreter.InterpretableV2) (interpreter.InterpretableV2, e
 	return i, nil
 }
 
-// alternative is an optional, or its value, or else another one.
+// alternative yields an optional, or its value if unwrap is set. If the optional has no value, it yields otherwise.
 type alternative struct {
 	id                  int64
 	optional, otherwise interpreter.InterpretableV2

@@ -37,7 +37,7 @@ func program(t *testing.T, env *Env, text string) cel.Program {
 	return p
 }
 
-// What the planner makes of an expression has the value and the cost of what cel-go makes of it.
+// A planned expression has the same value and cost as cel-go's program for it.
 func TestPlansEvaluateAsProgramsOfCEL(t *testing.T) {
 	variables := map[string]any{"self": map[string]any{
 		"name": "flowers", "labels": map[string]any{"a": "b", "c": "d"},

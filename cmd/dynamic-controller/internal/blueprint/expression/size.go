@@ -2,9 +2,9 @@ package expression
 
 import "strings"
 
-// Size estimates, without compiling it, how large an expression is when it is compiled: how many terms it has, which are
-// names, literals, operators, lists and maps, and how many instructions its constant regular expressions have. Of an
-// expression that does not compile it is any number.
+// Size estimates the size of an expression after compilation, without compiling it. It returns the number of terms,
+// which are names, literals, operators, lists and maps, and the number of instructions in the constant regular
+// expressions. For an expression that does not compile, the numbers are arbitrary.
 func Size(text string) (terms, regexInstructions int) {
 	matches := strings.Contains(text, "match") || strings.Contains(text, "find")
 	for i := 0; i < len(text); {
