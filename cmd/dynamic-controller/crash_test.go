@@ -2,7 +2,9 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
 	"strings"
 	"sync"
@@ -50,8 +52,8 @@ func (m *mortal) kill() {
 }
 
 // dying runs one process after another until the test ends or stop is called, each of which is killed when its nth
-// write has been carried out. Stop tells how many were, by the kind of the write.
-func (a *api) dying(nth int) (stop func() map[string]int) {
+// write has been carried out. Killed returns how many were so far, by the kind of the write, and stop does so at the end.
+func (a *api) dying(nth int) (killed, stop func() map[string]int) {
 	a.Helper()
 	var mu sync.Mutex // guards now, and is held until it has started
 	var now *mortal
@@ -63,7 +65,13 @@ func (a *api) dying(nth int) (stop func() map[string]int) {
 	})
 	kubeconfig, _ := a.watched(trap.Wrap)
 	over, done := make(chan struct{}), make(chan struct{})
-	killed := map[string]int{}
+	var counting sync.Mutex // guards counts
+	counts := map[string]int{}
+	killed = func() map[string]int {
+		counting.Lock()
+		defer counting.Unlock()
+		return maps.Clone(counts)
+	}
 	go func() {
 		defer close(done)
 		// Each applies the CustomResourceDefinition of Blueprints: only the first may die of it, or none got any further.
@@ -90,19 +98,21 @@ func (a *api) dying(nth int) (stop func() map[string]int) {
 				a.Errorf("the process ended: %s", m.log.String())
 				return
 			}
-			killed[c.Kind()]++
+			counting.Lock()
+			counts[c.Kind()]++
+			counting.Unlock()
 		}
 	}()
 	stop = sync.OnceValue(func() map[string]int {
 		close(over)
 		<-done
 		if a.Failed() && now != nil {
-			a.Logf("killed at %v; log of the last process:\n%s", killed, now.log.String())
+			a.Logf("killed at %v; log of the last process:\n%s", killed(), now.log.String())
 		}
-		return killed
+		return killed()
 	})
 	a.Cleanup(func() { stop() })
-	return stop
+	return killed, stop
 }
 
 func isAnotherWrite(c apiproxy.Call) bool {
@@ -130,7 +140,7 @@ func TestTheProcessMayDieAtEachWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = namespaces.Delete(a.Context(), far, metav1.DeleteOptions{}) })
-			stop := a.dying(most)
+			soFar, stop := a.dying(most)
 			a.apply(farther)
 			a.apply(flowers)
 			a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "all 4 resources"))
@@ -149,6 +159,15 @@ func TestTheProcessMayDieAtEachWrite(t *testing.T) {
 				a.waitGone("v1", "ConfigMap", name)
 			}
 			a.waitGone("v1", "Service", "flowers")
+			if most == 1 {
+				// The last write removes the Blueprint's finalizer. It has an effect before its process is killed.
+				eventually(t, func() error {
+					if soFar()["patch blueprints"] == 0 {
+						return errors.New("no process was killed after it removed the finalizer")
+					}
+					return nil
+				})
+			}
 			killed := stop()
 			t.Logf("killed after these: %v", killed)
 			if n := killed["patch blueprints/status"]; n > 15 {
