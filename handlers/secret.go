@@ -47,7 +47,8 @@ func encodeStringData(gvk schema.GroupVersionKind, secret *unstructured.Unstruct
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		text, isString := fields[key].(string)
 		if !isString {
-			return fmt.Errorf("stringData[%q]: must be a string, not %s", key, jsonTypeOf(fields[key]))
+			// The key is not named: a template can make it of another Secret's data.
+			return fmt.Errorf("stringData: every value must be a string, and one is %s", jsonTypeOf(fields[key]))
 		}
 		data[key] = base64.StdEncoding.EncodeToString([]byte(text))
 	}

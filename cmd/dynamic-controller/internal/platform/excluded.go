@@ -15,17 +15,15 @@ import (
 // users who can update a child can change it. Everything is read from the caches.
 func (p *present) absent(ctx context.Context, excluded []blueprint.Excluded) (all []*unstructured.Unstructured) {
 	for _, e := range excluded {
-		children := p.owned
 		if e.Name != "" {
 			object := &unstructured.Unstructured{}
 			object.SetGroupVersionKind(e.GVK)
 			object.SetNamespace(e.Namespace)
 			object.SetName(e.Name)
 			all = append(all, object)
-		} else {
-			children = slices.Concat(children, p.elsewhere(ctx, e))
 		}
-		for _, child := range children {
+		// The name can have changed since the child was created.
+		for _, child := range slices.Concat(p.owned, p.elsewhere(ctx, e)) {
 			if child.GetAnnotations()[resourceKey] == e.ID && child.GroupVersionKind().GroupKind() == e.GVK.GroupKind() {
 				all = append(all, child)
 			}

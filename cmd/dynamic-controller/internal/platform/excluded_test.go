@@ -45,6 +45,8 @@ func TestExcludedResourcesArePrunedFirst(t *testing.T) {
 	}
 	far := newTemplate("grant", "grant", nil)
 	far.Template["metadata"].(map[string]any)["namespace"] = "far"
+	renamed := newTemplate("grant", "grant-${string(self.spec.n)}", nil)
+	renamed.Template["metadata"].(map[string]any)["namespace"] = "far"
 	base := newTemplate("base", "base", nil)
 	base.ReadyWhen = []string{"!self.spec.held"}
 	for name, c := range map[string]struct {
@@ -71,6 +73,11 @@ func TestExcludedResourcesArePrunedFirst(t *testing.T) {
 			resources: []blueprint.Resource{base, whenAdmin(newTemplate("grant", "${base.metadata.name}-grant", nil)), broken()},
 			after:     map[string]any{"admin": false, "held": true, "n": int64(0)},
 			deletes:   []string{"delete configmaps base-grant"},
+		},
+		"one elsewhere whose name has changed since": {
+			resources: []blueprint.Resource{whenAdmin(renamed), broken()},
+			after:     map[string]any{"admin": false, "held": false, "n": int64(0)},
+			deletes:   []string{"delete configmaps grant-1"},
 		},
 		"not one that another resource makes by now": {
 			resources: []blueprint.Resource{whenAdmin(newTemplate("open", "policy", nil)), unlessAdmin(newTemplate("closed", "policy", nil)), broken()},

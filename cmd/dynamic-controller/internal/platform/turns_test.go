@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -49,7 +48,7 @@ func bringing(t *testing.T, b *blueprint.Blueprint) (*instances, *fakeServer) {
 	_, mapper := fakePlatform(nil, nil, kinds...)
 	server, engine := newFakeServer(kinds), newFakeEngine()
 	server.applied = func(object *unstructured.Unstructured) {
-		if metav1.GetControllerOf(object) != nil {
+		if object.GetLabels()[parentKey] != "" {
 			_ = engine.secondary.Add(object)
 		}
 	}
