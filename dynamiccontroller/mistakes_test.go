@@ -197,7 +197,7 @@ func TestD5_APanicWithNilIsAFailure(t *testing.T) {
 		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, w.client,
 			dynamiccontroller.WithMetrics(counts))
 		stop := w.run()
-		w.serve(w.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error { panic(nil) }) //nolint:govet // on purpose
+		w.serve(w.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error { panic(nil) })
 		w.put(w.types[0], "w")
 		if len(counts.got) == 0 || counts.got[0] != dynamiccontroller.OutcomePanic {
 			t.Errorf("the outcomes are %v", counts.got)

@@ -20,7 +20,7 @@ func TestCallLetsGoexitEndTheGoroutine(t *testing.T) {
 	go func() {
 		defer close(done)
 		returned = false
-		protect.Call(runtime.Goexit)
+		_ = protect.Call(runtime.Goexit)
 		returned = true
 	}()
 	<-done

@@ -88,7 +88,7 @@ func checkTransformed(out any, key string) error {
 // repaired, withKey returns an object that has only the namespace and name.
 func withKey(obj any, key string) any {
 	repaired := false
-	protect.Call(func() {
+	_ = protect.Call(func() {
 		m, err := meta.Accessor(obj)
 		if err != nil {
 			return
