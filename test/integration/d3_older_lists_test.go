@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,27 +58,10 @@ func TestD3_NextRunReportsNoFalseDeletion(t *testing.T) {
 // An etcd that was restored from a backup does not have the resourceVersions that the process has seen. Objects that were
 // created after the backup are gone, and the next run must report them as deleted.
 func TestD3_NextRunFollowsARestoredEtcd(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)
-	defer cancel()
-	own, err := cluster.Start(ctx, cluster.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := own.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	config := own.Config()
-	h := &harness{
-		T: t, config: config, namespace: "default", client: must(dynamic.NewForConfig(config)),
-		clients: must(kubernetes.NewForConfig(config)), crds: must(apiextensions.NewForConfig(config)),
-	}
+	h, own := newRestorable(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "stays", 0)
-	backup := t.TempDir()
-	data := filepath.Join(filepath.Dir(own.Kubeconfig()), "etcd")
-	h.whileDown(ctx, own, func() error { return os.CopyFS(backup, os.DirFS(data)) })
+	own.backUp(h)
 
 	w := &wire{}
 	large := &tooLarge{}
@@ -94,9 +78,7 @@ func TestD3_NextRunFollowsARestoredEtcd(t *testing.T) {
 	calls.waitFor(h.id(gvr, "lost"), 1)
 	h.noError(stop())
 
-	h.whileDown(ctx, own, func() error {
-		return errors.Join(os.RemoveAll(data), os.CopyFS(data, os.DirFS(backup)))
-	})
+	own.restore(h)
 	stop = h.run(c)
 	calls.waitFor(h.id(gvr, "lost"), 2)
 	calls.waitFor(h.id(gvr, "stays"), 2)
@@ -119,15 +101,102 @@ func TestD3_NextRunFollowsARestoredEtcd(t *testing.T) {
 	}
 }
 
-// whileDown calls f while neither the API server nor etcd runs.
-func (h *harness) whileDown(ctx context.Context, c *cluster.Cluster, f func() error) {
+// With streaming lists, the cache follows a restored etcd in a run that continues, and in the next run.
+func TestD3_StreamingListsFollowARestoredEtcd(t *testing.T) {
+	h, own := newRestorable(t)
+	types := []gvrType{h.define(h.newType()), h.define(h.newType())}
+	for _, gvr := range types {
+		h.apply(gvr, "stays", 0)
+	}
+	own.backUp(h)
+	for i, continues := range []bool{true, false} {
+		t.Logf("the run continues: %t", continues)
+		gvr, w := types[i], &wire{}
+		var streams atomic.Int64
+		w.set(func(r *http.Request, send send) (*http.Response, error) {
+			answer, err := send(r)
+			if err == nil && isFor(r, gvr) && r.URL.Query().Get("sendInitialEvents") != "" && answer.StatusCode == http.StatusOK {
+				streams.Add(1)
+			}
+			return answer, err
+		})
+		c := w.through(h).controller(dynamiccontroller.Config{})
+		calls, gone := newRecorder(t, nil), &deletions{}
+		h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(gone.note))
+		stop := h.run(c)
+		calls.waitFor(h.id(gvr, "stays"), 1)
+		h.advanceEtcd(1000)
+		h.apply(gvr, "lost", 0)
+		calls.waitFor(h.id(gvr, "lost"), 1)
+		if streams.Load() == 0 {
+			t.Error("the first list did not stream")
+		}
+		if continues {
+			own.restore(h)
+		} else {
+			h.noError(stop())
+			own.restore(h)
+			stop = h.run(c)
+		}
+		calls.waitFor(h.id(gvr, "lost"), 2)
+		if names := gone.names(); len(names) != 1 || names[0] != "lost" {
+			t.Errorf("deletions of %v, want lost", names)
+		}
+		h.apply(gvr, "new", 0)
+		calls.waitFor(h.id(gvr, "new"), 1)
+		h.noError(stop())
+	}
+}
+
+// restorable is a control plane whose etcd can be restored from a backup.
+type restorable struct {
+	cluster *cluster.Cluster
+	data    string // the folder of etcd
+	backup  string
+}
+
+func newRestorable(t *testing.T) (*harness, *restorable) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*deadline)
+	defer cancel()
+	own, err := cluster.Start(ctx, cluster.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := own.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config := own.Config()
+	h := &harness{
+		T: t, config: config, namespace: "default", client: must(dynamic.NewForConfig(config)),
+		clients: must(kubernetes.NewForConfig(config)), crds: must(apiextensions.NewForConfig(config)),
+	}
+	return h, &restorable{cluster: own, data: filepath.Join(filepath.Dir(own.Kubeconfig()), "etcd"), backup: t.TempDir()}
+}
+
+func (r *restorable) backUp(h *harness) {
 	h.Helper()
-	h.noError(c.APIServer().Stop())
-	h.noError(c.Etcd().Stop())
+	r.whileDown(h, func() error { return os.CopyFS(r.backup, os.DirFS(r.data)) })
+}
+
+func (r *restorable) restore(h *harness) {
+	h.Helper()
+	r.whileDown(h, func() error { return errors.Join(os.RemoveAll(r.data), os.CopyFS(r.data, os.DirFS(r.backup))) })
+}
+
+// whileDown calls f while neither the API server nor etcd runs.
+func (r *restorable) whileDown(h *harness, f func() error) {
+	h.Helper()
+	ctx, cancel := context.WithTimeout(h.Context(), 2*deadline)
+	defer cancel()
+	h.noError(r.cluster.APIServer().Stop())
+	h.noError(r.cluster.Etcd().Stop())
 	h.noError(f())
-	h.noError(c.Etcd().Start(ctx))
-	h.noError(c.APIServer().Start(ctx))
-	h.noError(c.WaitReady(ctx))
+	h.noError(r.cluster.Etcd().Start(ctx))
+	h.noError(r.cluster.APIServer().Start(ctx))
+	h.noError(r.cluster.WaitReady(ctx))
 }
 
 // advanceEtcd makes n writes.
