@@ -33,9 +33,9 @@ import (
 //   - any other error, and a panic: a failure. It is retried with exponential backoff between Config's MinRetryDelay and
 //     MaxRetryDelay, and after Config's QueueMaxRetries failures in a row the object is parked.
 //
-// Errors are matched with errors.As and errors.Is, so that they may be wrapped. Their methods are called before the
-// call counts as finished, and never later: status and log have the text only. A nil pointer in an error variable, and an
-// error with a method that panics, count as a panic.
+// Errors are matched with errors.As and errors.Is, so they can be wrapped. Their methods are called only before the
+// call counts as finished; status and log keep the text. A nil pointer returned as an error, and an error with a method
+// that panics, count as a panic.
 type Handler func(ctx context.Context, id ObjectIdentifiers) error
 
 // Causes with which a handler's context ends.

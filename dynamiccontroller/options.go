@@ -129,8 +129,8 @@ func WithCache(mode CacheMode) ServeOption {
 // WithTransform stores the result of f in place of an object, for example to save memory. F can change the object that it is
 // given. It must be idempotent and deterministic, and must keep the object's metadata, in particular resourceVersion,
 // namespace, name and UID. If it is not deterministic, or removes the resourceVersion, each relist delivers every object.
-// F is called from one goroutine at a time. It fails if it returns an error, panics, or returns a nil object or one with another
-// namespace or name. The error is logged, and the object that f was given is stored as f left it.
+// F is called from one goroutine at a time. F fails if it returns an error or a nil object, changes the namespace or
+// name, or panics. The error is then logged, and the argument is stored as f left it.
 func WithTransform(f cache.TransformFunc) ServeOption {
 	return func(s *served) { s.transform = f }
 }
