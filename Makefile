@@ -18,8 +18,10 @@ SAY_RACE = $(if $(RACE),,@echo "there is no C compiler (or CGO_ENABLED=0): the t
 
 # Modules within this one. The first is built as it is used, without cgo, or all of Kubernetes would be built twice.
 CONTROLPLANE_MODULE := test/controlplane
-OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod)))
-ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(OTHER_MODULES)
+# So is the second, of which everyday tests build only what does not contain Kubernetes.
+KINDNODE_MODULE := test/kindnode
+OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod)))
+ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES)
 
 .PHONY: help
 help: ## say what there is
@@ -66,6 +68,12 @@ bin/controlplane: $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*.go)
 	@cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go build -ldflags '$(CONTROLPLANE_LDFLAGS)' -o $(CURDIR)/$@ .
 	@touch $@
 
+KIND_IMAGE := dynamic-controller/kind-node:v1.37.1
+
+.PHONY: kind-image
+kind-image: ## build a node image for kind without a registry; needs root, docker, debootstrap, gcc and many minutes
+	@cd $(KINDNODE_MODULE) && go run . --tag $(KIND_IMAGE) --work $(CURDIR)/bin/kindnode
+
 ## To test it
 
 .PHONY: test
@@ -74,6 +82,7 @@ test: controlplane ## everything, with the race detector where there is a C comp
 	go test $(RACE) $(UNIT_PACKAGES)
 	go test $(RACE) -count=1 -p 1 -timeout 20m $(CLUSTER_PACKAGES)
 	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test ./...
+	cd $(KINDNODE_MODULE) && go vet . ./docker && go test . ./docker
 	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && go vet ./... && go test ./..."; (cd $$m && go vet ./... && go test -count=1 ./...); done
 
 .PHONY: test-unit
@@ -113,6 +122,7 @@ verify: lint ## whether all is formatted, vetted, tidy and linted
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	go vet ./...
 	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go vet ./...
+	cd $(KINDNODE_MODULE) && CGO_ENABLED=0 go vet ./...
 	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && go vet ./..."; (cd $$m && go vet ./...); done
 	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
 

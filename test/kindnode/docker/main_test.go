@@ -1,0 +1,57 @@
+package main
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestPrivilegedIsReplacedByWhatIsGranted(t *testing.T) {
+	t.Parallel()
+	args := []string{"run", "--name", "node", "--privileged", "--tmpfs", "/run", "image"}
+	got := strings.Join(unprivileged(args, []string{"NET_ADMIN", "SYS_ADMIN"}), " ")
+	if strings.Contains(got, "--privileged") {
+		t.Errorf("--privileged is still there: %s", got)
+	}
+	for _, want := range []string{"run --name node ", "--cap-add NET_ADMIN --cap-add SYS_ADMIN", " --tmpfs /run image"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in: %s", want, got)
+		}
+	}
+	if args[3] != "--privileged" {
+		t.Error("the caller's arguments were changed")
+	}
+}
+
+func TestExecLosesPrivilegedOnly(t *testing.T) {
+	t.Parallel()
+	got := unprivileged([]string{"exec", "--privileged", "-i", "node", "cat"}, []string{"NET_ADMIN"})
+	if want := []string{"exec", "-i", "node", "cat"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestOtherCommandsAreUnchanged(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"ps", "-a"}, {"run", "image"}, {"build", "--privileged"}} {
+		if got := unprivileged(args, []string{"NET_ADMIN"}); !reflect.DeepEqual(got, args) {
+			t.Errorf("%q became %q", args, got)
+		}
+	}
+}
+
+func TestBoundingSetNamesCapabilities(t *testing.T) {
+	t.Parallel()
+	// All capabilities except CAP_SYS_RESOURCE, bit 24.
+	got, err := boundingSet("Name:\tx\nCapBnd:\t000001fffeffffff\nSeccomp:\t0\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != len(capabilityNames)-1 || slices.Contains(got, "SYS_RESOURCE") || !slices.Contains(got, "SYS_ADMIN") {
+		t.Errorf("got %q", got)
+	}
+	if _, err := boundingSet("Name:\tx\n"); err == nil {
+		t.Error("no error for a status without capabilities")
+	}
+}

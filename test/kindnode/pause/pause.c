@@ -1,0 +1,28 @@
+/* Holds a Pod's namespaces open and, where Pods share a process namespace, reaps their orphans. */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void end(int signo) {
+	(void)signo;
+	_exit(0);
+}
+
+static void reap(int signo) {
+	(void)signo;
+	while (waitpid(-1, NULL, WNOHANG) > 0) {
+	}
+}
+
+int main(void) {
+	struct sigaction on_end = {.sa_handler = end};
+	struct sigaction on_child = {.sa_handler = reap, .sa_flags = SA_NOCLDSTOP | SA_RESTART};
+	if (sigaction(SIGINT, &on_end, NULL) != 0 || sigaction(SIGTERM, &on_end, NULL) != 0 ||
+	    sigaction(SIGCHLD, &on_child, NULL) != 0) {
+		return EXIT_FAILURE;
+	}
+	for (;;) {
+		pause();
+	}
+}
