@@ -21,7 +21,7 @@ import (
 // How long the whole demonstration may take. The lease of what is deployed lasts longer.
 const (
 	atMost         = 50 * time.Second
-	atMostDeployed = 2 * time.Minute
+	atMostDeployed = 5 * time.Minute
 )
 
 func main() {

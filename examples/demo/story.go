@@ -17,13 +17,16 @@ func numbered(i int) string { return fmt.Sprintf("number-%d", i) }
 
 // tell tells the story. Each line is said after what it says was seen.
 func tell(ctx context.Context, say func(string, ...any), c *theCluster, p platform) error {
-	for _, chapter := range []func(context.Context, func(string, ...any), *theCluster) error{
+	chapters := []func(context.Context, func(string, ...any), *theCluster) error{
 		define, writeMany, deleteChild, rollOut, breakIt,
 		func(ctx context.Context, say func(string, ...any), c *theCluster) error {
 			return takeOver(ctx, say, c, p)
 		},
-		deleteBlueprint,
-	} {
+	}
+	if d, onNodes := p.(*deployed); onNodes {
+		chapters = append(chapters, d.drainNode, d.updatePods)
+	}
+	for _, chapter := range append(chapters, deleteBlueprint) {
 		if err := chapter(ctx, say, c); err != nil {
 			return err
 		}
@@ -154,13 +157,17 @@ func deleteBlueprint(ctx context.Context, say func(string, ...any), c *theCluste
 		c.gone(blueprints, blueprintName), c.typeGone(crdName),
 		c.gone(configMaps, "first-page"), c.gone(services, "first"), c.gone(deployments, "first"),
 	} {
-		if err := see(ctx, s); err != nil {
+		if err := seeWithin(ctx, deletionPatience, s); err != nil {
 			return err
 		}
 	}
 	say("deleted the Blueprint: %d WebApps, what they became and their type are gone after %s", many+2, since(began))
 	return nil
 }
+
+// deletionPatience is long because kube-controller-manager sends 20 requests per second, and several for each WebApp: it
+// deletes the ReplicaSets of the Deployments.
+const deletionPatience = time.Minute
 
 func since(began time.Time) string { return milliseconds(time.Since(began)) }
 
