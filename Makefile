@@ -42,7 +42,7 @@ run: build $(if $(KUBECONFIG),,controlplane) ## the same setup, to be played wit
 	@bin/demo --stay
 
 .PHONY: kind-demo
-kind-demo: ## the demo with two replicas on a kind cluster of its own; needs docker, kind and kubectl
+kind-demo: ## the demo with two replicas on a kind cluster of its own; needs docker. KEEP=1 keeps the cluster
 	@examples/kind/demo.sh
 
 example-%: $(if $(KUBECONFIG),,controlplane) ## see an example at work: make example-hello and so on, by the names of their folders

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,22 +61,21 @@ func (s *standIns) run(path string, command ...string) (out string, code int) {
 	return string(said), cmd.ProcessState.ExitCode()
 }
 
-func TestWhatIsMissingIsSaid(t *testing.T) {
+func TestDemoReportsWhatIsMissing(t *testing.T) {
 	for name, test := range map[string]struct {
-		there map[string]string
-		want  string
+		installed map[string]string
+		want      string
 	}{
-		"everything": {nil, "these are needed and not found: docker kind kubectl. See https://kind.sigs.k8s.io"},
-		"kind":       {map[string]string{"docker": "", "kubectl": ""}, "these are needed and not found: kind. See"},
+		"docker": {nil, "docker is not installed. make demo tells the same story without it"},
 		"docker's daemon": {map[string]string{"docker": "exit 1", "kubectl": "", "kind": ""},
-			"docker is there, but its daemon does not answer"},
-		"nothing, and the cluster is there": {map[string]string{"docker": "", "kubectl": "", "kind": "echo dynamic-controller-demo"},
-			"there is a kind cluster dynamic-controller-demo already"},
+			"docker is installed, but its daemon does not answer"},
+		"nothing, and the cluster exists": {map[string]string{"docker": "", "kubectl": "", "kind": "echo dynamic-controller-demo"},
+			"the kind cluster dynamic-controller-demo exists"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStandIns(t)
 			s.link("make", "dirname", "grep", "go", "awk")
-			for command, script := range test.there {
+			for command, script := range test.installed {
 				s.add(command, script)
 			}
 			out, code := s.run(s.dir, filepath.Join(s.dir, "make"), "-C", root, "kind-demo")
@@ -84,49 +84,89 @@ func TestWhatIsMissingIsSaid(t *testing.T) {
 			}
 			for _, call := range s.calls() {
 				if strings.Contains(call, "create") || strings.Contains(call, "delete") || strings.Contains(call, "build") {
-					t.Errorf("it did more than to look: %s", call)
+					t.Errorf("it changed something: %s", call)
 				}
 			}
 		})
 	}
 }
 
-// TestTheClusterIsDeletedWhateverHappens runs all of it, up to the demonstration, which finds no Pods on the cluster that
-// stands in for kind's.
-func TestTheClusterIsDeletedWhateverHappens(t *testing.T) {
+// engine is a stand-in for docker on this machine.
+var engine = `case "$1" in version) echo ` + runtime.GOARCH + `;; esac`
+
+func demoPath(s *standIns) string { return s.dir + string(filepath.ListSeparator) + os.Getenv("PATH") }
+
+// TestDemoDeletesTheClusterOnFailure runs all of the script, up to the demonstration, which finds no Pods on the cluster
+// that stands in for kind's.
+func TestDemoDeletesTheClusterOnFailure(t *testing.T) {
 	kubeconfig := newAPI(t).cluster.Kubeconfig()
 	s := newStandIns(t)
-	s.add("docker", "")
+	s.add("docker", engine)
 	s.add("kubectl", "")
 	s.add("kind", `case "$1" in create) cp "`+kubeconfig+`" "$KUBECONFIG";; esac`)
-	out, code := s.run(s.dir+string(filepath.ListSeparator)+os.Getenv("PATH"), "./demo.sh")
+	out, code := s.run(demoPath(s), "./demo.sh")
 	if found := "0 Pods with app.kubernetes.io/name=dynamic-controller are ready in namespace " + namespace; code != 1 || !strings.Contains(out, found) {
 		t.Errorf("got exit code %d and %q, want %q", code, out, found)
 	}
 	want := []string{
 		"docker info",
 		"kind get clusters",
-		"docker build --tag dynamic-controller:kind --file examples/kind/Dockerfile .",
+		"docker version --format {{.Server.Arch}}",
+		"docker build --quiet --tag dynamic-controller:kind --file examples/kind/Dockerfile bin/kind/image",
+		"docker manifest inspect kindest/node:v1.34.0",
+		"docker run --rm --privileged --user 0 dynamic-controller:kind --help",
 		"kind create cluster --name dynamic-controller-demo --config examples/kind/cluster.yaml --wait 3m",
 		"kind load docker-image dynamic-controller:kind --name dynamic-controller-demo",
+		"kubectl wait --for=condition=Ready nodes --all --timeout 3m",
 		"kubectl apply --server-side --kustomize examples/kind",
 		"kubectl --namespace " + namespace + " rollout status deployment/dynamic-controller --timeout 3m",
 		"kubectl --namespace " + namespace + " get pods,leases,events",
 		"kind delete cluster --name dynamic-controller-demo",
+		"docker network rm dynamic-controller-demo",
 	}
 	if got := s.calls(); !slices.Equal(got, want) {
 		t.Errorf("got the calls\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 
 	s = newStandIns(t)
-	s.add("docker", "")
+	s.add("docker", engine)
 	s.add("kubectl", "")
 	s.add("kind", `case "$1" in create) exit 7;; esac`)
-	if _, code := s.run(s.dir+string(filepath.ListSeparator)+os.Getenv("PATH"), "./demo.sh"); code != 7 {
+	if _, code := s.run(demoPath(s), "./demo.sh"); code != 7 {
 		t.Errorf("exit code %d", code)
 	}
-	if got := s.calls(); !slices.Contains(got, want[len(want)-1]) {
-		t.Errorf("the cluster is left: %q", got)
+	if got := s.calls(); !slices.Contains(got, "kind delete cluster --name dynamic-controller-demo") {
+		t.Errorf("the cluster was not deleted: %q", got)
+	}
+}
+
+func TestDemoTakesTheNodeImageThatIsSet(t *testing.T) {
+	t.Setenv("KIND_NODE_IMAGE", "example.com/node:v1")
+	s := newStandIns(t)
+	s.add("docker", engine+`; [ "$1" != manifest ]`)
+	s.add("kubectl", "")
+	s.add("kind", `case "$1" in create) exit 7;; esac`)
+	s.run(demoPath(s), "./demo.sh")
+	want := "kind create cluster --name dynamic-controller-demo --config examples/kind/cluster.yaml --wait 3m --image example.com/node:v1"
+	if got := s.calls(); !slices.Contains(got, want) {
+		t.Errorf("got the calls\n%s\nwant %s", strings.Join(got, "\n"), want)
+	}
+}
+
+// TestDemoOnAnEngineWithoutPrivilegedContainers has kind start a node with an Engine that refuses --privileged.
+func TestDemoOnAnEngineWithoutPrivilegedContainers(t *testing.T) {
+	s := newStandIns(t)
+	s.add("docker", engine+`; case "$*" in *--privileged*) exit 125;; esac`)
+	s.add("kubectl", "")
+	s.add("kind", `case "$1" in create) docker run --name node --privileged image && exit 7;; esac`)
+	out, code := s.run(demoPath(s), "./demo.sh")
+	if code != 7 || !strings.Contains(out, "cannot run privileged containers") {
+		t.Errorf("got exit code %d and %q", code, out)
+	}
+	if !slices.ContainsFunc(s.calls(), func(call string) bool {
+		return strings.HasPrefix(call, "docker run --name node --security-opt seccomp=unconfined") && strings.HasSuffix(call, " image")
+	}) {
+		t.Errorf("got the calls\n%s", strings.Join(s.calls(), "\n"))
 	}
 }
 
