@@ -103,6 +103,10 @@ test-e2e: controlplane ## several replicas and every fault once, which is part o
 	$(SAY_RACE)
 	go test $(RACE) -count=1 -v ./test/e2e
 
+.PHONY: test-kind
+test-kind: ## what only nodes with kubelets show, on a kind cluster of its own; needs docker
+	@examples/kind/with-cluster.sh "make test-kind" dynamic-controller-test go test -tags kind -count=1 -v -timeout 20m ./test/kind
+
 ROUNDS := 100
 SEED := 0
 

@@ -2,60 +2,6 @@
 # The demonstration on a kind cluster of its own: make kind-demo.
 set -eu
 cd "$(dirname "$0")/../.."
-cluster=dynamic-controller-demo
-namespace=dynamic-controller-system
-image=dynamic-controller:kind
-
-say() { echo "make kind-demo: $*" >&2; }
-. examples/kind/tools.sh
-
-if ! command -v docker >/dev/null 2>&1; then
-	say "docker is not installed. make demo tells the same story without it, on a control plane of its own."
-	exit 1
-fi
-if ! docker info >/dev/null 2>&1; then
-	say "docker is installed, but its daemon does not answer: docker info shows the reason."
-	exit 1
-fi
-use_tools
-if kind get clusters 2>/dev/null | grep -qx "$cluster"; then
-	say "the kind cluster $cluster exists. If nobody needs it: kind delete cluster --name $cluster"
-	exit 1
-fi
-
 go build -o bin/demo ./examples/demo
-build_image "$image"
-choose_node_image
-use_privileges "$image"
-
-# A Docker network of its own can be removed with the cluster: others use kind's.
-export KIND_EXPERIMENTAL_DOCKER_NETWORK="$cluster"
-dir=$(mktemp -d)
-export KUBECONFIG="$dir/kubeconfig"
-end() {
-	code=$?
-	trap - EXIT
-	if [ "$code" -ne 0 ]; then
-		say "failed; the state of the cluster:"
-		kubectl --namespace "$namespace" get pods,leases,events >&2 || true
-	fi
-	if [ -n "${KEEP:-}" ]; then
-		say "KEEP: export KUBECONFIG=$KUBECONFIG"
-		say "KEEP: in the end, kind delete cluster --name $cluster && docker network rm $cluster"
-		exit "$code"
-	fi
-	kind delete cluster --name "$cluster" || code=1
-	docker network rm "$cluster" >/dev/null || code=1
-	rm -rf "$dir"
-	exit "$code"
-}
-trap end EXIT
-trap 'exit 130' INT TERM HUP
-
-set -- --name "$cluster" --config examples/kind/cluster.yaml --wait 3m
-kind create cluster "$@" ${KIND_NODE_IMAGE:+--image "$KIND_NODE_IMAGE"}
-kind load docker-image "$image" --name "$cluster"
-kubectl wait --for=condition=Ready nodes --all --timeout 3m
-kubectl apply --server-side --kustomize examples/kind
-kubectl --namespace "$namespace" rollout status deployment/dynamic-controller --timeout 3m
-bin/demo --namespace "$namespace" --deployed examples/kind/kill-pod
+exec examples/kind/with-cluster.sh "make kind-demo" dynamic-controller-demo \
+	bin/demo --namespace dynamic-controller-system --deployed examples/kind/kill-pod

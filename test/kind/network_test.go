@@ -1,0 +1,213 @@
+//go:build kind
+
+package kind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+)
+
+const apps = 20
+
+var webApps = schema.GroupVersionResource{Group: "demo.example.com", Version: "v1", Resource: "webapps"}
+
+func appName(i int) string { return fmt.Sprintf("app-%d", i) }
+
+// serveWebApps serves the demonstration's type and creates its instances.
+func (e *env) serveWebApps() {
+	e.Helper()
+	e.run("kubectl", "apply", "--filename", "../../examples/demo/webapps.yaml")
+	e.Cleanup(func() { e.deleteWebApps() })
+	e.run("kubectl", "wait", "--for=condition=Serving", "blueprint/webapps", "--timeout", "1m")
+	for i := range apps {
+		app := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": webApps.GroupVersion().String(), "kind": "WebApp",
+			"metadata": map[string]any{"name": appName(i)},
+			"spec":     map[string]any{"greeting": "Before"},
+		}}
+		if _, err := e.dynamic.Resource(webApps).Namespace(metav1.NamespaceDefault).Create(e.Context(), app, metav1.CreateOptions{}); err != nil {
+			e.Fatal(err)
+		}
+	}
+	e.pages("Before", patience)
+}
+
+func (e *env) deleteWebApps() {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.Context()), patience)
+	defer cancel()
+	blueprints := schema.GroupVersionResource{Group: "platform.example.com", Version: "v1alpha1", Resource: "blueprints"}
+	if err := e.dynamic.Resource(blueprints).Delete(ctx, "webapps", metav1.DeleteOptions{}); err != nil {
+		e.Error(err)
+	}
+}
+
+func (e *env) greet(greeting string) {
+	e.Helper()
+	patch := fmt.Appendf(nil, `{"spec":{"greeting":%q}}`, greeting)
+	for i := range apps {
+		if _, err := e.dynamic.Resource(webApps).Namespace(metav1.NamespaceDefault).Patch(
+			e.Context(), appName(i), types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
+			e.Fatal(err)
+		}
+	}
+}
+
+func greetingOf(page *corev1.ConfigMap) string {
+	var greeting string
+	_, _ = fmt.Sscanf(page.Data["index.html"], "%s", &greeting)
+	return greeting
+}
+
+// pages waits until the page of every WebApp has the greeting.
+func (e *env) pages(greeting string, within time.Duration) time.Duration {
+	e.Helper()
+	return e.eventually(within, "all pages say "+greeting, func(ctx context.Context) error {
+		for i := range apps {
+			page, err := e.kube.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(ctx, appName(i)+"-page", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if got := greetingOf(page); got != greeting+"," {
+				return fmt.Errorf("the page of %s says %s", appName(i), got)
+			}
+		}
+		return nil
+	})
+}
+
+// pageWrites counts the versions of each page that a watch delivers.
+type pageWrites struct {
+	mu     sync.Mutex
+	writes map[string]int // by page and greeting
+}
+
+func (e *env) countPageWrites() *pageWrites {
+	e.Helper()
+	list, err := e.kube.CoreV1().ConfigMaps(metav1.NamespaceDefault).List(e.Context(), metav1.ListOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	events, err := e.kube.CoreV1().ConfigMaps(metav1.NamespaceDefault).Watch(e.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		e.Fatal(err)
+	}
+	w := &pageWrites{writes: map[string]int{}}
+	var counting sync.WaitGroup
+	counting.Go(func() {
+		for event := range events.ResultChan() {
+			if page, isPage := event.Object.(*corev1.ConfigMap); isPage && event.Type == watch.Modified {
+				w.mu.Lock()
+				w.writes[page.Name+" "+greetingOf(page)]++
+				w.mu.Unlock()
+			}
+		}
+	})
+	e.Cleanup(func() { events.Stop(); counting.Wait() })
+	return w
+}
+
+func (w *pageWrites) of(app, greeting string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.writes[app+"-page "+greeting+","]
+}
+
+// TestLeaderWithoutNetwork disconnects the node of the leader from the network, and connects it again after another
+// replica has taken over.
+func TestLeaderWithoutNetwork(t *testing.T) {
+	e := newEnv(t)
+	e.serveWebApps()
+	pod, identity := e.leader()
+	node := pod.Spec.NodeName
+	network := os.Getenv("KIND_NETWORK")
+	address := fmt.Sprintf("{{(index .NetworkSettings.Networks %q).IPAddress}}", network)
+	before := e.run("docker", "inspect", "--format", address, node)
+	writes := e.countPageWrites()
+
+	began := time.Now()
+	e.run("docker", "network", "disconnect", network, node)
+	connect := sync.OnceFunc(func() { e.run("docker", "network", "connect", network, node) })
+	defer connect()
+	e.greet("Disconnected")
+	// The lease is renewed every retry period, and checked as often by the others, with up to 20% of jitter.
+	next, took := e.otherLeader(leaseDuration+2*retryPeriod+slack, identity)
+	if podOf(next) == pod.Name {
+		t.Fatalf("%s leads, on the node without network", next)
+	}
+	all := e.pages("Disconnected", patience)
+	t.Logf("disconnected %s with the leader %s; %s leads after %s, and all %d WebApps that were changed meanwhile are reconciled %s later",
+		node, identity, next, took, apps, all)
+
+	e.eventually(patience, "the node is not ready", func(ctx context.Context) error {
+		if ready, err := e.nodeIsReady(ctx, node); err != nil || ready {
+			return errors.Join(err, errors.New("it is"))
+		}
+		return nil
+	})
+	t.Logf("the node is NotReady %s after it was disconnected", time.Since(began))
+	again := time.Now()
+	connect()
+	if after := e.run("docker", "inspect", "--format", address, node); after != before {
+		t.Fatalf("the node has the address %s, and had %s", after, before)
+	}
+	e.eventually(patience, "the node is ready", func(ctx context.Context) error {
+		if ready, err := e.nodeIsReady(ctx, node); err != nil || !ready {
+			return errors.Join(err, errors.New("it is not"))
+		}
+		return nil
+	})
+	t.Logf("connected the node with its address %s again: it is Ready after %s", before, time.Since(again))
+	now, err := e.kube.CoreV1().Pods(namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.eventually(patience, "both replicas are ready", func(ctx context.Context) error {
+		if now, err = e.kube.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if !isReady(now) {
+			return errors.New("the former leader is not")
+		}
+		return nil
+	})
+	t.Logf("the former leader's Pod is ready after %s, with %d restarts; last state %+v",
+		time.Since(again), now.Status.ContainerStatuses[0].RestartCount, now.Status.ContainerStatuses[0].LastTerminationState.Terminated)
+
+	e.greet("Connected")
+	e.pages("Connected", patience)
+	if _, current := e.leader(); current != next {
+		t.Errorf("%s leads, and %s did before the node was connected again", current, next)
+	}
+	for _, greeting := range []string{"Disconnected", "Connected"} {
+		for i := range apps {
+			if n := writes.of(appName(i), greeting); n != 1 {
+				t.Errorf("the page of %s was written %d times for the greeting %s", appName(i), n, greeting)
+			}
+		}
+	}
+}
+
+func (e *env) nodeIsReady(ctx context.Context, name string) (bool, error) {
+	node, err := e.kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue, nil
+		}
+	}
+	return false, nil
+}
