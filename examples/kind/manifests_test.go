@@ -286,8 +286,8 @@ func TestTheDeployment(t *testing.T) {
 	if len(container.Resources.Requests) == 0 || container.Resources.Limits.Memory().IsZero() {
 		t.Errorf("resources: %v", container.Resources)
 	}
-	if container.Image != "dynamic-controller:kind" || !strings.Contains(string(read(t, "demo.sh")), "image="+container.Image+"\n") {
-		t.Errorf("the image is %s, and demo.sh loads another", container.Image)
+	if container.Image != "dynamic-controller:kind" || !strings.Contains(string(read(t, "with-cluster.sh")), "image="+container.Image+"\n") {
+		t.Errorf("the image is %s, and with-cluster.sh loads another", container.Image)
 	}
 }
 

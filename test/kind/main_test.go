@@ -158,9 +158,14 @@ func podOf(identity string) string {
 // run runs a command and returns its output.
 func (e *env) run(command ...string) string {
 	e.Helper()
-	out, err := exec.CommandContext(e.Context(), command[0], command[1:]...).CombinedOutput()
+	out, err := runCommand(e.Context(), command...)
 	if err != nil {
 		e.Fatalf("%s: %v: %s", strings.Join(command, " "), err, out)
 	}
-	return strings.TrimSpace(string(out))
+	return out
+}
+
+func runCommand(ctx context.Context, command ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
 }

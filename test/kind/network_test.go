@@ -45,11 +45,9 @@ func (e *env) serveWebApps() {
 }
 
 func (e *env) deleteWebApps() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(e.Context()), patience)
-	defer cancel()
-	blueprints := schema.GroupVersionResource{Group: "platform.example.com", Version: "v1alpha1", Resource: "blueprints"}
-	if err := e.dynamic.Resource(blueprints).Delete(ctx, "webapps", metav1.DeleteOptions{}); err != nil {
-		e.Error(err)
+	ctx := context.WithoutCancel(e.Context())
+	if out, err := runCommand(ctx, "kubectl", "delete", "blueprint/webapps", "--timeout", "2m"); err != nil {
+		e.Errorf("%v: %s", err, out)
 	}
 }
 
