@@ -107,6 +107,11 @@ test-e2e: controlplane ## several replicas and every fault once, which is part o
 test-kind: ## what only nodes with kubelets show, on a kind cluster of its own; needs docker
 	@examples/kind/with-cluster.sh "make test-kind" dynamic-controller-test go test -tags kind -count=1 -v -timeout 20m ./test/kind
 
+.PHONY: test-kind-smoke
+test-kind-smoke: ## start and stop the platform on a kind cluster with one node
+	@KIND_CONFIG=examples/kind/single-node.yaml examples/kind/with-cluster.sh "make test-kind-smoke" dynamic-controller-smoke \
+		go test -tags kind -count=1 -v -timeout 5m -run TestDeletedLeaderReleasesTheLease ./test/kind
+
 ROUNDS := 100
 SEED := 0
 

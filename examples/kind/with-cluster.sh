@@ -1,6 +1,7 @@
 #!/bin/sh
 # with-cluster.sh NAME CLUSTER COMMAND...: runs a command with a kind cluster of its own, on which the platform runs. Messages
-# begin with NAME. The command finds the cluster by KUBECONFIG, and its nodes in the Docker network KIND_NETWORK.
+# begin with NAME. The command finds the cluster by KUBECONFIG, and its nodes in the Docker network KIND_NETWORK. KIND_CONFIG is
+# the cluster's configuration, by default that of three nodes.
 set -eu
 cd "$(dirname "$0")/../.."
 name=$1
@@ -54,7 +55,7 @@ end() {
 trap end EXIT
 trap 'exit 130' INT TERM HUP
 
-kind create cluster --name "$cluster" --config examples/kind/cluster.yaml --wait 3m ${KIND_NODE_IMAGE:+--image "$KIND_NODE_IMAGE"}
+kind create cluster --name "$cluster" --config "${KIND_CONFIG:-examples/kind/cluster.yaml}" --wait 3m ${KIND_NODE_IMAGE:+--image "$KIND_NODE_IMAGE"}
 kind load docker-image "$image" --name "$cluster"
 kubectl wait --for=condition=Ready nodes --all --timeout 3m
 kubectl apply --server-side --kustomize examples/kind
