@@ -129,7 +129,7 @@ func TestStatusIsWrittenThoughTheObjectDoesNotFitItsSchema(t *testing.T) {
 	eventually(t, func() error { // the API server takes a moment to apply by the new schema
 		_, err := a.client(made).ApplyStatus(t.Context(), "first", theirs, metav1.ApplyOptions{FieldManager: "theirs"})
 		if err == nil || !strings.Contains(err.Error(), "failed to create typed live object") {
-			return fmt.Errorf("applying a status does not fail as expected, but with %v", err)
+			return fmt.Errorf("applying a status does not fail as expected, but with: %w", err)
 		}
 		return nil
 	})
