@@ -41,9 +41,17 @@ run: build $(if $(KUBECONFIG),,controlplane) ## the same setup, to be played wit
 	@go build -o bin/demo ./examples/demo
 	@bin/demo --stay
 
+KIND_DEMO_LOG ?= bin/kind-demo.log
+
 .PHONY: kind-demo
 kind-demo: ## the demo with two replicas on a kind cluster of its own; needs docker. KEEP=1 keeps the cluster
-	@examples/kind/demo.sh
+	@KIND_DEMO_LOG=$(KIND_DEMO_LOG) examples/kind/demo.sh
+
+.PHONY: kind-picture
+kind-picture: ## draw docs/kind-demo.svg from the last make kind-demo, or from the output in KIND_DEMO_LOG=FILE
+	@test -f $(KIND_DEMO_LOG) || { echo "make kind-picture: there is no $(KIND_DEMO_LOG): run make kind-demo first" >&2; exit 1; }
+	@mkdir -p bin && go run ./examples/kind/picture <$(KIND_DEMO_LOG) >bin/kind-demo.svg
+	@mv bin/kind-demo.svg docs/kind-demo.svg
 
 example-%: $(if $(KUBECONFIG),,controlplane) ## see an example at work: make example-hello and so on, by the names of their folders
 	@go build -C examples/$* -o $(CURDIR)/bin/examples/$* .

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -32,6 +33,7 @@ func main() {
 	flag.StringVar(&o.namespace, "namespace", metav1.NamespaceSystem, "the platform's own `NAMESPACE`, which has its lease, and its Pods if it is deployed")
 	flag.StringVar(&o.platformKubeconfig, "platform-kubeconfig", "", "the `FILE` that the platform is given, if it is not to be who the demonstration is")
 	flag.StringVar(&o.deployed, "deployed", "", "start no platform and take the one that runs in the cluster; the `COMMAND` kills one of its Pods, given its namespace and name")
+	flag.StringVar(&o.transcript, "transcript", "", "also write the lines of the demonstration to the `FILE`")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -57,11 +59,21 @@ const interruptedCode = 130
 type options struct {
 	stay                                                 bool
 	binary, log, namespace, platformKubeconfig, deployed string
+	transcript                                           string
 }
 
 // demonstrate does so, and puts everything away after it whatever came of it.
 func demonstrate(ctx context.Context, o options) (err error) {
-	say := sayer(time.Now())
+	out := io.Writer(os.Stdout)
+	if o.transcript != "" {
+		file, createErr := os.Create(o.transcript)
+		if createErr != nil {
+			return fmt.Errorf("the transcript: %w", createErr)
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		out = io.MultiWriter(os.Stdout, file)
+	}
+	say := sayer(out, time.Now())
 	if _, err := exec.LookPath(cmp.Or(o.deployed, o.binary)); err != nil {
 		return fmt.Errorf("the platform: %w", err)
 	}
@@ -136,9 +148,9 @@ func endsOf(logs map[string]*logFile) string {
 	return ends.String()
 }
 
-// sayer returns what tells the user a line, with the time since start.
-func sayer(start time.Time) func(format string, args ...any) {
+// sayer returns a function that writes a line to out, with the time since start.
+func sayer(out io.Writer, start time.Time) func(format string, args ...any) {
 	return func(format string, args ...any) {
-		fmt.Printf("%5.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+		fmt.Fprintf(out, "%5.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 	}
 }

@@ -104,9 +104,14 @@ func TestDemoDeletesTheClusterOnFailure(t *testing.T) {
 	s.add("docker", engine)
 	s.add("kubectl", "")
 	s.add("kind", `case "$1" in create) cp "`+kubeconfig+`" "$KUBECONFIG";; esac`)
+	transcript := filepath.Join(t.TempDir(), "transcript")
+	t.Setenv("KIND_DEMO_LOG", transcript)
 	out, code := s.run(demoPath(s), "./demo.sh")
 	if found := "0 Pods with app.kubernetes.io/name=dynamic-controller are ready in namespace " + namespace; code != 1 || !strings.Contains(out, found) {
 		t.Errorf("got exit code %d and %q, want %q", code, out, found)
+	}
+	if lines := string(read(t, transcript)); !strings.Contains(lines, "taking the cluster of KUBECONFIG=") || !strings.Contains(out, lines) {
+		t.Errorf("the transcript is %q, the output is %q", lines, out)
 	}
 	want := []string{
 		"docker info",
