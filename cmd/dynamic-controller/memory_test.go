@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
 )
 
 // shippedLimit is the memory limit of examples/kind/deployment.yaml.
@@ -140,8 +142,9 @@ func TestHeavyBlueprintsWithinTheShippedMemoryLimit(t *testing.T) {
 	limit.logPeak("serving")
 }
 
-// large creates ConfigMaps of 1 MB, nearly as large as they may be, in the test's namespace, with the token of a tenant who may do nothing else.
-func (a *api) large(count int, labels map[string]string) {
+// large creates ConfigMaps of 1 MB, nearly the maximum size, in the test's namespace, with the token of a tenant who may
+// do nothing else. Fill adds the content.
+func (a *api) large(count int, fill func(*unstructured.Unstructured)) {
 	a.Helper()
 	kubeconfig := a.account(a.namespace+"-tenant", rbacv1.PolicyRule{
 		APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"},
@@ -155,7 +158,6 @@ func (a *api) large(count int, labels map[string]string) {
 	if err != nil {
 		a.Fatal(err)
 	}
-	const megabyte = 1_040_000
 	errs := make([]error, count)
 	slots := make(chan struct{}, 8)
 	var all sync.WaitGroup
@@ -163,11 +165,9 @@ func (a *api) large(count int, labels map[string]string) {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			object := &unstructured.Unstructured{Object: map[string]any{
-				"apiVersion": "v1", "kind": "ConfigMap", "data": map[string]any{"text": strings.Repeat(string(rune('a'+i%26)), megabyte)},
-			}}
+			object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
 			object.SetName(fmt.Sprint("large-", i))
-			object.SetLabels(labels)
+			fill(object)
 			_, errs[i] = client.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(a.namespace).
 				Create(a.Context(), object, metav1.CreateOptions{})
 		})
@@ -178,12 +178,40 @@ func (a *api) large(count int, labels map[string]string) {
 	}
 }
 
+const megabyte = 1_040_000
+
+// largeContent makes a ConfigMap large by its data.
+func largeContent(labels map[string]string) func(*unstructured.Unstructured) {
+	return func(object *unstructured.Unstructured) {
+		object.SetLabels(labels)
+		object.Object["data"] = map[string]any{"text": strings.Repeat("a", megabyte)}
+	}
+}
+
+// largeMetadata makes a ConfigMap large by its labels and its owner reference. The garbage collector does not delete it,
+// because the kind of the owner is unknown.
+func largeMetadata(parent map[string]string) func(*unstructured.Unstructured) {
+	labels := maps.Clone(parent)
+	for i := range megabyte / 2 / 200 {
+		key := fmt.Sprintf("%s.example.com/platform.example.com-%d", strings.Repeat("a", 60), i)
+		labels[key] = strings.Repeat("v", 63)
+	}
+	return func(object *unstructured.Unstructured) {
+		object.SetLabels(labels)
+		object.SetOwnerReferences([]metav1.OwnerReference{{
+			APIVersion: "unknown.example.com/v1", Kind: "Owner", UID: "1", Controller: ptr.To(true), Name: strings.Repeat("o", megabyte/2),
+		}})
+	}
+}
+
 // Objects of a type that instances become, which a tenant creates, cannot end a replica with the shipped limit of memory:
-// neither as they are, nor with the label of children.
+// neither as they are, nor with the label of children, nor with large metadata.
 func TestATenantsLargeObjectsWithinTheShippedMemoryLimit(t *testing.T) {
-	for name, labels := range map[string]map[string]string{
-		"plain":                      nil,
-		"with the label of children": {"platform.example.com/parent": "00000000-0000-0000-0000-000000000000"},
+	parent := map[string]string{"platform.example.com/parent": "00000000-0000-0000-0000-000000000000"}
+	for name, fill := range map[string]func(*unstructured.Unstructured){
+		"plain":                      largeContent(nil),
+		"with the label of children": largeContent(parent),
+		"with large metadata":        largeMetadata(parent),
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAPI(t)
@@ -195,7 +223,7 @@ func TestATenantsLargeObjectsWithinTheShippedMemoryLimit(t *testing.T) {
 			a.apply(websites)
 			a.waitBlueprint("websites", p.runningAnd(is("Serving", "True")))
 			const count = 240
-			a.large(count, labels)
+			a.large(count, fill)
 			a.apply(flowers)
 			a.wait("GROUP/v1", "Website", "flowers", p.runningAnd(is("Ready", "True")))
 			limit.logPeak("created beside it")

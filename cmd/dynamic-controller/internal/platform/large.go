@@ -2,9 +2,10 @@ package platform
 
 import (
 	"context"
-	"strings"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,9 +19,13 @@ import (
 // they are needed, which costs one request for each reconcile of an instance.
 const (
 	maxCachedBytes = 64 << 10
-	// maxKeptBytes is the maximum size of the conditions, or of an annotation of the platform, that is cached of such
-	// an object.
+	// maxKeptBytes is the maximum size of the conditions, or of the inventory, that is cached of such an object.
 	maxKeptBytes = 8 << 10
+	// maxForgedBytes is the maximum size of cached objects that have the label of children and are none.
+	maxForgedBytes = 4 << 10
+	// maxMarkBytes is the maximum size of the controller reference, or of an annotation other than the inventory, that is
+	// cached of an object without its content.
+	maxMarkBytes = 1 << 10
 	// omittedKey is an annotation of cached objects whose content was left out. If anyone else sets it, the only effect
 	// is that the object is always read from the API server.
 	omittedKey = Name + "/omitted"
@@ -44,7 +49,8 @@ func InstancesTransform(obj any) (any, error) {
 		return obj, nil
 	case isBlueprint(u):
 		return DefinitionsTransform(u)
-	case sizeOf(u.Object, maxCachedBytes) <= maxCachedBytes:
+	}
+	if limit := maxCached(u); sizeOf(u.Object, limit) <= limit {
 		return u, nil
 	}
 	return withoutContent(u), nil
@@ -54,30 +60,58 @@ func isBlueprint(u *unstructured.Unstructured) bool {
 	return u.GroupVersionKind().GroupKind() == blueprint.GroupVersionKind.GroupKind()
 }
 
-// withoutContent returns the metadata that identifies an object and its owners, and the conditions that are counted.
+// maxCached returns the maximum size of an object that is cached with its content.
+func maxCached(u *unstructured.Unstructured) int {
+	annotations := u.GetAnnotations()
+	if u.GetLabels()[parentKey] != "" && (annotations[appliedKey] == "" || annotations[resourceKey] == "") {
+		return maxForgedBytes // all children that the platform writes have both
+	}
+	return maxCachedBytes
+}
+
+// withoutContent returns the metadata that identifies an object and its instance, and the conditions that are counted.
+// Only the metadata that the platform reads is kept, because Kubernetes does not limit the total size of labels, owner
+// references and finalizers.
 func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind()}}
 	metadata, _ := u.Object["metadata"].(map[string]any)
 	kept := map[string]any{}
 	for _, field := range []string{"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
-		"deletionTimestamp", "deletionGracePeriodSeconds", "labels", "finalizers", "ownerReferences"} {
+		"deletionTimestamp", "deletionGracePeriodSeconds"} {
 		if value, has := metadata[field]; has {
 			kept[field] = value
 		}
 	}
 	out.Object["metadata"] = kept
-	annotations := map[string]string{omittedKey: "content"}
-	for key, value := range u.GetAnnotations() {
-		if strings.HasPrefix(key, Name+"/") && len(value) <= maxKeptBytes {
-			annotations[key] = value
-		}
+	if parent, has := u.GetLabels()[parentKey]; has && len(parent) <= maxMarkBytes {
+		out.SetLabels(map[string]string{parentKey: parent})
 	}
-	out.SetAnnotations(annotations)
+	if slices.Contains(u.GetFinalizers(), childrenFinalizer) {
+		out.SetFinalizers([]string{childrenFinalizer})
+	}
+	if c := metav1.GetControllerOf(u); c != nil && len(c.APIVersion)+len(c.Kind)+len(c.Name)+len(c.UID) <= maxMarkBytes {
+		out.SetOwnerReferences([]metav1.OwnerReference{*c})
+	}
+	out.SetAnnotations(keptAnnotations(u.GetAnnotations()))
 	status, _ := u.Object["status"].(map[string]any)
 	if conditions, has := status["conditions"]; has && sizeOf(conditions, maxKeptBytes) <= maxKeptBytes {
 		out.Object["status"] = map[string]any{"conditions": conditions}
 	}
 	return out
+}
+
+// keptAnnotations returns the annotations of an object without its content.
+func keptAnnotations(annotations map[string]string) map[string]string {
+	kept := map[string]string{omittedKey: "content"}
+	for key, limit := range map[string]int{
+		appliedKey: maxMarkBytes, selfKey: maxMarkBytes, resourceKey: maxMarkBytes, instanceKey: maxMarkBytes,
+		allowanceKey: maxMarkBytes, inventoryKey: maxKeptBytes,
+	} {
+		if value, has := annotations[key]; has && len(value) <= limit {
+			kept[key] = value
+		}
+	}
+	return kept
 }
 
 // isOmitted reports whether the content of an object in the cache was left out.

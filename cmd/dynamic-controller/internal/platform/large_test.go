@@ -3,13 +3,18 @@ package platform
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/handlers"
 )
@@ -19,8 +24,10 @@ func configMap(bytes int) *unstructured.Unstructured {
 		"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{
 			"name": "large", "namespace": "default", "uid": "1", "resourceVersion": "2",
-			"labels":          map[string]any{parentKey: "3"},
-			"annotations":     map[string]any{instanceKey: "default/a", Name + "/huge": strings.Repeat("x", maxKeptBytes+1), "note": "x"},
+			"labels": map[string]any{parentKey: "3"},
+			"annotations": map[string]any{
+				resourceKey: "page", appliedKey: "hash", instanceKey: "default/a", Name + "/huge": strings.Repeat("x", maxKeptBytes+1), "note": "x",
+			},
 			"ownerReferences": []any{map[string]any{"uid": "3", "controller": true, "kind": "A", "name": "a", "apiVersion": "v1"}},
 			"managedFields":   []any{map[string]any{"manager": "x"}},
 		},
@@ -62,6 +69,98 @@ func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
 	if again := transformed(t, got.DeepCopy()); !reflect.DeepEqual(again, got) {
 		t.Errorf("a second time it became %v", again)
 	}
+}
+
+// Kubernetes does not limit the total size of labels, owner references and finalizers, nor of annotations with the
+// platform's prefix below 256 KiB.
+func TestLargeMetadataIsNotCached(t *testing.T) {
+	const many = 2000
+	of := map[string]func(*unstructured.Unstructured){
+		"labels": func(u *unstructured.Unstructured) {
+			labels := u.GetLabels()
+			for i := range many {
+				labels[fmt.Sprintf("%s/%d", Name, i)] = strings.Repeat("x", 60)
+			}
+			u.SetLabels(labels)
+		},
+		"annotations": func(u *unstructured.Unstructured) {
+			annotations := u.GetAnnotations()
+			for i := range many {
+				annotations[fmt.Sprintf("%s/%d", Name, i)] = strings.Repeat("x", 60)
+			}
+			u.SetAnnotations(annotations)
+		},
+		"owners": func(u *unstructured.Unstructured) {
+			owners := u.GetOwnerReferences()
+			for i := range many {
+				owners = append(owners, metav1.OwnerReference{UID: types.UID(fmt.Sprint(i)), Name: strings.Repeat("x", 60), Kind: "A", APIVersion: "v1"})
+			}
+			u.SetOwnerReferences(owners)
+		},
+		"finalizers": func(u *unstructured.Unstructured) {
+			finalizers := u.GetFinalizers()
+			for range many {
+				finalizers = append(finalizers, childrenFinalizer, "example.com/"+strings.Repeat("x", 60))
+			}
+			u.SetFinalizers(finalizers)
+		},
+	}
+	for name, grow := range of {
+		t.Run(name, func(t *testing.T) {
+			object := configMap(0)
+			object.SetFinalizers([]string{childrenFinalizer})
+			grow(object)
+			got := transformed(t, object)
+			data, err := json.Marshal(got)
+			if err != nil || len(data) > 1000 || !isOmitted(got) {
+				t.Errorf("%d bytes were kept: %v", len(data), err)
+			}
+			if controller := metav1.GetControllerOf(got); controller == nil || controller.UID != "3" || got.GetLabels()[parentKey] != "3" ||
+				got.GetAnnotations()[instanceKey] != "default/a" || !slices.Equal(got.GetFinalizers(), []string{childrenFinalizer}) {
+				t.Errorf("the platform's metadata was lost: %v", got)
+			}
+		})
+	}
+	t.Run("the controller", func(t *testing.T) {
+		object := configMap(0)
+		object.SetOwnerReferences([]metav1.OwnerReference{{
+			UID: "3", Name: strings.Repeat("x", maxCachedBytes), Kind: "A", APIVersion: "v1", Controller: ptr.To(true),
+		}})
+		if data, err := json.Marshal(transformed(t, object)); err != nil || len(data) > 1000 {
+			t.Errorf("%d bytes were kept: %v", len(data), err)
+		}
+	})
+}
+
+// Objects with the label of children that the platform did not write are cached without their content unless they are small.
+func TestObjectsThatOnlyHaveTheLabelOfChildrenAreCachedWithoutTheirContent(t *testing.T) {
+	for name, test := range map[string]struct {
+		bytes   int
+		change  func(*unstructured.Unstructured)
+		omitted bool
+	}{
+		"forged":             {maxForgedBytes, nil, true},
+		"forged, but small":  {maxForgedBytes / 4, nil, false},
+		"without the label":  {maxForgedBytes, func(u *unstructured.Unstructured) { u.SetLabels(nil) }, false},
+		"a child":            {maxForgedBytes, asChild, false},
+		"a child, but large": {maxCachedBytes, asChild, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			object := configMap(test.bytes)
+			unstructured.RemoveNestedField(object.Object, "metadata", "annotations")
+			if test.change != nil {
+				test.change(object)
+			}
+			if got := transformed(t, object); isOmitted(got) != test.omitted {
+				t.Errorf("the content is omitted: %t", !test.omitted)
+			}
+		})
+	}
+}
+
+// asChild adds the annotations of all children.
+func asChild(u *unstructured.Unstructured) {
+	u.SetAnnotations(map[string]string{resourceKey: "page", appliedKey: "hash", instanceKey: "default/a"})
 }
 
 // Blueprints, their revisions and definitions are read only from the cache, regardless of their size.

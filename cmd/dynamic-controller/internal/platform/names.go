@@ -41,6 +41,10 @@ const (
 	// inventoryKey is an annotation of instances: the kinds of their children. Package handlers writes it, and so can anyone
 	// who can update an instance.
 	inventoryKey = Name + "/inventory"
+	// appliedKey and selfKey are annotations of children. Package handlers adds appliedKey to all of them, and selfKey to
+	// those that an owner reference cannot reach.
+	appliedKey = Name + "/applied"
+	selfKey    = Name + "/self"
 	// resourceKey and instanceKey are annotations of children: the id of the template, and "namespace/name" of the instance.
 	resourceKey = Name + "/resource"
 	instanceKey = Name + "/instance"
