@@ -59,8 +59,9 @@
 //
 // An accepted spec is stored in a ControllerRevision in the platform's own namespace before it is served. The leader
 // stores it, and every replica serves it once the revision is in its cache. While the newest generation of a Blueprint
-// is refused, the last stored revision remains served. A replica that starts during that time compiles the revision and
-// checks its permissions like those of a new generation. If the revision is refused, the replica only processes
+// is refused, the last stored revision remains served. A replica that starts during that time reads the revision from the
+// API server, with one request, because the cache holds revisions without their specs. It compiles the revision and checks
+// its permissions like those of a new generation. If the revision is refused, the replica only processes
 // deletions of instances, and the Serving condition has the reason.
 //
 // Only revisions with the UID of the Blueprint are served, and nothing in a status is ever executed. A spec is stored

@@ -2,9 +2,11 @@ package platform
 
 import (
 	"context"
+	"sync"
 
 	"github.com/go-logr/logr"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -87,6 +89,41 @@ func (f *fakeSchemas) Changed(group string) { f.changed = append(f.changed, grou
 
 var everything = map[string]bool{"get": true, "list": true, "watch": true, "create": true, "patch": true, "delete": true}
 
+// storedObjects are the ControllerRevisions that function stored has made, by UID.
+var storedObjects sync.Map
+
+// storedClient reads ControllerRevisions of which the cache has the revision.
+type storedClient struct {
+	dynamic.Interface
+	cached cache.Indexer
+}
+
+func (c storedClient) Resource(gvr schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	objects := c.Interface.Resource(gvr)
+	if gvr != controllerRevisions {
+		return objects
+	}
+	return storedReader{objects, c.cached}
+}
+
+type storedReader struct {
+	dynamic.NamespaceableResourceInterface
+	cached cache.Indexer
+}
+
+func (r storedReader) Namespace(string) dynamic.ResourceInterface { return r }
+
+func (r storedReader) Get(_ context.Context, name string, _ metav1.GetOptions, _ ...string) (*unstructured.Unstructured, error) {
+	for _, object := range r.cached.List() {
+		if known, ok := object.(*revision); ok && known.Name == name {
+			if there, has := storedObjects.Load(known.UID); has {
+				return there.(*unstructured.Unstructured).DeepCopy(), nil
+			}
+		}
+	}
+	return nil, apierrors.NewNotFound(controllerRevisions.GroupResource(), name)
+}
+
 // fakePlatform has these Blueprints, CustomResourceDefinitions and kinds.
 func fakePlatform(objects []*unstructured.Unstructured, crds []*apiextensionsv1.CustomResourceDefinition, kinds ...schema.GroupVersionKind) (*Platform, fakeMapper) {
 	engine, mapper := newFakeEngine(), fakeMapper{meta.NewDefaultRESTMapper(nil)}
@@ -101,6 +138,7 @@ func fakePlatform(objects []*unstructured.Unstructured, crds []*apiextensionsv1.
 	}
 	return &Platform{
 		log: logr.Discard(), options: Options{Namespace: "system"}, engines: Engines{Definitions: engine, Instances: engine}, mapper: mapper, schemas: &fakeSchemas{},
-		registry: newRegistry(), rights: newRights(&answers{allowed: everything}), client: dynamic.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}),
+		registry: newRegistry(), rights: newRights(&answers{allowed: everything}),
+		client: storedClient{dynamic.NewForConfigOrDie(&rest.Config{Host: "http://127.0.0.1:1"}), engine.secondary},
 	}, mapper
 }

@@ -1,8 +1,8 @@
 package platform
 
 import (
-	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -31,7 +31,8 @@ var (
 )
 
 // revision is an accepted spec of a Blueprint. It is stored in a ControllerRevision in the platform's own namespace, whose
-// data the API server keeps immutable. The cache holds revisions in this form; they must not be changed.
+// data the API server keeps immutable. The cache holds revisions in this form, without the spec, because there can be many
+// large ones. They must not be changed.
 type revision struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -43,8 +44,6 @@ type revision struct {
 	generation int64
 	// number counts the changes of the Blueprint's accepted spec. A spec that is applied again gets a new number.
 	number int64
-	// spec is the Blueprint's spec as JSON. It is decoded only when it is to be served.
-	spec []byte
 	// memory is the estimated memory that serving the spec needs.
 	memory int64
 	// kinds are those of the spec's templates.
@@ -60,7 +59,7 @@ type templateKind struct {
 	hasNamespace bool
 }
 
-// DeepCopyObject implements [runtime.Object]. The copy shares the spec, which is never changed.
+// DeepCopyObject implements [runtime.Object]. The copy shares the kinds, which are never changed.
 func (r *revision) DeepCopyObject() runtime.Object {
 	next := *r
 	r.ObjectMeta.DeepCopyInto(&next.ObjectMeta)
@@ -127,32 +126,33 @@ func readRevision(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	malformed := func(err error) error {
-		return fmt.Errorf("ignoring the malformed ControllerRevision %s/%s: %w", u.GetNamespace(), u.GetName(), err)
-	}
-	content, _ := u.Object["data"].(map[string]any)
-	var data revisionData
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &data); err != nil {
-		return nil, malformed(err)
-	}
-	if _, has := content["spec"].(map[string]any); !has || data.Blueprint == "" || data.UID == "" {
-		return nil, malformed(errors.New("data must have blueprint, uid and spec"))
-	}
-	spec, err := json.Marshal(content["spec"])
+	data, err := decodeRevision(u)
 	if err != nil {
-		return nil, malformed(err)
+		return nil, fmt.Errorf("ignoring the malformed ControllerRevision %s/%s: %w", u.GetNamespace(), u.GetName(), err)
 	}
 	number, _, _ := unstructured.NestedInt64(u.Object, "revision")
 	generation, _ := strconv.ParseInt(u.GetAnnotations()[generationKey], 10, 64)
 	r := &revision{
 		blueprint: data.Blueprint, blueprintUID: data.UID, generation: generation, number: number,
-		spec: bytes.Clone(spec), memory: data.Spec.Memory(), kinds: templateKinds(data.Spec.Resources),
+		memory: data.Spec.Memory(), kinds: templateKinds(data.Spec.Resources),
 		former: decodeKinds(u.GetAnnotations()[formerKindsKey]),
 	}
 	r.SetGroupVersionKind(u.GroupVersionKind())
 	r.Namespace, r.Name, r.UID, r.ResourceVersion = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetResourceVersion()
 	r.Labels, r.Annotations, r.CreationTimestamp = u.GetLabels(), u.GetAnnotations(), u.GetCreationTimestamp()
 	return r, nil
+}
+
+// decodeRevision returns the data of a ControllerRevision.
+func decodeRevision(u *unstructured.Unstructured) (data revisionData, err error) {
+	content, _ := u.Object["data"].(map[string]any)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &data); err != nil {
+		return data, err
+	}
+	if _, has := content["spec"].(map[string]any); !has || data.Blueprint == "" || data.UID == "" {
+		return data, errors.New("data must have blueprint, uid and spec")
+	}
+	return data, nil
 }
 
 func templateKinds(resources []blueprint.Resource) (kinds []templateKind) {
@@ -170,14 +170,22 @@ func templateKinds(resources []blueprint.Resource) (kinds []templateKind) {
 	return kinds
 }
 
-// restore returns the Blueprint as it was when the revision was stored. The deletion policy and the history limit remain
-// those of the newest generation.
-func (r *revision) restore(b *blueprint.Blueprint) (*blueprint.Blueprint, error) {
-	before := *b
-	before.Generation, before.Spec = r.generation, blueprint.Spec{}
-	if err := json.Unmarshal(r.spec, &before.Spec); err != nil {
+// restore reads the revision from the API server and returns the Blueprint as it was when the revision was stored. The
+// deletion policy and the history limit remain those of the newest generation.
+func (p *Platform) restore(ctx context.Context, b *blueprint.Blueprint, r *revision) (*blueprint.Blueprint, error) {
+	live, err := p.revisionClient().Get(ctx, r.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read revision %s: %w", r.Name, err)
+	}
+	if live.GetUID() != r.UID {
+		return nil, fmt.Errorf("read revision %s: it has been replaced", r.Name) // the cache lags
+	}
+	data, err := decodeRevision(live)
+	if err != nil {
 		return nil, fmt.Errorf("decode revision %s: %w", r.Name, err)
 	}
+	before := *b
+	before.Generation, before.Spec = r.generation, data.Spec
 	before.Spec.DeletionPolicy, before.Spec.RevisionHistoryLimit = b.Spec.DeletionPolicy, b.Spec.RevisionHistoryLimit
 	return &before, nil
 }

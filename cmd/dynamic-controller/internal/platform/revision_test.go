@@ -1,7 +1,9 @@
 package platform
 
 import (
+	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -58,7 +60,9 @@ func TestRevisionRestoresTheSpec(t *testing.T) {
 	r := stored(t, b, 4)
 	newest := generations("Wheel", "Brake")[1]
 	newest.Spec.DeletionPolicy, newest.Spec.RevisionHistoryLimit = blueprint.Delete, ptr.To[int32](2)
-	got, err := r.restore(newest)
+	p, _ := fakePlatform(nil, nil)
+	add(t, p, r)
+	got, err := p.restore(t.Context(), newest, r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,6 +73,37 @@ func TestRevisionRestoresTheSpec(t *testing.T) {
 	if newest.Spec.Resources[0].Template["kind"] != "Brake" {
 		t.Error("the newest generation was changed")
 	}
+}
+
+// A Blueprint can have a hundred stored revisions, and revisions can remain after their Blueprint.
+func TestRevisionsAreCachedWithoutTheirSpec(t *testing.T) {
+	const count, size = 30, 1 << 20
+	heap := func() int64 {
+		runtime.GC()
+		var stats runtime.MemStats
+		runtime.ReadMemStats(&stats)
+		return int64(stats.HeapAlloc)
+	}
+	b := generations("Wheel")[0]
+	before := heap()
+	var cached []any
+	for i := range count {
+		b.Spec.Resources[0].Template["text"] = strings.Repeat("x", size)
+		object, err := newRevision("system", fmt.Sprint("r", i), b, int64(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := readRevision(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cached = append(cached, r)
+	}
+	b.Spec = blueprint.Spec{}
+	if taken := heap() - before; taken > size {
+		t.Errorf("%d revisions of 1 MiB take %d KiB", count, taken>>10)
+	}
+	runtime.KeepAlive(cached)
 }
 
 func TestMalformedRevisionsAreIgnored(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 // load judges a stored revision like a new generation: it compiles the spec and checks permissions again. The program is nil
 // if the revision is refused now.
 func (p *Platform) load(ctx context.Context, b *blueprint.Blueprint, own claim, r *revision) (judgement, []right, error) {
-	before, err := r.restore(b)
+	before, err := p.restore(ctx, b, r)
 	if err != nil {
-		return judgement{refusal: &refusal{reasonInvalid, err.Error()}}, nil, nil
+		return judgement{}, nil, err
 	}
 	if blueprint.DefinitionName(before) != own.crd {
 		return judgement{refusal: &refusal{reasonInvalid, fmt.Sprintf("revision %s defines another type, %s", r.Name, blueprint.DefinitionName(before))}}, nil, nil

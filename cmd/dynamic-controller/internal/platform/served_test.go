@@ -63,6 +63,7 @@ func stored(t *testing.T, b *blueprint.Blueprint, number int64) *revision {
 		t.Fatal(err)
 	}
 	object.SetUID(types.UID(name))
+	storedObjects.Store(object.GetUID(), object.DeepCopy())
 	r, err := readRevision(object)
 	if err != nil {
 		t.Fatal(err)
@@ -184,6 +185,42 @@ func TestALoadedRevisionIsTheOneThatIsServed(t *testing.T) {
 	}
 	if again, _ := p.registry.get("websites"); again.running != d.running {
 		t.Error("the revision was loaded twice")
+	}
+}
+
+func TestARevisionThatCannotBeReadIsNotRefused(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, all[1])}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")}, wheel)
+	r := stored(t, all[0], 1)
+	add(t, p, r)
+	object, err := newRevision("system", r.Name, all[0], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := object.DeepCopy()
+	replaced.SetUID("another")
+	malformed := object.DeepCopy()
+	malformed.SetUID(r.UID)
+	delete(malformed.Object, "data")
+	for name, server := range map[string]*fakeServer{
+		"it is gone": newFakeServer(nil), "it has been replaced": newFakeServer(nil, replaced), "it is malformed": newFakeServer(nil, malformed),
+	} {
+		p.client = server
+		err := p.decide(t.Context(), blueprintID("websites"))
+		if _, again := dynamiccontroller.RequeueDelay(err); err == nil || again {
+			t.Errorf("%s: it ends with %v", name, err)
+		}
+		if d, known := p.registry.get("websites"); known {
+			t.Errorf("%s: the decision is %+v", name, d)
+		}
+	}
+	object.SetUID(r.UID)
+	p.client = newFakeServer(nil, object)
+	if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := p.registry.get("websites"); d.onlyCleans() || d.running.generation != 1 {
+		t.Errorf("when it can be read, the decision is %+v", d)
 	}
 }
 
