@@ -235,13 +235,18 @@ func (p *Platform) dropFormerKinds(ctx context.Context, b *blueprint.Blueprint, 
 	return cmp.Or(err, again)
 }
 
-// namesKind reports whether the inventory of an instance names the kind.
+// namesKind reports whether the inventory of an instance names the kind. An inventory that was too large for the cache
+// may name any kind.
 func namesKind(instance runtime.Object, kind schema.GroupKind) bool {
 	m, err := meta.Accessor(instance)
 	if err != nil {
 		return false
 	}
-	for entry := range strings.SplitSeq(m.GetAnnotations()[inventoryKey], ",") {
+	inventory, has := m.GetAnnotations()[inventoryKey]
+	if !has && m.GetAnnotations()[omittedKey] != "" {
+		return true
+	}
+	for entry := range strings.SplitSeq(inventory, ",") {
 		if name, _, _ := strings.Cut(entry, "="); name == kind.String() {
 			return true
 		}

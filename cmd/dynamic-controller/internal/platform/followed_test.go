@@ -205,6 +205,32 @@ func TestFormerKindsAreKeptWhileAnInventoryNamesThem(t *testing.T) {
 	})
 }
 
+func TestAnInventoryThatIsNotCachedNamesEveryKind(t *testing.T) {
+	entries := "Brake.parts.example.com=v1/brakes"
+	for name, test := range map[string]struct {
+		inventory string
+		bytes     int
+		want      bool
+	}{
+		"an inventory that names the kind":                {entries + ",Wheel.parts.example.com=v1/wheels", 0, true},
+		"an inventory without the kind":                   {entries, 0, false},
+		"no inventory":                                    {"", 0, false},
+		"a large instance with an inventory that is kept": {entries, maxCachedBytes, false},
+		"a large instance with a large inventory":         {strings.Repeat(entries+",", maxKeptBytes/len(entries)), maxCachedBytes, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			instance := configMap(test.bytes)
+			instance.SetAnnotations(map[string]string{resourceKey: "a", appliedKey: "hash"})
+			if test.inventory != "" {
+				instance.SetAnnotations(map[string]string{resourceKey: "a", appliedKey: "hash", inventoryKey: test.inventory})
+			}
+			if got := namesKind(transformed(t, instance), wheel.GroupKind()); got != test.want {
+				t.Errorf("it names the kind: %t", got)
+			}
+		})
+	}
+}
+
 func TestMalformedFormerKindsAreIgnored(t *testing.T) {
 	for text, want := range map[string]int{
 		"": 0, "x": 0, "{}": 0, `[{"kind":3}]`: 0, `[{"kind":""},{"kind":"Secret"}]`: 1, `[{"group":"a","kind":"B","elsewhere":true}]`: 1,
