@@ -57,9 +57,17 @@ type resource struct {
 	needs   []*resource // that its template refers to
 }
 
+// OversizedAnnotation marks a Blueprint in a cache whose spec has more than MaxSpecBytes and was cached without its
+// templates and schema. Compile refuses such a Blueprint.
+const OversizedAnnotation = "platform.example.com/oversized"
+
 // Compile checks a Blueprint and makes it ready. The error is Problems: all that is wrong with it.
 func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	c := &collector{}
+	if b.Annotations[OversizedAnnotation] != "" {
+		c.add("spec", "", "has more than %d bytes", MaxSpecBytes)
+		return nil, c.err()
+	}
 	crd, err := Definition(b)
 	var problems Problems
 	if errors.As(err, &problems) {

@@ -6,6 +6,7 @@ import (
 
 // How much there may be in one Blueprint. The CustomResourceDefinition has the same numbers where it can say them.
 const (
+	MaxSpecBytes         = 512 << 10 // spec, as JSON
 	MaxResources         = 100       // templates
 	MaxAllowedNamespaces = 64        // patterns in spec.allowedNamespaces
 	MaxConditions        = 16        // expressions in one includeWhen or readyWhen

@@ -31,14 +31,51 @@ const (
 	omittedKey = Name + "/omitted"
 )
 
-// DefinitionsTransform is the default transform of the engine of definitions, which keeps the content of all objects.
+// DefinitionsTransform is the default transform of the engine of definitions. It keeps the content of all objects except
+// for Blueprints that are refused because of their size.
 func DefinitionsTransform(obj any) (any, error) {
-	if u, ok := obj.(*unstructured.Unstructured); ok && isBlueprint(u) {
-		// Both duplicate the spec and are never read.
-		u.SetManagedFields(nil)
-		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", corev1.LastAppliedConfigAnnotation)
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok || !isBlueprint(u) {
+		return obj, nil
 	}
-	return obj, nil
+	// Both duplicate the spec and are never read.
+	u.SetManagedFields(nil)
+	unstructured.RemoveNestedField(u.Object, "metadata", "annotations", corev1.LastAppliedConfigAnnotation)
+	spec, _ := u.Object["spec"].(map[string]any)
+	switch {
+	case sizeOf(spec, blueprint.MaxSpecBytes) > blueprint.MaxSpecBytes:
+		u.Object["spec"] = withoutTemplates(spec)
+		annotations := u.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[blueprint.OversizedAnnotation] = "spec"
+		u.SetAnnotations(annotations)
+	case spec["resources"] != nil:
+		// Blueprints in the API server have this field, so the annotation is not from this function.
+		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", blueprint.OversizedAnnotation)
+	}
+	return u, nil
+}
+
+// withoutTemplates returns the fields of an oversized spec that identify the type and control the deletion.
+func withoutTemplates(spec map[string]any) map[string]any {
+	kept := fieldsOf(spec, "deletionPolicy", "revisionHistoryLimit")
+	if t, ok := spec["type"].(map[string]any); ok {
+		kept["type"] = fieldsOf(t, "crd", "group", "version", "kind", "plural", "singular", "scope")
+	}
+	return kept
+}
+
+// fieldsOf returns those of the named fields that are set.
+func fieldsOf(object map[string]any, names ...string) map[string]any {
+	fields := map[string]any{}
+	for _, name := range names {
+		if value, has := object[name]; has {
+			fields[name] = value
+		}
+	}
+	return fields
 }
 
 // InstancesTransform is the default transform of the engine of instances. It leaves out the content of large objects.
@@ -75,14 +112,8 @@ func maxCached(u *unstructured.Unstructured) int {
 func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind()}}
 	metadata, _ := u.Object["metadata"].(map[string]any)
-	kept := map[string]any{}
-	for _, field := range []string{"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
-		"deletionTimestamp", "deletionGracePeriodSeconds"} {
-		if value, has := metadata[field]; has {
-			kept[field] = value
-		}
-	}
-	out.Object["metadata"] = kept
+	out.Object["metadata"] = fieldsOf(metadata, "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp",
+		"deletionTimestamp", "deletionGracePeriodSeconds")
 	if parent, has := u.GetLabels()[parentKey]; has && len(parent) <= maxMarkBytes {
 		out.SetLabels(map[string]string{parentKey: parent})
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/handlers"
 )
 
@@ -187,6 +189,68 @@ func TestDefinitionsAreCachedWhole(t *testing.T) {
 		if test.kind.Kind == "Blueprint" && len(got.GetManagedFields()) > 0 {
 			t.Error("the managed fields of a Blueprint were kept")
 		}
+	}
+}
+
+// Refused Blueprints are cached too, and any number of them.
+func TestOversizedBlueprintsAreCachedWithoutTheirContentAndRefused(t *testing.T) {
+	all := generations("Wheel", "Wheel")
+	b := all[1]
+	b.Spec.DeletionPolicy, b.Spec.RevisionHistoryLimit = blueprint.Delete, ptr.To[int32](3)
+	b.Finalizers = []string{finalizer, "example.com/other"}
+	b.Spec.Resources[0].Template["text"] = strings.Repeat("x", blueprint.MaxSpecBytes)
+	object := asObject(t, b)
+	object.SetGroupVersionKind(blueprint.GroupVersionKind)
+	name := blueprint.DefinitionName(b)
+	for engine, transform := range map[string]cache.TransformFunc{"definitions": DefinitionsTransform, "instances": InstancesTransform} {
+		out, err := transform(object.DeepCopy())
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := out.(*unstructured.Unstructured)
+		if data, err := json.Marshal(kept); err != nil || len(data) > 1000 {
+			t.Errorf("%s: %d bytes are cached: %v", engine, len(data), err)
+		}
+		got, err := blueprint.FromUnstructured(kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if blueprint.DefinitionName(got) != name || got.Spec.DeletionPolicy != blueprint.Delete || *got.Spec.RevisionHistoryLimit != 3 ||
+			got.UID != b.UID || got.Generation != 2 || !slices.Equal(got.Finalizers, b.Finalizers) {
+			t.Errorf("%s: cached is %+v", engine, got)
+		}
+		again, err := transform(kept.DeepCopy())
+		if err != nil || !reflect.DeepEqual(again, kept) {
+			t.Errorf("%s: a second time it became %v, %v", engine, again, err)
+		}
+		p, _ := fakePlatform([]*unstructured.Unstructured{kept}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[0], "u")}, wheel)
+		add(t, p, stored(t, all[0], 1))
+		if err := p.decide(t.Context(), blueprintID(b.Name)); err != nil {
+			t.Fatal(err)
+		}
+		d, _ := p.registry.get(b.Name)
+		if d.refusal == nil || d.refusal.message != "spec: has more than 524288 bytes" || d.program != nil {
+			t.Errorf("%s: the decision is %+v", engine, d)
+		}
+		if d.onlyCleans() || d.running.generation != 1 {
+			t.Errorf("%s: the stored revision is not served: %+v", engine, d.running)
+		}
+	}
+}
+
+// The annotation that marks oversized Blueprints in the cache has no effect in the API server.
+func TestABlueprintThatIsMarkedAsOversizedIsServed(t *testing.T) {
+	b := generations("Wheel")[0]
+	b.Annotations = map[string]string{blueprint.OversizedAnnotation: "true", "note": "x"}
+	object := asObject(t, b)
+	object.SetGroupVersionKind(blueprint.GroupVersionKind)
+	out, err := DefinitionsTransform(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := out.(*unstructured.Unstructured)
+	if want := map[string]string{"note": "x"}; !reflect.DeepEqual(got.GetAnnotations(), want) || len(got.Object["spec"].(map[string]any)["resources"].([]any)) != 1 {
+		t.Errorf("cached is %v", got)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -185,6 +186,8 @@ func (p *Platform) restore(ctx context.Context, b *blueprint.Blueprint, r *revis
 		return nil, fmt.Errorf("decode revision %s: %w", r.Name, err)
 	}
 	before := *b
+	before.Annotations = maps.Clone(b.Annotations)
+	delete(before.Annotations, blueprint.OversizedAnnotation) // it is about the newest spec
 	before.Generation, before.Spec = r.generation, data.Spec
 	before.Spec.DeletionPolicy, before.Spec.RevisionHistoryLimit = b.Spec.DeletionPolicy, b.Spec.RevisionHistoryLimit
 	return &before, nil
