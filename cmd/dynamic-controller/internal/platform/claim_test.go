@@ -134,25 +134,8 @@ func TestARefusedBlueprintDoesNotHoldAType(t *testing.T) {
 			older.Name, older.UID, older.CreationTimestamp = "older", "o", metav1.Unix(1, 0)
 			younger.Name, younger.UID, younger.CreationTimestamp = "younger", "y", metav1.Unix(2, 0)
 			p, mapper := fakePlatform([]*unstructured.Unstructured{asObject(t, older), asObject(t, younger)}, nil, wheel)
-			engine := p.engines.Definitions.(*fakeEngine)
 			p.engines.Instances = newFakeEngine()
-			decideAll := func(names ...string) {
-				t.Helper()
-				for n := 0; len(names) > 0; n++ {
-					if n > 10 {
-						t.Fatalf("the decisions do not settle: %q are decided on again", names)
-					}
-					engine.enqueued = nil
-					if err := p.decide(t.Context(), blueprintID(names[0])); err != nil {
-						t.Fatal(err)
-					}
-					names = names[1:]
-					for _, id := range engine.enqueued {
-						names = append(names, id.Name())
-					}
-				}
-			}
-			decideAll(order...)
+			decideAll(t, p, order...)
 			if d, _ := p.registry.get("older"); d.refusal == nil {
 				t.Error("the older is accepted")
 			}
@@ -162,7 +145,7 @@ func TestARefusedBlueprintDoesNotHoldAType(t *testing.T) {
 			// An older Blueprint that becomes valid later does not take the type.
 			add(t, p, stored(t, younger, 1))
 			mapper.Add(schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Missing"}, meta.RESTScopeNamespace)
-			decideAll(order...)
+			decideAll(t, p, order...)
 			if d, _ := p.registry.get("older"); d.refusal == nil || d.refusal.reason != reasonClaimed {
 				t.Errorf("the older is accepted, or refused for %+v", d.refusal)
 			}
@@ -198,5 +181,72 @@ func TestClaimsAreReadOnceAndForgotten(t *testing.T) {
 		if n := len(c.known); n > 30 {
 			t.Fatalf("%d are remembered of 10", n)
 		}
+	}
+}
+
+// decideAll decides on the Blueprints, and on those that are enqueued meanwhile. It fails if the decisions do not settle.
+func decideAll(t *testing.T, p *Platform, names ...string) {
+	t.Helper()
+	engine := p.engines.Definitions.(*fakeEngine)
+	for n := 0; len(names) > 0; n++ {
+		if n > 10 {
+			t.Fatalf("the decisions do not settle: %q are decided on again", names)
+		}
+		engine.enqueued = nil
+		if err := p.decide(t.Context(), blueprintID(names[0])); err != nil {
+			t.Fatal(err)
+		}
+		names = names[1:]
+		for _, id := range engine.enqueued {
+			names = append(names, id.Name())
+		}
+	}
+}
+
+// twins returns two Blueprints of one type. The older one is named a.
+func twins(kind string) (a, b *blueprint.Blueprint) {
+	a, b = generations(kind)[0], generations(kind)[0]
+	a.Name, a.UID, a.CreationTimestamp = "a", "ua", metav1.Unix(1, 0)
+	b.Name, b.UID, b.CreationTimestamp = "b", "ub", metav1.Unix(2, 0)
+	return a, b
+}
+
+func TestTwoRefusedBlueprintsOfOneTypeSettle(t *testing.T) {
+	a, b := twins("Missing")
+	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, a), asObject(t, b)}, nil)
+	p.engines.Instances = newFakeEngine()
+	decideAll(t, p, "a", "b")
+	for _, name := range []string{"a", "b"} {
+		d, known := p.registry.get(name)
+		if !known || d.refusal == nil || d.refusal.reason != reasonInvalid || d.running != nil {
+			t.Errorf("the decision on %s is %+v", name, d)
+		}
+	}
+}
+
+// The annotation that allowed each of them to serve the type was removed.
+func TestATypeIsServedWhenAnotherBlueprintReleasesIt(t *testing.T) {
+	a, b := twins("Wheel")
+	crd := madeFor(t, a, "")
+	crd.Annotations = nil
+	a.Spec.Type, b.Spec.Type = blueprint.Type{CRD: crd.Name}, blueprint.Type{CRD: crd.Name}
+	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, a), asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{crd}, wheel)
+	add(t, p, stored(t, a, 1), stored(t, b, 1))
+	engine := p.engines.Definitions.(*fakeEngine)
+	p.engines.Instances = newFakeEngine()
+	decideAll(t, p, "a", "b")
+	d, known := p.registry.get("b")
+	if !known || d.running != nil || !d.lacksConsent() {
+		t.Fatalf("while a has the type, the decision on b is %+v", d)
+	}
+	if serving, _ := p.servingOf(d); serving.Reason != reasonClaimed {
+		t.Errorf("the Serving condition is %+v", serving)
+	}
+	if err := engine.objects.Delete(asObject(t, a)); err != nil {
+		t.Fatal(err)
+	}
+	decideAll(t, p, "a")
+	if d, _ := p.registry.get("b"); d.running == nil || !d.onlyCleans() {
+		t.Errorf("when a is gone, the decision on b is %+v", d)
 	}
 }

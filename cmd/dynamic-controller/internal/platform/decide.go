@@ -48,7 +48,10 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 		p.lookAgain(p.registry.inCRD(own.crd), name) // of two of one second either may be the older
 	}
 
-	next := decision{uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running}
+	next, err := p.newDecision(b, own, before)
+	if err != nil {
+		return err
+	}
 	var missing []right
 	if next.judgement, missing, err = p.judge(ctx, b, own, before.judgement); err != nil {
 		return err
@@ -81,6 +84,18 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 		return dynamiccontroller.RequeueAfter(published.RetryPeriod)
 	}
 	return nil
+}
+
+// newDecision returns a decision with what is known before the Blueprint is judged.
+func (p *Platform) newDecision(b *blueprint.Blueprint, own claim, before decision) (decision, error) {
+	crd, err := p.crdOf(own.crd)
+	if err != nil {
+		return decision{}, err
+	}
+	return decision{
+		uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running,
+		defined: crd != nil,
+	}, nil
 }
 
 // decideWithoutHistory waits for the stored revisions. Until they have been read, it is unknown which specs can be
@@ -125,7 +140,8 @@ func (p *Platform) blueprint(name string) (*blueprint.Blueprint, claim, error) {
 	return b, claimOf(u), nil
 }
 
-// serve makes what runs what is wanted.
+// serve starts, replaces or stops what runs, so that it is what is wanted. While another Blueprint has the type, it starts
+// nothing.
 func (p *Platform) serve(ctx context.Context, d *decision, want *program, h history) error {
 	have := d.running
 	if have != nil && (want == nil || want.gvr != have.gvr) {
@@ -142,7 +158,8 @@ func (p *Platform) serve(ctx context.Context, d *decision, want *program, h hist
 		return nil
 	}
 	if !p.registry.take(want.gvr, want.blueprint) {
-		return dynamiccontroller.RequeueAfter(soon) // the Blueprint that had it is being let go
+		d.blocked = true // stop reconciles this Blueprint when the other one releases the type
+		return nil
 	}
 	next, err := p.following(want, followed)
 	if err != nil {
@@ -155,12 +172,14 @@ func (p *Platform) serve(ctx context.Context, d *decision, want *program, h hist
 	return nil
 }
 
+// stop ends a program and releases its type. It reconciles the other Blueprints that claim the type.
 func (p *Platform) stop(ctx context.Context, have *program) error {
 	began := time.Now()
 	if err := p.engines.Instances.StopServiceGVK(ctx, have.gvr); err != nil {
 		return err
 	}
 	p.registry.release(have.gvr)
+	p.lookAgain(p.registry.inCRD(have.gvr.GroupResource().String()), have.blueprint)
 	p.log.Info("type released", keyBlueprint, have.blueprint, keyGVR, nameOf(have.gvr), keyTook, time.Since(began).String())
 	return nil
 }

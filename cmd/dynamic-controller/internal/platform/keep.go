@@ -134,6 +134,8 @@ func (p *Platform) servingOf(d decision) (metav1.Condition, time.Duration) {
 	switch {
 	case d.running == nil && d.revisionsProblem != "":
 		return condition(blueprint.Serving, reasonNoRevisions, d.revisionsProblem), 0
+	case d.running == nil && d.blocked:
+		return condition(blueprint.Serving, reasonClaimed, "waiting for another Blueprint to release the type"), 0
 	case d.running == nil && d.refusal == nil && d.program != nil:
 		return condition(blueprint.Serving, reasonNotStored, "the accepted spec has not been stored yet"), 0
 	case d.running == nil && d.refusal != nil:

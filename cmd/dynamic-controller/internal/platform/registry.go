@@ -26,6 +26,10 @@ type decision struct {
 	revisionsProblem string
 	// asked is how often in a row a right was missing.
 	asked int
+	// defined reports whether the CustomResourceDefinition exists.
+	defined bool
+	// blocked reports whether another Blueprint has not released the type yet. Its release reconciles this one.
+	blocked bool
 }
 
 // onlyCleans tells whether nothing runs that makes anything of instances.

@@ -28,8 +28,13 @@ func (p *Platform) load(ctx context.Context, b *blueprint.Blueprint, own claim, 
 }
 
 // wanted returns the program to run, or nil, and the rights that a stored revision lacks. Except for cleaning up, only specs
-// that are stored are executed.
+// that are stored are executed. If the type does not exist and nothing is stored, there are no instances to clean up.
 func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim, d *decision, h history) (*program, []right, error) {
+	newest := h.newest(b.UID)
+	var cleaning *program
+	if d.defined || newest != nil {
+		cleaning = cleaner(b, d.gvr)
+	}
 	switch {
 	case d.gvr.Empty() && d.refusal != nil:
 		return nil, nil, nil // the type is not this Blueprint's
@@ -38,9 +43,8 @@ func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim
 	case d.ending && (!d.deletes(b) || d.gvr.Empty()):
 		return nil, nil, nil
 	case d.ending || d.lacksConsent():
-		return cleaner(b, d.gvr), nil, nil
+		return cleaning, nil, nil
 	}
-	newest := h.newest(b.UID)
 	if d.program != nil && newest != nil && newest.Name == d.program.revision {
 		return d.program, nil, nil
 	}
@@ -55,9 +59,9 @@ func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim
 			return loaded.program, missing, err
 		}
 		d.loadRefusal = loaded.refusal
-		return cleaner(b, d.gvr), missing, nil
+		return cleaning, missing, nil
 	}
-	return cleaner(b, d.gvr), nil, nil
+	return cleaning, nil, nil
 }
 
 // servedField returns status.served.
