@@ -66,7 +66,7 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 	if missing = append(missing, lacking...); len(missing) > 0 {
 		next.asked = before.asked + 1
 	}
-	if err := p.serve(ctx, &next, want, stored); err != nil {
+	if err := p.serve(ctx, b, &next, want, stored); err != nil {
 		return err
 	}
 	p.tell(name, before, next)
@@ -142,7 +142,7 @@ func (p *Platform) blueprint(name string) (*blueprint.Blueprint, claim, error) {
 
 // serve starts, replaces or stops what runs, so that it is what is wanted. While another Blueprint has the type, it starts
 // nothing.
-func (p *Platform) serve(ctx context.Context, d *decision, want *program, h history) error {
+func (p *Platform) serve(ctx context.Context, b *blueprint.Blueprint, d *decision, want *program, h history) error {
 	have := d.running
 	if have != nil && (want == nil || want.gvr != have.gvr) {
 		if err := p.stop(ctx, have); err != nil {
@@ -153,7 +153,7 @@ func (p *Platform) serve(ctx context.Context, d *decision, want *program, h hist
 	if want == nil {
 		return nil
 	}
-	followed := p.followedKinds(want, h)
+	followed := p.followedKinds(b, want, h)
 	if d.running != nil && d.running.inputs == want.inputs && includes(d.running.followed, followed) {
 		return nil
 	}

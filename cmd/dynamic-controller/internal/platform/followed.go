@@ -26,9 +26,10 @@ import (
 
 // followedKinds returns the kinds of children that instances may have: those of the program, those of the stored
 // revisions of all Blueprints with the name, and those of deleted revisions as long as an instance may have such
-// children. An inventory can name other kinds, because anyone who can update an instance can write it. They are
-// ignored.
-func (p *Platform) followedKinds(running *program, h history) []handlers.ChildKind {
+// children. The kinds of the newest spec are always included, even if it is refused, because a version of the platform
+// that stored no revisions may have served it. An inventory can name other kinds, because anyone who can update an
+// instance can write it. They are ignored.
+func (p *Platform) followedKinds(b *blueprint.Blueprint, running *program, h history) []handlers.ChildKind {
 	kinds := kindSet{}
 	for _, kind := range running.kinds {
 		kinds.add(handlers.ChildKind{GroupKind: kind.gvk.GroupKind(), Elsewhere: kind.foreign})
@@ -36,6 +37,7 @@ func (p *Platform) followedKinds(running *program, h history) []handlers.ChildKi
 	for _, r := range h {
 		kinds.add(p.kindsOfRevision(r)...)
 	}
+	kinds.add(p.kindsOfRevision(&revision{kinds: templateKinds(b.Spec.Resources)})...)
 	return kinds.list()
 }
 

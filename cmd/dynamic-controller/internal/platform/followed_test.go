@@ -47,6 +47,10 @@ func TestKindsOfAllRevisionsAreFollowed(t *testing.T) {
 		"by what only cleans up, at the Blueprint's end": {all[2], true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			want := slices.Clone(want)
+			if test.newest == all[3] {
+				want = slices.Insert(want, 3, childKindOf("Missing", true)) // its scope is unknown
+			}
 			object := asObject(t, test.newest)
 			p, mapper := fakePlatform(nil, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, test.newest, "u")}, wheel, brake, engine)
 			mapper.Add(spoke, meta.RESTScopeRoot)
@@ -238,5 +242,39 @@ func TestMalformedFormerKindsAreIgnored(t *testing.T) {
 		if got := decodeKinds(text); len(got) != want {
 			t.Errorf("%s: %v", text, got)
 		}
+	}
+}
+
+// Versions that did not store revisions have left instances with children, and Blueprints that are refused now.
+func TestKindsOfABlueprintWithoutRevisionsAreFollowed(t *testing.T) {
+	want := []handlers.ChildKind{childKindOf("Wheel", true)}
+	for name, change := range map[string]func(*Platform, *unstructured.Unstructured){
+		"refused because of its type": func(_ *Platform, object *unstructured.Unstructured) {
+			_ = unstructured.SetNestedField(object.Object, "", "spec", "type", "version")
+		},
+		"refused because of permissions": func(p *Platform, _ *unstructured.Unstructured) { p.rights = newRights(&answers{}) },
+		"being deleted": func(_ *Platform, object *unstructured.Unstructured) {
+			object.SetDeletionTimestamp(&metav1.Time{Time: deletedAt})
+			_ = unstructured.SetNestedField(object.Object, "Delete", "spec", "deletionPolicy")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := generations("Wheel")[0]
+			b.Spec.Resources[0].Template["metadata"].(map[string]any)["namespace"] = "elsewhere"
+			p, _ := fakePlatform(nil, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")}, wheel)
+			object := asObject(t, b)
+			change(p, object)
+			_ = p.engines.Definitions.(*fakeEngine).objects.Add(object)
+			if err := p.decide(t.Context(), blueprintID("websites")); err != nil && !isRequeue(err) {
+				t.Fatal(err)
+			}
+			d, _ := p.registry.get("websites")
+			if d.running == nil || !d.onlyCleans() {
+				t.Fatalf("the decision is %+v", d)
+			}
+			if !slices.Equal(d.running.followed, want) {
+				t.Errorf("followed are %v, want %v", d.running.followed, want)
+			}
+		})
 	}
 }

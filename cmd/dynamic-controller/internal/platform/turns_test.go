@@ -45,7 +45,7 @@ func bringing(t *testing.T, b *blueprint.Blueprint) (*instances, *fakeServer) {
 		t.Fatal(err)
 	}
 	kinds := append(compiled.Kinds(), website)
-	_, mapper := fakePlatform(nil, nil, kinds...)
+	p, mapper := fakePlatform(nil, nil, kinds...)
 	server, engine := newFakeServer(kinds), newFakeEngine()
 	server.applied = func(object *unstructured.Unstructured) {
 		if object.GetLabels()[parentKey] != "" {
@@ -59,7 +59,7 @@ func bringing(t *testing.T, b *blueprint.Blueprint) (*instances, *fakeServer) {
 		}
 	}
 	running := &program{gvr: websites, spec: b.Spec, compiled: compiled, kinds: childKinds(b, compiled, f)}
-	running.children, err = handlers.NewChildren(handlers.ChildrenConfig{Client: server, Mapper: mapper, Name: Name, Cache: handlers.Live(server), Kinds: (&Platform{}).followedKinds(running, nil)})
+	running.children, err = handlers.NewChildren(handlers.ChildrenConfig{Client: server, Mapper: mapper, Name: Name, Cache: handlers.Live(server), Kinds: p.followedKinds(b, running, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
