@@ -19,7 +19,6 @@ type claim struct {
 	crd string
 	// named reports whether the Blueprint names the CustomResourceDefinition with spec.type.crd. Otherwise the platform
 	// creates it from spec.type.
-	// spec.type.
 	named  bool
 	ending bool // the Blueprint is being deleted
 	since  int64

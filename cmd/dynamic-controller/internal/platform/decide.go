@@ -48,7 +48,7 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 		p.lookAgain(p.registry.inCRD(own.crd), name) // of two of one second either may be the older
 	}
 
-	next, err := p.newDecision(b, own, before)
+	next, err := p.newDecision(b, own, before, stored)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 	if next.judgement, missing, err = p.judge(ctx, b, own, before.judgement); err != nil {
 		return err
 	}
-	if next.lacksConsent() && stored.newest(b.UID) == nil {
+	if next.lacksConsent() && !next.handled {
 		next.gvr = schema.GroupVersionResource{} // nothing has been served: there is nothing to clean up
 	}
 	want, lacking, err := p.wanted(ctx, b, own, &next, stored)
@@ -87,14 +87,14 @@ func (p *Platform) decide(ctx context.Context, id dynamiccontroller.ObjectIdenti
 }
 
 // newDecision returns a decision with what is known before the Blueprint is judged.
-func (p *Platform) newDecision(b *blueprint.Blueprint, own claim, before decision) (decision, error) {
+func (p *Platform) newDecision(b *blueprint.Blueprint, own claim, before decision, stored history) (decision, error) {
 	crd, err := p.crdOf(own.crd)
 	if err != nil {
 		return decision{}, err
 	}
 	return decision{
 		uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running,
-		defined: crd != nil,
+		defined: crd != nil, handled: before.handled || reportsServing(b) || stored.newest(b.UID) != nil,
 	}, nil
 }
 
@@ -107,7 +107,8 @@ func (p *Platform) decideWithoutHistory(b *blueprint.Blueprint, before decision)
 		return dynamiccontroller.RequeueAfter(soon)
 	}
 	next := decision{
-		uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running, revisionsProblem: problem,
+		uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running, handled: before.handled,
+		revisionsProblem: problem,
 	}
 	if before.revisionsProblem != problem {
 		p.log.Info("Stored revisions cannot be read, will retry", keyBlueprint, b.Name, keyProblem, problem)

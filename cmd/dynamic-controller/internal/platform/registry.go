@@ -28,6 +28,8 @@ type decision struct {
 	asked int
 	// defined reports whether the CustomResourceDefinition exists.
 	defined bool
+	// handled reports whether instances may have been handled for this Blueprint, now or by an earlier version.
+	handled bool
 	// blocked reports whether another Blueprint has not released the type yet. Its release reconciles this one.
 	blocked bool
 }

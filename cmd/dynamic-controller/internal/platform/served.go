@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
@@ -62,6 +64,14 @@ func (p *Platform) wanted(ctx context.Context, b *blueprint.Blueprint, own claim
 		return cleaning, missing, nil
 	}
 	return cleaning, nil, nil
+}
+
+// reportsServing reports whether, according to its status, the Blueprint is served or has instances. A version of the platform
+// that stored no revisions and required no consent may have served it. Its instances can have the platform's finalizer,
+// which nothing else removes. The status of a Blueprint that was never served reports neither. This must only be used to
+// decide whether to clean up, because a status does not prove that the platform wrote it.
+func reportsServing(b *blueprint.Blueprint) bool {
+	return b.Status.Instances != nil && b.Status.Instances.Total > 0 || meta.IsStatusConditionTrue(b.Status.Conditions, blueprint.Serving)
 }
 
 // servedField returns status.served.
