@@ -92,9 +92,10 @@ func (p *Platform) newDecision(b *blueprint.Blueprint, own claim, before decisio
 	if err != nil {
 		return decision{}, err
 	}
+	served := before.served || stored.newest(b.UID) != nil || crd != nil && crd.Annotations[madeByKey] == string(b.UID)
 	return decision{
 		uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running,
-		defined: crd != nil, handled: before.handled || reportsServing(b) || stored.newest(b.UID) != nil,
+		defined: crd != nil, served: served, handled: before.handled || served || reportsServing(b),
 	}, nil
 }
 
@@ -107,8 +108,8 @@ func (p *Platform) decideWithoutHistory(b *blueprint.Blueprint, before decision)
 		return dynamiccontroller.RequeueAfter(soon)
 	}
 	next := decision{
-		uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running, handled: before.handled,
-		revisionsProblem: problem,
+		uid: b.UID, generation: b.Generation, ending: b.DeletionTimestamp != nil, running: before.running, served: before.served,
+		handled: before.handled, revisionsProblem: problem,
 	}
 	if before.revisionsProblem != problem {
 		p.log.Info("Stored revisions cannot be read, will retry", keyBlueprint, b.Name, keyProblem, problem)

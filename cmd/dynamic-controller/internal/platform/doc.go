@@ -55,6 +55,8 @@
 // With Delete, instances get no children any more; all that were there are deleted, each when its children are gone (in the
 // foreground), and then the type, if the platform made it. What was made meanwhile goes with the type.
 //
+// A Blueprint that was never accepted deletes nothing: a type that was retained for its name stays retained.
+//
 // # Revisions
 //
 // An accepted spec is stored in a ControllerRevision in the platform's own namespace before it is served. The leader

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -47,7 +48,7 @@ func (p *Platform) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdent
 	p.defined.forget(name)
 	deletes := d.deletes(b)
 	switch {
-	case d.gvr.Empty() && deletes:
+	case d.gvr.Empty() && d.canDelete(b):
 		return p.deleteHistory(ctx, b, false)
 	case d.gvr.Empty():
 		return nil // the type is another's, or there is none
@@ -60,10 +61,36 @@ func (p *Platform) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdent
 	if d.running != nil {
 		return dynamiccontroller.RequeueAfter(soon)
 	}
+	if d.canDelete(b) {
+		if served, err := p.wasServed(ctx, name, b); err != nil || served {
+			return cmp.Or(err, dynamiccontroller.RequeueAfter(soon)) // this replica has yet to see it
+		}
+	}
 	if err := p.freeAll(ctx, d.gvr); err != nil {
 		return err
 	}
 	return p.leaveBehind(ctx, name, b)
+}
+
+// wasServed reports whether, according to the API server, the type was created for the Blueprint or a spec of it is stored.
+func (p *Platform) wasServed(ctx context.Context, crdName string, b *blueprint.Blueprint) (bool, error) {
+	crd, err := p.crds.ApiextensionsV1().CustomResourceDefinitions().Get(ctx, crdName, metav1.GetOptions{})
+	switch {
+	case err == nil && crd.Annotations[madeByKey] == string(b.UID):
+		return true, nil
+	case err != nil && !apierrors.IsNotFound(err):
+		return false, fmt.Errorf("read the CustomResourceDefinition %s: %w", crdName, err)
+	}
+	selector := labels.SelectorFromSet(labels.Set{revisionLabelKey: revisionLabel(b.Name)}).String()
+	list, err := p.revisionClient().List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return false, fmt.Errorf("list the stored revisions: %w", err)
+	}
+	return slices.ContainsFunc(list.Items, func(object unstructured.Unstructured) bool {
+		read, err := readRevision(&object)
+		r, ok := read.(*revision)
+		return err == nil && ok && r.blueprint == b.Name && r.blueprintUID == b.UID // the cache ignores malformed ones, too
+	}), nil
 }
 
 // deleteAll deletes the instances, then the type.

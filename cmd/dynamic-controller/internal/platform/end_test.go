@@ -62,7 +62,7 @@ func newEnding(t *testing.T, policy blueprint.DeletionPolicy, instances ...metav
 	}
 	e.crds = crdfake.NewClientset(crd)
 	e.client, e.Platform.crds, e.bare, e.status = e.server, e.crds, listing{e: e}, statusWriter{client: e.server}
-	e.registry.set(b.Name, decision{uid: "u", generation: 1, ending: true, judgement: judgement{gvr: websites}})
+	e.registry.set(b.Name, decision{uid: "u", generation: 1, ending: true, served: true, judgement: judgement{gvr: websites}})
 	return e
 }
 
@@ -313,5 +313,81 @@ func TestAllIsDeletedWhenTheTypeIsGoneOrAnothers(t *testing.T) {
 				t.Errorf("it ends with %v, and wrote %q and %q", err, definition, others)
 			}
 		})
+	}
+}
+
+func TestDeletionPolicyAppliesToBlueprintsThatWereServed(t *testing.T) {
+	for name, test := range map[string]struct {
+		madeBy   string // annotation of the definition in the cache
+		live     string // annotation of the definition in the API server
+		revision types.UID
+		deletes  bool
+		waits    bool
+	}{
+		"the type was retained":                       {},
+		"the type was retained, and has revisions":    {revision: "before"},
+		"the type was made for a lost Blueprint":      {madeBy: "before", live: "before", revision: "before"},
+		"the type was made for it":                    {madeBy: "u", live: "u", deletes: true},
+		"a spec of it is stored":                      {revision: "u", deletes: true},
+		"the type was made for it, unseen":            {live: "u", waits: true},
+		"the type was made for another one meanwhile": {live: "another"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnding(t, blueprint.Delete, partial("a", held(childrenFinalizer)))
+			b := generations("Missing")[0]
+			annotated := func(uid string) *apiextensionsv1.CustomResourceDefinition {
+				crd := madeFor(t, b, uid)
+				if uid == "" {
+					delete(crd.Annotations, madeByKey)
+				}
+				return crd
+			}
+			_ = e.engines.Definitions.(*fakeEngine).secondary.Update(annotated(test.madeBy))
+			e.crds = crdfake.NewClientset(annotated(test.live))
+			e.Platform.crds = e.crds
+			if test.revision != "" {
+				b.UID = test.revision
+				add(t, e.Platform, stored(t, b, 1))
+			}
+			e.registry = newRegistry()
+			if err := e.decide(t.Context(), e.id); err != nil {
+				t.Fatal(err)
+			}
+			d, _ := e.registry.get("websites")
+			if (d.running != nil) != test.deletes {
+				t.Errorf("deleted instances are cleaned up: %t", d.running != nil)
+			}
+			err := e.cleanUp(t)
+			_, others := e.written()
+			switch wait, again := dynamiccontroller.RequeueDelay(err); {
+			case test.waits:
+				if !again || wait != soon || len(others) > 0 {
+					t.Errorf("it does not wait for the cache: %v, and wrote %q", err, others)
+				}
+			case test.deletes != slices.Contains(others, "delete websites a"):
+				t.Errorf("it ends with %v, and wrote %q", err, others)
+			case !test.deletes && (err != nil || !slices.Equal(others, []string{"patch websites a"})):
+				t.Errorf("it ends with %v, and wrote %q", err, others)
+			}
+		})
+	}
+}
+
+// A revision that is not in the cache yet must not be left behind.
+func TestDeletionPolicyAppliesToASpecThatWasJustStored(t *testing.T) {
+	e := newEnding(t, blueprint.Delete)
+	e.crds = crdfake.NewClientset()
+	e.Platform.crds = e.crds
+	_ = e.engines.Definitions.(*fakeEngine).secondary.Delete(madeFor(t, generations("Wheel")[0], "u"))
+	object, err := newRevision("system", "websites-1", generations("Wheel")[0], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.server.Tracker().Add(object); err != nil {
+		t.Fatal(err)
+	}
+	e.registry.set("websites", decision{uid: "u", generation: 1, ending: true, judgement: judgement{gvr: websites}})
+	if wait, again := dynamiccontroller.RequeueDelay(e.cleanUp(t)); !again || wait != soon {
+		t.Error("it does not wait for the cache")
 	}
 }

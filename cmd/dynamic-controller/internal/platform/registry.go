@@ -30,6 +30,9 @@ type decision struct {
 	defined bool
 	// handled reports whether instances may have been handled for this Blueprint, now or by an earlier version.
 	handled bool
+	// served reports whether the type was created for this Blueprint, or a spec of it was accepted and stored. Unlike
+	// handled, it does not depend on the status.
+	served bool
 	// blocked reports whether another Blueprint has not released the type yet. Its release reconciles this one.
 	blocked bool
 }
@@ -40,8 +43,12 @@ func (d decision) onlyCleans() bool { return d.running == nil || d.running.compi
 // lacksConsent reports whether the type does not allow the Blueprint to serve it.
 func (d decision) lacksConsent() bool { return d.refusal != nil && d.refusal.reason == reasonConsent }
 
-// deletes reports whether the instances and their type are deleted with the Blueprint.
-func (d decision) deletes(b *blueprint.Blueprint) bool {
+// deletes reports whether the instances and their type are deleted with the Blueprint. A Blueprint that was never served
+// deletes nothing, because what exists was retained for its name.
+func (d decision) deletes(b *blueprint.Blueprint) bool { return d.canDelete(b) && d.served }
+
+// canDelete reports whether the deletion policy applies if the Blueprint was served.
+func (d decision) canDelete(b *blueprint.Blueprint) bool {
 	return b.Spec.DeletionPolicy == blueprint.Delete && !d.lacksConsent()
 }
 
