@@ -15,13 +15,15 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// define makes the CustomResourceDefinition of an accepted Blueprint, or makes it again what it should be.
+// define creates or updates the CustomResourceDefinition of an accepted Blueprint. If the newest generation is refused, it
+// applies the definition of the served one, because the last leader may have ended before it applied that.
 func (p *Platform) define(ctx context.Context, b *blueprint.Blueprint, d decision) error {
-	if d.definition == nil || d.ending {
+	definition, schema := d.definitionToApply()
+	if definition == nil || d.ending {
 		return nil
 	}
-	wanted := d.definition.DeepCopy()
-	wanted.Annotations = map[string]string{madeForKey: b.Name, madeByKey: string(b.UID), schemaKey: d.schema}
+	wanted := definition.DeepCopy()
+	wanted.Annotations = map[string]string{madeForKey: b.Name, madeByKey: string(b.UID), schemaKey: schema}
 	there, err := p.crdOf(wanted.Name)
 	if err != nil {
 		return err

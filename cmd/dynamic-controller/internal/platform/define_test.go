@@ -1,9 +1,12 @@
 package platform
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	crdfake "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +52,65 @@ func TestADefinitionIsMadeForABlueprintThatIsThere(t *testing.T) {
 			}
 			if made := len(crds.Actions()) > 0; made != c.made {
 				t.Errorf("it was made: %t, want %t", made, c.made)
+			}
+		})
+	}
+}
+
+// A leader that ended between storing a generation and updating the definition has left the definition of the generation before.
+func TestTheDefinitionOfALoadedRevisionIsApplied(t *testing.T) {
+	all := generations("Wheel", "Wheel", "Missing")
+	for i, field := range []string{"one", "two", "three"} {
+		spec := all[i].Spec.Type.Schema["properties"].(map[string]any)["spec"].(map[string]any)
+		spec["properties"] = map[string]any{field: map[string]any{"type": "string"}, "one": map[string]any{"type": "string"}}
+	}
+	fields := func(crd *apiextensionsv1.CustomResourceDefinition) (names []string) {
+		return slices.Sorted(maps.Keys(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties))
+	}
+	for name, test := range map[string]struct {
+		there bool
+		verb  string
+	}{"instead of an older one": {true, "update"}, "if there is none": {false, "create"}} {
+		t.Run(name, func(t *testing.T) {
+			var there []*apiextensionsv1.CustomResourceDefinition
+			crds := crdfake.NewClientset()
+			if test.there {
+				there = append(there, madeFor(t, all[0], "u"))
+				crds = crdfake.NewClientset(there[0].DeepCopy())
+			}
+			object := asObject(t, all[2])
+			object.SetGroupVersionKind(blueprint.GroupVersionKind)
+			p, _ := fakePlatform([]*unstructured.Unstructured{object}, there, wheel)
+			p.client, p.crds = newFakeServer(nil, object), crds
+			add(t, p, stored(t, all[0], 1), stored(t, all[1], 2))
+			for _, replaced := range []bool{false, true} {
+				if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
+					t.Fatal(err)
+				}
+				d, _ := p.registry.get("websites")
+				if d.refusal == nil || d.onlyCleans() || d.running.generation != 2 {
+					t.Fatalf("the decision is %+v", d)
+				}
+				if err := p.define(t.Context(), all[2], d); err != nil {
+					t.Fatal(err)
+				}
+				now, err := crds.ApiextensionsV1().CustomResourceDefinitions().Get(t.Context(), "websites.shop.example.com", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := fields(now); !slices.Equal(got, []string{"one", "two"}) || now.Annotations[schemaKey] == "" || now.Annotations[madeByKey] != "u" {
+					t.Errorf("the fields are %q, and the annotations %v", got, now.Annotations)
+				}
+				verbs := 0
+				for _, action := range crds.Actions() {
+					if action.GetVerb() == test.verb {
+						verbs++
+					}
+				}
+				if verbs != 1 {
+					t.Errorf("there were %d requests to %s it, seen again: %t", verbs, test.verb, replaced)
+				}
+				_ = p.engines.Definitions.(*fakeEngine).secondary.Add(now)
 			}
 		})
 	}

@@ -142,6 +142,7 @@ func (p *Platform) compile(b *blueprint.Blueprint, f facts) (judgement, error) {
 		out.program = &program{
 			inputs: f.served(), blueprint: b.Name, generation: b.Generation, spec: b.Spec, revision: revision, gvr: out.gvr,
 			compiled: compiled, kinds: children, mergesConditions: rules.mergesConditions,
+			definition: out.definition, schema: out.schema,
 		}
 	}
 	return out, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,6 +35,10 @@ type program struct {
 	followed []handlers.ChildKind
 	// mergesConditions: see statusRules.
 	mergesConditions bool
+	// definition is the CustomResourceDefinition of the spec, nil if the Blueprint names an existing one. schema is the
+	// digest of its schema.
+	definition *apiextensionsv1.CustomResourceDefinition
+	schema     string
 	// children is nil until the program is to be started.
 	children *handlers.Children
 	// uncounted: the Blueprint has been told that something happened to instances, and has not counted them since.
@@ -62,6 +67,7 @@ func (p *Platform) following(next *program, kinds []handlers.ChildKind) (*progra
 	equipped := &program{
 		inputs: next.inputs, blueprint: next.blueprint, generation: next.generation, gvr: next.gvr, spec: next.spec, revision: next.revision,
 		compiled: next.compiled, kinds: next.kinds, followed: kinds, mergesConditions: next.mergesConditions,
+		definition: next.definition, schema: next.schema,
 	}
 	client := p.client
 	if next.compiled != nil {

@@ -43,6 +43,15 @@ func (d decision) onlyCleans() bool { return d.running == nil || d.running.compi
 // lacksConsent reports whether the type does not allow the Blueprint to serve it.
 func (d decision) lacksConsent() bool { return d.refusal != nil && d.refusal.reason == reasonConsent }
 
+// definitionToApply returns the CustomResourceDefinition to apply, and the digest of its schema. It is that of the newest
+// generation or, if that is refused, of the generation that is served. It is nil if there is none to apply.
+func (d decision) definitionToApply() (crd *apiextensionsv1.CustomResourceDefinition, schema string) {
+	if d.refusal != nil && !d.onlyCleans() {
+		return d.running.definition, d.running.schema
+	}
+	return d.definition, d.schema
+}
+
 // deletes reports whether the instances and their type are deleted with the Blueprint. A Blueprint that was never served
 // deletes nothing, because what exists was retained for its name.
 func (d decision) deletes(b *blueprint.Blueprint) bool { return d.canDelete(b) && d.served }
