@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
@@ -226,27 +227,35 @@ func TestTwoRefusedBlueprintsOfOneTypeSettle(t *testing.T) {
 
 // The annotation that allowed each of them to serve the type was removed.
 func TestATypeIsServedWhenAnotherBlueprintReleasesIt(t *testing.T) {
-	a, b := twins("Wheel")
-	crd := madeFor(t, a, "")
-	crd.Annotations = nil
-	a.Spec.Type, b.Spec.Type = blueprint.Type{CRD: crd.Name}, blueprint.Type{CRD: crd.Name}
-	p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, a), asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{crd}, wheel)
-	add(t, p, stored(t, a, 1), stored(t, b, 1))
-	engine := p.engines.Definitions.(*fakeEngine)
-	p.engines.Instances = newFakeEngine()
-	decideAll(t, p, "a", "b")
-	d, known := p.registry.get("b")
-	if !known || d.running != nil || !d.lacksConsent() {
-		t.Fatalf("while a has the type, the decision on b is %+v", d)
-	}
-	if serving, _ := p.servingOf(d); serving.Reason != reasonClaimed {
-		t.Errorf("the Serving condition is %+v", serving)
-	}
-	if err := engine.objects.Delete(asObject(t, a)); err != nil {
-		t.Fatal(err)
-	}
-	decideAll(t, p, "a")
-	if d, _ := p.registry.get("b"); d.running == nil || !d.onlyCleans() {
-		t.Errorf("when a is gone, the decision on b is %+v", d)
+	for name, end := range map[string]func(cache.Indexer, *unstructured.Unstructured){
+		"because it is gone": func(objects cache.Indexer, a *unstructured.Unstructured) { _ = objects.Delete(a) },
+		"because it is being deleted": func(objects cache.Indexer, a *unstructured.Unstructured) {
+			a.SetDeletionTimestamp(&metav1.Time{Time: deletedAt})
+			_ = objects.Update(a)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := twins("Wheel")
+			crd := madeFor(t, a, "")
+			crd.Annotations = nil
+			a.Spec.Type, b.Spec.Type = blueprint.Type{CRD: crd.Name}, blueprint.Type{CRD: crd.Name}
+			p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, a), asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{crd}, wheel)
+			add(t, p, stored(t, a, 1), stored(t, b, 1))
+			engine := p.engines.Definitions.(*fakeEngine)
+			p.engines.Instances = newFakeEngine()
+			decideAll(t, p, "a", "b")
+			d, known := p.registry.get("b")
+			if !known || d.running != nil || !d.lacksConsent() {
+				t.Fatalf("while a has the type, the decision on b is %+v", d)
+			}
+			if serving, _ := p.servingOf(d); serving.Reason != reasonClaimed {
+				t.Errorf("the Serving condition is %+v", serving)
+			}
+			end(engine.objects, asObject(t, a))
+			decideAll(t, p, "a")
+			if d, _ := p.registry.get("b"); d.running == nil || !d.onlyCleans() {
+				t.Errorf("when a has released it, the decision on b is %+v", d)
+			}
+		})
 	}
 }
