@@ -81,7 +81,7 @@ func TestTheDefinitionOfALoadedRevisionIsApplied(t *testing.T) {
 			object := asObject(t, all[2])
 			object.SetGroupVersionKind(blueprint.GroupVersionKind)
 			p, _ := fakePlatform([]*unstructured.Unstructured{object}, there, wheel)
-			p.client, p.crds = newFakeServer(nil, object), crds
+			p.client, p.crds = storedClient{newFakeServer(nil, object), p.engines.Definitions.(*fakeEngine).secondary}, crds
 			add(t, p, stored(t, all[0], 1), stored(t, all[1], 2))
 			for _, replaced := range []bool{false, true} {
 				if err := p.decide(t.Context(), blueprintID("websites")); err != nil {
