@@ -185,7 +185,7 @@ func TestPermissionsAreCheckedAfterARestart(t *testing.T) {
 	}
 	startServing(t, kubeconfig)
 	a.waitBlueprint("websites", is("Accepted", "False", "undefined field 'txt'"),
-		is("Serving", "False", "refused now", "spec.resources[2].template: the platform may not"))
+		is("Serving", "False", "no longer accepted", "spec.resources[2].template: the platform may not"))
 	role.Rules[services].Resources = []string{"configmaps", "services"}
 	if _, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
