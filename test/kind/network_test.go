@@ -183,6 +183,8 @@ func TestLeaderWithoutNetwork(t *testing.T) {
 	t.Logf("the former leader's Pod is ready after %s, with %d restarts; last state %+v",
 		time.Since(again), now.Status.ContainerStatuses[0].RestartCount, now.Status.ContainerStatuses[0].LastTerminationState.Terminated)
 
+	e.fenceHeld(pod.Name, next, began)
+
 	e.greet("Connected")
 	e.pages("Connected", patience)
 	if _, current := e.leader(); current != next {
@@ -195,6 +197,40 @@ func TestLeaderWithoutNetwork(t *testing.T) {
 			}
 		}
 	}
+}
+
+// fenceHeld proves from the logs of both Pods that the former leader noticed the loss of its lease before next led. All
+// containers use the clock of the machine, so the timestamps can be compared.
+func (e *env) fenceHeld(former, next string, since time.Time) {
+	e.Helper()
+	const lost, leading = "the lease is lost", "leading"
+	formerLog, nextLog := e.logSince(former, since), e.logSince(podOf(next), since)
+	loss, ok := formerLog.first(lost)
+	if !ok {
+		e.Fatalf("%s did not log %q in %d lines", former, lost, len(formerLog))
+	}
+	win, ok := nextLog.first(leading)
+	if !ok {
+		e.Fatalf("%s did not log %q in %d lines", next, leading, len(nextLog))
+	}
+	if again, ok := formerLog.first(leading); ok {
+		e.Errorf("%s led again at %s, in term %d", former, again.Time, again.Term)
+	}
+	now, err := e.kube.CoordinationV1().Leases(namespace).Get(e.Context(), lease, metav1.GetOptions{})
+	if err != nil {
+		e.Fatal(err)
+	}
+	if holder(now) != next || now.Spec.AcquireTime == nil {
+		e.Fatalf("the lease is not held by %s: %+v", next, now.Spec)
+	}
+	acquired := now.Spec.AcquireTime.Time
+	if !loss.Time.Before(acquired) || !loss.Time.Before(win.Time) {
+		e.Errorf("term %d of %s was over at %s, after %s acquired the lease at %s and led at %s",
+			loss.Term, former, loss.Time, next, acquired, win.Time)
+	}
+	e.Logf("term %d of the former leader was over %s after its node was disconnected", loss.Term, loss.Time.Sub(since))
+	e.Logf("%s acquired the lease %s later, and logged the beginning of its term %d %s after that",
+		next, acquired.Sub(loss.Time), win.Term, win.Time.Sub(acquired))
 }
 
 func (e *env) nodeIsReady(ctx context.Context, name string) (bool, error) {
