@@ -30,8 +30,10 @@ const (
 const (
 	leaseDuration = 15 * time.Second
 	retryPeriod   = 2 * time.Second
-	slack         = 5 * time.Second
-	patience      = 3 * time.Minute
+	// takeover is the documented limit after which another replica leads if the leader is gone.
+	takeover = leaseDuration + 44*retryPeriod/10
+	slack    = 5 * time.Second
+	patience = 3 * time.Minute
 )
 
 // env is the cluster of make test-kind.
@@ -153,6 +155,14 @@ func holder(l *coordinationv1.Lease) string {
 func podOf(identity string) string {
 	pod, _, _ := strings.Cut(identity, "_")
 	return pod
+}
+
+// inNodeOf runs a shell script in the node of the Pod. The script can use $pid, the process of the Pod's container.
+func (e *env) inNodeOf(pod *corev1.Pod, script string) string {
+	e.Helper()
+	const find = `pid=$(crictl inspect --output go-template --template "{{.info.pid}}" "$1")`
+	container := strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "containerd://")
+	return e.run("docker", "exec", pod.Spec.NodeName, "sh", "-euc", find+"\n"+script, "sh", container)
 }
 
 // run runs a command and returns its output.

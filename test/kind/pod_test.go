@@ -5,6 +5,7 @@ package kind
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 func TestDeletedLeaderReleasesTheLease(t *testing.T) {
 	e := newEnv(t)
 	pod, identity := e.leader()
+	e.hasIdentityFromDownwardAPI(pod, identity)
 	watch, err := e.kube.CoreV1().Pods(namespace).Watch(t.Context(), metav1.SingleObject(metav1.ObjectMeta{
 		Name: pod.Name, ResourceVersion: pod.ResourceVersion,
 	}))
@@ -52,6 +54,22 @@ func TestDeletedLeaderReleasesTheLease(t *testing.T) {
 	}
 	t.Logf("the container ended with exit code %d, reason %s; the Pod was gone after %s, with a grace period of %d s",
 		last.ExitCode, last.Reason, time.Since(began), *pod.Spec.TerminationGracePeriodSeconds)
+}
+
+// hasIdentityFromDownwardAPI checks the environment of the leader's process as well as the lease, because the identity
+// defaults to the host name, which is also the Pod's name.
+func (e *env) hasIdentityFromDownwardAPI(pod *corev1.Pod, identity string) {
+	e.Helper()
+	environment := strings.Split(e.inNodeOf(pod, `tr '\0' '\n' </proc/$pid/environ`), "\n")
+	for _, variable := range []string{"POD_NAME=" + pod.Name, "POD_NAMESPACE=" + pod.Namespace} {
+		if !slices.Contains(environment, variable) {
+			e.Errorf("the environment of the leader lacks %s: %q", variable, environment)
+		}
+	}
+	if !strings.HasPrefix(identity, pod.Name+"_") {
+		e.Errorf("the lease names %q, which does not begin with the Pod's name %s", identity, pod.Name)
+	}
+	e.Logf("the lease names %s; the downward API named the Pod %s", identity, pod.Name)
 }
 
 // TestReplicaKilledForMemoryRecovers fills the leader's memory cgroup from within its node. The kernel's choice between
