@@ -1,9 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -119,16 +120,39 @@ func TestExcludedResourceIsPrunedWhateverItsAnnotationSays(t *testing.T) {
 func TestExcludedResourceWithoutChildCostsNothing(t *testing.T) {
 	a := newAPI(t)
 	kubeconfig, proxy := a.watched()
-	startServing(t, kubeconfig, "--resync-period", "1s")
+	p := startServing(t, kubeconfig, "--resync-period", "1s", "--"+flagMetrics, "127.0.0.1:0")
 	a.apply(grants)
 	a.apply("{apiVersion: GROUP/v1, kind: Grant, metadata: {name: g}, spec: {admin: false, held: true}}")
 	a.wait("GROUP/v1", "Grant", "g", is("Ready", "False", "Waiting"))
 	quiet(t, func() int { return writes(proxy) })
-	before := len(proxy.Calls())
-	time.Sleep(3 * time.Second) // some resyncs
+	before, reconciled := len(proxy.Calls()), p.reconciles(a.group)
+	eventually(t, func() error {
+		if now := p.reconciles(a.group); now < reconciled+2 {
+			return fmt.Errorf("the instance was reconciled %d times, want 2 resyncs after %d", now, reconciled)
+		}
+		return nil
+	})
 	for _, c := range proxy.Calls()[before:] {
 		if c.Verb != "watch" && (c.Resource == "configmaps" || c.Resource == "grants") {
 			t.Errorf("a resync made a request: %+v", c)
 		}
 	}
+}
+
+// reconciles returns how often objects of an API group have been reconciled, by the process's metrics.
+func (p *process) reconciles(group string) (total int) {
+	p.Helper()
+	_, body := p.ask(flagMetrics, "/metrics")
+	for text := range strings.Lines(body) {
+		name, value, _ := strings.Cut(strings.TrimSpace(text), "} ")
+		if !strings.HasPrefix(name, "dynamic_controller_reconciles_total{") || !strings.Contains(name, `group="`+group+`"`) {
+			continue
+		}
+		n, err := strconv.Atoi(value)
+		if err != nil {
+			p.Fatal(err)
+		}
+		total += n
+	}
+	return total
 }

@@ -21,7 +21,7 @@ const (
 	maxCachedBytes = 64 << 10
 	// maxKeptBytes is the maximum size of the conditions, or of the inventory, that is cached of such an object.
 	maxKeptBytes = 8 << 10
-	// maxForgedBytes is the maximum size of cached objects that have the label of children and are none.
+	// maxForgedBytes is the maximum size of cached objects that have the label of children but are not children.
 	maxForgedBytes = 4 << 10
 	// maxMarkBytes is the maximum size of the controller reference, or of an annotation other than the inventory, that is
 	// cached of an object without its content.
