@@ -127,6 +127,16 @@ func TestHeavyBlueprintsWithinTheShippedMemoryLimit(t *testing.T) {
 		}
 	}
 	wait()
+	served := 0
+	for i := range count {
+		if is("Accepted", "True")(a.waitBlueprint(fmt.Sprint("heavy", i))) == nil {
+			served++
+		}
+	}
+	t.Logf("%d of %d heavy Blueprints are served, the others exceed the budget", served, count)
+	if served == 0 {
+		t.Error("none of the heavy Blueprints is served")
+	}
 	limit.logPeak("first")
 	for range 2 {
 		p.kill()
@@ -226,7 +236,7 @@ func TestATenantsLargeObjectsWithinTheShippedMemoryLimit(t *testing.T) {
 			a.large(count, fill)
 			a.apply(flowers)
 			a.wait("GROUP/v1", "Website", "flowers", p.runningAnd(is("Ready", "True")))
-			limit.logPeak("created beside it")
+			limit.logPeak("created while running")
 			for range 2 {
 				p.kill()
 				p = run()
