@@ -63,7 +63,7 @@ type brokenStringer struct{ depth int }
 
 func (s brokenStringer) String() string { panic(brokenStringer{s.depth + 1}) }
 
-// outcomes records what Metrics was told.
+// outcomes records the outcomes reported to Metrics.
 type outcomes struct {
 	mu  sync.Mutex
 	got []dynamiccontroller.Outcome

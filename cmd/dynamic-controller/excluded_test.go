@@ -9,7 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// grants makes a grant of each Grant that is wanted, next to a resource that waits, fails or is rejected if its spec says so.
+// grants creates a child, grant, for each Grant with admin set. Depending on the spec, another child waits, fails or is rejected.
 const grants = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint

@@ -17,9 +17,9 @@ func TestKindsThatAreRefused(t *testing.T) {
 		made []string // apiVersion kind
 		want []string
 	}{
-		"one that there is":     {made: []string{"v1 ConfigMap"}},
-		"one that there is not": {[]string{"v1 ConfigMip"}, []string{"spec.resources[0].template: there is no kind ConfigMip in v1"}},
-		"one in two versions":   {[]string{"v1 ConfigMap", "v2 ConfigMap"}, []string{"there is no kind ConfigMap in v2", "spec.resources[1].template.apiVersion: is v2"}},
+		"a known kind":        {made: []string{"v1 ConfigMap"}},
+		"an unknown kind":     {[]string{"v1 ConfigMip"}, []string{"spec.resources[0].template: there is no kind ConfigMip in v1"}},
+		"one in two versions": {[]string{"v1 ConfigMap", "v2 ConfigMap"}, []string{"there is no kind ConfigMap in v2", "spec.resources[1].template.apiVersion: is v2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &blueprint.Blueprint{}

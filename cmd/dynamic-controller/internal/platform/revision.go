@@ -95,7 +95,7 @@ func revisionName(b *blueprint.Blueprint) (string, error) {
 }
 
 // revisionLabel returns the value of the label by which the revisions of a Blueprint are found: its name, or a shorter form
-// of a name that is too long for a label. Names shortened to the same value are told apart by the revision's data.
+// of a name that is too long for a label. Names shortened to the same value are distinguished by the revision's data.
 func revisionLabel(blueprintName string) string {
 	if len(blueprintName) <= validation.LabelValueMaxLength {
 		return blueprintName
