@@ -1,10 +1,13 @@
 package dynamiccontroller
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -17,20 +20,20 @@ func TestConfig(t *testing.T) {
 		errs   []string // fields
 	}{
 		{
-			name: "a zero config works",
+			name: "zero fields have defaults",
 			want: DefaultConfig(),
 		},
 		{
-			name:   "a delay that is given moves the default of the other",
+			name:   "one retry delay adjusts the default of the other",
 			config: Config{MaxRetryDelay: time.Millisecond},
 			want:   Config{Workers: 10, ResyncPeriod: 10 * time.Hour, QueueMaxRetries: 20, ShutdownTimeout: 20 * time.Second, MinRetryDelay: time.Millisecond, MaxRetryDelay: time.Millisecond},
 		},
 		{
-			name:   "negative retries and resync are for ever and never",
+			name:   "negative values disable parking and resyncs",
 			config: Config{Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1, MinRetryDelay: time.Hour},
 			want:   Config{Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1, MinRetryDelay: time.Hour, MaxRetryDelay: time.Hour},
 		},
-		{name: "all nonsense is named at once", config: Config{Workers: -1, ShutdownTimeout: -1, MinRetryDelay: 2, MaxRetryDelay: 1}, errs: []string{"Workers", "ShutdownTimeout", "MinRetryDelay"}},
+		{name: "all invalid fields are reported", config: Config{Workers: -1, ShutdownTimeout: -1, MinRetryDelay: 2, MaxRetryDelay: 1}, errs: []string{"Workers", "ShutdownTimeout", "MinRetryDelay"}},
 		{name: "a resync period without its unit", config: Config{ResyncPeriod: 30}, errs: []string{"ResyncPeriod"}},
 		{name: "negative delays", config: Config{MinRetryDelay: -1, MaxRetryDelay: -1}, errs: []string{"MaxRetryDelay"}},
 	} {
@@ -55,33 +58,37 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-func TestBackoff(t *testing.T) {
-	b := newLimiter(10*time.Millisecond, time.Second).(*backoff)
-	a, other := ObjectIdentifiers{NamespacedKey: "a"}, ObjectIdentifiers{NamespacedKey: "b"}
-	least := 10 * time.Millisecond
-	for failure := range 100 {
-		if b.NumRequeues(a) != failure {
-			t.Fatalf("%d failures counted, want %d", b.NumRequeues(a), failure)
+func TestBackoff_DoublesWithEachFailureInARow(t *testing.T) {
+	const minimum, maximum = 10 * time.Millisecond, time.Second
+	reg := newRegistration(&DynamicController{config: Config{MinRetryDelay: minimum, MaxRetryDelay: maximum}}, schema.GroupVersionResource{})
+	b, id, other := reg.backoff, ObjectIdentifiers{NamespacedKey: "a"}, ObjectIdentifiers{NamespacedKey: "b"}
+	exact := minimum
+	for failures := 1; failures < 100; failures++ {
+		if reg.recordFailure("a", errors.New("on purpose")) != failures || b.NumRequeues(id) != failures {
+			t.Fatalf("%d failures counted, want %d", b.NumRequeues(id), failures)
 		}
-		most := min(least*3/2, time.Second)
-		if delay := b.When(a); delay < min(least, time.Second*3/4) || delay > most {
-			t.Fatalf("failure %d: a delay of %s, want between %s and %s", failure, delay, least, most)
+		if delay := b.When(id); delay < min(exact, maximum*3/4) || delay > min(exact*3/2, maximum) {
+			t.Fatalf("failure %d: the delay is %s, want about %s", failures, delay, exact)
 		}
-		least = min(2*least, time.Second)
+		exact = min(2*exact, maximum)
 	}
-	if delay := b.When(other); delay > 15*time.Millisecond {
-		t.Errorf("one item's failures delay another by %s", delay)
+	reg.recordFailure("b", errors.New("on purpose"))
+	if delay := b.When(other); delay > minimum*3/2 {
+		t.Errorf("failures of one object delay another one by %s", delay)
 	}
-	b.Forget(a)
-	if delay := b.When(a); delay > 15*time.Millisecond {
-		t.Errorf("a forgotten item is delayed by %s", delay)
+	reg.recordSuccess("a")
+	reg.recordRequeue("a")
+	if delay := b.When(id); delay > minimum*3/2 {
+		t.Errorf("a requeue after a success is delayed by %s", delay)
 	}
 	for i := range 100_000 {
-		if delay := b.When(ObjectIdentifiers{NamespacedKey: fmt.Sprint("many ", i)}); delay > time.Second {
-			t.Fatalf("what failed before delays an item by %s, above the longest", delay)
+		if delay := b.When(ObjectIdentifiers{NamespacedKey: fmt.Sprint("many ", i)}); delay > maximum {
+			t.Fatalf("earlier failures delay an object by %s, which exceeds the maximum", delay)
 		}
 	}
-	if len(b.failures) != 100_002 {
-		t.Errorf("%d items are known", len(b.failures))
+	reg.recordSuccess("a")
+	reg.recordSuccess("b")
+	if n := len(reg.records); n != 0 {
+		t.Errorf("%d records remain", n)
 	}
 }

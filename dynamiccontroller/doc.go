@@ -1,98 +1,128 @@
-// Package dynamiccontroller is an engine for platforms whose users define resource types at runtime: it starts and stops
-// serving types while it runs, and work on one type never disturbs another.
+// Package dynamiccontroller is a controller engine for platforms that let users define resource types at runtime. One
+// [DynamicController] watches and reconciles any number of types. Types can be added and removed without a restart, and
+// load, failures and hung handlers of one type do not affect the others, within the limits described below.
 //
-// # Life of a controller
+// # Overview
 //
-//	NewForConfig ──▶ StartServingGVK / StopServiceGVK, at any time
+//	NewForConfig ──▶ StartServingGVK and StopServiceGVK, at any time
 //	      │
-//	      ├──▶ RunWatches(ctx)    every replica: the caches of all served types are kept warm, nothing is queued
-//	      └──▶ Run(ctx)           one replica: workers reconcile; it watches for itself unless RunWatches does. Whichever
-//	               │              begins first, the watches are RunWatches' once that runs.
-//	               │ ctx ends: handlers' contexts end, Run waits for them
+//	      ├──▶ RunWatches(ctx)    on every replica: keeps caches up to date, does not reconcile
+//	      └──▶ Run(ctx)           on the leader: runs the workers
+//	               │ ctx is cancelled: the contexts of handlers are cancelled, Run waits for them
 //	               ▼
-//	           Run(ctx) again     every object in the cache is reconciled once
+//	           Run(ctx) again     promotion: every object in the cache is reconciled once
 //
-// A type is watched by a reflector into a cache. What changes goes into one workqueue for all types, which holds
-// [ObjectIdentifiers] and nothing else, and is handed to the type's [Handler] by one of Config.Workers goroutines. What
-// happens to other types that it [Owns] or [Watches], from the start or from [DynamicController.AlsoWatch] on, calls for the
-// objects concerned. Whoever needs the same objects shares their watch.
+// Each type is watched by a reflector that fills a cache. Changes go into one workqueue for all types. The queue
+// holds [ObjectIdentifiers] and no objects. Config.Workers goroutines take items from it and call the [Handler] of
+// the type. With [Owns], [Watches] and [DynamicController.AddWatches], changes of other types also reconcile objects
+// of the served type. All subscribers of the same objects share one watch.
 //
-// # What it promises
+// A type being served is called a registration. Calling StartServingGVK for it again is a swap. A replica that runs
+// only RunWatches is a standby, and its next Run is a promotion. Type events report that the API server has started or
+// stopped serving a type; see [WithTypeEvents].
+//
+// # Promises
 //
 // Serving:
 //
-//   - S1: when StopServiceGVK returns nil, no handler of that registration runs or ever will, its goroutines have ended
-//     and nothing of it is left in queue, retries, status, metrics and cache. If its context ends first, its error names
-//     what still runs; nothing new starts.
-//   - S2: StartServingGVK registers whole or not at all, makes no request and waits for no sync. Called again it swaps
-//     handler and options and reconciles everything once. Concurrent starts and stops of a type end as if made one after
-//     another.
-//   - S3: a type that cannot sync, hangs or fails leaves every other type's start, stop, events and reconciles alone.
-//   - S4: types can be started and stopped before, during and between runs, and on a standby.
-//   - S5: a type that is not served by the API server, forbidden or failing says so in [TypeStatus] with the server's
-//     words, is retried with capped backoff and recovers by itself; with [WithTypeEvents], the moment it is back. A 404
-//     alone neither empties its cache nor calls its handler: when a type event says that the type is gone, each object
-//     that the cache held gets a last call. A NotFound because the type is gone ends the retries of its objects.
-//   - S6: who needs the same type, namespace and selector, because it serves, owns or watches it, shares one watch, which
-//     keeps the deepest that any of them asks for and ends with the last. When that becomes more or less another watch is
-//     started beside it and takes its place once it has synced: no change is lost or told twice, two are open at most, and
-//     if the new one cannot sync the old one goes on. A reader sees what its own registration asked for. A type with a
-//     transform has a watch of its own, as functions cannot be compared.
+//   - S1: After StopServiceGVK returns nil, no handler for that registration is running or will be called again, its
+//     goroutines have exited, and its queue entries, retries, status, metrics and cache have been removed. If ctx is
+//     cancelled first, the error lists what is still running, and no new handler starts.
+//   - S2: StartServingGVK either succeeds or changes nothing. It makes no request and does not wait for a sync. Calling
+//     it again replaces the handler and the options, and reconciles every object once. If the new options can use the
+//     current watch, they take effect immediately. Otherwise the previous handler and options stay in effect until a
+//     new watch has synced, and [TypeStatus].Replacement reports its state. Concurrent starts and stops take effect as
+//     if called one after another.
+//   - S3: A type that cannot sync, hangs or fails does not affect the start, stop, events and reconciles of other
+//     types.
+//   - S4: Types can be started and stopped before, during and between runs, and on a standby.
+//   - S5: If the API server does not serve a type, forbids access to it or fails, [TypeStatus] reports the state and
+//     the message of the API server. The type is retried with capped backoff and recovers without intervention; with
+//     [WithTypeEvents], as soon as it is served again. A 404 alone neither empties its cache nor calls its handler.
+//     When a type event reports that the type is gone, each object in its cache is reconciled one last time. A NotFound
+//     that is due to the missing type ends the retries of its objects.
+//   - S6: Served, owned and watched types share watches. A watch is identified by GVR, namespace, selectors and
+//     projection (keys, metadata or whole objects). A subscription joins a watch that stores at least its projection,
+//     and moves to a watch of its own projection when no other subscription needs the deeper one. A watch is replaced
+//     only after the new one has synced, and the new list is not older than the old cache. No change is lost, and the
+//     difference between the two caches is delivered once. If the new watch cannot sync, the old one continues. Two
+//     watches of a type can be at different resourceVersions. A watch with a transform is not shared.
 //
 // Delivery:
 //
-//   - D1: while Run runs, every change is followed by a call of the handler that began after the change was in the
-//     cache. If a change of the type's schema alters objects, for example by a new field with a default, every altered
-//     object counts as changed, although its resourceVersion and generation stay the same. Predicates then get two
-//     objects with equal resourceVersions. Only the contents of the cache are compared: [CacheMetadata] does not detect
-//     changes of the spec, and [CacheKeys] detects no such change.
-//     A schema change is found within seconds by a list that follows each watch which the API server has closed before its
-//     timeout. A cut connection looks the same, and costs one list for each custom resource. To limit that, there are at
-//     most 20 such lists per second for all types, and for each type 10 in a row and then one every five minutes. A schema
-//     change is therefore found up to five minutes late while the API server's watches are cut all the time. Types whose API
-//     group has no dot, which are built in, are not listed again.
-//   - D2: there are never two calls at once for the same object, over swaps, registrations and runs too.
+//   - D1: While Run is running, every change is followed by a call of the handler that starts after the change is in
+//     the cache. If a change of the type's schema alters objects, for example by a new field with a default, every
+//     altered object counts as changed, although its resourceVersion and generation stay the same. Predicates then
+//     receive two objects with equal resourceVersions. Only the contents of the cache are compared: [CacheMetadata]
+//     detects only changes of the metadata, and [CacheKeys] detects none. The change is usually found within seconds;
+//     see Limitations.
+//   - D2: There are never two concurrent calls for the same [ObjectIdentifiers], even across swaps, registrations and
+//     runs.
 //   - D3: Deletions that happened while the watch was down are found by comparing the cache with the next list. They
 //     are delivered with the last known state, so that the owner of a deleted child is reconciled. A list is never
-//     older than the cache, so a lagging API server causes no false deletions. If etcd was restored from a backup, the
-//     cache goes back to the restored state.
-//   - D4: there is one call an object for the initial lists, of its type and of those watched beside it. One of these that
-//     cannot be had is not waited for, one that hangs for ten seconds.
-//   - D5: Panics and invalid return values of user code (handlers, transforms, predicates and the like) never end the
-//     process. A panic counts as a failure of its item, and its stack is logged. An error that is a typed nil, or that
-//     has a method that panics, counts as a panic. If a transform returns an invalid object, the transform has failed
-//     and the object is kept. A predicate that panics counts as true.
-//   - D6: outcomes are recognized wrapped, and an immediate requeue backs off. An interruption is no failure.
-//   - D7: a type's failures never delay another type's first run or retry.
-//   - D8: an object that fails more than Config.QueueMaxRetries times in a row is parked, not forgotten: it is counted in
-//     status and reconciled again with its next event, by Enqueue, at its resync and in the next run.
-//   - D9: A NotFound for the object itself ends its retries, and so does the termination of its namespace. While the
-//     type is [TypeNotFound], a NotFound that names no other object counts as one for the object itself if the cache
-//     does not hold the object.
-//   - D10: events, retries that are due and Enqueue go before initial lists, promotions and resyncs, which never starve.
-//   - D11: when Run's context ends, handlers' contexts end at once with a cause; Run waits for at most
-//     Config.ShutdownTimeout and names what did not return.
+//     older than the cache, so a lagging API server causes no false deletions. The exception is an etcd that was
+//     restored from a backup: the cache then reverts to the restored state.
+//   - D4: Each object is reconciled once for the initial lists of its type and of the types that it owns or watches.
+//     An owned or watched type whose list fails delays this by at most about a second. If its list hangs, the delay
+//     is ten seconds.
+//   - D5: Panics in user code (handlers, transforms, predicates and the like) and invalid values that it returns never
+//     end the process. A panic counts as a failure of its item, and its stack is logged. An error that is a typed nil,
+//     or that has a method that panics, counts as a panic. If a transform returns an invalid object, the transform has
+//     failed and the object is kept. If a predicate panics, the change is processed.
+//   - D6: [RequeueAfter], [Terminal] and [Interrupted] are recognized in wrapped errors. A requeue without a delay
+//     backs off. An interrupted call does not count as a failure.
+//   - D7: Failures of one type never delay the first reconcile or the retries of another type.
+//   - D8: An object that fails more than Config.QueueMaxRetries times in a row is parked. It is counted in the
+//     status, and reconciled again with its next event, by Enqueue, at its resync and in the next run.
+//   - D9: A NotFound for the object itself ends its retries, and so does the termination of its namespace. For a type
+//     that is gone, the API server returns a NotFound without a name. While the type is [TypeNotFound] and the cache
+//     does not hold the object, that counts as a NotFound for the object itself.
+//   - D10: Events, retries that are due and Enqueue take precedence over initial lists, promotions and resyncs. The
+//     latter never starve.
+//   - D11: When the context of Run is cancelled, the contexts of handlers are cancelled immediately, with a cause.
+//     Run waits for at most Config.ShutdownTimeout, and its error lists what is still running.
 //
 // Fairness:
 //
-//   - F1: types with work waiting take turns by weight: a type with one object waiting waits at most one round.
-//   - F2: with the defaults a type whose handlers hang or are slow leaves workers to the others, and a hung handler's
-//     context ends after 5 minutes.
+//   - F1: Types with waiting objects take turns by weight. A type with one waiting object waits for at most one round.
+//   - F2: A type that uses n workers gets another one while n is less than alpha times the number of idle workers,
+//     and the last idle worker is reserved for types that use none. Alpha is 8. It is 1 until one of the type's calls
+//     has returned, and while its oldest call has been running for more than a second. A busy type on an otherwise
+//     idle controller therefore uses 9 of 10 workers, and three types whose handlers hang from the start leave one of
+//     10 to the others. A type that starts to hang after it has been fast keeps its workers until the reconcile
+//     timeout, 5 minutes by default. [WithConcurrency] sets a hard cap.
 //
-// Two halves (package replica has the rest, L1 to L4):
+// Replicas (L1 to L4 are promises of package replica):
 //
-//   - L5: beside RunWatches a Run makes no list and opens no watch: every object in the cache is reconciled once, events
-//     that come in go first.
+//   - L5: While RunWatches is running, a promotion makes no list and opens no watch. Every object in the cache is
+//     reconciled once, and new events take precedence.
 //
-// # What it does not promise
+// # Limitations
 //
-//   - A deletion that happens while no Run runs is not replayed. A Run that watches for itself finds what its process had
-//     in the cache before; a standby's cache, which RunWatches keeps up to date, forgets what is deleted. What must be
-//     cleaned up needs a finalizer.
-//   - Changes are not counted: several may be followed by one call.
-//   - AllInformerHaveSynced stays false while one type cannot sync, so that it is no readiness check.
-//   - With k types whose handlers all hang for ever, Workers must exceed k times their concurrency.
-//   - A handler that ignores its context keeps its worker until it returns.
-//   - A predicate, transform or MapFunc that hangs holds up all who share the watch.
-//   - A list of children that fails when a run begins, and comes a moment later, calls for its owners once more.
+//   - A deletion is not replayed if it happens while Run is not running. A Run that starts the watches itself finds the
+//     deletions since its process last ran them. The cache of a standby, which RunWatches keeps up to date, no longer
+//     holds deleted objects. Use a finalizer for cleanup that must not be skipped.
+//   - Changes are not counted: several changes can be followed by one call.
+//   - Changes of a type's schema are found by a list that follows a watch which the API server has closed before its
+//     timeout. A lost connection cannot be told apart from this. To limit the cost, there are at most 20 such lists per
+//     second for all types, and for each type 10 in a row and then one every five minutes. While connections are lost
+//     repeatedly, a schema change is therefore found up to five minutes late. Types whose API group has no dot (such as
+//     core and apps) are not listed again.
+//   - AllInformerHaveSynced stays false while one type cannot sync. It is not suitable as a readiness check.
+//   - A handler that ignores its context keeps its worker until it returns. With a single worker, it blocks all types.
+//   - A predicate, transform or MapFunc that hangs blocks all subscribers of the watch.
+//   - If the list of a type of children fails when a run starts and succeeds later, its owners are reconciled once
+//     more.
+//
+// # Implementation
+//
+//   - controller.go: starting and stopping to serve a type. options.go and watch.go: the options for serving it.
+//   - registration.go: one type being served, from its start until everything that belongs to it has ended.
+//   - subscriptions.go: the watches of a registration. initialsync.go: the wait for their initial lists.
+//   - events.go: from changed objects to keys in the queue. records.go: failures, backoff and parking of keys.
+//   - run.go: workers, promotion and shutdown. outcome.go: settling the outcome of a reconcile.
+//   - lister.go and status.go: reading caches and states.
+//   - internal/typewatch: shared watches. Its pool.go joins them, and replacement.go replaces one with another.
+//   - internal/fairqueue: the queue. internal/resync: the schedule of resyncs. internal/listwatch: requests for lists
+//     and watches.
 package dynamiccontroller

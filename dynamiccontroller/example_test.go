@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -23,7 +24,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A first use, with a real cluster.
+// A minimal controller for a real cluster.
 func ExampleNewForConfig() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -43,12 +44,12 @@ func ExampleNewForConfig() {
 		}
 		widget, err := lister.ByNamespace(id.Namespace()).Get(id.Name())
 		if apierrors.IsNotFound(err) {
-			return nil // gone, and nothing to clean up
+			return nil // deleted, and there is nothing to clean up
 		}
 		if err != nil {
 			return err
 		}
-		klog.FromContext(ctx).Info("make it so", "widget", widget)
+		klog.FromContext(ctx).Info("Reconciling", "widget", widget)
 		return nil
 	})
 	if err != nil {
@@ -59,7 +60,7 @@ func ExampleNewForConfig() {
 	}
 }
 
-// A type is served while the controller runs, and let go again.
+// A type is served and stopped while the controller is running.
 func Example() {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
@@ -96,7 +97,7 @@ func Example() {
 	// ended with <nil>
 }
 
-// A type's children are watched beside it: what happens to one calls for its owner, which reads its children from the cache.
+// An event of a child reconciles its owner. The handler reads the children of the owner from the cache.
 func ExampleOwns() {
 	parents := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "parents"}
 	children := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "children"}
@@ -111,13 +112,13 @@ func ExampleOwns() {
 	}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{parents: "ParentList", children: "ChildList"}, object("Parent", "anna"))
-	// With NewForConfig, which brings a metadata client, the option may be left out.
+	// NewForConfig creates a metadata client, so that the option can be omitted.
 	owned := dynamiccontroller.Owns(children, dynamiccontroller.WithCache(dynamiccontroller.CacheFull))
 
 	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
 	called := make(chan string)
 	err := controller.StartServingGVK(context.Background(), parents, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		lister, err := controller.SecondaryLister(parents, owned)
+		lister, err := controller.SecondaryLister(parents, owned.Key())
 		if err != nil {
 			return err
 		}
@@ -145,14 +146,72 @@ func ExampleOwns() {
 	// <nil>
 }
 
-// A handler that tells in a status what came of a reconcile knows a wait from a failure.
+// A change of a class reconciles all widgets of the class. The MapFunc finds them with the lister of the served type.
+func ExampleWatches() {
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	classes := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "classes"}
+	object := func(kind, name string, class map[string]string) *unstructured.Unstructured {
+		o := &unstructured.Unstructured{}
+		o.SetAPIVersion("example.com/v1")
+		o.SetKind(kind)
+		o.SetName(name)
+		o.SetLabels(class)
+		return o
+	}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{widgets: "WidgetList", classes: "ClassList"},
+		object("Widget", "one", map[string]string{"class": "large"}), object("Widget", "two", map[string]string{"class": "small"}))
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{Workers: 1}, client)
+
+	widgetsOf := func(_ context.Context, class dynamiccontroller.Object) (keys []string) {
+		lister, err := controller.Lister(widgets)
+		if err != nil {
+			return nil
+		}
+		found, err := lister.List(labels.SelectorFromSet(labels.Set{"class": class.GetName()}))
+		if err != nil {
+			return nil // the widgets have not synced: all of them are reconciled when they have
+		}
+		for _, widget := range found {
+			keys = append(keys, widget.(*unstructured.Unstructured).GetName())
+		}
+		return keys
+	}
+	reconciled := make(chan string)
+	handler := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		reconciled <- id.Name()
+		return nil
+	}
+	err := controller.StartServingGVK(context.Background(), widgets, handler,
+		dynamiccontroller.Watches(classes, widgetsOf, dynamiccontroller.WithCache(dynamiccontroller.CacheFull)))
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- controller.Run(ctx) }()
+	first, second := <-reconciled, <-reconciled
+	fmt.Println("initial list:", min(first, second), max(first, second))
+	if _, err := client.Resource(classes).Create(ctx, object("Class", "large", nil), metav1.CreateOptions{}); err != nil {
+		panic(err)
+	}
+	fmt.Println("new class:", <-reconciled)
+	cancel()
+	fmt.Println(<-ended)
+	// Output:
+	// initial list: one two
+	// new class: one
+	// <nil>
+}
+
+// A handler that writes the result of a reconcile into a status can distinguish a requeue from a failure.
 func ExampleRequeueDelay() {
 	for _, err := range []error{
-		fmt.Errorf("the disk is being made: %w", dynamiccontroller.RequeueAfter(time.Second)),
-		errors.New("the disk cannot be made"),
+		fmt.Errorf("the disk is being created: %w", dynamiccontroller.RequeueAfter(time.Second)),
+		errors.New("the disk cannot be created"),
 	} {
-		after, waits := dynamiccontroller.RequeueDelay(err)
-		fmt.Println(waits, after)
+		after, requeue := dynamiccontroller.RequeueDelay(err)
+		fmt.Println(requeue, after)
 	}
 	// Output:
 	// true 1s

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Leftovers returns a func that tells what the controller still holds of the type's present registration, "" for
-// nothing. Status does not show what is not served any more.
+// Leftovers returns a function that describes the state that the controller still holds for the type's current
+// registration. The function returns "" if there is none.
 func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() string {
 	reg, err := c.registrationOf(gvr)
 	if err != nil {
@@ -15,24 +15,29 @@ func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() st
 	}
 	return func() string {
 		queued := reg.group.Stats()
-		c.limits.mu.RLock()
-		_, limited := c.limits.byType[gvr]
-		c.limits.mu.RUnlock()
 		c.mu.RLock()
-		_, known := c.registrations[gvr]
+		_, registered := c.registrations[gvr]
 		_, ending := c.ending[gvr]
+		_, forgetting := c.forgetting[gvr]
 		c.mu.RUnlock()
 		reg.mu.Lock()
 		defer reg.mu.Unlock()
-		kept := len(reg.calls) + len(reg.failures) + len(reg.parked) + len(reg.missed) + reg.watches
-		if queued.Live+queued.Background+queued.Delayed+queued.Running+kept == 0 && !limited && !known && !ending && isClosed(reg.ended) {
+		kept := len(reg.running) + len(reg.records) + reg.active
+		inQueue := queued.Live + queued.Background + queued.Delayed + queued.Running
+		if inQueue+kept == 0 && !registered && !ending && !forgetting && isClosed(reg.ended) {
 			return ""
 		}
-		return fmt.Sprintf("queued %+v, %d kept, limiter %v, registered %v, ending %v", queued, kept, limited, known, ending)
+		return fmt.Sprintf("queued %+v, %d kept, registered %v, ending %v, forgetting %v", queued, kept, registered, ending, forgetting)
 	}
 }
 
-// WatchesOf is the number of watches of a type, whoever needs them.
+// WatchesOf returns the number of watches of a type.
 func (c *DynamicController) WatchesOf(gvr schema.GroupVersionResource) int {
 	return c.pool.Watches(gvr)
+}
+
+// HoldReadLock locks the controller's lock for reading until unlock is called.
+func (c *DynamicController) HoldReadLock() (unlock func()) {
+	c.mu.RLock()
+	return c.mu.RUnlock
 }

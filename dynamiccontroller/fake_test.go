@@ -3,6 +3,7 @@ package dynamiccontroller_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -14,26 +15,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/metadata"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fakemetadata"
 )
 
-// world is a controller on client-go's fake client, in a bubble: time passes only when all wait. What a real API server
-// can show is shown in test/integration; here is what takes hours, or ten thousand runs.
+// world is a controller with client-go's fake client, for tests in a synctest bubble. It is used for behavior that
+// takes hours or ten thousand runs. Tests against a real API server are in test/integration.
 type world struct {
 	t          *testing.T
 	types      []schema.GroupVersionResource
 	client     *fake.FakeDynamicClient
 	controller *dynamiccontroller.DynamicController
-	// versions are as the fake counts those of its lists: a type's first object has 2.
+	// versions counts the versions of each type like the fake counts those of its lists: the first object has version
+	// 2.
 	versions map[schema.GroupVersionResource]int
-	// beforeList, if any, is called before a list of metadata.
+	// beforeList, if not nil, is called before each list of metadata.
 	beforeList func(schema.GroupVersionResource)
+	// listErrors holds the errors that lists return, by GVR.
+	listErrors sync.Map
 }
 
-func newWorld(t *testing.T, types int, config dynamiccontroller.Config) *world {
+func newWorld(t *testing.T, types int, config dynamiccontroller.Config, opts ...dynamiccontroller.Option) *world {
 	w := &world{t: t, versions: map[schema.GroupVersionResource]int{}}
 	kinds := map[schema.GroupVersionResource]string{}
 	for i := range types {
@@ -42,12 +47,28 @@ func newWorld(t *testing.T, types int, config dynamiccontroller.Config) *world {
 		kinds[gvr] = fmt.Sprintf("Type%dList", i)
 	}
 	w.client = fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	w.client.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		err, fails := w.listErrors.Load(action.GetResource())
+		if !fails {
+			return false, nil, nil
+		}
+		return true, nil, err.(error)
+	})
 	w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, w.client,
-		dynamiccontroller.WithMetadataClient(w.metadata()))
+		append(opts, dynamiccontroller.WithMetadataClient(w.metadata()))...)
 	return w
 }
 
-// metadata is a client for the metadata of what the world holds.
+// failLists makes all lists of a type fail with err, or succeed again if it is nil.
+func (w *world) failLists(gvr schema.GroupVersionResource, err error) {
+	if err == nil {
+		w.listErrors.Delete(gvr)
+	} else {
+		w.listErrors.Store(gvr, err)
+	}
+}
+
+// metadata returns a metadata client for the objects of the fake client.
 func (w *world) metadata() metadata.Interface {
 	return fakemetadata.Over(w.client, func(gvr schema.GroupVersionResource) {
 		if w.beforeList != nil {
@@ -56,7 +77,7 @@ func (w *world) metadata() metadata.Interface {
 	})
 }
 
-// run runs the controller until stop, which returns what Run did.
+// run calls Run in the background. Stop ends it and returns its error.
 func (w *world) run() (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error)
@@ -80,12 +101,12 @@ func (w *world) id(gvr schema.GroupVersionResource, name string) dynamiccontroll
 	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: "default/" + name, GVR: gvr}
 }
 
-// uid is that of the object that put makes.
+// uid returns the UID of an object that put creates.
 func (w *world) uid(gvr schema.GroupVersionResource, name string) types.UID {
 	return types.UID(gvr.Resource + "/" + name)
 }
 
-// put creates or changes an object and returns its new version. It is owned by the others, the first of them its controller.
+// put creates or updates an object and returns its new version. The first of the owners is its controller.
 func (w *world) put(gvr schema.GroupVersionResource, name string, owners ...dynamiccontroller.ObjectIdentifiers) (version string) {
 	w.t.Helper()
 	w.versions[gvr]++
@@ -137,12 +158,12 @@ func (w *world) status(gvr schema.GroupVersionResource) dynamiccontroller.TypeSt
 	return dynamiccontroller.TypeStatus{}
 }
 
-// events is a TypeEvents that a test speaks through.
+// events implements TypeEvents. Tests call notify to send type events.
 type events struct {
-	tell func(schema.GroupVersionResource, bool)
+	notify func(schema.GroupVersionResource, bool)
 }
 
-func (e *events) subscribe(tell func(schema.GroupVersionResource, bool)) (cancel func()) {
-	e.tell = tell
-	return func() { e.tell = nil }
+func (e *events) subscribe(notify func(schema.GroupVersionResource, bool)) (cancel func()) {
+	e.notify = notify
+	return func() { e.notify = nil }
 }

@@ -4,55 +4,77 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Handler reconciles one object. It is told which, not what happened: the object may be new, changed or gone, or
-// nothing may have happened to it at all.
+// Handler reconciles one object. It is called with the identity of the object and not with a change: the object can
+// be new, changed, deleted or unchanged.
 //
-// It is never called twice at once for the same ObjectIdentifiers. Its context ends when the type is no longer served
-// ([ErrServingStopped]), when Run ends ([ErrRunEnded]) and when it takes too long ([ErrReconcileTimeout]);
-// [context.Cause] tells which. A handler should return soon then: its object is not reconciled again before it did.
+// It is never called concurrently for the same ObjectIdentifiers. Its context is cancelled when the type is no longer
+// served ([ErrServingStopped]), when Run ends ([ErrRunEnded]) and when the call takes too long ([ErrReconcileTimeout]);
+// [context.Cause] returns the reason. The handler should then return promptly: the object is not reconciled again
+// before it does.
 //
-// The error says what is to happen next:
+// The returned error determines what happens next:
 //
-//   - nil: nothing, until something happens to the object.
-//   - [RequeueAfter]: no failure, but call again then.
-//   - [Terminal]: a failure that retrying cannot mend; the object is parked until something happens to it.
-//   - a NotFound for the object itself while the cache does not hold it either, or a refusal to create something
-//     because the object's own namespace is terminating: nothing, because nothing is left to do. For a type that is not
-//     served, the API server returns a NotFound that names no object. Such an error counts as a NotFound for the object
-//     itself while the state of the handler's type is [TypeNotFound]. While the type is served it counts as a failure,
-//     because it can be about an unknown type of child.
-//   - an error after the context ended because Run did, or the type is no longer served: nothing; the next run calls
-//     again.
-//   - an error in whose chain is one with a method Interrupted() bool that says true, as that of a write which was refused
-//     because this replica may not lead any more: no failure either, call again within a second.
-//   - any other error, and a panic: a failure. It is retried with exponential backoff between Config's MinRetryDelay and
-//     MaxRetryDelay, and after Config's QueueMaxRetries failures in a row the object is parked.
+//   - nil: the object is not reconciled again until its next event, resync or run.
+//   - [RequeueAfter]: the object is reconciled again after the delay. This is not a failure. An event, Enqueue or a
+//     resync can reconcile the object earlier; the outcome of that call then replaces the pending requeue. A handler
+//     that depends on the delay must therefore return RequeueAfter from each call.
+//   - [Terminal]: a failure that a retry cannot fix. The object is parked until its next event, Enqueue, resync or run.
+//   - a NotFound for the object itself while the cache does not hold it either, or the rejection of a create because
+//     the object's own namespace is terminating: the object is not retried, because nothing is left to do. For a type
+//     that is not served, the API server returns a NotFound that names no object. Such an error counts as a NotFound
+//     for the object itself while the state of the handler's type is [TypeNotFound]. While the type is served it counts
+//     as a failure, because it can be about an unknown type of child.
+//   - any error after the context was cancelled because Run ended or the type is no longer served: the object is not
+//     retried. The next run reconciles it.
+//   - an [Interrupted] error: the object is reconciled again within a second. This is not a failure.
+//   - any other error, and a panic: a failure. It is retried with exponential backoff between Config.MinRetryDelay and
+//     Config.MaxRetryDelay. An event can trigger the retry earlier. After Config.QueueMaxRetries failures in a row the
+//     object is parked.
 //
 // Errors are matched with errors.As and errors.Is, so they can be wrapped. Their methods are called only before the
-// call counts as finished; status and log keep the text. A nil pointer returned as an error, and an error with a method
-// that panics, count as a panic.
+// call counts as finished. The status and the log use only the text. A nil pointer returned as an error, and an error
+// with a method that panics, count as a panic.
 type Handler func(ctx context.Context, id ObjectIdentifiers) error
 
-// Causes with which a handler's context ends.
+// Causes of the cancellation of a handler's context, as returned by [context.Cause].
 var (
 	ErrServingStopped   = errors.New("the type is no longer served")
 	ErrRunEnded         = errors.New("the controller's run ended")
 	ErrReconcileTimeout = errors.New("the reconcile took longer than its timeout")
 )
 
-// RequeueAfter asks for another call after d. It is no failure and forgets the failures before. Without a positive d
-// the call comes after the backoff of a failure, so that a handler that always asks for it does no harm.
+// Interrupted is an error that can report that work was interrupted rather than failed, for example because a write was
+// rejected after this replica lost leadership (ErrNotLeading of package replica). If a handler returns an error that is
+// or wraps an Interrupted whose method returns true, the call does not count as a failure. It is repeated within a
+// second or by the next run. Other packages can implement Interrupted without importing this one. To check for it:
+//
+//	var interrupted dynamiccontroller.Interrupted
+//	if errors.As(err, &interrupted) && interrupted.Interrupted() { ... }
+type Interrupted interface {
+	error
+	// Interrupted reports whether the work was interrupted. If it returns false, the error is an ordinary one.
+	Interrupted() bool
+}
+
+// RequeueAfter returns an error that makes the controller reconcile the object again after d. It does not count as a
+// failure and resets the number of failures in a row. If d is not positive, the object is reconciled again after the
+// backoff of a failure, so that a handler that always returns it does not spin.
 func RequeueAfter(d time.Duration) error { return &requeueError{after: d} }
 
 type requeueError struct{ after time.Duration }
 
-// RequeueDelay tells what [RequeueAfter] was given, and whether the error is one, or wraps one: who writes into a status
-// what came of a reconcile will not call it a failure.
+// RequeueDelay returns the delay of a [RequeueAfter], and whether err is or wraps one, so that callers do not report
+// it as a failure.
 func RequeueDelay(err error) (after time.Duration, ok bool) {
 	var requeue *requeueError
 	if errors.As(err, &requeue) {
@@ -65,7 +87,7 @@ func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e
 
 // Terminal marks a failure that a retry cannot fix: the object is parked at once. It is reconciled again on its next
 // event, at its resync, by Enqueue and in the next run. If err is nil, or a nil pointer in an error variable, the
-// object is parked with an error that names this mistake.
+// object is parked with an error that reports this mistake.
 func Terminal(err error) error {
 	switch {
 	case err == nil:
@@ -80,3 +102,71 @@ type terminalError struct{ err error }
 
 func (e *terminalError) Error() string { return "terminal: " + e.err.Error() }
 func (e *terminalError) Unwrap() error { return e.err }
+
+// ObjectIdentifiers identifies an object. It is the key of the queue.
+type ObjectIdentifiers struct {
+	// NamespacedKey is "namespace/name", or "name" for a cluster-scoped object. Callers can also write "/name", as
+	// types.NamespacedName does; handlers always get "name". The scope of the type is not checked: a key with a
+	// namespace for a cluster-scoped type, or without one for a namespaced type, refers to an object that does not
+	// exist.
+	NamespacedKey string
+	GVR           schema.GroupVersionResource
+}
+
+// normalizeKey returns a key in the form of the queue and the cache. It returns an error for a malformed key.
+func normalizeKey(key string) (string, error) {
+	namespace, name, hasNamespace := strings.Cut(key, "/")
+	if !hasNamespace {
+		namespace, name = "", key
+	}
+	switch {
+	case name == "":
+		return "", errNoName
+	case strings.Contains(name, "/"):
+		return "", errTooManyParts
+	case namespace == "":
+		return name, nil
+	default:
+		return key, nil
+	}
+}
+
+var (
+	errNoName       = errors.New("the key has no name, want namespace/name or name")
+	errTooManyParts = errors.New("the key has more than two parts, want namespace/name or name")
+)
+
+// Namespace returns the namespace of the object. It is empty for a cluster-scoped object.
+func (id ObjectIdentifiers) Namespace() string {
+	namespace, _, _ := cache.SplitMetaNamespaceKey(id.NamespacedKey)
+	return namespace
+}
+
+// Name returns the name of the object.
+func (id ObjectIdentifiers) Name() string {
+	_, name, _ := cache.SplitMetaNamespaceKey(id.NamespacedKey)
+	return name
+}
+
+// String returns a form for logs and errors: "widgets.v1.example.com namespace/name".
+func (id ObjectIdentifiers) String() string {
+	return nameOf(id.GVR) + " " + id.NamespacedKey
+}
+
+// nameOf returns a GVR in the form that kubectl accepts: resource.version.group.
+func nameOf(gvr schema.GroupVersionResource) string {
+	if gvr.Group == "" {
+		return gvr.Resource + "." + gvr.Version
+	}
+	return gvr.Resource + "." + gvr.Version + "." + gvr.Group
+}
+
+// ResourceFor returns the GVR of a kind, for callers of StartServingGVK that have a GVK. Errors of the mapper are
+// wrapped: meta.IsNoMatchError reports whether the kind is unknown, as opposed to a failed lookup.
+func ResourceFor(mapper meta.RESTMapper, gvk schema.GroupVersionKind) (schema.GroupVersionResource, error) {
+	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return schema.GroupVersionResource{}, fmt.Errorf("find the resource of %s: %w", gvk, err)
+	}
+	return mapping.Resource, nil
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -15,135 +16,148 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// ErrNotSynced is the error of a lister whose cache does not hold a whole list yet.
+// ErrNotSynced is returned by a lister before its cache holds a complete list.
 var ErrNotSynced = errors.New("the type has not synced")
 
-// Lister reads the type's cache. It returns what the type's options ask for, a *unstructured.Unstructured with
-// [CacheFull] and a *metav1.PartialObjectMetadata with [CacheMetadata], unless WithTransform made something else of it.
-// The objects are shared and must not be changed. Get accepts a key such as [ObjectIdentifiers].NamespacedKey. With an empty
-// namespace, ByNamespace reads cluster-scoped objects: ByNamespace(id.Namespace()).Get(id.Name()) works for every object.
+// Lister returns a lister of the cache of a served type. It returns *unstructured.Unstructured with [CacheFull],
+// *metav1.PartialObjectMetadata with [CacheMetadata], or the results of WithTransform. The objects are shared and
+// must not be changed. Get accepts a key such as [ObjectIdentifiers].NamespacedKey. With an empty namespace,
+// ByNamespace reads cluster-scoped objects: ByNamespace(id.Namespace()).Get(id.Name()) works for every object.
 //
-// The lister follows swaps. While the type has not synced its methods return [ErrNotSynced] rather than too little, and
-// [ErrNotServed] once it is no longer served. With [CacheKeys] there is nothing to read: an error.
+// The lister can be kept: it follows later calls of StartServingGVK. Its methods return [ErrNotSynced] while the type
+// has not synced, and [ErrNotServed] after the type is no longer served. With [CacheKeys] there are no objects, and
+// Lister and the methods of the lister return an error. Listers are safe for concurrent use, and can be used by
+// handlers, predicates and MapFuncs.
 func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (cache.GenericLister, error) {
 	reg, err := c.registrationOf(gvr)
 	if err != nil {
 		return nil, err
 	}
-	if reg.served.Load().cache == CacheKeys {
+	if reg.newest.Load().cache == CacheKeys {
 		return nil, errNoObjects(gvr)
 	}
-	return lister{gvr: gvr, need: func() (*typewatch.Need, error) {
+	return lister{gvr: gvr, find: func() (typewatch.View, error) {
 		reg, err := c.registrationOf(gvr)
 		if err != nil {
-			return nil, err
+			return typewatch.View{}, err
 		}
-		return c.watchOf(reg), nil
+		view := reg.subscriptions.primary.View()
+		if view.Options().Projection == typewatch.Keys && reg.newest.Load().cache != CacheKeys {
+			return view, errNotSynced(gvr) // a swap is pending
+		}
+		return view, nil
 	}}, nil
 }
 
-// SecondaryLister reads what is watched beside a type.
+// SecondaryLister reads the cache of one watch that [Owns] or [Watches] added to a served type.
 type SecondaryLister interface {
 	cache.GenericLister
-	// OwnedBy returns the objects that the owner with the UID owns: with Owns those whose controller it is, unless
-	// EveryOwner was asked for, and with Watches those that have it among their owners. It takes as long as there are such
-	// objects, but for the first call, which makes an index.
+	// OwnedBy returns the objects that have the owner with the UID. With Owns, only its controller counts as the
+	// owner of an object, unless the option EveryOwner was given. With Watches, every owner reference counts. The
+	// first call builds an index; the cost of all others is linear in the number of results.
 	OwnedBy(owner types.UID) ([]runtime.Object, error)
 }
 
-// SecondaryLister returns a lister of what of asks for beside the type: an [Owns] or a [Watches] as it was given to
-// StartServingGVK or AlsoWatch, named as for [DynamicController.StopWatching]. Its objects are as [DynamicController.Lister]
-// returns them, by default *metav1.PartialObjectMetadata, and so are its errors: [ErrNotServed] is that of a type that is
-// not watched beside the other, too.
+// SecondaryLister returns a lister of the watch with the key among those that StartServingGVK or AddWatches added to
+// a served type. [Watch.Key] returns the key. The objects and errors are those of [DynamicController.Lister]; the
+// objects are *metav1.PartialObjectMetadata by default. If the type is not served, or has no watch with the key, the
+// error is [ErrNotServed].
 //
-// When a handler is called for an event, the lister shows it already.
-func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, of ServeOption) (SecondaryLister, error) {
-	named := namedSecondaries([]ServeOption{of})
-	if err := errors.Join(named.errs...); err != nil {
-		return nil, err
-	}
-	if len(named.secondaries) != 1 {
-		return nil, fmt.Errorf("%d types are named, want one Owns or Watches", len(named.secondaries))
-	}
-	key := named.secondaries[0].key
-	need := func() (*typewatch.Need, error) {
-		c.mu.RLock()
-		defer c.mu.RUnlock()
-		if reg := c.registrations[gvr]; reg != nil {
-			if s := reg.secondaries[key]; s != nil {
-				return s.need, nil
+// The lister follows replacements of the watch. When a handler is called for an event, the lister already shows it.
+// The same holds for predicates and MapFuncs of the watch.
+func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key WatchKey) (SecondaryLister, error) {
+	find := func() (typewatch.View, error) {
+		if reg, err := c.registrationOf(gvr); err == nil {
+			if sec := reg.subscriptions.find(key); sec != nil {
+				return sec.sub.View(), nil
 			}
 		}
-		return nil, fmt.Errorf("%s beside %s: %w", key.option(), nameOf(gvr), ErrNotServed)
+		return typewatch.View{}, fmt.Errorf("%s of %s: %w", key.name(), nameOf(gvr), ErrNotServed)
 	}
-	if _, err := need(); err != nil {
+	if _, err := find(); err != nil {
 		return nil, err
 	}
-	return secondaryLister{lister: lister{gvr: key.gvr, need: need}, controllerOnly: key.owns && !key.everyOwner}, nil
+	return secondaryLister{lister: lister{gvr: key.GVR, find: find}, controllerOnly: key.Owned && !key.EveryOwner}, nil
 }
 
 func errNoObjects(gvr schema.GroupVersionResource) error {
 	return fmt.Errorf("list %s from the cache: it is served with CacheKeys, which keeps no objects", nameOf(gvr))
 }
 
-// lister looks up anew for each call what keeps the objects.
+func errNotSynced(gvr schema.GroupVersionResource) error {
+	return fmt.Errorf("list %s from the cache: %w", nameOf(gvr), ErrNotSynced)
+}
+
+// lister finds its view again for each call, because the watch can have been replaced.
 type lister struct {
 	gvr  schema.GroupVersionResource
-	need func() (*typewatch.Need, error)
+	find func() (typewatch.View, error)
 }
 
 var _ cache.GenericLister = lister{}
 
-// synced is the need, once it holds a whole list.
-func (l lister) synced() (*typewatch.Need, error) {
-	need, err := l.need()
-	if err != nil {
-		return nil, err
+// view returns the current view, or an error if it has not synced or holds no objects.
+func (l lister) view() (typewatch.View, error) {
+	view, err := l.find()
+	switch {
+	case err != nil:
+		return view, err
+	case view.Options().Projection == typewatch.Keys:
+		return view, errNoObjects(l.gvr)
+	case !view.HasSynced():
+		return view, errNotSynced(l.gvr)
 	}
-	if need.Depth == typewatch.Keys {
-		return nil, errNoObjects(l.gvr)
-	}
-	if !isClosed(need.Synced()) {
-		return nil, fmt.Errorf("list %s from the cache: %w", nameOf(l.gvr), ErrNotSynced)
-	}
-	return need, nil
-}
-
-func (l lister) current() (lister cache.GenericLister, show func(runtime.Object) runtime.Object, err error) {
-	need, err := l.synced()
-	if err != nil {
-		return nil, nil, err
-	}
-	objects := need.Objects()
-	if objects == nil { // while another watch took over
-		return nil, nil, fmt.Errorf("list %s from the cache: %w", nameOf(l.gvr), ErrNotSynced)
-	}
-	return cache.NewGenericLister(objects, l.gvr.GroupResource()), func(obj runtime.Object) runtime.Object {
-		return need.View(obj).(runtime.Object)
-	}, nil
+	return view, nil
 }
 
 func (l lister) List(selector labels.Selector) ([]runtime.Object, error) {
-	current, show, err := l.current()
+	return l.list(metav1.NamespaceAll, selector)
+}
+
+func (l lister) list(namespace string, selector labels.Selector) ([]runtime.Object, error) {
+	view, err := l.view()
 	if err != nil {
 		return nil, err
 	}
-	return shown(show)(current.List(selector))
+	var objects []runtime.Object
+	for _, stored := range view.List(namespace) {
+		if selector == nil || selector.Empty() {
+			objects = append(objects, project(view, stored))
+			continue
+		}
+		m, err := meta.Accessor(stored)
+		if err != nil {
+			return nil, err
+		}
+		if selector.Matches(labels.Set(m.GetLabels())) {
+			objects = append(objects, project(view, stored))
+		}
+	}
+	return objects, nil
 }
 
 func (l lister) Get(name string) (runtime.Object, error) {
-	current, show, err := l.current()
+	view, err := l.view()
 	if err != nil {
 		return nil, err
 	}
-	if key, err := normalizeKey(name); err == nil {
-		name = key
+	key, err := normalizeKey(name)
+	if err != nil {
+		key = name
 	}
-	return shownOne(show)(current.Get(name))
+	stored, known := view.Get(key)
+	if !known {
+		return nil, apierrors.NewNotFound(l.gvr.GroupResource(), name)
+	}
+	return project(view, stored), nil
 }
 
 func (l lister) ByNamespace(namespace string) cache.GenericNamespaceLister {
 	return namespaceLister{lister: l, namespace: namespace}
+}
+
+func project(view typewatch.View, stored any) runtime.Object {
+	return view.Project(stored).(runtime.Object)
 }
 
 type namespaceLister struct {
@@ -154,41 +168,18 @@ type namespaceLister struct {
 var _ cache.GenericNamespaceLister = namespaceLister{}
 
 func (l namespaceLister) List(selector labels.Selector) ([]runtime.Object, error) {
-	current, show, err := l.current()
-	if err != nil {
-		return nil, err
-	}
-	return shown(show)(current.ByNamespace(l.namespace).List(selector))
+	return l.list(l.namespace, selector)
 }
 
 func (l namespaceLister) Get(name string) (runtime.Object, error) {
 	if l.namespace == "" {
 		return l.lister.Get(name)
 	}
-	current, show, err := l.current()
-	if err != nil {
-		return nil, err
+	object, err := l.lister.Get(l.namespace + "/" + name)
+	if apierrors.IsNotFound(err) {
+		return nil, apierrors.NewNotFound(l.gvr.GroupResource(), name)
 	}
-	return shownOne(show)(current.ByNamespace(l.namespace).Get(name))
-}
-
-// shown and shownOne make of what the cache keeps what was asked for.
-func shown(show func(runtime.Object) runtime.Object) func([]runtime.Object, error) ([]runtime.Object, error) {
-	return func(objects []runtime.Object, err error) ([]runtime.Object, error) {
-		for i := range objects {
-			objects[i] = show(objects[i])
-		}
-		return objects, err
-	}
-}
-
-func shownOne(show func(runtime.Object) runtime.Object) func(runtime.Object, error) (runtime.Object, error) {
-	return func(object runtime.Object, err error) (runtime.Object, error) {
-		if err != nil {
-			return nil, err
-		}
-		return show(object), nil
-	}
+	return object, err
 }
 
 type secondaryLister struct {
@@ -197,20 +188,20 @@ type secondaryLister struct {
 }
 
 func (l secondaryLister) OwnedBy(owner types.UID) ([]runtime.Object, error) {
-	need, err := l.synced()
+	view, err := l.view()
 	if err != nil {
 		return nil, err
 	}
 	var owned []runtime.Object
-	for _, obj := range need.OwnedBy(owner) {
-		m, err := meta.Accessor(obj)
+	for _, stored := range view.OwnedBy(owner) {
+		m, err := meta.Accessor(stored)
 		if err != nil {
 			continue
 		}
 		if controller := metav1.GetControllerOfNoCopy(m); l.controllerOnly && (controller == nil || controller.UID != owner) {
 			continue
 		}
-		owned = append(owned, need.View(obj).(runtime.Object))
+		owned = append(owned, project(view, stored))
 	}
 	return owned, nil
 }

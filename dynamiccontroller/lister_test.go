@@ -1,6 +1,7 @@
 package dynamiccontroller_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -14,7 +15,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-func TestChildrenAreReadByTheirOwner(t *testing.T) {
+func TestSecondaryLister_OwnedBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
 		parent, child := w.types[0], w.types[1]
@@ -24,10 +25,10 @@ func TestChildrenAreReadByTheirOwner(t *testing.T) {
 		w.put(child, "two", b, a)
 		stop := w.run()
 		c := newCalls(succeed)
-		full := []dynamiccontroller.ServeOption{dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.EveryOwner()}
+		full := []dynamiccontroller.OwnsOption{dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.EveryOwner()}
 		w.serve(parent, c.handle, dynamiccontroller.Owns(child), dynamiccontroller.Owns(child, full...))
-		list := func(opts ...dynamiccontroller.ServeOption) (names []string) {
-			lister := must(w.controller.SecondaryLister(parent, dynamiccontroller.Owns(child, opts...)))
+		list := func(opts ...dynamiccontroller.OwnsOption) (names []string) {
+			lister := must(w.controller.SecondaryLister(parent, dynamiccontroller.Owns(child, opts...).Key()))
 			for _, object := range must(lister.OwnedBy(w.uid(parent, "a"))) {
 				_, whole := object.(*unstructured.Unstructured)
 				if whole != (len(opts) > 0) {
@@ -53,12 +54,12 @@ func TestChildrenAreReadByTheirOwner(t *testing.T) {
 		if got := list(); len(got) != 0 {
 			t.Errorf("children: %v", got)
 		}
-		object := must(must(w.controller.SecondaryLister(parent, dynamiccontroller.Owns(child))).ByNamespace("default").Get("one"))
+		object := must(must(w.controller.SecondaryLister(parent, dynamiccontroller.Owns(child).Key())).ByNamespace("default").Get("one"))
 		if m, ok := object.(*metav1.PartialObjectMetadata); !ok || m.UID != w.uid(child, "one") {
 			t.Errorf("got %+v", object)
 		}
-		if _, err := w.controller.SecondaryLister(parent, dynamiccontroller.Owns(w.types[2])); !errors.Is(err, dynamiccontroller.ErrNotServed) {
-			t.Errorf("what is not watched: %v", err)
+		if _, err := w.controller.SecondaryLister(parent, dynamiccontroller.Owns(w.types[2]).Key()); !errors.Is(err, dynamiccontroller.ErrNotServed) {
+			t.Errorf("a type that is not watched: %v", err)
 		}
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -66,8 +67,8 @@ func TestChildrenAreReadByTheirOwner(t *testing.T) {
 	})
 }
 
-// A reader sees what its own registration asked for, whatever the watch that it shares keeps.
-func TestS6_AReaderSeesWhatItAskedFor(t *testing.T) {
+// Readers of a shared watch receive objects in the cache mode of their own registration.
+func TestS6_ReadersSeeTheirOwnCacheMode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
 		gvr := w.types[0]
@@ -75,13 +76,13 @@ func TestS6_AReaderSeesWhatItAskedFor(t *testing.T) {
 		stop := w.run()
 		w.serve(w.types[1], succeed, dynamiccontroller.Owns(gvr, dynamiccontroller.WithCache(dynamiccontroller.CacheFull)))
 		var seen any
-		w.serve(gvr, succeed, dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata), dynamiccontroller.WithPredicate(func(_, now any) bool {
-			seen = now
+		w.serve(gvr, succeed, dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata), dynamiccontroller.WithPredicate(func(_ context.Context, _, now dynamiccontroller.Object) bool {
+			seen = now.Object()
 			return true
 		}))
 		w.put(gvr, "w")
 		if _, ok := seen.(*metav1.PartialObjectMetadata); !ok {
-			t.Errorf("the predicate saw a %T", seen)
+			t.Errorf("the predicate was called with a %T", seen)
 		}
 		lister := must(w.controller.Lister(gvr))
 		if object, ok := must(lister.Get("default/w")).(*metav1.PartialObjectMetadata); !ok || object.UID != w.uid(gvr, "w") {

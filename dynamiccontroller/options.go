@@ -5,269 +5,353 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/listwatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// CacheMode is how much of a type's objects is kept in memory, and what [DynamicController.Lister] returns of them.
+// ServeOption is an option of [DynamicController.StartServingGVK]: a [Watch], any [CommonOption], [WithConcurrency],
+// [WithWeight], [WithReconcileTimeout] or [WithRateLimiter]. If an option, or a Watch with the same key, is given
+// twice, the last one counts.
+type ServeOption interface{ applyToServe(o *serveOptions) }
+
+// CommonOption is an option of [DynamicController.StartServingGVK], [Owns] and [Watches]. It applies to the objects
+// that are watched: those of the served type, or those of the other type.
+type CommonOption struct{ apply func(*watchOptions) }
+
+var (
+	_ ServeOption   = CommonOption{}
+	_ OwnsOption    = CommonOption{}
+	_ WatchesOption = CommonOption{}
+)
+
+func (c CommonOption) applyToServe(o *serveOptions)       { c.applyTo(&o.watchOptions) }
+func (c CommonOption) applyToOwns(o *secondaryOptions)    { c.applyTo(&o.watchOptions) }
+func (c CommonOption) applyToWatches(o *secondaryOptions) { c.applyTo(&o.watchOptions) }
+
+// applyTo does nothing for the zero CommonOption.
+func (c CommonOption) applyTo(o *watchOptions) {
+	if c.apply != nil {
+		c.apply(o)
+	}
+}
+
+// serveOption implements ServeOption.
+type serveOption func(*serveOptions)
+
+func (f serveOption) applyToServe(o *serveOptions) { f(o) }
+
+// CacheMode determines how much of each object is kept in memory, and which type of object listers, predicates and
+// MapFuncs receive.
 type CacheMode uint8
 
 const (
 	// CacheFull keeps whole objects: *unstructured.Unstructured.
 	CacheFull CacheMode = iota
-	// CacheMetadata keeps what every object has: *metav1.PartialObjectMetadata, without managedFields.
+	// CacheMetadata keeps the metadata without managedFields: *metav1.PartialObjectMetadata.
 	CacheMetadata
-	// CacheKeys keeps keys and versions alone. There is no Lister.
+	// CacheKeys keeps only keys, UIDs and versions. The type has no lister, predicate or transform.
 	CacheKeys
 )
 
-// defaultReconcileTimeout ends the context of a handler that hangs. It is well above what API calls take with their
-// own retries, and below what a person waits before looking.
+// defaultReconcileTimeout is well above the duration of API calls including their own retries, and short enough that a
+// hung handler usually ends before an operator notices it.
 const defaultReconcileTimeout = 5 * time.Minute
 
-// served is a type's handler and options. A registration holds the newest; it is never changed.
-type served struct {
-	watchOptions
-	handler     Handler
-	concurrency int
-	weight      int
-	timeout     time.Duration
-	limiter     limiter
-	secondaries []*secondaryOptions
-	everyOwner  bool // of a secondary
-
-	errs []error // of the options
+// serveOptions are the handler and the options of one call of StartServingGVK. They do not change afterwards.
+type serveOptions struct {
+	watchOptions // of the served type
+	handler      Handler
+	concurrency  int
+	weight       int
+	timeout      time.Duration       // of a call of the handler; negative for none
+	limiter      limiter             // nil for the default
+	secondaries  []*secondaryOptions // of each Watch, in order; the last one with a key counts
 }
 
-// watchOptions are what is watched of a type and kept of its objects.
+// watchOptions select the objects of a type to watch and the part of each object to keep.
 type watchOptions struct {
-	namespace string
-	selector  string // label selector in the API server's syntax
-	selects   bool   // WithLabelSelector was given a selector
-	cache     CacheMode
-	transform cache.TransformFunc
-	predicate func(old, now any) bool
+	namespace     string
+	labelSelector string // in the API server's syntax
+	fieldSelector string // in the API server's syntax
+	cache         CacheMode
+	transform     cache.TransformFunc
+	predicate     Predicate
 
-	spec typewatch.Spec // what the others come to
+	watch typewatch.Key // of the options above; set by complete
+	errs  []error       // of the options
 }
 
-// ServeOption is an option of [DynamicController.StartServingGVK] and, if it is about what is watched, of [Owns] and
-// [Watches].
-type ServeOption func(*served)
-
-func (s *served) refuse(format string, args ...any) {
-	s.errs = append(s.errs, fmt.Errorf(format, args...))
+func (o *watchOptions) refuse(format string, args ...any) {
+	o.errs = append(o.errs, fmt.Errorf(format, args...))
 }
 
-// WithConcurrency lets at most n handlers of the type run at once, those of an earlier registration of it that have not
-// returned included. By default it is half of Config.Workers, at least
-// one, so that a type whose handlers are slow or hang leaves workers to the others; with a single worker there is none
-// to leave, and a hung handler stops all types until its timeout. n may be above Config.Workers.
+// WithConcurrency sets a hard cap on the number of handlers of the type that run at the same time. Handlers of an
+// earlier registration of the type that are still running count as well. N must be at least 1, and can exceed
+// Config.Workers. By default there is no hard cap: the number of idle workers limits the share of a type, as promise F2
+// describes.
 func WithConcurrency(n int) ServeOption {
-	return func(s *served) {
+	return serveOption(func(o *serveOptions) {
 		if n < 1 {
-			s.refuse("WithConcurrency(%d): must be at least 1", n)
+			o.refuse("WithConcurrency(%d): must be at least 1", n)
 		}
-		s.concurrency = n
-	}
+		o.concurrency = n
+	})
 }
 
-// WithWeight gives the type n items a turn while other types have work waiting too. Defaults to 1.
+// WithWeight sets how many objects of the type are reconciled per turn while other types have work waiting. Defaults
+// to 1, the minimum.
 func WithWeight(n int) ServeOption {
-	return func(s *served) {
+	return serveOption(func(o *serveOptions) {
 		if n < 1 {
-			s.refuse("WithWeight(%d): must be at least 1", n)
+			o.refuse("WithWeight(%d): must be at least 1", n)
 		}
-		s.weight = n
-	}
+		o.weight = n
+	})
 }
 
-// WithNamespace serves the objects of one namespace alone. By default all are served.
-func WithNamespace(namespace string) ServeOption {
-	return func(s *served) {
+// WithReconcileTimeout sets the duration after which the context of a handler is cancelled, with the cause
+// [ErrReconcileTimeout]. Defaults to 5 minutes. A negative d means no timeout. Zero is invalid.
+func WithReconcileTimeout(d time.Duration) ServeOption {
+	return serveOption(func(o *serveOptions) {
+		if d == 0 {
+			o.refuse("WithReconcileTimeout(0): must not be zero; a negative timeout means none")
+		}
+		o.timeout = d
+	})
+}
+
+// WithRateLimiter sets the rate limiter of the type's retries. It must not be shared by several types, and is called
+// concurrently. The default, which is also used if l is nil, has an exponential backoff per object between
+// Config.MinRetryDelay and Config.MaxRetryDelay, and a budget per type of 100 retries per second with a burst of 1000.
+func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOption {
+	return serveOption(func(o *serveOptions) { o.limiter = l })
+}
+
+// WithNamespace restricts a watch to one namespace. Defaults to "", all namespaces. A cluster-scoped type cannot be
+// watched with a namespace.
+func WithNamespace(namespace string) CommonOption {
+	return CommonOption{func(o *watchOptions) {
 		if namespace != "" {
 			for _, problem := range validation.IsDNS1123Label(namespace) {
-				s.refuse("WithNamespace(%q): %s", namespace, problem)
+				o.refuse("WithNamespace(%q): %s", namespace, problem)
 			}
 		}
-		s.namespace = namespace
-	}
+		o.namespace = namespace
+	}}
 }
 
-// WithLabelSelector serves only the objects that the selector matches. An object that stops matching counts as deleted.
-// By default, and with a nil selector, all objects are served. [labels.Nothing] serves no objects: the type is watched
-// with a selector that matches none. Note that metav1.LabelSelectorAsSelector returns labels.Nothing for nil.
-func WithLabelSelector(selector labels.Selector) ServeOption {
-	return func(s *served) {
-		text, err := selectorText(selector)
+// WithLabelSelector restricts a watch to the objects that the selector matches. An object that stops matching counts
+// as deleted. By default, and with a nil selector, all objects are watched. With [labels.Nothing] there are no
+// objects: the type is watched with a selector that matches none. Note that metav1.LabelSelectorAsSelector returns
+// labels.Nothing for nil.
+func WithLabelSelector(selector labels.Selector) CommonOption {
+	text, err := labelSelectorText(selector)
+	return CommonOption{func(o *watchOptions) {
 		if err != nil {
-			s.refuse("WithLabelSelector: %w", err)
+			o.refuse("WithLabelSelector: %w", err)
 		}
-		s.selector, s.selects = text, selector != nil
-	}
+		o.labelSelector = text
+	}}
 }
 
-// WithCache chooses what is kept of the objects, and what of them is shown where others that share the watch keep more.
-// Defaults to [CacheFull], and within [Owns] and [Watches] to [CacheMetadata].
-func WithCache(mode CacheMode) ServeOption {
-	return func(s *served) {
+// WithFieldSelector restricts a watch to the objects that the selector matches. An object that stops matching counts
+// as deleted. By default, and with a nil or empty selector, all objects are watched. With [fields.Nothing] there are
+// no objects. All types support metadata.name and metadata.namespace; custom resources also support the
+// selectableFields of their definition. The API server rejects other fields: the type is then [TypeFailing].
+func WithFieldSelector(selector fields.Selector) CommonOption {
+	text, err := fieldSelectorText(selector)
+	return CommonOption{func(o *watchOptions) {
+		if err != nil {
+			o.refuse("WithFieldSelector: %w", err)
+		}
+		o.fieldSelector = text
+	}}
+}
+
+// WithCache sets which part of each object is kept. Listers, predicates and MapFuncs receive the objects in this form,
+// even if the watch keeps more for another subscriber. Defaults to [CacheFull] for a served type, and to
+// [CacheMetadata] in [Owns] and [Watches].
+func WithCache(mode CacheMode) CommonOption {
+	return CommonOption{func(o *watchOptions) {
 		if mode > CacheKeys {
-			s.refuse("WithCache(%d): no such mode", mode)
+			o.refuse("WithCache(%d): unknown mode", mode)
 		}
-		s.cache = mode
-	}
+		o.cache = mode
+	}}
 }
 
-// WithTransform stores the result of f in place of an object, for example to save memory. F can change the object that it is
-// given. It must be idempotent and deterministic, and must keep the object's metadata, in particular resourceVersion,
-// namespace, name and UID. If it is not deterministic, or removes the resourceVersion, each relist delivers every object.
-// F is called from one goroutine at a time. F fails if it returns an error or a nil object, changes the namespace or
-// name, or panics. The error is then logged, and the argument is stored as f left it.
-func WithTransform(f cache.TransformFunc) ServeOption {
-	return func(s *served) { s.transform = f }
+// WithTransform stores the result of f in place of an object, for example to save memory. F can modify the object that
+// it receives. It must be idempotent and deterministic, and must keep the object's metadata, in particular
+// resourceVersion, namespace, name and UID. If it is not deterministic, or removes the resourceVersion, each relist
+// delivers every object. F must be safe for concurrent use, because two watches use it while one replaces the other. F
+// fails if it returns an error or a nil object, changes the namespace or name, or panics. The error is then logged, and
+// the argument is stored as f left it. A watch with a transform is not shared. A nil f means no transform.
+func WithTransform(f cache.TransformFunc) CommonOption {
+	return CommonOption{func(o *watchOptions) { o.transform = f }}
 }
 
-// WithPredicate reconciles an object for a change only if f says so, or with [Owns] and [Watches] those to whom it is of
-// interest. Old is nil for a new object and now is nil for a deleted one; both are as a lister returns them and must not be
-// changed. After a swap to another cache mode the old state of what was deleted meanwhile may be no more than metadata, or
-// than namespace and name. F is called from one goroutine at a time, must return soon, for all who share the watch wait,
-// must not call the controller, and counts as true when it panics. It is not asked about initial lists, resyncs, Enqueue and retries,
-// and needs a cache that keeps objects.
+// WithPredicate ignores a change if f returns false for it. Initial lists, resyncs, Enqueue and retries are not
+// affected. Calls of f are never concurrent and must return quickly, because all subscribers of the watch wait for
+// them. If it panics, the panic is logged and the change is processed. It is invalid with [CacheKeys]. A nil f accepts
+// every change.
 //
 // After a change of the type's schema, f is called with an old and a new state that have the same resourceVersion and
-// generation. A predicate that compares only these ignores such changes.
-func WithPredicate(f func(old, now any) bool) ServeOption {
-	return func(s *served) { s.predicate = f }
+// generation. A predicate that compares only these ignores such changes. When a new watch has replaced another one, the
+// old state of an object that was deleted in the meantime can be reduced to its metadata, or to its namespace and name.
+func WithPredicate(f Predicate) CommonOption {
+	return CommonOption{func(o *watchOptions) { o.predicate = f }}
 }
 
-// WithReconcileTimeout ends a handler's context after d, with the cause [ErrReconcileTimeout]. Defaults to 5 minutes;
-// a negative d is never.
-func WithReconcileTimeout(d time.Duration) ServeOption {
-	return func(s *served) {
-		if d == 0 {
-			s.refuse("WithReconcileTimeout(0): must not be zero")
-		}
-		s.timeout = d
-	}
-}
-
-// WithRateLimiter replaces the type's limiter of retries. It must not be shared between types. By default each item
-// has an exponential backoff between Config's MinRetryDelay and MaxRetryDelay, and the type a budget of 100 retries a
-// second after a burst of 1000.
-func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOption {
-	return func(s *served) { s.limiter = l }
-}
-
-// newServed applies the options and says all that is wrong with them.
-func (c *DynamicController) newServed(gvr schema.GroupVersionResource, handler Handler, opts []ServeOption) (*served, error) {
-	s := &served{
-		handler:     handler,
-		concurrency: max(1, c.config.Workers/2),
-		weight:      1,
-		timeout:     defaultReconcileTimeout,
+// newServeOptions applies the options and returns all of their errors.
+func (c *DynamicController) newServeOptions(
+	gvr schema.GroupVersionResource, handler Handler, opts []ServeOption,
+) (*serveOptions, error) {
+	o := &serveOptions{
+		handler: handler,
+		weight:  1,
+		timeout: defaultReconcileTimeout,
 	}
 	if gvr.Version == "" || gvr.Resource == "" {
-		s.refuse("the GVR %+v lacks a version or a resource", gvr)
+		o.refuse("the GVR %+v has no version or no resource", gvr)
 	}
 	if handler == nil {
-		s.refuse("the handler is nil")
+		o.refuse("the handler is nil")
 	}
 	for _, opt := range opts {
-		opt(s)
+		if opt == nil {
+			o.refuse("an option is nil")
+			continue
+		}
+		opt.applyToServe(o)
 	}
-	if s.everyOwner {
-		s.refuse("EveryOwner is an option of Owns")
+	o.complete(gvr)
+	if err := o.watchOptions.check(c.clients); err != nil {
+		o.errs = append(o.errs, err)
 	}
-	if s.limiter == nil {
-		s.limiter = newLimiter(c.config.MinRetryDelay, c.config.MaxRetryDelay)
+	for _, secondary := range o.secondaries {
+		if err := secondary.check(c.clients); err != nil {
+			o.refuse("%s: %w", secondary.key.name(), err)
+		}
 	}
-	s.limiter = guarded{limiter: s.limiter, log: c.log.WithValues(keyGVR, nameOf(gvr)), longest: c.config.MaxRetryDelay}
-	s.settle(gvr)
-	if err := s.watchOptions.check(c); err != nil {
-		s.errs = append(s.errs, err)
-	}
-	for _, secondary := range s.secondaries {
-		secondary.check(c, s)
-	}
-	return s, errors.Join(s.errs...)
+	return o, errors.Join(o.errs...)
 }
 
-// newSecondaries applies options that are to ask for secondaries and for nothing else.
-func (c *DynamicController) newSecondaries(opts []ServeOption) ([]*secondaryOptions, error) {
-	s := namedSecondaries(opts)
-	for _, secondary := range s.secondaries {
-		secondary.check(c, s)
+// complete sets the identity of the watch, and rejects mutually exclusive options.
+func (o *watchOptions) complete(gvr schema.GroupVersionResource) {
+	projections := map[CacheMode]typewatch.Projection{
+		CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys,
 	}
-	return s.secondaries, errors.Join(s.errs...)
-}
-
-// namedSecondaries are those that the options name, whether they could be watched or not.
-func namedSecondaries(opts []ServeOption) *served {
-	s := &served{}
-	for _, opt := range opts {
-		opt(s)
-	}
-	if s.saysHow() || s.everyOwner || s.saysWhat() {
-		s.refuse("an option is neither Owns nor Watches")
-	}
-	return s
-}
-
-// saysHow tells whether an option is about how objects are reconciled, and saysWhat about what is watched of a type.
-func (s *served) saysHow() bool {
-	return s.concurrency != 0 || s.weight != 0 || s.timeout != 0 || s.limiter != nil
-}
-
-func (o *watchOptions) saysWhat() bool {
-	return o.namespace != "" || o.selects || o.cache != 0 || o.transform != nil || o.predicate != nil
-}
-
-// settle makes of the options what is to be watched.
-func (o *watchOptions) settle(gvr schema.GroupVersionResource) {
-	depths := map[CacheMode]typewatch.Depth{CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys}
-	o.spec = typewatch.Spec{GVR: gvr, Namespace: o.namespace, Selector: o.selector, Depth: depths[o.cache]}
-}
-
-// check says what is wrong with the options together.
-func (o *watchOptions) check(c *DynamicController) error {
-	var errs []error
-	switch {
-	case o.cache == CacheFull && c.clients.Dynamic == nil:
-		errs = append(errs, errors.New("WithCache(CacheFull) needs a dynamic client, and the controller was given none"))
-	case o.cache != CacheFull && c.clients.Metadata == nil:
-		errs = append(errs, errors.New("WithCache(CacheMetadata) and WithCache(CacheKeys) need a metadata client: use NewForConfig or WithMetadataClient"))
+	o.watch = typewatch.Key{
+		GVR: gvr, Namespace: o.namespace, LabelSelector: o.labelSelector, FieldSelector: o.fieldSelector,
+		Projection: projections[o.cache],
 	}
 	if o.cache == CacheKeys && (o.predicate != nil || o.transform != nil) {
-		errs = append(errs, errors.New("WithPredicate and WithTransform need objects, which WithCache(CacheKeys) does not keep"))
+		o.refuse("WithPredicate and WithTransform need objects, which WithCache(CacheKeys) does not keep")
 	}
-	return errors.Join(errs...)
 }
 
-// sameWatch tells whether what one watches serves the other. Functions cannot be compared: a transform may be another.
+// check returns an error if the controller lacks the client for the watch.
+func (o *watchOptions) check(clients listwatch.Clients) error {
+	switch {
+	case o.cache == CacheFull && clients.Dynamic == nil:
+		return errors.New("WithCache(CacheFull) needs a dynamic client, but the controller has none")
+	case o.cache != CacheFull && clients.Metadata == nil:
+		return errors.New("WithCache(CacheMetadata) and WithCache(CacheKeys) need a metadata client: " +
+			"use NewForConfig or WithMetadataClient")
+	}
+	return nil
+}
+
+// sameWatch reports whether a watch for o also serves other. Functions cannot be compared, so two watches with a
+// transform are never the same.
 func (o *watchOptions) sameWatch(other *watchOptions) bool {
-	return o.spec == other.spec && o.transform == nil && other.transform == nil
+	return o.watch == other.watch && o.transform == nil && other.transform == nil
 }
 
-func (s *served) limits() fairqueue.Limits {
-	return fairqueue.Limits{Weight: s.weight, Concurrency: s.concurrency}
+// keepsWatch reports whether AddWatches keeps the watch of o for other. Unlike sameWatch, it keeps a watch that has a
+// transform. A handler that calls AddWatches with a transform would otherwise replace the watch in each reconcile.
+func (o *watchOptions) keepsWatch(other *watchOptions) bool {
+	return o.watch == other.watch && (o.transform != nil || other.transform == nil)
 }
 
-// wants tells whether a change is to be reconciled.
-func (o *watchOptions) wants(log logr.Logger, old, now any) (wanted bool) {
-	if o.predicate == nil {
-		return true
+func (o *watchOptions) subscription() typewatch.Options {
+	return typewatch.Options{Key: o.watch, Transform: o.transform}
+}
+
+func (o *serveOptions) limits() fairqueue.Limits {
+	return fairqueue.Limits{Weight: o.weight, Concurrency: o.concurrency}
+}
+
+// noLabels and noFields are selectors that match no object. The text of [labels.Nothing] and [fields.Nothing] is
+// empty, and the API server treats an empty selector as one that matches everything. An object cannot satisfy both
+// terms, and the storage layer of the API server reads at most one object for a metadata.name.
+const (
+	noLabels = "!nothing,nothing"
+	noFields = "metadata.name!=nothing,metadata.name=nothing"
+)
+
+// labelSelectorText returns the selector in the API server's syntax.
+func labelSelectorText(selector labels.Selector) (text string, err error) {
+	if selector == nil {
+		return "", nil
 	}
-	if panicked := protect.Call(func() { wanted = o.predicate(old, now) }); panicked != nil {
-		log.Error(panicked, "predicate panicked, the change is processed", keyStack, string(panicked.Stack))
-		return true
+	panicked := protect.Call(func() {
+		requirements, selectable := selector.Requirements()
+		text = selector.String()
+		switch {
+		case !selectable:
+			text = noLabels
+		case text == "" && !selector.Empty():
+			if text = labels.NewSelector().Add(requirements...).String(); text == "" {
+				err = fmt.Errorf("selector of type %T is not empty but has no text", selector)
+			}
+		}
+	})
+	if panicked != nil {
+		return "", fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
 	}
-	return wanted
+	return text, err
+}
+
+// fieldSelectorText returns the selector in the API server's syntax, with its terms sorted.
+func fieldSelectorText(selector fields.Selector) (text string, err error) {
+	if selector == nil {
+		return "", nil
+	}
+	panicked := protect.Call(func() {
+		var parsed fields.Selector
+		if parsed, err = fields.ParseSelector(selector.String()); err != nil {
+			return
+		}
+		text = parsed.String()
+		// The text of a combination that contains fields.Nothing lacks it. The object satisfies all terms of the text.
+		object := fields.Set{}
+		for _, term := range parsed.Requirements() {
+			if term.Operator == selection.NotEquals {
+				object[term.Field] += term.Value + "?"
+			}
+		}
+		for _, term := range parsed.Requirements() {
+			if term.Operator != selection.NotEquals {
+				object[term.Field] = term.Value
+			}
+		}
+		if parsed.Matches(object) && !selector.Matches(object) {
+			text = noFields
+		}
+	})
+	if panicked != nil {
+		return "", fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
+	}
+	return text, err
 }

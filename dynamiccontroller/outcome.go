@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,6 +13,124 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
+
+// Outcome is the result of a handler call. It is also used as a metric label.
+type Outcome string
+
+// The outcomes of a reconcile.
+const (
+	OutcomeSuccess     Outcome = "success"
+	OutcomeRequeue     Outcome = "requeue"     // the handler returned RequeueAfter
+	OutcomeGone        Outcome = "gone"        // the object or its type is gone, or its namespace is terminating
+	OutcomeInterrupted Outcome = "interrupted" // the run ended, serving stopped, or the error is Interrupted
+	OutcomeFailure     Outcome = "failure"     // will be retried
+	OutcomePanic       Outcome = "panic"       // will be retried
+	OutcomeParked      Outcome = "parked"      // too many failures in a row
+	OutcomeTerminal    Outcome = "terminal"    // parked because the handler returned Terminal
+)
+
+// reconcile calls the handler for an object and settles the outcome.
+func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers) {
+	defer c.queue.Done(id)
+	options := reg.options.Load()
+	ctx, ok := reg.beginCall(id.NamespacedKey)
+	if !ok {
+		return
+	}
+	if options.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, options.timeout, ErrReconcileTimeout)
+		defer cancel()
+	}
+	log := reg.log.WithValues(keyObject, id.NamespacedKey)
+	got := goexitResult
+	// Deferred, because a handler can end its goroutine.
+	defer func() { reg.endCall(id.NamespacedKey, reg.settle(ctx, log, id, got)) }()
+	got = call(logr.NewContext(ctx, log), reg, options.handler, id)
+}
+
+// settle records the outcome of a reconcile and decides whether the object is reconciled again: it is the one place
+// that retries, requeues and parks. It is called before the item is Done. The group's epoch ensures that a late
+// outcome does not affect a later registration of the type.
+func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIdentifiers, got result) Outcome {
+	config, key := &r.controller.config, id.NamespacedKey
+	outcome, failures := got.outcome, 0
+	switch outcome {
+	case OutcomeFailure, OutcomePanic:
+		failures = r.recordFailure(key, got.err)
+		if config.QueueMaxRetries >= 0 && failures > config.QueueMaxRetries {
+			outcome = OutcomeParked
+		}
+	case OutcomeTerminal:
+		failures = r.recordFailure(key, got.err)
+	case OutcomeSuccess, OutcomeGone:
+		r.recordSuccess(key)
+		r.group.Forget(id)
+	}
+
+	switch outcome {
+	case OutcomeGone:
+		if got.byType {
+			log.V(1).Info("Treating NotFound as the deletion of the object, because its type is not served",
+				keyError, got.err.Error())
+		}
+	case OutcomeRequeue:
+		r.requeue(id, got.after)
+	case OutcomeInterrupted:
+		if hasEnded(ctx) {
+			r.addOrMarkPending(key)
+		} else {
+			r.group.AddAfter(id, min(interruptedDelay, config.MaxRetryDelay))
+			r.markPendingIfShutDown(key)
+		}
+		log.V(1).Info("Reconcile interrupted", keyError, got.err.Error())
+	case OutcomeFailure, OutcomePanic:
+		r.group.AddRateLimited(id)
+		logFailure(log, failures, got)
+	case OutcomeParked, OutcomeTerminal:
+		r.group.Forget(id)
+		r.park(key)
+		log.Error(got.err, "Reconcile failed, object parked", keyFailures, failures)
+	}
+	return outcome
+}
+
+// requeue adds the object again after the delay, or after the backoff of a failure if there is none.
+func (r *registration) requeue(id ObjectIdentifiers, after time.Duration) {
+	if after > 0 {
+		r.recordSuccess(id.NamespacedKey)
+		r.group.Forget(id)
+		r.group.AddAfter(id, after)
+	} else {
+		r.recordRequeue(id.NamespacedKey)
+		r.group.AddRateLimited(id)
+	}
+	r.markPendingIfShutDown(id.NamespacedKey)
+}
+
+// markPendingIfShutDown must be called after a key was added with a delay: a queue that has been shut down drops it.
+func (r *registration) markPendingIfShutDown(key string) {
+	if r.controller.queue.ShuttingDown() {
+		r.addOrMarkPending(key)
+	}
+}
+
+// interruptedDelay is the delay before an interrupted reconcile is repeated in the same run. Usually the run ends
+// first.
+const interruptedDelay = time.Second
+
+// logFailure logs the first of several failures in a row at V(0), and the others at V(1). Panics are always logged as
+// errors.
+func logFailure(log logr.Logger, failures int, got result) {
+	switch {
+	case got.outcome == OutcomePanic:
+		log.Error(got.err, "Handler panicked, will retry", keyFailures, failures, keyStack, string(got.stack))
+	case failures == 1:
+		log.Info("Reconcile failed, will retry", keyError, got.err.Error())
+	default:
+		log.V(1).Info("Reconcile failed again, will retry", keyFailures, failures, keyError, got.err.Error())
+	}
+}
 
 // result is the result of one call of a handler. It does not hold the handler's error, so that code that logs or stores
 // a result cannot call methods of that error.
@@ -23,39 +142,36 @@ type result struct {
 	stack   []byte        // of a panic, if any
 }
 
-// goexited is the result of a handler that called runtime.Goexit, as a test's FailNow does.
-var goexited = result{outcome: OutcomePanic, err: errors.New("the handler ended its goroutine")}
+// goexitResult is the result of a handler that called runtime.Goexit, as a test's FailNow does.
+var goexitResult = result{outcome: OutcomePanic, err: errors.New("the handler ended its goroutine")}
 
 // call calls the handler and classifies the error that it returns.
-func (c *DynamicController) call(ctx context.Context, reg *registration, handler Handler, id ObjectIdentifiers) (r result) {
+func call(ctx context.Context, reg *registration, handler Handler, id ObjectIdentifiers) (r result) {
 	var err error
 	if panicked := protect.Call(func() { err = handler(ctx, id) }); panicked != nil {
-		return mistaken(panicked)
+		return panicResult(panicked)
 	}
 	if err == nil {
 		return result{outcome: OutcomeSuccess}
 	}
-	text, mistake := protect.Error("handler", err, func() { r = c.classify(ctx, reg, id, err) })
+	text, mistake := protect.Error("handler", err, func() { r = classify(ctx, reg, id, err) })
 	if mistake != nil {
-		return mistaken(mistake)
+		return panicResult(mistake)
 	}
 	r.err = errors.New(text)
 	return r
 }
 
-func mistaken(mistake *protect.Mistake) result {
+func panicResult(mistake *protect.Mistake) result {
 	return result{outcome: OutcomePanic, err: mistake, stack: mistake.Stack}
 }
 
 // classify returns the result for a handler's error, without the error. It calls methods of the error.
-func (c *DynamicController) classify(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) result {
+func classify(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) result {
 	var terminal *terminalError
-	var interrupted interface {
-		error
-		Interrupted() bool
-	}
+	var interrupted Interrupted
 	after, requeue := RequeueDelay(err)
-	gone, byType := c.isGone(reg, id, err)
+	gone, byType := isGone(reg, id, err)
 	switch {
 	case errors.As(err, &interrupted) && interrupted.Interrupted():
 		return result{outcome: OutcomeInterrupted}
@@ -80,9 +196,9 @@ func hasEnded(ctx context.Context) bool {
 }
 
 // isGone reports whether the error means only that the object or its type is gone, or that its namespace is
-// terminating. Then nothing is left to do. An error that joins several errors has other causes as well. ByType reports whether
-// this follows only from the state of the type, because the error does not name the object.
-func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err error) (gone, byType bool) {
+// terminating. Then nothing is left to do. An error that joins several errors has other causes as well. ByType
+// reports whether this follows only from the state of the type, because the error does not name the object.
+func isGone(reg *registration, id ObjectIdentifiers, err error) (gone, byType bool) {
 	status := soleStatus(err)
 	if status == nil {
 		return false, false
@@ -92,7 +208,7 @@ func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err 
 		details = &metav1.StatusDetails{}
 	}
 	if apierrors.IsNotFound(status) {
-		return c.isOwnNotFound(reg, id, details)
+		return isOwnNotFound(reg, id, details)
 	}
 	for _, cause := range details.Causes {
 		// The message is the only place where admission names the namespace
@@ -105,17 +221,18 @@ func (c *DynamicController) isGone(reg *registration, id ObjectIdentifiers, err 
 	return false, false
 }
 
-// isOwnNotFound reports whether a NotFound with the details is about the object, as opposed to a child of the object. ByType
-// reports whether this follows only from the state of the type.
-func (c *DynamicController) isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.StatusDetails) (own, byType bool) {
+// isOwnNotFound reports whether a NotFound with the details is about the object, as opposed to a child of the object.
+// ByType reports whether this follows only from the state of the type.
+func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.StatusDetails) (own, byType bool) {
 	matches := func(detail, own string) bool { return detail == "" || detail == own }
-	if !matches(details.Group, id.GVR.Group) || !matches(details.Kind, id.GVR.Resource) || !matches(details.Name, id.Name()) {
+	if !matches(details.Group, id.GVR.Group) || !matches(details.Kind, id.GVR.Resource) ||
+		!matches(details.Name, id.Name()) {
 		return false, false
 	}
 	// The details never include the namespace. If the object is in the cache, the NotFound is about an object of the
 	// same name in another namespace, or the cache lags. In the latter case the pending delete event ends the retries.
-	watch := c.watchOf(reg)
-	if watch.Has(id.NamespacedKey) {
+	primary := reg.subscriptions.primary
+	if primary.View().Has(id.NamespacedKey) {
 		return false, false
 	}
 	if details.Group == id.GVR.Group && details.Kind == id.GVR.Resource && details.Name == id.Name() {
@@ -123,17 +240,17 @@ func (c *DynamicController) isOwnNotFound(reg *registration, id ObjectIdentifier
 	}
 	// For a type that is not served, the API server returns no details. Some clients add details of the request, but a
 	// dynamic client does not. The response for an unknown type of child is the same.
-	notFound := watch.State().Phase == typewatch.NotFound
+	notFound := primary.State().Phase == typewatch.NotFound
 	return notFound, notFound
 }
 
 // soleStatus returns the API status error at the end of a chain of wrapped errors, or nil if the chain branches.
 func soleStatus(err error) *apierrors.StatusError {
 	for err != nil {
-		if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // each link is looked at here
+		if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // each error of the chain is examined
 			return status
 		}
-		switch wrapper := err.(type) { //nolint:errorlint // each link is looked at here
+		switch wrapper := err.(type) { //nolint:errorlint // each error of the chain is examined
 		case interface{ Unwrap() error }:
 			err = wrapper.Unwrap()
 		case interface{ Unwrap() []error }:

@@ -19,8 +19,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fakemetadata"
 )
 
-// BenchmarkAChildOfManyOwnerTypes is how long a change of a child takes to reach its owner where 1,000 types own the child's.
-func BenchmarkAChildOfManyOwnerTypes(b *testing.B) {
+// BenchmarkChildOfManyOwnerTypes measures the time from a change of a child to the reconcile of its owner, if 1,000
+// types own the type of the child.
+func BenchmarkChildOfManyOwnerTypes(b *testing.B) {
 	const owners = 1000
 	for name, mode := range map[string]dynamiccontroller.CacheMode{"metadata": dynamiccontroller.CacheMetadata, "full": dynamiccontroller.CacheFull} {
 		b.Run(name, func(b *testing.B) {
@@ -79,9 +80,9 @@ func BenchmarkAChildOfManyOwnerTypes(b *testing.B) {
 	}
 }
 
-// An owner's key does not tell it: one that was created again under its name is another, and a child in a namespace may have an
-// owner in none.
-func TestD1_AnOwnerIsToldByItsUID(t *testing.T) {
+// The name of an owner does not identify it: another object can have been created with the same name. A namespaced
+// child can have a cluster-scoped owner.
+func TestD1_OwnerIsIdentifiedByItsUID(t *testing.T) {
 	for name, mode := range map[string]dynamiccontroller.CacheMode{
 		"full": dynamiccontroller.CacheFull, "metadata": dynamiccontroller.CacheMetadata, "keys": dynamiccontroller.CacheKeys,
 	} {
@@ -108,7 +109,7 @@ func TestD1_AnOwnerIsToldByItsUID(t *testing.T) {
 				w.put(child, "c", w.id(parent, "a"))
 				c.take()
 				w.put(child, "of-wide", w.id(parent, "wide"))
-				c.want(t, "an owner in no namespace", named("wide"))
+				c.want(t, "a cluster-scoped owner", named("wide"))
 				w.delete(parent, "a")
 				own("default", "a", "another")
 				c.take()

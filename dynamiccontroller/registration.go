@@ -3,7 +3,6 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,287 +13,236 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// registration is one type being served, from the StartServingGVK that began it to the StopServiceGVK that ends it,
-// over swaps of its handler and over runs of the controller. Its group in the queue carries the epoch that keeps what
-// belongs to it apart from what belongs to a later registration of the same GVR.
+// registration is one type being served, from StartServingGVK to StopServiceGVK. It outlives swaps of its handler and
+// runs of the controller. The epoch of its group in the queue distinguishes it from later registrations of the same
+// GVR.
 type registration struct {
-	gvr    schema.GroupVersionResource
-	log    logr.Logger
-	owner  *DynamicController
-	group  group
-	served atomic.Pointer[served]
+	controller *DynamicController
+	gvr        schema.GroupVersionResource
+	log        logr.Logger
+	group      group
+	// options are the options in effect, including the handler.
+	options       atomic.Pointer[serveOptions]
+	newest        atomic.Pointer[serveOptions] // of the last StartServingGVK, which can be pending
+	backoff       *backoff                     // the default rate limiter
+	subscriptions *subscriptionSet
+	// resyncs is used only by the goroutine that resyncs.
+	resyncs resync.Schedule
+	// metricsForgotten is closed when Metrics.Forget has returned for an earlier registration of the type. It is nil if
+	// no such call was pending.
+	metricsForgotten <-chan struct{}
 
-	gate gate
+	stopped chan struct{} // closed by close
+	ended   chan struct{} // closed when the registration is closed and nothing that belongs to it is active
 
-	// primary is the need of the type itself, secondaries are those of the types watched beside it. The controller's lock
-	// guards them.
-	primary     *typewatch.Need
-	secondaries map[secondaryKey]*secondary
-	// round is for the goroutine that resyncs. It is here to end with the registration.
-	round *resyncRound
-
-	mu       sync.Mutex          // guards what follows
-	calls    map[string]*call    // handlers that run, by key
-	failures map[string]int      // in a row, by key
-	parked   map[string]struct{} // keys that failed too often
-	missed   map[string]struct{} // keys that the end of a run kept from their call, and are not in the cache
-	newest   []ParkedObject      // details of those parked last
-	// malformed is the number of keys that were refused.
-	malformed int
-	watches   int           // subscriptions that are being released, or whose watch has not ended
-	closed    bool          // nothing new starts
-	stopped   chan struct{} // closed when closed
-	over      bool          // and all calls and watches have returned
-	ended     chan struct{} // closed when over
+	mu sync.Mutex // guards the fields below
+	// lifetime is the parent of the contexts of handlers. It ends with the run, or with the registration.
+	lifetime context.Context
+	cancel   context.CancelCauseFunc // of lifetime
+	running  map[string]time.Time    // when the running handlers were called, by key
+	records  map[string]*record
+	// malformedKeys is the number of malformed keys that were ignored.
+	malformedKeys int
+	active        int // running handlers, background tasks, and subscriptions that have not ended
+	closed        bool
+	over          bool // ended is closed or about to be
 }
 
-// call is a handler that runs.
-type call struct {
-	cancel func(cause error)
-	began  time.Time
-}
-
-func newRegistration(owner *DynamicController, gvr schema.GroupVersionResource) *registration {
-	return &registration{
-		gvr: gvr, log: owner.logOf(gvr), owner: owner,
-		calls:    map[string]*call{},
-		failures: map[string]int{},
-		parked:   map[string]struct{}{},
-		missed:   map[string]struct{}{},
-		stopped:  make(chan struct{}),
-		ended:    make(chan struct{}),
+func newRegistration(c *DynamicController, gvr schema.GroupVersionResource) *registration {
+	reg := &registration{
+		controller: c,
+		gvr:        gvr,
+		log:        c.logOf(gvr),
+		stopped:    make(chan struct{}),
+		ended:      make(chan struct{}),
+		running:    map[string]time.Time{},
+		records:    map[string]*record{},
 	}
+	reg.backoff = newBackoff(reg, c.config)
+	return reg
 }
 
 func (r *registration) id(key string) ObjectIdentifiers {
 	return ObjectIdentifiers{NamespacedKey: key, GVR: r.gvr}
 }
 
-// refuseKey reports a malformed key to the author of its source.
-func (r *registration) refuseKey(source, key string, reason error) {
+// add adds keys to a lane of the queue.
+func (r *registration) add(lane fairqueue.Lane, keys []string) {
+	for batch := range slices.Chunk(keys, maxBatch) {
+		ids := make([]ObjectIdentifiers, len(batch))
+		for i, key := range batch {
+			ids[i] = r.id(key)
+		}
+		r.group.Add(lane, ids...)
+	}
+}
+
+// maxBatch is the number of keys that are added to the queue under one lock.
+const maxBatch = 256
+
+// addOrMarkPending adds a key to the live lane. If the run has ended, the next one reconciles the object: either
+// because it is in the cache, or because it is marked.
+func (r *registration) addOrMarkPending(key string) {
+	if !r.group.Add(fairqueue.Live, r.id(key)) && !r.subscriptions.primary.View().Has(key) {
+		r.markPending(key)
+	}
+}
+
+// ignoreMalformedKey reports a key that cannot be reconciled. Only the first one is logged at V(0).
+func (r *registration) ignoreMalformedKey(source, key string, reason error) {
 	r.mu.Lock()
-	r.malformed++
-	first := r.malformed == 1
+	r.malformedKeys++
+	first := r.malformedKeys == 1
 	r.mu.Unlock()
 	log := r.log
 	if !first {
 		log = log.V(1)
 	}
-	log.Info("malformed key ignored", keySource, source, keyKey, key, keyError, reason.Error())
+	log.Info("Malformed key ignored", keySource, source, keyKey, key, keyError, reason.Error())
 }
 
-func (r *registration) ids(keys []string) []ObjectIdentifiers {
-	ids := make([]ObjectIdentifiers, len(keys))
-	for i, key := range keys {
-		ids[i] = r.id(key)
+// handlerOf is the key of the context value that identifies the registration whose handler is running. The contexts of
+// several controllers can be nested.
+type handlerOf struct{ controller *DynamicController }
+
+// enter derives the lifetime of handlers from the base context of a run.
+func (r *registration) enter(base context.Context) context.Context {
+	ctx, cancel := context.WithCancelCause(context.WithValue(base, handlerOf{r.controller}, r))
+	r.mu.Lock()
+	r.lifetime, r.cancel = ctx, cancel
+	closed := r.closed
+	r.mu.Unlock()
+	if closed {
+		cancel(ErrServingStopped)
 	}
-	return ids
+	return ctx
 }
 
-// sink puts what the watch tells into the queue. Release is called when the watch has told all that there is.
-func (r *registration) sink(release func()) typewatch.Sink {
-	return typewatch.Sink{
-		Known:  func(keys []string) { r.group.Add(fairqueue.Background, r.ids(keys)...) },
-		Synced: release,
-		Changed: func(key string, old, now any) {
-			if !r.wants(old, now) {
-				return
-			}
-			if !r.group.Add(fairqueue.Live, r.id(key)) && now == nil {
-				r.miss(key) // the run ends, and the cache shows no more that there was something
-			}
-		},
-	}
-}
-
-// wants tells whether a change of an object of the type is to be reconciled.
-func (r *registration) wants(old, now any) bool {
-	served := r.served.Load()
-	if served.predicate == nil {
-		return true
-	}
-	primary := r.owner.watchOf(r)
-	return served.wants(r.log, primary.View(old), primary.View(now))
-}
-
-// begin makes a call of the registration, unless that was closed. The context ends with base, with the registration
-// and after the reconcile timeout.
-func (r *registration) begin(base context.Context, key string, timeout time.Duration) (_ context.Context, ok bool) {
+// beginCall registers a call of the handler. It returns the context from which the call's context must be derived, and
+// false if the registration is closed. endCall must be called when the call has returned.
+func (r *registration) beginCall(key string) (lifetime context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		return nil, false
 	}
-	stop := func() {}
-	ctx := context.WithValue(base, ownKey{r.owner}, r.gvr)
-	if timeout > 0 {
-		ctx, stop = context.WithTimeoutCause(ctx, timeout, ErrReconcileTimeout)
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	r.calls[key] = &call{began: time.Now(), cancel: func(cause error) {
-		cancel(cause)
-		stop()
-	}}
-	delete(r.parked, key)
-	delete(r.missed, key)
-	return ctx, true
+	r.active++
+	r.running[key] = time.Now()
+	r.startRecordLocked(key)
+	return r.lifetime, true
 }
 
-// end makes the call over.
-func (r *registration) end(key string, outcome Outcome) {
+func (r *registration) endCall(key string, outcome Outcome) {
 	r.mu.Lock()
-	took := time.Since(r.calls[key].began)
+	took := time.Since(r.running[key])
 	r.mu.Unlock()
-	// Not under a lock, and before the call is over: after the last call the metrics are told to forget the type.
-	r.report(func() { r.owner.metrics.Reconciled(r.gvr, outcome, took) })
-
-	defer r.endIfIdle()
+	// This must happen before the call counts as returned, because Metrics.Forget is called after the last call.
+	if r.metricsForgotten != nil {
+		<-r.metricsForgotten
+	}
+	r.callMetrics(func() { r.controller.metrics.Reconciled(r.gvr, outcome, took) })
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.calls[key].cancel(nil)
-	delete(r.calls, key)
+	delete(r.running, key)
+	r.mu.Unlock()
+	r.release()
 }
 
-// report calls a method of the metrics and recovers from its panics.
-func (r *registration) report(metrics func()) {
-	if panicked := protect.Call(metrics); panicked != nil {
-		r.log.Error(panicked, "metrics panicked", keyStack, string(panicked.Stack))
+// callMetrics calls a method of Metrics and recovers from a panic.
+func (r *registration) callMetrics(call func()) {
+	if panicked := protect.Call(call); panicked != nil {
+		r.log.Error(panicked, "Metrics panicked", keyStack, string(panicked.Stack))
 	}
 }
 
-// ownKey is the key of the context value by which StopServiceGVK knows a type's own handlers: the type, by controller.
-type ownKey struct{ controller *DynamicController }
-
-// close ends all calls' contexts and lets nothing start any more. ended is closed when nothing runs any more.
-func (r *registration) close() {
-	defer r.endIfIdle()
+// background calls f in a goroutine. The registration does not end before f has returned.
+func (r *registration) background(f func()) (done <-chan struct{}) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.active++
+	r.mu.Unlock()
+	returned := make(chan struct{})
+	go func() {
+		defer r.release()
+		defer close(returned)
+		f()
+	}()
+	return returned
+}
+
+// release ends a call or a background task.
+func (r *registration) release() {
+	r.mu.Lock()
+	r.active--
+	r.mu.Unlock()
+	r.endIfIdle()
+}
+
+// close cancels the contexts of handlers and drops all records. No handler starts afterwards.
+func (r *registration) close() {
+	r.mu.Lock()
 	if r.closed {
+		r.mu.Unlock()
 		return
 	}
 	r.closed = true
+	r.active++
+	cancel := r.cancel
+	r.records = nil
 	close(r.stopped)
-	for _, c := range r.calls {
-		c.cancel(ErrServingStopped)
+	r.mu.Unlock()
+	defer r.release()
+	if cancel != nil {
+		cancel(ErrServingStopped)
 	}
-	r.failures, r.parked, r.missed, r.newest = nil, nil, nil, nil
+	r.subscriptions.close()
 }
 
-// endIfIdle is called after whatever may have been the last that ran of a closed registration.
+// endIfIdle ends a closed registration when it has no active calls, tasks or subscriptions.
 func (r *registration) endIfIdle() {
 	r.mu.Lock()
-	over := r.closed && len(r.calls) == 0 && r.watches == 0 && !r.over
-	r.over = r.over || over
+	ends := r.closed && r.active == 0 && !r.over
+	r.over = r.over || ends
 	r.mu.Unlock()
-	if over {
-		r.owner.forget(r)
+	if ends {
+		r.controller.forget(r)
 		close(r.ended)
 	}
 }
 
-func (r *registration) watchStarted() {
+// runningHandlers describes the calls that have not returned, the oldest first.
+func (r *registration) runningHandlers() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.watches++
-}
-
-func (r *registration) watchEnded() {
-	defer r.endIfIdle()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.watches--
-}
-
-// failed counts one more failure of the object in a row.
-func (r *registration) failed(key string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return 0
-	}
-	r.failures[key]++
-	return r.failures[key]
-}
-
-// recovered ends a row of failures.
-func (r *registration) recovered(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.failures, key)
-}
-
-// park keeps the object out of the queue until something happens to it.
-func (r *registration) park(key string, failures int, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return
-	}
-	delete(r.failures, key)
-	r.parked[key] = struct{}{}
-	r.newest = slices.DeleteFunc(r.newest, func(p ParkedObject) bool { return p.Key == key })
-	r.newest = append(r.newest, ParkedObject{Key: key, Failures: failures, LastError: err.Error(), Since: time.Now()})
-	if len(r.newest) > parkedDetails {
-		r.newest = slices.Delete(r.newest, 0, 1)
-	}
-}
-
-// miss notes that the run ended before the object had a call that it was owed. If it is in the cache the next run calls
-// for it anyway.
-func (r *registration) miss(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.closed {
-		r.missed[key] = struct{}{}
-	}
-}
-
-// owed lists what a new run and a resync call for, whether the cache holds it or not: what was missed, failed and is
-// parked.
-func (r *registration) owed() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	keys := slices.Collect(maps.Keys(r.missed))
-	keys = slices.AppendSeq(keys, maps.Keys(r.failures))
-	return slices.AppendSeq(keys, maps.Keys(r.parked))
-}
-
-// running lists the calls that have not returned, the oldest first.
-func (r *registration) running() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	keys := make([]string, 0, len(r.calls))
-	for key := range r.calls {
+	keys := make([]string, 0, len(r.running))
+	for key := range r.running {
 		keys = append(keys, key)
 	}
-	slices.SortFunc(keys, func(a, b string) int { return r.calls[a].began.Compare(r.calls[b].began) })
+	slices.SortFunc(keys, func(a, b string) int { return r.running[a].Compare(r.running[b]) })
 	for i, key := range keys {
-		keys[i] = fmt.Sprintf("%s (for %s)", r.id(key), time.Since(r.calls[key].began).Round(time.Millisecond))
+		keys[i] = fmt.Sprintf("%s (for %s)", r.id(key), time.Since(r.running[key]).Round(time.Millisecond))
 	}
 	return keys
 }
 
-// stillRunning is running, and the watch.
-func (r *registration) stillRunning() []string {
-	running := r.running()
+// stillActive describes the handlers and the watch for which a closed registration waits.
+func (r *registration) stillActive() []string {
+	names := r.runningHandlers()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.watches > 0 {
-		running = append(running, "the watch of "+nameOf(r.gvr))
+	if r.active > len(r.running) {
+		names = append(names, "the watch of "+nameOf(r.gvr))
 	}
-	return running
+	return names
 }
 
-// enumerate names the first few and counts the rest.
+// enumerate lists the first names and the number of the others.
 func enumerate(names []string) string {
-	const most = 10
-	if len(names) > most {
-		names = append(names[:most:most], fmt.Sprintf("%d more", len(names)-most))
+	const limit = 10
+	if len(names) > limit {
+		names = append(names[:limit:limit], fmt.Sprintf("%d more", len(names)-limit))
 	}
 	return strings.Join(names, ", ")
 }

@@ -17,7 +17,7 @@ import (
 
 var errOnPurpose = errors.New("on purpose")
 
-// calls remembers when the handler was called for each object.
+// calls records when the handler was called for each object.
 type calls struct {
 	mu sync.Mutex
 	at map[string][]time.Time
@@ -35,7 +35,7 @@ func (c *calls) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifie
 	return c.do(ctx, id)
 }
 
-func TestD6_OutcomesAreRecognizedThroughAnyWrapping(t *testing.T) {
+func TestD6_OutcomesAreRecognizedInWrappedErrors(t *testing.T) {
 	wrap := func(err error) error { return fmt.Errorf("outer: %w", errors.Join(fmt.Errorf("inner: %w", err))) }
 	for _, test := range []struct {
 		name   string
@@ -46,10 +46,10 @@ func TestD6_OutcomesAreRecognizedThroughAnyWrapping(t *testing.T) {
 		{name: "success", err: nil},
 		{name: "requeue after", err: wrap(dynamiccontroller.RequeueAfter(time.Hour)), after: time.Hour},
 		{name: "terminal", err: wrap(dynamiccontroller.Terminal(errOnPurpose)), parked: 1},
-		{name: "a terminal nil is a failure that says so", err: dynamiccontroller.Terminal(nil), parked: 1},
+		{name: "a terminal nil is parked", err: dynamiccontroller.Terminal(nil), parked: 1},
 		{name: "failure", err: errOnPurpose, after: 15 * time.Second},
 		{name: "an immediate requeue backs off", err: wrap(dynamiccontroller.RequeueAfter(0)), after: 15 * time.Second},
-		{name: "so does one in the past", err: dynamiccontroller.RequeueAfter(-time.Hour), after: 15 * time.Second},
+		{name: "a negative requeue backs off", err: dynamiccontroller.RequeueAfter(-time.Hour), after: 15 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestD6_OutcomesAreRecognizedThroughAnyWrapping(t *testing.T) {
 	}
 }
 
-// A RequeueAfter resets the count of failures, an immediate one too.
-func TestD6_ARequeueIsNoFailure(t *testing.T) {
+// A RequeueAfter resets the number of failures, even without a delay.
+func TestD6_RequeueResetsTheNumberOfFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, MaxRetryDelay: time.Minute, QueueMaxRetries: 2, ResyncPeriod: -1})
 		stop := w.run()
@@ -98,8 +98,8 @@ func TestD6_ARequeueIsNoFailure(t *testing.T) {
 	})
 }
 
-// A thousand types that fail at full rate delay another type's first run and its first retry by nothing but their turns.
-func TestD7_OneTypesFailuresNeverDelayAnothers(t *testing.T) {
+// A thousand types that fail continuously delay another type's first reconcile and first retry only by their turns.
+func TestD7_FailuresDoNotDelayOtherTypes(t *testing.T) {
 	const failing, shortest = 1000, 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, failing+1, dynamiccontroller.Config{Workers: 8, MinRetryDelay: shortest, MaxRetryDelay: shortest, QueueMaxRetries: -1})
@@ -129,7 +129,7 @@ func TestD7_OneTypesFailuresNeverDelayAnothers(t *testing.T) {
 			t.Fatalf("%d calls", n)
 		}
 		if waited := c.at["w"][0].Sub(written); waited > shortest {
-			t.Errorf("the first run waited %s", waited)
+			t.Errorf("the first reconcile waited %s", waited)
 		}
 		if waited := c.at["w"][1].Sub(c.at["w"][0]); waited > 2*shortest {
 			t.Errorf("the retry waited %s", waited)
@@ -140,7 +140,7 @@ func TestD7_OneTypesFailuresNeverDelayAnothers(t *testing.T) {
 	})
 }
 
-func TestD8_AParkedObjectIsKeptAndComesBack(t *testing.T) {
+func TestD8_ParkedObjectIsReconciledAgain(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		resync time.Duration
@@ -164,11 +164,11 @@ func TestD8_AParkedObjectIsKeptAndComesBack(t *testing.T) {
 			}
 			return w.run()
 		}},
-		{name: "in a new run though it is gone", resync: -1, revive: func(w *world, id dynamiccontroller.ObjectIdentifiers, stop func() error) func() error {
+		{name: "in a new run, after its deletion", resync: -1, revive: func(w *world, id dynamiccontroller.ObjectIdentifiers, stop func() error) func() error {
 			if err := w.client.Tracker().Delete(id.GVR, "default", id.Name()); err != nil {
 				w.t.Error(err)
 			}
-			synctest.Wait() // fails once more, for its deletion
+			synctest.Wait() // fails again when its deletion is reconciled
 			time.Sleep(time.Hour)
 			if err := stop(); err != nil {
 				w.t.Error(err)
@@ -182,9 +182,9 @@ func TestD8_AParkedObjectIsKeptAndComesBack(t *testing.T) {
 				w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, MaxRetryDelay: time.Second, QueueMaxRetries: retries, ResyncPeriod: test.resync})
 				gvr := w.types[0]
 				stop := w.run()
-				var mended atomic.Bool
+				var fixed atomic.Bool
 				c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-					if mended.Load() {
+					if fixed.Load() {
 						return nil
 					}
 					return errOnPurpose
@@ -204,15 +204,15 @@ func TestD8_AParkedObjectIsKeptAndComesBack(t *testing.T) {
 				if p := status.NewestParked[0]; p.Key != "default/w" || p.Failures != retries+1 || p.LastError != errOnPurpose.Error() || p.Since.IsZero() {
 					t.Errorf("parked as %+v", p)
 				}
-				if test.name != "in a new run though it is gone" {
-					mended.Store(true)
+				if test.name != "in a new run, after its deletion" {
+					fixed.Store(true)
 				}
 				stop = test.revive(w, w.id(gvr, "w"), stop)
-				mended.Store(true)
+				fixed.Store(true)
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				if len(c.at["w"]) <= n {
-					t.Error("it did not come back")
+					t.Error("it was not reconciled again")
 				}
 				if status := w.status(gvr); status.Parked != 0 || len(status.NewestParked) != 0 {
 					t.Errorf("still parked: %+v", status)
@@ -225,7 +225,7 @@ func TestD8_AParkedObjectIsKeptAndComesBack(t *testing.T) {
 	}
 }
 
-func TestD8_NegativeRetriesAreForEver(t *testing.T) {
+func TestD8_NegativeQueueMaxRetriesDisablesParking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, MaxRetryDelay: time.Second, QueueMaxRetries: -1, ResyncPeriod: -1})
 		stop := w.run()
@@ -243,8 +243,8 @@ func TestD8_NegativeRetriesAreForEver(t *testing.T) {
 	})
 }
 
-// Every parked key is kept, the details of the newest.
-func TestD8_EveryParkedKeyIsKept(t *testing.T) {
+// The status counts all parked objects and has the details of the newest ones.
+func TestD8_StatusCountsAllParkedObjects(t *testing.T) {
 	const objects = 50
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
@@ -253,7 +253,7 @@ func TestD8_EveryParkedKeyIsKept(t *testing.T) {
 			return dynamiccontroller.Terminal(errOnPurpose)
 		})
 		for i := range objects {
-			w.put(w.types[0], fmt.Sprintf("w%d", i))
+			w.put(w.types[0], fmt.Sprintf("w%02d", i))
 		}
 		status := w.status(w.types[0])
 		if status.Parked != objects || len(status.NewestParked) != 10 || status.NewestParked[9].Key != "default/w49" {
@@ -265,7 +265,7 @@ func TestD8_EveryParkedKeyIsKept(t *testing.T) {
 	})
 }
 
-// A limiter of the user's own replaces the default, and parking does not depend on it.
+// A user's rate limiter replaces the default. Parking does not depend on it.
 func TestWithRateLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 5, ResyncPeriod: -1})
@@ -285,8 +285,8 @@ func TestWithRateLimiter(t *testing.T) {
 	})
 }
 
-// What a run was told of and did not get to, the next run of the process does, though the cache shows nothing of it.
-func TestD1_ADeletionThatARunDidNotGetToIsTheNextRuns(t *testing.T) {
+// If a run ends before it has reconciled a deletion, the next run does, although the cache no longer holds the object.
+func TestD1_PendingDeletionIsReconciledByTheNextRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
 		gvr := w.types[0]
@@ -323,4 +323,51 @@ func TestD1_ADeletionThatARunDidNotGetToIsTheNextRuns(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// interruption is an error like that of a fenced write.
+type interruption bool
+
+var _ dynamiccontroller.Interrupted = interruption(true)
+
+func (i interruption) Error() string     { return "not leading" }
+func (i interruption) Interrupted() bool { return bool(i) }
+
+// An interrupted call does not count as a failure, even if its error is wrapped, and is repeated.
+func TestD6_InterruptedCallDoesNotCountAsAFailure(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		err    error
+		failed bool
+	}{
+		{"an interruption", interruption(true), false},
+		{"a wrapped interruption", errors.Join(errors.New("write"), interruption(true)), false},
+		{"an interruption in a terminal error", dynamiccontroller.Terminal(interruption(true)), false},
+		{"an error whose Interrupted returns false", interruption(false), true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 3, ResyncPeriod: -1})
+				stop := w.run()
+				c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return test.err })
+				w.serve(w.types[0], c.handle)
+				w.put(w.types[0], "w")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				status := w.status(w.types[0])
+				if failed := status.Parked > 0; failed != test.failed || !failed && status.Failing > 0 {
+					t.Errorf("%+v", status)
+				}
+				if n := len(c.at["w"]); !test.failed && (n < 30 || n > 70) {
+					t.Errorf("%d calls in a minute", n)
+				}
+				c.do = succeed
+				w.controller.Enqueue(w.id(w.types[0], "w"))
+				time.Sleep(time.Minute)
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
 }

@@ -4,194 +4,346 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Run reconciles until ctx ends: it runs the workers, and the watches too unless RunWatches does. Every object in the
-// cache is reconciled once, and then whenever something happens to it.
-//
-// When ctx ends no handler starts any more and the contexts of those that run end at once ([ErrRunEnded], which wraps
-// ctx's own cause). Run waits for them for at most Config.ShutdownTimeout; if some have not returned by then its error
-// names them. It may be run again then, also while such a handler still runs: its object is not reconciled before it
-// returned. A predicate, MapFunc or transform that hangs is named too, but until it has returned there is no other run.
-//
-// Run returns an error at once if it runs already, and ends with one if it relied on RunWatches and that ended.
-func (c *DynamicController) Run(ctx context.Context) error {
-	fail := func(err error) error { return fmt.Errorf("run the dynamic controller: %w", err) }
-	if c.configErr != nil {
-		return fail(c.configErr)
-	}
-	run, cancel := context.WithCancel(ctx)
-	defer cancel()
-	watches, anew, regs, err := c.beginReconciling(run.Done())
-	if err != nil {
-		return fail(err)
-	}
-	c.log.Info("reconciling", keyWorkers, c.config.Workers)
-	base, cancelBase := context.WithCancelCause(context.WithoutCancel(ctx))
-	var workers sync.WaitGroup
-	// Ctx is asked itself: one that looks at a clock, as package replica's does, says that it ended before its children know.
-	isOver := func() bool { return ctx.Err() != nil || run.Err() != nil }
-	for range c.config.Workers {
-		c.startWorker(base, isOver, &workers)
-	}
-	workers.Go(func() { c.resync(run) })
-	var attached sync.WaitGroup
-	for _, reg := range regs {
-		// Each by itself: where the watches run already the author's funcs are called, and one may hang.
-		attached.Go(func() { c.attach(reg) })
-	}
-	if anew {
-		// Not before: what the first list tells is to be heard. Until then nothing is told, so that this waits for nobody. The
-		// watches outlive ctx, for handlers that finish still read the cache.
-		attached.Wait()
-		c.beginWatching(context.WithoutCancel(ctx), watches)
-	}
+// run is one call of Run: its workers, the context of their handlers, and the registrations that it serves.
+type run struct {
+	controller *DynamicController
+	// base is the parent of the contexts of all handlers. It is cancelled with ErrRunEnded.
+	base   context.Context
+	cancel context.CancelCauseFunc
+	// isOver reports whether the context of Run has been cancelled. Check that context itself: a context based on a
+	// clock, such as that of package replica, can expire before its children are cancelled.
+	isOver func() bool
+	// ending is set before the registrations are detached. No registration is attached afterwards.
+	ending  atomic.Bool
+	workers sync.WaitGroup
 
-	var result error
-	select {
-	case <-ctx.Done():
-	case <-watches.ended:
-		result = errWatchesEnded
-		if ctx.Err() != nil {
-			result = nil
-		}
-	}
-	cancel()
-	cancelBase(fmt.Errorf("%w: %w", ErrRunEnded, orElse(context.Cause(ctx), errWatchesEnded)))
-	c.miss(c.storage.Cancel())
-	if left := c.endReconciling(&workers, watches); left != "" {
-		result = errors.Join(result, fmt.Errorf("these have not returned %s after their contexts ended: %s", c.config.ShutdownTimeout, left))
-	}
-	if result != nil {
-		return fail(result)
+	registrations map[*registration]struct{} // guarded by the controller's lock
+}
+
+// Run reconciles objects until ctx is cancelled. It runs the workers, and the watches of all served types unless
+// RunWatches does. First every object in the cache is reconciled once, and then each object that changes.
+//
+// When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with
+// [ErrRunEnded], which wraps the cause of ctx. Run waits for the handlers for at most Config.ShutdownTimeout. If some
+// have not returned by then, the error lists them. Run can be called again afterwards, even while such a handler is
+// still running: its object is not reconciled before it has returned. The error also lists predicates, MapFuncs and
+// transforms that are still running. Until they return, Run returns an error.
+//
+// Run returns an error immediately if it is already running.
+func (c *DynamicController) Run(ctx context.Context) error {
+	if err := c.run(ctx); err != nil {
+		return fmt.Errorf("run the dynamic controller: %w", err)
 	}
 	return nil
 }
 
-// startWorker keeps a worker going: one whose handler ends its goroutine is replaced.
-func (c *DynamicController) startWorker(base context.Context, isOver func() bool, workers *sync.WaitGroup) {
-	workers.Go(func() {
+func (c *DynamicController) run(ctx context.Context) error {
+	if c.configErr != nil {
+		return c.configErr
+	}
+	runCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r := &run{controller: c, isOver: func() bool { return ctx.Err() != nil || runCtx.Err() != nil }}
+	// Handlers outlive ctx by up to ShutdownTimeout.
+	r.base, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	attached, err := c.beginRun(r)
+	if err != nil {
+		return err
+	}
+	c.log.Info("Starting workers", keyWorkers, c.config.Workers)
+	for range c.config.Workers {
+		r.startWorker()
+	}
+	r.workers.Go(func() { r.resync(runCtx) })
+	// Registrations are attached before the watches start, because the first list finds the deletions since the last
+	// run. If RunWatches is running, this would wait for event handlers, and there are no such deletions.
+	releaseWatches := c.acquireWatches(ctx, attached)
+
+	<-ctx.Done()
+	cancel()
+	r.cancel(fmt.Errorf("%w: %w", ErrRunEnded, context.Cause(ctx)))
+	if left := r.end(releaseWatches); len(left) > 0 {
+		return fmt.Errorf("still running %s after the context was cancelled: %s", c.config.ShutdownTimeout, enumerate(left))
+	}
+	return nil
+}
+
+// beginRun makes r the current run and opens the queue. The returned channels are closed when the registrations are
+// attached. Later registrations are attached by StartServingGVK.
+func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != nil {
+		return nil, errRunning
+	}
+	c.current = r
+	r.registrations = make(map[*registration]struct{}, len(c.registrations))
+	for _, reg := range c.registrations {
+		reg.group.Pause() // until its initial sync is done
+		r.registrations[reg] = struct{}{}
+	}
+	c.queue.Restart()
+	for _, reg := range c.registrations {
+		attached = append(attached, reg.subscriptions.change(func() { reg.subscriptions.attach(r) }))
+	}
+	return attached, nil
+}
+
+// end stops the run: first the workers, whose handlers can still read the caches, then the watches, and then the event
+// handlers. It waits for at most ShutdownTimeout, or endGrace longer if the workers have used all of it. It returns
+// descriptions of what is still running. Until that has ended, r remains the current run.
+func (r *run) end(releaseWatches func()) (left []string) {
+	c := r.controller
+	r.ending.Store(true)
+	r.markPending(c.queue.Cancel())
+	timeout, stopTimer := context.WithTimeout(context.Background(), c.config.ShutdownTimeout)
+	defer stopTimer()
+	if !await(timeout, closedAfter(r.workers.Wait)) {
+		left = c.runningHandlers()
+		var stopGrace context.CancelFunc
+		timeout, stopGrace = context.WithTimeout(context.Background(), min(c.config.ShutdownTimeout, endGrace))
+		defer stopGrace()
+	}
+	released, ended := make(chan struct{}), make(chan struct{})
+	detached := map[*registration]<-chan struct{}{} // set before released is closed
+	go func() {
+		releaseWatches()
+		for _, reg := range r.served() {
+			detached[reg] = reg.subscriptions.change(reg.subscriptions.detach)
+		}
+		close(released)
+		for _, done := range detached {
+			<-done
+		}
+		c.mu.Lock()
+		c.current = nil
+		c.mu.Unlock()
+		close(ended)
+	}()
+	if await(timeout, ended) {
+		return left
+	}
+	if !isClosed(released) {
+		for _, gvr := range c.pool.Running() {
+			left = append(left, "the watch of "+nameOf(gvr))
+		}
+		return left
+	}
+	for reg, done := range detached {
+		if !isClosed(done) {
+			left = append(left, "a predicate or MapFunc of "+nameOf(reg.gvr)+", or of a subscriber that shares a watch with it")
+		}
+	}
+	return left
+}
+
+// endGrace is the maximum time for watches and event handlers if handlers have used up ShutdownTimeout.
+const endGrace = time.Second
+
+// closedAfter calls f in a goroutine. Done is closed when f has returned.
+func closedAfter(f func()) (done <-chan struct{}) {
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		f()
+	}()
+	return returned
+}
+
+// served returns the registrations that the run serves.
+func (r *run) served() []*registration {
+	r.controller.mu.RLock()
+	defer r.controller.mu.RUnlock()
+	return slices.Collect(maps.Keys(r.registrations))
+}
+
+// markPending makes the next run reconcile the keys that the queue has dropped and that the cache does not hold. The
+// next run reconciles all other objects anyway.
+func (r *run) markPending(dropped []ObjectIdentifiers) {
+	for _, id := range dropped {
+		reg, err := r.controller.registrationOf(id.GVR)
+		if err == nil && !reg.subscriptions.primary.View().Has(id.NamespacedKey) {
+			reg.markPending(id.NamespacedKey)
+		}
+	}
+}
+
+// startWorker starts a worker. A worker whose handler has called runtime.Goexit is replaced.
+func (r *run) startWorker() {
+	r.workers.Go(func() {
 		returned := false
 		defer func() {
 			if !returned {
-				c.startWorker(base, isOver, workers)
+				r.startWorker()
 			}
 		}()
-		c.work(base, isOver)
+		r.work()
 		returned = true
 	})
 }
 
-// RunWatches keeps the caches of all served types warm until ctx ends, and reconciles nothing: it is the half of the
-// controller for every replica, beside which Run may begin and end any number of times. On a standby nothing is queued.
-//
-// Run may also have begun before it, as when both are started at once: its watches go on and are RunWatches' from then
-// on. While another RunWatches runs, it returns an error at once.
-func (c *DynamicController) RunWatches(ctx context.Context) error {
-	fail := func(err error) error { return fmt.Errorf("run the watches: %w", err) }
-	if c.configErr != nil {
-		return fail(c.configErr)
+// work reconciles objects until the run is over.
+func (r *run) work() {
+	queue := r.controller.queue
+	// A worker whose handler has outlived its run must not take an item of the next run.
+	for !r.isOver() {
+		id, reg, shutdown := queue.Next()
+		if shutdown {
+			return
+		}
+		if r.isOver() {
+			reg.addOrMarkPending(id.NamespacedKey) // for the next run, which can have begun already
+			queue.Done(id)
+			return
+		}
+		r.controller.reconcile(reg, id)
 	}
-	watches, anew, err := c.takeWatches(ctx)
-	switch {
-	case err != nil:
-		return fail(err)
-	case watches == nil:
-		return nil
-	case anew:
-		c.beginWatching(ctx, watches)
-	}
-	<-ctx.Done()
-	c.endWatching(watches, false)
-	return nil
 }
 
-// beginReconciling opens the queue, and takes it on itself to run the watches if nobody else does.
-// It returns the registrations that are to be attached, which was counted in: those that come later see to it themselves.
-// Over is closed when the run ends.
-func (c *DynamicController) beginReconciling(over <-chan struct{}) (watches *watchTerm, anew bool, regs []*registration, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.reconciling {
-		return nil, false, nil, errRunning
+// resync adds every object of every type to the queue about once per period, until ctx is cancelled. It makes no
+// request.
+func (r *run) resync(ctx context.Context) {
+	period := r.controller.config.ResyncPeriod
+	if period < 0 {
+		return
 	}
-	c.reconciling = true
-	c.hearing.open, c.hearing.over = true, over
-	c.storage.Restart()
-	regs = slices.Collect(maps.Values(c.registrations))
-	for _, reg := range regs {
-		reg.shutLocked()
-		c.hearLocked(reg)
-	}
-	if c.watching == nil {
-		return c.newWatchTermLocked(true), true, regs, nil
-	}
-	return c.watching, false, regs, nil
-}
-
-// endReconciling waits for the workers, and then ends the watches if they are the run's own. What holds that up for
-// longer than ShutdownTimeout is named; it is waited for in the background, and until a watch that hangs has ended there
-// is no other run.
-func (c *DynamicController) endReconciling(workers *sync.WaitGroup, watches *watchTerm) (left string) {
-	timeout := make(chan struct{})
-	timer := time.AfterFunc(c.config.ShutdownTimeout, func() { close(timeout) })
-	defer timer.Stop()
-	within := func(f func()) bool {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			f()
-		}()
+	ticker := time.NewTicker(resync.Tick(period))
+	defer ticker.Stop()
+	seed := maphash.MakeSeed()
+	for {
 		select {
-		case <-done:
-			return true
-		case <-timeout:
-			// What needs no waiting needs no time.
-			select {
-			case <-done:
-				return true
-			case <-time.After(endGrace):
-				return false
+		case <-ctx.Done():
+			return
+		case now := <-ticker.C:
+			for _, reg := range r.served() {
+				reg.resyncs.Start(seed, now)
+				due := reg.resyncs.Due(now, period, func() []string {
+					// The cache might no longer hold parked objects.
+					return append(reg.subscriptions.primary.View().Keys(), reg.recordedKeys()...)
+				})
+				reg.add(fairqueue.Background, due)
 			}
 		}
 	}
-	var hung []string
-	if !within(workers.Wait) {
-		hung = c.running((*registration).running)
-	}
-	if !within(func() { c.detach(watches) }) {
-		hung = append(c.running((*registration).running), c.stillHearing(watches)...)
-	}
-	return enumerate(hung)
 }
 
-// endGrace is what is left for the end of watches after handlers have used up ShutdownTimeout.
-const endGrace = time.Second
+// RunWatches keeps the caches of all served types up to date until ctx is cancelled. It does not reconcile. Run it on
+// every replica; Run can start and stop any number of times while it is running. A standby replica queues nothing.
+//
+// The watches run as long as RunWatches, Run or both do, whichever starts first. RunWatches returns an error
+// immediately if it is already running.
+func (c *DynamicController) RunWatches(ctx context.Context) error {
+	if err := c.runWatches(ctx); err != nil {
+		return fmt.Errorf("run the watches: %w", err)
+	}
+	return nil
+}
 
-// miss keeps for the next run the deletions that this one was told of and did not get to. All else is in the cache.
-func (c *DynamicController) miss(dropped []ObjectIdentifiers) {
-	for _, id := range dropped {
-		reg, err := c.registrationOf(id.GVR)
-		if err == nil && !c.watchOf(reg).Has(id.NamespacedKey) {
-			reg.miss(id.NamespacedKey)
+func (c *DynamicController) runWatches(ctx context.Context) error {
+	if c.configErr != nil {
+		return c.configErr
+	}
+	if !c.watching.CompareAndSwap(false, true) {
+		return errWatching
+	}
+	defer c.watching.Store(false)
+	release := c.acquireWatches(ctx, nil)
+	<-ctx.Done()
+	release()
+	return nil
+}
+
+var (
+	errRunning  = errors.New("the controller is already running")
+	errWatching = errors.New("the watches are already running")
+)
+
+// watchTerm is a period during which the watches are running. It begins with the first user, Run or RunWatches, and
+// ends with the last.
+type watchTerm struct {
+	users int           // guarded by the controller's lock
+	ready chan struct{} // closed when stop is set
+	stop  func()
+}
+
+// acquireWatches starts the watches, unless they are running. Before that it waits until all channels are closed or
+// ctx is cancelled. Release must be called once. If it is called by the last user, it returns when the watches have
+// ended.
+func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan struct{}) (release func()) {
+	c.mu.Lock()
+	term := c.watches
+	if term == nil {
+		term = &watchTerm{ready: make(chan struct{})}
+		c.watches = term
+		defer func() {
+			for _, done := range before {
+				await(ctx, done)
+			}
+			stop := c.pool.Start()
+			cancel := c.subscribeTypeEvents()
+			term.stop = func() {
+				cancel()
+				stop()
+			}
+			close(term.ready)
+		}()
+	}
+	term.users++
+	c.mu.Unlock()
+	return func() {
+		c.mu.Lock()
+		term.users--
+		last := term.users == 0
+		if last {
+			c.watches = nil
+		}
+		c.mu.Unlock()
+		if last {
+			<-term.ready
+			term.stop()
 		}
 	}
 }
 
-// running lists what of runs, over all registrations, those that were stopped included.
-func (c *DynamicController) running(of func(*registration) []string) (running []string) {
-	c.mu.RLock()
-	regs := slices.Collect(maps.Values(c.registrations))
-	for _, ending := range c.ending {
-		regs = append(regs, ending...)
+// subscribeTypeEvents passes type events on to the watches, until cancel is called. If TypeEvents panics, the watches
+// run without type events.
+func (c *DynamicController) subscribeTypeEvents() (cancel func()) {
+	if c.typeEvents == nil {
+		return func() {}
 	}
-	c.mu.RUnlock()
-	for _, reg := range regs {
-		running = append(running, of(reg)...)
+	var cancelEvents func()
+	c.callTypeEvents(func() {
+		cancelEvents = c.typeEvents(func(gvr schema.GroupVersionResource, served bool) {
+			if served {
+				c.pool.Appeared(gvr)
+			} else if c.pool.Vanished(gvr) {
+				c.log.Info("Type is no longer served by the API server", keyGVR, nameOf(gvr))
+			}
+		})
+	})
+	return func() {
+		if cancelEvents != nil {
+			c.callTypeEvents(cancelEvents)
+		}
 	}
-	return running
+}
+
+func (c *DynamicController) callTypeEvents(call func()) {
+	if panicked := protect.Call(call); panicked != nil {
+		c.log.Error(panicked, "TypeEvents panicked", keyStack, string(panicked.Stack))
+	}
 }

@@ -19,13 +19,14 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// soak knows of every object what a controller that loses and doubles nothing owes it.
+// soak tracks the calls that a correct controller must make for each object, without lost or duplicate calls.
 type soak struct {
 	*world
 	t *rapid.T
 
 	mu      sync.Mutex
 	serving map[schema.GroupVersionResource]bool
+	stops   map[schema.GroupVersionResource]int // how often serving was stopped
 	running bool
 	objects map[dynamiccontroller.ObjectIdentifiers]*soaked
 	plan    []plan // what the next calls do; then they succeed
@@ -34,24 +35,24 @@ type soak struct {
 // soaked is one object.
 type soaked struct {
 	version  string // at the API server, "" if there is none
-	seen     string // by the newest call
-	child    string // the version of what it owns, seen by the newest call
-	inHand   bool
+	seen     string // version in the cache during the newest call
+	child    string // version of the owned object in the cache during the newest call
+	inCall   bool
 	failures int  // in a row
-	parked   bool // and nothing happened to it since
-	due      bool // something may have asked for a call since the newest began
+	parked   bool // and no event since
+	due      bool // a call may have been requested since the newest one began
 	calls    int
 	last     error
 	returned time.Time // the newest call
-	unsure   bool      // whether that failed or was interrupted
+	unsure   bool      // it is unknown whether that call failed or was interrupted
 }
 
-// plan is what a call does.
+// plan describes the behavior of one call.
 type plan struct {
-	takes time.Duration
-	deaf  bool // to its context
-	err   error
-	panic bool
+	takes          time.Duration
+	ignoresContext bool
+	err            error
+	panic          bool
 }
 
 const soakRetries = 2
@@ -63,10 +64,10 @@ func (s *soak) object(id dynamiccontroller.ObjectIdentifiers) *soaked {
 	return s.objects[id]
 }
 
-// ask notes that something may have asked for a call of each object that the filter takes.
-func (s *soak) ask(of func(dynamiccontroller.ObjectIdentifiers) bool) {
+// markDue records that a call may have been requested for each object that the filter accepts.
+func (s *soak) markDue(filter func(dynamiccontroller.ObjectIdentifiers) bool) {
 	for id, o := range s.objects {
-		if of(id) {
+		if filter(id) {
 			o.due = true
 		}
 	}
@@ -75,17 +76,18 @@ func (s *soak) ask(of func(dynamiccontroller.ObjectIdentifiers) bool) {
 func (s *soak) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	s.mu.Lock()
 	o := s.object(id)
-	if o.inHand {
+	if o.inCall {
 		s.world.t.Errorf("two calls at once for %s", id)
 	}
 	if !s.serving[id.GVR] || !s.running {
-		s.world.t.Errorf("a call for %s while it is not served, or nobody runs", id)
+		s.world.t.Errorf("a call for %s while its type is not served or Run is not running", id)
 	}
 	if !o.due {
-		s.world.t.Errorf("doubled: a call for %s that nothing asked for: %+v", id, *o)
+		s.world.t.Errorf("duplicate: a call for %s that was not requested: %+v", id, *o)
 	}
-	o.inHand, o.parked, o.due = true, false, false
+	o.inCall, o.parked, o.due = true, false, false
 	o.calls++
+	stops := s.stops[id.GVR]
 	o.seen = s.cached(id)
 	if id.GVR == s.types[0] {
 		o.child = s.cachedChild(id)
@@ -96,7 +98,7 @@ func (s *soak) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifier
 	}
 	s.mu.Unlock()
 
-	if p.deaf {
+	if p.ignoresContext {
 		time.Sleep(p.takes)
 	} else {
 		select {
@@ -107,15 +109,15 @@ func (s *soak) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifier
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o.inHand, o.last = false, p.err
+	o.inCall, o.last = false, p.err
 	o.due = o.due || p.err != nil || p.panic
-	if ctx.Err() != nil && errors.Is(context.Cause(ctx), dynamiccontroller.ErrServingStopped) {
-		return p.err // of no consequence
+	if stops != s.stops[id.GVR] {
+		return p.err // of an earlier registration: the error is ignored
 	}
 	o.returned = time.Now()
 	switch terminal := p.err != nil && p.err != errOnPurpose; {
 	case errors.Is(context.Cause(ctx), dynamiccontroller.ErrRunEnded) && p.err == errOnPurpose && !p.panic:
-		// Interrupted: no failure.
+		// Interrupted: does not count as a failure.
 	case p.panic, errors.Is(p.err, errOnPurpose):
 		o.failures++
 		if terminal && !p.panic || o.failures > soakRetries {
@@ -131,7 +133,7 @@ func (s *soak) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifier
 	return p.err
 }
 
-// cached is the version that the cache shows.
+// cached returns the version in the cache.
 func (s *soak) cached(id dynamiccontroller.ObjectIdentifiers) string {
 	lister, err := s.controller.Lister(id.GVR)
 	if err != nil {
@@ -140,13 +142,13 @@ func (s *soak) cached(id dynamiccontroller.ObjectIdentifiers) string {
 	return versionIn(lister, id)
 }
 
-// childOf is the object that the first type's objects own: the second type's of the same name.
+// childOf returns the object that an object of the first type owns: that of the second type with the same name.
 func (s *soak) childOf(id dynamiccontroller.ObjectIdentifiers) dynamiccontroller.ObjectIdentifiers {
 	return s.id(s.types[1], id.Name())
 }
 
 func (s *soak) cachedChild(id dynamiccontroller.ObjectIdentifiers) string {
-	lister, err := s.controller.SecondaryLister(id.GVR, dynamiccontroller.Owns(s.types[1]))
+	lister, err := s.controller.SecondaryLister(id.GVR, dynamiccontroller.Owns(s.types[1]).Key())
 	if err != nil {
 		return err.Error()
 	}
@@ -164,10 +166,10 @@ func versionIn(lister cache.GenericLister, id dynamiccontroller.ObjectIdentifier
 	return object.(metav1.Object).GetResourceVersion()
 }
 
-// TestASoakOfGeneratedOperations starts, stops, changes, fails, panics, requeues, parks and revives at random, over swaps,
-// registrations and runs, and checks what every object is owed: no call lost, doubled or beside another. With
-// -rapid.checks=2000 it makes 10,000 runs; that many are too much for the race detector itself.
-func TestASoakOfGeneratedOperations(t *testing.T) {
+// TestRandomOperations applies random sequences of starts, stops, swaps, runs and changes, with handlers that fail,
+// panic, requeue and hang. It checks that no call for an object is lost, duplicated or concurrent with another one.
+// With -rapid.checks=2000 it runs 10,000 sequences, which is too many for the race detector.
+func TestRandomOperations(t *testing.T) {
 	runs := 0
 	defer func() {
 		if !t.Failed() && runs < 500 {
@@ -176,24 +178,25 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 		t.Logf("%d runs", runs)
 	}()
 	synctest.Test(t, func(t *testing.T) {
-		// Waits are short, as rapid gives up after a day of the bubble's time. The test's type is hidden behind another,
-		// as rapid asks a *testing.T for its deadline, which a bubble does not have.
+		// Waits are short, because rapid gives up after a day of bubble time. The type of t is hidden, because rapid
+		// calls Deadline of a *testing.T, which is not allowed in a bubble.
 		property := func(rt *rapid.T) {
 			runs++
 			w := newWorld(t, 3, dynamiccontroller.Config{
 				Workers: 3, ResyncPeriod: -1, QueueMaxRetries: soakRetries,
 				MinRetryDelay: time.Microsecond, MaxRetryDelay: 10 * time.Microsecond, ShutdownTimeout: time.Millisecond,
 			})
-			s := &soak{world: w, t: rt, serving: map[schema.GroupVersionResource]bool{}, objects: map[dynamiccontroller.ObjectIdentifiers]*soaked{}}
+			s := &soak{world: w, t: rt, serving: map[schema.GroupVersionResource]bool{}, stops: map[schema.GroupVersionResource]int{}, objects: map[dynamiccontroller.ObjectIdentifiers]*soaked{}}
 			gvrs, names := rapid.SampledFrom(w.types), rapid.SampledFrom([]string{"a", "b", "c"})
 			draw := func(rt *rapid.T) dynamiccontroller.ObjectIdentifiers {
 				return w.id(gvrs.Draw(rt, "type"), names.Draw(rt, "name"))
 			}
 			plans := rapid.Custom(func(rt *rapid.T) plan {
 				return plan{
-					takes: time.Duration(rapid.IntRange(0, 30).Draw(rt, "takes")) * time.Microsecond,
-					deaf:  rapid.Bool().Draw(rt, "deaf"),
-					panic: rapid.IntRange(0, 9).Draw(rt, "panic") == 0,
+					// The last one exceeds ShutdownTimeout.
+					takes:          rapid.SampledFrom([]time.Duration{0, 1, 3, 10, 30, 3000}).Draw(rt, "takes") * time.Microsecond,
+					ignoresContext: rapid.Bool().Draw(rt, "ignoresContext"),
+					panic:          rapid.IntRange(0, 9).Draw(rt, "panic") == 0,
 					err: rapid.SampledFrom([]error{
 						nil, errOnPurpose, errOnPurpose, dynamiccontroller.Terminal(errOnPurpose),
 						dynamiccontroller.RequeueAfter(0), dynamiccontroller.RequeueAfter(5 * time.Microsecond),
@@ -204,10 +207,10 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 			end := func() {
 				if stopRun != nil {
 					ended := time.Now()
-					_ = stopRun() // hung handlers are named; they end by themselves
+					_ = stopRun() // lists hung handlers, which end by themselves
 					s.mu.Lock()
 					for _, o := range s.objects {
-						// Returned at the very moment: the engine may have seen the end or not.
+						// Returned at the same time: the controller may or may not have noticed the end of the run.
 						o.unsure = o.unsure || o.returned.Equal(ended)
 					}
 					s.running = false
@@ -216,18 +219,32 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 				}
 			}
 			defer end()
+			var stopWatches func() error
+			endWatches := func() {
+				if stopWatches != nil {
+					if err := stopWatches(); err != nil {
+						rt.Error(err)
+					}
+					stopWatches = nil
+				}
+			}
+			defer endWatches()
 			begin := func() {
-				synctest.Wait() // so that what is asked for now is not taken for what was asked for before
+				synctest.Wait() // so that earlier requests are not mistaken for this one
 				s.mu.Lock()
 				already := s.running
 				s.running = true
-				s.ask(func(dynamiccontroller.ObjectIdentifiers) bool { return !already })
+				s.markDue(func(dynamiccontroller.ObjectIdentifiers) bool { return !already })
 				s.mu.Unlock()
 				if !already {
 					stopRun = w.run()
 				}
 			}
-			start := func(gvr schema.GroupVersionResource) {
+			// Each of them requires a different watch.
+			swaps := rapid.SampledFrom([]dynamiccontroller.ServeOption{
+				dynamiccontroller.WithCache(dynamiccontroller.CacheFull), metadataOnly, withoutLabel, dynamiccontroller.WithTransform(keep),
+			})
+			start := func(rt *rapid.T, gvr schema.GroupVersionResource) {
 				synctest.Wait()
 				s.mu.Lock()
 				if !s.serving[gvr] {
@@ -238,26 +255,26 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 					}
 				}
 				s.serving[gvr] = true
-				s.ask(func(id dynamiccontroller.ObjectIdentifiers) bool { return id.GVR == gvr })
+				s.markDue(func(id dynamiccontroller.ObjectIdentifiers) bool { return id.GVR == gvr })
 				s.mu.Unlock()
+				opts := []dynamiccontroller.ServeOption{swaps.Draw(rt, "options")}
 				if gvr == w.types[0] {
-					w.serve(gvr, s.handle, dynamiccontroller.Owns(w.types[1]))
-				} else {
-					w.serve(gvr, s.handle)
+					opts = append(opts, dynamiccontroller.Owns(w.types[1]))
 				}
+				w.serve(gvr, s.handle, opts...)
 			}
-			happened := func(id dynamiccontroller.ObjectIdentifiers) {
+			recordEvent := func(id dynamiccontroller.ObjectIdentifiers) {
 				synctest.Wait()
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				s.object(id).due = true
 				s.object(id).parked = false
 				if id.GVR == w.types[1] {
-					s.object(w.id(w.types[0], id.Name())).due = true // its owner's
+					s.object(w.id(w.types[0], id.Name())).due = true // the owner
 				}
 			}
 			put := func(id dynamiccontroller.ObjectIdentifiers) {
-				happened(id)
+				recordEvent(id)
 				var version string
 				if id.GVR == w.types[1] {
 					version = w.put(id.GVR, id.Name(), w.id(w.types[0], id.Name()))
@@ -285,7 +302,7 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 					if !exists {
 						return
 					}
-					happened(id)
+					recordEvent(id)
 					if err := w.client.Tracker().Delete(id.GVR, "default", id.Name()); err != nil {
 						rt.Fatal(err)
 					}
@@ -294,21 +311,22 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 				"enqueue": func(rt *rapid.T) {
 					id := draw(rt)
 					s.mu.Lock()
-					heard := s.serving[id.GVR] && s.running
+					accepted := s.serving[id.GVR] && s.running
 					s.mu.Unlock()
-					if heard {
-						happened(id)
+					if accepted {
+						recordEvent(id)
 					}
 					w.controller.Enqueue(id)
 				},
-				"start": func(rt *rapid.T) { start(gvrs.Draw(rt, "type")) },
+				"start": func(rt *rapid.T) { start(rt, gvrs.Draw(rt, "type")) },
 				"stop": func(rt *rapid.T) {
 					gvr := gvrs.Draw(rt, "type")
-					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rapid.IntRange(1, 40).Draw(rt, "patience"))*time.Microsecond)
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rapid.IntRange(1, 40).Draw(rt, "timeout"))*time.Microsecond)
 					defer cancel()
-					_ = w.controller.StopServiceGVK(ctx, gvr) // may lose its patience; nothing starts all the same
+					_ = w.controller.StopServiceGVK(ctx, gvr) // it can time out, but no handler starts afterwards
 					s.mu.Lock()
 					s.serving[gvr] = false
+					s.stops[gvr]++
 					s.mu.Unlock()
 				},
 				"plan":  func(rt *rapid.T) { s.addPlan(plans.Draw(rt, "plan")) },
@@ -316,18 +334,35 @@ func TestASoakOfGeneratedOperations(t *testing.T) {
 				"wait": func(rt *rapid.T) {
 					time.Sleep(time.Duration(rapid.IntRange(1, 30).Draw(rt, "wait")) * time.Microsecond)
 				},
+				"watches": func(*rapid.T) {
+					if stopWatches == nil {
+						stopWatches = w.runWatches()
+					} else {
+						endWatches()
+					}
+				},
+				"add watches": func(rt *rapid.T) {
+					gvr := gvrs.Draw(rt, "type")
+					// No object owns another one of its own type.
+					watch := dynamiccontroller.Owns(gvr, dynamiccontroller.EveryOwner())
+					if rapid.Bool().Draw(rt, "add") {
+						_ = w.controller.AddWatches(context.Background(), gvr, watch)
+					} else {
+						_ = w.controller.RemoveWatches(context.Background(), gvr, watch.Key())
+					}
+				},
 				"run": func(*rapid.T) { begin() },
 				"end": func(*rapid.T) { end() },
 			})
 
-			// Let all that is owed be paid: everything succeeds from now on.
+			// Let the controller catch up: all calls succeed from now on.
 			s.mu.Lock()
 			s.plan = nil
 			s.mu.Unlock()
 			begin()
 			for _, gvr := range w.types {
 				if !s.serving[gvr] {
-					start(gvr)
+					start(rt, gvr)
 				}
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -346,8 +381,8 @@ func (s *soak) addPlan(p plan) {
 	s.plan = append(s.plan, p)
 }
 
-// settled checks the books. What it finds is told to the test itself too: what depends on how goroutines were scheduled
-// may not come again when rapid tries to reproduce it.
+// settled checks the final state. It also logs its findings to the test itself, because a failure that depends on the
+// scheduling of goroutines may not recur when rapid tries to reproduce it.
 func (s *soak) settled(rt *rapid.T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -361,7 +396,7 @@ func (s *soak) settled(rt *rapid.T) {
 			parked[id.GVR]++
 		}
 		switch {
-		case o.inHand:
+		case o.inCall:
 			find("%s: a call never returned", id)
 		case o.version != "" && o.seen != o.version:
 			find("%s: lost: the newest call saw version %q: %+v", id, o.seen, *o)

@@ -1,7 +1,6 @@
 package dynamiccontroller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,73 +13,109 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// TypeState is how the watch of a type stands.
+// TypeState is the state of the watch of a type.
 type TypeState string
 
-// All states of a type.
+// The states of a type. There are no other values. A type that starts without errors goes through TypeStopped,
+// TypeSyncing and TypeSynced in this order.
 const (
-	TypeStopped   = TypeState(typewatch.Stopped)   // neither Run nor RunWatches runs
-	TypeSyncing   = TypeState(typewatch.Syncing)   // the first list is on its way
-	TypeSynced    = TypeState(typewatch.Synced)    // the objects are in the cache and watched
-	TypeNotFound  = TypeState(typewatch.NotFound)  // the API server does not serve the type, or a type event reported that it is gone
-	TypeForbidden = TypeState(typewatch.Forbidden) // the client may not list or watch the type
-	TypeFailing   = TypeState(typewatch.Failing)   // requests fail for another reason
+	// TypeStopped means that neither Run nor RunWatches is running.
+	TypeStopped TypeState = "Stopped"
+	// TypeSyncing means that the first list has not completed.
+	TypeSyncing TypeState = "Syncing"
+	// TypeSynced means that the cache holds the objects and that a watch keeps it up to date.
+	TypeSynced TypeState = "Synced"
+	// TypeNotFound means that the API server does not serve the type (404), or that a type event reported it as gone.
+	TypeNotFound TypeState = "NotFound"
+	// TypeForbidden means that the client is not allowed to list or watch the type (401, 403).
+	TypeForbidden TypeState = "Forbidden"
+	// TypeFailing means that requests fail for another reason. Like the two states above, it is retried with a
+	// backoff of up to 30 seconds.
+	TypeFailing TypeState = "Failing"
 )
 
-// TypeStatus is how the serving of one type stands.
+// typeStateOf maps the phases of a watch to states.
+func typeStateOf(phase typewatch.Phase) TypeState {
+	switch phase {
+	case typewatch.Stopped:
+		return TypeStopped
+	case typewatch.Syncing:
+		return TypeSyncing
+	case typewatch.Synced:
+		return TypeSynced
+	case typewatch.NotFound:
+		return TypeNotFound
+	case typewatch.Forbidden:
+		return TypeForbidden
+	default:
+		return TypeFailing
+	}
+}
+
+// TypeStatus is the status of a served type.
 type TypeStatus struct {
 	GVR     schema.GroupVersionResource
 	State   TypeState
-	Message string    // the API server's own words while State is a failure
-	Since   time.Time // when the type came into its state
-	Synced  bool      // the cache holds a whole list, a stale one perhaps
-	Objects int       // in the cache
+	Message string    // the error of the API server while State is a failure
+	Since   time.Time // when State last changed
+	Synced  bool      // the cache holds a complete list; it can be out of date while State is a failure
+	Objects int       // number of objects in the cache
+	// Replacement describes the new watch that is to replace the current one. It is nil if there is none. The other
+	// fields describe the current watch.
+	Replacement *ReplacementStatus
 
-	Live       int           // objects waiting: events, retries that are due, Enqueue
-	Background int           // objects waiting: initial list, promotion, resync
-	Oldest     time.Duration // how long the first in line has waited
+	Live       int           // objects waiting because of events, retries that are due, or Enqueue
+	Background int           // objects waiting because of an initial list, a promotion or a resync
+	Oldest     time.Duration // how long the object at the head of the queue has waited
 	Delayed    int           // objects waiting for a retry or a RequeueAfter
-	Running    int           // handlers that run
+	Running    int           // running calls of the handler
 
 	Failing      int            // objects whose last reconcile failed and will be retried
-	Parked       int            // objects that failed too often, or terminally
-	NewestParked []ParkedObject // details of those parked last, at most ten, the newest last
+	Parked       int            // objects that failed too often, or with a Terminal error
+	NewestParked []ParkedObject // details of up to ten objects, in the order in which they were parked
 
 	// MalformedKeys counts the keys from Enqueue and MapFuncs that were ignored because they do not have the form of
-	// ObjectIdentifiers.NamespacedKey. The first one is logged, the others only at V(1).
+	// ObjectIdentifiers.NamespacedKey. The first one is logged at V(0), the others at V(1).
 	MalformedKeys int
 
-	Secondaries []SecondaryStatus // what is watched beside the type, in the order of names
+	Secondaries []SecondaryStatus // the watches of Owns and Watches, sorted by key
 }
 
-// SecondaryStatus is how the watch of a type stands that another one [Owns] or [Watches].
+// SecondaryStatus is the status of a watch that [Owns] or [Watches] added to a served type.
 type SecondaryStatus struct {
-	GVR       schema.GroupVersionResource
-	Namespace string // empty for all
-	Selector  string // of labels; empty for all, "!nothing,nothing" for none
-	Owned     bool   // by Owns
+	WatchKey
 
 	State   TypeState
-	Message string    // the API server's own words while State is a failure
-	Since   time.Time // when the watch came into its state
-	Synced  bool      // the cache holds a whole list, a stale one perhaps
-	Objects int       // in the cache
+	Message string    // the error of the API server while State is a failure
+	Since   time.Time // when State last changed
+	Synced  bool      // the cache holds a complete list; it can be out of date while State is a failure
+	Objects int       // number of objects in the cache
+	// Replacement describes the new watch that is to replace the current one. It is nil if there is none.
+	Replacement *ReplacementStatus
 }
 
-// ParkedObject is an object that is not retried any more until something happens to it.
+// ReplacementStatus is the status of a new watch, with other options, that replaces the current watch once it has
+// synced. Until then, listers read the current watch, and its events are delivered.
+type ReplacementStatus struct {
+	State   TypeState
+	Message string    // the error of the API server while State is a failure
+	Since   time.Time // when State last changed
+}
+
+// ParkedObject is an object that is not retried until its next event, Enqueue, resync or run.
 type ParkedObject struct {
-	Key       string // "namespace/name", or "name"
-	Failures  int    // in a row, the last included
-	LastError string
-	Since     time.Time
+	Key       string    // "namespace/name", or "name" for a cluster-scoped object
+	Failures  int       // consecutive failures
+	LastError string    // text of the last error, at most 1 KiB
+	Since     time.Time // when the object was parked
 }
 
-const parkedDetails = 10
+const maxParkedDetails = 10
 
-// ErrNotServed is the error for a type that is not served.
+// ErrNotServed is returned for a type that StartServingGVK has not been called for, or that has been stopped.
 var ErrNotServed = errors.New("the type is not served")
 
-// Status tells how each served type stands, in the order of their names. It holds up no type's work.
+// Status returns the status of each served type, sorted by name. It is a snapshot and does not delay any work.
 func (c *DynamicController) Status() []TypeStatus {
 	regs := c.registered()
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(nameOf(a.gvr), nameOf(b.gvr)) })
@@ -92,117 +127,130 @@ func (c *DynamicController) Status() []TypeStatus {
 }
 
 func (c *DynamicController) statusOf(reg *registration) TypeStatus {
-	watch, secondaries := c.needsOf(reg)
-	queued := reg.group.Stats()
-	state := watch.State()
+	primary, queued := reg.subscriptions.primary, reg.group.Stats()
+	state, view := primary.State(), primary.View()
 	status := TypeStatus{
-		GVR:        reg.gvr,
-		State:      TypeState(state.Phase),
-		Message:    state.Message,
-		Since:      state.Since,
-		Synced:     isClosed(watch.Synced()),
-		Objects:    watch.Len(),
-		Live:       queued.Live,
-		Background: queued.Background,
-		Oldest:     queued.Oldest,
-		Delayed:    queued.Delayed,
+		GVR:         reg.gvr,
+		State:       typeStateOf(state.Phase),
+		Message:     state.Message,
+		Since:       state.Since,
+		Synced:      view.HasSynced(),
+		Objects:     view.Len(),
+		Replacement: replacementOf(primary),
+		Live:        queued.Live,
+		Background:  queued.Background,
+		Oldest:      queued.Oldest,
+		Delayed:     queued.Delayed,
 	}
-	for _, s := range secondaries {
-		status.Secondaries = append(status.Secondaries, s.status())
+	for _, sec := range reg.subscriptions.all() {
+		status.Secondaries = append(status.Secondaries, sec.status())
 	}
-	slices.SortFunc(status.Secondaries, func(a, b SecondaryStatus) int {
-		return cmp.Or(strings.Compare(nameOf(a.GVR), nameOf(b.GVR)), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Selector, b.Selector))
-	})
+	slices.SortFunc(status.Secondaries, func(a, b SecondaryStatus) int { return a.compare(b.WatchKey) })
+	status.Failing, status.Parked, status.NewestParked = reg.summarizeRecords()
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
-	status.Running = len(reg.calls)
-	status.MalformedKeys = reg.malformed
-	status.Failing = len(reg.failures)
-	status.Parked = len(reg.parked)
-	for _, p := range reg.newest {
-		if _, still := reg.parked[p.Key]; still {
-			status.NewestParked = append(status.NewestParked, p)
-		}
-	}
+	status.Running, status.MalformedKeys = len(reg.running), reg.malformedKeys
 	return status
 }
 
-func (s *secondary) status() SecondaryStatus {
-	state := s.need.State()
+func (sec *secondary) status() SecondaryStatus {
+	state, view := sec.sub.State(), sec.sub.View()
 	return SecondaryStatus{
-		GVR: s.key.gvr, Namespace: s.key.namespace, Selector: s.key.selector, Owned: s.key.owns,
-		State: TypeState(state.Phase), Message: state.Message, Since: state.Since,
-		Synced:  isClosed(s.need.Synced()),
-		Objects: s.need.Len(),
+		WatchKey:    sec.key,
+		State:       typeStateOf(state.Phase),
+		Message:     state.Message,
+		Since:       state.Since,
+		Synced:      view.HasSynced(),
+		Objects:     view.Len(),
+		Replacement: replacementOf(sec.sub),
 	}
 }
 
-// AllInformerHaveSynced tells whether every served type's cache holds a whole list. It is false while a single type
-// cannot sync, which is why it makes a poor readiness check. Types that are only watched beside others do not count.
+func replacementOf(sub *typewatch.Subscription) *ReplacementStatus {
+	state, pending := sub.Replacement()
+	if !pending {
+		return nil
+	}
+	return &ReplacementStatus{State: typeStateOf(state.Phase), Message: state.Message, Since: state.Since}
+}
+
+// logState logs a change of a watch's state.
+func (c *DynamicController) logState(gvr schema.GroupVersionResource, s typewatch.State) {
+	log, state := c.logOf(gvr), typeStateOf(s.Phase)
+	switch state {
+	case TypeForbidden:
+		log.Error(nil, "Watch forbidden, will retry", keyState, state, keyMessage, s.Message)
+	case TypeNotFound, TypeFailing:
+		log.Info("Watch failed, will retry", keyState, state, keyMessage, s.Message)
+	default:
+		log.V(1).Info("Watch changed state", keyState, state)
+	}
+}
+
+// AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It is false while a
+// single type cannot sync, so it should not be used as a readiness check. The watches of Owns and Watches are not taken
+// into account.
 func (c *DynamicController) AllInformerHaveSynced() bool {
 	for _, reg := range c.registered() {
-		if !isClosed(c.watchOf(reg).Synced()) {
+		if !reg.subscriptions.hasSynced() {
 			return false
 		}
 	}
 	return true
 }
 
-// WaitForInformersSync waits until the types that are served now have synced, or are no longer served. It returns
-// false if stopCh is closed first.
+// WaitForInformersSync waits until every currently served type has synced or is no longer served. It returns false if
+// stopCh is closed first. To wait for a single type, and with a context, use WaitForGVRSync.
 func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 	for _, reg := range c.registered() {
-		if c.waitForSync(stopCh, reg) == interruptedWait {
+		if !reg.waitForSync(stopCh) {
 			return false
 		}
 	}
 	return true
 }
 
-// WaitForGVRSync waits until the type's cache holds a whole list with the options that it is served with by then. The
-// error is [ErrNotServed] if the type is not served or no longer, and else ctx's cause with the type's state.
+// WaitForGVRSync waits until the cache of the type holds a complete list for the options of the last StartServingGVK.
+// It returns [ErrNotServed] if the type is not served or is stopped in the meantime. If ctx is cancelled first, the
+// error wraps its cause and describes the state of the type.
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	for {
 		reg, err := c.registrationOf(gvr)
 		if err != nil {
 			return err
 		}
-		switch c.waitForSync(ctx.Done(), reg) {
-		case syncedNow:
+		if !reg.waitForSync(ctx.Done()) {
+			primary := reg.subscriptions.primary
+			state, replaced := primary.Replacement()
+			if !replaced {
+				state = primary.State()
+			}
+			return fmt.Errorf("wait for %s to sync: %w; state %s since %s: %s", nameOf(gvr), context.Cause(ctx),
+				typeStateOf(state.Phase), state.Since.Format(time.RFC3339), orElse(state.Message, "no error so far"))
+		}
+		if !isClosed(reg.stopped) {
 			return nil
-		case interruptedWait:
-			state := c.watchOf(reg).State()
-			return fmt.Errorf("wait for %s to sync: %w; it is %s since %s: %s", nameOf(gvr), context.Cause(ctx),
-				state.Phase, state.Since.Format(time.RFC3339), orElse(state.Message, "no error so far"))
 		}
 	}
 }
 
-// What waiting for a registration to sync came to.
-type waited uint8
-
-const (
-	syncedNow waited = iota
-	stoppedServing
-	interruptedWait
-)
-
-// waitForSync waits until the registration has synced or was stopped.
-func (c *DynamicController) waitForSync(stop <-chan struct{}, reg *registration) waited {
-	for {
-		watch := c.watchOf(reg)
+// waitForSync waits until the registration has synced with its newest options, or is closed. It returns false if stop
+// is closed first.
+func (r *registration) waitForSync(stop <-chan struct{}) bool {
+	for !r.subscriptions.hasSynced() {
+		wait := r.subscriptions.pendingSwap()
+		if wait == nil {
+			wait = r.subscriptions.primary.Synced()
+		}
 		select {
-		case <-reg.stopped:
-			return stoppedServing
-		case <-watch.Synced():
-			// A swap may have put another watch in its place meanwhile.
-			if c.watchOf(reg) == watch {
-				return syncedNow
-			}
+		case <-wait:
+		case <-r.stopped:
+			return true
 		case <-stop:
-			return interruptedWait
+			return false
 		}
 	}
+	return true
 }
 
 func isClosed(ch <-chan struct{}) bool {

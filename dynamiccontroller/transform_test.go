@@ -47,7 +47,7 @@ func TestDefaultTransformAppliesToAllTypesAndKeepsWatchesShared(t *testing.T) {
 			}
 		}
 		want("primary", "a", must(w.controller.Lister(first)))
-		want("secondary", "a", must(w.controller.SecondaryLister(first, owns)))
+		want("secondary", "a", must(w.controller.SecondaryLister(first, owns.Key())))
 		w.serve(first, newCalls(succeed).handle, dynamiccontroller.WithTransform(annotating("b")))
 		want("with a transform of its own", "ab", must(w.controller.Lister(first)))
 		if err := stop(); err != nil {

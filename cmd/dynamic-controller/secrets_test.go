@@ -131,7 +131,7 @@ spec:
 	a.apply(leaky("Name", filled, `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${`+read+`}"}}`))
 	a.waitBlueprint("names", is("Accepted", "False", "spec.resources[1].template.metadata.name", "must not be derived from a Secret's data"))
 
-	p.waitLog(line{Msg: "reconcile failed, will retry"})
+	p.waitLog(line{Msg: "Reconcile failed, will retry"})
 	for text := range strings.Lines(p.output()) {
 		if strings.Contains(text, "hunter2") || strings.Contains(text, encoded) {
 			t.Errorf("the log shows the value: %s", text)

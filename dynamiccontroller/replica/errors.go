@@ -11,10 +11,10 @@ var (
 	// does not lead, can no longer be sure that it does, or when the request comes from an earlier term; and what a
 	// write in flight fails with when the fence closes. errors.Is finds it in what a client returns.
 	//
-	// It says nothing about the object that was to be written. So that whoever counts failures can tell, the error's type
-	// has the method Interrupted() bool, which is true; errors.As finds it with
+	// It does not mean that the object is at fault. So that callers which count failures can recognize it, it implements
+	// dynamiccontroller.Interrupted, and its method Interrupted returns true:
 	//
-	//	var interrupted interface{ Interrupted() bool }
+	//	var interrupted dynamiccontroller.Interrupted
 	//	if errors.As(err, &interrupted) && interrupted.Interrupted() { ... }
 	ErrNotLeading error = notLeading{}
 )
@@ -24,7 +24,7 @@ type notLeading struct{}
 
 func (notLeading) Error() string { return "this replica does not lead" }
 
-// Interrupted tells that the work was not done because it is no longer this replica's, and that it did not fail.
+// Interrupted returns true: the write was not done because this replica no longer leads, and it did not fail.
 func (notLeading) Interrupted() bool { return true }
 
 var (

@@ -59,7 +59,7 @@ func run(ctx context.Context) error {
 		Kinds: []handlers.ChildKind{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, {GroupKind: schema.GroupKind{Kind: "ServiceAccount"}}},
 		// They are read where the engine keeps them, so that a team in which nothing changed costs no request.
 		Cache: handlers.Cached(func(child schema.GroupVersionResource) (cache.GenericLister, error) {
-			return engine.SecondaryLister(teams, dynamiccontroller.Owns(child))
+			return engine.SecondaryLister(teams, dynamiccontroller.Owns(child).Key())
 		}),
 	})
 	if err != nil {

@@ -40,7 +40,6 @@ var engines = []struct {
 	{"ours-full", newOurs(dynamiccontroller.WithCache(dynamiccontroller.CacheFull))},
 	{"ours-metadata", newOurs(dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata))},
 	{"ours-keys", newOurs(dynamiccontroller.WithCache(dynamiccontroller.CacheKeys))},
-	{"ours-keys-uncapped", newOurs(dynamiccontroller.WithCache(dynamiccontroller.CacheKeys), dynamiccontroller.WithConcurrency(workers))},
 	{"reflector", func(config *rest.Config, _ int) (engine, error) {
 		client, err := metadata.NewForConfig(config)
 		if err != nil {

@@ -1,11 +1,10 @@
 package integration
 
 import (
+	"context"
 	"net/http"
 	"sync"
 	"testing"
-
-	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -41,12 +40,11 @@ func TestD3_ADeletionMissedByABrokenWatchIsDeliveredWithItsLastState(t *testing.
 	var mu sync.Mutex
 	deleted := map[string]string{}
 	calls := newRecorder(t, nil)
-	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(func(old, now any) bool {
+	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(func(_ context.Context, old, now dynamiccontroller.Object) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		if now == nil {
-			m := must(meta.Accessor(old))
-			deleted[m.GetName()] = m.GetResourceVersion()
+			deleted[old.GetName()] = old.GetResourceVersion()
 		}
 		return true
 	}))

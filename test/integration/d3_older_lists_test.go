@@ -15,7 +15,6 @@ import (
 	"time"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -291,11 +290,11 @@ type deletions struct {
 	gone []string
 }
 
-func (d *deletions) note(old, now any) bool {
+func (d *deletions) note(_ context.Context, old, now dynamiccontroller.Object) bool {
 	if now == nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.gone = append(d.gone, must(meta.Accessor(old)).GetName())
+		d.gone = append(d.gone, old.GetName())
 	}
 	return true
 }

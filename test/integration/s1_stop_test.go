@@ -64,15 +64,15 @@ func TestS1_StopJoinsHandlersAndLeavesNothing(t *testing.T) {
 	for _, name := range []string{"fails", "later", "terminal"} {
 		calls.waitFor(h.id(gvr, name), 1)
 	}
-	h.eventually("the cap's two handlers hang", func() error {
-		if n := running.Load(); n != 2 {
+	h.eventually("the type's share of the workers hangs", func() error {
+		if n := running.Load(); n != 3 {
 			return fmt.Errorf("%d hang", n)
 		}
 		return nil
 	})
 
 	h.stopServing(c, gvr)
-	if running.Load() != 0 || ended.Load() != 2 {
+	if running.Load() != 0 || ended.Load() != 3 {
 		t.Errorf("StopServiceGVK returned while %d handlers ran; %d saw their context end", running.Load(), ended.Load())
 	}
 	if status := c.Status(); len(status) != 0 {

@@ -49,7 +49,7 @@ func TestS3_OneTypeNeverBlocksAnother(t *testing.T) {
 	release := make(chan struct{})
 	asked := make(chan struct{}, 10)
 	stuckCalls := newRecorder(t, nil)
-	h.serve(c, stuck, stuckCalls.handle, dynamiccontroller.WithPredicate(func(_, _ any) bool {
+	h.serve(c, stuck, stuckCalls.handle, dynamiccontroller.WithPredicate(func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
 		asked <- struct{}{}
 		<-release
 		return true

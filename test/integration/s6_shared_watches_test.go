@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -14,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -81,7 +81,7 @@ func TestS6_WhoNeedsTheSameTypeSharesItsWatch(t *testing.T) {
 	h.eventuallyWatches(w, child, 1)
 	serve(one, dynamiccontroller.Owns(child))
 	serve(two, dynamiccontroller.Owns(child))
-	serve(three, dynamiccontroller.Watches(child, func(runtime.Object) []string { return []string{h.namespace + "/mapped"} }))
+	serve(three, dynamiccontroller.Watches(child, func(context.Context, dynamiccontroller.Object) []string { return []string{h.namespace + "/mapped"} }))
 	calls[one].waitFor(h.id(one, "a"), 1)
 	calls[two].waitFor(h.id(two, "b"), 1)
 
@@ -92,7 +92,7 @@ func TestS6_WhoNeedsTheSameTypeSharesItsWatch(t *testing.T) {
 	h.apply(child, "c", 1, h.owned(h.id(two, "b"))) // moves
 	calls[one].waitFor(h.id(one, "a"), 3)
 	calls[two].waitFor(h.id(two, "b"), 2)
-	lister := must(c.SecondaryLister(two, dynamiccontroller.Owns(child)))
+	lister := must(c.SecondaryLister(two, dynamiccontroller.Owns(child).Key()))
 	owner := must(h.client.Resource(two).Namespace(h.namespace).Get(t.Context(), "b", metav1.GetOptions{}))
 	if owned := must(lister.OwnedBy(owner.GetUID())); len(owned) != 1 || owned[0].(*metav1.PartialObjectMetadata).Name != "c" {
 		t.Errorf("owned: %v", owned)
@@ -127,14 +127,13 @@ func TestS6_RaisingUnderChurnLosesNothing(t *testing.T) {
 	var mu sync.Mutex
 	known := map[string]string{}
 	listed := false
-	h.serve(c, keys, newRecorder(t, nil).handle, dynamiccontroller.Owns(child, dynamiccontroller.WithPredicate(func(old, now any) bool {
+	h.serve(c, keys, newRecorder(t, nil).handle, dynamiccontroller.Owns(child, dynamiccontroller.WithPredicate(func(_ context.Context, old, now dynamiccontroller.Object) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		name, before, after := "", "", ""
-		for into, obj := range map[*string]any{&before: old, &after: now} {
+		for into, obj := range map[*string]dynamiccontroller.Object{&before: old, &after: now} {
 			if obj != nil {
-				m := obj.(*metav1.PartialObjectMetadata)
-				name, *into = m.Name, m.ResourceVersion
+				name, *into = obj.GetName(), obj.GetResourceVersion()
 			}
 		}
 		if listed && known[name] != before {
@@ -180,7 +179,7 @@ func TestS6_RaisingUnderChurnLosesNothing(t *testing.T) {
 	most := 0
 	for range rounds {
 		h.serve(c, full, newRecorder(t, nil).handle, dynamiccontroller.Owns(child, dynamiccontroller.WithCache(dynamiccontroller.CacheFull)))
-		lister := must(c.SecondaryLister(full, dynamiccontroller.Owns(child, dynamiccontroller.WithCache(dynamiccontroller.CacheFull))))
+		lister := must(c.SecondaryLister(full, dynamiccontroller.Owns(child, dynamiccontroller.WithCache(dynamiccontroller.CacheFull)).Key()))
 		h.eventually("the children are kept whole", func() error {
 			most = max(most, w.openWatches(child))
 			list, err := lister.List(labels.Everything())

@@ -1,12 +1,15 @@
 package integration
 
 import (
+	"context"
+	"fmt"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 
@@ -34,7 +37,7 @@ func TestWithLabelSelector_NothingServesNothing(t *testing.T) {
 	calls := newRecorder(t, nil)
 	h.serve(c, selected, calls.handle, nothing)
 	h.serve(c, parent, calls.handle, dynamiccontroller.Owns(child, nothing),
-		dynamiccontroller.Watches(other, func(runtime.Object) []string { return []string{h.namespace + "/p"} }, nothing))
+		dynamiccontroller.Watches(other, func(context.Context, dynamiccontroller.Object) []string { return []string{h.namespace + "/p"} }, nothing))
 	h.synced(c, selected)
 	h.synced(c, parent)
 	calls.waitFor(h.id(parent, "p"), 1)
@@ -59,4 +62,65 @@ func TestWithLabelSelector_NothingServesNothing(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The selector for fields.Nothing is accepted for custom and built-in types, and matches not even an object with the name
+// that it contains. An object that the selector of a type does not match causes no event.
+func TestWithFieldSelector_OnAnAPIServer(t *testing.T) {
+	h := newHarness(t)
+	byName, none := h.define(h.newType()), h.define(h.newType())
+	for _, gvr := range []gvrType{byName, none} {
+		for _, name := range []string{"one", "nothing"} {
+			h.apply(gvr, name, 0)
+		}
+	}
+	c := h.controller(dynamiccontroller.Config{ResyncPeriod: -1})
+	h.run(c)
+	calls := newRecorder(t, nil)
+	nothing := dynamiccontroller.WithFieldSelector(fields.Nothing())
+	serviceAccounts := gvrType{Version: "v1", Resource: "serviceaccounts"}
+	h.serve(c, none, calls.handle, nothing, dynamiccontroller.Owns(serviceAccounts, nothing))
+	h.serve(c, byName, calls.handle, dynamiccontroller.WithFieldSelector(fields.OneTermEqualSelector("metadata.name", "one")))
+	h.synced(c, none)
+	h.synced(c, byName)
+	calls.waitFor(h.id(byName, "one"), 1)
+	h.apply(none, "nothing", 1)
+	h.apply(byName, "nothing", 1)
+	h.apply(byName, "one", 1)
+	calls.waitFor(h.id(byName, "one"), 2)
+	if n := calls.sum(); n != 2 {
+		t.Errorf("%d calls: %v", n, calls.counts())
+	}
+	h.eventually("the watch of service accounts has synced", func() error {
+		for _, status := range c.Status() {
+			if want := map[gvrType]int{byName: 1}[status.GVR]; status.Objects != want {
+				t.Errorf("%s has %d objects, want %d", status.GVR, status.Objects, want)
+			}
+			for _, secondary := range status.Secondaries {
+				if secondary.State != dynamiccontroller.TypeSynced {
+					return fmt.Errorf("%+v", secondary)
+				}
+				if secondary.Objects != 0 {
+					t.Errorf("%+v", secondary)
+				}
+			}
+		}
+		return nil
+	})
+
+	h.serve(c, byName, calls.handle, dynamiccontroller.WithFieldSelector(fields.OneTermEqualSelector("spec.unknown", "x")))
+	h.eventually("an unknown field is reported", func() error {
+		for _, status := range c.Status() {
+			if status.GVR != byName {
+				continue
+			}
+			// The watch without the field continues.
+			r := status.Replacement
+			if status.State != dynamiccontroller.TypeSynced || r == nil || r.State != dynamiccontroller.TypeFailing ||
+				!strings.Contains(r.Message, "spec.unknown") {
+				return fmt.Errorf("the state is %s: %+v", status.State, r)
+			}
+		}
+		return nil
+	})
 }

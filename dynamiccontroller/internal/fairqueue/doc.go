@@ -1,32 +1,75 @@
-// Package fairqueue is a work queue that is fair between groups of items: the storage and the delaying layer beneath
-// client-go's NewTypedRateLimitingQueueWithConfig, in place of its own.
+// Package fairqueue provides a work queue that is fair between groups of items. It implements client-go's
+// workqueue.TypedRateLimitingInterface.
 //
-// Every item belongs to a group. What client-go's queue promises of items holds here too: an item waits once however
-// often it is added, it is never handed out twice at the same time, and one that is added while it is being processed
-// is handed out again after Done. What client-go's storage cannot do is added below:
+// Every item belongs to a group. A group must be opened before it accepts items. Within a group, the guarantees of
+// client-go's queue apply: an item that is added several times waits once, an item is never handed out twice at the
+// same time, and an item that is added while it is running is handed out again after Done.
 //
-//   - Turns. Groups with something to hand out stand in a ring and take turns: deficit round robin (Shreedhar and
-//     Varghese, SIGCOMM 1995) with the group's weight as quantum and a cost of one an item, which makes it O(1). A cost
-//     by handler time was left out: it is known only afterwards, and the cap already bounds how many workers a slow
-//     group holds. A group that becomes eligible joins at the tail, so that a single item waits at most one round: the
-//     sum of the other groups' weights.
-//   - Caps. A group hands out at most its concurrency at once, and leaves the ring while it is at its cap, where it
-//     costs nothing and blocks nobody. What is left of its turn it has when it is back, so that weights hold for groups
-//     with low caps too.
-//   - Lanes. Within a group items are first in, first out in two lanes. [Live] goes first, but one in [backgroundShare]
-//     turns of the group is the background lane's when something waits there, so that it cannot starve: the n-th item
-//     of the background lane is handed out after at most n*backgroundShare turns. An item of the background lane that
-//     is added again as live moves up.
-//   - Delays. An item is delayed at most once, until the earliest moment asked for. Adding it meanwhile brings it
-//     forward, and what its next processing asks for counts. One timer serves all groups; there is no goroutine.
-//   - Removal. Closing a group drops all that it holds, waiting and delayed, in O(log groups), for the timer, and O(items
-//     being processed). Those stay known until Done, over closing and opening again, so that a key is never handed out
-//     while an earlier opening still works on it.
+// # Turns
 //
-// The behaviours that client-go's own tests check of its queues, an item added twice, added while it is processed, delayed
-// twice, shut down with and without a drain, are checked in queue_test.go, and every operation against a simple model in
-// model_test.go.
+// Groups that have items to hand out form a ring and take turns. The algorithm is deficit round robin (Shreedhar and
+// Varghese, SIGCOMM 1995) with the weight of the group as the quantum and a cost of 1 per item. A group joins the ring
+// at the tail. A single item of a group therefore waits for at most one turn of each other group, once a worker is
+// free. A group that reaches its concurrency limit leaves the ring, and continues its turn when it returns.
 //
-// Everything else is O(1), delays O(log n), under one lock that is held for nothing but that. A group that is not open
-// takes no items: they are dropped. Memory is given back when a group runs empty.
+// # Share of the workers
+//
+// A worker is idle while its goroutine is in Next. The dynamic threshold of shared-memory switches (Choudhury and
+// Hahne, IEEE/ACM Transactions on Networking, 1998) bounds the number of items of a group that are running at the same
+// time. A group with h running items gets one of the idle workers under these conditions, where the worker to be
+// assigned counts as idle:
+//
+//   - h < alpha*idle.
+//   - If idle is 1, h is 0.
+//
+// Alpha is 1 until the first run of an opening has returned, and while the oldest run of the group has been running for
+// more than 1 s. Otherwise it is 8. Running items of earlier openings count in h and as oldest run. A refused group
+// keeps its place in the ring. A group without running items is never refused, so at most as many groups are skipped as
+// items are running.
+//
+// A group that is busy alone and fast gets all workers but one (with up to 17 workers). If its handlers are slow, it
+// gets half of the workers. Groups whose handlers hang from their first run, and that have enough items, leave the
+// following number of idle workers to the others. The lower number of a range applies if the groups become busy one
+// after another, the higher one if they become busy at the same time.
+//
+//	hung groups     2    4    8   10   16 workers
+//	1              1    2    4    5    8
+//	2              0    1    2  2-3  4-5
+//	3              0  0-1  1-2  1-2  2-4
+//	4              0    0  0-1  0-2  1-3
+//	5              0    0  0-1  0-1  0-2
+//	8              0    0    0  0-1  0-1
+//
+// A group whose handlers hang after they have been fast keeps the share that it has until they return, for example
+// because of a timeout. It leaves one worker, and a second such group can take that one.
+//
+// With a single worker, the threshold has no effect: no item is running when the worker requests one. With two workers,
+// each group is processed by one worker at a time. If items of a previous run or an earlier opening are still running
+// in other goroutines, a group can be refused until they return.
+//
+// At most one worker is woken at a time. After it has taken an item, it wakes the next one if another item can be
+// handed out.
+//
+// # Lanes
+//
+// Each group has two lanes that are first in, first out. Items of the live lane go first. One of 8 items is taken from
+// the background lane if it is not empty, so that it does not starve. An item of the background lane that is added to
+// the live lane moves up.
+//
+// # Delays
+//
+// An item has at most one delay. The earliest time counts. A delayed item can also wait in the background lane, so that
+// an initial list does not postpone a retry. It moves up to the live lane when it is due. The delay ends when the item
+// is handed out or is added to the live lane. One timer serves all groups.
+//
+// # Openings
+//
+// Closing a group, or opening it again, drops its waiting and delayed items. Running items are tracked until Done, so
+// that an item is never handed out while it is still running for an earlier opening. A Group handle belongs to one
+// opening, and so does the rate limiter.
+//
+// # Cost
+//
+// Closing a group is O(log groups) plus the number of its running items. Delays are O(log items). All other operations
+// are O(1), apart from skipped groups.
 package fairqueue

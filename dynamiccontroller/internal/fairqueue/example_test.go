@@ -6,11 +6,11 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 )
 
-// Two groups take turns, whoever has more.
+// Two groups take turns, regardless of the number of their items.
 func Example() {
 	queue := fairqueue.New[string, byte, string](func(item string) byte { return item[0] })
-	queue.Open('a', "the a group", fairqueue.Limits{})
-	queue.Open('b', "the b group", fairqueue.Limits{})
+	queue.Open('a', "the a group", fairqueue.Limits{}, nil)
+	queue.Open('b', "the b group", fairqueue.Limits{}, nil)
 	for _, item := range []string{"a1", "a2", "a3", "b1"} {
 		queue.Add(item)
 	}

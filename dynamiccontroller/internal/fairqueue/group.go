@@ -1,223 +1,311 @@
 package fairqueue
 
-import "time"
+import (
+	"time"
 
-// Group is one opening of a group. Its methods do nothing once it was closed or opened again.
+	"k8s.io/client-go/util/workqueue"
+)
+
+// Group is a handle on one opening of a group. The opening ends when the group is closed or opened again. From then on,
+// all methods do nothing and return zero values.
 type Group[T, K comparable, V any] struct {
-	q     *Queue[T, K, V]
-	g     *group[T, K, V]
-	epoch uint64
+	q *Queue[T, K, V]
+	o *opening[T, K, V] // nil if the group was not open
 }
 
-// Stats is what a group holds.
+// Stats describes the items of a group.
 type Stats struct {
-	Live, Background int           // waiting, a lane
-	Delayed          int           // waiting for their time
-	Running          int           // handed out and not Done
-	Oldest           time.Duration // how long the longest waiting head of a lane has waited
+	Live, Background int           // items waiting in each lane
+	Delayed          int           // delayed items, including those that also wait in the background lane
+	Running          int           // items handed out and not done, for earlier openings too
+	Oldest           time.Duration // the longest time that the first item of a lane has been waiting
 }
 
-// Open makes the queue take items of the group. Value is handed out with each of them. A group that is open already is
-// opened anew: what it holds is dropped and the earlier opening is closed.
-func (q *Queue[T, K, V]) Open(key K, value V, limits Limits) Group[T, K, V] {
+// Open opens the group, so that it accepts items. Next returns value with each of them. If the group is already open,
+// its items are dropped and the earlier opening ends.
+//
+// The limiter computes the delays for AddRateLimited. It belongs to the opening: give each opening a limiter of its
+// own, so that failures of one do not count against the next. It is called concurrently and without the queue's lock. A
+// nil limiter is replaced by client-go's DefaultTypedItemBasedRateLimiter.
+func (q *Queue[T, K, V]) Open(
+	key K, value V, limits Limits, limiter workqueue.TypedRateLimiter[T],
+) Group[T, K, V] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	g := q.groups[key]
 	if g == nil {
-		g = &group[T, K, V]{key: key, delaysAt: -1}
-		g.delays = heap[*item[T, K, V]]{before: dueBefore[T, K, V], moved: func(it *item[T, K, V], at int) { it.delayAt = at }}
+		g = &group[T, K, V]{key: key}
+		g.value = g
 		q.groups[key] = g
 	} else {
 		q.clearLocked(g)
 	}
-	g.open, g.held, g.value = true, false, value
-	g.epoch++
-	g.setLimits(limits)
-	return Group[T, K, V]{q: q, g: g, epoch: g.epoch}
+	g.opening = &opening[T, K, V]{g: g, value: value}
+	g.opening.configureLocked(limits, limiter)
+	return Group[T, K, V]{q, g.opening}
 }
 
-// Close drops what the group holds. From now on it takes and hands out nothing.
+// Close ends the opening and drops its items. Running items are tracked until Done.
 func (h Group[T, K, V]) Close() {
+	h.change(func(g *group[T, K, V]) {
+		g.opening = nil
+		h.q.clearLocked(g)
+		if g.running.len == 0 {
+			delete(h.q.groups, g.key)
+		}
+	})
+}
+
+// Configure replaces the limits and the rate limiter, without an effect on running items.
+func (h Group[T, K, V]) Configure(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
+	h.change(func(*group[T, K, V]) { h.o.configureLocked(limits, limiter) })
+}
+
+// Pause makes the group keep its items and hand out none until Resume.
+func (h Group[T, K, V]) Pause() { h.change(func(*group[T, K, V]) { h.o.paused = true }) }
+
+// Resume ends a pause.
+func (h Group[T, K, V]) Resume() { h.change(func(*group[T, K, V]) { h.o.paused = false }) }
+
+func (h Group[T, K, V]) change(f func(*group[T, K, V])) {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
-	if h.stale() {
+	if h.endedLocked() {
 		return
 	}
-	var none V
-	h.g.open, h.g.value = false, none
-	h.q.clearLocked(h.g)
-	if h.g.working.len == 0 {
-		delete(h.q.groups, h.g.key)
-	}
-	if h.q.closed {
-		h.q.handOut.Broadcast()
-		h.q.drained.Broadcast()
-	}
+	f(h.o.g)
+	h.q.placeLocked(h.o.g)
+	h.q.wakeLocked()
+	h.q.endShutDownLocked()
 }
 
-// Add puts the items in the lane. It tells whether they were taken, which a queue that was shut down does not.
+func (h Group[T, K, V]) endedLocked() bool { return h.o == nil || h.o.g.opening != h.o }
+
+// Add adds the items to the lane. It reports whether the group accepts items. It does not if the opening has ended or
+// the queue is shut down.
+//
+// An item that is running waits again after Done, even if it is running for an earlier opening. Adding a delayed item
+// to the live lane ends the delay. Adding it to the background lane keeps the delay.
 func (h Group[T, K, V]) Add(lane Lane, keys ...T) bool {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
-	if h.q.closed || h.stale() {
+	if h.q.closed || h.endedLocked() {
 		return false
 	}
 	for _, key := range keys {
-		h.q.addLocked(h.g, key, lane)
+		h.q.addLocked(h.o.g, key, lane)
 	}
+	h.q.wakeLocked()
 	return true
 }
 
-// SetLimits replaces the group's limits, with effect on the next item.
-func (h Group[T, K, V]) SetLimits(limits Limits) {
+// AddAfter adds the item to the live lane after d, or immediately if d is not positive. The earliest of several delays
+// counts. There is no delay if the item is waiting in the live lane, or is running and has been added to that lane
+// again. If it is waiting in the background lane, it stays there as well until the delay ends or it is handed out.
+//
+// The delay of an item that is running starts immediately. If it ends before Done, the item waits again after Done.
+// This is also true if the item is running for an earlier opening. Requests of that earlier run, made through its own
+// handle or through Queue.AddAfter, are dropped.
+func (h Group[T, K, V]) AddAfter(key T, d time.Duration) {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
-	if h.stale() {
+	if h.q.closed || h.endedLocked() {
 		return
 	}
-	h.g.setLimits(limits)
-	h.q.seatLocked(h.g)
-}
-
-// Hold makes the group keep what it is given and hand out nothing, until Release.
-func (h Group[T, K, V]) Hold() { h.hold(true) }
-
-// Release ends a Hold.
-func (h Group[T, K, V]) Release() { h.hold(false) }
-
-func (h Group[T, K, V]) hold(held bool) {
-	h.q.mu.Lock()
-	defer h.q.mu.Unlock()
-	if h.stale() {
+	if d > 0 {
+		h.q.delayLocked(h.o.g, key, d)
 		return
 	}
-	h.g.held = held
-	h.q.seatLocked(h.g)
+	h.q.addLocked(h.o.g, key, Live)
+	h.q.wakeLocked()
 }
 
-// Stats tells what the group holds. It costs the same whatever the group holds.
-func (h Group[T, K, V]) Stats() Stats {
+// AddRateLimited calls AddAfter with the delay that the rate limiter returns for the item.
+func (h Group[T, K, V]) AddRateLimited(key T) {
+	if limiter := h.limiter(); limiter != nil {
+		h.AddAfter(key, limiter.When(key))
+	}
+}
+
+// Forget makes the rate limiter forget the failures of the item.
+func (h Group[T, K, V]) Forget(key T) {
+	if limiter := h.limiter(); limiter != nil {
+		limiter.Forget(key)
+	}
+}
+
+// NumRequeues returns how often the rate limiter was asked for a delay for the item since the last Forget.
+func (h Group[T, K, V]) NumRequeues(key T) int {
+	if limiter := h.limiter(); limiter != nil {
+		return limiter.NumRequeues(key)
+	}
+	return 0
+}
+
+// limiter returns nil if the opening has ended.
+func (h Group[T, K, V]) limiter() workqueue.TypedRateLimiter[T] {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
-	if h.stale() {
-		return Stats{}
+	if h.endedLocked() {
+		return nil
 	}
-	s := Stats{
-		Live:       h.g.lines[Live].len,
-		Background: h.g.lines[Background].len,
-		Delayed:    h.g.delays.len(),
-		Running:    h.g.working.len,
+	return h.o.limiter
+}
+
+// Stats returns the current statistics in constant time.
+func (h Group[T, K, V]) Stats() (s Stats) {
+	h.q.mu.Lock()
+	defer h.q.mu.Unlock()
+	if h.endedLocked() {
+		return s
 	}
-	for _, line := range h.g.lines {
-		if line.head != nil {
-			s.Oldest = max(s.Oldest, time.Since(h.q.began)-line.head.since)
+	g := h.o.g
+	s.Live, s.Background = g.lanes[Live].len, g.lanes[Background].len
+	s.Delayed, s.Running = len(g.delays), g.running.len
+	for _, lane := range g.lanes {
+		if lane.head != nil {
+			s.Oldest = max(s.Oldest, h.q.now()-lane.head.value.since)
 		}
 	}
 	return s
 }
 
-func (h Group[T, K, V]) stale() bool { return !h.g.open || h.g.epoch != h.epoch }
-
-// group is what the queue knows of a group. The queue's lock guards it.
-type group[T, K comparable, V any] struct {
-	key    K
-	value  V
-	open   bool
-	held   bool
-	epoch  uint64 // of the newest opening
-	limits Limits
-
-	items   map[T]*item[T, K, V] // all that are known: waiting, delayed, running
-	peak    int                  // the most that items has held since it was made
-	lines   [lanes]line[T, K, V]
-	working line[T, K, V] // handed out and not Done, of earlier openings too
-	skipped int           // live items handed out since the background lane had a turn
-
-	delays   heap[*item[T, K, V]]
-	delaysAt int // in the queue's heap, -1 when not there
-
-	credit     int // what is left of its turn, zero when it has none
-	inRing     bool
-	prev, next *group[T, K, V]
+// opening is the state of a group from Open until Close or the next Open.
+type opening[T, K comparable, V any] struct {
+	g        *group[T, K, V]
+	value    V
+	limits   Limits
+	limiter  workqueue.TypedRateLimiter[T]
+	paused   bool
+	returned bool // an item that was handed out for this opening is done
 }
 
-func (g *group[T, K, V]) setLimits(limits Limits) {
-	limits.Weight = max(limits.Weight, 1)
-	g.limits = limits
-	g.credit = min(g.credit, limits.Weight)
-}
-
-func (g *group[T, K, V]) waiting() int { return g.lines[Live].len + g.lines[Background].len }
-
-func (g *group[T, K, V]) eligible() bool {
-	return !g.held && g.waiting() > 0 && (g.limits.Concurrency < 1 || g.working.len < g.limits.Concurrency)
-}
-
-// popLocked takes the next item off its lane.
-func (g *group[T, K, V]) popLocked() *item[T, K, V] {
-	lane := Live
-	switch {
-	case g.lines[Background].len == 0:
-		g.skipped = 0
-	case g.lines[Live].len == 0 || g.skipped >= backgroundShare-1:
-		lane, g.skipped = Background, 0
-	default:
-		g.skipped++
+func (o *opening[T, K, V]) configureLocked(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
+	if limiter == nil {
+		limiter = workqueue.DefaultTypedItemBasedRateLimiter[T]()
 	}
-	it := g.lines[lane].head
-	g.lines[lane].remove(it)
-	it.waiting = false
+	limits.Weight = max(limits.Weight, 1)
+	o.limits, o.limiter = limits, limiter
+	o.g.credit = min(o.g.credit, limits.Weight)
+}
+
+// group holds the items of all openings of a group. A closed group is kept while items are running.
+type group[T, K comparable, V any] struct {
+	element[*group[T, K, V]] // of the ring
+	delay                    // the earliest of delays
+
+	key     K
+	opening *opening[T, K, V] // nil if the group is closed
+	items   map[T]*item[T, K, V]
+	peak    int // the largest size of items
+	lanes   [lanes]list[*item[T, K, V]]
+	running list[*item[T, K, V]] // the oldest first
+	delays  delayHeap[*item[T, K, V]]
+
+	inRing    bool
+	credit    int // items left in the current turn
+	liveTurns int // items taken from the live lane since the last one from the background lane
+}
+
+func (g *group[T, K, V]) waitingLocked() int { return g.lanes[Live].len + g.lanes[Background].len }
+
+// item is a key that is waiting, delayed or running. It can be delayed and in one of the other states.
+type item[T, K comparable, V any] struct {
+	element[*item[T, K, V]] // of a lane or of the running items
+	delay
+
+	key     T
+	opening *opening[T, K, V] // for which the item is running; nil if it is not
+	since   time.Duration     // when it started to wait or to run
+	lane    Lane
+	term    int // in which it was handed out
+	waiting bool
+	again   bool // running, and was added again
+}
+
+// addLocked makes the item wait in the lane, or moves it up, or marks it to be processed again.
+func (q *Queue[T, K, V]) addLocked(g *group[T, K, V], key T, lane Lane) {
+	if q.closed || g.opening == nil {
+		return
+	}
+	it := g.items[key]
+	if it == nil {
+		it = q.newItemLocked(g, key)
+	} else if lane == Live {
+		q.endDelayLocked(g, it)
+	}
+	switch {
+	case (it.waiting || it.again) && it.lane <= lane:
+	case it.waiting:
+		g.lanes[it.lane].remove(&it.element)
+		g.lanes[lane].push(&it.element)
+		it.lane = lane
+	case it.opening != nil:
+		it.again, it.lane = true, lane
+	default:
+		it.lane = lane
+		q.pushLocked(g, it)
+		q.placeLocked(g)
+	}
+}
+
+func (q *Queue[T, K, V]) pushLocked(g *group[T, K, V], it *item[T, K, V]) {
+	it.waiting, it.since = true, q.now()
+	g.lanes[it.lane].push(&it.element)
+	q.waiting++
+}
+
+// clearLocked drops all items except for those that are running.
+func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
+	q.waiting -= g.waitingLocked()
+	g.lanes = [lanes]list[*item[T, K, V]]{}
+	g.credit, g.liveTurns = 0, 0
+	q.placeLocked(g)
+	g.delays = nil
+	q.updateDelayLocked(g)
+
+	g.items, g.peak = nil, g.running.len
+	if g.running.len > 0 {
+		g.items = make(map[T]*item[T, K, V], g.running.len)
+	}
+	for e := g.running.head; e != nil; e = e.next {
+		e.value.again, e.value.delay = false, delay{}
+		g.items[e.value.key] = e.value
+	}
+}
+
+const (
+	maxFree = 1024 // the maximum number of items kept for reuse
+	// shrinkAbove is the size above which an empty map is dropped, because maps never shrink.
+	shrinkAbove = 1024
+)
+
+func (q *Queue[T, K, V]) newItemLocked(g *group[T, K, V], key T) *item[T, K, V] {
+	var it *item[T, K, V]
+	if q.free.len > 0 {
+		it = q.free.head.value
+		q.free.remove(&it.element)
+	} else {
+		it = &item[T, K, V]{}
+		it.value = it
+	}
+	it.key = key
+	if g.items == nil {
+		g.items = map[T]*item[T, K, V]{}
+	}
+	g.items[key] = it
+	g.peak = max(g.peak, len(g.items))
 	return it
 }
 
-func (g *group[T, K, V]) dueBefore(other *group[T, K, V]) bool {
-	return g.delays.first().due.Before(other.delays.first().due)
-}
-
-// shrinkAbove is the size above which an emptied map is given back: Go's maps keep their largest size.
-const shrinkAbove = 1024
-
-func (g *group[T, K, V]) shrink() {
+func (q *Queue[T, K, V]) dropItemLocked(g *group[T, K, V], it *item[T, K, V]) {
+	delete(g.items, it.key)
 	if len(g.items) == 0 && g.peak > shrinkAbove {
-		g.items, g.peak = nil, 0
-		g.delays.elements = nil
+		g.items, g.peak, g.delays = nil, 0, nil
+	}
+	if q.free.len < maxFree {
+		*it = item[T, K, V]{}
+		it.value = it
+		q.free.push(&it.element)
 	}
 }
-
-// clearLocked drops all but the items being processed.
-func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
-	q.ring.leave(g)
-	q.waiting -= g.waiting()
-	g.lines = [lanes]line[T, K, V]{}
-	g.skipped, g.credit = 0, 0
-	g.delays.elements = nil
-	q.rescheduleLocked(g)
-
-	g.items, g.peak = nil, g.working.len
-	if g.working.len > 0 {
-		g.items = make(map[T]*item[T, K, V], g.working.len)
-	}
-	for it := g.working.head; it != nil; it = it.next {
-		it.again, it.delayAt = false, -1
-		g.items[it.key] = it
-	}
-}
-
-// item is one key that the queue knows: it waits in a lane, or is delayed, or runs, or runs and is delayed or wanted
-// again.
-type item[T, K comparable, V any] struct {
-	key        T
-	prev, next *item[T, K, V] // in its lane, or among those being processed
-	since      time.Duration  // when it began to wait, from when the queue began
-	due        time.Time      // when delayed
-	delayAt    int            // in its group's heap, -1 when not delayed
-	epoch      uint64         // of the opening that it was handed out for
-	lane       Lane
-	waiting    bool
-	running    bool
-	again      bool // wanted again after Done
-}
-
-func (it *item[T, K, V]) delayed() bool { return it.delayAt >= 0 }
-
-func dueBefore[T, K comparable, V any](a, b *item[T, K, V]) bool { return a.due.Before(b.due) }

@@ -7,148 +7,135 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Lane is one of the two lines in which a group's items wait.
+// Lane is one of the two lanes in which the items of a group wait, first in, first out.
 type Lane uint8
 
 const (
-	// Live is for what somebody waits for: events, retries that are due, explicit requests.
+	// Live is the lane for events, retries that are due, and explicit requests.
 	Live Lane = iota
-	// Background is for what can wait: initial lists, promotion, resyncs.
+	// Background is the lane for initial lists, promotions and resyncs.
 	Background
 
 	lanes = 2
 )
 
-// backgroundShare is how many items a group hands out for each one of its background lane while both lanes have some.
-const backgroundShare = 8
-
-// Limits bound what a group may take of the workers.
+// Limits bound the share of the workers that a group gets.
 type Limits struct {
-	// Weight is how many items the group hands out a turn. Below one counts as one.
+	// Weight is the number of items that the group hands out per turn. Values below 1 count as 1.
 	Weight int
-	// Concurrency is how many of the group's items may be processed at once. Below one is without limit.
+	// Concurrency is the maximum number of items of the group that are processed at the same time. There is no maximum
+	// if it is below 1. The dynamic threshold applies in addition.
 	Concurrency int
 }
 
-// Queue hands out items of type T, which belong to groups of key K. V is what the opener of a group gets back with
-// each of its items. It implements [workqueue.TypedDelayingInterface], and all its methods may be called concurrently.
+// Queue hands out items of type T. Each item belongs to a group with a key of type K. V is the type of the value that
+// the caller of Open attaches to the group. All methods can be called concurrently.
 type Queue[T, K comparable, V any] struct {
 	groupOf func(T) K
-	began   time.Time // that of waiting items is told by the time since then, which takes half as long as time.Now
+	created time.Time // times of items are durations since then, because time.Since is faster than time.Now
 
-	// mu guards everything below, groups and items included. It is held for map, list and heap operations only.
-	mu      sync.Mutex
-	handOut sync.Cond // an item became eligible, or the queue shuts down
-	drained sync.Cond // nothing is processed any more
+	// mu guards the fields below and the fields of groups, openings and items. It is never held while user code runs.
+	mu        sync.Mutex
+	available sync.Cond // an item can be handed out, or the queue shuts down
+	drained   sync.Cond // no item is waiting or running
 
-	groups  map[K]*group[T, K, V]
-	ring    ring[T, K, V]
-	waiting int
-	running int
+	groups map[K]*group[T, K, V]
+	ring   list[*group[T, K, V]] // groups that have items to hand out, in the order of their turns
+
+	waiting int  // items in the lanes of all groups
+	running int  // items handed out and not done
+	busy    int  // those that were handed out since Restart
+	term    int  // number of calls of Restart
+	idle    int  // goroutines in Next
+	waking  bool // a goroutine in Next was signalled and has not run since
 	closed  bool
 
-	delays heap[*group[T, K, V]] // groups with delayed items, by their earliest
+	delays delayHeap[*group[T, K, V]] // groups with delayed items
 	timer  *time.Timer
-	armed  time.Time      // what the timer is set to; zero when it is not
-	firing sync.WaitGroup // timer callbacks that may still run
-	inFire bool           // the callback arms the timer once, at its end
+	armed  time.Duration  // the time for which the timer is set, or 0
+	firing sync.WaitGroup // pending calls of fire
 
-	free *item[T, K, V] // a short list of items to use again
-	kept int
+	free list[*item[T, K, V]] // items for reuse
 }
 
-var _ workqueue.TypedDelayingInterface[string] = (*Queue[string, string, any])(nil)
+var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string, string, any])(nil)
 
-// New returns an empty queue that tells an item's group by groupOf.
+// New returns an empty queue. The function groupOf returns the key of the group to which an item belongs. It must be
+// pure and fast, because it is called while the queue is locked.
 func New[T, K comparable, V any](groupOf func(T) K) *Queue[T, K, V] {
-	q := &Queue[T, K, V]{
-		groupOf: groupOf,
-		began:   time.Now(),
-		groups:  map[K]*group[T, K, V]{},
-		delays:  heap[*group[T, K, V]]{before: (*group[T, K, V]).dueBefore, moved: func(g *group[T, K, V], at int) { g.delaysAt = at }},
-	}
-	q.handOut.L, q.drained.L = &q.mu, &q.mu
+	q := &Queue[T, K, V]{groupOf: groupOf, created: time.Now(), groups: map[K]*group[T, K, V]{}}
+	q.available.L, q.drained.L = &q.mu, &q.mu
 	return q
 }
 
-// Add puts the item into its group's live lane. It is dropped if its group is not open.
+// Add adds the item to the live lane of its group. The item is dropped if the group is not open.
 func (q *Queue[T, K, V]) Add(key T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if g := q.groups[q.groupOf(key)]; g != nil {
 		q.addLocked(g, key, Live)
+		q.wakeLocked()
 	}
 }
 
-// AddAfter adds the item to the live lane after d, or now if d is not positive. An item that waits already is left
-// where it is, one that is delayed already keeps the earlier time. An item that is being processed on behalf of a
-// group that was closed since is dropped: what its processing asks for is no longer wanted.
-func (q *Queue[T, K, V]) AddAfter(key T, d time.Duration) {
+// AddAfter is like Group.AddAfter. Like the next three methods, it applies to the opening for which the item is
+// running. If the item is not running, it applies to the current opening of its group.
+func (q *Queue[T, K, V]) AddAfter(key T, d time.Duration) { q.groupFor(key).AddAfter(key, d) }
+
+// AddRateLimited is like Group.AddRateLimited.
+func (q *Queue[T, K, V]) AddRateLimited(key T) { q.groupFor(key).AddRateLimited(key) }
+
+// Forget is like Group.Forget.
+func (q *Queue[T, K, V]) Forget(key T) { q.groupFor(key).Forget(key) }
+
+// NumRequeues is like Group.NumRequeues.
+func (q *Queue[T, K, V]) NumRequeues(key T) int { return q.groupFor(key).NumRequeues(key) }
+
+func (q *Queue[T, K, V]) groupFor(key T) Group[T, K, V] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	g := q.groups[q.groupOf(key)]
-	if q.closed || g == nil || !g.open {
-		return
+	h := Group[T, K, V]{q: q}
+	if g := q.groups[q.groupOf(key)]; g != nil {
+		h.o = g.opening
+		if it := g.items[key]; it != nil && it.opening != nil {
+			h.o = it.opening
+		}
 	}
-	it := g.items[key]
-	if it != nil && it.running && it.epoch != g.epoch {
-		return
-	}
-	if d <= 0 {
-		q.addLocked(g, key, Live)
-		return
-	}
-	if it == nil {
-		it = q.newItemLocked(g, key)
-	}
-	due := time.Now().Add(d)
-	switch {
-	case it.waiting || it.again:
-		return
-	case it.delayed() && !due.Before(it.due):
-		return
-	}
-	it.due = due
-	if it.delayed() {
-		g.delays.fix(it.delayAt)
-	} else {
-		g.delays.push(it)
-	}
-	q.rescheduleLocked(g)
+	return h
 }
 
-// Get waits for an item and hands it out; Done must be called with it. Shutdown is true when the queue was shut down
-// and nothing waits any more.
+// Get is like Next, without the value.
 func (q *Queue[T, K, V]) Get() (key T, shutdown bool) {
 	key, _, shutdown = q.Next()
 	return key, shutdown
 }
 
-// Next is Get, and tells the value with which the item's group was opened.
+// Next blocks until it can hand out an item and returns the item and the value with which its group was opened. The
+// caller must call Done with the item. Next returns shutdown if the queue was shut down and no items are waiting.
+//
+// A goroutine counts as an idle worker while it is in Next. The share of a group depends on their number.
 func (q *Queue[T, K, V]) Next() (key T, value V, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for q.ring.head == nil {
-		// What waits in a group at its cap is handed out after a Done, also while the queue shuts down.
+	q.idle++
+	g := q.pickLocked()
+	for ; g == nil; g = q.pickLocked() {
+		// A waiting item that its group's share does not currently allow is handed out later, even during a shutdown.
 		if q.closed && q.waiting == 0 {
+			q.idle--
 			return key, value, true
 		}
-		q.handOut.Wait()
+		q.available.Wait()
+		q.waking = false
 	}
-	g := q.ring.head
-	it := g.popLocked()
-	it.running, it.epoch = true, g.epoch
-	g.working.push(it)
-	q.waiting--
-	q.running++
-	q.turnLocked(g)
-	if q.closed && q.waiting == 0 {
-		q.handOut.Broadcast()
-	}
-	return it.key, g.value, false
+	q.idle--
+	it := q.takeLocked(g)
+	q.wakeLocked()
+	q.endShutDownLocked()
+	return it.key, g.opening.value, false
 }
 
-// Done says that the item is no longer processed.
+// Done marks the item as done. If it was added while it was running, it waits again.
 func (q *Queue[T, K, V]) Done(key T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -157,40 +144,42 @@ func (q *Queue[T, K, V]) Done(key T) {
 		return
 	}
 	it := g.items[key]
-	if it == nil || !it.running {
+	if it == nil || it.opening == nil {
 		return
 	}
-	it.running = false
-	g.working.remove(it)
 	q.running--
-	switch {
-	case it.again:
+	if it.term == q.term {
+		q.busy--
+	}
+	g.running.remove(&it.element)
+	if it.opening == g.opening {
+		g.opening.returned = true
+	}
+	it.opening = nil
+	if it.again {
 		it.again = false
 		q.pushLocked(g, it)
-	case !it.delayed():
+	} else if !it.delayed() {
 		q.dropItemLocked(g, it)
 	}
-	if g.eligible() {
-		q.ring.join(g)
-		q.handOut.Signal()
-	}
-	if !g.open && g.working.len == 0 {
+	if g.opening == nil && g.running.len == 0 {
 		delete(q.groups, g.key)
 	}
-	if q.running == 0 {
-		q.drained.Broadcast()
-	}
+	q.placeLocked(g)
+	q.wakeLocked()
+	q.endShutDownLocked()
 }
 
-// Len is how many items wait to be handed out, those at their group's cap included, delayed ones not.
+// Len returns the number of waiting items, including items that their group's share does not allow to be handed out. It
+// does not count delayed items unless they also wait in the background lane.
 func (q *Queue[T, K, V]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting
 }
 
-// ShutDown makes the queue ignore what is added from now on and drops what is delayed. Get still hands out what waits
-// and then reports the shutdown. When it returns no timer of the queue runs any more.
+// ShutDown drops delayed items, and makes the queue ignore new ones until Restart. Next still hands out the items that
+// are waiting, and then returns shutdown. When ShutDown returns, no timer of the queue is pending.
 func (q *Queue[T, K, V]) ShutDown() {
 	q.mu.Lock()
 	q.shutDownLocked()
@@ -198,7 +187,7 @@ func (q *Queue[T, K, V]) ShutDown() {
 	q.firing.Wait()
 }
 
-// ShutDownWithDrain is ShutDown and waits until all that waits was handed out and Done.
+// ShutDownWithDrain calls ShutDown and waits until all waiting items have been handed out and all items are done.
 func (q *Queue[T, K, V]) ShutDownWithDrain() {
 	q.ShutDown()
 	q.mu.Lock()
@@ -208,152 +197,61 @@ func (q *Queue[T, K, V]) ShutDownWithDrain() {
 	}
 }
 
-// ShuttingDown tells whether ShutDown was called since the last Restart.
+// ShuttingDown reports whether the queue was shut down and not restarted.
 func (q *Queue[T, K, V]) ShuttingDown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.closed
 }
 
-// Cancel is ShutDown without the rest: what waits is dropped too. Groups stay open and items being processed stay
-// known until Done. It returns what was dropped, but for the background lanes.
+// Cancel is like ShutDown, and also drops the waiting items. Groups stay open. Running items are tracked until Done.
+// Cancel returns the dropped items, except for items that were only in a background lane.
 func (q *Queue[T, K, V]) Cancel() (dropped []T) {
 	q.mu.Lock()
 	for _, g := range q.groups {
-		for it := g.lines[Live].head; it != nil; it = it.next {
-			dropped = append(dropped, it.key)
+		for e := g.lanes[Live].head; e != nil; e = e.next {
+			dropped = append(dropped, e.value.key)
 		}
-		for it := g.working.head; it != nil; it = it.next {
-			if it.again && it.lane == Live {
+		for e := g.running.head; e != nil; e = e.next {
+			if it := e.value; it.again && it.lane == Live {
 				dropped = append(dropped, it.key)
 			}
 		}
-		for _, it := range g.delays.elements {
+		for _, it := range g.delays {
 			dropped = append(dropped, it.key)
 		}
 		q.clearLocked(g)
 	}
 	q.shutDownLocked()
-	q.drained.Broadcast()
 	q.mu.Unlock()
 	q.firing.Wait()
 	return dropped
 }
 
-// Restart makes a queue that was shut down take and hand out items again. An item still being processed since before
-// is handed out again only after its Done.
+// Restart ends a shutdown. Items that have been running since before the shutdown are handed out again only after Done.
 func (q *Queue[T, K, V]) Restart() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = false
+	q.term, q.busy = q.term+1, 0
 }
 
 func (q *Queue[T, K, V]) shutDownLocked() {
 	q.closed = true
-	for _, g := range q.groups {
-		for g.delays.len() > 0 {
-			if it := g.delays.pop(); !it.running {
-				q.dropItemLocked(g, it)
-			}
-		}
-		g.delaysAt = -1
-	}
-	q.delays.elements = nil
-	q.armLocked()
-	q.handOut.Broadcast()
+	q.dropDelaysLocked()
+	q.endShutDownLocked()
 }
 
-// addLocked puts the item in line, or moves it up, or notes that it must be processed again.
-func (q *Queue[T, K, V]) addLocked(g *group[T, K, V], key T, lane Lane) {
-	if q.closed || !g.open {
+// endShutDownLocked wakes the goroutines that wait for the end of a shutdown. It must be called whenever the number of
+// waiting or running items can have become zero.
+func (q *Queue[T, K, V]) endShutDownLocked() {
+	if !q.closed || q.waiting > 0 {
 		return
 	}
-	it := g.items[key]
-	if it == nil {
-		it = q.newItemLocked(g, key)
-	} else if it.delayed() {
-		g.delays.remove(it.delayAt)
-		q.rescheduleLocked(g)
-	}
-	switch {
-	case it.waiting:
-		if lane < it.lane {
-			g.lines[it.lane].remove(it)
-			it.lane = lane
-			g.lines[lane].push(it)
-		}
-		return
-	case it.running:
-		if !it.again || lane < it.lane {
-			it.again, it.lane = true, lane
-		}
-		return
-	}
-	it.lane = lane
-	q.pushLocked(g, it)
-	if g.eligible() {
-		q.ring.join(g)
-		q.handOut.Signal()
+	q.available.Broadcast()
+	if q.running == 0 {
+		q.drained.Broadcast()
 	}
 }
 
-func (q *Queue[T, K, V]) pushLocked(g *group[T, K, V], it *item[T, K, V]) {
-	it.waiting, it.since = true, time.Since(q.began)
-	g.lines[it.lane].push(it)
-	q.waiting++
-}
-
-// turnLocked counts an item that the group handed out. A turn ends with its quantum and with the last item; one that the
-// group's cap cuts short goes on later.
-func (q *Queue[T, K, V]) turnLocked(g *group[T, K, V]) {
-	g.credit--
-	if g.waiting() == 0 {
-		g.credit = 0
-	}
-	if g.credit > 0 && g.eligible() {
-		return
-	}
-	q.ring.leave(g)
-	if g.eligible() {
-		q.ring.join(g)
-	}
-}
-
-// seatLocked puts the group in the ring or out of it after what it may hand out has changed.
-func (q *Queue[T, K, V]) seatLocked(g *group[T, K, V]) {
-	if !g.eligible() {
-		q.ring.leave(g)
-		return
-	}
-	q.ring.join(g)
-	q.handOut.Broadcast()
-}
-
-const maxFree = 1024
-
-func (q *Queue[T, K, V]) newItemLocked(g *group[T, K, V], key T) *item[T, K, V] {
-	it := q.free
-	if it == nil {
-		it = &item[T, K, V]{}
-	} else {
-		q.free, it.next = it.next, nil
-		q.kept--
-	}
-	it.key, it.delayAt = key, -1
-	if g.items == nil {
-		g.items = map[T]*item[T, K, V]{}
-	}
-	g.items[key] = it
-	g.peak = max(g.peak, len(g.items))
-	return it
-}
-
-func (q *Queue[T, K, V]) dropItemLocked(g *group[T, K, V], it *item[T, K, V]) {
-	delete(g.items, it.key)
-	g.shrink()
-	if q.kept < maxFree {
-		*it = item[T, K, V]{next: q.free}
-		q.free = it
-		q.kept++
-	}
-}
+func (q *Queue[T, K, V]) now() time.Duration { return time.Since(q.created) }

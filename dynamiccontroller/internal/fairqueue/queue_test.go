@@ -8,197 +8,24 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/client-go/util/workqueue"
 )
 
-func next(t *testing.T, q *testQueue) string {
-	t.Helper()
-	if q.Len() == 0 {
-		t.Fatal("nothing waits")
-	}
-	item, shutdown := q.Get()
-	if shutdown {
-		t.Fatal("the queue has shut down")
-	}
-	return item
-}
-
-func TestAnItemWaitsOnceAndIsNeverHandedOutTwiceAtOnce(t *testing.T) {
+func TestItemWaitsOnceAndIsNeverRunningTwice(t *testing.T) {
 	q := newTestQueue()
 	open(q, "a")
 	q.Add("a/1")
 	q.Add("a/1")
 	if got := next(t, q); got != "a/1" || q.Len() != 0 {
-		t.Fatalf("got %s and %d waiting", got, q.Len())
+		t.Fatalf("got %s, and %d items are waiting", got, q.Len())
 	}
 	q.Add("a/1")
 	if q.Len() != 0 {
-		t.Fatal("an item that is being processed waits")
+		t.Fatal("a running item is waiting")
 	}
 	q.Done("a/1")
 	if got := next(t, q); got != "a/1" {
 		t.Fatalf("got %s", got)
 	}
-}
-
-func TestF1_AGroupWithOneItemWaitsAtMostOneRound(t *testing.T) {
-	q := newTestQueue()
-	groups := open(q, "busy", "other", "quiet")
-	groups["other"].SetLimits(Limits{Weight: 3})
-	for i := range 1000 {
-		q.Add(fmt.Sprintf("busy/%d", i))
-		q.Add(fmt.Sprintf("other/%d", i))
-	}
-	next(t, q)
-	q.Add("quiet/1")
-	for waited := 0; ; waited++ {
-		if next(t, q) == "quiet/1" {
-			return
-		}
-		if waited == 4 {
-			t.Fatal("waited for more than a turn of each other group")
-		}
-	}
-}
-
-func TestAGroupAtItsCapBlocksNobodyAndARaisedCapWakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTestQueue()
-		capped := q.Open("a", "a", Limits{Concurrency: 1})
-		open(q, "b")
-		for i := range 3 {
-			q.Add(fmt.Sprintf("a/%d", i))
-		}
-		q.Add("b/0")
-		if first, second := next(t, q), next(t, q); first != "a/0" || second != "b/0" {
-			t.Fatalf("got %s, %s", first, second)
-		}
-		got := make(chan string)
-		go func() {
-			for {
-				item, shutdown := q.Get()
-				if shutdown {
-					close(got)
-					return
-				}
-				got <- item
-			}
-		}()
-		synctest.Wait()
-		select {
-		case item := <-got:
-			t.Fatalf("%s was handed out above the cap", item)
-		default:
-		}
-		capped.SetLimits(Limits{Concurrency: 3})
-		if first, second := <-got, <-got; first != "a/1" || second != "a/2" {
-			t.Fatalf("got %s, %s", first, second)
-		}
-		q.ShutDown()
-		<-got
-	})
-}
-
-func TestTheBackgroundLaneGoesSecondAndNeverStarves(t *testing.T) {
-	q := newTestQueue()
-	a := open(q, "a")["a"]
-	a.Add(Background, "a/slow")
-	for i := range 100 {
-		a.Add(Live, fmt.Sprintf("a/%d", i))
-	}
-	for turn := 1; ; turn++ {
-		item := next(t, q)
-		a.Add(Live, fmt.Sprintf("a/more%d", turn))
-		if item == "a/slow" {
-			if turn == 1 {
-				t.Fatal("the background lane went first")
-			}
-			return
-		}
-		if turn == backgroundShare {
-			t.Fatalf("the background lane had none of %d turns", backgroundShare)
-		}
-	}
-}
-
-func TestALiveAddMovesAnItemUp(t *testing.T) {
-	q := newTestQueue()
-	a := open(q, "a")["a"]
-	a.Add(Background, "a/1", "a/2")
-	q.Add("a/2")
-	if got := next(t, q); got != "a/2" {
-		t.Fatalf("got %s", got)
-	}
-}
-
-func TestClosingDropsEverythingButWhatIsProcessed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTestQueue()
-		a := open(q, "a")["a"]
-		q.Add("a/running")
-		next(t, q)
-		q.Add("a/running")
-		q.Add("a/waiting")
-		for i := range 100_000 {
-			q.AddAfter(fmt.Sprintf("a/%d", i), 10*time.Hour)
-		}
-		a.Close()
-		if q.Len() != 0 || q.delays.len() != 0 || !q.armed.IsZero() || len(q.groups["a"].items) != 1 {
-			t.Fatalf("left: %d waiting, %d groups delayed, timer %v", q.Len(), q.delays.len(), q.armed)
-		}
-		q.Add("a/late")
-		a.Add(Live, "a/late")
-		q.AddAfter("a/late", time.Second)
-
-		again := q.Open("a", "again", Limits{})
-		q.AddAfter("a/running", time.Second) // asked for by the processing that the closed group began
-		again.Add(Live, "a/running")
-		if q.Len() != 0 {
-			t.Fatal("an item that an earlier opening still processes was put in line")
-		}
-		q.Done("a/running")
-		if item, value, _ := q.Next(); item != "a/running" || value != "again" {
-			t.Fatalf("got %s of %s", item, value)
-		}
-		q.Done("a/running")
-		again.Close()
-		if len(q.groups) != 0 {
-			t.Fatal("a closed group that processes nothing is still known")
-		}
-	})
-}
-
-func TestDelays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		q := newTestQueue()
-		open(q, "a", "b")
-		q.AddAfter("a/1", 3*time.Second)
-		q.AddAfter("a/1", 2*time.Second) // the earlier counts
-		q.AddAfter("a/1", 4*time.Second)
-		q.AddAfter("b/1", time.Second)
-		q.AddAfter("b/2", time.Hour)
-		q.Add("b/2") // brought forward, and not delayed any more
-		if got := next(t, q); got != "b/2" {
-			t.Fatalf("got %s", got)
-		}
-		q.Done("b/2")
-		began := time.Now()
-		for _, want := range []string{"b/1", "a/1"} {
-			if got, _ := q.Get(); got != want {
-				t.Fatalf("got %s, want %s", got, want)
-			}
-			q.Done(want)
-		}
-		if waited := time.Since(began); waited != 2*time.Second {
-			t.Fatalf("waited %s", waited)
-		}
-		time.Sleep(2 * time.Hour)
-		synctest.Wait()
-		if q.Len() != 0 {
-			t.Fatal("an item that was brought forward came again")
-		}
-	})
 }
 
 func TestShutDown(t *testing.T) {
@@ -210,7 +37,7 @@ func TestShutDown(t *testing.T) {
 		q.ShutDown()
 		q.Add("a/3")
 		if got, shutdown := q.Get(); got != "a/1" || shutdown {
-			t.Fatalf("got %s, %v: what waits is still handed out", got, shutdown)
+			t.Fatalf("got %s, %v; want the waiting item", got, shutdown)
 		}
 		drained := make(chan struct{})
 		go func() {
@@ -220,7 +47,7 @@ func TestShutDown(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-drained:
-			t.Fatal("drained while an item is processed")
+			t.Fatal("drained while an item is running")
 		default:
 		}
 		q.Done("a/1")
@@ -228,40 +55,106 @@ func TestShutDown(t *testing.T) {
 		if _, shutdown := q.Get(); !shutdown || !q.ShuttingDown() {
 			t.Fatal("not shut down")
 		}
+		q.AddAfter("a/3", time.Second/2)
 		q.Restart()
-		q.Add("a/4")
-		if got := next(t, q); got != "a/4" {
+		q.AddAfter("a/4", time.Second)
+		if got, _ := q.Get(); got != "a/4" {
 			t.Fatalf("got %s", got)
 		}
 	})
 }
 
-// TestNoWakeUpIsLost has many workers take few items, so that one that is not woken would be missed.
-func TestNoWakeUpIsLost(t *testing.T) {
-	const workers, groups, items, rounds = 8, 4, 5, 2000
+// TestShutDownKeepsItemsThatWaitAndAreDelayed would hand out a reused item if ShutDown dropped both.
+func TestShutDownKeepsItemsThatWaitAndAreDelayed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue()
+		a := open(q, "a")["a"]
+		q.AddAfter("a/1", time.Hour)
+		a.Add(Background, "a/1")
+		q.ShutDown()
+		if got := process(t, q); got != "a/1" || q.Len() != 0 || len(q.groups["a"].items) != 0 {
+			t.Fatalf("got %s, and %d items are waiting", got, q.Len())
+		}
+	})
+}
+
+func TestShutDownKeepsRunningItemsThatAreDelayed(t *testing.T) {
+	q := newTestQueue()
+	a := open(q, "a")["a"]
+	q.Add("a/1")
+	next(t, q)
+	q.AddAfter("a/1", time.Hour)
+	q.ShutDown()
+	q.Restart()
+	q.Add("a/1")
+	if got := a.Stats(); got != (Stats{Running: 1}) {
+		t.Fatalf("%+v, want a running item only", got)
+	}
+}
+
+func TestShutDownEndsIdleWorkersWhileTheLastItemIsRunning(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue()
+		q.Open("a", "a", Limits{Concurrency: 1}, nil)
+		w := newWorkers(t, q).start(4)
+		q.Add("a/1")
+		q.Add("a/2")
+		q.ShutDown()
+		w.finish(t, "a/1")
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.running != 1 || q.idle != 0 {
+			t.Fatalf("%d items are running and %d workers are idle, want 1 and 0", q.running, q.idle)
+		}
+	})
+}
+
+func TestShutDownEndsWorkersOfClosedGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue()
+		a := open(q, "a")["a"]
+		a.Pause()
+		q.Add("a/1")
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			q.ShutDownWithDrain()
+			if _, shutdown := q.Get(); !shutdown {
+				t.Error("not shut down")
+			}
+		}()
+		synctest.Wait()
+		a.Close()
+		<-done
+	})
+}
+
+// TestNoWakeupIsLost processes few items with many workers, so that a lost wakeup blocks the test.
+func TestNoWakeupIsLost(t *testing.T) {
+	const number, groups, items, rounds = 8, 4, 5, 2000
 	q := newTestQueue()
 	for g := range groups {
-		q.Open(fmt.Sprint(g), "", Limits{Concurrency: 1 + g})
+		q.Open(fmt.Sprint(g), "", Limits{Concurrency: g}, nil)
 	}
 	var processed sync.Map // item -> *atomic.Int64
-	var inHand sync.Map
+	var running sync.Map
 	var wg sync.WaitGroup
-	for range workers {
+	for range number {
 		wg.Go(func() {
 			for {
 				item, shutdown := q.Get()
 				if shutdown {
 					return
 				}
-				if _, twice := inHand.LoadOrStore(item, true); twice {
-					t.Errorf("%s was handed out twice at once", item)
+				if _, twice := running.LoadOrStore(item, true); twice {
+					t.Errorf("%s is running twice", item)
 				}
 				count, _ := processed.LoadOrStore(item, &atomic.Int64{})
 				count.(*atomic.Int64).Add(1)
 				if len(item)%2 == 0 {
 					runtime.Gosched()
 				}
-				inHand.Delete(item)
+				running.Delete(item)
 				q.Done(item)
 			}
 		})
@@ -293,67 +186,36 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-func TestMemoryIsGivenBack(t *testing.T) {
+func TestMemoryIsReleasedWhenGroupIsEmpty(t *testing.T) {
 	q := newTestQueue()
 	open(q, "a")
-	for i := range 100_000 {
-		q.Add(fmt.Sprintf("a/%d", i))
-	}
+	addMany(q, "a", 100_000)
 	for q.Len() > 0 {
-		item := next(t, q)
-		q.Done(item)
+		process(t, q)
 	}
-	if g := q.groups["a"]; g.items != nil || q.kept > maxFree {
-		t.Fatalf("a map of %d, %d items kept", g.peak, q.kept)
+	if g := q.groups["a"]; g.items != nil || q.free.len > maxFree {
+		t.Fatalf("kept a map for %d items, and %d items", g.peak, q.free.len)
 	}
 }
 
-// clientGo is what client-go offers in place of this package.
-func clientGo() workqueue.TypedInterface[string] { return workqueue.NewTyped[string]() }
-
-// BenchmarkAddGetDone compares with client-go's own queue. The number of types matters to this queue alone.
-func BenchmarkAddGetDone(b *testing.B) {
-	fair := func(types int) func() workqueue.TypedInterface[string] {
-		return func() workqueue.TypedInterface[string] {
-			q := newTestQueue()
-			for g := range types {
-				q.Open(fmt.Sprint(g), "", Limits{})
-			}
-			return q
+// TestLargeGroupKeepsItsItems finishes some items of a group that is large enough for its index to be dropped when
+// empty.
+func TestLargeGroupKeepsItsItems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue()
+		q.Open("a", "a", Limits{Concurrency: 2}, nil)
+		w := newWorkers(t, q).start(4)
+		addMany(q, "a", 2000)
+		w.finish(t, "a/0")
+		w.finish(t, "a/1")
+		addMany(q, "a", 2000) // adds 0 and 1; 2 and 3 are running, and the others are waiting
+		if q.Len() != 1998 {
+			t.Fatalf("%d items are waiting, want 1998", q.Len())
 		}
-	}
-	for _, bench := range []struct {
-		name  string
-		types int
-		queue func() workqueue.TypedInterface[string]
-	}{
-		{"queue=client-go/types=1", 1, clientGo},
-		{"queue=fair/types=1", 1, fair(1)},
-		{"queue=client-go/types=10000", 10_000, clientGo},
-		{"queue=fair/types=10000", 10_000, fair(10_000)},
-	} {
-		for _, goroutines := range []int{1, 8} {
-			b.Run(fmt.Sprintf("%s/goroutines=%d", bench.name, goroutines), func(b *testing.B) {
-				b.ReportAllocs()
-				q := bench.queue()
-				var wg sync.WaitGroup
-				for g := range goroutines {
-					// Each goroutine adds what it was handed out before, so that no item is added twice and none misses.
-					items := make([]string, 10_000/goroutines)
-					for i := range items {
-						items[i] = fmt.Sprintf("%d/namespace/name-%d", (g*len(items)+i)%bench.types, g*len(items)+i)
-					}
-					wg.Go(func() {
-						for i := range b.N / goroutines {
-							item := &items[i%len(items)]
-							q.Add(*item)
-							*item, _ = q.Get()
-							q.Done(*item)
-						}
-					})
-				}
-				wg.Wait()
-			})
+		w.finish(t, "a/2")
+		w.finish(t, "a/3")
+		if q.Len() != 1998 {
+			t.Fatalf("%d items are waiting, want 1998", q.Len())
 		}
-	}
+	})
 }

@@ -1,5 +1,5 @@
-// Package fakemetadata makes a metadata client of a fake dynamic one, for tests: client-go's own fake has objects of its
-// own, where an API server shows the same ones to both.
+// Package fakemetadata provides a metadata client that reads from a fake dynamic client, for tests. client-go's fake
+// metadata client has a separate set of objects, whereas an API server returns the same objects to both clients.
 package fakemetadata
 
 import (
@@ -14,8 +14,9 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// Over returns a client that lists and watches what the other one has. It can do nothing else. BeforeList, if any, is called
-// before each list, and may take its time: client-go's fake cannot, as it holds a lock while it answers.
+// Over returns a metadata client that lists and watches the objects of client. It supports no other operations.
+// BeforeList, if not nil, is called before each list and can block. A reactor of client-go's fake client cannot,
+// because the fake holds a lock while it calls reactors.
 func Over(client dynamic.Interface, beforeList func(schema.GroupVersionResource)) metadata.Interface {
 	if beforeList == nil {
 		beforeList = func(schema.GroupVersionResource) {}
@@ -33,7 +34,7 @@ func (o over) Resource(gvr schema.GroupVersionResource) metadata.Getter {
 	return getter{resource: resource{of: of, beforeList: func() { o.beforeList(gvr) }}, namespaceable: of}
 }
 
-// IsWatchListSemanticsUnSupported is what the reflector asks fakes.
+// IsWatchListSemanticsUnSupported makes reflectors send plain lists, as with client-go's fake clients.
 func (o over) IsWatchListSemanticsUnSupported() bool { return true }
 
 type getter struct {

@@ -1,29 +1,38 @@
-// Package typewatch keeps types' objects in memory and says what changed: a [cache.Reflector] on a store of its own, at about
-// four goroutines a type where a shared informer takes ten, and keeping no more of an object than is asked for.
+// Package typewatch keeps the objects of any number of types in memory and notifies event handlers of changes. Each
+// watch is a [cache.Reflector] with its own store and needs about four goroutines, where a shared informer needs ten.
 //
-// Who needs a type's objects acquires a [Need] from the [Pool]. All needs of the same type, namespace and selector share a
-// watch, which keeps the deepest of what they ask for and ends with the last of them:
+// A [Pool] holds the watches. A watch is identified by its [Key]: GVR, namespace, selectors and projection. The key
+// never changes. A [Subscription] uses the watch of its own projection or of a deeper one. Subscriptions with the same
+// requirements share a watch, which ends with the last of them. Two watches of one type can exist at once, at different
+// resourceVersions.
 //
-//	Pool ──▶ shared, a type, namespace and selector ──▶ feed ──▶ Need ──▶ Sink
-//	             │                                        ▲
-//	             ├── current keeper: watch ──▶ store ─────┤
-//	             └── coming keeper, while it keeps more or less than is needed: watch ──▶ store, to take over
+//	Subscription ──▶ View ──▶ watch ──▶ store ◀── reflector ◀── package listwatch ◀── API server
+//	      │                                                      Pool.Start ... stop: a term
+//	      └── replacement ──▶ watch ──▶ store ◀── reflector
 //
-// The stores are filled by their reflectors, one goroutine each. The feed has one lock over changes and what is told of
-// them: what a sink hears of is in the cache already, and in the order in which it happened. It tells of the current store.
-// From the first list of the coming one on nothing is told until that has seen all that was; then the difference is, and it
-// is current.
+// There is one way to move a subscription to another watch, [Subscription.Replace]. The pool uses it too: when the
+// projection of a watch is no longer needed, or when the watch fails before it has synced, the shallower subscriptions
+// move to a watch of their own. The states of a subscription:
 //
-// Watches can be run again and again, from [Pool.Begin] to [Pool.End]. They keep their stores in between, so that
-// deletions in the meantime are found by comparing the store with the next list. A list is never older than the store,
-// unless the API server has lost that version because its etcd was restored. The store then goes back to the restored
-// state.
+//	Subscribe ──▶ waiting ── first list ──▶ synced ── Replace ──▶ replacing ── new watch synced ──▶ synced
+//	                │  ▲                    │    ▲                    │         and caught up
+//	                │  └──── last stop ─────┘    └── CancelReplace ───┘
+//	                └── Replace ──▶ waiting for the new watch      Close is possible in every state.
+//
+// While replacing, the subscription reads from the old watch, and its event handler is called for the changes there. At
+// the switch, the handler is called once with the difference between the two stores, under the locks of both watches.
+// The new store is not older than the old one.
+//
+// Stores are kept between terms, so that the first list of the next term finds deletions. A list is never older than
+// the store, unless the API server has lost that version because its etcd was restored. The store then reverts to the
+// restored state.
 //
 // A change of a CRD's schema alters objects without events and without new resourceVersions. The API server closes the
-// type's watches afterwards, so a watch that was closed before its timeout is followed by a relist, within limits. A list
-// that returns different content at an equal resourceVersion is stored and delivered as a change, except by a store that
-// holds only keys.
+// type's watches afterwards, so a watch that was closed before its timeout is followed by a relist, within limits. A
+// list with different content at an equal resourceVersion is stored and delivered as a change, except with [Keys].
 //
-// Locks are taken in this order: a feed's deliver, a watch's health, the pool's, a feed's mu. A sink is called under the first
-// and an observer under the second.
+// Locks are taken in this order: deliver of one watch, or of two in the order of their creation; mu of a watch's state;
+// mu of the pool; the lock of a store. Event handlers and replaced functions are called while deliver is held, and
+// observers also while mu of the state is held. No lock is held across a request, a wait or a channel operation that
+// can block.
 package typewatch

@@ -1,7 +1,6 @@
 package typewatch_test
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/go-logr/logr"
@@ -10,27 +9,29 @@ import (
 	"k8s.io/client-go/dynamic/fake"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
 func Example() {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
-	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{widgets: "WidgetList"})
-	pool := typewatch.NewPool(typewatch.Clients{Dynamic: client},
-		func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
-		func(schema.GroupVersionResource, typewatch.State) {})
-	pool.Begin(context.Background())
+	kinds := map[schema.GroupVersionResource]string{widgets: "WidgetList"}
+	pool := typewatch.NewPool(typewatch.Config{
+		Clients: listwatch.Clients{Dynamic: fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)},
+		Log:     func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
+	})
+	stop := pool.Start()
 
-	want := typewatch.Want{Spec: typewatch.Spec{GVR: widgets, Depth: typewatch.Full}}
-	one, other := pool.Acquire(want), pool.Acquire(want)
+	options := typewatch.Options{Key: typewatch.Key{GVR: widgets, Projection: typewatch.Full}}
+	one, other := pool.Subscribe(options, nil), pool.Subscribe(options, nil)
 	<-one.Synced()
 	<-other.Synced()
 	fmt.Println(one.State().Phase, pool.Watches(widgets))
 
-	one.Release()
-	other.Release()
+	one.Close()
+	other.Close()
 	<-other.Ended()
 	fmt.Println(other.State().Phase, pool.Watches(widgets))
-	pool.End()
+	stop()
 	// Output:
 	// Synced 1
 	// Stopped 0

@@ -9,171 +9,345 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
-// Pool holds the watches of all types, each of them shared by those who need the same. Its methods may be called
-// concurrently, Begin and End in turns.
-type Pool struct {
-	// Transform, if any, is applied to the objects of all watches, before the transform of a subscription. It must be
-	// idempotent and safe for concurrent use, and must be set before the first Acquire.
-	Transform cache.TransformFunc
-
-	clients Clients
-	log     func(schema.GroupVersionResource) logr.Logger
-	observe func(schema.GroupVersionResource, State)
-	relists *rate.Limiter // limits the relists after watches that were closed early
-
-	// mu guards what follows, and what the shared watches say it does. It is held for looking up and putting down, never
-	// across a sink's call or whatever waits.
-	mu     sync.Mutex
-	bySpec map[Spec]*shared // those without a transform; the depth is zero
-	byType map[schema.GroupVersionResource][]*shared
-	spawn  func(run func(context.Context)) context.CancelFunc // nil while no watches run
-	join   func()                                             // ends what spawn started
+// Key identifies a watch. It never changes.
+type Key struct {
+	GVR           schema.GroupVersionResource
+	Namespace     string // empty for all namespaces
+	LabelSelector string // empty for all objects
+	FieldSelector string // empty for all objects
+	Projection    Projection
 }
 
-// NewPool returns a pool that runs nothing yet. Log is asked for a type's logger, and observe is told of each watch's
-// changes of state and must not call back.
-func NewPool(clients Clients, log func(schema.GroupVersionResource) logr.Logger, observe func(schema.GroupVersionResource, State)) *Pool {
+// Options describe the objects of a subscription.
+type Options struct {
+	Key
+	// Transform, if not nil, changes objects before they are stored. It must be idempotent, because the reflector
+	// applies it while it collects a list, and the store applies it again. A watch with a transform is never shared,
+	// because functions cannot be compared. A transform can be called by two goroutines at once while one watch
+	// replaces another.
+	Transform cache.TransformFunc
+}
+
+// Config configures a Pool. Clients and Log are required.
+type Config struct {
+	Clients listwatch.Clients
+	Log     func(schema.GroupVersionResource) logr.Logger
+	// Observe, if not nil, is called when the phase of any watch changes. It must not call the pool.
+	Observe func(schema.GroupVersionResource, State)
+	// Transform, if not nil, is applied to the objects of all watches, before the transform of a subscription. It must
+	// be idempotent and safe for concurrent use.
+	Transform cache.TransformFunc
+}
+
+// Pool holds the watches of all subscriptions. Subscriptions for the same objects share a watch. Its methods are safe
+// for concurrent use.
+type Pool struct {
+	config  Config
+	relists *rate.Limiter // limits the relists of all types after watches that were closed early
+
+	mu      sync.Mutex // guards the fields below, and fields of watches and subscriptions
+	created uint64     // the number of watches so far
+	shared  map[Key]*watch
+	byType  map[schema.GroupVersionResource][]*watch
+	running map[schema.GroupVersionResource]int // running goroutines, including those of closed watches
+	term    *term                               // nil while no watch runs
+}
+
+// term is the period from the first Start to the last stop.
+type term struct {
+	ctx     context.Context // of all watches
+	cancel  context.CancelFunc
+	starts  int // calls of Start without a stop; guarded by pool.mu
+	watches sync.WaitGroup
+}
+
+// NewPool returns a pool. Its watches do not run before [Pool.Start].
+func NewPool(config Config) *Pool {
 	return &Pool{
-		clients: clients, log: log, observe: observe, relists: newSharedRelists(),
-		bySpec: map[Spec]*shared{},
-		byType: map[schema.GroupVersionResource][]*shared{},
+		config: config, relists: listwatch.NewRelistLimiter(),
+		shared:  map[Key]*watch{},
+		byType:  map[schema.GroupVersionResource][]*watch{},
+		running: map[schema.GroupVersionResource]int{},
 	}
 }
 
-// Acquire returns a need of what want says, with the watch that others share already or a new one. It waits for nothing.
-func (p *Pool) Acquire(want Want) *Need {
+// Subscribe returns a subscription for the objects of the options. It joins a watch that other subscriptions use, or
+// creates one. It does not wait for anything.
+//
+// Observe, if not nil, is called when the phase of the subscription's current watch changes. It must not call the pool.
+// It can be called once more while [Subscription.Close] runs.
+func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
+	s := &Subscription{
+		pool: p, observe: observe,
+		done: make(chan struct{}), ended: make(chan struct{}), switched: closedChannel,
+	}
+	s.synced.Store(&signal{ch: make(chan struct{})})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	place := want.Spec
-	place.Depth = 0
-	s := p.bySpec[place]
-	if s == nil || want.Transform != nil {
-		s = p.newShared(place, want)
-		p.byType[want.GVR] = append(p.byType[want.GVR], s)
-		if want.Transform == nil {
-			p.bySpec[place] = s
-		}
-	}
-	want.After = nil // a need must not keep its predecessors, and what they held, in memory
-	n := &Need{Want: want, shared: s, synced: make(chan struct{})}
-	s.needs[n] = struct{}{}
-	s.adjustLocked()
-	s.feed.join(n)
-	return n
-}
-
-func (p *Pool) newShared(spec Spec, want Want) *shared {
-	s := &shared{
-		pool: p, spec: spec, transform: want.Transform,
-		stopping: closedChannel,
-		needs:    map[*Need]struct{}{},
-		ended:    make(chan struct{}),
-	}
-	if want.Transform != nil && want.After != nil && want.After.Transform != nil {
-		// It may end before it ever ran, while it waits for its own predecessor.
-		s.after = append(s.after, want.After.shared.ended)
-		for _, ended := range want.After.shared.after {
-			if !isOver(ended) {
-				s.after = append(s.after, ended)
-			}
-		}
-	}
-	s.feed = &feed{mayTakeOver: s.mayTakeOver, tookOver: s.tookOver, ended: s.runEnded, needs: map[*Need]struct{}{}}
+	w := p.joinLocked(options)
+	w.subscriptions[s] = struct{}{}
+	s.view.Store(&View{watch: w, options: &options})
+	s.setSynced(w.listed.Load())
+	p.settleLocked(w)
 	return s
 }
 
-func (p *Pool) removeLocked(s *shared) {
-	if s.transform == nil {
-		delete(p.bySpec, s.spec)
+// joinLocked returns the watch for the options. That is the one with their projection, an existing one with a deeper
+// projection, or a new one. A deeper watch that fails before it has synced is not joined.
+func (p *Pool) joinLocked(options Options) *watch {
+	if options.Transform != nil {
+		return p.newWatchLocked(options.Key, options.Transform)
 	}
-	gvr := s.spec.GVR
-	p.byType[gvr] = slices.DeleteFunc(p.byType[gvr], func(other *shared) bool { return other == s })
+	for key := options.Key; key.Projection <= Full; key.Projection++ {
+		if w := p.shared[key]; w != nil && (key == options.Key || !w.fails) {
+			return w
+		}
+	}
+	return p.newWatchLocked(options.Key, nil)
+}
+
+func (p *Pool) newWatchLocked(key Key, transform cache.TransformFunc) *watch {
+	p.created++
+	w := newWatch(p, p.created, key, transform)
+	p.byType[key.GVR] = append(p.byType[key.GVR], w)
+	if w.shared {
+		p.shared[key] = w
+	}
+	p.startLocked(w)
+	return w
+}
+
+// leaveLocked is called when a user of the watch was removed: s itself, or its replacement. Without users, the watch
+// ends.
+func (p *Pool) leaveLocked(w *watch, s *Subscription) {
+	p.settleLocked(w)
+	if w.closed || len(w.subscriptions)+len(*w.incoming.Load()) > 0 {
+		return
+	}
+	w.closed = true
+	gvr := w.key.GVR
+	p.byType[gvr] = slices.DeleteFunc(p.byType[gvr], func(other *watch) bool { return other == w })
 	if len(p.byType[gvr]) == 0 {
 		delete(p.byType, gvr)
 	}
+	if p.shared[w.key] == w {
+		delete(p.shared, w.key)
+	}
+	if w.cancel != nil {
+		w.cancel()
+	}
+	s.waitForLocked(w.done)
 }
 
-// Begin runs the watches of all needs, those that come later included, until End or the end of ctx.
-func (p *Pool) Begin(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	var running sync.WaitGroup
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.spawn = func(run func(context.Context)) context.CancelFunc {
-		ctx, cancel := context.WithCancel(ctx)
-		running.Go(func() {
-			defer cancel()
-			run(ctx)
-		})
-		return cancel
+// settleLocked moves the subscriptions with a shallower projection than that of the watch to another watch, if no
+// subscription needs the projection of this one, or if it fails before it has synced. Otherwise it cancels such moves.
+func (p *Pool) settleLocked(w *watch) {
+	if !w.shared || w.closed {
+		return
 	}
-	p.join = func() {
-		cancel()
-		running.Wait()
+	stays, deepest := false, Keys
+	visit := func(projection Projection) {
+		if projection < w.key.Projection {
+			deepest = max(deepest, projection)
+		} else {
+			stays = true
+		}
 	}
-	for _, ofType := range p.byType {
-		for _, s := range ofType {
-			s.adjustLocked()
+	for s := range w.subscriptions {
+		visit(s.view.Load().options.Projection)
+	}
+	incoming := *w.incoming.Load()
+	for _, r := range incoming {
+		visit(r.options.Projection)
+	}
+	stays = stays && !w.fails
+	key := w.key
+	key.Projection = deepest
+	for s := range w.subscriptions {
+		switch options := s.view.Load().options; {
+		case options.Projection == w.key.Projection:
+		case stays && s.pending != nil && s.pending.isMove:
+			s.dropLocked()
+		case !stays && s.pending == nil:
+			r := s.replaceLocked(*options, p.exactLocked(key), nil)
+			r.isMove = true
+			go r.run()
+		}
+	}
+	for _, r := range incoming {
+		if !stays && r.options.Projection < w.key.Projection {
+			r.setTargetLocked(p.exactLocked(key))
 		}
 	}
 }
 
-// End ends the watches and returns when they have. What they kept is kept.
-func (p *Pool) End() {
-	p.mu.Lock()
-	p.spawn = nil
-	join := p.join
-	p.mu.Unlock()
-	join()
+func (p *Pool) exactLocked(key Key) *watch {
+	if w := p.shared[key]; w != nil {
+		return w
+	}
+	return p.newWatchLocked(key, nil)
 }
 
-// Appeared says that the type is served now: if its watches wait to try again, they do so at once.
+// Start runs the watches of all subscriptions, present and future, until stop is called. It does not wait for anything.
+// Calls are counted: the watches run from the first Start to the last stop.
+//
+// The last stop cancels the watches and returns when their goroutines have ended, which an event handler or a transform
+// that hangs can delay. The stores are kept. Calling a stop function again has no effect.
+func (p *Pool) Start() (stop func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.term == nil {
+		p.term = &term{}
+		p.term.ctx, p.term.cancel = context.WithCancel(context.Background())
+		for _, watches := range p.byType {
+			for _, w := range watches {
+				p.startLocked(w)
+			}
+		}
+	}
+	t, stopped := p.term, false
+	t.starts++
+	return func() {
+		p.mu.Lock()
+		if !stopped {
+			stopped = true
+			t.starts--
+		}
+		ends := t.starts == 0
+		if ends && p.term == t {
+			t.cancel()
+			p.term = nil
+		}
+		p.mu.Unlock()
+		if ends {
+			t.watches.Wait()
+		}
+	}
+}
+
+// startLocked starts the watch's goroutine if the pool is running. The goroutine first waits until that of an earlier
+// term has ended.
+func (p *Pool) startLocked(w *watch) {
+	t := p.term
+	if t == nil || w.closed || w.term == t {
+		return
+	}
+	ctx, cancel := context.WithCancel(t.ctx)
+	before, done := w.done, make(chan struct{})
+	w.term, w.cancel, w.done = t, cancel, done
+	p.running[w.key.GVR]++
+	t.watches.Go(func() {
+		defer close(done)
+		defer p.returned(w)
+		defer cancel()
+		<-before
+		if ctx.Err() == nil {
+			w.run(ctx)
+		}
+	})
+}
+
+func (p *Pool) returned(w *watch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	gvr := w.key.GVR
+	p.running[gvr]--
+	if p.running[gvr] == 0 {
+		delete(p.running, gvr)
+	}
+}
+
+// Appeared must be called when the API server serves the type. Watches that wait for a retry try again at once.
 func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
-	for _, k := range p.keepers(gvr) {
-		k.news.appeared()
+	for _, w := range p.watches(gvr) {
+		w.state.appeared()
 	}
 }
 
-// Vanished must be called when the type is gone, as opposed to unknown to the API server that was asked. The watches
-// become NotFound at once, deliver the objects in their caches as deleted, and keep retrying. Vanished reports whether
-// the type has any watches.
+// Vanished must be called when the type is gone, as opposed to not being found by one API server, which can lag behind.
+// The watches become NotFound at once, deliver the objects in their stores as deleted, and keep retrying. For a watch
+// that has not made an attempt since [Pool.Start], the result of the first list decides instead. Vanished reports
+// whether the type has any watches.
 func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
-	keepers := p.keepers(gvr)
-	for _, k := range keepers {
-		// The order matters: news.vanished ends the current attempt, and the result of the next attempt replaces this
-		// state.
-		k.health.vanished()
-		k.news.vanished()
+	watches := p.watches(gvr)
+	for _, w := range watches {
+		w.state.vanished()
 	}
-	return len(keepers) > 0
+	return len(watches) > 0
 }
 
-func (p *Pool) keepers(gvr schema.GroupVersionResource) (keepers []*keeper) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, s := range p.byType[gvr] {
-		keepers = append(keepers, s.current)
-		if s.coming != nil {
-			keepers = append(keepers, s.coming)
-		}
-	}
-	return keepers
-}
-
-// Running lists the types whose watches have not returned.
+// Running returns the types that have a watch whose goroutine has not returned.
 func (p *Pool) Running() (types []schema.GroupVersionResource) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for gvr, ofType := range p.byType {
-		if slices.ContainsFunc(ofType, func(s *shared) bool { return s.running > 0 }) {
-			types = append(types, gvr)
-		}
+	for gvr := range p.running {
+		types = append(types, gvr)
 	}
 	return types
 }
 
-// Watches is the number of watches of the type that there are: two while one takes another's place.
-// Those that are closing because nobody needs them any more do not count.
-func (p *Pool) Watches(gvr schema.GroupVersionResource) int { return len(p.keepers(gvr)) }
+// Watches returns the number of watches of the type, including those that are pending replacements. It does not include
+// watches that are ending because no subscription uses them.
+func (p *Pool) Watches(gvr schema.GroupVersionResource) int { return len(p.watches(gvr)) }
+
+func (p *Pool) watches(gvr schema.GroupVersionResource) []*watch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.byType[gvr])
+}
+
+// setSynced updates the subscriptions of a watch after w.listed has changed. The caller must hold w.deliver.
+func (p *Pool) setSynced(w *watch) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w.wakeIncoming()
+	if w.fails && w.listed.Load() {
+		w.fails = false
+		p.settleLocked(w)
+	}
+	for s := range w.subscriptions {
+		s.setSynced(w.listed.Load())
+		if s.pending != nil {
+			s.pending.check() // a list can make the watch older, see watch.isBehind
+		}
+	}
+}
+
+// observe passes on a change of a watch's phase. The watch's state is locked.
+func (p *Pool) observe(w *watch, state State) {
+	p.mu.Lock()
+	w.fails = !w.listed.Load() && (state.Phase == Forbidden || state.Phase == Failing)
+	p.settleLocked(w)
+	var observers []func(State)
+	for s := range w.subscriptions {
+		if s.observe != nil {
+			observers = append(observers, s.observe)
+		}
+	}
+	p.mu.Unlock()
+	for _, observe := range observers {
+		observe(state)
+	}
+	if p.config.Observe != nil {
+		p.config.Observe(w.key.GVR, state)
+	}
+}
+
+var closedChannel = func() chan struct{} {
+	ch := make(chan struct{})
+	close(ch)
+	return ch
+}()
+
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}

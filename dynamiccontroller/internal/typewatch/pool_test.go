@@ -1,372 +1,301 @@
 package typewatch
 
 import (
-	"context"
 	"errors"
-	"math/rand/v2"
-	"strconv"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 )
 
-var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
-
-func newTestPool(s *server) *Pool {
-	return NewPool(s.clients(), func(schema.GroupVersionResource) logr.Logger { return logr.Discard() }, func(schema.GroupVersionResource, State) {})
-}
-
-func wantDepth(depth Depth) Want { return Want{Spec: Spec{GVR: widgets, Depth: depth}} }
-
-// witness is a sink that knows what it was told, and what must not be told then: nothing twice, nothing older than what
-// it knows, no end of what it never saw. With Keys it is told no versions of what was.
-type witness struct {
-	t    testing.TB
-	need *Need
-
-	mu     sync.Mutex
-	known  map[string]string // version by key; "?" where it was told none
-	synced bool
-
-	released, left atomic.Bool
-}
-
-func attachWitness(t testing.TB, n *Need) *witness {
-	w := &witness{t: t, need: n, known: map[string]string{}}
-	n.Attach(Sink{
-		Known: func(keys []string) {
-			for _, key := range keys {
-				w.tell(key, func(version string, known bool) string {
-					if known {
-						t.Errorf("%s was known already", key)
-					}
-					obj, _ := n.Get(key)
-					return versionOr(obj, "?")
-				})
-			}
-		},
-		Synced: func() { w.mu.Lock(); w.synced = true; w.mu.Unlock() },
-		Changed: func(key string, old, now any) {
-			w.tell(key, func(before string, known bool) string {
-				synced := w.synced
-				switch version := versionOr(now, "?"); {
-				case !synced && now != nil:
-					t.Errorf("%s changed before the sink was told of all", key)
-				case w.released.Load():
-					// It may not be told of what is new any more.
-				case synced && known != (old != nil):
-					t.Errorf("%s: %v before, known: %v", key, old, known)
-				case now == nil:
-					return ""
-				case before != "?" && version != "?" && known && !newer(version, before):
-					t.Errorf("%s went from version %s to %s", key, before, version)
-				}
-				return versionOr(now, "?")
-			})
-		},
-	})
-	return w
-}
-
-func versionOr(obj any, otherwise string) string {
-	if obj == nil || versionOf(obj) == "" {
-		return otherwise
+// projections returns the projections of the pool's watches.
+func (p *Pool) projections() (projections []Projection) {
+	for _, w := range p.watches(widgets) {
+		projections = append(projections, w.key.Projection)
 	}
-	return versionOf(obj)
+	slices.Sort(projections)
+	return projections
 }
 
-func (w *witness) tell(key string, next func(version string, known bool) string) {
-	if w.left.Load() {
-		w.t.Errorf("told of %s after it left", key)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	version, known := w.known[key]
-	if now := next(version, known); now == "" {
-		delete(w.known, key)
-	} else {
-		w.known[key] = now
+func expectWatches(t testing.TB, srv *server, p *Pool, step string, want ...Projection) {
+	t.Helper()
+	synctest.Wait()
+	if got := p.projections(); !slices.Equal(got, want) || srv.openWatches() != len(want) {
+		t.Errorf("%s: watches with projections %v, %d open, want %v", step, got, srv.openWatches(), want)
 	}
 }
 
-// leave gives the need up and waits for what ends with it.
-func (w *witness) leave() {
-	w.released.Store(true)
-	w.need.Release()
-	w.need.Leave(nil)
-	w.left.Store(true)
-	<-w.need.Ended()
-}
-
-// knows compares what the sink was told with what there is.
-func (w *witness) knows(versions map[string]string) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	known := map[string]string{}
-	for key, version := range w.known {
-		known[key] = version
-		if version == "?" {
-			known[key] = versions[key]
-		}
-	}
-	return cmp.Diff(versions, known)
-}
-
-// Who needs the same shares one watch, of the greatest depth that is needed, whoever comes and goes.
-func TestS6_AWatchKeepsTheDeepestThatIsNeeded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		s.put("a")
-		p := newTestPool(s)
-		p.Begin(context.Background())
-		check := func(what string, depth Depth) {
-			t.Helper()
-			synctest.Wait()
-			of := p.keepers(widgets)
-			if len(of) != 1 || of[0].depth() != depth || s.isOpen() != 1 {
-				t.Errorf("%s: %d watches, %d open", what, len(of), s.isOpen())
-			}
-		}
-		keys := attachWitness(t, p.Acquire(wantDepth(Keys)))
-		check("keys", Keys)
-		full := attachWitness(t, p.Acquire(wantDepth(Full)))
-		check("raised", Full)
-		s.put("a")
-		s.put("b")
-		metadata := attachWitness(t, p.Acquire(wantDepth(Metadata)))
-		check("less", Full)
-		s.delete("a")
+func TestS6_SubscriptionsShareTheWatchOfTheirOwnOrADeeperProjection(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		full := attachModel(t, p.Subscribe(options(Full), nil))
+		expectWatches(t, srv, p, "one", Full)
+		keys := attachModel(t, p.Subscribe(options(Keys), nil))
+		metadata := attachModel(t, p.Subscribe(options(Metadata), nil))
+		expectWatches(t, srv, p, "shallower ones join", Full)
+		srv.put("a")
+		srv.put("b")
+		full.close()
+		expectWatches(t, srv, p, "the others move to the deepest projection that is left", Metadata)
+		srv.delete("a")
+		srv.put("c")
 		synctest.Wait()
-		full.leave()
-		check("lowered", Metadata)
-		s.put("b")
-		s.put("c")
-		synctest.Wait()
-		for _, w := range []*witness{keys, metadata} {
-			if diff := w.knows(s.versions()); diff != "" {
+		for _, m := range []*model{keys, metadata} {
+			if diff := m.diff(srv.versions()); diff != "" {
 				t.Error(diff)
 			}
 		}
-		if s.opened() > 2 {
-			t.Errorf("%d watches were open at once", s.opened())
-		}
-		other := p.Acquire(Want{Spec: Spec{GVR: widgets, Namespace: "other", Depth: Keys}})
-		transformed := p.Acquire(Want{Spec: Spec{GVR: widgets, Depth: Keys}, Transform: func(obj any) (any, error) { return obj, nil }})
+		again := attachModel(t, p.Subscribe(options(Full), nil))
+		expectWatches(t, srv, p, "a deeper one gets its own watch", Metadata, Full)
+		again.close()
+		metadata.close()
+		expectWatches(t, srv, p, "keys", Keys)
+		srv.put("d")
 		synctest.Wait()
-		if s.isOpen() != 3 {
-			t.Errorf("%d watches: another namespace and a transform need their own", s.isOpen())
-		}
-		for _, n := range []*Need{other, transformed} {
-			n.Release()
-			<-n.Ended()
-		}
-		keys.leave()
-		check("the last but one", Metadata)
-		metadata.leave()
-		if s.isOpen() != 0 || p.Watches(widgets) != 0 {
-			t.Errorf("%d watches are left, %d open", p.Watches(widgets), s.isOpen())
-		}
-		p.End()
-	})
-}
-
-// However fast what is needed changes, and however long a watch takes to end, there are two at most.
-func TestS6_TwoWatchesAtMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		s.linger = time.Minute
-		s.put("a")
-		p := newTestPool(s)
-		p.Begin(context.Background())
-		stays := attachWitness(t, p.Acquire(wantDepth(Metadata)))
-		for range 5 {
-			synctest.Wait()
-			full := p.Acquire(wantDepth(Full))
-			<-full.Synced()
-			full.Release()
-			again := p.Acquire(wantDepth(Full))
-			synctest.Wait()
-			again.Release()
-		}
-		time.Sleep(time.Hour)
-		if s.opened() != 2 || s.isOpen() != 1 {
-			t.Errorf("%d watches were open at once, %d are", s.opened(), s.isOpen())
-		}
-		stays.leave()
-		p.End()
-	})
-}
-
-// While a deeper watch cannot sync the one there is goes on, and says of itself how it stands; so does the other.
-func TestS6_ADeeperWatchThatFailsTakesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		s.put("a")
-		p := newTestPool(s)
-		p.Begin(context.Background())
-		keys := attachWitness(t, p.Acquire(wantDepth(Metadata)))
-		synctest.Wait()
-		s.refuseAll(Full, apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("no right")))
-		synctest.Wait()
-		observed := Stopped
-		want := wantDepth(Full)
-		want.Observe = func(state State) { observed = state.Phase }
-		full := attachWitness(t, p.Acquire(want))
-		time.Sleep(time.Hour)
-		s.put("b")
-		synctest.Wait()
-		if diff := keys.knows(s.versions()); diff != "" {
+		if diff := keys.diff(srv.versions()); diff != "" {
 			t.Error(diff)
 		}
-		if isOver(full.need.Synced()) || full.need.State().Phase != Forbidden || observed != Forbidden || keys.need.State().Phase != Synced {
-			t.Errorf("%+v, observed %s, %+v", full.need.State(), observed, keys.need.State())
+		namespace, field := options(Keys), options(Keys)
+		namespace.Namespace, field.FieldSelector = "ns", "metadata.name=a"
+		for _, o := range []Options{namespace, field, selecting(Keys), transformed(Keys)} {
+			s := p.Subscribe(o, nil)
+			expectWatches(t, srv, p, fmt.Sprintf("%+v", o.Key), Keys, Keys)
+			closeAndWait(s)
 		}
-		s.refuseAll(Full, nil)
-		<-full.need.Synced()
-		synctest.Wait()
-		if diff := full.knows(s.versions()); diff != "" || full.need.State().Phase != Synced {
-			t.Errorf("%+v %s", full.need.State(), diff)
-		}
-		keys.leave()
-		full.leave()
-		p.End()
+		keys.close()
+		expectWatches(t, srv, p, "none")
 	})
 }
 
-// What a watch brings that was to take over, and is not needed any more, counts for nothing.
-func TestS6_AWatchThatWasDroppedTakesNothing(t *testing.T) {
+// If a deep subscription is added again, the others keep their watch.
+func TestS6_MoveIsCancelledWhenTheProjectionIsNeededAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		full, metadata := p.Subscribe(options(Full), nil), p.Subscribe(options(Metadata), nil)
+		synctest.Wait()
+		srv.set(func() { srv.refuseLists[Metadata] = errors.New("later") })
+		closeAndWait(full)
+		time.Sleep(time.Minute)
+		if got := p.projections(); !slices.Equal(got, []Projection{Metadata, Full}) {
+			t.Errorf("while the move is pending: %v", got)
+		}
+		if _, pending := metadata.Replacement(); pending {
+			t.Error("a move of the pool is reported as a replacement")
+		}
+		full = p.Subscribe(options(Full), nil)
+		expectWatches(t, srv, p, "needed again", Full)
+		srv.set(func() { clear(srv.refuseLists) })
+		closeAndWait(full)
+		expectWatches(t, srv, p, "not needed", Metadata)
+		closeAndWait(metadata)
+	})
+}
+
+// A deep subscription whose watch fails does not prevent a shallower one from syncing, whether that is added before, at
+// or after the failure.
+func TestS6_FailingDeepSubscriptionDoesNotBlockAShallowerOne(t *testing.T) {
+	failures := map[string]error{
+		"failing":   errors.New("on purpose"),
+		"forbidden": apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("not allowed")),
+	}
+	for name, failure := range failures {
+		for _, order := range []string{"before the failure", "at the failure", "after the failure", "by Replace"} {
+			t.Run(name+", "+order, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, srv *server, p *Pool) { failDeepSubscription(t, srv, p, failure, order) })
+			})
+		}
+	}
+}
+
+// failDeepSubscription subscribes to metadata before, at or after the failure of the watch of whole objects.
+func failDeepSubscription(t *testing.T, srv *server, p *Pool, failure error, order string) {
+	srv.put("a")
+	srv.set(func() { srv.refuseLists[Full] = failure })
+	var metadata *Subscription
+	subscribe := func() { metadata = p.Subscribe(options(Metadata), nil) }
+	var atFailure sync.Once
+	full := p.Subscribe(options(Full), func(state State) {
+		if order == "at the failure" && (state.Phase == Failing || state.Phase == Forbidden) {
+			atFailure.Do(subscribe)
+		}
+	})
+	if order == "before the failure" {
+		subscribe()
+	}
+	synctest.Wait()
+	switch order {
+	case "after the failure":
+		subscribe()
+	case "by Replace":
+		metadata = p.Subscribe(selecting(Metadata), nil)
+		synctest.Wait()
+		metadata.Replace(options(Metadata), nil)
+	}
+	m := attachModel(t, metadata)
+	time.Sleep(time.Minute)
+	srv.put("b")
+	synctest.Wait()
+	if diff := m.diff(srv.versions()); diff != "" || full.HasSynced() {
+		t.Errorf("%+v, %+v: %s", full.State(), metadata.State(), diff)
+	}
+	srv.set(func() { clear(srv.refuseLists) })
+	time.Sleep(time.Minute)
+	if !full.HasSynced() {
+		t.Errorf("%+v", full.State())
+	}
+	closeAndWait(full)
+	m.close()
+}
+
+func TestPool_WatchesRunFromTheFirstStartToTheLastStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newServer()
-		s.put("a")
-		p := newTestPool(s)
-		p.Begin(context.Background())
-		w := attachWitness(t, p.Acquire(wantDepth(Metadata)))
-		synctest.Wait()
-		s.refuseAll(Full, errors.New("later"))
-		full := p.Acquire(wantDepth(Full))
-		synctest.Wait()
-		dropped := full.shared.coming.store
-		full.Release()
-		if err := dropped.Replace(nil, "100"); err != nil {
-			t.Fatal(err)
+		srv := newServer("a", "b")
+		p := newTestPool(srv)
+		s := p.Subscribe(options(Full), nil)
+		if s.HasSynced() || isClosed(s.Synced()) || s.State().Phase != Stopped || p.Watches(widgets) != 1 {
+			t.Errorf("before Start: %+v", s.State())
 		}
-		s.put("b")
+		first, second := p.Start(), p.Start()
 		synctest.Wait()
-		if diff := w.knows(s.versions()); diff != "" {
-			t.Error(diff)
+		first()
+		first()
+		expectWatches(t, srv, p, "one stop, called twice", Full)
+		if running := p.Running(); !slices.Equal(running, []schema.GroupVersionResource{widgets}) || !s.HasSynced() {
+			t.Errorf("running: %v", running)
 		}
-		w.leave()
-		p.End()
+		synced := s.Synced()
+		second()
+		if s.HasSynced() || isClosed(s.Synced()) || !isClosed(synced) ||
+			s.State().Phase != Stopped || len(p.Running()) > 0 {
+			t.Errorf("after the last stop: %+v", s.State())
+		}
+		r := attachRecorder(s)
+		srv.delete("a")
+		srv.put("c")
+		if !s.View().Has("ns/a") || s.View().Has("ns/c") {
+			t.Error("the store was not kept")
+		}
+		stop := p.Start()
+		synctest.Wait()
+		r.expect(t, "the next term", "known ns/b", "known ns/c", "ns/a 1>-", "synced")
+		stop()
+		closeAndWait(s)
 	})
 }
 
-// A store that takes over waits until it has seen what was told, but not for ever.
-func TestS6_NothingIsToldBackwards(t *testing.T) {
+// A handler that hangs delays only the stop and the next term of its own watch.
+func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, needs := testFeed(Metadata)
-		first, second := f.testStore(Metadata, nil), f.testStore(Full, nil)
-		f.begin(first)
-		e := &ear{}
-		needs[0].Attach(e.sink())
-		full := func(name, version string) any { return fullOf(object(name, version)) }
-		replace := func(s *store, version string, items ...any) {
-			if err := s.Replace(items, version); err != nil {
-				t.Fatal(err)
-			}
-		}
-		expect := func(what string, want ...string) {
-			t.Helper()
-			if diff := cmp.Diff(want, e.take()); diff != "" {
-				t.Errorf("%s: %s", what, diff)
-			}
-		}
-		replace(first, "10", object("a", "10"), object("b", "8"))
-		expect("the first list", "known ns/a", "known ns/b", "synced")
-		replace(second, "9", full("a", "9"), full("b", "8"))
-		expect("a list from before what was told")
-		if err := first.Add(object("late", "11")); err != nil {
-			t.Fatal(err)
-		}
-		expect("what the first sees now is for the second to tell")
-		if err := second.Update(full("a", "10")); err != nil {
-			t.Fatal(err)
-		}
-		if err := second.Add(full("late", "11")); err != nil {
-			t.Fatal(err)
-		}
-		expect("told once", "ns/late ->11")
-		third := f.testStore(Metadata, nil)
-		replace(third, "5", object("a", "5"))
-		expect("one that lags")
-		time.Sleep(catchUp)
-		synctest.Wait()
-		expect("for long enough", "ns/a 10>5", "ns/b 8>-", "ns/late 11>-")
-	})
-}
-
-// Needs come, go and change depth while objects do: each hears of everything once and in order, and of nothing after it
-// left.
-func TestS6_NothingIsLostOrDoubledUnderChurn(t *testing.T) {
-	s := newServer()
-	p := newTestPool(s)
-	p.Begin(context.Background())
-	over := make(chan struct{})
-	var writers, users sync.WaitGroup
-	writers.Go(func() {
-		for i := 0; !isOver(over); i++ {
-			name := strconv.Itoa(rand.N(30))
-			if rand.N(3) == 0 {
-				s.delete(name)
-			} else {
-				s.put(name)
-			}
-			if i%50 == 0 {
-				time.Sleep(100 * time.Microsecond)
-			}
-		}
-	})
-	stays := attachWitness(t, p.Acquire(wantDepth(Metadata)))
-	var takenOver atomic.Int64
-	for range 4 {
-		users.Go(func() {
-			for range 300 {
-				n := p.Acquire(wantDepth([]Depth{Keys, Metadata, Full}[rand.N(3)]))
-				w := attachWitness(t, n)
-				if rand.N(2) == 0 {
-					<-n.Synced()
-					takenOver.Add(1)
-				}
-				w.leave()
-			}
+		srv := newServer("a")
+		p := newTestPool(srv)
+		hangs, healthy := p.Subscribe(options(Full), nil), p.Subscribe(selecting(Full), nil)
+		release := make(chan struct{})
+		hangs.Attach(EventHandler{
+			Known: func([]string) { <-release }, Synced: func() {}, Changed: func(string, any, any) {},
 		})
-	}
-	users.Wait()
-	close(over)
-	writers.Wait()
-	deadline := time.Now().Add(10 * time.Second)
-	for diff := stays.knows(s.versions()); diff != ""; diff = stays.knows(s.versions()) {
-		if time.Now().After(deadline) {
-			t.Fatal(diff)
+		stop := p.Start()
+		synctest.Wait()
+		stopped := make(chan struct{})
+		go func() { stop(); close(stopped) }()
+		synctest.Wait()
+		if isClosed(stopped) || !slices.Equal(p.Running(), []schema.GroupVersionResource{widgets}) {
+			t.Errorf("stopped: %t, running: %v", isClosed(stopped), p.Running())
 		}
-		time.Sleep(time.Millisecond)
-	}
-	stays.leave()
-	p.End()
-	if s.isOpen() != 0 || p.Watches(widgets) != 0 {
-		t.Errorf("%d watches are left, %d open", p.Watches(widgets), s.isOpen())
-	}
-	if s.opened() > 2 {
-		t.Errorf("%d watches were open at once", s.opened())
-	}
-	if takenOver.Load() == 0 {
-		t.Error("nobody waited for its watch")
-	}
-	t.Logf("%d events", len(s.history))
+		again := p.Start()
+		synctest.Wait()
+		if !healthy.HasSynced() || srv.openWatches() != 1 {
+			t.Errorf("in the next term: %+v, %d open watches", healthy.State(), srv.openWatches())
+		}
+		hangs.Close() // its goroutine waits for a mutex, which synctest.Wait does not recognize
+		if isClosed(hangs.Ended()) {
+			t.Error("the subscription has ended while its handler runs")
+		}
+		close(release)
+		<-stopped
+		<-hangs.Ended()
+		closeAndWait(healthy)
+		again()
+	})
+}
+
+// Ended waits for the watch that a pending replacement has started.
+func TestS1_SubscriptionEndsAfterItsUnsharedWatches(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.linger = time.Minute
+		keeps, s := p.Subscribe(options(Metadata), nil), p.Subscribe(options(Metadata), nil)
+		synctest.Wait()
+		srv.set(func() { srv.paused[Full] = true })
+		s.Replace(transformed(Full), nil)
+		time.Sleep(time.Second)
+		srv.put("a")
+		synctest.Wait()
+		s.Replace(transformed(Full), nil) // the first watch ends a minute later
+		time.Sleep(time.Second)
+		began := time.Now()
+		s.Close()
+		if isClosed(s.Ended()) || !isClosed(s.Done()) {
+			t.Error("Ended does not wait")
+		}
+		<-s.Ended()
+		if waited := time.Since(began); waited != time.Minute {
+			t.Errorf("Ended was closed after %s", waited)
+		}
+		closeAndWait(keeps)
+	})
+}
+
+// A subscription that is closed before it has synced is not reported as synced.
+func TestClose_DoesNotCloseSynced(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.set(func() { srv.refuseLists[Full] = errors.New("on purpose") })
+		s := p.Subscribe(options(Full), nil)
+		synctest.Wait()
+		synced := s.Synced()
+		closeAndWait(s)
+		if s.HasSynced() || isClosed(synced) || isClosed(s.Synced()) || !isClosed(s.Done()) {
+			t.Error("the subscription is reported as synced")
+		}
+	})
+}
+
+func TestPool_AppliesItsTransformFirstAndReportsAllStates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv, observed := newServer("a"), &phaseLog{}
+		label := func(text string) cache.TransformFunc {
+			return func(obj any) (any, error) {
+				o := obj.(metav1.Object)
+				if labels := o.GetLabels(); !strings.HasSuffix(labels["order"], text) {
+					o.SetLabels(map[string]string{"order": labels["order"] + text})
+				}
+				return obj, nil
+			}
+		}
+		p := NewPool(Config{
+			Clients: srv.clients(), Transform: label("a"),
+			Log:     func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
+			Observe: func(_ schema.GroupVersionResource, state State) { observed.observe(state) },
+		})
+		o := options(Full)
+		o.Transform = label("ab")
+		stop := p.Start()
+		s := p.Subscribe(o, nil)
+		<-s.Synced()
+		obj, _ := s.View().Get("ns/a")
+		if got := obj.(metav1.Object).GetLabels()["order"]; got != "aab" {
+			t.Errorf("the transforms left %q", got)
+		}
+		closeAndWait(s)
+		stop()
+		if want := []Phase{Syncing, Synced, Stopped}; !slices.Equal(observed.all(), want) {
+			t.Errorf("observed %v, want %v", observed.all(), want)
+		}
+	})
 }

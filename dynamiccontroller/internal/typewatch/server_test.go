@@ -11,79 +11,117 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/labels"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/metadata"
 	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
-// server has one type's objects and all that ever happened to them, as an API server does: client-go's fake loses what
-// is deleted between a list and the watch after it.
+// server holds the objects of one type and their history, like an API server. client-go's fake loses objects that are
+// deleted between a list and the watch that follows it. Requests for metadata and for whole objects can be made to fail
+// or lag separately.
 type server struct {
-	mu      sync.Mutex // guards what follows
-	objects map[string]*unstructured.Unstructured
-	history []apiwatch.Event
-	version int
-	news    chan struct{} // closed and renewed with each event
-	open    int           // watches
-	most    int           // that were open at once
-	refuse  map[Depth]error
-	linger  time.Duration // for which a watch is open after it was stopped
-	closing chan struct{} // closed and renewed by closeWatches
-	lists   []metav1.ListOptions
-	lagging *snapshot // answers lists that accept any version, if not nil
-	expired bool      // lists that ask for a version get 410
+	mu        sync.Mutex // guards the fields below
+	objects   map[string]*unstructured.Unstructured
+	history   []apiwatch.Event
+	version   int
+	bookmarks int
+	news      chan struct{} // closed and replaced on each event
+	closing   chan struct{} // closed and replaced by closeWatches
+	open      int           // watches
+	linger    time.Duration // how long a watch stays open after it was stopped
+	lists     []listRequest
+	lagging   *snapshot // the response to lists that accept any version, if not nil
+	expired   bool      // lists that ask for a version get 410
+
+	refuseLists   map[Projection]error
+	refuseWatches map[Projection]error
+	hang          map[Projection]bool // lists are never answered, except for probes
+	paused        map[Projection]bool // watches receive nothing
 }
 
-// snapshot is what a list returns.
+type listRequest struct {
+	metav1.ListOptions
+	projection Projection
+	time       time.Time
+}
+
+// snapshot is the result of a list.
 type snapshot struct {
 	items   []*unstructured.Unstructured
 	version string
 }
 
-func newServer() *server {
-	return &server{
-		objects: map[string]*unstructured.Unstructured{}, refuse: map[Depth]error{},
-		news: make(chan struct{}), closing: make(chan struct{}),
+func newServer(names ...string) *server {
+	s := &server{
+		objects: map[string]*unstructured.Unstructured{}, news: make(chan struct{}), closing: make(chan struct{}),
+		refuseLists: map[Projection]error{}, refuseWatches: map[Projection]error{},
+		hang: map[Projection]bool{}, paused: map[Projection]bool{},
 	}
+	for _, name := range names {
+		s.put(name)
+	}
+	return s
 }
 
-func (s *server) clients() Clients {
-	return Clients{Dynamic: dynamicClient{s: s}, Metadata: metadataClient{s: s}}
+func (s *server) clients() listwatch.Clients {
+	return listwatch.Clients{Dynamic: dynamicClient{s: s}, Metadata: metadataClient{s: s}}
 }
 
-func (s *server) happen(kind apiwatch.EventType, object *unstructured.Unstructured) {
+func (s *server) recordLocked(kind apiwatch.EventType, object *unstructured.Unstructured) {
 	s.version++
 	object.SetResourceVersion(strconv.Itoa(s.version))
 	s.history = append(s.history, apiwatch.Event{Type: kind, Object: object})
+	s.notifyLocked()
+}
+
+func (s *server) notifyLocked() {
 	close(s.news)
 	s.news = make(chan struct{})
 }
 
-// put creates or changes an object, and delete takes it away if it is there.
-func (s *server) put(name string) {
+// put creates or changes an object.
+func (s *server) put(name string) { s.putWith(name, nil) }
+
+func (s *server) putWith(name string, labels map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "spec": "some"}}
+	object := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "example.com/v1", "kind": "Widget", "spec": "some",
+	}}
 	object.SetNamespace("ns")
 	object.SetName(name)
+	if labels != nil {
+		object.SetLabels(labels)
+	}
 	kind := apiwatch.Modified
 	if s.objects[name] == nil {
 		kind = apiwatch.Added
 	}
 	s.objects[name] = object
-	s.happen(kind, object)
+	s.recordLocked(kind, object)
 }
 
+// delete deletes an object if it exists.
 func (s *server) delete(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if object := s.objects[name]; object != nil {
 		delete(s.objects, name)
-		s.happen(apiwatch.Deleted, object.DeepCopy())
+		s.recordLocked(apiwatch.Deleted, object.DeepCopy())
 	}
 }
+
+// set changes the server's behavior.
+func (s *server) set(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	s.notifyLocked()
+}
+
+func (s *server) bookmark() { s.set(func() { s.bookmarks++ }) }
 
 func (s *server) versions() map[string]string {
 	s.mu.Lock()
@@ -95,24 +133,10 @@ func (s *server) versions() map[string]string {
 	return versions
 }
 
-// opened is how many watches were open at once, and isOpen how many are.
-func (s *server) opened() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.most
-}
-
-func (s *server) isOpen() int {
+func (s *server) openWatches() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.open
-}
-
-// refuseAll refuses the lists of a depth's client, until it is called with nil.
-func (s *server) refuseAll(depth Depth, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refuse[depth] = err
 }
 
 // closeWatches ends all watches before their timeout.
@@ -134,14 +158,7 @@ func (s *server) setSpec(spec string) {
 	}
 }
 
-// expire makes lists that ask for a version fail from now on.
-func (s *server) expire() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.expired = true
-}
-
-// setLabel changes an object's metadata like a change of the type's conversion: without an event, and without a new version.
+// setLabel changes an object's metadata like a change of the type's conversion: without an event or a new version.
 func (s *server) setLabel(name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,19 +167,18 @@ func (s *server) setLabel(name, value string) {
 	s.objects[name] = object
 }
 
-// lag makes lists that accept any version return the present state from now on.
+// lag makes lists that accept any version return the current state from now on.
 func (s *server) lag() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.snapshotLocked()
+	now := s.snapshotLocked(labels.Everything())
 	s.lagging = &now
 }
 
-// restore reverts all changes after the version.
+// restore reverts all changes after the version, as if etcd was restored from a backup, and closes all watches.
 func (s *server) restore(version int) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.version, s.history, s.objects = version, s.history[:version], map[string]*unstructured.Unstructured{}
+	s.version, s.history, s.objects = version, s.history[:version:version], map[string]*unstructured.Unstructured{}
 	for _, event := range s.history {
 		object := event.Object.(*unstructured.Unstructured)
 		s.objects[object.GetName()] = object
@@ -170,150 +186,162 @@ func (s *server) restore(version int) {
 			delete(s.objects, object.GetName())
 		}
 	}
+	s.mu.Unlock()
+	s.closeWatches()
 }
 
-// listed returns the options of all lists so far, without the probes for one object.
-func (s *server) listed() []metav1.ListOptions {
+// listed returns the requests of all lists so far, without the probes.
+func (s *server) listed() []listRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(s.lists), func(o metav1.ListOptions) bool { return o.Limit == 1 })
+	return slices.DeleteFunc(slices.Clone(s.lists), listRequest.isProbe)
 }
 
-func (s *server) snapshotLocked() snapshot {
+func (r listRequest) isProbe() bool { return r.Limit == 1 }
+
+func (s *server) snapshotLocked(selector labels.Selector) snapshot {
 	now := snapshot{version: strconv.Itoa(s.version)}
 	for _, object := range s.objects {
-		now.items = append(now.items, object.DeepCopy())
+		if selector.Matches(labels.Set(object.GetLabels())) {
+			now.items = append(now.items, object.DeepCopy())
+		}
 	}
 	return now
 }
 
-func (s *server) list(depth Depth, options metav1.ListOptions) (snapshot, error) {
+func (s *server) list(ctx context.Context, projection Projection, options metav1.ListOptions) (snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lists = append(s.lists, options)
-	if err := s.refuse[depth]; err != nil {
-		return snapshot{}, err
-	}
-	if s.expired && options.ResourceVersion != "" {
+	request := listRequest{ListOptions: options, projection: projection, time: time.Now()}
+	s.lists = append(s.lists, request)
+	switch wanted, _ := strconv.Atoi(options.ResourceVersion); {
+	case s.hang[projection] && !request.isProbe():
+		s.mu.Unlock()
+		<-ctx.Done()
+		s.mu.Lock()
+		return snapshot{}, ctx.Err()
+	case s.refuseLists[projection] != nil && !request.isProbe():
+		return snapshot{}, s.refuseLists[projection]
+	case s.expired && options.ResourceVersion != "":
 		return snapshot{}, apierrors.NewResourceExpired("too old resource version")
-	}
-	if options.ResourceVersion == "0" && s.lagging != nil {
+	case options.ResourceVersion == "0" && s.lagging != nil:
 		return *s.lagging, nil
-	}
-	if wanted, _ := strconv.Atoi(options.ResourceVersion); wanted > s.version {
+	case wanted > s.version:
 		err := apierrors.NewTimeoutError("Too large resource version", 1)
 		err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}}
 		return snapshot{}, err
 	}
-	return s.snapshotLocked(), nil
+	selector, err := labels.Parse(options.LabelSelector)
+	if err != nil {
+		return snapshot{}, err
+	}
+	return s.snapshotLocked(selector), nil
 }
 
-func (s *server) watch(ctx context.Context, options metav1.ListOptions, shape func(*unstructured.Unstructured) apiwatch.Event) (apiwatch.Interface, error) {
-	from, err := strconv.Atoi(options.ResourceVersion)
+// stateFor returns the state that a stream sees.
+func (s *server) stateFor(projection Projection, at int) (events []apiwatch.Event, bookmarks int, news chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.paused[projection] && at <= len(s.history) {
+		events = s.history[at:]
+	}
+	return events, s.bookmarks, s.news
+}
+
+func (s *server) watch(
+	ctx context.Context, projection Projection, options metav1.ListOptions,
+) (apiwatch.Interface, error) {
+	at, err := strconv.Atoi(options.ResourceVersion)
 	if err != nil {
 		return nil, fmt.Errorf("a watch from %q", options.ResourceVersion)
 	}
+	selector, err := labels.Parse(options.LabelSelector)
+	if err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
+	if err := s.refuseWatches[projection]; err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
 	s.open++
-	s.most = max(s.most, s.open)
-	closing := s.closing
+	closing, bookmarks := s.closing, s.bookmarks
 	s.mu.Unlock()
-	timeout := time.Duration(ptr.Deref(options.TimeoutSeconds, 0)) * time.Second
 	ctx, cancel := context.WithCancel(ctx)
-	w := &stream{results: make(chan apiwatch.Event), cancel: cancel}
-	go func() {
-		defer close(w.results)
-		defer func() {
-			time.Sleep(s.linger)
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.open--
-		}()
-		expired, stop := context.WithTimeout(ctx, timeout)
-		defer stop()
-		for at := from; ; {
-			s.mu.Lock()
-			events, news := s.history[at:], s.news
-			s.mu.Unlock()
-			for _, e := range events {
-				shaped := shape(e.Object.(*unstructured.Unstructured).DeepCopy())
-				shaped.Type = e.Type
-				select {
-				case w.results <- shaped:
-					at++
-				case <-ctx.Done():
-					return
-				}
-			}
-			select {
-			case <-news:
-			case <-closing:
-				return
-			case <-expired.Done():
-				return
-			}
-		}
-	}()
+	w := &stream{
+		server: s, projection: projection, selector: selector, at: at, bookmarks: bookmarks,
+		results: make(chan apiwatch.Event), ctx: ctx, cancel: cancel,
+	}
+	go w.run(time.Duration(ptr.Deref(options.TimeoutSeconds, 0))*time.Second, closing)
 	return w, nil
 }
 
+// stream is an open watch.
 type stream struct {
-	results chan apiwatch.Event
-	cancel  context.CancelFunc
+	server        *server
+	projection    Projection
+	selector      labels.Selector
+	at, bookmarks int
+	results       chan apiwatch.Event
+	ctx           context.Context // of the request
+	cancel        context.CancelFunc
 }
 
 func (w *stream) Stop()                             { w.cancel() }
 func (w *stream) ResultChan() <-chan apiwatch.Event { return w.results }
 
-type dynamicClient struct {
-	dynamic.NamespaceableResourceInterface
-	s *server
-}
-
-func (c dynamicClient) Resource(schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
-	return c
-}
-func (c dynamicClient) Namespace(string) dynamic.ResourceInterface { return c }
-func (dynamicClient) IsWatchListSemanticsUnSupported() bool        { return true }
-
-func (c dynamicClient) List(_ context.Context, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	now, err := c.s.list(Full, options)
-	if err != nil {
-		return nil, err
+func (w *stream) run(timeout time.Duration, closing <-chan struct{}) {
+	s := w.server
+	defer close(w.results)
+	defer func() {
+		time.Sleep(s.linger)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.open--
+	}()
+	expired, stop := context.WithTimeout(w.ctx, timeout)
+	defer stop()
+	for {
+		events, bookmarks, news := s.stateFor(w.projection, w.at)
+		if !w.sendAll(events, bookmarks) {
+			return
+		}
+		select {
+		case <-news:
+		case <-closing:
+			return
+		case <-expired.Done():
+			return
+		}
 	}
-	list := &unstructured.UnstructuredList{}
-	list.SetResourceVersion(now.version)
-	for _, item := range now.items {
-		list.Items = append(list.Items, *item)
+}
+
+func (w *stream) sendAll(events []apiwatch.Event, bookmarks int) bool {
+	for _, e := range events {
+		object := e.Object.(*unstructured.Unstructured)
+		if w.selector.Matches(labels.Set(object.GetLabels())) && !w.send(e.Type, object) {
+			return false
+		}
+		w.at++
 	}
-	return list, nil
-}
-
-func (c dynamicClient) Watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
-	return c.s.watch(ctx, options, func(o *unstructured.Unstructured) apiwatch.Event { return apiwatch.Event{Object: o} })
-}
-
-type metadataClient struct {
-	metadata.ResourceInterface
-	s *server
-}
-
-func (c metadataClient) Resource(schema.GroupVersionResource) metadata.Getter { return c }
-func (c metadataClient) Namespace(string) metadata.ResourceInterface          { return c }
-func (metadataClient) IsWatchListSemanticsUnSupported() bool                  { return true }
-
-func (c metadataClient) List(_ context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	now, err := c.s.list(Metadata, options)
-	if err != nil {
-		return nil, err
+	if bookmarks == w.bookmarks {
+		return true
 	}
-	list := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: now.version}}
-	for _, item := range now.items {
-		list.Items = append(list.Items, *metadataOf(item))
-	}
-	return list, nil
+	w.bookmarks = bookmarks
+	mark := &unstructured.Unstructured{Object: map[string]any{}}
+	mark.SetResourceVersion(strconv.Itoa(w.at))
+	return w.send(apiwatch.Bookmark, mark)
 }
 
-func (c metadataClient) Watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
-	return c.s.watch(ctx, options, func(o *unstructured.Unstructured) apiwatch.Event { return apiwatch.Event{Object: metadataOf(o)} })
+func (w *stream) send(kind apiwatch.EventType, object *unstructured.Unstructured) bool {
+	event := apiwatch.Event{Type: kind, Object: object.DeepCopy()}
+	if w.projection != Full {
+		event.Object = metadataOf(object)
+	}
+	select {
+	case w.results <- event:
+		return true
+	case <-w.ctx.Done():
+		return false
+	}
 }

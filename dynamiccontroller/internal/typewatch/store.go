@@ -1,160 +1,362 @@
 package typewatch
 
 import (
-	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
 
-	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/tools/cache"
 )
 
-// store is what one reflector fills. It implements [cache.ReflectorStore] and [cache.TransformingStore]. Whether anybody
-// hears of what becomes of it is its feed's business.
-type store struct {
-	depth     Depth
-	contents  contents
-	transform cache.TransformFunc
-	health    *health
-	feed      *feed
-
-	// The feed's deliver guards what follows.
-
-	// listed: a list of the present run is in the store.
-	listed bool
-	// muted: another store takes this one's place, or needs to do so no longer. What the reflector still brings counts
-	// for nothing.
-	muted bool
-	// position is the resourceVersion of the last list, or of the newest event since.
-	position string
+// contents holds the objects of a store, or only their identities. It is safe for concurrent use by any number of
+// readers and one writer.
+type contents interface {
+	// put stores an object. Same reports whether its version was stored already.
+	put(key string, obj any) (old any, same bool)
+	delete(key string) (old any, known bool)
+	replace(items map[string]any)
+	get(key string) (obj any, known bool)
+	identity(key string) (identity, bool)
+	keys() []string
+	len() int
+	hasObjects() bool
+	list(namespace string) []any // of all namespaces if it is empty
+	mayHold(uid uint64) bool     // by the hash of a UID; see uidFilter
+	ownedBy(uid string) []any
 }
 
-var (
-	_ cache.ReflectorStore    = (*store)(nil)
-	_ cache.TransformingStore = (*store)(nil)
-)
+// change is the change of one object. Old is nil for a new object, and now for a deleted one.
+type change struct {
+	key      string
+	old, now any
+}
 
-func newStore(log logr.Logger, depth Depth, transform cache.TransformFunc, feed *feed, health *health) *store {
-	s := &store{depth: depth, feed: feed, health: health}
-	if depth == Keys {
-		s.contents = newVersions()
-	} else {
-		s.contents = newObjects()
+// changesTo returns the changes that replace would make. An object has changed if its version differs. With byContent,
+// a stored object has also changed if its content differs: after a change of the type's schema, the API server returns
+// different content at the same version.
+func changesTo(c contents, items map[string]any, byContent bool) []change {
+	changes := missing(c, func(key string) bool { _, known := items[key]; return known })
+	for key, obj := range items {
+		before, known := c.identity(key)
+		same := known && before.sameVersion(identityOf(obj))
+		if same && (!byContent || !c.hasObjects()) {
+			continue
+		}
+		old, _ := c.get(key)
+		if !same || !sameContent(old, obj) {
+			changes = append(changes, change{key: key, old: old, now: obj})
+		}
 	}
-	s.transform = safely(log, reducer(depth), transform)
-	return s
+	return changes
 }
 
-// Transformer lets the reflector keep no more than the store does while it collects a list.
-func (s *store) Transformer() cache.TransformFunc { return s.transform }
+// difference returns the changes between two contents. Objects with equal versions are compared by their metadata if
+// both contents hold objects.
+func difference(from, to contents) []change {
+	changes := deletions(from, to)
+	for _, key := range to.keys() {
+		before, known := from.identity(key)
+		after, _ := to.identity(key)
+		same := known && before.sameVersion(after)
+		if same && (!from.hasObjects() || !to.hasObjects()) {
+			continue
+		}
+		old, _ := from.get(key)
+		now, _ := to.get(key)
+		if !same || !sameMetadata(old, now) {
+			changes = append(changes, change{key: key, old: old, now: now})
+		}
+	}
+	return changes
+}
 
-// Add, Update and Delete take a watch event.
-func (s *store) Add(obj any) error { return s.put(obj) }
+// deletions returns the objects that only from holds.
+func deletions(from, to contents) []change {
+	return missing(from, func(key string) bool { _, known := to.identity(key); return known })
+}
 
-// Update is Add.
-func (s *store) Update(obj any) error { return s.put(obj) }
+func missing(c contents, known func(key string) bool) (changes []change) {
+	for _, key := range c.keys() {
+		if !known(key) {
+			old, _ := c.get(key)
+			changes = append(changes, change{key: key, old: old})
+		}
+	}
+	return changes
+}
 
-// Delete takes a deletion.
-func (s *store) Delete(obj any) error {
-	key, err := cache.MetaNamespaceKeyFunc(obj)
+// objects indexes objects by key, by namespace and, after the first call of ownedBy, by owner.
+type objects struct {
+	store cache.ThreadSafeStore
+	uidFilter
+	count  atomic.Int64
+	owners sync.Once // adds the index by owner
+}
+
+// ownerIndex finds objects by the UIDs of all their owners.
+const ownerIndex = "owner"
+
+func ownersOf(obj any) ([]string, error) {
+	m, err := meta.Accessor(obj)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	s.feed.deliver.Lock()
-	defer s.feed.deliver.Unlock()
-	if s.muted {
-		return nil
+	references := m.GetOwnerReferences()
+	uids := make([]string, len(references))
+	for i := range references {
+		uids[i] = string(references[i].UID)
 	}
-	s.advance(versionOf(obj))
-	old, known := s.contents.delete(key)
+	return uids, nil
+}
+
+func newObjects() *objects {
+	indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+	return &objects{store: cache.NewThreadSafeStore(indexers, cache.Indices{})}
+}
+
+func (o *objects) put(key string, obj any) (old any, same bool) {
+	old, known := o.store.Get(key)
+	if version := versionOf(obj); known && version != "" && version == versionOf(old) {
+		return old, true
+	}
+	if !known {
+		o.count.Add(1)
+	}
+	if o.add(identityOf(obj).uid) {
+		o.resize(o.len()+1, func(add func(uint64)) {
+			for _, stored := range o.store.List() {
+				add(identityOf(stored).uid)
+			}
+			add(identityOf(obj).uid)
+		})
+	}
+	o.store.Update(key, obj)
+	return old, false
+}
+
+func (o *objects) delete(key string) (any, bool) {
+	old, known := o.store.Get(key)
 	if known {
-		s.feed.changed(s, change{key: key, old: old})
-	} else {
-		s.feed.advanced(s)
+		o.count.Add(-1)
+		o.store.Delete(key)
 	}
-	return nil
+	return old, known
 }
 
-func (s *store) put(obj any) error {
-	obj, err := s.transform(obj)
-	if err != nil {
-		return err
-	}
-	key, err := cache.MetaNamespaceKeyFunc(obj)
-	if err != nil {
-		return err
-	}
-	s.feed.deliver.Lock()
-	defer s.feed.deliver.Unlock()
-	if s.muted {
-		return nil
-	}
-	s.advance(versionOf(obj))
-	old, same, err := s.contents.put(key, obj)
-	if err != nil {
-		return err
-	}
-	if same {
-		s.feed.advanced(s)
-	} else {
-		s.feed.changed(s, change{key: key, old: old, now: obj})
-	}
-	return nil
-}
-
-// Replace takes a whole list.
-func (s *store) Replace(list []any, version string) error {
-	items := make(map[string]any, len(list))
-	for _, obj := range list {
-		obj, err := s.transform(obj)
-		if err != nil {
-			return err
+func (o *objects) replace(items map[string]any) {
+	o.count.Store(int64(len(items)))
+	o.resize(len(items), func(add func(uint64)) {
+		for _, obj := range items {
+			add(identityOf(obj).uid)
 		}
-		key, err := cache.MetaNamespaceKeyFunc(obj)
-		if err != nil {
-			return fmt.Errorf("list item without a key: %w", err)
+	})
+	o.store.Replace(items, "")
+}
+
+func (o *objects) identity(key string) (identity, bool) {
+	obj, known := o.store.Get(key)
+	if !known {
+		return identity{}, false
+	}
+	return identityOf(obj), true
+}
+
+func (o *objects) list(namespace string) []any {
+	if namespace == "" {
+		return o.store.List()
+	}
+	found, _ := o.store.ByIndex(cache.NamespaceIndex, namespace)
+	return found
+}
+
+func (o *objects) ownedBy(uid string) []any {
+	// AddIndexers fails only if the index already exists.
+	o.owners.Do(func() { _ = o.store.AddIndexers(cache.Indexers{ownerIndex: ownersOf}) })
+	owned, _ := o.store.ByIndex(ownerIndex, uid)
+	return owned
+}
+
+func (o *objects) get(key string) (any, bool) { return o.store.Get(key) }
+func (o *objects) keys() []string             { return o.store.ListKeys() }
+func (o *objects) len() int                   { return int(o.count.Load()) }
+func (o *objects) hasObjects() bool           { return true }
+
+// identity holds one number that differs if the resourceVersion differs, and one for the UID.
+type identity struct{ version, uid uint64 }
+
+// sameVersion is false if there is no version, which a transform can remove.
+func (i identity) sameVersion(other identity) bool {
+	return i.version != 0 && i.version == other.version
+}
+
+func identityOf(obj any) identity {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return identity{}
+	}
+	return identity{version: numberOf(m.GetResourceVersion()), uid: hashOf(string(m.GetUID()))}
+}
+
+// identities holds only the identities of objects.
+type identities struct {
+	uidFilter
+	mu    sync.RWMutex // guards byKey
+	byKey map[string]identity
+}
+
+func newIdentities() *identities { return &identities{byKey: map[string]identity{}} }
+
+func (i *identities) put(key string, obj any) (old any, same bool) {
+	after := identityOf(obj)
+	i.mu.Lock()
+	before, known := i.byKey[key]
+	full := i.add(after.uid)
+	i.byKey[key] = after
+	if full {
+		i.resizeFor(i.byKey)
+	}
+	i.mu.Unlock()
+	if !known {
+		return nil, false
+	}
+	return stubOf(key), before.sameVersion(after)
+}
+
+func (i *identities) delete(key string) (any, bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if _, known := i.byKey[key]; !known {
+		return nil, false
+	}
+	delete(i.byKey, key)
+	return stubOf(key), true
+}
+
+func (i *identities) replace(items map[string]any) {
+	byKey := make(map[string]identity, len(items))
+	for key, obj := range items {
+		byKey[key] = identityOf(obj)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.resizeFor(byKey)
+	i.byKey = byKey
+}
+
+func (i *identities) resizeFor(byKey map[string]identity) {
+	i.resize(len(byKey), func(add func(uint64)) {
+		for _, id := range byKey {
+			add(id.uid)
 		}
-		items[key] = obj
-	}
-	return s.take(items, version)
+	})
 }
 
-// take replaces the contents. Only the goroutine that runs the watch modifies them and listed, so that the comparison,
-// which can take long, does not have to hold deliver.
-func (s *store) take(items map[string]any, version string) error {
-	// Before the first list of a run, no sink has been announced and the feed delivers only deletions.
-	changes := s.contents.changes(items, s.listed)
-	s.feed.deliver.Lock()
-	defer s.feed.deliver.Unlock()
-	if s.muted {
-		return nil
-	}
-	if err := s.contents.replace(items); err != nil {
-		return err
-	}
-	if version != "" {
-		// It is older than the last one if the API server's etcd was restored from a backup.
-		s.position = version
-	}
-	for _, obj := range items {
-		s.advance(versionOf(obj))
-	}
-	s.listed = true
-	s.feed.filled(s, changes)
-	return nil
+func (i *identities) identity(key string) (identity, bool) {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	id, known := i.byKey[key]
+	return id, known
 }
 
-// Resync is of no use here: the engine resyncs by key.
-func (s *store) Resync() error { return nil }
-
-// advance notes that the store knows of all that happened up to version. The caller holds deliver.
-func (s *store) advance(version string) {
-	if s.position == "" || newer(version, s.position) {
-		s.position = version
+func (i *identities) get(key string) (any, bool) {
+	if _, known := i.identity(key); !known {
+		return nil, false
 	}
+	return stubOf(key), true
 }
 
-// newer is false for versions that cannot be compared.
-func newer(version, than string) bool {
-	order, err := resourceversion.CompareResourceVersion(version, than)
-	return err == nil && order > 0
+func (i *identities) keys() []string {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	keys := make([]string, 0, len(i.byKey))
+	for key := range i.byKey {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func (i *identities) len() int {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return len(i.byKey)
+}
+
+func (i *identities) list(string) []any    { return nil }
+func (i *identities) ownedBy(string) []any { return nil }
+func (i *identities) hasObjects() bool     { return false }
+
+func versionOf(obj any) string {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return ""
+	}
+	return m.GetResourceVersion()
+}
+
+// numberOf returns the version itself if it is a number, as in every Kubernetes API since 1.35, otherwise a hash of it,
+// and 0 for no version.
+func numberOf(version string) uint64 {
+	if version == "" {
+		return 0
+	}
+	if n, err := strconv.ParseUint(version, 10, 64); err == nil {
+		return n
+	}
+	return hashOf(version)
+}
+
+// hashOf returns the FNV-1a hash of s.
+func hashOf(s string) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	hash := uint64(offset)
+	for i := range len(s) {
+		hash = (hash ^ uint64(s[i])) * prime
+	}
+	return hash
+}
+
+// hasUID reports whether the contents hold the object and it has the UID with the hash.
+func hasUID(c contents, key string, uid uint64) bool {
+	if !c.mayHold(uid) {
+		return false
+	}
+	id, known := c.identity(key)
+	return known && id.uid == uid
+}
+
+// uidFilter can rule out without a lock that an object with a UID is stored. A type of children can have a thousand
+// types of owners, and for each event the owner is looked up in all of them. The filter is a Bloom filter with one hash
+// function: about one in ten unknown UIDs passes and is then looked up in the contents. There can be any number of
+// readers and one writer.
+type uidFilter struct {
+	bits atomic.Pointer[[]atomic.Uint64]
+	free int // number of bits that can be set before the filter must grow
+}
+
+func (f *uidFilter) mayHold(uid uint64) bool {
+	bits := f.bits.Load()
+	return bits != nil && (*bits)[uid/64%uint64(len(*bits))].Load()&(1<<(uid%64)) != 0
+}
+
+// add adds a UID. It reports whether the caller must call resize.
+func (f *uidFilter) add(uid uint64) (full bool) {
+	if f.mayHold(uid) {
+		return false
+	}
+	if f.free == 0 {
+		return true
+	}
+	f.free--
+	bits := *f.bits.Load()
+	bits[uid/64%uint64(len(bits))].Or(1 << (uid % 64))
+	return false
+}
+
+// resize replaces the filter with one that contains the UIDs that fill adds and has room for about as many more.
+func (f *uidFilter) resize(n int, fill func(add func(uid uint64))) {
+	bits := make([]atomic.Uint64, n/4+1) // 16 per UID
+	fill(func(uid uint64) { bits[uid/64%uint64(len(bits))].Or(1 << (uid % 64)) })
+	f.free = n + 8
+	f.bits.Store(&bits)
 }

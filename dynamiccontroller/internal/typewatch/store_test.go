@@ -1,218 +1,229 @@
 package typewatch
 
 import (
-	"errors"
 	"fmt"
 	"slices"
-	"sync"
+	"strconv"
+	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/cache"
+	"k8s.io/apimachinery/pkg/types"
 )
 
-func object(name, version string) *metav1.PartialObjectMetadata {
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Namespace: "ns", Name: name, ResourceVersion: version,
-		Labels:        map[string]string{"a": "b"},
-		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "somebody"}},
-	}}
-}
-
-// ear is a sink that writes down what it hears.
-type ear struct {
-	mu    sync.Mutex
-	heard []string
-}
-
-func (e *ear) hear(what string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.heard = append(e.heard, what)
-}
-
-func (e *ear) sink() Sink {
-	state := func(obj any) string {
-		if obj == nil {
-			return "-"
-		}
-		return versionOf(obj)
+func owned(name, version string, owners ...types.UID) *metav1.PartialObjectMetadata {
+	o := object(name, version)
+	for _, uid := range owners {
+		o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{UID: uid, Name: string(uid)})
 	}
-	return Sink{
-		Known: func(keys []string) {
-			for _, key := range keys {
-				e.hear("known " + key)
-			}
-		},
-		Synced: func() { e.hear("synced") },
-		Changed: func(key string, old, now any) {
-			e.hear(fmt.Sprintf("%s %s>%s", key, state(old), state(now)))
-		},
-	}
+	o.UID = types.UID("uid-" + name)
+	return o
 }
 
-func (e *ear) take() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	slices.Sort(e.heard)
-	heard := e.heard
-	e.heard = nil
-	return heard
-}
-
-// testFeed is a feed that no pool has, with a need of each of the depths.
-func testFeed(depths ...Depth) (*feed, []*Need) {
-	f := &feed{mayTakeOver: func(*store) bool { return true }, tookOver: func(*store) {}, ended: func() {}, needs: map[*Need]struct{}{}}
-	var needs []*Need
-	for _, depth := range depths {
-		n := &Need{Want: Want{Spec: Spec{Depth: depth}}, shared: &shared{feed: f}, synced: make(chan struct{})}
-		f.join(n)
-		needs = append(needs, n)
-	}
-	return f, needs
-}
-
-func (f *feed) testStore(depth Depth, transform cache.TransformFunc) *store {
-	return newStore(logr.Discard(), depth, transform, f, newHealth(nil))
-}
-
-func newTestStore(depth Depth, transform cache.TransformFunc) (*store, *Need) {
-	f, needs := testFeed(depth)
-	s := f.testStore(depth, transform)
-	f.begin(s)
-	return s, needs[0]
-}
-
-func TestWhatASinkHears(t *testing.T) {
-	for name, depth := range map[string]Depth{"full": Full, "metadata": Metadata, "keys": Keys} {
-		t.Run(name, func(t *testing.T) {
-			e := &ear{}
-			s, n := newTestStore(depth, nil)
-			old := func(version string) string { // with keys an old version is not known
-				if depth == Keys {
-					return ""
-				}
-				return version
-			}
-			for _, step := range []struct {
-				name string
-				do   func() error
-				want []string
-			}{
-				{"a sink that comes early waits for the list", func() error { n.Attach(e.sink()); return nil }, nil},
-				{"the first list is told whole", func() error { return s.Replace([]any{object("a", "1"), object("b", "2")}, "") }, []string{"known ns/a", "known ns/b", "synced"}},
-				{"a new object", func() error { return s.Add(object("c", "3")) }, []string{"ns/c ->3"}},
-				{"a change", func() error { return s.Update(object("a", "4")) }, []string{"ns/a " + old("1") + ">4"}},
-				{"the same version again is no change", func() error { return s.Update(object("a", "4")) }, nil},
-				{"a deletion", func() error { return s.Delete(object("b", "5")) }, []string{"ns/b " + old("2") + ">-"}},
-				{"a deletion of what is not there", func() error { return s.Delete(object("b", "5")) }, nil},
-				{"a relist is told by its difference", func() error { return s.Replace([]any{object("a", "6"), object("d", "7")}, "") },
-					[]string{"ns/a " + old("4") + ">6", "ns/c " + old("3") + ">-", "ns/d ->7"}},
-				{"another sink hears of all there is", func() error { n.Attach(e.sink()); return nil }, []string{"known ns/a", "known ns/d", "synced"}},
-				{"a detached one of nothing", func() error { n.Detach(); return s.Add(object("e", "8")) }, nil},
-				{"the first list of another run is told whole, and what is missing", func() error {
-					s.feed.expectList(s)
-					n.Attach(e.sink())
-					return s.Replace([]any{object("a", "6")}, "")
-				}, []string{"known ns/a", "ns/d " + old("7") + ">-", "ns/e " + old("8") + ">-", "synced"}},
-				{"what another need knew and this one does not find was deleted, or has changed", func() error {
-					s.feed.expectList(s)
-					first, before := newTestStore(depth, nil)
-					_, between := newTestStore(depth, nil) // which never got a list
-					if err := first.Replace([]any{object("a", "1"), object("first", "1")}, ""); err != nil {
-						return err
-					}
-					between.Leave(n)
-					before.Leave(between)
-					return s.Replace([]any{object("a", "6")}, "")
-				}, slices.DeleteFunc([]string{"known ns/a", "ns/a 1>6", "ns/first " + old("1") + ">-", "synced"}, func(what string) bool {
-					return depth == Keys && what == "ns/a 1>6" // it knows no versions of what was
-				})},
-				{"also if it is told of that late", func() error {
-					other, late := newTestStore(depth, nil)
-					if err := other.Replace([]any{object("a", "1"), object("late", "1")}, ""); err != nil {
-						return err
-					}
-					late.Leave(n)
-					return nil
-				}, []string{"ns/late " + old("1") + ">-"}},
-				{"an empty list", func() error { return s.Replace(nil, "") }, []string{"ns/a " + old("6") + ">-"}},
-			} {
-				if err := step.do(); err != nil {
-					t.Fatalf("%s: %v", step.name, err)
-				}
-				if diff := cmp.Diff(step.want, e.take()); diff != "" {
-					t.Errorf("%s: %s", step.name, diff)
-				}
-				if n := len(s.contents.keys()); n != s.contents.len() {
-					t.Errorf("%s: %d keys and a length of %d", step.name, n, s.contents.len())
-				}
-			}
-		})
-	}
-}
-
-func TestWhatIsKept(t *testing.T) {
-	failing := errors.New("on purpose")
-	for _, test := range []struct {
-		name      string
-		depth     Depth
-		transform cache.TransformFunc
-		labels    bool
-		managed   bool
-	}{
-		{name: "all of a full object", depth: Full, labels: true, managed: true},
-		{name: "metadata without managedFields", depth: Metadata, labels: true},
-		{name: "what a transform leaves", depth: Metadata, transform: func(obj any) (any, error) {
-			obj.(*metav1.PartialObjectMetadata).Labels = nil
-			return obj, nil
-		}},
-		{name: "the object as it came if the transform fails", depth: Full, labels: true, managed: true, transform: func(any) (any, error) { return nil, failing }},
-		{name: "or panics", depth: Full, labels: true, managed: true, transform: func(any) (any, error) { panic(failing) }},
-		{name: "or returns what is no runtime.Object", depth: Full, labels: true, managed: true, transform: func(any) (any, error) { return &metav1.ObjectMeta{Name: "a"}, nil }},
-		{name: "or returns no object", depth: Full, labels: true, managed: true, transform: func(any) (any, error) { return "nonsense", nil }},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s, _ := newTestStore(test.depth, test.transform)
-			if err := s.Replace([]any{object("listed", "1")}, ""); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Add(object("added", "2")); err != nil {
-				t.Fatal(err)
-			}
-			for _, key := range []string{"ns/listed", "ns/added"} {
-				obj, known, err := s.contents.objects().GetByKey(key)
-				if err != nil || !known {
-					t.Fatalf("%s: %v, %v", key, known, err)
-				}
-				m := obj.(*metav1.PartialObjectMetadata)
-				if (len(m.Labels) > 0) != test.labels || (len(m.ManagedFields) > 0) != test.managed {
-					t.Errorf("%s is kept as %+v", key, m)
-				}
-			}
-		})
-	}
-}
-
-func TestVersionsThatAreNoNumbersAreToldApart(t *testing.T) {
-	if numberOf("12") != 12 || numberOf("v12") == numberOf("v13") {
-		t.Error("two versions look the same")
-	}
-	e := &ear{}
-	s, n := newTestStore(Keys, nil)
-	n.Attach(e.sink())
-	if err := s.Replace(nil, ""); err != nil {
+func newTestView(t *testing.T, projection Projection) (*Subscription, *watch) {
+	t.Helper()
+	s, w := newTestWatch(projection)
+	other := owned("b", "2")
+	other.Namespace = "other"
+	if err := w.Replace([]any{owned("a", "1", "x", "y"), other}, "2"); err != nil {
 		t.Fatal(err)
 	}
-	e.take()
+	return s, w
+}
+
+func TestView_ReadsObjectsByKey(t *testing.T) {
+	for name, projection := range map[string]Projection{"full": Full, "keys": Keys} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newTestView(t, projection)
+			v := s.View()
+			keys := slices.Sorted(slices.Values(v.Keys()))
+			if !slices.Equal(keys, []string{"ns/a", "other/b"}) || v.Len() != 2 {
+				t.Errorf("keys: %v", keys)
+			}
+			if !v.Has("ns/a") || v.Has("ns/b") {
+				t.Error("Has is wrong")
+			}
+			if !v.HasUID("ns/a", "uid-a") || v.HasUID("ns/a", "uid-b") || v.HasUID("ns/b", "uid-b") {
+				t.Error("HasUID is wrong")
+			}
+			obj, known := v.Get("ns/a")
+			if !known || keyOf(obj) != "ns/a" || keyOf(v.Project(obj)) != "ns/a" || v.Project(nil) != nil {
+				t.Errorf("Get returned %v", obj)
+			}
+			if obj, known := v.Get("ns/b"); known || obj != nil {
+				t.Errorf("Get returned %v for an unknown object", obj)
+			}
+			closeAndWait(s)
+		})
+	}
+}
+
+func TestView_ListsObjectsByNamespaceAndOwner(t *testing.T) {
+	for name, test := range map[string]struct {
+		projection       Projection
+		all, some, owned int
+	}{
+		"full": {Full, 2, 1, 1},
+		"keys": {Keys, 0, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, w := newTestView(t, test.projection)
+			v := s.View()
+			expect := func(what string, objects []any, want int) {
+				t.Helper()
+				if len(objects) != want {
+					t.Errorf("%s: %v", what, objects)
+				}
+			}
+			expect("all", v.List(""), test.all)
+			expect("in a namespace", v.List("ns"), test.some)
+			expect("of the second owner", v.OwnedBy("y"), test.owned)
+			expect("of another owner", v.OwnedBy("z"), 0)
+			if err := w.Update(owned("a", "3", "z")); err != nil {
+				t.Fatal(err)
+			}
+			expect("of the second owner after a change", v.OwnedBy("y"), 0)
+			expect("of the other owner after a change", v.OwnedBy("z"), test.owned)
+			closeAndWait(s)
+		})
+	}
+}
+
+func TestIdentities_DistinguishVersionsThatAreNotNumbers(t *testing.T) {
+	if numberOf("12") != 12 || numberOf("v12") == numberOf("v13") {
+		t.Error("two versions have the same number")
+	}
+	s, w := newTestWatch(Keys)
+	r := attachRecorder(s)
+	if err := w.Replace(nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	r.take()
 	for _, version := range []string{"v1", "v2", "v2"} {
-		if err := s.Add(object("a", version)); err != nil {
+		if err := w.Add(object("a", version)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]string{"ns/a ->v1", "ns/a >v2"}, e.take()); diff != "" {
-		t.Error(diff)
+	r.expect(t, "two changes", "ns/a ->v1", "ns/a >v2")
+	closeAndWait(s)
+}
+
+func TestOwners_AreComputedOncePerChange(t *testing.T) {
+	s, w := newTestWatch(Metadata)
+	var calls int
+	s.Attach(EventHandler{
+		Known: func([]string) {}, Synced: func() {},
+		Changed: func(_ string, old, now any) {
+			calls++
+			for _, obj := range []any{old, now} {
+				if obj == nil {
+					continue
+				}
+				first, second := s.Owners(obj), s.Owners(obj)
+				if len(first) != 1 || &first[0] != &second[0] {
+					t.Fatalf("owners: %v and %v", first, second)
+				}
+				name := string(first[0].UID)
+				if !slices.Equal(first[0].Keys, []string{name, "ns/" + name}) {
+					t.Errorf("keys: %v", first[0].Keys)
+				}
+			}
+		},
+	})
+	if err := w.Replace(nil, "1"); err != nil {
+		t.Fatal(err)
+	}
+	for version, owner := range []types.UID{"x", "y"} {
+		if err := w.Add(owned("a", strconv.Itoa(version+2), owner)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if calls != 2 || w.owners.entries[0].obj != nil {
+		t.Errorf("%d calls", calls)
+	}
+	closeAndWait(s)
+}
+
+func TestStoreUpdate_AllocatesLittle(t *testing.T) {
+	for name, projection := range map[string]Projection{"full": Full, "metadata": Metadata, "keys": Keys} {
+		t.Run(name, func(t *testing.T) {
+			s, w := newTestWatch(projection)
+			s.Attach(EventHandler{Known: func([]string) {}, Synced: func() {}, Changed: func(string, any, any) {}})
+			if err := w.Replace(nil, "1"); err != nil {
+				t.Fatal(err)
+			}
+			next := updates(projection)
+			allocations := testing.AllocsPerRun(100, func() {
+				if err := w.Update(next()); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if allocations > 4 {
+				t.Errorf("%v allocations per update", allocations)
+			}
+			closeAndWait(s)
+		})
+	}
+}
+
+// updates returns a function that returns the next state of an object, without an allocation.
+func updates(projection Projection) func() any {
+	var states []any
+	for version := range 200 {
+		if projection == Full {
+			o := widget(1)
+			o.SetResourceVersion(strconv.Itoa(version + 10))
+			states = append(states, o)
+		} else {
+			states = append(states, object("a", strconv.Itoa(version+10)))
+		}
+	}
+	i := 0
+	return func() any { i++; return states[i%len(states)] }
+}
+
+func BenchmarkStoreUpdate(b *testing.B) {
+	for name, projection := range map[string]Projection{"full": Full, "metadata": Metadata, "keys": Keys} {
+		b.Run(name, func(b *testing.B) {
+			s, w := newTestWatch(projection)
+			s.Attach(EventHandler{Known: func([]string) {}, Synced: func() {}, Changed: func(string, any, any) {}})
+			next := updates(projection)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := w.Update(next()); err != nil {
+					b.Fatal(err)
+				}
+			}
+			closeAndWait(s)
+		})
+	}
+}
+
+func TestUIDFilter_MissesNoUID(t *testing.T) {
+	for name, c := range map[string]contents{"objects": newObjects(), "identities": newIdentities()} {
+		t.Run(name, func(t *testing.T) {
+			items := map[string]any{}
+			for i := range 100 {
+				items[fmt.Sprint("ns/list-", i)] = owned(fmt.Sprint("list-", i), "1")
+			}
+			c.replace(items)
+			for i := range 10_000 {
+				c.put(fmt.Sprint("ns/", i), owned(fmt.Sprint(i), "1"))
+			}
+			for _, key := range c.keys() {
+				if name := strings.TrimPrefix(key, "ns/"); !hasUID(c, key, hashOf("uid-"+name)) {
+					t.Fatalf("%s is not found by its UID", key)
+				}
+			}
+			passed := 0
+			for i := range 10_000 {
+				if c.mayHold(hashOf(fmt.Sprint("unknown-", i))) {
+					passed++
+				}
+			}
+			if passed > 2500 {
+				t.Errorf("%d of 10,000 unknown UIDs pass", passed)
+			}
+		})
 	}
 }

@@ -3,116 +3,168 @@ package typewatch
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/dynamic-controller/engine/internal/listwatch"
+	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Depth is how much of each object a watch asks for and keeps. The greater includes the lesser.
-type Depth uint8
-
-const (
-	// Keys keeps the objects' keys and numbers that tell their versions and UIDs apart.
-	Keys Depth = iota
-	// Metadata keeps what a PartialObjectMetadata holds, without managedFields.
-	Metadata
-	// Full keeps whole objects.
-	Full
-)
-
-// Spec is what to watch and what to keep of it.
-type Spec struct {
-	GVR       schema.GroupVersionResource
-	Namespace string // empty for all
-	Selector  string // of labels; empty for all
-	Depth     Depth
-}
-
-// watch fills a store with what a type's objects are. It is run once at a time.
+// watch keeps its contents equal to the objects on the API server while it runs, and delivers their changes. It
+// implements the reflector's store.
 type watch struct {
-	spec     Spec
-	requests *requests
-	store    *store
-	health   *health
-	news     news
+	pool      *Pool
+	number    uint64 // in the order of creation
+	key       Key
+	shared    bool // whether other subscriptions can join
+	log       logr.Logger
+	transform cache.TransformFunc
+	requests  *listwatch.ListWatch
+	state     *watchState
+	contents  contents
+
+	// deliver guards the fields below, up to the next comment, and modifications of contents. It is held while event
+	// handlers are called, so that they are called after the store shows the change, and in order.
+	deliver  sync.Mutex
+	attached []*Subscription // those that have an event handler
+	owners   ownerCache
+	// observed is the version up to which the contents reflect all changes. It includes bookmarks.
+	observed version
+	// unordered reports whether the last list has no version, so that the store cannot be compared with others.
+	unordered bool
+	// restored reports whether the last list was older than required because the API server's etcd was restored. The
+	// store cannot be compared with one that has not been restored.
+	restored bool
+
+	// emptied reports whether the contents are empty because of a type event, not because of a list.
+	emptied bool
+
+	// Written while deliver is held.
+	position   atomic.Uint64 // a version: that of the last list, or of the newest event since
+	everListed atomic.Bool   // whether the contents have ever held a complete list
+	listed     atomic.Bool   // whether the contents hold a complete list of the current term
+
+	required atomic.Uint64                  // a version: the oldest one that the next list can have
+	incoming atomic.Pointer[[]*replacement] // those that wait for this watch; written while pool.mu is held
+
+	// Guarded by pool.mu.
+	subscriptions map[*Subscription]struct{}
+	fails         bool               // requests fail, and no complete list has arrived in this term
+	closed        bool               // no subscription uses the watch
+	term          *term              // in which it was last started
+	cancel        context.CancelFunc // ends the goroutine
+	done          chan struct{}      // closed when the last goroutine has returned
 }
 
-func newWatch(log logr.Logger, spec Spec, pool *Pool, transform cache.TransformFunc, feed *feed, observe func(State)) *watch {
-	w := &watch{spec: spec, health: newHealth(observe), news: newNews()}
-	w.store = newStore(log, spec.Depth, transform, feed, w.health)
-	w.requests = newRequests(spec, pool.clients, pool.relists, w.health, func() string { return feed.newest(w.store) })
+var (
+	_ cache.ReflectorStore         = (*watch)(nil)
+	_ cache.TransformingStore      = (*watch)(nil)
+	_ cache.ReflectorBookmarkStore = (*watch)(nil)
+)
+
+func newWatch(p *Pool, number uint64, key Key, transform cache.TransformFunc) *watch {
+	log := p.config.Log(key.GVR)
+	w := &watch{
+		pool: p, number: number, key: key, shared: transform == nil, log: log,
+		subscriptions: map[*Subscription]struct{}{}, done: closedChannel,
+	}
+	w.incoming.Store(&[]*replacement{})
+	w.contents = newObjects()
+	if key.Projection == Keys {
+		w.contents = newIdentities()
+	}
+	w.transform = func(obj any) (any, error) { return key.Projection.reduce(obj), nil }
+	if custom := protect.Transform(log, p.config.Transform, transform); custom != nil {
+		w.transform = func(obj any) (any, error) { return custom(key.Projection.reduce(obj)) }
+	}
+	w.state = newWatchState(func(s State) { p.observe(w, s) })
+	w.requests = listwatch.New(p.config.Clients, listwatch.Config{
+		GVR: key.GVR, Namespace: key.Namespace, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
+		MetadataOnly: key.Projection != Full,
+		MinVersion:   w.minVersion,
+		ListError:    w.state.listFailed,
+		WatchResult:  w.state.watchResult,
+		Relists:      p.relists,
+	})
 	return w
 }
 
-// run watches until ctx ends and returns when its goroutines have ended. What the store held before counts as known:
-// what the first list lacks of it was deleted meanwhile.
-func (w *watch) run(ctx context.Context, log logr.Logger) {
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, log))
-	w.requests.begin()
-	w.health.start()
-	defer w.health.stop()
-	// Already now, for a sink that is attached before the next run has begun must wait for its list.
-	defer w.store.feed.expectList(w.store)
-	defer w.requests.join()
+// steady is how long an attempt must have lasted for the backoff to be reset. Relists after a watch that was closed
+// early have their own limit.
+const steady = time.Minute
+
+// newRetry returns the delays between attempts. The first ones are short, because a type is not found for a few
+// milliseconds after its CRD has been established. The last ones limit the cost of a type that does not exist to two
+// requests per minute.
+func newRetry() wait.DelayFunc {
+	backoff := wait.Backoff{Duration: 10 * time.Millisecond, Cap: 30 * time.Second, Steps: 20, Factor: 2, Jitter: 0.2}
+	return backoff.DelayFunc()
+}
+
+// run watches until ctx is cancelled and returns when its goroutines have ended. It can be called again. The contents
+// are kept in between, so that the first list of a term finds deletions.
+func (w *watch) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, w.log))
+	w.requests.Begin()
+	w.state.begin()
+	defer w.state.end()
+	defer w.endTerm()
+	defer w.requests.Join()
 	defer cancel()
 
-	reflector := cache.NewReflectorWithOptions(w.requests.listerWatcher(), nil, w.store, cache.ReflectorOptions{
+	reflector := cache.NewReflectorWithOptions(w.requests.ListerWatcher(), nil, w, cache.ReflectorOptions{
 		Name:            "typewatch",
-		TypeDescription: w.spec.GVR.String(),
-		Logger:          &log,
+		TypeDescription: w.key.GVR.String(),
+		Logger:          &w.log,
 		Clock:           stoppableClock{after: func(d time.Duration) <-chan time.Time { return after(ctx, d) }},
-		// For what the reflector retries itself: a refused connection, and 429. Its own waits begin at 0.8 s.
-		Backoff: &wait.Backoff{Duration: 20 * time.Millisecond, Cap: 10 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5},
+		// For requests that the reflector retries itself: a refused connection, and 429. Its default begins at 0.8 s.
+		Backoff: &wait.Backoff{
+			Duration: 20 * time.Millisecond, Cap: 10 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5,
+		},
 	})
 	retry, answers := newRetry(), false
 	for ctx.Err() == nil {
-		attempt, end := w.news.attempt(ctx)
+		attempt, end := w.state.beginAttempt(ctx)
 		began, err := time.Now(), error(nil)
 		if !answers {
-			err = w.requests.probe(attempt)
+			err = w.requests.Probe(attempt)
 		}
 		if err == nil {
-			w.requests.resumption.begin()
+			w.requests.BeginAttempt()
 			err = reflector.ListAndWatchWithContext(attempt)
 		}
 		end()
-		relist := errors.Is(err, errRelist)
+		relist := errors.Is(err, listwatch.ErrRelist)
 		answers = err == nil || relist
-		if w.news.takeVanished() {
+		if w.state.takeVanished() {
 			answers = false
-			w.requests.joinStream()
-			// All is gone: that is as good as an empty list, for a sink that waits for one too.
-			if err := w.store.take(nil, ""); err != nil {
-				log.Error(err, "the cache of a type that is gone could not be emptied")
-			}
+			w.requests.JoinStream()
+			// All objects are gone. A handler that is waiting for the first list receives an empty list.
+			w.setAll(map[string]any{}, "", nil)
 		}
 		if relist || time.Since(began) > steady {
 			retry = newRetry()
 		}
 		select {
 		case <-after(ctx, retry()):
-		case <-w.news.wake:
+		case <-w.state.wake:
 			retry = newRetry()
 		}
 	}
 }
 
-// steady is how long a watch must have lasted for the backoff to be reset when it ends. Relists after a watch that was
-// closed early have their own limit.
-const steady = time.Minute
-
-// newRetry returns the waits between attempts. The first are short, because a type is not found for some milliseconds
-// after its CRD was established; the last make a type that is not there cost two requests a minute.
-func newRetry() wait.DelayFunc {
-	return wait.Backoff{Duration: 10 * time.Millisecond, Cap: 30 * time.Second, Steps: 20, Factor: 2, Jitter: 0.2}.DelayFunc()
-}
-
-// after fires when d is over or ctx ends.
+// after returns a channel that receives after d, or when ctx ends.
 func after(ctx context.Context, d time.Duration) <-chan time.Time {
 	fired := make(chan time.Time, 1)
 	ctx, cancel := context.WithTimeout(ctx, d)
@@ -123,11 +175,209 @@ func after(ctx context.Context, d time.Duration) <-chan time.Time {
 	return fired
 }
 
-// stoppableClock is the real clock but for After: the reflector waits through its backoff without looking at its
-// context (watchList, client-go v0.37), for longer than anyone who stops a watch would wait.
+// stoppableClock is the real clock except for After. The reflector waits for its backoff without checking its context
+// (watchList, client-go v0.37), for up to ten seconds.
 type stoppableClock struct {
 	clock.RealClock
 	after func(time.Duration) <-chan time.Time
 }
 
 func (c stoppableClock) After(d time.Duration) <-chan time.Time { return c.after(d) }
+
+// Transformer returns the transform that the reflector applies while it collects a list.
+func (w *watch) Transformer() cache.TransformFunc { return w.transform }
+
+// Add stores an object.
+func (w *watch) Add(obj any) error { return w.put(obj) }
+
+// Update stores an object.
+func (w *watch) Update(obj any) error { return w.put(obj) }
+
+// Resync does nothing.
+func (w *watch) Resync() error { return nil }
+
+// Bookmark records that the contents reflect all changes up to a resourceVersion.
+func (w *watch) Bookmark(resourceVersion string) error {
+	w.deliver.Lock()
+	defer w.deliver.Unlock()
+	w.observed = max(w.observed, versionNumber(resourceVersion))
+	w.wakeIncoming()
+	return nil
+}
+
+func (w *watch) put(obj any) error {
+	obj, err := w.transform(obj)
+	if err != nil {
+		return err
+	}
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return err
+	}
+	w.deliver.Lock()
+	defer w.deliver.Unlock()
+	w.advance(versionNumber(versionOf(obj)))
+	if old, same := w.contents.put(key, obj); !same {
+		w.notify(change{key: key, old: old, now: obj})
+	}
+	w.wakeIncoming()
+	return nil
+}
+
+// Delete removes an object.
+func (w *watch) Delete(obj any) error {
+	key, err := cache.MetaNamespaceKeyFunc(obj)
+	if err != nil {
+		return err
+	}
+	w.deliver.Lock()
+	defer w.deliver.Unlock()
+	w.advance(versionNumber(versionOf(obj)))
+	if old, known := w.contents.delete(key); known {
+		w.notify(change{key: key, old: old})
+	}
+	w.wakeIncoming()
+	return nil
+}
+
+// Replace stores a complete list.
+func (w *watch) Replace(list []any, resourceVersion string) error {
+	items := make(map[string]any, len(list))
+	for _, obj := range list {
+		obj, err := w.transform(obj)
+		if err != nil {
+			return err
+		}
+		key, err := cache.MetaNamespaceKeyFunc(obj)
+		if err != nil {
+			return fmt.Errorf("list item without a key: %w", err)
+		}
+		items[key] = obj
+	}
+	watching := w.requests.Completed()
+	w.setAll(items, resourceVersion, func() { w.state.listed(watching) })
+	return nil
+}
+
+// setAll replaces the contents. It calls stored, which is nil if the type has vanished, before the event handlers. The
+// comparison can take long, but does not
+// have to hold deliver: only the goroutine that runs the watch modifies the contents.
+func (w *watch) setAll(items map[string]any, resourceVersion string, stored func()) {
+	changes := changesTo(w.contents, items, w.listed.Load())
+	newest := none
+	for _, obj := range items {
+		newest = max(newest, versionNumber(versionOf(obj)))
+	}
+	listed := versionNumber(resourceVersion)
+	w.deliver.Lock()
+	defer w.deliver.Unlock()
+	w.contents.replace(items)
+	required := version(w.required.Swap(0))
+	w.unordered, w.restored = resourceVersion == "", listed != none && required.isNewer(listed)
+	if listed != none {
+		// It is older than the position if the API server's etcd was restored.
+		w.position.Store(uint64(listed))
+		w.observed = listed
+	}
+	w.advance(newest)
+	w.everListed.Store(true)
+	w.listed.Store(true)
+	if w.emptied = stored == nil; !w.emptied {
+		stored()
+	}
+	w.pool.setSynced(w)
+	for _, c := range changes {
+		w.notify(c)
+	}
+	for _, s := range w.attached {
+		s.announce(w)
+	}
+}
+
+// endTerm makes the next list the first one of another term.
+func (w *watch) endTerm() {
+	w.deliver.Lock()
+	defer w.deliver.Unlock()
+	w.listed.Store(false)
+	w.pool.setSynced(w)
+	for _, s := range w.attached {
+		s.announced = false
+	}
+}
+
+// advance records the version of an event. The caller must hold w.deliver.
+func (w *watch) advance(v version) {
+	w.position.Store(max(w.position.Load(), uint64(v)))
+	w.observed = max(w.observed, v)
+}
+
+// notify calls the event handlers. The caller must hold w.deliver.
+func (w *watch) notify(c change) {
+	for _, s := range w.attached {
+		s.handle(c)
+	}
+	w.owners = ownerCache{} // so that it keeps no object in memory
+}
+
+// wakeIncoming makes the replacements that wait for this watch check again whether it has caught up.
+func (w *watch) wakeIncoming() {
+	for _, r := range *w.incoming.Load() {
+		r.check()
+	}
+}
+
+// minVersion returns the oldest resourceVersion that the next list can have: that of the contents, and of the contents
+// of the watches that this one replaces.
+func (w *watch) minVersion() string {
+	oldest := version(w.position.Load())
+	for _, r := range *w.incoming.Load() {
+		oldest = max(oldest, version(r.subscription.view.Load().watch.position.Load()))
+	}
+	if oldest != unordered {
+		w.required.Store(uint64(oldest))
+	}
+	return oldest.String()
+}
+
+// isBehind reports whether the watch may lack changes that the older one has delivered. The caller must hold deliver of
+// both.
+func (w *watch) isBehind(older *watch) bool {
+	position := version(older.position.Load())
+	return !w.unordered && (!w.restored || older.restored) && position.isNewer(w.observed)
+}
+
+// version is a resourceVersion that was received, as a number, so that it can be compared without a lock.
+type version uint64
+
+const (
+	none      version = 0              // no version has been received
+	unordered version = math.MaxUint64 // a version that cannot be compared; it is never replaced by an event's version
+)
+
+func versionNumber(resourceVersion string) version {
+	if resourceVersion == "" || resourceVersion == "0" { // that of an empty fake server
+		return none
+	}
+	if _, err := resourceversion.CompareResourceVersion(resourceVersion, resourceVersion); err != nil {
+		return unordered
+	}
+	n, err := strconv.ParseUint(resourceVersion, 10, 64)
+	if err != nil {
+		return unordered
+	}
+	return version(n)
+}
+
+// isNewer is false for versions that cannot be compared.
+func (v version) isNewer(than version) bool { return v != unordered && v > than }
+
+func (v version) String() string {
+	switch v {
+	case none:
+		return ""
+	case unordered:
+		return "unordered"
+	default:
+		return strconv.FormatUint(uint64(v), 10)
+	}
+}

@@ -116,7 +116,7 @@ func quantity(bytes int64) string {
 
 // storedMemory returns what the newest stored spec of each Blueprint takes.
 func (p *Platform) storedMemory() (map[types.UID]int64, error) {
-	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchRevisions())
+	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchRevisions().Key())
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func slim(obj any) (any, error) {
 
 // crdOf returns the CustomResourceDefinition in the cache, or nil if there is none. It is shared.
 func (p *Platform) crdOf(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchCRDs())
+	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchCRDs().Key())
 	if err != nil {
 		return nil, err
 	}

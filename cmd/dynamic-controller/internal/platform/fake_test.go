@@ -40,7 +40,7 @@ func (e *fakeEngine) Lister(gvr schema.GroupVersionResource) (cache.GenericListe
 	return cache.NewGenericLister(e.objects, gvr.GroupResource()), nil
 }
 
-func (e *fakeEngine) SecondaryLister(schema.GroupVersionResource, dynamiccontroller.ServeOption) (dynamiccontroller.SecondaryLister, error) {
+func (e *fakeEngine) SecondaryLister(schema.GroupVersionResource, dynamiccontroller.WatchKey) (dynamiccontroller.SecondaryLister, error) {
 	return fakeSecondary{cache.NewGenericLister(e.secondary, definitions.GroupResource())}, nil
 }
 

@@ -30,7 +30,8 @@ func TestWhatIsSaidOfServing(t *testing.T) {
 	}
 	longAgo := time.Now().Add(-2 * time.Minute)
 	secondary := func(name string, state dynamiccontroller.TypeState) dynamiccontroller.SecondaryStatus {
-		return dynamiccontroller.SecondaryStatus{GVR: schema.GroupVersionResource{Version: "v1", Resource: name}, State: state, Message: "not yours"}
+		return dynamiccontroller.SecondaryStatus{
+			WatchKey: dynamiccontroller.WatchKey{GVR: schema.GroupVersionResource{Version: "v1", Resource: name}}, State: state, Message: "not yours"}
 	}
 	for name, test := range map[string]struct {
 		decided  decision
@@ -118,7 +119,7 @@ func TestHowABlueprintStands(t *testing.T) {
 // unreadable has no cache yet of what is watched beside a type.
 type unreadable struct{ *fakeEngine }
 
-func (unreadable) SecondaryLister(schema.GroupVersionResource, dynamiccontroller.ServeOption) (dynamiccontroller.SecondaryLister, error) {
+func (unreadable) SecondaryLister(schema.GroupVersionResource, dynamiccontroller.WatchKey) (dynamiccontroller.SecondaryLister, error) {
 	return nil, dynamiccontroller.ErrNotSynced
 }
 

@@ -10,7 +10,6 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/client-go/discovery"
@@ -32,7 +31,7 @@ type Engine interface {
 	StartServingGVK(ctx context.Context, gvr schema.GroupVersionResource, handler dynamiccontroller.Handler, opts ...dynamiccontroller.ServeOption) error
 	StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error
 	Lister(gvr schema.GroupVersionResource) (cache.GenericLister, error)
-	SecondaryLister(gvr schema.GroupVersionResource, of dynamiccontroller.ServeOption) (dynamiccontroller.SecondaryLister, error)
+	SecondaryLister(gvr schema.GroupVersionResource, key dynamiccontroller.WatchKey) (dynamiccontroller.SecondaryLister, error)
 	Enqueue(ids ...dynamiccontroller.ObjectIdentifiers)
 	Status() []dynamiccontroller.TypeStatus
 }
@@ -121,14 +120,10 @@ func (p *Platform) Serve(ctx context.Context) error {
 }
 
 // watchCRDs reads CustomResourceDefinitions beside Blueprints, and brings back those that depend on one that changes.
-func (p *Platform) watchCRDs() dynamiccontroller.ServeOption {
-	return dynamiccontroller.Watches(definitions, func(crd runtime.Object) []string {
-		m, err := meta.Accessor(crd)
-		if err != nil {
-			return nil
-		}
-		_, group, _ := strings.Cut(m.GetName(), ".")
-		return p.registry.inType(m.GetName(), group)
+func (p *Platform) watchCRDs() dynamiccontroller.Watch {
+	return dynamiccontroller.Watches(definitions, func(_ context.Context, crd dynamiccontroller.Object) []string {
+		_, group, _ := strings.Cut(crd.GetName(), ".")
+		return p.registry.inType(crd.GetName(), group)
 	}, dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithTransform(slim))
 }
 

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -103,7 +102,7 @@ func (p *program) watched() (options []dynamiccontroller.ServeOption) {
 
 // ofChildren selects the objects with the label that package handlers gives to children. Other objects of these types,
 // such as all other Secrets of the cluster, are not children, and can be many and large.
-var ofChildren = func() dynamiccontroller.ServeOption {
+var ofChildren = func() dynamiccontroller.CommonOption {
 	labelled, err := labels.NewRequirement(parentKey, selection.Exists, nil)
 	if err != nil {
 		panic(err) // the key is a constant
@@ -112,12 +111,8 @@ var ofChildren = func() dynamiccontroller.ServeOption {
 }()
 
 // instanceOf says which instance a child is of that cannot have an owner reference.
-func instanceOf(child runtime.Object) []string {
-	m, err := meta.Accessor(child)
-	if err != nil {
-		return nil
-	}
-	if key := m.GetAnnotations()[instanceKey]; key != "" && len(m.GetOwnerReferences()) == 0 {
+func instanceOf(_ context.Context, child dynamiccontroller.Object) []string {
+	if key := child.GetAnnotations()[instanceKey]; key != "" && len(child.GetOwnerReferences()) == 0 {
 		return []string{key}
 	}
 	return nil
@@ -129,14 +124,14 @@ type listerFunc = func(schema.GroupVersionResource) (cache.GenericLister, error)
 // listerOf finds children in what is watched.
 func (p *program) listerOf(engine Engine) listerFunc {
 	return func(child schema.GroupVersionResource) (cache.GenericLister, error) {
-		return engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child, ofChildren))
+		return engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child, ofChildren).Key())
 	}
 }
 
 // ownedIn lists the children of an instance from the index by owner. They are shared.
 func (p *program) ownedIn(engine Engine) func(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
 	return func(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
-		lister, err := engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child, ofChildren))
+		lister, err := engine.SecondaryLister(p.gvr, dynamiccontroller.Owns(child, ofChildren).Key())
 		if err != nil {
 			return nil, err
 		}

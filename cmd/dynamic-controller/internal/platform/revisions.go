@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -26,13 +25,13 @@ const defaultHistoryLimit = 10
 
 // watchRevisions watches the stored revisions. A change reconciles the Blueprint of the revision and all Blueprints
 // that claim the same type.
-func (p *Platform) watchRevisions() dynamiccontroller.ServeOption {
+func (p *Platform) watchRevisions() dynamiccontroller.Watch {
 	stored, err := labels.NewRequirement(revisionLabelKey, selection.Exists, nil)
 	if err != nil {
 		panic(err) // the key is a constant
 	}
-	return dynamiccontroller.Watches(controllerRevisions, func(object runtime.Object) []string {
-		r, ok := object.(*revision)
+	return dynamiccontroller.Watches(controllerRevisions, func(_ context.Context, object dynamiccontroller.Object) []string {
+		r, ok := object.Object().(*revision)
 		if !ok {
 			return nil // malformed: the error of readRevision has been logged
 		}
@@ -44,7 +43,7 @@ func (p *Platform) watchRevisions() dynamiccontroller.ServeOption {
 // historyOf returns the cached revisions of Blueprints with the name. Until all revisions have been read, it returns
 // [dynamiccontroller.ErrNotSynced].
 func (p *Platform) historyOf(name string) (history, error) {
-	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchRevisions())
+	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchRevisions().Key())
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +62,7 @@ func (p *Platform) historyOf(name string) (history, error) {
 
 // storedUIDs returns the UIDs of all Blueprints of which an accepted spec is stored.
 func (p *Platform) storedUIDs() (map[types.UID]bool, error) {
-	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchRevisions())
+	lister, err := p.engines.Definitions.SecondaryLister(blueprints, p.watchRevisions().Key())
 	if err != nil {
 		return nil, err
 	}

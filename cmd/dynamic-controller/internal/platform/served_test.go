@@ -309,7 +309,8 @@ func TestADecisionWaitsForTheStoredRevisions(t *testing.T) {
 			p, _ := fakePlatform([]*unstructured.Unstructured{asObject(t, b)}, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")}, wheel)
 			engine := unreadable{p.engines.Definitions.(*fakeEngine)}
 			engine.statuses = []dynamiccontroller.TypeStatus{{GVR: blueprints, Secondaries: []dynamiccontroller.SecondaryStatus{
-				{GVR: definitions, State: dynamiccontroller.TypeForbidden}, {GVR: controllerRevisions, State: test.state, Message: "in the server's words"},
+				{WatchKey: dynamiccontroller.WatchKey{GVR: definitions}, State: dynamiccontroller.TypeForbidden},
+				{WatchKey: dynamiccontroller.WatchKey{GVR: controllerRevisions}, State: test.state, Message: "in the server's words"},
 			}}}
 			p.engines.Definitions = engine
 			if _, again := dynamiccontroller.RequeueDelay(p.decide(t.Context(), blueprintID(b.Name))); !again {

@@ -1,0 +1,81 @@
+// Package resync spreads the resyncs of a set of keys evenly over a period.
+//
+// A period is divided into slots. A hash of the key decides in which slot a key is resynced, so that it is resynced
+// at about the same time in each period. Only the keys of the current slot are held, in random order.
+package resync
+
+import (
+	"hash/maphash"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	slots = 64
+	// ticksPerSlot is the recommended number of calls of Due per slot.
+	ticksPerSlot = 100
+	minTick      = 10 * time.Millisecond
+)
+
+// MinPeriod is the shortest period. A shorter one is most likely a number without its unit.
+const MinPeriod = time.Second
+
+// Tick returns how often [Schedule.Due] should be called.
+func Tick(period time.Duration) time.Duration { return max(period/slots/ticksPerSlot, minTick) }
+
+// Schedule is the schedule of one set of keys. The zero value must be started. It is not safe for concurrent use.
+type Schedule struct {
+	seed    maphash.Seed
+	started bool
+	slot    int
+	began   time.Time // of the slot
+	keys    []string  // of the slot, not returned yet
+	total   int       // number of keys in the slot
+	listed  bool      // keys were listed
+}
+
+// Start starts the schedule in a random slot, unless it has been started with the same seed. Schedules with the same
+// seed resync a key in the same slot.
+func (s *Schedule) Start(seed maphash.Seed, now time.Time) {
+	if !s.started || s.seed != seed {
+		*s = Schedule{seed: seed, started: true, slot: rand.N(slots), began: now}
+	}
+}
+
+// Due returns the keys that have become due since the last call. It calls list, which returns all keys of the set, once
+// per slot. Due can modify the slice that list returns.
+func (s *Schedule) Due(now time.Time, period time.Duration, list func() []string) (due []string) {
+	slot := period / slots
+	if now.Sub(s.began) > period {
+		s.began = now.Add(-slot) // the process was suspended: continue with one slot
+	}
+	for {
+		if !s.listed {
+			s.keys = s.keysOfSlot(list())
+			s.total, s.listed = len(s.keys), true
+		}
+		elapsed := now.Sub(s.began)
+		if elapsed < slot {
+			remaining := s.total - int(float64(s.total)*float64(elapsed)/float64(slot))
+			n := max(len(s.keys)-remaining, 0)
+			due = append(due, s.keys[:n]...)
+			s.keys = s.keys[n:]
+			return due
+		}
+		due = append(due, s.keys...)
+		s.slot, s.began, s.keys, s.listed = (s.slot+1)%slots, s.began.Add(slot), nil, false
+	}
+}
+
+// keysOfSlot returns the keys of the current slot in random order.
+func (s *Schedule) keysOfSlot(keys []string) []string {
+	of := keys[:0]
+	for _, key := range keys {
+		if maphash.String(s.seed, key)%slots == uint64(s.slot) {
+			of = append(of, key)
+		}
+	}
+	of = append([]string(nil), of...)
+	rand.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
+	return of
+}

@@ -1,0 +1,121 @@
+package typewatch
+
+import (
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+	"weak"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+// Two subscriptions switch watches with each other while events arrive.
+func TestReplace_InOppositeDirectionsDoesNotDeadlock(t *testing.T) {
+	srv := newServer("a")
+	p := newTestPool(srv)
+	stop := p.Start()
+	pinned := []*Subscription{p.Subscribe(options(Metadata), nil), p.Subscribe(options(Full), nil)}
+	over := make(chan struct{})
+	var users, writer sync.WaitGroup
+	writer.Go(func() {
+		for i := 0; !isClosed(over); i++ {
+			srv.put(strconv.Itoa(i % 10))
+			time.Sleep(50 * time.Microsecond)
+		}
+	})
+	for i := range 4 {
+		users.Go(func() {
+			projections := []Projection{Metadata, Full}
+			if i%2 == 0 {
+				slices.Reverse(projections)
+			}
+			m := attachModel(t, p.Subscribe(options(projections[0]), nil))
+			<-m.subscription.Synced()
+			for n := range 50 {
+				replaced := make(chan struct{})
+				m.subscription.Replace(options(projections[(n+1)%2]), func() { close(replaced) })
+				<-replaced
+			}
+			m.close()
+		})
+	}
+	users.Wait()
+	close(over)
+	writer.Wait()
+	for _, s := range pinned {
+		closeAndWait(s)
+	}
+	stop()
+}
+
+// A lister that reads while the subscription switches sees whole objects if and only if its view has the new options.
+func TestView_IsConsistentDuringAReplacement(t *testing.T) {
+	srv := newServer("a")
+	p := newTestPool(srv)
+	stop := p.Start()
+	s := p.Subscribe(options(Metadata), nil)
+	<-s.Synced()
+	var readers sync.WaitGroup
+	over := make(chan struct{})
+	for range 2 {
+		readers.Go(func() {
+			for !isClosed(over) {
+				view := s.View()
+				obj, known := view.Get("ns/a")
+				if !known {
+					t.Error("the object is missing")
+				}
+				u, whole := view.Project(obj).(*unstructured.Unstructured)
+				if wants := view.Options().Projection == Full; wants != whole || whole && u.Object["spec"] == nil {
+					t.Errorf("projection %d: %+v", view.Options().Projection, obj)
+					return
+				}
+			}
+		})
+	}
+	for i := range 200 {
+		replaced := make(chan struct{})
+		s.Replace(options([]Projection{Full, Metadata}[i%2]), func() { close(replaced) })
+		<-replaced
+	}
+	close(over)
+	readers.Wait()
+	closeAndWait(s)
+	stop()
+}
+
+func TestReplace_KeepsNoFormerStoreInMemory(t *testing.T) {
+	srv := newServer("a")
+	p := newTestPool(srv)
+	stop := p.Start()
+	s := p.Subscribe(transformed(Full), nil)
+	s.Attach((&recorder{}).handler())
+	var former []weak.Pointer[watch]
+	for range 5 {
+		<-s.Synced()
+		former = append(former, weak.Make(s.view.Load().watch))
+		replaced := make(chan struct{})
+		s.Replace(transformed(Full), func() { close(replaced) })
+		<-replaced
+	}
+	left := func() (left int) {
+		for _, w := range former {
+			if w.Value() != nil {
+				left++
+			}
+		}
+		return left
+	}
+	// The stacks of a watch's goroutines refer to it until they have ended.
+	for deadline := time.Now().Add(10 * time.Second); left() > 0 && time.Now().Before(deadline); runtime.Gosched() {
+		runtime.GC()
+	}
+	if left() > 0 {
+		t.Errorf("%d former stores are still in memory", left())
+	}
+	closeAndWait(s)
+	stop()
+}

@@ -1,0 +1,259 @@
+package typewatch
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+)
+
+var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+
+func newTestPool(s *server) *Pool {
+	log := func(schema.GroupVersionResource) logr.Logger { return logr.Discard() }
+	return NewPool(Config{Clients: s.clients(), Log: log})
+}
+
+func options(projection Projection) Options {
+	return Options{Key: Key{GVR: widgets, Projection: projection}}
+}
+
+func unchanged(obj any) (any, error) { return obj, nil }
+
+func transformed(projection Projection) Options {
+	return Options{Key: Key{GVR: widgets, Projection: projection}, Transform: unchanged}
+}
+
+// object returns an object as a metadata client receives it.
+func object(name, version string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "ns", Name: name, ResourceVersion: version,
+		Labels:        map[string]string{"a": "b"},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+	}}
+}
+
+// recorder is an event handler that records its calls.
+type recorder struct {
+	mu     sync.Mutex
+	events []string
+}
+
+func attachRecorder(s *Subscription) *recorder {
+	r := &recorder{}
+	s.Attach(r.handler())
+	return r
+}
+
+func (r *recorder) record(event string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = append(r.events, event)
+}
+
+func (r *recorder) handler() EventHandler {
+	state := func(obj any) string {
+		if obj == nil {
+			return "-"
+		}
+		return versionOf(obj)
+	}
+	return EventHandler{
+		Known: func(keys []string) {
+			for _, key := range slices.Sorted(slices.Values(keys)) {
+				r.record("known " + key)
+			}
+		},
+		Synced: func() { r.record("synced") },
+		Changed: func(key string, old, now any) {
+			r.record(fmt.Sprintf("%s %s>%s", key, state(old), state(now)))
+		},
+	}
+}
+
+// take returns the events since the last call, in order.
+func (r *recorder) take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	events := r.events
+	r.events = nil
+	return events
+}
+
+// expect compares the events since the last call, in any order.
+func (r *recorder) expect(t testing.TB, step string, want ...string) {
+	t.Helper()
+	got := r.take()
+	slices.Sort(got)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("%s: %s", step, diff)
+	}
+}
+
+// model is an event handler that checks its calls: no change twice, no state older than the last one, and no deletion
+// of an unknown object. With Keys, the version before a change is unknown.
+type model struct {
+	t            testing.TB
+	subscription *Subscription
+
+	restarts bool // whether the pool can be stopped and started again, so that objects are announced again
+
+	mu     sync.Mutex
+	known  map[string]string // version by key; "?" if it is unknown
+	synced bool
+
+	detached atomic.Bool
+}
+
+func attachModel(t testing.TB, s *Subscription) *model {
+	m := &model{t: t, subscription: s}
+	m.attach()
+	return m
+}
+
+func (m *model) attach() {
+	m.mu.Lock()
+	m.known, m.synced = map[string]string{}, false
+	m.mu.Unlock()
+	m.detached.Store(false)
+	m.subscription.Attach(m.handler())
+}
+
+func (m *model) detach() {
+	m.subscription.Detach()
+	m.detached.Store(true)
+}
+
+func (m *model) handler() EventHandler {
+	return EventHandler{
+		Known: func(keys []string) {
+			for _, key := range keys {
+				obj, _ := m.subscription.View().Get(key)
+				m.update(key, func(before string, known bool) string {
+					version := versionOr(obj, "?")
+					if known && m.synced && !m.restarts {
+						m.t.Errorf("%s was announced twice", key)
+					}
+					if known && before != "?" && version != "?" && number(version) < number(before) {
+						m.t.Errorf("%s was announced with version %s after version %s", key, version, before)
+					}
+					return version
+				})
+			}
+		},
+		Synced: func() { m.mu.Lock(); m.synced = true; m.mu.Unlock() },
+		Changed: func(key string, old, now any) {
+			m.update(key, func(before string, known bool) string {
+				version := versionOr(now, "?")
+				switch {
+				case !m.synced && now != nil:
+					m.t.Errorf("%s changed before Synced", key)
+				case m.synced && known != (old != nil):
+					m.t.Errorf("%s: old is %v, known: %v", key, old, known)
+				case now == nil:
+					return ""
+				case known && before != "?" && version != "?" && number(version) <= number(before):
+					m.t.Errorf("%s went from version %s to %s", key, before, version)
+				}
+				return version
+			})
+		},
+	}
+}
+
+func number(version string) int {
+	n, _ := strconv.Atoi(version)
+	return n
+}
+
+func versionOr(obj any, otherwise string) string {
+	if obj == nil || versionOf(obj) == "" {
+		return otherwise
+	}
+	return versionOf(obj)
+}
+
+func (m *model) update(key string, next func(version string, known bool) string) {
+	if m.detached.Load() {
+		m.t.Errorf("called for %s after it was detached", key)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	version, known := m.known[key]
+	if now := next(version, known); now == "" {
+		delete(m.known, key)
+	} else {
+		m.known[key] = now
+	}
+}
+
+// close detaches the handler, closes the subscription and waits until it has ended.
+func (m *model) close() {
+	m.detach()
+	closeAndWait(m.subscription)
+}
+
+func closeAndWait(s *Subscription) {
+	s.Close()
+	<-s.Ended()
+}
+
+// diff compares the state that the handler has received with the server's state.
+func (m *model) diff(versions map[string]string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	known := map[string]string{}
+	for key, version := range m.known {
+		known[key] = version
+		if version == "?" {
+			known[key] = versions[key]
+		}
+	}
+	return cmp.Diff(versions, known)
+}
+
+// phaseLog records the phases that it observes.
+type phaseLog struct {
+	mu     sync.Mutex
+	phases []Phase
+}
+
+func (l *phaseLog) observe(s State) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.phases = append(l.phases, s.Phase)
+}
+
+func (l *phaseLog) all() []Phase {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.phases)
+}
+
+// keyOf returns the key of an object of the fake server.
+func keyOf(obj any) string {
+	key, _ := cache.MetaNamespaceKeyFunc(obj)
+	return key
+}
+
+// eventually waits until diff returns "".
+func eventually(t *testing.T, diff func() string) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for d := diff(); d != ""; d = diff() {
+		if time.Now().After(deadline) {
+			t.Fatal(d)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -1,0 +1,226 @@
+package typewatch
+
+import (
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Projection is the part of each object that a watch requests and stores. A deeper projection includes the shallower
+// ones.
+type Projection uint8
+
+const (
+	// Keys stores each object's key, and one number each for its resourceVersion and its UID.
+	Keys Projection = iota
+	// Metadata stores a PartialObjectMetadata without managedFields.
+	Metadata
+	// Full stores whole objects.
+	Full
+)
+
+// reduce returns the part of a received object that is stored.
+func (p Projection) reduce(obj any) any {
+	m, ok := obj.(*metav1.PartialObjectMetadata)
+	switch {
+	case !ok || p == Full:
+		return obj
+	case p == Metadata:
+		m.ManagedFields = nil // they make up most of an object's metadata
+		return m
+	default:
+		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+			Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		}}
+	}
+}
+
+// project returns a stored object as a watch of this projection would have stored it. If less is stored, project
+// returns what is stored in the type of the projection. Objects of other types, which only a transform can return, are
+// unchanged.
+func (p Projection) project(obj any) any {
+	switch o := obj.(type) {
+	case *unstructured.Unstructured:
+		switch p {
+		case Full:
+			return o
+		case Metadata:
+			return metadataOf(o)
+		default:
+			return stub(o.GetNamespace(), o.GetName())
+		}
+	case *metav1.PartialObjectMetadata:
+		switch p {
+		case Full:
+			return wholeOf(o)
+		case Metadata:
+			return o
+		default:
+			return stub(o.Namespace, o.Name)
+		}
+	default:
+		return obj
+	}
+}
+
+func metadataOf(o *unstructured.Unstructured) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{
+		// The TypeMeta of an API server's response to a metadata client.
+		TypeMeta: metav1.TypeMeta{APIVersion: metav1.SchemeGroupVersion.String(), Kind: "PartialObjectMetadata"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:                       o.GetName(),
+			GenerateName:               o.GetGenerateName(),
+			Namespace:                  o.GetNamespace(),
+			UID:                        o.GetUID(),
+			ResourceVersion:            o.GetResourceVersion(),
+			Generation:                 o.GetGeneration(),
+			CreationTimestamp:          o.GetCreationTimestamp(),
+			DeletionTimestamp:          o.GetDeletionTimestamp(),
+			DeletionGracePeriodSeconds: o.GetDeletionGracePeriodSeconds(),
+			Labels:                     o.GetLabels(),
+			Annotations:                o.GetAnnotations(),
+			OwnerReferences:            o.GetOwnerReferences(),
+			Finalizers:                 o.GetFinalizers(),
+		},
+	}
+}
+
+func wholeOf(m *metav1.PartialObjectMetadata) *unstructured.Unstructured {
+	metadata, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&m.ObjectMeta)
+	if err != nil {
+		metadata = map[string]any{"namespace": m.Namespace, "name": m.Name}
+	}
+	return &unstructured.Unstructured{Object: map[string]any{"metadata": metadata}}
+}
+
+// stub returns an object that has only a namespace and a name.
+func stub(namespace, name string) *metav1.PartialObjectMetadata {
+	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+func stubOf(key string) *metav1.PartialObjectMetadata {
+	namespace, name, _ := cache.SplitMetaNamespaceKey(key)
+	return stub(namespace, name)
+}
+
+// sameMetadata reports whether two states of an object have the same metadata, ignoring managedFields.
+func sameMetadata(a, b any) bool {
+	x, xWhole := a.(*unstructured.Unstructured)
+	y, yWhole := b.(*unstructured.Unstructured)
+	if xWhole && yWhole && sameJSON(x.Object["metadata"], y.Object["metadata"], maxDepth) {
+		return true
+	}
+	return sameContent(Metadata.project(a), Metadata.project(b))
+}
+
+// sameContent reports whether two states of an object are equal. The TypeMeta of partial metadata is ignored, because
+// it depends on whether the object was received in a list or in a watch event.
+func sameContent(a, b any) bool {
+	switch a := a.(type) {
+	case *metav1.PartialObjectMetadata:
+		b, ok := b.(*metav1.PartialObjectMetadata)
+		return ok && equality.Semantic.DeepEqual(a.ObjectMeta, b.ObjectMeta)
+	case *unstructured.Unstructured:
+		b, ok := b.(*unstructured.Unstructured)
+		return ok && a != nil && b != nil && sameJSON(a.Object, b.Object, maxDepth)
+	default:
+		return reflect.DeepEqual(a, b)
+	}
+}
+
+// maxDepth is the nesting below which sameJSON uses reflect.DeepEqual. The result of a transform can contain itself,
+// which only reflect.DeepEqual detects.
+const maxDepth = 64
+
+// sameJSON is reflect.DeepEqual for decoded JSON. It is several times faster and does not allocate. A relist compares
+// every object, and with reflect.DeepEqual that would take longer than decoding the list.
+func sameJSON(a, b any, depth int) bool {
+	if depth == 0 {
+		return reflect.DeepEqual(a, b)
+	}
+	switch a := a.(type) {
+	case nil, string, bool, int64, float64:
+		return a == b
+	case map[string]any:
+		b, ok := b.(map[string]any)
+		if !ok || len(a) != len(b) || (a == nil) != (b == nil) {
+			return false
+		}
+		for key, value := range a {
+			if other, known := b[key]; !known || !sameJSON(value, other, depth-1) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		b, ok := b.([]any)
+		if !ok || len(a) != len(b) || (a == nil) != (b == nil) {
+			return false
+		}
+		for i := range a {
+			if !sameJSON(a[i], b[i], depth-1) {
+				return false
+			}
+		}
+		return true
+	default:
+		return reflect.DeepEqual(a, b)
+	}
+}
+
+// Owner is an owner reference of an object.
+type Owner struct {
+	UID        types.UID
+	uid        uint64 // hash of UID
+	Controller bool
+	// Keys are the keys that the owner can have: it is cluster-scoped or in the object's namespace.
+	Keys []string
+}
+
+// ownerCache holds the owners of the object of one change, before and after it. The subscriptions of a thousand owner
+// types can handle the same change, and parsing a whole object's references takes longer than looking up an owner.
+type ownerCache struct {
+	entries [2]struct {
+		obj    any
+		owners []Owner
+	}
+	next int
+}
+
+func (c *ownerCache) get(obj any) []Owner {
+	for i := range c.entries {
+		if obj != nil && c.entries[i].obj == obj {
+			return c.entries[i].owners
+		}
+	}
+	owners := parseOwners(obj)
+	// Stored objects never change, so a pointer identifies a state. A transform can return values that are not
+	// pointers.
+	if obj != nil && reflect.TypeOf(obj).Kind() == reflect.Pointer {
+		c.entries[c.next].obj, c.entries[c.next].owners = obj, owners
+		c.next = (c.next + 1) % len(c.entries)
+	}
+	return owners
+}
+
+func parseOwners(obj any) []Owner {
+	m, err := meta.Accessor(obj)
+	if err != nil {
+		return nil
+	}
+	references := m.GetOwnerReferences()
+	owners := make([]Owner, len(references))
+	for i, r := range references {
+		owners[i] = Owner{UID: r.UID, uid: hashOf(string(r.UID)), Controller: r.Controller != nil && *r.Controller, Keys: []string{r.Name}}
+		if namespace := m.GetNamespace(); namespace != "" {
+			owners[i].Keys = append(owners[i].Keys, namespace+"/"+r.Name)
+		}
+	}
+	return owners
+}

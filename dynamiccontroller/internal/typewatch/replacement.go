@@ -1,0 +1,281 @@
+package typewatch
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+)
+
+// replacement moves a subscription to another watch. The current watch stays in use until the other one has synced and
+// has caught up with it. Then the subscription switches, its event handler is called once with the difference, and the
+// former watch ends if no other subscription uses it.
+//
+// A separate goroutine checks whether the subscription can switch, because the check may have to wait for event
+// handlers of the current watch. The goroutine ends when there is nothing left to check.
+type replacement struct {
+	subscription *Subscription
+	options      Options
+	replaced     func()
+	isMove       bool          // created by the pool, with unchanged options
+	checks       atomic.Int64  // requested since the goroutine was started, 0 if there is none
+	switched     chan struct{} // closed when replaced has returned
+	ended        chan struct{} // closed when the replacement is over
+
+	to *watch // guarded by pool.mu
+
+	// Used only by the goroutine that checks.
+	relists  *time.Timer   // makes the other watch list again, nil if that has not been behind
+	relistAt time.Time     // when relists fires
+	lag      time.Duration // after which relists fires
+}
+
+// Replace makes the subscription use other options for the same GVR. Until the watch for the new options has synced,
+// the subscription reads from the current watch and its event handler is called for the changes there. Then, in this
+// order:
+//
+//  1. [Subscription.View] returns the new watch and options.
+//  2. Replaced is called, if it is not nil.
+//  3. The event handler is called once with each difference between the two stores.
+//
+// If the event handler has not been called with the existing objects yet, it is called with the deletion of the objects
+// that only the former store holds, and then with all existing objects. A subscription without an event handler only
+// switches.
+//
+// The new store is not older than the former one, unless the API server's etcd was restored or its versions cannot be
+// compared. If the new watch does not sync, the subscription keeps the current one. If the current watch has never
+// synced, or the new options use the same watch, the subscription switches at once.
+//
+// Replace has no effect after Close. It cancels an earlier replacement that is pending. Replaced must not call the pool
+// and should return quickly, because it blocks two watches. Replace and CancelReplace wait for an earlier replaced
+// function that is running, so the caller must not hold a lock that replaced takes.
+func (s *Subscription) Replace(options Options, replaced func()) {
+	if replaced == nil {
+		replaced = func() {}
+	}
+	p := s.pool
+	p.mu.Lock()
+	if s.closed.Load() {
+		p.mu.Unlock()
+		return
+	}
+	w, to := s.view.Load().watch, p.joinLocked(options)
+	if to == w {
+		switched := s.switched
+		s.dropLocked()
+		s.view.Store(&View{watch: w, options: &options})
+		p.settleLocked(w)
+		p.mu.Unlock()
+		<-switched
+		replaced()
+		return
+	}
+	r := s.replaceLocked(options, to, replaced)
+	p.mu.Unlock()
+	if !w.everListed.Load() && r.attempt(true) {
+		close(r.ended)
+		return
+	}
+	go r.run()
+}
+
+// CancelReplace cancels a pending replacement. When it returns, the replaced function is not running and will not be
+// called.
+func (s *Subscription) CancelReplace() {
+	s.pool.mu.Lock()
+	if s.pending != nil && !s.pending.isMove {
+		s.dropLocked()
+		s.pool.settleLocked(s.view.Load().watch)
+	}
+	switched := s.switched
+	s.pool.mu.Unlock()
+	<-switched
+}
+
+// Replacement returns the state of the watch that is to replace the current one, and whether a replacement is pending.
+func (s *Subscription) Replacement() (State, bool) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.pending == nil || s.pending.isMove {
+		return State{}, false
+	}
+	return *s.pending.to.state.current.Load(), true
+}
+
+// replaceLocked registers a replacement and cancels the one that is pending. The caller starts its goroutine.
+func (s *Subscription) replaceLocked(options Options, to *watch, replaced func()) *replacement {
+	r := &replacement{
+		subscription: s, options: options, replaced: replaced,
+		switched: make(chan struct{}), ended: make(chan struct{}),
+	}
+	r.checks.Store(1) // of the caller's goroutine
+	r.setTargetLocked(to)
+	s.dropLocked()
+	s.pending = r
+	return r
+}
+
+// dropLocked cancels the pending replacement, if any.
+func (s *Subscription) dropLocked() {
+	r := s.pending
+	if r == nil {
+		return
+	}
+	s.pending = nil
+	r.check() // it ends the replacement
+	s.waitForLocked(r.ended)
+	r.leaveTargetLocked()
+	s.pool.leaveLocked(r.to, s)
+}
+
+func (r *replacement) setTargetLocked(to *watch) {
+	if r.to != nil {
+		r.leaveTargetLocked()
+	}
+	r.to = to
+	incoming := append(slices.Clone(*to.incoming.Load()), r)
+	to.incoming.Store(&incoming)
+	r.check()
+}
+
+func (r *replacement) leaveTargetLocked() {
+	incoming := slices.Clone(*r.to.incoming.Load())
+	incoming = slices.DeleteFunc(incoming, func(other *replacement) bool { return other == r })
+	r.to.incoming.Store(&incoming)
+}
+
+// check makes a goroutine check whether the subscription can switch.
+func (r *replacement) check() {
+	if r.checks.Add(1) == 1 {
+		go r.run()
+	}
+}
+
+// run checks until there is nothing left to check. After the last check, the number of checks stays positive, so that
+// no other goroutine is started.
+func (r *replacement) run() {
+	for {
+		checks := r.checks.Load()
+		if r.attempt(false) {
+			if r.relists != nil {
+				r.relists.Stop()
+			}
+			close(r.ended)
+			return
+		}
+		if r.checks.CompareAndSwap(checks, 0) {
+			return
+		}
+	}
+}
+
+// minLag and maxLag bound how long a replacement waits for a watch that has synced and is behind. Then that watch
+// lists again. If its selectors differ from those of the current watch, it might not receive the event that would let
+// it catch up, and bookmarks are sent about once a minute.
+const (
+	minLag = time.Second
+	maxLag = time.Minute
+)
+
+// relistLater makes the other watch list again after some time.
+func (r *replacement) relistLater() {
+	if now := time.Now(); now.After(r.relistAt) {
+		r.lag = min(max(2*r.lag, minLag), maxLag)
+		r.relistAt = now.Add(r.lag)
+		r.relists = time.AfterFunc(r.lag, r.relist)
+	}
+}
+
+func (r *replacement) relist() {
+	s := r.subscription
+	s.pool.mu.Lock()
+	relists := s.pending == r && r.to.listed.Load()
+	state := r.to.state
+	s.pool.mu.Unlock()
+	if relists {
+		state.relist()
+	}
+}
+
+// attempt switches the subscription if the new watch is ready, and reports whether the replacement is over. With
+// atOnce, it neither waits for a lock nor calls an event handler.
+func (r *replacement) attempt(atOnce bool) (over bool) {
+	s, p := r.subscription, r.subscription.pool
+	p.mu.Lock()
+	from, to, pending := s.view.Load().watch, r.to, s.pending == r
+	p.mu.Unlock()
+	if !pending {
+		return true
+	}
+	first, second := from, to
+	if first.number > second.number {
+		first, second = second, first
+	}
+	for _, w := range []*watch{first, second} {
+		if !atOnce {
+			w.deliver.Lock()
+		} else if !w.deliver.TryLock() {
+			return false
+		}
+		defer w.deliver.Unlock()
+	}
+	if s.view.Load().watch != from {
+		return true // it was cancelled, and another replacement has switched
+	}
+	listed := to.listed.Load() && !to.emptied
+	if from.everListed.Load() && listed && to.isBehind(from) {
+		r.relistLater()
+		return false
+	}
+	if from.everListed.Load() && !listed || atOnce && listed && s.handler != nil {
+		return false
+	}
+	return r.switchOver(from, to)
+}
+
+// switchOver moves the subscription from one watch to the other and delivers the difference. The caller must hold
+// deliver of both watches.
+func (r *replacement) switchOver(from, to *watch) (over bool) {
+	s, p := r.subscription, r.subscription.pool
+	var changes []change
+	switch {
+	case s.handler == nil || !to.listed.Load():
+	case s.announced:
+		changes = difference(from.contents, to.contents)
+	default:
+		changes = deletions(from.contents, to.contents)
+	}
+	p.mu.Lock()
+	if s.pending != r || r.to != to {
+		defer p.mu.Unlock()
+		return s.pending != r
+	}
+	s.pending, s.switched = nil, r.switched
+	r.leaveTargetLocked()
+	delete(from.subscriptions, s)
+	to.subscriptions[s] = struct{}{}
+	s.view.Store(&View{watch: to, options: &r.options})
+	s.setSynced(to.listed.Load())
+	p.settleLocked(to)
+	p.leaveLocked(from, s)
+	p.mu.Unlock()
+
+	handler, announced := s.handler, s.announced
+	if handler != nil {
+		from.attached = slices.DeleteFunc(from.attached, func(other *Subscription) bool { return other == s })
+		to.attached = append(to.attached, s)
+	}
+	if s.observe != nil && from.state.current.Load().Phase != to.state.current.Load().Phase {
+		to.state.notify(s.observe)
+	}
+	if r.replaced != nil {
+		r.replaced()
+	}
+	close(r.switched)
+	s.announced = announced
+	for _, c := range changes {
+		s.handle(c)
+	}
+	s.announce(to)
+	to.owners = ownerCache{}
+	return true
+}

@@ -1,0 +1,394 @@
+package typewatch
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// inBubble runs a test with a running pool in a synctest bubble.
+func inBubble(t *testing.T, test func(t *testing.T, srv *server, p *Pool)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer()
+		p := newTestPool(srv)
+		stop := p.Start()
+		test(t, srv, p)
+		stop()
+		if n := p.Watches(widgets); n > 0 {
+			t.Errorf("the test left %d watches", n)
+		}
+	})
+}
+
+// selecting returns options for objects with the label x=1.
+func selecting(projection Projection) Options {
+	o := options(projection)
+	o.LabelSelector = "x=1"
+	return o
+}
+
+var x1 = map[string]string{"x": "1"}
+
+func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
+	for name, test := range map[string]struct {
+		from, to Options
+		want     []string // the events after replaced
+	}{
+		"a narrower selector":             {options(Full), selecting(Full), []string{"ns/b 2>-"}},
+		"a wider selector":                {selecting(Full), options(Full), []string{"ns/b ->2"}},
+		"a narrower selector of keys":     {options(Keys), selecting(Keys), []string{"ns/b >-"}},
+		"a wider selector and metadata":   {selecting(Full), options(Metadata), []string{"ns/b ->2"}},
+		"a deeper projection":             {options(Metadata), options(Full), []string{"ns/a 1>1"}},
+		"a transform of the same objects": {options(Full), transformed(Full), []string{"ns/a 1>1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+				srv.putWith("a", x1)
+				srv.put("b")
+				s := p.Subscribe(test.from, nil)
+				r := attachRecorder(s)
+				synctest.Wait()
+				r.take()
+				if test.from.LabelSelector == test.to.LabelSelector {
+					srv.setLabel("a", "changed") // at the same version
+				}
+				s.Replace(test.to, func() {
+					if got := s.View().Options().Key; got != test.to.Key {
+						t.Errorf("View has options %v when replaced is called", got)
+					}
+					r.record("replaced")
+				})
+				time.Sleep(time.Second)
+				if diff := cmp.Diff(append([]string{"replaced"}, test.want...), r.take()); diff != "" {
+					t.Error(diff)
+				}
+				if n := p.Watches(widgets); n != 1 {
+					t.Errorf("%d watches after the switch", n)
+				}
+				srv.putWith("a", x1)
+				synctest.Wait()
+				if got := r.take(); len(got) != 1 {
+					t.Errorf("an event after the switch was delivered as %v", got)
+				}
+				closeAndWait(s)
+			})
+		})
+	}
+}
+
+func TestReplace_KeepsTheOldWatchUntilTheNewOneHasSynced(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		observed := &phaseLog{}
+		s := p.Subscribe(options(Metadata), observed.observe)
+		m := attachModel(t, s)
+		synctest.Wait()
+		srv.set(func() {
+			srv.refuseLists[Full] = apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("no right"))
+		})
+		replaced := false
+		s.Replace(options(Full), func() { replaced = true })
+		time.Sleep(time.Hour)
+		srv.put("b")
+		srv.delete("a")
+		synctest.Wait()
+		if diff := m.diff(srv.versions()); diff != "" {
+			t.Error(diff)
+		}
+		state, pending := s.Replacement()
+		if !pending || state.Phase != Forbidden || state.Message == "" {
+			t.Errorf("replacement: %+v, pending: %t", state, pending)
+		}
+		if replaced || !s.HasSynced() || s.State().Phase != Synced || s.View().Options().Projection != Metadata {
+			t.Errorf("replaced: %t, state: %+v", replaced, s.State())
+		}
+		if want := []Phase{Syncing, Synced}; !slices.Equal(observed.all(), want) {
+			t.Errorf("observed %v, want %v", observed.all(), want)
+		}
+		srv.set(func() { clear(srv.refuseLists) })
+		time.Sleep(time.Minute)
+		if _, pending := s.Replacement(); pending || !replaced || s.View().Options().Projection != Full {
+			t.Errorf("pending: %t, replaced: %t", pending, replaced)
+		}
+		srv.put("a")
+		synctest.Wait()
+		if diff := m.diff(srv.versions()); diff != "" {
+			t.Error(diff)
+		}
+		m.close()
+	})
+}
+
+// A deeper watch that lags behind must not report objects as deleted that it has not received yet.
+func TestS6_ReplaceWaitsUntilTheNewWatchHasCaughtUp(t *testing.T) {
+	for name, catchUp := range map[string]func(*server){
+		"by an event": func(srv *server) { srv.set(func() { clear(srv.paused) }) },
+		"by a list": func(srv *server) {
+			srv.closeWatches()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+				srv.put("a")
+				s, other := p.Subscribe(options(Metadata), nil), p.Subscribe(options(Full), nil)
+				r := attachRecorder(s)
+				synctest.Wait()
+				srv.set(func() { srv.paused[Full] = true })
+				srv.put("b")
+				synctest.Wait()
+				r.take()
+				s.Replace(options(Full), func() { r.record("replaced") })
+				time.Sleep(minLag / 2)
+				r.expect(t, "while the new watch lags")
+				if !s.View().Has("ns/b") {
+					t.Error("the view has lost an object")
+				}
+				catchUp(srv)
+				time.Sleep(time.Second)
+				r.expect(t, "after it has caught up", "replaced")
+				closeAndWait(other)
+				closeAndWait(s)
+			})
+		})
+	}
+}
+
+// A watch with a selector receives no event for other objects, but a bookmark.
+func TestReplace_BookmarksCount(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.putWith("a", x1)
+		s, other := p.Subscribe(options(Full), nil), p.Subscribe(selecting(Full), nil)
+		r := attachRecorder(s)
+		synctest.Wait()
+		srv.put("b")
+		synctest.Wait()
+		r.take()
+		s.Replace(selecting(Full), nil)
+		synctest.Wait()
+		r.expect(t, "before the bookmark")
+		srv.bookmark()
+		synctest.Wait()
+		r.expect(t, "after the bookmark", "ns/b 2>-")
+		closeAndWait(other)
+		closeAndWait(s)
+	})
+}
+
+// The first list of the new watch asks for the version of the old one's newest event.
+func TestD3_ReplacementListsNothingOlderThanTheOldStore(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		srv.lag()
+		s := p.Subscribe(options(Metadata), nil)
+		m := attachModel(t, s)
+		synctest.Wait()
+		srv.put("b")
+		synctest.Wait()
+		s.Replace(options(Full), nil)
+		synctest.Wait()
+		lists := srv.listed()
+		if last := lists[len(lists)-1]; last.ResourceVersion != "2" || last.projection != Full {
+			t.Errorf("the last list is %+v", last)
+		}
+		if _, pending := s.Replacement(); pending {
+			t.Error("the replacement is still pending")
+		}
+		if diff := m.diff(srv.versions()); diff != "" {
+			t.Error(diff)
+		}
+		m.close()
+	})
+}
+
+// After etcd was restored from a backup, the new list is older than the old store for a long time.
+func TestD3_ReplaceSwitchesAtOnceAfterEtcdWasRestored(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		s := p.Subscribe(options(Metadata), nil)
+		r := attachRecorder(s)
+		synctest.Wait()
+		srv.put("lost")
+		srv.put("lost")
+		synctest.Wait()
+		r.take()
+		// The old watch cannot recover by itself.
+		srv.set(func() {
+			srv.refuseLists[Metadata] = errors.New("later")
+			srv.refuseWatches[Metadata] = errors.New("later")
+		})
+		srv.restore(1)
+		s.Replace(options(Full), nil)
+		time.Sleep(time.Minute)
+		r.expect(t, "after the switch", "ns/lost 3>-")
+		closeAndWait(s)
+	})
+}
+
+func TestReplace_SwitchesAtOnceIfTheOldWatchNeverSynced(t *testing.T) {
+	for name, next := range map[string]Options{
+		"other objects": selecting(Full), "a transform": transformed(Full), "a deeper projection": options(Full),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer()
+				srv.putWith("a", x1)
+				p := newTestPool(srv)
+				s := p.Subscribe(options(Metadata), nil)
+				r := attachRecorder(s)
+				replaced := false
+				s.Replace(next, func() { replaced = true })
+				if !replaced || s.View().Options().Key != next.Key {
+					t.Errorf("replaced: %t, options: %+v", replaced, s.View().Options())
+				}
+				stop := p.Start()
+				synctest.Wait()
+				r.expect(t, "after the first list", "known ns/a", "synced")
+				if n := p.Watches(widgets); n != 1 {
+					t.Errorf("%d watches", n)
+				}
+				closeAndWait(s)
+				stop()
+			})
+		})
+	}
+}
+
+func TestReplace_WithTheSameWatchTakesEffectAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		s, keeps := p.Subscribe(options(Full), nil), p.Subscribe(options(Full), nil)
+		r := attachRecorder(s)
+		synctest.Wait()
+		r.take()
+		srv.set(func() { srv.refuseLists[Full] = errors.New("later") })
+		s.Replace(transformed(Full), func() { t.Error("a cancelled replacement was completed") })
+		replaced := false
+		s.Replace(options(Metadata), func() { replaced = true })
+		if !replaced || s.View().Options().Projection != Metadata {
+			t.Errorf("replaced: %t, options: %+v", replaced, s.View().Options())
+		}
+		if _, pending := s.Replacement(); pending {
+			t.Error("the earlier replacement is still pending")
+		}
+		srv.set(func() { clear(srv.refuseLists) })
+		time.Sleep(time.Minute)
+		r.expect(t, "with the same objects")
+		if n := p.Watches(widgets); n != 1 {
+			t.Errorf("%d watches", n)
+		}
+		closeAndWait(keeps)
+		closeAndWait(s)
+	})
+}
+
+func TestReplace_CancelsAnEarlierReplacement(t *testing.T) {
+	for name, end := range map[string]func(*Subscription){
+		"by another one":   func(s *Subscription) { s.Replace(selecting(Full), nil) },
+		"by CancelReplace": (*Subscription).CancelReplace,
+		"by Close":         (*Subscription).Close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+				srv.putWith("a", x1)
+				s := p.Subscribe(options(Metadata), nil)
+				synctest.Wait()
+				srv.set(func() { srv.refuseLists[Full] = errors.New("later") })
+				s.Replace(options(Full), func() { t.Error("a cancelled replacement was completed") })
+				synctest.Wait()
+				end(s)
+				srv.set(func() { clear(srv.refuseLists) })
+				time.Sleep(time.Minute)
+				want := 1
+				if isClosed(s.Done()) {
+					want = 0
+				}
+				if n, open := p.Watches(widgets), srv.openWatches(); n != want || open != want {
+					t.Errorf("%d watches, %d open, want %d", n, open, want)
+				}
+				closeAndWait(s)
+			})
+		})
+	}
+}
+
+// When CancelReplace returns, replaced is no longer running. Calls of replaced do not overlap.
+func TestReplace_LaterCallsWaitForReplaced(t *testing.T) {
+	for name, call := range map[string]func(s *Subscription, done func()){
+		"CancelReplace":             func(s *Subscription, done func()) { s.CancelReplace(); done() },
+		"Replace by the same watch": func(s *Subscription, done func()) { s.Replace(options(Full), done) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTestPool(newServer("a"))
+			stop := p.Start()
+			s := p.Subscribe(options(Metadata), nil)
+			<-s.Synced()
+			began, calls := make(chan struct{}), make(chan string, 2)
+			s.Replace(options(Full), func() {
+				close(began)
+				time.Sleep(20 * time.Millisecond) // a slow function
+				calls <- "replaced"
+			})
+			<-began
+			call(s, func() { calls <- name })
+			if first, second := <-calls, <-calls; first != "replaced" || second != name {
+				t.Errorf("%s returned before %s", first, second)
+			}
+			closeAndWait(s)
+			stop()
+		})
+	}
+}
+
+// The subscription switches before the existing objects have been announced.
+func TestReplace_AnnouncesObjectsAfterTheDeletionsOfTheOldStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer("a", "b")
+		p := newTestPool(srv)
+		stop := p.Start()
+		s := p.Subscribe(options(Metadata), nil)
+		synctest.Wait()
+		stop()
+		srv.delete("a")
+		srv.put("b")
+		srv.put("c")
+		r := attachRecorder(s)
+		s.Replace(transformed(Full), func() { r.record("replaced") })
+		if got := r.take(); got != nil {
+			t.Errorf("while the pool does not run: %v", got)
+		}
+		srv.set(func() { srv.hang[Metadata] = true }) // the old watch does not sync in this term
+		stop = p.Start()
+		time.Sleep(time.Second)
+		want := []string{"replaced", "ns/a 1>-", "known ns/b", "known ns/c", "synced"}
+		if diff := cmp.Diff(want, r.take()); diff != "" {
+			t.Error(diff)
+		}
+		closeAndWait(s)
+		stop()
+	})
+}
+
+// client-go's fake returns lists without a version, and deletions with the version of the object.
+func TestReplace_SwitchesAtOnceIfListsHaveNoVersion(t *testing.T) {
+	s, from := newTestWatch(Metadata)
+	r := attachRecorder(s)
+	listed := from.Replace([]any{object("a", "5"), object("b", "9")}, "")
+	if err := errors.Join(listed, from.Delete(object("b", "9"))); err != nil {
+		t.Fatal(err)
+	}
+	r.take()
+	replaced := make(chan struct{})
+	s.Replace(transformed(Metadata), func() { close(replaced) })
+	to := s.pending.to
+	if err := to.Replace([]any{object("a", "5")}, ""); err != nil {
+		t.Fatal(err)
+	}
+	<-replaced
+	closeAndWait(s)
+}

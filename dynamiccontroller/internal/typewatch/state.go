@@ -1,0 +1,208 @@
+package typewatch
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Phase summarizes the state of a watch.
+type Phase string
+
+const (
+	// Stopped: the watch is not running.
+	Stopped Phase = "Stopped"
+	// Syncing: the first list is in progress.
+	Syncing Phase = "Syncing"
+	// Synced: the store holds a complete list, and no request has failed since.
+	Synced Phase = "Synced"
+	// NotFound: the API server does not serve the type (404), or a type event reported that it is gone.
+	NotFound Phase = "NotFound"
+	// Forbidden: the client is not allowed to list or watch the type (401, 403).
+	Forbidden Phase = "Forbidden"
+	// Failing: requests fail for another reason.
+	Failing Phase = "Failing"
+)
+
+// State is the state of a watch.
+type State struct {
+	Phase   Phase
+	Message string    // the newest error, if any
+	Since   time.Time // when the phase began
+}
+
+// watchState derives a State from the results of requests, and passes type events to the goroutine that runs the watch.
+type watchState struct {
+	observe func(State) // must not be nil
+	current atomic.Pointer[State]
+	wake    chan struct{} // wakes the watch from its backoff; holds one value
+
+	mu            sync.Mutex // guards the fields below; held while observe is called
+	running       bool
+	synced        bool
+	listErr       error
+	watchErr      error
+	listErrNewest bool // whether listErr is newer than watchErr
+	attempted     bool // whether the first attempt of the term has begun
+	gone          bool // whether the type has vanished since the watch last checked
+	endAttempt    context.CancelFunc
+}
+
+func newWatchState(observe func(State)) *watchState {
+	s := &watchState{observe: observe, wake: make(chan struct{}, 1), endAttempt: func() {}}
+	s.current.Store(&State{Phase: Stopped, Since: time.Now()})
+	return s
+}
+
+func (s *watchState) begin() { s.update(func() { s.running = true }) }
+
+func (s *watchState) end() {
+	s.update(func() {
+		s.running, s.synced, s.listErr, s.watchErr = false, false, nil, nil
+		s.attempted, s.gone = false, false
+	})
+}
+
+// listFailed records the error of a list or probe. Only a complete list or an opened watch clears it. While probes
+// succeed and lists fail, the state therefore does not change.
+func (s *watchState) listFailed(err error) {
+	s.update(func() { s.listErr, s.listErrNewest = err, true })
+}
+
+// watchResult records that a watch was opened or refused.
+func (s *watchState) watchResult(err error) {
+	s.update(func() {
+		s.watchErr, s.listErrNewest = err, false
+		if err == nil {
+			s.listErr = nil
+		}
+	})
+}
+
+// listed records that the store holds a complete list. Watching reports whether the list's stream continues as a watch.
+// If it does not, an error of the watch remains until a watch is opened.
+func (s *watchState) listed(watching bool) {
+	s.update(func() {
+		s.synced, s.listErr = true, nil
+		if watching {
+			s.watchErr = nil
+		}
+	})
+}
+
+// errVanished is the error of a type that is gone according to a type event.
+var errVanished = &apierrors.StatusError{ErrStatus: metav1.Status{
+	Reason: metav1.StatusReasonNotFound, Message: "a type event reported that the type is gone",
+}}
+
+// vanished marks a running watch as NotFound until its next request fails or its next list completes. If the watch has
+// made an attempt in this term, the attempt ends and the watch empties its store. If it has not, its first list
+// decides.
+func (s *watchState) vanished() {
+	s.update(func() {
+		if !s.running {
+			return
+		}
+		s.listErr, s.watchErr, s.listErrNewest = errVanished, nil, true
+		if s.attempted {
+			s.gone = true
+			s.endAttempt()
+		}
+	})
+	s.appeared()
+}
+
+// appeared ends the backoff of the watch.
+func (s *watchState) appeared() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// beginAttempt returns the context of an attempt, which vanished cancels. It discards an earlier call of appeared,
+// because the attempt itself finds out whether the type is served.
+func (s *watchState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
+	select {
+	case <-s.wake:
+	default:
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attempted, s.endAttempt = true, cancel
+	if s.gone {
+		cancel()
+	}
+	return ctx, cancel
+}
+
+// relist ends the current attempt, so that the watch lists again.
+func (s *watchState) relist() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endAttempt()
+}
+
+// takeVanished reports whether the type has vanished since the last call.
+func (s *watchState) takeVanished() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := s.gone
+	s.gone = false
+	return gone
+}
+
+// notify calls observe with the current state, in order with all other changes of the state.
+func (s *watchState) notify(observe func(State)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	observe(*s.current.Load())
+}
+
+// update applies a change. Since is kept as long as the phase stays the same.
+func (s *watchState) update(change func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+	err := s.watchErr
+	if s.listErr != nil && (err == nil || s.listErrNewest) {
+		err = s.listErr
+	}
+	next := State{Phase: Stopped, Since: time.Now()}
+	switch {
+	case !s.running:
+	case err != nil:
+		next.Phase, next.Message = phaseOf(err), err.Error()
+	case s.synced:
+		next.Phase = Synced
+	default:
+		next.Phase = Syncing
+	}
+	last := s.current.Load()
+	if next.Phase == last.Phase {
+		if next.Message != last.Message {
+			next.Since = last.Since
+			s.current.Store(&next)
+		}
+		return
+	}
+	s.current.Store(&next)
+	s.observe(next)
+}
+
+// phaseOf returns the phase of a watch whose newest request failed with err.
+func phaseOf(err error) Phase {
+	switch {
+	case apierrors.IsNotFound(err):
+		return NotFound
+	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
+		return Forbidden
+	default:
+		return Failing
+	}
+}

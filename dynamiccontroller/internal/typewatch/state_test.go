@@ -1,0 +1,152 @@
+package typewatch
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+func TestWatchState_NewestResultDecides(t *testing.T) {
+	notFound := apierrors.NewNotFound(widgets.GroupResource(), "")
+	forbidden := apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("no right"))
+	unauthorized := apierrors.NewUnauthorized("invalid token")
+	failed := errors.New("webhook failed")
+	observed := &phaseLog{}
+	s := newWatchState(observed.observe)
+	for _, step := range []struct {
+		name    string
+		do      func()
+		phase   Phase
+		message string
+	}{
+		{"before the term", func() {}, Stopped, ""},
+		{"a type event before the term", s.vanished, Stopped, ""},
+		{"the term begins", s.begin, Syncing, ""},
+		{"the type is not served", func() { s.listFailed(notFound) }, NotFound, notFound.Error()},
+		{"the list completes", func() { s.listed(false) }, Synced, ""},
+		{"the watch opens", func() { s.watchResult(nil) }, Synced, ""},
+		{"the watch is forbidden", func() { s.watchResult(forbidden) }, Forbidden, forbidden.Error()},
+		{"a list does not reopen the watch", func() { s.listed(false) }, Forbidden, forbidden.Error()},
+		{"a newer list error", func() { s.listFailed(failed) }, Failing, failed.Error()},
+		{"the list works again, but the watch does not", func() { s.listed(false) }, Forbidden, forbidden.Error()},
+		{"the token is invalid", func() { s.watchResult(unauthorized) }, Forbidden, unauthorized.Error()},
+		{"a streaming list opens the watch", func() { s.listed(true) }, Synced, ""},
+		{"the type vanishes", s.vanished, NotFound, errVanished.Error()},
+		{"the watch opens again", func() { s.watchResult(nil) }, Synced, ""},
+		{"the term ends", s.end, Stopped, ""},
+	} {
+		step.do()
+		if got := *s.current.Load(); got.Phase != step.phase || got.Message != step.message || got.Since.IsZero() {
+			t.Errorf("%s: %+v", step.name, got)
+		}
+	}
+	want := []Phase{Syncing, NotFound, Synced, Forbidden, Failing, Forbidden, Synced, NotFound, Synced, Stopped}
+	if !slices.Equal(observed.all(), want) {
+		t.Errorf("observed %v, want %v", observed.all(), want)
+	}
+}
+
+// While the probe for one object succeeds and the list fails, the phase does not change and Since is kept.
+func TestState_SinceIsKeptWhileListsFail(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		srv.set(func() { srv.refuseLists[Full] = errors.New("webhook failed") })
+		phases := &phaseLog{}
+		s := p.Subscribe(options(Full), phases.observe)
+		began := time.Now()
+		time.Sleep(5 * time.Minute)
+		srv.set(func() { srv.refuseLists[Full] = errors.New("webhook failed again") })
+		time.Sleep(5 * time.Minute)
+		state := s.State()
+		if state.Phase != Failing || time.Since(state.Since) < 9*time.Minute || state.Since.Before(began) {
+			t.Errorf("%+v after %s", state, time.Since(began))
+		}
+		if want := []Phase{Syncing, Failing}; !slices.Equal(phases.all(), want) {
+			t.Errorf("observed %v, want %v", phases.all(), want)
+		}
+		if lists := len(srv.listed()); lists < 10 {
+			t.Errorf("only %d lists", lists)
+		}
+		srv.set(func() { clear(srv.refuseLists) })
+		time.Sleep(time.Minute)
+		if state := s.State(); state.Phase != Synced {
+			t.Errorf("%+v", state)
+		}
+		closeAndWait(s)
+	})
+}
+
+// A watch that is refused while its list works is retried, and its phase does not change in between.
+func TestState_RefusedWatch(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		srv.set(func() {
+			srv.refuseWatches[Full] = apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("no right"))
+		})
+		phases := &phaseLog{}
+		s := p.Subscribe(options(Full), phases.observe)
+		time.Sleep(10 * time.Minute)
+		if state := s.State(); state.Phase != Forbidden || time.Since(state.Since) < 9*time.Minute || !s.HasSynced() {
+			t.Errorf("%+v", state)
+		}
+		if want := []Phase{Syncing, Synced, Forbidden}; !slices.Equal(phases.all(), want) {
+			t.Errorf("observed %v, want %v", phases.all(), want)
+		}
+		srv.put("b")
+		time.Sleep(time.Minute)
+		if !s.View().Has("ns/b") {
+			t.Error("the lists of the retries were not stored")
+		}
+		srv.set(func() { clear(srv.refuseWatches) })
+		time.Sleep(time.Minute)
+		if state := s.State(); state.Phase != Synced || srv.openWatches() != 1 {
+			t.Errorf("%+v", state)
+		}
+		closeAndWait(s)
+	})
+}
+
+// A list that is accepted but never answered fails after a timeout.
+func TestState_ListWithoutResponseFails(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.set(func() { srv.hang[Full] = true })
+		s := p.Subscribe(options(Full), nil)
+		time.Sleep(119 * time.Second)
+		if state := s.State(); state.Phase != Syncing {
+			t.Errorf("%+v", state)
+		}
+		time.Sleep(2 * time.Second)
+		if state := s.State(); state.Phase != Failing {
+			t.Errorf("%+v", state)
+		}
+		srv.set(func() { clear(srv.hang) })
+		time.Sleep(3 * time.Minute)
+		if state := s.State(); state.Phase != Synced {
+			t.Errorf("%+v", state)
+		}
+		closeAndWait(s)
+	})
+}
+
+func TestObserve_ReportsTheStateAfterASwitch(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		keeps := p.Subscribe(options(Metadata), nil)
+		synctest.Wait()
+		srv.set(func() { srv.refuseLists[Full] = errors.New("on purpose") })
+		phases := &phaseLog{}
+		s := p.Subscribe(options(Full), phases.observe)
+		time.Sleep(time.Minute)
+		s.Replace(options(Metadata), nil)
+		synctest.Wait()
+		if want := []Phase{Syncing, Failing, Synced}; !slices.Equal(phases.all(), want) {
+			t.Errorf("observed %v, want %v", phases.all(), want)
+		}
+		closeAndWait(s)
+		closeAndWait(keeps)
+	})
+}

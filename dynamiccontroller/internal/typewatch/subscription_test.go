@@ -1,0 +1,151 @@
+package typewatch
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+var oldVersion = regexp.MustCompile(` \d+>`)
+
+func TestEventHandler(t *testing.T) {
+	for name, projection := range map[string]Projection{"full": Full, "metadata": Metadata, "keys": Keys} {
+		t.Run(name, func(t *testing.T) {
+			s, w := newTestWatch(projection)
+			r := &recorder{}
+			for _, step := range []struct {
+				name string
+				do   func() error
+				want []string
+			}{
+				{"an early handler waits for the list", func() error { s.Attach(r.handler()); return nil }, nil},
+				{"the first list", func() error { return w.Replace([]any{object("a", "1"), object("b", "2")}, "") },
+					[]string{"known ns/a", "known ns/b", "synced"}},
+				{"a new object", func() error { return w.Add(object("c", "3")) }, []string{"ns/c ->3"}},
+				{"a change", func() error { return w.Update(object("a", "4")) }, []string{"ns/a 1>4"}},
+				{"the same version", func() error { return w.Update(object("a", "4")) }, nil},
+				{"a deletion", func() error { return w.Delete(object("b", "5")) }, []string{"ns/b 2>-"}},
+				{"a deletion of an unknown object", func() error { return w.Delete(object("b", "5")) }, nil},
+				{"a relist", func() error { return w.Replace([]any{object("a", "6"), object("d", "7")}, "") },
+					[]string{"ns/a 4>6", "ns/c 3>-", "ns/d ->7"}},
+				{"another handler", func() error { s.Attach(r.handler()); return nil },
+					[]string{"known ns/a", "known ns/d", "synced"}},
+				{"no handler", func() error { s.Detach(); return w.Add(object("e", "8")) }, nil},
+				{"the first list of another term", func() error {
+					w.endTerm()
+					s.Attach(r.handler())
+					return w.Replace([]any{object("a", "6")}, "")
+				}, []string{"known ns/a", "ns/d 7>-", "ns/e 8>-", "synced"}},
+				{"a deletion before the first list", func() error {
+					w.endTerm()
+					return errors.Join(w.Add(object("f", "9")), w.Delete(object("f", "10")))
+				}, []string{"ns/f 9>-"}},
+				{"an empty list", func() error { return w.Replace(nil, "") }, []string{"ns/a 6>-", "synced"}},
+			} {
+				if err := step.do(); err != nil {
+					t.Fatalf("%s: %v", step.name, err)
+				}
+				want := slices.Clone(step.want)
+				for i, event := range want {
+					if projection == Keys { // the version before a change is not stored
+						want[i] = oldVersion.ReplaceAllString(event, " >")
+					}
+				}
+				r.expect(t, step.name, want...)
+				if view := s.View(); len(view.Keys()) != view.Len() {
+					t.Errorf("%s: %d keys and a length of %d", step.name, len(view.Keys()), view.Len())
+				}
+			}
+			s.Close()
+			<-s.Ended()
+		})
+	}
+}
+
+// newTestWatch returns a subscription and its watch, which has no goroutine.
+func newTestWatch(projection Projection) (*Subscription, *watch) {
+	s := newTestPool(newServer()).Subscribe(options(projection), nil)
+	return s, s.view.Load().watch
+}
+
+func TestD1_ContentChangeAtTheSameVersionIsDelivered(t *testing.T) {
+	for name, test := range map[string]struct {
+		projection Projection
+		want       []string
+	}{
+		"full":     {Full, []string{"ns/a 1>1"}},
+		"metadata": {Metadata, []string{"ns/a 1>1"}},
+		"keys":     {Keys, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, w := newTestWatch(test.projection)
+			r := attachRecorder(s)
+			list := func(label string) {
+				t.Helper()
+				changed, same := object("a", "1"), object("b", "2")
+				changed.Labels["a"] = label
+				same.Kind = label // depends on whether it came with a list or an event
+				if err := w.Replace([]any{changed, same}, "2"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			list("before")
+			r.take()
+			list("before")
+			r.expect(t, "an equal list")
+			list("after")
+			r.expect(t, "a list with other content", test.want...)
+			obj, _ := s.View().Get("ns/a")
+			if test.projection != Keys && obj.(*metav1.PartialObjectMetadata).Labels["a"] != "after" {
+				t.Errorf("%+v is stored", obj)
+			}
+			w.endTerm()
+			list("between terms") // only versions are compared
+			r.expect(t, "the first list of a term", "known ns/a", "known ns/b", "synced")
+			closeAndWait(s)
+		})
+	}
+}
+
+func TestKnown_IsCalledInBatches(t *testing.T) {
+	s, w := newTestWatch(Keys)
+	var list []any
+	for i := range 600 {
+		list = append(list, object(fmt.Sprint(i), "1"))
+	}
+	if err := w.Replace(list, "1"); err != nil {
+		t.Fatal(err)
+	}
+	var sizes []int
+	s.Attach(EventHandler{
+		Known:  func(keys []string) { sizes = append(sizes, len(keys)) },
+		Synced: func() {}, Changed: func(string, any, any) {},
+	})
+	if !slices.Equal(sizes, []int{256, 256, 88}) {
+		t.Errorf("batches of %v", sizes)
+	}
+	closeAndWait(s)
+}
+
+// An event handler can read the subscription that it belongs to, and others, while their watches are busy.
+func TestEventHandler_MayReadSubscriptions(t *testing.T) {
+	s, w := newTestWatch(Full)
+	s.Attach(EventHandler{
+		Known: func([]string) {}, Synced: func() {},
+		Changed: func(key string, _, _ any) {
+			if _, known := s.View().Get(key); !known || !s.HasSynced() || !isClosed(s.Synced()) || s.View().Len() != 1 {
+				t.Error("the store does not show the change")
+			}
+			_, _ = s.State(), s.View().OwnedBy("uid")
+			s.Replacement()
+		},
+	})
+	if err := errors.Join(w.Replace(nil, "1"), w.Add(object("a", "2"))); err != nil {
+		t.Fatal(err)
+	}
+	closeAndWait(s)
+}

@@ -1,0 +1,215 @@
+package typewatch
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// inTerms runs a test with a stopped pool in a synctest bubble. Term runs the pool until its argument returns.
+func inTerms(t *testing.T, test func(t *testing.T, srv *server, s *Subscription, term func(func()))) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		srv := newServer("a")
+		p := newTestPool(srv)
+		s := p.Subscribe(options(Full), nil)
+		test(t, srv, s, func(f func()) {
+			stop := p.Start()
+			synctest.Wait()
+			f()
+			stop()
+		})
+		closeAndWait(s)
+	})
+}
+
+func TestD3_ListsAreNotOlderThanTheStore(t *testing.T) {
+	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+		srv.lag()
+		term(func() {
+			srv.put("b")
+			synctest.Wait()
+		})
+		r := attachRecorder(s)
+		term(func() { r.expect(t, "the second term", "known ns/a", "known ns/b", "synced") })
+		lists := srv.listed()
+		last := lists[len(lists)-1]
+		if last.ResourceVersion != "2" || last.ResourceVersionMatch != metav1.ResourceVersionMatchNotOlderThan {
+			t.Errorf("the second term listed with %+v", last)
+		}
+	})
+}
+
+// An etcd that was restored from a backup has lost versions, and the objects that were created after the backup.
+func TestD3_RestoredEtcdReplacesTheStore(t *testing.T) {
+	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+		term(func() {
+			srv.put("lost")
+			srv.put("a")
+			synctest.Wait()
+		})
+		srv.restore(1)
+		r := attachRecorder(s)
+		term(func() { r.expect(t, "after the restore", "known ns/a", "ns/lost 2>-", "synced") })
+		srv.put("b")
+		before := len(srv.listed())
+		s.Attach(r.handler())
+		term(func() { r.expect(t, "the term after that", "known ns/a", "known ns/b", "synced") })
+		if lists := srv.listed()[before:]; len(lists) != 1 || lists[0].ResourceVersion != "1" {
+			t.Errorf("the term after that listed with %+v", lists)
+		}
+	})
+}
+
+// An API server that answers 410 no longer has the version of the store. The most recent version is listed instead.
+func TestD3_ListOfAnExpiredVersionIsFollowedByAListOfTheMostRecent(t *testing.T) {
+	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+		term(func() {})
+		srv.put("b")
+		srv.delete("a")
+		srv.set(func() { srv.expired = true })
+		r := attachRecorder(s)
+		before := len(srv.listed())
+		term(func() { r.expect(t, "the second term", "known ns/b", "ns/a 1>-", "synced") })
+		var versions []string
+		for _, list := range srv.listed()[before:] {
+			versions = append(versions, list.ResourceVersion)
+		}
+		if diff := cmp.Diff([]string{"1", ""}, versions); diff != "" {
+			t.Errorf("the versions that were listed: %s", diff)
+		}
+	})
+}
+
+// A type event that arrives before the first attempt of a term does not empty the store: the first list decides.
+func TestD4_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
+	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+		term(func() {})
+		r := attachRecorder(s)
+		w := s.view.Load().watch
+		s.pool.Vanished(widgets) // between terms
+		w.state.begin()
+		s.pool.Vanished(widgets) // after the watch was started, before its first attempt
+		if state := s.State(); state.Phase != NotFound || !s.View().Has("ns/a") {
+			t.Errorf("%+v, the store has %v", state, s.View().Keys())
+		}
+		term(func() {
+			r.expect(t, "the second term", "known ns/a", "synced")
+			if state := s.State(); state.Phase != Synced {
+				t.Errorf("%+v", state)
+			}
+		})
+	})
+}
+
+func TestD4_VanishedDeletesAllObjects(t *testing.T) {
+	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+		r := attachRecorder(s)
+		term(func() {
+			r.take()
+			srv.set(func() { srv.refuseLists[Full] = errors.New("gone") })
+			if !s.pool.Vanished(widgets) {
+				t.Error("the type has a watch")
+			}
+			if s.pool.Vanished(schema.GroupVersionResource{Resource: "others"}) {
+				t.Error("the other type has none")
+			}
+			synctest.Wait()
+			r.expect(t, "gone", "ns/a 1>-")
+			srv.set(func() { clear(srv.refuseLists) })
+			time.Sleep(10 * time.Minute)
+			r.expect(t, "served again", "ns/a ->1")
+		})
+	})
+}
+
+func TestAppeared_EndsTheBackoff(t *testing.T) {
+	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+		srv.set(func() { srv.refuseLists[Full] = errors.New("not yet") })
+		term(func() {
+			time.Sleep(10 * time.Minute)
+			srv.set(func() { clear(srv.refuseLists) })
+			s.pool.Appeared(widgets)
+			synctest.Wait()
+			if !s.HasSynced() {
+				t.Errorf("%+v", s.State())
+			}
+		})
+	})
+}
+
+// The probe before a retry must not scan a type for an object that matches a rare selector.
+func TestProbe_HasNoSelector(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		o := selecting(Full)
+		o.Namespace, o.FieldSelector = "ns", "metadata.name=a"
+		s := p.Subscribe(o, nil)
+		synctest.Wait()
+		srv.mu.Lock()
+		defer srv.mu.Unlock()
+		for _, list := range srv.lists {
+			selects := list.LabelSelector != "" && list.FieldSelector != ""
+			if list.isProbe() == selects {
+				t.Errorf("a request with %+v", list.ListOptions)
+			}
+		}
+		if len(srv.lists) != 2 {
+			t.Errorf("%d requests", len(srv.lists))
+		}
+		go closeAndWait(s)
+	})
+}
+
+// The reflector's waits end with the term.
+func TestAfter_FiresWhenItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		began := time.Now()
+		<-after(ctx, time.Second)
+		if waited := time.Since(began); waited != time.Second {
+			t.Errorf("waited %s", waited)
+		}
+		time.AfterFunc(time.Second, cancel)
+		<-after(ctx, time.Hour)
+		if waited := time.Since(began); waited != 2*time.Second {
+			t.Errorf("waited %s", waited)
+		}
+	})
+}
+
+func TestVersion_IsBehindOnlyIfVersionsCanBeCompared(t *testing.T) {
+	for name, test := range map[string]struct {
+		old, next string
+		restored  bool
+		want      bool
+	}{
+		"older":                     {"10", "9", false, true},
+		"older with fewer digits":   {"100", "99", false, true},
+		"equal":                     {"10", "10", false, false},
+		"newer":                     {"9", "10", false, false},
+		"older, etcd was restored":  {"10", "9", true, false},
+		"no version yet":            {"", "9", false, false},
+		"no version in the new one": {"9", "", true, false},
+		"from an empty server":      {"0", "9", false, false},
+		"to an empty server":        {"9", "0", false, true},
+		"not a number":              {"b", "a", false, false},
+		"no longer a number":        {"9", "a", false, false},
+		"a leading zero":            {"010", "9", false, false},
+		"more than 64 bits":         {"99999999999999999999", "9", false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			old, next := &watch{}, &watch{restored: test.restored}
+			old.advance(versionNumber(test.old))
+			next.advance(versionNumber(test.next))
+			if got := next.isBehind(old); got != test.want {
+				t.Errorf("got %t", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,246 @@
+package dynamiccontroller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Watch describes a watch of another type that a served type needs, in addition to the watch of its own objects.
+// [Owns] and [Watches] return it. It is an option of [DynamicController.StartServingGVK] and an argument of
+// [DynamicController.AddWatches].
+//
+// A Watch is immutable and can be used any number of times, with any controller, and concurrently. A handler that calls
+// AddWatches should build its watches once rather than in each call. The zero Watch is invalid.
+type Watch struct{ options *secondaryOptions }
+
+var _ ServeOption = Watch{}
+
+// WatchKey identifies a watch among those of a served type. Two watches with equal keys are the same watch, with
+// different options. It is comparable and can be used as a map key.
+type WatchKey struct {
+	GVR       schema.GroupVersionResource // the watched type
+	Namespace string                      // empty for all namespaces
+	// LabelSelector has the syntax of the API server. It is empty for all objects, and "!nothing,nothing" for none.
+	LabelSelector string
+	// FieldSelector has the syntax of the API server, with its terms in alphabetical order. It is empty for all
+	// objects, and "metadata.name!=nothing,metadata.name=nothing" for none.
+	FieldSelector string
+	Owned         bool // the watch was created by Owns, not by Watches
+	EveryOwner    bool // Owns had the option EveryOwner
+}
+
+// name returns a short form for errors, such as "Owns(pods.v1)". It is not String, which SecondaryStatus would inherit.
+func (k WatchKey) name() string {
+	if k.Owned {
+		return "Owns(" + nameOf(k.GVR) + ")"
+	}
+	return "Watches(" + nameOf(k.GVR) + ")"
+}
+
+// compare orders keys by type, namespace, selectors and kind of watch.
+func (k WatchKey) compare(other WatchKey) int {
+	return cmp.Or(
+		strings.Compare(nameOf(k.GVR), nameOf(other.GVR)),
+		strings.Compare(k.Namespace, other.Namespace),
+		strings.Compare(k.LabelSelector, other.LabelSelector),
+		strings.Compare(k.FieldSelector, other.FieldSelector),
+		strings.Compare(k.name(), other.name()), // Owns before Watches
+		strings.Compare(strconv.FormatBool(k.EveryOwner), strconv.FormatBool(other.EveryOwner)),
+	)
+}
+
+// Key returns the key of the watch. It is computed once, by [Owns] or [Watches].
+func (w Watch) Key() WatchKey {
+	if w.options == nil {
+		return WatchKey{}
+	}
+	return w.options.key
+}
+
+func (w Watch) applyToServe(o *serveOptions) {
+	if err := w.err(); err != nil {
+		o.errs = append(o.errs, err)
+		return
+	}
+	o.secondaries = append(o.secondaries, w.options)
+}
+
+var errEmptyWatch = errors.New("the Watch is empty: use Owns or Watches")
+
+// err returns the errors of the options, without those that depend on the controller.
+func (w Watch) err() error {
+	if w.options == nil {
+		return errEmptyWatch
+	}
+	return errors.Join(w.options.errs...)
+}
+
+// OwnsOption is an option of [Owns]: [EveryOwner], or any [CommonOption].
+type OwnsOption interface{ applyToOwns(o *secondaryOptions) }
+
+// WatchesOption is an option of [Watches]: any [CommonOption].
+type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
+
+// Owns watches another type and reconciles an object of the served type when an object that it owns changes. The
+// owner is the object whose UID is in the controller reference, or with [EveryOwner] in any owner reference. When a
+// change moves an object from one owner to another, both owners are reconciled. When an object was deleted while the
+// watch was down, its last known owner is reconciled. Owners that are not in the cache of the served type are
+// ignored; they are reconciled when they appear. The initial list reconciles all owners in it, at the priority of an
+// initial list.
+//
+// By default all objects are watched, their metadata is cached ([CacheMetadata]), and every change counts.
+// [CacheKeys] is invalid because it stores no owners. A transform must keep the owner references. The watch is shared
+// with all other subscribers of the same objects, unless it has a transform.
+//
+// A type that cannot be watched, for example because it does not exist, does not block reconciles. [TypeStatus] reports
+// its state. When its watch succeeds later, the owners in its list are reconciled.
+//
+// Owns never fails. Invalid options are reported by StartServingGVK and AddWatches.
+func Owns(child schema.GroupVersionResource, opts ...OwnsOption) Watch {
+	o := newSecondaryOptions(WatchKey{GVR: child, Owned: true})
+	for _, opt := range opts {
+		if opt == nil {
+			o.refuse("an option is nil")
+			continue
+		}
+		opt.applyToOwns(o)
+	}
+	return o.watch()
+}
+
+// Watches watches another type and reconciles the objects of the served type that mapFunc returns for a changed object,
+// whether or not the cache holds them. In all other respects, it behaves like [Owns].
+func Watches(gvr schema.GroupVersionResource, mapFunc MapFunc, opts ...WatchesOption) Watch {
+	o := newSecondaryOptions(WatchKey{GVR: gvr})
+	o.mapFunc = mapFunc
+	if mapFunc == nil {
+		o.refuse("the MapFunc is nil")
+	}
+	for _, opt := range opts {
+		if opt == nil {
+			o.refuse("an option is nil")
+			continue
+		}
+		opt.applyToWatches(o)
+	}
+	return o.watch()
+}
+
+// EveryOwner makes [Owns] reconcile all owners of an object instead of only its controller.
+func EveryOwner() OwnsOption { return everyOwner{} }
+
+type everyOwner struct{}
+
+func (everyOwner) applyToOwns(o *secondaryOptions) { o.key.EveryOwner = true }
+
+// secondaryOptions are the options of one Watch. They do not change after Owns or Watches has returned.
+type secondaryOptions struct {
+	watchOptions
+	key     WatchKey
+	mapFunc MapFunc // nil with Owns
+}
+
+func newSecondaryOptions(key WatchKey) *secondaryOptions {
+	return &secondaryOptions{watchOptions: watchOptions{cache: CacheMetadata}, key: key}
+}
+
+// watch completes the options.
+func (o *secondaryOptions) watch() Watch {
+	if o.key.GVR.Version == "" || o.key.GVR.Resource == "" {
+		o.refuse("the GVR %+v has no version or no resource", o.key.GVR)
+	}
+	if o.cache == CacheKeys {
+		o.refuse("WithCache(CacheKeys) stores no owners: use CacheMetadata or CacheFull")
+	}
+	o.complete(o.key.GVR)
+	o.key.Namespace, o.key.LabelSelector, o.key.FieldSelector = o.namespace, o.labelSelector, o.fieldSelector
+	for i, err := range o.errs {
+		o.errs[i] = fmt.Errorf("%s: %w", o.key.name(), err)
+	}
+	return Watch{options: o}
+}
+
+// AddWatches adds watches to a served type, as if StartServingGVK had been called with them. A handler can call it
+// with its own context and type when it needs another type of child. The objects that the initial list of a new watch
+// maps to are reconciled, and no others.
+//
+// A watch whose key is already watched keeps running. Only its MapFunc and predicate are replaced, without a request
+// and without a reconcile. If the cache mode differs, or a transform is added to a watch without one, a new watch
+// replaces the current one once it has synced. A watch that has a transform keeps it: functions cannot be compared, so
+// a call with another transform or with none changes nothing. To change a transform, call RemoveWatches first, or
+// StartServingGVK again. Of two watches with the same key, the last one counts. A call that changes no watch is cheap
+// and allocates nothing, so that a handler can make it in every reconcile.
+//
+// AddWatches makes no request and does not wait for a sync. It may have to wait for predicates and MapFuncs of
+// subscribers that share a watch. If ctx is cancelled in the meantime, AddWatches returns nil and the change continues
+// in the background.
+//
+// The watches end with [DynamicController.RemoveWatches], with StopServiceGVK, and with a StartServingGVK that does not
+// include them. To keep their caches warm on a standby, where no handler is called, add them on every replica.
+//
+// AddWatches returns [ErrNotServed] if the type is not served. If one of the watches is invalid, none is added.
+func (c *DynamicController) AddWatches(ctx context.Context, gvr schema.GroupVersionResource, watches ...Watch) error {
+	err := context.Cause(ctx)
+	for _, w := range watches {
+		if err == nil {
+			err = w.err()
+		}
+	}
+	if err == nil {
+		err = c.addWatches(ctx, gvr, watches)
+	}
+	if err != nil {
+		return fmt.Errorf("add watches to %s: %w", nameOf(gvr), err)
+	}
+	return nil
+}
+
+func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVersionResource, watches []Watch) error {
+	reg, err := c.registrationOf(gvr)
+	if err != nil || reg.subscriptions.updateWatches(watches) {
+		return err
+	}
+	options := make([]*secondaryOptions, 0, len(watches))
+	for _, w := range watches {
+		if err := w.options.check(c.clients); err != nil {
+			return fmt.Errorf("%s: %w", w.options.key.name(), err)
+		}
+		options = append(options, w.options)
+	}
+	await(ctx, reg.subscriptions.change(func() {
+		reg.subscriptions.addWatches(options, true)
+		reg.subscriptions.addWatchesToPendingSwap(options)
+	}))
+	return nil
+}
+
+// RemoveWatches ends the watches with the keys (see [Watch.Key]), whether AddWatches or StartServingGVK added them.
+// When it returns nil, they cause no more reconciles. Keys that are not watched are ignored, and so is a type that is
+// not served. A call that removes nothing takes two locks and allocates nothing.
+//
+// RemoveWatches waits for predicates and MapFuncs of subscribers that share a watch. If ctx is cancelled first, it
+// returns the cause, and the removal continues in the background.
+func (c *DynamicController) RemoveWatches(
+	ctx context.Context, gvr schema.GroupVersionResource, keys ...WatchKey,
+) error {
+	reg, err := c.registrationOf(gvr)
+	if err != nil || reg.subscriptions.hasNone(keys) {
+		return nil
+	}
+	removed := slices.Clone(keys) // so that keys is not allocated if there is nothing to remove
+	done := reg.subscriptions.replace(func() {
+		reg.subscriptions.removeWatches(removed)
+		reg.subscriptions.removeWatchesFromPendingSwap(removed)
+	})
+	if !await(ctx, done) {
+		return fmt.Errorf("remove watches from %s: %w", nameOf(gvr), context.Cause(ctx))
+	}
+	return nil
+}

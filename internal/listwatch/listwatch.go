@@ -1,0 +1,281 @@
+package listwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	// DefaultListTimeout is how long one page of a list, or an entire streaming list, can take. By default, an API
+	// server gives up on a list after one minute.
+	DefaultListTimeout = 2 * time.Minute
+	// ProbeTimeout is how long a probe for one object can take.
+	ProbeTimeout = 15 * time.Second
+)
+
+// Clients make the requests. A client that is not needed can be nil.
+type Clients struct {
+	Dynamic  dynamic.Interface  // for whole objects
+	Metadata metadata.Interface // for metadata
+}
+
+// Config specifies which objects to request and where to report the results.
+type Config struct {
+	GVR           schema.GroupVersionResource
+	Namespace     string // empty for all namespaces
+	LabelSelector string
+	FieldSelector string
+	MetadataOnly  bool // request PartialObjectMetadata
+
+	// MinVersion returns the oldest resourceVersion that a list may return, or "" if any will do. It is called before
+	// each list, from any goroutine.
+	MinVersion func() string
+	// ListError is called with the error of each list or probe that fails.
+	ListError func(error)
+	// WatchResult is called when a watch is opened or refused. A streaming list is reported only if it is refused with
+	// an error that the reflector retries; after other errors, the reflector sends a plain list.
+	//
+	// Neither function is called for a request whose context has ended.
+	WatchResult func(error)
+	// Relists limits the relists of several ListWatches together; see NewRelistLimiter.
+	Relists *rate.Limiter
+	// ListTimeout defaults to DefaultListTimeout.
+	ListTimeout time.Duration
+}
+
+// ListWatch makes the requests of one reflector. Except for lists, which the reflector sends from a goroutine of its
+// own, all methods must be called from the goroutine that runs the reflector.
+type ListWatch struct {
+	config     Config
+	client     any
+	list       requestFunc[runtime.Object]
+	watch      requestFunc[watch.Interface]
+	resumption *resumption
+
+	stream         watch.Interface // the newest watch
+	streamTimer    *time.Timer     // limits the time of a streaming list
+	streaming      atomic.Bool     // the newest request was a streaming list
+	streamTimedOut atomic.Bool     // the next streaming list is refused in favor of a plain list
+
+	mu     sync.Mutex // guards joined and calls of lists.Add
+	joined bool
+	lists  sync.WaitGroup
+}
+
+// New returns the ListWatch of a reflector.
+func New(clients Clients, config Config) *ListWatch {
+	if config.ListTimeout == 0 {
+		config.ListTimeout = DefaultListTimeout
+	}
+	l := &ListWatch{config: config, resumption: newResumption(config.GVR.Group, config.Relists)}
+	if config.MetadataOnly {
+		c := clients.Metadata.Resource(config.GVR).Namespace(config.Namespace)
+		l.client, l.list, l.watch = clients.Metadata, listFunc(c.List), c.Watch
+	} else {
+		c := clients.Dynamic.Resource(config.GVR).Namespace(config.Namespace)
+		l.client, l.list, l.watch = clients.Dynamic, listFunc(c.List), c.Watch
+	}
+	return l
+}
+
+type requestFunc[T any] func(context.Context, metav1.ListOptions) (T, error)
+
+func listFunc[T runtime.Object](list requestFunc[T]) requestFunc[runtime.Object] {
+	return func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return list(ctx, options)
+	}
+}
+
+// ListerWatcher returns the ListerWatcher of the reflector.
+func (l *ListWatch) ListerWatcher() cache.ListerWatcher {
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc:  l.listPage,
+		WatchFuncWithContext: l.openWatch,
+	}, l.client)
+}
+
+// Begin must be called before the first attempt and before the first attempt after Join.
+func (l *ListWatch) Begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.joined = false
+}
+
+// BeginAttempt must be called before the reflector lists and watches.
+func (l *ListWatch) BeginAttempt() { l.resumption.begin() }
+
+// Completed must be called when a complete list is in the store. It reports whether the list was a streaming list,
+// whose stream continues as a watch.
+func (l *ListWatch) Completed() (watching bool) {
+	l.stopStreamTimer()
+	return l.streaming.Load()
+}
+
+// Probe requests one object. The type of a new CRD is not found at first. A list succeeds a few milliseconds later, but
+// the response to a watch that is sent too early asks the client to retry after a second. The probe has no selector,
+// because the API server would read the whole type to find one object that matches a rare selector.
+func (l *ListWatch) Probe(ctx context.Context) error {
+	_, err := l.listWithin(ctx, ProbeTimeout, metav1.ListOptions{Limit: 1})
+	return err
+}
+
+func (l *ListWatch) listWithin(
+	ctx context.Context, timeout time.Duration, options metav1.ListOptions,
+) (runtime.Object, error) {
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	list, err := l.list(limited, options)
+	if err == nil {
+		return list, nil
+	}
+	if ctx.Err() == nil {
+		if limited.Err() != nil {
+			err = fmt.Errorf("no response within %s: %w", timeout, err)
+		}
+		l.config.ListError(err)
+	}
+	return nil, err
+}
+
+func (l *ListWatch) listPage(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	if !l.beginList() {
+		return nil, context.Canceled
+	}
+	defer l.lists.Done()
+	options.LabelSelector, options.FieldSelector = l.config.LabelSelector, l.config.FieldSelector
+	l.requireMinVersion(&options)
+	list, err := l.listWithin(ctx, l.config.ListTimeout, options)
+	if ctx.Err() == nil {
+		l.streaming.Store(false)
+		l.resumption.listed()
+	}
+	return list, err
+}
+
+// requireMinVersion changes the options of a list, plain or streaming, so that its result is not older than MinVersion.
+// A reflector's first list accepts any version. An API server whose watch cache lags could return a state without
+// objects that the store already holds, and they would be reported as deleted. If the API server's etcd was restored
+// from a backup and has lost the version, the request fails and the reflector asks for the most recent version.
+func (l *ListWatch) requireMinVersion(options *metav1.ListOptions) {
+	isAny, isPage := options.ResourceVersion == "0", options.Continue != ""
+	isExact := options.ResourceVersionMatch == metav1.ResourceVersionMatchExact
+	if isPage || isExact {
+		return
+	}
+	oldest := l.config.MinVersion()
+	if oldest == "" || options.ResourceVersion == "" {
+		return
+	}
+	_, err := resourceversion.CompareResourceVersion(oldest, oldest)
+	switch {
+	case err != nil && isAny: // the versions have no order: read the most recent version
+		options.ResourceVersion = ""
+	case err == nil && (isAny || isNewer(oldest, options.ResourceVersion)):
+		options.ResourceVersion, options.ResourceVersionMatch = oldest, metav1.ResourceVersionMatchNotOlderThan
+		options.Limit = 0 // with a limit, the API server may read from etcd rather than from its watch cache
+	}
+}
+
+// isNewer returns false for versions that cannot be compared.
+func isNewer(version, than string) bool {
+	order, err := resourceversion.CompareResourceVersion(version, than)
+	return err == nil && order > 0
+}
+
+// beginList registers a list. The reflector lists in a goroutine that it does not join when its context ends.
+func (l *ListWatch) beginList() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.joined {
+		l.lists.Add(1)
+	}
+	return !l.joined
+}
+
+var errNoStream = errors.New("the client returned neither a watch nor an error")
+
+func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	ended := time.Now()
+	l.JoinStream()
+	options.LabelSelector, options.FieldSelector = l.config.LabelSelector, l.config.FieldSelector
+	streaming := ptr.Deref(options.SendInitialEvents, false)
+	if streaming {
+		if l.streamTimedOut.Swap(false) {
+			return nil, fmt.Errorf("streaming list: no response within %s", l.config.ListTimeout)
+		}
+		l.requireMinVersion(&options)
+	} else if err := l.resumption.check(&options, ended); err != nil {
+		return nil, err
+	}
+	requested := time.Now()
+	stream, err := l.watch(ctx, options)
+	if err == nil && stream == nil {
+		err = errNoStream
+	}
+	l.report(ctx, err, streaming)
+	if err != nil {
+		return nil, err
+	}
+	l.stream = stream
+	l.streaming.Store(streaming)
+	if streaming {
+		l.streamTimer = time.AfterFunc(l.config.ListTimeout, func() {
+			l.streamTimedOut.Store(true)
+			stream.Stop()
+		})
+	}
+	l.resumption.watching(requested, options)
+	return stream, nil
+}
+
+func (l *ListWatch) report(ctx context.Context, err error, streaming bool) {
+	retried := utilnet.IsConnectionRefused(err) || apierrors.IsTooManyRequests(err)
+	if ctx.Err() == nil && (!streaming || err != nil && retried) {
+		l.config.WatchResult(err)
+	}
+}
+
+// Join waits until all requests have ended. Their context must have ended.
+func (l *ListWatch) Join() {
+	l.mu.Lock()
+	l.joined = true
+	l.mu.Unlock()
+	l.JoinStream()
+	l.lists.Wait()
+}
+
+// JoinStream stops the newest watch and waits until the goroutine that reads it has ended. Stop alone does not wait.
+func (l *ListWatch) JoinStream() {
+	l.stopStreamTimer()
+	if l.stream == nil {
+		return
+	}
+	l.stream.Stop()
+	for range l.stream.ResultChan() { // until its sender closes the channel
+	}
+	l.stream = nil
+}
+
+func (l *ListWatch) stopStreamTimer() {
+	if l.streamTimer != nil {
+		l.streamTimer.Stop()
+		l.streamTimer = nil
+	}
+}

@@ -1,0 +1,310 @@
+package listwatch
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// client is a dynamic client for all types and namespaces. Nil functions succeed.
+type client struct {
+	dynamic.NamespaceableResourceInterface
+	list  func(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error)
+	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
+}
+
+func (c client) Resource(schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	return c
+}
+func (c client) Namespace(string) dynamic.ResourceInterface { return c }
+
+func (c client) List(ctx context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	if c.list == nil {
+		return &unstructured.UnstructuredList{}, nil
+	}
+	return c.list(ctx, o)
+}
+
+func (c client) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if c.watch == nil {
+		return watch.NewFake(), nil
+	}
+	return c.watch(ctx, o)
+}
+
+// results records what a ListWatch reports.
+type results struct {
+	listErrors   []error
+	watchResults []error
+}
+
+func newTest(c client) (*ListWatch, *results) {
+	r := &results{}
+	return New(Clients{Dynamic: c}, Config{
+		GVR:           schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
+		LabelSelector: "a=b", FieldSelector: "metadata.name=c",
+		MinVersion:  func() string { return "" },
+		ListError:   func(err error) { r.listErrors = append(r.listErrors, err) },
+		WatchResult: func(err error) { r.watchResults = append(r.watchResults, err) },
+		Relists:     NewRelistLimiter(),
+	}), r
+}
+
+func TestRequireMinVersion(t *testing.T) {
+	notOlderThan20 := metav1.ListOptions{
+		ResourceVersion: "20", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	}
+	exactly9 := metav1.ListOptions{ResourceVersion: "9", ResourceVersionMatch: metav1.ResourceVersionMatchExact}
+	for name, test := range map[string]struct {
+		oldest   string
+		in, want metav1.ListOptions
+	}{
+		"a first list for an empty store": {"",
+			metav1.ListOptions{ResourceVersion: "0", Limit: 500}, metav1.ListOptions{ResourceVersion: "0", Limit: 500}},
+		"a first list of a later term": {"20",
+			metav1.ListOptions{ResourceVersion: "0", Limit: 500}, notOlderThan20},
+		"a relist of an older version": {"20",
+			metav1.ListOptions{ResourceVersion: "9"}, notOlderThan20},
+		"a relist of a newer version": {"20",
+			metav1.ListOptions{ResourceVersion: "21"}, metav1.ListOptions{ResourceVersion: "21"}},
+		"the most recent version": {"20",
+			metav1.ListOptions{Limit: 500}, metav1.ListOptions{Limit: 500}},
+		"a page after the first": {"20",
+			metav1.ListOptions{Continue: "c", Limit: 500}, metav1.ListOptions{Continue: "c", Limit: 500}},
+		"an exact version": {"20",
+			exactly9, exactly9},
+		"a first list, after versions that cannot be compared": {"x",
+			metav1.ListOptions{ResourceVersion: "0", Limit: 500}, metav1.ListOptions{Limit: 500}},
+		"a relist, after versions that cannot be compared": {"x",
+			metav1.ListOptions{ResourceVersion: "y"}, metav1.ListOptions{ResourceVersion: "y"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			computed, depends := false, test.in.Continue == "" && test.in.ResourceVersionMatch == ""
+			l := &ListWatch{config: Config{MinVersion: func() string { computed = true; return test.oldest }}}
+			l.requireMinVersion(&test.in)
+			if diff := cmp.Diff(test.want, test.in); diff != "" {
+				t.Error(diff)
+			}
+			if computed != depends { // also for the most recent version: the result is compared with it
+				t.Errorf("MinVersion was called: %t", computed)
+			}
+		})
+	}
+}
+
+// A streaming list that fails is followed by a plain list. The watch after that list does not resume the failed stream.
+func TestWatchAfterAListIsNotAResumption(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := newTest(client{})
+		l.BeginAttempt()
+		plain := metav1.ListOptions{ResourceVersion: "0", TimeoutSeconds: ptr.To[int64](300)}
+		streaming := plain
+		streaming.SendInitialEvents = ptr.To(true)
+		if _, err := l.openWatch(t.Context(), streaming); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.listPage(t.Context(), plain); err != nil {
+			t.Fatal(err)
+		}
+		if l.Completed() {
+			t.Error("a plain list is reported as a streaming list")
+		}
+		if _, err := l.openWatch(t.Context(), plain); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.openWatch(t.Context(), plain); !errors.Is(err, ErrRelist) {
+			t.Errorf("resumed early: %v", err)
+		}
+		l.Join()
+	})
+}
+
+func TestRequestsAreReported(t *testing.T) {
+	refused, busy := errors.New("refused"), apierrors.NewTooManyRequests("later", 1)
+	streaming := metav1.ListOptions{SendInitialEvents: ptr.To(true)}
+	for name, test := range map[string]struct {
+		options metav1.ListOptions
+		err     error
+		want    []error
+	}{
+		"a watch is opened":                       {metav1.ListOptions{}, nil, []error{nil}},
+		"a watch is refused":                      {metav1.ListOptions{}, refused, []error{refused}},
+		"a streaming list is opened":              {streaming, nil, nil},
+		"a streaming list is refused":             {streaming, refused, nil},
+		"a streaming list is refused and retried": {streaming, busy, []error{busy}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, results := newTest(client{watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				if test.err != nil {
+					return nil, test.err
+				}
+				return watch.NewFake(), nil
+			}})
+			w, err := l.openWatch(t.Context(), test.options)
+			if !errors.Is(err, test.err) || (w == nil) == (err == nil) {
+				t.Errorf("%v, %v", w, err)
+			}
+			if !slices.Equal(test.want, results.watchResults) {
+				t.Errorf("reported %v, want %v", results.watchResults, test.want)
+			}
+			if test.err == nil && l.Completed() != (test.options.SendInitialEvents != nil) {
+				t.Error("Completed is wrong")
+			}
+			l.Join()
+		})
+	}
+}
+
+func TestRequestsWhoseContextHasEndedAreNotReported(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	l, results := newTest(client{
+		list: func(ctx context.Context, _ metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+			return nil, ctx.Err()
+		},
+		watch: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) { return nil, ctx.Err() },
+	})
+	_, listErr := l.listPage(ctx, metav1.ListOptions{})
+	_, watchErr := l.openWatch(ctx, metav1.ListOptions{})
+	if probeErr := l.Probe(ctx); listErr == nil || watchErr == nil || probeErr == nil {
+		t.Error("a request succeeded")
+	}
+	if len(results.listErrors)+len(results.watchResults) > 0 {
+		t.Errorf("reported: %+v", results)
+	}
+	l.Join()
+}
+
+func TestNilWatchIsAnError(t *testing.T) {
+	none := func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, nil }
+	l, results := newTest(client{watch: none})
+	if _, err := l.openWatch(t.Context(), metav1.ListOptions{}); err == nil || len(results.watchResults) != 1 {
+		t.Errorf("%v, %+v", err, results)
+	}
+	l.Join()
+}
+
+// A request that is accepted but never answered fails after a timeout.
+func TestRequestsWithoutResponseTimeOut(t *testing.T) {
+	unresponsive := client{list: func(ctx context.Context, _ metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+	for name, test := range map[string]struct {
+		request func(*ListWatch, context.Context) error
+		want    time.Duration
+	}{
+		"a list": {func(l *ListWatch, ctx context.Context) error {
+			_, err := l.listPage(ctx, metav1.ListOptions{})
+			return err
+		}, DefaultListTimeout},
+		"a probe": {(*ListWatch).Probe, ProbeTimeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, results := newTest(unresponsive)
+				began := time.Now()
+				err := test.request(l, t.Context())
+				if waited := time.Since(began); waited != test.want || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%v after %s", err, waited)
+				}
+				text := "no response within " + test.want.String()
+				if len(results.listErrors) != 1 || !strings.Contains(results.listErrors[0].Error(), text) {
+					t.Errorf("reported: %v", results.listErrors)
+				}
+			})
+		})
+	}
+}
+
+// A streaming list that is accepted but sends nothing is followed by a plain list.
+func TestStreamingListWithoutResponseIsFollowedByAPlainList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lists, streams atomic.Int64
+		l, _ := newTest(client{
+			list: func(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+				lists.Add(1)
+				list := &unstructured.UnstructuredList{}
+				list.SetResourceVersion("1")
+				return list, nil
+			},
+			watch: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				if ptr.Deref(o.SendInitialEvents, false) {
+					streams.Add(1)
+				}
+				return watch.NewFake(), nil
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+		reflector := cache.NewReflectorWithOptions(l.ListerWatcher(), nil, store, cache.ReflectorOptions{})
+		ended := make(chan struct{})
+		l.BeginAttempt()
+		go func() {
+			defer close(ended)
+			if err := reflector.ListAndWatchWithContext(ctx); err != nil {
+				t.Error(err)
+			}
+		}()
+		time.Sleep(DefaultListTimeout - time.Second)
+		if streams.Load() != 1 || lists.Load() != 0 {
+			t.Errorf("before the timeout: %d streams, %d lists", streams.Load(), lists.Load())
+		}
+		time.Sleep(10 * time.Second)
+		if streams.Load() != 1 || lists.Load() != 1 {
+			t.Errorf("after the timeout: %d streams, %d lists", streams.Load(), lists.Load())
+		}
+		cancel()
+		<-ended
+		l.Join()
+		if _, err := l.listPage(t.Context(), metav1.ListOptions{}); err == nil {
+			t.Error("a list was sent after Join")
+		}
+	})
+}
+
+func TestSelectorsAreSentExceptByProbes(t *testing.T) {
+	var requests []metav1.ListOptions
+	record := func(o metav1.ListOptions) { requests = append(requests, o) }
+	l, _ := newTest(client{
+		list: func(_ context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+			record(o)
+			return &unstructured.UnstructuredList{}, nil
+		},
+		watch: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			record(o)
+			return watch.NewFake(), nil
+		},
+	})
+	if err := l.Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, listErr := l.listPage(t.Context(), metav1.ListOptions{})
+	_, watchErr := l.openWatch(t.Context(), metav1.ListOptions{})
+	if err := errors.Join(listErr, watchErr); err != nil {
+		t.Error(err)
+	}
+	selected := metav1.ListOptions{LabelSelector: "a=b", FieldSelector: "metadata.name=c"}
+	if diff := cmp.Diff([]metav1.ListOptions{{Limit: 1}, selected, selected}, requests); diff != "" {
+		t.Error(diff)
+	}
+	l.Join()
+}

@@ -1,0 +1,116 @@
+package listwatch
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+)
+
+// maxEarlyRelists and earlyRelistPeriod limit the relists of one type after its watch was closed early to a burst, and
+// then to one per period. Connections that are cut every minute must not cost a list every minute.
+const (
+	maxEarlyRelists   = 10
+	earlyRelistPeriod = 5 * time.Minute
+)
+
+// relistsPerSecond and relistBurst limit the early relists of all types together. One cut HTTP/2 connection ends all
+// watches.
+const (
+	relistsPerSecond = 20
+	relistBurst      = 20
+)
+
+// ErrRelist is returned by the reflector when the watch must not be resumed without a list.
+var ErrRelist = errors.New("the watch was closed early")
+
+// resumption decides whether a watch that has ended is resumed or followed by a relist. All methods but listed are
+// called by the goroutine that runs the watch.
+type resumption struct {
+	// resumes reports whether the next plain watch resumes a stream of this attempt, as opposed to following a list.
+	resumes atomic.Bool
+
+	opened  time.Time     // when the last stream was requested
+	timeout time.Duration // after which the API server closes it
+	// relistDue reports whether a watch was closed early and the limiters have not allowed the relist yet.
+	relistDue bool
+	relistAt  time.Time     // when the relist may be sent, zero if the type's limiter has not allowed it
+	custom    bool          // the type can be a custom resource
+	relists   *rate.Limiter // of this type
+	shared    *rate.Limiter // of all types
+}
+
+// newResumption returns the resumption of a type of the group. Shared limits the relists of all types together.
+func newResumption(group string, shared *rate.Limiter) *resumption {
+	return &resumption{
+		// The API server requires a dot in the group of a CRD.
+		custom:  strings.Contains(group, "."),
+		relists: rate.NewLimiter(rate.Every(earlyRelistPeriod), maxEarlyRelists),
+		shared:  shared,
+	}
+}
+
+// NewRelistLimiter returns a limiter for the relists of all types after watches that were closed early.
+func NewRelistLimiter() *rate.Limiter { return rate.NewLimiter(relistsPerSecond, relistBurst) }
+
+// begin is called before the reflector lists and watches.
+func (r *resumption) begin() {
+	r.relistDue, r.relistAt = false, time.Time{}
+	r.resumes.Store(false)
+}
+
+// listed is called after a list.
+func (r *resumption) listed() { r.resumes.Store(false) }
+
+// watching is called with the time of the request and the options of a watch that was opened.
+func (r *resumption) watching(requested time.Time, options metav1.ListOptions) {
+	r.opened, r.timeout = requested, time.Duration(ptr.Deref(options.TimeoutSeconds, 0))*time.Second
+	r.resumes.Store(true)
+}
+
+// check must be called before the next plain watch, with its options and the time when the last one ended. It returns
+// ErrRelist if the last one ended before its timeout and a relist is allowed.
+//
+// An API server closes the watches of a custom resource about a second after its schema was changed. The change can
+// alter every object, without events and without new resourceVersions. Usually the API server then refuses to resume
+// the watch, but not if the watch has delivered an event after the change. A lost connection looks the same, which is
+// why relists are limited. Until the limiters allow a relist, the watch is resumed with a shorter timeout, so that it
+// ends when a relist is allowed.
+func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
+	if !r.custom || !r.resumes.Load() {
+		return nil
+	}
+	const skew = time.Second // tolerated between the API server's clock and the local one
+	r.relistDue = r.relistDue || ended.Sub(r.opened) < r.timeout-skew
+	if !r.relistDue {
+		return nil
+	}
+	delay := r.relistDelay(time.Now())
+	if delay <= 0 {
+		return ErrRelist
+	}
+	wait := int64(math.Ceil(delay.Seconds()))
+	if wait < ptr.Deref(options.TimeoutSeconds, math.MaxInt64) {
+		options.TimeoutSeconds = &wait
+	}
+	return nil
+}
+
+// relistDelay returns how long the relist has to wait. Once the type's limiter has allowed it, it has its own slot in
+// the shared limiter, so that types that wait are not woken until it is their turn.
+func (r *resumption) relistDelay(now time.Time) time.Duration {
+	if r.relistAt.IsZero() {
+		if !r.relists.AllowN(now, 1) {
+			reservation := r.relists.ReserveN(now, 1)
+			defer reservation.CancelAt(now)
+			return reservation.DelayFrom(now)
+		}
+		r.relistAt = now.Add(r.shared.ReserveN(now, 1).DelayFrom(now))
+	}
+	return r.relistAt.Sub(now)
+}
