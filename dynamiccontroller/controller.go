@@ -161,7 +161,7 @@ func (c *DynamicController) register(
 	defer c.mu.Unlock()
 	if reg := c.registrations[gvr]; reg != nil {
 		reg.newest.Store(next)
-		return reg, reg.subscriptions.replace(func() { reg.subscriptions.configure(next) })
+		return reg, reg.subscriptions.change(true, func() { reg.subscriptions.configure(next) })
 	}
 	reg = newRegistration(c, gvr)
 	reg.metricsForgotten = c.forgetting[gvr]
@@ -175,7 +175,7 @@ func (c *DynamicController) register(
 	if r != nil {
 		r.registrations[reg] = struct{}{}
 	}
-	return reg, reg.subscriptions.change(func() {
+	return reg, reg.subscriptions.change(false, func() {
 		reg.subscriptions.addWatches(next.secondaries, false)
 		if r != nil {
 			reg.subscriptions.attach(r)

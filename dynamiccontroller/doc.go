@@ -116,9 +116,10 @@
 //
 // # Implementation
 //
-//   - controller.go: starting and stopping to serve a type. options.go and watch.go: the options for serving it.
+//   - controller.go: starting and stopping to serve a type. options.go: the options for it.
 //   - registration.go: one type being served, from its start until everything that belongs to it has ended.
-//   - subscriptions.go: the watches of a registration. initialsync.go: the wait for their initial lists.
+//   - subscriptions.go: the subscriptions of a registration. initialsync.go: the wait for their initial lists. watch.go:
+//     watches of other types.
 //   - events.go: from changed objects to keys in the queue. records.go: failures, backoff and parking of keys.
 //   - run.go: workers, promotion and shutdown. outcome.go: settling the outcome of a reconcile.
 //   - lister.go and status.go: reading caches and states.

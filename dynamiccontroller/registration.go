@@ -172,6 +172,16 @@ func (r *registration) background(f func()) (done <-chan struct{}) {
 	return returned
 }
 
+// await waits until done is closed or ctx is cancelled, and reports whether done is closed.
+func await(ctx context.Context, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return isClosed(done)
+	}
+}
+
 // release ends a call or a background task.
 func (r *registration) release() {
 	r.mu.Lock()

@@ -98,7 +98,7 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 	}
 	c.queue.Restart()
 	for _, reg := range c.registrations {
-		attached = append(attached, reg.subscriptions.change(func() { reg.subscriptions.attach(r) }))
+		attached = append(attached, reg.subscriptions.change(false, func() { reg.subscriptions.attach(r) }))
 	}
 	return attached, nil
 }
@@ -123,7 +123,7 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	go func() {
 		releaseWatches()
 		for _, reg := range r.served() {
-			detached[reg] = reg.subscriptions.change(reg.subscriptions.detach)
+			detached[reg] = reg.subscriptions.change(false, reg.subscriptions.detach)
 		}
 		close(released)
 		for _, done := range detached {

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
@@ -40,17 +39,6 @@ type subscriptionSet struct {
 	closed      bool
 }
 
-// secondary is a subscription to a type that is watched in addition to the served one.
-type secondary struct {
-	key WatchKey
-	reg *registration
-	sub *typewatch.Subscription
-	// options are the options in effect. Event handlers read them without a lock.
-	options atomic.Pointer[secondaryOptions]
-
-	wanted *secondaryOptions // differs from options while the subscription is being replaced
-}
-
 func newSubscriptionSet(reg *registration, first *serveOptions) *subscriptionSet {
 	return &subscriptionSet{
 		reg:         reg,
@@ -66,13 +54,9 @@ type change struct {
 }
 
 // change calls f in the background, after the changes that were requested before. Done is closed when f has returned.
-func (s *subscriptionSet) change(f func()) (done <-chan struct{}) {
-	return s.enqueueChange(change{f: f}, false)
-}
-
-// replace is like change, for a function that can replace or remove secondaries.
-func (s *subscriptionSet) replace(f func()) (done <-chan struct{}) {
-	return s.enqueueChange(change{f: f, replacing: true}, false)
+// Replacing must be set if f can replace or remove secondaries.
+func (s *subscriptionSet) change(replacing bool, f func()) (done <-chan struct{}) {
+	return s.enqueueChange(change{f: f, replacing: replacing}, false)
 }
 
 func (s *subscriptionSet) enqueueChange(c change, first bool) (done <-chan struct{}) {
@@ -119,20 +103,12 @@ func (s *subscriptionSet) makeChanges() {
 	}
 }
 
-// await waits until done is closed or ctx is cancelled, and reports whether done is closed.
-func await(ctx context.Context, done <-chan struct{}) bool {
-	select {
-	case <-done:
-		return true
-	case <-ctx.Done():
-		return isClosed(done)
-	}
-}
-
-// pendingSwap is a swap whose watch has not synced.
+// pendingSwap is a swap that has not been finished.
 type pendingSwap struct {
-	over chan struct{} // closed when the swap is done or cancelled
-	// secondaries are those of the new options, and those that AddWatches has added since.
+	// over is closed when the new options have taken effect, or when the swap has been cancelled.
+	over   chan struct{}
+	isOver bool
+	// secondaries are those of the new options, changed by AddWatches and RemoveWatches since.
 	secondaries []*secondaryOptions
 }
 
@@ -141,32 +117,32 @@ type pendingSwap struct {
 // removeWatches, attach and detach, configure must be called by a change.
 func (s *subscriptionSet) configure(next *serveOptions) {
 	s.primary.CancelReplace()
-	same := s.reg.options.Load().sameWatch(&next.watchOptions)
+	p := &pendingSwap{over: make(chan struct{}), secondaries: slices.Clone(next.secondaries)}
 	s.mu.Lock()
-	s.endPendingLocked()
-	s.pending = &pendingSwap{over: make(chan struct{}), secondaries: slices.Clone(next.secondaries)}
+	s.pending.endLocked()
+	s.pending = p
 	s.mu.Unlock()
-	if same {
-		s.swap(next)()
+	if s.reg.options.Load().sameWatch(&next.watchOptions) {
+		s.swap(next, p)()
 		return
 	}
 	s.primary.Replace(next.subscription(), func() {
-		s.enqueueChange(change{f: s.swap(next), replacing: true}, true)
+		s.enqueueChange(change{f: s.swap(next, p), replacing: true}, true)
 	})
 }
 
 // swap makes next take effect: all objects are reconciled by the new handler. It can be called while the primary
-// subscription is being replaced. Finish must be the next change. It adds and removes secondaries. Until it has, the
-// group is paused if there are new ones, so that each object is reconciled once for the swap and for their initial
-// lists.
-func (s *subscriptionSet) swap(next *serveOptions) (finish func()) {
+// subscription is being replaced. Finish must be one of the next changes. It adds and removes secondaries. Until it
+// has, the group is paused if there are new ones, so that each object is reconciled once for the swap and for their
+// initial lists.
+func (s *subscriptionSet) swap(next *serveOptions, p *pendingSwap) (finish func()) {
 	s.reg.options.Store(next)
 	s.reg.group.Configure(next.limits(), s.reg.limiterOf(next))
 	s.mu.Lock()
-	secondaries := s.pending.secondaries
-	s.endPendingLocked()
+	p.endLocked()
 	attached := s.lifetime != nil && !s.closed
-	joint := attached && s.initialSync == nil && !s.hasAllLocked(secondaries)
+	isNew := func(o *secondaryOptions) bool { return s.secondaries[o.key] == nil }
+	joint := attached && s.initialSync == nil && slices.ContainsFunc(p.secondaries, isNew)
 	if joint {
 		s.beginInitialSyncLocked()
 		for _, sec := range s.secondaries {
@@ -179,169 +155,56 @@ func (s *subscriptionSet) swap(next *serveOptions) (finish func()) {
 		s.reg.add(fairqueue.Background, s.reg.recordedKeys())
 	}
 	return func() {
-		s.addWatches(secondaries, false)
-		s.removeWatches(s.keysExcept(secondaries))
+		s.finish(p)
 		if joint {
 			s.delivered(s.primary)
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if i := s.initialSync; i != nil && i.swapPending {
-			i.swapPending = false
-			i.checkLocked()
-		}
 	}
 }
 
-func (s *subscriptionSet) hasAllLocked(secondaries []*secondaryOptions) bool {
-	return !slices.ContainsFunc(secondaries, func(o *secondaryOptions) bool { return s.secondaries[o.key] == nil })
-}
-
-// keysExcept returns the keys of all secondaries that are not listed.
-func (s *subscriptionSet) keysExcept(secondaries []*secondaryOptions) (keys []WatchKey) {
-	for _, sec := range s.all() {
-		if !slices.ContainsFunc(secondaries, func(o *secondaryOptions) bool { return o.key == sec.key }) {
-			keys = append(keys, sec.key)
-		}
-	}
-	return keys
-}
-
-// endPendingLocked wakes the goroutines that wait for the pending swap, if any.
-func (s *subscriptionSet) endPendingLocked() {
-	if s.pending != nil {
-		close(s.pending.over)
+// finish makes the secondaries those of the new options, unless another swap has been requested.
+func (s *subscriptionSet) finish(p *pendingSwap) {
+	s.mu.Lock()
+	current := s.pending == p
+	if current {
 		s.pending = nil
 	}
+	s.mu.Unlock()
+	if !current {
+		return
+	}
+	s.addWatches(p.secondaries, false)
+	var removed []WatchKey
+	for _, sec := range s.all() {
+		if !slices.ContainsFunc(p.secondaries, func(o *secondaryOptions) bool { return o.key == sec.key }) {
+			removed = append(removed, sec.key)
+		}
+	}
+	s.removeWatches(removed)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := s.initialSync; i != nil && i.swapPending {
+		i.swapPending = false
+		i.checkLocked()
+	}
 }
 
-// pendingSwap returns a channel that is closed when the pending swap is done or cancelled, or nil if there is none.
+// endLocked wakes the goroutines that wait for the swap, if any.
+func (p *pendingSwap) endLocked() {
+	if p != nil && !p.isOver {
+		p.isOver = true
+		close(p.over)
+	}
+}
+
+// pendingSwap returns a channel that is closed when the pending swap is over, or nil if there is none.
 func (s *subscriptionSet) pendingSwap() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending == nil {
+	if s.pending == nil || s.pending.isOver {
 		return nil
 	}
 	return s.pending.over
-}
-
-// updateWatches replaces the predicates and MapFuncs of watches if nothing else has to be changed, and reports
-// whether it did.
-func (s *subscriptionSet) updateWatches(watches []Watch) (done bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.replacing > 0 {
-		return false // the order matters
-	}
-	for _, w := range watches {
-		if sec := s.secondaries[w.options.key]; sec == nil || !sec.wanted.keepsWatch(&w.options.watchOptions) {
-			return false
-		}
-	}
-	for _, w := range watches {
-		s.secondaries[w.options.key].updateLocked(w.options)
-	}
-	return true
-}
-
-// updateLocked replaces options for which the secondary can keep its watch.
-func (sec *secondary) updateLocked(options *secondaryOptions) {
-	if sec.wanted == sec.options.Load() {
-		sec.options.Store(options)
-	}
-	sec.wanted = options
-}
-
-// addWatches adds secondaries, and replaces the subscriptions of those that need a different watch. With
-// keepTransforms, a secondary that has a transform keeps it.
-func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms bool) {
-	for _, options := range watches {
-		s.mu.Lock()
-		sec := s.secondaries[options.key]
-		keep := sec != nil && (sec.wanted.sameWatch(&options.watchOptions) ||
-			keepTransforms && sec.wanted.keepsWatch(&options.watchOptions))
-		if keep {
-			sec.updateLocked(options)
-		}
-		s.mu.Unlock()
-		switch {
-		case keep:
-		case sec == nil:
-			s.add(options)
-		default:
-			s.replaceSecondary(sec, options)
-		}
-	}
-}
-
-func (s *subscriptionSet) add(options *secondaryOptions) {
-	sec := &secondary{key: options.key, reg: s.reg, wanted: options}
-	sec.options.Store(options)
-	observe := func(state typewatch.State) { s.observe(sec, state) }
-	sub := s.reg.controller.pool.Subscribe(options.subscription(), observe)
-	s.mu.Lock()
-	sec.sub = sub // locked, because observe can be called already
-	closed, attached := s.closed, s.lifetime
-	if !closed {
-		s.secondaries[sec.key] = sec
-		if s.initialSync != nil {
-			s.initialSync.waiting[sec.sub] = typewatch.State{}
-		}
-	}
-	s.mu.Unlock()
-	switch {
-	case closed:
-		s.reg.end(sec.sub)
-	case attached != nil:
-		s.attachSecondary(attached, sec)
-	}
-}
-
-func (s *subscriptionSet) replaceSecondary(sec *secondary, options *secondaryOptions) {
-	s.mu.Lock()
-	sec.wanted = options
-	s.mu.Unlock()
-	sec.sub.Replace(options.subscription(), func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		sec.options.Store(sec.wanted)
-	})
-}
-
-// addWatchesToPendingSwap and removeWatchesFromPendingSwap make AddWatches and RemoveWatches survive the pending swap.
-func (s *subscriptionSet) addWatchesToPendingSwap(watches []*secondaryOptions) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pending != nil {
-		s.pending.secondaries = append(s.pending.secondaries, watches...)
-	}
-}
-
-func (s *subscriptionSet) removeWatchesFromPendingSwap(keys []WatchKey) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pending != nil {
-		s.pending.secondaries = slices.DeleteFunc(s.pending.secondaries, func(o *secondaryOptions) bool {
-			return slices.Contains(keys, o.key)
-		})
-	}
-}
-
-// removeWatches ends secondaries. Their event handlers are not running when it returns.
-func (s *subscriptionSet) removeWatches(keys []WatchKey) {
-	for _, key := range keys {
-		s.mu.Lock()
-		sec := s.secondaries[key]
-		delete(s.secondaries, key)
-		if sec != nil {
-			s.initialSync.finishLocked(sec.sub)
-		}
-		s.mu.Unlock()
-		if sec != nil {
-			sec.sub.Detach()
-			s.reg.end(sec.sub)
-		}
-	}
 }
 
 // attach starts delivery to the queue: first all objects, and then their changes.
@@ -408,13 +271,6 @@ func (r *registration) end(sub *typewatch.Subscription) {
 // hasSynced reports whether the primary subscription holds a complete list for the newest options.
 func (s *subscriptionSet) hasSynced() bool {
 	return s.pendingSwap() == nil && s.primary.HasSynced()
-}
-
-// hasNone reports whether there are no secondaries with the keys, and none is about to be added.
-func (s *subscriptionSet) hasNone(keys []WatchKey) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.changing && !slices.ContainsFunc(keys, func(key WatchKey) bool { return s.secondaries[key] != nil })
 }
 
 // find returns a secondary, or nil.

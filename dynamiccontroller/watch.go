@@ -8,8 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
 // Watch describes a watch of another type that a served type needs, in addition to the watch of its own objects.
@@ -214,10 +217,7 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		}
 		options = append(options, w.options)
 	}
-	await(ctx, reg.subscriptions.change(func() {
-		reg.subscriptions.addWatches(options, true)
-		reg.subscriptions.addWatchesToPendingSwap(options)
-	}))
+	await(ctx, reg.subscriptions.change(false, func() { reg.subscriptions.addWatches(options, true) }))
 	return nil
 }
 
@@ -235,12 +235,137 @@ func (c *DynamicController) RemoveWatches(
 		return nil
 	}
 	removed := slices.Clone(keys) // so that keys is not allocated if there is nothing to remove
-	done := reg.subscriptions.replace(func() {
-		reg.subscriptions.removeWatches(removed)
-		reg.subscriptions.removeWatchesFromPendingSwap(removed)
-	})
-	if !await(ctx, done) {
+	if !await(ctx, reg.subscriptions.change(true, func() { reg.subscriptions.removeWatches(removed) })) {
 		return fmt.Errorf("remove watches from %s: %w", nameOf(gvr), context.Cause(ctx))
 	}
 	return nil
+}
+
+// secondary is a subscription to a type that is watched in addition to the served one.
+type secondary struct {
+	key WatchKey
+	reg *registration
+	sub *typewatch.Subscription
+	// options are the options in effect. Event handlers read them without a lock.
+	options atomic.Pointer[secondaryOptions]
+
+	wanted *secondaryOptions // differs from options while the subscription is being replaced
+}
+
+// updateWatches replaces the predicates and MapFuncs of watches if nothing else has to be changed, and reports
+// whether it did.
+func (s *subscriptionSet) updateWatches(watches []Watch) (done bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.replacing > 0 {
+		return false // the order matters
+	}
+	for _, w := range watches {
+		if sec := s.secondaries[w.options.key]; sec == nil || !sec.wanted.keepsWatch(&w.options.watchOptions) {
+			return false
+		}
+	}
+	for _, w := range watches {
+		s.secondaries[w.options.key].updateLocked(w.options)
+	}
+	return true
+}
+
+// updateLocked replaces options for which the secondary can keep its watch.
+func (sec *secondary) updateLocked(options *secondaryOptions) {
+	if sec.wanted == sec.options.Load() {
+		sec.options.Store(options)
+	}
+	sec.wanted = options
+}
+
+// addWatches adds secondaries, and replaces the subscriptions of those that need a different watch. With
+// keepTransforms, a secondary that has a transform keeps it.
+func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms bool) {
+	if s.mu.Lock(); keepTransforms && s.pending != nil {
+		s.pending.secondaries = append(s.pending.secondaries, watches...)
+	}
+	s.mu.Unlock()
+	for _, options := range watches {
+		s.mu.Lock()
+		sec := s.secondaries[options.key]
+		keep := sec != nil && (sec.wanted.sameWatch(&options.watchOptions) ||
+			keepTransforms && sec.wanted.keepsWatch(&options.watchOptions))
+		if keep {
+			sec.updateLocked(options)
+		}
+		s.mu.Unlock()
+		switch {
+		case keep:
+		case sec == nil:
+			s.add(options)
+		default:
+			s.replaceSecondary(sec, options)
+		}
+	}
+}
+
+func (s *subscriptionSet) add(options *secondaryOptions) {
+	sec := &secondary{key: options.key, reg: s.reg, wanted: options}
+	sec.options.Store(options)
+	observe := func(state typewatch.State) { s.observe(sec, state) }
+	sub := s.reg.controller.pool.Subscribe(options.subscription(), observe)
+	s.mu.Lock()
+	sec.sub = sub // locked, because observe can be called already
+	closed, attached := s.closed, s.lifetime
+	if !closed {
+		s.secondaries[sec.key] = sec
+		if s.initialSync != nil {
+			s.initialSync.waiting[sec.sub] = typewatch.State{}
+		}
+	}
+	s.mu.Unlock()
+	switch {
+	case closed:
+		s.reg.end(sec.sub)
+	case attached != nil:
+		s.attachSecondary(attached, sec)
+	}
+}
+
+func (s *subscriptionSet) replaceSecondary(sec *secondary, options *secondaryOptions) {
+	s.mu.Lock()
+	sec.wanted = options
+	s.mu.Unlock()
+	sec.sub.Replace(options.subscription(), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		sec.options.Store(sec.wanted)
+	})
+}
+
+// removeWatches ends secondaries. Their event handlers are not running when it returns.
+func (s *subscriptionSet) removeWatches(keys []WatchKey) {
+	s.mu.Lock()
+	if s.pending != nil {
+		s.pending.secondaries = slices.DeleteFunc(s.pending.secondaries, func(o *secondaryOptions) bool {
+			return slices.Contains(keys, o.key)
+		})
+	}
+	s.mu.Unlock()
+	for _, key := range keys {
+		s.mu.Lock()
+		sec := s.secondaries[key]
+		delete(s.secondaries, key)
+		if sec != nil {
+			s.initialSync.finishLocked(sec.sub)
+		}
+		s.mu.Unlock()
+		if sec != nil {
+			sec.sub.Detach()
+			s.reg.end(sec.sub)
+		}
+	}
+}
+
+// hasNone reports whether there are no secondaries with the keys, and none is about to be added.
+func (s *subscriptionSet) hasNone(keys []WatchKey) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.changing && !slices.ContainsFunc(keys, func(key WatchKey) bool { return s.secondaries[key] != nil })
 }
