@@ -290,7 +290,7 @@ func TestAReplicaMayBeKilledByWhoPlays(t *testing.T) {
 	d.waitSaid("replica-1 has ended: signal: killed")
 	kill(1) // and nobody is left
 	d.end(1)
-	if got := d.stderr.String(); !strings.Contains(got, "dynamic-controller has ended: signal: killed") || !strings.Contains(got, `"msg":"Serving"`) {
+	if got := d.stderr.String(); !strings.Contains(got, "dynamic-controller has ended: signal: killed") || !strings.Contains(got, `"msg":"Started serving"`) {
 		t.Errorf("got %q", got)
 	}
 }
