@@ -12,8 +12,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// Config configures a DynamicController. The zero value is usable: zero fields have their defaults. To disable retries,
-// return [Terminal] errors from handlers.
+// Config configures a DynamicController. The zero value is usable: each field that is zero gets its default value. To
+// disable retries, return [Terminal] errors from handlers.
 type Config struct {
 	// Workers is the number of handlers that can run at the same time, for all types together. Defaults to 10.
 	Workers int
@@ -23,19 +23,20 @@ type Config struct {
 	// QueueMaxRetries is the number of consecutive failures after which an object is parked. Defaults to 20, which
 	// takes about 40 minutes with the default delays. A negative number disables parking.
 	QueueMaxRetries int
-	// ShutdownTimeout is how long Run waits for running handlers after its context has been cancelled. If they use up
-	// the timeout, Run waits for the watches for up to another second, but for no longer than ShutdownTimeout. Defaults
-	// to 20 seconds, which is less than the 30 seconds that Kubernetes gives a terminating Pod.
+	// ShutdownTimeout is how long Run waits for running handlers after its context has been cancelled. If the handlers
+	// use up the timeout, Run then waits for the watches to end, for up to another second or for ShutdownTimeout if
+	// that is shorter. Defaults to 20 seconds, which is less than the 30 seconds that Kubernetes gives a terminating
+	// Pod.
 	ShutdownTimeout time.Duration
-	// MinRetryDelay is the delay before the first retry of a failed reconcile. It doubles with each further failure
-	// in a row, up to MaxRetryDelay. Jitter adds up to half of the delay; at the maximum it subtracts up to a
-	// quarter. Defaults to 50 milliseconds.
+	// MinRetryDelay is the delay before the first retry of a failed reconcile. It doubles with each further consecutive
+	// failure, up to MaxRetryDelay. Random jitter adds up to half of the delay. A delay that has reached the maximum is
+	// instead shortened by up to a quarter. Defaults to 50 milliseconds.
 	MinRetryDelay time.Duration
 	// MaxRetryDelay is the longest delay before a retry. Defaults to 5 minutes.
 	MaxRetryDelay time.Duration
 }
 
-// DefaultConfig returns the defaults of all fields.
+// DefaultConfig returns a Config in which every field has its default value.
 func DefaultConfig() Config {
 	return Config{
 		Workers:         10,
@@ -47,8 +48,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// withDefaults sets the zero fields. If only one of the retry delays is set, the default of the other one is adjusted
-// to it.
+// withDefaults sets the fields that are zero to their defaults. If only one of the two retry delays is set, the default
+// of the other one is adjusted so that the minimum does not exceed the maximum.
 func (c Config) withDefaults() Config {
 	defaults := DefaultConfig()
 	setDefault(&c.Workers, defaults.Workers)
@@ -96,23 +97,26 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// Option is an option of [NewDynamicController] and [NewForConfig].
+// Option is an option for [NewDynamicController] and [NewForConfig].
 type Option func(*DynamicController)
 
-// WithMetadataClient sets the client for [CacheMetadata] and [CacheKeys]. [NewForConfig] creates one.
+// WithMetadataClient sets the metadata client, which watches with [CacheMetadata] and [CacheKeys] require.
+// [NewForConfig] creates this client itself.
 func WithMetadataClient(client metadata.Interface) Option {
 	return func(c *DynamicController) { c.clients.Metadata = client }
 }
 
-// TypeEvents subscribes notify to changes of the types that the API server serves. It calls notify whenever the API
-// server starts or stops serving a type, one call at a time. Cancel, which can be nil, ends the subscription and
-// returns when no call is running. A type must be reported as no longer served only after its CRD has been deleted or
-// discovery no longer lists it. A NotFound alone is not sufficient, because the API server can lag behind.
+// TypeEvents subscribes the function notify to changes in the set of types that the API server serves. It calls notify
+// whenever the API server starts or stops serving a type. Calls to notify must not overlap. The returned function
+// cancel, which can be nil, ends the subscription. It must not return while a call to notify is running. A type must
+// not be reported as no longer served before its CRD has been deleted or discovery no longer lists it. A NotFound
+// response alone is not sufficient, because the API server can lag behind.
 type TypeEvents func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func())
 
 // WithTypeEvents subscribes the controller to type events, for example those of a REST mapper, while watches are
-// running. When a type is reported as served, its watch is retried at once instead of after up to 30 seconds. When it
-// is reported as no longer served, each object in its cache is reconciled one last time.
+// running. When a type is reported as served, its watch is retried immediately. Without the event, the next retry could
+// be up to 30 seconds away. When it is reported as no longer served, each object in its cache is reconciled one last
+// time.
 func WithTypeEvents(events TypeEvents) Option {
 	return func(c *DynamicController) { c.typeEvents = events }
 }
@@ -127,9 +131,9 @@ func WithMetrics(m Metrics) Option {
 	}
 }
 
-// WithDefaultTransform sets a transform for the objects of all types, primary and secondary. It is applied before the
-// transform of [WithTransform] and has the same requirements. Watches remain shared, because they all have the same
-// default transform.
+// WithDefaultTransform sets a transform for the objects of all types: those of the served types, and those of the types
+// that [Owns] and [Watches] watch. It is applied before a transform that was set with [WithTransform], and must meet
+// the same requirements. Watches remain shared, because they all have the same default transform.
 func WithDefaultTransform(f cache.TransformFunc) Option {
 	return func(c *DynamicController) { c.defaultTransform = f }
 }
@@ -137,7 +141,7 @@ func WithDefaultTransform(f cache.TransformFunc) Option {
 // Metrics receives the controller's measurements. Its methods are called concurrently and must return quickly. Values
 // that can be polled are in [DynamicController.Status]. Package metrics implements Metrics for Prometheus.
 type Metrics interface {
-	// Reconciled is called after each call of a handler.
+	// Reconciled is called after each call to a handler.
 	Reconciled(gvr schema.GroupVersionResource, outcome Outcome, took time.Duration)
 	// Forget is called when a type is no longer served. Reconciled is not called for the type until it is served again.
 	Forget(gvr schema.GroupVersionResource)

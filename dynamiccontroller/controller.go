@@ -43,28 +43,29 @@ type DynamicController struct {
 	registrations map[schema.GroupVersionResource]*registration
 	// ending holds registrations that are closed, but still have running handlers or watches.
 	ending map[schema.GroupVersionResource][]*registration
-	// forgetting holds a channel for each type for which Metrics.Forget is being called. It is closed when Forget has
-	// returned.
+	// forgetting holds a channel for each type for which Metrics.Forget is being called. The channel is closed when
+	// Forget has returned.
 	forgetting map[schema.GroupVersionResource]chan struct{}
 	current    *run       // nil while Run is not running
 	watches    *watchTerm // nil while no watches are running
 }
 
-// The one workqueue. It implements client-go's [workqueue.TypedRateLimitingInterface], and is fair between types.
+// The workqueue that all types share, and a handle on the part that belongs to one registration. The queue implements
+// client-go's [workqueue.TypedRateLimitingInterface], and is fair between types.
 type (
 	queue = fairqueue.Queue[ObjectIdentifiers, schema.GroupVersionResource, *registration]
 	group = fairqueue.Group[ObjectIdentifiers, schema.GroupVersionResource, *registration]
 )
 
-// NewDynamicController returns a controller that reads with kubeClient. It starts nothing and connects to nothing. Run,
-// RunWatches and StartServingGVK return an error if config is invalid.
+// NewDynamicController returns a controller that lists and watches objects with kubeClient. It does not start anything
+// and does not connect to the API server. Run, RunWatches and StartServingGVK return an error if config is invalid.
 //
-// The client should not be throttled: each type costs a list and a watch when it starts, and the API server has its own
-// priority and fairness.
+// The client should not be throttled: each type needs one list and one watch when it starts, and the API server
+// protects itself with API Priority and Fairness.
 //
-// [NewForConfig] makes clients that retry some requests faster than client-go's defaults. With other clients, the
-// first watch of a type whose CRD was just established can be a second late, and watches need about 40 seconds per
-// type to recover after etcd was restored from a backup.
+// [NewForConfig] creates clients that retry some requests faster than client-go does by default. With other clients,
+// the first watch of a type whose CRD has just been established can start a second late. After etcd has been restored
+// from a backup, the watches then take about 40 seconds per type to recover.
 func NewDynamicController(
 	log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option,
 ) *DynamicController {
@@ -79,7 +80,7 @@ func NewDynamicController(
 		forgetting:    map[schema.GroupVersionResource]chan struct{}{},
 	}
 	c.configErr = c.config.validate()
-	c.queue.ShutDown() // until a run begins
+	c.queue.ShutDown() // the queue stays shut down until a run begins
 	for _, opt := range opts {
 		opt(c)
 	}
@@ -124,10 +125,10 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 // error, nothing has changed. A type that the API server does not serve, or that the client is not allowed to watch, is
 // not an error: [TypeStatus] reports its state, and the watch is retried.
 //
-// If the type is already served, the handler and the options are replaced, and every object is reconciled once. Running
-// calls of the previous handler are not affected. If the new options need a different watch, the previous handler and
-// options stay in effect until that watch has synced, and [TypeStatus].Replacement reports its state. Another call of
-// StartServingGVK supersedes a pending one.
+// If the type is already served, the handler and the options are replaced, and every object is reconciled once. Calls
+// to the previous handler that are still running are not affected. If the new options need a different watch, the
+// previous handler and options stay in effect until that watch has synced, and [TypeStatus].Replacement reports its
+// state. If StartServingGVK is called again in the meantime, the new call replaces the pending change.
 //
 // StartServingGVK may have to wait for predicates and MapFuncs of subscribers that share a watch with the type. If ctx
 // is cancelled in the meantime, it returns nil and the change continues in the background. It can be called at any
@@ -152,8 +153,8 @@ func (c *DynamicController) StartServingGVK(
 	return nil
 }
 
-// register creates a registration, or changes the existing one. Done is closed when the subscriptions have been
-// changed.
+// register creates a registration, or changes the existing one. The channel done is closed when the subscriptions have
+// been changed.
 func (c *DynamicController) register(
 	gvr schema.GroupVersionResource, next *serveOptions,
 ) (reg *registration, done <-chan struct{}) {
@@ -185,11 +186,11 @@ func (c *DynamicController) register(
 
 // StopServiceGVK stops serving a type. No handler of the type starts afterwards, the contexts of running handlers are
 // cancelled with [ErrServingStopped], and the type is removed from queue, status and metrics. StopServiceGVK waits
-// until the handlers and the watch have ended. If ctx is cancelled first, the error lists what is still running,
-// which then ends in the background; calling StopServiceGVK again waits again.
+// until the handlers and the watch have ended. If ctx is cancelled first, the error lists the handlers and the watch
+// that are still running. They then end in the background, and StopServiceGVK can be called again to wait for them.
 //
 // It returns nil for a type that is not served. If it is called with the context of one of the type's own handlers, it
-// returns an error and stops nothing, because it would wait for its caller.
+// returns an error and stops nothing, because it would otherwise wait for its own caller.
 func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
 	if own, _ := ctx.Value(handlerOf{c}).(*registration); own != nil && own.gvr == gvr {
 		return fmt.Errorf("stop serving %s: must not be called with the context of one of its own handlers", nameOf(gvr))

@@ -14,10 +14,11 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Object is an object that a [Predicate] or a [MapFunc] is called with. Its methods can be called concurrently, and
-// after the function has returned. The maps, slices and pointers that they return are shared and must not be changed.
+// Object is an object that is passed to a [Predicate] or a [MapFunc]. Its methods are safe for concurrent use, and can
+// still be called after the function has returned. The maps, slices and pointers that they return are shared and must
+// not be changed.
 //
-// The methods for metadata are cheaper than Object, which may have to build the object first.
+// The methods that return metadata are cheaper than the method Object, which may have to build the object first.
 type Object interface {
 	// Object returns the object as a lister of the watch returns it: *unstructured.Unstructured with [CacheFull],
 	// *metav1.PartialObjectMetadata with [CacheMetadata], or the result of the transform. It must not be changed.
@@ -36,36 +37,37 @@ type Object interface {
 	GetOwnerReferences() []metav1.OwnerReference
 }
 
-// Predicate reports whether a change of an object is processed. OldObj is nil for a new object, and newObj is nil for a
-// deleted one. See [WithPredicate].
+// Predicate reports whether a change to an object should be processed. For a new object, oldObj is nil. For a deleted
+// object, newObj is nil. See [WithPredicate].
 //
-// Ctx is cancelled when the run ends. A predicate can read the listers of the controller, including the lister of its
-// own watch, which already shows the new state. It must not call any other method of the controller. A lister of
+// The context is cancelled when the run ends. A predicate can read the listers of the controller, including the lister
+// of its own watch, which already shows the new state. It must not call any other method of the controller. A lister of
 // another watch can be older or newer than the change.
 type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 
-// MapFunc returns the keys of the objects of the served type that are reconciled when an object of a watched type
-// changes. See [Watches].
+// MapFunc returns keys of objects of the served type. The controller reconciles these objects when the given object of
+// a watched type has changed. See [Watches].
 //
 // Keys have the form of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged, and counted in
-// [TypeStatus].MalformedKeys. A MapFunc is called with each object of the initial list, and with the state before and
-// the state after each change. Calls are never concurrent and must return quickly, because all subscribers of the watch
-// wait for them. If it panics, the panic is logged and nothing is reconciled.
+// [TypeStatus].MalformedKeys. A MapFunc is called with each object of the initial list. For each change, it is called
+// with the state before the change and with the state after it. Calls are never concurrent and must return quickly,
+// because all subscribers of the watch wait for them. If a MapFunc panics, the panic is logged and nothing is
+// reconciled.
 //
-// Ctx is cancelled when the run ends. A MapFunc can read the listers of the controller, including those of its own
-// watch and of the served type. It must not call any other method of the controller. Listers of other watches, for
-// example that of the served type, can be older or newer than the change. While the other watch has not synced, they
-// return [ErrNotSynced].
+// The context is cancelled when the run ends. A MapFunc can read the listers of the controller, including the listers
+// of its own watch and of the served type. It must not call any other method of the controller. The lister of another
+// watch, such as that of the served type, can be older or newer than the change. Until that watch has synced, its
+// lister returns [ErrNotSynced].
 type MapFunc func(ctx context.Context, object Object) []string
 
-// storedObject implements Object for an object in a watch.
+// storedObject implements Object for an object that a watch stores.
 type storedObject struct {
 	metadata metav1.Object
 	stored   any
 	view     typewatch.View
 }
 
-// newObject returns the stored object as an Object. It returns a nil Object for nil.
+// newObject returns the stored object as an Object. If stored is nil, it returns a nil Object.
 func newObject(stored any, view typewatch.View) Object {
 	if stored == nil {
 		return nil
@@ -96,8 +98,8 @@ func (o *storedObject) GetOwnerReferences() []metav1.OwnerReference {
 	return o.metadata.GetOwnerReferences()
 }
 
-// accepts reports whether a change is processed. If there is no predicate, it builds no Object. If the predicate
-// panics, the change is accepted.
+// accepts reports whether the predicate accepts a change. Without a predicate, every change is accepted and no Object
+// is built. If the predicate panics, the change is accepted.
 func (o *watchOptions) accepts(
 	ctx context.Context, log logr.Logger, view typewatch.View, old, updated any,
 ) (accepted bool) {
@@ -129,7 +131,8 @@ func (o *secondaryOptions) mapKeys(
 	return keys
 }
 
-// eventHandler adds changed objects of the served type to the queue. Ctx is passed to predicates.
+// eventHandler returns an event handler that adds changed objects of the served type to the queue. The context is
+// passed to predicates.
 func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler {
 	primary := r.subscriptions.primary
 	return typewatch.EventHandler{
@@ -150,8 +153,10 @@ func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler 
 	}
 }
 
-// eventHandler adds the objects to which changed objects of a watched type belong to the queue. Ctx is passed to
-// predicates and MapFuncs. After it has been cancelled, known objects are ignored: the next run lists them again.
+// eventHandler returns an event handler for the objects of a watched type. For each changed object, it adds the owners,
+// or the objects that the MapFunc returns, to the queue. The context is passed to predicates and MapFuncs. After the
+// context has been cancelled, the remaining objects of an initial list are ignored, because the next run lists them
+// again.
 func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 	return typewatch.EventHandler{
 		Known: func(keys []string) {
@@ -181,7 +186,8 @@ func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 	}
 }
 
-// targets are keys of the served type. Most changes have none.
+// targets is a set of keys of the served type. Its map is created with the first key, because most changes have no
+// targets.
 type targets map[string]struct{}
 
 func (t *targets) add(key string) {
@@ -206,7 +212,8 @@ func (sec *secondary) enqueue(lane fairqueue.Lane, targets targets) {
 	}
 }
 
-// addTargets adds the keys of the objects to which one state of an object of the watched type belongs.
+// addTargets adds the targets for one state of an object of the watched type: its owners, or the keys that the MapFunc
+// returns.
 func (sec *secondary) addTargets(ctx context.Context, targets *targets, view typewatch.View, obj any) {
 	switch {
 	case obj == nil:
@@ -217,7 +224,8 @@ func (sec *secondary) addTargets(ctx context.Context, targets *targets, view typ
 	}
 }
 
-// addOwners adds the owners that the cache holds. The UID shows whether an owner is of the served type.
+// addOwners adds those owners of the object that the cache of the served type holds. An owner is of the served type if
+// the cache holds an object with its UID.
 func (sec *secondary) addOwners(targets *targets, obj any) {
 	owners := sec.sub.Owners(obj)
 	if len(owners) == 0 {

@@ -14,49 +14,50 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Handler reconciles one object. It is called with the identity of the object and not with a change: the object can
-// be new, changed, deleted or unchanged.
+// Handler reconciles one object. It receives the identity of the object and not a change: the object can be new,
+// changed, deleted or unchanged.
 //
 // It is never called concurrently for the same ObjectIdentifiers. Its context is cancelled when the type is no longer
 // served ([ErrServingStopped]), when Run ends ([ErrRunEnded]) and when the call takes too long ([ErrReconcileTimeout]);
-// [context.Cause] returns the reason. The handler should then return promptly: the object is not reconciled again
-// before it does.
+// [context.Cause] returns the reason. The handler should then return promptly, because the object is not reconciled
+// again before the handler has returned.
 //
 // The returned error determines what happens next:
 //
 //   - nil: the object is not reconciled again until its next event, resync or run.
 //   - [RequeueAfter]: the object is reconciled again after the delay. This is not a failure. An event, Enqueue or a
-//     resync can reconcile the object earlier; the outcome of that call then replaces the pending requeue. A handler
-//     that depends on the delay must therefore return RequeueAfter from each call.
+//     resync can reconcile the object earlier; the outcome of that reconcile then replaces the pending requeue. A
+//     handler that depends on the delay must therefore return RequeueAfter from every call.
 //   - [Terminal]: a failure that a retry cannot fix. The object is parked until its next event, Enqueue, resync or run.
 //   - a NotFound for the object itself while the cache does not hold it either, or the rejection of a create because
 //     the object's own namespace is terminating: the object is not retried, because nothing is left to do. For a type
 //     that is not served, the API server returns a NotFound that names no object. Such an error counts as a NotFound
-//     for the object itself while the state of the handler's type is [TypeNotFound]. While the type is served it counts
-//     as a failure, because it can be about an unknown type of child.
+//     for the object itself while the state of the handler's type is [TypeNotFound]. In any other state it counts as a
+//     failure, because the error can refer to the type of a child.
 //   - any error after the context was cancelled because Run ended or the type is no longer served: the object is not
 //     retried. The next run reconciles it.
 //   - an [Interrupted] error: the object is reconciled again within a second. This is not a failure.
 //   - any other error, and a panic: a failure. It is retried with exponential backoff between Config.MinRetryDelay and
-//     Config.MaxRetryDelay. An event can trigger the retry earlier. After Config.QueueMaxRetries failures in a row the
-//     object is parked.
+//     Config.MaxRetryDelay. An event can trigger the retry earlier. An object that fails more than
+//     Config.QueueMaxRetries times in a row is parked.
 //
-// Errors are matched with errors.As and errors.Is, so they can be wrapped. Their methods are called only before the
-// call counts as finished. The status and the log use only the text. A nil pointer returned as an error, and an error
-// with a method that panics, count as a panic.
+// Errors are matched with errors.As and errors.Is, so they can be wrapped. The methods of an error are called only
+// while the handler call still counts as running. The status and the log use only its text. A nil pointer that is
+// returned as an error counts as a panic, and so does an error with a method that panics.
 type Handler func(ctx context.Context, id ObjectIdentifiers) error
 
-// Causes of the cancellation of a handler's context, as returned by [context.Cause].
+// The reasons why a handler's context is cancelled, as returned by [context.Cause].
 var (
 	ErrServingStopped   = errors.New("the type is no longer served")
 	ErrRunEnded         = errors.New("the controller's run ended")
 	ErrReconcileTimeout = errors.New("the reconcile took longer than its timeout")
 )
 
-// Interrupted is an error that can report that work was interrupted rather than failed, for example because a write was
-// rejected after this replica lost leadership (ErrNotLeading of package replica). If a handler returns an error that is
-// or wraps an Interrupted whose method returns true, the call does not count as a failure. It is repeated within a
-// second or by the next run. Other packages can implement Interrupted without importing this one. To check for it:
+// Interrupted is an error that can report that the work was interrupted and has not failed. For example, a write is
+// rejected after this replica has lost leadership (ErrNotLeading of package replica). If a handler returns such an
+// error, wrapped or not, and its method Interrupted returns true, the call does not count as a failure. The object is
+// reconciled again within a second or by the next run. Other packages can implement Interrupted without importing this
+// one. To check for it:
 //
 //	var interrupted dynamiccontroller.Interrupted
 //	if errors.As(err, &interrupted) && interrupted.Interrupted() { ... }
@@ -66,15 +67,15 @@ type Interrupted interface {
 	Interrupted() bool
 }
 
-// RequeueAfter returns an error that makes the controller reconcile the object again after d. It does not count as a
-// failure and resets the number of failures in a row. If d is not positive, the object is reconciled again after the
-// backoff of a failure, so that a handler that always returns it does not spin.
+// RequeueAfter returns an error that makes the controller reconcile the object again after d. This does not count as a
+// failure, and it resets the number of consecutive failures. If d is not positive, the object is reconciled again after
+// the same backoff as for a failure, so that a handler that always returns such an error does not spin.
 func RequeueAfter(d time.Duration) error { return &requeueError{after: d} }
 
 type requeueError struct{ after time.Duration }
 
-// RequeueDelay returns the delay of a [RequeueAfter], and whether err is or wraps one, so that callers do not report
-// it as a failure.
+// RequeueDelay reports whether err is, or wraps, an error that [RequeueAfter] returned. If so, it also returns the
+// delay. Callers can use it to avoid reporting a requeue as a failure.
 func RequeueDelay(err error) (after time.Duration, ok bool) {
 	var requeue *requeueError
 	if errors.As(err, &requeue) {
@@ -105,10 +106,10 @@ func (e *terminalError) Unwrap() error { return e.err }
 
 // ObjectIdentifiers identifies an object. It is the key of the queue.
 type ObjectIdentifiers struct {
-	// NamespacedKey is "namespace/name", or "name" for a cluster-scoped object. Callers can also write "/name", as
-	// types.NamespacedName does; handlers always get "name". The scope of the type is not checked: a key with a
-	// namespace for a cluster-scoped type, or without one for a namespaced type, refers to an object that does not
-	// exist.
+	// NamespacedKey is "namespace/name", or "name" for a cluster-scoped object. Callers can also use "/name", which is
+	// how types.NamespacedName formats such a key; handlers always receive "name". The scope of the type is not
+	// checked: a key with a namespace for a cluster-scoped type, or without one for a namespaced type, refers to an
+	// object that does not exist.
 	NamespacedKey string
 	GVR           schema.GroupVersionResource
 }
@@ -148,7 +149,7 @@ func (id ObjectIdentifiers) Name() string {
 	return name
 }
 
-// String returns a form for logs and errors: "widgets.v1.example.com namespace/name".
+// String returns the object in the form that logs and errors use: "widgets.v1.example.com namespace/name".
 func (id ObjectIdentifiers) String() string {
 	return nameOf(id.GVR) + " " + id.NamespacedKey
 }
@@ -161,8 +162,8 @@ func nameOf(gvr schema.GroupVersionResource) string {
 	return gvr.Resource + "." + gvr.Version + "." + gvr.Group
 }
 
-// ResourceFor returns the GVR of a kind, for callers of StartServingGVK that have a GVK. Errors of the mapper are
-// wrapped: meta.IsNoMatchError reports whether the kind is unknown, as opposed to a failed lookup.
+// ResourceFor returns the GVR of a kind. It helps callers of StartServingGVK that have a GVK. Errors of the mapper are
+// wrapped, so meta.IsNoMatchError reports whether the kind is unknown, as opposed to a lookup that has failed.
 func ResourceFor(mapper meta.RESTMapper, gvk schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {

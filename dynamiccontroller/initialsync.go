@@ -6,35 +6,38 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// initialSync pauses the queue's group of a registration until the initial lists of its subscriptions have been
-// delivered, so that each object is reconciled once for all of them. It waits for the primary subscription without a
-// limit, and for a secondary one until it has been failing for some time, or until maxSecondaryWait after the primary
-// one. If a swap is pending when a run starts, it also waits for that, until maxFailingWait after the primary
-// subscription has delivered.
+// initialSync pauses a registration's group in the queue until the initial lists of its subscriptions have been
+// delivered. Each object is then reconciled only once for all of these lists. The wait for the primary subscription has
+// no limit. The wait for a secondary subscription ends when that subscription has been failing for some time, and at
+// the latest maxSecondaryWait after the primary subscription has delivered its list. If a swap is pending when a run
+// starts, initialSync also waits for the swap, until at most maxFailingWait after the primary subscription has
+// delivered its list.
 //
-// The lock of the subscription set guards it. The methods of a nil initialSync do nothing.
+// It is guarded by the lock of the subscription set. If the initialSync is nil, finishLocked and stopLocked do nothing.
 type initialSync struct {
 	set *subscriptionSet
-	// waiting holds the subscriptions whose initial list has not been delivered, with their last reported states.
+	// waiting holds the subscriptions whose initial list has not been delivered, together with their last reported
+	// states.
 	waiting map[*typewatch.Subscription]typewatch.State
-	// primaryDone is the time when the primary subscription's list was delivered, or zero.
+	// primaryDone is the time when the list of the primary subscription was delivered. It is zero before that.
 	primaryDone time.Time
-	swapPending bool // wait for a swap that was requested before the run, too
+	swapPending bool // also wait for a swap that was requested before the run
 	timer       *time.Timer
 }
 
 const (
 	// maxSecondaryWait bounds the wait for a list that hangs.
 	maxSecondaryWait = 10 * time.Second
-	// maxUnavailableWait bounds the wait for a type that is not found or forbidden. A type is not found for about 14
-	// ms after its CRD was established, and RBAC takes some ten milliseconds to permit a request.
+	// maxUnavailableWait bounds the wait for a type that is not found or forbidden. After a CRD has been established,
+	// requests for its type return NotFound for about 14 ms. RBAC takes about ten milliseconds to permit a request.
 	maxUnavailableWait = 250 * time.Millisecond
 	// maxFailingWait bounds the wait for a type that fails for another reason. A rejected request is retried after a
 	// second.
 	maxFailingWait = 1100 * time.Millisecond
 )
 
-// beginInitialSyncLocked pauses the group until the primary subscription and the secondary ones have delivered.
+// beginInitialSyncLocked pauses the group until the primary and the secondary subscriptions have delivered their
+// initial lists.
 func (s *subscriptionSet) beginInitialSyncLocked() {
 	s.initialSync.stopLocked()
 	s.reg.group.Pause()
@@ -65,7 +68,7 @@ func (s *subscriptionSet) observe(sec *secondary, state typewatch.State) {
 	}
 }
 
-// finishLocked ends the wait for a subscription.
+// finishLocked stops waiting for a subscription.
 func (i *initialSync) finishLocked(sub *typewatch.Subscription) {
 	if i == nil {
 		return

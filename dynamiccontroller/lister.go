@@ -19,15 +19,16 @@ import (
 // ErrNotSynced is returned by a lister before its cache holds a complete list.
 var ErrNotSynced = errors.New("the type has not synced")
 
-// Lister returns a lister of the cache of a served type. It returns *unstructured.Unstructured with [CacheFull],
-// *metav1.PartialObjectMetadata with [CacheMetadata], or the results of WithTransform. The objects are shared and
-// must not be changed. Get accepts a key such as [ObjectIdentifiers].NamespacedKey. With an empty namespace,
-// ByNamespace reads cluster-scoped objects: ByNamespace(id.Namespace()).Get(id.Name()) works for every object.
+// Lister returns a lister that reads the cache of a served type. The objects that the lister returns are
+// *unstructured.Unstructured with [CacheFull], *metav1.PartialObjectMetadata with [CacheMetadata], or the results of
+// the transform if [WithTransform] was used. They are shared and must not be changed. Get accepts a key such as
+// [ObjectIdentifiers].NamespacedKey. With an empty namespace, ByNamespace reads cluster-scoped objects:
+// ByNamespace(id.Namespace()).Get(id.Name()) works for every object.
 //
-// The lister can be kept: it follows later calls of StartServingGVK. Its methods return [ErrNotSynced] while the type
-// has not synced, and [ErrNotServed] after the type is no longer served. With [CacheKeys] there are no objects, and
-// Lister and the methods of the lister return an error. Listers are safe for concurrent use, and can be used by
-// handlers, predicates and MapFuncs.
+// The lister remains valid after later calls to StartServingGVK. If such a call changes the watch of the type, the
+// lister reads from the new watch. Its methods return [ErrNotSynced] while the type has not synced, and [ErrNotServed]
+// after the type is no longer served. With [CacheKeys] there are no objects, and Lister and the methods of the lister
+// return an error. Listers are safe for concurrent use, and can be used by handlers, predicates and MapFuncs.
 func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (cache.GenericLister, error) {
 	reg, err := c.registrationOf(gvr)
 	if err != nil {
@@ -52,19 +53,20 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (cache.Gener
 // SecondaryLister reads the cache of one watch that [Owns] or [Watches] added to a served type.
 type SecondaryLister interface {
 	cache.GenericLister
-	// OwnedBy returns the objects that have the owner with the UID. With Owns, only its controller counts as the
-	// owner of an object, unless the option EveryOwner was given. With Watches, every owner reference counts. The
-	// first call builds an index; the cost of all others is linear in the number of results.
+	// OwnedBy returns the objects whose owner has the UID. For a watch that was created by Owns, only the controller of
+	// an object counts as its owner, unless the option EveryOwner was used. For a watch that was created by Watches,
+	// every owner reference counts. The first call builds an index; the cost of all later calls is linear in the number
+	// of results.
 	OwnedBy(owner types.UID) ([]runtime.Object, error)
 }
 
-// SecondaryLister returns a lister of the watch with the key among those that StartServingGVK or AddWatches added to
-// a served type. [Watch.Key] returns the key. The objects and errors are those of [DynamicController.Lister]; the
-// objects are *metav1.PartialObjectMetadata by default. If the type is not served, or has no watch with the key, the
-// error is [ErrNotServed].
+// SecondaryLister returns a lister that reads the cache of a watch that StartServingGVK or AddWatches added to a served
+// type. The key identifies the watch; [Watch.Key] returns it. The lister returns objects and errors like a lister of
+// [DynamicController.Lister]. By default, the objects are *metav1.PartialObjectMetadata. If the type is not served, or
+// has no watch with the key, the error is [ErrNotServed].
 //
-// The lister follows replacements of the watch. When a handler is called for an event, the lister already shows it.
-// The same holds for predicates and MapFuncs of the watch.
+// If the watch is replaced, the lister reads from the new watch. When a handler is called because of an event, the
+// lister already shows the new state. The same is true when predicates and MapFuncs of the watch are called.
 func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key WatchKey) (SecondaryLister, error) {
 	find := func() (typewatch.View, error) {
 		if reg, err := c.registrationOf(gvr); err == nil {
@@ -88,7 +90,7 @@ func errNotSynced(gvr schema.GroupVersionResource) error {
 	return fmt.Errorf("list %s from the cache: %w", nameOf(gvr), ErrNotSynced)
 }
 
-// lister finds its view again for each call, because the watch can have been replaced.
+// lister looks up its view in each call, because the watch may have been replaced since the last call.
 type lister struct {
 	gvr  schema.GroupVersionResource
 	find func() (typewatch.View, error)
@@ -96,7 +98,7 @@ type lister struct {
 
 var _ cache.GenericLister = lister{}
 
-// view returns the current view, or an error if it has not synced or holds no objects.
+// view returns the current view. It returns an error if the view has not synced, or if its watch stores only keys.
 func (l lister) view() (typewatch.View, error) {
 	view, err := l.find()
 	switch {

@@ -19,13 +19,14 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// ServeOption is an option of [DynamicController.StartServingGVK]: a [Watch], any [CommonOption], [WithConcurrency],
-// [WithWeight], [WithReconcileTimeout] or [WithRateLimiter]. If an option, or a Watch with the same key, is given
-// twice, the last one counts.
+// ServeOption is an option for [DynamicController.StartServingGVK]: a [Watch], any [CommonOption], [WithConcurrency],
+// [WithWeight], [WithReconcileTimeout] or [WithRateLimiter]. If the same option, or a Watch with the same key, is given
+// more than once, the last one takes effect.
 type ServeOption interface{ applyToServe(o *serveOptions) }
 
-// CommonOption is an option of [DynamicController.StartServingGVK], [Owns] and [Watches]. It applies to the objects
-// that are watched: those of the served type, or those of the other type.
+// CommonOption is an option for [DynamicController.StartServingGVK], [Owns] and [Watches]. It applies to the objects
+// that are watched. With StartServingGVK, these are the objects of the served type; with Owns and Watches, they are the
+// objects of the other type.
 type CommonOption struct{ apply func(*watchOptions) }
 
 var (
@@ -50,8 +51,8 @@ type serveOption func(*serveOptions)
 
 func (f serveOption) applyToServe(o *serveOptions) { f(o) }
 
-// CacheMode determines how much of each object is kept in memory, and which type of object listers, predicates and
-// MapFuncs receive.
+// CacheMode determines how much of each object is kept in memory. It also determines the Go type of the objects that
+// listers return and that predicates and MapFuncs receive.
 type CacheMode uint8
 
 const (
@@ -59,7 +60,8 @@ const (
 	CacheFull CacheMode = iota
 	// CacheMetadata keeps the metadata without managedFields: *metav1.PartialObjectMetadata.
 	CacheMetadata
-	// CacheKeys keeps only keys, UIDs and versions. The type has no lister, predicate or transform.
+	// CacheKeys keeps only keys, UIDs and versions. A type with this mode cannot have a lister, a predicate or a
+	// transform.
 	CacheKeys
 )
 
@@ -67,18 +69,18 @@ const (
 // hung handler usually ends before an operator notices it.
 const defaultReconcileTimeout = 5 * time.Minute
 
-// serveOptions are the handler and the options of one call of StartServingGVK. They do not change afterwards.
+// serveOptions holds the handler and the options of one call to StartServingGVK. It does not change afterwards.
 type serveOptions struct {
 	watchOptions // of the served type
 	handler      Handler
 	concurrency  int
 	weight       int
-	timeout      time.Duration       // of a call of the handler; negative for none
+	timeout      time.Duration       // for one call to the handler; negative means no timeout
 	limiter      limiter             // nil for the default
-	secondaries  []*secondaryOptions // of each Watch, in order; the last one with a key counts
+	secondaries  []*secondaryOptions // one for each Watch, in order; if keys are equal, the last one counts
 }
 
-// watchOptions select the objects of a type to watch and the part of each object to keep.
+// watchOptions selects the objects of a type to watch and the part of each object to keep.
 type watchOptions struct {
 	namespace     string
 	labelSelector string // in the API server's syntax
@@ -87,18 +89,18 @@ type watchOptions struct {
 	transform     cache.TransformFunc
 	predicate     Predicate
 
-	watch typewatch.Key // of the options above; set by complete
-	errs  []error       // of the options
+	watch typewatch.Key // identifies the watch that the options above require; set by complete
+	errs  []error       // errors in the options
 }
 
 func (o *watchOptions) refuse(format string, args ...any) {
 	o.errs = append(o.errs, fmt.Errorf(format, args...))
 }
 
-// WithConcurrency sets a hard cap on the number of handlers of the type that run at the same time. Handlers of an
-// earlier registration of the type that are still running count as well. N must be at least 1, and can exceed
-// Config.Workers. By default there is no hard cap: the number of idle workers limits the share of a type, as promise F2
-// describes.
+// WithConcurrency sets n as a hard cap on the number of handlers of the type that run at the same time. Handlers of an
+// earlier registration of the type that are still running count as well. The cap must be at least 1, and can exceed
+// Config.Workers. By default there is no hard cap: how many workers a type can use depends only on the number of idle
+// workers. Promise F2 in the package documentation describes this.
 func WithConcurrency(n int) ServeOption {
 	return serveOption(func(o *serveOptions) {
 		if n < 1 {
@@ -108,8 +110,8 @@ func WithConcurrency(n int) ServeOption {
 	})
 }
 
-// WithWeight sets how many objects of the type are reconciled per turn while other types have work waiting. Defaults
-// to 1, the minimum.
+// WithWeight sets how many objects of the type are reconciled per turn while other types have work waiting. The default
+// is 1, which is also the minimum.
 func WithWeight(n int) ServeOption {
 	return serveOption(func(o *serveOptions) {
 		if n < 1 {
@@ -130,15 +132,16 @@ func WithReconcileTimeout(d time.Duration) ServeOption {
 	})
 }
 
-// WithRateLimiter sets the rate limiter of the type's retries. It must not be shared by several types, and is called
-// concurrently. The default, which is also used if l is nil, has an exponential backoff per object between
-// Config.MinRetryDelay and Config.MaxRetryDelay, and a budget per type of 100 retries per second with a burst of 1000.
+// WithRateLimiter sets the rate limiter for the type's retries. The limiter must not be shared between types, and must
+// be safe for concurrent use. If l is nil, the default limiter is used. It retries each object with exponential backoff
+// between Config.MinRetryDelay and Config.MaxRetryDelay, and gives each type a budget of 100 retries per second with a
+// burst of 1000.
 func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOption {
 	return serveOption(func(o *serveOptions) { o.limiter = l })
 }
 
-// WithNamespace restricts a watch to one namespace. Defaults to "", all namespaces. A cluster-scoped type cannot be
-// watched with a namespace.
+// WithNamespace restricts a watch to one namespace. The default is "", which means all namespaces. A cluster-scoped
+// type cannot be watched with a namespace.
 func WithNamespace(namespace string) CommonOption {
 	return CommonOption{func(o *watchOptions) {
 		if namespace != "" {
@@ -150,9 +153,9 @@ func WithNamespace(namespace string) CommonOption {
 	}}
 }
 
-// WithLabelSelector restricts a watch to the objects that the selector matches. An object that stops matching counts
-// as deleted. By default, and with a nil selector, all objects are watched. With [labels.Nothing] there are no
-// objects: the type is watched with a selector that matches none. Note that metav1.LabelSelectorAsSelector returns
+// WithLabelSelector restricts a watch to the objects that the selector matches. An object that no longer matches is
+// treated as deleted. By default, and with a nil selector, all objects are watched. With [labels.Nothing], the type is
+// still watched, but with a selector that matches no objects. Note that metav1.LabelSelectorAsSelector returns
 // labels.Nothing for nil.
 func WithLabelSelector(selector labels.Selector) CommonOption {
 	text, err := labelSelectorText(selector)
@@ -164,10 +167,11 @@ func WithLabelSelector(selector labels.Selector) CommonOption {
 	}}
 }
 
-// WithFieldSelector restricts a watch to the objects that the selector matches. An object that stops matching counts
-// as deleted. By default, and with a nil or empty selector, all objects are watched. With [fields.Nothing] there are
-// no objects. All types support metadata.name and metadata.namespace; custom resources also support the
-// selectableFields of their definition. The API server rejects other fields: the type is then [TypeFailing].
+// WithFieldSelector restricts a watch to the objects that the selector matches. An object that no longer matches is
+// treated as deleted. By default, and with a nil or empty selector, all objects are watched. With [fields.Nothing], the
+// type is still watched, but with a selector that matches no objects. All types support metadata.name and
+// metadata.namespace; custom resources also support the selectableFields of their definition. The API server rejects
+// selectors on other fields, and the state of the type is then [TypeFailing].
 func WithFieldSelector(selector fields.Selector) CommonOption {
 	text, err := fieldSelectorText(selector)
 	return CommonOption{func(o *watchOptions) {
@@ -179,7 +183,7 @@ func WithFieldSelector(selector fields.Selector) CommonOption {
 }
 
 // WithCache sets which part of each object is kept. Listers, predicates and MapFuncs receive the objects in this form,
-// even if the watch keeps more for another subscriber. Defaults to [CacheFull] for a served type, and to
+// even if a shared watch keeps more for another subscriber. Defaults to [CacheFull] for a served type, and to
 // [CacheMetadata] in [Owns] and [Watches].
 func WithCache(mode CacheMode) CommonOption {
 	return CommonOption{func(o *watchOptions) {
@@ -190,24 +194,26 @@ func WithCache(mode CacheMode) CommonOption {
 	}}
 }
 
-// WithTransform stores the result of f in place of an object, for example to save memory. F can modify the object that
-// it receives. It must be idempotent and deterministic, and must keep the object's metadata, in particular
+// WithTransform stores the result of f in place of an object, for example to save memory. The function f can modify the
+// object that it receives. It must be idempotent and deterministic, and must keep the object's metadata, in particular
 // resourceVersion, namespace, name and UID. If it is not deterministic, or removes the resourceVersion, each relist
-// delivers every object. F must be safe for concurrent use, because two watches use it while one replaces the other. F
-// fails if it returns an error or a nil object, changes the namespace or name, or panics. The error is then logged, and
-// the argument is stored as f left it. A watch with a transform is not shared. A nil f means no transform.
+// delivers every object. It must also be safe for concurrent use, because two watches call it while one of them
+// replaces the other. A call to f counts as failed if it panics, returns an error or a nil object, or changes the
+// namespace or name. The error is then logged, and the object that was passed to f is stored in the state in which f
+// left it. A watch with a transform is not shared. If f is nil, there is no transform.
 func WithTransform(f cache.TransformFunc) CommonOption {
 	return CommonOption{func(o *watchOptions) { o.transform = f }}
 }
 
 // WithPredicate ignores a change if f returns false for it. Initial lists, resyncs, Enqueue and retries are not
-// affected. Calls of f are never concurrent and must return quickly, because all subscribers of the watch wait for
-// them. If it panics, the panic is logged and the change is processed. It is invalid with [CacheKeys]. A nil f accepts
-// every change.
+// affected. Calls to f are never concurrent and must return quickly, because all subscribers of the watch wait for
+// them. If f panics, the panic is logged and the change is processed. If f is nil, every change is processed.
+// WithPredicate cannot be combined with [CacheKeys].
 //
-// After a change of the type's schema, f is called with an old and a new state that have the same resourceVersion and
+// After a change to the type's schema, f is called with an old and a new state that have the same resourceVersion and
 // generation. A predicate that compares only these ignores such changes. When a new watch has replaced another one, the
-// old state of an object that was deleted in the meantime can be reduced to its metadata, or to its namespace and name.
+// old state of an object that was deleted in the meantime may contain only its metadata, or only its namespace and
+// name.
 func WithPredicate(f Predicate) CommonOption {
 	return CommonOption{func(o *watchOptions) { o.predicate = f }}
 }
@@ -272,14 +278,15 @@ func (o *watchOptions) check(clients listwatch.Clients) error {
 	return nil
 }
 
-// sameWatch reports whether a watch for o also serves other. Functions cannot be compared, so two watches with a
+// sameWatch reports whether o and other can use the same watch. Functions cannot be compared, so two watches with a
 // transform are never the same.
 func (o *watchOptions) sameWatch(other *watchOptions) bool {
 	return o.watch == other.watch && o.transform == nil && other.transform == nil
 }
 
-// keepsWatch reports whether AddWatches keeps the watch of o for other. Unlike sameWatch, it keeps a watch that has a
-// transform. A handler that calls AddWatches with a transform would otherwise replace the watch in each reconcile.
+// keepsWatch reports whether AddWatches keeps the current watch, whose options are o, when it is called with the
+// options other. Unlike sameWatch, it allows the current watch to have a transform. Otherwise a handler that calls
+// AddWatches with a transform would replace the watch in each reconcile.
 func (o *watchOptions) keepsWatch(other *watchOptions) bool {
 	return o.watch == other.watch && (o.transform != nil || other.transform == nil)
 }
@@ -292,9 +299,10 @@ func (o *serveOptions) limits() fairqueue.Limits {
 	return fairqueue.Limits{Weight: o.weight, Concurrency: o.concurrency}
 }
 
-// noLabels and noFields are selectors that match no object. The text of [labels.Nothing] and [fields.Nothing] is
-// empty, and the API server treats an empty selector as one that matches everything. An object cannot satisfy both
-// terms, and the storage layer of the API server reads at most one object for a metadata.name.
+// noLabels and noFields are selectors that match no object. They are needed because the text of [labels.Nothing] and
+// [fields.Nothing] is empty, and the API server treats an empty selector as one that matches everything. The two terms
+// of each selector contradict each other, so that no object can satisfy both. The field selector uses metadata.name,
+// because the storage layer of the API server then reads at most one object.
 const (
 	noLabels = "!nothing,nothing"
 	noFields = "metadata.name!=nothing,metadata.name=nothing"
@@ -334,7 +342,9 @@ func fieldSelectorText(selector fields.Selector) (text string, err error) {
 			return
 		}
 		text = parsed.String()
-		// The text of a combination that contains fields.Nothing lacks it. The object satisfies all terms of the text.
+		// If fields.Nothing is combined with other selectors, it does not appear in the text. To detect it, the code
+		// below builds an object that satisfies every term of the text. If the text matches this object and the
+		// selector does not, the selector contains fields.Nothing.
 		object := fields.Set{}
 		for _, term := range parsed.Requirements() {
 			if term.Operator == selection.NotEquals {

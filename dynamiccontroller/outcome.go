@@ -44,14 +44,15 @@ func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers) {
 	}
 	log := reg.log.WithValues(keyObject, id.NamespacedKey)
 	got := goexitResult
-	// Deferred, because a handler can end its goroutine.
+	// This is deferred because a handler can end its goroutine.
 	defer func() { reg.endCall(id.NamespacedKey, reg.settle(ctx, log, id, got)) }()
 	got = call(logr.NewContext(ctx, log), reg, options.handler, id)
 }
 
-// settle records the outcome of a reconcile and decides whether the object is reconciled again: it is the one place
-// that retries, requeues and parks. It is called before the item is Done. The group's epoch ensures that a late
-// outcome does not affect a later registration of the type.
+// settle records the outcome of a reconcile and decides whether the object is reconciled again. It is the only place
+// where objects are retried, requeued and parked. It must be called before Done is called for the item. Each
+// registration has its own opening of the group in the queue, so that a late outcome does not affect a later
+// registration of the type.
 func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIdentifiers, got result) Outcome {
 	config, key := &r.controller.config, id.NamespacedKey
 	outcome, failures := got.outcome, 0
@@ -95,7 +96,8 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 	return outcome
 }
 
-// requeue adds the object again after the delay, or after the backoff of a failure if there is none.
+// requeue adds the object to the queue again after the delay. If there is no delay, it uses the same backoff as for a
+// failure.
 func (r *registration) requeue(id ObjectIdentifiers, after time.Duration) {
 	if after > 0 {
 		r.recordSuccess(id.NamespacedKey)
@@ -108,7 +110,8 @@ func (r *registration) requeue(id ObjectIdentifiers, after time.Duration) {
 	r.markPendingIfShutDown(id.NamespacedKey)
 }
 
-// markPendingIfShutDown must be called after a key was added with a delay: a queue that has been shut down drops it.
+// markPendingIfShutDown must be called after a key has been added with a delay, because a queue that has been shut down
+// drops such a key.
 func (r *registration) markPendingIfShutDown(key string) {
 	if r.controller.queue.ShuttingDown() {
 		r.addOrMarkPending(key)
@@ -116,11 +119,11 @@ func (r *registration) markPendingIfShutDown(key string) {
 }
 
 // interruptedDelay is the delay before an interrupted reconcile is repeated in the same run. Usually the run ends
-// first.
+// before the delay does.
 const interruptedDelay = time.Second
 
-// logFailure logs the first of several failures in a row at V(0), and the others at V(1). Panics are always logged as
-// errors.
+// logFailure logs the first failure of an object at V(0), and each consecutive failure after it at V(1). Panics are
+// always logged as errors.
 func logFailure(log logr.Logger, failures int, got result) {
 	switch {
 	case got.outcome == OutcomePanic:
@@ -136,13 +139,13 @@ func logFailure(log logr.Logger, failures int, got result) {
 // a result cannot call methods of that error.
 type result struct {
 	outcome Outcome
-	err     error         // nil for a success; has the text of the handler's error
-	after   time.Duration // of a requeue
+	err     error         // nil for a success; has the text of an error that the handler returned
+	after   time.Duration // the delay of a requeue
 	byType  bool          // OutcomeGone follows from the state of the type; the error does not name the object
-	stack   []byte        // of a panic, if any
+	stack   []byte        // the stack of a panic, if any
 }
 
-// goexitResult is the result of a handler that called runtime.Goexit, as a test's FailNow does.
+// goexitResult is the result of a handler that called runtime.Goexit, as FailNow does in a test.
 var goexitResult = result{outcome: OutcomePanic, err: errors.New("the handler ended its goroutine")}
 
 // call calls the handler and classifies the error that it returns.
@@ -166,7 +169,8 @@ func panicResult(mistake *protect.Mistake) result {
 	return result{outcome: OutcomePanic, err: mistake, stack: mistake.Stack}
 }
 
-// classify returns the result for a handler's error, without the error. It calls methods of the error.
+// classify returns the result for an error that a handler returned. It does not set the field err of the result. It
+// calls methods of the handler's error, which can panic.
 func classify(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) result {
 	var terminal *terminalError
 	var interrupted Interrupted
@@ -195,9 +199,10 @@ func hasEnded(ctx context.Context) bool {
 	return errors.Is(cause, ErrRunEnded) || errors.Is(cause, ErrServingStopped)
 }
 
-// isGone reports whether the error means only that the object or its type is gone, or that its namespace is
-// terminating. Then nothing is left to do. An error that joins several errors has other causes as well. ByType
-// reports whether this follows only from the state of the type, because the error does not name the object.
+// isGone reports whether the only cause of the error is that the object or its type is gone, or that the object's
+// namespace is terminating. Nothing is left to do in these cases. It returns false if the error joins several errors,
+// because such an error has other causes as well. The result byType reports whether this follows only from the state of
+// the type, because the error does not name the object.
 func isGone(reg *registration, id ObjectIdentifiers, err error) (gone, byType bool) {
 	status := soleStatus(err)
 	if status == nil {
@@ -221,8 +226,8 @@ func isGone(reg *registration, id ObjectIdentifiers, err error) (gone, byType bo
 	return false, false
 }
 
-// isOwnNotFound reports whether a NotFound with the details is about the object, as opposed to a child of the object.
-// ByType reports whether this follows only from the state of the type.
+// isOwnNotFound reports whether a NotFound with these details is about the object itself, as opposed to a child of the
+// object. The result byType reports whether this follows only from the state of the type.
 func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.StatusDetails) (own, byType bool) {
 	matches := func(detail, own string) bool { return detail == "" || detail == own }
 	if !matches(details.Group, id.GVR.Group) || !matches(details.Kind, id.GVR.Resource) ||
@@ -239,12 +244,13 @@ func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.Stat
 		return true, false
 	}
 	// For a type that is not served, the API server returns no details. Some clients add details of the request, but a
-	// dynamic client does not. The response for an unknown type of child is the same.
+	// dynamic client does not. The response is the same if the type of a child is not served.
 	notFound := primary.State().Phase == typewatch.NotFound
 	return notFound, notFound
 }
 
-// soleStatus returns the API status error at the end of a chain of wrapped errors, or nil if the chain branches.
+// soleStatus returns the API status error in a chain of wrapped errors. It returns nil if there is none, or if the
+// chain branches before it.
 func soleStatus(err error) *apierrors.StatusError {
 	for err != nil {
 		if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // each error of the chain is examined
