@@ -135,13 +135,13 @@ func logFailure(log logr.Logger, failures int, got result) {
 	}
 }
 
-// result is the result of one call of a handler. It does not hold the handler's error, so that code that logs or stores
+// result is the result of one call to a handler. It does not hold the handler's error, so that code that logs or stores
 // a result cannot call methods of that error.
 type result struct {
 	outcome Outcome
 	err     error         // nil for a success; has the text of an error that the handler returned
 	after   time.Duration // the delay of a requeue
-	byType  bool          // OutcomeGone follows from the state of the type; the error does not name the object
+	byType  bool          // OutcomeGone was derived from the state of the type; the error does not name the object
 	stack   []byte        // the stack of a panic, if any
 }
 

@@ -18,7 +18,7 @@ import (
 // reconcile it. Keys whose last reconcile succeeded have no record.
 type record struct {
 	failures    int       // in a row
-	requeues    int       // in a row, by RequeueAfter without a delay
+	requeues    int       // consecutive results of RequeueAfter without a delay
 	lastError   string    // of the last failure
 	parkedSince time.Time // zero unless the object is parked
 	// pending reports whether the next run must reconcile the key even if the cache does not hold the object. It is set
@@ -26,10 +26,10 @@ type record struct {
 	pending bool
 }
 
-// maxErrorLength bounds the text of an error in a record. A type can have any number of parked objects.
+// maxErrorLength bounds the length of the error text in a record, because a type can have any number of parked objects.
 const maxErrorLength = 1024
 
-// recordLocked returns the record of a key, which it creates if there is none. It returns nil if the registration is
+// recordLocked returns the record of a key. If there is none, it creates one. It returns nil if the registration is
 // closed.
 func (r *registration) recordLocked(key string) *record {
 	if r.closed {
@@ -43,7 +43,7 @@ func (r *registration) recordLocked(key string) *record {
 	return rec
 }
 
-// recordFailure counts a failure of the object and returns the number of failures in a row.
+// recordFailure records a failure of the object and returns the number of consecutive failures.
 func (r *registration) recordFailure(key string, err error) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,7 +60,7 @@ func (r *registration) recordFailure(key string, err error) int {
 	return rec.failures
 }
 
-// recordRequeue counts a RequeueAfter without a delay. It resets the number of failures.
+// recordRequeue records that the handler returned RequeueAfter without a delay. It resets the number of failures.
 func (r *registration) recordRequeue(key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -98,8 +98,8 @@ func (r *registration) markPending(key string) {
 	}
 }
 
-// startRecordLocked is called when a reconcile of the key starts. The object is no longer parked. If it was, its number
-// of failures is reset.
+// startRecordLocked is called when a reconcile of the key starts. If the object was parked, it no longer is, and its
+// number of failures is reset.
 func (r *registration) startRecordLocked(key string) {
 	rec := r.records[key]
 	if rec == nil {
@@ -120,8 +120,8 @@ func (r *registration) forgetParked(key string) {
 	}
 }
 
-// recordedKeys returns the keys that a new run and a resync reconcile whether or not the cache holds the objects:
-// pending, failing and parked ones.
+// recordedKeys returns the keys that have a record, such as those of pending, failing and parked objects. A new run and
+// a resync reconcile these keys whether or not the cache holds the objects.
 func (r *registration) recordedKeys() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,8 +132,8 @@ func (r *registration) recordedKeys() []string {
 	return keys
 }
 
-// summarizeRecords returns the numbers of failing and parked objects, and the most recently parked objects, with the
-// newest last.
+// summarizeRecords returns the numbers of failing and parked objects, and details of the most recently parked objects,
+// in the order in which they were parked.
 func (r *registration) summarizeRecords() (failing, parked int, newest []ParkedObject) {
 	r.mu.Lock()
 	for key, rec := range r.records {
@@ -154,18 +154,20 @@ func (r *registration) summarizeRecords() (failing, parked int, newest []ParkedO
 	return failing, parked, slices.Clone(newest[max(0, parked-maxParkedDetails):])
 }
 
-// Retries of a type have a budget, so that a type whose objects all fail does not use up the capacity of the API
+// The retries of each type have a budget, so that a type whose objects all fail does not use up the capacity of the API
 // server.
 const (
 	retriesPerSecond = 100
 	retriesBurst     = 1000
 )
 
-// backoff is the default rate limiter of a registration. The delay doubles with each failure in a row, which it takes
-// from the key's record, within a budget for the type. Jitter of up to half of the delay keeps objects that failed
-// together from being retried together. At the maximum, up to a quarter of the delay is subtracted instead.
+// backoff is the default rate limiter of a registration. It doubles the delay with each consecutive failure. The number
+// of failures is taken from the record of the key. All retries of the type share one budget. Random jitter of up to
+// half of the delay is added, so that objects that failed at the same time are not retried at the same time. If the
+// delay has reached the maximum, up to a quarter of it is subtracted instead.
 //
-// client-go's exponential limiter has no jitter, and a delay of its bucket limiter grows with all earlier failures.
+// The limiters of client-go are not used, because its exponential limiter has no jitter, and the delays of its bucket
+// limiter grow with every earlier failure.
 type backoff struct {
 	reg      *registration
 	min, max time.Duration
@@ -190,11 +192,11 @@ func (b *backoff) When(id ObjectIdentifiers) time.Duration {
 	if delay < b.max {
 		return delay
 	}
-	reservation.Cancel() // a retry that waits for the maximum needs no budget
+	reservation.Cancel() // a retry after the maximum delay does not use the budget
 	return max(b.min, b.max-rand.N(b.max/4+1))
 }
 
-// exponential returns the delay after a number of failures in a row, without jitter.
+// exponential returns the delay, without jitter, after the given number of consecutive failures.
 func (b *backoff) exponential(failures int) time.Duration {
 	doublings := max(failures-1, 0)
 	if doublings >= 62 {
@@ -206,7 +208,7 @@ func (b *backoff) exponential(failures int) time.Duration {
 	return b.max
 }
 
-// NumRequeues returns the number of failures, or of requeues without a delay, in a row.
+// NumRequeues returns the number of consecutive failures, or of consecutive requeues without a delay.
 func (b *backoff) NumRequeues(id ObjectIdentifiers) int {
 	b.reg.mu.Lock()
 	defer b.reg.mu.Unlock()
@@ -216,7 +218,7 @@ func (b *backoff) NumRequeues(id ObjectIdentifiers) int {
 	return 0
 }
 
-// Forget does nothing: the registration clears the record.
+// Forget does nothing, because the registration clears the record.
 func (b *backoff) Forget(ObjectIdentifiers) {}
 
 type limiter = workqueue.TypedRateLimiter[ObjectIdentifiers]
@@ -230,7 +232,8 @@ func (r *registration) limiterOf(o *serveOptions) limiter {
 	return checkedLimiter{limiter: o.limiter, log: r.log, min: config.MinRetryDelay, max: config.MaxRetryDelay}
 }
 
-// checkedLimiter wraps a user's rate limiter. It recovers from panics, and raises delays that are not positive.
+// checkedLimiter wraps a user's rate limiter. It recovers from panics, and replaces delays that are not positive with
+// the minimum delay.
 type checkedLimiter struct {
 	limiter
 	log      logr.Logger

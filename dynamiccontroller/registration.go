@@ -17,20 +17,20 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// registration is one type being served, from StartServingGVK to StopServiceGVK. It outlives swaps of its handler and
-// runs of the controller. The epoch of its group in the queue distinguishes it from later registrations of the same
-// GVR.
+// registration represents one served type, from StartServingGVK until StopServiceGVK. It remains the same when its
+// handler is swapped and when a run of the controller ends. Each registration has its own opening of the type's group
+// in the queue, which distinguishes it from later registrations of the same GVR.
 type registration struct {
 	controller *DynamicController
 	gvr        schema.GroupVersionResource
 	log        logr.Logger
 	group      group
-	// options are the options in effect, including the handler.
+	// options holds the options that are in effect, including the handler.
 	options       atomic.Pointer[serveOptions]
-	newest        atomic.Pointer[serveOptions] // of the last StartServingGVK, which can be pending
+	newest        atomic.Pointer[serveOptions] // options of the last call to StartServingGVK; they can still be pending
 	backoff       *backoff                     // the default rate limiter
 	subscriptions *subscriptionSet
-	// resyncs is used only by the goroutine that resyncs.
+	// resyncs is used only by the goroutine that performs resyncs.
 	resyncs resync.Schedule
 	// metricsForgotten is closed when Metrics.Forget has returned for an earlier registration of the type. It is nil if
 	// no such call was pending.
@@ -40,10 +40,11 @@ type registration struct {
 	ended   chan struct{} // closed when the registration is closed and nothing that belongs to it is active
 
 	mu sync.Mutex // guards the fields below
-	// lifetime is the parent of the contexts of handlers. It ends with the run, or with the registration.
+	// lifetime is the parent of the contexts of handlers. It is cancelled when the run ends or the registration is
+	// closed.
 	lifetime context.Context
 	cancel   context.CancelCauseFunc // of lifetime
-	running  map[string]time.Time    // when the running handlers were called, by key
+	running  map[string]time.Time    // the times when the running handlers were called, by key
 	records  map[string]*record
 	// malformedKeys is the number of malformed keys that were ignored.
 	malformedKeys int
@@ -81,11 +82,11 @@ func (r *registration) add(lane fairqueue.Lane, keys []string) {
 	}
 }
 
-// maxBatch is the number of keys that are added to the queue under one lock.
+// maxBatch is the maximum number of keys that are added to the queue while its lock is held once.
 const maxBatch = 256
 
-// addOrMarkPending adds a key to the live lane. If the run has ended, the next one reconciles the object: either
-// because it is in the cache, or because it is marked.
+// addOrMarkPending adds a key to the live lane. If the run has ended, the next run reconciles the object, either
+// because the cache holds it or because it is marked as pending.
 func (r *registration) addOrMarkPending(key string) {
 	if !r.group.Add(fairqueue.Live, r.id(key)) && !r.subscriptions.primary.View().Has(key) {
 		r.markPending(key)
@@ -105,11 +106,11 @@ func (r *registration) ignoreMalformedKey(source, key string, reason error) {
 	log.Info("Malformed key ignored", keySource, source, keyKey, key, keyError, reason.Error())
 }
 
-// handlerOf is the key of the context value that identifies the registration whose handler is running. The contexts of
-// several controllers can be nested.
+// handlerOf is the key of the context value that identifies the registration whose handler is running. It contains the
+// controller, because the contexts of several controllers can be nested.
 type handlerOf struct{ controller *DynamicController }
 
-// enter derives the lifetime of handlers from the base context of a run.
+// enter sets the parent context of handlers, which it derives from the base context of a run, and returns it.
 func (r *registration) enter(base context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(context.WithValue(base, handlerOf{r.controller}, r))
 	r.mu.Lock()
@@ -122,8 +123,9 @@ func (r *registration) enter(base context.Context) context.Context {
 	return ctx
 }
 
-// beginCall registers a call of the handler. It returns the context from which the call's context must be derived, and
-// false if the registration is closed. endCall must be called when the call has returned.
+// beginCall registers a call to the handler. It returns the context from which the context of the call must be derived.
+// If the registration is closed, ok is false and the handler must not be called. Otherwise endCall must be called when
+// the handler has returned.
 func (r *registration) beginCall(key string) (lifetime context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,7 +142,8 @@ func (r *registration) endCall(key string, outcome Outcome) {
 	r.mu.Lock()
 	took := time.Since(r.running[key])
 	r.mu.Unlock()
-	// This must happen before the call counts as returned, because Metrics.Forget is called after the last call.
+	// Metrics must be called before the handler call counts as returned, because Metrics.Forget is called after the
+	// last handler call.
 	if r.metricsForgotten != nil {
 		<-r.metricsForgotten
 	}
@@ -182,7 +185,7 @@ func await(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// release ends a call or a background task.
+// release records that a call or a background task has ended.
 func (r *registration) release() {
 	r.mu.Lock()
 	r.active--
@@ -222,7 +225,7 @@ func (r *registration) endIfIdle() {
 	}
 }
 
-// runningHandlers describes the calls that have not returned, the oldest first.
+// runningHandlers describes the handler calls that have not returned, with the oldest one first.
 func (r *registration) runningHandlers() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +240,7 @@ func (r *registration) runningHandlers() []string {
 	return keys
 }
 
-// stillActive describes the handlers and the watch for which a closed registration waits.
+// stillActive describes the handlers and the watch that a closed registration is still waiting for.
 func (r *registration) stillActive() []string {
 	names := r.runningHandlers()
 	r.mu.Lock()
@@ -248,7 +251,7 @@ func (r *registration) stillActive() []string {
 	return names
 }
 
-// enumerate lists the first names and the number of the others.
+// enumerate returns a text with the first names, followed by the number of the remaining ones.
 func enumerate(names []string) string {
 	const limit = 10
 	if len(names) > limit {

@@ -18,30 +18,32 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// run is one call of Run: its workers, the context of their handlers, and the registrations that it serves.
+// run represents one call to Run: its workers, the context of their handlers, and the registrations that it serves.
 type run struct {
 	controller *DynamicController
 	// base is the parent of the contexts of all handlers. It is cancelled with ErrRunEnded.
 	base   context.Context
 	cancel context.CancelCauseFunc
-	// isOver reports whether the context of Run has been cancelled. Check that context itself: a context based on a
-	// clock, such as that of package replica, can expire before its children are cancelled.
+	// isOver reports whether the context of Run has been cancelled. It must check that context itself. A context that
+	// expires by a clock, such as that of package replica, can have expired before its child contexts are cancelled.
 	isOver func() bool
-	// ending is set before the registrations are detached. No registration is attached afterwards.
+	// ending is set before the registrations are detached. After it has been set, no registration is attached.
 	ending  atomic.Bool
 	workers sync.WaitGroup
 
 	registrations map[*registration]struct{} // guarded by the controller's lock
 }
 
-// Run reconciles objects until ctx is cancelled. It runs the workers, and the watches of all served types unless
-// RunWatches does. First every object in the cache is reconciled once, and then each object that changes.
+// Run reconciles objects until ctx is cancelled. It runs the workers. It also runs the watches of all served types,
+// unless RunWatches is already running them. At first, every object in the cache is reconciled once. After that,
+// objects are reconciled when they change.
 //
-// When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with
-// [ErrRunEnded], which wraps the cause of ctx. Run waits for the handlers for at most Config.ShutdownTimeout. If some
-// have not returned by then, the error lists them. Run can be called again afterwards, even while such a handler is
-// still running: its object is not reconciled before it has returned. The error also lists predicates, MapFuncs and
-// transforms that are still running. Until they return, Run returns an error.
+// When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with [ErrRunEnded],
+// which wraps the cause of ctx. Run waits for the handlers for at most Config.ShutdownTimeout. If some handlers have
+// not returned by then, the error lists them. Run can be called again afterwards, even while such a handler is still
+// running. The object of that handler is not reconciled again before the handler has returned. The error also lists
+// predicates, MapFuncs and transforms that are still running. As long as one of them is running, another call to Run
+// returns an error.
 //
 // Run returns an error immediately if it is already running.
 func (c *DynamicController) Run(ctx context.Context) error {
@@ -58,7 +60,7 @@ func (c *DynamicController) run(ctx context.Context) error {
 	runCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &run{controller: c, isOver: func() bool { return ctx.Err() != nil || runCtx.Err() != nil }}
-	// Handlers outlive ctx by up to ShutdownTimeout.
+	// Handlers can continue for up to ShutdownTimeout after ctx has been cancelled.
 	r.base, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	attached, err := c.beginRun(r)
 	if err != nil {
@@ -69,8 +71,9 @@ func (c *DynamicController) run(ctx context.Context) error {
 		r.startWorker()
 	}
 	r.workers.Go(func() { r.resync(runCtx) })
-	// Registrations are attached before the watches start, because the first list finds the deletions since the last
-	// run. If RunWatches is running, this would wait for event handlers, and there are no such deletions.
+	// Registrations must be attached before the watches start, because the first list finds the deletions since the
+	// last run. If RunWatches has already started the watches, there are no such deletions. acquireWatches then does
+	// not wait for the registrations to be attached, which could take until running event handlers return.
 	releaseWatches := c.acquireWatches(ctx, attached)
 
 	<-ctx.Done()
@@ -83,7 +86,7 @@ func (c *DynamicController) run(ctx context.Context) error {
 }
 
 // beginRun makes r the current run and opens the queue. The returned channels are closed when the registrations are
-// attached. Later registrations are attached by StartServingGVK.
+// attached. Registrations that are created later are attached by StartServingGVK.
 func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,8 +107,9 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 }
 
 // end stops the run: first the workers, whose handlers can still read the caches, then the watches, and then the event
-// handlers. It waits for at most ShutdownTimeout, or endGrace longer if the workers have used all of it. It returns
-// descriptions of what is still running. Until that has ended, r remains the current run.
+// handlers. It waits for at most ShutdownTimeout. If the workers use up that time, it waits for the rest for up to
+// endGrace longer. It returns descriptions of everything that is still running. The watches and event handlers among
+// these keep r the current run until they have ended.
 func (r *run) end(releaseWatches func()) (left []string) {
 	c := r.controller
 	r.ending.Store(true)
@@ -151,10 +155,10 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	return left
 }
 
-// endGrace is the maximum time for watches and event handlers if handlers have used up ShutdownTimeout.
+// endGrace is the maximum time to wait for watches and event handlers after handlers have used up ShutdownTimeout.
 const endGrace = time.Second
 
-// closedAfter calls f in a goroutine. Done is closed when f has returned.
+// closedAfter calls f in a goroutine. The returned channel is closed when f has returned.
 func closedAfter(f func()) (done <-chan struct{}) {
 	returned := make(chan struct{})
 	go func() {
@@ -206,7 +210,7 @@ func (r *run) work() {
 			return
 		}
 		if r.isOver() {
-			reg.addOrMarkPending(id.NamespacedKey) // for the next run, which can have begun already
+			reg.addOrMarkPending(id.NamespacedKey) // for the next run, which may already have begun
 			queue.Done(id)
 			return
 		}
@@ -214,8 +218,8 @@ func (r *run) work() {
 	}
 }
 
-// resync adds every object of every type to the queue about once per period, until ctx is cancelled. It makes no
-// request.
+// resync adds every object of every type to the queue about once per period, until ctx is cancelled. It sends no
+// requests.
 func (r *run) resync(ctx context.Context) {
 	period := r.controller.config.ResyncPeriod
 	if period < 0 {
@@ -244,8 +248,8 @@ func (r *run) resync(ctx context.Context) {
 // RunWatches keeps the caches of all served types up to date until ctx is cancelled. It does not reconcile. Run it on
 // every replica; Run can start and stop any number of times while it is running. A standby replica queues nothing.
 //
-// The watches run as long as RunWatches, Run or both do, whichever starts first. RunWatches returns an error
-// immediately if it is already running.
+// The watches run as long as RunWatches or Run is running, no matter which of them is called first. RunWatches returns
+// an error immediately if it is already running.
 func (c *DynamicController) RunWatches(ctx context.Context) error {
 	if err := c.runWatches(ctx); err != nil {
 		return fmt.Errorf("run the watches: %w", err)
@@ -272,17 +276,17 @@ var (
 	errWatching = errors.New("the watches are already running")
 )
 
-// watchTerm is a period during which the watches are running. It begins with the first user, Run or RunWatches, and
-// ends with the last.
+// watchTerm is a period during which the watches are running. Its users are Run and RunWatches. It begins when the
+// first of them starts and ends when the last one has ended.
 type watchTerm struct {
 	users int           // guarded by the controller's lock
 	ready chan struct{} // closed when stop is set
 	stop  func()
 }
 
-// acquireWatches starts the watches, unless they are running. Before that it waits until all channels are closed or
-// ctx is cancelled. Release must be called once. If it is called by the last user, it returns when the watches have
-// ended.
+// acquireWatches starts the watches, unless they are already running. Before it starts them, it waits until all
+// channels in before are closed or ctx is cancelled. The caller must call release once. When the last user calls it,
+// release returns only after the watches have ended.
 func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan struct{}) (release func()) {
 	c.mu.Lock()
 	term := c.watches
@@ -319,8 +323,8 @@ func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan 
 	}
 }
 
-// subscribeTypeEvents passes type events on to the watches, until cancel is called. If TypeEvents panics, the watches
-// run without type events.
+// subscribeTypeEvents passes type events on to the watches until the returned function is called. If TypeEvents panics,
+// the watches run without type events.
 func (c *DynamicController) subscribeTypeEvents() (cancel func()) {
 	if c.typeEvents == nil {
 		return func() {}

@@ -29,8 +29,8 @@ const (
 	TypeNotFound TypeState = "NotFound"
 	// TypeForbidden means that the client is not allowed to list or watch the type (401, 403).
 	TypeForbidden TypeState = "Forbidden"
-	// TypeFailing means that requests fail for another reason. Like the two states above, it is retried with a
-	// backoff of up to 30 seconds.
+	// TypeFailing means that requests fail for another reason. In this state, as in the two states above, the watch is
+	// retried with a backoff of up to 30 seconds.
 	TypeFailing TypeState = "Failing"
 )
 
@@ -56,9 +56,9 @@ func typeStateOf(phase typewatch.Phase) TypeState {
 type TypeStatus struct {
 	GVR     schema.GroupVersionResource
 	State   TypeState
-	Message string    // the error of the API server while State is a failure
+	Message string    // the error of the API server, if State reports a failure
 	Since   time.Time // when State last changed
-	Synced  bool      // the cache holds a complete list; it can be out of date while State is a failure
+	Synced  bool      // the cache holds a complete list; it can be out of date if State reports a failure
 	Objects int       // number of objects in the cache
 	// Replacement describes the new watch that is to replace the current one. It is nil if there is none. The other
 	// fields describe the current watch.
@@ -68,11 +68,11 @@ type TypeStatus struct {
 	Background int           // objects waiting because of an initial list, a promotion or a resync
 	Oldest     time.Duration // how long the object at the head of the queue has waited
 	Delayed    int           // objects waiting for a retry or a RequeueAfter
-	Running    int           // running calls of the handler
+	Running    int           // running calls to the handler
 
 	Failing      int            // objects whose last reconcile failed and will be retried
 	Parked       int            // objects that failed too often, or with a Terminal error
-	NewestParked []ParkedObject // details of up to ten objects, in the order in which they were parked
+	NewestParked []ParkedObject // the up to ten most recently parked objects, in the order in which they were parked
 
 	// MalformedKeys counts the keys from Enqueue and MapFuncs that were ignored because they do not have the form of
 	// ObjectIdentifiers.NamespacedKey. The first one is logged at V(0), the others at V(1).
@@ -86,9 +86,9 @@ type SecondaryStatus struct {
 	WatchKey
 
 	State   TypeState
-	Message string    // the error of the API server while State is a failure
+	Message string    // the error of the API server, if State reports a failure
 	Since   time.Time // when State last changed
-	Synced  bool      // the cache holds a complete list; it can be out of date while State is a failure
+	Synced  bool      // the cache holds a complete list; it can be out of date if State reports a failure
 	Objects int       // number of objects in the cache
 	// Replacement describes the new watch that is to replace the current one. It is nil if there is none.
 	Replacement *ReplacementStatus
@@ -98,7 +98,7 @@ type SecondaryStatus struct {
 // synced. Until then, listers read the current watch, and its events are delivered.
 type ReplacementStatus struct {
 	State   TypeState
-	Message string    // the error of the API server while State is a failure
+	Message string    // the error of the API server, if State reports a failure
 	Since   time.Time // when State last changed
 }
 
@@ -112,10 +112,12 @@ type ParkedObject struct {
 
 const maxParkedDetails = 10
 
-// ErrNotServed is returned for a type that StartServingGVK has not been called for, or that has been stopped.
+// ErrNotServed is returned for a type that is not served: either StartServingGVK has not been called for it, or
+// StopServiceGVK has stopped it.
 var ErrNotServed = errors.New("the type is not served")
 
-// Status returns the status of each served type, sorted by name. It is a snapshot and does not delay any work.
+// Status returns the status of each served type, sorted by name. The result is a snapshot. Status does not delay any
+// work.
 func (c *DynamicController) Status() []TypeStatus {
 	regs := c.registered()
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(nameOf(a.gvr), nameOf(b.gvr)) })
@@ -174,7 +176,7 @@ func replacementOf(sub *typewatch.Subscription) *ReplacementStatus {
 	return &ReplacementStatus{State: typeStateOf(state.Phase), Message: state.Message, Since: state.Since}
 }
 
-// logState logs a change of a watch's state.
+// logState logs that the state of a watch has changed.
 func (c *DynamicController) logState(gvr schema.GroupVersionResource, s typewatch.State) {
 	log, state := c.logOf(gvr), typeStateOf(s.Phase)
 	switch state {
@@ -187,8 +189,8 @@ func (c *DynamicController) logState(gvr schema.GroupVersionResource, s typewatc
 	}
 }
 
-// AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It is false while a
-// single type cannot sync, so it should not be used as a readiness check. The watches of Owns and Watches are not taken
+// AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It returns false if even
+// one type cannot sync, so it should not be used as a readiness check. The watches of Owns and Watches are not taken
 // into account.
 func (c *DynamicController) AllInformerHaveSynced() bool {
 	for _, reg := range c.registered() {
@@ -200,7 +202,7 @@ func (c *DynamicController) AllInformerHaveSynced() bool {
 }
 
 // WaitForInformersSync waits until every currently served type has synced or is no longer served. It returns false if
-// stopCh is closed first. To wait for a single type, and with a context, use WaitForGVRSync.
+// stopCh is closed first. To wait for a single type, or to wait with a context, use WaitForGVRSync.
 func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 	for _, reg := range c.registered() {
 		if !reg.waitForSync(stopCh) {
@@ -210,9 +212,9 @@ func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 	return true
 }
 
-// WaitForGVRSync waits until the cache of the type holds a complete list for the options of the last StartServingGVK.
-// It returns [ErrNotServed] if the type is not served or is stopped in the meantime. If ctx is cancelled first, the
-// error wraps its cause and describes the state of the type.
+// WaitForGVRSync waits until the cache of the type holds a complete list for the options of the last call to
+// StartServingGVK. It returns [ErrNotServed] if the type is not served or is stopped in the meantime. If ctx is
+// cancelled first, the error wraps its cause and describes the state of the type.
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	for {
 		reg, err := c.registrationOf(gvr)

@@ -10,27 +10,28 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// subscriptionSet holds the subscriptions of a registration: the primary one to its own type, and a secondary one for
-// each of its watches. The primary subscription is created and closed with the registration.
+// subscriptionSet holds the subscriptions of a registration: a primary subscription to its own type, and a secondary
+// subscription for each watch of another type. The primary subscription is created and closed with the registration.
 //
 //	             attach                       initial sync done
 //	detached ─────────────▶ initial sync ───────────────────────────▶ delivering
 //	    ▲               (the queue is paused)                             │
 //	    └──────────────────────── detach: the run ends ──────────────────┘
 //
-// While it is detached, the subscriptions keep caches up to date and nothing is queued. During the initial sync, keys
-// are queued but not handed out, so that each object is reconciled once for all initial lists. In any of these
-// states, configure, addWatches and removeWatches change the set. A subscription whose watch changes is replaced by
-// [typewatch.Subscription.Replace]: the old one delivers until the new one has synced.
+// While the set is detached, the subscriptions keep caches up to date and nothing is queued. During the initial sync,
+// keys are queued but not handed out, so that each object is reconciled once for all initial lists. The methods
+// configure, addWatches and removeWatches can change the set in any of these states. If a subscription needs a
+// different watch, [typewatch.Subscription.Replace] moves it there: the old watch delivers changes until the new watch
+// has synced.
 type subscriptionSet struct {
 	reg     *registration
 	primary *typewatch.Subscription
 
-	mu sync.Mutex // guards the fields below, and wanted and sub of each secondary
-	// changes are made one at a time, in order. They run in the background, because they can wait for event handlers
-	// of any registration that shares a watch.
+	mu sync.Mutex // guards the fields below, and the fields wanted and sub of each secondary
+	// changes holds the pending changes. They are made one at a time, in order. They run in the background, because
+	// they can wait for event handlers of any registration that shares a watch.
 	changes     []change
-	changing    bool // a goroutine makes the changes
+	changing    bool // whether a goroutine is making the changes
 	replacing   int  // number of pending changes that replace or remove secondaries
 	secondaries map[WatchKey]*secondary
 	lifetime    context.Context // of the event handlers, nil while the set is detached
@@ -47,14 +48,14 @@ func newSubscriptionSet(reg *registration, first *serveOptions) *subscriptionSet
 	}
 }
 
-// change is a change of the subscriptions.
+// change is a pending change to the subscriptions.
 type change struct {
 	f         func()
 	replacing bool // it can replace or remove secondaries
 }
 
-// change calls f in the background, after the changes that were requested before. Done is closed when f has returned.
-// Replacing must be set if f can replace or remove secondaries.
+// change requests that f be called in the background. Changes that were requested earlier are made first. The returned
+// channel is closed when f has returned. The caller must set replacing if f can replace or remove secondaries.
 func (s *subscriptionSet) change(replacing bool, f func()) (done <-chan struct{}) {
 	return s.enqueueChange(change{f: f, replacing: replacing}, false)
 }
@@ -108,13 +109,15 @@ type pendingSwap struct {
 	// over is closed when the new options have taken effect, or when the swap has been cancelled.
 	over   chan struct{}
 	isOver bool
-	// secondaries are those of the new options, changed by AddWatches and RemoveWatches since.
+	// secondaries holds the secondaries of the new options. Calls to AddWatches and RemoveWatches during the swap
+	// change it.
 	secondaries []*secondaryOptions
 }
 
 // configure replaces the handler and the options of the registration with next. If the primary subscription needs a
-// different watch, next takes effect when that watch has synced. A pending swap is cancelled. Like addWatches,
-// removeWatches, attach and detach, configure must be called by a change.
+// different watch, next takes effect when that watch has synced. If another swap is pending, it is cancelled. Like
+// addWatches, removeWatches, attach and detach, configure must be called only by a function that was passed to the
+// method change.
 func (s *subscriptionSet) configure(next *serveOptions) {
 	s.primary.CancelReplace()
 	p := &pendingSwap{over: make(chan struct{}), secondaries: slices.Clone(next.secondaries)}
@@ -131,10 +134,11 @@ func (s *subscriptionSet) configure(next *serveOptions) {
 	})
 }
 
-// swap makes next take effect: all objects are reconciled by the new handler. It can be called while the primary
-// subscription is being replaced. Finish must be one of the next changes. It adds and removes secondaries. Until it
-// has, the group is paused if there are new ones, so that each object is reconciled once for the swap and for their
-// initial lists.
+// swap puts the options next into effect, and queues all objects so that the new handler reconciles them. It can be
+// called while the primary subscription is being replaced. The returned function finish adds and removes secondaries.
+// It must be called in one of the next changes. If there are new secondaries, the group is paused until finish has
+// added them and their initial lists have been delivered. Each object is then reconciled only once for the swap and for
+// these lists.
 func (s *subscriptionSet) swap(next *serveOptions, p *pendingSwap) (finish func()) {
 	s.reg.options.Store(next)
 	s.reg.group.Configure(next.limits(), s.reg.limiterOf(next))
@@ -162,7 +166,7 @@ func (s *subscriptionSet) swap(next *serveOptions, p *pendingSwap) (finish func(
 	}
 }
 
-// finish makes the secondaries those of the new options, unless another swap has been requested.
+// finish adds and removes secondaries so that they match the new options, unless another swap has been requested.
 func (s *subscriptionSet) finish(p *pendingSwap) {
 	s.mu.Lock()
 	current := s.pending == p
@@ -207,7 +211,7 @@ func (s *subscriptionSet) pendingSwap() <-chan struct{} {
 	return s.pending.over
 }
 
-// attach starts delivery to the queue: first all objects, and then their changes.
+// attach starts the delivery to the queue. All objects are delivered first, and then their changes.
 func (s *subscriptionSet) attach(r *run) {
 	ctx := s.reg.enter(r.base)
 	s.mu.Lock()
@@ -260,7 +264,7 @@ func (s *subscriptionSet) close() {
 	}
 }
 
-// end closes a subscription. The registration does not end before it.
+// end closes a subscription. The registration does not end before the subscription has ended.
 func (r *registration) end(sub *typewatch.Subscription) {
 	r.background(func() {
 		sub.Close()
@@ -273,7 +277,7 @@ func (s *subscriptionSet) hasSynced() bool {
 	return s.pendingSwap() == nil && s.primary.HasSynced()
 }
 
-// find returns a secondary, or nil.
+// find returns the secondary with the key, or nil if there is none.
 func (s *subscriptionSet) find(key WatchKey) *secondary {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// Watch describes a watch of another type that a served type needs, in addition to the watch of its own objects.
-// [Owns] and [Watches] return it. It is an option of [DynamicController.StartServingGVK] and an argument of
+// Watch describes a watch of another type that a served type needs, in addition to the watch of its own objects. [Owns]
+// and [Watches] return it. A Watch can be passed to [DynamicController.StartServingGVK] as an option, and to
 // [DynamicController.AddWatches].
 //
 // A Watch is immutable and can be used any number of times, with any controller, and concurrently. A handler that calls
@@ -25,21 +25,23 @@ type Watch struct{ options *secondaryOptions }
 
 var _ ServeOption = Watch{}
 
-// WatchKey identifies a watch among those of a served type. Two watches with equal keys are the same watch, with
-// different options. It is comparable and can be used as a map key.
+// WatchKey identifies one of the watches of a served type. If the keys of two Watch values are equal, they describe the
+// same watch, possibly with different options. A WatchKey is comparable and can be used as a map key.
 type WatchKey struct {
 	GVR       schema.GroupVersionResource // the watched type
 	Namespace string                      // empty for all namespaces
-	// LabelSelector has the syntax of the API server. It is empty for all objects, and "!nothing,nothing" for none.
+	// LabelSelector has the syntax of the API server. It is empty if the watch includes all objects, and
+	// "!nothing,nothing" if it includes none.
 	LabelSelector string
-	// FieldSelector has the syntax of the API server, with its terms in alphabetical order. It is empty for all
-	// objects, and "metadata.name!=nothing,metadata.name=nothing" for none.
+	// FieldSelector has the syntax of the API server, with its terms in alphabetical order. It is empty if the watch
+	// includes all objects, and "metadata.name!=nothing,metadata.name=nothing" if it includes none.
 	FieldSelector string
 	Owned         bool // the watch was created by Owns, not by Watches
-	EveryOwner    bool // Owns had the option EveryOwner
+	EveryOwner    bool // Owns was called with the option EveryOwner
 }
 
-// name returns a short form for errors, such as "Owns(pods.v1)". It is not String, which SecondaryStatus would inherit.
+// name returns a short form for errors, such as "Owns(pods.v1)". It is not called String, because SecondaryStatus
+// embeds WatchKey and would inherit that method.
 func (k WatchKey) name() string {
 	if k.Owned {
 		return "Owns(" + nameOf(k.GVR) + ")"
@@ -77,7 +79,7 @@ func (w Watch) applyToServe(o *serveOptions) {
 
 var errEmptyWatch = errors.New("the Watch is empty: use Owns or Watches")
 
-// err returns the errors of the options, without those that depend on the controller.
+// err returns the errors in the options, except for errors that depend on the controller.
 func (w Watch) err() error {
 	if w.options == nil {
 		return errEmptyWatch
@@ -85,25 +87,25 @@ func (w Watch) err() error {
 	return errors.Join(w.options.errs...)
 }
 
-// OwnsOption is an option of [Owns]: [EveryOwner], or any [CommonOption].
+// OwnsOption is an option for [Owns]: [EveryOwner], or any [CommonOption].
 type OwnsOption interface{ applyToOwns(o *secondaryOptions) }
 
-// WatchesOption is an option of [Watches]: any [CommonOption].
+// WatchesOption is an option for [Watches]: any [CommonOption].
 type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
 
-// Owns watches another type and reconciles an object of the served type when an object that it owns changes. The
-// owner is the object whose UID is in the controller reference, or with [EveryOwner] in any owner reference. When a
-// change moves an object from one owner to another, both owners are reconciled. When an object was deleted while the
-// watch was down, its last known owner is reconciled. Owners that are not in the cache of the served type are
-// ignored; they are reconciled when they appear. The initial list reconciles all owners in it, at the priority of an
-// initial list.
+// Owns watches another type and reconciles an object of the served type when an object that it owns changes. The owner
+// is the object whose UID is in the controller reference. With [EveryOwner], all objects whose UIDs are in owner
+// references are owners. When a change moves an object from one owner to another, both owners are reconciled. When an
+// object was deleted while the watch was down, its last known owner is reconciled. Owners that are not in the cache of
+// the served type are ignored; they are reconciled when they appear. The owners of all objects in the initial list are
+// reconciled, with the priority of an initial list.
 //
-// By default all objects are watched, their metadata is cached ([CacheMetadata]), and every change counts.
-// [CacheKeys] is invalid because it stores no owners. A transform must keep the owner references. The watch is shared
-// with all other subscribers of the same objects, unless it has a transform.
+// By default all objects are watched, their metadata is cached ([CacheMetadata]), and every change is processed.
+// [CacheKeys] is invalid because it does not store owner references. A transform must keep the owner references. The
+// watch is shared with all other subscribers of the same objects, unless it has a transform.
 //
 // A type that cannot be watched, for example because it does not exist, does not block reconciles. [TypeStatus] reports
-// its state. When its watch succeeds later, the owners in its list are reconciled.
+// its state. When its watch succeeds later, the owners of the listed objects are reconciled.
 //
 // Owns never fails. Invalid options are reported by StartServingGVK and AddWatches.
 func Owns(child schema.GroupVersionResource, opts ...OwnsOption) Watch {
@@ -143,7 +145,7 @@ type everyOwner struct{}
 
 func (everyOwner) applyToOwns(o *secondaryOptions) { o.key.EveryOwner = true }
 
-// secondaryOptions are the options of one Watch. They do not change after Owns or Watches has returned.
+// secondaryOptions holds the options of one Watch. It does not change after Owns or Watches has returned.
 type secondaryOptions struct {
 	watchOptions
 	key     WatchKey
@@ -154,7 +156,7 @@ func newSecondaryOptions(key WatchKey) *secondaryOptions {
 	return &secondaryOptions{watchOptions: watchOptions{cache: CacheMetadata}, key: key}
 }
 
-// watch completes the options.
+// watch completes the options and returns them as a Watch.
 func (o *secondaryOptions) watch() Watch {
 	if o.key.GVR.Version == "" || o.key.GVR.Resource == "" {
 		o.refuse("the GVR %+v has no version or no resource", o.key.GVR)
@@ -170,16 +172,17 @@ func (o *secondaryOptions) watch() Watch {
 	return Watch{options: o}
 }
 
-// AddWatches adds watches to a served type, as if StartServingGVK had been called with them. A handler can call it
-// with its own context and type when it needs another type of child. The objects that the initial list of a new watch
-// maps to are reconciled, and no others.
+// AddWatches adds watches to a served type, as if StartServingGVK had been called with them. A handler can call it with
+// its own context and type when it needs another type of child. For each new watch, the owners of the objects in its
+// initial list, or the objects that its MapFunc returns for them, are reconciled. The call causes no other reconciles.
 //
-// A watch whose key is already watched keeps running. Only its MapFunc and predicate are replaced, without a request
-// and without a reconcile. If the cache mode differs, or a transform is added to a watch without one, a new watch
-// replaces the current one once it has synced. A watch that has a transform keeps it: functions cannot be compared, so
-// a call with another transform or with none changes nothing. To change a transform, call RemoveWatches first, or
-// StartServingGVK again. Of two watches with the same key, the last one counts. A call that changes no watch is cheap
-// and allocates nothing, so that a handler can make it in every reconcile.
+// If a watch with the same key already exists, it keeps running. Only its MapFunc and predicate are replaced, which
+// causes no request and no reconcile. There are two exceptions: if the cache mode differs, or if a transform is added
+// to a watch without one, a new watch replaces the current one once it has synced. A watch that has a transform keeps
+// it: functions cannot be compared, so a call with another transform or without a transform does not change it. To
+// change a transform, call RemoveWatches first, or StartServingGVK again. If one call contains two watches with the
+// same key, the last one counts. A call that changes no watch is cheap and allocates nothing, so that a handler can
+// make it in every reconcile.
 //
 // AddWatches makes no request and does not wait for a sync. It may have to wait for predicates and MapFuncs of
 // subscribers that share a watch. If ctx is cancelled in the meantime, AddWatches returns nil and the change continues
@@ -221,9 +224,9 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 	return nil
 }
 
-// RemoveWatches ends the watches with the keys (see [Watch.Key]), whether AddWatches or StartServingGVK added them.
-// When it returns nil, they cause no more reconciles. Keys that are not watched are ignored, and so is a type that is
-// not served. A call that removes nothing takes two locks and allocates nothing.
+// RemoveWatches ends the watches with the given keys (see [Watch.Key]), whether AddWatches or StartServingGVK added
+// them. After it has returned nil, these watches cause no more reconciles. Keys that are not watched are ignored, and
+// so is a type that is not served. A call that removes nothing takes two locks and allocates nothing.
 //
 // RemoveWatches waits for predicates and MapFuncs of subscribers that share a watch. If ctx is cancelled first, it
 // returns the cause, and the removal continues in the background.
@@ -252,8 +255,8 @@ type secondary struct {
 	wanted *secondaryOptions // differs from options while the subscription is being replaced
 }
 
-// updateWatches replaces the predicates and MapFuncs of watches if nothing else has to be changed, and reports
-// whether it did.
+// updateWatches replaces the predicates and MapFuncs of watches, unless something else has to be changed as well. It
+// reports whether it has replaced them.
 func (s *subscriptionSet) updateWatches(watches []Watch) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -271,7 +274,7 @@ func (s *subscriptionSet) updateWatches(watches []Watch) (done bool) {
 	return true
 }
 
-// updateLocked replaces options for which the secondary can keep its watch.
+// updateLocked replaces the options of the secondary. The new options must allow the secondary to keep its watch.
 func (sec *secondary) updateLocked(options *secondaryOptions) {
 	if sec.wanted == sec.options.Load() {
 		sec.options.Store(options)
@@ -311,7 +314,7 @@ func (s *subscriptionSet) add(options *secondaryOptions) {
 	observe := func(state typewatch.State) { s.observe(sec, state) }
 	sub := s.reg.controller.pool.Subscribe(options.subscription(), observe)
 	s.mu.Lock()
-	sec.sub = sub // locked, because observe can be called already
+	sec.sub = sub // under the lock, because observe may already be called
 	closed, attached := s.closed, s.lifetime
 	if !closed {
 		s.secondaries[sec.key] = sec
@@ -339,7 +342,7 @@ func (s *subscriptionSet) replaceSecondary(sec *secondary, options *secondaryOpt
 	})
 }
 
-// removeWatches ends secondaries. Their event handlers are not running when it returns.
+// removeWatches ends secondaries. When it returns, their event handlers are not running.
 func (s *subscriptionSet) removeWatches(keys []WatchKey) {
 	s.mu.Lock()
 	if s.pending != nil {

@@ -3,11 +3,11 @@
 // Compared with a plain [cache.ListWatch], a [ListWatch]:
 //
 //   - never lists a state that is older than the reflector's store,
-//   - follows a watch that was closed early with a relist, within limits, because a change of a CRD's schema alters
+//   - follows a watch that was closed early with a relist, within limits, because a change to a CRD's schema alters
 //     objects without events and without new resourceVersions,
 //   - limits the time that a list request can take,
 //   - reports how requests end, and
-//   - joins the goroutines of its requests.
+//   - can wait until the goroutines of its requests have ended.
 //
 // [RetryEarly] changes how client-go's REST client retries such requests.
 package listwatch

@@ -44,15 +44,15 @@ type Config struct {
 	FieldSelector string
 	MetadataOnly  bool // request PartialObjectMetadata
 
-	// MinVersion returns the oldest resourceVersion that a list may return, or "" if any will do. It is called before
-	// each list, from any goroutine.
+	// MinVersion returns the oldest resourceVersion that a list may have, or "" if any version is acceptable. It is
+	// called before each list, from any goroutine.
 	MinVersion func() string
 	// ListError is called with the error of each list or probe that fails.
 	ListError func(error)
 	// WatchResult is called when a watch is opened or refused. A streaming list is reported only if it is refused with
-	// an error that the reflector retries; after other errors, the reflector sends a plain list.
+	// an error after which the reflector retries it. After any other error, the reflector sends a plain list instead.
 	//
-	// Neither function is called for a request whose context has ended.
+	// Neither ListError nor WatchResult is called for a request whose context has ended.
 	WatchResult func(error)
 	// Relists limits the relists of several ListWatches together; see NewRelistLimiter.
 	Relists *rate.Limiter
@@ -74,7 +74,7 @@ type ListWatch struct {
 	streaming      atomic.Bool     // the newest request was a streaming list
 	streamTimedOut atomic.Bool     // the next streaming list is refused in favor of a plain list
 
-	mu     sync.Mutex // guards joined and calls of lists.Add
+	mu     sync.Mutex // guards joined and calls to lists.Add
 	joined bool
 	lists  sync.WaitGroup
 }
@@ -111,7 +111,7 @@ func (l *ListWatch) ListerWatcher() cache.ListerWatcher {
 	}, l.client)
 }
 
-// Begin must be called before the first attempt and before the first attempt after Join.
+// Begin must be called before the first attempt. After Join, it must be called again before the next attempt.
 func (l *ListWatch) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,16 +121,17 @@ func (l *ListWatch) Begin() {
 // BeginAttempt must be called before the reflector lists and watches.
 func (l *ListWatch) BeginAttempt() { l.resumption.begin() }
 
-// Completed must be called when a complete list is in the store. It reports whether the list was a streaming list,
-// whose stream continues as a watch.
+// Completed must be called when a complete list is in the store. It reports whether the list was a streaming list. The
+// stream of such a list continues as a watch.
 func (l *ListWatch) Completed() (watching bool) {
 	l.stopStreamTimer()
 	return l.streaming.Load()
 }
 
-// Probe requests one object. The type of a new CRD is not found at first. A list succeeds a few milliseconds later, but
-// the response to a watch that is sent too early asks the client to retry after a second. The probe has no selector,
-// because the API server would read the whole type to find one object that matches a rare selector.
+// Probe requests a list of one object, to find out whether the type is served. At first, requests for the type of a new
+// CRD return NotFound. A few milliseconds later a list succeeds, but the response to a watch that is sent too early
+// asks the client to retry after a second. The probe has no selector. With a selector that matches few objects, the API
+// server might read all objects of the type to find one of them.
 func (l *ListWatch) Probe(ctx context.Context) error {
 	_, err := l.listWithin(ctx, ProbeTimeout, metav1.ListOptions{Limit: 1})
 	return err
@@ -170,9 +171,10 @@ func (l *ListWatch) listPage(ctx context.Context, options metav1.ListOptions) (r
 }
 
 // requireMinVersion changes the options of a list, plain or streaming, so that its result is not older than MinVersion.
-// A reflector's first list accepts any version. An API server whose watch cache lags could return a state without
-// objects that the store already holds, and they would be reported as deleted. If the API server's etcd was restored
-// from a backup and has lost the version, the request fails and the reflector asks for the most recent version.
+// A reflector's first list accepts any version. An API server whose watch cache lags behind could then return a state
+// that lacks objects which the store already holds, and these objects would be reported as deleted. If the API server's
+// etcd was restored from a backup and has lost the version, the request fails and the reflector asks for the most
+// recent version.
 func (l *ListWatch) requireMinVersion(options *metav1.ListOptions) {
 	isAny, isPage := options.ResourceVersion == "0", options.Continue != ""
 	isExact := options.ResourceVersionMatch == metav1.ResourceVersionMatchExact
@@ -193,13 +195,14 @@ func (l *ListWatch) requireMinVersion(options *metav1.ListOptions) {
 	}
 }
 
-// isNewer returns false for versions that cannot be compared.
+// isNewer reports whether the version is newer than the other one. It returns false if the versions cannot be compared.
 func isNewer(version, than string) bool {
 	order, err := resourceversion.CompareResourceVersion(version, than)
 	return err == nil && order > 0
 }
 
-// beginList registers a list. The reflector lists in a goroutine that it does not join when its context ends.
+// beginList registers a list, so that Join waits for it. It returns false if Join has been called. This is needed
+// because the reflector lists in a separate goroutine, and does not wait for it when its context ends.
 func (l *ListWatch) beginList() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -252,7 +255,7 @@ func (l *ListWatch) report(ctx context.Context, err error, streaming bool) {
 	}
 }
 
-// Join waits until all requests have ended. Their context must have ended.
+// Join waits until all requests have ended. The context of the requests must have ended before Join is called.
 func (l *ListWatch) Join() {
 	l.mu.Lock()
 	l.joined = true

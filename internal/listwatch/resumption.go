@@ -12,15 +12,16 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// maxEarlyRelists and earlyRelistPeriod limit the relists of one type after its watch was closed early to a burst, and
-// then to one per period. Connections that are cut every minute must not cost a list every minute.
+// maxEarlyRelists and earlyRelistPeriod limit how often one type is listed again because its watch was closed early.
+// They allow a burst of maxEarlyRelists relists, and then one relist per earlyRelistPeriod. Without the limit, a
+// connection that is cut every minute would cause a list every minute.
 const (
 	maxEarlyRelists   = 10
 	earlyRelistPeriod = 5 * time.Minute
 )
 
-// relistsPerSecond and relistBurst limit the early relists of all types together. One cut HTTP/2 connection ends all
-// watches.
+// relistsPerSecond and relistBurst limit the early relists of all types together. The limit is needed because all
+// watches end when a shared HTTP/2 connection is cut.
 const (
 	relistsPerSecond = 20
 	relistBurst      = 20
@@ -29,23 +30,24 @@ const (
 // ErrRelist is returned by the reflector when the watch must not be resumed without a list.
 var ErrRelist = errors.New("the watch was closed early")
 
-// resumption decides whether a watch that has ended is resumed or followed by a relist. All methods but listed are
+// resumption decides whether a watch that has ended is resumed or followed by a relist. All methods except listed are
 // called by the goroutine that runs the watch.
 type resumption struct {
 	// resumes reports whether the next plain watch resumes a stream of this attempt, as opposed to following a list.
 	resumes atomic.Bool
 
 	opened  time.Time     // when the last stream was requested
-	timeout time.Duration // after which the API server closes it
+	timeout time.Duration // the time after which the API server closes the stream
 	// relistDue reports whether a watch was closed early and the limiters have not allowed the relist yet.
 	relistDue bool
-	relistAt  time.Time     // when the relist may be sent, zero if the type's limiter has not allowed it
+	relistAt  time.Time     // when the relist can be sent; zero if the type's limiter has not allowed it
 	custom    bool          // the type can be a custom resource
 	relists   *rate.Limiter // of this type
 	shared    *rate.Limiter // of all types
 }
 
-// newResumption returns the resumption of a type of the group. Shared limits the relists of all types together.
+// newResumption returns the resumption for a type in the group. The limiter shared limits the relists of all types
+// together.
 func newResumption(group string, shared *rate.Limiter) *resumption {
 	return &resumption{
 		// The API server requires a dot in the group of a CRD.
@@ -73,14 +75,14 @@ func (r *resumption) watching(requested time.Time, options metav1.ListOptions) {
 	r.resumes.Store(true)
 }
 
-// check must be called before the next plain watch, with its options and the time when the last one ended. It returns
-// ErrRelist if the last one ended before its timeout and a relist is allowed.
+// check must be called before the next plain watch is opened, with the options of that watch and the time when the
+// previous watch ended. It returns ErrRelist if the previous watch ended before its timeout and a relist is allowed.
 //
 // An API server closes the watches of a custom resource about a second after its schema was changed. The change can
 // alter every object, without events and without new resourceVersions. Usually the API server then refuses to resume
-// the watch, but not if the watch has delivered an event after the change. A lost connection looks the same, which is
-// why relists are limited. Until the limiters allow a relist, the watch is resumed with a shorter timeout, so that it
-// ends when a relist is allowed.
+// the watch. It does not refuse if the watch has delivered an event after the change, so that a relist is needed. A
+// lost connection looks the same, which is why relists are limited. Until the limiters allow a relist, the watch is
+// resumed with a shorter timeout, so that it ends when a relist is allowed.
 func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
 	if !r.custom || !r.resumes.Load() {
 		return nil
@@ -101,8 +103,8 @@ func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
 	return nil
 }
 
-// relistDelay returns how long the relist has to wait. Once the type's limiter has allowed it, it has its own slot in
-// the shared limiter, so that types that wait are not woken until it is their turn.
+// relistDelay returns how long the relist has to wait. Once the type's limiter has allowed the relist, a slot in the
+// shared limiter is reserved for it, so that a type that waits is not woken before its turn.
 func (r *resumption) relistDelay(now time.Time) time.Duration {
 	if r.relistAt.IsZero() {
 		if !r.relists.AllowN(now, 1) {

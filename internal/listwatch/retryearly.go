@@ -9,7 +9,7 @@ import (
 // client, which would retry such requests itself:
 //
 //   - A watch rejected with 429. The API server rejects the first watch of a new CRD's type until the type's storage is
-//     ready. This usually takes some milliseconds, but the response asks the client to retry after a second. Without
+//     ready. This usually takes a few milliseconds, but the response asks the client to retry after a second. Without
 //     the header, the error reaches the reflector, whose backoff starts at milliseconds and grows to seconds.
 //   - A list or watch refused with 504 that asks for a resourceVersion. The API server has waited three seconds for the
 //     version, and has lost it if its etcd was restored. The REST client would repeat the request ten times before the

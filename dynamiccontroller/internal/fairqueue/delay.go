@@ -16,8 +16,8 @@ func (d *delay) entry() *delay { return d }
 
 func (d *delay) delayed() bool { return d.place > 0 }
 
-// delayHeap is a heap for container/heap, with the earliest entry first. Entries are pointers, so that they are not
-// allocated when they are converted to an interface.
+// delayHeap is a heap for container/heap, with the earliest entry first. Entries are pointers, so that converting them
+// to an interface does not allocate memory.
 type delayHeap[E interface{ entry() *delay }] []E
 
 func (h delayHeap[E]) Len() int           { return len(h) }
@@ -89,8 +89,8 @@ func (q *Queue[T, K, V]) updateDelayLocked(g *group[T, K, V]) {
 	}
 }
 
-// armLocked sets the timer to the earliest delay. It leaves a timer that is set to an earlier time: the timer is set
-// again when it fires.
+// armLocked sets the timer to the earliest delay. If the timer is already set to an earlier time, armLocked does not
+// change it, because fire sets the timer again.
 func (q *Queue[T, K, V]) armLocked() {
 	if len(q.delays) == 0 || q.armed > 0 && q.armed <= q.delays[0].due {
 		return
@@ -105,7 +105,7 @@ func (q *Queue[T, K, V]) armLocked() {
 	}
 }
 
-// fire adds the items that are due.
+// fire adds the items that are due to the live lane.
 func (q *Queue[T, K, V]) fire() {
 	defer q.firing.Done()
 	q.mu.Lock()

@@ -9,28 +9,29 @@
 //
 // Groups that have items to hand out form a ring and take turns. The algorithm is deficit round robin (Shreedhar and
 // Varghese, SIGCOMM 1995) with the weight of the group as the quantum and a cost of 1 per item. A group joins the ring
-// at the tail. A single item of a group therefore waits for at most one turn of each other group, once a worker is
-// free. A group that reaches its concurrency limit leaves the ring, and continues its turn when it returns.
+// at the tail. Once a worker is free, a single item of a group therefore waits for at most one turn of each other
+// group. A group that reaches its concurrency limit leaves the ring, and continues its turn when it returns.
 //
 // # Share of the workers
 //
-// A worker is idle while its goroutine is in Next. The dynamic threshold of shared-memory switches (Choudhury and
-// Hahne, IEEE/ACM Transactions on Networking, 1998) bounds the number of items of a group that are running at the same
-// time. A group with h running items gets one of the idle workers under these conditions, where the worker to be
-// assigned counts as idle:
+// A worker is idle while its goroutine is in Next. The number of items of a group that are running at the same time is
+// bounded by a dynamic threshold. The algorithm comes from shared-memory switches (Choudhury and Hahne, IEEE/ACM
+// Transactions on Networking, 1998). A group with h running items gets another worker under the following conditions,
+// where idle is the number of idle workers, including the worker to be assigned:
 //
 //   - h < alpha*idle.
 //   - If idle is 1, h is 0.
 //
 // Alpha is 1 until the first run of an opening has returned, and while the oldest run of the group has been running for
-// more than 1 s. Otherwise it is 8. Running items of earlier openings count in h and as oldest run. A refused group
-// keeps its place in the ring. A group without running items is never refused, so at most as many groups are skipped as
-// items are running.
+// more than 1 s. Otherwise it is 8. Running items of earlier openings are included in h, and one of them can be the
+// oldest run. A group that is refused a worker keeps its place in the ring. A group without running items is never
+// refused, so at most as many groups are skipped as items are running.
 //
-// A group that is busy alone and fast gets all workers but one (with up to 17 workers). If its handlers are slow, it
-// gets half of the workers. Groups whose handlers hang from their first run, and that have enough items, leave the
-// following number of idle workers to the others. The lower number of a range applies if the groups become busy one
-// after another, the higher one if they become busy at the same time.
+// If only one group is busy and its handlers are fast, it gets all workers but one (with up to 17 workers). If its
+// handlers are slow, it gets half of the workers. The table shows how many workers remain idle for other groups when
+// the handlers of some groups hang from the first run, and these groups have enough items. The lower number of a range
+// applies if the hung groups become busy one after another. The higher number applies if they become busy at the same
+// time.
 //
 //	hung groups     2    4    8   10   16 workers
 //	1              1    2    4    5    8
@@ -40,36 +41,36 @@
 //	5              0    0  0-1  0-1  0-2
 //	8              0    0    0  0-1  0-1
 //
-// A group whose handlers hang after they have been fast keeps the share that it has until they return, for example
-// because of a timeout. It leaves one worker, and a second such group can take that one.
+// If the handlers of a group hang after they have been fast, the group keeps its current share until they return, for
+// example because of a timeout. It leaves one worker idle, and a second such group can take that worker.
 //
 // With a single worker, the threshold has no effect: no item is running when the worker requests one. With two workers,
-// each group is processed by one worker at a time. If items of a previous run or an earlier opening are still running
-// in other goroutines, a group can be refused until they return.
+// each group uses at most one worker at a time. If items of a previous run or an earlier opening are still running in
+// other goroutines, a group can be refused until they return.
 //
 // At most one worker is woken at a time. After it has taken an item, it wakes the next one if another item can be
 // handed out.
 //
 // # Lanes
 //
-// Each group has two lanes that are first in, first out. Items of the live lane go first. One of 8 items is taken from
-// the background lane if it is not empty, so that it does not starve. An item of the background lane that is added to
-// the live lane moves up.
+// Each group has two lanes that are first in, first out. Items of the live lane go first. If the background lane is not
+// empty, one of every 8 items is taken from it, so that it does not starve. If an item that waits in the background
+// lane is added to the live lane, it moves to the live lane.
 //
 // # Delays
 //
-// An item has at most one delay. The earliest time counts. A delayed item can also wait in the background lane, so that
-// an initial list does not postpone a retry. It moves up to the live lane when it is due. The delay ends when the item
-// is handed out or is added to the live lane. One timer serves all groups.
+// An item has at most one delay. If it is delayed several times, the earliest time counts. A delayed item can also wait
+// in the background lane, so that an initial list does not postpone a retry. It moves to the live lane when it is due.
+// The delay ends when the item is handed out or is added to the live lane. One timer serves all groups.
 //
 // # Openings
 //
 // Closing a group, or opening it again, drops its waiting and delayed items. Running items are tracked until Done, so
 // that an item is never handed out while it is still running for an earlier opening. A Group handle belongs to one
-// opening, and so does the rate limiter.
+// opening, and so does a rate limiter.
 //
 // # Cost
 //
-// Closing a group is O(log groups) plus the number of its running items. Delays are O(log items). All other operations
-// are O(1), apart from skipped groups.
+// Closing a group takes O(log groups) time, plus time that is linear in the number of its running items. Operations on
+// delays take O(log items). All other operations take O(1), apart from the time for groups that are skipped.
 package fairqueue

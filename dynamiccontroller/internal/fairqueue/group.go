@@ -17,16 +17,17 @@ type Group[T, K comparable, V any] struct {
 type Stats struct {
 	Live, Background int           // items waiting in each lane
 	Delayed          int           // delayed items, including those that also wait in the background lane
-	Running          int           // items handed out and not done, for earlier openings too
-	Oldest           time.Duration // the longest time that the first item of a lane has been waiting
+	Running          int           // items that are handed out and not done, including those of earlier openings
+	Oldest           time.Duration // how long the first item of a lane has been waiting; the maximum of both lanes
 }
 
-// Open opens the group, so that it accepts items. Next returns value with each of them. If the group is already open,
-// its items are dropped and the earlier opening ends.
+// Open opens the group, so that it accepts items. Next returns value together with each item of the group. If the group
+// is already open, its items are dropped and the earlier opening ends.
 //
-// The limiter computes the delays for AddRateLimited. It belongs to the opening: give each opening a limiter of its
-// own, so that failures of one do not count against the next. It is called concurrently and without the queue's lock. A
-// nil limiter is replaced by client-go's DefaultTypedItemBasedRateLimiter.
+// The limiter computes the delays for AddRateLimited. It belongs to the opening: each opening must have its own
+// limiter, so that failures in one opening do not count against the next. The limiter must be safe for concurrent use.
+// It is called without holding the queue's lock. A nil limiter is replaced by client-go's
+// DefaultTypedItemBasedRateLimiter.
 func (q *Queue[T, K, V]) Open(
 	key K, value V, limits Limits, limiter workqueue.TypedRateLimiter[T],
 ) Group[T, K, V] {
@@ -45,7 +46,7 @@ func (q *Queue[T, K, V]) Open(
 	return Group[T, K, V]{q, g.opening}
 }
 
-// Close ends the opening and drops its items. Running items are tracked until Done.
+// Close ends the opening and drops its items. Running items are tracked until Done is called for them.
 func (h Group[T, K, V]) Close() {
 	h.change(func(g *group[T, K, V]) {
 		g.opening = nil
@@ -56,12 +57,12 @@ func (h Group[T, K, V]) Close() {
 	})
 }
 
-// Configure replaces the limits and the rate limiter, without an effect on running items.
+// Configure replaces the limits and the rate limiter. Items that are already running are not affected.
 func (h Group[T, K, V]) Configure(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
 	h.change(func(*group[T, K, V]) { h.o.configureLocked(limits, limiter) })
 }
 
-// Pause makes the group keep its items and hand out none until Resume.
+// Pause makes the group keep its items, without handing out any of them, until Resume is called.
 func (h Group[T, K, V]) Pause() { h.change(func(*group[T, K, V]) { h.o.paused = true }) }
 
 // Resume ends a pause.
@@ -81,8 +82,8 @@ func (h Group[T, K, V]) change(f func(*group[T, K, V])) {
 
 func (h Group[T, K, V]) endedLocked() bool { return h.o == nil || h.o.g.opening != h.o }
 
-// Add adds the items to the lane. It reports whether the group accepts items. It does not if the opening has ended or
-// the queue is shut down.
+// Add adds the items to the lane. It reports whether the group accepts items. The result is false if the opening has
+// ended or the queue is shut down.
 //
 // An item that is running waits again after Done, even if it is running for an earlier opening. Adding a delayed item
 // to the live lane ends the delay. Adding it to the background lane keeps the delay.
@@ -100,12 +101,13 @@ func (h Group[T, K, V]) Add(lane Lane, keys ...T) bool {
 }
 
 // AddAfter adds the item to the live lane after d, or immediately if d is not positive. The earliest of several delays
-// counts. There is no delay if the item is waiting in the live lane, or is running and has been added to that lane
-// again. If it is waiting in the background lane, it stays there as well until the delay ends or it is handed out.
+// counts. The call has no effect if the item is waiting in the live lane, or is running and has been added to that lane
+// again. If the item is waiting in the background lane, it also stays there until the delay ends or the item is handed
+// out.
 //
 // The delay of an item that is running starts immediately. If it ends before Done, the item waits again after Done.
-// This is also true if the item is running for an earlier opening. Requests of that earlier run, made through its own
-// handle or through Queue.AddAfter, are dropped.
+// This is also true if the item is running for an earlier opening. However, calls for the earlier opening, through its
+// own handle or through Queue.AddAfter, have no effect.
 func (h Group[T, K, V]) AddAfter(key T, d time.Duration) {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
@@ -177,7 +179,7 @@ type opening[T, K comparable, V any] struct {
 	limits   Limits
 	limiter  workqueue.TypedRateLimiter[T]
 	paused   bool
-	returned bool // an item that was handed out for this opening is done
+	returned bool // at least one item that was handed out for this opening is done
 }
 
 func (o *opening[T, K, V]) configureLocked(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
@@ -191,7 +193,7 @@ func (o *opening[T, K, V]) configureLocked(limits Limits, limiter workqueue.Type
 
 // group holds the items of all openings of a group. A closed group is kept while items are running.
 type group[T, K comparable, V any] struct {
-	element[*group[T, K, V]] // of the ring
+	element[*group[T, K, V]] // the group's element in the ring
 	delay                    // the earliest of delays
 
 	key     K
@@ -209,21 +211,22 @@ type group[T, K comparable, V any] struct {
 
 func (g *group[T, K, V]) waitingLocked() int { return g.lanes[Live].len + g.lanes[Background].len }
 
-// item is a key that is waiting, delayed or running. It can be delayed and in one of the other states.
+// item is a key that is waiting, delayed or running. It can be delayed while it is waiting or running.
 type item[T, K comparable, V any] struct {
-	element[*item[T, K, V]] // of a lane or of the running items
+	element[*item[T, K, V]] // in a lane or in the list of running items
 	delay
 
 	key     T
-	opening *opening[T, K, V] // for which the item is running; nil if it is not
+	opening *opening[T, K, V] // the opening for which the item is running; nil if it is not running
 	since   time.Duration     // when it started to wait or to run
 	lane    Lane
-	term    int // in which it was handed out
+	term    int // the term in which it was handed out
 	waiting bool
 	again   bool // running, and was added again
 }
 
-// addLocked makes the item wait in the lane, or moves it up, or marks it to be processed again.
+// addLocked adds the item to the lane. If the item is waiting in the background lane, it can move to the live lane. If
+// it is running, it is marked to wait again after Done.
 func (q *Queue[T, K, V]) addLocked(g *group[T, K, V], key T, lane Lane) {
 	if q.closed || g.opening == nil {
 		return
@@ -276,7 +279,8 @@ func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
 
 const (
 	maxFree = 1024 // the maximum number of items kept for reuse
-	// shrinkAbove is the size above which an empty map is dropped, because maps never shrink.
+	// shrinkAbove is the number of items above which the map of items is not reused. If a map has ever held more items,
+	// it is dropped when it is empty, because maps never shrink.
 	shrinkAbove = 1024
 )
 

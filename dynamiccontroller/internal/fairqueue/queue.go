@@ -19,7 +19,7 @@ const (
 	lanes = 2
 )
 
-// Limits bound the share of the workers that a group gets.
+// Limits bounds the share of the workers that a group gets.
 type Limits struct {
 	// Weight is the number of items that the group hands out per turn. Values below 1 count as 1.
 	Weight int
@@ -44,16 +44,16 @@ type Queue[T, K comparable, V any] struct {
 
 	waiting int  // items in the lanes of all groups
 	running int  // items handed out and not done
-	busy    int  // those that were handed out since Restart
-	term    int  // number of calls of Restart
+	busy    int  // running items that were handed out since the last Restart
+	term    int  // number of calls to Restart
 	idle    int  // goroutines in Next
-	waking  bool // a goroutine in Next was signalled and has not run since
+	waking  bool // a goroutine in Next was signalled and has not run yet
 	closed  bool
 
 	delays delayHeap[*group[T, K, V]] // groups with delayed items
 	timer  *time.Timer
 	armed  time.Duration  // the time for which the timer is set, or 0
-	firing sync.WaitGroup // pending calls of fire
+	firing sync.WaitGroup // pending calls to fire
 
 	free list[*item[T, K, V]] // items for reuse
 }
@@ -78,8 +78,9 @@ func (q *Queue[T, K, V]) Add(key T) {
 	}
 }
 
-// AddAfter is like Group.AddAfter. Like the next three methods, it applies to the opening for which the item is
-// running. If the item is not running, it applies to the current opening of its group.
+// AddAfter is like Group.AddAfter. If the item is running, AddAfter applies to the opening for which the item is
+// running. Otherwise it applies to the current opening of the item's group. The same is true for the next three
+// methods.
 func (q *Queue[T, K, V]) AddAfter(key T, d time.Duration) { q.groupFor(key).AddAfter(key, d) }
 
 // AddRateLimited is like Group.AddRateLimited.
@@ -104,23 +105,25 @@ func (q *Queue[T, K, V]) groupFor(key T) Group[T, K, V] {
 	return h
 }
 
-// Get is like Next, without the value.
+// Get is like Next, but does not return the value.
 func (q *Queue[T, K, V]) Get() (key T, shutdown bool) {
 	key, _, shutdown = q.Next()
 	return key, shutdown
 }
 
-// Next blocks until it can hand out an item and returns the item and the value with which its group was opened. The
-// caller must call Done with the item. Next returns shutdown if the queue was shut down and no items are waiting.
+// Next blocks until it can hand out an item. It returns the item and the value with which the item's group was opened.
+// The caller must call Done with the item. The result shutdown is true if the queue has been shut down and no items are
+// waiting.
 //
-// A goroutine counts as an idle worker while it is in Next. The share of a group depends on their number.
+// A goroutine counts as an idle worker while it is in Next. The share of a group depends on the number of idle workers.
 func (q *Queue[T, K, V]) Next() (key T, value V, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.idle++
 	g := q.pickLocked()
 	for ; g == nil; g = q.pickLocked() {
-		// A waiting item that its group's share does not currently allow is handed out later, even during a shutdown.
+		// If the share of its group does not currently allow a waiting item to be handed out, the item is handed out
+		// later, even during a shutdown.
 		if q.closed && q.waiting == 0 {
 			q.idle--
 			return key, value, true
@@ -170,8 +173,8 @@ func (q *Queue[T, K, V]) Done(key T) {
 	q.endShutDownLocked()
 }
 
-// Len returns the number of waiting items, including items that their group's share does not allow to be handed out. It
-// does not count delayed items unless they also wait in the background lane.
+// Len returns the number of waiting items, including items that cannot be handed out yet because their group has used
+// up its share. It does not count delayed items unless they also wait in the background lane.
 func (q *Queue[T, K, V]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -204,8 +207,9 @@ func (q *Queue[T, K, V]) ShuttingDown() bool {
 	return q.closed
 }
 
-// Cancel is like ShutDown, and also drops the waiting items. Groups stay open. Running items are tracked until Done.
-// Cancel returns the dropped items, except for items that were only in a background lane.
+// Cancel shuts down the queue like ShutDown. It also drops the waiting items. Groups stay open, and running items are
+// tracked until Done is called for them. Cancel returns the dropped items, except for items that were only in a
+// background lane.
 func (q *Queue[T, K, V]) Cancel() (dropped []T) {
 	q.mu.Lock()
 	for _, g := range q.groups {
@@ -243,7 +247,7 @@ func (q *Queue[T, K, V]) shutDownLocked() {
 }
 
 // endShutDownLocked wakes the goroutines that wait for the end of a shutdown. It must be called whenever the number of
-// waiting or running items can have become zero.
+// waiting or running items may have become zero.
 func (q *Queue[T, K, V]) endShutDownLocked() {
 	if !q.closed || q.waiting > 0 {
 		return

@@ -6,14 +6,15 @@ const (
 	// backgroundShare is the number of items that a group hands out for each item of its background lane while items
 	// wait in both lanes.
 	backgroundShare = 8
-	// fastAlpha is the factor of the dynamic threshold for groups whose runs are fast. It is 1 for others.
+	// fastAlpha is the factor of the dynamic threshold for groups whose runs are fast. For other groups, the factor is
+	// 1.
 	fastAlpha = 8
-	// slowRun is the duration from which a run counts as slow.
+	// slowRun is how long a run can take before it counts as slow.
 	slowRun = time.Second
 )
 
-// pickLocked returns the first group of the ring that may hand out an item to one of the idle workers, or nil. It skips
-// at most as many groups as items are running.
+// pickLocked returns the first group in the ring that is allowed to use one of the idle workers, or nil if there is
+// none. It skips at most as many groups as items are running.
 func (q *Queue[T, K, V]) pickLocked() *group[T, K, V] {
 	for e := q.ring.head; e != nil; e = e.next {
 		if q.allowedLocked(e.value) {
@@ -27,7 +28,7 @@ func (q *Queue[T, K, V]) pickLocked() *group[T, K, V] {
 func (q *Queue[T, K, V]) allowedLocked(g *group[T, K, V]) bool {
 	running := g.running.len
 	switch {
-	case running == 0, q.busy == 0: // with no busy worker, only earlier runs hold items
+	case running == 0, q.busy == 0: // if no worker is busy, all running items were handed out before the last Restart
 		return true
 	case q.idle == 1:
 		return false
@@ -40,8 +41,8 @@ func (q *Queue[T, K, V]) allowedLocked(g *group[T, K, V]) bool {
 	}
 }
 
-// wakeLocked wakes an idle worker if a group may be served. Only one worker is woken at a time. After it has taken an
-// item, it wakes the next one.
+// wakeLocked wakes an idle worker if a group can hand out an item. Only one worker is woken at a time. After it has
+// taken an item, it wakes the next one.
 func (q *Queue[T, K, V]) wakeLocked() {
 	if !q.waking && q.idle > 0 && q.pickLocked() != nil {
 		q.waking = true
@@ -80,7 +81,7 @@ func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) *item[T, K, V] {
 	return it
 }
 
-// placeLocked makes the group join or leave the ring if required. It joins at the tail with the credit of a new turn,
+// placeLocked makes the group join or leave the ring if required. It joins at the tail, with the credit of a new turn,
 // or at the head if its turn was interrupted.
 func (q *Queue[T, K, V]) placeLocked(g *group[T, K, V]) {
 	o := g.opening

@@ -1,7 +1,7 @@
 // Package resync spreads the resyncs of a set of keys evenly over a period.
 //
-// A period is divided into slots. A hash of the key decides in which slot a key is resynced, so that it is resynced
-// at about the same time in each period. Only the keys of the current slot are held, in random order.
+// A period is divided into slots. A hash of each key determines the slot in which the key is resynced, so that it is
+// resynced at about the same time in each period. Only the keys of the current slot are held, in random order.
 package resync
 
 import (
@@ -12,38 +12,39 @@ import (
 
 const (
 	slots = 64
-	// ticksPerSlot is the recommended number of calls of Due per slot.
+	// ticksPerSlot is the recommended number of calls to Due per slot.
 	ticksPerSlot = 100
 	minTick      = 10 * time.Millisecond
 )
 
-// MinPeriod is the shortest period. A shorter one is most likely a number without its unit.
+// MinPeriod is the shortest period. A shorter period is most likely a mistake, such as a number without its unit.
 const MinPeriod = time.Second
 
 // Tick returns how often [Schedule.Due] should be called.
 func Tick(period time.Duration) time.Duration { return max(period/slots/ticksPerSlot, minTick) }
 
-// Schedule is the schedule of one set of keys. The zero value must be started. It is not safe for concurrent use.
+// Schedule is the schedule of one set of keys. The zero value must be started before it is used. It is not safe for
+// concurrent use.
 type Schedule struct {
 	seed    maphash.Seed
 	started bool
 	slot    int
-	began   time.Time // of the slot
-	keys    []string  // of the slot, not returned yet
+	began   time.Time // when the slot began
+	keys    []string  // keys of the slot that have not been returned yet
 	total   int       // number of keys in the slot
-	listed  bool      // keys were listed
+	listed  bool      // whether the keys of the slot have been listed
 }
 
 // Start starts the schedule in a random slot, unless it has been started with the same seed. Schedules with the same
-// seed resync a key in the same slot.
+// seed resync the same key in the same slot.
 func (s *Schedule) Start(seed maphash.Seed, now time.Time) {
 	if !s.started || s.seed != seed {
 		*s = Schedule{seed: seed, started: true, slot: rand.N(slots), began: now}
 	}
 }
 
-// Due returns the keys that have become due since the last call. It calls list, which returns all keys of the set, once
-// per slot. Due can modify the slice that list returns.
+// Due returns the keys that have become due since the last call. Once per slot, it calls list, which must return all
+// keys of the set. Due can modify the slice that list returns.
 func (s *Schedule) Due(now time.Time, period time.Duration, list func() []string) (due []string) {
 	slot := period / slots
 	if now.Sub(s.began) > period {

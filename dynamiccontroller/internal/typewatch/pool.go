@@ -27,8 +27,8 @@ type Options struct {
 	Key
 	// Transform, if not nil, changes objects before they are stored. It must be idempotent, because the reflector
 	// applies it while it collects a list, and the store applies it again. A watch with a transform is never shared,
-	// because functions cannot be compared. A transform can be called by two goroutines at once while one watch
-	// replaces another.
+	// because functions cannot be compared. While one watch replaces another, two goroutines can call the transform at
+	// the same time.
 	Transform cache.TransformFunc
 }
 
@@ -50,7 +50,7 @@ type Pool struct {
 	relists *rate.Limiter // limits the relists of all types after watches that were closed early
 
 	mu      sync.Mutex // guards the fields below, and fields of watches and subscriptions
-	created uint64     // the number of watches so far
+	created uint64     // the number of watches that have been created
 	shared  map[Key]*watch
 	byType  map[schema.GroupVersionResource][]*watch
 	running map[schema.GroupVersionResource]int // running goroutines, including those of closed watches
@@ -59,13 +59,13 @@ type Pool struct {
 
 // term is the period from the first Start to the last stop.
 type term struct {
-	ctx     context.Context // of all watches
+	ctx     context.Context // the parent context of all watches
 	cancel  context.CancelFunc
-	starts  int // calls of Start without a stop; guarded by pool.mu
+	starts  int // calls to Start that have not been stopped; guarded by pool.mu
 	watches sync.WaitGroup
 }
 
-// NewPool returns a pool. Its watches do not run before [Pool.Start].
+// NewPool returns a pool. Its watches do not run before [Pool.Start] is called.
 func NewPool(config Config) *Pool {
 	return &Pool{
 		config: config, relists: listwatch.NewRelistLimiter(),
@@ -75,8 +75,8 @@ func NewPool(config Config) *Pool {
 	}
 }
 
-// Subscribe returns a subscription for the objects of the options. It joins a watch that other subscriptions use, or
-// creates one. It does not wait for anything.
+// Subscribe returns a subscription for the objects that the options describe. It joins a watch that other subscriptions
+// use, or creates one. It does not wait for anything.
 //
 // Observe, if not nil, is called when the phase of the subscription's current watch changes. It must not call the pool.
 // It can be called once more while [Subscription.Close] runs.
@@ -96,8 +96,9 @@ func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
 	return s
 }
 
-// joinLocked returns the watch for the options. That is the one with their projection, an existing one with a deeper
-// projection, or a new one. A deeper watch that fails before it has synced is not joined.
+// joinLocked returns the watch for the options. It prefers an existing watch with the projection of the options.
+// Otherwise it returns an existing watch with a deeper projection, or creates a new watch. A watch with a deeper
+// projection is not joined if it fails before it has synced.
 func (p *Pool) joinLocked(options Options) *watch {
 	if options.Transform != nil {
 		return p.newWatchLocked(options.Key, options.Transform)
@@ -121,8 +122,8 @@ func (p *Pool) newWatchLocked(key Key, transform cache.TransformFunc) *watch {
 	return w
 }
 
-// leaveLocked is called when a user of the watch was removed: s itself, or its replacement. Without users, the watch
-// ends.
+// leaveLocked is called after a user of the watch has been removed. This is either the subscription s or its
+// replacement. If the watch has no users left, it ends.
 func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	p.settleLocked(w)
 	if w.closed || len(w.subscriptions)+len(*w.incoming.Load()) > 0 {
@@ -143,8 +144,9 @@ func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	s.waitForLocked(w.done)
 }
 
-// settleLocked moves the subscriptions with a shallower projection than that of the watch to another watch, if no
-// subscription needs the projection of this one, or if it fails before it has synced. Otherwise it cancels such moves.
+// settleLocked decides whether the watch keeps the subscriptions whose projection is shallower than its own. If no
+// subscription needs the projection of the watch, or if the watch fails before it has synced, it moves them to another
+// watch. Otherwise it cancels such moves.
 func (p *Pool) settleLocked(w *watch) {
 	if !w.shared || w.closed {
 		return
@@ -195,8 +197,8 @@ func (p *Pool) exactLocked(key Key) *watch {
 // Start runs the watches of all subscriptions, present and future, until stop is called. It does not wait for anything.
 // Calls are counted: the watches run from the first Start to the last stop.
 //
-// The last stop cancels the watches and returns when their goroutines have ended, which an event handler or a transform
-// that hangs can delay. The stores are kept. Calling a stop function again has no effect.
+// The last stop cancels the watches and returns when their goroutines have ended, which can be delayed by an event
+// handler or a transform that hangs. The stores are kept. Calling the same stop function again has no effect.
 func (p *Pool) Start() (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -229,8 +231,8 @@ func (p *Pool) Start() (stop func()) {
 	}
 }
 
-// startLocked starts the watch's goroutine if the pool is running. The goroutine first waits until that of an earlier
-// term has ended.
+// startLocked starts the watch's goroutine if the pool is running. The goroutine first waits until the watch's
+// goroutine of an earlier term has ended.
 func (p *Pool) startLocked(w *watch) {
 	t := p.term
 	if t == nil || w.closed || w.term == t {
@@ -268,10 +270,10 @@ func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
 	}
 }
 
-// Vanished must be called when the type is gone, as opposed to not being found by one API server, which can lag behind.
-// The watches become NotFound at once, deliver the objects in their stores as deleted, and keep retrying. For a watch
-// that has not made an attempt since [Pool.Start], the result of the first list decides instead. Vanished reports
-// whether the type has any watches.
+// Vanished must be called when the type no longer exists. A NotFound response from one API server is not sufficient,
+// because that server can lag behind. The watches become NotFound at once, deliver the objects in their stores as
+// deleted, and keep retrying. If a watch has not made an attempt since [Pool.Start], it keeps the objects in its store,
+// and the result of its first list decides. Vanished reports whether the type has any watches.
 func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	watches := p.watches(gvr)
 	for _, w := range watches {
@@ -290,8 +292,8 @@ func (p *Pool) Running() (types []schema.GroupVersionResource) {
 	return types
 }
 
-// Watches returns the number of watches of the type, including those that are pending replacements. It does not include
-// watches that are ending because no subscription uses them.
+// Watches returns the number of watches of the type, including new watches that are to replace a current one. It does
+// not include watches that are ending because no subscription uses them.
 func (p *Pool) Watches(gvr schema.GroupVersionResource) int { return len(p.watches(gvr)) }
 
 func (p *Pool) watches(gvr schema.GroupVersionResource) []*watch {
@@ -300,7 +302,7 @@ func (p *Pool) watches(gvr schema.GroupVersionResource) []*watch {
 	return slices.Clone(p.byType[gvr])
 }
 
-// setSynced updates the subscriptions of a watch after w.listed has changed. The caller must hold w.deliver.
+// setSynced updates the subscriptions of the watch after w.listed has changed. The caller must hold w.deliver.
 func (p *Pool) setSynced(w *watch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -312,12 +314,12 @@ func (p *Pool) setSynced(w *watch) {
 	for s := range w.subscriptions {
 		s.setSynced(w.listed.Load())
 		if s.pending != nil {
-			s.pending.check() // a list can make the watch older, see watch.isBehind
+			s.pending.check() // the watch can be older after a list, see watch.isBehind
 		}
 	}
 }
 
-// observe passes on a change of a watch's phase. The watch's state is locked.
+// observe notifies the observers of a change in the phase of a watch. The lock of the watch's state is held.
 func (p *Pool) observe(w *watch, state State) {
 	p.mu.Lock()
 	w.fails = !w.listed.Load() && (state.Phase == Forbidden || state.Phase == Failing)

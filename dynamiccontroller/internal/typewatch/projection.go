@@ -17,7 +17,7 @@ import (
 type Projection uint8
 
 const (
-	// Keys stores each object's key, and one number each for its resourceVersion and its UID.
+	// Keys stores the key of each object, one number for its resourceVersion and one number for its UID.
 	Keys Projection = iota
 	// Metadata stores a PartialObjectMetadata without managedFields.
 	Metadata
@@ -41,9 +41,9 @@ func (p Projection) reduce(obj any) any {
 	}
 }
 
-// project returns a stored object as a watch of this projection would have stored it. If less is stored, project
-// returns what is stored in the type of the projection. Objects of other types, which only a transform can return, are
-// unchanged.
+// project returns a stored object in the form in which a watch with this projection would have stored it. If less is
+// stored than the projection includes, the result has the Go type of the projection, but only the stored content.
+// Objects of other Go types, which only a transform can return, are returned unchanged.
 func (p Projection) project(obj any) any {
 	switch o := obj.(type) {
 	case *unstructured.Unstructured:
@@ -71,7 +71,7 @@ func (p Projection) project(obj any) any {
 
 func metadataOf(o *unstructured.Unstructured) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{
-		// The TypeMeta of an API server's response to a metadata client.
+		// An API server sends this TypeMeta in its responses to a metadata client.
 		TypeMeta: metav1.TypeMeta{APIVersion: metav1.SchemeGroupVersion.String(), Kind: "PartialObjectMetadata"},
 		ObjectMeta: metav1.ObjectMeta{
 			Name:                       o.GetName(),
@@ -134,12 +134,13 @@ func sameContent(a, b any) bool {
 	}
 }
 
-// maxDepth is the nesting below which sameJSON uses reflect.DeepEqual. The result of a transform can contain itself,
-// which only reflect.DeepEqual detects.
+// maxDepth is the nesting depth from which sameJSON uses reflect.DeepEqual. This is needed because the result of a
+// transform can contain a reference to itself, and only reflect.DeepEqual detects such a cycle.
 const maxDepth = 64
 
-// sameJSON is reflect.DeepEqual for decoded JSON. It is several times faster and does not allocate. A relist compares
-// every object, and with reflect.DeepEqual that would take longer than decoding the list.
+// sameJSON returns the same result as reflect.DeepEqual for decoded JSON, but is several times faster and does not
+// allocate memory. The speed matters because a relist compares every object. With reflect.DeepEqual, the comparison
+// would take longer than decoding the list.
 func sameJSON(a, b any, depth int) bool {
 	if depth == 0 {
 		return reflect.DeepEqual(a, b)
@@ -179,12 +180,13 @@ type Owner struct {
 	UID        types.UID
 	uid        uint64 // hash of UID
 	Controller bool
-	// Keys are the keys that the owner can have: it is cluster-scoped or in the object's namespace.
+	// Keys holds the possible keys of the owner, which is either cluster-scoped or in the object's namespace.
 	Keys []string
 }
 
-// ownerCache holds the owners of the object of one change, before and after it. The subscriptions of a thousand owner
-// types can handle the same change, and parsing a whole object's references takes longer than looking up an owner.
+// ownerCache holds the owners of a changed object, as they were before the change and as they are after it. It exists
+// because the subscriptions of a thousand owner types can handle the same change, and parsing the owner references of a
+// whole object takes longer than looking up an owner.
 type ownerCache struct {
 	entries [2]struct {
 		obj    any

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// replacement moves a subscription to another watch. The current watch stays in use until the other one has synced and
-// has caught up with it. Then the subscription switches, its event handler is called once with the difference, and the
-// former watch ends if no other subscription uses it.
+// replacement moves a subscription to another watch. The current watch stays in use until the new watch has synced and
+// has caught up with the current one. Then the subscription switches, its event handler is called once with the
+// difference, and the former watch ends unless another subscription uses it.
 //
 // A separate goroutine checks whether the subscription can switch, because the check may have to wait for event
 // handlers of the current watch. The goroutine ends when there is nothing left to check.
@@ -17,16 +17,16 @@ type replacement struct {
 	options      Options
 	replaced     func()
 	isMove       bool          // created by the pool, with unchanged options
-	checks       atomic.Int64  // requested since the goroutine was started, 0 if there is none
+	checks       atomic.Int64  // requests since the goroutine was started; 0 if there is no goroutine
 	switched     chan struct{} // closed when replaced has returned
 	ended        chan struct{} // closed when the replacement is over
 
 	to *watch // guarded by pool.mu
 
 	// Used only by the goroutine that checks.
-	relists  *time.Timer   // makes the other watch list again, nil if that has not been behind
+	relists  *time.Timer   // makes the new watch list again; nil if that watch has not been behind
 	relistAt time.Time     // when relists fires
-	lag      time.Duration // after which relists fires
+	lag      time.Duration // the delay after which relists fires
 }
 
 // Replace makes the subscription use other options for the same GVR. Until the watch for the new options has synced,
@@ -34,20 +34,21 @@ type replacement struct {
 // order:
 //
 //  1. [Subscription.View] returns the new watch and options.
-//  2. Replaced is called, if it is not nil.
+//  2. The function replaced is called, if it is not nil.
 //  3. The event handler is called once with each difference between the two stores.
 //
-// If the event handler has not been called with the existing objects yet, it is called with the deletion of the objects
-// that only the former store holds, and then with all existing objects. A subscription without an event handler only
-// switches.
+// If the event handler has not been called with the existing objects yet, it is first called with a deletion for each
+// object that only the former store holds. Then it is called with all existing objects. If the subscription has no
+// event handler, step 3 is omitted.
 //
 // The new store is not older than the former one, unless the API server's etcd was restored or its versions cannot be
 // compared. If the new watch does not sync, the subscription keeps the current one. If the current watch has never
 // synced, or the new options use the same watch, the subscription switches at once.
 //
-// Replace has no effect after Close. It cancels an earlier replacement that is pending. Replaced must not call the pool
-// and should return quickly, because it blocks two watches. Replace and CancelReplace wait for an earlier replaced
-// function that is running, so the caller must not hold a lock that replaced takes.
+// Replace has no effect after Close. It cancels an earlier replacement that is pending. The function replaced must not
+// call the pool and should return quickly, because two watches are blocked while it is running. If the function of an
+// earlier replacement is running, Replace and CancelReplace wait for it. The caller must therefore not hold a lock that
+// this function takes.
 func (s *Subscription) Replace(options Options, replaced func()) {
 	if replaced == nil {
 		replaced = func() {}
@@ -78,8 +79,8 @@ func (s *Subscription) Replace(options Options, replaced func()) {
 	go r.run()
 }
 
-// CancelReplace cancels a pending replacement. When it returns, the replaced function is not running and will not be
-// called.
+// CancelReplace cancels a pending replacement. When it returns, the function replaced that was passed to Replace is not
+// running and will not be called.
 func (s *Subscription) CancelReplace() {
 	s.pool.mu.Lock()
 	if s.pending != nil && !s.pending.isMove {
@@ -101,13 +102,14 @@ func (s *Subscription) Replacement() (State, bool) {
 	return *s.pending.to.state.current.Load(), true
 }
 
-// replaceLocked registers a replacement and cancels the one that is pending. The caller starts its goroutine.
+// replaceLocked registers a replacement and cancels the one that is pending. The caller must start the goroutine of the
+// new replacement.
 func (s *Subscription) replaceLocked(options Options, to *watch, replaced func()) *replacement {
 	r := &replacement{
 		subscription: s, options: options, replaced: replaced,
 		switched: make(chan struct{}), ended: make(chan struct{}),
 	}
-	r.checks.Store(1) // of the caller's goroutine
+	r.checks.Store(1) // for the goroutine that the caller starts
 	r.setTargetLocked(to)
 	s.dropLocked()
 	s.pending = r
@@ -121,7 +123,7 @@ func (s *Subscription) dropLocked() {
 		return
 	}
 	s.pending = nil
-	r.check() // it ends the replacement
+	r.check() // this check ends the replacement
 	s.waitForLocked(r.ended)
 	r.leaveTargetLocked()
 	s.pool.leaveLocked(r.to, s)
@@ -150,8 +152,8 @@ func (r *replacement) check() {
 	}
 }
 
-// run checks until there is nothing left to check. After the last check, the number of checks stays positive, so that
-// no other goroutine is started.
+// run checks whether the subscription can switch, as often as checks are requested. When the replacement is over, the
+// number of requests stays positive, so that no other goroutine is started.
 func (r *replacement) run() {
 	for {
 		checks := r.checks.Load()
@@ -168,15 +170,15 @@ func (r *replacement) run() {
 	}
 }
 
-// minLag and maxLag bound how long a replacement waits for a watch that has synced and is behind. Then that watch
-// lists again. If its selectors differ from those of the current watch, it might not receive the event that would let
-// it catch up, and bookmarks are sent about once a minute.
+// minLag and maxLag bound how long a replacement waits for a new watch that has synced but is behind the current watch.
+// After that time, the new watch lists again. This is needed because a watch with different selectors might not receive
+// the event that would let it catch up, and bookmarks are sent only about once a minute.
 const (
 	minLag = time.Second
 	maxLag = time.Minute
 )
 
-// relistLater makes the other watch list again after some time.
+// relistLater makes the new watch list again after some time.
 func (r *replacement) relistLater() {
 	if now := time.Now(); now.After(r.relistAt) {
 		r.lag = min(max(2*r.lag, minLag), maxLag)
@@ -196,8 +198,8 @@ func (r *replacement) relist() {
 	}
 }
 
-// attempt switches the subscription if the new watch is ready, and reports whether the replacement is over. With
-// atOnce, it neither waits for a lock nor calls an event handler.
+// attempt switches the subscription if the new watch is ready, and reports whether the replacement is over. If atOnce
+// is set, it neither waits for a lock nor calls an event handler.
 func (r *replacement) attempt(atOnce bool) (over bool) {
 	s, p := r.subscription, r.subscription.pool
 	p.mu.Lock()
@@ -219,7 +221,7 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 		defer w.deliver.Unlock()
 	}
 	if s.view.Load().watch != from {
-		return true // it was cancelled, and another replacement has switched
+		return true // this replacement was cancelled, and another one has switched
 	}
 	listed := to.listed.Load() && !to.emptied
 	if from.everListed.Load() && listed && to.isBehind(from) {
@@ -232,8 +234,8 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 	return r.switchOver(from, to)
 }
 
-// switchOver moves the subscription from one watch to the other and delivers the difference. The caller must hold
-// deliver of both watches.
+// switchOver moves the subscription from one watch to the other and delivers the difference. The caller must hold the
+// lock deliver of both watches.
 func (r *replacement) switchOver(from, to *watch) (over bool) {
 	s, p := r.subscription, r.subscription.pool
 	var changes []change

@@ -14,17 +14,17 @@ import (
 type Phase string
 
 const (
-	// Stopped: the watch is not running.
+	// Stopped means that the watch is not running.
 	Stopped Phase = "Stopped"
-	// Syncing: the first list is in progress.
+	// Syncing means that the first list is in progress.
 	Syncing Phase = "Syncing"
-	// Synced: the store holds a complete list, and no request has failed since.
+	// Synced means that the store holds a complete list, and that no request has failed since then.
 	Synced Phase = "Synced"
-	// NotFound: the API server does not serve the type (404), or a type event reported that it is gone.
+	// NotFound means that the API server does not serve the type (404), or that a type event reported it as gone.
 	NotFound Phase = "NotFound"
-	// Forbidden: the client is not allowed to list or watch the type (401, 403).
+	// Forbidden means that the client is not allowed to list or watch the type (401, 403).
 	Forbidden Phase = "Forbidden"
-	// Failing: requests fail for another reason.
+	// Failing means that requests fail for another reason.
 	Failing Phase = "Failing"
 )
 
@@ -67,8 +67,8 @@ func (s *watchState) end() {
 	})
 }
 
-// listFailed records the error of a list or probe. Only a complete list or an opened watch clears it. While probes
-// succeed and lists fail, the state therefore does not change.
+// listFailed records the error of a list or probe. Only a complete list or an opened watch clears the error. The state
+// therefore does not change while probes succeed and lists fail.
 func (s *watchState) listFailed(err error) {
 	s.update(func() { s.listErr, s.listErrNewest = err, true })
 }
@@ -83,8 +83,8 @@ func (s *watchState) watchResult(err error) {
 	})
 }
 
-// listed records that the store holds a complete list. Watching reports whether the list's stream continues as a watch.
-// If it does not, an error of the watch remains until a watch is opened.
+// listed records that the store holds a complete list. The argument watching states whether the list was a streaming
+// list that continues as a watch. If it does not, an earlier error of a watch remains until a watch is opened.
 func (s *watchState) listed(watching bool) {
 	s.update(func() {
 		s.synced, s.listErr = true, nil
@@ -94,14 +94,14 @@ func (s *watchState) listed(watching bool) {
 	})
 }
 
-// errVanished is the error of a type that is gone according to a type event.
+// errVanished is the error of a watch whose type is gone according to a type event.
 var errVanished = &apierrors.StatusError{ErrStatus: metav1.Status{
 	Reason: metav1.StatusReasonNotFound, Message: "a type event reported that the type is gone",
 }}
 
 // vanished marks a running watch as NotFound until its next request fails or its next list completes. If the watch has
-// made an attempt in this term, the attempt ends and the watch empties its store. If it has not, its first list
-// decides.
+// made an attempt in this term, the attempt ends and the watch empties its store. If it has not made an attempt, the
+// result of its first list decides.
 func (s *watchState) vanished() {
 	s.update(func() {
 		if !s.running {
@@ -124,8 +124,8 @@ func (s *watchState) appeared() {
 	}
 }
 
-// beginAttempt returns the context of an attempt, which vanished cancels. It discards an earlier call of appeared,
-// because the attempt itself finds out whether the type is served.
+// beginAttempt returns the context of an attempt, which vanished cancels. It discards an earlier call to appeared,
+// because the attempt itself shows whether the type is served.
 func (s *watchState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
 	select {
 	case <-s.wake:
@@ -164,7 +164,7 @@ func (s *watchState) notify(observe func(State)) {
 	observe(*s.current.Load())
 }
 
-// update applies a change. Since is kept as long as the phase stays the same.
+// update applies a change to the state. The time Since is kept as long as the phase stays the same.
 func (s *watchState) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 // contents holds the objects of a store, or only their identities. It is safe for concurrent use by any number of
 // readers and one writer.
 type contents interface {
-	// put stores an object. Same reports whether its version was stored already.
+	// put stores an object. The result same reports whether that version of the object was already stored.
 	put(key string, obj any) (old any, same bool)
 	delete(key string) (old any, known bool)
 	replace(items map[string]any)
@@ -21,20 +21,20 @@ type contents interface {
 	keys() []string
 	len() int
 	hasObjects() bool
-	list(namespace string) []any // of all namespaces if it is empty
-	mayHold(uid uint64) bool     // by the hash of a UID; see uidFilter
+	list(namespace string) []any // all objects if namespace is empty
+	mayHold(uid uint64) bool     // uid is the hash of a UID; see uidFilter
 	ownedBy(uid string) []any
 }
 
-// change is the change of one object. Old is nil for a new object, and now for a deleted one.
+// change is a change to one object. For a new object, old is nil. For a deleted object, now is nil.
 type change struct {
 	key      string
 	old, now any
 }
 
-// changesTo returns the changes that replace would make. An object has changed if its version differs. With byContent,
-// a stored object has also changed if its content differs: after a change of the type's schema, the API server returns
-// different content at the same version.
+// changesTo returns the changes that replace would make. An object has changed if its version differs. If byContent is
+// set, a stored object has also changed if its content differs, because the API server returns different content at the
+// same version after a change to the type's schema.
 func changesTo(c contents, items map[string]any, byContent bool) []change {
 	changes := missing(c, func(key string) bool { _, known := items[key]; return known })
 	for key, obj := range items {
@@ -71,7 +71,7 @@ func difference(from, to contents) []change {
 	return changes
 }
 
-// deletions returns the objects that only from holds.
+// deletions returns a deletion for each object that from holds and to does not hold.
 func deletions(from, to contents) []change {
 	return missing(from, func(key string) bool { _, known := to.identity(key); return known })
 }
@@ -86,7 +86,7 @@ func missing(c contents, known func(key string) bool) (changes []change) {
 	return changes
 }
 
-// objects indexes objects by key, by namespace and, after the first call of ownedBy, by owner.
+// objects indexes objects by key, by namespace and, after the first call to ownedBy, by owner.
 type objects struct {
 	store cache.ThreadSafeStore
 	uidFilter
@@ -182,10 +182,12 @@ func (o *objects) keys() []string             { return o.store.ListKeys() }
 func (o *objects) len() int                   { return int(o.count.Load()) }
 func (o *objects) hasObjects() bool           { return true }
 
-// identity holds one number that differs if the resourceVersion differs, and one for the UID.
+// identity holds a number for the resourceVersion of an object and a number for its UID. If two resourceVersions
+// differ, so do their numbers.
 type identity struct{ version, uid uint64 }
 
-// sameVersion is false if there is no version, which a transform can remove.
+// sameVersion reports whether the versions are equal. It returns false if there is no version, because a transform can
+// remove it.
 func (i identity) sameVersion(other identity) bool {
 	return i.version != 0 && i.version == other.version
 }
@@ -294,8 +296,8 @@ func versionOf(obj any) string {
 	return m.GetResourceVersion()
 }
 
-// numberOf returns the version itself if it is a number, as in every Kubernetes API since 1.35, otherwise a hash of it,
-// and 0 for no version.
+// numberOf converts a resourceVersion to a number. A version that is a number, as in every Kubernetes API since 1.35,
+// is returned as it is. For any other version, numberOf returns a hash, and for an empty version it returns 0.
 func numberOf(version string) uint64 {
 	if version == "" {
 		return 0
@@ -316,7 +318,7 @@ func hashOf(s string) uint64 {
 	return hash
 }
 
-// hasUID reports whether the contents hold the object and it has the UID with the hash.
+// hasUID reports whether the contents hold an object with the key, and the hash of its UID is uid.
 func hasUID(c contents, key string, uid uint64) bool {
 	if !c.mayHold(uid) {
 		return false
@@ -325,10 +327,10 @@ func hasUID(c contents, key string, uid uint64) bool {
 	return known && id.uid == uid
 }
 
-// uidFilter can rule out without a lock that an object with a UID is stored. A type of children can have a thousand
-// types of owners, and for each event the owner is looked up in all of them. The filter is a Bloom filter with one hash
-// function: about one in ten unknown UIDs passes and is then looked up in the contents. There can be any number of
-// readers and one writer.
+// uidFilter reports, without taking a lock, whether an object with a UID can be stored. It speeds up the search for
+// owners: a child type can have a thousand owner types, and for each event the owner is looked up in the stores of all
+// of them. The filter is a Bloom filter with one hash function: about one in ten unknown UIDs passes the filter and is
+// then looked up in the contents. There can be any number of readers and one writer.
 type uidFilter struct {
 	bits atomic.Pointer[[]atomic.Uint64]
 	free int // number of bits that can be set before the filter must grow
@@ -353,9 +355,9 @@ func (f *uidFilter) add(uid uint64) (full bool) {
 	return false
 }
 
-// resize replaces the filter with one that contains the UIDs that fill adds and has room for about as many more.
+// resize replaces the filter with a new one. It contains the UIDs that fill adds, and has room for about as many more.
 func (f *uidFilter) resize(n int, fill func(add func(uid uint64))) {
-	bits := make([]atomic.Uint64, n/4+1) // 16 per UID
+	bits := make([]atomic.Uint64, n/4+1) // 16 bits per UID
 	fill(func(uid uint64) { bits[uid/64%uint64(len(bits))].Or(1 << (uid % 64)) })
 	f.free = n + 8
 	f.bits.Store(&bits)

@@ -7,29 +7,30 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// batch is the maximum number of keys in a call of EventHandler.Known, so that a handler can keep its locks short.
+// batch is the maximum number of keys in a call to EventHandler.Known, so that a handler can keep its locks short.
 const batch = 256
 
 // EventHandler receives the objects of a subscription and their changes. All functions are required. They are called
-// one at a time, in order, and after the store shows the change. They block the other subscriptions of the same watch.
-// They may read any subscription, but must not call Attach, Detach, Replace, CancelReplace or Close.
+// one at a time, in order, and after the store shows the change. While one of them is running, it blocks the other
+// subscriptions of the same watch. They can read any subscription, but must not call Attach, Detach, Replace,
+// CancelReplace or Close.
 type EventHandler struct {
 	// Known is called with the keys of existing objects, at most 256 at a time.
 	Known func(keys []string)
-	// Synced is called after Known was called for all existing objects.
+	// Synced is called after Known has been called for all existing objects.
 	Synced func()
-	// Changed is called with the state of an object before and after a change. Old is nil for a new object, and now for
-	// a deleted one. The states are as the watch stores them, see [View.Project]. Before Synced, only deletions are
-	// delivered.
+	// Changed is called with the state of an object before and after a change. For a new object, old is nil. For a
+	// deleted object, now is nil. Both states have the form in which the watch stores them; see [View.Project]. Before
+	// Synced has been called, only deletions are delivered.
 	Changed func(key string, old, now any)
 }
 
-// Subscription is one user of a watch. Its methods are safe for concurrent use, but calls of Replace, CancelReplace and
-// Close must be serialized by the caller for their order to be meaningful.
+// Subscription is one user of a watch. Its methods are safe for concurrent use, but the caller must serialize calls to
+// Replace, CancelReplace and Close if their order matters.
 type Subscription struct {
 	pool    *Pool
 	observe func(State)
-	view    atomic.Pointer[View]   // written while pool.mu is held; a new watch also needs deliver of both watches
+	view    atomic.Pointer[View]   // written under pool.mu; to change the watch, deliver of both watches is held too
 	synced  atomic.Pointer[signal] // written while pool.mu is held
 	closed  atomic.Bool            // written while pool.mu is held
 	done    chan struct{}
@@ -41,8 +42,8 @@ type Subscription struct {
 
 	// Guarded by pool.mu.
 	pending  *replacement
-	switched <-chan struct{}   // closed when the replaced function of the last replacement has returned
-	waitFor  []<-chan struct{} // closed when goroutines that ran for this subscription alone have ended
+	switched <-chan struct{}   // closed when the function of the last replacement has returned
+	waitFor  []<-chan struct{} // closed when goroutines that only this subscription needed have ended
 }
 
 // signal is a channel that is closed while a condition holds.
@@ -65,8 +66,8 @@ func (s *Subscription) setSynced(synced bool) {
 // HasSynced reports whether the store holds a complete list of the current term.
 func (s *Subscription) HasSynced() bool { return s.view.Load().HasSynced() }
 
-// Synced returns a channel that is closed when the store holds a complete list of the current or the next term. When
-// the term ends, Synced returns another channel. Close does not close it.
+// Synced returns a channel that is closed when the store holds a complete list of the current or the next term. After
+// the term has ended, Synced returns a new channel. Close does not close the channel.
 func (s *Subscription) Synced() <-chan struct{} { return s.synced.Load().ch }
 
 // Done returns a channel that is closed by Close.
@@ -78,12 +79,12 @@ func (s *Subscription) State() State { return *s.view.Load().watch.state.current
 // View returns a consistent view of the current watch and options. It takes no lock.
 func (s *Subscription) View() View { return *s.view.Load() }
 
-// Owners returns the owners of an object that an event handler of this subscription is being called with. It must not
-// be called elsewhere. The result is computed once per change for all subscriptions of the watch, and must not be
-// modified.
+// Owners returns the owners of an object. It must be called only by an event handler of this subscription, with an
+// object that was passed to the handler. The result is computed once per change for all subscriptions of the watch, and
+// must not be modified.
 func (s *Subscription) Owners(obj any) []Owner { return s.view.Load().watch.owners.get(obj) }
 
-// lockDelivery locks deliver of the current watch and returns the watch.
+// lockDelivery takes the lock deliver of the current watch and returns the watch.
 func (s *Subscription) lockDelivery() *watch {
 	for {
 		w := s.view.Load().watch
@@ -95,8 +96,8 @@ func (s *Subscription) lockDelivery() *watch {
 	}
 }
 
-// Attach sets the event handler and replaces an earlier one. The handler is called with all existing objects as soon as
-// the subscription has synced, and then with each change. Both happen again in each term.
+// Attach sets the event handler. If there already is one, it is replaced. In each term, the handler is called with all
+// existing objects as soon as the subscription has synced, and then with each change.
 func (s *Subscription) Attach(handler EventHandler) {
 	w := s.lockDelivery()
 	defer w.deliver.Unlock()
@@ -117,7 +118,7 @@ func (s *Subscription) Detach() {
 	s.detach(w)
 }
 
-// detach is called with the watch's deliver held.
+// detach removes the event handler. The caller must hold w.deliver.
 func (s *Subscription) detach(w *watch) {
 	w.attached = slices.DeleteFunc(w.attached, func(other *Subscription) bool { return other == s })
 	s.handler, s.announced = nil, false
@@ -136,16 +137,18 @@ func (s *Subscription) announce(w *watch) {
 	w.owners = ownerCache{}
 }
 
-// handle calls the handler with a change. A handler that has not been called with the existing objects yet will receive
-// new and changed objects with them, but not deleted ones. The caller must hold deliver of the watch.
+// handle calls the handler with a change. As long as the handler has not been called with the existing objects, it is
+// called only with deletions, because it will receive new and changed objects together with the existing ones. The
+// caller must hold the lock deliver of the watch.
 func (s *Subscription) handle(c change) {
 	if !s.closed.Load() && (s.announced || c.now == nil) {
 		s.handler.Changed(c.key, c.old, c.now)
 	}
 }
 
-// Close ends the subscription and a pending replacement. It does not wait for a running event handler; Ended does. The
-// subscription can still be read, but its store is no longer updated if no other subscription uses the watch.
+// Close ends the subscription and a pending replacement. It does not wait for an event handler that is running; use
+// Ended to wait for it. The subscription can still be read, but its store is no longer updated if no other subscription
+// uses the watch.
 func (s *Subscription) Close() {
 	p := s.pool
 	p.mu.Lock()
@@ -168,8 +171,8 @@ func (s *Subscription) Close() {
 	}()
 }
 
-// Ended returns a channel that is closed after Close, when no event handler of the subscription runs and every watch
-// that ran for it alone has ended.
+// Ended returns a channel that is closed some time after Close has been called. At that point, no event handler of the
+// subscription is running, and all watches that only this subscription used have ended.
 func (s *Subscription) Ended() <-chan struct{} { return s.ended }
 
 // waitForLocked makes Ended wait for a goroutine.
@@ -178,7 +181,8 @@ func (s *Subscription) waitForLocked(ended <-chan struct{}) {
 }
 
 // View reads the store of one watch with the options of one subscription. The zero View must not be used. Objects are
-// shared and must not be modified. A View does not follow replacements.
+// shared and must not be modified. If the subscription is moved to another watch, an existing View still reads the
+// former one.
 type View struct {
 	watch   *watch
 	options *Options
@@ -190,7 +194,8 @@ func (v View) Options() Options { return *v.options }
 // HasSynced reports whether the store holds a complete list of the current term.
 func (v View) HasSynced() bool { return v.watch.listed.Load() }
 
-// Get returns an object as it is stored, see Project. With [Keys], the object has only its namespace and name.
+// Get returns an object in the form in which it is stored; see [View.Project]. With [Keys], the object has only its
+// namespace and name.
 func (v View) Get(key string) (obj any, known bool) { return v.watch.contents.get(key) }
 
 // Has reports whether the store holds the object.
@@ -199,13 +204,13 @@ func (v View) Has(key string) bool {
 	return known
 }
 
-// HasUID reports whether the store holds the object and it has the UID.
+// HasUID reports whether the store holds an object with the key and the UID.
 func (v View) HasUID(key string, uid types.UID) bool {
 	return hasUID(v.watch.contents, key, hashOf(string(uid)))
 }
 
-// FindOwner returns the key of the owner if the store holds it. Unless the store holds an object with the owner's
-// UID, it usually takes no lock.
+// FindOwner returns the key of the owner if the store holds it. If the store does not hold the owner, FindOwner usually
+// takes no lock.
 func (v View) FindOwner(o *Owner) (key string, known bool) {
 	for _, key := range o.Keys {
 		if hasUID(v.watch.contents, key, o.uid) {
@@ -221,16 +226,17 @@ func (v View) Keys() []string { return v.watch.contents.keys() }
 // Len returns the number of objects.
 func (v View) Len() int { return v.watch.contents.len() }
 
-// List returns the objects of a namespace, or all objects if namespace is empty, as they are stored. A store of [Keys]
-// has no objects.
+// List returns the objects of a namespace, or all objects if namespace is empty, in the form in which they are stored.
+// With [Keys], the store has no objects and the result is empty.
 func (v View) List(namespace string) []any { return v.watch.contents.list(namespace) }
 
-// OwnedBy returns the objects that have an owner reference with the UID, as they are stored. The first call builds an
-// index. A store of [Keys] has no objects.
+// OwnedBy returns the objects that have an owner reference with the UID, in the form in which they are stored. The
+// first call builds an index. With [Keys], the store has no objects and the result is empty.
 func (v View) OwnedBy(owner types.UID) []any { return v.watch.contents.ownedBy(string(owner)) }
 
-// Project returns a stored object in the projection of the options, and nil for nil. A watch can store more than the
-// projection of a subscription. The result of the subscription's transform is returned unchanged.
+// Project converts a stored object to the projection of the subscription's options. This is needed because a watch can
+// store more than a subscription needs. If obj is nil, Project returns nil. If the subscription has a transform,
+// Project returns the object unchanged.
 func (v View) Project(obj any) any {
 	if obj == nil || v.options.Transform != nil {
 		return obj

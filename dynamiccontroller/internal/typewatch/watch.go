@@ -25,7 +25,7 @@ import (
 // implements the reflector's store.
 type watch struct {
 	pool      *Pool
-	number    uint64 // in the order of creation
+	number    uint64 // watches are numbered in the order of their creation
 	key       Key
 	shared    bool // whether other subscriptions can join
 	log       logr.Logger
@@ -34,10 +34,10 @@ type watch struct {
 	state     *watchState
 	contents  contents
 
-	// deliver guards the fields below, up to the next comment, and modifications of contents. It is held while event
-	// handlers are called, so that they are called after the store shows the change, and in order.
+	// deliver guards the fields from attached to emptied, and modifications of contents. It is held while event
+	// handlers are called, so that they are called in order, and after the store shows the change.
 	deliver  sync.Mutex
-	attached []*Subscription // those that have an event handler
+	attached []*Subscription // subscriptions that have an event handler
 	owners   ownerCache
 	// observed is the version up to which the contents reflect all changes. It includes bookmarks.
 	observed version
@@ -51,18 +51,18 @@ type watch struct {
 	emptied bool
 
 	// Written while deliver is held.
-	position   atomic.Uint64 // a version: that of the last list, or of the newest event since
+	position   atomic.Uint64 // the version of the last list, or of the newest event since then
 	everListed atomic.Bool   // whether the contents have ever held a complete list
 	listed     atomic.Bool   // whether the contents hold a complete list of the current term
 
-	required atomic.Uint64                  // a version: the oldest one that the next list can have
-	incoming atomic.Pointer[[]*replacement] // those that wait for this watch; written while pool.mu is held
+	required atomic.Uint64                  // the oldest version that the next list can have
+	incoming atomic.Pointer[[]*replacement] // replacements that wait for this watch; written under pool.mu
 
 	// Guarded by pool.mu.
 	subscriptions map[*Subscription]struct{}
 	fails         bool               // requests fail, and no complete list has arrived in this term
 	closed        bool               // no subscription uses the watch
-	term          *term              // in which it was last started
+	term          *term              // the term in which the watch was last started
 	cancel        context.CancelFunc // ends the goroutine
 	done          chan struct{}      // closed when the last goroutine has returned
 }
@@ -100,13 +100,13 @@ func newWatch(p *Pool, number uint64, key Key, transform cache.TransformFunc) *w
 	return w
 }
 
-// steady is how long an attempt must have lasted for the backoff to be reset. Relists after a watch that was closed
-// early have their own limit.
+// steady is how long an attempt must have lasted for the backoff to be reset. A separate limit applies to relists after
+// a watch that was closed early.
 const steady = time.Minute
 
-// newRetry returns the delays between attempts. The first ones are short, because a type is not found for a few
-// milliseconds after its CRD has been established. The last ones limit the cost of a type that does not exist to two
-// requests per minute.
+// newRetry returns the delays between attempts. The first delays are short, because requests for a type return NotFound
+// for a few milliseconds after its CRD has been established. The last delays limit the cost of a type that does not
+// exist to two requests per minute.
 func newRetry() wait.DelayFunc {
 	backoff := wait.Backoff{Duration: 10 * time.Millisecond, Cap: 30 * time.Second, Steps: 20, Factor: 2, Jitter: 0.2}
 	return backoff.DelayFunc()
@@ -128,7 +128,8 @@ func (w *watch) run(ctx context.Context) {
 		TypeDescription: w.key.GVR.String(),
 		Logger:          &w.log,
 		Clock:           stoppableClock{after: func(d time.Duration) <-chan time.Time { return after(ctx, d) }},
-		// For requests that the reflector retries itself: a refused connection, and 429. Its default begins at 0.8 s.
+		// This backoff applies to requests that the reflector retries itself, which are those that end with a refused
+		// connection or with a 429. The reflector's default backoff begins at 0.8 s.
 		Backoff: &wait.Backoff{
 			Duration: 20 * time.Millisecond, Cap: 10 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5,
 		},
@@ -164,7 +165,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// after returns a channel that receives after d, or when ctx ends.
+// after returns a channel that receives a value after d, or when ctx ends.
 func after(ctx context.Context, d time.Duration) <-chan time.Time {
 	fired := make(chan time.Time, 1)
 	ctx, cancel := context.WithTimeout(ctx, d)
@@ -175,8 +176,8 @@ func after(ctx context.Context, d time.Duration) <-chan time.Time {
 	return fired
 }
 
-// stoppableClock is the real clock except for After. The reflector waits for its backoff without checking its context
-// (watchList, client-go v0.37), for up to ten seconds.
+// stoppableClock is the real clock, except that the wait of After can be stopped. The reflector needs it because it
+// waits for its backoff without checking its context (watchList, client-go v0.37), for up to ten seconds.
 type stoppableClock struct {
 	clock.RealClock
 	after func(time.Duration) <-chan time.Time
@@ -259,9 +260,9 @@ func (w *watch) Replace(list []any, resourceVersion string) error {
 	return nil
 }
 
-// setAll replaces the contents. It calls stored, which is nil if the type has vanished, before the event handlers. The
-// comparison can take long, but does not
-// have to hold deliver: only the goroutine that runs the watch modifies the contents.
+// setAll replaces the contents. It calls the function stored before it calls the event handlers. If the type has
+// vanished, stored is nil. Comparing the old contents with the new ones can take long, but does not require the lock
+// deliver, because only the goroutine that runs the watch modifies the contents.
 func (w *watch) setAll(items map[string]any, resourceVersion string, stored func()) {
 	changes := changesTo(w.contents, items, w.listed.Load())
 	newest := none
@@ -275,7 +276,7 @@ func (w *watch) setAll(items map[string]any, resourceVersion string, stored func
 	required := version(w.required.Swap(0))
 	w.unordered, w.restored = resourceVersion == "", listed != none && required.isNewer(listed)
 	if listed != none {
-		// It is older than the position if the API server's etcd was restored.
+		// The version of the list is older than the position if the API server's etcd was restored.
 		w.position.Store(uint64(listed))
 		w.observed = listed
 	}
@@ -294,7 +295,7 @@ func (w *watch) setAll(items map[string]any, resourceVersion string, stored func
 	}
 }
 
-// endTerm makes the next list the first one of another term.
+// endTerm ends the current term, so that the next list is the first one of a new term.
 func (w *watch) endTerm() {
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
@@ -326,8 +327,8 @@ func (w *watch) wakeIncoming() {
 	}
 }
 
-// minVersion returns the oldest resourceVersion that the next list can have: that of the contents, and of the contents
-// of the watches that this one replaces.
+// minVersion returns the oldest resourceVersion that the next list can have. The list must not be older than the
+// contents of this watch, or than the contents of any watch that this one is to replace.
 func (w *watch) minVersion() string {
 	oldest := version(w.position.Load())
 	for _, r := range *w.incoming.Load() {
@@ -339,14 +340,14 @@ func (w *watch) minVersion() string {
 	return oldest.String()
 }
 
-// isBehind reports whether the watch may lack changes that the older one has delivered. The caller must hold deliver of
-// both.
+// isBehind reports whether the watch may lack changes that the older one has delivered. The caller must hold the lock
+// deliver of both watches.
 func (w *watch) isBehind(older *watch) bool {
 	position := version(older.position.Load())
 	return !w.unordered && (!w.restored || older.restored) && position.isNewer(w.observed)
 }
 
-// version is a resourceVersion that was received, as a number, so that it can be compared without a lock.
+// version is a received resourceVersion. It is stored as a number, so that it can be read and compared without a lock.
 type version uint64
 
 const (
@@ -355,7 +356,7 @@ const (
 )
 
 func versionNumber(resourceVersion string) version {
-	if resourceVersion == "" || resourceVersion == "0" { // that of an empty fake server
+	if resourceVersion == "" || resourceVersion == "0" { // "0" is the version of an empty fake server
 		return none
 	}
 	if _, err := resourceversion.CompareResourceVersion(resourceVersion, resourceVersion); err != nil {
@@ -368,7 +369,7 @@ func versionNumber(resourceVersion string) version {
 	return version(n)
 }
 
-// isNewer is false for versions that cannot be compared.
+// isNewer reports whether v is newer than the other version. It returns false if the versions cannot be compared.
 func (v version) isNewer(than version) bool { return v != unordered && v > than }
 
 func (v version) String() string {
