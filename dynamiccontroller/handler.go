@@ -53,9 +53,9 @@ var (
 	ErrReconcileTimeout = errors.New("the reconcile took longer than its timeout")
 )
 
-// Interrupted is an error that can report that the work was interrupted and has not failed. For example, a write is
-// rejected after this replica has lost leadership (ErrNotLeading of package replica). If a handler returns such an
-// error, wrapped or not, and its method Interrupted returns true, the call does not count as a failure. The object is
+// Interrupted is an error that reports whether work was interrupted rather than failed. For example, a write is
+// rejected with replica.ErrNotLeading after this replica has lost leadership. If a handler returns such an error,
+// wrapped or not, and its Interrupted method returns true, the call does not count as a failure. The object is
 // reconciled again within a second or by the next run. Other packages can implement Interrupted without importing this
 // one. To check for it:
 //

@@ -8,9 +8,9 @@ import (
 
 // initialSync pauses a registration's group in the queue until the initial lists of its subscriptions have been
 // delivered. Each object is then reconciled only once for all of these lists. The wait for the primary subscription has
-// no limit. The wait for a secondary subscription ends when that subscription has been failing for some time, and at
-// the latest maxSecondaryWait after the primary subscription has delivered its list. If a swap is pending when a run
-// starts, initialSync also waits for the swap, until at most maxFailingWait after the primary subscription has
+// no limit. The wait for a secondary subscription ends once that subscription has been failing for some time, and no
+// later than maxSecondaryWait after the primary subscription has delivered its list. If a swap is pending when a run
+// starts, initialSync also waits for the swap, but no longer than maxFailingWait after the primary subscription has
 // delivered its list.
 //
 // It is guarded by the lock of the subscription set. If the initialSync is nil, finishLocked and stopLocked do nothing.

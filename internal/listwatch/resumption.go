@@ -30,8 +30,8 @@ const (
 // ErrRelist is returned by the reflector when the watch must not be resumed without a list.
 var ErrRelist = errors.New("the watch was closed early")
 
-// resumption decides whether a watch that has ended is resumed or followed by a relist. All methods except listed are
-// called by the goroutine that runs the watch.
+// resumption decides whether a watch that has ended is resumed or followed by a relist. Except for listed(), its
+// methods are called only from the goroutine that runs the watch.
 type resumption struct {
 	// resumes reports whether the next plain watch resumes a stream of this attempt, as opposed to following a list.
 	resumes atomic.Bool

@@ -136,7 +136,7 @@ func (h Group[T, K, V]) Forget(key T) {
 	}
 }
 
-// NumRequeues returns how often the rate limiter was asked for a delay for the item since the last Forget.
+// NumRequeues returns how many times the rate limiter has been asked for a delay for the item since the last Forget.
 func (h Group[T, K, V]) NumRequeues(key T) int {
 	if limiter := h.limiter(); limiter != nil {
 		return limiter.NumRequeues(key)

@@ -134,7 +134,7 @@ func sameContent(a, b any) bool {
 	}
 }
 
-// maxDepth is the nesting depth from which sameJSON uses reflect.DeepEqual. This is needed because the result of a
+// maxDepth is the nesting depth at which sameJSON falls back to reflect.DeepEqual. This is needed because the result of a
 // transform can contain a reference to itself, and only reflect.DeepEqual detects such a cycle.
 const maxDepth = 64
 

@@ -157,14 +157,14 @@ func (s *watchState) takeVanished() bool {
 	return gone
 }
 
-// notify calls observe with the current state, in order with all other changes of the state.
+// notify calls observe with the current state, serialized with all changes to the state.
 func (s *watchState) notify(observe func(State)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	observe(*s.current.Load())
 }
 
-// update applies a change to the state. The time Since is kept as long as the phase stays the same.
+// update applies a change to the state. It preserves Since unless the phase changes.
 func (s *watchState) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -34,8 +34,8 @@ type watch struct {
 	state     *watchState
 	contents  contents
 
-	// deliver guards the fields from attached to emptied, and modifications of contents. It is held while event
-	// handlers are called, so that they are called in order, and after the store shows the change.
+	// deliver guards attached through emptied, and writes to contents. It is held while event handlers are called, so
+	// that they are called in order, and only after the change is visible in the store.
 	deliver  sync.Mutex
 	attached []*Subscription // subscriptions that have an event handler
 	owners   ownerCache
