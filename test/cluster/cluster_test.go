@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -158,8 +159,26 @@ func TestAKeptDirectoryIsTheSameCluster(t *testing.T) {
 	}
 }
 
-func TestLogHearsWhatTheBinarySays(t *testing.T) {
-	var log bytes.Buffer
+// lockedBuffer can be read while it is being written.
+type lockedBuffer struct {
+	mu     sync.Mutex // guards buffer
+	buffer bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func TestLog_ReceivesTheOutputOfTheBinary(t *testing.T) {
+	var log lockedBuffer
 	c, err := cluster.Start(t.Context(), cluster.Options{Log: &log})
 	if err != nil {
 		t.Fatal(err)
@@ -167,11 +186,16 @@ func TestLogHearsWhatTheBinarySays(t *testing.T) {
 	if err := c.APIServer().Kill(); err != nil {
 		t.Error(err)
 	}
+	// The binary reports the end of the API server after it has noticed it.
+	const want = "start it again with: "
+	for deadline := time.Now().Add(time.Minute); !strings.Contains(log.String(), want); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("the log is %q, want %q", log.String(), want)
+			break
+		}
+	}
 	if err := c.Stop(); err != nil {
 		t.Error(err)
-	}
-	if said := log.String(); !strings.Contains(said, "start it again with: ") {
-		t.Errorf("it said %q", said)
 	}
 }
 
