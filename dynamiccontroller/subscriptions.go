@@ -36,7 +36,7 @@ type subscriptionSet struct {
 	secondaries map[WatchKey]*secondary
 	lifetime    context.Context // of the event handlers, nil while the set is detached
 	initialSync *initialSync
-	pending     *pendingSwap // nil if there is none
+	pending     *pendingSwap // nil if no swap is pending
 	closed      bool
 }
 
@@ -201,7 +201,7 @@ func (p *pendingSwap) endLocked() {
 	}
 }
 
-// pendingSwap returns a channel that is closed when the pending swap is over, or nil if there is none.
+// pendingSwap returns a channel that is closed when the pending swap is over. It returns nil if no swap is pending.
 func (s *subscriptionSet) pendingSwap() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +277,7 @@ func (s *subscriptionSet) hasSynced() bool {
 	return s.pendingSwap() == nil && s.primary.HasSynced()
 }
 
-// find returns the secondary with the key, or nil if there is none.
+// find returns the secondary with the key, or nil if the key is not watched.
 func (s *subscriptionSet) find(key WatchKey) *secondary {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -78,7 +77,7 @@ func TestAddWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 	t.Log("the run returned", <-ended)
 }
 
-// forgetful is a limiter whose Forget takes long.
+// slowForget is a rate limiter whose Forget takes some time.
 type slowForget struct{ took time.Duration }
 
 func (slowForget) When(dynamiccontroller.ObjectIdentifiers) time.Duration { return time.Second }
@@ -172,5 +171,3 @@ func TestS2_PromotionDuringAPendingSwap(t *testing.T) {
 		}
 	})
 }
-
-var _ = schema.GroupVersionResource{}
