@@ -13,43 +13,41 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A new watch reconciles the owners in its list. If AddWatches replaced a watch because of its transform, each
-// reconcile would cause the next one.
+// A new watch causes reconciles of the owners of the objects in its list. If AddWatches replaced a watch because of its
+// transform, each reconcile would cause the next one.
 func TestAddWatches_WithTransformCalledByTheHandlerConverges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
-		w.put(parent, "a")
-		w.put(child, "c", w.id(parent, "a"))
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(parent, "a")
+		f.put(child, "c", f.id(parent, "a"))
+		stop := f.run()
 		n := 0
 		c := newCalls(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
 			if n++; n > 100 {
 				return nil // the test has failed: end the loop
 			}
 			transform := dynamiccontroller.WithTransform(annotating("a"))
-			return w.controller.AddWatches(ctx, parent, dynamiccontroller.Owns(child, transform))
+			return f.controller.AddWatches(ctx, parent, dynamiccontroller.Owns(child, transform))
 		})
-		w.serve(parent, c.handle)
+		f.serve(parent, c.handle)
 		time.Sleep(10 * time.Second)
-		c.want(t, "10 s: the initial lists of the type and of its children", map[string]int{"a": 2})
-		w.put(child, "c", w.id(parent, "a"))
+		c.want(t, "one reconcile for the type's initial list, and one for the children's", map[string]int{"a": 2})
+		f.put(child, "c", f.id(parent, "a"))
 		time.Sleep(10 * time.Second)
 		c.want(t, "after a change", named("a"))
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestAddWatches_KeepsTheTransformOfAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
-		w.put(child, "c")
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(child, "c")
+		stop := f.run()
 		c := newCalls(succeed)
-		w.serve(parent, c.handle)
+		f.serve(parent, c.handle)
 		seen := ""
 		watch := func(name string, opts ...dynamiccontroller.WatchesOption) dynamiccontroller.Watch {
 			return dynamiccontroller.Watches(child, func(context.Context, dynamiccontroller.Object) []string {
@@ -61,91 +59,87 @@ func TestAddWatches_KeepsTheTransformOfAWatch(t *testing.T) {
 		key := watch("").Key()
 		add := func(watch dynamiccontroller.Watch, wantLetters string, wantLists int) {
 			t.Helper()
-			w.client.ClearActions()
-			if err := w.controller.AddWatches(context.Background(), parent, watch); err != nil {
+			f.client.ClearActions()
+			if err := f.controller.AddWatches(context.Background(), parent, watch); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			object := must(must(w.controller.SecondaryLister(parent, key)).Get("default/c")).(metav1.Object)
+			object := must(must(f.controller.SecondaryLister(parent, key)).Get("default/c")).(metav1.Object)
 			if got := object.GetAnnotations()["letters"]; got != wantLetters {
 				t.Errorf("the transforms left %q, want %q", got, wantLetters)
 			}
-			if lists := len(w.lists(child)); lists != wantLists {
-				t.Errorf("%d different lists, want %d", lists, wantLists)
+			if lists := len(f.lists(child)); lists != wantLists {
+				t.Errorf("the children were listed with %d different selectors, want %d", lists, wantLists)
 			}
 		}
 		add(watch("none"), "", 1)
 		add(watch("a", a), "a", 1)
 		add(watch("b", b), "a", 0)
-		w.put(child, "c")
+		f.put(child, "c")
 		if seen != "b" {
-			t.Errorf("the MapFunc of %q was called, want that of the last AddWatches", seen)
+			t.Errorf("the MapFunc with the name %q was called, want the one from the last call to AddWatches", seen)
 		}
 		add(watch("none again"), "a", 0)
 		add(watch("whole objects", b, dynamiccontroller.WithCache(dynamiccontroller.CacheFull)), "b", 1)
-		if err := w.controller.RemoveWatches(context.Background(), parent, key); err != nil {
+		if err := f.controller.RemoveWatches(context.Background(), parent, key); err != nil {
 			t.Fatal(err)
 		}
 		add(watch("a", a), "a", 1)
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestAddWatches_ReplacesThePredicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
-		w.put(parent, "a")
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(parent, "a")
+		stop := f.run()
 		c := newCalls(succeed)
-		w.serve(parent, c.handle)
+		f.serve(parent, c.handle)
 		c.take()
 		for _, accepts := range []bool{true, false, true} {
 			predicate := func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool { return accepts }
 			watch := dynamiccontroller.Owns(child,
 				dynamiccontroller.WithTransform(annotating("a")), dynamiccontroller.WithPredicate(predicate))
-			if err := w.controller.AddWatches(context.Background(), parent, watch); err != nil {
+			if err := f.controller.AddWatches(context.Background(), parent, watch); err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			w.put(child, "c", w.id(parent, "a"))
+			f.put(child, "c", f.id(parent, "a"))
 			if accepts {
-				c.want(t, "accepted", named("a"))
+				c.want(t, "a change that the predicate accepts", named("a"))
 			} else {
-				c.want(t, "rejected", named())
+				c.want(t, "a change that the predicate rejects", named())
 			}
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 // Handlers call AddWatches and RemoveWatches in every reconcile.
 func TestAddWatchesAndRemoveWatches_AreCheapWhenNothingChanges(t *testing.T) {
-	w := newWorld(t, 3, dynamiccontroller.Config{ResyncPeriod: -1})
-	parent := w.types[0]
-	owned := dynamiccontroller.Owns(w.types[1], dynamiccontroller.WithTransform(annotating("a")))
-	mapped := dynamiccontroller.Watches(w.types[2], func(context.Context, dynamiccontroller.Object) []string { return nil })
-	if err := w.controller.StartServingGVK(context.Background(), parent, succeed, owned, mapped); err != nil {
+	f := newFixture(t, 3, dynamiccontroller.Config{ResyncPeriod: -1})
+	parent := f.types[0]
+	owned := dynamiccontroller.Owns(f.types[1], dynamiccontroller.WithTransform(annotating("a")))
+	mapped := dynamiccontroller.Watches(f.types[2], mapTo())
+	if err := f.controller.StartServingGVK(context.Background(), parent, succeed, owned, mapped); err != nil {
 		t.Fatal(err)
 	}
-	absent := dynamiccontroller.Owns(w.types[2]).Key()
+	absent := dynamiccontroller.Owns(f.types[2]).Key()
 	ctx := context.Background()
 	call := func() {
-		if err := w.controller.AddWatches(ctx, parent, owned, mapped); err != nil {
+		if err := f.controller.AddWatches(ctx, parent, owned, mapped); err != nil {
 			t.Error(err)
 		}
-		if err := w.controller.RemoveWatches(ctx, parent, absent); err != nil {
+		if err := f.controller.RemoveWatches(ctx, parent, absent); err != nil {
 			t.Error(err)
 		}
 	}
 	if n := testing.AllocsPerRun(100, call); n > 0 {
-		t.Errorf("%v allocations, want none", n)
+		t.Errorf("the calls made %v allocations, want none", n)
 	}
-	unlock := w.controller.HoldReadLock()
+	unlock := f.controller.HoldReadLock()
 	defer unlock()
 	called := make(chan struct{})
 	go func() {
@@ -155,7 +149,7 @@ func TestAddWatchesAndRemoveWatches_AreCheapWhenNothingChanges(t *testing.T) {
 	select {
 	case <-called:
 	case <-time.After(10 * time.Second):
-		t.Error("AddWatches or RemoveWatches waits for the write lock")
+		t.Error("AddWatches or RemoveWatches waits for the write lock, although nothing changes")
 	}
 }
 
@@ -181,16 +175,16 @@ func TestOptions_AreSeparateForServingOwningAndWatching(t *testing.T) {
 			_, owns := option.(dynamiccontroller.OwnsOption)
 			_, watches := option.(dynamiccontroller.WatchesOption)
 			if serve != test.serve || owns != test.owns || watches != test.watches {
-				t.Errorf("%T is an option of serving: %t, owning: %t, watching: %t", option, serve, owns, watches)
+				t.Errorf("%T is a ServeOption: %t, an OwnsOption: %t, a WatchesOption: %t", option, serve, owns, watches)
 			}
 		}
 	}
 }
 
 func TestWatchKey(t *testing.T) {
-	w := newWorld(t, 1, dynamiccontroller.Config{})
-	gvr := w.types[0]
-	mapFunc := func(context.Context, dynamiccontroller.Object) []string { return nil }
+	f := newFixture(t, 1, dynamiccontroller.Config{})
+	gvr := f.types[0]
+	mapFunc := mapTo()
 	ab := dynamiccontroller.WithFieldSelector(fields.AndSelectors(
 		fields.OneTermEqualSelector("metadata.namespace", "a"), fields.OneTermEqualSelector("metadata.name", "b")))
 	keys := map[dynamiccontroller.WatchKey]dynamiccontroller.WatchKey{
@@ -218,26 +212,26 @@ func TestWatchKey(t *testing.T) {
 }
 
 func TestStatus_ListsWatchesByKey(t *testing.T) {
-	w := newWorld(t, 3, dynamiccontroller.Config{})
+	f := newFixture(t, 3, dynamiccontroller.Config{})
 	watches := []dynamiccontroller.Watch{
-		dynamiccontroller.Owns(w.types[1]), dynamiccontroller.Owns(w.types[1], dynamiccontroller.EveryOwner()),
-		dynamiccontroller.Owns(w.types[1], dynamiccontroller.WithNamespace("ns")), dynamiccontroller.Owns(w.types[2]),
-		dynamiccontroller.Watches(w.types[2], func(context.Context, dynamiccontroller.Object) []string { return nil }),
+		dynamiccontroller.Owns(f.types[1]), dynamiccontroller.Owns(f.types[1], dynamiccontroller.EveryOwner()),
+		dynamiccontroller.Owns(f.types[1], dynamiccontroller.WithNamespace("ns")), dynamiccontroller.Owns(f.types[2]),
+		dynamiccontroller.Watches(f.types[2], mapTo()),
 	}
 	var options []dynamiccontroller.ServeOption
 	for _, i := range []int{3, 1, 4, 0, 2} {
 		options = append(options, watches[i])
 	}
-	if err := w.controller.StartServingGVK(context.Background(), w.types[0], succeed, options...); err != nil {
+	if err := f.controller.StartServingGVK(context.Background(), f.types[0], succeed, options...); err != nil {
 		t.Fatal(err)
 	}
-	secondaries := w.status(w.types[0]).Secondaries
+	secondaries := f.status(f.types[0]).Secondaries
 	if len(secondaries) != len(watches) {
-		t.Fatalf("%d watches, want %d", len(secondaries), len(watches))
+		t.Fatalf("the status contains %d watches, want %d", len(secondaries), len(watches))
 	}
 	for i, s := range secondaries {
 		if s.WatchKey != watches[i].Key() || s.State != dynamiccontroller.TypeStopped || s.Replacement != nil {
-			t.Errorf("%d: %+v", i, s)
+			t.Errorf("the status of watch %d is %+v, want a stopped watch with the key %+v", i, s, watches[i].Key())
 		}
 	}
 }

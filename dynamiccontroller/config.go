@@ -1,6 +1,7 @@
 package dynamiccontroller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -12,31 +13,29 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// Config configures a DynamicController. The zero value is usable: each field that is zero gets its default value. To
-// disable retries, return [Terminal] errors from handlers.
+// Config configures a DynamicController. Zero fields use defaults. To disable retries, return [Terminal] errors.
 type Config struct {
-	// Workers is the number of handlers that can run at the same time, for all types together. Defaults to 10.
+	// Workers is the maximum number of concurrent handler calls across all types. Defaults to 10.
 	Workers int
-	// ResyncPeriod is how often each object is reconciled without an event. The resyncs of a type are spread evenly
-	// over the period. It must be at least a second. Defaults to 10 hours. A negative period disables resyncs.
+	// ResyncPeriod is the interval at which each object is reconciled even without events. A type's resyncs are
+	// spread evenly over the period. Must be at least a second. Defaults to 10 hours. Negative disables resyncs.
 	ResyncPeriod time.Duration
-	// QueueMaxRetries is the number of consecutive failures after which an object is parked. Defaults to 20, which
-	// takes about 40 minutes with the default delays. A negative number disables parking.
+	// QueueMaxRetries is the number of consecutive retries after which a failing object is parked. Defaults to 20. With
+	// the default delays, the object is then parked after about 40 minutes. A negative value disables parking.
 	QueueMaxRetries int
-	// ShutdownTimeout is how long Run waits for running handlers after its context has been cancelled. If the handlers
-	// use up the timeout, Run then waits for the watches to end, for up to another second or for ShutdownTimeout if
-	// that is shorter. Defaults to 20 seconds, which is less than the 30 seconds that Kubernetes gives a terminating
-	// Pod.
+	// ShutdownTimeout is the maximum time that Run waits for handlers after its context is cancelled. If handlers are
+	// still running then, Run waits for the watches for up to one more second, or for one more ShutdownTimeout if that is
+	// shorter. Defaults to 20 seconds, which is within the default grace period of a Pod.
 	ShutdownTimeout time.Duration
-	// MinRetryDelay is the delay before the first retry of a failed reconcile. It doubles with each further consecutive
-	// failure, up to MaxRetryDelay. Random jitter adds up to half of the delay. A delay that has reached the maximum is
-	// instead shortened by up to a quarter. Defaults to 50 milliseconds.
+	// MinRetryDelay is the delay before the first retry. The delay doubles with each consecutive failure, up to
+	// MaxRetryDelay. Jitter lengthens each delay by up to half, except for the maximum delay, which it shortens by up to a
+	// quarter. Defaults to 50 milliseconds.
 	MinRetryDelay time.Duration
-	// MaxRetryDelay is the longest delay before a retry. Defaults to 5 minutes.
+	// MaxRetryDelay is the maximum delay before a retry. Defaults to 5 minutes.
 	MaxRetryDelay time.Duration
 }
 
-// DefaultConfig returns a Config in which every field has its default value.
+// DefaultConfig returns a Config with every field set to its default.
 func DefaultConfig() Config {
 	return Config{
 		Workers:         10,
@@ -48,51 +47,41 @@ func DefaultConfig() Config {
 	}
 }
 
-// withDefaults sets the fields that are zero to their defaults. If only one of the two retry delays is set, the default
-// of the other one is adjusted so that the minimum does not exceed the maximum.
+// withDefaults sets zero fields to their defaults. If only one of the retry delays is set, the other is adjusted so
+// that the minimum does not exceed the maximum.
 func (c Config) withDefaults() Config {
 	defaults := DefaultConfig()
-	setDefault(&c.Workers, defaults.Workers)
-	setDefault(&c.ResyncPeriod, defaults.ResyncPeriod)
-	setDefault(&c.QueueMaxRetries, defaults.QueueMaxRetries)
-	setDefault(&c.ShutdownTimeout, defaults.ShutdownTimeout)
-	setDefault(&c.MinRetryDelay, min(defaults.MinRetryDelay, orElse(c.MaxRetryDelay, defaults.MaxRetryDelay)))
-	setDefault(&c.MaxRetryDelay, max(defaults.MaxRetryDelay, c.MinRetryDelay))
+	c.Workers = cmp.Or(c.Workers, defaults.Workers)
+	c.ResyncPeriod = cmp.Or(c.ResyncPeriod, defaults.ResyncPeriod)
+	c.QueueMaxRetries = cmp.Or(c.QueueMaxRetries, defaults.QueueMaxRetries)
+	c.ShutdownTimeout = cmp.Or(c.ShutdownTimeout, defaults.ShutdownTimeout)
+	longest := cmp.Or(c.MaxRetryDelay, defaults.MaxRetryDelay)
+	c.MinRetryDelay = cmp.Or(c.MinRetryDelay, min(defaults.MinRetryDelay, longest))
+	c.MaxRetryDelay = cmp.Or(c.MaxRetryDelay, max(defaults.MaxRetryDelay, c.MinRetryDelay))
 	return c
 }
 
-func setDefault[T comparable](field *T, value T) { *field = orElse(*field, value) }
-
-func orElse[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
-}
-
-// validate returns an error for each invalid field.
+// validate returns an error that lists all invalid fields.
 func (c Config) validate() error {
 	var errs []error
-	refuse := func(field string, value any, why string) {
-		errs = append(errs, fmt.Errorf("invalid Config.%s %v: %s", field, value, why))
-	}
-	if c.Workers < 0 {
-		refuse("Workers", c.Workers, "must not be negative")
-	}
-	if c.ResyncPeriod > 0 && c.ResyncPeriod < resync.MinPeriod {
-		refuse("ResyncPeriod", c.ResyncPeriod, fmt.Sprintf("must be at least %s, or negative to disable resyncs", resync.MinPeriod))
-	}
-	if c.ShutdownTimeout < 0 {
-		refuse("ShutdownTimeout", c.ShutdownTimeout, "must not be negative")
-	}
-	switch {
-	case c.MaxRetryDelay < 0:
-		refuse("MaxRetryDelay", c.MaxRetryDelay, "must not be negative")
-	case c.MinRetryDelay < 0:
-		refuse("MinRetryDelay", c.MinRetryDelay, "must not be negative")
-	case c.MinRetryDelay > c.MaxRetryDelay:
-		refuse("MinRetryDelay", c.MinRetryDelay, fmt.Sprintf("must not exceed MaxRetryDelay, which is %s", c.MaxRetryDelay))
+	for _, rule := range []struct {
+		valid bool
+		field string
+		value any
+		text  string
+	}{
+		{c.Workers >= 0, "Workers", c.Workers, "must not be negative"},
+		{c.ResyncPeriod <= 0 || c.ResyncPeriod >= resync.MinPeriod, "ResyncPeriod", c.ResyncPeriod,
+			fmt.Sprintf("must be at least %s, or negative to disable resyncs", resync.MinPeriod)},
+		{c.ShutdownTimeout >= 0, "ShutdownTimeout", c.ShutdownTimeout, "must not be negative"},
+		{c.MinRetryDelay >= 0, "MinRetryDelay", c.MinRetryDelay, "must not be negative"},
+		{c.MaxRetryDelay >= 0, "MaxRetryDelay", c.MaxRetryDelay, "must not be negative"},
+		{c.MinRetryDelay <= c.MaxRetryDelay, "MinRetryDelay", c.MinRetryDelay,
+			fmt.Sprintf("must not exceed MaxRetryDelay, which is %s", c.MaxRetryDelay)},
+	} {
+		if !rule.valid {
+			errs = append(errs, fmt.Errorf("invalid Config.%s %v: %s", rule.field, rule.value, rule.text))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -100,28 +89,26 @@ func (c Config) validate() error {
 // Option is an option for [NewDynamicController] and [NewForConfig].
 type Option func(*DynamicController)
 
-// WithMetadataClient sets the metadata client, which watches with [CacheMetadata] and [CacheKeys] require.
-// [NewForConfig] creates this client itself.
+// WithMetadataClient sets the metadata client, which is required for [CacheMetadata] and [CacheKeys]. [NewForConfig]
+// does not need this client and ignores it.
 func WithMetadataClient(client metadata.Interface) Option {
 	return func(c *DynamicController) { c.clients.Metadata = client }
 }
 
-// TypeEvents subscribes the function notify to changes in the set of types that the API server serves. It calls notify
-// whenever the API server starts or stops serving a type. Calls to notify must not overlap. The returned function
-// cancel, which can be nil, ends the subscription. It must not return while a call to notify is running. A type must
-// not be reported as no longer served before its CRD has been deleted or discovery no longer lists it. A NotFound
-// response alone is not sufficient, because the API server can lag behind.
+// TypeEvents calls notify whenever the API server starts or stops serving a type, until cancel is called. Calls to
+// notify must not overlap. The returned function cancel may be nil. It must not return while notify is running. A type
+// must be reported as no longer served only after its CRD was deleted or discovery no longer lists it. A NotFound
+// response is not sufficient, because a lagging API server can return it for a type that is served.
 type TypeEvents func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func())
 
-// WithTypeEvents subscribes the controller to type events, for example those of a REST mapper, while watches are
-// running. When a type is reported as served, its watch is retried immediately. Without the event, the next retry could
-// be up to 30 seconds away. When it is reported as no longer served, each object in its cache is reconciled one last
-// time.
+// WithTypeEvents subscribes the controller to type events, for example those from a REST mapper, while watches are
+// running. When a type is served again, its watch is retried immediately instead of after a backoff of up to 30
+// seconds. When a type is no longer served, each object in the type's cache is reconciled once more.
 func WithTypeEvents(events TypeEvents) Option {
 	return func(c *DynamicController) { c.typeEvents = events }
 }
 
-// WithMetrics sets the receiver of the controller's metrics. By default, and if m is nil, nothing is reported.
+// WithMetrics makes the controller report metrics to m. By default, or if m is nil, no metrics are reported.
 func WithMetrics(m Metrics) Option {
 	return func(c *DynamicController) {
 		if m == nil {
@@ -131,19 +118,20 @@ func WithMetrics(m Metrics) Option {
 	}
 }
 
-// WithDefaultTransform sets a transform for the objects of all types: those of the served types, and those of the types
-// that [Owns] and [Watches] watch. It is applied before a transform that was set with [WithTransform], and must meet
-// the same requirements. Watches remain shared, because they all have the same default transform.
+// WithDefaultTransform sets a transform for the objects of all types, including those watched by [Owns] and
+// [Watches]. It runs before any transform set by [WithTransform] and must meet the same requirements. It does not
+// prevent watches from being shared.
 func WithDefaultTransform(f cache.TransformFunc) Option {
 	return func(c *DynamicController) { c.defaultTransform = f }
 }
 
-// Metrics receives the controller's measurements. Its methods are called concurrently and must return quickly. Values
-// that can be polled are in [DynamicController.Status]. Package metrics implements Metrics for Prometheus.
+// Metrics receives the controller's metrics. Its methods are called concurrently and must return quickly. Other
+// statistics are available from [DynamicController.Status]. Package metrics implements Metrics for Prometheus.
 type Metrics interface {
 	// Reconciled is called after each call to a handler.
 	Reconciled(gvr schema.GroupVersionResource, outcome Outcome, took time.Duration)
-	// Forget is called when a type is no longer served. Reconciled is not called for the type until it is served again.
+	// Forget is called when a type is no longer served. After that, Reconciled is not called for the type until the type
+	// is served again.
 	Forget(gvr schema.GroupVersionResource)
 }
 
@@ -152,7 +140,7 @@ type noMetrics struct{}
 func (noMetrics) Reconciled(schema.GroupVersionResource, Outcome, time.Duration) {}
 func (noMetrics) Forget(schema.GroupVersionResource)                             {}
 
-// Keys of log entries.
+// Log keys.
 const (
 	keyGVR      = "gvr"
 	keyObject   = "object"

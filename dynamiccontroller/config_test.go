@@ -7,12 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
+	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 )
 
-func TestConfig(t *testing.T) {
+func TestConfig_DefaultsAndValidation(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		config Config
@@ -26,14 +28,24 @@ func TestConfig(t *testing.T) {
 		{
 			name:   "one retry delay adjusts the default of the other",
 			config: Config{MaxRetryDelay: time.Millisecond},
-			want:   Config{Workers: 10, ResyncPeriod: 10 * time.Hour, QueueMaxRetries: 20, ShutdownTimeout: 20 * time.Second, MinRetryDelay: time.Millisecond, MaxRetryDelay: time.Millisecond},
+			want: Config{
+				Workers: 10, ResyncPeriod: 10 * time.Hour, QueueMaxRetries: 20, ShutdownTimeout: 20 * time.Second,
+				MinRetryDelay: time.Millisecond, MaxRetryDelay: time.Millisecond,
+			},
 		},
 		{
 			name:   "negative values disable parking and resyncs",
 			config: Config{Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1, MinRetryDelay: time.Hour},
-			want:   Config{Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1, MinRetryDelay: time.Hour, MaxRetryDelay: time.Hour},
+			want: Config{
+				Workers: 1, ResyncPeriod: -1, QueueMaxRetries: -1, ShutdownTimeout: 1,
+				MinRetryDelay: time.Hour, MaxRetryDelay: time.Hour,
+			},
 		},
-		{name: "all invalid fields are reported", config: Config{Workers: -1, ShutdownTimeout: -1, MinRetryDelay: 2, MaxRetryDelay: 1}, errs: []string{"Workers", "ShutdownTimeout", "MinRetryDelay"}},
+		{
+			name:   "all invalid fields are reported",
+			config: Config{Workers: -1, ShutdownTimeout: -1, MinRetryDelay: 2, MaxRetryDelay: 1},
+			errs:   []string{"Workers", "ShutdownTimeout", "MinRetryDelay"},
+		},
 		{name: "a resync period without its unit", config: Config{ResyncPeriod: 30}, errs: []string{"ResyncPeriod"}},
 		{name: "negative delays", config: Config{MinRetryDelay: -1, MaxRetryDelay: -1}, errs: []string{"MaxRetryDelay"}},
 	} {
@@ -58,9 +70,11 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-func TestBackoff_DoublesWithEachFailureInARow(t *testing.T) {
+func TestBackoff_DoublesWithEachConsecutiveFailure(t *testing.T) {
 	const minimum, maximum = 10 * time.Millisecond, time.Second
-	reg := newRegistration(&DynamicController{config: Config{MinRetryDelay: minimum, MaxRetryDelay: maximum}}, schema.GroupVersionResource{})
+	c := NewDynamicController(logr.Discard(), Config{MinRetryDelay: minimum, MaxRetryDelay: maximum}, nil)
+	reg := newRegistration(c, schema.GroupVersionResource{})
+	reg.group = c.queue.Open(reg.gvr, reg, fairqueue.Limits{}, reg.backoff)
 	b, id, other := reg.backoff, ObjectIdentifiers{NamespacedKey: "a"}, ObjectIdentifiers{NamespacedKey: "b"}
 	exact := minimum
 	for failures := 1; failures < 100; failures++ {
@@ -74,7 +88,7 @@ func TestBackoff_DoublesWithEachFailureInARow(t *testing.T) {
 	}
 	reg.recordFailure("b", errors.New("on purpose"))
 	if delay := b.When(other); delay > minimum*3/2 {
-		t.Errorf("failures of one object delay another one by %s", delay)
+		t.Errorf("the failures of one object delay another object by %s", delay)
 	}
 	reg.recordSuccess("a")
 	reg.recordRequeue("a")
@@ -89,6 +103,6 @@ func TestBackoff_DoublesWithEachFailureInARow(t *testing.T) {
 	reg.recordSuccess("a")
 	reg.recordSuccess("b")
 	if n := len(reg.records); n != 0 {
-		t.Errorf("%d records remain", n)
+		t.Errorf("%d records remain, want none", n)
 	}
 }

@@ -11,81 +11,75 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
-	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
-// DynamicController serves types that can be added and removed while it is running. Its methods are safe for concurrent
-// use.
+// DynamicController watches and reconciles types that can be added and removed at any time. Its methods are safe for
+// concurrent use.
 type DynamicController struct {
 	log       logr.Logger
 	config    Config
 	configErr error
-	clients   listwatch.Clients
+	clients   recordclient.Clients
+	source    recordclient.Source // clients, unless NewForConfig created the controller
 	metrics   Metrics
-	// typeEvents is nil unless WithTypeEvents set it.
-	typeEvents TypeEvents
-	// defaultTransform is nil unless WithDefaultTransform set it.
-	defaultTransform cache.TransformFunc
+
+	typeEvents       TypeEvents          // can be nil
+	defaultTransform cache.TransformFunc // can be nil
 
 	queue    *queue
 	pool     *typewatch.Pool
 	watching atomic.Bool // RunWatches is running
 
-	// mu guards the fields below. It is never held while calling the API server, waiting for a sync, or running user
-	// code.
+	// mu guards the fields below. It is never held while calling the API server or user code, or waiting for a sync.
 	mu            sync.RWMutex
 	registrations map[schema.GroupVersionResource]*registration
 	// ending holds registrations that are closed, but still have running handlers or watches.
-	ending map[schema.GroupVersionResource][]*registration
-	// forgetting holds a channel for each type for which Metrics.Forget is being called. The channel is closed when
-	// Forget has returned.
-	forgetting map[schema.GroupVersionResource]chan struct{}
-	current    *run       // nil while Run is not running
-	watches    *watchTerm // nil while no watches are running
+	ending  map[schema.GroupVersionResource][]*registration
+	current *run       // nil while Run is not running
+	watches *watchTerm // nil while no watches are running
 }
 
-// The workqueue that all types share, and a handle on the part that belongs to one registration. The queue implements
-// client-go's [workqueue.TypedRateLimitingInterface], and is fair between types.
+// queue is the workqueue shared by all types, and group is the part of the queue that belongs to one registration.
 type (
 	queue = fairqueue.Queue[ObjectIdentifiers, schema.GroupVersionResource, *registration]
 	group = fairqueue.Group[ObjectIdentifiers, schema.GroupVersionResource, *registration]
 )
 
-// NewDynamicController returns a controller that lists and watches objects with kubeClient. It does not start anything
-// and does not connect to the API server. Run, RunWatches and StartServingGVK return an error if config is invalid.
+// NewDynamicController returns a controller that lists and watches objects with kubeClient. It starts nothing and
+// does not connect to the API server. Run, RunWatches and StartServingGVK return an error if config is invalid.
 //
-// The client should not be throttled: each type needs one list and one watch when it starts, and the API server
-// protects itself with API Priority and Fairness.
-//
-// [NewForConfig] creates clients that retry some requests faster than client-go does by default. With other clients,
-// the first watch of a type whose CRD has just been established can start a second late. After etcd has been restored
-// from a backup, the watches then take about 40 seconds per type to recover.
+// kubeClient should not be throttled, because each type starts with a list request and a watch request. Prefer
+// [NewForConfig]: with kubeClient, each object is decoded and then encoded again to be stored, and each initial list is
+// held in memory as a whole. NewForConfig also retries some requests earlier. Without these retries, the first watch of
+// a new CRD's type can start a second late, and watches take about 40 seconds to recover from an etcd restore.
 func NewDynamicController(
 	log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option,
 ) *DynamicController {
 	c := &DynamicController{
 		log:           log,
 		config:        config.withDefaults(),
-		clients:       listwatch.Clients{Dynamic: kubeClient},
+		clients:       recordclient.Clients{Dynamic: kubeClient},
 		metrics:       noMetrics{},
 		queue:         fairqueue.New[ObjectIdentifiers, schema.GroupVersionResource, *registration](typeOf),
 		registrations: map[schema.GroupVersionResource]*registration{},
 		ending:        map[schema.GroupVersionResource][]*registration{},
-		forgetting:    map[schema.GroupVersionResource]chan struct{}{},
 	}
 	c.configErr = c.config.validate()
 	c.queue.ShutDown() // the queue stays shut down until a run begins
 	for _, opt := range opts {
 		opt(c)
 	}
+	if c.source == nil {
+		c.source = c.clients
+	}
 	c.pool = typewatch.NewPool(typewatch.Config{
-		Clients: c.clients, Log: c.logOf, Observe: c.logState, Transform: c.defaultTransform,
+		Source: c.source, Log: c.logOf, Observe: c.logState, Transform: c.defaultTransform,
 	})
 	return c
 }
@@ -96,43 +90,42 @@ func (c *DynamicController) logOf(gvr schema.GroupVersionResource) logr.Logger {
 	return c.log.WithValues(keyGVR, nameOf(gvr))
 }
 
-// NewForConfig returns a controller with a dynamic client and a metadata client that share their connections. The
-// clients are not throttled unless cfg sets QPS or RateLimiter.
+// NewForConfig returns a controller that lists and watches objects without decoding them. Objects are decoded when
+// they are read. NewForConfig does not need a metadata client and ignores [WithMetadataClient]. Lists are not
+// throttled unless cfg sets QPS or RateLimiter. Watches are never throttled.
 func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Option) (*DynamicController, error) {
 	cfg = rest.CopyConfig(cfg)
 	if cfg.QPS == 0 && cfg.RateLimiter == nil {
 		cfg.QPS = -1
 	}
-	cfg.Wrap(listwatch.RetryEarly)
 	httpClient, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("create an HTTP client: %w", err)
 	}
-	dynamicClient, err := dynamic.NewForConfigAndClient(cfg, httpClient)
+	source, err := recordclient.NewForConfigAndClient(cfg, httpClient)
 	if err != nil {
-		return nil, fmt.Errorf("create a dynamic client: %w", err)
+		return nil, fmt.Errorf("create a REST client: %w", err)
 	}
-	metadataClient, err := metadata.NewForConfigAndClient(cfg, httpClient)
-	if err != nil {
-		return nil, fmt.Errorf("create a metadata client: %w", err)
-	}
-	c := NewDynamicController(log, config, dynamicClient, append([]Option{WithMetadataClient(metadataClient)}, opts...)...)
+	c := NewDynamicController(log, config, nil, append(opts[:len(opts):len(opts)], withSource(source))...)
 	return c, c.configErr
 }
 
-// StartServingGVK watches the objects of a type and reconciles them with handler, as soon as Run and the watches are
-// running. It makes no request and does not wait for a sync; see [DynamicController.WaitForGVRSync]. If it returns an
-// error, nothing has changed. A type that the API server does not serve, or that the client is not allowed to watch, is
-// not an error: [TypeStatus] reports its state, and the watch is retried.
+func withSource(source recordclient.Source) Option {
+	return func(c *DynamicController) { c.source = source }
+}
+
+// StartServingGVK watches the objects of a type and reconciles them with handler while Run is running. It sends no
+// requests and does not wait for a sync; see [DynamicController.WaitForGVRSync]. If it returns an error, nothing has
+// changed. It returns no error if the API server does not serve the type or denies access to it: [TypeStatus] reports
+// this, and the watch is retried.
 //
-// If the type is already served, the handler and the options are replaced, and every object is reconciled once. Calls
-// to the previous handler that are still running are not affected. If the new options need a different watch, the
-// previous handler and options stay in effect until that watch has synced, and [TypeStatus].Replacement reports its
-// state. If StartServingGVK is called again in the meantime, the new call replaces the pending change.
+// If the type is already served, the handler and the options are replaced, and every object is reconciled once. If the
+// new options need a different watch, they take effect when that watch has synced; until then, [TypeStatus].Replacement
+// reports the state of the new watch. Another call to StartServingGVK supersedes a pending swap.
 //
-// StartServingGVK may have to wait for predicates and MapFuncs of subscribers that share a watch with the type. If ctx
-// is cancelled in the meantime, it returns nil and the change continues in the background. It can be called at any
-// time, including from handlers.
+// StartServingGVK may have to wait for predicates and MapFuncs of types that share a watch with this type. If ctx is
+// cancelled first, it returns nil and the work continues in the background. It can be called at any time, even by
+// handlers.
 func (c *DynamicController) StartServingGVK(
 	ctx context.Context, gvr schema.GroupVersionResource, handler Handler, opts ...ServeOption,
 ) error {
@@ -153,8 +146,8 @@ func (c *DynamicController) StartServingGVK(
 	return nil
 }
 
-// register creates a registration, or changes the existing one. The channel done is closed when the subscriptions have
-// been changed.
+// register creates or changes a registration. The channel done is closed when the registration's subscriptions have
+// been updated.
 func (c *DynamicController) register(
 	gvr schema.GroupVersionResource, next *serveOptions,
 ) (reg *registration, done <-chan struct{}) {
@@ -165,12 +158,18 @@ func (c *DynamicController) register(
 		return reg, reg.subscriptions.change(true, func() { reg.subscriptions.configure(next) })
 	}
 	reg = newRegistration(c, gvr)
-	reg.metricsForgotten = c.forgetting[gvr]
+	for _, ending := range c.ending[gvr] {
+		if ending.forgetting {
+			reg.metricsForgotten = ending.ended
+		}
+	}
 	reg.options.Store(next)
 	reg.newest.Store(next)
 	reg.group = c.queue.Open(gvr, reg, next.limits(), reg.limiterOf(next))
 	reg.group.Pause()
-	reg.subscriptions = newSubscriptionSet(reg, next)
+	reg.subscriptions = &subscriptionSet{
+		reg: reg, primary: c.pool.Subscribe(next.subscription(), nil), secondaries: map[WatchKey]*secondary{},
+	}
 	c.registrations[gvr] = reg
 	r := c.current
 	if r != nil {
@@ -185,12 +184,12 @@ func (c *DynamicController) register(
 }
 
 // StopServiceGVK stops serving a type. No handler of the type starts afterwards, the contexts of running handlers are
-// cancelled with [ErrServingStopped], and the type is removed from queue, status and metrics. StopServiceGVK waits
-// until the handlers and the watch have ended. If ctx is cancelled first, the error lists the handlers and the watch
-// that are still running. They then end in the background, and StopServiceGVK can be called again to wait for them.
+// cancelled with [ErrServingStopped], and the type is removed from the queue, the status and the metrics.
+// StopServiceGVK waits for the handlers and the watch to end. If ctx is cancelled first, they end in the background,
+// and the error lists those still running. StopServiceGVK can then be called again to wait for them.
 //
-// It returns nil for a type that is not served. If it is called with the context of one of the type's own handlers, it
-// returns an error and stops nothing, because it would otherwise wait for its own caller.
+// It returns nil if the type is not served. When called with the context of one of the type's own handlers, it returns
+// an error and stops nothing, because it would otherwise wait for the handler that called it.
 func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
 	if own, _ := ctx.Value(handlerOf{c}).(*registration); own != nil && own.gvr == gvr {
 		return fmt.Errorf("stop serving %s: must not be called with the context of one of its own handlers", nameOf(gvr))
@@ -215,7 +214,7 @@ func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.Group
 	return nil
 }
 
-// unregister removes the registration of a type, if any. It returns all registrations of the type that have not ended.
+// unregister removes a type's registration and returns all registrations of the type that have not ended.
 func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending []*registration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,33 +229,26 @@ func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending 
 	return slices.Clone(c.ending[gvr])
 }
 
-// forget removes a registration that has ended. If it was the last one of its type, it calls Metrics.Forget.
+// forget removes a registration that has ended. If no other registration of the type is left, forget also calls
+// Metrics.Forget.
 func (c *DynamicController) forget(reg *registration) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.registrations[reg.gvr] == nil && len(c.ending[reg.gvr]) == 1 {
+		reg.forgetting = true
+		c.mu.Unlock()
+		callUserCode(reg.log, "Metrics panicked", func() { c.metrics.Forget(reg.gvr) })
+		c.mu.Lock()
+	}
 	ending := slices.DeleteFunc(c.ending[reg.gvr], func(other *registration) bool { return other == reg })
 	if c.ending[reg.gvr] = ending; len(ending) == 0 {
 		delete(c.ending, reg.gvr)
 	}
-	if len(ending) > 0 || c.registrations[reg.gvr] != nil {
-		c.mu.Unlock()
-		return
-	}
-	done := make(chan struct{})
-	c.forgetting[reg.gvr] = done
-	c.mu.Unlock()
-	reg.callMetrics(func() { c.metrics.Forget(reg.gvr) })
-	c.mu.Lock()
-	if c.forgetting[reg.gvr] == done {
-		delete(c.forgetting, reg.gvr)
-	}
-	c.mu.Unlock()
-	close(done)
 }
 
-// Enqueue adds objects to the queue, whether or not the cache holds them. They are reconciled after the type has
-// synced. Objects of a type that is not served are ignored. While Run is not running, all objects are ignored,
-// because Run reconciles every object in the cache when it starts. A malformed key is ignored, logged and counted in
-// [TypeStatus].MalformedKeys.
+// Enqueue adds objects to the queue, even if they are not in the cache. They are reconciled after the type has
+// synced. Objects of types that are not served are ignored, as are all objects while Run is not running. A malformed
+// key is ignored, logged and counted in [TypeStatus].MalformedKeys.
 func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
 	for _, id := range ids {
 		reg, err := c.registrationOf(id.GVR)
@@ -282,7 +274,6 @@ func (c *DynamicController) registrationOf(gvr schema.GroupVersionResource) (*re
 	return nil, fmt.Errorf("%s: %w", nameOf(gvr), ErrNotServed)
 }
 
-// registered returns all registrations.
 func (c *DynamicController) registered() []*registration {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -15,12 +14,11 @@ const maxAllocations = 11
 
 // reconcileOnce returns a function that enqueues an object and waits until its handler has returned.
 func reconcileOnce(tb testing.TB) (reconcile func()) {
-	w := newWorld(&testing.T{}, 1, dynamiccontroller.Config{})
-	gvr := w.types[0]
-	w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, w.client)
+	f := newFixture(&testing.T{}, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+	gvr := f.types[0]
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- w.controller.Run(ctx) }()
+	go func() { ended <- f.controller.Run(ctx) }()
 	tb.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -28,18 +26,18 @@ func reconcileOnce(tb testing.TB) (reconcile func()) {
 		}
 	})
 	called := make(chan struct{})
-	if err := w.controller.StartServingGVK(ctx, gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+	if err := f.controller.StartServingGVK(ctx, gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 		called <- struct{}{}
 		return nil
 	}); err != nil {
 		tb.Fatal(err)
 	}
-	if err := w.controller.WaitForGVRSync(ctx, gvr); err != nil {
+	if err := f.controller.WaitForGVRSync(ctx, gvr); err != nil {
 		tb.Fatal(err)
 	}
 	id := dynamiccontroller.ObjectIdentifiers{NamespacedKey: "default/a", GVR: schema.GroupVersionResource(gvr)}
 	return func() {
-		w.controller.Enqueue(id)
+		f.controller.Enqueue(id)
 		<-called
 	}
 }

@@ -14,53 +14,52 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A stop also ends later registrations of the type while a handler of an earlier one is still running.
+// StopServiceGVK also stops a later registration of the type while a handler of an earlier one is still running.
 func TestS1_StopEndsAllRegistrationsOfTheType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})
-		stop := w.run()
-		gvr := w.types[0]
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})
+		stop := f.run()
+		gvr := f.types[0]
 		release := make(chan struct{})
-		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		f.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			<-release
 			return nil
 		})
-		w.put(gvr, "hung")
+		f.put(gvr, "hung")
 		stopWithTimeout := func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			return w.controller.StopServiceGVK(ctx, gvr)
+			return f.controller.StopServiceGVK(ctx, gvr)
 		}
 		if err := stopWithTimeout(); !errors.Is(err, context.DeadlineExceeded) {
-			t.Fatalf("got %v", err)
+			t.Fatalf("StopServiceGVK returned %v, want DeadlineExceeded", err)
 		}
 		cancelled := false
-		w.serve(gvr, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+		f.serve(gvr, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
 			<-ctx.Done()
 			cancelled = errors.Is(context.Cause(ctx), dynamiccontroller.ErrServingStopped)
 			return nil
 		})
-		w.controller.Enqueue(w.id(gvr, "other"))
+		f.controller.Enqueue(f.id(gvr, "other"))
 		synctest.Wait()
 		if err := stopWithTimeout(); !errors.Is(err, context.DeadlineExceeded) || !cancelled {
-			t.Errorf("got %v; the handler of the second registration was cancelled: %v", err, cancelled)
+			t.Errorf("StopServiceGVK returned %v, want DeadlineExceeded; it cancelled the second handler: %t, want true",
+				err, cancelled)
 		}
 		close(release)
-		if err := w.controller.StopServiceGVK(context.Background(), gvr); err != nil {
+		if err := f.controller.StopServiceGVK(context.Background(), gvr); err != nil {
 			t.Error(err)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 // A handler of one controller can stop the same type on another controller.
 func TestS1_HandlerCanStopTheTypeOnAnotherController(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		one, other := newWorld(t, 1, dynamiccontroller.Config{}), newWorld(t, 1, dynamiccontroller.Config{})
+		one, other := newFixture(t, 1, dynamiccontroller.Config{}), newFixture(t, 1, dynamiccontroller.Config{})
 		stop := one.run()
-		other.serve(other.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
+		other.serve(other.types[0], succeed)
 		var err error
 		one.serve(one.types[0], func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
 			err = other.controller.StopServiceGVK(ctx, other.types[0])
@@ -68,23 +67,23 @@ func TestS1_HandlerCanStopTheTypeOnAnotherController(t *testing.T) {
 		})
 		one.put(one.types[0], "w")
 		if err != nil || len(other.controller.Status()) != 0 {
-			t.Errorf("%v, %d types left", err, len(other.controller.Status()))
+			t.Errorf("StopServiceGVK returned %v, and the other controller still serves %d types",
+				err, len(other.controller.Status()))
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A deletion whose event arrives while a run ends is reconciled by a later run, even if a run in between ends at once.
+// If the event for a deletion arrives while a run is ending, a later run reconciles the deleted object, even if a run
+// in between ends immediately.
 func TestD1_DeletionDuringShutdownIsReconciledByALaterRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		gvr := w.types[0]
-		w.put(gvr, "goes")
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		gvr := f.types[0]
+		f.put(gvr, "goes")
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error)
-		go func() { ended <- w.controller.Run(ctx) }()
+		go func() { ended <- f.controller.Run(ctx) }()
 		synctest.Wait()
 		slow := make(chan struct{})
 		c := newCalls(func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
@@ -93,12 +92,12 @@ func TestD1_DeletionDuringShutdownIsReconciledByALaterRun(t *testing.T) {
 			}
 			return nil
 		})
-		w.serve(gvr, c.handle)
-		w.controller.Enqueue(w.id(gvr, "slow"))
+		f.serve(gvr, c.handle)
+		f.controller.Enqueue(f.id(gvr, "slow"))
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
-		if err := w.client.Tracker().Delete(gvr, "default", "goes"); err != nil {
+		if err := f.client.Tracker().Delete(gvr, "default", "goes"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -108,27 +107,25 @@ func TestD1_DeletionDuringShutdownIsReconciledByALaterRun(t *testing.T) {
 		}
 		ctx, cancel = context.WithCancel(context.Background())
 		cancel()
-		if err := w.controller.Run(ctx); err != nil { // ends immediately
+		if err := f.controller.Run(ctx); err != nil { // ends immediately
 			t.Error(err)
 		}
 		if n := len(c.at["goes"]); n != 1 {
-			t.Fatalf("%d calls so far", n)
+			t.Fatalf("%d calls during the first run, want 1", n)
 		}
-		stop := w.run()
+		stop := f.run()
 		if n := len(c.at["goes"]); n != 2 {
-			t.Errorf("%d calls", n)
+			t.Errorf("%d calls after the next run began, want 2", n)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A handler that ends its goroutine, as a test's FailNow does, counts as a failure of its item.
-func TestD5_GoexitCountsAsAFailureOfItsItem(t *testing.T) {
+// If a handler ends its goroutine, for example by calling FailNow in a test, the reconcile counts as a failure.
+func TestD5_GoexitCountsAsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, MaxRetryDelay: time.Second, ResyncPeriod: -1})
-		stop := w.run()
+		f := newFixture(t, 1, retryEverySecond(20))
+		stop := f.run()
 		c := newCalls(nil)
 		c.do = func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			if len(c.at[id.Name()]) < 4 {
@@ -136,22 +133,20 @@ func TestD5_GoexitCountsAsAFailureOfItsItem(t *testing.T) {
 			}
 			return nil
 		}
-		w.serve(w.types[0], c.handle)
-		w.put(w.types[0], "w")
+		f.serve(f.types[0], c.handle)
+		f.put(f.types[0], "w")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := len(c.at["w"]); n != 4 {
-			t.Errorf("%d calls", n)
+			t.Errorf("the handler was called %d times, want 3 failures and one success", n)
 		}
-		if status := w.status(w.types[0]); status.Running != 0 || status.Failing != 0 {
-			t.Errorf("%+v", status)
+		if status := f.status(f.types[0]); status.Running != 0 || status.Failing != 0 {
+			t.Errorf("the status is %+v, want no running and no failing objects", status)
 		}
-		if err := w.controller.StopServiceGVK(context.Background(), w.types[0]); err != nil {
+		if err := f.controller.StopServiceGVK(context.Background(), f.types[0]); err != nil {
 			t.Error(err)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -179,10 +174,11 @@ func (badLimiter) NumRequeues(dynamiccontroller.ObjectIdentifiers) int    { retu
 
 func TestD5_MetricsRateLimiterAndPredicateCanPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{})
-		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{Workers: 1, MaxRetryDelay: time.Second, ResyncPeriod: -1},
-			w.client, dynamiccontroller.WithMetrics(badMetrics{&w.controller}))
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{})
+		config := dynamiccontroller.Config{Workers: 1, MaxRetryDelay: time.Second, ResyncPeriod: -1}
+		f.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, f.client,
+			dynamiccontroller.WithMetrics(badMetrics{&f.controller}))
+		stop := f.run()
 		c := newCalls(nil)
 		c.do = func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			if len(c.at[id.Name()]) == 1 {
@@ -190,28 +186,27 @@ func TestD5_MetricsRateLimiterAndPredicateCanPanic(t *testing.T) {
 			}
 			return nil
 		}
-		w.serve(w.types[0], c.handle, dynamiccontroller.WithRateLimiter(badLimiter{}),
-			dynamiccontroller.WithPredicate(func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool { panic("on purpose") }))
-		w.put(w.types[0], "w")
+		predicate := func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool { panic("on purpose") }
+		f.serve(f.types[0], c.handle, dynamiccontroller.WithRateLimiter(badLimiter{}),
+			dynamiccontroller.WithPredicate(predicate))
+		f.put(f.types[0], "w")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if n := len(c.at["w"]); n != 2 {
-			t.Errorf("%d calls", n)
+			t.Errorf("the handler was called %d times, want one failure and one success", n)
 		}
-		if err := w.controller.StopServiceGVK(context.Background(), w.types[0]); err != nil {
+		if err := f.controller.StopServiceGVK(context.Background(), f.types[0]); err != nil {
 			t.Error(err)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 // A parked object is resynced even if the cache no longer holds it.
 func TestD8_ParkedDeletedObjectIsResynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: time.Hour})
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: time.Hour})
+		stop := f.run()
 		c := newCalls(nil)
 		c.do = func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			if len(c.at[id.Name()]) == 2 {
@@ -219,40 +214,38 @@ func TestD8_ParkedDeletedObjectIsResynced(t *testing.T) {
 			}
 			return nil
 		}
-		w.serve(w.types[0], c.handle)
-		w.put(w.types[0], "w")
-		if err := w.client.Tracker().Delete(w.types[0], "default", "w"); err != nil {
+		f.serve(f.types[0], c.handle)
+		f.put(f.types[0], "w")
+		if err := f.client.Tracker().Delete(f.types[0], "default", "w"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if status := w.status(w.types[0]); status.Parked != 1 || status.Objects != 0 {
-			t.Fatalf("%+v", status)
+		if status := f.status(f.types[0]); status.Parked != 1 || status.Objects != 0 {
+			t.Fatalf("the status is %+v, want one parked object and an empty cache", status)
 		}
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
-		if status := w.status(w.types[0]); status.Parked != 0 || len(c.at["w"]) != 3 {
-			t.Errorf("%d calls, %+v", len(c.at["w"]), status)
+		if status := f.status(f.types[0]); status.Parked != 0 || len(c.at["w"]) != 3 {
+			t.Errorf("%d calls and the status %+v, want 3 calls and no parked object", len(c.at["w"]), status)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestWaitForGVRSync_ReturnsWhenTheTypeIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
-		gvr := w.types[0]
-		handler := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil }
-		w.serve(gvr, handler)
+		f := newFixture(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
+		gvr := f.types[0]
+		handler := succeed
+		f.serve(gvr, handler)
 		waited := make(chan error, 1)
-		go func() { waited <- w.controller.WaitForGVRSync(context.Background(), gvr) }()
+		go func() { waited <- f.controller.WaitForGVRSync(context.Background(), gvr) }()
 		synctest.Wait()
-		if err := w.controller.StopServiceGVK(context.Background(), gvr); err != nil {
+		if err := f.controller.StopServiceGVK(context.Background(), gvr); err != nil {
 			t.Fatal(err)
 		}
 		if err := <-waited; !errors.Is(err, dynamiccontroller.ErrNotServed) {
-			t.Errorf("got %v", err)
+			t.Errorf("WaitForGVRSync returned %v, want ErrNotServed", err)
 		}
 	})
 }
@@ -260,42 +253,39 @@ func TestWaitForGVRSync_ReturnsWhenTheTypeIsStopped(t *testing.T) {
 // Nothing is queued before the first run, and malformed keys are never queued.
 func TestEnqueue_IsIgnoredBeforeRunAndForMalformedKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
-		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
-		w.serve(w.types[0], c.handle)
-		w.controller.Enqueue(w.id(w.types[0], "early"))
-		stop := w.run()
-		w.controller.Enqueue(dynamiccontroller.ObjectIdentifiers{GVR: w.types[0], NamespacedKey: "a/b/c"}, dynamiccontroller.ObjectIdentifiers{GVR: w.types[0]})
+		f := newFixture(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
+		c := newCalls(succeed)
+		f.serve(f.types[0], c.handle)
+		f.controller.Enqueue(f.id(f.types[0], "early"))
+		stop := f.run()
+		f.controller.Enqueue(
+			dynamiccontroller.ObjectIdentifiers{GVR: f.types[0], NamespacedKey: "a/b/c"},
+			dynamiccontroller.ObjectIdentifiers{GVR: f.types[0]})
 		synctest.Wait()
 		if len(c.at) != 0 {
-			t.Errorf("calls for %v", c.at)
+			t.Errorf("the handler was called for %v, want no calls", c.at)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A predicate that hangs delays the end of a run no longer than handlers can, and makes Run return an error.
+// A hung predicate delays the end of a run no longer than a hung handler does, and makes Run return an error.
 func TestD11_HungPredicateIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
+		stop := f.start()
 		release := make(chan struct{})
-		w.serve(w.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil },
-			dynamiccontroller.WithPredicate(func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool { <-release; return true }))
-		w.put(w.types[0], "w")
-		err := stop()
-		if err == nil {
-			t.Error("Run returned nil while a predicate hangs")
-		} else {
-			t.Log(err)
+		predicate := func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
+			<-release
+			return true
+		}
+		f.serve(f.types[0], succeed, dynamiccontroller.WithPredicate(predicate))
+		f.put(f.types[0], "w")
+		if err := stop(); err == nil {
+			t.Error("Run returned nil while a predicate was hanging")
 		}
 		close(release)
 		synctest.Wait()
-		stop = w.run() // possible once the predicate has returned
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		f.run()() // Run can be called again, because the predicate has returned.
 	})
 }

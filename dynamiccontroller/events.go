@@ -2,26 +2,27 @@ package dynamiccontroller
 
 import (
 	"context"
+	"sync"
 
 	"github.com/go-logr/logr"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Object is an object that is passed to a [Predicate] or a [MapFunc]. Its methods are safe for concurrent use, and can
-// still be called after the function has returned. The maps, slices and pointers that they return are shared and must
-// not be changed.
+// Object is passed to a [Predicate] or [MapFunc]. Its methods are safe for concurrent use, even after the function
+// has returned. The maps, slices and pointers that they return are shared and must not be modified.
 //
-// The methods that return metadata are cheaper than the method Object, which may have to build the object first.
+// The namespace, name, UID and resourceVersion are always decoded. Other metadata is decoded on first use, and the
+// whole object on each call to Object.
 type Object interface {
-	// Object returns the object as a lister of the watch returns it: *unstructured.Unstructured with [CacheFull],
-	// *metav1.PartialObjectMetadata with [CacheMetadata], or the result of the transform. It must not be changed.
+	// Object returns the object in the form in which the watch's [Lister] returns it. If decoding fails, it returns only
+	// the object's metadata.
 	Object() runtime.Object
 
 	GetNamespace() string
@@ -40,74 +41,72 @@ type Object interface {
 // Predicate reports whether a change to an object should be processed. For a new object, oldObj is nil. For a deleted
 // object, newObj is nil. See [WithPredicate].
 //
-// The context is cancelled when the run ends. A predicate can read the listers of the controller, including the lister
-// of its own watch, which already shows the new state. It must not call any other method of the controller. A lister of
+// The context is cancelled when the run ends. A predicate may use the controller's listers, including the lister of
+// its own watch, which already shows the new state. It must not call any other method of the controller. The cache of
 // another watch can be older or newer than the change.
 type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 
-// MapFunc returns keys of objects of the served type. The controller reconciles these objects when the given object of
-// a watched type has changed. See [Watches].
+// MapFunc is called when an object of a watched type has changed. It returns the keys of the objects of the served type
+// that must be reconciled. See [Watches].
 //
 // Keys have the form of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged, and counted in
-// [TypeStatus].MalformedKeys. A MapFunc is called with each object of the initial list. For each change, it is called
-// with the state before the change and with the state after it. Calls are never concurrent and must return quickly,
-// because all subscribers of the watch wait for them. If a MapFunc panics, the panic is logged and nothing is
-// reconciled.
+// [TypeStatus].MalformedKeys. A MapFunc is called for each object of the initial list. For each change, it is called
+// once with the old state and once with the new state, unless that state does not exist. Calls are never concurrent and
+// must return quickly, because all subscribers of the watch wait for them. If a MapFunc panics, the panic is logged and
+// nothing is reconciled.
 //
-// The context is cancelled when the run ends. A MapFunc can read the listers of the controller, including the listers
-// of its own watch and of the served type. It must not call any other method of the controller. The lister of another
-// watch, such as that of the served type, can be older or newer than the change. Until that watch has synced, its
-// lister returns [ErrNotSynced].
+// The context is cancelled when the run ends. A MapFunc may use the controller's listers, including the listers of its
+// own watch and of the served type. It must not call any other method of the controller. The cache of another watch,
+// such as the watch of the served type, can be older or newer than the change. Until that watch has synced, its lister
+// returns [ErrNotSynced].
 type MapFunc func(ctx context.Context, object Object) []string
 
-// storedObject implements Object for an object that a watch stores.
+// storedObject implements Object for a record.
 type storedObject struct {
-	metadata metav1.Object
-	stored   any
-	view     typewatch.View
+	*objects.Record
+	view typewatch.View
+	once sync.Once
+	meta *metav1.ObjectMeta // set by once
 }
 
-// newObject returns the stored object as an Object. If stored is nil, it returns a nil Object.
-func newObject(stored any, view typewatch.View) Object {
-	if stored == nil {
+// newObject returns the record as an Object. If r is nil, it returns a nil Object.
+func newObject(r *objects.Record, view typewatch.View) Object {
+	if r == nil {
 		return nil
 	}
-	metadata, err := meta.Accessor(stored)
-	if err != nil {
-		return nil // not possible: a watch stores only objects that have metadata
-	}
-	return &storedObject{metadata: metadata, stored: stored, view: view}
+	return &storedObject{Record: r, view: view}
 }
 
 func (o *storedObject) Object() runtime.Object {
-	object, _ := o.view.Project(o.stored).(runtime.Object)
+	object, err := o.view.Decode(o.Record)
+	if err != nil {
+		return &metav1.PartialObjectMetadata{ObjectMeta: *o.ObjectMeta()}
+	}
 	return object
 }
 
-func (o *storedObject) GetNamespace() string               { return o.metadata.GetNamespace() }
-func (o *storedObject) GetName() string                    { return o.metadata.GetName() }
-func (o *storedObject) GetUID() types.UID                  { return o.metadata.GetUID() }
-func (o *storedObject) GetResourceVersion() string         { return o.metadata.GetResourceVersion() }
-func (o *storedObject) GetGeneration() int64               { return o.metadata.GetGeneration() }
-func (o *storedObject) GetCreationTimestamp() metav1.Time  { return o.metadata.GetCreationTimestamp() }
-func (o *storedObject) GetDeletionTimestamp() *metav1.Time { return o.metadata.GetDeletionTimestamp() }
-func (o *storedObject) GetLabels() map[string]string       { return o.metadata.GetLabels() }
-func (o *storedObject) GetAnnotations() map[string]string  { return o.metadata.GetAnnotations() }
-func (o *storedObject) GetFinalizers() []string            { return o.metadata.GetFinalizers() }
-func (o *storedObject) GetOwnerReferences() []metav1.OwnerReference {
-	return o.metadata.GetOwnerReferences()
+func (o *storedObject) metadata() *metav1.ObjectMeta {
+	o.once.Do(func() { o.meta = o.ObjectMeta() })
+	return o.meta
 }
 
-// accepts reports whether the predicate accepts a change. Without a predicate, every change is accepted and no Object
-// is built. If the predicate panics, the change is accepted.
+func (o *storedObject) GetGeneration() int64               { return o.metadata().Generation }
+func (o *storedObject) GetCreationTimestamp() metav1.Time  { return o.metadata().CreationTimestamp }
+func (o *storedObject) GetDeletionTimestamp() *metav1.Time { return o.metadata().DeletionTimestamp }
+func (o *storedObject) GetLabels() map[string]string       { return o.metadata().Labels }
+func (o *storedObject) GetAnnotations() map[string]string  { return o.metadata().Annotations }
+func (o *storedObject) GetFinalizers() []string            { return o.metadata().Finalizers }
+
+// accepts reports whether the predicate accepts a change. If there is no predicate, or if it panics, accepts returns
+// true.
 func (o *watchOptions) accepts(
-	ctx context.Context, log logr.Logger, view typewatch.View, old, updated any,
+	ctx context.Context, log logr.Logger, view typewatch.View, c objects.Change,
 ) (accepted bool) {
 	if o.predicate == nil {
 		return true
 	}
 	if panicked := protect.Call(func() {
-		accepted = o.predicate(ctx, newObject(old, view), newObject(updated, view))
+		accepted = o.predicate(ctx, newObject(c.Old, view), newObject(c.New, view))
 	}); panicked != nil {
 		log.Error(panicked, "Predicate panicked, processing the change", keyStack, string(panicked.Stack))
 		return true
@@ -117,12 +116,10 @@ func (o *watchOptions) accepts(
 
 // mapKeys calls the MapFunc for a stored object. It returns nil if the MapFunc panics.
 func (o *secondaryOptions) mapKeys(
-	ctx context.Context, log logr.Logger, view typewatch.View, stored any,
+	ctx context.Context, log logr.Logger, view typewatch.View, r *objects.Record,
 ) (keys []string) {
 	if panicked := protect.Call(func() {
-		if object := newObject(stored, view); object != nil {
-			keys = o.mapFunc(ctx, object)
-		}
+		keys = o.mapFunc(ctx, newObject(r, view))
 	}); panicked != nil {
 		log.Error(panicked, "MapFunc panicked, nothing enqueued",
 			keyWatched, nameOf(o.key.GVR), keyStack, string(panicked.Stack))
@@ -138,25 +135,24 @@ func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler 
 	return typewatch.EventHandler{
 		Known:  func(keys []string) { r.add(fairqueue.Background, keys) },
 		Synced: func() { r.subscriptions.delivered(primary) },
-		Changed: func(key string, old, now any) {
+		Changed: func(c objects.Change) {
 			options := &r.options.Load().watchOptions
-			if options.predicate != nil && !options.accepts(ctx, r.log, primary.View(), old, now) {
-				if now == nil {
-					r.forgetParked(key) // no later event will unpark it
+			if options.predicate != nil && !options.accepts(ctx, r.log, primary.View(), c) {
+				if c.New == nil {
+					r.forgetParked(c.Key) // no later event will unpark it
 				}
 				return
 			}
-			if !r.group.Add(fairqueue.Live, r.id(key)) && now == nil {
-				r.markPending(key) // the run has ended, and the cache no longer holds the object
+			if !r.group.Add(fairqueue.Live, r.id(c.Key)) && c.New == nil {
+				r.markPending(c.Key) // the run has ended, and the cache no longer holds the object
 			}
 		},
 	}
 }
 
-// eventHandler returns an event handler for the objects of a watched type. For each changed object, it adds the owners,
-// or the objects that the MapFunc returns, to the queue. The context is passed to predicates and MapFuncs. After the
-// context has been cancelled, the remaining objects of an initial list are ignored, because the next run lists them
-// again.
+// eventHandler returns an event handler for the objects of a watched type. It queues the owners of each changed
+// object, or the objects that the MapFunc returns. The context is passed to predicates and MapFuncs. Once the context
+// is cancelled, the rest of an initial list is ignored, because the next run delivers all objects again.
 func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 	return typewatch.EventHandler{
 		Known: func(keys []string) {
@@ -166,28 +162,27 @@ func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 				if ctx.Err() != nil {
 					return
 				}
-				if obj, known := view.Get(key); known {
-					sec.addTargets(ctx, &targets, view, obj)
+				if r, known := view.Store().Get(key); known {
+					sec.addTargets(ctx, &targets, view, r)
 				}
 			}
 			sec.enqueue(fairqueue.Background, targets)
 		},
 		Synced: func() { sec.reg.subscriptions.delivered(sec.sub) },
-		Changed: func(_ string, old, now any) {
+		Changed: func(c objects.Change) {
 			view, options := sec.sub.View(), sec.options.Load()
-			if options.predicate != nil && !options.accepts(ctx, sec.reg.log, view, old, now) {
+			if options.predicate != nil && !options.accepts(ctx, sec.reg.log, view, c) {
 				return
 			}
 			var targets targets
-			sec.addTargets(ctx, &targets, view, old)
-			sec.addTargets(ctx, &targets, view, now)
+			sec.addTargets(ctx, &targets, view, c.Old)
+			sec.addTargets(ctx, &targets, view, c.New)
 			sec.enqueue(fairqueue.Live, targets)
 		},
 	}
 }
 
-// targets is a set of keys of the served type. Its map is created with the first key, because most changes have no
-// targets.
+// targets is a set of keys of the served type. It is allocated lazily, because most changes have no targets.
 type targets map[string]struct{}
 
 func (t *targets) add(key string) {
@@ -212,22 +207,20 @@ func (sec *secondary) enqueue(lane fairqueue.Lane, targets targets) {
 	}
 }
 
-// addTargets adds the targets for one state of an object of the watched type: its owners, or the keys that the MapFunc
-// returns.
-func (sec *secondary) addTargets(ctx context.Context, targets *targets, view typewatch.View, obj any) {
+// addTargets adds the owners of a watched object, or the keys that the MapFunc returns for it.
+func (sec *secondary) addTargets(ctx context.Context, targets *targets, view typewatch.View, r *objects.Record) {
 	switch {
-	case obj == nil:
+	case r == nil:
 	case sec.key.Owned:
-		sec.addOwners(targets, obj)
+		sec.addOwners(targets, r)
 	default:
-		sec.addMapped(ctx, targets, view, obj)
+		sec.addMapped(ctx, targets, view, r)
 	}
 }
 
-// addOwners adds those owners of the object that the cache of the served type holds. An owner is of the served type if
-// the cache holds an object with its UID.
-func (sec *secondary) addOwners(targets *targets, obj any) {
-	owners := sec.sub.Owners(obj)
+// addOwners adds those owners of the object that are in the served type's cache. Owners are identified by UID.
+func (sec *secondary) addOwners(targets *targets, r *objects.Record) {
+	owners := sec.sub.Owners(r)
 	if len(owners) == 0 {
 		return
 	}
@@ -242,9 +235,8 @@ func (sec *secondary) addOwners(targets *targets, obj any) {
 	}
 }
 
-// addMapped adds the keys that the MapFunc returns.
-func (sec *secondary) addMapped(ctx context.Context, targets *targets, view typewatch.View, obj any) {
-	for _, returned := range sec.options.Load().mapKeys(ctx, sec.reg.log, view, obj) {
+func (sec *secondary) addMapped(ctx context.Context, targets *targets, view typewatch.View, r *objects.Record) {
+	for _, returned := range sec.options.Load().mapKeys(ctx, sec.reg.log, view, r) {
 		key, err := normalizeKey(returned)
 		if err != nil {
 			sec.reg.ignoreMalformedKey("MapFunc of "+nameOf(sec.key.GVR), returned, err)

@@ -36,23 +36,23 @@ func ExampleNewForConfig() {
 	if err != nil {
 		panic(err)
 	}
-	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
-	err = controller.StartServingGVK(ctx, widgets, func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	handler := func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		lister, err := controller.Lister(id.GVR)
 		if err != nil {
 			return err
 		}
 		widget, err := lister.ByNamespace(id.Namespace()).Get(id.Name())
 		if apierrors.IsNotFound(err) {
-			return nil // deleted, and there is nothing to clean up
+			return nil // The widget was deleted, and there is nothing to clean up.
 		}
 		if err != nil {
 			return err
 		}
 		klog.FromContext(ctx).Info("Reconciling", "widget", widget)
 		return nil
-	})
-	if err != nil {
+	}
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	if err := controller.StartServingGVK(ctx, widgets, handler); err != nil {
 		panic(err)
 	}
 	if err := controller.Run(ctx); err != nil {
@@ -60,7 +60,7 @@ func ExampleNewForConfig() {
 	}
 }
 
-// A type is served and stopped while the controller is running.
+// The controller starts and stops serving a type while it is running.
 func Example() {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
@@ -97,7 +97,7 @@ func Example() {
 	// ended with <nil>
 }
 
-// An event of a child reconciles its owner. The handler reads the children of the owner from the cache.
+// An event for a child reconciles its owner. The handler reads the children of the owner from the cache.
 func ExampleOwns() {
 	parents := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "parents"}
 	children := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "children"}
@@ -112,12 +112,12 @@ func ExampleOwns() {
 	}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{parents: "ParentList", children: "ChildList"}, object("Parent", "anna"))
-	// NewForConfig creates a metadata client, so that the option can be omitted.
+	// With NewForConfig, WithCache can be omitted. NewDynamicController needs a metadata client for the default mode.
 	owned := dynamiccontroller.Owns(children, dynamiccontroller.WithCache(dynamiccontroller.CacheFull))
 
 	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
 	called := make(chan string)
-	err := controller.StartServingGVK(context.Background(), parents, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	handler := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		lister, err := controller.SecondaryLister(parents, owned.Key())
 		if err != nil {
 			return err
@@ -125,16 +125,18 @@ func ExampleOwns() {
 		found, err := lister.OwnedBy(types.UID("uid of " + id.Name()))
 		called <- fmt.Sprintf("%s has %d children", id.Name(), len(found))
 		return err
-	}, owned)
-	if err != nil {
+	}
+	if err := controller.StartServingGVK(context.Background(), parents, handler, owned); err != nil {
 		panic(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- controller.Run(ctx) }()
 	fmt.Println(<-called)
-	reference := metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Parent", Name: "anna", UID: "uid of anna", Controller: ptr.To(true)}
-	if _, err := client.Resource(children).Create(ctx, object("Child", "ben", reference), metav1.CreateOptions{}); err != nil {
+	child := object("Child", "ben", metav1.OwnerReference{
+		APIVersion: "example.com/v1", Kind: "Parent", Name: "anna", UID: "uid of anna", Controller: ptr.To(true),
+	})
+	if _, err := client.Resource(children).Create(ctx, child, metav1.CreateOptions{}); err != nil {
 		panic(err)
 	}
 	fmt.Println(<-called)
@@ -146,7 +148,7 @@ func ExampleOwns() {
 	// <nil>
 }
 
-// A change of a class reconciles all widgets of the class. The MapFunc finds them with the lister of the served type.
+// A change to a class reconciles all widgets of that class. The MapFunc finds them with the lister of the served type.
 func ExampleWatches() {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	classes := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "classes"}
@@ -160,7 +162,8 @@ func ExampleWatches() {
 	}
 	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{widgets: "WidgetList", classes: "ClassList"},
-		object("Widget", "one", map[string]string{"class": "large"}), object("Widget", "two", map[string]string{"class": "small"}))
+		object("Widget", "one", map[string]string{"class": "large"}),
+		object("Widget", "two", map[string]string{"class": "small"}))
 	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{Workers: 1}, client)
 
 	widgetsOf := func(_ context.Context, class dynamiccontroller.Object) (keys []string) {
@@ -170,7 +173,7 @@ func ExampleWatches() {
 		}
 		found, err := lister.List(labels.SelectorFromSet(labels.Set{"class": class.GetName()}))
 		if err != nil {
-			return nil // the widgets have not synced: all of them are reconciled when they have
+			return nil // The widgets have not synced. All of them will be reconciled after the sync.
 		}
 		for _, widget := range found {
 			keys = append(keys, widget.(*unstructured.Unstructured).GetName())
@@ -204,7 +207,7 @@ func ExampleWatches() {
 	// <nil>
 }
 
-// A handler that writes the result of a reconcile into a status can distinguish a requeue from a failure.
+// A handler that reports the result of a reconcile in a status can distinguish a requeue from a failure.
 func ExampleRequeueDelay() {
 	for _, err := range []error{
 		fmt.Errorf("the disk is being created: %w", dynamiccontroller.RequeueAfter(time.Second)),
@@ -216,4 +219,50 @@ func ExampleRequeueDelay() {
 	// Output:
 	// true 1s
 	// false 0s
+}
+
+// A typed lister decodes objects directly into a Go type.
+func ExampleNewTypedLister() {
+	type Widget struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              struct {
+			Color string `json:"color"`
+		} `json:"spec"`
+	}
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{widgets: "WidgetList"},
+		&unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget",
+			"metadata": map[string]any{"namespace": "default", "name": "first"},
+			"spec":     map[string]any{"color": "green"},
+		}})
+	controller := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, client)
+
+	ctx, stop := context.WithCancel(context.Background())
+	err := controller.StartServingGVK(ctx, widgets, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		defer stop()
+		lister, err := controller.Lister(id.GVR)
+		if err != nil {
+			return err
+		}
+		typed, err := dynamiccontroller.NewTypedLister[Widget](lister)
+		if err != nil {
+			return err
+		}
+		widget, err := typed.Get(id.NamespacedKey)
+		if err != nil {
+			return err
+		}
+		fmt.Println(widget.Name, "is", widget.Spec.Color)
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	if err := controller.Run(ctx); err != nil {
+		panic(err)
+	}
+	// Output: first is green
 }

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Leftovers returns a function that describes the state that the controller still holds for the type's current
-// registration. The function returns "" if there is none.
+// Leftovers returns a function. The function describes what the controller still holds for the registration that was
+// the type's current one when Leftovers was called. It returns "" if nothing is left.
 func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() string {
 	reg, err := c.registrationOf(gvr)
 	if err != nil {
@@ -18,16 +18,15 @@ func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() st
 		c.mu.RLock()
 		_, registered := c.registrations[gvr]
 		_, ending := c.ending[gvr]
-		_, forgetting := c.forgetting[gvr]
 		c.mu.RUnlock()
 		reg.mu.Lock()
 		defer reg.mu.Unlock()
 		kept := len(reg.running) + len(reg.records) + reg.active
 		inQueue := queued.Live + queued.Background + queued.Delayed + queued.Running
-		if inQueue+kept == 0 && !registered && !ending && !forgetting && isClosed(reg.ended) {
+		if inQueue+kept == 0 && !registered && !ending && isClosed(reg.ended) {
 			return ""
 		}
-		return fmt.Sprintf("queued %+v, %d kept, registered %v, ending %v, forgetting %v", queued, kept, registered, ending, forgetting)
+		return fmt.Sprintf("queued %+v, %d kept, registered %v, ending %v", queued, kept, registered, ending)
 	}
 }
 

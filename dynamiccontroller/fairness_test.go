@@ -10,84 +10,79 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
-
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A quiet type behind a busy one waits for a worker and its turn, not for the busy type's queue.
+// A quiet type waits only for a worker and for its turn, not for the queued objects of busy types.
 func TestF1_QuietTypeWaitsForAtMostOneRound(t *testing.T) {
 	const busyItems, busyTypes, work = 2000, 5, time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, busyTypes+1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		stop := w.run()
-		for _, gvr := range w.types[:busyTypes] {
-			w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		f := newFixture(t, busyTypes+1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		stop := f.run()
+		for _, gvr := range f.types[:busyTypes] {
+			f.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 				time.Sleep(work)
 				return nil
-			}, dynamiccontroller.WithConcurrency(8)) // so that only turns limit it
+			}, dynamiccontroller.WithConcurrency(8)) // so that the type is limited only by its turns
 			for i := range busyItems {
-				w.controller.Enqueue(w.id(gvr, fmt.Sprint(i)))
+				f.controller.Enqueue(f.id(gvr, fmt.Sprint(i)))
 			}
 		}
-		quiet := w.types[busyTypes]
+		quiet := f.types[busyTypes]
 		var waited time.Duration
 		var asked time.Time
-		w.serve(quiet, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		f.serve(quiet, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			waited = time.Since(asked)
 			return nil
 		})
 		for range 20 {
 			time.Sleep(10*time.Millisecond + work/2)
 			asked, waited = time.Now(), time.Hour
-			w.controller.Enqueue(w.id(quiet, "w"))
+			f.controller.Enqueue(f.id(quiet, "w"))
 			time.Sleep(20 * work)
 			synctest.Wait()
-			// The running call, and one call of each busy type.
+			// The quiet type waits for the running call and for one call of each busy type.
 			if waited > (busyTypes+1)*work {
-				t.Fatalf("waited for %s, a round takes %s", waited, busyTypes*work)
+				t.Fatalf("the quiet type waited for %s, want at most one round of %s", waited, busyTypes*work)
 			}
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestF1_WeightsShareTheWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		stop := f.run()
 		var done [2]atomic.Int64
-		for i, gvr := range w.types {
-			w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		for i, gvr := range f.types {
+			f.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 				time.Sleep(time.Millisecond)
 				done[i].Add(1)
 				return nil
 			}, dynamiccontroller.WithWeight(1+3*i))
 			for n := range 1000 {
-				w.controller.Enqueue(w.id(gvr, fmt.Sprint(n)))
+				f.controller.Enqueue(f.id(gvr, fmt.Sprint(n)))
 			}
 		}
 		time.Sleep(500 * time.Millisecond)
 		if light, heavy := done[0].Load(), done[1].Load(); heavy < 4*light-10 || heavy > 4*light+10 { // two rounds
-			t.Errorf("%d calls of the type of weight 1, %d of weight 4", light, heavy)
+			t.Errorf("%d calls for the type with weight 1, %d for the type with weight 4; want 1:4", light, heavy)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A type whose handlers hang from the first call leaves workers to other types, and their contexts time out.
-func TestF2_TypeThatHangsLeavesWorkersToOthers(t *testing.T) {
+// If all handler calls of a type hang from the first one on, other types still get workers. The contexts of the hung
+// calls time out.
+func TestF2_HungTypeLeavesWorkersToOthers(t *testing.T) {
 	for workers := 2; workers <= 10; workers++ {
 		t.Run(fmt.Sprintf("%d workers", workers), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 2, dynamiccontroller.Config{Workers: workers, ResyncPeriod: -1})
-				stop := w.run()
+				f := newFixture(t, 2, dynamiccontroller.Config{Workers: workers, ResyncPeriod: -1})
+				stop := f.run()
 				var hung, ended atomic.Int64
-				w.serve(w.types[0], func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+				f.serve(f.types[0], func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
 					hung.Add(1)
 					<-ctx.Done()
 					if context.Cause(ctx) == dynamiccontroller.ErrReconcileTimeout {
@@ -96,71 +91,62 @@ func TestF2_TypeThatHangsLeavesWorkersToOthers(t *testing.T) {
 					return nil
 				})
 				for i := range 3 * workers {
-					w.controller.Enqueue(w.id(w.types[0], fmt.Sprint(i)))
+					f.controller.Enqueue(f.id(f.types[0], fmt.Sprint(i)))
 				}
 				synctest.Wait()
 				if n := hung.Load(); n != int64((workers+1)/2) {
-					t.Errorf("%d of %d workers hang", n, workers)
+					t.Errorf("hung calls occupy %d of %d workers, want half of the workers", n, workers)
 				}
-				reconciled := false
-				w.serve(w.types[1], func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-					reconciled = true
-					return nil
-				})
-				w.put(w.types[1], "w")
-				if !reconciled {
-					t.Error("another type waits")
-				}
+				c := newCalls(succeed)
+				f.serve(f.types[1], c.handle)
+				f.put(f.types[1], "w")
+				c.want(t, "another type, while the calls hang", named("w"))
 				if ended.Load() != 0 {
-					t.Error("a context ended early")
+					t.Error("the context of a hung call was cancelled before its timeout")
 				}
 				time.Sleep(5*time.Minute + time.Second)
 				synctest.Wait()
 				if ended.Load() != int64((workers+1)/2) {
-					t.Errorf("%d of the contexts ended after 5 minutes", ended.Load())
+					t.Errorf("%d contexts timed out after 5 minutes, want all contexts of the hung calls", ended.Load())
 				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 			})
 		})
 	}
 }
 
-// With a single worker, another type waits for the running call and at most one round of turns.
+// With a single worker, another type waits for the running call and for at most one round of turns.
 func TestF2_SingleWorkerIsFreedByReconcileTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		stop := w.run()
-		w.serve(w.types[0], func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		stop := f.run()
+		f.serve(f.types[0], func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
 			<-ctx.Done()
 			return nil
 		}, dynamiccontroller.WithReconcileTimeout(time.Second))
 		for i := range 10 {
-			w.controller.Enqueue(w.id(w.types[0], fmt.Sprint(i)))
+			f.controller.Enqueue(f.id(f.types[0], fmt.Sprint(i)))
 		}
 		synctest.Wait()
 		reconciled := false
-		w.serve(w.types[1], func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		f.serve(f.types[1], func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			reconciled = true
 			return nil
 		})
-		w.put(w.types[1], "w")
+		f.put(f.types[1], "w")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if !reconciled {
-			t.Error("another type waits for more than two timeouts")
+			t.Error("the other type waited for longer than two timeouts")
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-func TestF2_RaisedCapTakesEffectAtOnce(t *testing.T) {
+func TestF2_RaisedCapTakesEffectImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})
+		stop := f.run()
 		var running atomic.Int64
 		hang := func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
 			running.Add(1)
@@ -169,34 +155,32 @@ func TestF2_RaisedCapTakesEffectAtOnce(t *testing.T) {
 			return nil
 		}
 		for _, n := range []int64{1, 2, 4} {
-			w.serve(w.types[0], hang, dynamiccontroller.WithConcurrency(int(n)), dynamiccontroller.WithReconcileTimeout(-1))
+			f.serve(f.types[0], hang, dynamiccontroller.WithConcurrency(int(n)), dynamiccontroller.WithReconcileTimeout(-1))
 			for i := range 20 {
-				w.controller.Enqueue(w.id(w.types[0], fmt.Sprint(i)))
+				f.controller.Enqueue(f.id(f.types[0], fmt.Sprint(i)))
 			}
 			synctest.Wait()
 			if running.Load() != n {
-				t.Errorf("%d handlers run, want %d", running.Load(), n)
+				t.Errorf("%d handlers are running, want %d", running.Load(), n)
 			}
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// Events precede the waiting objects of an initial list, and do not starve them.
-func TestD10_EventsPrecedeInitialListsButDoNotStarveThem(t *testing.T) {
+// Events take precedence over the waiting objects of an initial list, but do not starve them.
+func TestD10_EventsTakePrecedenceWithoutStarvingInitialLists(t *testing.T) {
 	const objects, work = 300, time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		stop := w.run()
-		gvr := w.types[0]
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		stop := f.run()
+		gvr := f.types[0]
 		for i := range objects {
-			w.put(gvr, fmt.Sprintf("w%d", i))
+			f.put(gvr, fmt.Sprintf("w%d", i))
 		}
 		var mu sync.Mutex
 		var order []string
-		w.serve(gvr, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		f.serve(gvr, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			mu.Lock()
 			order = append(order, id.Name())
 			mu.Unlock()
@@ -212,7 +196,7 @@ func TestD10_EventsPrecedeInitialListsButDoNotStarveThem(t *testing.T) {
 			}
 		}
 		mu.Unlock()
-		w.put(gvr, last)
+		f.put(gvr, last)
 		time.Sleep(3 * work)
 		synctest.Wait()
 		mu.Lock()
@@ -221,20 +205,18 @@ func TestD10_EventsPrecedeInitialListsButDoNotStarveThem(t *testing.T) {
 		}
 		mu.Unlock()
 
-		// Events arrive as fast as they are handled. The initial list makes progress nevertheless.
+		// Events arrive as fast as they are handled. The initial list still makes progress.
 		deadline := time.Now().Add(objects * 10 * work)
-		for status := w.status(gvr); status.Background > 0; status = w.status(gvr) {
+		for status := f.status(gvr); status.Background > 0; status = f.status(gvr) {
 			for i := range 20 {
-				w.controller.Enqueue(w.id(gvr, fmt.Sprintf("event-%d", i)))
+				f.controller.Enqueue(f.id(gvr, fmt.Sprintf("event-%d", i)))
 			}
 			time.Sleep(work)
 			if time.Now().After(deadline) {
-				t.Fatalf("the initial list starves: %+v", w.status(gvr))
+				t.Fatalf("events starve the objects of the initial list: %+v", f.status(gvr))
 			}
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -242,49 +224,47 @@ func TestD10_EventsPrecedeInitialListsButDoNotStarveThem(t *testing.T) {
 func TestS1_StopDropsOneHundredThousandDelayedObjects(t *testing.T) {
 	const objects = 100_000
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})
-		stop := w.run()
-		gvr := w.types[0]
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})
+		stop := f.run()
+		gvr := f.types[0]
 		var calls atomic.Int64
-		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		f.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			if calls.Add(1)%100 == 0 {
 				return errOnPurpose
 			}
 			return dynamiccontroller.RequeueAfter(10 * time.Hour)
-		}, dynamiccontroller.WithRateLimiter(workqueue.NewTypedItemExponentialFailureRateLimiter[dynamiccontroller.ObjectIdentifiers](10*time.Hour, 10*time.Hour)))
+		}, dynamiccontroller.WithRateLimiter(newConstantLimiter(10*time.Hour)))
 		ids := make([]dynamiccontroller.ObjectIdentifiers, objects)
 		for i := range ids {
-			ids[i] = w.id(gvr, fmt.Sprint(i))
+			ids[i] = f.id(gvr, fmt.Sprint(i))
 		}
-		w.controller.Enqueue(ids...)
+		f.controller.Enqueue(ids...)
 		synctest.Wait()
-		if status := w.status(gvr); status.Delayed != objects {
-			t.Fatalf("%+v", status)
+		if status := f.status(gvr); status.Delayed != objects {
+			t.Fatalf("the status is %+v, want all objects to be delayed", status)
 		}
-		leftovers := w.controller.Leftovers(gvr)
+		leftovers := f.controller.Leftovers(gvr)
 		if leftovers() == "" {
 			t.Error("Leftovers does not report the delayed objects")
 		}
-		if err := w.controller.StopServiceGVK(context.Background(), gvr); err != nil {
+		if err := f.controller.StopServiceGVK(context.Background(), gvr); err != nil {
 			t.Fatal(err)
 		}
 		if left := leftovers(); left != "" {
 			t.Error(left)
 		}
-		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-			t.Error("a delayed object was reconciled after the stop")
+		f.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			t.Error("a delayed object was reconciled after the type had been stopped")
 			return nil
 		})
-		if status := w.status(gvr); status.Delayed+status.Live+status.Background+status.Failing != 0 {
-			t.Errorf("left: %+v", status)
+		if status := f.status(gvr); status.Delayed+status.Live+status.Background+status.Failing != 0 {
+			t.Errorf("the status is %+v, want no objects from the stopped registration", status)
 		}
 		time.Sleep(20 * time.Hour)
 		synctest.Wait()
 		if calls.Load() != objects {
-			t.Errorf("%d calls", calls.Load())
+			t.Errorf("the handler was called %d times, want one call for each object", calls.Load())
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

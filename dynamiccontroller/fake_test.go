@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,15 +23,15 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fakemetadata"
 )
 
-// world is a controller with client-go's fake client, for tests in a synctest bubble. It is used for behavior that
-// takes hours or ten thousand runs. Tests against a real API server are in test/integration.
-type world struct {
+// fixture is a controller with client-go's fake client. It is used by tests in a synctest bubble, which simulate hours
+// or need ten thousand runs. Tests against a real API server are in test/integration.
+type fixture struct {
 	t          *testing.T
 	types      []schema.GroupVersionResource
 	client     *fake.FakeDynamicClient
 	controller *dynamiccontroller.DynamicController
-	// versions counts the versions of each type like the fake counts those of its lists: the first object has version
-	// 2.
+	// versions holds the number of writes to each type. The version of an object is this number plus one, so that it
+	// matches the versions of the fake client's lists.
 	versions map[schema.GroupVersionResource]int
 	// beforeList, if not nil, is called before each list of metadata.
 	beforeList func(schema.GroupVersionResource)
@@ -38,50 +39,83 @@ type world struct {
 	listErrors sync.Map
 }
 
-func newWorld(t *testing.T, types int, config dynamiccontroller.Config, opts ...dynamiccontroller.Option) *world {
-	w := &world{t: t, versions: map[schema.GroupVersionResource]int{}}
+func newFixture(t *testing.T, types int, config dynamiccontroller.Config, opts ...dynamiccontroller.Option) *fixture {
+	return newFixtureWithLogger(t, logr.Discard(), types, config, opts...)
+}
+
+func newFixtureWithLogger(
+	t *testing.T, log logr.Logger, types int, config dynamiccontroller.Config, opts ...dynamiccontroller.Option,
+) *fixture {
+	f := &fixture{t: t, versions: map[schema.GroupVersionResource]int{}}
 	kinds := map[schema.GroupVersionResource]string{}
 	for i := range types {
 		gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: fmt.Sprintf("type%ds", i)}
-		w.types = append(w.types, gvr)
+		f.types = append(f.types, gvr)
 		kinds[gvr] = fmt.Sprintf("Type%dList", i)
 	}
-	w.client = fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
-	w.client.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		err, fails := w.listErrors.Load(action.GetResource())
+	f.client = fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
+	f.client.PrependReactor("list", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		err, fails := f.listErrors.Load(action.GetResource())
 		if !fails {
 			return false, nil, nil
 		}
 		return true, nil, err.(error)
 	})
-	w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, w.client,
-		append(opts, dynamiccontroller.WithMetadataClient(w.metadata()))...)
-	return w
+	f.controller = dynamiccontroller.NewDynamicController(log, config, f.client,
+		append(opts, dynamiccontroller.WithMetadataClient(f.metadata()))...)
+	return f
 }
 
-// failLists makes all lists of a type fail with err, or succeed again if it is nil.
-func (w *world) failLists(gvr schema.GroupVersionResource, err error) {
+// failLists makes all lists of a type fail with err, or succeed again if err is nil.
+func (f *fixture) failLists(gvr schema.GroupVersionResource, err error) {
 	if err == nil {
-		w.listErrors.Delete(gvr)
+		f.listErrors.Delete(gvr)
 	} else {
-		w.listErrors.Store(gvr, err)
+		f.listErrors.Store(gvr, err)
+	}
+}
+
+// retryEverySecond returns a Config with one worker and a retry delay of one second. Objects are parked after the given
+// number of retries.
+func retryEverySecond(retries int) dynamiccontroller.Config {
+	return dynamiccontroller.Config{
+		Workers: 1, ResyncPeriod: -1, QueueMaxRetries: retries, MinRetryDelay: time.Second, MaxRetryDelay: time.Second,
 	}
 }
 
 // metadata returns a metadata client for the objects of the fake client.
-func (w *world) metadata() metadata.Interface {
-	return fakemetadata.Over(w.client, func(gvr schema.GroupVersionResource) {
-		if w.beforeList != nil {
-			w.beforeList(gvr)
+func (f *fixture) metadata() metadata.Interface {
+	return fakemetadata.New(f.client, func(gvr schema.GroupVersionResource) {
+		if f.beforeList != nil {
+			f.beforeList(gvr)
 		}
 	})
 }
 
-// run calls Run in the background. Stop ends it and returns its error.
-func (w *world) run() (stop func() error) {
+// run calls Run in the background. The function stop ends it and reports its error as a test failure.
+func (f *fixture) run() (stop func()) { return f.stopper(f.start()) }
+
+// start is like run, but stop returns the error of Run.
+func (f *fixture) start() (stop func() error) { return inBackground(f.controller.Run) }
+
+// runWatches calls RunWatches in the background. The function stop ends it and reports its error as a test failure.
+func (f *fixture) runWatches() (stop func()) { return f.stopper(inBackground(f.controller.RunWatches)) }
+
+func (f *fixture) stopper(stop func() error) func() {
+	return func() {
+		f.t.Helper()
+		if err := stop(); err != nil {
+			f.t.Error(err)
+		}
+	}
+}
+
+// inBackground calls run in a goroutine and waits until it blocks. The function stop cancels the context of run and
+// returns its error.
+func inBackground(run func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
-	result := make(chan error)
-	go func() { result <- w.controller.Run(ctx) }()
+	result := make(chan error, 1)
+	go func() { result <- run(ctx) }()
 	synctest.Wait()
 	return func() error {
 		cancel()
@@ -89,43 +123,47 @@ func (w *world) run() (stop func() error) {
 	}
 }
 
-func (w *world) serve(gvr schema.GroupVersionResource, handler dynamiccontroller.Handler, opts ...dynamiccontroller.ServeOption) {
-	w.t.Helper()
-	if err := w.controller.StartServingGVK(context.Background(), gvr, handler, opts...); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) serve(
+	gvr schema.GroupVersionResource, handler dynamiccontroller.Handler, opts ...dynamiccontroller.ServeOption,
+) {
+	f.t.Helper()
+	if err := f.controller.StartServingGVK(context.Background(), gvr, handler, opts...); err != nil {
+		f.t.Fatal(err)
 	}
 	synctest.Wait()
 }
 
-func (w *world) id(gvr schema.GroupVersionResource, name string) dynamiccontroller.ObjectIdentifiers {
+func (f *fixture) id(gvr schema.GroupVersionResource, name string) dynamiccontroller.ObjectIdentifiers {
 	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: "default/" + name, GVR: gvr}
 }
 
 // uid returns the UID of an object that put creates.
-func (w *world) uid(gvr schema.GroupVersionResource, name string) types.UID {
+func (f *fixture) uid(gvr schema.GroupVersionResource, name string) types.UID {
 	return types.UID(gvr.Resource + "/" + name)
 }
 
 // put creates or updates an object and returns its new version. The first of the owners is its controller.
-func (w *world) put(gvr schema.GroupVersionResource, name string, owners ...dynamiccontroller.ObjectIdentifiers) (version string) {
-	w.t.Helper()
-	w.versions[gvr]++
-	version = fmt.Sprint(w.versions[gvr] + 1)
+func (f *fixture) put(
+	gvr schema.GroupVersionResource, name string, owners ...dynamiccontroller.ObjectIdentifiers,
+) (version string) {
+	f.t.Helper()
+	f.versions[gvr]++
+	version = fmt.Sprint(f.versions[gvr] + 1)
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(gvr.GroupVersion().WithKind("Type"))
 	object.SetNamespace("default")
 	object.SetName(name)
-	object.SetUID(w.uid(gvr, name))
+	object.SetUID(f.uid(gvr, name))
 	var references []metav1.OwnerReference
 	for i, owner := range owners {
 		references = append(references, metav1.OwnerReference{
-			APIVersion: owner.GVR.GroupVersion().String(), Kind: "Type", Name: owner.Name(), UID: w.uid(owner.GVR, owner.Name()),
+			APIVersion: owner.GVR.GroupVersion().String(), Kind: "Type", Name: owner.Name(), UID: f.uid(owner.GVR, owner.Name()),
 			Controller: ptr.To(i == 0),
 		})
 	}
 	object.SetOwnerReferences(references)
 	object.SetResourceVersion(version)
-	objects := w.client.Resource(gvr).Namespace("default")
+	objects := f.client.Resource(gvr).Namespace("default")
 	_, err := objects.Get(context.Background(), name, metav1.GetOptions{})
 	if err == nil {
 		_, err = objects.Update(context.Background(), object, metav1.UpdateOptions{})
@@ -133,28 +171,28 @@ func (w *world) put(gvr schema.GroupVersionResource, name string, owners ...dyna
 		_, err = objects.Create(context.Background(), object, metav1.CreateOptions{})
 	}
 	if err != nil {
-		w.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	synctest.Wait()
 	return version
 }
 
-func (w *world) delete(gvr schema.GroupVersionResource, name string) {
-	w.t.Helper()
-	if err := w.client.Tracker().Delete(gvr, "default", name); err != nil {
-		w.t.Fatal(err)
+func (f *fixture) delete(gvr schema.GroupVersionResource, name string) {
+	f.t.Helper()
+	if err := f.client.Tracker().Delete(gvr, "default", name); err != nil {
+		f.t.Fatal(err)
 	}
 	synctest.Wait()
 }
 
-func (w *world) status(gvr schema.GroupVersionResource) dynamiccontroller.TypeStatus {
-	w.t.Helper()
-	for _, status := range w.controller.Status() {
+func (f *fixture) status(gvr schema.GroupVersionResource) dynamiccontroller.TypeStatus {
+	f.t.Helper()
+	for _, status := range f.controller.Status() {
 		if status.GVR == gvr {
 			return status
 		}
 	}
-	w.t.Fatalf("%s is not served", gvr)
+	f.t.Fatalf("%s is not served", gvr)
 	return dynamiccontroller.TypeStatus{}
 }
 

@@ -3,6 +3,7 @@ package dynamiccontroller_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,101 +16,104 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A promotion calls a MapFunc with the objects in the cache. If it hangs, other types are reconciled, and the run ends.
+// A promotion calls a MapFunc with the objects in the cache. Even if the MapFunc hangs, other types are reconciled and
+// the run can end.
 func TestS3_HungMapFuncBlocksNeitherOtherTypesNorShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, ShutdownTimeout: time.Second})
-		hanging, watched, other := w.types[0], w.types[1], w.types[2]
-		w.put(hanging, "a")
-		w.put(watched, "c")
-		w.put(other, "x")
-		stopWatches := w.runWatches()
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, ShutdownTimeout: time.Second})
+		hanging, watched, other := f.types[0], f.types[1], f.types[2]
+		f.put(hanging, "a")
+		f.put(watched, "c")
+		f.put(other, "x")
+		stopWatches := f.runWatches()
 		hang := make(chan struct{})
-		w.serve(hanging, succeed, dynamiccontroller.Watches(watched, func(context.Context, dynamiccontroller.Object) []string { <-hang; return nil }))
+		mapFunc := func(context.Context, dynamiccontroller.Object) []string { <-hang; return nil }
+		f.serve(hanging, succeed, dynamiccontroller.Watches(watched, mapFunc))
 		began, ended := time.Time{}, time.Time{}
-		w.serve(other, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+		f.serve(other, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
 			began = time.Now()
 			<-ctx.Done()
 			ended = time.Now()
 			return nil
 		})
-		stop := w.run()
+		stop := f.start()
 		at := time.Now()
 		if !began.Equal(at) {
-			t.Error("the other type's handler has not begun")
+			t.Error("the handler of the other type was not called immediately")
 		}
 		err := stop()
 		if took := time.Since(at); took > 3*time.Second || !ended.Equal(at) {
-			t.Errorf("the run ended after %s, the handler's context after %s", took, ended.Sub(at))
+			t.Errorf("the run ended after %s, want at most 3 s; the handler's context ended after %s, want 0 s",
+				took, ended.Sub(at))
 		}
-		if err == nil || !strings.Contains(err.Error(), "MapFunc of "+hanging.Resource) || strings.Contains(err.Error(), "watch of") {
-			t.Errorf("the error does not list the MapFunc alone: %v", err)
+		text := fmt.Sprint(err)
+		if !strings.Contains(text, "MapFunc of "+hanging.Resource) || strings.Contains(text, "watch of") {
+			t.Errorf("Run returned %q, want an error that lists only the MapFunc", text)
 		}
-		if err := w.controller.Run(context.Background()); err == nil {
-			t.Error("Run started again while the MapFunc hangs")
+		if err := f.controller.Run(context.Background()); err == nil {
+			t.Error("Run started again while the MapFunc was hanging")
 		}
 		close(hang)
 		synctest.Wait()
-		stop = w.run()
-		if err := errors.Join(stop(), stopWatches()); err != nil {
-			t.Error(err)
-		}
+		f.run()()
+		stopWatches()
 	})
 }
 
-// When a run ends, MapFuncs are not called with the remaining objects of the cache.
-func TestD11_MapFuncsAreNotCalledAfterTheEndOfARun(t *testing.T) {
+// When a run ends, MapFuncs are not called with the remaining objects in the cache.
+func TestD11_MapFuncsAreNotCalledAfterTheRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1, ShutdownTimeout: time.Minute})
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1, ShutdownTimeout: time.Minute})
 		for _, name := range strings.Split("abcdefgh", "") {
-			w.put(w.types[1], name)
+			f.put(f.types[1], name)
 		}
-		stopWatches := w.runWatches()
+		stopWatches := f.runWatches()
 		calls := 0
-		w.serve(w.types[0], succeed, dynamiccontroller.Watches(w.types[1], func(context.Context, dynamiccontroller.Object) []string {
+		mapFunc := func(context.Context, dynamiccontroller.Object) []string {
 			calls++
 			time.Sleep(time.Second)
 			return nil
-		}))
-		stop := w.run()
-		if err := errors.Join(stop(), stopWatches()); err != nil {
-			t.Error(err)
 		}
+		f.serve(f.types[0], succeed, dynamiccontroller.Watches(f.types[1], mapFunc))
+		stop := f.run()
+		stop()
+		stopWatches()
 		if calls != 1 {
 			t.Errorf("the MapFunc was called %d times, want once", calls)
 		}
 	})
 }
 
-// While a MapFunc of another subscriber of the watch hangs, calls return when their context ends. The changes that they
-// requested are made later.
-func TestS2_CallsReturnWithTheirContextWhileAMapFuncHangs(t *testing.T) {
-	w := newWorld(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-	hanging, shared, late := w.types[0], w.types[1], w.types[2]
+// While a MapFunc of another subscriber of the watch hangs, StartServingGVK, AddWatches and RemoveWatches return when
+// their context is cancelled. The requested changes are made later.
+func TestS2_CancelledCallsReturnWhileAMapFuncHangs(t *testing.T) {
+	f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+	hanging, shared, late := f.types[0], f.types[1], f.types[2]
 	for _, gvr := range []schema.GroupVersionResource{shared, late} {
 		object := &unstructured.Unstructured{}
 		object.SetGroupVersionKind(gvr.GroupVersion().WithKind("Type"))
 		object.SetName("a")
-		must(w.client.Resource(gvr).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}))
+		must(f.client.Resource(gvr).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- w.controller.Run(ctx) }()
+	go func() { ended <- f.controller.Run(ctx) }()
 	mapping, hang := make(chan struct{}), make(chan struct{})
+	mapFunc := func(context.Context, dynamiccontroller.Object) []string {
+		close(mapping)
+		<-hang
+		return nil
+	}
 	served := make(chan error)
 	go func() {
-		// This call itself blocks if the watch is fast enough to deliver objects to the MapFunc.
-		served <- w.controller.StartServingGVK(ctx, hanging, succeed, dynamiccontroller.Watches(shared, func(context.Context, dynamiccontroller.Object) []string {
-			close(mapping)
-			<-hang
-			return nil
-		}))
+		// This call blocks too if the watch delivers objects to the MapFunc before the call returns.
+		served <- f.controller.StartServingGVK(ctx, hanging, succeed, dynamiccontroller.Watches(shared, mapFunc))
 	}()
 	<-mapping
 	called := make(chan struct{}, 1)
 	short, end := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer end()
-	if err := w.controller.StartServingGVK(short, late, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+	if err := f.controller.StartServingGVK(short, late, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 		called <- struct{}{}
 		return nil
 	}, dynamiccontroller.Owns(shared)); err != nil {
@@ -121,11 +125,11 @@ func TestS2_CallsReturnWithTheirContextWhileAMapFuncHangs(t *testing.T) {
 	every := dynamiccontroller.Owns(shared, dynamiccontroller.EveryOwner())
 	short, end = context.WithTimeout(ctx, 100*time.Millisecond)
 	defer end()
-	if err := w.controller.AddWatches(short, late, every); err != nil {
+	if err := f.controller.AddWatches(short, late, every); err != nil {
 		t.Error(err)
 	}
-	if err := w.controller.RemoveWatches(short, late, every.Key()); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
+	if err := f.controller.RemoveWatches(short, late, every.Key()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("RemoveWatches returned %v, want DeadlineExceeded", err)
 	}
 	close(hang)
 	<-called
@@ -138,37 +142,35 @@ func TestS2_CallsReturnWithTheirContextWhileAMapFuncHangs(t *testing.T) {
 	}
 }
 
-// A deletion during a replacement is delivered, both of the type itself and of an owned type.
+// A deletion during a replacement is delivered, whether the object is of the served type or of an owned type.
 func TestS6_ReplacementLosesNoDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
 		for _, name := range []string{"a", "b", "c"} {
-			w.put(parent, name)
+			f.put(parent, name)
 		}
-		w.put(child, "of-c", w.id(parent, "c"))
-		stop := w.run()
+		f.put(child, "of-c", f.id(parent, "c"))
+		stop := f.run()
 		c := newCalls(succeed)
 		full := dynamiccontroller.WithCache(dynamiccontroller.CacheFull)
-		w.serve(parent, c.handle, full, dynamiccontroller.Owns(child, full))
+		f.serve(parent, c.handle, full, dynamiccontroller.Owns(child, full))
 		c.want(t, "the initial list", named("a", "b", "c"))
-		lists := w.gateListsOf(parent)
+		lists := f.gateListsOf(parent)
 		lists.close()
-		w.serve(parent, c.handle, metadataOnly, dynamiccontroller.Owns(child, metadataOnly))
+		f.serve(parent, c.handle, metadataOnly, dynamiccontroller.Owns(child, metadataOnly))
 		c.want(t, "after the swap, which joins the existing watch", named("a", "b", "c"))
-		if n := w.controller.WatchesOf(parent); n != 2 {
-			t.Errorf("%d watches, want the watch of whole objects and its replacement", n)
+		if n := f.controller.WatchesOf(parent); n != 2 {
+			t.Errorf("%d watches, want 2: the watch of whole objects and its replacement", n)
 		}
-		w.delete(parent, "a")
-		w.delete(child, "of-c")
+		f.delete(parent, "a")
+		f.delete(child, "of-c")
 		c.want(t, "during the replacement", named("a", "c"))
 		lists.open()
 		c.want(t, "after the replacement", named())
-		if n := w.controller.WatchesOf(parent); n != 1 {
-			t.Errorf("%d watches after the replacement", n)
+		if n := f.controller.WatchesOf(parent); n != 1 {
+			t.Errorf("%d watches after the replacement, want 1", n)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

@@ -1,50 +1,45 @@
 package dynamiccontroller
 
 import (
+	"math"
 	"time"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// initialSync pauses a registration's group in the queue until the initial lists of its subscriptions have been
-// delivered. Each object is then reconciled only once for all of these lists. The wait for the primary subscription has
-// no limit. The wait for a secondary subscription ends once that subscription has been failing for some time, and no
-// later than maxSecondaryWait after the primary subscription has delivered its list. If a swap is pending when a run
-// starts, initialSync also waits for the swap, but no longer than maxFailingWait after the primary subscription has
-// delivered its list.
+// initialSync pauses a registration's group in the queue until all of the registration's subscriptions have delivered
+// their initial lists, so that each object is reconciled only once for all of these lists. There is no time limit for
+// the primary subscription. Once its list has been delivered, the limits below apply to the other subscriptions.
 //
-// It is guarded by the lock of the subscription set. If the initialSync is nil, finishLocked and stopLocked do nothing.
+// It is guarded by the subscription set's lock. The methods finishLocked and stopLocked accept a nil receiver.
 type initialSync struct {
 	set *subscriptionSet
-	// waiting holds the subscriptions whose initial list has not been delivered, together with their last reported
-	// states.
-	waiting map[*typewatch.Subscription]typewatch.State
-	// primaryDone is the time when the list of the primary subscription was delivered. It is zero before that.
-	primaryDone time.Time
-	swapPending bool // also wait for a swap that was requested before the run
+	// waiting holds the last known state of each subscription whose initial list has not been delivered.
+	waiting     map[*typewatch.Subscription]typewatch.State
+	primaryDone time.Time // when the primary subscription delivered its list; zero before that
+	swapPending bool      // also wait, for up to maxFailingWait, for a swap that was requested before the run
 	timer       *time.Timer
 }
 
 const (
-	// maxSecondaryWait bounds the wait for a list that hangs.
+	// maxSecondaryWait limits the wait for a list that hangs.
 	maxSecondaryWait = 10 * time.Second
-	// maxUnavailableWait bounds the wait for a type that is not found or forbidden. After a CRD has been established,
-	// requests for its type return NotFound for about 14 ms. RBAC takes about ten milliseconds to permit a request.
-	maxUnavailableWait = 250 * time.Millisecond
-	// maxFailingWait bounds the wait for a type that fails for another reason. A rejected request is retried after a
-	// second.
+	// maxFailingWait limits the wait for a type that fails. A rejected request is retried after a second.
 	maxFailingWait = 1100 * time.Millisecond
+	// maxUnavailableWait limits the wait for a type that is not found or forbidden. Requests for a type return NotFound
+	// for about 14 ms after its CRD has been established. New RBAC rules become effective after about the same time.
+	maxUnavailableWait = 250 * time.Millisecond
 )
 
-// beginInitialSyncLocked pauses the group until the primary and the secondary subscriptions have delivered their
-// initial lists.
-func (s *subscriptionSet) beginInitialSyncLocked() {
+// beginInitialSyncLocked pauses the group until the primary and the given subscriptions have delivered their initial
+// lists. More subscriptions can be added to the field waiting afterwards.
+func (s *subscriptionSet) beginInitialSyncLocked(secondaries []*secondary) {
 	s.initialSync.stopLocked()
 	s.reg.group.Pause()
 	s.initialSync = &initialSync{
 		set: s, swapPending: s.pending != nil, waiting: map[*typewatch.Subscription]typewatch.State{s.primary: {}},
 	}
-	for _, sec := range s.secondaries {
+	for _, sec := range secondaries {
 		s.initialSync.waiting[sec.sub] = typewatch.State{}
 	}
 }
@@ -89,28 +84,27 @@ func (i *initialSync) checkLocked() {
 	if i.primaryDone.IsZero() {
 		return
 	}
-	now, next := time.Now(), time.Time{}
-	expired := func(deadline time.Time) bool {
-		if !deadline.After(now) {
-			return true
+	next := time.Duration(math.MaxInt64)
+	expired := func(since time.Time, limit time.Duration) bool {
+		left := time.Until(since.Add(limit))
+		if left > 0 {
+			next = min(next, left)
 		}
-		if next.IsZero() || deadline.Before(next) {
-			next = deadline
-		}
-		return false
+		return left <= 0
 	}
 	for sub, state := range i.waiting {
-		if expired(i.deadline(state)) {
+		limit, failed := failureLimits[state.Phase]
+		if expired(i.primaryDone, maxSecondaryWait) || failed && expired(state.Since, limit) {
 			delete(i.waiting, sub)
 		}
 	}
-	i.swapPending = i.swapPending && !expired(i.primaryDone.Add(maxFailingWait))
+	i.swapPending = i.swapPending && !expired(i.primaryDone, maxFailingWait)
 	if len(i.waiting) == 0 && !i.swapPending {
 		i.set.initialSync = nil
 		i.set.reg.group.Resume()
 		return
 	}
-	i.timer = time.AfterFunc(next.Sub(now), func() {
+	i.timer = time.AfterFunc(next, func() {
 		i.set.mu.Lock()
 		defer i.set.mu.Unlock()
 		if i.set.initialSync == i {
@@ -119,27 +113,13 @@ func (i *initialSync) checkLocked() {
 	})
 }
 
-// deadline returns the time at which the wait for a secondary subscription in the given state ends.
-func (i *initialSync) deadline(state typewatch.State) time.Time {
-	deadline := i.primaryDone.Add(maxSecondaryWait)
-	switch state.Phase {
-	case typewatch.NotFound, typewatch.Forbidden:
-		return earlier(deadline, state.Since.Add(maxUnavailableWait))
-	case typewatch.Failing:
-		return earlier(deadline, state.Since.Add(maxFailingWait))
-	default:
-		return deadline
-	}
+// failureLimits holds, by phase, how long the initial sync waits for a failing secondary subscription.
+var failureLimits = map[typewatch.Phase]time.Duration{
+	typewatch.NotFound:  maxUnavailableWait,
+	typewatch.Forbidden: maxUnavailableWait,
+	typewatch.Failing:   maxFailingWait,
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
-// stopLocked stops the timer.
 func (i *initialSync) stopLocked() {
 	if i != nil && i.timer != nil {
 		i.timer.Stop()

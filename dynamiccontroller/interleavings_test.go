@@ -20,56 +20,52 @@ func mapTo(keys ...string) dynamiccontroller.MapFunc {
 // The previous MapFunc stays in effect until the new watch has synced.
 func TestS2_PendingSwapLeavesTheMapFuncInEffect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr, other := w.types[0], w.types[1]
-		lists := w.gateListsOf(gvr)
-		w.put(gvr, "a")
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, other := f.types[0], f.types[1]
+		lists := f.gateListsOf(gvr)
+		f.put(gvr, "a")
+		stop := f.run()
 		old, next := newCalls(succeed), newCalls(succeed)
-		w.serve(gvr, old.handle, metadataOnly, dynamiccontroller.Watches(other, mapTo("default/old")))
+		f.serve(gvr, old.handle, metadataOnly, dynamiccontroller.Watches(other, mapTo("default/old")))
 		old.take()
 		lists.close()
-		w.serve(gvr, next.handle, metadataOnly, withoutLabel, dynamiccontroller.Watches(other, mapTo("default/new")))
-		w.put(other, "x")
+		f.serve(gvr, next.handle, metadataOnly, withoutLabel, dynamiccontroller.Watches(other, mapTo("default/new")))
+		f.put(other, "x")
 		old.want(t, "old handler, while the swap is pending", named("old"))
 		lists.open()
 		synctest.Wait()
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// Watches that only the pending options contain reconcile nothing.
+// Watches that are only in the pending options do not cause reconciles.
 func TestS2_PendingSwapAddsNoWatchForTheOldHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr, other := w.types[0], w.types[1]
-		lists := w.gateListsOf(gvr)
-		w.put(gvr, "a")
-		w.put(other, "x")
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, other := f.types[0], f.types[1]
+		lists := f.gateListsOf(gvr)
+		f.put(gvr, "a")
+		f.put(other, "x")
+		stop := f.run()
 		old, next := newCalls(succeed), newCalls(succeed)
-		w.serve(gvr, old.handle, metadataOnly)
+		f.serve(gvr, old.handle, metadataOnly)
 		old.take()
 		lists.close()
-		w.serve(gvr, next.handle, metadataOnly, withoutLabel, dynamiccontroller.Watches(other, mapTo("default/new")))
+		f.serve(gvr, next.handle, metadataOnly, withoutLabel, dynamiccontroller.Watches(other, mapTo("default/new")))
 		old.want(t, "old handler, while the swap is pending", named())
 		lists.open()
 		synctest.Wait()
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A handler that has outlived its run uses no worker of the next one.
-func TestD11_HungHandlerOfThePreviousRunDoesNotBlockItsType(t *testing.T) {
+// A handler that is still running when its run ends does not occupy a worker of the next run.
+func TestD11_HungHandlerFromPreviousRunDoesNotBlockItsType(t *testing.T) {
 	for _, workers := range []int{1, 2, 3} {
 		t.Run(fmt.Sprint(workers), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 1, dynamiccontroller.Config{Workers: workers, ResyncPeriod: -1, ShutdownTimeout: time.Second})
-				gvr := w.types[0]
+				f := newFixture(t, 1, dynamiccontroller.Config{Workers: workers, ResyncPeriod: -1, ShutdownTimeout: time.Second})
+				gvr := f.types[0]
 				hang := make(chan struct{})
 				var hung atomic.Bool
 				c := newCalls(func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
@@ -78,42 +74,40 @@ func TestD11_HungHandlerOfThePreviousRunDoesNotBlockItsType(t *testing.T) {
 					}
 					return nil
 				})
-				w.put(gvr, "a")
-				stop := w.run()
-				w.serve(gvr, c.handle)
-				if err := stop(); err == nil {
-					t.Error("the handler is hung")
+				f.put(gvr, "a")
+				stopFirst := f.start()
+				f.serve(gvr, c.handle)
+				if err := stopFirst(); err == nil {
+					t.Error("Run returned nil while a handler was hanging")
 				}
-				stop = w.run()
-				w.put(gvr, "b")
+				stop := f.run()
+				f.put(gvr, "b")
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				if n := c.take()["b"]; n == 0 {
-					t.Error("b was not reconciled for an hour")
+					t.Error("object b was not reconciled within an hour")
 				}
 				close(hang)
 				synctest.Wait()
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 			})
 		})
 	}
 }
 
-// The state of a watch can change while it is being added.
-func TestAddWatches_WhileTheStateOfTheWatchChanges(t *testing.T) {
+// The state of a watch can change while AddWatches is adding it.
+func TestAddWatches_WhileTheWatchChangesState(t *testing.T) {
 	for range 300 {
-		w := newWorld(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		w.failLists(w.types[0], errors.New("primary never syncs"))
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		f.failLists(f.types[0], errors.New("primary never syncs"))
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error)
-		go func() { ended <- w.controller.Run(ctx) }()
-		if err := w.controller.StartServingGVK(ctx, w.types[0], succeed); err != nil {
+		go func() { ended <- f.controller.Run(ctx) }()
+		if err := f.controller.StartServingGVK(ctx, f.types[0], succeed); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 2 {
-			if err := w.controller.AddWatches(ctx, w.types[0], dynamiccontroller.Owns(w.types[1+i])); err != nil {
+			if err := f.controller.AddWatches(ctx, f.types[0], dynamiccontroller.Owns(f.types[1+i])); err != nil {
 				t.Error(err)
 			}
 		}
@@ -125,31 +119,31 @@ func TestAddWatches_WhileTheStateOfTheWatchChanges(t *testing.T) {
 }
 
 // AddWatches can be called concurrently with StopServiceGVK. Nothing is left when both have returned.
-func TestS1_StopDuringAddWatchesLeavesNothing(t *testing.T) {
-	w := newWorld(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+func TestS1_StopDuringAddWatchesLeavesNothingBehind(t *testing.T) {
+	f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- w.controller.Run(ctx) }()
+	go func() { ended <- f.controller.Run(ctx) }()
 	bad := 0
 	for range 3000 {
-		if err := w.controller.StartServingGVK(ctx, w.types[0], succeed); err != nil {
+		if err := f.controller.StartServingGVK(ctx, f.types[0], succeed); err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = w.controller.AddWatches(ctx, w.types[0], dynamiccontroller.Owns(w.types[1])) })
-		if err := w.controller.StopServiceGVK(ctx, w.types[0]); err != nil {
+		wg.Go(func() { _ = f.controller.AddWatches(ctx, f.types[0], dynamiccontroller.Owns(f.types[1])) })
+		if err := f.controller.StopServiceGVK(ctx, f.types[0]); err != nil {
 			t.Fatal(err)
 		}
-		if n := w.controller.WatchesOf(w.types[1]); n > 0 {
+		if n := f.controller.WatchesOf(f.types[1]); n > 0 {
 			bad++
 		}
 		wg.Wait()
-		if n := w.controller.WatchesOf(w.types[1]); n > 0 {
+		if n := f.controller.WatchesOf(f.types[1]); n > 0 {
 			bad++
 		}
 	}
 	if bad > 0 {
-		t.Errorf("%d times a watch existed after StopServiceGVK", bad)
+		t.Errorf("%d checks found a watch after StopServiceGVK had returned", bad)
 	}
 	cancel()
 	t.Log("the run returned", <-ended)

@@ -3,9 +3,10 @@ package dynamiccontroller
 import (
 	"errors"
 	"fmt"
+	"iter"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,23 +14,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// ErrNotSynced is returned by a lister before its cache holds a complete list.
+// ErrNotSynced is returned by a lister whose cache does not hold a complete list.
 var ErrNotSynced = errors.New("the type has not synced")
 
-// Lister returns a lister that reads the cache of a served type. The objects that the lister returns are
-// *unstructured.Unstructured with [CacheFull], *metav1.PartialObjectMetadata with [CacheMetadata], or the results of
-// the transform if [WithTransform] was used. They are shared and must not be changed. Get accepts a key such as
-// [ObjectIdentifiers].NamespacedKey. With an empty namespace, ByNamespace reads cluster-scoped objects:
-// ByNamespace(id.Namespace()).Get(id.Name()) works for every object.
+// Lister reads the cache of a watch. Objects are cached in encoded form and decoded on each call. The caller owns the
+// returned objects and may modify them.
 //
-// The lister remains valid after later calls to StartServingGVK. If such a call changes the watch of the type, the
-// lister reads from the new watch. Its methods return [ErrNotSynced] while the type has not synced, and [ErrNotServed]
-// after the type is no longer served. With [CacheKeys] there are no objects, and Lister and the methods of the lister
-// return an error. Listers are safe for concurrent use, and can be used by handlers, predicates and MapFuncs.
-func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (cache.GenericLister, error) {
+// Objects are *unstructured.Unstructured with [CacheFull] and *metav1.PartialObjectMetadata with [CacheMetadata]. If a
+// transform has returned an object of another Go type, that object itself is returned and must not be modified.
+//
+// Get accepts a key such as [ObjectIdentifiers].NamespacedKey. With an empty namespace, ByNamespace reads
+// cluster-scoped objects: ByNamespace(id.Namespace()).Get(id.Name()) works for every object. Selectors are applied
+// before objects are decoded.
+type Lister interface {
+	cache.GenericLister
+	// All returns an iterator over the objects in a namespace that match the selector. An empty namespace means all
+	// namespaces, and a nil selector matches all objects. The loop iterates over a snapshot and decodes one object at
+	// a time. An object that cannot be decoded yields an error and does not end the loop.
+	All(namespace string, selector labels.Selector) iter.Seq2[runtime.Object, error]
+}
+
+// Lister returns a lister that reads the cache of a served type. The lister remains valid after later calls to
+// StartServingGVK. If such a call changes the type's watch, the lister reads from the new watch. The lister's methods
+// return [ErrNotSynced] while the type has not synced, and [ErrNotServed] once the type is no longer served. With
+// [CacheKeys], no objects are cached. Lister and the lister's methods then return an error. Listers are safe for
+// concurrent use, and may be used by handlers, predicates and MapFuncs.
+func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, error) {
 	reg, err := c.registrationOf(gvr)
 	if err != nil {
 		return nil, err
@@ -50,23 +64,22 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (cache.Gener
 	}}, nil
 }
 
-// SecondaryLister reads the cache of one watch that [Owns] or [Watches] added to a served type.
+// SecondaryLister reads the cache of a watch that [Owns] or [Watches] added to a served type.
 type SecondaryLister interface {
-	cache.GenericLister
-	// OwnedBy returns the objects whose owner has the UID. For a watch that was created by Owns, only the controller of
-	// an object counts as its owner, unless the option EveryOwner was used. For a watch that was created by Watches,
-	// every owner reference counts. The first call builds an index; the cost of all later calls is linear in the number
-	// of results.
+	Lister
+	// OwnedBy returns the objects that are owned by the object with the given UID. For a watch created by Owns
+	// without EveryOwner, only controller references count. Otherwise, every owner reference counts. The first call
+	// builds an index. The cost of later calls is linear in the number of results.
 	OwnedBy(owner types.UID) ([]runtime.Object, error)
 }
 
-// SecondaryLister returns a lister that reads the cache of a watch that StartServingGVK or AddWatches added to a served
-// type. The key identifies the watch; [Watch.Key] returns it. The lister returns objects and errors like a lister of
-// [DynamicController.Lister]. By default, the objects are *metav1.PartialObjectMetadata. If the type is not served, or
-// has no watch with the key, the error is [ErrNotServed].
+// SecondaryLister returns a lister that reads the cache of a watch that StartServingGVK or AddWatches added to a
+// served type. The key identifies the watch; [Watch.Key] returns it. The lister behaves like one returned by
+// [DynamicController.Lister]. By default, the objects are *metav1.PartialObjectMetadata. If the type is not served,
+// or has no watch with this key, the error is [ErrNotServed].
 //
-// If the watch is replaced, the lister reads from the new watch. When a handler is called because of an event, the
-// lister already shows the new state. The same is true when predicates and MapFuncs of the watch are called.
+// If the watch is replaced, the lister reads from the new watch. When a handler, or a predicate or MapFunc of the
+// watch, is called because of an event, the lister already shows the new state.
 func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key WatchKey) (SecondaryLister, error) {
 	find := func() (typewatch.View, error) {
 		if reg, err := c.registrationOf(gvr); err == nil {
@@ -90,13 +103,13 @@ func errNotSynced(gvr schema.GroupVersionResource) error {
 	return fmt.Errorf("list %s from the cache: %w", nameOf(gvr), ErrNotSynced)
 }
 
-// lister looks up its view in each call, because the watch may have been replaced since the last call.
+// lister looks up its view on each call, because the watch may have been replaced since the last call.
 type lister struct {
 	gvr  schema.GroupVersionResource
 	find func() (typewatch.View, error)
 }
 
-var _ cache.GenericLister = lister{}
+var _ Lister = lister{}
 
 // view returns the current view. It returns an error if the view has not synced, or if its watch stores only keys.
 func (l lister) view() (typewatch.View, error) {
@@ -112,54 +125,92 @@ func (l lister) view() (typewatch.View, error) {
 	return view, nil
 }
 
-func (l lister) List(selector labels.Selector) ([]runtime.Object, error) {
-	return l.list(metav1.NamespaceAll, selector)
-}
-
-func (l lister) list(namespace string, selector labels.Selector) ([]runtime.Object, error) {
+// matching returns the records that match the selector, in one namespace or in all namespaces.
+func (l lister) matching(namespace string, selector labels.Selector) (typewatch.View, []*objects.Record, error) {
 	view, err := l.view()
 	if err != nil {
-		return nil, err
+		return view, nil, err
 	}
-	var objects []runtime.Object
-	for _, stored := range view.List(namespace) {
-		if selector == nil || selector.Empty() {
-			objects = append(objects, project(view, stored))
-			continue
-		}
-		m, err := meta.Accessor(stored)
-		if err != nil {
-			return nil, err
-		}
-		if selector.Matches(labels.Set(m.GetLabels())) {
-			objects = append(objects, project(view, stored))
-		}
+	records := view.Store().List(namespace)
+	if selector != nil && !selector.Empty() {
+		records = slices.DeleteFunc(records, func(r *objects.Record) bool { return !r.Matches(selector) })
 	}
-	return objects, nil
+	return view, records, nil
 }
 
-func (l lister) Get(name string) (runtime.Object, error) {
+func (l lister) record(name string) (typewatch.View, *objects.Record, error) {
 	view, err := l.view()
 	if err != nil {
-		return nil, err
+		return view, nil, err
 	}
 	key, err := normalizeKey(name)
 	if err != nil {
 		key = name
 	}
-	stored, known := view.Get(key)
+	r, known := view.Store().Get(key)
 	if !known {
-		return nil, apierrors.NewNotFound(l.gvr.GroupResource(), name)
+		return view, nil, apierrors.NewNotFound(l.gvr.GroupResource(), name)
 	}
-	return project(view, stored), nil
+	return view, r, nil
+}
+
+func (l lister) List(selector labels.Selector) ([]runtime.Object, error) {
+	return l.list(metav1.NamespaceAll, selector)
+}
+
+func (l lister) list(namespace string, selector labels.Selector) ([]runtime.Object, error) {
+	view, records, err := l.matching(namespace, selector)
+	if err != nil {
+		return nil, err
+	}
+	return decodeAll(records, view.Decode)
+}
+
+func (l lister) All(namespace string, selector labels.Selector) iter.Seq2[runtime.Object, error] {
+	return each(l, namespace, selector, typewatch.View.Decode)
+}
+
+func (l lister) Get(name string) (runtime.Object, error) {
+	view, r, err := l.record(name)
+	if err != nil {
+		return nil, err
+	}
+	return view.Decode(r)
 }
 
 func (l lister) ByNamespace(namespace string) cache.GenericNamespaceLister {
 	return namespaceLister{lister: l, namespace: namespace}
 }
 
-func project(view typewatch.View, stored any) runtime.Object {
-	return view.Project(stored).(runtime.Object)
+func decodeAll[T any](records []*objects.Record, decode func(*objects.Record) (T, error)) ([]T, error) {
+	decoded := make([]T, 0, len(records))
+	for _, r := range records {
+		object, err := decode(r)
+		if err != nil {
+			return nil, err
+		}
+		decoded = append(decoded, object)
+	}
+	return decoded, nil
+}
+
+// each returns an iterator that decodes the matching objects of a lister.
+func each[T any](
+	l lister, namespace string, selector labels.Selector, decode func(typewatch.View, *objects.Record) (T, error),
+) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		view, records, err := l.matching(namespace, selector)
+		if err != nil {
+			var none T
+			yield(none, err)
+			return
+		}
+		for _, r := range records {
+			if !yield(decode(view, r)) {
+				return
+			}
+		}
+	}
 }
 
 type namespaceLister struct {
@@ -194,16 +245,63 @@ func (l secondaryLister) OwnedBy(owner types.UID) ([]runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	var owned []runtime.Object
-	for _, stored := range view.OwnedBy(owner) {
-		m, err := meta.Accessor(stored)
-		if err != nil {
-			continue
-		}
-		if controller := metav1.GetControllerOfNoCopy(m); l.controllerOnly && (controller == nil || controller.UID != owner) {
-			continue
-		}
-		owned = append(owned, project(view, stored))
+	records := view.Store().OwnedBy(owner)
+	if l.controllerOnly {
+		records = slices.DeleteFunc(records, func(r *objects.Record) bool {
+			controller := metav1.GetControllerOf(r)
+			return controller == nil || controller.UID != owner
+		})
 	}
-	return owned, nil
+	return decodeAll(records, view.Decode)
+}
+
+// TypedLister reads the cache of a watch and decodes objects directly into the Go type T, such as corev1.Pod. The
+// caller owns the returned objects. Use [NewTypedLister] to create a TypedLister.
+type TypedLister[T any] struct{ lister lister }
+
+// NewTypedLister returns a typed lister that reads the same cache as a lister returned by [DynamicController.Lister] or
+// [DynamicController.SecondaryLister]. It returns an error for any other lister. With [CacheMetadata], only the
+// metadata of T is set. Fields of an object that T does not have are ignored. If a field's value does not fit the
+// field's type in T, the methods of the typed lister return an error.
+func NewTypedLister[T any](from Lister) (TypedLister[T], error) {
+	switch l := from.(type) {
+	case lister:
+		return TypedLister[T]{l}, nil
+	case secondaryLister:
+		return TypedLister[T]{l.lister}, nil
+	default:
+		return TypedLister[T]{}, fmt.Errorf("create a typed lister: %T is not a lister of a DynamicController", from)
+	}
+}
+
+// Get returns the object with the given key (see [ObjectIdentifiers].NamespacedKey), or a NotFound error.
+func (l TypedLister[T]) Get(key string) (*T, error) {
+	view, r, err := l.lister.record(key)
+	if err != nil {
+		return nil, err
+	}
+	return decodeAs[T](view, r)
+}
+
+// List returns the objects in a namespace that match the selector. An empty namespace means all namespaces, and a nil
+// selector matches all objects.
+func (l TypedLister[T]) List(namespace string, selector labels.Selector) ([]*T, error) {
+	view, records, err := l.lister.matching(namespace, selector)
+	if err != nil {
+		return nil, err
+	}
+	return decodeAll(records, func(r *objects.Record) (*T, error) { return decodeAs[T](view, r) })
+}
+
+// All returns an iterator over the objects that List returns. The iterator decodes one object at a time; see [Lister].
+func (l TypedLister[T]) All(namespace string, selector labels.Selector) iter.Seq2[*T, error] {
+	return each(l.lister, namespace, selector, decodeAs[T])
+}
+
+func decodeAs[T any](view typewatch.View, r *objects.Record) (*T, error) {
+	into := new(T)
+	if err := r.DecodeInto(into, view.Options().Projection); err != nil {
+		return nil, fmt.Errorf("read as %T: %w", into, err)
+	}
+	return into, nil
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// metadataOf returns everything that Object and a lister's object have in common.
+// metadataOf returns those metadata fields that both an Object and an object from a lister provide.
 func metadataOf(m interface {
 	GetNamespace() string
 	GetName() string
@@ -39,12 +39,12 @@ func metadataOf(m interface {
 	}
 }
 
-// Object.Object returns the same as the lister of its own subscription, even if the shared watch stores more.
-func TestObject_IsTheListersObject(t *testing.T) {
+// Object.Object returns an object in the same form as the subscription's lister, even if a shared watch stores more.
+func TestObject_EqualsTheListersObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		child := w.types[2]
-		stop := w.run()
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		child := f.types[2]
+		stop := f.run()
 		seen := map[string]runtime.Object{}
 		watch := func(name string, mode dynamiccontroller.CacheMode) dynamiccontroller.Watch {
 			return dynamiccontroller.Watches(child, func(_ context.Context, object dynamiccontroller.Object) []string {
@@ -56,8 +56,8 @@ func TestObject_IsTheListersObject(t *testing.T) {
 			}, dynamiccontroller.WithCache(mode))
 		}
 		full, metadata := watch("full", dynamiccontroller.CacheFull), watch("metadata", dynamiccontroller.CacheMetadata)
-		w.serve(w.types[0], succeed, full)
-		w.serve(w.types[1], succeed, metadata)
+		f.serve(f.types[0], succeed, full)
+		f.serve(f.types[1], succeed, metadata)
 		object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"a": "b"}}}
 		object.SetGroupVersionKind(child.GroupVersion().WithKind("Type"))
 		object.SetNamespace("default")
@@ -72,34 +72,32 @@ func TestObject_IsTheListersObject(t *testing.T) {
 		object.SetAnnotations(map[string]string{"a": "1"})
 		object.SetFinalizers([]string{"f"})
 		object.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "v1", Kind: "Owner", Name: "o", UID: "u"}})
-		children := w.client.Resource(child).Namespace("default")
+		children := f.client.Resource(child).Namespace("default")
 		if _, err := children.Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		for i, watch := range []dynamiccontroller.Watch{full, metadata} {
-			lister := must(w.controller.SecondaryLister(w.types[i], watch.Key()))
+			lister := must(f.controller.SecondaryLister(f.types[i], watch.Key()))
 			if diff := cmp.Diff(must(lister.Get("default/c")), seen[[]string{"full", "metadata"}[i]]); diff != "" {
 				t.Errorf("the objects differ: %s", diff)
 			}
 		}
 		if _, ok := seen["full"].(*unstructured.Unstructured); !ok {
-			t.Errorf("a %T with CacheFull", seen["full"])
+			t.Errorf("with CacheFull, the object is a %T, want *unstructured.Unstructured", seen["full"])
 		}
 		if _, ok := seen["metadata"].(*metav1.PartialObjectMetadata); !ok {
-			t.Errorf("a %T with CacheMetadata", seen["metadata"])
+			t.Errorf("with CacheMetadata, the object is a %T, want *metav1.PartialObjectMetadata", seen["metadata"])
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-func TestPredicate_GetsNilForTheStateThatDoesNotExist(t *testing.T) {
+func TestPredicate_ReceivesNilForNewAndDeletedObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		stop := f.run()
 		var got []string
 		note := func(what string) dynamiccontroller.CommonOption {
 			return dynamiccontroller.WithPredicate(func(_ context.Context, old, updated dynamiccontroller.Object) bool {
@@ -113,59 +111,53 @@ func TestPredicate_GetsNilForTheStateThatDoesNotExist(t *testing.T) {
 				return true
 			})
 		}
-		w.serve(parent, succeed, note("primary"), dynamiccontroller.Owns(child, note("secondary")))
-		w.put(parent, "w")
-		w.put(parent, "w")
-		w.delete(parent, "w")
-		w.put(child, "w")
-		w.put(child, "w")
-		w.delete(child, "w")
+		f.serve(parent, succeed, note("primary"), dynamiccontroller.Owns(child, note("secondary")))
+		f.put(parent, "w")
+		f.put(parent, "w")
+		f.delete(parent, "w")
+		f.put(child, "w")
+		f.put(child, "w")
+		f.delete(child, "w")
 		want := []string{
 			"primary nil 2", "primary 2 3", "primary 3 nil", "secondary nil 2", "secondary 2 3", "secondary 3 nil",
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// The listers are those of the own watch, which already shows the change, and of the served type.
+// Predicates and MapFuncs can read the lister of their own watch, which already shows the change, and the lister of the
+// served type.
 func TestMapFuncsAndPredicates_CanReadListers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
-		for _, name := range []string{"a", "b"} {
-			w.put(parent, name)
-		}
-		w.put(child, "early")
-		stop := w.run()
-		defer func() {
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
-		}()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(parent, "a")
+		f.put(parent, "b")
+		f.put(child, "early")
+		stop := f.run()
+		defer stop()
 		c := newCalls(succeed)
-		w.serve(parent, c.handle)
+		f.serve(parent, c.handle)
 		c.take()
 
 		key := dynamiccontroller.WatchKey{GVR: child}
 		check := func(caller string, object dynamiccontroller.Object) {
-			lister := must(w.controller.SecondaryLister(parent, key))
+			lister := must(f.controller.SecondaryLister(parent, key))
 			listed, err := lister.ByNamespace(object.GetNamespace()).Get(object.GetName())
 			if err != nil || listed.(metav1.Object).GetResourceVersion() != object.GetResourceVersion() {
-				t.Errorf("the lister of its own watch returned %v, %v to a %s", listed, err, caller)
+				t.Errorf("when called by a %s, the lister of its own watch returned %v, %v", caller, listed, err)
 			}
 			if _, err := lister.OwnedBy("unknown"); err != nil {
-				t.Errorf("OwnedBy returned %v to a %s", err, caller)
+				t.Errorf("when called by a %s, OwnedBy returned the error %v", caller, err)
 			}
 		}
 		parents := func(caller string) (names []string) {
-			objects, err := must(w.controller.Lister(parent)).List(labels.Everything())
+			objects, err := must(f.controller.Lister(parent)).List(labels.Everything())
 			if err != nil {
-				t.Errorf("the lister of the served type returned %v to a %s", err, caller)
+				t.Errorf("when called by a %s, the lister of the served type returned the error %v", caller, err)
 			}
 			for _, object := range objects {
 				m := object.(metav1.Object)
@@ -182,43 +174,43 @@ func TestMapFuncsAndPredicates_CanReadListers(t *testing.T) {
 			check("predicate", updated)
 			return old == nil && len(parents("predicate")) == 2
 		}))
-		if err := w.controller.AddWatches(context.Background(), parent, watch); err != nil {
+		if err := f.controller.AddWatches(context.Background(), parent, watch); err != nil {
 			t.Fatal(err)
 		}
 		c.want(t, "the initial list maps to all parents", named("a", "b"))
-		w.put(child, "late")
+		f.put(child, "late")
 		c.want(t, "a new object", named("a", "b"))
 		if predicates != 1 {
-			t.Errorf("%d calls of the predicate, want 1", predicates)
+			t.Errorf("%d calls to the predicate, want 1", predicates)
 		}
 
-		// The predicate of the served type reads the same listers.
+		// The predicate of the served type can read these listers too.
 		predicate := func(_ context.Context, _, updated dynamiccontroller.Object) bool {
-			_, err := must(w.controller.SecondaryLister(parent, key)).List(labels.Everything())
-			listed, getErr := must(w.controller.Lister(parent)).Get("default/c")
+			_, err := must(f.controller.SecondaryLister(parent, key)).List(labels.Everything())
+			listed, getErr := must(f.controller.Lister(parent)).Get("default/c")
 			if err != nil || getErr != nil || listed.(metav1.Object).GetUID() != updated.GetUID() {
-				t.Errorf("listers returned %v, %v to the predicate of the served type", err, getErr)
+				t.Errorf("when called by the predicate of the served type, the listers returned the errors %v, %v", err, getErr)
 			}
 			predicates++
 			return true
 		}
-		w.serve(parent, c.handle, watch, dynamiccontroller.WithPredicate(predicate))
+		f.serve(parent, c.handle, watch, dynamiccontroller.WithPredicate(predicate))
 		c.take()
-		w.put(parent, "c")
+		f.put(parent, "c")
 		c.want(t, "a new parent", named("c"))
 		if predicates != 2 {
-			t.Errorf("%d calls of predicates, want 2", predicates)
+			t.Errorf("%d calls to predicates, want 2", predicates)
 		}
 	})
 }
 
-// A MapFunc or predicate that waits for its context does not delay the end of a run.
+// A MapFunc or predicate that waits until its context is cancelled does not delay the end of a run.
 func TestMapFuncsAndPredicates_ContextIsCancelledWhenTheRunEnds(t *testing.T) {
 	for _, name := range []string{"MapFunc, initial list", "MapFunc, event", "predicate", "predicate of a watch"} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-				parent, child := w.types[0], w.types[1]
+				f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+				parent, child := f.types[0], f.types[1]
 				var causes []error
 				began := time.Time{}
 				wait := func(ctx context.Context) {
@@ -238,27 +230,27 @@ func TestMapFuncsAndPredicates_ContextIsCancelledWhenTheRunEnds(t *testing.T) {
 				})
 				switch name {
 				case "MapFunc, initial list":
-					w.put(child, "c")
-					w.serve(parent, succeed, mapped)
+					f.put(child, "c")
+					f.serve(parent, succeed, mapped)
 				case "MapFunc, event":
-					w.serve(parent, succeed, mapped)
+					f.serve(parent, succeed, mapped)
 				case "predicate":
-					w.serve(parent, succeed, waiting)
+					f.serve(parent, succeed, waiting)
 				default:
-					w.serve(parent, succeed, dynamiccontroller.Owns(child, waiting))
+					f.serve(parent, succeed, dynamiccontroller.Owns(child, waiting))
 				}
-				stop := w.run()
+				stop := f.start()
 				if name == "predicate" {
-					w.put(parent, "w")
+					f.put(parent, "w")
 				} else {
-					w.put(child, "c")
+					f.put(child, "c")
 				}
 				began = time.Now()
 				if err := stop(); err != nil || time.Since(began) != 0 {
 					t.Errorf("Run returned %v after %s", err, time.Since(began))
 				}
 				if len(causes) == 0 || !errors.Is(causes[0], dynamiccontroller.ErrRunEnded) {
-					t.Errorf("the contexts ended with %v", causes)
+					t.Errorf("the contexts were cancelled with the causes %v, want ErrRunEnded", causes)
 				}
 			})
 		})

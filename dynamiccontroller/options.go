@@ -1,6 +1,7 @@
 package dynamiccontroller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -14,8 +15,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
-	"github.com/dynamic-controller/engine/internal/listwatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
@@ -24,9 +25,8 @@ import (
 // more than once, the last one takes effect.
 type ServeOption interface{ applyToServe(o *serveOptions) }
 
-// CommonOption is an option for [DynamicController.StartServingGVK], [Owns] and [Watches]. It applies to the objects
-// that are watched. With StartServingGVK, these are the objects of the served type; with Owns and Watches, they are the
-// objects of the other type.
+// CommonOption is an option for [DynamicController.StartServingGVK], [Owns] and [Watches]. It applies to the watch of
+// the served, owned or watched type, depending on the function to which it is passed.
 type CommonOption struct{ apply func(*watchOptions) }
 
 var (
@@ -46,7 +46,6 @@ func (c CommonOption) applyTo(o *watchOptions) {
 	}
 }
 
-// serveOption implements ServeOption.
 type serveOption func(*serveOptions)
 
 func (f serveOption) applyToServe(o *serveOptions) { f(o) }
@@ -56,36 +55,36 @@ func (f serveOption) applyToServe(o *serveOptions) { f(o) }
 type CacheMode uint8
 
 const (
-	// CacheFull keeps whole objects: *unstructured.Unstructured.
+	// CacheFull keeps whole objects, without managedFields, as *unstructured.Unstructured. See [WithManagedFields].
 	CacheFull CacheMode = iota
-	// CacheMetadata keeps the metadata without managedFields: *metav1.PartialObjectMetadata.
+	// CacheMetadata keeps only the metadata, without managedFields, as a *metav1.PartialObjectMetadata.
 	CacheMetadata
-	// CacheKeys keeps only keys, UIDs and versions. A type with this mode cannot have a lister, a predicate or a
-	// transform.
+	// CacheKeys keeps only keys, UIDs and versions. It cannot be used with listers, predicates or transforms.
 	CacheKeys
 )
 
-// defaultReconcileTimeout is well above the duration of API calls including their own retries, and short enough that a
-// hung handler usually ends before an operator notices it.
+// defaultReconcileTimeout is much longer than API calls and their retries take. It is short enough that a hung handler
+// is usually cancelled before an operator notices it.
 const defaultReconcileTimeout = 5 * time.Minute
 
-// serveOptions holds the handler and the options of one call to StartServingGVK. It does not change afterwards.
+// serveOptions holds the handler and the options of one call to StartServingGVK. It is immutable.
 type serveOptions struct {
 	watchOptions // of the served type
 	handler      Handler
 	concurrency  int
 	weight       int
-	timeout      time.Duration       // for one call to the handler; negative means no timeout
+	timeout      time.Duration       // of one handler call; negative means no timeout
 	limiter      limiter             // nil for the default
-	secondaries  []*secondaryOptions // one for each Watch, in order; if keys are equal, the last one counts
+	secondaries  []*secondaryOptions // one for each Watch, in order; if keys are equal, the last one wins
 }
 
-// watchOptions selects the objects of a type to watch and the part of each object to keep.
+// watchOptions determines which objects of a type are watched, and which part of each object is kept.
 type watchOptions struct {
 	namespace     string
 	labelSelector string // in the API server's syntax
 	fieldSelector string // in the API server's syntax
 	cache         CacheMode
+	managedFields bool
 	transform     cache.TransformFunc
 	predicate     Predicate
 
@@ -93,49 +92,49 @@ type watchOptions struct {
 	errs  []error       // errors in the options
 }
 
-func (o *watchOptions) refuse(format string, args ...any) {
+func (o *watchOptions) reject(format string, args ...any) {
 	o.errs = append(o.errs, fmt.Errorf(format, args...))
 }
 
-// WithConcurrency sets n as a hard cap on the number of handlers of the type that run at the same time. Handlers of an
-// earlier registration of the type that are still running count as well. The cap must be at least 1, and can exceed
-// Config.Workers. By default there is no hard cap: how many workers a type can use depends only on the number of idle
-// workers. Promise F2 in the package documentation describes this.
+// WithConcurrency limits the type to n concurrent handler calls. Running handlers of an earlier registration of the
+// type also count toward the limit. The limit must be at least 1, and can exceed Config.Workers. By default there is no
+// such limit, and the number of workers that a type can use depends only on how many workers are idle; see promise F2
+// in the package documentation.
 func WithConcurrency(n int) ServeOption {
 	return serveOption(func(o *serveOptions) {
 		if n < 1 {
-			o.refuse("WithConcurrency(%d): must be at least 1", n)
+			o.reject("WithConcurrency(%d): must be at least 1", n)
 		}
 		o.concurrency = n
 	})
 }
 
-// WithWeight sets how many objects of the type are reconciled per turn while other types have work waiting. The default
-// is 1, which is also the minimum.
+// WithWeight sets the number of objects of the type that are reconciled per turn while other types have work waiting.
+// The default is 1, which is also the minimum.
 func WithWeight(n int) ServeOption {
 	return serveOption(func(o *serveOptions) {
 		if n < 1 {
-			o.refuse("WithWeight(%d): must be at least 1", n)
+			o.reject("WithWeight(%d): must be at least 1", n)
 		}
 		o.weight = n
 	})
 }
 
-// WithReconcileTimeout sets the duration after which the context of a handler is cancelled, with the cause
-// [ErrReconcileTimeout]. Defaults to 5 minutes. A negative d means no timeout. Zero is invalid.
+// WithReconcileTimeout sets the duration after which a handler's context is cancelled, with the cause
+// [ErrReconcileTimeout]. The default is 5 minutes. A negative duration disables the timeout. Zero is invalid.
 func WithReconcileTimeout(d time.Duration) ServeOption {
 	return serveOption(func(o *serveOptions) {
 		if d == 0 {
-			o.refuse("WithReconcileTimeout(0): must not be zero; a negative timeout means none")
+			o.reject("WithReconcileTimeout(0): must not be zero; a negative duration disables the timeout")
 		}
 		o.timeout = d
 	})
 }
 
-// WithRateLimiter sets the rate limiter for the type's retries. The limiter must not be shared between types, and must
-// be safe for concurrent use. If l is nil, the default limiter is used. It retries each object with exponential backoff
-// between Config.MinRetryDelay and Config.MaxRetryDelay, and gives each type a budget of 100 retries per second with a
-// burst of 1000.
+// WithRateLimiter sets the rate limiter for the type's retries. The limiter must not be shared between types, and
+// must be safe for concurrent use. If l is nil, the default limiter is used. It applies exponential backoff to each
+// object, between Config.MinRetryDelay and Config.MaxRetryDelay, and gives each type a budget of 100 retries per
+// second with a burst of 1000.
 func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOption {
 	return serveOption(func(o *serveOptions) { o.limiter = l })
 }
@@ -146,79 +145,85 @@ func WithNamespace(namespace string) CommonOption {
 	return CommonOption{func(o *watchOptions) {
 		if namespace != "" {
 			for _, problem := range validation.IsDNS1123Label(namespace) {
-				o.refuse("WithNamespace(%q): %s", namespace, problem)
+				o.reject("WithNamespace(%q): %s", namespace, problem)
 			}
 		}
 		o.namespace = namespace
 	}}
 }
 
-// WithLabelSelector restricts a watch to the objects that the selector matches. An object that no longer matches is
-// treated as deleted. By default, and with a nil selector, all objects are watched. With [labels.Nothing], the type is
-// still watched, but with a selector that matches no objects. Note that metav1.LabelSelectorAsSelector returns
-// labels.Nothing for nil.
+// WithLabelSelector restricts a watch to the objects that match the selector. An object that no longer matches is
+// treated as deleted. By default, and with a nil selector, all objects are watched. No object matches [labels.Nothing],
+// which metav1.LabelSelectorAsSelector returns for nil.
 func WithLabelSelector(selector labels.Selector) CommonOption {
 	text, err := labelSelectorText(selector)
 	return CommonOption{func(o *watchOptions) {
 		if err != nil {
-			o.refuse("WithLabelSelector: %w", err)
+			o.reject("WithLabelSelector: %w", err)
 		}
 		o.labelSelector = text
 	}}
 }
 
-// WithFieldSelector restricts a watch to the objects that the selector matches. An object that no longer matches is
-// treated as deleted. By default, and with a nil or empty selector, all objects are watched. With [fields.Nothing], the
-// type is still watched, but with a selector that matches no objects. All types support metadata.name and
-// metadata.namespace; custom resources also support the selectableFields of their definition. The API server rejects
-// selectors on other fields, and the state of the type is then [TypeFailing].
+// WithFieldSelector restricts a watch to the objects that match the selector, like [WithLabelSelector]. All types
+// support metadata.name and metadata.namespace; custom resources also support the selectableFields of their CRD. The
+// API server rejects selectors on other fields, and the state of the type is then [TypeFailing].
 func WithFieldSelector(selector fields.Selector) CommonOption {
 	text, err := fieldSelectorText(selector)
 	return CommonOption{func(o *watchOptions) {
 		if err != nil {
-			o.refuse("WithFieldSelector: %w", err)
+			o.reject("WithFieldSelector: %w", err)
 		}
 		o.fieldSelector = text
 	}}
 }
 
-// WithCache sets which part of each object is kept. Listers, predicates and MapFuncs receive the objects in this form,
+// WithCache sets which part of each object is kept. Listers, predicates and MapFuncs receive objects in this form,
 // even if a shared watch keeps more for another subscriber. Defaults to [CacheFull] for a served type, and to
 // [CacheMetadata] in [Owns] and [Watches].
 func WithCache(mode CacheMode) CommonOption {
 	return CommonOption{func(o *watchOptions) {
 		if mode > CacheKeys {
-			o.refuse("WithCache(%d): unknown mode", mode)
+			o.reject("WithCache(%d): unknown mode", mode)
 		}
 		o.cache = mode
 	}}
 }
 
-// WithTransform stores the result of f in place of an object, for example to save memory. The function f can modify the
-// object that it receives. It must be idempotent and deterministic, and must keep the object's metadata, in particular
-// resourceVersion, namespace, name and UID. If it is not deterministic, or removes the resourceVersion, each relist
-// delivers every object. It must also be safe for concurrent use, because two watches call it while one of them
-// replaces the other. A call to f counts as failed if it panics, returns an error or a nil object, or changes the
-// namespace or name. The error is then logged, and the object that was passed to f is stored in the state in which f
-// left it. A watch with a transform is not shared. If f is nil, there is no transform.
+// WithManagedFields keeps metadata.managedFields, which are removed by default because they often make up a third of
+// an object. It requires [CacheFull]. Package handlers uses managedFields to detect that another field manager has
+// taken over a field of a child, and to remove conditions that are no longer set.
+func WithManagedFields() CommonOption {
+	return CommonOption{func(o *watchOptions) { o.managedFields = true }}
+}
+
+// WithTransform stores the result of f instead of the object, for example to save memory. f receives a decoded object
+// of the cache mode's Go type, and may modify and return it. It is called once per event. It must be deterministic;
+// otherwise, each relist would report every object as changed. It must keep the metadata that the handler and the
+// watches need, such as owner references; the resourceVersion is always kept. It must be safe for concurrent use,
+// because two watches can call it concurrently while one replaces the other.
+//
+// If f returns an object of a different Go type, the object is kept in decoded form and shared by all readers. The
+// transform fails if f panics, returns an error or a nil object, or changes the namespace or name, or if the result
+// cannot be encoded as JSON. The error is then logged and the object is stored untransformed. A watch with a transform
+// is not shared. If f is nil, there is no transform.
 func WithTransform(f cache.TransformFunc) CommonOption {
 	return CommonOption{func(o *watchOptions) { o.transform = f }}
 }
 
-// WithPredicate ignores a change if f returns false for it. Initial lists, resyncs, Enqueue and retries are not
-// affected. Calls to f are never concurrent and must return quickly, because all subscribers of the watch wait for
-// them. If f panics, the panic is logged and the change is processed. If f is nil, every change is processed.
-// WithPredicate cannot be combined with [CacheKeys].
+// WithPredicate makes the controller ignore changes for which f returns false. Initial lists, resyncs, Enqueue and
+// retries are not affected. Calls to f are never concurrent and must return quickly, because all subscribers of the
+// watch wait for them. If f panics, the panic is logged and the change is processed. If f is nil, every change is
+// processed. WithPredicate cannot be combined with [CacheKeys].
 //
-// After a change to the type's schema, f is called with an old and a new state that have the same resourceVersion and
-// generation. A predicate that compares only these ignores such changes. When a new watch has replaced another one, the
-// old state of an object that was deleted in the meantime may contain only its metadata, or only its namespace and
-// name.
+// After a change to the type's schema, f is called with old and new states that have the same resourceVersion and
+// generation. A predicate that compares only these fields ignores such changes. After a watch is replaced, the old
+// state of an object that was deleted in the meantime may contain only its metadata, or only its namespace and name.
 func WithPredicate(f Predicate) CommonOption {
 	return CommonOption{func(o *watchOptions) { o.predicate = f }}
 }
 
-// newServeOptions applies the options and returns all of their errors.
+// newServeOptions applies the options. The returned error lists all invalid options.
 func (c *DynamicController) newServeOptions(
 	gvr schema.GroupVersionResource, handler Handler, opts []ServeOption,
 ) (*serveOptions, error) {
@@ -228,31 +233,31 @@ func (c *DynamicController) newServeOptions(
 		timeout: defaultReconcileTimeout,
 	}
 	if gvr.Version == "" || gvr.Resource == "" {
-		o.refuse("the GVR %+v has no version or no resource", gvr)
+		o.reject("the GVR %+v has no version or no resource", gvr)
 	}
 	if handler == nil {
-		o.refuse("the handler is nil")
+		o.reject("the handler is nil")
 	}
 	for _, opt := range opts {
 		if opt == nil {
-			o.refuse("an option is nil")
+			o.reject("an option is nil")
 			continue
 		}
 		opt.applyToServe(o)
 	}
 	o.complete(gvr)
-	if err := o.watchOptions.check(c.clients); err != nil {
+	if err := o.watchOptions.check(c.source); err != nil {
 		o.errs = append(o.errs, err)
 	}
 	for _, secondary := range o.secondaries {
-		if err := secondary.check(c.clients); err != nil {
-			o.refuse("%s: %w", secondary.key.name(), err)
+		if err := secondary.check(c.source); err != nil {
+			o.reject("%s: %w", secondary.key.name(), err)
 		}
 	}
 	return o, errors.Join(o.errs...)
 }
 
-// complete sets the identity of the watch, and rejects mutually exclusive options.
+// complete sets the key of the watch and rejects mutually exclusive options.
 func (o *watchOptions) complete(gvr schema.GroupVersionResource) {
 	projections := map[CacheMode]typewatch.Projection{
 		CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys,
@@ -261,32 +266,31 @@ func (o *watchOptions) complete(gvr schema.GroupVersionResource) {
 		GVR: gvr, Namespace: o.namespace, LabelSelector: o.labelSelector, FieldSelector: o.fieldSelector,
 		Projection: projections[o.cache],
 	}
+	if o.managedFields {
+		o.watch.Projection = typewatch.Complete
+	}
+	if o.managedFields && o.cache != CacheFull {
+		o.reject("WithManagedFields needs WithCache(CacheFull)")
+	}
 	if o.cache == CacheKeys && (o.predicate != nil || o.transform != nil) {
-		o.refuse("WithPredicate and WithTransform need objects, which WithCache(CacheKeys) does not keep")
+		o.reject("WithPredicate and WithTransform need objects, which WithCache(CacheKeys) does not keep")
 	}
 }
 
-// check returns an error if the controller lacks the client for the watch.
-func (o *watchOptions) check(clients listwatch.Clients) error {
-	switch {
-	case o.cache == CacheFull && clients.Dynamic == nil:
-		return errors.New("WithCache(CacheFull) needs a dynamic client, but the controller has none")
-	case o.cache != CacheFull && clients.Metadata == nil:
-		return errors.New("WithCache(CacheMetadata) and WithCache(CacheKeys) need a metadata client: " +
-			"use NewForConfig or WithMetadataClient")
-	}
-	return nil
+// check returns an error if the controller lacks the client that the watch needs.
+func (o *watchOptions) check(clients recordclient.Source) error {
+	return clients.Check(o.watch.Projection)
 }
 
-// sameWatch reports whether o and other can use the same watch. Functions cannot be compared, so two watches with a
-// transform are never the same.
+// sameWatch reports whether o and other can use the same watch. Functions cannot be compared, so sameWatch returns
+// false if o or other has a transform.
 func (o *watchOptions) sameWatch(other *watchOptions) bool {
 	return o.watch == other.watch && o.transform == nil && other.transform == nil
 }
 
-// keepsWatch reports whether AddWatches keeps the current watch, whose options are o, when it is called with the
-// options other. Unlike sameWatch, it allows the current watch to have a transform. Otherwise a handler that calls
-// AddWatches with a transform would replace the watch in each reconcile.
+// keepsWatch reports whether a watch with the options o is kept when AddWatches is called with the options other.
+// Unlike sameWatch, it allows the current watch to have a transform. Otherwise, a handler that calls AddWatches with
+// a transform would replace the watch on every reconcile.
 func (o *watchOptions) keepsWatch(other *watchOptions) bool {
 	return o.watch == other.watch && (o.transform != nil || other.transform == nil)
 }
@@ -299,10 +303,10 @@ func (o *serveOptions) limits() fairqueue.Limits {
 	return fairqueue.Limits{Weight: o.weight, Concurrency: o.concurrency}
 }
 
-// noLabels and noFields are selectors that match no object. They are needed because the text of [labels.Nothing] and
-// [fields.Nothing] is empty, and the API server treats an empty selector as one that matches everything. The two terms
-// of each selector contradict each other, so that no object can satisfy both. The field selector uses metadata.name,
-// because the storage layer of the API server then reads at most one object.
+// noLabels and noFields are selectors that match no object, because their terms contradict each other. They are needed
+// because [labels.Nothing] and [fields.Nothing] are formatted as empty strings, and the API server treats an empty
+// selector as one that matches everything. noFields uses metadata.name, so that the API server's storage layer reads at
+// most one object.
 const (
 	noLabels = "!nothing,nothing"
 	noFields = "metadata.name!=nothing,metadata.name=nothing"
@@ -315,20 +319,23 @@ func labelSelectorText(selector labels.Selector) (text string, err error) {
 	}
 	panicked := protect.Call(func() {
 		requirements, selectable := selector.Requirements()
-		text = selector.String()
+		text = cmp.Or(selector.String(), labels.NewSelector().Add(requirements...).String())
 		switch {
 		case !selectable:
 			text = noLabels
 		case text == "" && !selector.Empty():
-			if text = labels.NewSelector().Add(requirements...).String(); text == "" {
-				err = fmt.Errorf("selector of type %T is not empty but has no text", selector)
-			}
+			err = fmt.Errorf("selector of type %T is not empty but has no text", selector)
 		}
 	})
+	return text, errorOf(selector, panicked, err)
+}
+
+// errorOf returns err, or an error for a panic in one of the selector's methods.
+func errorOf(selector any, panicked *protect.Mistake, err error) error {
 	if panicked != nil {
-		return "", fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
+		return fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
 	}
-	return text, err
+	return err
 }
 
 // fieldSelectorText returns the selector in the API server's syntax, with its terms sorted.
@@ -343,8 +350,8 @@ func fieldSelectorText(selector fields.Selector) (text string, err error) {
 		}
 		text = parsed.String()
 		// If fields.Nothing is combined with other selectors, it does not appear in the text. To detect it, the code
-		// below builds an object that satisfies every term of the text. If the text matches this object and the
-		// selector does not, the selector contains fields.Nothing.
+		// below builds an object that satisfies every term of the parsed text. If the parsed selector matches this
+		// object and the original does not, the original contains fields.Nothing.
 		object := fields.Set{}
 		for _, term := range parsed.Requirements() {
 			if term.Operator == selection.NotEquals {
@@ -360,8 +367,5 @@ func fieldSelectorText(selector fields.Selector) (text string, err error) {
 			text = noFields
 		}
 	})
-	if panicked != nil {
-		return "", fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
-	}
-	return text, err
+	return text, errorOf(selector, panicked, err)
 }

@@ -8,10 +8,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// The API server must not treat the selector for no objects as one for all.
+// The API server must not treat a selector that matches nothing as one that matches everything.
 func TestNoFields_MatchesNoObject(t *testing.T) {
 	selector, err := fields.ParseSelector(noFields)
 	if err != nil {
@@ -22,37 +23,42 @@ func TestNoFields_MatchesNoObject(t *testing.T) {
 	}
 	for _, name := range []string{"", "nothing", "a"} {
 		if selector.Matches(fields.Set{"metadata.name": name}) {
-			t.Errorf("it matches %q", name)
+			t.Errorf("the selector matches an object with the name %q", name)
 		}
 	}
 }
 
-func TestAccepts_BuildsNoObjectWithoutAPredicate(t *testing.T) {
-	var stored any = &unstructured.Unstructured{Object: map[string]any{}}
+func TestAccepts_AllocatesNothingWithoutAPredicate(t *testing.T) {
+	stored, err := objects.Encode(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "v1", "kind": "Widget", "metadata": map[string]any{"name": "a"},
+	}}, objects.Full, "1")
+	if err != nil {
+		t.Fatal(err)
+	}
 	count := func(predicate Predicate) float64 {
 		o := &watchOptions{predicate: predicate}
 		return testing.AllocsPerRun(100, func() {
-			if !o.accepts(context.Background(), logr.Discard(), typewatch.View{}, stored, stored) {
-				t.Error("the change was rejected")
+			if !o.accepts(context.Background(), logr.Discard(), typewatch.View{}, objects.Change{Old: stored, New: stored}) {
+				t.Error("accepts returned false, want true")
 			}
 		})
 	}
 	if n := count(nil); n != 0 {
-		t.Errorf("%v allocations without a predicate", n)
+		t.Errorf("accepts makes %v allocations without a predicate, want none", n)
 	}
 	if n := count(func(context.Context, Object, Object) bool { return true }); n > 4 {
-		t.Errorf("%v allocations with a predicate", n)
+		t.Errorf("accepts makes %v allocations with a predicate, want at most 4", n)
 	}
 }
 
-// The values are part of the API: they are written into logs, conditions and metrics.
+// The values of TypeState are part of the API, because they appear in logs, conditions and metrics.
 func TestTypeStateOf_MapsEachPhase(t *testing.T) {
 	for phase, want := range map[typewatch.Phase]TypeState{
 		typewatch.Stopped: "Stopped", typewatch.Syncing: "Syncing", typewatch.Synced: "Synced",
 		typewatch.NotFound: "NotFound", typewatch.Forbidden: "Forbidden", typewatch.Failing: "Failing",
 	} {
 		if got := typeStateOf(phase); got != want {
-			t.Errorf("%s is %s, want %s", phase, got, want)
+			t.Errorf("the state for phase %s is %s, want %s", phase, got, want)
 		}
 	}
 }

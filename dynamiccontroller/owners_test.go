@@ -19,11 +19,14 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fakemetadata"
 )
 
-// BenchmarkChildOfManyOwnerTypes measures the time from a change of a child to the reconcile of its owner, if 1,000
-// types own the type of the child.
+// BenchmarkChildOfManyOwnerTypes measures the time from a change to a child until the reconcile of its owner, with
+// 1,000 types that own the child's type.
 func BenchmarkChildOfManyOwnerTypes(b *testing.B) {
 	const owners = 1000
-	for name, mode := range map[string]dynamiccontroller.CacheMode{"metadata": dynamiccontroller.CacheMetadata, "full": dynamiccontroller.CacheFull} {
+	for name, mode := range map[string]dynamiccontroller.CacheMode{
+		"metadata": dynamiccontroller.CacheMetadata,
+		"full":     dynamiccontroller.CacheFull,
+	} {
 		b.Run(name, func(b *testing.B) {
 			gvr := func(i int) schema.GroupVersionResource {
 				return schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: fmt.Sprintf("type%ds", i)}
@@ -33,8 +36,9 @@ func BenchmarkChildOfManyOwnerTypes(b *testing.B) {
 				kinds[gvr(i)] = "TypeList"
 			}
 			client := fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)
-			c := dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, client,
-				dynamiccontroller.WithMetadataClient(fakemetadata.Over(client, func(schema.GroupVersionResource) {})))
+			config := dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}
+			c := dynamiccontroller.NewDynamicController(logr.Discard(), config, client,
+				dynamiccontroller.WithMetadataClient(fakemetadata.New(client, nil)))
 			ctx, cancel := context.WithCancel(context.Background())
 			child, owner := gvr(owners), gvr(0)
 			object := func(gvr schema.GroupVersionResource, version int) *unstructured.Unstructured {
@@ -48,17 +52,23 @@ func BenchmarkChildOfManyOwnerTypes(b *testing.B) {
 			}
 			ofOwner := func(version int) *unstructured.Unstructured {
 				o := object(child, version)
-				o.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: "example.com/v1", Kind: "Type", Name: "a", UID: types.UID(owner.Resource), Controller: ptr.To(true)}})
+				o.SetOwnerReferences([]metav1.OwnerReference{{
+					APIVersion: "example.com/v1", Kind: "Type", Name: "a", UID: types.UID(owner.Resource),
+					Controller: ptr.To(true),
+				}})
 				return o
 			}
 			must(client.Resource(owner).Namespace("default").Create(ctx, object(owner, 2), metav1.CreateOptions{}))
 			must(client.Resource(child).Namespace("default").Create(ctx, ofOwner(2), metav1.CreateOptions{}))
 			called := make(chan struct{}, 100)
+			handler := func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+				called <- struct{}{}
+				return nil
+			}
+			keys := dynamiccontroller.WithCache(dynamiccontroller.CacheKeys)
+			owns := dynamiccontroller.Owns(child, dynamiccontroller.WithCache(mode))
 			for i := range owners {
-				if err := c.StartServingGVK(ctx, gvr(i), func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-					called <- struct{}{}
-					return nil
-				}, dynamiccontroller.WithCache(dynamiccontroller.CacheKeys), dynamiccontroller.Owns(child, dynamiccontroller.WithCache(mode))); err != nil {
+				if err := c.StartServingGVK(ctx, gvr(i), handler, keys, owns); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -80,7 +90,7 @@ func BenchmarkChildOfManyOwnerTypes(b *testing.B) {
 	}
 }
 
-// The name of an owner does not identify it: another object can have been created with the same name. A namespaced
+// An owner is not identified by its name, because another object may have been created with the same name. A namespaced
 // child can have a cluster-scoped owner.
 func TestD1_OwnerIsIdentifiedByItsUID(t *testing.T) {
 	for name, mode := range map[string]dynamiccontroller.CacheMode{
@@ -88,36 +98,34 @@ func TestD1_OwnerIsIdentifiedByItsUID(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-				parent, child := w.types[0], w.types[1]
+				f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+				parent, child := f.types[0], f.types[1]
 				own := func(namespace, name string, uid types.UID) {
-					w.versions[parent]++
+					f.versions[parent]++
 					o := &unstructured.Unstructured{}
 					o.SetGroupVersionKind(parent.GroupVersion().WithKind("Type"))
 					o.SetNamespace(namespace)
 					o.SetName(name)
 					o.SetUID(uid)
-					o.SetResourceVersion(fmt.Sprint(w.versions[parent] + 1))
-					must(w.client.Resource(parent).Namespace(namespace).Create(t.Context(), o, metav1.CreateOptions{}))
+					o.SetResourceVersion(fmt.Sprint(f.versions[parent] + 1))
+					must(f.client.Resource(parent).Namespace(namespace).Create(t.Context(), o, metav1.CreateOptions{}))
 					synctest.Wait()
 				}
-				stop := w.run()
+				stop := f.run()
 				c := newCalls(succeed)
-				w.serve(parent, c.handle, dynamiccontroller.WithCache(mode), dynamiccontroller.Owns(child))
-				own("", "wide", w.uid(parent, "wide"))
-				w.put(parent, "a")
-				w.put(child, "c", w.id(parent, "a"))
+				f.serve(parent, c.handle, dynamiccontroller.WithCache(mode), dynamiccontroller.Owns(child))
+				own("", "wide", f.uid(parent, "wide"))
+				f.put(parent, "a")
+				f.put(child, "c", f.id(parent, "a"))
 				c.take()
-				w.put(child, "of-wide", w.id(parent, "wide"))
+				f.put(child, "of-wide", f.id(parent, "wide"))
 				c.want(t, "a cluster-scoped owner", named("wide"))
-				w.delete(parent, "a")
+				f.delete(parent, "a")
 				own("default", "a", "another")
 				c.take()
-				w.put(child, "c", w.id(parent, "a"))
+				f.put(child, "c", f.id(parent, "a"))
 				c.want(t, "a child of the former owner", named())
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 			})
 		})
 	}

@@ -20,7 +20,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// nilError dereferences its receiver, as most error types do.
+// nilError has an Error method that dereferences its receiver, as most error types do.
 type nilError struct{ text string }
 
 func (e *nilError) Error() string { return e.text }
@@ -52,12 +52,12 @@ type endlessError struct{}
 func (e *endlessError) Error() string { return "endless" }
 func (e *endlessError) Unwrap() error { return e }
 
-// exitingError ends the goroutine that reads it.
+// exitingError ends the goroutine that calls Error.
 type exitingError struct{}
 
 func (exitingError) Error() string { runtime.Goexit(); return "" }
 
-// brokenStringer cannot be formatted, and neither can the panic of its String method.
+// brokenStringer cannot be formatted, because its String method panics with a value that cannot be formatted either.
 type brokenStringer struct{ depth int }
 
 func (s brokenStringer) String() string { panic(brokenStringer{s.depth + 1}) }
@@ -101,41 +101,91 @@ func (b *logBuffer) count(text string) (n int) {
 	return n
 }
 
-func TestD5_InvalidErrorFailsOnlyItsItem(t *testing.T) {
+// invalidErrorCase is a case of TestD5_InvalidErrorFailsOnlyItsObject.
+type invalidErrorCase struct {
+	name  string
+	err   error
+	panic any
+	want  string // in the status and the log
+	first dynamiccontroller.Outcome
+}
+
+// run reconciles one object whose handler call fails with the error or panic, and another one whose call succeeds.
+func (test invalidErrorCase) run(t *testing.T) {
+	counts, logged := &outcomes{}, &logBuffer{}
+	f := newFixtureWithLogger(t, logged.logger(1), 1, retryEverySecond(1), dynamiccontroller.WithMetrics(counts))
+	stop := f.run()
+	c := newCalls(func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		switch {
+		case id.Name() == "good":
+			return nil
+		case test.panic != nil:
+			panic(test.panic)
+		default:
+			return test.err
+		}
+	})
+	f.serve(f.types[0], c.handle)
+	f.put(f.types[0], "bad")
+	time.Sleep(time.Minute)
+	f.put(f.types[0], "good")
+	if n := len(c.at["good"]); n != 1 {
+		t.Errorf("%d calls for the other object, want 1", n)
+	}
+	want := []dynamiccontroller.Outcome{
+		test.first, dynamiccontroller.OutcomeParked, dynamiccontroller.OutcomeSuccess,
+	}
+	if test.first == dynamiccontroller.OutcomePanic && !slices.Equal(counts.got, want) {
+		t.Errorf("the outcomes are %v, want %v", counts.got, want)
+	}
+	if counts.got[0] != test.first {
+		t.Errorf("the first outcome is %v, want %v", counts.got[0], test.first)
+	}
+	parked := f.status(f.types[0]).NewestParked
+	if len(parked) != 1 || !strings.Contains(parked[0].LastError, test.want) {
+		t.Errorf("the parked objects are %+v, want one whose error contains %q", parked, test.want)
+	}
+	if logged.count(test.want) == 0 {
+		t.Errorf("%q is not in the log: %q", test.want, logged.lines)
+	}
+	stop()
+}
+
+func TestD5_InvalidErrorFailsOnlyItsObject(t *testing.T) {
 	const (
-		isPanic    = dynamiccontroller.OutcomePanic
-		isTerminal = dynamiccontroller.OutcomeTerminal
+		isPanic      = dynamiccontroller.OutcomePanic
+		isTerminal   = dynamiccontroller.OutcomeTerminal
+		methodPanics = "a method that panics, dynamiccontroller_test.brokenError: panic: on purpose"
 	)
 	var nilPointer *nilError
 	var nilStatus *apierrors.StatusError
 	var nilList errorList
-	for _, test := range []struct {
-		name  string
-		err   error
-		panic any
-		want  string // in the status and the log
-		first dynamiccontroller.Outcome
-	}{
-		{name: "a nil pointer", err: nilPointer, want: "handler returned a nil *dynamiccontroller_test.nilError", first: isPanic},
+	for _, test := range []invalidErrorCase{
+		{name: "a nil pointer", err: nilPointer,
+			want: "handler returned a nil *dynamiccontroller_test.nilError", first: isPanic},
 		{name: "a nil StatusError", err: nilStatus, want: "handler returned a nil *errors.StatusError", first: isPanic},
-		{name: "a nil slice with working methods", err: nilList, want: "handler returned a nil dynamiccontroller_test.errorList", first: isPanic},
+		{name: "a nil slice with working methods", err: nilList,
+			want: "handler returned a nil dynamiccontroller_test.errorList", first: isPanic},
 		{name: "a wrapped nil pointer", err: fmt.Errorf("outer: %w", nilPointer),
 			want: "outer: <nil> (it wraps a nil *dynamiccontroller_test.nilError)", first: dynamiccontroller.OutcomeFailure},
-		{name: "a joined nil pointer", err: errors.Join(errOnPurpose, nilPointer), want: "wraps a nil *dynamiccontroller_test.nilError", first: isPanic},
+		{name: "a joined nil pointer", err: errors.Join(errOnPurpose, nilPointer),
+			want: "wraps a nil *dynamiccontroller_test.nilError", first: isPanic},
 		{name: "a terminal nil pointer", err: dynamiccontroller.Terminal(nilPointer),
 			want: "Terminal was called with a nil *dynamiccontroller_test.nilError", first: isTerminal},
-		{name: "Error panics", err: brokenError{"Error", "on purpose"}, want: "a method that panics, dynamiccontroller_test.brokenError: panic: on purpose", first: isPanic},
+		{name: "Error panics", err: brokenError{"Error", "on purpose"}, want: methodPanics, first: isPanic},
 		{name: "Error panics in a terminal error", err: dynamiccontroller.Terminal(brokenError{"Error", "on purpose"}),
 			want: "on purpose", first: isPanic},
 		{name: "Error panics with a value that cannot be formatted", err: brokenError{"Error", brokenStringer{}},
 			want: "brokenStringer", first: isPanic},
 		{name: "Error ends the goroutine", err: exitingError{}, want: "ended its goroutine", first: isPanic},
-		{name: "Unwrap panics", err: brokenError{"Unwrap", "on purpose"}, want: "a method that panics, dynamiccontroller_test.brokenError: panic: on purpose", first: isPanic},
-		{name: "As panics", err: brokenError{"As", "on purpose"}, want: "a method that panics, dynamiccontroller_test.brokenError: panic: on purpose", first: isPanic},
-		{name: "Interrupted panics", err: brokenError{"Interrupted", "on purpose"}, want: "a method that panics, dynamiccontroller_test.brokenError: panic: on purpose", first: isPanic},
+		{name: "Unwrap panics", err: brokenError{"Unwrap", "on purpose"}, want: methodPanics, first: isPanic},
+		{name: "As panics", err: brokenError{"As", "on purpose"}, want: methodPanics, first: isPanic},
+		{name: "Interrupted panics", err: brokenError{"Interrupted", "on purpose"}, want: methodPanics, first: isPanic},
 		{name: "Unwrap never ends", err: &endlessError{}, want: "endlessError", first: isPanic},
-		{name: "a panic with a value that cannot be formatted", panic: brokenStringer{}, want: "brokenStringer", first: isPanic},
-		{name: "a panic with an error whose Error panics", panic: brokenError{"Error", "on purpose"}, want: "on purpose", first: isPanic},
+		{name: "a panic with a value that cannot be formatted", panic: brokenStringer{},
+			want: "brokenStringer", first: isPanic},
+		{name: "a panic with an error whose Error panics", panic: brokenError{"Error", "on purpose"},
+			want: "on purpose", first: isPanic},
 		{name: "a panic with a nil pointer error", panic: nilPointer, want: "nil", first: isPanic},
 		{name: "a runtime error", panic: func() (err error) {
 			defer func() { err = recover().(error) }()
@@ -143,67 +193,23 @@ func TestD5_InvalidErrorFailsOnlyItsItem(t *testing.T) {
 			return nil
 		}(), want: "index out of range", first: isPanic},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 1, dynamiccontroller.Config{})
-				counts, logged := &outcomes{}, &logBuffer{}
-				config := dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 1, MinRetryDelay: time.Second, MaxRetryDelay: time.Second, ResyncPeriod: -1}
-				w.controller = dynamiccontroller.NewDynamicController(logged.logger(1), config, w.client, dynamiccontroller.WithMetrics(counts))
-				stop := w.run()
-				c := newCalls(func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-					switch {
-					case id.Name() == "good":
-						return nil
-					case test.panic != nil:
-						panic(test.panic)
-					default:
-						return test.err
-					}
-				})
-				w.serve(w.types[0], c.handle)
-				w.put(w.types[0], "bad")
-				time.Sleep(time.Minute)
-				w.put(w.types[0], "good")
-				if n := len(c.at["good"]); n != 1 {
-					t.Errorf("%d calls for another object", n)
-				}
-				if want := []dynamiccontroller.Outcome{test.first, dynamiccontroller.OutcomeParked, dynamiccontroller.OutcomeSuccess}; test.first == isPanic && !slices.Equal(counts.got, want) {
-					t.Errorf("the outcomes are %v, want %v", counts.got, want)
-				}
-				if counts.got[0] != test.first {
-					t.Errorf("the first outcome is %v, want %v", counts.got[0], test.first)
-				}
-				if parked := w.status(w.types[0]).NewestParked; len(parked) != 1 || !strings.Contains(parked[0].LastError, test.want) {
-					t.Errorf("parked objects %+v, want one with %q", parked, test.want)
-				}
-				if logged.count(test.want) == 0 {
-					t.Errorf("%q is not in the log: %q", test.want, logged.lines)
-				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
-			})
-		})
+		t.Run(test.name, func(t *testing.T) { synctest.Test(t, test.run) })
 	}
 }
 
-// A panic with a nil value is not a success. Since Go 1.21 it has a value, unless GODEBUG disables that.
+// With GODEBUG=panicnil=1, the recovered value of a panic can be nil.
 func TestD5_PanicWithNilIsAFailure(t *testing.T) {
 	t.Setenv("GODEBUG", "panicnil=1")
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{})
 		counts := &outcomes{}
-		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, w.client,
-			dynamiccontroller.WithMetrics(counts))
-		stop := w.run()
-		w.serve(w.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error { panic(nil) })
-		w.put(w.types[0], "w")
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(counts))
+		stop := f.run()
+		f.serve(f.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error { panic(nil) })
+		f.put(f.types[0], "w")
 		if len(counts.got) == 0 || counts.got[0] != dynamiccontroller.OutcomePanic {
-			t.Errorf("the outcomes are %v", counts.got)
+			t.Errorf("the outcomes are %v, want a panic first", counts.got)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -225,30 +231,74 @@ func (unformattableLimiter) When(dynamiccontroller.ObjectIdentifiers) time.Durat
 func (unformattableLimiter) Forget(dynamiccontroller.ObjectIdentifiers)          { panic(unformattable) }
 func (unformattableLimiter) NumRequeues(dynamiccontroller.ObjectIdentifiers) int { return 0 }
 
-// After a panic of user code, with any value and in any callback, work continues and the panic is logged.
+// unformattableCase is a case of TestD5_PanicsThatCannotBeFormatted.
+type unformattableCase struct {
+	name    string
+	opts    []dynamiccontroller.Option
+	serve   dynamiccontroller.ServeOption
+	mapFunc dynamiccontroller.MapFunc
+	want    string // in the log
+}
+
+// run reconciles an object twice. The user code of the test case panics in the meantime.
+func (test unformattableCase) run(t *testing.T) {
+	logged := &logBuffer{}
+	config := dynamiccontroller.Config{Workers: 1, MaxRetryDelay: time.Second, ResyncPeriod: -1}
+	f := newFixtureWithLogger(t, logged.logger(0), 2, config, test.opts...)
+	gvr, other := f.types[0], f.types[1]
+	stop := f.run()
+	c := newCalls(nil)
+	c.do = func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		if len(c.at[id.Name()]) == 1 {
+			return errOnPurpose
+		}
+		return nil
+	}
+	var opts []dynamiccontroller.ServeOption
+	if test.serve != nil {
+		opts = append(opts, test.serve)
+	}
+	if test.mapFunc != nil {
+		opts = append(opts, dynamiccontroller.Watches(other, test.mapFunc))
+	}
+	f.serve(gvr, c.handle, opts...)
+	f.put(gvr, "w")
+	f.put(other, "o")
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	if n := len(c.at["w"]); n != 2 {
+		t.Errorf("the handler was called %d times, want one failure and one success", n)
+	}
+	if err := f.controller.StopServiceGVK(context.Background(), gvr); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if test.want != "" && (logged.count(test.want) == 0 || logged.count("brokenStringer") == 0) {
+		t.Errorf("%q or the panic's value is not in the log: %q", test.want, logged.lines)
+	}
+	if test.want == "" && logged.count("panic") > 0 {
+		t.Errorf("the log contains an unexpected panic: %q", logged.lines)
+	}
+}
+
+// User code can panic with any value and in any callback. The controller logs the panic and continues.
 func TestD5_PanicsThatCannotBeFormatted(t *testing.T) {
 	withTypeEvents := func(subscribe dynamiccontroller.TypeEvents) []dynamiccontroller.Option {
 		return []dynamiccontroller.Option{dynamiccontroller.WithTypeEvents(subscribe)}
 	}
-	for _, test := range []struct {
-		name  string
-		opts  []dynamiccontroller.Option
-		serve func(other schema.GroupVersionResource) dynamiccontroller.ServeOption
-		want  string // in the log
-	}{
-		{name: "metrics", opts: []dynamiccontroller.Option{dynamiccontroller.WithMetrics(unformattableMetrics{})}, want: "Metrics panicked"},
-		{name: "rate limiter", want: "Rate limiter panicked", serve: func(schema.GroupVersionResource) dynamiccontroller.ServeOption {
-			return dynamiccontroller.WithRateLimiter(unformattableLimiter{})
-		}},
-		{name: "predicate", want: "Predicate panicked", serve: func(schema.GroupVersionResource) dynamiccontroller.ServeOption {
-			return dynamiccontroller.WithPredicate(func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool { panic(unformattable) })
-		}},
-		{name: "transform", want: "transform failed", serve: func(schema.GroupVersionResource) dynamiccontroller.ServeOption {
-			return dynamiccontroller.WithTransform(func(any) (any, error) { panic(unformattable) })
-		}},
-		{name: "MapFunc", want: "MapFunc panicked", serve: func(other schema.GroupVersionResource) dynamiccontroller.ServeOption {
-			return dynamiccontroller.Watches(other, func(context.Context, dynamiccontroller.Object) []string { panic(unformattable) })
-		}},
+	for _, test := range []unformattableCase{
+		{name: "metrics", want: "Metrics panicked",
+			opts: []dynamiccontroller.Option{dynamiccontroller.WithMetrics(unformattableMetrics{})}},
+		{name: "rate limiter", want: "Rate limiter panicked",
+			serve: dynamiccontroller.WithRateLimiter(unformattableLimiter{})},
+		{name: "predicate", want: "Predicate panicked",
+			serve: dynamiccontroller.WithPredicate(func(_ context.Context, _, _ dynamiccontroller.Object) bool {
+				panic(unformattable)
+			})},
+		{name: "transform", want: "Transform failed",
+			serve: dynamiccontroller.WithTransform(func(any) (any, error) { panic(unformattable) })},
+		{name: "MapFunc", want: "MapFunc panicked",
+			mapFunc: func(context.Context, dynamiccontroller.Object) []string { panic(unformattable) }},
 		{name: "type events", want: "TypeEvents panicked", opts: withTypeEvents(
 			func(func(schema.GroupVersionResource, bool)) func() { panic(unformattable) })},
 		{name: "cancelling type events", want: "TypeEvents panicked", opts: withTypeEvents(
@@ -257,47 +307,6 @@ func TestD5_PanicsThatCannotBeFormatted(t *testing.T) {
 			func(func(schema.GroupVersionResource, bool)) func() { return nil })},
 		{name: "nil metrics", opts: []dynamiccontroller.Option{dynamiccontroller.WithMetrics(nil)}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 2, dynamiccontroller.Config{})
-				gvr, other := w.types[0], w.types[1]
-				logged := &logBuffer{}
-				config := dynamiccontroller.Config{Workers: 1, MaxRetryDelay: time.Second, ResyncPeriod: -1}
-				w.controller = dynamiccontroller.NewDynamicController(logged.logger(0), config, w.client,
-					append(test.opts, dynamiccontroller.WithMetadataClient(w.metadata()))...)
-				stop := w.run()
-				c := newCalls(nil)
-				c.do = func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-					if len(c.at[id.Name()]) == 1 {
-						return errOnPurpose
-					}
-					return nil
-				}
-				var opts []dynamiccontroller.ServeOption
-				if test.serve != nil {
-					opts = append(opts, test.serve(other))
-				}
-				w.serve(gvr, c.handle, opts...)
-				w.put(gvr, "w")
-				w.put(other, "o")
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				if n := len(c.at["w"]); n != 2 {
-					t.Errorf("%d calls", n)
-				}
-				if err := w.controller.StopServiceGVK(context.Background(), gvr); err != nil {
-					t.Error(err)
-				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
-				if test.want != "" && (logged.count(test.want) == 0 || logged.count("brokenStringer") == 0) {
-					t.Errorf("%q or the panic's value is not in the log: %q", test.want, logged.lines)
-				}
-				if test.want == "" && logged.count("panic") > 0 {
-					t.Errorf("a panic is in the log: %q", logged.lines)
-				}
-			})
-		})
+		t.Run(test.name, func(t *testing.T) { synctest.Test(t, test.run) })
 	}
 }

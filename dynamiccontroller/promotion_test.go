@@ -6,15 +6,14 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
 )
 
-// countGoroutines counts the goroutines that have a stack to show. runtime.NumGoroutine also counts a goroutine of the
-// runtime while it runs a finalizer.
+// countGoroutines counts the goroutines that appear in a stack dump. runtime.NumGoroutine also counts the runtime's own
+// goroutine while it runs a finalizer.
 func countGoroutines() int {
 	stacks := make([]byte, 1<<20)
 	return 1 + strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "\n\ngoroutine ")
@@ -24,30 +23,26 @@ func countGoroutines() int {
 // memory or metric series.
 func TestL4_ThousandPromotionsLeakNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		config := dynamiccontroller.Config{Workers: 4, ResyncPeriod: -1}
-		w := newWorld(t, 2, config)
 		reconciles := metrics.NewReconciles()
-		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), config, w.client,
-			dynamiccontroller.WithMetadataClient(w.metadata()), dynamiccontroller.WithMetrics(reconciles))
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 4, ResyncPeriod: -1},
+			dynamiccontroller.WithMetrics(reconciles))
 		registry := prometheus.NewRegistry()
-		registry.MustRegister(reconciles, metrics.NewStatus(w.controller))
-		parent, child := w.types[0], w.types[1]
+		registry.MustRegister(reconciles, metrics.NewStatus(f.controller))
+		parent, child := f.types[0], f.types[1]
 		for _, name := range []string{"a", "b"} {
-			w.put(parent, name)
-			w.put(child, "of-"+name, w.id(parent, name))
+			f.put(parent, name)
+			f.put(child, "of-"+name, f.id(parent, name))
 		}
 		c := newCalls(succeed)
-		w.serve(parent, c.handle, dynamiccontroller.Owns(child))
-		stopWatches := w.runWatches()
+		f.serve(parent, c.handle, dynamiccontroller.Owns(child))
+		stopWatches := f.runWatches()
 
 		type measures struct{ goroutines, series int }
 		lead := func(times int) (m measures, heap int64) {
 			for range times {
-				stop := w.run()
+				stop := f.run()
 				c.want(t, "a term", named("a", "b"))
-				if err := stop(); err != nil {
-					t.Fatal(err)
-				}
+				stop()
 			}
 			synctest.Wait()
 			m.goroutines = countGoroutines()
@@ -62,15 +57,13 @@ func TestL4_ThousandPromotionsLeakNothing(t *testing.T) {
 		}
 		before, heapBefore := lead(20)
 		after, heapAfter := lead(1000)
-		// There can be fewer goroutines, because one of an earlier test can have ended in the meantime.
+		// There can be fewer goroutines than before, because one from an earlier test may have ended in the meantime.
 		if after.goroutines > before.goroutines || after.series != before.series {
-			t.Errorf("got %+v, want %+v", after, before)
+			t.Errorf("after 1000 promotions, got %+v, want the same as before: %+v", after, before)
 		}
 		if grown := heapAfter - heapBefore; grown > 512<<10 {
-			t.Errorf("the heap grew by %d bytes", grown)
+			t.Errorf("the heap grew by %d bytes, want at most 512 KiB", grown)
 		}
-		if err := stopWatches(); err != nil {
-			t.Error(err)
-		}
+		stopWatches()
 	})
 }

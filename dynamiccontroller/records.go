@@ -2,138 +2,118 @@ package dynamiccontroller
 
 import (
 	"cmp"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	"golang.org/x/time/rate"
 	"k8s.io/client-go/util/workqueue"
-
-	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// record holds the state of a key in a registration: the outcome of its last reconciles, and whether the next run must
-// reconcile it. Keys whose last reconcile succeeded have no record.
+// record holds the outcome of a key's most recent reconciles. A key whose last reconcile succeeded has no record,
+// unless it is pending.
 type record struct {
-	failures    int       // in a row
-	requeues    int       // consecutive results of RequeueAfter without a delay
+	failures    int       // consecutive failures
+	requeues    int       // consecutive requeues without a delay
 	lastError   string    // of the last failure
 	parkedSince time.Time // zero unless the object is parked
-	// pending reports whether the next run must reconcile the key even if the cache does not hold the object. It is set
-	// if a run ends before it has reconciled the key.
-	pending bool
+	pending     bool      // the next run must reconcile the key even if it is not in the cache
 }
 
-// maxErrorLength bounds the length of the error text in a record, because a type can have any number of parked objects.
+// maxErrorLength limits the memory used by the errors of a type with many parked objects.
 const maxErrorLength = 1024
 
-// recordLocked returns the record of a key. If there is none, it creates one. It returns nil if the registration is
-// closed.
-func (r *registration) recordLocked(key string) *record {
+// updateRecord replaces the record of a key with the result of update, and returns the new record.
+func (r *registration) updateRecord(key string, update func(record) record) record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.updateRecordLocked(key, update)
+}
+
+func (r *registration) updateRecordLocked(key string, update func(record) record) record {
 	if r.closed {
-		return nil
+		return record{}
 	}
-	rec := r.records[key]
-	if rec == nil {
-		rec = &record{}
+	rec := update(r.records[key])
+	if rec == (record{}) {
+		delete(r.records, key)
+	} else {
 		r.records[key] = rec
 	}
 	return rec
 }
 
-// recordFailure records a failure of the object and returns the number of consecutive failures.
-func (r *registration) recordFailure(key string, err error) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	rec := r.recordLocked(key)
-	if rec == nil {
-		return 0
-	}
-	rec.failures++
-	rec.requeues = 0
-	rec.lastError = err.Error()
-	if len(rec.lastError) > maxErrorLength {
-		rec.lastError = rec.lastError[:maxErrorLength] + "..."
-	}
-	return rec.failures
-}
-
-// recordRequeue records that the handler returned RequeueAfter without a delay. It resets the number of failures.
-func (r *registration) recordRequeue(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if rec := r.recordLocked(key); rec != nil {
-		*rec = record{requeues: rec.requeues + 1, pending: rec.pending}
-	}
-}
-
-// recordSuccess resets the number of failures.
-func (r *registration) recordSuccess(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if rec := r.records[key]; rec != nil && rec.pending {
-		*rec = record{pending: true}
-	} else {
-		delete(r.records, key)
-	}
-}
-
-// park keeps the object out of the queue until its next event, resync or run.
-func (r *registration) park(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if rec := r.recordLocked(key); rec != nil {
-		rec.parkedSince = time.Now()
-	}
-}
-
-// markPending makes the next run reconcile the key, even if the cache does not hold the object by then.
-func (r *registration) markPending(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if rec := r.recordLocked(key); rec != nil {
-		rec.pending = true
-	}
-}
-
-// startRecordLocked is called when a reconcile of the key starts. If the object was parked, it no longer is, and its
-// number of failures is reset.
-func (r *registration) startRecordLocked(key string) {
-	rec := r.records[key]
-	if rec == nil {
-		return
+// started returns the record that replaces rec when a reconcile starts. It resets the failures of a parked object.
+func (rec record) started() record {
+	if !rec.parkedSince.IsZero() {
+		return record{}
 	}
 	rec.pending = false
-	if !rec.parkedSince.IsZero() || *rec == (record{}) {
-		delete(r.records, key)
-	}
+	return rec
 }
 
-// forgetParked drops the record of a parked object that was deleted.
+// recordFailure records a failure of the object and returns the number of consecutive failures.
+func (r *registration) recordFailure(key string, err error) int {
+	text := err.Error()
+	if len(text) > maxErrorLength {
+		text = text[:maxErrorLength] + "..."
+	}
+	return r.updateRecord(key, func(rec record) record {
+		rec.failures, rec.requeues, rec.lastError = rec.failures+1, 0, text
+		return rec
+	}).failures
+}
+
+// recordRequeue records a RequeueAfter without a delay. It resets the failures.
+func (r *registration) recordRequeue(key string) {
+	r.updateRecord(key, func(rec record) record { return record{requeues: rec.requeues + 1, pending: rec.pending} })
+}
+
+// recordSuccess resets the failures, including those in a custom rate limiter.
+func (r *registration) recordSuccess(key string) {
+	r.updateRecord(key, func(rec record) record { return record{pending: rec.pending} })
+	r.group.Forget(r.id(key))
+}
+
+// park records that the object is not retried until its next event, resync or run.
+func (r *registration) park(key string) {
+	r.group.Forget(r.id(key))
+	r.updateRecord(key, func(rec record) record {
+		rec.parkedSince = time.Now()
+		return rec
+	})
+}
+
+// forgetParked removes the record of a parked object that was deleted.
 func (r *registration) forgetParked(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if rec := r.records[key]; rec != nil && !rec.parkedSince.IsZero() {
-		delete(r.records, key)
-	}
+	r.updateRecord(key, func(rec record) record {
+		if rec.parkedSince.IsZero() {
+			return rec
+		}
+		return record{}
+	})
 }
 
-// recordedKeys returns the keys that have a record, such as those of pending, failing and parked objects. A new run and
-// a resync reconcile these keys whether or not the cache holds the objects.
+// markPending makes the next run reconcile the key even if it is not in the cache.
+func (r *registration) markPending(key string) {
+	r.updateRecord(key, func(rec record) record {
+		rec.pending = true
+		return rec
+	})
+}
+
+// recordedKeys returns the keys that have a record. They are reconciled on a resync and when a run starts, even if
+// they are not in the cache.
 func (r *registration) recordedKeys() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := make([]string, 0, len(r.records))
-	for key := range r.records {
-		keys = append(keys, key)
-	}
-	return keys
+	return slices.Collect(maps.Keys(r.records))
 }
 
-// summarizeRecords returns the numbers of failing and parked objects, and details of the most recently parked objects,
-// in the order in which they were parked.
+// summarizeRecords returns the number of failing objects, the number of parked objects, and details of the most
+// recently parked objects, oldest first.
 func (r *registration) summarizeRecords() (failing, parked int, newest []ParkedObject) {
 	r.mu.Lock()
 	for key, rec := range r.records {
@@ -154,109 +134,77 @@ func (r *registration) summarizeRecords() (failing, parked int, newest []ParkedO
 	return failing, parked, slices.Clone(newest[max(0, parked-maxParkedDetails):])
 }
 
-// The retries of each type have a budget, so that a type whose objects all fail does not use up the capacity of the API
-// server.
+// Each type has a retry budget, so that a type whose objects all fail does not overload the API server.
 const (
 	retriesPerSecond = 100
 	retriesBurst     = 1000
 )
 
-// backoff is the default rate limiter of a registration. It doubles the delay with each consecutive failure. The number
-// of failures is taken from the record of the key. All retries of the type share one budget. Random jitter of up to
-// half of the delay is added, so that objects that failed at the same time are not retried at the same time. If the
-// delay has reached the maximum, up to a quarter of it is subtracted instead.
+type limiter = workqueue.TypedRateLimiter[ObjectIdentifiers]
+
+// backoff is the default rate limiter of a registration; see Config.MinRetryDelay and WithRateLimiter. The number of
+// failures is taken from the key's record. Jitter spreads the retries of objects that failed at the same time.
 //
-// The limiters of client-go are not used, because its exponential limiter has no jitter, and the delays of its bucket
+// client-go's rate limiters are not used, because the exponential one has no jitter, and the delays of the bucket
 // limiter grow with every earlier failure.
 type backoff struct {
-	reg      *registration
-	min, max time.Duration
-	budget   *rate.Limiter
+	reg    *registration
+	budget *rate.Limiter
 }
 
-var _ limiter = (*backoff)(nil)
+var _ limiter = backoff{}
 
-func newBackoff(reg *registration, config Config) *backoff {
-	return &backoff{
-		reg: reg, min: config.MinRetryDelay, max: config.MaxRetryDelay,
-		budget: rate.NewLimiter(retriesPerSecond, retriesBurst),
+func (b backoff) When(id ObjectIdentifiers) time.Duration {
+	config := &b.reg.controller.config
+	delay, doublings := config.MaxRetryDelay, max(b.NumRequeues(id)-1, 0)
+	if config.MinRetryDelay <= delay>>doublings {
+		delay = config.MinRetryDelay << doublings
 	}
-}
-
-// When returns the delay of the next retry.
-func (b *backoff) When(id ObjectIdentifiers) time.Duration {
-	delay := b.exponential(b.NumRequeues(id))
 	delay += rand.N(delay/2 + 1)
 	reservation := b.budget.Reserve()
-	delay = max(delay, reservation.Delay())
-	if delay < b.max {
+	if delay = max(delay, reservation.Delay()); delay < config.MaxRetryDelay {
 		return delay
 	}
 	reservation.Cancel() // a retry after the maximum delay does not use the budget
-	return max(b.min, b.max-rand.N(b.max/4+1))
-}
-
-// exponential returns the delay, without jitter, after the given number of consecutive failures.
-func (b *backoff) exponential(failures int) time.Duration {
-	doublings := max(failures-1, 0)
-	if doublings >= 62 {
-		return b.max
-	}
-	if delay := b.min << doublings; delay>>doublings == b.min {
-		return min(delay, b.max)
-	}
-	return b.max
+	return max(config.MinRetryDelay, config.MaxRetryDelay-rand.N(config.MaxRetryDelay/4+1))
 }
 
 // NumRequeues returns the number of consecutive failures, or of consecutive requeues without a delay.
-func (b *backoff) NumRequeues(id ObjectIdentifiers) int {
+func (b backoff) NumRequeues(id ObjectIdentifiers) int {
 	b.reg.mu.Lock()
 	defer b.reg.mu.Unlock()
-	if rec := b.reg.records[id.NamespacedKey]; rec != nil {
-		return rec.failures + rec.requeues
-	}
-	return 0
+	rec := b.reg.records[id.NamespacedKey]
+	return rec.failures + rec.requeues
 }
 
 // Forget does nothing, because the registration clears the record.
-func (b *backoff) Forget(ObjectIdentifiers) {}
+func (b backoff) Forget(ObjectIdentifiers) {}
 
-type limiter = workqueue.TypedRateLimiter[ObjectIdentifiers]
-
-// limiterOf returns the rate limiter of the options, or the default one.
+// limiterOf returns the rate limiter set in the options, or the default one.
 func (r *registration) limiterOf(o *serveOptions) limiter {
 	if o.limiter == nil {
 		return r.backoff
 	}
-	config := r.controller.config
-	return checkedLimiter{limiter: o.limiter, log: r.log, min: config.MinRetryDelay, max: config.MaxRetryDelay}
+	return checkedLimiter{limiter: o.limiter, reg: r}
 }
 
-// checkedLimiter wraps a user's rate limiter. It recovers from panics, and replaces delays that are not positive with
-// the minimum delay.
+// checkedLimiter wraps a custom rate limiter. It recovers from panics and replaces delays that are not positive.
 type checkedLimiter struct {
 	limiter
-	log      logr.Logger
-	min, max time.Duration
+	reg *registration
 }
 
 func (l checkedLimiter) When(id ObjectIdentifiers) (delay time.Duration) {
-	if panicked := protect.Call(func() { delay = l.limiter.When(id) }); panicked != nil {
-		l.report(panicked)
-		return l.max
+	config := &l.reg.controller.config
+	if !callUserCode(l.reg.log, "Rate limiter panicked", func() { delay = l.limiter.When(id) }) {
+		return config.MaxRetryDelay
 	}
 	if delay <= 0 {
-		return l.min
+		return config.MinRetryDelay
 	}
 	return delay
 }
 
 func (l checkedLimiter) Forget(id ObjectIdentifiers) {
-	if panicked := protect.Call(func() { l.limiter.Forget(id) }); panicked != nil {
-		l.report(panicked)
-	}
-}
-
-func (l checkedLimiter) report(panicked *protect.Mistake) {
-	l.log.Error(panicked, "Rate limiter panicked", keyStack, string(panicked.Stack))
+	callUserCode(l.reg.log, "Rate limiter panicked", func() { l.limiter.Forget(id) })
 }

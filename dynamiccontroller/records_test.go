@@ -8,58 +8,46 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// constantLimiter returns the same delay for each retry, and counts failures.
-type constantLimiter struct {
-	delay    time.Duration
-	failures map[string]int
+// newConstantLimiter returns a rate limiter with the same delay for each retry.
+func newConstantLimiter(delay time.Duration) workqueue.TypedRateLimiter[dynamiccontroller.ObjectIdentifiers] {
+	return workqueue.NewTypedItemFastSlowRateLimiter[dynamiccontroller.ObjectIdentifiers](delay, delay, 0)
 }
 
-func (l *constantLimiter) When(id dynamiccontroller.ObjectIdentifiers) time.Duration {
-	l.failures[id.NamespacedKey]++
-	return l.delay
-}
-func (l *constantLimiter) Forget(id dynamiccontroller.ObjectIdentifiers) {
-	delete(l.failures, id.NamespacedKey)
-}
-func (l *constantLimiter) NumRequeues(id dynamiccontroller.ObjectIdentifiers) int {
-	return l.failures[id.NamespacedKey]
-}
-
-func TestRetry_DelaysThatAreNotPositiveAreRaisedToTheMinimum(t *testing.T) {
+func TestRetry_NonPositiveDelaysAreRaisedToTheMinimum(t *testing.T) {
 	for name, delay := range map[string]time.Duration{"zero": 0, "negative": -time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, QueueMaxRetries: -1, ResyncPeriod: -1})
+				w := newFixture(t, 1, retryEverySecond(-1))
 				stop := w.run()
 				c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return errOnPurpose })
-				w.serve(w.types[0], c.handle, dynamiccontroller.WithRateLimiter(&constantLimiter{delay: delay, failures: map[string]int{}}))
+				w.serve(w.types[0], c.handle, dynamiccontroller.WithRateLimiter(newConstantLimiter(delay)))
 				w.put(w.types[0], "a")
 				time.Sleep(10*time.Second + time.Second/2)
 				synctest.Wait()
 				if n := len(c.at["a"]); n != 11 {
-					t.Errorf("%d calls in 10 s, want one per second", n)
+					t.Errorf("%d calls in 10 s, want 11: the first one and one retry per second", n)
 				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 			})
 		})
 	}
 }
 
-// A handler of an earlier registration that fails late neither retries the object nor counts against it.
+// If a handler of an earlier registration fails late, the object is not retried, and the later registration does not
+// count the failure.
 func TestRetry_LateFailureDoesNotCountAgainstALaterRegistration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 4, MinRetryDelay: time.Second, ResyncPeriod: -1})
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 4, MinRetryDelay: time.Second, ResyncPeriod: -1})
 		gvr := w.types[0]
 		w.put(gvr, "a")
 		stop := w.run()
 		hang := make(chan struct{})
-		earlier := &constantLimiter{delay: time.Second, failures: map[string]int{}}
+		earlier, later := newConstantLimiter(time.Second), newConstantLimiter(time.Second)
 		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			<-hang
 			return errOnPurpose
@@ -67,25 +55,24 @@ func TestRetry_LateFailureDoesNotCountAgainstALaterRegistration(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := w.controller.StopServiceGVK(ctx, gvr); err == nil {
-			t.Error("the handler has not returned")
+			t.Error("StopServiceGVK returned nil while the handler was hanging")
 		}
-		later := &constantLimiter{delay: time.Second, failures: map[string]int{}}
 		c := newCalls(succeed)
 		w.serve(gvr, c.handle, dynamiccontroller.WithRateLimiter(later))
 		close(hang)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		c.want(t, "by the later registration", named("a"))
-		if status := w.status(gvr); len(earlier.failures)+len(later.failures)+status.Failing+status.Delayed != 0 {
-			t.Errorf("the late failure counts: %v, %v, %+v", earlier.failures, later.failures, status)
+		c.want(t, "the later registration", named("a"))
+		id, status := w.id(gvr, "a"), w.status(gvr)
+		if earlier.NumRequeues(id)+later.NumRequeues(id)+status.Failing+status.Delayed != 0 {
+			t.Errorf("the late failure was counted: %d times by the earlier limiter, %d by the later one; status %+v",
+				earlier.NumRequeues(id), later.NumRequeues(id), status)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// An event reconciles an object before its RequeueAfter is due. The outcome of that call replaces it.
+// An event can cause a reconcile before a RequeueAfter is due. The outcome of that reconcile replaces the requeue.
 func TestRequeueAfter_IsReplacedByTheOutcomeOfAnEarlierCall(t *testing.T) {
 	for name, test := range map[string]struct {
 		second error
@@ -97,7 +84,7 @@ func TestRequeueAfter_IsReplacedByTheOutcomeOfAnEarlierCall(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+				w := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
 				stop := w.run()
 				outcomes := []error{dynamiccontroller.RequeueAfter(time.Hour), test.second, nil}
 				var c *calls
@@ -109,11 +96,10 @@ func TestRequeueAfter_IsReplacedByTheOutcomeOfAnEarlierCall(t *testing.T) {
 				time.Sleep(24 * time.Hour)
 				synctest.Wait()
 				if at := c.at["a"]; len(at) != test.calls || at[len(at)-1].Sub(at[0]) != test.want {
-					t.Errorf("%d calls, the last one after %s", len(at), at[len(at)-1].Sub(at[0]))
+					t.Errorf("%d calls, the last one after %s; want %d calls, the last one after %s",
+						len(at), at[len(at)-1].Sub(at[0]), test.calls, test.want)
 				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 			})
 		})
 	}
@@ -122,7 +108,7 @@ func TestRequeueAfter_IsReplacedByTheOutcomeOfAnEarlierCall(t *testing.T) {
 // A swap reconciles all objects in the background. A retry that becomes due in the meantime does not wait for them.
 func TestD10_SwapDoesNotDelayARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, ResyncPeriod: -1})
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, ResyncPeriod: -1})
 		gvr := w.types[0]
 		for i := range 1000 {
 			w.put(gvr, fmt.Sprint("object-", i))
@@ -150,44 +136,43 @@ func TestD10_SwapDoesNotDelayARetry(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		if delay := retried.Sub(failed); failed.IsZero() || retried.IsZero() || delay > 2*time.Second {
-			t.Errorf("retried after %s", delay)
+			t.Errorf("the failed object was retried after %s, want at most 2 s", delay)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// If the predicate rejects deletions, no event can unpark an object that was deleted.
+// If the predicate rejects the deletion of a parked object, no later event can unpark the object. The deletion itself
+// therefore ends the parking.
 func TestD8_DroppedDeletionEndsParking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
 		gvr := w.types[0]
 		stop := w.run()
 		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			return dynamiccontroller.Terminal(errOnPurpose)
-		}, dynamiccontroller.WithPredicate(func(_ context.Context, _, updated dynamiccontroller.Object) bool { return updated != nil }))
+		}, dynamiccontroller.WithPredicate(func(_ context.Context, _, updated dynamiccontroller.Object) bool {
+			return updated != nil
+		}))
 		w.put(gvr, "a")
 		if status := w.status(gvr); status.Parked != 1 {
-			t.Fatalf("got %+v", status)
+			t.Fatalf("the status is %+v, want one parked object", status)
 		}
 		w.delete(gvr, "a")
 		if status := w.status(gvr); status.Parked != 0 {
-			t.Errorf("got %+v", status)
+			t.Errorf("after the deletion, the status is %+v, want no parked object", status)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestD11_ShutdownTimeoutBoundsTheShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, ShutdownTimeout: 100 * time.Millisecond})
+		w := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, ShutdownTimeout: 100 * time.Millisecond})
 		hang := make(chan struct{})
 		w.put(w.types[0], "a")
 		w.put(w.types[1], "b")
-		stop := w.run()
+		stop := w.start()
 		w.serve(w.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			<-hang
 			return nil
@@ -195,11 +180,11 @@ func TestD11_ShutdownTimeoutBoundsTheShutdown(t *testing.T) {
 			<-hang
 			return true
 		}))
-		w.put(w.types[0], "a") // its predicate hangs
+		w.put(w.types[0], "a") // the predicate hangs
 		began := time.Now()
 		err := stop()
 		if took := time.Since(began); err == nil || took > 200*time.Millisecond {
-			t.Errorf("the run ended after %s: %v", took, err)
+			t.Errorf("the run ended after %s with %v, want an error after at most 200 ms", took, err)
 		}
 		close(hang)
 	})
@@ -222,10 +207,10 @@ func (m *recordingMetrics) Forget(schema.GroupVersionResource) {
 }
 
 // A late Forget must not remove the metrics of a type that is served again.
-func TestMetrics_ForgetDoesNotFollowALaterRegistration(t *testing.T) {
+func TestMetrics_ForgetPrecedesALaterRegistration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &recordingMetrics{forgetting: make(chan struct{}), release: make(chan struct{})}
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(m))
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(m))
 		gvr := w.types[0]
 		w.put(gvr, "a")
 		stop := w.run()
@@ -242,20 +227,18 @@ func TestMetrics_ForgetDoesNotFollowALaterRegistration(t *testing.T) {
 		}
 		synctest.Wait()
 		if n := len(m.calls); n != 3 || m.calls[1] != "forget" || m.calls[2] != "reconciled" {
-			t.Errorf("got %v", m.calls)
+			t.Errorf("the calls are %v, want reconciled, forget and reconciled again", m.calls)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A hung handler of an earlier registration returns while the type is served again. Its metrics must be kept.
+// If a hung handler of an earlier registration returns while the type is served again, the type's metrics must be kept.
 func TestMetrics_AreKeptWhileTheTypeIsServedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &recordingMetrics{forgetting: make(chan struct{}), release: make(chan struct{})}
 		close(m.release)
-		f := newWorld(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(m))
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(m))
 		gvr := f.types[0]
 		f.put(gvr, "a")
 		stop := f.run()
@@ -267,17 +250,15 @@ func TestMetrics_AreKeptWhileTheTypeIsServedAgain(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		if err := f.controller.StopServiceGVK(ctx, gvr); err == nil {
-			t.Error("the handler has not returned")
+			t.Error("StopServiceGVK returned nil while the handler was hanging")
 		}
 		f.serve(gvr, succeed)
 		close(hang)
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if len(m.calls) != 2 || m.calls[0] != "reconciled" || m.calls[1] != "reconciled" {
-			t.Errorf("got %v", m.calls)
+			t.Errorf("the calls are %v, want two calls of reconciled and none of forget", m.calls)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

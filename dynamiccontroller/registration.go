@@ -3,6 +3,7 @@ package dynamiccontroller
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
@@ -17,40 +19,39 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// registration represents one served type, from StartServingGVK until StopServiceGVK. It remains the same when its
-// handler is swapped and when a run of the controller ends. Each registration has its own opening of the type's group
-// in the queue, which distinguishes it from later registrations of the same GVR.
+// registration represents one served type, from StartServingGVK until StopServiceGVK. A registration outlives the
+// controller's runs and swaps of the type's handler.
 type registration struct {
 	controller *DynamicController
 	gvr        schema.GroupVersionResource
 	log        logr.Logger
-	group      group
-	// options holds the options that are in effect, including the handler.
+	// group is not shared with an earlier or later registration of the same GVR, so that a handler that returns late
+	// does not affect another registration.
+	group group
+	// options holds the handler and the options that are in effect.
 	options       atomic.Pointer[serveOptions]
-	newest        atomic.Pointer[serveOptions] // options of the last call to StartServingGVK; they can still be pending
-	backoff       *backoff                     // the default rate limiter
+	newest        atomic.Pointer[serveOptions] // from the last call to StartServingGVK; may still be pending
+	backoff       backoff                      // the default rate limiter
 	subscriptions *subscriptionSet
 	// resyncs is used only by the goroutine that performs resyncs.
 	resyncs resync.Schedule
-	// metricsForgotten is closed when Metrics.Forget has returned for an earlier registration of the type. It is nil if
-	// no such call was pending.
+	// metricsForgotten, if not nil, is closed when Metrics.Forget has returned for an earlier registration.
 	metricsForgotten <-chan struct{}
+	forgetting       bool // Metrics.Forget has been called; guarded by the controller's lock
 
 	stopped chan struct{} // closed by close
-	ended   chan struct{} // closed when the registration is closed and nothing that belongs to it is active
+	ended   chan struct{} // closed when the registration has been closed and is not in use
+	end     func()        // closes ended; may be called more than once
 
 	mu sync.Mutex // guards the fields below
-	// lifetime is the parent of the contexts of handlers. It is cancelled when the run ends or the registration is
-	// closed.
-	lifetime context.Context
-	cancel   context.CancelCauseFunc // of lifetime
-	running  map[string]time.Time    // the times when the running handlers were called, by key
-	records  map[string]*record
-	// malformedKeys is the number of malformed keys that were ignored.
-	malformedKeys int
-	active        int // running handlers, background tasks, and subscriptions that have not ended
+	// lifetime is the parent of the handlers' contexts. It is cancelled when the run or the registration ends.
+	lifetime      context.Context
+	cancel        context.CancelCauseFunc // cancels lifetime
+	running       map[string]time.Time    // start times of running handlers, by key
+	records       map[string]record
+	malformedKeys int // number of malformed keys ignored so far
+	active        int // running handlers and background tasks
 	closed        bool
-	over          bool // ended is closed or about to be
 }
 
 func newRegistration(c *DynamicController, gvr schema.GroupVersionResource) *registration {
@@ -61,9 +62,13 @@ func newRegistration(c *DynamicController, gvr schema.GroupVersionResource) *reg
 		stopped:    make(chan struct{}),
 		ended:      make(chan struct{}),
 		running:    map[string]time.Time{},
-		records:    map[string]*record{},
+		records:    map[string]record{},
 	}
-	reg.backoff = newBackoff(reg, c.config)
+	reg.backoff = backoff{reg: reg, budget: rate.NewLimiter(retriesPerSecond, retriesBurst)}
+	reg.end = sync.OnceFunc(func() {
+		c.forget(reg)
+		close(reg.ended)
+	})
 	return reg
 }
 
@@ -71,7 +76,6 @@ func (r *registration) id(key string) ObjectIdentifiers {
 	return ObjectIdentifiers{NamespacedKey: key, GVR: r.gvr}
 }
 
-// add adds keys to a lane of the queue.
 func (r *registration) add(lane fairqueue.Lane, keys []string) {
 	for batch := range slices.Chunk(keys, maxBatch) {
 		ids := make([]ObjectIdentifiers, len(batch))
@@ -82,18 +86,18 @@ func (r *registration) add(lane fairqueue.Lane, keys []string) {
 	}
 }
 
-// maxBatch is the maximum number of keys that are added to the queue while its lock is held once.
+// maxBatch limits the number of keys that are added each time the queue is locked.
 const maxBatch = 256
 
-// addOrMarkPending adds a key to the live lane. If the run has ended, the next run reconciles the object, either
-// because the cache holds it or because it is marked as pending.
-func (r *registration) addOrMarkPending(key string) {
-	if !r.group.Add(fairqueue.Live, r.id(key)) && !r.subscriptions.primary.View().Has(key) {
+// addAfter adds a key to the live lane after d. If the run has ended, a key that is not in the cache is marked as
+// pending, so that the next run reconciles it.
+func (r *registration) addAfter(key string, d time.Duration) {
+	if !r.group.AddAfter(r.id(key), d) && !r.subscriptions.primary.View().Has(key) {
 		r.markPending(key)
 	}
 }
 
-// ignoreMalformedKey reports a key that cannot be reconciled. Only the first one is logged at V(0).
+// ignoreMalformedKey counts and logs a malformed key.
 func (r *registration) ignoreMalformedKey(source, key string, reason error) {
 	r.mu.Lock()
 	r.malformedKeys++
@@ -106,11 +110,11 @@ func (r *registration) ignoreMalformedKey(source, key string, reason error) {
 	log.Info("Malformed key ignored", keySource, source, keyKey, key, keyError, reason.Error())
 }
 
-// handlerOf is the key of the context value that identifies the registration whose handler is running. It contains the
-// controller, because the contexts of several controllers can be nested.
+// handlerOf is the context key for the registration whose handler is running. It includes the controller, because a
+// handler can pass its context to another controller.
 type handlerOf struct{ controller *DynamicController }
 
-// enter sets the parent context of handlers, which it derives from the base context of a run, and returns it.
+// enter derives the parent of the handlers' contexts from a run's base context.
 func (r *registration) enter(base context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(context.WithValue(base, handlerOf{r.controller}, r))
 	r.mu.Lock()
@@ -123,9 +127,9 @@ func (r *registration) enter(base context.Context) context.Context {
 	return ctx
 }
 
-// beginCall registers a call to the handler. It returns the context from which the context of the call must be derived.
-// If the registration is closed, ok is false and the handler must not be called. Otherwise endCall must be called when
-// the handler has returned.
+// beginCall registers a call to the handler and returns the parent of the call's context. If ok is false, the
+// registration is closed and the handler must not be called. Otherwise, endCall must be called when the handler has
+// returned.
 func (r *registration) beginCall(key string) (lifetime context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +138,7 @@ func (r *registration) beginCall(key string) (lifetime context.Context, ok bool)
 	}
 	r.active++
 	r.running[key] = time.Now()
-	r.startRecordLocked(key)
+	r.updateRecordLocked(key, record.started)
 	return r.lifetime, true
 }
 
@@ -142,37 +146,35 @@ func (r *registration) endCall(key string, outcome Outcome) {
 	r.mu.Lock()
 	took := time.Since(r.running[key])
 	r.mu.Unlock()
-	// Metrics must be called before the handler call counts as returned, because Metrics.Forget is called after the
-	// last handler call.
 	if r.metricsForgotten != nil {
 		<-r.metricsForgotten
 	}
-	r.callMetrics(func() { r.controller.metrics.Reconciled(r.gvr, outcome, took) })
+	// The call is still registered here, because Metrics.Forget must be called after the last Metrics.Reconciled.
+	callUserCode(r.log, "Metrics panicked", func() { r.controller.metrics.Reconciled(r.gvr, outcome, took) })
 	r.mu.Lock()
 	delete(r.running, key)
 	r.mu.Unlock()
 	r.release()
 }
 
-// callMetrics calls a method of Metrics and recovers from a panic.
-func (r *registration) callMetrics(call func()) {
-	if panicked := protect.Call(call); panicked != nil {
-		r.log.Error(panicked, "Metrics panicked", keyStack, string(panicked.Stack))
+// callUserCode calls f. If f panics, callUserCode logs the panic with the message and returns false.
+func callUserCode(log logr.Logger, message string, f func()) (returned bool) {
+	panicked := protect.Call(f)
+	if panicked != nil {
+		log.Error(panicked, message, keyStack, string(panicked.Stack))
 	}
+	return panicked == nil
 }
 
-// background calls f in a goroutine. The registration does not end before f has returned.
-func (r *registration) background(f func()) (done <-chan struct{}) {
+// background calls f in a goroutine. The registration does not end until f has returned.
+func (r *registration) background(f func()) {
 	r.mu.Lock()
 	r.active++
 	r.mu.Unlock()
-	returned := make(chan struct{})
 	go func() {
 		defer r.release()
-		defer close(returned)
 		f()
 	}()
-	return returned
 }
 
 // await waits until done is closed or ctx is cancelled, and reports whether done is closed.
@@ -185,15 +187,19 @@ func await(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// release records that a call or a background task has ended.
+// release records that a handler call or a background task has ended. When the last one of a closed registration has
+// ended, the registration ends.
 func (r *registration) release() {
 	r.mu.Lock()
 	r.active--
+	ends := r.closed && r.active == 0
 	r.mu.Unlock()
-	r.endIfIdle()
+	if ends {
+		r.end()
+	}
 }
 
-// close cancels the contexts of handlers and drops all records. No handler starts afterwards.
+// close cancels the contexts of handlers and removes all records. No handler starts afterwards.
 func (r *registration) close() {
 	r.mu.Lock()
 	if r.closed {
@@ -213,34 +219,18 @@ func (r *registration) close() {
 	r.subscriptions.close()
 }
 
-// endIfIdle ends a closed registration when it has no active calls, tasks or subscriptions.
-func (r *registration) endIfIdle() {
-	r.mu.Lock()
-	ends := r.closed && r.active == 0 && !r.over
-	r.over = r.over || ends
-	r.mu.Unlock()
-	if ends {
-		r.controller.forget(r)
-		close(r.ended)
-	}
-}
-
-// runningHandlers describes the handler calls that have not returned, with the oldest one first.
-func (r *registration) runningHandlers() []string {
+// runningHandlers describes the running handler calls, oldest first.
+func (r *registration) runningHandlers() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	keys := make([]string, 0, len(r.running))
-	for key := range r.running {
-		keys = append(keys, key)
+	byStart := func(a, b string) int { return r.running[a].Compare(r.running[b]) }
+	for _, key := range slices.SortedFunc(maps.Keys(r.running), byStart) {
+		names = append(names, fmt.Sprintf("%s (for %s)", r.id(key), time.Since(r.running[key]).Round(time.Millisecond)))
 	}
-	slices.SortFunc(keys, func(a, b string) int { return r.running[a].Compare(r.running[b]) })
-	for i, key := range keys {
-		keys[i] = fmt.Sprintf("%s (for %s)", r.id(key), time.Since(r.running[key]).Round(time.Millisecond))
-	}
-	return keys
+	return names
 }
 
-// stillActive describes the handlers and the watch that a closed registration is still waiting for.
+// stillActive describes what keeps a closed registration from ending.
 func (r *registration) stillActive() []string {
 	names := r.runningHandlers()
 	r.mu.Lock()
@@ -251,7 +241,7 @@ func (r *registration) stillActive() []string {
 	return names
 }
 
-// enumerate returns a text with the first names, followed by the number of the remaining ones.
+// enumerate joins the names and truncates a long list.
 func enumerate(names []string) string {
 	const limit = 10
 	if len(names) > limit {

@@ -15,7 +15,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// listGate blocks lists of metadata of one type while it is closed.
+// While a listGate is closed, it blocks metadata lists of one type.
 type listGate struct{ blocked atomic.Pointer[chan struct{}] }
 
 func (g *listGate) close() {
@@ -29,9 +29,9 @@ func (g *listGate) open() {
 	}
 }
 
-func (w *world) gateListsOf(gvr schema.GroupVersionResource) *listGate {
+func (f *fixture) gateListsOf(gvr schema.GroupVersionResource) *listGate {
 	g := &listGate{}
-	w.beforeList = func(of schema.GroupVersionResource) {
+	f.beforeList = func(of schema.GroupVersionResource) {
 		if ch := g.blocked.Load(); of == gvr && ch != nil {
 			<-*ch
 		}
@@ -41,115 +41,110 @@ func (w *world) gateListsOf(gvr schema.GroupVersionResource) *listGate {
 
 var (
 	metadataOnly = dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata)
-	// withoutLabel requires a different watch. No object of the fake has labels.
+	// withoutLabel requires a different watch but selects all objects, because the objects of a fixture have no labels.
 	withoutLabel = dynamiccontroller.WithLabelSelector(must(labels.Parse("!excluded")))
 )
 
 func TestS2_OldHandlerRunsUntilTheNewWatchHasSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr := w.types[0]
-		lists := w.gateListsOf(gvr)
-		w.put(gvr, "a")
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr := f.types[0]
+		lists := f.gateListsOf(gvr)
+		f.put(gvr, "a")
+		stop := f.run()
 		old, replacement := newCalls(succeed), newCalls(succeed)
-		w.serve(gvr, old.handle, metadataOnly)
+		f.serve(gvr, old.handle, metadataOnly)
 		old.want(t, "the initial list", named("a"))
 
 		lists.close()
-		w.serve(gvr, replacement.handle, metadataOnly, withoutLabel)
-		w.put(gvr, "b")
+		f.serve(gvr, replacement.handle, metadataOnly, withoutLabel)
+		f.put(gvr, "b")
 		old.want(t, "while the new watch lists", named("b"))
-		status := w.status(gvr)
+		status := f.status(gvr)
 		if status.State != dynamiccontroller.TypeSynced || !status.Synced ||
 			status.Replacement == nil || status.Replacement.State != dynamiccontroller.TypeSyncing {
-			t.Errorf("while the new watch lists: %+v, replacement %+v", status, status.Replacement)
+			t.Errorf("while the new watch lists, the status is %+v and the replacement %+v", status, status.Replacement)
 		}
-		if w.controller.AllInformerHaveSynced() {
-			t.Error("the type has synced before its new watch")
+		if f.controller.AllInformerHaveSynced() {
+			t.Error("the type was reported as synced before its new watch had synced")
 		}
 		replacement.want(t, "while the new watch lists", named())
 
 		lists.open()
 		synctest.Wait()
 		replacement.want(t, "after the new watch has synced", named("a", "b"))
-		w.put(gvr, "c")
+		f.put(gvr, "c")
 		replacement.want(t, "afterwards", named("c"))
 		old.want(t, "after the new watch has synced", named())
-		if status := w.status(gvr); status.Replacement != nil || w.controller.WatchesOf(gvr) != 1 {
-			t.Errorf("%d watches, replacement %+v", w.controller.WatchesOf(gvr), status.Replacement)
+		if status := f.status(gvr); status.Replacement != nil || f.controller.WatchesOf(gvr) != 1 {
+			t.Errorf("%d watches and the replacement %+v, want one watch and no replacement",
+				f.controller.WatchesOf(gvr), status.Replacement)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-func TestS2_HandlerSwapTakesEffectAtOnce(t *testing.T) {
+func TestS2_HandlerSwapTakesEffectImmediately(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr := w.types[0]
-		lists := w.gateListsOf(gvr)
-		w.put(gvr, "a")
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr := f.types[0]
+		lists := f.gateListsOf(gvr)
+		f.put(gvr, "a")
+		stop := f.run()
 		old, replacement := newCalls(succeed), newCalls(succeed)
-		w.serve(gvr, old.handle, metadataOnly)
+		f.serve(gvr, old.handle, metadataOnly)
 		old.want(t, "the initial list", named("a"))
 		lists.close()
-		w.serve(gvr, replacement.handle, metadataOnly)
+		f.serve(gvr, replacement.handle, metadataOnly)
 		replacement.want(t, "after the swap", named("a"))
 		lists.open()
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestS2_SecondSwapCancelsTheFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr, child := w.types[0], w.types[1]
-		lists := w.gateListsOf(gvr)
-		w.put(gvr, "a")
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, child := f.types[0], f.types[1]
+		lists := f.gateListsOf(gvr)
+		f.put(gvr, "a")
+		stop := f.run()
 		first, cancelled, last := newCalls(succeed), newCalls(succeed), newCalls(succeed)
-		w.serve(gvr, first.handle, metadataOnly)
+		f.serve(gvr, first.handle, metadataOnly)
 		first.want(t, "the initial list", named("a"))
 		lists.close()
-		w.serve(gvr, cancelled.handle, metadataOnly, withoutLabel, dynamiccontroller.Owns(child))
-		w.serve(gvr, last.handle, metadataOnly)
-		last.want(t, "at once, because it uses the watch of the first one", named("a"))
-		if status := w.status(gvr); status.Replacement != nil || len(status.Secondaries) != 0 {
+		f.serve(gvr, cancelled.handle, metadataOnly, withoutLabel, dynamiccontroller.Owns(child))
+		f.serve(gvr, last.handle, metadataOnly)
+		last.want(t, "immediately, because it uses the first handler's watch", named("a"))
+		if status := f.status(gvr); status.Replacement != nil || len(status.Secondaries) != 0 {
 			t.Errorf("the first swap is still pending: %+v", status)
 		}
 		lists.open()
 		synctest.Wait()
 		cancelled.want(t, "after all lists", named())
-		if n := w.controller.WatchesOf(gvr) + w.controller.WatchesOf(child); n != 1 {
-			t.Errorf("%d watches", n)
+		if n := f.controller.WatchesOf(gvr) + f.controller.WatchesOf(child); n != 1 {
+			t.Errorf("%d watches, want only the first handler's watch", n)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestS1_StopEndsAPendingReplacement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr := w.types[0]
-		lists := w.gateListsOf(gvr)
-		w.put(gvr, "a")
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr := f.types[0]
+		lists := f.gateListsOf(gvr)
+		f.put(gvr, "a")
+		stop := f.run()
 		replacement := newCalls(succeed)
-		w.serve(gvr, succeed, metadataOnly)
-		leftovers := w.controller.Leftovers(gvr)
+		f.serve(gvr, succeed, metadataOnly)
+		leftovers := f.controller.Leftovers(gvr)
 		lists.close()
-		w.serve(gvr, replacement.handle, metadataOnly, withoutLabel)
+		f.serve(gvr, replacement.handle, metadataOnly, withoutLabel)
 		waited := make(chan error, 1)
-		go func() { waited <- w.controller.WaitForGVRSync(context.Background(), gvr) }()
+		go func() { waited <- f.controller.WaitForGVRSync(context.Background(), gvr) }()
 		stopped := make(chan error, 1)
-		go func() { stopped <- w.controller.StopServiceGVK(context.Background(), gvr) }()
+		go func() { stopped <- f.controller.StopServiceGVK(context.Background(), gvr) }()
 		synctest.Wait()
 		if err := <-waited; !errors.Is(err, dynamiccontroller.ErrNotServed) {
 			t.Errorf("WaitForGVRSync returned %v", err)
@@ -162,73 +157,67 @@ func TestS1_StopEndsAPendingReplacement(t *testing.T) {
 			t.Error(left)
 		}
 		replacement.want(t, "after the stop", named())
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A watch that cannot sync never replaces the current one. The status has its error.
+// A new watch that cannot sync never replaces the current one. The status reports the error of the new watch.
 func TestS2_FailingReplacementKeepsTheOldHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr, child := w.types[0], w.types[1]
-		w.put(gvr, "a")
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, child := f.types[0], f.types[1]
+		f.put(gvr, "a")
+		stop := f.run()
 		old, replacement := newCalls(succeed), newCalls(succeed)
-		w.serve(gvr, old.handle, metadataOnly, dynamiccontroller.Owns(child))
+		f.serve(gvr, old.handle, metadataOnly, dynamiccontroller.Owns(child))
 		old.want(t, "the initial list", named("a"))
-		w.failLists(gvr, errors.New("on purpose"))
-		w.serve(gvr, replacement.handle, metadataOnly, withoutLabel)
+		f.failLists(gvr, errors.New("on purpose"))
+		f.serve(gvr, replacement.handle, metadataOnly, withoutLabel)
 		time.Sleep(10 * time.Minute)
-		w.put(gvr, "b")
-		w.put(child, "c", w.id(gvr, "a"))
+		f.put(gvr, "b")
+		f.put(child, "c", f.id(gvr, "a"))
 		old.want(t, "ten minutes later", named("a", "b"))
 		replacement.want(t, "ten minutes later", named())
-		status := w.status(gvr)
+		status := f.status(gvr)
 		if r := status.Replacement; r == nil || r.State != dynamiccontroller.TypeFailing ||
 			!strings.Contains(r.Message, "on purpose") || time.Since(r.Since) < 9*time.Minute || len(status.Secondaries) != 1 {
-			t.Errorf("got %+v, replacement %+v", status, r)
+			t.Errorf("the status is %+v and the replacement %+v, want a replacement that has been failing", status, r)
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := w.controller.WaitForGVRSync(ctx, gvr); err == nil || !strings.Contains(err.Error(), "on purpose") {
+		if err := f.controller.WaitForGVRSync(ctx, gvr); err == nil || !strings.Contains(err.Error(), "on purpose") {
 			t.Errorf("WaitForGVRSync returned %v", err)
 		}
-		w.failLists(gvr, nil)
+		f.failLists(gvr, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		replacement.want(t, "once its list succeeds", named("a", "b"))
-		if n := w.controller.WatchesOf(child); n != 0 {
-			t.Errorf("%d watches of children that the new options do not own", n)
+		if n := f.controller.WatchesOf(child); n != 0 {
+			t.Errorf("%d watches of children, although the new options do not include them", n)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A transform cannot be compared with another one, so AddWatches keeps it. It must not replace the watch:
-// the list of the new watch would reconcile the object, and its handler would call AddWatches again.
+// Transforms cannot be compared, so AddWatches keeps the existing one. It must not replace the watch, because the new
+// watch's initial list would cause a reconcile, and the handler would then call AddWatches again.
 func TestAddWatches_ByAHandlerConvergesWithATransform(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr, child := w.types[0], w.types[1]
-		w.put(gvr, "a")
-		w.put(child, "c", w.id(gvr, "a"))
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, child := f.types[0], f.types[1]
+		f.put(gvr, "a")
+		f.put(child, "c", f.id(gvr, "a"))
+		stop := f.run()
 		c := newCalls(func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-			return w.controller.AddWatches(ctx, gvr, dynamiccontroller.Owns(child, dynamiccontroller.WithTransform(keep)))
+			return f.controller.AddWatches(ctx, gvr, dynamiccontroller.Owns(child, dynamiccontroller.WithTransform(keep)))
 		})
-		w.serve(gvr, c.handle)
+		f.serve(gvr, c.handle)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if n := len(c.at["a"]); n > 3 {
-			t.Errorf("%d calls", n)
+			t.Errorf("%d calls in 10 s, want at most 3", n)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 

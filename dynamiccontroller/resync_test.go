@@ -1,7 +1,6 @@
 package dynamiccontroller_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -10,36 +9,34 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// Each object is resynced about once a period, and the resyncs are spread over it.
-func TestResyncsAreSpreadOverThePeriod(t *testing.T) {
+// Each object is resynced about once per period, and the resyncs are spread over the period.
+func TestResync_IsSpreadOverThePeriod(t *testing.T) {
 	const objects, period, periods = 640, time.Hour, 5
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: period})
-		gvr := w.types[0]
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: period})
+		gvr := f.types[0]
 		for i := range objects {
-			w.put(gvr, fmt.Sprintf("w%d", i))
+			f.put(gvr, fmt.Sprintf("w%d", i))
 		}
-		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
-		w.serve(gvr, c.handle)
-		stop := w.run()
+		c := newCalls(succeed)
+		f.serve(gvr, c.handle)
+		stop := f.run()
 		began := time.Now()
-		w.client.ClearActions()
+		f.client.ClearActions()
 		time.Sleep(periods*period + time.Minute)
 		synctest.Wait()
-		if actions := w.client.Actions(); len(actions) != 0 {
-			t.Errorf("requests were made: %v", actions)
+		if actions := f.client.Actions(); len(actions) != 0 {
+			t.Errorf("the resyncs sent the requests %v, want none", actions)
 		}
 		perTenth := make([]int, periods*10+1)
 		for name, at := range c.at {
 			if n := len(at) - 1; n < periods || n > periods+1 {
-				t.Errorf("%s was resynced %d times in %d periods", name, n, periods)
+				t.Errorf("%s was resynced %d times in %d periods, want one resync per period", name, n, periods)
 			}
-			for i, at := range at[1:] {
-				perTenth[int(at.Sub(began)/(period/10))]++
-				if i > 0 {
-					if gap := at.Sub(c.at[name][i]); gap < period*9/10 || gap > period*11/10 {
-						t.Errorf("%s was resynced after %s", name, gap)
-					}
+			for i, resync := range at[1:] {
+				perTenth[int(resync.Sub(began)/(period/10))]++
+				if gap := resync.Sub(at[i]); i > 0 && (gap < period*9/10 || gap > period*11/10) {
+					t.Errorf("%s was resynced again after %s, want about %s", name, gap, period)
 				}
 			}
 		}
@@ -48,8 +45,6 @@ func TestResyncsAreSpreadOverThePeriod(t *testing.T) {
 				t.Errorf("%d resyncs in tenth %d, want about %d", n, i, objects/10)
 			}
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

@@ -10,8 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
-
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
@@ -40,7 +38,7 @@ func TestD6_OutcomesAreRecognizedInWrappedErrors(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		err    error
-		after  time.Duration // how long until the second call; zero for none
+		after  time.Duration // time until the second call; zero if no second call is expected
 		parked int
 	}{
 		{name: "success", err: nil},
@@ -53,62 +51,67 @@ func TestD6_OutcomesAreRecognizedInWrappedErrors(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: 10 * time.Second, MaxRetryDelay: time.Hour, ResyncPeriod: -1})
-				stop := w.run()
+				f := newFixture(t, 1, dynamiccontroller.Config{
+					Workers: 1, ResyncPeriod: -1, MinRetryDelay: 10 * time.Second, MaxRetryDelay: time.Hour,
+				})
+				stop := f.run()
 				c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return test.err })
-				w.serve(w.types[0], c.handle)
-				w.put(w.types[0], "w")
+				f.serve(f.types[0], c.handle)
+				f.put(f.types[0], "w")
 				time.Sleep(test.after + time.Second)
 				synctest.Wait()
 				if n := len(c.at["w"]); test.after > 0 && n != 2 || test.after == 0 && n != 1 {
-					t.Errorf("%d calls after %s", n, test.after+time.Second)
+					t.Errorf("the handler was called %d times within %s", n, test.after+time.Second)
 				}
-				if status := w.status(w.types[0]); status.Parked != test.parked {
-					t.Errorf("%+v", status)
+				if status := f.status(f.types[0]); status.Parked != test.parked {
+					t.Errorf("the status is %+v", status)
 				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 			})
 		})
 	}
 }
 
-// A RequeueAfter resets the number of failures, even without a delay.
+// A RequeueAfter resets the number of failures, even if it has no delay.
 func TestD6_RequeueResetsTheNumberOfFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, MaxRetryDelay: time.Minute, QueueMaxRetries: 2, ResyncPeriod: -1})
-		stop := w.run()
-		outcomes := []error{errOnPurpose, errOnPurpose, dynamiccontroller.RequeueAfter(0), errOnPurpose, errOnPurpose, dynamiccontroller.RequeueAfter(time.Second), errOnPurpose, errOnPurpose, errOnPurpose}
+		f := newFixture(t, 1, retryEverySecond(2))
+		stop := f.run()
+		outcomes := []error{
+			errOnPurpose, errOnPurpose, dynamiccontroller.RequeueAfter(0),
+			errOnPurpose, errOnPurpose, dynamiccontroller.RequeueAfter(time.Second),
+			errOnPurpose, errOnPurpose, errOnPurpose,
+		}
 		var c *calls
 		c = newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return outcomes[len(c.at["w"])-1] })
-		w.serve(w.types[0], c.handle)
-		w.put(w.types[0], "w")
+		f.serve(f.types[0], c.handle)
+		f.put(f.types[0], "w")
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if n := len(c.at["w"]); n != len(outcomes) {
 			t.Errorf("%d calls, want %d", n, len(outcomes))
 		}
-		if parked := w.status(w.types[0]); parked.Parked != 1 || parked.NewestParked[0].Failures != 3 {
-			t.Errorf("%+v", parked)
+		if parked := f.status(f.types[0]); parked.Parked != 1 || parked.NewestParked[0].Failures != 3 {
+			t.Errorf("the status is %+v, want an object that was parked after 3 failures", parked)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A thousand types that fail continuously delay another type's first reconcile and first retry only by their turns.
+// If a thousand types fail continuously, another type's first reconcile and first retry wait only for the turns of
+// these types.
 func TestD7_FailuresDoNotDelayOtherTypes(t *testing.T) {
 	const failing, shortest = 1000, 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, failing+1, dynamiccontroller.Config{Workers: 8, MinRetryDelay: shortest, MaxRetryDelay: shortest, QueueMaxRetries: -1})
+		f := newFixture(t, failing+1, dynamiccontroller.Config{
+			Workers: 8, QueueMaxRetries: -1, MinRetryDelay: shortest, MaxRetryDelay: shortest,
+		})
 		fails := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return errOnPurpose }
-		for _, gvr := range w.types[:failing] {
+		for _, gvr := range f.types[:failing] {
 			for i := range 3 {
-				w.put(gvr, fmt.Sprintf("w%d", i))
+				f.put(gvr, fmt.Sprintf("w%d", i))
 			}
-			w.serve(gvr, fails)
+			f.serve(gvr, fails)
 		}
 		var c *calls
 		c = newCalls(func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
@@ -117,215 +120,209 @@ func TestD7_FailuresDoNotDelayOtherTypes(t *testing.T) {
 			}
 			return nil
 		})
-		quiet := w.types[failing]
-		w.serve(quiet, c.handle)
-		stop := w.run()
+		quiet := f.types[failing]
+		f.serve(quiet, c.handle)
+		stop := f.run()
 		time.Sleep(time.Second)
 		written := time.Now()
-		w.put(quiet, "w")
+		f.put(quiet, "w")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if n := len(c.at["w"]); n != 2 {
-			t.Fatalf("%d calls", n)
+			t.Fatalf("%d calls, want a first reconcile and a retry", n)
 		}
 		if waited := c.at["w"][0].Sub(written); waited > shortest {
-			t.Errorf("the first reconcile waited %s", waited)
+			t.Errorf("the first reconcile waited %s, want at most %s", waited, shortest)
 		}
 		if waited := c.at["w"][1].Sub(c.at["w"][0]); waited > 2*shortest {
-			t.Errorf("the retry waited %s", waited)
+			t.Errorf("the retry waited %s, want at most %s", waited, 2*shortest)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
+const afterDeletion = "in a new run, after its deletion"
+
+type stopFunc = func()
+
+// parkedCase is a case of TestD8_ParkedObjectIsReconciledAgain.
+type parkedCase struct {
+	name   string
+	resync time.Duration
+	// revive causes another reconcile of the object. It returns a function that ends the run that is then current.
+	revive func(f *fixture, id dynamiccontroller.ObjectIdentifiers, stop stopFunc) stopFunc
+}
+
+// run parks an object and revives it.
+func (test parkedCase) run(t *testing.T) {
+	const retries = 3
+	config := retryEverySecond(retries)
+	config.ResyncPeriod = test.resync
+	f := newFixture(t, 1, config)
+	gvr := f.types[0]
+	stop := f.run()
+	var fixed atomic.Bool
+	c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		if fixed.Load() {
+			return nil
+		}
+		return errOnPurpose
+	})
+	f.serve(gvr, c.handle)
+	f.put(gvr, "w")
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	n := len(c.at["w"])
+	if n != retries+1 {
+		t.Errorf("%d calls before the object was parked, want %d", n, retries+1)
+	}
+	status := f.status(gvr)
+	if status.Parked != 1 || status.Failing != 0 || status.Delayed != 0 || len(status.NewestParked) != 1 {
+		t.Fatalf("the status is %+v, want one parked object", status)
+	}
+	p := status.NewestParked[0]
+	if p.Key != "default/w" || p.Failures != retries+1 || p.LastError != errOnPurpose.Error() || p.Since.IsZero() {
+		t.Errorf("the parked object is %+v, want default/w with %d failures", p, retries+1)
+	}
+	if test.name != afterDeletion {
+		fixed.Store(true)
+	}
+	stop = test.revive(f, f.id(gvr, "w"), stop)
+	fixed.Store(true)
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	if len(c.at["w"]) <= n {
+		t.Error("the object was not reconciled again")
+	}
+	if status := f.status(gvr); status.Parked != 0 || len(status.NewestParked) != 0 {
+		t.Errorf("the status is %+v, want no parked object", status)
+	}
+	stop()
+}
+
 func TestD8_ParkedObjectIsReconciledAgain(t *testing.T) {
-	for _, test := range []struct {
-		name   string
-		resync time.Duration
-		revive func(w *world, id dynamiccontroller.ObjectIdentifiers, stop func() error) (restop func() error)
-	}{
-		{name: "by its next event", resync: -1, revive: func(w *world, id dynamiccontroller.ObjectIdentifiers, stop func() error) func() error {
-			w.put(id.GVR, id.Name())
+	for _, test := range []parkedCase{
+		{"by its next event", -1, func(f *fixture, id dynamiccontroller.ObjectIdentifiers, stop stopFunc) stopFunc {
+			f.put(id.GVR, id.Name())
 			return stop
 		}},
-		{name: "by Enqueue", resync: -1, revive: func(w *world, id dynamiccontroller.ObjectIdentifiers, stop func() error) func() error {
-			w.controller.Enqueue(id)
+		{"by Enqueue", -1, func(f *fixture, id dynamiccontroller.ObjectIdentifiers, stop stopFunc) stopFunc {
+			f.controller.Enqueue(id)
 			return stop
 		}},
-		{name: "by a resync", resync: 10 * time.Hour, revive: func(_ *world, _ dynamiccontroller.ObjectIdentifiers, stop func() error) func() error {
+		{"by a resync", 10 * time.Hour, func(_ *fixture, _ dynamiccontroller.ObjectIdentifiers, stop stopFunc) stopFunc {
 			time.Sleep(10*time.Hour + time.Minute)
 			return stop
 		}},
-		{name: "in a new run", resync: -1, revive: func(w *world, _ dynamiccontroller.ObjectIdentifiers, stop func() error) func() error {
-			if err := stop(); err != nil {
-				w.t.Error(err)
-			}
-			return w.run()
+		{"in a new run", -1, func(f *fixture, _ dynamiccontroller.ObjectIdentifiers, stop stopFunc) stopFunc {
+			stop()
+			return f.run()
 		}},
-		{name: "in a new run, after its deletion", resync: -1, revive: func(w *world, id dynamiccontroller.ObjectIdentifiers, stop func() error) func() error {
-			if err := w.client.Tracker().Delete(id.GVR, "default", id.Name()); err != nil {
-				w.t.Error(err)
+		{afterDeletion, -1, func(f *fixture, id dynamiccontroller.ObjectIdentifiers, stop stopFunc) stopFunc {
+			if err := f.client.Tracker().Delete(id.GVR, "default", id.Name()); err != nil {
+				f.t.Error(err)
 			}
-			synctest.Wait() // fails again when its deletion is reconciled
+			synctest.Wait() // The object fails again when its deletion is reconciled.
 			time.Sleep(time.Hour)
-			if err := stop(); err != nil {
-				w.t.Error(err)
-			}
-			return w.run()
+			stop()
+			return f.run()
 		}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				const retries = 3
-				w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, MaxRetryDelay: time.Second, QueueMaxRetries: retries, ResyncPeriod: test.resync})
-				gvr := w.types[0]
-				stop := w.run()
-				var fixed atomic.Bool
-				c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-					if fixed.Load() {
-						return nil
-					}
-					return errOnPurpose
-				})
-				w.serve(gvr, c.handle)
-				w.put(gvr, "w")
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				n := len(c.at["w"])
-				if n != retries+1 {
-					t.Errorf("%d calls before it was parked", n)
-				}
-				status := w.status(gvr)
-				if status.Parked != 1 || status.Failing != 0 || status.Delayed != 0 || len(status.NewestParked) != 1 {
-					t.Fatalf("not parked: %+v", status)
-				}
-				if p := status.NewestParked[0]; p.Key != "default/w" || p.Failures != retries+1 || p.LastError != errOnPurpose.Error() || p.Since.IsZero() {
-					t.Errorf("parked as %+v", p)
-				}
-				if test.name != "in a new run, after its deletion" {
-					fixed.Store(true)
-				}
-				stop = test.revive(w, w.id(gvr, "w"), stop)
-				fixed.Store(true)
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				if len(c.at["w"]) <= n {
-					t.Error("it was not reconciled again")
-				}
-				if status := w.status(gvr); status.Parked != 0 || len(status.NewestParked) != 0 {
-					t.Errorf("still parked: %+v", status)
-				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
-			})
-		})
+		t.Run(test.name, func(t *testing.T) { synctest.Test(t, test.run) })
 	}
 }
 
 func TestD8_NegativeQueueMaxRetriesDisablesParking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Second, MaxRetryDelay: time.Second, QueueMaxRetries: -1, ResyncPeriod: -1})
-		stop := w.run()
+		f := newFixture(t, 1, retryEverySecond(-1))
+		stop := f.run()
 		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return errOnPurpose })
-		w.serve(w.types[0], c.handle)
-		w.put(w.types[0], "w")
+		f.serve(f.types[0], c.handle)
+		f.put(f.types[0], "w")
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if n := len(c.at["w"]); n < 2400 {
-			t.Errorf("%d calls in an hour", n)
+			t.Errorf("%d calls in an hour, want at least 2400", n)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// The status counts all parked objects and has the details of the newest ones.
+// The status counts all parked objects and contains details of the newest ones.
 func TestD8_StatusCountsAllParkedObjects(t *testing.T) {
 	const objects = 50
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
-		stop := w.run()
-		w.serve(w.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+		f := newFixture(t, 1, dynamiccontroller.Config{ResyncPeriod: -1})
+		stop := f.run()
+		f.serve(f.types[0], func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 			return dynamiccontroller.Terminal(errOnPurpose)
 		})
 		for i := range objects {
-			w.put(w.types[0], fmt.Sprintf("w%02d", i))
+			f.put(f.types[0], fmt.Sprintf("w%02d", i))
 		}
-		status := w.status(w.types[0])
+		status := f.status(f.types[0])
 		if status.Parked != objects || len(status.NewestParked) != 10 || status.NewestParked[9].Key != "default/w49" {
-			t.Errorf("%+v", status)
+			t.Errorf("the status is %+v, want all objects to be parked and details of the newest ten", status)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A user's rate limiter replaces the default. Parking does not depend on it.
-func TestWithRateLimiter(t *testing.T) {
+// Parking does not depend on the rate limiter.
+func TestWithRateLimiter_ReplacesTheDefault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 5, ResyncPeriod: -1})
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 5, ResyncPeriod: -1})
+		stop := f.run()
 		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return errOnPurpose })
-		w.serve(w.types[0], c.handle, dynamiccontroller.WithRateLimiter(
-			workqueue.NewTypedItemExponentialFailureRateLimiter[dynamiccontroller.ObjectIdentifiers](7*time.Second, 7*time.Second)))
-		w.put(w.types[0], "w")
+		f.serve(f.types[0], c.handle, dynamiccontroller.WithRateLimiter(newConstantLimiter(7*time.Second)))
+		f.put(f.types[0], "w")
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if at := c.at["w"]; len(at) != 6 || at[1].Sub(at[0]) != 7*time.Second {
-			t.Errorf("calls at %v", at)
+			t.Errorf("the handler was called at %v, want 6 calls at intervals of 7 s", at)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// If a run ends before it has reconciled a deletion, the next run does, although the cache no longer holds the object.
+// If a run ends before it has reconciled a deleted object, the next run reconciles the object, even though the cache no
+// longer holds it.
 func TestD1_PendingDeletionIsReconciledByTheNextRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		gvr := w.types[0]
-		w.put(gvr, "busy")
-		w.put(gvr, "goes")
-		stop := w.run()
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		gvr := f.types[0]
+		f.put(gvr, "busy")
+		f.put(gvr, "goes")
+		stop := f.run()
 		c := newCalls(func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			if id.Name() == "slow" {
 				<-ctx.Done()
 			}
 			return nil
 		})
-		w.serve(gvr, c.handle)
-		w.controller.Enqueue(w.id(gvr, "slow"))
+		f.serve(gvr, c.handle)
+		f.controller.Enqueue(f.id(gvr, "slow"))
 		synctest.Wait()
-		if err := w.client.Tracker().Delete(gvr, "default", "goes"); err != nil {
+		if err := f.client.Tracker().Delete(gvr, "default", "goes"); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
-		if status := w.status(gvr); status.Objects != 1 || status.Live != 1 {
-			t.Fatalf("%+v", status)
+		if status := f.status(gvr); status.Objects != 1 || status.Live != 1 {
+			t.Fatalf("the status is %+v, want one cached object and the deleted one in the queue", status)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 		if n := len(c.at["goes"]); n != 1 {
-			t.Fatalf("%d calls", n)
+			t.Fatalf("%d calls before the next run, want 1", n)
 		}
-		stop = w.run()
+		stop = f.run()
 		if n := len(c.at["goes"]); n != 2 {
-			t.Errorf("%d calls after the next run began", n)
+			t.Errorf("%d calls after the next run began, want 2", n)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// interruption is an error like that of a fenced write.
+// interruption is an error that implements Interrupted, like the error from a rejected write.
 type interruption bool
 
 var _ dynamiccontroller.Interrupted = interruption(true)
@@ -333,7 +330,7 @@ var _ dynamiccontroller.Interrupted = interruption(true)
 func (i interruption) Error() string     { return "not leading" }
 func (i interruption) Interrupted() bool { return bool(i) }
 
-// An interrupted call does not count as a failure, even if its error is wrapped, and is repeated.
+// An interrupted call is repeated and does not count as a failure, even if its error is wrapped.
 func TestD6_InterruptedCallDoesNotCountAsAFailure(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -347,26 +344,24 @@ func TestD6_InterruptedCallDoesNotCountAsAFailure(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 1, dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 3, ResyncPeriod: -1})
-				stop := w.run()
+				f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, QueueMaxRetries: 3, ResyncPeriod: -1})
+				stop := f.run()
 				c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return test.err })
-				w.serve(w.types[0], c.handle)
-				w.put(w.types[0], "w")
+				f.serve(f.types[0], c.handle)
+				f.put(f.types[0], "w")
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				status := w.status(w.types[0])
+				status := f.status(f.types[0])
 				if failed := status.Parked > 0; failed != test.failed || !failed && status.Failing > 0 {
-					t.Errorf("%+v", status)
+					t.Errorf("the status is %+v", status)
 				}
 				if n := len(c.at["w"]); !test.failed && (n < 30 || n > 70) {
-					t.Errorf("%d calls in a minute", n)
+					t.Errorf("%d calls in a minute, want about one per second", n)
 				}
 				c.do = succeed
-				w.controller.Enqueue(w.id(w.types[0], "w"))
+				f.controller.Enqueue(f.id(f.types[0], "w"))
 				time.Sleep(time.Minute)
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 			})
 		})
 	}

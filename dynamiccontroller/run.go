@@ -15,83 +15,94 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
-	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// run represents one call to Run: its workers, the context of their handlers, and the registrations that it serves.
+// run represents one call to Run: the workers, the context of the handlers, and the served registrations.
 type run struct {
 	controller *DynamicController
+	// lifetime is the context that RunContext returns. It is cancelled when all handlers have returned.
+	lifetime context.Context
+	finish   context.CancelFunc
 	// base is the parent of the contexts of all handlers. It is cancelled with ErrRunEnded.
 	base   context.Context
 	cancel context.CancelCauseFunc
-	// isOver reports whether the context of Run has been cancelled. It must check that context itself. A context that
-	// expires by a clock, such as that of package replica, can have expired before its child contexts are cancelled.
-	isOver func() bool
-	// ending is set before the registrations are detached. After it has been set, no registration is attached.
-	ending  atomic.Bool
+	// isOver reports whether the context of Run has been cancelled. It checks that context itself, because a context with
+	// its own clock, such as one from package replica, can expire before its children are cancelled.
+	isOver  func() bool
+	ending  atomic.Bool // set before the registrations are detached, so that no others are attached afterwards
 	workers sync.WaitGroup
 
 	registrations map[*registration]struct{} // guarded by the controller's lock
 }
 
-// Run reconciles objects until ctx is cancelled. It runs the workers. It also runs the watches of all served types,
-// unless RunWatches is already running them. At first, every object in the cache is reconciled once. After that,
-// objects are reconciled when they change.
+// runKey is the context key for the run that calls a handler.
+type runKey struct{}
+
+// RunContext takes a handler's context and returns the context of the run that called the handler. All handler calls of
+// a run have the same RunContext. Handler calls of different runs have different RunContexts, even if a handler of an
+// earlier run is still running. A RunContext is cancelled after its run has ended and all handlers of the run have
+// returned. If ctx is a RunContext or is derived from one, RunContext returns that RunContext. If ctx is derived
+// neither from a handler's context nor from a RunContext, RunContext returns [context.Background].
 //
-// When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with [ErrRunEnded],
-// which wraps the cause of ctx. Run waits for the handlers for at most Config.ShutdownTimeout. If some handlers have
-// not returned by then, the error lists them. Run can be called again afterwards, even while such a handler is still
-// running. The object of that handler is not reconciled again before the handler has returned. The error also lists
-// predicates, MapFuncs and transforms that are still running. As long as one of them is running, another call to Run
-// returns an error.
+// State that must not outlive a run, such as data that is valid for one leadership term only, can be kept in a map with
+// the RunContext as the key. [context.AfterFunc] can then remove it:
 //
-// Run returns an error immediately if it is already running.
-func (c *DynamicController) Run(ctx context.Context) error {
-	if err := c.run(ctx); err != nil {
-		return fmt.Errorf("run the dynamic controller: %w", err)
+//	run := dynamiccontroller.RunContext(ctx)
+//	context.AfterFunc(run, func() { delete the state of run })
+func RunContext(ctx context.Context) context.Context {
+	if r, ok := ctx.Value(runKey{}).(*run); ok {
+		return r.lifetime
 	}
-	return nil
+	return context.Background()
 }
 
-func (c *DynamicController) run(ctx context.Context) error {
+// Run reconciles objects until ctx is cancelled. It starts the workers and, unless RunWatches is already running, the
+// watches of all served types. First, it reconciles every object in the cache once.
+//
+// When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with a cause that
+// wraps both [ErrRunEnded] and the cause of ctx. Run waits at most Config.ShutdownTimeout for handlers, predicates,
+// MapFuncs and transforms. If some are still running by then, the error lists them. Run can be called again while a
+// handler is still running. That handler's object is not reconciled again until the handler returns.
+//
+// Run returns an error immediately if it is already running, or if a predicate, MapFunc or transform called during
+// the previous run has not returned.
+func (c *DynamicController) Run(ctx context.Context) error {
 	if c.configErr != nil {
-		return c.configErr
+		return fmt.Errorf("run the dynamic controller: %w", c.configErr)
 	}
 	runCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	r := &run{controller: c, isOver: func() bool { return ctx.Err() != nil || runCtx.Err() != nil }}
 	// Handlers can continue for up to ShutdownTimeout after ctx has been cancelled.
-	r.base, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	lifetime, finish := context.WithCancel(context.WithoutCancel(ctx))
+	r.lifetime, r.finish = context.WithValue(lifetime, runKey{}, r), finish
+	r.base, r.cancel = context.WithCancelCause(r.lifetime)
 	attached, err := c.beginRun(r)
 	if err != nil {
-		return err
+		return fmt.Errorf("run the dynamic controller: %w", err)
 	}
 	c.log.Info("Starting workers", keyWorkers, c.config.Workers)
-	for range c.config.Workers {
-		r.startWorker()
-	}
 	r.workers.Go(func() { r.resync(runCtx) })
-	// Registrations must be attached before the watches start, because the first list finds the deletions since the
-	// last run. If RunWatches has already started the watches, there are no such deletions. acquireWatches then does
-	// not wait for the registrations to be attached, which could take until running event handlers return.
+	// Attach registrations before the watches start, because the first list finds deletions since the last run.
 	releaseWatches := c.acquireWatches(ctx, attached)
 
 	<-ctx.Done()
 	cancel()
 	r.cancel(fmt.Errorf("%w: %w", ErrRunEnded, context.Cause(ctx)))
 	if left := r.end(releaseWatches); len(left) > 0 {
-		return fmt.Errorf("still running %s after the context was cancelled: %s", c.config.ShutdownTimeout, enumerate(left))
+		return fmt.Errorf("run the dynamic controller: still running %s after the context was cancelled: %s",
+			c.config.ShutdownTimeout, enumerate(left))
 	}
 	return nil
 }
 
-// beginRun makes r the current run and opens the queue. The returned channels are closed when the registrations are
-// attached. Registrations that are created later are attached by StartServingGVK.
+// beginRun makes r the current run and starts its workers. The returned channels are closed when the existing
+// registrations are attached. StartServingGVK attaches later ones.
 func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current != nil {
-		return nil, errRunning
+		return nil, errors.New("already running")
 	}
 	c.current = r
 	r.registrations = make(map[*registration]struct{}, len(c.registrations))
@@ -100,31 +111,42 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 		r.registrations[reg] = struct{}{}
 	}
 	c.queue.Restart()
+	for range c.config.Workers { // before attaching, which would otherwise delay the first reconcile
+		r.startWorker()
+	}
 	for _, reg := range c.registrations {
 		attached = append(attached, reg.subscriptions.change(false, func() { reg.subscriptions.attach(r) }))
 	}
 	return attached, nil
 }
 
-// end stops the run: first the workers, whose handlers can still read the caches, then the watches, and then the event
-// handlers. It waits for at most ShutdownTimeout. If the workers use up that time, it waits for the rest for up to
-// endGrace longer. It returns descriptions of everything that is still running. The watches and event handlers among
-// these keep r the current run until they have ended.
+// end stops the workers, the watches and the event handlers, in this order, so that running handlers can still read the
+// caches. It waits for at most ShutdownTimeout. If the workers use up that time, it waits for up to endGrace longer for
+// the watches and the event handlers. It returns descriptions of everything that is still running. The run remains
+// current until the watches and the event handlers have ended.
 func (r *run) end(releaseWatches func()) (left []string) {
 	c := r.controller
 	r.ending.Store(true)
-	r.markPending(c.queue.Cancel())
+	for _, id := range c.queue.Cancel() {
+		if reg, err := c.registrationOf(id.GVR); err == nil {
+			reg.addAfter(id.NamespacedKey, 0) // for the next run
+		}
+	}
 	timeout, stopTimer := context.WithTimeout(context.Background(), c.config.ShutdownTimeout)
 	defer stopTimer()
-	if !await(timeout, closedAfter(r.workers.Wait)) {
+	returned := closedAfter(func() {
+		r.workers.Wait()
+		r.finish()
+	})
+	if !await(timeout, returned) {
 		left = c.runningHandlers()
 		var stopGrace context.CancelFunc
 		timeout, stopGrace = context.WithTimeout(context.Background(), min(c.config.ShutdownTimeout, endGrace))
 		defer stopGrace()
 	}
-	released, ended := make(chan struct{}), make(chan struct{})
+	released := make(chan struct{})
 	detached := map[*registration]<-chan struct{}{} // set before released is closed
-	go func() {
+	ended := closedAfter(func() {
 		releaseWatches()
 		for _, reg := range r.served() {
 			detached[reg] = reg.subscriptions.change(false, reg.subscriptions.detach)
@@ -136,20 +158,18 @@ func (r *run) end(releaseWatches func()) (left []string) {
 		c.mu.Lock()
 		c.current = nil
 		c.mu.Unlock()
-		close(ended)
-	}()
-	if await(timeout, ended) {
-		return left
-	}
-	if !isClosed(released) {
+	})
+	switch {
+	case await(timeout, ended):
+	case !isClosed(released):
 		for _, gvr := range c.pool.Running() {
 			left = append(left, "the watch of "+nameOf(gvr))
 		}
-		return left
-	}
-	for reg, done := range detached {
-		if !isClosed(done) {
-			left = append(left, "a predicate or MapFunc of "+nameOf(reg.gvr)+", or of a subscriber that shares a watch with it")
+	default:
+		for reg, done := range detached {
+			if !isClosed(done) {
+				left = append(left, "a predicate or MapFunc of "+nameOf(reg.gvr)+" or of a type that shares its watches")
+			}
 		}
 	}
 	return left
@@ -168,25 +188,13 @@ func closedAfter(f func()) (done <-chan struct{}) {
 	return returned
 }
 
-// served returns the registrations that the run serves.
 func (r *run) served() []*registration {
 	r.controller.mu.RLock()
 	defer r.controller.mu.RUnlock()
 	return slices.Collect(maps.Keys(r.registrations))
 }
 
-// markPending makes the next run reconcile the keys that the queue has dropped and that the cache does not hold. The
-// next run reconciles all other objects anyway.
-func (r *run) markPending(dropped []ObjectIdentifiers) {
-	for _, id := range dropped {
-		reg, err := r.controller.registrationOf(id.GVR)
-		if err == nil && !reg.subscriptions.primary.View().Has(id.NamespacedKey) {
-			reg.markPending(id.NamespacedKey)
-		}
-	}
-}
-
-// startWorker starts a worker. A worker whose handler has called runtime.Goexit is replaced.
+// startWorker starts a worker. It replaces the worker if a handler calls runtime.Goexit.
 func (r *run) startWorker() {
 	r.workers.Go(func() {
 		returned := false
@@ -203,14 +211,13 @@ func (r *run) startWorker() {
 // work reconciles objects until the run is over.
 func (r *run) work() {
 	queue := r.controller.queue
-	// A worker whose handler has outlived its run must not take an item of the next run.
-	for !r.isOver() {
+	for !r.isOver() { // the next run may already have begun
 		id, reg, shutdown := queue.Next()
 		if shutdown {
 			return
 		}
 		if r.isOver() {
-			reg.addOrMarkPending(id.NamespacedKey) // for the next run, which may already have begun
+			reg.addAfter(id.NamespacedKey, 0) // for the next run
 			queue.Done(id)
 			return
 		}
@@ -218,8 +225,7 @@ func (r *run) work() {
 	}
 }
 
-// resync adds every object of every type to the queue about once per period, until ctx is cancelled. It sends no
-// requests.
+// resync adds every object to the queue about once per period, until ctx is cancelled. It sends no requests.
 func (r *run) resync(ctx context.Context) {
 	period := r.controller.config.ResyncPeriod
 	if period < 0 {
@@ -245,24 +251,17 @@ func (r *run) resync(ctx context.Context) {
 	}
 }
 
-// RunWatches keeps the caches of all served types up to date until ctx is cancelled. It does not reconcile. Run it on
-// every replica; Run can start and stop any number of times while it is running. A standby replica queues nothing.
+// RunWatches keeps the caches of all served types up to date until ctx is cancelled. It does not reconcile. Call
+// RunWatches on every replica. While it is running, Run can start and stop any number of times. A standby queues
+// nothing.
 //
-// The watches run as long as RunWatches or Run is running, no matter which of them is called first. RunWatches returns
-// an error immediately if it is already running.
+// The watches run while RunWatches or Run is running. RunWatches returns an error if it is already running.
 func (c *DynamicController) RunWatches(ctx context.Context) error {
-	if err := c.runWatches(ctx); err != nil {
-		return fmt.Errorf("run the watches: %w", err)
-	}
-	return nil
-}
-
-func (c *DynamicController) runWatches(ctx context.Context) error {
 	if c.configErr != nil {
-		return c.configErr
+		return fmt.Errorf("run the watches: %w", c.configErr)
 	}
 	if !c.watching.CompareAndSwap(false, true) {
-		return errWatching
+		return errors.New("run the watches: already running")
 	}
 	defer c.watching.Store(false)
 	release := c.acquireWatches(ctx, nil)
@@ -271,27 +270,20 @@ func (c *DynamicController) runWatches(ctx context.Context) error {
 	return nil
 }
 
-var (
-	errRunning  = errors.New("the controller is already running")
-	errWatching = errors.New("the watches are already running")
-)
-
-// watchTerm is a period during which the watches are running. Its users are Run and RunWatches. It begins when the
-// first of them starts and ends when the last one has ended.
+// watchTerm is a period during which the watches are running for Run, RunWatches or both.
 type watchTerm struct {
-	users int           // guarded by the controller's lock
-	ready chan struct{} // closed when stop is set
-	stop  func()
+	users int         // guarded by the controller's lock
+	stop  chan func() // once the watches have started, receives a function that stops them
 }
 
 // acquireWatches starts the watches, unless they are already running. Before it starts them, it waits until all
-// channels in before are closed or ctx is cancelled. The caller must call release once. When the last user calls it,
-// release returns only after the watches have ended.
+// channels of the parameter before are closed, or until ctx is cancelled. The caller must call release once. When the
+// last user releases the watches, release stops them and waits for them to end.
 func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan struct{}) (release func()) {
 	c.mu.Lock()
 	term := c.watches
 	if term == nil {
-		term = &watchTerm{ready: make(chan struct{})}
+		term = &watchTerm{stop: make(chan func(), 1)}
 		c.watches = term
 		defer func() {
 			for _, done := range before {
@@ -299,11 +291,10 @@ func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan 
 			}
 			stop := c.pool.Start()
 			cancel := c.subscribeTypeEvents()
-			term.stop = func() {
+			term.stop <- func() {
 				cancel()
 				stop()
 			}
-			close(term.ready)
 		}()
 	}
 	term.users++
@@ -317,20 +308,20 @@ func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan 
 		}
 		c.mu.Unlock()
 		if last {
-			<-term.ready
-			term.stop()
+			stop := <-term.stop
+			stop()
 		}
 	}
 }
 
-// subscribeTypeEvents passes type events on to the watches until the returned function is called. If TypeEvents panics,
-// the watches run without type events.
+// subscribeTypeEvents passes type events to the watches until cancel is called. If TypeEvents panics, the watches run
+// without type events.
 func (c *DynamicController) subscribeTypeEvents() (cancel func()) {
 	if c.typeEvents == nil {
 		return func() {}
 	}
 	var cancelEvents func()
-	c.callTypeEvents(func() {
+	callUserCode(c.log, "TypeEvents panicked", func() {
 		cancelEvents = c.typeEvents(func(gvr schema.GroupVersionResource, served bool) {
 			if served {
 				c.pool.Appeared(gvr)
@@ -341,13 +332,7 @@ func (c *DynamicController) subscribeTypeEvents() (cancel func()) {
 	})
 	return func() {
 		if cancelEvents != nil {
-			c.callTypeEvents(cancelEvents)
+			callUserCode(c.log, "TypeEvents panicked", cancelEvents)
 		}
-	}
-}
-
-func (c *DynamicController) callTypeEvents(call func()) {
-	if panicked := protect.Call(call); panicked != nil {
-		c.log.Error(panicked, "TypeEvents panicked", keyStack, string(panicked.Stack))
 	}
 }

@@ -1,6 +1,7 @@
 package dynamiccontroller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// TypeState is the state of the watch of a type.
+// TypeState is the state of a type's watch.
 type TypeState string
 
 // The states of a type. There are no other values. A type that starts without errors goes through TypeStopped,
@@ -23,46 +24,44 @@ const (
 	TypeStopped TypeState = "Stopped"
 	// TypeSyncing means that the first list has not completed.
 	TypeSyncing TypeState = "Syncing"
-	// TypeSynced means that the cache holds the objects and that a watch keeps it up to date.
+	// TypeSynced means that the cache holds the objects and that a watch keeps the cache up to date.
 	TypeSynced TypeState = "Synced"
 	// TypeNotFound means that the API server does not serve the type (404), or that a type event reported it as gone.
 	TypeNotFound TypeState = "NotFound"
 	// TypeForbidden means that the client is not allowed to list or watch the type (401, 403).
 	TypeForbidden TypeState = "Forbidden"
-	// TypeFailing means that requests fail for another reason. In this state, as in the two states above, the watch is
-	// retried with a backoff of up to 30 seconds.
+	// TypeFailing means that requests fail for another reason. In the states TypeNotFound, TypeForbidden and TypeFailing,
+	// the watch is retried with a backoff of up to 30 seconds.
 	TypeFailing TypeState = "Failing"
 )
 
-// typeStateOf maps the phases of a watch to states.
-func typeStateOf(phase typewatch.Phase) TypeState {
-	switch phase {
-	case typewatch.Stopped:
-		return TypeStopped
-	case typewatch.Syncing:
-		return TypeSyncing
-	case typewatch.Synced:
-		return TypeSynced
-	case typewatch.NotFound:
-		return TypeNotFound
-	case typewatch.Forbidden:
-		return TypeForbidden
-	default:
-		return TypeFailing
-	}
+// typeStateOf returns the state with the same name as the phase.
+func typeStateOf(phase typewatch.Phase) TypeState { return TypeState(phase) }
+
+// WatchStatus is the status of a type's current watch. [TypeStatus] and [SecondaryStatus] embed it.
+type WatchStatus struct {
+	State   TypeState
+	Message string    // the error from the API server, if State reports a failure
+	Since   time.Time // when State last changed
+	Synced  bool      // the cache holds a complete list; it can be out of date if State reports a failure
+	Objects int       // number of objects in the cache
+	Bytes   int64     // approximate memory used by these objects
+	// Replacement describes a watch with other options that will replace the current one once it has synced. Until then,
+	// listers and event handlers use the current watch. Replacement is nil if no replacement is pending.
+	Replacement *ReplacementStatus
+}
+
+// ReplacementStatus is the status of a watch that will replace the current one.
+type ReplacementStatus struct {
+	State   TypeState
+	Message string    // the error from the API server, if State reports a failure
+	Since   time.Time // when State last changed
 }
 
 // TypeStatus is the status of a served type.
 type TypeStatus struct {
-	GVR     schema.GroupVersionResource
-	State   TypeState
-	Message string    // the error of the API server, if State reports a failure
-	Since   time.Time // when State last changed
-	Synced  bool      // the cache holds a complete list; it can be out of date if State reports a failure
-	Objects int       // number of objects in the cache
-	// Replacement describes the new watch that is to replace the current one. It is nil if there is none. The other
-	// fields describe the current watch.
-	Replacement *ReplacementStatus
+	GVR         schema.GroupVersionResource
+	WatchStatus // of the primary watch, for the objects of the type
 
 	Live       int           // objects waiting because of events, retries that are due, or Enqueue
 	Background int           // objects waiting because of an initial list, a promotion or a resync
@@ -70,36 +69,21 @@ type TypeStatus struct {
 	Delayed    int           // objects waiting for a retry or a RequeueAfter
 	Running    int           // running calls to the handler
 
-	Failing      int            // objects whose last reconcile failed and will be retried
+	Failing      int            // objects that will be retried because their last reconcile failed
 	Parked       int            // objects that failed too often, or with a Terminal error
-	NewestParked []ParkedObject // the up to ten most recently parked objects, in the order in which they were parked
+	NewestParked []ParkedObject // the most recently parked objects, at most ten, oldest first
 
 	// MalformedKeys counts the keys from Enqueue and MapFuncs that were ignored because they do not have the form of
 	// ObjectIdentifiers.NamespacedKey. The first one is logged at V(0), the others at V(1).
 	MalformedKeys int
 
-	Secondaries []SecondaryStatus // the watches of Owns and Watches, sorted by key
+	Secondaries []SecondaryStatus // the watches added by Owns and Watches, sorted by key
 }
 
 // SecondaryStatus is the status of a watch that [Owns] or [Watches] added to a served type.
 type SecondaryStatus struct {
 	WatchKey
-
-	State   TypeState
-	Message string    // the error of the API server, if State reports a failure
-	Since   time.Time // when State last changed
-	Synced  bool      // the cache holds a complete list; it can be out of date if State reports a failure
-	Objects int       // number of objects in the cache
-	// Replacement describes the new watch that is to replace the current one. It is nil if there is none.
-	Replacement *ReplacementStatus
-}
-
-// ReplacementStatus is the status of a new watch, with other options, that replaces the current watch once it has
-// synced. Until then, listers read the current watch, and its events are delivered.
-type ReplacementStatus struct {
-	State   TypeState
-	Message string    // the error of the API server, if State reports a failure
-	Since   time.Time // when State last changed
+	WatchStatus
 }
 
 // ParkedObject is an object that is not retried until its next event, Enqueue, resync or run.
@@ -116,8 +100,7 @@ const maxParkedDetails = 10
 // StopServiceGVK has stopped it.
 var ErrNotServed = errors.New("the type is not served")
 
-// Status returns the status of each served type, sorted by name. The result is a snapshot. Status does not delay any
-// work.
+// Status returns a snapshot of the status of each served type, sorted by name. It does not delay other work.
 func (c *DynamicController) Status() []TypeStatus {
 	regs := c.registered()
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(nameOf(a.gvr), nameOf(b.gvr)) })
@@ -129,23 +112,17 @@ func (c *DynamicController) Status() []TypeStatus {
 }
 
 func (c *DynamicController) statusOf(reg *registration) TypeStatus {
-	primary, queued := reg.subscriptions.primary, reg.group.Stats()
-	state, view := primary.State(), primary.View()
+	queued := reg.group.Stats()
 	status := TypeStatus{
 		GVR:         reg.gvr,
-		State:       typeStateOf(state.Phase),
-		Message:     state.Message,
-		Since:       state.Since,
-		Synced:      view.HasSynced(),
-		Objects:     view.Len(),
-		Replacement: replacementOf(primary),
+		WatchStatus: watchStatusOf(reg.subscriptions.primary),
 		Live:        queued.Live,
 		Background:  queued.Background,
 		Oldest:      queued.Oldest,
 		Delayed:     queued.Delayed,
 	}
 	for _, sec := range reg.subscriptions.all() {
-		status.Secondaries = append(status.Secondaries, sec.status())
+		status.Secondaries = append(status.Secondaries, SecondaryStatus{sec.key, watchStatusOf(sec.sub)})
 	}
 	slices.SortFunc(status.Secondaries, func(a, b SecondaryStatus) int { return a.compare(b.WatchKey) })
 	status.Failing, status.Parked, status.NewestParked = reg.summarizeRecords()
@@ -155,28 +132,23 @@ func (c *DynamicController) statusOf(reg *registration) TypeStatus {
 	return status
 }
 
-func (sec *secondary) status() SecondaryStatus {
-	state, view := sec.sub.State(), sec.sub.View()
-	return SecondaryStatus{
-		WatchKey:    sec.key,
-		State:       typeStateOf(state.Phase),
-		Message:     state.Message,
-		Since:       state.Since,
-		Synced:      view.HasSynced(),
-		Objects:     view.Len(),
-		Replacement: replacementOf(sec.sub),
+func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
+	state, view := sub.State(), sub.View()
+	status := WatchStatus{
+		State:   typeStateOf(state.Phase),
+		Message: state.Message,
+		Since:   state.Since,
+		Synced:  view.HasSynced(),
+		Objects: view.Store().Len(),
+		Bytes:   view.Store().Size(),
 	}
+	if next, pending := sub.Replacement(); pending {
+		status.Replacement = &ReplacementStatus{State: typeStateOf(next.Phase), Message: next.Message, Since: next.Since}
+	}
+	return status
 }
 
-func replacementOf(sub *typewatch.Subscription) *ReplacementStatus {
-	state, pending := sub.Replacement()
-	if !pending {
-		return nil
-	}
-	return &ReplacementStatus{State: typeStateOf(state.Phase), Message: state.Message, Since: state.Since}
-}
-
-// logState logs that the state of a watch has changed.
+// logState logs a change in the state of a watch.
 func (c *DynamicController) logState(gvr schema.GroupVersionResource, s typewatch.State) {
 	log, state := c.logOf(gvr), typeStateOf(s.Phase)
 	switch state {
@@ -189,32 +161,21 @@ func (c *DynamicController) logState(gvr schema.GroupVersionResource, s typewatc
 	}
 }
 
-// AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It returns false if even
-// one type cannot sync, so it should not be used as a readiness check. The watches of Owns and Watches are not taken
-// into account.
+// AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It returns false if any
+// type cannot sync, so it should not be used as a readiness check. Watches added by Owns and Watches are ignored.
 func (c *DynamicController) AllInformerHaveSynced() bool {
-	for _, reg := range c.registered() {
-		if !reg.subscriptions.hasSynced() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.subscriptions.hasSynced() })
 }
 
 // WaitForInformersSync waits until every currently served type has synced or is no longer served. It returns false if
 // stopCh is closed first. To wait for a single type, or to wait with a context, use WaitForGVRSync.
 func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
-	for _, reg := range c.registered() {
-		if !reg.waitForSync(stopCh) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.waitForSync(stopCh) })
 }
 
-// WaitForGVRSync waits until the cache of the type holds a complete list for the options of the last call to
+// WaitForGVRSync waits until the type's cache holds a complete list for the options of the last call to
 // StartServingGVK. It returns [ErrNotServed] if the type is not served or is stopped in the meantime. If ctx is
-// cancelled first, the error wraps its cause and describes the state of the type.
+// cancelled first, the error wraps the cause of ctx and describes the type's state.
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	for {
 		reg, err := c.registrationOf(gvr)
@@ -228,7 +189,7 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 				state = primary.State()
 			}
 			return fmt.Errorf("wait for %s to sync: %w; state %s since %s: %s", nameOf(gvr), context.Cause(ctx),
-				typeStateOf(state.Phase), state.Since.Format(time.RFC3339), orElse(state.Message, "no error so far"))
+				typeStateOf(state.Phase), state.Since.Format(time.RFC3339), cmp.Or(state.Message, "no error so far"))
 		}
 		if !isClosed(reg.stopped) {
 			return nil

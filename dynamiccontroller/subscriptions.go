@@ -10,8 +10,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// subscriptionSet holds the subscriptions of a registration: a primary subscription to its own type, and a secondary
-// subscription for each watch of another type. The primary subscription is created and closed with the registration.
+// subscriptionSet holds the subscriptions of a registration: a primary one to its own type, and a secondary one for
+// each watch of another type.
 //
 //	             attach                       initial sync done
 //	detached ─────────────▶ initial sync ───────────────────────────▶ delivering
@@ -19,108 +19,77 @@ import (
 //	    └──────────────────────── detach: the run ends ──────────────────┘
 //
 // While the set is detached, the subscriptions keep caches up to date and nothing is queued. During the initial sync,
-// keys are queued but not handed out, so that each object is reconciled once for all initial lists. The methods
-// configure, addWatches and removeWatches can change the set in any of these states. If a subscription needs a
-// different watch, [typewatch.Subscription.Replace] moves it there: the old watch delivers changes until the new watch
-// has synced.
+// keys are queued but not passed to workers. The methods configure, addWatches and removeWatches can change the set in
+// any of these states. A subscription that needs a different watch moves to it with [typewatch.Subscription.Replace].
 type subscriptionSet struct {
 	reg     *registration
 	primary *typewatch.Subscription
 
 	mu sync.Mutex // guards the fields below, and the fields wanted and sub of each secondary
-	// changes holds the pending changes. They are made one at a time, in order. They run in the background, because
-	// they can wait for event handlers of any registration that shares a watch.
+	// changes holds the pending changes, starting with the current one. A goroutine applies them in order, because
+	// they may have to wait for event handlers of registrations that share a watch.
 	changes     []change
-	changing    bool // whether a goroutine is making the changes
-	replacing   int  // number of pending changes that replace or remove secondaries
 	secondaries map[WatchKey]*secondary
-	lifetime    context.Context // of the event handlers, nil while the set is detached
+	lifetime    context.Context // context of the event handlers; nil while the set is detached
 	initialSync *initialSync
 	pending     *pendingSwap // nil if no swap is pending
 	closed      bool
 }
 
-func newSubscriptionSet(reg *registration, first *serveOptions) *subscriptionSet {
-	return &subscriptionSet{
-		reg:         reg,
-		primary:     reg.controller.pool.Subscribe(first.subscription(), nil),
-		secondaries: map[WatchKey]*secondary{},
-	}
-}
-
 // change is a pending change to the subscriptions.
 type change struct {
 	f         func()
-	replacing bool // it can replace or remove secondaries
+	replacing bool // f may replace or remove secondaries
 }
 
-// change requests that f be called in the background. Changes that were requested earlier are made first. The returned
-// channel is closed when f has returned. The caller must set replacing if f can replace or remove secondaries.
+// change calls f in the background, after all earlier changes are done. The returned channel is closed when f has
+// returned. The caller must set replacing if f may replace or remove secondaries.
 func (s *subscriptionSet) change(replacing bool, f func()) (done <-chan struct{}) {
-	return s.enqueueChange(change{f: f, replacing: replacing}, false)
-}
-
-func (s *subscriptionSet) enqueueChange(c change, first bool) (done <-chan struct{}) {
-	returned, f := make(chan struct{}), c.f
-	c.f = func() {
+	returned := make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.insertChangeLocked(len(s.changes), change{replacing: replacing, f: func() {
 		defer close(returned)
 		f()
-	}
-	s.mu.Lock()
-	if first {
-		s.changes = slices.Insert(s.changes, 0, c)
-	} else {
-		s.changes = append(s.changes, c)
-	}
-	if c.replacing {
-		s.replacing++
-	}
-	start := !s.changing
-	s.changing = true
-	s.mu.Unlock()
-	if start {
-		s.reg.background(s.makeChanges)
-	}
+	}})
 	return returned
 }
 
-func (s *subscriptionSet) makeChanges() {
-	for {
-		s.mu.Lock()
-		if len(s.changes) == 0 {
-			s.changes, s.changing = nil, false
-			s.mu.Unlock()
-			return
-		}
-		c := s.changes[0]
-		s.changes = s.changes[1:]
-		s.mu.Unlock()
-		c.f()
-		if c.replacing {
-			s.mu.Lock()
-			s.replacing--
-			s.mu.Unlock()
-		}
+func (s *subscriptionSet) insertChangeLocked(at int, c change) {
+	s.changes = slices.Insert(s.changes, at, c)
+	if len(s.changes) == 1 {
+		s.reg.background(s.makeChanges)
 	}
 }
 
-// pendingSwap is a swap that has not been finished.
-type pendingSwap struct {
-	// over is closed when the new options have taken effect, or when the swap has been cancelled.
-	over   chan struct{}
-	isOver bool
-	// secondaries holds the secondaries of the new options. Calls to AddWatches and RemoveWatches during the swap
-	// change it.
-	secondaries []*secondaryOptions
+func (s *subscriptionSet) makeChanges() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.changes) > 0 {
+		current := s.changes[0]
+		s.mu.Unlock()
+		current.f()
+		s.mu.Lock()
+		s.changes = slices.Delete(s.changes, 0, 1)
+	}
 }
 
-// configure replaces the handler and the options of the registration with next. If the primary subscription needs a
-// different watch, next takes effect when that watch has synced. If another swap is pending, it is cancelled. Like
-// addWatches, removeWatches, attach and detach, configure must be called only by a function that was passed to the
-// method change.
+// pendingSwap is a swap that has not finished.
+type pendingSwap struct {
+	over chan struct{} // closed when the new options have taken effect, or when the swap has been cancelled
+	// secondaries holds the watches of the new options. AddWatches and RemoveWatches update it.
+	secondaries map[WatchKey]*secondaryOptions
+}
+
+// configure replaces the handler and the options. If the primary subscription needs a different watch, the new handler
+// and options take effect when that watch has synced. Any pending swap is cancelled. Like addWatches, removeWatches,
+// attach and detach, configure must be called only while a change is being applied.
 func (s *subscriptionSet) configure(next *serveOptions) {
 	s.primary.CancelReplace()
-	p := &pendingSwap{over: make(chan struct{}), secondaries: slices.Clone(next.secondaries)}
+	p := &pendingSwap{over: make(chan struct{}), secondaries: map[WatchKey]*secondaryOptions{}}
+	for _, o := range next.secondaries {
+		p.secondaries[o.key] = o
+	}
 	s.mu.Lock()
 	s.pending.endLocked()
 	s.pending = p
@@ -130,28 +99,29 @@ func (s *subscriptionSet) configure(next *serveOptions) {
 		return
 	}
 	s.primary.Replace(next.subscription(), func() {
-		s.enqueueChange(change{f: s.swap(next, p), replacing: true}, true)
+		finish := change{f: s.swap(next, p), replacing: true}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.insertChangeLocked(min(1, len(s.changes)), finish)
 	})
 }
 
-// swap puts the options next into effect, and queues all objects so that the new handler reconciles them. It can be
-// called while the primary subscription is being replaced. The returned function finish adds and removes secondaries.
-// It must be called in one of the next changes. If there are new secondaries, the group is paused until finish has
-// added them and their initial lists have been delivered. Each object is then reconciled only once for the swap and for
-// these lists.
+// swap puts the options into effect and queues all objects. It can be called while the primary subscription is being
+// replaced. The returned function finish adds and removes secondaries. The caller must call finish as part of the
+// current or the next change. If there are new secondaries, the group stays paused until their initial lists have been
+// delivered, so that each object is reconciled only once for the swap and these lists.
 func (s *subscriptionSet) swap(next *serveOptions, p *pendingSwap) (finish func()) {
 	s.reg.options.Store(next)
 	s.reg.group.Configure(next.limits(), s.reg.limiterOf(next))
 	s.mu.Lock()
 	p.endLocked()
 	attached := s.lifetime != nil && !s.closed
-	isNew := func(o *secondaryOptions) bool { return s.secondaries[o.key] == nil }
-	joint := attached && s.initialSync == nil && slices.ContainsFunc(p.secondaries, isNew)
+	joint := false // whether to wait for new secondaries
+	for key := range p.secondaries {
+		joint = joint || attached && s.initialSync == nil && s.secondaries[key] == nil
+	}
 	if joint {
-		s.beginInitialSyncLocked()
-		for _, sec := range s.secondaries {
-			delete(s.initialSync.waiting, sec.sub)
-		}
+		s.beginInitialSyncLocked(nil)
 	}
 	s.mu.Unlock()
 	if attached {
@@ -177,10 +147,10 @@ func (s *subscriptionSet) finish(p *pendingSwap) {
 	if !current {
 		return
 	}
-	s.addWatches(p.secondaries, false)
+	s.addWatches(slices.Collect(maps.Values(p.secondaries)), false)
 	var removed []WatchKey
 	for _, sec := range s.all() {
-		if !slices.ContainsFunc(p.secondaries, func(o *secondaryOptions) bool { return o.key == sec.key }) {
+		if p.secondaries[sec.key] == nil {
 			removed = append(removed, sec.key)
 		}
 	}
@@ -193,25 +163,24 @@ func (s *subscriptionSet) finish(p *pendingSwap) {
 	}
 }
 
-// endLocked wakes the goroutines that wait for the swap, if any.
+// endLocked closes p.over if the swap is still pending.
 func (p *pendingSwap) endLocked() {
-	if p != nil && !p.isOver {
-		p.isOver = true
+	if p != nil && !isClosed(p.over) {
 		close(p.over)
 	}
 }
 
-// pendingSwap returns a channel that is closed when the pending swap is over. It returns nil if no swap is pending.
+// pendingSwap returns a channel that is closed when the pending swap is over, or nil if no swap is pending.
 func (s *subscriptionSet) pendingSwap() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending == nil || s.pending.isOver {
+	if s.pending == nil || isClosed(s.pending.over) {
 		return nil
 	}
 	return s.pending.over
 }
 
-// attach starts the delivery to the queue. All objects are delivered first, and then their changes.
+// attach starts the delivery of objects to the queue: first all objects in the caches, and then those that change.
 func (s *subscriptionSet) attach(r *run) {
 	ctx := s.reg.enter(r.base)
 	s.mu.Lock()
@@ -221,7 +190,7 @@ func (s *subscriptionSet) attach(r *run) {
 	}
 	s.lifetime = ctx
 	secondaries := slices.Collect(maps.Values(s.secondaries))
-	s.beginInitialSyncLocked()
+	s.beginInitialSyncLocked(secondaries)
 	s.mu.Unlock()
 	s.reg.add(fairqueue.Background, s.reg.recordedKeys())
 	for _, sec := range secondaries {
@@ -232,10 +201,10 @@ func (s *subscriptionSet) attach(r *run) {
 
 func (s *subscriptionSet) attachSecondary(ctx context.Context, sec *secondary) {
 	sec.sub.Attach(sec.eventHandler(ctx))
-	s.observe(sec, sec.sub.State()) // it might have been failing for some time
+	s.observe(sec, sec.sub.State()) // it may already be failing
 }
 
-// detach stops the delivery that attach started. No event handler is running when it returns.
+// detach stops delivery. When it returns, no event handler is running.
 func (s *subscriptionSet) detach() {
 	s.mu.Lock()
 	s.lifetime = nil
@@ -258,14 +227,14 @@ func (s *subscriptionSet) close() {
 	secondaries := slices.Collect(maps.Values(s.secondaries))
 	clear(s.secondaries)
 	s.mu.Unlock()
-	s.reg.end(s.primary)
+	s.reg.endSubscription(s.primary)
 	for _, sec := range secondaries {
-		s.reg.end(sec.sub)
+		s.reg.endSubscription(sec.sub)
 	}
 }
 
-// end closes a subscription. The registration does not end before the subscription has ended.
-func (r *registration) end(sub *typewatch.Subscription) {
+// endSubscription closes a subscription. The registration does not end until the subscription has ended.
+func (r *registration) endSubscription(sub *typewatch.Subscription) {
 	r.background(func() {
 		sub.Close()
 		<-sub.Ended()
@@ -277,7 +246,6 @@ func (s *subscriptionSet) hasSynced() bool {
 	return s.pendingSwap() == nil && s.primary.HasSynced()
 }
 
-// find returns the secondary with the key, or nil if the key is not watched.
 func (s *subscriptionSet) find(key WatchKey) *secondary {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,11 +13,13 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A type event empties the cache of a watch, which does not count as a list.
+// A swap waits for the first list of its new watch. A type event empties the cache of the new watch, but does not count
+// as a list.
 func TestS2_TypeEventDoesNotCompleteASwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := &events{}
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1}, dynamiccontroller.WithTypeEvents(e.subscribe))
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1},
+			dynamiccontroller.WithTypeEvents(e.subscribe))
 		gvr := w.types[0]
 		w.put(gvr, "a")
 		stop := w.run()
@@ -35,14 +37,14 @@ func TestS2_TypeEventDoesNotCompleteASwap(t *testing.T) {
 		synctest.Wait()
 		t.Logf("after the type vanished: %+v", w.status(gvr))
 		old.want(t, "old handler: last reconcile", named("a"))
-		next.want(t, "new handler: its watch has never synced", named())
-		_ = stop()
+		next.want(t, "new handler, whose watch has never synced", named())
+		stop()
 	})
 }
 
-// An AddWatches that changes nothing does not wait for a hung MapFunc of another type.
+// A call to AddWatches that changes nothing does not wait for a hung MapFunc of another type.
 func TestAddWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
-	w := newWorld(t, 4, dynamiccontroller.Config{Workers: 4, ResyncPeriod: -1, ShutdownTimeout: time.Second})
+	w := newFixture(t, 4, dynamiccontroller.Config{Workers: 4, ResyncPeriod: -1, ShutdownTimeout: time.Second})
 	gvr, child, shared, hanging := w.types[0], w.types[1], w.types[2], w.types[3]
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -64,13 +66,18 @@ func TestAddWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 		t.Cleanup(end)
 		return short
 	}
-	_ = w.controller.StartServingGVK(within(time.Second), hanging, succeed, dynamiccontroller.Watches(shared, func(context.Context, dynamiccontroller.Object) []string { close(hung); <-hang; return nil }))
+	mapFunc := func(context.Context, dynamiccontroller.Object) []string {
+		close(hung)
+		<-hang
+		return nil
+	}
+	_ = w.controller.StartServingGVK(within(time.Second), hanging, succeed, dynamiccontroller.Watches(shared, mapFunc))
 	<-hung
 	_ = w.controller.AddWatches(within(time.Second/2), gvr, dynamiccontroller.Owns(shared))
 	began := time.Now()
 	err = w.controller.AddWatches(within(3*time.Second), gvr, owns)
 	if took := time.Since(began); took > time.Second {
-		t.Errorf("a no-op AddWatches took %s: %v", took, err)
+		t.Errorf("a call to AddWatches that changes nothing took %s and returned %v", took, err)
 	}
 	close(hang)
 	cancel()
@@ -84,10 +91,10 @@ func (slowForget) When(dynamiccontroller.ObjectIdentifiers) time.Duration { retu
 func (f slowForget) Forget(dynamiccontroller.ObjectIdentifiers)           { time.Sleep(f.took) }
 func (slowForget) NumRequeues(dynamiccontroller.ObjectIdentifiers) int    { return 0 }
 
-// The run can end while the outcome of a reconcile is being settled.
-func TestRequeueAfter_IsNotLostAtTheEndOfTheRun(t *testing.T) {
+// A requeue must not be lost if the run ends while the outcome of the reconcile is being settled.
+func TestRequeueAfter_IsNotLostWhenTheRunEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
 		gvr := w.types[0]
 		stop := w.run()
 		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
@@ -97,77 +104,91 @@ func TestRequeueAfter_IsNotLostAtTheEndOfTheRun(t *testing.T) {
 		w.controller.Enqueue(w.id(gvr, "ghost"))
 		synctest.Wait()
 		c.want(t, "first run", named("ghost"))
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 		stop = w.run()
 		time.Sleep(time.Minute)
-		c.want(t, "second run", named("ghost"))
-		_ = stop()
+		c.want(t, "after the second run began", named("ghost"))
+		stop()
 	})
 }
 
 // A run can end while a swap waits for the lists of its new watches.
 func TestS2_SwapThatAddsWatchesContinuesInTheNextRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		w := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
 		gvr, child := w.types[0], w.types[1]
 		g := w.gateListsOf(child)
 		w.put(gvr, "a")
-		cool := w.runWatches()
+		stopWatches := w.runWatches()
 		stop := w.run()
 		c := newCalls(succeed)
 		w.serve(gvr, c.handle)
-		c.want(t, "first", named("a"))
+		c.want(t, "the first handler", named("a"))
 		g.close()
 		w.serve(gvr, c.handle, dynamiccontroller.Owns(child))
-		c.want(t, "paused", named())
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		c.want(t, "while the swap waits for the new watch", named())
+		stop()
 		stop = w.run()
 		time.Sleep(9 * time.Second)
-		c.want(t, "still paused", named())
+		c.want(t, "while the next run waits for the new watch", named())
 		time.Sleep(2 * time.Second)
 		c.want(t, "ten seconds later", named("a"))
 		g.open()
 		synctest.Wait()
 		w.put(gvr, "b")
-		c.want(t, "b", named("b"))
-		if err := errors.Join(stop(), cool()); err != nil {
-			t.Error(err)
-		}
+		c.want(t, "a new object", named("b"))
+		stop()
+		stopWatches()
 	})
 }
 
-// A swap that a standby has requested can be pending when it is promoted.
+// AddWatches keeps an existing watch that a pending swap would otherwise remove.
+func TestAddWatches_KeepsTheWatchDuringAPendingSwap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, owns := w.types[0], dynamiccontroller.Owns(w.types[1])
+		g := w.gateListsOf(gvr)
+		stop := w.run()
+		w.serve(gvr, succeed, metadataOnly, owns)
+		g.close()
+		w.serve(gvr, succeed, metadataOnly, withoutLabel)
+		if err := w.controller.AddWatches(context.Background(), gvr, owns); err != nil {
+			t.Fatal(err)
+		}
+		g.open()
+		synctest.Wait()
+		if got := w.status(gvr); got.Replacement != nil || len(got.Secondaries) != 1 {
+			t.Errorf("the status is %+v, want one secondary and no replacement", got)
+		}
+		stop()
+	})
+}
+
+// A swap that was requested on a standby can still be pending when the standby is promoted.
 func TestS2_PromotionDuringAPendingSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
 		gvr := w.types[0]
 		g := w.gateListsOf(gvr)
 		w.put(gvr, "a")
-		cool := w.runWatches()
+		stopWatches := w.runWatches()
 		old, next := newCalls(succeed), newCalls(succeed)
 		w.serve(gvr, old.handle, metadataOnly)
 		g.close()
 		w.serve(gvr, next.handle, metadataOnly, withoutLabel)
 		stop := w.run()
 		time.Sleep(2 * time.Second)
-		old.want(t, "old", named("a"))
+		old.want(t, "old handler, initial list of the first run", named("a"))
 		w.put(gvr, "b")
-		old.want(t, "old", named("b"))
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		old.want(t, "old handler, while the swap is pending", named("b"))
+		stop()
 		w.delete(gvr, "b")
 		g.open()
 		synctest.Wait()
 		stop = w.run()
-		next.want(t, "next", named("a"))
-		old.want(t, "old", named())
-		if err := errors.Join(stop(), cool()); err != nil {
-			t.Error(err)
-		}
+		next.want(t, "new handler, in the second run", named("a"))
+		old.want(t, "old handler, in the second run", named())
+		stop()
+		stopWatches()
 	})
 }

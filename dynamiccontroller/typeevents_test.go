@@ -1,12 +1,10 @@
 package dynamiccontroller_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -14,70 +12,63 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A wrong type event causes one list: the objects are delivered as deleted and then found again, and the type is
-// Synced.
+// After a wrong type event, the type is listed once. The type's objects are delivered as deleted, and then as new.
 func TestS5_WrongTypeEventIsCorrected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{})
-		gvr := w.types[0]
 		var typeEvents events
-		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{ResyncPeriod: -1}, w.client,
+		f := newFixture(t, 1, dynamiccontroller.Config{ResyncPeriod: -1},
 			dynamiccontroller.WithTypeEvents(typeEvents.subscribe))
-		w.put(gvr, "w")
-		stop := w.run()
-		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
-		w.serve(gvr, c.handle)
+		gvr := f.types[0]
+		f.put(gvr, "w")
+		stop := f.run()
+		c := newCalls(succeed)
+		f.serve(gvr, c.handle)
 		typeEvents.notify(gvr, false)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if status := w.status(gvr); status.State != dynamiccontroller.TypeSynced || status.Message != "" || status.Objects != 1 {
-			t.Errorf("%+v", status)
+		status := f.status(gvr)
+		if status.State != dynamiccontroller.TypeSynced || status.Message != "" || status.Objects != 1 {
+			t.Errorf("the status is %+v, want a synced type with one object and no error", status)
 		}
 		if n := len(c.at["w"]); n < 2 {
-			t.Errorf("%d calls, want one for the deletion", n)
+			t.Errorf("%d calls, want one for the first list and one for the deletion", n)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
-// A type that was not found for a long time is watched as soon as a type event reports it as served.
+// A type that has not been found for a long time is watched as soon as a type event reports it as served.
 func TestS5_TypeEventEndsTheBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1, dynamiccontroller.Config{})
-		gvr := w.types[0]
+		var typeEvents events
+		f := newFixture(t, 1, dynamiccontroller.Config{}, dynamiccontroller.WithTypeEvents(typeEvents.subscribe))
+		gvr := f.types[0]
 		exists := false
-		w.client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		f.client.PrependReactor("list", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return !exists, nil, apierrors.NewNotFound(gvr.GroupResource(), "")
 		})
-		var typeEvents events
-		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{}, w.client,
-			dynamiccontroller.WithTypeEvents(typeEvents.subscribe))
-		stop := w.run()
-		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
+		stop := f.run()
+		f.serve(gvr, succeed)
 		time.Sleep(time.Hour)
-		w.client.ClearActions()
+		f.client.ClearActions()
 		time.Sleep(10 * time.Minute)
-		if n := len(w.client.Actions()); n < 10 || n > 30 {
-			t.Errorf("%d requests in ten minutes for a type that does not exist", n)
+		if n := len(f.client.Actions()); n < 10 || n > 30 {
+			t.Errorf("%d requests in ten minutes for a type that does not exist, want 10 to 30", n)
 		}
 		exists = true
-		if status := w.status(gvr); status.State != dynamiccontroller.TypeNotFound {
-			t.Fatalf("%+v", status)
+		if status := f.status(gvr); status.State != dynamiccontroller.TypeNotFound {
+			t.Fatalf("the status is %+v, want NotFound", status)
 		}
 		before := time.Now()
 		typeEvents.notify(gvr, true)
 		synctest.Wait()
-		if status := w.status(gvr); status.State != dynamiccontroller.TypeSynced || time.Since(before) != 0 {
-			t.Errorf("%+v", status)
+		if status := f.status(gvr); status.State != dynamiccontroller.TypeSynced || time.Since(before) != 0 {
+			t.Errorf("the status is %+v, want Synced immediately after the event", status)
 		}
-		typeEvents.notify(w.types[0].GroupResource().WithVersion("v2"), false) // not served by the controller: ignored
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		typeEvents.notify(f.types[0].GroupResource().WithVersion("v2"), false) // ignored: v2 is not served by the controller
+		stop()
 		if typeEvents.notify != nil {
-			t.Error("still subscribed after the run")
+			t.Error("the controller is still subscribed to type events after the run has ended")
 		}
 	})
 }

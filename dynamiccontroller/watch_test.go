@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,7 +21,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// take returns the number of calls for each object since the last take.
+// take returns the number of calls for each object since the last call to take.
 func (c *calls) take() map[string]int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,40 +58,39 @@ func named(names ...string) map[string]int {
 	return n
 }
 
-// An event of a child reconciles its controller and no other object, in each cache mode of the owners.
+// An event for a child causes a reconcile of the child's controller and of no other object, whatever cache mode the
+// owner's type uses.
 func TestD1_ChildEventsReconcileTheOwner(t *testing.T) {
 	for name, mode := range map[string]dynamiccontroller.CacheMode{
 		"full": dynamiccontroller.CacheFull, "metadata": dynamiccontroller.CacheMetadata, "keys": dynamiccontroller.CacheKeys,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-				parent, child := w.types[0], w.types[1]
-				a, b, stranger := w.id(parent, "a"), w.id(parent, "b"), w.id(w.types[2], "a")
-				w.put(parent, "a")
-				w.put(parent, "b")
-				w.put(child, "early", a)
-				stop := w.run()
+				f := newFixture(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+				parent, child := f.types[0], f.types[1]
+				a, b, stranger := f.id(parent, "a"), f.id(parent, "b"), f.id(f.types[2], "a")
+				f.put(parent, "a")
+				f.put(parent, "b")
+				f.put(child, "early", a)
+				stop := f.run()
 				c := newCalls(succeed)
-				w.serve(parent, c.handle, dynamiccontroller.WithCache(mode), dynamiccontroller.Owns(child))
+				f.serve(parent, c.handle, dynamiccontroller.WithCache(mode), dynamiccontroller.Owns(child))
 				c.want(t, "one call per object for all initial lists", named("a", "b"))
-				w.put(child, "c", a)
+				f.put(child, "c", a)
 				c.want(t, "a new child", named("a"))
-				w.put(child, "c", b, a)
+				f.put(child, "c", b, a)
 				c.want(t, "a child that moves to another owner", named("a", "b"))
-				w.put(child, "c", b)
+				f.put(child, "c", b)
 				c.want(t, "a change", named("b"))
-				w.put(child, "orphan")
-				w.put(child, "strange", stranger)
-				w.put(child, "early", w.id(parent, "unknown"))
+				f.put(child, "orphan")
+				f.put(child, "strange", stranger)
+				f.put(child, "early", f.id(parent, "unknown"))
 				c.want(t, "children without an owner, of another type and of an unknown owner", named("a"))
-				w.put(parent, "unknown")
+				f.put(parent, "unknown")
 				c.want(t, "an owner that appears", named("unknown"))
-				w.delete(child, "c")
+				f.delete(child, "c")
 				c.want(t, "a deletion", named("b"))
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 			})
 		})
 	}
@@ -100,20 +98,21 @@ func TestD1_ChildEventsReconcileTheOwner(t *testing.T) {
 
 func TestOwnsAndWatches_Options(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 4, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, every, filtered, mapped := w.types[0], w.types[1], w.types[2], w.types[3]
-		a, b := w.id(parent, "a"), w.id(parent, "b")
-		w.put(parent, "a")
-		w.put(parent, "b")
-		stop := w.run()
+		f := newFixture(t, 4, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, every, filtered, mapped := f.types[0], f.types[1], f.types[2], f.types[3]
+		a, b := f.id(parent, "a"), f.id(parent, "b")
+		f.put(parent, "a")
+		f.put(parent, "b")
+		stop := f.run()
 		c := newCalls(succeed)
 		seen := ""
-		w.serve(parent, c.handle,
+		wanted := func(_ context.Context, _, now dynamiccontroller.Object) bool {
+			return now.Object().(*unstructured.Unstructured).GetName() == "wanted"
+		}
+		f.serve(parent, c.handle,
 			dynamiccontroller.Owns(every, dynamiccontroller.EveryOwner()),
-			dynamiccontroller.Owns(filtered, dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithPredicate(func(_ context.Context, _, now dynamiccontroller.Object) bool {
-				object := now.Object().(*unstructured.Unstructured)
-				return object.GetName() == "wanted"
-			})),
+			dynamiccontroller.Owns(filtered, dynamiccontroller.WithCache(dynamiccontroller.CacheFull),
+				dynamiccontroller.WithPredicate(wanted)),
 			dynamiccontroller.Watches(mapped, func(_ context.Context, object dynamiccontroller.Object) []string {
 				m := object.Object().(*metav1.PartialObjectMetadata)
 				switch m.Name {
@@ -126,29 +125,27 @@ func TestOwnsAndWatches_Options(t *testing.T) {
 				return []string{"default/b", "default/not-there"}
 			}))
 		c.take()
-		w.put(every, "c", a, b)
-		c.want(t, "every owner counts", named("a", "b"))
-		w.put(filtered, "c", a)
-		c.want(t, "not wanted", named())
-		w.put(filtered, "wanted", a)
-		c.want(t, "wanted", named("a"))
-		w.put(mapped, "m")
-		c.want(t, "mapped, in the cache or not", named("b", "not-there"))
-		w.put(mapped, "panics")
-		w.put(mapped, "malformed")
+		f.put(every, "c", a, b)
+		c.want(t, "a watch with EveryOwner", named("a", "b"))
+		f.put(filtered, "c", a)
+		c.want(t, "a change that the predicate rejects", named())
+		f.put(filtered, "wanted", a)
+		c.want(t, "a change that the predicate accepts", named("a"))
+		f.put(mapped, "m")
+		c.want(t, "a MapFunc that returns a cached and an unknown object", named("b", "not-there"))
+		f.put(mapped, "panics")
+		f.put(mapped, "malformed")
 		c.want(t, "a MapFunc that panics or returns malformed keys", named())
 		if seen != "m" {
-			t.Errorf("the MapFunc was called with %q", seen)
+			t.Errorf("the MapFunc was called with %q, want %q", seen, "m")
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 func TestStartServingGVK_RejectsInvalidWatches(t *testing.T) {
-	w := newWorld(t, 2, dynamiccontroller.Config{})
-	parent, child := w.types[0], w.types[1]
+	f := newFixture(t, 2, dynamiccontroller.Config{})
+	parent, child := f.types[0], f.types[1]
 	keys := dynamiccontroller.WithCache(dynamiccontroller.CacheKeys)
 	for _, test := range []struct {
 		name  string
@@ -163,11 +160,11 @@ func TestStartServingGVK_RejectsInvalidWatches(t *testing.T) {
 		{"the Watch is the zero value", dynamiccontroller.Watch{}, "use Owns or Watches"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := w.controller.StartServingGVK(context.Background(), parent, succeed, test.watch)
+			err := f.controller.StartServingGVK(context.Background(), parent, succeed, test.watch)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("StartServingGVK: %v", err)
+				t.Errorf("StartServingGVK returned %v, want an error with %q", err, test.want)
 			}
-			err = w.controller.AddWatches(context.Background(), parent, test.watch)
+			err = f.controller.AddWatches(context.Background(), parent, test.watch)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("AddWatches: %v", err)
 			}
@@ -175,107 +172,103 @@ func TestStartServingGVK_RejectsInvalidWatches(t *testing.T) {
 	}
 }
 
-func TestAddWatchesAndRemoveWatches_OfATypeThatIsNotServed(t *testing.T) {
-	w := newWorld(t, 2, dynamiccontroller.Config{})
-	watch := dynamiccontroller.Owns(w.types[1])
-	if err := w.controller.AddWatches(context.Background(), w.types[0], watch); !errors.Is(err, dynamiccontroller.ErrNotServed) {
+func TestAddWatchesAndRemoveWatches_WhenTheTypeIsNotServed(t *testing.T) {
+	f := newFixture(t, 2, dynamiccontroller.Config{})
+	watch := dynamiccontroller.Owns(f.types[1])
+	err := f.controller.AddWatches(context.Background(), f.types[0], watch)
+	if !errors.Is(err, dynamiccontroller.ErrNotServed) {
 		t.Errorf("AddWatches: %v", err)
 	}
-	if err := w.controller.RemoveWatches(context.Background(), w.types[0], watch.Key()); err != nil {
-		t.Errorf("RemoveWatches: %v", err)
+	if err := f.controller.RemoveWatches(context.Background(), f.types[0], watch.Key()); err != nil {
+		t.Errorf("RemoveWatches returned %v, want nil", err)
 	}
 }
 
 // A handler adds a watch and removes it again.
 func TestAddWatchesAndRemoveWatches_CalledByAHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		parent, child, other := w.types[0], w.types[1], w.types[2]
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		parent, child, other := f.types[0], f.types[1], f.types[2]
 		for _, name := range []string{"a", "b", "c"} {
-			w.put(parent, name)
+			f.put(parent, name)
 		}
-		w.put(child, "of-a", w.id(parent, "a"))
-		stop := w.run()
+		f.put(child, "of-a", f.id(parent, "a"))
+		stop := f.run()
 		c := newCalls(succeed)
-		w.serve(parent, c.handle)
+		f.serve(parent, c.handle)
 		c.take()
 		c.do = func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-			return w.controller.AddWatches(ctx, parent, dynamiccontroller.Owns(child))
+			return f.controller.AddWatches(ctx, parent, dynamiccontroller.Owns(child))
 		}
-		w.controller.Enqueue(w.id(parent, "b"))
-		c.want(t, "added by a handler: the owner in the list is reconciled once", named("a", "b"))
-		w.put(child, "of-c", w.id(parent, "c"))
+		f.controller.Enqueue(f.id(parent, "b"))
+		c.want(t, "added by a handler: the owner of the listed child is reconciled once", named("a", "b"))
+		f.put(child, "of-c", f.id(parent, "c"))
 		c.want(t, "a new child", named("c"))
-		if n := len(w.status(parent).Secondaries); n != 1 {
-			t.Errorf("%d secondaries", n)
+		if n := len(f.status(parent).Secondaries); n != 1 {
+			t.Errorf("%d secondaries, want 1", n)
 		}
-		lister, err := w.controller.SecondaryLister(parent, dynamiccontroller.Owns(child).Key())
+		lister, err := f.controller.SecondaryLister(parent, dynamiccontroller.Owns(child).Key())
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.do = func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
-			return w.controller.RemoveWatches(ctx, parent, dynamiccontroller.Owns(child).Key())
+			return f.controller.RemoveWatches(ctx, parent, dynamiccontroller.Owns(child).Key())
 		}
-		w.controller.Enqueue(w.id(parent, "b"))
+		f.controller.Enqueue(f.id(parent, "b"))
 		c.want(t, "removed by a handler", named("b"))
-		w.put(child, "of-a", w.id(parent, "a"))
+		f.put(child, "of-a", f.id(parent, "a"))
 		c.want(t, "an event after the removal", named())
-		if _, err := lister.OwnedBy(w.uid(parent, "a")); !errors.Is(err, dynamiccontroller.ErrNotServed) {
+		if _, err := lister.OwnedBy(f.uid(parent, "a")); !errors.Is(err, dynamiccontroller.ErrNotServed) {
 			t.Errorf("the lister returned %v", err)
 		}
 
 		c.do = succeed
-		w.serve(parent, c.handle, dynamiccontroller.Owns(child))
+		f.serve(parent, c.handle, dynamiccontroller.Owns(child))
 		c.want(t, "a swap reconciles everything once", named("a", "b", "c"))
-		w.serve(parent, c.handle, dynamiccontroller.Owns(other))
-		c.want(t, "a second swap as well", named("a", "b", "c"))
-		w.put(child, "of-a", w.id(parent, "a"))
-		c.want(t, "an event of the watch that the swap removed", named())
-		w.put(other, "of-a", w.id(parent, "a"))
-		c.want(t, "an event of the watch that the swap added", named("a"))
-		if err := w.controller.StopServiceGVK(context.Background(), parent); err != nil {
+		f.serve(parent, c.handle, dynamiccontroller.Owns(other))
+		c.want(t, "a second swap also reconciles everything once", named("a", "b", "c"))
+		f.put(child, "of-a", f.id(parent, "a"))
+		c.want(t, "an event from the watch that the swap removed", named())
+		f.put(other, "of-a", f.id(parent, "a"))
+		c.want(t, "an event from the watch that the swap added", named("a"))
+		if err := f.controller.StopServiceGVK(context.Background(), parent); err != nil {
 			t.Error(err)
 		}
-		w.put(other, "of-a", w.id(parent, "a"))
-		c.want(t, "stopped", named())
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		f.put(other, "of-a", f.id(parent, "a"))
+		c.want(t, "after the type was stopped", named())
+		stop()
 	})
 }
 
-// Adding a watch again replaces its MapFunc and causes no request and no reconcile.
+// Adding a watch again replaces its MapFunc and causes neither requests nor reconciles.
 func TestAddWatches_AgainReplacesOnlyTheMapFunc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
-		w.put(parent, "a")
-		w.put(child, "c", w.id(parent, "a"))
-		stop := w.run()
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(parent, "a")
+		f.put(child, "c", f.id(parent, "a"))
+		stop := f.run()
 		c := newCalls(succeed)
-		mapTo := func(key string) dynamiccontroller.Watch {
-			return dynamiccontroller.Watches(child, func(context.Context, dynamiccontroller.Object) []string { return []string{"default/" + key} })
-		}
-		w.serve(parent, c.handle, dynamiccontroller.Owns(child), mapTo("one"))
+		owned := dynamiccontroller.Owns(child)
+		f.serve(parent, c.handle, owned, dynamiccontroller.Watches(child, mapTo("default/one")))
 		c.take()
-		w.client.ClearActions()
-		if err := w.controller.AddWatches(context.Background(), parent, dynamiccontroller.Owns(child), mapTo("another")); err != nil {
+		f.client.ClearActions()
+		mapped := dynamiccontroller.Watches(child, mapTo("default/another"))
+		if err := f.controller.AddWatches(context.Background(), parent, owned, mapped); err != nil {
 			t.Fatal(err)
 		}
-		c.want(t, "added again", named())
-		if actions := w.client.Actions(); len(actions) != 0 {
-			t.Errorf("requests: %v", actions)
+		c.want(t, "after the watch was added again", named())
+		if actions := f.client.Actions(); len(actions) != 0 {
+			t.Errorf("AddWatches sent the requests %v, want none", actions)
 		}
-		w.put(child, "c", w.id(parent, "a"))
-		c.want(t, "the newest MapFunc counts", named("a", "another"))
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		f.put(child, "c", f.id(parent, "a"))
+		c.want(t, "the new MapFunc is called", named("a", "another"))
+		stop()
 	})
 }
 
-// A type of children that does not exist, or whose list hangs, does not block reconciles. When it syncs later, the
-// owners in its list are reconciled.
+// A child type that does not exist, is forbidden or hangs does not block reconciles. When the child type syncs later,
+// the owners of the listed children are reconciled.
 func TestS3_UnavailableChildTypeDoesNotBlockReconciles(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"it does not exist": func() error { return apierrors.NewNotFound(schema.GroupResource{}, "") },
@@ -284,18 +277,18 @@ func TestS3_UnavailableChildTypeDoesNotBlockReconciles(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-				parent, child := w.types[0], w.types[1]
-				w.put(parent, "a")
-				w.put(parent, "b")
-				w.put(child, "c", w.id(parent, "a"))
+				f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+				parent, child := f.types[0], f.types[1]
+				f.put(parent, "a")
+				f.put(parent, "b")
+				f.put(child, "c", f.id(parent, "a"))
 				available := make(chan struct{})
-				w.beforeList = func(gvr schema.GroupVersionResource) {
+				f.beforeList = func(gvr schema.GroupVersionResource) {
 					if gvr == child && fail == nil {
 						<-available
 					}
 				}
-				w.client.PrependReactor("list", child.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				f.client.PrependReactor("list", child.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 					select {
 					case <-available:
 						return false, nil, nil
@@ -303,93 +296,87 @@ func TestS3_UnavailableChildTypeDoesNotBlockReconciles(t *testing.T) {
 						return fail != nil, nil, fail()
 					}
 				})
-				stop := w.run()
+				stop := f.run()
 				c := newCalls(succeed)
-				w.serve(parent, c.handle, dynamiccontroller.Owns(child))
+				f.serve(parent, c.handle, dynamiccontroller.Owns(child))
 				wait := 300 * time.Millisecond
 				if fail == nil {
 					wait = 11 * time.Second
 				}
 				time.Sleep(wait)
-				c.want(t, "the parents are reconciled nevertheless", named("a", "b"))
-				if s := w.status(parent).Secondaries; len(s) != 1 || s[0].Synced || !s[0].Owned || s[0].GVR != child || (s[0].Message == "") != (fail == nil) {
-					t.Errorf("%+v", s)
+				c.want(t, "while the list of children fails or hangs", named("a", "b"))
+				s := f.status(parent).Secondaries
+				if len(s) != 1 || s[0].Synced || !s[0].Owned || s[0].GVR != child || (s[0].Message == "") != (fail == nil) {
+					t.Errorf("the status of the secondaries is %+v, want one owned watch that has not synced", s)
 				}
-				if _, err := must(w.controller.SecondaryLister(parent, dynamiccontroller.Owns(child).Key())).List(labels.Everything()); !errors.Is(err, dynamiccontroller.ErrNotSynced) {
+				lister := must(f.controller.SecondaryLister(parent, dynamiccontroller.Owns(child).Key()))
+				if _, err := lister.List(labels.Everything()); !errors.Is(err, dynamiccontroller.ErrNotSynced) {
 					t.Errorf("the lister returned %v", err)
 				}
 				close(available)
 				time.Sleep(time.Minute)
-				c.want(t, "after the list has succeeded, the owners in it", named("a"))
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				c.want(t, "after the list of children has succeeded", named("a"))
+				stop()
 			})
 		})
 	}
 }
 
-// No object is reconciled before the children's first list has been delivered.
+// No owner is reconciled before the first list of its children has been delivered.
 func TestD4_ObjectIsReconciledOnceForAllInitialLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
-		w.put(parent, "a")
-		w.put(child, "c", w.id(parent, "a"))
-		w.beforeList = func(gvr schema.GroupVersionResource) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(parent, "a")
+		f.put(child, "c", f.id(parent, "a"))
+		f.beforeList = func(gvr schema.GroupVersionResource) {
 			if gvr == child {
 				time.Sleep(time.Second)
 			}
 		}
 		c := newCalls(succeed)
-		w.serve(parent, c.handle, dynamiccontroller.Owns(child))
+		f.serve(parent, c.handle, dynamiccontroller.Owns(child))
 		for range 2 {
-			stop := w.run()
-			c.want(t, "before the children's list", named())
+			stop := f.run()
+			c.want(t, "before the list of children has succeeded", named())
 			time.Sleep(3 * time.Second)
-			c.want(t, "after it", named("a"))
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
+			c.want(t, "after the slow list of children has succeeded", named("a"))
+			stop()
 		}
 	})
 }
 
-// The owner of a child is reconciled even if the child was deleted between two runs, or together with its type.
+// The owner of a child is reconciled even if the child was deleted between two runs or together with the child's type.
 func TestD3_OwnerIsReconciledAfterAMissedDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
-		parent, child := w.types[0], w.types[1]
 		var typeEvents events
-		w.controller = dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, w.client,
-			dynamiccontroller.WithMetadataClient(w.metadata()), dynamiccontroller.WithTypeEvents(typeEvents.subscribe))
-		w.put(parent, "a")
-		w.put(child, "c", w.id(parent, "a"))
-		w.put(child, "d", w.id(parent, "gone"))
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1},
+			dynamiccontroller.WithTypeEvents(typeEvents.subscribe))
+		parent, child := f.types[0], f.types[1]
+		f.put(parent, "a")
+		f.put(child, "c", f.id(parent, "a"))
+		f.put(child, "d", f.id(parent, "gone"))
 		c := newCalls(succeed)
 		var lost []string
-		w.serve(parent, c.handle, dynamiccontroller.Owns(child, dynamiccontroller.WithPredicate(func(_ context.Context, old, now dynamiccontroller.Object) bool {
+		recordDeletions := func(_ context.Context, old, now dynamiccontroller.Object) bool {
 			if now == nil {
 				lost = append(lost, old.GetOwnerReferences()[0].Name)
 			}
 			return true
-		})))
-		if err := w.run()(); err != nil {
-			t.Error(err)
 		}
-		w.delete(child, "d")
-		stop := w.run()
+		f.serve(parent, c.handle, dynamiccontroller.Owns(child, dynamiccontroller.WithPredicate(recordDeletions)))
+		f.run()()
+		f.delete(child, "d")
+		stop := f.run()
 		if !slices.Equal(lost, []string{"gone"}) {
-			t.Errorf("lost: %v", lost)
+			t.Errorf("the predicate saw deletions of children of %v, want [gone]", lost)
 		}
 		c.take()
-		w.client.PrependReactor("list", child.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+		f.client.PrependReactor("list", child.Resource, func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewNotFound(child.GroupResource(), "")
 		})
 		typeEvents.notify(child, false)
 		c.want(t, "the children's type is gone", named("a"))
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }

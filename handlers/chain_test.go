@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,29 +15,25 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-type (
-	identifiers = dynamiccontroller.ObjectIdentifiers
-	handler     = dynamiccontroller.Handler
-)
-
-func TestTheFirstOfAChainIsTheOutermost(t *testing.T) {
+func TestChain_FirstMiddlewareIsTheOutermost(t *testing.T) {
 	var calls string
-	say := func(word string) Middleware {
+	record := func(name string) Middleware {
 		return func(next handler) handler {
 			return func(ctx context.Context, id identifiers) error {
-				calls += word
-				defer func() { calls += "/" + word }()
+				calls += name
+				defer func() { calls += "/" + name }()
 				return next(ctx, id)
 			}
 		}
 	}
-	err := Chain(say("a"), Chain(), say("b"))(func(context.Context, identifiers) error { calls += "!"; return nil })(t.Context(), first)
+	inner := func(context.Context, identifiers) error { calls += "!"; return nil }
+	err := Chain(record("a"), Chain(), record("b"))(inner)(t.Context(), first)
 	if calls != "ab!/b/a" || err != nil {
 		t.Errorf("called %s, %v", calls, err)
 	}
 }
 
-func TestATimeoutSaysSoAndOnlyThen(t *testing.T) {
+func TestTimeout_IsReportedOnlyIfItExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cause error
 		hangs := Timeout(time.Second)(func(ctx context.Context, _ identifiers) error {
@@ -45,16 +42,17 @@ func TestATimeoutSaysSoAndOnlyThen(t *testing.T) {
 			return ctx.Err()
 		})
 		start := time.Now()
-		if err := hangs(t.Context(), first); !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(cause, ErrTimeout) {
-			t.Errorf("got %v, of cause %v", err, cause)
+		err := hangs(t.Context(), first)
+		if !errors.Is(err, ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(cause, ErrTimeout) {
+			t.Errorf("got %v with the cause %v", err, cause)
 		}
 		if took := time.Since(start); took != time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("the handler returned after %s", took)
 		}
 		stopped, stop := context.WithCancelCause(t.Context())
 		stop(dynamiccontroller.ErrRunEnded)
 		if err := hangs(stopped, first); errors.Is(err, ErrTimeout) || !errors.Is(cause, dynamiccontroller.ErrRunEnded) {
-			t.Errorf("got %v, of cause %v", err, cause)
+			t.Errorf("got %v with the cause %v after the run ended", err, cause)
 		}
 		own := errors.New("own")
 		late := Timeout(time.Second)(func(context.Context, identifiers) error {
@@ -67,9 +65,15 @@ func TestATimeoutSaysSoAndOnlyThen(t *testing.T) {
 	})
 }
 
-func TestOutcomesAreForDevelopers(t *testing.T) {
+func TestLogging_LogsOutcomesAtV1(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for verbosity, want := range [][]string{nil, {`"level"=1 "msg"="reconciled" "outcome"="done" "took"="1s"`, `"level"=1 "msg"="reconciled" "outcome"="requeue after 1m0s" "took"="1s"`}} {
+		for verbosity, want := range [][]string{
+			nil,
+			{
+				`"level"=1 "msg"="Reconciled" "outcome"="done" "took"="1s"`,
+				`"level"=1 "msg"="Reconciled" "outcome"="requeue after 1m0s" "took"="1s"`,
+			},
+		} {
 			var lines []string
 			log := funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{Verbosity: verbosity})
 			for _, outcome := range []error{nil, dynamiccontroller.RequeueAfter(time.Minute)} {
@@ -81,24 +85,22 @@ func TestOutcomesAreForDevelopers(t *testing.T) {
 					t.Errorf("got %v", err)
 				}
 			}
-			if len(lines) != len(want) || len(want) > 0 && (lines[0] != want[0] || lines[1] != want[1]) {
-				t.Errorf("at verbosity %d: %q", verbosity, lines)
+			if !slices.Equal(lines, want) {
+				t.Errorf("verbosity %d: logged %q, want %q", verbosity, lines, want)
 			}
 		}
 	})
 }
 
-// No more than n run at once in a class, whatever other classes do; who finds no room holds no worker, and room that a
-// panic leaves is room.
-func TestAClassHasRoomForSoMany(t *testing.T) {
+func TestConcurrency_LimitsEachClass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hold := make(chan struct{})
 		var mu sync.Mutex
-		running, most := map[string]int{}, map[string]int{}
+		running, highest := map[string]int{}, map[string]int{}
 		limited := Concurrency(2, identifiers.Namespace)(func(_ context.Context, id identifiers) error {
 			mu.Lock()
 			running[id.Namespace()]++
-			most[id.Namespace()] = max(most[id.Namespace()], running[id.Namespace()])
+			highest[id.Namespace()] = max(highest[id.Namespace()], running[id.Namespace()])
 			mu.Unlock()
 			<-hold
 			mu.Lock()
@@ -106,7 +108,7 @@ func TestAClassHasRoomForSoMany(t *testing.T) {
 			mu.Unlock()
 			return nil
 		})
-		var refused []error
+		var requeued []error
 		var group sync.WaitGroup
 		for _, namespace := range []string{"a", "b"} {
 			for range 5 {
@@ -114,27 +116,30 @@ func TestAClassHasRoomForSoMany(t *testing.T) {
 					if err := limited(t.Context(), identifiers{NamespacedKey: namespace + "/x"}); err != nil {
 						mu.Lock()
 						defer mu.Unlock()
-						refused = append(refused, err)
+						requeued = append(requeued, err)
 					}
 				})
 			}
 		}
 		synctest.Wait()
 		mu.Lock()
-		if len(refused) != 6 || most["a"] != 2 || most["b"] != 2 {
-			t.Errorf("%d were refused, at most %v ran at once", len(refused), most)
+		if len(requeued) != 6 || highest["a"] != 2 || highest["b"] != 2 {
+			t.Errorf("%d calls were requeued and at most %v ran concurrently, want 6 and 2 of each class",
+				len(requeued), highest)
 		}
 		mu.Unlock()
 		close(hold)
 		group.Wait()
-
-		one := Concurrency(1, identifiers.Namespace)
-		func() {
-			defer func() { _ = recover() }()
-			_ = one(func(context.Context, identifiers) error { panic("x") })(t.Context(), first)
-		}()
-		if err := one(func(context.Context, identifiers) error { return nil })(t.Context(), first); err != nil {
-			t.Errorf("after a panic: %v", err)
-		}
 	})
+}
+
+func TestConcurrency_PanicEndsTheCall(t *testing.T) {
+	limited := Concurrency(1, identifiers.Namespace)
+	func() {
+		defer func() { _ = recover() }()
+		_ = limited(func(context.Context, identifiers) error { panic("x") })(t.Context(), first)
+	}()
+	if err := limited(func(context.Context, identifiers) error { return nil })(t.Context(), first); err != nil {
+		t.Errorf("got %v after a panic", err)
+	}
 }

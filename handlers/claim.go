@@ -8,51 +8,77 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
+	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// Claim makes the children of an owner those that its selector matches, by the rules of Kubernetes' ControllerRefManager:
-//
-//   - What has another controller is left alone.
-//   - What the owner controls and the selector no longer matches is released: its owner reference is removed.
-//   - What nobody controls and the selector matches is adopted, unless it is being deleted, or the owner is, or it is
-//     in another namespace than the owner. Before the first adoption the owner is read from the API server itself: one
-//     that is being deleted or was made anew since adopts nothing.
-//
-// It is for children that have no fixed names, of generateName for instance; what has a name is better off with
-// [Children]. It is safe for concurrent use.
-//
-// It writes metadata.ownerReferences, by a patch that is refused if the child changed since it was looked at. It needs
-// patch and get on the children's type and get on the owner's; where the admission plugin
-// OwnerReferencesPermissionEnforcement is on, also delete on the children's type, without which nobody may change who owns an
-// object, and update on the owner's finalizers subresource, for the reference has blockOwnerDeletion.
-type Claim struct {
+// ClaimerConfig configures a [Claimer]. All fields are required.
+type ClaimerConfig struct {
 	Client       dynamic.Interface
 	FieldManager string
-	// Selector must not be empty: it would match everybody's objects.
+	// Selector matches the children of an owner. It must not be empty, because it would match all objects.
 	Selector labels.Selector
 }
 
-// Objects returns those candidates that the owner controls when it is done. A candidate that failed does not keep it from
-// the others: the error joins what went wrong, by object. A candidate that is gone, or no longer what it was when it was
-// read, is not claimed, without an error in the first case.
-func (c Claim) Objects(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, owner *unstructured.Unstructured, gvr schema.GroupVersionResource, candidates []*unstructured.Unstructured) ([]*unstructured.Unstructured, error) {
-	if c.Selector == nil || c.Selector.Empty() {
-		return nil, errors.New("claim objects: Claim.Selector is empty, and would match everybody's objects")
+// Claimer adopts and releases objects by their labels. It follows the rules of Kubernetes' ControllerRefManager:
+//
+//   - An object with another controller is not changed.
+//   - If the owner is the controller of an object that no longer matches the selector, the object is released: its
+//     reference to the owner is removed.
+//   - An object that matches the selector and has no controller is adopted, unless the object or the owner is being
+//     deleted, or the object's namespace differs from the owner's. Before the first adoption, the owner is read from
+//     the API server. If the owner is being deleted or has been recreated, nothing is adopted.
+//
+// Use a Claimer for children without fixed names, such as those with a generateName. For children with fixed names, use
+// children.Reconciler. A Claimer is safe for concurrent use.
+//
+// A Claimer changes metadata.ownerReferences with a patch that the API server rejects if the child has changed since it
+// was read. It needs get and patch on the type of the children, and get on the type of the owner. If the admission
+// plugin OwnerReferencesPermissionEnforcement is enabled, it needs two more permissions: delete on the type of the
+// children, which is required to change an object's owners; and update on the finalizers subresource of the owner,
+// because the owner references set blockOwnerDeletion.
+type Claimer struct{ config ClaimerConfig }
+
+// NewClaimer returns a Claimer. The error lists all invalid fields of config.
+func NewClaimer(config ClaimerConfig) (*Claimer, error) {
+	var errs []error
+	if config.Client == nil {
+		errs = append(errs, errors.New("handlers: ClaimerConfig.Client: must not be nil"))
 	}
-	mayAdopt := recheck(ctx, c.Client, id, owner)
+	if config.FieldManager == "" {
+		errs = append(errs, errors.New("handlers: ClaimerConfig.FieldManager: must not be empty"))
+	}
+	if config.Selector == nil || config.Selector.Empty() {
+		errs = append(errs,
+			errors.New("handlers: ClaimerConfig.Selector: must not be empty, because it would match all objects"))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return &Claimer{config: config}, nil
+}
+
+// Claim adopts and releases candidates of a type, and returns those that the owner then controls. A candidate that no
+// longer exists is skipped. Claim continues after an error. The returned error joins the errors of all candidates, each
+// of which names its object. The error of a candidate is a conflict if the candidate has changed since it was read.
+func (c *Claimer) Claim(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, owner *unstructured.Unstructured,
+	gvr schema.GroupVersionResource, candidates []*unstructured.Unstructured,
+) ([]*unstructured.Unstructured, error) {
+	canAdopt := ownerref.CanAdoptFunc(ctx, c.config.Client, id, owner)
 	var claimed []*unstructured.Unstructured
 	var errs []error
 	for _, candidate := range candidates {
-		now, err := c.claim(ctx, owner, gvr, candidate, mayAdopt)
+		now, err := c.claim(ctx, owner, gvr, candidate, canAdopt)
 		switch {
-		case isGoneOrReplaced(err):
+		case patch.IsGone(err):
 		case err != nil:
-			errs = append(errs, fmt.Errorf("claim %s for %s: %w", identify(gvr, candidate), id, err))
+			errs = append(errs, fmt.Errorf("claim %s for %s: %w", live.Identify(gvr, candidate), id, err))
 		case now != nil:
 			claimed = append(claimed, now)
 		}
@@ -60,10 +86,13 @@ func (c Claim) Objects(ctx context.Context, id dynamiccontroller.ObjectIdentifie
 	return claimed, errors.Join(errs...)
 }
 
-// claim returns the candidate as it is then, or nil if it is not the owner's.
-func (c Claim) claim(ctx context.Context, owner *unstructured.Unstructured, gvr schema.GroupVersionResource, candidate *unstructured.Unstructured, mayAdopt func() error) (*unstructured.Unstructured, error) {
-	objects := resource(c.Client, gvr, candidate.GetNamespace())
-	matches := c.Selector.Matches(labels.Set(candidate.GetLabels()))
+// claim returns the latest known version of the candidate, or nil if the owner is not its controller.
+func (c *Claimer) claim(
+	ctx context.Context, owner *unstructured.Unstructured, gvr schema.GroupVersionResource,
+	candidate *unstructured.Unstructured, canAdopt func() error,
+) (*unstructured.Unstructured, error) {
+	objects := live.Resource(c.config.Client, gvr, candidate.GetNamespace())
+	matches := c.config.Selector.Matches(labels.Set(candidate.GetLabels()))
 	switch controller := metav1.GetControllerOfNoCopy(candidate); {
 	case controller != nil && controller.UID != owner.GetUID():
 		return nil, nil
@@ -72,74 +101,19 @@ func (c Claim) claim(ctx context.Context, owner *unstructured.Unstructured, gvr 
 	case owner.GetDeletionTimestamp() != nil:
 		return nil, nil
 	case controller != nil:
-		_, err := patchMetadata(ctx, objects, candidate, c.FieldManager, map[string]any{"ownerReferences": withoutOwner(candidate, owner)})
+		changes := map[string]any{"ownerReferences": ownerref.Without(candidate, owner)}
+		_, err := patch.Metadata(ctx, objects, candidate, c.config.FieldManager, changes)
 		return nil, err
-	case !matches || candidate.GetDeletionTimestamp() != nil || !canOwn(owner, candidate.GetNamespace()):
+	case !matches || candidate.GetDeletionTimestamp() != nil || !ownerref.CanReach(owner, candidate.GetNamespace()):
 		return nil, nil
 	}
-	if err := mayAdopt(); err != nil {
+	if err := canAdopt(); err != nil {
 		return nil, err
 	}
-	refs, err := unstructuredRefs(append(withoutOwner(candidate, owner), controllerRef(owner)))
+	refs, err := ownerref.WithController(candidate, owner)
 	if err != nil {
 		return nil, err
 	}
-	return patchMetadata(ctx, objects, candidate, c.FieldManager, map[string]any{"ownerReferences": refs})
-}
-
-// recheck returns a func that reads the owner from the API server, once, and says why it may not adopt, if so.
-func recheck(ctx context.Context, client dynamic.Interface, id dynamiccontroller.ObjectIdentifiers, owner *unstructured.Unstructured) func() error {
-	asked, answer := false, error(nil)
-	return func() error {
-		if !asked {
-			asked, answer = true, canAdopt(ctx, client, id, owner)
-		}
-		return answer
-	}
-}
-
-func canAdopt(ctx context.Context, client dynamic.Interface, id dynamiccontroller.ObjectIdentifiers, owner *unstructured.Unstructured) error {
-	now, err := Live(client).Get(ctx, id.GVR, id.Namespace(), id.Name())
-	switch {
-	case err != nil:
-		return fmt.Errorf("read the owner anew before adopting: %s", err.Error()) // not wrapped: its NotFound is not the child's
-	case now.GetUID() != owner.GetUID():
-		// Not wrapped either.
-		return fmt.Errorf("the owner may not adopt: %s: UID %s, not %s", errReplaced.Error(), now.GetUID(), owner.GetUID())
-	case now.GetDeletionTimestamp() != nil:
-		return errors.New("the owner may not adopt: it is being deleted")
-	}
-	return nil
-}
-
-// canOwn tells whether an owner reference from an object in the namespace, or in none, can hold.
-func canOwn(owner metav1.Object, namespace string) bool {
-	return owner.GetNamespace() == "" || owner.GetNamespace() == namespace
-}
-
-func controllerRef(owner *unstructured.Unstructured) metav1.OwnerReference {
-	return *metav1.NewControllerRef(owner, owner.GroupVersionKind())
-}
-
-// withoutOwner is never nil: in a patch that would be no list, but the field's removal.
-func withoutOwner(object, owner metav1.Object) []metav1.OwnerReference {
-	left := []metav1.OwnerReference{}
-	for _, ref := range object.GetOwnerReferences() {
-		if ref.UID != owner.GetUID() {
-			left = append(left, ref)
-		}
-	}
-	return left
-}
-
-func unstructuredRefs(refs []metav1.OwnerReference) ([]any, error) {
-	list := make([]any, len(refs))
-	for i := range refs {
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&refs[i])
-		if err != nil {
-			return nil, err
-		}
-		list[i] = content
-	}
-	return list, nil
+	changes := map[string]any{"ownerReferences": refs}
+	return patch.Metadata(ctx, objects, candidate, c.config.FieldManager, changes)
 }

@@ -9,52 +9,51 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// classRetry is how soon an object is tried again whose class had no room, up to as much again as jitter. It is what a
-// person does not notice, and a thousand objects that wait cost a thousand map lookups a second.
-const classRetry = 500 * time.Millisecond
+// limitRequeue is the minimum delay after which a call that exceeds the limit of its class is requeued. The maximum is
+// twice as long. With this delay, a thousand waiting objects cost about a thousand map lookups per second.
+const limitRequeue = 500 * time.Millisecond
 
-// Concurrency lets at most n calls run at once of each class that classOf tells: 1 and ObjectIdentifiers.Namespace for
-// one at a time in a namespace, for instance.
+// Concurrency limits the number of concurrent calls in each class to n, or to 1 if n is less than 1. The function
+// classOf returns the class of an object. For example, Concurrency(1, ObjectIdentifiers.Namespace) allows one call at a
+// time in each namespace.
 //
-// A call for which there is no room is not made to wait, for that would hold a worker which other types need: it asks to
-// be called again after half a second to a second. So there is no order among those that wait, and one that fails and is
-// then put off begins its backoff anew. Each use of the returned middleware shares the same room, so that several types
-// can share it. N below 1 counts as 1.
-//
-// It writes nothing and needs no rights.
+// A call that exceeds the limit does not wait, because it would occupy a worker that other types need. Instead, it
+// returns a RequeueAfter of half a second to a second. Waiting objects are therefore reconciled in no particular order.
+// If an object failed before, its backoff starts again from the beginning. If the returned middleware is used for
+// several types, they share the limit.
 func Concurrency(n int, classOf func(dynamiccontroller.ObjectIdentifiers) string) Middleware {
-	room := &classes{most: max(n, 1), running: map[string]int{}}
+	classes := &classCounter{limit: max(n, 1), running: map[string]int{}}
 	return func(handler dynamiccontroller.Handler) dynamiccontroller.Handler {
 		return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			class := classOf(id)
-			if !room.enter(class) {
-				return dynamiccontroller.RequeueAfter(classRetry + rand.N(classRetry))
+			if !classes.enter(class) {
+				return dynamiccontroller.RequeueAfter(limitRequeue + rand.N(limitRequeue))
 			}
-			defer room.leave(class)
+			defer classes.leave(class)
 			return handler(ctx, id)
 		}
 	}
 }
 
-// classes counts the calls of each class.
-type classes struct {
-	most int
+// classCounter counts the running calls of each class.
+type classCounter struct {
+	limit int
 
 	mu      sync.Mutex     // guards running
-	running map[string]int // without classes that have none
+	running map[string]int // has an entry only for classes with running calls
 }
 
-func (c *classes) enter(class string) bool {
+func (c *classCounter) enter(class string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.running[class] >= c.most {
+	if c.running[class] >= c.limit {
 		return false
 	}
 	c.running[class]++
 	return true
 }
 
-func (c *classes) leave(class string) {
+func (c *classCounter) leave(class string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.running[class]--; c.running[class] == 0 {

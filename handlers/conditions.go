@@ -5,62 +5,110 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/applied"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// Conditions writes conditions into status.conditions. It is safe for concurrent use.
-//
-// It needs patch on the type's status subresource, and get on the type. The type's schema must say of status.conditions
-//
-//	x-kubernetes-list-type: map
-//	x-kubernetes-list-map-keys: [type]
-//
-// or the list is one value to the API server, and whoever writes last takes it all.
-type Conditions struct {
+// ConditionsConfig configures [Conditions]. All fields are required.
+type ConditionsConfig struct {
 	Client dynamic.Interface
-	// FieldManager owns the conditions that are written. It must apply nothing else to the status of these objects.
+	// FieldManager owns the conditions that are written. Other writers of the status need other names.
 	FieldManager string
 }
 
-// Set makes the conditions those of this field manager: what is new or changed is written, with the object's generation
-// as observedGeneration and a lastTransitionTime that moves only with the status; what this manager wrote before and is
-// not among them is removed. Those of others stay. When nothing would change there is no write.
+// Conditions writes conditions to status.conditions, and other fields of the status together with them. It is safe for
+// concurrent use. It needs patch on the status subresource of the type, and get on the type.
 //
-// The object is the one that was reconciled, from which the conditions follow: observedGeneration is its generation even
-// if it has changed since. A condition of a later generation stays as it is. If the object is stale, which the API server
-// notices, the conditions are computed anew from the live
-// one. Its status and resourceVersion are brought up to date. The error is wrapped: an object that is gone is NotFound.
-func (c Conditions) Set(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured, conditions ...metav1.Condition) (changed bool, err error) {
-	if err := c.check(conditions); err != nil {
+// Conditions of other managers are never changed. The list should be declared with x-kubernetes-list-type "map" and
+// the list map key "type", so that other managers can write theirs in the same way.
+//
+// Conditions uses a merge patch with the resourceVersion of the object that it was computed from. Unlike an apply, it
+// also succeeds if other parts of the object no longer match a schema that has changed.
+type Conditions struct{ config ConditionsConfig }
+
+// NewConditions returns Conditions. The error lists all invalid fields of config.
+func NewConditions(config ConditionsConfig) (*Conditions, error) {
+	var errs []error
+	if config.Client == nil {
+		errs = append(errs, errors.New("handlers: ConditionsConfig.Client: must not be nil"))
+	}
+	if config.FieldManager == "" {
+		errs = append(errs, errors.New("handlers: ConditionsConfig.FieldManager: must not be empty"))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return &Conditions{config: config}, nil
+}
+
+// Set replaces the conditions of this field manager. It writes new and changed conditions, and removes those that the
+// manager wrote earlier and that are no longer in conditions, according to the object's managed fields. If the given
+// object has none, because caches remove them by default, such conditions are removed with the next other change. If
+// nothing changes, Set writes nothing. A condition's lastTransitionTime changes only with its status.
+//
+// The parameter object is the object that was reconciled. Its generation becomes the observedGeneration of the
+// conditions, even if the object has changed since. A condition with a later observedGeneration is not replaced. If the
+// API server reports that the object is outdated, Set reads the object and tries again. Set updates the status and the
+// resourceVersion of the given object. If the object no longer exists, the error is a NotFound.
+func (c *Conditions) Set(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+	conditions ...metav1.Condition,
+) (changed bool, err error) {
+	return c.SetStatus(ctx, id, object, conditions, nil)
+}
+
+// SetStatus is like Set, and also sets the given fields of the status, in the same request. Each value replaces the
+// whole field, and nil removes it. Fields that are not given are not changed. If one of the conditions has a later
+// observedGeneration, the fields are not set.
+func (c *Conditions) SetStatus(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+	conditions []metav1.Condition, fields map[string]any,
+) (changed bool, err error) {
+	if err := validateStatus(conditions, fields); err != nil {
 		return false, fmt.Errorf("set conditions of %s: %w", id, err)
 	}
-	objects := resource(c.Client, id.GVR, id.Namespace())
-	err = onConflict(ctx, objects, object, func(current *unstructured.Unstructured) error {
-		next, differ, err := c.next(current, object.GetGeneration(), conditions)
+	if fields, err = decodeFields(fields); err != nil {
+		return false, fmt.Errorf("set the status of %s: %w", id, err)
+	}
+	objects := live.Resource(c.config.Client, id.GVR, id.Namespace())
+	err = patch.RetryOnConflict(ctx, objects, object, func(current *unstructured.Unstructured) error {
+		change, err := c.change(current, object.GetGeneration(), conditions, fields)
+		if err == nil && len(change) > 0 && ownersAreUnknown(current, conditions) {
+			if current, err = patch.Read(ctx, objects, object); err == nil {
+				change, err = c.change(current, object.GetGeneration(), conditions, fields)
+			}
+		}
 		if err != nil {
 			return err
 		}
-		if !differ {
-			adoptState(object, current)
+		if len(change) == 0 {
+			updateStatus(object, current)
 			return nil
 		}
-		status := map[string]any{"conditions": next}
-		apply := applyTo(current, map[string]any{"resourceVersion": current.GetResourceVersion()})
-		apply.Object["status"] = status
-		now, err := objects.ApplyStatus(ctx, object.GetName(), apply, metav1.ApplyOptions{FieldManager: c.FieldManager, Force: true})
+		now, err := patch.Merge(ctx, objects, current, c.config.FieldManager, map[string]any{"status": change}, "status")
 		if err != nil {
 			return err
 		}
+		if _, exists, _ := unstructured.NestedSlice(now.Object, "status", "conditions"); !exists && len(conditions) > 0 {
+			return errors.New("the schema of the type does not declare status.conditions")
+		}
 		changed = true
-		adoptState(object, now)
+		updateStatus(object, now)
 		return nil
 	})
 	if err != nil {
@@ -69,71 +117,174 @@ func (c Conditions) Set(ctx context.Context, id dynamiccontroller.ObjectIdentifi
 	return changed, nil
 }
 
-func (c Conditions) check(conditions []metav1.Condition) error {
-	if c.FieldManager == "" {
-		return errors.New("Conditions.FieldManager is empty")
-	}
+func validateStatus(conditions []metav1.Condition, fields map[string]any) error {
 	types := map[string]bool{}
 	for _, condition := range conditions {
 		if condition.Type == "" || condition.Status == "" || condition.Reason == "" {
-			return fmt.Errorf("the condition %+v lacks a type, a status or a reason", condition)
+			return fmt.Errorf("condition %+v: type, status and reason are required", condition)
 		}
 		if types[condition.Type] {
-			return fmt.Errorf("the condition %s is given twice", condition.Type)
+			return fmt.Errorf("condition %s: must not be set twice", condition.Type)
 		}
 		types[condition.Type] = true
+	}
+	if _, has := fields["conditions"]; has {
+		return errors.New("the fields must not include conditions")
 	}
 	return nil
 }
 
-// next is what is to be applied, and whether that changes anything.
-func (c Conditions) next(current *unstructured.Unstructured, generation int64, wanted []metav1.Condition) (apply []any, differ bool, err error) {
-	var status struct {
-		Conditions []metav1.Condition `json:"conditions"`
+// change returns the merge patch for the status, which is empty if nothing changes.
+func (c *Conditions) change(
+	current *unstructured.Unstructured, generation int64, conditions []metav1.Condition, fields map[string]any,
+) (map[string]any, error) {
+	status, _ := current.Object["status"].(map[string]any)
+	if status == nil {
+		status = map[string]any{}
 	}
-	if content, ok := current.Object["status"].(map[string]any); ok {
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(content, &status); err != nil {
-			return nil, false, fmt.Errorf("decode what is there: %w", err)
+	next := maps.Clone(status)
+	list, outdated, err := c.nextConditions(current, generation, conditions)
+	if err != nil {
+		return nil, err
+	}
+	if _, exists := status["conditions"]; exists || len(list) > 0 {
+		next["conditions"] = list
+	}
+	for name, value := range fields {
+		switch {
+		case outdated:
+		case value == nil:
+			delete(next, name)
+		default:
+			next[name] = value
 		}
 	}
-	differ = c.hasOthersThan(current, wanted)
-	apply = []any{} // not null, which no schema takes
-	for _, condition := range wanted {
-		condition.ObservedGeneration = generation
-		there := meta.FindStatusCondition(status.Conditions, condition.Type)
-		isNewer := there != nil && there.ObservedGeneration > generation // a leader's that came after this one: it stays
-		if !isNewer && meta.SetStatusCondition(&status.Conditions, condition) {
-			differ = true
-		}
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(meta.FindStatusCondition(status.Conditions, condition.Type))
-		if err != nil {
-			return nil, false, err
-		}
-		apply = append(apply, content)
-	}
-	return apply, differ, nil
+	return mergePatch(status, next), nil
 }
 
-// hasOthersThan tells whether this manager owns a condition that is not wanted any more.
-func (c Conditions) hasOthersThan(current *unstructured.Unstructured, wanted []metav1.Condition) bool {
-	fields, _ := appliedFields(current, c.FieldManager, "status")
-	for key := range fields["f:status"]["f:conditions"] {
-		byKeys, ok := strings.CutPrefix(key, "k:")
-		if !ok {
+// decodeFields returns the fields as they are decoded from JSON, so that they can be compared with a status.
+func decodeFields(fields map[string]any) (decoded map[string]any, err error) {
+	content, err := json.Marshal(fields)
+	if err != nil {
+		return nil, err
+	}
+	return decoded, utiljson.Unmarshal(content, &decoded)
+}
+
+// mergePatch returns the JSON merge patch that changes before to after. In after, null means that a field is missing.
+// The package jsonmergepatch rounds integers beyond 2^53.
+func mergePatch(before, after map[string]any) map[string]any {
+	changes := map[string]any{}
+	for name := range before {
+		if _, kept := after[name]; !kept {
+			changes[name] = nil
+		}
+	}
+	for name, value := range after {
+		old, wasMap := before[name].(map[string]any)
+		if next, isMap := value.(map[string]any); wasMap && isMap {
+			if nested := mergePatch(old, next); len(nested) > 0 {
+				changes[name] = nested
+			}
+		} else if !reflect.DeepEqual(before[name], value) {
+			changes[name] = value
+		}
+	}
+	return changes
+}
+
+// nextConditions returns the list of conditions to write, with those of other managers. If a condition was observed at
+// a later generation, it is kept, and outdated is true: a later leader has written the status.
+func (c *Conditions) nextConditions(
+	current *unstructured.Unstructured, generation int64, conditions []metav1.Condition,
+) (next []any, outdated bool, err error) {
+	list, _, _ := unstructured.NestedSlice(current.Object, "status", "conditions")
+	owned, done := c.ownedTypes(current), sets.New[string]()
+	next = []any{}
+	add := func(condition metav1.Condition, existing []metav1.Condition) error {
+		condition.ObservedGeneration = generation
+		// A generation that the object has not reached was not written by a controller.
+		if len(existing) > 0 && existing[0].ObservedGeneration > generation &&
+			existing[0].ObservedGeneration <= current.GetGeneration() {
+			outdated = true
+		} else {
+			meta.SetStatusCondition(&existing, condition)
+		}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&existing[0])
+		next = append(next, content)
+		done.Insert(condition.Type)
+		return err
+	}
+	for _, item := range list {
+		fields, _ := item.(map[string]any)
+		kind, _ := fields["type"].(string)
+		condition := meta.FindStatusCondition(conditions, kind)
+		switch {
+		case done.Has(kind):
+		case condition != nil:
+			err = errors.Join(err, add(*condition, readCondition(fields)))
+		case !owned.Has(kind):
+			next = append(next, item)
+		}
+	}
+	for _, condition := range conditions {
+		if !done.Has(condition.Type) {
+			err = errors.Join(err, add(condition, nil))
+		}
+	}
+	return next, outdated, err
+}
+
+// ownersAreUnknown reports whether an object has no managed fields, which caches remove by default, but conditions that
+// are not in conditions.
+func ownersAreUnknown(current *unstructured.Unstructured, conditions []metav1.Condition) bool {
+	list, _, _ := unstructured.NestedSlice(current.Object, "status", "conditions")
+	return len(current.GetManagedFields()) == 0 && slices.ContainsFunc(list, func(item any) bool {
+		fields, _ := item.(map[string]any)
+		kind, _ := fields["type"].(string)
+		return meta.FindStatusCondition(conditions, kind) == nil
+	})
+}
+
+// readCondition returns a condition, or none if it is not a valid metav1.Condition.
+func readCondition(fields map[string]any) []metav1.Condition {
+	var condition metav1.Condition
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &condition)
+	if err != nil || condition.LastTransitionTime.IsZero() {
+		return nil
+	}
+	return []metav1.Condition{condition}
+}
+
+// ownedTypes returns the types of the conditions that only this field manager owns. It returns none if the schema does
+// not merge the list by type.
+func (c *Conditions) ownedTypes(current *unstructured.Unstructured) sets.Set[string] {
+	owned, others := sets.New[string](), sets.New[string]()
+	for _, entry := range current.GetManagedFields() {
+		fields, err := applied.ParseFields(entry.FieldsV1)
+		if err != nil {
 			continue
 		}
-		var keys struct {
-			Type string `json:"type"`
-		}
-		if json.Unmarshal([]byte(byKeys), &keys) == nil && meta.FindStatusCondition(wanted, keys.Type) == nil {
-			return true
+		for key := range fields["f:status"]["f:conditions"] {
+			encoded, _ := strings.CutPrefix(key, "k:")
+			var keys struct {
+				Type string `json:"type"`
+			}
+			switch err := json.Unmarshal([]byte(encoded), &keys); {
+			case err != nil:
+			case entry.Manager == c.config.FieldManager:
+				owned.Insert(keys.Type)
+			default:
+				others.Insert(keys.Type)
+			}
 		}
 	}
-	return false
+	return owned.Difference(others)
 }
 
-// adoptState brings the caller's object up to date, as far as that does not pretend that a newer spec was looked at.
-func adoptState(object, now *unstructured.Unstructured) {
+// updateStatus updates the caller's object after its status has been written. If the spec has changed too, the caller
+// has not seen the new spec, so the resourceVersion is not updated.
+func updateStatus(object, now *unstructured.Unstructured) {
 	if status, ok := now.Object["status"]; ok {
 		object.Object["status"] = status
 	}
@@ -141,20 +292,4 @@ func adoptState(object, now *unstructured.Unstructured) {
 		object.SetResourceVersion(now.GetResourceVersion())
 		object.SetManagedFields(now.GetManagedFields())
 	}
-}
-
-// applyTo begins an apply configuration for the object, which is refused if it is another one by now.
-func applyTo(object *unstructured.Unstructured, metadata map[string]any) *unstructured.Unstructured {
-	all := map[string]any{"name": object.GetName(), "uid": string(object.GetUID())}
-	if namespace := object.GetNamespace(); namespace != "" {
-		all["namespace"] = namespace
-	}
-	for field, value := range metadata {
-		all[field] = value
-	}
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": object.GetAPIVersion(),
-		"kind":       object.GetKind(),
-		"metadata":   all,
-	}}
 }

@@ -1,62 +1,57 @@
-// Package handlers is what handlers are made of. Each part can be used alone, and what comes of composing them is an
-// ordinary dynamiccontroller.Handler.
+// Package handlers contains building blocks for handlers. Each of them can be used alone. A handler composed of several
+// of them is an ordinary [dynamiccontroller.Handler].
 //
-//	Chain         middlewares as one: Timeout, Logging, Concurrency
-//	Object        reads the object, from the cache or live, and calls with it, or with its absence
-//	Fresh         reads from the cache what is no older than this process's leading
-//	Finalizer     runs a cleanup before an object goes
-//	Children      keeps named children as they are wanted, and deletes those that are no longer
-//	Claim         adopts and releases children by their labels
-//	Expectations  makes and deletes children without names, none twice because a cache lags
-//	Conditions    tells in the status what is going on
+//   - [Chain] combines middlewares: [Timeout], [Logging] and [Concurrency].
+//   - [Object] reads the object from a [Reader] and calls one handler if the object exists, and another one if it has
+//     been deleted. [Typed] decodes the object into a Go type.
+//   - [Cached] reads objects from the cache, and [Live] reads them from the API server. [Fresh] reads an object from
+//     the cache once the cache has caught up with the previous leader.
+//   - [Finalizer] runs a cleanup before an object is removed.
+//   - [Conditions] reports the state of an object in its status.
+//   - [Claimer] adopts and releases children by their labels.
+//   - [Expectations] creates and deletes children without fixed names, even if the cache lags.
+//   - Package [github.com/dynamic-controller/engine/handlers/children] creates, corrects and deletes children with
+//     fixed names.
 //
-// # Composed
+// # Composition
 //
 //	handler := handlers.Chain(
 //		handlers.Logging(),
 //		handlers.Concurrency(4, dynamiccontroller.ObjectIdentifiers.Namespace),
-//	)(handlers.Object(handlers.NewFresh(client, handlers.Cached(controller.Lister)),
-//		handlers.Finalizer(client, "platform.example.com/bucket", deleteBucket,
-//			func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, widget *unstructured.Unstructured) error {
-//				_, err := children.Reconcile(ctx, id, widget, handlers.Desired{Stages: childrenOf(widget)})
-//				_, statusErr := conditions.Set(ctx, id, widget, ready(err))
-//				return cmp.Or(err, statusErr)
-//			}),
-//		func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-//			children.Forget(id)
-//			return nil
-//		}))
-//	err := controller.StartServingGVK(ctx, widgets, handler)
+//	)(handlers.Object(
+//		handlers.Fresh(client, handlers.Cached(controller.Lister)),
+//		handlers.Finalizer(handlers.FinalizerConfig{
+//			Client: client, Name: "platform.example.com/bucket", Reconcile: reconcile, Cleanup: deleteBucket,
+//		}),
+//		forget,
+//	))
+//	err := controller.StartServingGVK(ctx, widgets, handler, dynamiccontroller.WithManagedFields())
 //
-// # Trust
+// For a complete handler, see the package example.
 //
-// The config and the desired children come from the author of a controller, and are trusted. Parents and children can
-// be changed by anyone with permission to do so, and are not trusted. In particular:
+// # Configuration
 //
-//   - [Children] looks only for children of kinds that the author names, regardless of the inventory annotation of a
-//     parent. It reads at most 64 KiB and 1,000 entries of the annotation. Entries of other kinds cost no requests, do
-//     not delay the deletion of the parent, and never cause a write to it.
-//   - It lists children across namespaces only if the author declares their kind with [ChildKind].Elsewhere. If anyone
-//     else adds the finalizer to a parent, it is removed when the parent is deleted.
-//   - It changes and deletes an object only if the object has the parent as its controller or, in another namespace,
-//     the parent's mark. An annotation alone is never sufficient.
+// Parts with required fields are configured with a Config struct. The functions NewClaimer, NewConditions and
+// NewExpectations return an error that lists all invalid fields. A handler of [Finalizer] returns such an error when it
+// is called. All parts are safe for concurrent use.
 //
-// Users who can update a parent can still hide its children: without the entry in the inventory, children of a kind that is
-// no longer wanted are not pruned, and without the finalizer children elsewhere outlive the parent. Users who can update
-// a child can take it out of the parent's control by removing the owner reference or the mark.
+// # State
 //
-// An author whose [Children] have children outside their parent's namespace calls Reconcile for a parent that is being
-// deleted too, from the cleanup of a [Finalizer] or without one.
+// Parts that keep state in memory keep it separately for each run of the controller. [dynamiccontroller.RunContext]
+// identifies the run. State from an earlier run is never used, because another replica may have been the leader since
+// then. All state is dropped when the run has ended, so nothing has to be reset between runs. Handler calls outside of
+// a controller, for example in tests, share one state.
 //
 // # Writes
 //
-// Everything is written through the dynamic.Interface that the author gives: a client made of the replica's fenced config
-// writes nothing once another replica may lead. Each part says what it writes and the rights that it needs.
+// All writes use the dynamic.Interface of the config. With a client that uses the fenced config of package replica,
+// nothing is written once another replica may have become the leader. The documentation of each part describes what it
+// writes and which permissions it needs.
 //
-// Each part looks at what is there, and never at what happened. So a process may die between any two requests, or
-// not see the answer to one: the next call, in this process or another, goes on from what it finds.
+// Each part acts on the current state, not on events. A process can therefore crash between two requests, or lose the
+// response to one. The next call, in this process or another, continues from the current state.
 //
-// A write that follows from what was read carries the resourceVersion or the UID of that, wherever somebody else's
-// work could be lost. The API server then refuses it if the cache was stale, the object is read live, and what is to be
-// written is decided again.
+// If a write depends on an object that was read, and could otherwise overwrite someone else's change, the write
+// contains the object's resourceVersion or UID. The API server rejects the write if the object has changed. The part
+// then reads the object from the API server and decides again.
 package handlers

@@ -5,84 +5,88 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
+// The examples reconcile the widget default/first on a fake API server.
 var (
-	widgets    = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
-	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-	first      = dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "default/first"}
+	widgets    = fakeserver.Widgets
+	configMaps = fakeserver.ConfigMaps
+	first      = fakeserver.First
 )
 
-func newWidget() *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "example.com/v1", "kind": "Widget",
-		"metadata": map[string]any{"namespace": "default", "name": "first", "uid": "1234", "resourceVersion": "1", "generation": int64(1)},
-		"spec":     map[string]any{"size": "big"},
-	}}
-}
+func newWidget() *unstructured.Unstructured { return fakeserver.NewWidget() }
 
-func newConfigMap(name string, data map[string]any) *unstructured.Unstructured {
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap",
-		"metadata": map[string]any{"name": name, "labels": map[string]any{"app": "first"}},
-		"data":     data,
-	}}
-}
-
-// All parts as one handler, which dynamiccontroller.StartServingGVK takes.
+// This handler combines a finalizer, children, conditions and two middlewares. Its type is dynamiccontroller.Handler,
+// as required by StartServingGVK.
 func Example() {
-	client := handlers.NewFakeServer(newWidget())
-	children, err := handlers.NewChildren(handlers.ChildrenConfig{Client: client, Mapper: handlers.NewMapper(), Name: "platform.example.com"})
+	client := fakeserver.New(newWidget())
+	reconciler, err := children.New(children.Config{
+		Client: client, Mapper: fakeserver.NewMapper(), Name: "platform.example.com",
+	})
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
-	conditions := handlers.Conditions{Client: client, FieldManager: "platform.example.com/status"}
+	conditions, err := handlers.NewConditions(handlers.ConditionsConfig{
+		Client: client, FieldManager: "platform.example.com/status",
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 
-	deleteBucket := func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
-		fmt.Println("delete the bucket")
-		return nil
-	}
-	reconcile := func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, widget *unstructured.Unstructured) error {
+	reconcile := func(
+		ctx context.Context, id dynamiccontroller.ObjectIdentifiers, widget *unstructured.Unstructured,
+	) error {
 		size, _, _ := unstructured.NestedString(widget.Object, "spec", "size")
-		_, err := children.Reconcile(ctx, id, widget, handlers.Desired{
-			Stages: [][]*unstructured.Unstructured{{newConfigMap("settings", map[string]any{"size": size})}},
+		_, err := reconciler.Reconcile(ctx, id, widget, children.Desired{
+			Stages: [][]children.Child{children.Stage(fakeserver.NewConfigMap("settings", size))},
 		})
-		ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "AllApplied"}
+		ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Applied"}
 		if err != nil {
-			ready = metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NotApplied", Message: err.Error()}
+			ready = metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Failed", Message: err.Error()}
 		}
 		_, statusErr := conditions.Set(ctx, id, widget, ready)
 		return cmp.Or(err, statusErr)
 	}
+	deleteBucket := func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
+		return nil // delete the bucket of the widget
+	}
 	forget := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		children.Forget(id)
+		reconciler.Forget(id)
 		return nil
 	}
 	handler := handlers.Chain(
 		handlers.Logging(),
 		handlers.Concurrency(4, dynamiccontroller.ObjectIdentifiers.Namespace),
-	)(handlers.Object(handlers.Live(client), handlers.Finalizer(client, "platform.example.com/bucket", deleteBucket, reconcile), forget))
+	)(handlers.Object(
+		handlers.Live(client),
+		handlers.Finalizer(handlers.FinalizerConfig{
+			Client: client, Name: "platform.example.com/bucket", Reconcile: reconcile, Cleanup: deleteBucket,
+		}),
+		forget,
+	))
 
 	ctx := context.Background()
-	fmt.Println(handler(ctx, first), handler(ctx, first))
-	widget, _ := handlers.Live(client).Get(ctx, widgets, "default", "first")
-	fmt.Println(widget.GetFinalizers(), widget.GetAnnotations())
-	settings, _ := handlers.Live(client).Get(ctx, configMaps, "default", "settings")
-	fmt.Println(settings.Object["data"], metav1.IsControlledBy(settings, widget))
+	fmt.Println(handler(ctx, first))
+	widget, err := handlers.Live(client).Get(ctx, widgets, "default", "first")
+	fmt.Println(widget.GetFinalizers(), err)
+	settings, err := handlers.Live(client).Get(ctx, configMaps, "default", "settings")
+	fmt.Println(settings.Object["data"], metav1.IsControlledBy(settings, widget), err)
 	// Output:
-	// <nil> <nil>
-	// [platform.example.com/bucket] map[platform.example.com/inventory:ConfigMap=v1/configmaps]
-	// map[size:big] true
+	// <nil>
+	// [platform.example.com/bucket] <nil>
+	// map[key:big] true <nil>
 }
 
 func ExampleChain() {
@@ -110,187 +114,192 @@ func ExampleTimeout() {
 }
 
 func ExampleConcurrency() {
-	oneANamespace := handlers.Concurrency(1, dynamiccontroller.ObjectIdentifiers.Namespace)
+	onePerNamespace := handlers.Concurrency(1, dynamiccontroller.ObjectIdentifiers.Namespace)
 	second := dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "default/second"}
-	elsewhere := dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "elsewhere/third"}
+	other := dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "other/third"}
 
-	inner := oneANamespace(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
-	outer := oneANamespace(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
-		fmt.Println("in the same namespace:", inner(ctx, second) == nil)
-		fmt.Println("in another namespace:", inner(ctx, elsewhere) == nil)
+	inner := onePerNamespace(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
+	outer := onePerNamespace(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+		_, requeued := dynamiccontroller.RequeueDelay(inner(ctx, second))
+		fmt.Println("same namespace, requeued:", requeued)
+		_, requeued = dynamiccontroller.RequeueDelay(inner(ctx, other))
+		fmt.Println("other namespace, requeued:", requeued)
 		return nil
 	})
-	_ = outer(context.Background(), first)
+	fmt.Println(outer(context.Background(), first))
 	// Output:
-	// in the same namespace: false
-	// in another namespace: true
+	// same namespace, requeued: true
+	// other namespace, requeued: false
+	// <nil>
 }
 
 func ExampleObject() {
-	client := handlers.NewFakeServer(newWidget())
+	client := fakeserver.New(newWidget())
 	handler := handlers.Object(handlers.Live(client),
 		func(_ context.Context, _ dynamiccontroller.ObjectIdentifiers, widget *unstructured.Unstructured) error {
-			fmt.Println("there is", widget.GetName())
+			fmt.Println("reconcile", widget.GetName())
 			return nil
 		},
 		func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-			fmt.Println("there is no", id.Name())
+			fmt.Println(id.Name(), "is gone")
 			return nil
 		})
-	_ = handler(context.Background(), first)
-	_ = handler(context.Background(), dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "default/second"})
+	ctx := context.Background()
+	second := dynamiccontroller.ObjectIdentifiers{GVR: widgets, NamespacedKey: "default/second"}
+	fmt.Println(handler(ctx, first), handler(ctx, second))
 	// Output:
-	// there is first
-	// there is no second
-}
-
-func ExampleTyped() {
-	type widget struct {
-		Spec struct {
-			Size string `json:"size"`
-		} `json:"spec"`
-	}
-	handler := handlers.Object(handlers.Live(handlers.NewFakeServer(newWidget())), handlers.Typed(
-		func(_ context.Context, _ dynamiccontroller.ObjectIdentifiers, w *widget, _ *unstructured.Unstructured) error {
-			fmt.Println(w.Spec.Size)
-			return nil
-		}), nil)
-	_ = handler(context.Background(), first)
-	// Output: big
+	// reconcile first
+	// second is gone
+	// <nil> <nil>
 }
 
 func ExampleFresh() {
-	lags := handlers.Live(handlers.NewFakeServer(newWidget())) // a cache that still shows the widget
-	client := handlers.NewFakeServer()                         // which the leader before let go
-	handler := handlers.Object(handlers.NewFresh(client, lags),
+	lagging := handlers.Live(fakeserver.New(newWidget())) // stands for a cache that still holds the widget
+	client := fakeserver.New()                            // the previous leader has cleaned up the widget
+	handler := handlers.Object(handlers.Fresh(client, lagging),
 		func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
-			fmt.Println("make the bucket")
+			fmt.Println("create the bucket")
 			return nil
 		},
 		func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-			fmt.Println("nothing to do for", id.Name())
+			fmt.Println(id.Name(), "is gone")
 			return nil
 		})
 	fmt.Println(handler(context.Background(), first))
 	// Output:
-	// nothing to do for first
+	// first is gone
 	// <nil>
 }
 
 func ExampleFinalizer() {
-	client := handlers.NewFakeServer(newWidget())
-	handler := handlers.Finalizer(client, "platform.example.com/bucket",
-		func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
-			fmt.Println("delete the bucket, if there is one")
+	client := fakeserver.New(newWidget())
+	handler := handlers.Finalizer(handlers.FinalizerConfig{
+		Client: client,
+		Name:   "platform.example.com/bucket",
+		Reconcile: func(
+			_ context.Context, _ dynamiccontroller.ObjectIdentifiers, widget *unstructured.Unstructured,
+		) error {
+			fmt.Println("create the bucket with the finalizers", widget.GetFinalizers())
 			return nil
 		},
-		func(_ context.Context, _ dynamiccontroller.ObjectIdentifiers, widget *unstructured.Unstructured) error {
-			fmt.Println("make the bucket, held by", widget.GetFinalizers())
+		Cleanup: func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
+			fmt.Println("delete the bucket if it exists")
 			return nil
-		})
+		},
+	})
 	ctx := context.Background()
-	_ = handler(ctx, first, newWidget())
+	fmt.Println(handler(ctx, first, newWidget()))
 
-	deleted, _ := handlers.Live(client).Get(ctx, widgets, "default", "first")
-	deleted.SetDeletionTimestamp(&metav1.Time{Time: time.Now()})
-	_ = handler(ctx, first, deleted)
-	now, _ := handlers.Live(client).Get(ctx, widgets, "default", "first")
-	fmt.Println("held by", now.GetFinalizers())
-	// Output:
-	// make the bucket, held by [platform.example.com/bucket]
-	// delete the bucket, if there is one
-	// held by []
-}
-
-func ExampleChildren() {
-	client := handlers.NewFakeServer(newWidget())
-	children, err := handlers.NewChildren(handlers.ChildrenConfig{Client: client, Mapper: handlers.NewMapper(), Name: "platform.example.com"})
+	deleted, err := handlers.Live(client).Get(ctx, widgets, "default", "first")
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
-	ctx := context.Background()
-	wants := func(names ...string) {
-		var stage []*unstructured.Unstructured
-		for _, name := range names {
-			stage = append(stage, newConfigMap(name, map[string]any{"of": "first"}))
-		}
-		widget, _ := handlers.Live(client).Get(ctx, widgets, "default", "first")
-		_, err := children.Reconcile(ctx, first, widget, handlers.Desired{Stages: [][]*unstructured.Unstructured{stage}})
-		there, _ := handlers.Live(client).List(ctx, configMaps, "default", labels.Everything())
-		var all []string
-		for _, child := range there {
-			all = append(all, child.GetName())
-		}
-		fmt.Println(strings.Join(all, " "), err)
-	}
-	wants("settings", "users")
-	wants("settings", "users")
-	wants("settings")
+	deleted.SetDeletionTimestamp(&metav1.Time{Time: time.Now()})
+	fmt.Println(handler(ctx, first, deleted))
+	now, err := handlers.Live(client).Get(ctx, widgets, "default", "first")
+	fmt.Println("finalizers:", now.GetFinalizers(), err)
 	// Output:
-	// settings users <nil>
-	// settings users <nil>
-	// settings <nil>
+	// create the bucket with the finalizers [platform.example.com/bucket]
+	// <nil>
+	// delete the bucket if it exists
+	// <nil>
+	// finalizers: [] <nil>
 }
 
-func ExampleClaim() {
-	client := handlers.NewFakeServer(newWidget())
-	ctx := context.Background()
-	orphan := newConfigMap("orphan", nil)
+func ExampleClaimer() {
+	client := fakeserver.New(newWidget())
+	orphan := fakeserver.NewConfigMap("orphan", "x")
 	orphan.SetNamespace("default")
-	if _, err := client.Resource(configMaps).Namespace("default").Create(ctx, orphan, metav1.CreateOptions{}); err != nil {
-		panic(err)
+	orphan.SetLabels(map[string]string{"app": "first"})
+	ctx := context.Background()
+	_, err := client.Resource(configMaps).Namespace("default").Create(ctx, orphan, metav1.CreateOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
-	claim := handlers.Claim{Client: client, FieldManager: "platform.example.com", Selector: labels.SelectorFromSet(labels.Set{"app": "first"})}
-	candidates, _ := handlers.Live(client).List(ctx, configMaps, "default", labels.Everything())
-	claimed, err := claim.Objects(ctx, first, newWidget(), configMaps, candidates)
-	fmt.Println(len(claimed), metav1.IsControlledBy(claimed[0], newWidget()), err)
-	// Output: 1 true <nil>
+
+	claimer, err := handlers.NewClaimer(handlers.ClaimerConfig{
+		Client: client, FieldManager: "platform.example.com", Selector: labels.SelectorFromSet(labels.Set{"app": "first"}),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	candidates, err := handlers.Live(client).List(ctx, configMaps, "default", labels.Everything())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	claimed, err := claimer.Claim(ctx, first, newWidget(), configMaps, candidates)
+	for _, child := range claimed {
+		fmt.Println(child.GetName(), metav1.IsControlledBy(child, newWidget()))
+	}
+	fmt.Println(err)
+	// Output:
+	// orphan true
+	// <nil>
 }
 
 func ExampleExpectations() {
-	client := handlers.NewFakeServer()
-	late := handlers.NewFakeServer() // a cache that shows nothing yet
-	expected := handlers.NewExpectations(client, handlers.Live(late), 0)
-	ctx := context.Background()
+	client := fakeserver.New()
+	lagging := handlers.Live(fakeserver.New()) // stands for a cache that does not hold the child yet
+	expectations, err := handlers.NewExpectations(handlers.ExpectationsConfig{Client: client, Cache: lagging})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 
-	keepOne := func() error {
-		if err := expected.Await(ctx, first); err != nil {
+	// The handler creates one child.
+	handler := func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		if err := expectations.CatchUp(ctx, id, configMaps, "default", labels.Everything()); err != nil {
 			return err
 		}
-		there, err := handlers.Live(late).List(ctx, configMaps, "default", labels.Everything())
-		if err != nil || len(there) > 0 {
+		if err := expectations.Await(ctx, id); err != nil {
 			return err
 		}
-		child := newConfigMap("", nil)
+		existing, err := lagging.List(ctx, configMaps, "default", labels.Everything())
+		if err != nil || len(existing) > 0 {
+			return err
+		}
+		child := fakeserver.NewConfigMap("", "x")
 		child.SetNamespace("default")
 		child.SetGenerateName("child-")
-		_, err = expected.Create(ctx, first, configMaps, child)
+		_, err = expectations.Create(ctx, id, configMaps, child)
 		return err
 	}
-	fmt.Println(keepOne())
-	fmt.Println(keepOne())
-	made, _ := handlers.Live(client).List(ctx, configMaps, "default", labels.Everything())
-	fmt.Println("made:", len(made))
+	ctx := context.Background()
+	fmt.Println(handler(ctx, first))
+	fmt.Println(handler(ctx, first))
+	created, err := handlers.Live(client).List(ctx, configMaps, "default", labels.Everything())
+	fmt.Println("children:", len(created), err)
 	// Output:
 	// <nil>
 	// requeue after 1s
-	// made: 1
+	// children: 1 <nil>
 }
 
 func ExampleConditions() {
-	client := handlers.NewFakeServer(newWidget())
-	conditions := handlers.Conditions{Client: client, FieldManager: "platform.example.com/status"}
-	ctx := context.Background()
-	set := func(status metav1.ConditionStatus, reason string) {
-		widget, _ := handlers.Live(client).Get(ctx, widgets, "default", "first")
-		changed, err := conditions.Set(ctx, first, widget, metav1.Condition{Type: "Ready", Status: status, Reason: reason})
-		fmt.Println(changed, err)
+	client := fakeserver.New(newWidget())
+	conditions, err := handlers.NewConditions(handlers.ConditionsConfig{
+		Client: client, FieldManager: "platform.example.com/status",
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
-	set(metav1.ConditionFalse, "Starting")
-	set(metav1.ConditionFalse, "Starting")
-	set(metav1.ConditionTrue, "Started")
+	ctx := context.Background()
+	widget := newWidget()
+	for _, ready := range []metav1.Condition{
+		{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Starting"},
+		{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Starting"},
+		{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Started"},
+	} {
+		changed, err := conditions.Set(ctx, first, widget, ready)
+		fmt.Println(ready.Reason, changed, err)
+	}
 	// Output:
-	// true <nil>
-	// false <nil>
-	// true <nil>
+	// Starting true <nil>
+	// Starting false <nil>
+	// Started true <nil>
 }

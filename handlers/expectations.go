@@ -1,12 +1,11 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,29 +13,41 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+	"github.com/dynamic-controller/engine/handlers/internal/patch"
+	"github.com/dynamic-controller/engine/handlers/internal/perrun"
 )
 
 const (
-	// expectationsTimeout is ExpectationsTimeout of Kubernetes' own controllers (pkg/controller/controller_utils.go).
-	expectationsTimeout = 5 * time.Minute
-	// expectationsPoll is how soon an owner is called again whose children's events do not call it.
-	expectationsPoll = time.Second
-	// confirmAfter is how long a cache may lag before the API server is asked about a child, once each so long: a child
-	// that was made and deleted in between is never seen in a cache.
-	confirmAfter = 10 * time.Second
-	// maxGeneratedName leaves room for the suffix within the 63 characters of a label's value, as Kubernetes does.
-	maxGeneratedName, suffixLength = 58, 5
+	// defaultExpectationsTimeout is the ExpectationsTimeout of Kubernetes' controllers
+	// (pkg/controller/controller_utils.go).
+	defaultExpectationsTimeout = 5 * time.Minute
+	// awaitRequeue is the requeue delay of Await. An event from a child usually causes a reconcile sooner.
+	awaitRequeue = time.Second
+	// confirmInterval is the interval at which an expected child is read from the API server. A child that is created and
+	// deleted between two reads of the cache is never seen there.
+	confirmInterval = 10 * time.Second
+	// As in Kubernetes, a generated name has room for a suffix within the 63 characters of a label value.
+	maxGenerateNameLength, suffixLength = 58, 5
 )
 
-// Expectations remembers which children were made and deleted for an owner and are not yet so in the cache, so that a
-// handler which counts its children in a cache that lags neither makes one twice nor deletes another:
+// ExpectationsConfig configures [Expectations]. Client and Cache are required.
+type ExpectationsConfig struct {
+	Client dynamic.Interface
+	// Cache must be the Reader that the handler uses to count children.
+	Cache Reader
+	// Timeout is the time after which a change that does not appear in the cache is no longer expected. Defaults to
+	// 5 minutes, as in kube-controller-manager.
+	Timeout time.Duration
+}
+
+// Expectations records the creations and deletions of an owner's children until the cache shows them. With
+// Expectations, a handler that counts children in a lagging cache can avoid creating or deleting too many:
 //
 //	if err := e.CatchUp(ctx, owner, gvr, namespace, selector); err != nil {
 //		return err
@@ -45,303 +56,248 @@ const (
 //		return err
 //	}
 //	children := ... // from the cache
-//	for i := len(children); i < wanted; i++ {
+//	for i := len(children); i < replicas; i++ {
 //		_, err := e.Create(ctx, owner, gvr, child)
 //		...
 //	}
 //
-// It asks the cache and hears no events, so that nothing has to be wired and an event that is missed does no harm.
+// Expectations reads the cache and needs no events, so there is nothing to register, and a missed event does no harm.
 //
-// What is expected is in memory, and a process begins with nothing. Its cache may lag behind what the process before it did,
-// above all that of a standby, which was synced long ago: [Expectations.CatchUp], before Await, asks the API server the first
-// time. How many children are wanted should follow from an owner that is no older: see [Fresh]. What can outrun that is a
-// request of the earlier process that is still on its way. A handler that must have exactly n therefore deletes what is too
-// many; one whose children must never be two gives them names and uses [Children].
+// Expectations are stored in memory, for each run of the controller. When a replica becomes the leader, its cache can
+// lag behind the writes of the previous leader. [Expectations.CatchUp], called before Await, therefore lists the
+// children from the API server once in each run. The owner should be up to date too, because it determines the number
+// of children: see [Fresh]. The API server can still execute a request from the previous leader later. A handler that
+// needs exactly n children must therefore delete the excess children. If there must never be too many children, give
+// them fixed names and use children.Reconciler.
 //
-// It is safe for concurrent use. An owner that expects nothing and never caught up costs nothing; one that is gone is dropped
-// by Forget, or, if it never caught up, when its expectations time out.
+// Expectations is safe for concurrent use. It uses no memory for an owner that has no expectations and for which
+// CatchUp was not called. The expectations of an owner are dropped when [Expectations.Forget] is called, when they time
+// out, and at the end of each run. Expectations also stores for which owners CatchUp was called, until Forget is called
+// or the run ends.
 type Expectations struct {
-	client  dynamic.Interface
-	cache   Reader
-	timeout time.Duration
-
-	mu     sync.Mutex // guards the rest; held across no request
-	owners map[dynamiccontroller.ObjectIdentifiers]map[dynamiccontroller.ObjectIdentifiers]expected
-	swept  time.Time
-	caught map[dynamiccontroller.ObjectIdentifiers]map[schema.GroupVersionResource]bool // owners that caught up with a type
+	config ExpectationsConfig
+	runs   perrun.State[expectedChildren]
 }
 
-// expected is a child that the cache is to show, or no longer to show.
-type expected struct {
-	deleted bool
-	uid     types.UID                  // of the child that is meant; unknown while a create's answer is
-	create  *unstructured.Unstructured // what to send again while that is so
-	since   time.Time
-	asked   time.Time // when the API server last was, or since
-}
-
-// NewExpectations writes through client and sees what was written in cache, which must be the one in which the handler
-// counts children. What is not seen within the timeout is no longer
-// awaited: a timeout of zero is 5 minutes, as in kube-controller-manager.
-func NewExpectations(client dynamic.Interface, cache Reader, timeout time.Duration) *Expectations {
-	if timeout <= 0 {
-		timeout = expectationsTimeout
+// NewExpectations returns Expectations. The error lists all invalid fields of config.
+func NewExpectations(config ExpectationsConfig) (*Expectations, error) {
+	var errs []error
+	if config.Client == nil {
+		errs = append(errs, errors.New("handlers: ExpectationsConfig.Client: must not be nil"))
 	}
-	return &Expectations{
-		client: client, cache: cache, timeout: timeout,
-		owners: map[dynamiccontroller.ObjectIdentifiers]map[dynamiccontroller.ObjectIdentifiers]expected{},
-		caught: map[dynamiccontroller.ObjectIdentifiers]map[schema.GroupVersionResource]bool{},
+	if config.Cache == nil {
+		errs = append(errs, errors.New("handlers: ExpectationsConfig.Cache: must not be nil"))
 	}
+	if config.Timeout < 0 {
+		errs = append(errs, fmt.Errorf("handlers: ExpectationsConfig.Timeout %s: must not be negative", config.Timeout))
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	config.Timeout = cmp.Or(config.Timeout, defaultExpectationsTimeout)
+	return &Expectations{config: config}, nil
 }
 
-// Await returns nil when the cache shows all that was done for the owner. Until then it returns RequeueAfter a second,
-// which the handler is to return: children's events, where the engine is told to hear them, come sooner.
+// Await returns nil if the cache reflects all writes for the owner. Otherwise, it returns a RequeueAfter of a second,
+// which the handler should return. If the controller watches the children with Owns, an event from a child causes a
+// reconcile sooner.
 //
-// What does not show for ten seconds is asked of the API server. A create whose answer is unknown is then sent again under
-// the name that it had, so that it is known: that it cannot be is the error.
+// If the cache does not show a write within ten seconds, Await reads the child from the API server. If the response to
+// a create was lost, Await sends the create again, with the same name, and returns the error of that request.
 func (e *Expectations) Await(ctx context.Context, owner dynamiccontroller.ObjectIdentifiers) error {
-	e.mu.Lock()
-	children := maps.Clone(e.owners[owner])
-	e.mu.Unlock()
+	expected := e.runs.For(ctx)
 	waiting := false
-	for child, want := range children {
-		met, err := e.isMet(ctx, child, &want)
+	for child, expectation := range expected.of(owner) {
+		met, err := e.isMet(ctx, child, &expectation)
 		if err != nil {
-			e.keep(owner, child, want)
-			return fmt.Errorf("see whether the cache has %s: %w", child, err)
+			expected.update(owner, child, expectation)
+			return fmt.Errorf("compare %s with the cache: %w", child, err)
 		}
 		if met {
-			e.drop(owner, child)
+			expected.remove(owner, child)
 			continue
 		}
-		e.keep(owner, child, want)
+		expected.update(owner, child, expectation)
 		waiting = true
 	}
 	if waiting {
-		return dynamiccontroller.RequeueAfter(expectationsPoll)
+		return dynamiccontroller.RequeueAfter(awaitRequeue)
 	}
 	return nil
 }
 
-// isMet tells whether a child need no longer be awaited.
-func (e *Expectations) isMet(ctx context.Context, child dynamiccontroller.ObjectIdentifiers, want *expected) (bool, error) {
+// isMet reports whether an expectation is met or has timed out.
+func (e *Expectations) isMet(
+	ctx context.Context, child dynamiccontroller.ObjectIdentifiers, expectation *expectation,
+) (bool, error) {
 	now := time.Now()
-	if now.Sub(want.since) >= e.timeout {
+	if now.Sub(expectation.since) >= e.config.Timeout {
 		return true, nil
 	}
-	seen, err := e.cache.Get(ctx, child.GVR, child.Namespace(), child.Name())
+	cached, err := e.config.Cache.Get(ctx, child.GVR, child.Namespace(), child.Name())
 	switch {
 	case apierrors.IsNotFound(err):
-		if want.deleted {
+		if expectation.deleted {
 			return true, nil
 		}
 	case err != nil:
 		return false, err
-	case want.deleted:
-		if seen.GetUID() != want.uid || seen.GetDeletionTimestamp() != nil {
-			return true, nil
-		}
-	case want.uid == "" || seen.GetUID() == want.uid:
+	case expectation.isMetBy(cached):
 		return true, nil
 	}
-	if now.Sub(want.asked) < confirmAfter {
+	if now.Sub(expectation.confirmed) < confirmInterval {
 		return false, nil
 	}
-	want.asked = now
-	if want.create != nil {
-		return e.createAgain(ctx, child, want)
+	expectation.confirmed = now
+	if expectation.create != nil {
+		return e.createAgain(ctx, child, expectation)
 	}
-	there, err := Live(e.client).Get(ctx, child.GVR, child.Namespace(), child.Name())
+	current, err := live.Get(ctx, e.config.Client, child)
 	switch {
 	case apierrors.IsNotFound(err):
-		return !want.deleted, nil // the cache is to show that what was there is gone
-	case err != nil || there.GetUID() != want.uid:
-		return err == nil && !want.deleted, err
+		return !expectation.deleted, nil // a deleted child must also disappear from the cache
+	case err != nil:
+		return false, err
+	case current.GetUID() != expectation.uid:
+		return !expectation.deleted, nil
 	}
-	return want.deleted && there.GetDeletionTimestamp() == nil, nil // nobody deleted it
+	return expectation.deleted && current.GetDeletionTimestamp() == nil, nil // the delete was not executed
 }
 
-// createAgain settles a create whose answer is unknown: it was never carried out, or this one is one too many.
-func (e *Expectations) createAgain(ctx context.Context, child dynamiccontroller.ObjectIdentifiers, want *expected) (met bool, err error) {
-	there, err := resource(e.client, child.GVR, child.Namespace()).Create(ctx, want.create, metav1.CreateOptions{})
+// createAgain repeats a create whose response was lost. If the API server rejects the create, the child is no longer
+// expected, and createAgain returns true.
+func (e *Expectations) createAgain(
+	ctx context.Context, child dynamiccontroller.ObjectIdentifiers, expectation *expectation,
+) (rejected bool, err error) {
+	objects := live.Resource(e.config.Client, child.GVR, child.Namespace())
+	current, err := objects.Create(ctx, expectation.create, metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
-		there, err = Live(e.client).Get(ctx, child.GVR, child.Namespace(), child.Name())
+		current, err = live.Get(ctx, e.config.Client, child)
 	}
 	switch {
-	case isRefused(err):
-		return true, nil // there is none, and the handler counts anew
+	case isRejected(err):
+		return true, nil
 	case err != nil:
-		return false, fmt.Errorf("create it again: %w", err)
+		return false, fmt.Errorf("create again: %w", err)
 	}
-	want.uid, want.create = there.GetUID(), nil
+	expectation.uid, expectation.create = current.GetUID(), nil
 	return false, nil
 }
 
-// CatchUp makes Await wait, too, until the cache shows what the API server says now of the objects of a type that the selector
-// matches in the namespace, or in all if that is empty. It does so the first time for an owner and a type, and again after
-// Forget or ForgetAll: then it costs a list, and later nothing. It needs list on the type.
-func (e *Expectations) CatchUp(ctx context.Context, owner dynamiccontroller.ObjectIdentifiers, gvr schema.GroupVersionResource, namespace string, selector labels.Selector) error {
-	e.mu.Lock()
-	done := e.caught[owner][gvr]
-	e.mu.Unlock()
-	if done {
+// CatchUp makes Await also wait until the cache has caught up with the API server. This applies to the objects of the
+// type that are in the namespace and match the selector. An empty namespace means all namespaces. CatchUp sends a list
+// request when it is first called for an owner and a type in a run of the controller, and after Forget. Otherwise it
+// does nothing. It needs list on the type.
+func (e *Expectations) CatchUp(
+	ctx context.Context, owner dynamiccontroller.ObjectIdentifiers,
+	gvr schema.GroupVersionResource, namespace string, selector labels.Selector,
+) error {
+	expected := e.runs.For(ctx)
+	if expected.hasCaughtUp(owner, gvr) {
 		return nil
 	}
-	// The cache first: what it shows and the API server does not will go from it. The other way round that could be new.
-	shown, err := e.cache.List(ctx, gvr, namespace, selector)
+	// The cache is read first. An object that is in the cache but not in the later list has been deleted. If the list were
+	// read first, such an object could also be new.
+	cached, err := e.config.Cache.List(ctx, gvr, namespace, selector)
 	if err != nil {
 		return fmt.Errorf("list %s in the cache for %s: %w", gvr.Resource, owner, err)
 	}
-	there, err := Live(e.client).List(ctx, gvr, namespace, selector)
+	current, err := live.List(ctx, e.config.Client, gvr, namespace, selector)
 	if err != nil {
 		return fmt.Errorf("list %s for %s: %w", gvr.Resource, owner, err)
 	}
-	want := map[dynamiccontroller.ObjectIdentifiers]expected{}
-	for _, child := range shown {
-		want[identify(gvr, child)] = expected{deleted: true, uid: child.GetUID()}
+	expectations := map[dynamiccontroller.ObjectIdentifiers]expectation{}
+	for _, child := range cached {
+		expectations[live.Identify(gvr, child)] = expectation{deleted: true, uid: child.GetUID()}
 	}
-	for _, child := range there {
-		want[identify(gvr, child)] = expected{deleted: child.GetDeletionTimestamp() != nil, uid: child.GetUID()}
+	for _, child := range current {
+		deleted := child.GetDeletionTimestamp() != nil
+		expectations[live.Identify(gvr, child)] = expectation{deleted: deleted, uid: child.GetUID()}
 	}
-	for child, want := range want {
-		e.expect(owner, child, want)
+	for child, expectation := range expectations {
+		expected.add(owner, child, expectation, e.config.Timeout)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.caught[owner] == nil {
-		e.caught[owner] = map[schema.GroupVersionResource]bool{}
-	}
-	e.caught[owner][gvr] = true
+	expected.setCaughtUp(owner, gvr)
 	return nil
 }
 
-// Create makes a child and expects it, from before the request is sent. A child without a name is given one here, of its
-// generateName and a random suffix, so that it is known what to look for when the answer is lost: such a child is expected
-// as if it had been made, and Await finds out. One that the API server refuses is not expected.
+// Create creates a child. The child is expected even before the request is sent. If a child has no name, Create
+// generates one from its generateName and a random suffix, so that the child can be found if the response is lost.
+// After a lost response, the child is expected until Await has found out whether it exists. A child that the API server
+// rejects is not expected.
 //
-// It needs create on the child's type, and get for children that are long in showing. Where the admission plugin
-// OwnerReferencesPermissionEnforcement is on, an owner reference with blockOwnerDeletion needs update on the owner's
-// finalizers subresource too.
-func (e *Expectations) Create(ctx context.Context, owner dynamiccontroller.ObjectIdentifiers, gvr schema.GroupVersionResource, child *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+// Create needs create on the type of the child, and get for children that do not appear in the cache. If the admission
+// plugin OwnerReferencesPermissionEnforcement is enabled, an owner reference with blockOwnerDeletion also needs update
+// on the finalizers subresource of the owner.
+func (e *Expectations) Create(
+	ctx context.Context, owner dynamiccontroller.ObjectIdentifiers,
+	gvr schema.GroupVersionResource, child *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	expected := e.runs.For(ctx)
 	child = child.DeepCopy()
 	if child.GetName() == "" {
 		if child.GetGenerateName() == "" {
-			return nil, fmt.Errorf("create a %s for %s: it has neither a name nor a generateName", gvr.Resource, owner)
+			return nil, fmt.Errorf("create %s for %s: the child has neither a name nor a generateName", gvr.Resource, owner)
 		}
-		child.SetName(generatedName(child.GetGenerateName()))
+		child.SetName(generateName(child.GetGenerateName()))
 	}
-	id := identify(gvr, child)
-	e.expect(owner, id, expected{create: child})
-	made, err := resource(e.client, gvr, child.GetNamespace()).Create(ctx, child, metav1.CreateOptions{})
+	id := live.Identify(gvr, child)
+	expected.add(owner, id, expectation{create: child}, e.config.Timeout)
+	created, err := live.Resource(e.config.Client, gvr, child.GetNamespace()).Create(ctx, child, metav1.CreateOptions{})
 	if err != nil {
-		if isRefused(err) {
-			e.drop(owner, id)
+		if isRejected(err) {
+			expected.remove(owner, id)
 		}
 		return nil, fmt.Errorf("create %s for %s: %w", id, owner, err)
 	}
-	e.expect(owner, id, expected{uid: made.GetUID()})
-	return made, nil
+	expected.add(owner, id, expectation{uid: created.GetUID()}, e.config.Timeout)
+	return created, nil
 }
 
-// Delete deletes exactly this child and expects it to go, or to be seen being deleted. One that is gone, or another one
-// of its name, is no error.
+// Delete deletes a child. The child is then expected to disappear from the cache, or to have a deletionTimestamp there.
+// Delete returns nil if the child no longer exists, or has been replaced by another object with the same name.
 //
-// It needs delete on the child's type, and get for one that is long in going.
-func (e *Expectations) Delete(ctx context.Context, owner dynamiccontroller.ObjectIdentifiers, gvr schema.GroupVersionResource, child *unstructured.Unstructured) error {
-	id, uid := identify(gvr, child), child.GetUID()
-	e.expect(owner, id, expected{deleted: true, uid: uid})
-	err := resource(e.client, gvr, child.GetNamespace()).Delete(ctx, child.GetName(), metav1.DeleteOptions{
+// Delete needs delete on the type of the child, and get for children that do not disappear from the cache.
+func (e *Expectations) Delete(
+	ctx context.Context, owner dynamiccontroller.ObjectIdentifiers,
+	gvr schema.GroupVersionResource, child *unstructured.Unstructured,
+) error {
+	expected := e.runs.For(ctx)
+	id, uid := live.Identify(gvr, child), child.GetUID()
+	expected.add(owner, id, expectation{deleted: true, uid: uid}, e.config.Timeout)
+	err := live.Resource(e.config.Client, gvr, child.GetNamespace()).Delete(ctx, child.GetName(), metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &uid},
 		PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 	})
 	if apierrors.IsConflict(err) {
-		// It is another one by now, or an admission webhook says so.
-		now, getErr := Live(e.client).Get(ctx, gvr, child.GetNamespace(), child.GetName())
+		// Either the child has been replaced, or an admission webhook returned the conflict.
+		now, getErr := live.Get(ctx, e.config.Client, id)
 		if apierrors.IsNotFound(getErr) || getErr == nil && now.GetUID() != uid {
 			return nil
 		}
 	}
-	if isGoneOrReplaced(err) {
-		return nil // the cache is to show that, too
+	if patch.IsGone(err) {
+		return nil // the child must still disappear from the cache
 	}
 	if err != nil {
-		if isRefused(err) {
-			e.drop(owner, id)
+		if isRejected(err) {
+			expected.remove(owner, id)
 		}
 		return fmt.Errorf("delete %s for %s: %w", id, owner, err)
 	}
 	return nil
 }
 
-// Forget drops what is expected for an owner that is gone.
+// Forget drops the expectations of an owner that no longer exists.
 func (e *Expectations) Forget(owner dynamiccontroller.ObjectIdentifiers) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.owners, owner)
-	delete(e.caught, owner)
-}
-
-// ForgetAll drops what is expected for all owners, and that they caught up. It is for a process that led, ended to, and is
-// to lead again: call it before the engine's Run.
-func (e *Expectations) ForgetAll() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	clear(e.owners)
-	clear(e.caught)
-}
-
-func (e *Expectations) expect(owner, child dynamiccontroller.ObjectIdentifiers, want expected) {
-	want.since = time.Now()
-	want.asked = want.since
-	e.put(owner, child, want)
-}
-
-func (e *Expectations) put(owner, child dynamiccontroller.ObjectIdentifiers, want expected) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sweepLocked()
-	if e.owners[owner] == nil {
-		e.owners[owner] = map[dynamiccontroller.ObjectIdentifiers]expected{}
-	}
-	e.owners[owner][child] = want
-}
-
-// keep is put, unless the child is no longer expected.
-func (e *Expectations) keep(owner, child dynamiccontroller.ObjectIdentifiers, want expected) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if _, ok := e.owners[owner][child]; ok {
-		e.owners[owner][child] = want
+	for _, expected := range e.runs.All() {
+		expected.forget(owner)
 	}
 }
 
-func (e *Expectations) drop(owner, child dynamiccontroller.ObjectIdentifiers) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if delete(e.owners[owner], child); len(e.owners[owner]) == 0 {
-		delete(e.owners, owner)
-	}
-}
-
-// sweepLocked drops, once a timeout, the owners that nobody awaits any more.
-func (e *Expectations) sweepLocked() {
-	now := time.Now()
-	if now.Sub(e.swept) < e.timeout {
-		return
-	}
-	e.swept = now
-	for owner, children := range e.owners {
-		maps.DeleteFunc(children, func(_ dynamiccontroller.ObjectIdentifiers, want expected) bool {
-			return now.Sub(want.since) >= e.timeout
-		})
-		if len(children) == 0 {
-			delete(e.owners, owner)
-		}
-	}
-}
-
-// isRefused tells an answer of the API server that says that nothing was done from an error after which it may have been.
-func isRefused(err error) bool {
+// isRejected reports whether err is a response from the API server which shows that the request was not executed. After
+// any other error, the request may have been executed.
+func isRejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return false
@@ -350,11 +306,6 @@ func isRefused(err error) bool {
 	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
-func generatedName(base string) string {
-	return base[:min(len(base), maxGeneratedName)] + utilrand.String(suffixLength)
-}
-
-// identify names an object as the engine does.
-func identify(gvr schema.GroupVersionResource, object metav1.Object) dynamiccontroller.ObjectIdentifiers {
-	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: cache.MetaObjectToName(object).String(), GVR: gvr}
+func generateName(base string) string {
+	return base[:min(len(base), maxGenerateNameLength)] + utilrand.String(suffixLength)
 }

@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -14,191 +15,222 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
-// stale is a cache that shows what it is told to.
-type stale map[string]*unstructured.Unstructured
+// expectationsTest is a server, a cache that lags behind it, and Expectations that use both.
+type expectationsTest struct {
+	*testing.T
+	*Expectations
+	server *fakeserver.Server
+	cache  fakeserver.Cache
+}
 
-func (s stale) Get(_ context.Context, gvr schema.GroupVersionResource, _, name string) (*unstructured.Unstructured, error) {
-	if object := s[name]; object != nil {
-		return object, nil
+func newExpectations(t *testing.T, timeout time.Duration) *expectationsTest {
+	t.Helper()
+	server, cache := newFakeServer(), fakeserver.Cache{}
+	e, err := NewExpectations(ExpectationsConfig{Client: server, Cache: cache, Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return nil, apierrors.NewNotFound(gvr.GroupResource(), name)
+	return &expectationsTest{T: t, Expectations: e, server: server, cache: cache}
 }
 
-func (s stale) List(context.Context, schema.GroupVersionResource, string, labels.Selector) ([]*unstructured.Unstructured, error) {
-	return nil, errors.New("not listed here")
-}
-
-func unnamed() *unstructured.Unstructured {
-	child := newConfigMap("", "x")
+func newUnnamed() *unstructured.Unstructured {
+	child := fakeserver.NewConfigMap("", "x")
 	child.SetNamespace("default")
 	child.SetGenerateName("child-")
 	return child
 }
 
-func isWaiting(t *testing.T, e *Expectations, want bool) {
-	t.Helper()
-	err := e.Await(t.Context(), first)
+// mustCreate creates a child for the first widget.
+func (e *expectationsTest) mustCreate() *unstructured.Unstructured {
+	e.Helper()
+	child, err := e.Create(e.Context(), first, configMaps, newUnnamed())
+	if err != nil {
+		e.Fatal(err)
+	}
+	return child
+}
+
+// mustShow adds a child to the cache, so that the expectation of its creation is met.
+func (e *expectationsTest) mustShow(child *unstructured.Unstructured) {
+	e.Helper()
+	e.cache[child.GetName()] = child
+	e.wantWaiting(e.Context(), false)
+}
+
+// fail makes all requests with the given verb return err.
+func (e *expectationsTest) fail(verb string, err error) {
+	e.server.PrependReactor(verb, "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+}
+
+// loseFirstCreate makes the first create fail without a response.
+func (e *expectationsTest) loseFirstCreate() {
+	lost := false
+	e.server.PrependReactor("create", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if lost {
+			return false, nil, nil
+		}
+		lost = true
+		return true, nil, errors.New("lost")
+	})
+}
+
+func (e *expectationsTest) configMaps() dynamic.ResourceInterface {
+	return e.server.Resource(configMaps).Namespace("default")
+}
+
+// wantWaiting calls Await for the first widget and checks whether it is waiting.
+func (e *expectationsTest) wantWaiting(ctx context.Context, want bool) {
+	e.Helper()
+	err := e.Await(ctx, first)
 	if err != nil && !strings.HasPrefix(err.Error(), "requeue after") {
-		t.Fatal(err)
+		e.Fatal(err)
 	}
 	if (err != nil) != want {
-		t.Fatalf("waiting: %v", err)
+		e.Fatalf("Await returned %v", err)
 	}
 }
 
-func TestWhatWasMadeIsAwaitedUntilTheCacheShowsIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		server, cache := newFakeServer(), stale{}
-		e := NewExpectations(server, cache, 0)
-		isWaiting(t, e, false)
-		made, err := e.Create(t.Context(), first, configMaps, unnamed())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.HasPrefix(made.GetName(), "child-") || len(made.GetName()) != len("child-")+suffixLength {
-			t.Errorf("it is named %s", made.GetName())
-		}
-		isWaiting(t, e, true)
-		cache[made.GetName()] = made
-		isWaiting(t, e, false)
+// state returns the state that is used outside of runs.
+func (e *expectationsTest) state() *expectedChildren { return e.runs.For(e.Context()) }
 
-		if err := e.Delete(t.Context(), first, configMaps, made); err != nil {
+func TestExpectations_WritesAreAwaitedUntilTheyAreInTheCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newExpectations(t, 0)
+		e.wantWaiting(t.Context(), false)
+		child := e.mustCreate()
+		if name := child.GetName(); !strings.HasPrefix(name, "child-") || len(name) != len("child-")+suffixLength {
+			t.Errorf("the child is named %s", name)
+		}
+		e.wantWaiting(t.Context(), true)
+		e.mustShow(child)
+
+		if err := e.Delete(t.Context(), first, configMaps, child); err != nil {
 			t.Fatal(err)
 		}
-		isWaiting(t, e, true)
-		delete(cache, made.GetName())
-		isWaiting(t, e, false)
-		if len(e.owners) != 0 {
-			t.Errorf("there is left: %v", e.owners)
+		e.wantWaiting(t.Context(), true)
+		delete(e.cache, child.GetName())
+		e.wantWaiting(t.Context(), false)
+		if owners := e.state().owners; len(owners) != 0 {
+			t.Errorf("still expected: %v", owners)
 		}
 	})
 }
 
-func TestWhatIsBeingDeletedIsSeen(t *testing.T) {
+func TestExpectations_DeletionTimestampMeetsADelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, cache := newFakeServer(), stale{}
-		e := NewExpectations(server, cache, 0)
-		made, err := e.Create(t.Context(), first, configMaps, unnamed())
-		if err != nil {
+		e := newExpectations(t, 0)
+		child := e.mustCreate()
+		e.mustShow(child)
+		if err := e.Delete(t.Context(), first, configMaps, child); err != nil {
 			t.Fatal(err)
 		}
-		cache[made.GetName()] = made
-		isWaiting(t, e, false)
-		if err := e.Delete(t.Context(), first, configMaps, made); err != nil {
-			t.Fatal(err)
-		}
-		isWaiting(t, e, true)
-		going := made.DeepCopy()
+		e.wantWaiting(t.Context(), true)
+		deleting := child.DeepCopy()
 		now := metav1.Now()
-		going.SetDeletionTimestamp(&now)
-		cache[made.GetName()] = going
-		isWaiting(t, e, false)
+		deleting.SetDeletionTimestamp(&now)
+		e.cache[child.GetName()] = deleting
+		e.wantWaiting(t.Context(), false)
 	})
 }
 
-// After an answer that was lost the child is awaited, for it may have been made; after a refusal it is not.
-func TestALostAnswerIsNoRefusal(t *testing.T) {
+// If the response to a create is lost, the child may exist. If the create is rejected, it does not.
+func TestExpectations_OnlyRejectedCreatesAreNotExpected(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		want bool
 	}{
-		"a refusal":       {apierrors.NewForbidden(configMaps.GroupResource(), "x", errors.New("no")), false},
-		"an existing one": {apierrors.NewAlreadyExists(configMaps.GroupResource(), "x"), false},
-		"a lost answer":   {errors.New("connection reset"), true},
-		"a timeout":       {apierrors.NewTimeoutError("x", 1), true},
-		"a server error":  {apierrors.NewInternalError(errors.New("x")), true},
+		"forbidden":      {apierrors.NewForbidden(configMaps.GroupResource(), "x", errors.New("no")), false},
+		"already exists": {apierrors.NewAlreadyExists(configMaps.GroupResource(), "x"), false},
+		"lost response":  {errors.New("connection reset"), true},
+		"timeout":        {apierrors.NewTimeoutError("x", 1), true},
+		"server error":   {apierrors.NewInternalError(errors.New("x")), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, cache := newFakeServer(), stale{}
-				server.PrependReactor("create", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, c.err })
-				e := NewExpectations(server, cache, time.Minute)
-				if _, err := e.Create(t.Context(), first, configMaps, unnamed()); !errors.Is(err, c.err) {
+				e := newExpectations(t, time.Minute)
+				e.fail("create", c.err)
+				if _, err := e.Create(t.Context(), first, configMaps, newUnnamed()); !errors.Is(err, c.err) {
 					t.Errorf("got %v", err)
 				}
-				isWaiting(t, e, c.want)
+				e.wantWaiting(t.Context(), c.want)
 				time.Sleep(59 * time.Second)
 				if err := e.Await(t.Context(), first); c.want != errors.Is(err, c.err) {
-					t.Errorf("when it was sent again, got %v", err)
+					t.Errorf("Await, which sends the create again, returned %v", err)
 				}
-				isWaiting(t, e, c.want)
+				e.wantWaiting(t.Context(), c.want)
 				time.Sleep(time.Second)
-				isWaiting(t, e, false)
+				e.wantWaiting(t.Context(), false)
 			})
 		})
 	}
 }
 
-// A child that was made and deleted before the cache showed it is never seen: the API server is asked, now and then.
-func TestAChildThatNoCacheEverShowsIsNotAwaitedForLong(t *testing.T) {
+// A child that is created and deleted between two reads of the cache never appears in it.
+func TestExpectations_MissingChildIsReadFromTheServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, cache := newFakeServer(), stale{}
-		e := NewExpectations(server, cache, 0)
-		made, err := e.Create(t.Context(), first, configMaps, unnamed())
-		if err != nil {
-			t.Fatal(err)
-		}
-		asked := func() (n int) {
-			for _, action := range server.Actions() {
-				if action.GetVerb() == "get" {
-					n++
-				}
-			}
-			return n
-		}
+		e := newExpectations(t, 0)
+		child := e.mustCreate()
 		for range 35 {
 			time.Sleep(time.Second)
-			isWaiting(t, e, true)
+			e.wantWaiting(t.Context(), true)
 		}
-		if n := asked(); n != 3 {
-			t.Errorf("asked %d times in 35 s", n)
+		gets := 0
+		for _, action := range e.server.Actions() {
+			if action.GetVerb() == "get" {
+				gets++
+			}
 		}
-		if err := resource(server, configMaps, "default").Delete(t.Context(), made.GetName(), metav1.DeleteOptions{}); err != nil {
+		if gets != 3 {
+			t.Errorf("sent %d get requests in 35 seconds, want 3", gets)
+		}
+		if err := e.configMaps().Delete(t.Context(), child.GetName(), metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(confirmAfter)
-		isWaiting(t, e, false)
+		time.Sleep(confirmInterval)
+		e.wantWaiting(t.Context(), false)
 	})
 }
 
-// What is expected for owners that never ask again is dropped, and Forget drops it at once.
-func TestGoneOwnersAreForgotten(t *testing.T) {
+func TestExpectations_AreDroppedByForgetAndAfterTheTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, cache := newFakeServer(), stale{}
-		e := NewExpectations(server, cache, time.Minute)
+		e := newExpectations(t, time.Minute)
 		for _, owner := range []string{"default/a", "default/b"} {
-			if _, err := e.Create(t.Context(), identifiers{GVR: widgets, NamespacedKey: owner}, configMaps, unnamed()); err != nil {
+			id := identifiers{GVR: widgets, NamespacedKey: owner}
+			if _, err := e.Create(t.Context(), id, configMaps, newUnnamed()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		e.Forget(identifiers{GVR: widgets, NamespacedKey: "default/b"})
-		if len(e.owners) != 1 {
-			t.Errorf("there are %v", e.owners)
+		if owners := e.state().owners; len(owners) != 1 {
+			t.Errorf("expected after Forget: %v", owners)
 		}
 		time.Sleep(time.Minute)
-		if _, err := e.Create(t.Context(), first, configMaps, unnamed()); err != nil {
-			t.Fatal(err)
-		}
-		if len(e.owners) != 1 || len(e.owners[first]) != 1 {
-			t.Errorf("there are %v", e.owners)
+		e.mustCreate()
+		if owners := e.state().owners; len(owners) != 1 || len(owners[first]) != 1 {
+			t.Errorf("expected after the timeout: %v", owners)
 		}
 	})
 }
 
-func TestExpectationsAreSafeForConcurrentUse(t *testing.T) {
+func TestExpectations_AreSafeForConcurrentUse(t *testing.T) {
 	server := newFakeServer()
-	e := NewExpectations(server, Live(server), 0)
+	e, err := NewExpectations(ExpectationsConfig{Client: server, Cache: Live(server)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var group sync.WaitGroup
 	for i := range 8 {
-		owner := identifiers{GVR: widgets, NamespacedKey: "default/" + string(rune('a'+i))}
+		owner := identifiers{GVR: widgets, NamespacedKey: fmt.Sprintf("default/%d", i)}
 		group.Go(func() {
 			for range 20 {
-				if _, err := e.Create(t.Context(), owner, configMaps, unnamed()); err != nil {
+				if _, err := e.Create(t.Context(), owner, configMaps, newUnnamed()); err != nil {
 					t.Error(err)
 				}
 				if err := e.Await(t.Context(), owner); err != nil {
@@ -209,135 +241,130 @@ func TestExpectationsAreSafeForConcurrentUse(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if len(e.owners) != 0 || len(server.took()) != 160 {
-		t.Errorf("there is left: %v", e.owners)
+	if owners := e.runs.For(t.Context()).owners; len(owners) != 0 || len(server.TakeWrites()) != 160 {
+		t.Errorf("still expected: %v", owners)
 	}
 }
 
-// A create, or a deletion, that never was sent, for the replica led no longer for example, holds its owner up for as long as
-// it takes to ask, and no longer.
-func TestWhatWasNeverSentIsSettledSoon(t *testing.T) {
-	for name, carriedOut := range map[string]bool{"never sent": false, "carried out, and the answer lost": true} {
-		t.Run("a create, "+name, func(t *testing.T) {
+// A create can be lost before it is sent, for example because the replica is no longer the leader.
+func TestExpectations_LostCreateIsSentAgain(t *testing.T) {
+	for name, executed := range map[string]bool{"the request was lost": false, "the response was lost": true} {
+		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				server, cache, lost := newFakeServer(), stale{}, true
-				server.PrependReactor("create", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-					if !lost {
-						return false, nil, nil
-					}
-					lost = false
-					return true, nil, errors.New("lost")
-				})
-				e := NewExpectations(server, cache, 0)
-				if _, err := e.Create(t.Context(), first, configMaps, unnamed()); err == nil {
+				e := newExpectations(t, 0)
+				e.loseFirstCreate()
+				if _, err := e.Create(t.Context(), first, configMaps, newUnnamed()); err == nil {
 					t.Fatal("no error")
 				}
-				for child, want := range e.owners[first] {
-					if !carriedOut {
+				for _, expectation := range e.state().owners[first] {
+					if !executed {
 						continue
 					}
-					if _, err := resource(server, child.GVR, "default").Create(t.Context(), want.create, metav1.CreateOptions{}); err != nil {
+					if _, err := e.configMaps().Create(t.Context(), expectation.create, metav1.CreateOptions{}); err != nil {
 						t.Fatal(err)
 					}
 				}
-				time.Sleep(confirmAfter)
-				isWaiting(t, e, true)
-				made, err := Live(server).List(t.Context(), configMaps, "default", labels.Everything())
-				if err != nil || len(made) != 1 {
-					t.Fatalf("there are %v, %v", made, err)
+				time.Sleep(confirmInterval)
+				e.wantWaiting(t.Context(), true)
+				created, err := Live(e.server).List(t.Context(), configMaps, "default", labels.Everything())
+				if err != nil || len(created) != 1 {
+					t.Fatalf("got the children %v and the error %v", created, err)
 				}
-				cache[made[0].GetName()] = made[0]
-				isWaiting(t, e, false)
+				e.mustShow(created[0])
 			})
 		})
 	}
-	t.Run("a deletion", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			server, cache := newFakeServer(), stale{}
-			e := NewExpectations(server, cache, 0)
-			made, err := e.Create(t.Context(), first, configMaps, unnamed())
-			if err != nil {
-				t.Fatal(err)
-			}
-			cache[made.GetName()] = made
-			isWaiting(t, e, false)
-			server.PrependReactor("delete", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errors.New("lost") })
-			if err := e.Delete(t.Context(), first, configMaps, made); err == nil {
-				t.Fatal("no error")
-			}
-			isWaiting(t, e, true)
-			time.Sleep(confirmAfter)
-			isWaiting(t, e, false)
-		})
+}
+
+func TestExpectations_LostDeleteIsNotAwaitedForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newExpectations(t, 0)
+		child := e.mustCreate()
+		e.mustShow(child)
+		e.fail("delete", errors.New("lost"))
+		if err := e.Delete(t.Context(), first, configMaps, child); err == nil {
+			t.Fatal("no error")
+		}
+		e.wantWaiting(t.Context(), true)
+		time.Sleep(confirmInterval)
+		e.wantWaiting(t.Context(), false)
 	})
 }
 
-// A conflict that is no replacement is an admission webhook's refusal: the child is still there.
-func TestARefusedDeletionIsNoDeletion(t *testing.T) {
-	server, cache := newFakeServer(), stale{}
-	e := NewExpectations(server, cache, 0)
-	made, err := e.Create(t.Context(), first, configMaps, unnamed())
-	if err != nil {
-		t.Fatal(err)
-	}
-	cache[made.GetName()] = made
-	refusal := apierrors.NewConflict(configMaps.GroupResource(), made.GetName(), errors.New("not now"))
-	server.PrependReactor("delete", "*", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refusal })
-	if err := e.Delete(t.Context(), first, configMaps, made); !errors.Is(err, refusal) {
+// If the child has not been replaced, a conflict comes from an admission webhook.
+func TestExpectations_RejectedDeleteIsNotExpected(t *testing.T) {
+	e := newExpectations(t, 0)
+	child := e.mustCreate()
+	e.mustShow(child)
+	conflict := apierrors.NewConflict(configMaps.GroupResource(), child.GetName(), errors.New("not now"))
+	e.fail("delete", conflict)
+	if err := e.Delete(t.Context(), first, configMaps, child); !errors.Is(err, conflict) {
 		t.Errorf("got %v", err)
 	}
-	isWaiting(t, e, false)
+	e.wantWaiting(t.Context(), false)
 }
 
-// A standby's cache was synced long ago. The first time, and in a new term, an owner waits until it shows what there is.
-func TestAnOwnerCatchesUpWithTheServerOnce(t *testing.T) {
+// A standby's cache can lag when the standby becomes the leader.
+func TestExpectations_OwnerCatchesUpOnceInEachRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		server, behind := newFakeServer(), newFakeServer()
-		put := func(servers ...*fakeServer) *unstructured.Unstructured {
-			child := unnamed()
-			child.SetName(generatedName("child-"))
+		server, lagging := newFakeServer(), newFakeServer()
+		children := func(server *fakeserver.Server) dynamic.ResourceInterface {
+			return server.Resource(configMaps).Namespace("default")
+		}
+		create := func(servers ...*fakeserver.Server) *unstructured.Unstructured {
+			t.Helper()
+			child := newUnnamed()
+			child.SetName(generateName("child-"))
 			child.SetUID(types.UID("uid of " + child.GetName()))
 			for _, server := range servers {
-				if _, err := resource(server, configMaps, "default").Create(t.Context(), child, metav1.CreateOptions{}); err != nil {
+				if _, err := children(server).Create(t.Context(), child, metav1.CreateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
 			return child
 		}
-		drop := func(server *fakeServer, child *unstructured.Unstructured) {
-			if err := resource(server, configMaps, "default").Delete(t.Context(), child.GetName(), metav1.DeleteOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		e := NewExpectations(server, Live(behind), 0)
-		catchUp := func() {
-			t.Helper()
-			if err := e.CatchUp(t.Context(), first, configMaps, "default", labels.Everything()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		put(server, behind)
-		made, deleted := put(server), put(behind)
-		catchUp()
-		isWaiting(t, e, true)
-		time.Sleep(confirmAfter)
-		isWaiting(t, e, true)
-		if _, err := resource(behind, configMaps, "default").Create(t.Context(), made, metav1.CreateOptions{}); err != nil {
+		expectations, err := NewExpectations(ExpectationsConfig{Client: server, Cache: Live(lagging)})
+		if err != nil {
 			t.Fatal(err)
 		}
-		isWaiting(t, e, true)
-		drop(behind, deleted)
-		isWaiting(t, e, false)
-
-		put(server)
-		catchUp()
-		isWaiting(t, e, false) // it led all the time
-		e.ForgetAll()
-		catchUp()
-		isWaiting(t, e, true)
-		e.Forget(first)
-		if len(e.owners)+len(e.caught) != 0 {
-			t.Errorf("there is left: %v, %v", e.owners, e.caught)
+		e := &expectationsTest{T: t, Expectations: expectations}
+		catchUp := func(ctx context.Context) {
+			t.Helper()
+			if err := e.CatchUp(ctx, first, configMaps, "default", labels.Everything()); err != nil {
+				t.Fatal(err)
+			}
 		}
+		create(server, lagging)
+		created, deleted := create(server), create(lagging)
+		fakeserver.InRun(t, func(ctx context.Context) {
+			catchUp(ctx)
+			e.wantWaiting(ctx, true)
+			time.Sleep(confirmInterval)
+			e.wantWaiting(ctx, true)
+			if _, err := children(lagging).Create(t.Context(), created, metav1.CreateOptions{}); err != nil {
+				t.Error(err)
+			}
+			e.wantWaiting(ctx, true)
+			if err := children(lagging).Delete(t.Context(), deleted.GetName(), metav1.DeleteOptions{}); err != nil {
+				t.Error(err)
+			}
+			e.wantWaiting(ctx, false)
+
+			create(server)
+			catchUp(ctx)
+			e.wantWaiting(ctx, false) // CatchUp sends a list only once in each run
+			e.Forget(first)
+			catchUp(ctx)
+			e.wantWaiting(ctx, true)
+		})
+		synctest.Wait()
+		if states := e.runs.All(); len(states) > 0 {
+			t.Errorf("%d states are left after the run", len(states))
+		}
+		fakeserver.InRun(t, func(ctx context.Context) {
+			e.wantWaiting(ctx, false) // the expectations of the first run have been dropped
+			catchUp(ctx)
+			e.wantWaiting(ctx, true)
+		})
 	})
 }

@@ -2,96 +2,107 @@ package handlers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// Finalizer returns a handler that makes sure that an object's cleanup ran before the object is gone:
+// FinalizerConfig configures [Finalizer]. All fields are required.
+type FinalizerConfig struct {
+	Client dynamic.Interface
+	// Name is the finalizer. It must have a domain, such as "platform.example.com/cleanup".
+	Name string
+	// Reconcile is called for objects that are not being deleted.
+	Reconcile ObjectHandler
+	// Cleanup is called for objects that are being deleted.
+	Cleanup ObjectHandler
+}
+
+// Finalizer returns a handler that runs a cleanup before an object is removed:
 //
-//   - An object that is not being deleted has the finalizer, which is written first if need be, before next is called
-//     with it. One that began to be deleted meanwhile never gets it.
-//   - An object that is being deleted and has the finalizer is given to cleanup. When cleanup returned nil the finalizer
-//     is removed. Its error, RequeueAfter included, is returned, and the finalizer stays.
-//   - An object that is being deleted without the finalizer, and with others than Kubernetes' own, is given to cleanup too:
-//     another part in it, [Children] for instance, may have one there that only it removes.
-//   - An object that is being deleted without any needs nothing: neither is called.
+//   - If the object is not being deleted, the finalizer is added and then Reconcile is called. The finalizer is not
+//     added to an object whose deletion has begun in the meantime.
+//   - If the object is being deleted and has the finalizer, Cleanup is called. When it returns nil, the finalizer is
+//     removed. If it returns an error, including a RequeueAfter, the error is returned and the finalizer is kept.
+//   - If the object is being deleted and has only finalizers of other controllers, Cleanup is called too, because it
+//     may use a part that adds another finalizer, such as children.Reconciler.
+//   - If the object is being deleted and has no finalizers except those of Kubernetes' garbage collector, neither
+//     Reconcile nor Cleanup is called.
 //
-// Cleanup must be idempotent: it is called again when its effect or the removal of the finalizer was not seen, because
-// the process died or the cache lags. It may find that there is nothing to clean up, because next never ran. After any
-// crash, the next call goes on where the last one ended, for all that is remembered is the finalizer itself.
+// Cleanup must be idempotent. It is called again if the process crashed after the call, or if the cache lags. If
+// Reconcile was never called, there may be nothing to clean up. The finalizer is the only state: after a crash, the
+// next call continues where the last one ended.
 //
-// What next makes outside the API server, and only cleanup removes, is safe with an object that was read with [Fresh] or
-// [Live]. A cache that lags behind the leader before may show an object that this one has cleaned up and let go.
+// If Reconcile creates something outside the API server that only Cleanup removes, read the object with [Fresh] or
+// [Live]. A cache that lags behind the previous leader's writes can hold an object that has already been cleaned up.
 //
-// The name must have a domain: "platform.example.com/cleanup". It writes metadata.finalizers, once to add and once to
-// remove the name, by a patch that the API server refuses if the object changed since it was read (it is then read anew):
-// no finalizer of others is ever lost. It needs get and patch on the type; where
-// OwnerReferencesPermissionEnforcement is on, no more than that.
-func Finalizer(client dynamic.Interface, name string, cleanup, next ObjectHandler) ObjectHandler {
-	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) error {
-		objects := resource(client, id.GVR, id.Namespace())
-		if object.GetDeletionTimestamp() == nil {
-			object, err := addFinalizer(ctx, objects, object, name)
-			switch {
-			case err != nil && !isGoneOrReplaced(err):
-				return fmt.Errorf("add finalizer %s to %s: %w", name, id, err)
-			case err != nil || object.GetDeletionTimestamp() != nil:
-				return nil // the deletion's event brings it back
-			}
-			return next(ctx, id, object)
+// Finalizer changes metadata.finalizers with a patch that the API server rejects if the object has changed since it was
+// read. After a rejection, it reads the object and tries again, so no finalizer of another controller is lost.
+// Finalizer needs get and patch on the type, even if the admission plugin OwnerReferencesPermissionEnforcement is
+// enabled.
+//
+// If config is invalid, the handler does nothing and returns an error that lists all invalid fields. The error is
+// [dynamiccontroller.Terminal].
+func Finalizer(config FinalizerConfig) ObjectHandler {
+	if err := config.validate(); err != nil {
+		return func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
+			return dynamiccontroller.Terminal(err)
 		}
-		if !slices.ContainsFunc(object.GetFinalizers(), isOfAController) {
+	}
+	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) error {
+		objects := live.Resource(config.Client, id.GVR, id.Namespace())
+		if object.GetDeletionTimestamp() == nil {
+			object, err := patch.AddFinalizer(ctx, objects, object, config.Name)
+			switch {
+			case err != nil && !patch.IsGone(err):
+				return fmt.Errorf("add finalizer %s to %s: %w", config.Name, id, err)
+			case err != nil || object.GetDeletionTimestamp() != nil:
+				return nil // the deletion's event causes another reconcile
+			}
+			return config.Reconcile(ctx, id, object)
+		}
+		if !slices.ContainsFunc(object.GetFinalizers(), isOfController) {
 			return nil
 		}
-		if err := cleanup(ctx, id, object); err != nil {
+		if err := config.Cleanup(ctx, id, object); err != nil {
 			return err
 		}
-		if err := removeFinalizer(ctx, objects, object, name); err != nil {
-			return fmt.Errorf("remove finalizer %s from %s: %w", name, id, err)
+		if err := patch.RemoveFinalizer(ctx, objects, object, config.Name); err != nil {
+			return fmt.Errorf("remove finalizer %s from %s: %w", config.Name, id, err)
 		}
 		return nil
 	}
 }
 
-// isOfAController tells a finalizer from those of Kubernetes' garbage collector.
-func isOfAController(finalizer string) bool {
+func (c FinalizerConfig) validate() error {
+	var errs []error
+	if c.Client == nil {
+		errs = append(errs, errors.New("handlers: FinalizerConfig.Client: must not be nil"))
+	}
+	if !strings.Contains(c.Name, "/") || len(validation.IsQualifiedName(c.Name)) > 0 {
+		errs = append(errs, fmt.Errorf("handlers: FinalizerConfig.Name %q: "+
+			"must be a name with a domain, such as \"platform.example.com/cleanup\"", c.Name))
+	}
+	if c.Reconcile == nil {
+		errs = append(errs, errors.New("handlers: FinalizerConfig.Reconcile: must not be nil"))
+	}
+	if c.Cleanup == nil {
+		errs = append(errs, errors.New("handlers: FinalizerConfig.Cleanup: must not be nil"))
+	}
+	return errors.Join(errs...)
+}
+
+// isOfController reports whether a finalizer belongs to a controller, as opposed to Kubernetes' garbage collector.
+func isOfController(finalizer string) bool {
 	return finalizer != metav1.FinalizerDeleteDependents && finalizer != metav1.FinalizerOrphanDependents
-}
-
-// addFinalizer returns the object with the finalizer, or without if it is being deleted.
-func addFinalizer(ctx context.Context, client dynamic.ResourceInterface, object *unstructured.Unstructured, name string) (*unstructured.Unstructured, error) {
-	now := object
-	err := onConflict(ctx, client, object, func(current *unstructured.Unstructured) (err error) {
-		finalizers := current.GetFinalizers()
-		if current.GetDeletionTimestamp() != nil || slices.Contains(finalizers, name) {
-			now = current
-			return nil
-		}
-		now, err = patchMetadata(ctx, client, current, name, map[string]any{"finalizers": append(finalizers, name)})
-		return err
-	})
-	return now, err
-}
-
-// removeFinalizer is done, too, if the object is gone.
-func removeFinalizer(ctx context.Context, client dynamic.ResourceInterface, object *unstructured.Unstructured, name string) error {
-	err := onConflict(ctx, client, object, func(current *unstructured.Unstructured) error {
-		finalizers := current.GetFinalizers()
-		if !slices.Contains(finalizers, name) {
-			return nil
-		}
-		left := slices.DeleteFunc(finalizers, func(f string) bool { return f == name })
-		_, err := patchMetadata(ctx, client, current, name, map[string]any{"finalizers": left})
-		return err
-	})
-	if isGoneOrReplaced(err) {
-		return nil
-	}
-	return err
 }

@@ -1,91 +1,76 @@
 package handlers
 
 import (
+	"context"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
-// widgetAt is the widget at a version, as one UID.
-func widgetAt(uid, version string) *unstructured.Unstructured {
+func widgetAt(uid, resourceVersion string) *unstructured.Unstructured {
 	widget := newWidget()
 	widget.SetUID(types.UID(uid))
-	widget.SetResourceVersion(version)
+	widget.SetResourceVersion(resourceVersion)
 	return widget
 }
 
-// What a cache showed before this process led is not acted on.
-func TestFreshReturnsWhatIsNewer(t *testing.T) {
+func TestFresh_ReturnsTheLiveObject(t *testing.T) {
 	for name, c := range map[string]struct {
-		shown, there *unstructured.Unstructured
-		want         string // the version, or nothing
+		cached, live *unstructured.Unstructured
+		want         string // the resourceVersion; empty if the object is not found
 	}{
-		"the cache is as new":              {widgetAt("a", "5"), widgetAt("a", "5"), "5"},
-		"etcd was restored":                {widgetAt("a", "6"), widgetAt("a", "5"), "5"},
-		"nobody can tell what is older":    {widgetAt("a", "x"), widgetAt("a", "y"), "y"},
-		"the cache is older":               {widgetAt("a", "5"), widgetAt("a", "10"), "10"},
-		"the cache shows the one before":   {widgetAt("a", "5"), widgetAt("b", "10"), "10"},
-		"the cache shows one that is gone": {widgetAt("a", "5"), nil, ""},
-		"the cache does not show it":       {nil, widgetAt("a", "5"), ""},
+		"the versions are equal":                 {widgetAt("a", "5"), widgetAt("a", "5"), "5"},
+		"etcd was restored":                      {widgetAt("a", "6"), widgetAt("a", "5"), "5"},
+		"the versions cannot be compared":        {widgetAt("a", "x"), widgetAt("a", "y"), "y"},
+		"the cache is older":                     {widgetAt("a", "5"), widgetAt("a", "10"), "10"},
+		"the cache holds a predecessor":          {widgetAt("a", "5"), widgetAt("b", "10"), "10"},
+		"the cache holds a deleted object":       {widgetAt("a", "5"), nil, ""},
+		"the cache does not hold the object yet": {nil, widgetAt("a", "5"), ""},
 	} {
-		read := func(widget *unstructured.Unstructured) *fakeServer {
-			if widget == nil {
-				return newFakeServer()
+		t.Run(name, func(t *testing.T) {
+			server := newFakeServer()
+			if c.live != nil {
+				server = newFakeServer(c.live)
 			}
-			return newFakeServer(widget)
-		}
-		got, err := NewFresh(read(c.there), Live(read(c.shown))).Get(t.Context(), widgets, "default", "first")
-		switch {
-		case c.want == "" && !apierrors.IsNotFound(err):
-			t.Errorf("%s: got %v, %v", name, got, err)
-		case c.want != "" && (err != nil || got.GetResourceVersion() != c.want):
-			t.Errorf("%s: got %v, %v, want version %s", name, got, err, c.want)
-		}
+			got, err := Fresh(server, fakeserver.Cache{"first": c.cached}).Get(t.Context(), widgets, "default", "first")
+			switch {
+			case c.want == "" && !apierrors.IsNotFound(err):
+				t.Errorf("got %v and the error %v, want a NotFound", got, err)
+			case c.want != "" && (err != nil || got.GetResourceVersion() != c.want):
+				t.Errorf("got %v and the error %v, want the resourceVersion %s", got, err, c.want)
+			}
+		})
 	}
 }
 
-// It asks until the cache has caught up, and again in the next term and for the next object of the name.
-func TestFreshAsksUntilTheCacheHasCaughtUp(t *testing.T) {
-	shown, there := newFakeServer(widgetAt("a", "5")), newFakeServer(widgetAt("a", "10"))
-	fresh := NewFresh(there, Live(shown))
-	get := func() (asked int) {
-		before := len(there.Actions())
-		_, _ = fresh.Get(t.Context(), widgets, "default", "first")
-		return len(there.Actions()) - before
-	}
-	replace := func(with *unstructured.Unstructured) {
-		objects := resource(shown, widgets, "default")
-		if err := objects.Delete(t.Context(), "first", metav1.DeleteOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		get()
-		if _, err := objects.Create(t.Context(), with, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
+func TestFresh_ReadsLiveUntilTheCacheHasCaughtUpInEachRun(t *testing.T) {
+	cache, server := fakeserver.Cache{"first": widgetAt("a", "5")}, newFakeServer(widgetAt("a", "10"))
+	reader := Fresh(server, cache)
+	// wantRequests calls Get once for each element of want, which is the expected number of requests.
+	wantRequests := func(ctx context.Context, name string, want ...int) {
+		t.Helper()
+		for call, want := range want {
+			before := len(server.Actions())
+			_, _ = reader.Get(ctx, widgets, "default", "first") // returns a NotFound if the cache does not hold the object
+			if n := len(server.Actions()) - before; n != want {
+				t.Errorf("%s, call %d: sent %d requests, want %d", name, call, n, want)
+			}
 		}
 	}
-	for step, want := range []int{1, 1} {
-		if n := get(); n != want {
-			t.Errorf("it lags, call %d: %d requests", step, n)
-		}
-	}
-	shown = newFakeServer(widgetAt("a", "10"))
-	fresh.cache = Live(shown)
-	for step, want := range []int{1, 0, 0} {
-		if n := get(); n != want {
-			t.Errorf("it has caught up, call %d: %d requests", step, n)
-		}
-	}
-	fresh.ForgetAll()
-	for step, want := range []int{1, 0} {
-		if n := get(); n != want {
-			t.Errorf("the next term, call %d: %d requests", step, n)
-		}
-	}
-	replace(widgetAt("b", "20"))
-	if n := get(); n != 1 {
-		t.Errorf("the next object of the name: %d requests", n)
-	}
+	fakeserver.InRun(t, func(ctx context.Context) {
+		wantRequests(ctx, "the cache lags", 1, 1)
+		cache["first"] = widgetAt("a", "10")
+		wantRequests(ctx, "the cache has caught up", 1, 0, 0)
+	})
+	fakeserver.InRun(t, func(ctx context.Context) {
+		wantRequests(ctx, "the next run", 1, 0)
+		cache["first"] = nil
+		wantRequests(ctx, "the object has been deleted", 0)
+		cache["first"] = widgetAt("b", "20")
+		wantRequests(ctx, "the object has been recreated", 1)
+	})
 }

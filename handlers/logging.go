@@ -9,14 +9,12 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// outcomeDone stands in the log for a nil error.
+// outcomeDone is logged for a nil error.
 const outcomeDone = "done"
 
-// Logging tells each call's outcome and duration at V(1), with the context's logger, in which the engine has put the
-// object. An error is an outcome like another: the engine tells an operator of the first failure in a row and of a parked
-// object, and nobody needs to read that twice.
-//
-// It writes nothing and needs no rights.
+// Logging logs the outcome and the duration of each call at V(1). It uses the logger in the context, to which the
+// engine has added the object. Errors are logged at the same level, because the engine already logs parked objects and
+// the first of several consecutive failures for operators.
 func Logging() Middleware {
 	return func(handler dynamiccontroller.Handler) dynamiccontroller.Handler {
 		return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
@@ -27,7 +25,7 @@ func Logging() Middleware {
 				if err != nil {
 					outcome = err.Error()
 				}
-				log.Info("reconciled", keyOutcome, outcome, keyTook, time.Since(start).String())
+				log.Info("Reconciled", keyOutcome, outcome, keyTook, time.Since(start).String())
 			}
 			return err
 		}

@@ -1,9 +1,7 @@
 package handlers
 
-// Keys of what is logged. The engine has put the object and its GVR into the context's logger.
+// Keys of log messages. The engine adds the object and its GVR to the logger in the context.
 const (
 	keyTook    = "took"
 	keyOutcome = "outcome"
-	keyKinds   = "kinds"
-	keyCount   = "count"
 )

@@ -4,49 +4,60 @@ import (
 	"context"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
-// Reader is where objects are read from: [Cached], [Live] or [Fresh]. What it returns is the caller's to change. Get
-// returns an error for which apierrors.IsNotFound holds only if the type is there and the object is not. An empty
-// namespace lists all of them.
+// Reader reads objects. See [Cached], [Live] and [Fresh].
 type Reader interface {
+	// Get returns an object, which the caller can modify. It returns an error for which apierrors.IsNotFound is true
+	// only if the type is served and the object does not exist.
 	Get(ctx context.Context, gvr schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error)
-	List(ctx context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector) ([]*unstructured.Unstructured, error)
+	// List returns the objects that match the selector, which the caller can modify. An empty namespace means all
+	// namespaces.
+	List(
+		ctx context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector,
+	) ([]*unstructured.Unstructured, error)
 }
 
-// Cached reads from the engine's caches: lister is DynamicController.Lister, whose errors tell that a type is not served
-// or has not synced. The type must be served with whole objects (CacheFull). A list looks at every object of the type in
-// the namespace.
-func Cached(lister func(schema.GroupVersionResource) (cache.GenericLister, error)) Reader {
-	return cached{lister: lister}
+// Cached returns a Reader for the engine's caches. The function lister is usually DynamicController.Lister. It can also
+// return one of client-go's listers, whose objects are then copied. If the type is not served or has not synced, the
+// Reader's methods return the error that the function or its lister returned. The type must be served with CacheFull.
+func Cached[L cache.GenericLister](lister func(schema.GroupVersionResource) (L, error)) Reader {
+	return cached{lister: func(gvr schema.GroupVersionResource) (cache.GenericLister, error) { return lister(gvr) }}
 }
 
 type cached struct {
 	lister func(schema.GroupVersionResource) (cache.GenericLister, error)
 }
 
-// namespaced reads one namespace, or what has none.
-func (c cached) namespaced(gvr schema.GroupVersionResource, namespace string) (interface {
-	List(labels.Selector) ([]runtime.Object, error)
-	Get(string) (runtime.Object, error)
-}, error) {
+// listerFor returns a lister for the namespace, and reports whether the lister's objects are shared with other readers.
+// An empty namespace means all namespaces.
+func (c cached) listerFor(
+	gvr schema.GroupVersionResource, namespace string,
+) (l cache.GenericNamespaceLister, shared bool, err error) {
 	lister, err := c.lister(gvr)
-	if err != nil || namespace == "" {
-		return lister, err
+	if err != nil {
+		return nil, false, err
 	}
-	return lister.ByNamespace(namespace), nil
+	_, decodes := lister.(dynamiccontroller.Lister)
+	if namespace == "" {
+		return lister, !decodes, nil
+	}
+	return lister.ByNamespace(namespace), !decodes, nil
 }
 
-func (c cached) Get(_ context.Context, gvr schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error) {
-	lister, err := c.namespaced(gvr, namespace)
+func (c cached) Get(
+	_ context.Context, gvr schema.GroupVersionResource, namespace, name string,
+) (*unstructured.Unstructured, error) {
+	lister, shared, err := c.listerFor(gvr, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -54,11 +65,13 @@ func (c cached) Get(_ context.Context, gvr schema.GroupVersionResource, namespac
 	if err != nil {
 		return nil, err
 	}
-	return wholeCopy(object)
+	return wholeObject(object, shared)
 }
 
-func (c cached) List(_ context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector) ([]*unstructured.Unstructured, error) {
-	lister, err := c.namespaced(gvr, namespace)
+func (c cached) List(
+	_ context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector,
+) ([]*unstructured.Unstructured, error) {
+	lister, shared, err := c.listerFor(gvr, namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -66,56 +79,46 @@ func (c cached) List(_ context.Context, gvr schema.GroupVersionResource, namespa
 	if err != nil {
 		return nil, err
 	}
-	copies := make([]*unstructured.Unstructured, len(objects))
+	wholeObjects := make([]*unstructured.Unstructured, len(objects))
 	for i, object := range objects {
-		if copies[i], err = wholeCopy(object); err != nil {
+		if wholeObjects[i], err = wholeObject(object, shared); err != nil {
 			return nil, err
 		}
 	}
-	return copies, nil
+	return wholeObjects, nil
 }
 
-func wholeCopy(object runtime.Object) (*unstructured.Unstructured, error) {
-	whole, ok := object.(*unstructured.Unstructured)
+// wholeObject returns an object that the caller can modify.
+func wholeObject(object runtime.Object, shared bool) (*unstructured.Unstructured, error) {
+	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
-		return nil, fmt.Errorf("the cache keeps a %T, not whole objects: serve the type with CacheFull, or read live", object)
+		return nil, fmt.Errorf("the cache holds a %T instead of a whole object: "+
+			"serve the type with CacheFull, or read it from the API server", object)
 	}
-	return whole.DeepCopy(), nil
+	if shared {
+		u = u.DeepCopy()
+	}
+	return u, nil
 }
 
-// Live reads from the API server, with one request a call. It needs the verbs get and list.
-func Live(client dynamic.Interface) Reader { return live{client: client} }
+// Live returns a Reader that reads from the API server, with one request for each call. It needs get and list.
+func Live(client dynamic.Interface) Reader { return liveReader{client: client} }
 
-type live struct{ client dynamic.Interface }
+type liveReader struct{ client dynamic.Interface }
 
-func (l live) Get(ctx context.Context, gvr schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error) {
-	object, err := resource(l.client, gvr, namespace).Get(ctx, name, metav1.GetOptions{})
-	// A server that does not know the type, or lags, says 404 too. That is not the object's absence.
-	if apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err) {
-		return nil, fmt.Errorf("get %s: the API server does not serve the type: %s", gvr, err.Error())
-	}
-	return object, err
+func (l liveReader) Get(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace, name string,
+) (*unstructured.Unstructured, error) {
+	return live.Get(ctx, l.client, identifiersOf(gvr, namespace, name))
 }
 
-func (l live) List(ctx context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector) ([]*unstructured.Unstructured, error) {
-	if _, selectable := selector.Requirements(); !selectable {
-		return nil, nil // the text of labels.Nothing is empty, which would match everything
-	}
-	list, err := resource(l.client, gvr, namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
-	if err != nil {
-		return nil, err
-	}
-	objects := make([]*unstructured.Unstructured, len(list.Items))
-	for i := range list.Items {
-		objects[i] = &list.Items[i]
-	}
-	return objects, nil
+func (l liveReader) List(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector,
+) ([]*unstructured.Unstructured, error) {
+	return live.List(ctx, l.client, gvr, namespace, selector)
 }
 
-// resource is the client for a namespace's objects of a type, or for those of all.
-func resource(client dynamic.Interface, gvr schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
-	if namespace == "" {
-		return client.Resource(gvr)
-	}
-	return client.Resource(gvr).Namespace(namespace)
+func identifiersOf(gvr schema.GroupVersionResource, namespace, name string) dynamiccontroller.ObjectIdentifiers {
+	key := cache.ObjectName{Namespace: namespace, Name: name}.String()
+	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: key, GVR: gvr}
 }

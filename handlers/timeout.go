@@ -9,22 +9,21 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// ErrTimeout is the cause with which [Timeout] ends a handler's context, and what the handler's error says then.
+// ErrTimeout is the cancellation cause of a context that is cancelled by [Timeout]. It is also returned, together with
+// the handler's error, if the handler returns an error because of the timeout.
 var ErrTimeout = errors.New("the handler took longer than its timeout")
 
-// Timeout ends the handler's context after d, with the cause [ErrTimeout]. It waits for the handler to return, which is
-// up to the handler: its object is in hand for as long. It is for a part of a chain; for a whole handler there is
-// dynamiccontroller.WithReconcileTimeout.
-//
-// It writes nothing and needs no rights.
+// Timeout cancels the handler's context after d, with the cause [ErrTimeout]. It waits until the handler returns. Use
+// it for a part of a chain. To limit the duration of a whole handler, use dynamiccontroller.WithReconcileTimeout.
 func Timeout(d time.Duration) Middleware {
 	return func(handler dynamiccontroller.Handler) dynamiccontroller.Handler {
 		return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			ctx, cancel := context.WithTimeoutCause(ctx, d, ErrTimeout)
 			defer cancel()
 			err := handler(ctx, id)
-			// An error of the handler's own making stays what it is.
-			if errors.Is(err, context.DeadlineExceeded) && errors.Is(context.Cause(ctx), ErrTimeout) && !errors.Is(err, ErrTimeout) {
+			// Other errors of the handler do not result from the timeout.
+			expired := errors.Is(context.Cause(ctx), ErrTimeout) && errors.Is(err, context.DeadlineExceeded)
+			if expired && !errors.Is(err, ErrTimeout) {
 				return fmt.Errorf("%w: %w", ErrTimeout, err)
 			}
 			return err

@@ -8,8 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// labelAutomanaged is on the APIServices that the API server makes itself: "onstart" for its own groups, "true" for the
-// versions of CRDs, which say nothing that the CRDs have not said.
+// labelAutomanaged is the label of the APIServices that the API server itself creates. The value is "onstart" for
+// built-in groups and "true" for versions of CRDs. The mapper does not need APIServices with the value "true", because
+// CRDs contain the same information.
 const (
 	labelAutomanaged      = "kube-aggregator.kubernetes.io/automanaged"
 	automanagedOnStart    = "onstart"
@@ -17,7 +18,7 @@ const (
 	conditionAvailability = "Available"
 )
 
-// apiService is an APIService as far as mapping needs it.
+// apiService contains the fields of an APIService that the mapper needs.
 type apiService struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -58,30 +59,43 @@ func (s *apiService) DeepCopyObject() runtime.Object {
 	return &out
 }
 
+// reduceService removes the fields of an APIService that the mapper does not need. The result does not depend on
+// whether the APIService was received in a list or in a watch.
+func reduceService(object any) (any, error) {
+	s, ok := object.(*apiService)
+	if !ok {
+		return nil, unexpectedType(object)
+	}
+	s.TypeMeta, s.ObjectMeta = metav1.TypeMeta{}, reduceMeta(s.ObjectMeta, labelAutomanaged)
+	return s, nil
+}
+
 func (s *apiService) groupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: s.Spec.Group, Version: s.Spec.Version}
 }
 
-// essence is what mapping needs of the APIService: nil if it only names a version that the API server's own parts serve,
-// for then its priorities do not count in discovery.
-func (s *apiService) essence() *service {
+// service returns the APIService in the form in which the catalog stores it. If the API server itself serves the
+// version, discovery ignores the priorities in its APIService, so service returns nil. Built-in groups are an
+// exception.
+func (s *apiService) service() *service {
 	if s.Spec.Service == nil && s.Labels[labelAutomanaged] != automanagedOnStart {
 		return nil
 	}
-	e := &service{groupPriority: s.Spec.GroupPriorityMinimum, versionPriority: s.Spec.VersionPriority}
+	out := &service{groupPriority: s.Spec.GroupPriorityMinimum, versionPriority: s.Spec.VersionPriority}
 	if s.Spec.Service != nil {
-		e.condition = s.Spec.Service.Namespace + "/" + s.Spec.Service.Name
+		out.condition = s.Spec.Service.Namespace + "/" + s.Spec.Service.Name
 	}
 	for _, c := range s.Status.Conditions {
 		if c.Type == conditionAvailability {
-			e.condition += " " + c.Status
+			out.condition += " " + c.Status
 		}
 	}
-	return e
+	return out
 }
 
-// serviceName is the version that an APIService of this name stands for.
-func serviceName(name string) schema.GroupVersion {
+// serviceVersion returns the group and version of the APIService with this name. The format of the name is
+// version.group.
+func serviceVersion(name string) schema.GroupVersion {
 	version, group, _ := strings.Cut(name, ".")
 	return schema.GroupVersion{Group: group, Version: version}
 }

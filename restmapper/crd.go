@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// customResourceDefinition is decoded in place of the type it is named after, so that the schemas, which are nearly all
-// that a CRD weighs, are never built.
+// customResourceDefinition contains the fields of a CRD that the mapper needs. The mapper decodes CRDs into this type
+// instead of the full one, because schemas make up most of the size of a CRD.
 type customResourceDefinition struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -43,18 +43,29 @@ func (c *customResourceDefinition) DeepCopyObject() runtime.Object {
 	return &out
 }
 
-// established tells whether the API server serves the CRD's type. It does to the end: while a CRD waits for its objects'
-// finalizers, discovery still has it.
+// reduceCRD removes the fields of a CRD that the mapper does not need. The result does not depend on whether the CRD
+// was received in a list or in a watch.
+func reduceCRD(object any) (any, error) {
+	c, ok := object.(*customResourceDefinition)
+	if !ok {
+		return nil, unexpectedType(object)
+	}
+	c.TypeMeta, c.ObjectMeta = metav1.TypeMeta{}, reduceMeta(c.ObjectMeta, "")
+	return c, nil
+}
+
+// established reports whether the API server serves the CRD's type. A CRD that is being deleted is served until its
+// objects have been finalized.
 func (c *customResourceDefinition) established() bool {
 	return slices.ContainsFunc(c.Status.Conditions, func(c crdCondition) bool {
 		return c.Type == apiextensionsv1.Established && c.Status == apiextensionsv1.ConditionTrue
 	})
 }
 
-// essence is what mapping needs of the CRD.
-func (c *customResourceDefinition) essence() *crd {
+// crd returns the CRD in the form in which the catalog stores it.
+func (c *customResourceDefinition) crd() *crd {
 	names := c.Status.AcceptedNames
-	e := &crd{
+	out := &crd{
 		name: c.Name, group: c.Spec.Group, established: c.established(),
 		resource: &resource{
 			name: names.Plural, singular: names.Singular, kind: names.Kind,
@@ -64,8 +75,8 @@ func (c *customResourceDefinition) essence() *crd {
 	}
 	for _, v := range c.Spec.Versions {
 		if v.Served {
-			e.versions = append(e.versions, v.Name)
+			out.versions = append(out.versions, v.Name)
 		}
 	}
-	return e
+	return out
 }

@@ -19,18 +19,26 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 )
 
-// answerTime is how long one discovery request may take.
-const answerTime = 15 * time.Second
+// requestTimeout is the timeout of a discovery request.
+const requestTimeout = 15 * time.Second
 
-// errStale is what the document says of a version whose server it could not ask.
-var errStale = errors.New("the API server could not reach the version's own server")
+// Paths of the discovery documents of the core group and of all other groups.
+const (
+	corePath   = "/api"
+	groupsPath = "/apis"
+)
 
-// discoverer makes the discovery requests. Its documents are used by one goroutine.
+// errStale is the error reported for a version that the discovery document marks as stale.
+var errStale = errors.New("the API server could not reach the server of this version")
+
+// discoverer makes discovery requests. The methods that use etags must be called by one goroutine.
 type discoverer struct {
 	client  *http.Client
 	base    *url.URL
-	limiter flowcontrol.RateLimiter // of the config; may be nil
+	limiter flowcontrol.RateLimiter // from the config; can be nil
 	etags   map[string]string       // of the last documents, by path
+	// tombstones is the number of tombstones that had been added when the etags were last used.
+	tombstones int
 }
 
 func newDiscoverer(cfg *rest.Config) (*discoverer, error) {
@@ -45,7 +53,7 @@ func newDiscoverer(cfg *rest.Config) (*discoverer, error) {
 	return &discoverer{client: client, base: base, limiter: cfg.RateLimiter, etags: map[string]string{}}, nil
 }
 
-// statusError is an answer that is none.
+// statusError is the error for a response with a status other than 200 or 304.
 type statusError struct {
 	path   string
 	status string
@@ -54,123 +62,158 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("GET %s: %s: %s", e.path, e.status, e.body) }
 
-// answer is a response that was read.
-type answer struct {
+// response is a response whose body has been read.
+type response struct {
 	body        []byte
 	contentType string
 	etag        string
-	same        bool // as the etag asked about
+	notModified bool
 }
 
-func (d *discoverer) get(ctx context.Context, path, accept, etag string) (answer, error) {
+func (d *discoverer) get(ctx context.Context, path, accept, etag string) (response, error) {
 	if d.limiter != nil {
 		if err := d.limiter.Wait(ctx); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, d.base.JoinPath(path).String(), http.NoBody)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	request.Header.Set("Accept", accept)
 	if etag != "" {
 		request.Header.Set("If-None-Match", etag)
 	}
-	response, err := d.client.Do(request)
+	r, err := d.client.Do(request)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
 	switch {
 	case err != nil:
-		return answer{}, fmt.Errorf("GET %s: %w", path, err)
-	case response.StatusCode == http.StatusNotModified:
-		return answer{same: true}, nil
-	case response.StatusCode != http.StatusOK:
-		const enough = 500
-		return answer{}, &statusError{path: path, status: response.Status, body: string(body[:min(len(body), enough)])}
+		return response{}, fmt.Errorf("GET %s: %w", path, err)
+	case r.StatusCode == http.StatusNotModified:
+		return response{notModified: true}, nil
+	case r.StatusCode != http.StatusOK:
+		const maxBody = 500
+		return response{}, &statusError{path: path, status: r.Status, body: string(body[:min(len(body), maxBody)])}
 	}
-	return answer{body: body, contentType: response.Header.Get("Content-Type"), etag: response.Header.Get("Etag")}, nil
+	return response{body: body, contentType: r.Header.Get("Content-Type"), etag: r.Header.Get("Etag")}, nil
 }
 
-// document reads /api or /apis. It is nil if nothing has changed since the document whose etag is in etags. Versions that
-// skip names are listed without being read.
-func (d *discoverer) document(ctx context.Context, path string, skip func(schema.GroupVersion) bool) (document []documentVersion, etag string, err error) {
-	a, err := d.get(ctx, path, discovery.AcceptV2+","+discovery.AcceptV1, d.etags[path])
-	if err != nil || a.same {
+// versionKind is the kind of the response for one version. Some aggregated API servers omit it, and client-go accepts
+// that.
+const versionKind = "APIResourceList"
+
+// decode decodes a response of the given kind.
+func (r response) decode(path, kind string, into any) error {
+	var actual metav1.TypeMeta
+	err := json.Unmarshal(r.body, &actual)
+	if err == nil && (kind != versionKind || actual.Kind != "") {
+		err = expectKind(actual.Kind, kind)
+	}
+	if err == nil {
+		err = json.Unmarshal(r.body, into)
+	}
+	if err != nil {
+		return fmt.Errorf("GET %s: %w", path, err)
+	}
+	return nil
+}
+
+// forgetBefore makes the next requests unconditional if tombstones have been added since the last documents were read.
+func (d *discoverer) forgetBefore(tombstones int) {
+	if d.tombstones != tombstones {
+		clear(d.etags)
+	}
+	d.tombstones = tombstones
+}
+
+// document reads a discovery document. It returns nil if the document still has the stored etag. Excluded versions are
+// returned without resources.
+func (d *discoverer) document(
+	ctx context.Context, path string, isExcluded func(schema.GroupVersion) bool,
+) (document []documentVersion, etag string, err error) {
+	r, err := d.get(ctx, path, discovery.AcceptV2+","+discovery.AcceptV1, d.etags[path])
+	if err != nil || r.notModified {
 		return nil, "", err
 	}
-	if isAggregated, _ := discovery.ContentTypeIsGVK(a.contentType, aggregatedGVK); !isAggregated {
-		document, err = d.legacyDocument(ctx, path, a.body, skip)
+	if isAggregated, _ := discovery.ContentTypeIsGVK(r.contentType, aggregatedGVK); !isAggregated {
+		document, err = legacyDocument(path, r)
+		for i := range document {
+			document[i].excluded = isExcluded(document[i].gv)
+		}
 		return document, "", err
 	}
 	var groups apidiscoveryv2.APIGroupDiscoveryList
-	if err := json.Unmarshal(a.body, &groups); err != nil {
-		return nil, "", fmt.Errorf("GET %s: %w", path, err)
+	if err := r.decode(path, aggregatedGVK.Kind, &groups); err != nil {
+		return nil, "", err
 	}
 	document = []documentVersion{}
 	for i, g := range groups.Items {
 		for j, v := range g.Versions {
-			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
-			if skip(gv) {
-				// It must be listed all the same: what is not there any more may be forgotten.
-				document = append(document, documentVersion{gv: gv, skipped: true})
-				continue
-			}
-			dv := documentVersion{gv: gv, rank: rank{i, j}}
-			if v.Freshness == apidiscoveryv2.DiscoveryFreshnessStale {
+			dv := documentVersion{gv: schema.GroupVersion{Group: g.Name, Version: v.Version}, rank: rank{i, j}}
+			switch {
+			case isExcluded(dv.gv):
+				dv.excluded = true
+			case v.Freshness == apidiscoveryv2.DiscoveryFreshnessStale:
 				dv.err = errStale
-			} else {
+			default:
 				dv.resources = fromAggregated(v.Resources)
 			}
 			document = append(document, dv)
 		}
 	}
-	return document, a.etag, nil
+	return document, r.etag, nil
 }
 
 var aggregatedGVK = schema.GroupVersionKind{Group: "apidiscovery.k8s.io", Version: "v2", Kind: "APIGroupDiscoveryList"}
 
-// legacyDocument asks for each version by itself, for an API server that knows no aggregated discovery.
-func (d *discoverer) legacyDocument(ctx context.Context, path string, body []byte, skip func(schema.GroupVersion) bool) ([]documentVersion, error) {
-	var groups metav1.APIGroupList
-	var core metav1.APIVersions
-	if err := errors.Join(json.Unmarshal(body, &groups), json.Unmarshal(body, &core)); err != nil {
-		return nil, fmt.Errorf("GET %s: %w", path, err)
-	}
+// legacyDocument returns the versions that an API server without aggregated discovery lists. Each of them must be read
+// separately.
+func legacyDocument(path string, r response) ([]documentVersion, error) {
 	document := []documentVersion{}
-	for j, v := range core.Versions {
-		document = append(document, documentVersion{gv: schema.GroupVersion{Version: v}, rank: rank{0, j}})
+	if path == corePath {
+		var core metav1.APIVersions
+		if err := r.decode(path, "APIVersions", &core); err != nil {
+			return nil, err
+		}
+		for j, v := range core.Versions {
+			gv := schema.GroupVersion{Version: v}
+			document = append(document, documentVersion{gv: gv, unread: true, rank: rank{0, j}})
+		}
+		return document, nil
+	}
+	var groups metav1.APIGroupList
+	if err := r.decode(path, "APIGroupList", &groups); err != nil {
+		return nil, err
 	}
 	for i, g := range groups.Groups {
 		for j, v := range g.Versions {
-			document = append(document, documentVersion{gv: schema.GroupVersion{Group: g.Name, Version: v.Version}, rank: rank{i, j}})
+			gv := schema.GroupVersion{Group: g.Name, Version: v.Version}
+			document = append(document, documentVersion{gv: gv, unread: true, rank: rank{i, j}})
 		}
 	}
-	for i := range document {
-		if document[i].skipped = skip(document[i].gv); !document[i].skipped {
-			document[i].resources, document[i].err = d.version(ctx, document[i].gv)
-		}
-	}
-	return document, ctx.Err()
+	return document, nil
 }
 
-// version asks for one version alone. An API server passes that on to the version's own server.
+// version reads the resources of one version. For an aggregated API, the API server forwards the request to that API's
+// server.
 func (d *discoverer) version(ctx context.Context, gv schema.GroupVersion) ([]*resource, error) {
-	path := "/apis/" + gv.String()
+	path := groupsPath + "/" + gv.String()
 	if gv.Group == "" {
-		path = "/api/" + gv.Version
+		path = corePath + "/" + gv.Version
 	}
-	a, err := d.get(ctx, path, discovery.AcceptV1, "")
+	r, err := d.get(ctx, path, discovery.AcceptV1, "")
 	if err != nil {
 		return nil, err
 	}
 	var list metav1.APIResourceList
-	if err := json.Unmarshal(a.body, &list); err != nil {
-		return nil, fmt.Errorf("GET %s: %w", path, err)
+	if err := r.decode(path, versionKind, &list); err != nil {
+		return nil, err
 	}
 	resources := []*resource{}
 	for _, r := range list.APIResources {
@@ -185,7 +228,8 @@ func (d *discoverer) version(ctx context.Context, gv schema.GroupVersion) ([]*re
 	return resources, nil
 }
 
-// fromAggregated leaves out what has no kind, as client-go does: only its subresources are served.
+// fromAggregated returns the resources of one version. Like client-go, it skips resources without a kind, unless they
+// have subresources. A group that serves only subresources lists resources without a kind.
 func fromAggregated(list []apidiscoveryv2.APIResourceDiscovery) []*resource {
 	resources := make([]*resource, 0, len(list))
 	for _, r := range list {

@@ -1,45 +1,55 @@
-// Package restmapper is a REST mapper that watches: it knows a kind from the moment at which the API server has
-// established its CRD, and forgets it with the CRD's deletion, on every replica and without asking discovery again.
+// Package restmapper provides a REST mapper that is kept up to date by watches. It maps a kind as soon as the kind's
+// CRD is established, and stops mapping it when the CRD is deleted. It makes no discovery requests for CRDs, and runs
+// on every replica.
 //
-// A [Mapper] is a [k8s.io/apimachinery/pkg/api/meta.RESTMapper] with short names, and expands categories. It watches
-// CRDs, of which it keeps what mapping needs and never the schemas, and reads what does not come from CRDs from
-// aggregated discovery: at its start, when an APIService changes, and every few minutes if the document has changed.
+// A [Mapper] is a [k8s.io/apimachinery/pkg/api/meta.RESTMapper] that also resolves short names and expands categories.
+// It watches CRDs, without storing their schemas. It reads all other types from aggregated discovery: when it starts,
+// when an APIService changes, and when it polls every few minutes. A poll reads the discovery documents only if they
+// have changed.
 //
-// # What it promises
+// # Promises
 //
-//   - M1 A lookup reads an immutable snapshot through one atomic load: it takes no lock, makes no request, and allocates
-//     what it returns and no more.
-//   - M2 Once the watch has told of a CRD's change (established, its versions, names or scope, deleted, deleted and made
-//     anew as something else) lookups answer accordingly, with no discovery request made for it. A CRD counts from
-//     Established, by its accepted names, to its deletion; while it waits for its objects' finalizers it is still served,
-//     and answered. Built-in and aggregated groups come from discovery, version by version: one that fails keeps its last
-//     good answer, is in [Mapper.Errors], is tried again alone, and leaves the others as they are. The same holds if the
-//     API server is lost: the last answers stay, and the mapper catches up by itself.
-//   - M3 Answers are those of client-go's ShortcutExpander over NewDiscoveryRESTMapper once discovery has settled, which
-//     trails behind Established: groups by priority, versions in Kubernetes' order, guessed list kinds, lower-case kinds,
-//     groups given as prefixes, and the kinds of errors. What several sources claim belongs to whom the API server gives
-//     it: a version with an APIService that does not come from CRDs is answered from discovery.
-//   - M4 [Mapper.WaitForMapping] returns as soon as a kind is served, and [Mapper.Subscribe] tells of each change in
-//     order, never keeps the mapper waiting, merges for a slow subscriber what happened to a kind, and never loses the
-//     last state.
+//   - M1: A lookup reads an immutable snapshot with one atomic load. It takes no lock, makes no request, and allocates
+//     only its result.
+//   - M2: After the watch has delivered a change to a CRD, lookups reflect the change. No discovery request is made.
+//     This includes changes to versions, names and scope, deletions, and CRDs that are recreated with another kind. A
+//     CRD is mapped by its accepted names from the time it is established until it has been deleted. A CRD that is
+//     being deleted is served, and therefore mapped, until its objects have been finalized. Built-in and aggregated
+//     groups are read from discovery, version by version. If a version cannot be read, lookups continue to return the
+//     last known results for it, [Mapper.Errors] lists the failure, and the version is read again separately. Other
+//     versions are not affected. While the API server is unavailable, lookups return the last known results. The mapper
+//     then recovers without a restart.
+//   - M3: Lookups return the same results as client-go's ShortcutExpander on a NewDiscoveryRESTMapper, once discovery
+//     has caught up. (Discovery lags behind the Established condition.) This includes priorities of groups, the order
+//     of versions, guessed list kinds, lower-case kinds, prefixes of groups, and the kinds of errors. If several
+//     sources contain a version, the mapper uses the same source as the API server: a version whose APIService does not
+//     belong to a CRD is read from discovery.
+//   - M4: [Mapper.WaitForMapping] returns as soon as a kind is served. [Mapper.Subscribe] reports each change in order.
+//     Subscribers do not delay the mapper. If a subscriber is slow, the changes of a kind are merged, and the newest
+//     state is always delivered.
 //
-// Before it has synced for the first time, lookups return [ErrNotSynced], which is no NoMatch error.
+// Before the first sync, lookups return [ErrNotSynced], which is not a NoMatch error.
 //
-// # What it does not promise
+// # Limitations
 //
-//   - It follows its watches, so that an answer is as old as they are: with a connection that hangs, until that is
-//     noticed. A type that the mapper answers may not be served yet by each of several API servers, or for some
-//     milliseconds by its own.
-//   - What an aggregated API serves changes without any event, and is seen with the next poll ([WithPollPeriod]).
-//   - Client-go gives a short name that several groups claim to any of them when its discovery is aggregated, since it
-//     loses the order; here it is the first by priority. Of a full resource whose name is one resource's plural and
-//     another's singular, client-go returns either; here the plural counts.
-//   - Without access to APIServices (or without any, as in a server that is no kube-apiserver) groups that are no CRD's
-//     go before those of CRDs.
+//   - Lookups are only as current as the watches. If a connection hangs, their results can be outdated until the hang
+//     is detected. Some replicas of the API server may not serve a mapped type yet. For a few milliseconds, it is
+//     possible that none of them serves it.
+//   - Changes to the resources of an aggregated API cause no events. The next poll finds such changes; see
+//     [WithPollPeriod].
+//   - A discovery document can be older than the data from the watches. After a watch has reported that a version was
+//     removed, documents that still list the version are ignored for 30 seconds. If another API now serves the version,
+//     the first poll after that time finds it.
+//   - If several groups have the same short name, client-go chooses one at random when discovery is aggregated. This
+//     package chooses the group with the highest priority. If a name is the plural of one resource and the singular of
+//     another in the same version, client-go chooses one at random. This package chooses the plural.
+//   - Groups that do not belong to CRDs precede those of CRDs if APIServices cannot be listed, or if the API server has
+//     none because it is not a kube-apiserver.
+//   - An API server without aggregated discovery is supported. Each version is then read separately in each poll.
 //
-// # What it needs
+// # Permissions
 //
-// To list and watch customresourcedefinitions in apiextensions.k8s.io, and apiservices in apiregistration.k8s.io (it goes
-// without if that is forbidden or not found); and discovery, /api and /apis, which every authenticated user may read. It
-// never writes.
+// The mapper must be allowed to list and watch customresourcedefinitions in apiextensions.k8s.io. It uses apiservices
+// in apiregistration.k8s.io if it is allowed to list and watch them, and syncs without them otherwise. It also reads
+// the discovery paths /api and /apis, which every authenticated user can read by default. It never writes.
 package restmapper

@@ -4,72 +4,75 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A mapper runs beside whatever needs it, and a caller waits for a kind that somebody is about to define.
+// This example runs a mapper and waits for a kind that is not defined yet.
 func Example() {
-	api := newFakeAPI() // in place of a cluster
+	api := newFakeAPI() // takes the place of a cluster
 	defer api.close()
 	mapper, err := New(logr.Discard(), api.config())
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
 	_, err = mapper.RESTMapping(schema.GroupKind{Kind: "Pod"})
-	fmt.Println("before it has synced:", errors.Is(err, ErrNotSynced), meta.IsNoMatchError(err))
+	fmt.Println("before the first sync:", errors.Is(err, ErrNotSynced), meta.IsNoMatchError(err))
 
 	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = mapper.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- mapper.Run(ctx) }()
 
-	kind := schema.GroupKind{Group: "example.com", Kind: "Widget"}
-	go api.setCRD("example.com", "Widget", "v1", "v2") // by somebody else
-	mapping, err := mapper.WaitForMapping(ctx, kind)
+	go api.setCRD("example.com", "Widget", "v1", "v2")
+	mapping, err := mapper.WaitForMapping(ctx, schema.GroupKind{Group: "example.com", Kind: "Widget"})
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+	} else {
+		fmt.Println(mapping.Resource, mapping.Scope.Name())
 	}
-	fmt.Println(mapping.Resource, mapping.Scope.Name())
 	short, err := mapper.ResourceFor(schema.GroupVersionResource{Resource: "Wx"})
 	fmt.Println(short, err)
+	cancel()
+	fmt.Println("run:", <-ended)
 	// Output:
-	// before it has synced: true false
+	// before the first sync: true false
 	// example.com/v2, Resource=widgets namespace
 	// example.com/v2, Resource=widgets <nil>
+	// run: <nil>
 }
 
-// A subscriber starts and stops what works for each kind of a group.
+// This example prints the kinds of one group as they are added and removed.
 func ExampleMapper_Subscribe() {
-	api := newFakeAPI()
+	api := newFakeAPI() // takes the place of a cluster
 	defer api.close()
 	api.setCRD("example.com", "Widget", "v1")
 	mapper, err := New(logr.Discard(), api.config())
 	if err != nil {
-		panic(err)
+		fmt.Println(err)
+		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = mapper.Run(ctx) })
-	defer running.Wait()
-	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- mapper.Run(ctx) }()
 
-	told := make(chan struct{})
+	called := make(chan struct{})
 	unsubscribe := mapper.Subscribe(func(c Change) {
 		if c.Kind.Group == "example.com" {
 			fmt.Println(c.Type, c.Kind)
-			told <- struct{}{}
+			called <- struct{}{}
 		}
 	})
-	<-told
+	<-called
 	api.deleteCRD("example.com", "Widget")
-	<-told
-	unsubscribe()
+	<-called
+	<-unsubscribe() // no call is in progress after this
+	cancel()
+	fmt.Println("run:", <-ended)
 	// Output:
 	// Added Widget.example.com
 	// Removed Widget.example.com
+	// run: <nil>
 }

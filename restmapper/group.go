@@ -10,10 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// group answers for one group. It is never changed.
+// group contains the resources of one API group. It is immutable.
 type group struct {
-	order
-	versions []groupVersion // the preferred one first
+	*order
+	versions []groupVersion // the preferred version first
 }
 
 type groupVersion struct {
@@ -21,26 +21,35 @@ type groupVersion struct {
 	*table
 }
 
-// order is where a group stands among the others: those with the higher priority first, then by name. Where the API
-// server alone knows the priorities its document's order counts.
+// order is the position of a group among all groups. It is immutable. Groups are sorted by descending priority, then by
+// rank, then by name. For groups whose priority is known only to the API server, the rank is the position in the
+// discovery document.
 type order struct {
 	name     string
 	priority int
 	rank     int
 }
 
-func (o order) compare(other order) int {
-	return cmp.Or(-cmp.Compare(o.priority, other.priority), cmp.Compare(o.rank, other.rank), strings.Compare(o.name, other.name))
+func (o *order) compare(other *order) int {
+	return cmp.Or(
+		-cmp.Compare(o.priority, other.priority), cmp.Compare(o.rank, other.rank), strings.Compare(o.name, other.name),
+	)
 }
 
-// touched is what an event may have changed in a group: all names, kinds and categories that may be found otherwise than
-// before, or the whole of it.
+// touched lists those names, kinds and categories of a group for which an event may have changed the results of
+// lookups.
 type touched struct {
-	whole                    bool
+	whole                    bool // everything in the group
 	names, kinds, categories []string
 }
 
-// touchedGroups are those that an event concerns.
+// grow makes room for the given numbers of additional names, kinds and categories.
+func (t *touched) grow(names, kinds, categories int) {
+	t.names, t.kinds = slices.Grow(t.names, names), slices.Grow(t.kinds, kinds)
+	t.categories = slices.Grow(t.categories, categories)
+}
+
+// touchedGroups contains the groups that an event affects.
 type touchedGroups map[string]*touched
 
 func (g touchedGroups) in(group string) *touched {
@@ -52,28 +61,33 @@ func (g touchedGroups) in(group string) *touched {
 
 func (g touchedGroups) whole(group string) { g.in(group).whole = true }
 
-// knowledge is what a group knows of a name.
-type knowledge struct{ any, exact, short bool }
+// nameUse describes the use of a name in a group.
+type nameUse struct {
+	any   bool // the name is used
+	exact bool // as a plural or singular in discovery
+	short bool // as a short name
+}
 
-func (g *group) knows(name string) (k knowledge) {
+func (g *group) use(name string) (u nameUse) {
 	for i := range g.tables() {
-		if e := g.versions[i].names.get(name); e != nil {
-			k.any, k.exact, k.short = true, k.exact || e.exact, k.short || e.long != ""
+		if e := g.versions[i].names.Get(name); e != nil {
+			u.any, u.exact, u.short = true, u.exact || e.exact, u.short || e.shortFor != ""
 		}
 	}
-	return k
+	return u
 }
 
 func (g *group) hasCategory(category string) bool {
 	for i := range g.tables() {
-		if g.versions[i].categories.get(category) != nil {
+		if g.versions[i].categories.Get(category) != nil {
 			return true
 		}
 	}
 	return false
 }
 
-// tables yields the versions without those that share another's table.
+// tables returns an iterator over the indexes of versions. It skips versions that share a table with the preceding
+// version. A nil group has no versions.
 func (g *group) tables() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		if g == nil {
@@ -90,34 +104,43 @@ func (g *group) tables() iter.Seq[int] {
 	}
 }
 
-// all lists everything that the group may be found by, with repetitions.
+// all returns all names, kinds and categories of the group, possibly with duplicates.
 func (g *group) all() *touched {
 	t := &touched{}
 	for i := range g.tables() {
 		v := &g.versions[i]
-		t.names, t.kinds, t.categories = v.names.keys(t.names), v.kinds.keys(t.kinds), v.categories.keys(t.categories)
+		for name := range v.names.All() {
+			t.names = append(t.names, name)
+		}
+		for kind := range v.kinds.All() {
+			t.kinds = append(t.kinds, kind)
+		}
+		for category := range v.categories.All() {
+			t.categories = append(t.categories, category)
+		}
 	}
 	return t
 }
 
-// between are the names, kinds and categories that may differ between two groups, each once. Either may be nil.
+// between returns the names, kinds and categories that may differ between two states of a group, without duplicates.
+// Either state can be nil.
 func (t *touched) between(old, now *group) *touched {
-	var out touched
-	if t.whole || old == nil || now == nil || old.order != now.order {
+	if t.whole || old == nil || now == nil || *old.order != *now.order {
 		a, b := old.all(), now.all()
-		out = touched{names: append(a.names, b.names...), kinds: append(a.kinds, b.kinds...), categories: append(a.categories, b.categories...)}
-	} else {
-		out = touched{names: slices.Clone(t.names), kinds: slices.Clone(t.kinds), categories: slices.Clone(t.categories)}
+		t = &touched{
+			names: append(a.names, b.names...), kinds: append(a.kinds, b.kinds...),
+			categories: append(a.categories, b.categories...),
+		}
 	}
-	out.names, out.kinds, out.categories = compacted(out.names), compacted(out.kinds), compacted(out.categories)
-	return &out
+	t.names, t.kinds, t.categories = compacted(t.names), compacted(t.kinds), compacted(t.categories)
+	return t
 }
 
-// long is the resource that a short name stands for in the group.
-func (g *group) long(name string) string {
+// expandShort returns the resource that has the given short name, or an empty string.
+func (g *group) expandShort(name string) string {
 	for i := range g.versions {
-		if e := g.versions[i].names.get(name); e != nil && e.long != "" {
-			return e.long
+		if e := g.versions[i].names.Get(name); e != nil && e.shortFor != "" {
+			return e.shortFor
 		}
 	}
 	return ""
@@ -132,7 +155,7 @@ func (g *group) version(version string) *groupVersion {
 	return nil
 }
 
-// mapping makes what a caller gets, who may change it.
+// mapping returns a new mapping. The caller can modify it.
 func (g *group) mapping(v *groupVersion, kind string, e *kindEntry) *meta.RESTMapping {
 	return &meta.RESTMapping{
 		Resource:         schema.GroupVersionResource{Group: g.order.name, Version: v.version, Resource: e.plural},

@@ -1,8 +1,11 @@
 package restmapper
 
-// Keys of what is logged.
+// Keys of log messages.
 const (
+	keySource       = "source"
 	keyGroupVersion = "groupVersion"
 	keyError        = "error"
 	keyGroups       = "groups"
+	keyKind         = "kind"
+	keyStack        = "stack"
 )

@@ -11,47 +11,71 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// The answers are those of client-go's ShortcutExpander over its discovery mapper, which asks one mapper a version and
-// orders what they say by the groups' and versions' priorities.
+// The lookups in this file return the same results as client-go's ShortcutExpander with its discovery mapper. That
+// mapper contains one mapper for each group version and sorts their results by the priorities of groups and
+// versions.
 
-// expand replaces a short name by its resource. A name that discovery itself has is none, whatever its version.
-func (s *snapshot) expand(r schema.GroupVersionResource) schema.GroupVersionResource {
-	k := s.names.get(r.Resource)
-	if k == nil || k.short == 0 {
-		return r
+// query is a lookup of a resource. Queries are passed by reference because a large part of the cost of a lookup would
+// otherwise be copying.
+type query struct {
+	r     schema.GroupVersionResource
+	index *nameIndex // of the name r.Resource; nil if it has not been looked up
+}
+
+// emptyIndex is the index of an unknown name.
+var emptyIndex = &nameIndex{}
+
+// groupsOf returns the groups that may have a resource of the queried name, in order.
+func (s *snapshot) groupsOf(q *query) []*order {
+	if q.index == nil || isInEveryGroup(q.r.Resource) {
+		return s.groupsWith(q.r.Resource)
+	}
+	return q.index.groups
+}
+
+// expand replaces a short name with its resource. A name that is a plural or singular in discovery is never expanded,
+// not even if the query has a version in which that plural or singular does not exist.
+func (s *snapshot) expand(q *query) {
+	r := &q.r
+	if q.index = s.names.Get(r.Resource); q.index == nil {
+		q.index = emptyIndex
+	}
+	if q.index.short == 0 {
+		return
 	}
 	if r.Group == "" {
-		if k.exact > 0 {
-			return r
+		if q.index.exact > 0 {
+			return
 		}
-		for _, o := range s.named(r.Resource) {
-			if long := s.groups.get(o.name).long(r.Resource); long != "" {
-				return schema.GroupVersionResource{Group: o.name, Resource: long}
+		for _, o := range s.groupsOf(q) {
+			if plural := s.groups.Get(o.name).expandShort(r.Resource); plural != "" {
+				r.Group, r.Version, r.Resource, q.index = o.name, "", plural, nil
+				return
 			}
 		}
-		return r
+		return
 	}
-	if g := s.groups.get(r.Group); g != nil {
-		if g.knows(r.Resource).exact {
-			return r
+	if g := s.groups.Get(r.Group); g != nil {
+		if g.use(r.Resource).exact {
+			return
 		}
-		if long := g.long(r.Resource); long != "" {
-			return schema.GroupVersionResource{Group: g.order.name, Resource: long}
+		if plural := g.expandShort(r.Resource); plural != "" {
+			r.Version, r.Resource, q.index = "", plural, nil
+			return
 		}
 	}
-	for _, o := range s.named(r.Resource) {
+	for _, o := range s.groupsOf(q) {
 		if !strings.HasPrefix(o.name, r.Group) {
 			continue
 		}
-		if long := s.groups.get(o.name).long(r.Resource); long != "" {
-			r.Group, r.Resource = o.name, long
-			return r
+		if plural := s.groups.Get(o.name).expandShort(r.Resource); plural != "" {
+			r.Group, r.Resource, q.index = o.name, plural, nil
+			return
 		}
 	}
-	return r
 }
 
-// match is what one version of a group knows of a name.
+// match is the entry of a name in one group version.
 type match struct {
 	*group
 	*groupVersion
@@ -66,18 +90,18 @@ func (m match) gvk() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: m.order.name, Version: m.groupVersion.version, Kind: m.nameEntry.kind}
 }
 
-// full finds the one version that may know what is asked for in full. Most names are nobody's short names: then there is
-// nothing to expand, and isFinal says that nothing else may match.
-func (s *snapshot) full(r schema.GroupVersionResource) (m match, ok, isFinal bool) {
+// matchFull looks up a resource with group and version. The flag isFinal is set if no other lookup can find a match.
+// This is the case for all names that are not short names, because there is nothing to expand.
+func (s *snapshot) matchFull(r schema.GroupVersionResource) (m match, ok, isFinal bool) {
 	if r.Group == "" || r.Version == "" || r.Version == runtime.APIVersionInternal {
 		return match{}, false, false
 	}
-	k := s.names.get(r.Resource)
-	if k == nil && !everywhere(r.Resource) {
+	index := s.names.Get(r.Resource)
+	if index == nil && !isInEveryGroup(r.Resource) {
 		return match{}, false, strings.ToLower(r.Resource) == r.Resource
 	}
-	isFinal = k == nil || k.short == 0
-	g := s.groups.get(r.Group)
+	isFinal = index == nil || index.short == 0
+	g := s.groups.Get(r.Group)
 	if g == nil {
 		return match{}, false, isFinal
 	}
@@ -85,39 +109,48 @@ func (s *snapshot) full(r schema.GroupVersionResource) (m match, ok, isFinal boo
 	if v == nil {
 		return match{}, false, isFinal
 	}
-	e := v.names.get(r.Resource)
+	e := v.names.Get(r.Resource)
 	isFinal = (isFinal || e != nil && e.exact) && strings.ToLower(r.Resource) == r.Resource
 	return match{g, v, e}, isFinal && e != nil && e.kind != "", isFinal
 }
 
-// matches finds the versions that know a resource, in order. A group alone matches as a prefix too: storageclass.storage
-// is found in storage.k8s.io.
-func (s *snapshot) matches(r schema.GroupVersionResource) iter.Seq[match] {
+// matches returns an iterator over all matches of a query, in order. A group without a version can be a prefix:
+// storageclass.storage matches storageclass.storage.k8s.io. Like client-go, it converts the name to lower case and
+// ignores the internal version.
+func (s *snapshot) matches(q *query) iter.Seq[match] {
 	return func(yield func(match) bool) {
-		r := coerce(r)
-		if r.Group != "" && (r.Version != "" || !s.isPrefix(r.Group)) {
-			if g := s.groups.get(r.Group); g != nil {
-				g.match(r, yield)
+		name, version := strings.ToLower(q.r.Resource), q.r.Version
+		if version == runtime.APIVersionInternal {
+			version = ""
+		}
+		if q.r.Group != "" && (version != "" || !s.isPrefix(q.r.Group)) {
+			if g := s.groups.Get(q.r.Group); g != nil {
+				g.match(name, version, yield)
 			}
 			return
 		}
-		for _, o := range s.named(r.Resource) {
-			if strings.HasPrefix(o.name, r.Group) && !s.groups.get(o.name).match(r, yield) {
+		groups := s.groupsOf(q)
+		if name != q.r.Resource {
+			groups = s.groupsWith(name)
+		}
+		for _, o := range groups {
+			if strings.HasPrefix(o.name, q.r.Group) && !s.groups.Get(o.name).match(name, version, yield) {
 				return
 			}
 		}
 	}
 }
 
-func (g *group) match(r schema.GroupVersionResource, yield func(match) bool) bool {
-	var e *nameEntry
+func (g *group) match(name, version string, yield func(match) bool) bool {
+	var t *table
+	var e *nameEntry // of t, which several versions can share
 	for i := range g.versions {
 		v := &g.versions[i]
-		if r.Version != "" && r.Version != v.version {
+		if version != "" && version != v.version {
 			continue
 		}
-		if e == nil || v.table != g.versions[i-1].table { // else the entry is the same
-			e = v.names.get(r.Resource)
+		if v.table != t {
+			t, e = v.table, v.names.Get(name)
 		}
 		if e != nil && e.kind != "" && !yield(match{g, v, e}) {
 			return false
@@ -126,12 +159,13 @@ func (g *group) match(r schema.GroupVersionResource, yield func(match) bool) boo
 	return true
 }
 
-// few is how many matches a lookup collects without a list on the heap. Most names have one or two.
+// few is the number of matches that a lookup collects without allocating a list. Most names have one or two matches.
 const few = 8
 
-// collect returns the matches, or how many there are if they are more than fit.
-func (s *snapshot) collect(r schema.GroupVersionResource, into *[few]match) (n int) {
-	for m := range s.matches(r) {
+// collect stores the first matches of a query in an array and returns the number of all matches, which can be greater
+// than the size of the array.
+func (s *snapshot) collect(q *query, into *[few]match) (n int) {
+	for m := range s.matches(q) {
 		if n < few {
 			into[n] = m
 		}
@@ -140,40 +174,33 @@ func (s *snapshot) collect(r schema.GroupVersionResource, into *[few]match) (n i
 	return n
 }
 
-// coerce does as client-go does: resources are in lower case, and the internal version is none.
-func coerce(r schema.GroupVersionResource) schema.GroupVersionResource {
-	r.Resource = strings.ToLower(r.Resource)
-	if r.Version == runtime.APIVersionInternal {
-		r.Version = ""
-	}
-	return r
-}
-
 func (s *snapshot) kindFor(r schema.GroupVersionResource) (schema.GroupVersionKind, error) {
-	if m, ok, isFinal := s.full(r); ok {
+	if m, ok, isFinal := s.matchFull(r); ok {
 		return m.gvk(), nil
 	} else if isFinal {
 		return schema.GroupVersionKind{}, noResource(r)
 	}
-	r = s.expand(r)
-	// Within a version a name has one kind, so the first version that knows it has the answer.
-	for m := range s.matches(r) {
+	q := query{r: r}
+	s.expand(&q)
+	// A name has only one kind in each version.
+	for m := range s.matches(&q) {
 		return m.gvk(), nil
 	}
-	return schema.GroupVersionKind{}, noResource(r)
+	return schema.GroupVersionKind{}, noResource(q.r)
 }
 
 func (s *snapshot) kindsFor(r schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
-	if m, ok, isFinal := s.full(r); ok {
+	if m, ok, isFinal := s.matchFull(r); ok {
 		return []schema.GroupVersionKind{m.gvk()}, nil
 	} else if isFinal {
 		return nil, noResource(r)
 	}
-	r = s.expand(r)
+	q := query{r: r}
+	s.expand(&q)
 	var found [few]match
-	n := s.collect(r, &found)
+	n := s.collect(&q, &found)
 	if n == 0 {
-		return nil, noResource(r)
+		return nil, noResource(q.r)
 	}
 	kinds := make([]schema.GroupVersionKind, 0, n)
 	if n <= few {
@@ -182,83 +209,89 @@ func (s *snapshot) kindsFor(r schema.GroupVersionResource) ([]schema.GroupVersio
 		}
 		return kinds, nil
 	}
-	for m := range s.matches(r) {
+	for m := range s.matches(&q) {
 		kinds = append(kinds, m.gvk())
 	}
 	return kinds, nil
 }
 
 func (s *snapshot) resourceFor(r schema.GroupVersionResource) (schema.GroupVersionResource, error) {
-	if m, ok, isFinal := s.full(r); ok && len(m.plurals) > 0 {
-		return m.resource(m.resourcesOf(r)[0]), nil
+	if m, ok, isFinal := s.matchFull(r); ok && len(m.plurals) > 0 {
+		return m.resource(m.resourcesOf(&r)[0]), nil
 	} else if isFinal {
 		return schema.GroupVersionResource{}, noResource(r)
 	}
-	r = s.expand(r)
-	for m := range s.matches(r) {
-		switch plurals := m.resourcesOf(r); len(plurals) {
-		case 0: // a singular whose plural has got another one
+	q := query{r: r}
+	s.expand(&q)
+	for m := range s.matches(&q) {
+		switch plurals := m.resourcesOf(&q.r); len(plurals) {
+		case 0: // a singular that another resource has replaced
 			continue
 		case 1:
 			return m.resource(plurals[0]), nil
 		}
-		return schema.GroupVersionResource{}, &meta.AmbiguousResourceError{PartialResource: r, MatchingResources: s.allResources(r)}
+		err := &meta.AmbiguousResourceError{PartialResource: q.r, MatchingResources: s.allResources(&q)}
+		return schema.GroupVersionResource{}, err
 	}
-	return schema.GroupVersionResource{}, noResource(r)
+	return schema.GroupVersionResource{}, noResource(q.r)
 }
 
 func (s *snapshot) resourcesFor(r schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
-	if m, ok, isFinal := s.full(r); ok && len(m.plurals) > 0 {
-		return []schema.GroupVersionResource{m.resource(m.resourcesOf(r)[0])}, nil
+	if m, ok, isFinal := s.matchFull(r); ok && len(m.plurals) > 0 {
+		return []schema.GroupVersionResource{m.resource(m.resourcesOf(&r)[0])}, nil
 	} else if isFinal {
 		return nil, noResource(r)
 	}
-	r = s.expand(r)
-	if all := s.allResources(r); len(all) > 0 {
+	q := query{r: r}
+	s.expand(&q)
+	if all := s.allResources(&q); len(all) > 0 {
 		return all, nil
 	}
-	return nil, noResource(r)
+	return nil, noResource(q.r)
 }
 
-func (s *snapshot) allResources(r schema.GroupVersionResource) []schema.GroupVersionResource {
+func (s *snapshot) allResources(q *query) []schema.GroupVersionResource {
 	var found [few]match
-	n := s.collect(r, &found)
+	n := s.collect(q, &found)
 	if n == 0 {
 		return nil
 	}
 	size := 0
 	if n <= few {
 		for _, m := range found[:n] {
-			size += len(m.resourcesOf(r))
+			size += len(m.resourcesOf(&q.r))
 		}
 	} else {
-		for m := range s.matches(r) {
-			size += len(m.resourcesOf(r))
+		for m := range s.matches(q) {
+			size += len(m.resourcesOf(&q.r))
 		}
 	}
 	all := make([]schema.GroupVersionResource, 0, size)
 	if n <= few {
 		for _, m := range found[:n] {
-			all = m.appendResources(all, r)
+			all = m.appendResources(all, &q.r)
 		}
 		return all
 	}
-	for m := range s.matches(r) {
-		all = m.appendResources(all, r)
+	for m := range s.matches(q) {
+		all = m.appendResources(all, &q.r)
 	}
 	return all
 }
 
-func (m match) appendResources(all []schema.GroupVersionResource, r schema.GroupVersionResource) []schema.GroupVersionResource {
+func (m match) appendResources(
+	all []schema.GroupVersionResource, r *schema.GroupVersionResource,
+) []schema.GroupVersionResource {
 	for _, plural := range m.resourcesOf(r) {
 		all = append(all, m.resource(plural))
 	}
 	return all
 }
 
-// resourcesOf are the plurals of the name. Of a full name client-go takes any one; here that is the resource of that
-// name before one that has it as its singular.
-func (m match) resourcesOf(r schema.GroupVersionResource) []string {
+// resourcesOf returns the plurals of the name. If r has a group and a version, resourcesOf returns only one plural. In
+// that case, client-go returns an arbitrary one. Here, a resource whose plural is the name takes precedence over
+// resources whose singular is the name.
+func (m match) resourcesOf(r *schema.GroupVersionResource) []string {
 	if len(m.plurals) < 2 || r.Group == "" || r.Version == "" || r.Version == runtime.APIVersionInternal {
 		return m.plurals
 	}
@@ -276,58 +309,60 @@ func noResource(r schema.GroupVersionResource) error {
 }
 
 func (s *snapshot) singular(name string) (string, error) {
-	name = s.expand(schema.GroupVersionResource{Resource: name}).Resource
-	r := schema.GroupVersionResource{Resource: name}
-	for m := range s.matches(r) {
+	expanded := query{r: schema.GroupVersionResource{Resource: name}}
+	s.expand(&expanded)
+	name = expanded.r.Resource
+	q := query{r: schema.GroupVersionResource{Resource: name}}
+	for m := range s.matches(&q) {
 		singular, isAmbiguous := "", false
 		for _, plural := range m.plurals {
-			of := m.names.get(plural).singular
-			isAmbiguous = isAmbiguous || singular != "" && of != singular
-			singular = of
+			next := m.names.Get(plural).singular
+			isAmbiguous = isAmbiguous || singular != "" && next != singular
+			singular = next
 		}
 		if singular != "" && !isAmbiguous {
 			return singular, nil
 		}
 	}
-	return name, s.noSingular(coerce(r))
+	return name, s.noSingular(strings.ToLower(name))
 }
 
-// noSingular is the error of the last version of all, as client-go has it: no match, unless that version knows the name
-// but not what its one singular is.
-func (s *snapshot) noSingular(r schema.GroupVersionResource) error {
+// noSingular returns the error for the last version of the last group, as client-go does. The error is a NoMatch error,
+// unless that version has several singulars for the name.
+func (s *snapshot) noSingular(name string) error {
 	if len(s.ordered) > 0 {
-		g := s.groups.get(s.ordered[len(s.ordered)-1].name)
+		g := s.groups.Get(s.ordered[len(s.ordered)-1].name)
 		v := g.versions[len(g.versions)-1]
-		if e := v.names.get(r.Resource); e != nil && len(e.plurals) > 0 {
-			return fmt.Errorf("%s has no one singular: it may be any of %q", r.Resource, e.plurals)
+		if e := v.names.Get(name); e != nil && len(e.plurals) > 0 {
+			return fmt.Errorf("resource %q is ambiguous: it has several singulars, one for each of %q", name, e.plurals)
 		}
 	}
-	return noResource(r)
+	return noResource(schema.GroupVersionResource{Resource: name})
 }
 
-// chosen tells whether a version is one to search, and whether any was asked for.
-func chosen(version string) bool { return version != "" && version != runtime.APIVersionInternal }
+// isExplicit reports whether a version restricts a lookup. Empty and internal versions do not.
+func isExplicit(version string) bool { return version != "" && version != runtime.APIVersionInternal }
 
 func (s *snapshot) mapping(gk schema.GroupKind, versions []string) (*meta.RESTMapping, error) {
-	g := s.groups.get(gk.Group)
+	g := s.groups.Get(gk.Group)
 	if g == nil {
 		return nil, noKind(gk, versions)
 	}
-	asked := false
+	restricted := false
 	for _, version := range versions {
-		if !chosen(version) {
+		if !isExplicit(version) {
 			continue
 		}
-		asked = true
+		restricted = true
 		if v := g.version(version); v != nil {
-			if e := v.kinds.get(gk.Kind); e != nil {
+			if e := v.kinds.Get(gk.Kind); e != nil {
 				return g.mapping(v, gk.Kind, e), nil
 			}
 		}
 	}
-	if !asked {
+	if !restricted {
 		for i := range g.versions {
-			if e := g.versions[i].kinds.get(gk.Kind); e != nil {
+			if e := g.versions[i].kinds.Get(gk.Kind); e != nil {
 				return g.mapping(&g.versions[i], gk.Kind, e), nil
 			}
 		}
@@ -337,14 +372,14 @@ func (s *snapshot) mapping(gk schema.GroupKind, versions []string) (*meta.RESTMa
 
 func (s *snapshot) mappings(gk schema.GroupKind, versions []string) ([]*meta.RESTMapping, error) {
 	var all []*meta.RESTMapping
-	if g := s.groups.get(gk.Group); g != nil {
-		asked := slices.ContainsFunc(versions, chosen)
+	if g := s.groups.Get(gk.Group); g != nil {
+		restricted := slices.ContainsFunc(versions, isExplicit)
 		for i := range g.versions {
 			v := &g.versions[i]
-			if asked && !slices.Contains(versions, v.version) {
+			if restricted && !slices.Contains(versions, v.version) {
 				continue
 			}
-			if e := v.kinds.get(gk.Kind); e != nil {
+			if e := v.kinds.Get(gk.Kind); e != nil {
 				if all == nil {
 					all = make([]*meta.RESTMapping, 0, len(g.versions)-i)
 				}
@@ -363,11 +398,11 @@ func noKind(gk schema.GroupKind, versions []string) error {
 }
 
 func (s *snapshot) category(category string) ([]schema.GroupResource, bool) {
-	list := s.categories.get(category)
+	list := s.categories.Get(category)
 	size := 0
 	for _, o := range list {
-		for _, v := range s.groups.get(o.name).versions {
-			size += len(v.categories.get(category))
+		for _, v := range s.groups.Get(o.name).versions {
+			size += len(v.categories.Get(category))
 		}
 	}
 	if size == 0 {
@@ -375,9 +410,9 @@ func (s *snapshot) category(category string) ([]schema.GroupResource, bool) {
 	}
 	found := make([]schema.GroupResource, 0, size)
 	for _, o := range list {
-		for _, v := range s.groups.get(o.name).versions {
-			// As often as it is named, and once a version, as client-go has it.
-			for _, r := range v.categories.get(category) {
+		for _, v := range s.groups.Get(o.name).versions {
+			// A resource is repeated for each version and for each repetition of the category, as in client-go.
+			for _, r := range v.categories.Get(category) {
 				found = append(found, schema.GroupResource{Group: o.name, Resource: r.name})
 			}
 		}

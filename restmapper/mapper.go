@@ -15,19 +15,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ErrNotSynced is what lookups return before the mapper has synced for the first time: it does not know yet. It is no
-// NoMatch error, since nothing is known of the kind.
-var ErrNotSynced = errors.New("the REST mapper has not synced yet")
-
-// An Option changes what New returns.
+// Option is an option for [New].
 type Option func(*Mapper) error
 
-// WithPollPeriod sets how often the API server is asked whether its discovery document has changed, to see what an
-// aggregated API serves, of which there is no event. The times are spread by a fifth. It defaults to 5 minutes.
+// WithPollPeriod sets the time between polls of the discovery documents. Polling is the only way to detect changes to
+// the resources of an aggregated API, because they cause no events. Each period is extended or shortened by up to a
+// fifth, so that replicas do not poll at the same time. The default is 5 minutes, and the minimum is 1 second.
 func WithPollPeriod(d time.Duration) Option {
 	return func(m *Mapper) error {
-		if d <= 0 {
-			return fmt.Errorf("poll period %s is not positive", d)
+		if d < minPollPeriod {
+			return fmt.Errorf("invalid poll period %s: must be at least %s", d, minPollPeriod)
 		}
 		m.pollPeriod = d
 		return nil
@@ -36,56 +33,56 @@ func WithPollPeriod(d time.Duration) Option {
 
 const (
 	defaultPollPeriod = 5 * time.Minute
-	// settleTime is after how long the document is read again if it had something that no watch explains: the trace of a
-	// CRD that went as the mapper started, or an API server's group without an APIService.
-	settleTime = time.Second
-	// resetPeriod is how often Reset may cost a request.
-	resetPeriod = 10 * time.Second
+	minPollPeriod     = time.Second
 )
 
-// Mapper maps kinds to resources and back. Lookups may be made by any number of goroutines at any time.
+// Mapper is a [meta.RESTMapper] that watches CRDs and APIServices. Its methods can be called concurrently.
 type Mapper struct {
 	log        logr.Logger
 	pollPeriod time.Duration
-	crds       *feed
-	services   *feed
+	crds       *watcher
+	services   *watcher
 	discoverer *discoverer
 	running    atomic.Bool
-	now        atomic.Pointer[snapshot] // nil until synced
-	reset      chan struct{}            // holds one request to read the documents now
-	wake       chan struct{}            // holds one request to look for versions to read alone
-	hub        hub
+	now        atomic.Pointer[snapshot] // nil until the mapper has synced
+	reset      chan struct{}            // receives requests to read the discovery documents; holds one
+	wake       chan struct{}            // receives a value when unread has changed; holds one
+	read       chan struct{}            // receives a value when a version has been read or removed; holds one
+	notifier   notifier
 
-	mu    sync.Mutex // guards what follows, the order of the snapshots, and that of what is told
-	world *world
-	// listed is closed when both watches have listed, or the APIServices cannot be.
+	// mu guards the fields below, the order of snapshots, and the order of notifications. It is never held during a
+	// request or while a subscriber is called.
+	mu      sync.Mutex
+	catalog *catalog
+	// listed is closed when CRDs have been listed, and APIServices have been listed or cannot be listed.
 	listed         chan struct{}
 	crdsListed     bool
 	servicesListed bool
-	next           *snapshot                    // what now is, or will be once synced
-	toRead         map[schema.GroupVersion]bool // alone
-	waiters        map[string]*waiters          // by group
-	failures       map[string]error             // by what failed: a watch's group, or a document's path
+	next           *snapshot // the current snapshot, which also exists before the first sync
+	unread         map[schema.GroupVersion]bool
+	reading        map[schema.GroupVersion]chan struct{} // see readVersions
+	waiters        map[string]*waiters                   // by group
+	failures       map[Source]failure                    // except those of single versions
 }
 
-// New returns a mapper for the API server of cfg. It starts nothing and opens no connection: Run does.
+// New returns a mapper for the API server of cfg. It does not start goroutines or open connections.
 func New(log logr.Logger, cfg *rest.Config, opts ...Option) (*Mapper, error) {
 	m := &Mapper{
-		log: log, pollPeriod: defaultPollPeriod,
-		reset: make(chan struct{}, 1), wake: make(chan struct{}, 1),
-		world: newWorld(), listed: make(chan struct{}), next: emptySnapshot(),
-		toRead: map[schema.GroupVersion]bool{}, waiters: map[string]*waiters{}, failures: map[string]error{},
+		log: log, pollPeriod: defaultPollPeriod, notifier: notifier{log: log},
+		reset: make(chan struct{}, 1), wake: make(chan struct{}, 1), read: make(chan struct{}, 1),
+		catalog: newCatalog(), listed: make(chan struct{}), next: emptySnapshot(),
+		unread: map[schema.GroupVersion]bool{}, reading: map[schema.GroupVersion]chan struct{}{},
+		waiters: map[string]*waiters{}, failures: map[Source]failure{},
 	}
 	for _, opt := range opts {
 		if err := opt(m); err != nil {
 			return nil, fmt.Errorf("REST mapper: %w", err)
 		}
 	}
+	m.crds, m.services = m.newCRDWatcher(), m.newServiceWatcher()
 	var err error
-	if m.crds, err = m.crdFeed(cfg); err == nil {
-		if m.services, err = m.serviceFeed(cfg); err == nil {
-			m.discoverer, err = newDiscoverer(cfg)
-		}
+	if m.discoverer, err = newDiscoverer(cfg); err == nil {
+		err = errors.Join(m.crds.init(cfg), m.services.init(cfg))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("REST mapper: %w", err)
@@ -93,129 +90,75 @@ func New(log logr.Logger, cfg *rest.Config, opts ...Option) (*Mapper, error) {
 	return m, nil
 }
 
-// Run keeps the mapper up to date until ctx ends, and returns when its goroutines have ended and no subscriber is being
-// called. It is an error to run it twice at once. It may run again: until it has caught up the answers are the last ones.
+// Run keeps the mapper up to date until ctx is cancelled. It returns when its goroutines have ended and no subscriber
+// is being called. Run must not be called while it is running, but can be called again after it has returned. Between
+// runs, lookups return the last known results.
 func (m *Mapper) Run(ctx context.Context) error {
 	if !m.running.CompareAndSwap(false, true) {
-		return errors.New("the REST mapper is running already")
+		return errors.New("the REST mapper is already running")
 	}
 	defer m.running.Store(false)
-	m.hub.start()
-	defer m.hub.stop()
+	m.notifier.start()
+	defer m.notifier.stop()
 	var parts sync.WaitGroup
 	parts.Go(func() { m.crds.run(ctx, m.log) })
 	parts.Go(func() { m.services.run(ctx, m.log) })
 	parts.Go(func() { m.poll(ctx) })
-	parts.Go(func() { m.readAlone(ctx) })
+	parts.Go(func() { m.readVersions(ctx) })
 	parts.Wait()
 	return nil
 }
 
-// HasSynced tells whether lookups are answered. It stays so once it is.
+// HasSynced reports whether the mapper has synced at least once.
 func (m *Mapper) HasSynced() bool { return m.now.Load() != nil }
 
-// Errors tells what fails at the moment, by group: what was known of the group before is still answered. The watches of
-// CRDs and of APIServices count for their own groups, apiextensions.k8s.io and apiregistration.k8s.io, and for "*" the
-// discovery documents as a whole.
-func (m *Mapper) Errors() map[string]error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := map[string]error{}
-	for group, versions := range m.world.discovered {
-		for version, d := range versions {
-			if d.err != nil {
-				gv := schema.GroupVersion{Group: group, Version: version}
-				all[group] = errors.Join(all[group], fmt.Errorf("discovery of %s: %w", gv, d.err))
-			}
-		}
+func (m *Mapper) newCRDWatcher() *watcher {
+	gv := schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}
+	return &watcher{
+		gvk: gv.WithKind("CustomResourceDefinition"), gvr: gv.WithResource("customresourcedefinitions"),
+		newObject: func() runtime.Object { return &customResourceDefinition{} },
+		reduce:    reduceCRD,
+		replace:   m.replaceCRDs,
+		set:       m.setCRD,
+		report:    func(err error) { m.setFailure(SourceCRDs, gv, err) },
 	}
-	for what, err := range m.failures {
-		all[what] = errors.Join(all[what], err)
-	}
-	return all
 }
 
-// setFailure notes how a request ended.
-func (m *Mapper) setFailure(what string, err error) {
+func (m *Mapper) newServiceWatcher() *watcher {
+	gv := schema.GroupVersion{Group: "apiregistration.k8s.io", Version: "v1"}
+	return &watcher{
+		gvk: gv.WithKind("APIService"), gvr: gv.WithResource("apiservices"), selector: selectNotAutomanaged,
+		newObject: func() runtime.Object { return &apiService{} },
+		reduce:    reduceService,
+		replace:   m.replaceServices,
+		set:       m.setService,
+		report: func(err error) {
+			m.setFailure(SourceAPIServices, gv, err)
+			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+				m.setServicesUnavailable()
+			}
+		},
+	}
+}
+
+// setServicesUnavailable lets the mapper sync without APIServices.
+func (m *Mapper) setServicesUnavailable() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err == nil {
-		delete(m.failures, what)
+	m.servicesListed = true
+	m.setListedLocked()
+}
+
+// setListedLocked allows the discovery documents to be read once the mapper can determine which versions belong to
+// CRDs.
+func (m *Mapper) setListedLocked() {
+	if !m.crdsListed || !m.servicesListed {
 		return
 	}
-	m.failures[what] = err
-}
-
-const (
-	crdGroup     = "apiextensions.k8s.io"
-	serviceGroup = "apiregistration.k8s.io"
-	documents    = "*"
-)
-
-func (m *Mapper) crdFeed(cfg *rest.Config) (*feed, error) {
-	gvk := schema.GroupVersionKind{Group: crdGroup, Version: "v1", Kind: "CustomResourceDefinition"}
-	client, err := newFeedClient(cfg, gvk, &customResourceDefinition{})
-	if err != nil {
-		return nil, err
-	}
-	return &feed{
-		gvr: gvk.GroupVersion().WithResource("customresourcedefinitions"), client: client,
-		newObject: func() runtime.Object { return &customResourceDefinition{} },
-		reduce: func(object any) (any, error) {
-			c, ok := object.(*customResourceDefinition)
-			if !ok {
-				return nil, unexpected(object)
-			}
-			c.ObjectMeta = reduceMeta(c.ObjectMeta, "")
-			return c, nil
-		},
-		replace: m.replaceCRDs, set: m.setCRD,
-		ended: func(err error) { m.setFailure(crdGroup, err) },
-	}, nil
-}
-
-func (m *Mapper) serviceFeed(cfg *rest.Config) (*feed, error) {
-	gvk := schema.GroupVersionKind{Group: serviceGroup, Version: "v1", Kind: "APIService"}
-	client, err := newFeedClient(cfg, gvk, &apiService{})
-	if err != nil {
-		return nil, err
-	}
-	return &feed{
-		gvr: gvk.GroupVersion().WithResource("apiservices"), client: client, selector: selectNotAutomanaged,
-		newObject: func() runtime.Object { return &apiService{} },
-		reduce: func(object any) (any, error) {
-			s, ok := object.(*apiService)
-			if !ok {
-				return nil, unexpected(object)
-			}
-			s.ObjectMeta = reduceMeta(s.ObjectMeta, labelAutomanaged)
-			return s, nil
-		},
-		replace: m.replaceServices, set: m.setService,
-		ended: m.servicesEnded,
-	}, nil
-}
-
-// servicesEnded notes how a request for APIServices ended. Where there are none, or none to be seen, the mapper goes
-// without: all that is not a CRD's is the document's then.
-func (m *Mapper) servicesEnded(err error) {
-	m.setFailure(serviceGroup, err)
-	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		m.servicesListed = true
-		m.listedLocked()
-	}
-}
-
-// listedLocked lets the documents be read once it is known whose a version is.
-func (m *Mapper) listedLocked() {
-	if m.crdsListed && m.servicesListed {
-		select {
-		case <-m.listed:
-		default:
-			close(m.listed)
-		}
+	select {
+	case <-m.listed:
+	default:
+		close(m.listed)
 	}
 }
 
@@ -227,31 +170,31 @@ func (m *Mapper) replaceCRDs(objects []any) {
 	for _, object := range objects {
 		c := object.(*customResourceDefinition)
 		listed[c.Name] = true
-		m.world.setCRD(c.Name, c.essence(), groups)
+		m.catalog.setCRD(c.Name, c.crd(), groups)
 	}
-	var gone []string
-	for name := range m.world.groupOf {
+	var deleted []string
+	for name := range m.catalog.groupOf {
 		if !listed[name] {
-			gone = append(gone, name)
+			deleted = append(deleted, name)
 		}
 	}
-	for _, name := range gone {
-		m.world.setCRD(name, nil, groups)
+	for _, name := range deleted {
+		m.catalog.setCRD(name, nil, groups)
 	}
 	m.crdsListed = true
-	m.listedLocked()
+	m.setListedLocked()
 	m.publishLocked(groups)
 }
 
 func (m *Mapper) setCRD(name string, object any) {
 	var c *crd
 	if object != nil {
-		c = object.(*customResourceDefinition).essence()
+		c = object.(*customResourceDefinition).crd()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	groups := touchedGroups{}
-	m.world.setCRD(name, c, groups)
+	m.catalog.setCRD(name, c, groups)
 	m.publishLocked(groups)
 }
 
@@ -263,30 +206,31 @@ func (m *Mapper) replaceServices(objects []any) {
 	for _, object := range objects {
 		s := object.(*apiService)
 		listed[s.groupVersion()] = true
-		m.setServiceLocked(s.groupVersion(), s.essence(), groups)
+		m.setServiceLocked(s.groupVersion(), s.service(), groups)
 	}
-	var gone []schema.GroupVersion
-	for group, versions := range m.world.discovered {
+	var deleted []schema.GroupVersion
+	for group, versions := range m.catalog.discovered {
 		for version := range versions {
 			if gv := (schema.GroupVersion{Group: group, Version: version}); !listed[gv] {
-				gone = append(gone, gv)
+				deleted = append(deleted, gv)
 			}
 		}
 	}
-	for _, gv := range gone {
+	for _, gv := range deleted {
 		m.setServiceLocked(gv, nil, groups)
 	}
 	m.servicesListed = true
-	m.listedLocked()
+	m.setListedLocked()
 	m.publishLocked(groups)
 }
 
-// setService takes an APIService. A deleted one comes by its name alone, which is version.group.
+// setService stores the new state of an APIService. If the APIService was deleted, its version is derived from its
+// name.
 func (m *Mapper) setService(name string, object any) {
 	var s *service
-	gv := serviceName(name)
+	gv := serviceVersion(name)
 	if object != nil {
-		gv, s = object.(*apiService).groupVersion(), object.(*apiService).essence()
+		gv, s = object.(*apiService).groupVersion(), object.(*apiService).service()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,22 +239,13 @@ func (m *Mapper) setService(name string, object any) {
 	m.publishLocked(groups)
 }
 
-// setServiceLocked has a version read again whose APIService is new or has changed. The first ones are in the document.
+// setServiceLocked requests a read of the version if its APIService is new or has changed. Before the first list is
+// complete, no read is needed, because the discovery documents are read afterwards.
 func (m *Mapper) setServiceLocked(gv schema.GroupVersion, s *service, groups touchedGroups) {
-	if !m.world.setService(gv, s) {
-		return
+	if m.catalog.setService(gv, s, groups) && s != nil && m.servicesListed {
+		m.catalog.discover(gv).asked++
+		m.requestReadLocked(gv)
 	}
-	groups.whole(gv.Group)
-	if s != nil && m.servicesListed {
-		m.world.discover(gv).asked++
-		m.readLocked(gv)
-	}
-}
-
-// readLocked has a version read alone.
-func (m *Mapper) readLocked(gv schema.GroupVersion) {
-	m.toRead[gv] = true
-	signal(m.wake)
 }
 
 func signal(c chan<- struct{}) {
@@ -320,72 +255,84 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// publishLocked makes these groups anew and lets lookups, waiters and subscribers see them.
+// publishLocked rebuilds the given groups and makes them visible to lookups, waiters and subscribers.
 func (m *Mapper) publishLocked(groups touchedGroups) {
 	if len(groups) == 0 {
 		return
 	}
 	changed := make(map[string]groupChange, len(groups))
 	for name, touches := range groups {
-		changed[name] = groupChange{now: m.world.group(name), touches: touches}
+		changed[name] = groupChange{now: m.catalog.group(name), touches: touches}
 	}
 	old := m.next
 	m.next = old.with(changed)
-	if m.now.Load() == nil {
-		return // nobody has been told anything yet
+	signal(m.read) // a version may have been removed
+	if !m.HasSynced() {
+		return
 	}
 	m.now.Store(m.next)
 	for name := range groups {
 		m.wakeLocked(name)
 	}
-	if m.hub.isEmpty() {
+	if m.notifier.isEmpty() {
 		return
 	}
 	var changes []pending
 	for name, c := range changed {
-		changes = append(changes, difference(old.groups.get(name), c.now, c.touches)...)
+		changes = append(changes, difference(old.groups.Get(name), c.now, c.touches)...)
 	}
-	m.hub.tell(changes)
+	m.notifier.notify(changes)
 }
 
-// syncLocked answers from now on.
-func (m *Mapper) syncLocked() {
-	if m.now.Load() != nil {
-		return
+// setSynced publishes the first snapshot.
+func (m *Mapper) setSynced() {
+	groups, isFirst := m.publishFirst()
+	if isFirst {
+		m.log.Info("REST mapper synced", keyGroups, groups)
+	}
+}
+
+func (m *Mapper) publishFirst() (groups int, isFirst bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.HasSynced() {
+		return 0, false
 	}
 	m.now.Store(m.next)
-	m.log.Info("REST mapper synced", keyGroups, len(m.next.ordered))
 	for group := range m.waiters {
 		m.wakeLocked(group)
 	}
-	m.hub.tell(m.knownLocked())
+	m.notifier.notify(m.knownLocked())
+	return len(m.next.ordered), true
 }
 
-// Subscribe has f called, one call at a time, with each kind that is served now and then with each change, in order: at
-// first as [Added]. Calls are made while Run runs; what happens meanwhile is told by the next Run.
+// Subscribe calls f with each kind that is currently served, as [Added], and then with each change. Calls do not
+// overlap, and are made in the order of the changes. They are made only while the mapper is running. The next Run
+// delivers the changes that were pending when the last one returned, and those that have happened since.
 //
-// The mapper never waits for f. While a call runs, what happens to a kind is merged into one change: Old is what f was
-// told last, New what holds when it is told, and a kind that is as it was is not told at all. By the time of a call
-// lookups answer New or something newer. A change of short names, singulars or categories alone is no change.
+// The mapper never waits for f. While a call is in progress, the changes of each kind are merged into one: Old is the
+// state that the last call delivered, and New is the newest state. Kinds whose state has not changed are skipped. When
+// f is called, lookups return New or a newer state. A change that affects only short names, singulars or categories is
+// not reported. A panic in f is logged, and the subscription continues with the next change.
 //
-// Cancel ends the calls, and returns when none is running any more. Called by f itself, at whatever depth of its own
-// goroutine, or by another subscriber's f, it does not wait: the running call is the last.
-func (m *Mapper) Subscribe(f func(Change)) (cancel func()) {
+// After cancel has been called, no further call of f begins. The channel that cancel returns is closed when no call is
+// in progress. Callers other than subscribers can wait for it with <-cancel().
+func (m *Mapper) Subscribe(f func(Change)) (cancel func() (done <-chan struct{})) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var known []pending
-	if m.now.Load() != nil {
+	if m.HasSynced() {
 		known = m.knownLocked()
 	}
-	s := m.hub.subscribe(f, known)
-	return func() { m.hub.cancel(s) }
+	s := m.notifier.subscribe(f, known)
+	return func() <-chan struct{} { return m.notifier.cancel(s) }
 }
 
-// knownLocked is everything, as new.
+// knownLocked returns a change of type Added for every kind.
 func (m *Mapper) knownLocked() []pending {
 	var known []pending
 	for _, o := range m.next.ordered {
-		known = append(known, difference(nil, m.next.groups.get(o.name), &touched{whole: true})...)
+		known = append(known, difference(nil, m.next.groups.Get(o.name), &touched{whole: true})...)
 	}
 	return known
 }

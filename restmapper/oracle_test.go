@@ -16,29 +16,34 @@ import (
 	"k8s.io/client-go/restmapper"
 )
 
-// served is discovery as an API server would answer it, for client-go to make its mapper of.
-type served struct {
+// fakeDiscovery is a discovery client with fixed results, from which client-go creates its mapper.
+type fakeDiscovery struct {
 	discovery.DiscoveryInterfaceWithContext
 	groups    []*metav1.APIGroup
 	resources []*metav1.APIResourceList
 }
 
-func (s *served) ServerGroupsAndResourcesWithContext(context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
-	return s.groups, s.resources, nil
+func (d *fakeDiscovery) ServerGroupsAndResourcesWithContext(
+	context.Context,
+) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	return d.groups, d.resources, nil
 }
 
-// serve makes discovery of what a world serves, in the order of a snapshot of it.
-func serve(w *world, s *snapshot) *served {
-	d := &served{}
+// discoveryOf returns a discovery client for all versions that w serves, in the order of s.
+func discoveryOf(w *catalog, s *snapshot) *fakeDiscovery {
+	d := &fakeDiscovery{}
 	for _, o := range s.ordered {
 		group := &metav1.APIGroup{Name: o.name}
-		for _, v := range s.groups.get(o.name).versions {
+		for _, v := range s.groups.Get(o.name).versions {
 			gv := schema.GroupVersion{Group: o.name, Version: v.version}
-			group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v.version})
+			group.Versions = append(group.Versions, metav1.GroupVersionForDiscovery{
+				GroupVersion: gv.String(), Version: v.version,
+			})
 			list := &metav1.APIResourceList{GroupVersion: gv.String()}
 			for _, r := range resourcesOf(w, gv) {
 				list.APIResources = append(list.APIResources, metav1.APIResource{
-					Name: r.name, SingularName: r.singular, Kind: r.kind, Namespaced: r.namespaced, ShortNames: r.shortNames, Categories: r.categories,
+					Name: r.name, SingularName: r.singular, Kind: r.kind, Namespaced: r.namespaced,
+					ShortNames: r.shortNames, Categories: r.categories,
 				})
 			}
 			d.resources = append(d.resources, list)
@@ -49,8 +54,8 @@ func serve(w *world, s *snapshot) *served {
 	return d
 }
 
-// resourcesOf are a version's resources in discovery's order.
-func resourcesOf(w *world, gv schema.GroupVersion) (resources []*resource) {
+// resourcesOf returns the resources of a version in the order of discovery.
+func resourcesOf(w *catalog, gv schema.GroupVersion) (resources []*resource) {
 	if d := w.discovered[gv.Group][gv.Version]; d != nil {
 		return d.resources
 	}
@@ -63,37 +68,40 @@ func resourcesOf(w *world, gv schema.GroupVersion) (resources []*resource) {
 	return resources
 }
 
-// oracle is client-go's mapper.
-func (s *served) oracle(t testing.TB) (meta.RESTMapperWithContext, restmapper.CategoryExpanderWithContext) {
+// oracle returns client-go's mapper and category expander.
+func (d *fakeDiscovery) oracle(t testing.TB) (meta.RESTMapperWithContext, restmapper.CategoryExpanderWithContext) {
 	t.Helper()
-	groups, err := restmapper.GetAPIGroupResourcesWithContext(t.Context(), s)
+	groups, err := restmapper.GetAPIGroupResourcesWithContext(t.Context(), d)
 	if err != nil {
 		t.Fatal(err)
 	}
 	mapper := restmapper.NewDiscoveryRESTMapperWithContext(groups)
-	return restmapper.NewShortcutExpanderWithContext(mapper, s, nil), restmapper.NewDiscoveryCategoryExpanderWithContext(s)
+	return restmapper.NewShortcutExpanderWithContext(mapper, d, nil), restmapper.NewDiscoveryCategoryExpanderWithContext(d)
 }
 
-// questions are all names in all combinations that may matter.
-type questions struct {
+// queries contains the arguments of all lookups to compare.
+type queries struct {
 	resources  []schema.GroupVersionResource
 	kinds      []schema.GroupKind
 	versions   [][]string
 	categories []string
 }
 
-func questionsAbout(s *served) questions {
-	groups, versions, names, kinds := set("", "a", "nosuch"), set("", "nosuch", "__internal"), set("", "nosuch", "list", "lists"), set("", "nosuch", "List")
-	q := questions{versions: [][]string{nil, {""}, {"nosuch"}, {"__internal"}}}
+// queriesFor returns queries for all combinations of the names in d and of some names that d does not contain.
+func queriesFor(d *fakeDiscovery) queries {
+	groups, versions := set("", "a", "nosuch"), set("", "nosuch", "__internal")
+	names, kinds := set("", "nosuch", "list", "lists"), set("", "nosuch", "List")
+	q := queries{versions: [][]string{nil, {""}, {"nosuch"}, {"__internal"}}}
 	categories := set("", "nosuch")
-	for _, list := range s.resources {
+	for _, list := range d.resources {
 		gv, _ := schema.ParseGroupVersion(list.GroupVersion)
 		groups[gv.Group], versions[gv.Version] = true, true
 		if prefix, _, ok := strings.Cut(gv.Group, "."); ok {
 			groups[prefix] = true
 		}
 		for _, r := range list.APIResources {
-			for _, n := range append([]string{r.Name, r.SingularName, strings.ToUpper(r.Name), r.SingularName + "list"}, r.ShortNames...) {
+			forms := []string{r.Name, r.SingularName, strings.ToUpper(r.Name), r.SingularName + "list"}
+			for _, n := range append(forms, r.ShortNames...) {
 				names[n] = true
 			}
 			kinds[r.Kind], kinds[strings.ToLower(r.Kind)], kinds[r.Kind+"List"] = true, true, true
@@ -112,15 +120,15 @@ func questionsAbout(s *served) questions {
 			q.kinds = append(q.kinds, schema.GroupKind{Group: g, Kind: k})
 		}
 	}
-	var some []string
+	var all []string
 	for v := range versions {
 		q.versions = append(q.versions, []string{v})
-		some = append(some, v)
+		all = append(all, v)
 	}
-	slices.Sort(some)
-	q.versions = append(q.versions, some)
-	slices.Reverse(some)
-	q.versions = append(q.versions, slices.Clone(some))
+	slices.Sort(all)
+	q.versions = append(q.versions, slices.Clone(all))
+	slices.Reverse(all)
+	q.versions = append(q.versions, all)
 	for c := range categories {
 		q.categories = append(q.categories, c)
 	}
@@ -135,78 +143,108 @@ func set(names ...string) map[string]bool {
 	return s
 }
 
-// compare asks both mappers everything, and tells of the first answers that differ.
-func compare(t testing.TB, w *world, s *snapshot) {
+// comparison compares the results of a snapshot with those of client-go's mapper.
+type comparison struct {
+	testing.TB
+	snapshot *snapshot
+	queries
+	oracle     meta.RESTMapperWithContext
+	categories restmapper.CategoryExpanderWithContext
+	failures   int
+}
+
+// compare reports the first lookups whose results differ from client-go's.
+func compare(t testing.TB, w *catalog, s *snapshot) {
 	t.Helper()
-	d := serve(w, s)
-	want, categories := d.oracle(t)
-	q, ctx := questionsAbout(d), t.Context()
-	wrong := 0
-	check := func(question string, got, want any, gotErr, wantErr error) {
-		t.Helper()
-		if !sameError(gotErr, wantErr) || wantErr == nil && !reflect.DeepEqual(got, want) {
-			if wrong++; wrong <= 10 {
-				t.Errorf("%s\n\tgot  %v, %v\n\twant %v, %v", question, got, gotErr, want, wantErr)
-			}
-		}
+	d := discoveryOf(w, s)
+	c := &comparison{TB: t, snapshot: s, queries: queriesFor(d)}
+	c.oracle, c.categories = d.oracle(t)
+	c.compareResources()
+	c.compareKinds()
+	c.compareCategories()
+	if c.failures > maxFailures {
+		t.Errorf("%d more results differ", c.failures-maxFailures)
 	}
-	for _, r := range q.resources {
+}
+
+// maxFailures is the number of differences that are reported in detail.
+const maxFailures = 10
+
+func (c *comparison) check(query string, got, want any, gotErr, wantErr error) {
+	c.Helper()
+	if sameError(gotErr, wantErr) && (wantErr != nil || reflect.DeepEqual(got, want)) {
+		return
+	}
+	if c.failures++; c.failures <= maxFailures {
+		c.Errorf("%s\n\tgot  %v, %v\n\twant %v, %v", query, got, gotErr, want, wantErr)
+	}
+}
+
+func (c *comparison) compareResources() {
+	ctx, s := c.Context(), c.snapshot
+	for _, r := range c.resources {
 		kind, err := s.kindFor(r)
-		wantKind, wantErr := want.KindForWithContext(ctx, r)
-		check(fmt.Sprintf("KindFor(%v)", r), kind, wantKind, err, wantErr)
+		wantKind, wantErr := c.oracle.KindForWithContext(ctx, r)
+		c.check(fmt.Sprintf("KindFor(%v)", r), kind, wantKind, err, wantErr)
 		kinds, err := s.kindsFor(r)
-		wantKinds, wantErr := want.KindsForWithContext(ctx, r)
-		check(fmt.Sprintf("KindsFor(%v)", r), kinds, wantKinds, err, wantErr)
+		wantKinds, wantErr := c.oracle.KindsForWithContext(ctx, r)
+		c.check(fmt.Sprintf("KindsFor(%v)", r), kinds, wantKinds, err, wantErr)
 		if isRandom(s, r) {
 			continue
 		}
 		resource, err := s.resourceFor(r)
-		wantResource, wantErr := want.ResourceForWithContext(ctx, r)
-		check(fmt.Sprintf("ResourceFor(%v)", r), resource, wantResource, err, wantErr)
+		wantResource, wantErr := c.oracle.ResourceForWithContext(ctx, r)
+		c.check(fmt.Sprintf("ResourceFor(%v)", r), resource, wantResource, err, wantErr)
 		resources, err := s.resourcesFor(r)
-		wantResources, wantErr := want.ResourcesForWithContext(ctx, r)
-		check(fmt.Sprintf("ResourcesFor(%v)", r), resources, wantResources, err, wantErr)
+		wantResources, wantErr := c.oracle.ResourcesForWithContext(ctx, r)
+		c.check(fmt.Sprintf("ResourcesFor(%v)", r), resources, wantResources, err, wantErr)
 		if r.Group == "" && r.Version == "" {
 			singular, err := s.singular(r.Resource)
-			wantSingular, wantErr := want.ResourceSingularizerWithContext(ctx, r.Resource)
-			check(fmt.Sprintf("ResourceSingularizer(%v)", r.Resource), singular, wantSingular, err, wantErr)
+			wantSingular, wantErr := c.oracle.ResourceSingularizerWithContext(ctx, r.Resource)
+			c.check(fmt.Sprintf("ResourceSingularizer(%v)", r.Resource), singular, wantSingular, err, wantErr)
 		}
-	}
-	for _, gk := range q.kinds {
-		for _, versions := range q.versions {
-			mapping, err := s.mapping(gk, versions)
-			wantMapping, wantErr := want.RESTMappingWithContext(ctx, gk, versions...)
-			check(fmt.Sprintf("RESTMapping(%v, %q)", gk, versions), mapping, wantMapping, err, wantErr)
-			mappings, err := s.mappings(gk, versions)
-			wantMappings, wantErr := want.RESTMappingsWithContext(ctx, gk, versions...)
-			check(fmt.Sprintf("RESTMappings(%v, %q)", gk, versions), mappings, wantMappings, err, wantErr)
-		}
-	}
-	for _, c := range q.categories {
-		got, ok := s.category(c)
-		want, wantOK := categories.ExpandWithContext(ctx, c)
-		if ok != wantOK || !slices.Equal(got, want) {
-			t.Errorf("Expand(%q)\n\tgot  %v, %v\n\twant %v, %v", c, got, ok, want, wantOK)
-		}
-	}
-	if wrong > 10 {
-		t.Errorf("and %d more", wrong-10)
 	}
 }
 
-// isRandom tells a full resource whose name several resources of its version share: client-go takes one at random.
+func (c *comparison) compareKinds() {
+	ctx := c.Context()
+	for _, gk := range c.kinds {
+		for _, versions := range c.versions {
+			mapping, err := c.snapshot.mapping(gk, versions)
+			wantMapping, wantErr := c.oracle.RESTMappingWithContext(ctx, gk, versions...)
+			c.check(fmt.Sprintf("RESTMapping(%v, %q)", gk, versions), mapping, wantMapping, err, wantErr)
+			mappings, err := c.snapshot.mappings(gk, versions)
+			wantMappings, wantErr := c.oracle.RESTMappingsWithContext(ctx, gk, versions...)
+			c.check(fmt.Sprintf("RESTMappings(%v, %q)", gk, versions), mappings, wantMappings, err, wantErr)
+		}
+	}
+}
+
+func (c *comparison) compareCategories() {
+	for _, name := range c.queries.categories {
+		got, ok := c.snapshot.category(name)
+		want, wantOK := c.categories.ExpandWithContext(c.Context(), name)
+		if ok != wantOK || !slices.Equal(got, want) {
+			c.Errorf("Expand(%q)\n\tgot  %v, %v\n\twant %v, %v", name, got, ok, want, wantOK)
+		}
+	}
+}
+
+// isRandom reports whether r is a full resource with a name that several resources of its version share. For such a
+// name, client-go returns an arbitrary resource.
 func isRandom(s *snapshot, r schema.GroupVersionResource) bool {
-	r = coerce(s.expand(r))
-	if r.Group == "" || r.Version == "" {
+	q := query{r: r}
+	s.expand(&q)
+	if q.r.Group == "" || !isExplicit(q.r.Version) {
 		return false
 	}
-	for m := range s.matches(r) {
+	for m := range s.matches(&q) {
 		return len(m.plurals) > 1
 	}
 	return false
 }
 
-// sameError compares errors by what a caller can tell them by.
+// sameError reports whether callers cannot distinguish two errors.
 func sameError(a, b error) bool {
 	var aKind, bKind *meta.NoKindMatchError
 	if errors.As(a, &aKind) && errors.As(b, &bKind) {
@@ -216,5 +254,6 @@ func sameError(a, b error) bool {
 	if errors.As(a, &aAmbiguous) && errors.As(b, &bAmbiguous) {
 		return reflect.DeepEqual(aAmbiguous, bAmbiguous)
 	}
-	return (a == nil) == (b == nil) && meta.IsNoMatchError(a) == meta.IsNoMatchError(b) && meta.IsAmbiguousError(a) == meta.IsAmbiguousError(b)
+	return (a == nil) == (b == nil) && meta.IsNoMatchError(a) == meta.IsNoMatchError(b) &&
+		meta.IsAmbiguousError(a) == meta.IsAmbiguousError(b)
 }

@@ -22,7 +22,8 @@ func (m *Mapper) snapshot() (*snapshot, error) {
 	return nil, ErrNotSynced
 }
 
-// KindFor returns the kind of a resource that may be given in part or by its short name: the first of those it may be.
+// KindFor returns the kind of a resource. The resource can be partial, a singular or a short name. If several kinds
+// match, KindFor returns the one with the highest priority.
 func (m *Mapper) KindFor(resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
 	s, err := m.snapshot()
 	if err != nil {
@@ -31,7 +32,8 @@ func (m *Mapper) KindFor(resource schema.GroupVersionResource) (schema.GroupVers
 	return s.kindFor(resource)
 }
 
-// KindsFor returns all kinds that a resource, given in part or by its short name, may be, by priority.
+// KindsFor returns all kinds that match a resource, in order of priority. The resource can be partial, a singular or a
+// short name.
 func (m *Mapper) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
 	s, err := m.snapshot()
 	if err != nil {
@@ -40,8 +42,8 @@ func (m *Mapper) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupV
 	return s.kindsFor(resource)
 }
 
-// ResourceFor completes a resource that may be given in part, by its singular or by its short name: the first of those
-// it may be.
+// ResourceFor returns the full resource of a partial resource, a singular or a short name. If several resources match,
+// ResourceFor returns the one with the highest priority.
 func (m *Mapper) ResourceFor(input schema.GroupVersionResource) (schema.GroupVersionResource, error) {
 	s, err := m.snapshot()
 	if err != nil {
@@ -50,7 +52,7 @@ func (m *Mapper) ResourceFor(input schema.GroupVersionResource) (schema.GroupVer
 	return s.resourceFor(input)
 }
 
-// ResourcesFor returns all that a resource, given in part, by its singular or by its short name, may be, by priority.
+// ResourcesFor returns all resources that match a partial resource, a singular or a short name, in order of priority.
 func (m *Mapper) ResourcesFor(input schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
 	s, err := m.snapshot()
 	if err != nil {
@@ -59,8 +61,8 @@ func (m *Mapper) ResourcesFor(input schema.GroupVersionResource) ([]schema.Group
 	return s.resourcesFor(input)
 }
 
-// RESTMapping returns a kind's resource and scope, in the first of the versions that has it, or in the preferred one if
-// none are given. The caller may change what it gets.
+// RESTMapping returns the resource and scope of a kind in the first of the given versions that contains the kind. If no
+// versions are given, it returns the mapping of the preferred version. The caller can modify the result.
 func (m *Mapper) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
 	s, err := m.snapshot()
 	if err != nil {
@@ -69,7 +71,8 @@ func (m *Mapper) RESTMapping(gk schema.GroupKind, versions ...string) (*meta.RES
 	return s.mapping(gk, versions)
 }
 
-// RESTMappings returns the mappings of a kind in these versions, or in all if none are given, by priority.
+// RESTMappings returns the mappings of a kind in the given versions, or in all versions if none are given, in order of
+// priority. The caller can modify the result.
 func (m *Mapper) RESTMappings(gk schema.GroupKind, versions ...string) ([]*meta.RESTMapping, error) {
 	s, err := m.snapshot()
 	if err != nil {
@@ -78,7 +81,7 @@ func (m *Mapper) RESTMappings(gk schema.GroupKind, versions ...string) ([]*meta.
 	return s.mappings(gk, versions)
 }
 
-// ResourceSingularizer returns the singular of a resource, or what it was given and an error.
+// ResourceSingularizer returns the singular of a resource. If it returns an error, it also returns its argument.
 func (m *Mapper) ResourceSingularizer(resource string) (string, error) {
 	s, err := m.snapshot()
 	if err != nil {
@@ -87,7 +90,8 @@ func (m *Mapper) ResourceSingularizer(resource string) (string, error) {
 	return s.singular(resource)
 }
 
-// Expand returns the resources of a category, each once a version. It knows none before the mapper has synced.
+// Expand returns the resources of a category. Each resource is listed once for each of its versions. Expand returns
+// false if there are no such resources, or if the mapper has not synced.
 func (m *Mapper) Expand(category string) ([]schema.GroupResource, bool) {
 	s, err := m.snapshot()
 	if err != nil {
@@ -96,49 +100,62 @@ func (m *Mapper) Expand(category string) ([]schema.GroupResource, bool) {
 	return s.category(category)
 }
 
-// Reset asks for the discovery documents to be read soon, at most every ten seconds, and does not wait for that: whoever
-// resets a mapper that has not found something need not, with this one. The answers stay meanwhile.
+// Reset requests that the discovery documents be read again soon, at most once every ten seconds. It does not block,
+// and lookups continue to return the current data. Unlike with other mappers, callers do not need to call Reset after a
+// NoMatch error.
 func (m *Mapper) Reset() { signal(m.reset) }
 
-// KindForWithContext is KindFor: no lookup waits for anything, so that the context has no meaning.
-func (m *Mapper) KindForWithContext(_ context.Context, resource schema.GroupVersionResource) (schema.GroupVersionKind, error) {
+// KindForWithContext is like KindFor. It ignores the context, because lookups do not block.
+func (m *Mapper) KindForWithContext(
+	_ context.Context, resource schema.GroupVersionResource,
+) (schema.GroupVersionKind, error) {
 	return m.KindFor(resource)
 }
 
-// KindsForWithContext is KindsFor: no lookup waits for anything, so that the context has no meaning.
-func (m *Mapper) KindsForWithContext(_ context.Context, resource schema.GroupVersionResource) ([]schema.GroupVersionKind, error) {
+// KindsForWithContext is like KindsFor. It ignores the context, because lookups do not block.
+func (m *Mapper) KindsForWithContext(
+	_ context.Context, resource schema.GroupVersionResource,
+) ([]schema.GroupVersionKind, error) {
 	return m.KindsFor(resource)
 }
 
-// ResourceForWithContext is ResourceFor: no lookup waits for anything, so that the context has no meaning.
-func (m *Mapper) ResourceForWithContext(_ context.Context, input schema.GroupVersionResource) (schema.GroupVersionResource, error) {
+// ResourceForWithContext is like ResourceFor. It ignores the context, because lookups do not block.
+func (m *Mapper) ResourceForWithContext(
+	_ context.Context, input schema.GroupVersionResource,
+) (schema.GroupVersionResource, error) {
 	return m.ResourceFor(input)
 }
 
-// ResourcesForWithContext is ResourcesFor: no lookup waits for anything, so that the context has no meaning.
-func (m *Mapper) ResourcesForWithContext(_ context.Context, input schema.GroupVersionResource) ([]schema.GroupVersionResource, error) {
+// ResourcesForWithContext is like ResourcesFor. It ignores the context, because lookups do not block.
+func (m *Mapper) ResourcesForWithContext(
+	_ context.Context, input schema.GroupVersionResource,
+) ([]schema.GroupVersionResource, error) {
 	return m.ResourcesFor(input)
 }
 
-// RESTMappingWithContext is RESTMapping: no lookup waits for anything, so that the context has no meaning.
-func (m *Mapper) RESTMappingWithContext(_ context.Context, gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+// RESTMappingWithContext is like RESTMapping. It ignores the context, because lookups do not block.
+func (m *Mapper) RESTMappingWithContext(
+	_ context.Context, gk schema.GroupKind, versions ...string,
+) (*meta.RESTMapping, error) {
 	return m.RESTMapping(gk, versions...)
 }
 
-// RESTMappingsWithContext is RESTMappings: no lookup waits for anything, so that the context has no meaning.
-func (m *Mapper) RESTMappingsWithContext(_ context.Context, gk schema.GroupKind, versions ...string) ([]*meta.RESTMapping, error) {
+// RESTMappingsWithContext is like RESTMappings. It ignores the context, because lookups do not block.
+func (m *Mapper) RESTMappingsWithContext(
+	_ context.Context, gk schema.GroupKind, versions ...string,
+) ([]*meta.RESTMapping, error) {
 	return m.RESTMappings(gk, versions...)
 }
 
-// ResourceSingularizerWithContext is ResourceSingularizer: no lookup waits for anything, so that the context has no meaning.
+// ResourceSingularizerWithContext is like ResourceSingularizer. It ignores the context, because lookups do not block.
 func (m *Mapper) ResourceSingularizerWithContext(_ context.Context, resource string) (string, error) {
 	return m.ResourceSingularizer(resource)
 }
 
-// ExpandWithContext is Expand: no lookup waits for anything, so that the context has no meaning.
+// ExpandWithContext is like Expand. It ignores the context, because lookups do not block.
 func (m *Mapper) ExpandWithContext(_ context.Context, category string) ([]schema.GroupResource, bool) {
 	return m.Expand(category)
 }
 
-// ResetWithContext is Reset, which does not wait.
+// ResetWithContext is like Reset. It ignores the context, because Reset does not block.
 func (m *Mapper) ResetWithContext(context.Context) { m.Reset() }

@@ -3,114 +3,139 @@ package restmapper
 import (
 	"slices"
 	"strings"
+
+	"github.com/dynamic-controller/engine/restmapper/internal/persistent"
 )
 
-// snapshot is all that lookups read. It is never changed: the next one shares what stays the same.
+// snapshot is everything that lookups read. It is immutable. A changed snapshot shares unchanged parts with the
+// previous one.
 type snapshot struct {
-	ordered []order
-	groups  *shards[*group]
-	sorted  sorted[struct{}] // the groups by name
-	// names and categories tell which groups know a name, and have resources in a category. They do not hold the groups
-	// themselves, so that a change of one leaves the names alone that it keeps.
-	names      *shards[*known]
-	categories *shards[[]order]
+	ordered []*order // all groups
+	sorted  []string // the names of all groups, in alphabetical order
+	groups  persistent.Map[*group]
+	// names and categories are indexes. They refer to a group by its position in the order, so that a change to the group
+	// does not affect the index entries of names that the group still has afterwards.
+	names      persistent.Map[*nameIndex]
+	categories persistent.Map[[]*order]
 }
 
-// known is which groups know a name. It is never changed.
-type known struct {
-	groups []order // in order
-	// exact and short are how many of them have the name as a plural or singular in discovery, and as a short name.
-	exact, short int
+// nameIndex lists the groups that have a name. It is immutable.
+type nameIndex struct {
+	groups []*order
+	// exact is the number of groups with a resource whose plural or singular is the name.
+	exact int
+	// short is the number of groups with a resource that has the name as a short name.
+	short int
 }
 
-func emptySnapshot() *snapshot {
-	return &snapshot{groups: &shards[*group]{}, names: &shards[*known]{}, categories: &shards[[]order]{}}
-}
+func emptySnapshot() *snapshot { return &snapshot{} }
 
-// groupChange is what became of a group, nil if there is none any more, and what that touches.
+// groupChange contains the new state of a group, which is nil if the group has been removed, and the parts that may
+// have changed.
 type groupChange struct {
 	now     *group
 	touches *touched
 }
 
-// with returns the snapshot with these groups in place of those of the same names.
+// with returns the snapshot with the given groups added, replaced or removed.
 func (s *snapshot) with(changed map[string]groupChange) *snapshot {
-	groups, byName := editShards(s.groups), s.sorted.edit()
-	names, categories := map[string]*nameEdit{}, map[string]*listEdit{}
-	var all listEdit
+	e := snapshotEdit{
+		groups: persistent.NewEdit[*group](len(changed)), names: map[string]nameEdit{}, categories: map[string]listEdit{},
+	}
 	for name, c := range changed {
-		old, now := groups.get(name), c.now
-		touches := c.touches.between(old, now)
-		for _, n := range touches.names {
-			entryOf(names, n).replace(n, old, now)
-		}
-		for _, n := range touches.categories {
-			entryOf(categories, n).replace(old, old.hasCategory(n), now, now.hasCategory(n))
-		}
-		all.replace(old, old != nil, now, now != nil)
-		if now == nil {
-			groups.remove(name)
-			byName.remove(name)
+		e.replace(name, s.groups.Get(name), c)
+	}
+	next := &snapshot{ordered: e.ordered.apply(s.ordered), groups: s.groups.With(e.groups)}
+	next.sorted = replaced(s.sorted, e.removed, e.added, strings.Compare)
+
+	names := persistent.NewEdit[*nameIndex](len(e.names))
+	for name, edit := range e.names {
+		edit.apply(names, name, s.names.Get(name))
+	}
+	next.names = s.names.With(names)
+
+	categories := persistent.NewEdit[[]*order](len(e.categories))
+	for category, edit := range e.categories {
+		if edit.isEmpty() {
 			continue
 		}
-		groups.set(name, now)
+		if list := edit.apply(s.categories.Get(category)); len(list) > 0 {
+			categories.Set(category, list)
+		} else {
+			categories.Delete(category)
+		}
+	}
+	next.categories = s.categories.With(categories)
+	return next
+}
+
+// snapshotEdit collects the differences between two snapshots.
+type snapshotEdit struct {
+	groups         *persistent.Edit[*group]
+	ordered        listEdit
+	removed, added []string // names of groups
+	names          map[string]nameEdit
+	categories     map[string]listEdit
+}
+
+func (e *snapshotEdit) replace(name string, old *group, c groupChange) {
+	touches := c.touches.between(old, c.now)
+	for _, n := range touches.names {
+		edit := e.names[n]
+		edit.replace(n, old, c.now)
+		e.names[n] = edit
+	}
+	for _, n := range touches.categories {
+		edit := e.categories[n]
+		edit.replace(old, old.hasCategory(n), c.now, c.now.hasCategory(n))
+		e.categories[n] = edit
+	}
+	e.ordered.replace(old, old != nil, c.now, c.now != nil)
+	switch {
+	case c.now != nil:
+		e.groups.Set(name, c.now)
 		if old == nil {
-			byName.set(name, struct{}{})
+			e.added = append(e.added, name)
 		}
-	}
-	nextNames, nextCategories := editShards(s.names), editShards(s.categories)
-	for name, e := range names {
-		e.apply(nextNames, name)
-	}
-	for category, e := range categories {
-		if !e.isEmpty() {
-			if list := e.apply(nextCategories.get(category)); len(list) > 0 {
-				nextCategories.set(category, list)
-			} else {
-				nextCategories.remove(category)
-			}
-		}
-	}
-	return &snapshot{
-		ordered: all.apply(s.ordered), groups: groups.next, sorted: byName.done(),
-		names: nextNames.next, categories: nextCategories.next,
+	case old != nil:
+		e.groups.Delete(name)
+		e.removed = append(e.removed, name)
 	}
 }
 
-func entryOf[T any](edits map[string]*T, name string) *T {
-	if edits[name] == nil {
-		edits[name] = new(T)
-	}
-	return edits[name]
-}
-
-// listEdit is what changes in a list of groups.
-type listEdit struct{ removed, added []order }
+// listEdit is the difference between two lists of groups.
+type listEdit struct{ removed, added []*order }
 
 func (e *listEdit) isEmpty() bool { return len(e.removed)+len(e.added) == 0 }
 
-// replace takes a group out if it was in the list, and in if it is.
-func (e *listEdit) replace(old *group, was bool, now *group, is bool) {
-	if was && is && old.order == now.order {
+// replace replaces old with now. wasListed reports whether old is in the list, and isListed reports whether now must be
+// in it.
+func (e *listEdit) replace(old *group, wasListed bool, now *group, isListed bool) {
+	if wasListed && isListed && *old.order == *now.order {
 		return
 	}
-	if was {
+	if wasListed {
 		e.removed = append(e.removed, old.order)
 	}
-	if is {
+	if isListed {
 		e.added = append(e.added, now.order)
 	}
 }
 
-// nameEdit is what changes in what is known of a name.
+// apply returns the list with the edit applied.
+func (e *listEdit) apply(list []*order) []*order {
+	return replaced(list, e.removed, e.added, (*order).compare)
+}
+
+// nameEdit is the difference between two states of a name's index.
 type nameEdit struct {
 	listEdit
-	exact, short int // more or less than before
+	exact, short int // differences of the counts
 }
 
 func (e *nameEdit) replace(name string, old, now *group) {
-	was, is := old.knows(name), now.knows(name)
-	if !everywhere(name) {
+	was, is := old.use(name), now.use(name)
+	if !isInEveryGroup(name) {
 		e.listEdit.replace(old, was.any, now, is.any)
 	}
 	e.exact += count(is.exact) - count(was.exact)
@@ -124,69 +149,60 @@ func count(b bool) int {
 	return 0
 }
 
-func (e *nameEdit) apply(names *shardsEdit[*known], name string) {
+// apply adds the new index of a name to an edit of all indexes.
+func (e *nameEdit) apply(names *persistent.Edit[*nameIndex], name string, old *nameIndex) {
 	if e.isEmpty() && e.exact == 0 && e.short == 0 {
 		return
 	}
-	var next known
-	if old := names.get(name); old != nil {
-		next = *old
+	if old == nil {
+		old = &nameIndex{}
 	}
-	next = known{groups: e.listEdit.apply(next.groups), exact: next.exact + e.exact, short: next.short + e.short}
+	next := &nameIndex{groups: e.listEdit.apply(old.groups), exact: old.exact + e.exact, short: old.short + e.short}
 	if len(next.groups) == 0 && next.exact == 0 && next.short == 0 {
-		names.remove(name)
+		names.Delete(name)
 		return
 	}
-	names.set(name, &next)
+	names.Set(name, next)
 }
 
-// apply returns the list as edited, in order.
-func (e *listEdit) apply(list []order) []order { return inOrder(list, e.removed, e.added) }
-
-// inOrder is the list without those removed and with those added.
-func inOrder(list, removed, added []order) []order {
+// replaced returns a copy of a sorted list without the removed elements and with the added ones.
+func replaced[T any](list, removed, added []T, compare func(a, b T) int) []T {
 	if len(removed)+len(added) == 0 {
 		return list
 	}
-	const few = 8
-	if len(removed)+len(added) > few {
-		gone := make(map[order]bool, len(removed))
-		for _, o := range removed {
-			gone[o] = true
-		}
-		next := slices.DeleteFunc(slices.Clone(list), func(o order) bool { return gone[o] })
-		next = append(next, added...)
-		slices.SortFunc(next, order.compare)
-		return slices.Clip(next)
-	}
-	next := append(make([]order, 0, len(list)+len(added)), list...)
-	for _, o := range removed {
-		if i, ok := slices.BinarySearchFunc(next, o, order.compare); ok {
+	next := append(make([]T, 0, len(list)+len(added)), list...)
+	for _, v := range removed {
+		if i, ok := slices.BinarySearchFunc(next, v, compare); ok {
 			next = slices.Delete(next, i, i+1)
 		}
 	}
-	for _, o := range added {
-		i, _ := slices.BinarySearchFunc(next, o, order.compare)
-		next = slices.Insert(next, i, o)
+	for _, v := range added {
+		i, _ := slices.BinarySearchFunc(next, v, compare)
+		next = slices.Insert(next, i, v)
 	}
 	return next
 }
 
-// everywhere tells a name that each group knows, because client-go adds the kind List to each: no index is needed.
-func everywhere(name string) bool { return name == "list" || name == "lists" }
+// isInEveryGroup reports whether name belongs to the kind List, which client-go adds to each group version. Such names
+// are not indexed.
+func isInEveryGroup(name string) bool { return name == "list" || name == "lists" }
 
-// named are the groups that may know the name, in order.
-func (s *snapshot) named(name string) []order {
-	if everywhere(name) {
+// groupsWith returns the groups that may have a resource of the given name, in order.
+func (s *snapshot) groupsWith(name string) []*order {
+	if isInEveryGroup(name) {
 		return s.ordered
 	}
-	if k := s.names.get(name); k != nil {
-		return k.groups
+	if index := s.names.Get(name); index != nil {
+		return index.groups
 	}
 	return nil
 }
 
-// isPrefix tells whether other groups begin with the name of this one.
+// isPrefix reports whether the name of another group begins with the given name.
 func (s *snapshot) isPrefix(group string) bool {
-	return strings.HasPrefix(s.sorted.after(group), group)
+	i, ok := slices.BinarySearch(s.sorted, group)
+	if ok {
+		i++
+	}
+	return i < len(s.sorted) && strings.HasPrefix(s.sorted[i], group)
 }

@@ -7,9 +7,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/restmapper/internal/persistent"
 )
 
-// resource is what discovery says of one, as far as mapping needs it. It is never changed.
+// resource contains the fields of a discovered resource that mapping needs. It is immutable.
 type resource struct {
 	name, singular, kind string
 	namespaced           bool
@@ -18,26 +20,29 @@ type resource struct {
 }
 
 func (r *resource) equal(other *resource) bool {
-	return r.name == other.name && r.singular == other.singular && r.kind == other.kind && r.namespaced == other.namespaced &&
+	return r.name == other.name && r.singular == other.singular && r.kind == other.kind &&
+		r.namespaced == other.namespaced &&
 		slices.Equal(r.shortNames, other.shortNames) && slices.Equal(r.categories, other.categories)
 }
 
-// table answers for the resources of one version of a group. It is never changed, and knows no version: those with the same
-// resources share it. It has what client-go's mapper of one version has after it was filled with the resources in their
-// order, where later ones replace what earlier ones have said of the same kind or name.
+// table contains the resources of one group version. It is immutable. It does not contain the version, so that versions
+// with the same resources can share a table.
+//
+// Its content equals that of client-go's mapper for one version after all resources have been added in order: a later
+// resource replaces the entries of an earlier one with the same kind or name.
 type table struct {
-	kinds      sorted[*kindEntry]
-	names      sorted[*nameEntry]
-	categories sorted[[]*resource]
-	count      int // of resources
+	kinds      persistent.Map[*kindEntry]
+	names      persistent.Map[*nameEntry]
+	categories persistent.Map[[]*resource]
+	count      int // number of resources
 }
 
-// kindEntry is a kind as discovery has it (real), in lower case, or one of the list kinds that client-go guesses.
+// kindEntry is the entry for a kind, for a kind in lower case, or for a list kind that client-go guesses.
 type kindEntry struct {
 	plural     string
 	namespaced bool
-	real       bool
-	by         []*resource // who has a say in it, in order
+	real       bool        // discovery contains the kind
+	resources  []*resource // that define the entry, in order
 }
 
 func (e *kindEntry) scope() meta.RESTScope {
@@ -47,35 +52,37 @@ func (e *kindEntry) scope() meta.RESTScope {
 	return meta.RESTScopeRoot
 }
 
-// nameEntry is a name by which a resource may be asked for: the plural, the singular or a short name.
+// nameEntry is the entry for a plural, a singular or a short name.
 type nameEntry struct {
-	// kind is what the name stands for, empty if it has no meaning by itself.
+	// kind is empty if the name is only a short name.
 	kind string
-	// plurals are the resources with this name. It is one, but for names that clash.
+	// plurals contains the plural of each resource that has the name as its plural or singular. There is more than one
+	// only if names clash.
 	plurals []string
-	// singular belongs to the name if that is a plural.
+	// singular is set if the name is a plural.
 	singular string
-	// exact: discovery itself has the name, so that it is no short name.
+	// exact is set if the name is a plural or singular in discovery. Such a name is not expanded as a short name.
 	exact bool
-	// long is the resource that the name stands for as a short name: in client-go the first to claim it.
-	long string
-	by   []*resource // who has a say in it, in order
+	// shortFor is the resource that has the name as a short name. If several resources have it, the first one is used, as
+	// in client-go.
+	shortFor  string
+	resources []*resource // that define the entry, in order
 }
 
-// put is what one resource says of one kind.
-type put struct {
+// definition is a kind and its names as defined by one resource.
+type definition struct {
 	kind, plural, singular string
 	namespaced             bool
 }
 
-// everyList stands for the kind List, which client-go adds to each version after all others.
-var everyList = &resource{name: "lists", singular: "list", kind: "List"}
+// listResource defines the kind List, which client-go adds to each version after all other kinds.
+var listResource = &resource{name: "lists", singular: "list", kind: "List"}
 
-// puts are in the order of client-go's.
-func (r *resource) puts() []put {
+// definitions returns the definitions of a resource in the order in which client-go adds them.
+func (r *resource) definitions() []definition {
 	switch {
-	case r == everyList:
-		return []put{{kind: r.kind, plural: r.name, singular: r.singular}}
+	case r == listResource:
+		return []definition{{kind: r.kind, plural: r.name, singular: r.singular}}
 	case r.kind == "":
 		return nil
 	}
@@ -85,7 +92,7 @@ func (r *resource) puts() []put {
 		singular = guess.Resource
 	}
 	listPlural, listSingular := meta.UnsafeGuessKindToResource(schema.GroupVersionKind{Kind: r.kind + "List"})
-	return []put{
+	return []definition{
 		{strings.ToLower(r.kind), r.name, singular, r.namespaced},
 		{r.kind, r.name, singular, r.namespaced},
 		{r.kind + "List", listPlural.Resource, listSingular.Resource, r.namespaced},
@@ -94,19 +101,19 @@ func (r *resource) puts() []put {
 
 var emptyTable = newTable(nil)
 
-// newTable makes a table of resources in discovery's order.
+// newTable returns a table of resources, which must be in the order of discovery.
 func newTable(resources []*resource) *table {
 	e := editTable(&table{})
 	for _, r := range resources {
 		e.add(r, false)
 	}
-	e.add(everyList, false)
+	e.add(listResource, false)
 	e.table.count--
 	return e.done(&touched{})
 }
 
-// with returns the table without one resource and with another, either of which may be nil, and notes what that touches.
-// The resources are in order of their names.
+// with returns a copy of the table in which one resource has been removed and another added. Either can be nil. The
+// table's resources must be sorted by name. It adds all affected names, kinds and categories to touches.
 func (t *table) with(removed, added *resource, touches *touched) *table {
 	e := editTable(t)
 	if removed != nil {
@@ -118,68 +125,81 @@ func (t *table) with(removed, added *resource, touches *touched) *table {
 	return e.done(touches)
 }
 
-// tableEdit makes the next table of the last. First it takes who has a say in what, then it makes the entries anew that
-// are concerned.
+// tableEdit creates a changed copy of a table. It first collects the resources of each affected entry. Then it creates
+// the new entries.
 type tableEdit struct {
 	table
-	puts map[*resource][]put
-	// Most entries are one resource's alone: they share these.
-	plurals map[string][]string
-	alone   map[*resource][]*resource
-	// Who has a say now, where that has changed.
-	kindsBy, namesBy, categoriesBy map[string][]*resource
+	definitions map[*resource][]definition
+	// Most entries belong to a single resource. Such entries share these lists of one element.
+	onePlural   map[string][]string
+	oneResource map[*resource][]*resource
+	// The new resources of affected entries.
+	byKind, byName, byCategory map[string][]*resource
 }
 
 func editTable(t *table) *tableEdit {
 	return &tableEdit{
-		table: *t, puts: map[*resource][]put{}, plurals: map[string][]string{}, alone: map[*resource][]*resource{},
-		kindsBy: map[string][]*resource{}, namesBy: map[string][]*resource{}, categoriesBy: map[string][]*resource{},
+		table: *t, definitions: map[*resource][]definition{},
+		onePlural: map[string][]string{}, oneResource: map[*resource][]*resource{},
+		byKind: map[string][]*resource{}, byName: map[string][]*resource{}, byCategory: map[string][]*resource{},
 	}
 }
 
-func (e *tableEdit) putsOf(r *resource) []put {
-	puts, ok := e.puts[r]
+func (e *tableEdit) definitionsOf(r *resource) []definition {
+	definitions, ok := e.definitions[r]
 	if !ok {
-		puts = r.puts()
-		e.puts[r] = puts
+		definitions = r.definitions()
+		e.definitions[r] = definitions
 	}
-	return puts
+	return definitions
 }
 
-func (e *tableEdit) kindBy(kind string) []*resource {
-	by, ok := e.kindsBy[kind]
+// resourcesOfKind returns a list that the caller can modify, as do resourcesOfName and resourcesOfCategory.
+func (e *tableEdit) resourcesOfKind(kind string) []*resource {
+	resources, ok := e.byKind[kind]
 	if !ok {
-		if entry := e.kinds.get(kind); entry != nil {
-			by = slices.Clone(entry.by)
+		if entry := e.kinds.Get(kind); entry != nil {
+			resources = withRoom(entry.resources)
 		}
 	}
-	return by
+	return resources
 }
 
-func (e *tableEdit) nameBy(name string) []*resource {
-	by, ok := e.namesBy[name]
+func (e *tableEdit) resourcesOfName(name string) []*resource {
+	resources, ok := e.byName[name]
 	if !ok {
-		if entry := e.names.get(name); entry != nil {
-			by = slices.Clone(entry.by)
+		if entry := e.names.Get(name); entry != nil {
+			resources = withRoom(entry.resources)
 		}
 	}
-	return by
+	return resources
 }
 
-func (e *tableEdit) categoryBy(category string) []*resource {
-	by, ok := e.categoriesBy[category]
+func (e *tableEdit) resourcesOfCategory(category string) []*resource {
+	resources, ok := e.byCategory[category]
 	if !ok {
-		by = slices.Clone(e.categories.get(category))
+		resources = withRoom(e.categories.Get(category))
 	}
-	return by
+	return resources
 }
 
-// says lists what a resource has a say in. A category may be named several times.
-func (e *tableEdit) says(r *resource) (kinds, names, categories []string) {
-	for _, p := range e.putsOf(r) {
-		kinds, names = append(kinds, p.kind), append(names, p.plural, p.singular)
+// withRoom returns a copy of a list with capacity for one more element.
+func withRoom(list []*resource) []*resource {
+	if len(list) == 0 {
+		return nil
 	}
-	if r != everyList {
+	return append(make([]*resource, 0, len(list)+1), list...)
+}
+
+// keysOf returns the keys of all entries that a resource contributes to. Categories can be repeated.
+func (e *tableEdit) keysOf(r *resource) (kinds, names, categories []string) {
+	definitions := e.definitionsOf(r)
+	kinds = make([]string, 0, len(definitions))
+	names = make([]string, 0, 2*len(definitions)+2+len(r.shortNames))
+	for _, d := range definitions {
+		kinds, names = append(kinds, d.kind), append(names, d.plural, d.singular)
+	}
+	if r != listResource {
 		names = append(names, r.name)
 		if r.singular != "" {
 			names = append(names, r.singular)
@@ -192,24 +212,15 @@ func (e *tableEdit) remove(r *resource) {
 	without := func(list []*resource) []*resource {
 		return slices.DeleteFunc(list, func(o *resource) bool { return o == r })
 	}
-	kinds, names, categories := e.says(r)
-	for _, kind := range kinds {
-		e.kindsBy[kind] = without(e.kindBy(kind))
-	}
-	for _, name := range names {
-		e.namesBy[name] = without(e.nameBy(name))
-	}
-	for _, category := range categories {
-		e.categoriesBy[category] = without(e.categoryBy(category))
-	}
+	e.change(r, without)
 	e.count--
 }
 
-// add puts a resource behind all others, or in order of the names.
+// add adds a resource after all others or, if ordered is set, at the position given by its name.
 func (e *tableEdit) add(r *resource, ordered bool) {
 	with := func(list []*resource) []*resource {
 		at := len(list)
-		if at > 0 && list[at-1] == everyList {
+		if at > 0 && list[at-1] == listResource {
 			at--
 		}
 		if ordered {
@@ -217,58 +228,70 @@ func (e *tableEdit) add(r *resource, ordered bool) {
 		}
 		return slices.Insert(list, at, r)
 	}
-	kinds, names, categories := e.says(r)
-	for _, kind := range kinds {
-		e.kindsBy[kind] = with(e.kindBy(kind))
-	}
-	for _, name := range names {
-		e.namesBy[name] = with(e.nameBy(name))
-	}
-	for _, category := range categories {
-		e.categoriesBy[category] = with(e.categoryBy(category))
-	}
+	e.change(r, with)
 	e.count++
 }
 
-func (e *tableEdit) done(touches *touched) *table {
-	kinds, names, categories := e.kinds.edit(), e.names.edit(), e.categories.edit()
-	for kind, by := range e.kindsBy {
-		touches.kinds = append(touches.kinds, kind)
-		if len(by) == 0 {
-			kinds.remove(kind)
-		} else {
-			kinds.set(kind, e.kind(kind, by))
-		}
+// change applies a function to the resources of all entries that r contributes to.
+func (e *tableEdit) change(r *resource, apply func([]*resource) []*resource) {
+	kinds, names, categories := e.keysOf(r)
+	for _, kind := range kinds {
+		e.byKind[kind] = apply(e.resourcesOfKind(kind))
 	}
-	for name := range e.concerned() {
-		touches.names = append(touches.names, name)
-		if by := e.nameBy(name); len(by) == 0 {
-			names.remove(name)
-		} else {
-			names.set(name, e.name(name, by))
-		}
+	for _, name := range names {
+		e.byName[name] = apply(e.resourcesOfName(name))
 	}
-	for category, by := range e.categoriesBy {
-		touches.categories = append(touches.categories, category)
-		if len(by) == 0 {
-			categories.remove(category)
-		} else {
-			categories.set(category, e.fitted(by))
-		}
+	for _, category := range categories {
+		e.byCategory[category] = apply(e.resourcesOfCategory(category))
 	}
-	return &table{kinds: kinds.done(), names: names.done(), categories: categories.done(), count: e.count}
 }
 
-// concerned are the names whose entries may be others now: whether a singular leads to a plural depends on who has the
-// last say in the plural.
-func (e *tableEdit) concerned() map[string]bool {
+// done returns the new table and adds all affected names, kinds and categories to touches.
+func (e *tableEdit) done(touches *touched) *table {
+	affected := e.affectedNames()
+	touches.grow(len(affected), len(e.byKind), len(e.byCategory))
+	kinds := persistent.NewEdit[*kindEntry](len(e.byKind))
+	for kind, resources := range e.byKind {
+		touches.kinds = append(touches.kinds, kind)
+		if len(resources) == 0 {
+			kinds.Delete(kind)
+		} else {
+			kinds.Set(kind, e.kind(kind, resources))
+		}
+	}
+	names := persistent.NewEdit[*nameEntry](len(affected))
+	for name := range affected {
+		touches.names = append(touches.names, name)
+		if resources := e.resourcesOfName(name); len(resources) == 0 {
+			names.Delete(name)
+		} else {
+			names.Set(name, e.name(name, resources))
+		}
+	}
+	categories := persistent.NewEdit[[]*resource](len(e.byCategory))
+	for category, resources := range e.byCategory {
+		touches.categories = append(touches.categories, category)
+		if len(resources) == 0 {
+			categories.Delete(category)
+		} else {
+			categories.Set(category, e.fitted(resources))
+		}
+	}
+	return &table{
+		kinds: e.kinds.With(kinds), names: e.names.With(names), categories: e.categories.With(categories), count: e.count,
+	}
+}
+
+// affectedNames returns the names whose entries may change: the names of changed resources, and the singular names that
+// belong to their plurals. The last resource that defines a plural determines its singular.
+func (e *tableEdit) affectedNames() map[string]bool {
 	names := map[string]bool{}
-	for name, by := range e.namesBy {
+	for name, resources := range e.byName {
 		names[name] = true
-		for _, r := range by {
-			for _, p := range e.putsOf(r) {
-				if p.plural == name {
-					names[p.singular] = true
+		for _, r := range resources {
+			for _, d := range e.definitionsOf(r) {
+				if d.plural == name {
+					names[d.singular] = true
 				}
 			}
 		}
@@ -276,80 +299,86 @@ func (e *tableEdit) concerned() map[string]bool {
 	return names
 }
 
-func (e *tableEdit) kind(kind string, by []*resource) *kindEntry {
-	entry := &kindEntry{by: e.fitted(by)}
-	for _, r := range by {
-		entry.real = entry.real || r != everyList && r.kind == kind
-		for _, p := range e.putsOf(r) {
-			if p.kind == kind {
-				entry.plural, entry.namespaced = p.plural, p.namespaced
+func (e *tableEdit) kind(kind string, resources []*resource) *kindEntry {
+	entry := &kindEntry{resources: e.fitted(resources)}
+	for _, r := range resources {
+		entry.real = entry.real || r != listResource && r.kind == kind
+		for _, d := range e.definitionsOf(r) {
+			if d.kind == kind {
+				entry.plural, entry.namespaced = d.plural, d.namespaced
 			}
 		}
 	}
 	return entry
 }
 
-func (e *tableEdit) name(name string, by []*resource) *nameEntry {
-	entry := &nameEntry{by: e.fitted(by)}
+func (e *tableEdit) name(name string, resources []*resource) *nameEntry {
+	entry := &nameEntry{resources: e.fitted(resources)}
 	var plurals []string
-	for _, r := range by {
-		entry.exact = entry.exact || r != everyList && (r.name == name || r.singular == name)
-		if entry.long == "" && slices.Contains(r.shortNames, name) {
-			entry.long = r.name
+	for _, r := range resources {
+		entry.exact = entry.exact || r != listResource && (r.name == name || r.singular == name)
+		if entry.shortFor == "" && slices.Contains(r.shortNames, name) {
+			entry.shortFor = r.name
 		}
-		for _, p := range e.putsOf(r) {
-			if p.plural != name && p.singular != name {
+		for _, d := range e.definitionsOf(r) {
+			if d.plural != name && d.singular != name {
 				continue
 			}
-			entry.kind = p.kind
-			if p.plural == name {
-				entry.singular = p.singular
+			entry.kind = d.kind
+			if d.plural == name {
+				entry.singular = d.singular
 			}
-			if p.plural == name || e.singularOf(p.plural) == name {
-				plurals = append(plurals, p.plural)
+			if d.plural == name || e.singularOf(d.plural) == name {
+				plurals = append(plurals, d.plural)
 			}
 		}
 	}
 	entry.plurals = compacted(plurals)
 	if len(entry.plurals) == 1 {
-		entry.plurals = share(e.plurals, plurals[0], entry.plurals)
+		entry.plurals = share(e.onePlural, plurals[0], entry.plurals)
 	}
 	return entry
 }
 
-// singularOf is what the last to have a say in a plural says.
+// singularOf returns the singular of a plural, as defined by the last resource with that plural.
 func (e *tableEdit) singularOf(plural string) (singular string) {
-	by, ok := e.namesBy[plural]
+	resources, ok := e.byName[plural]
 	if !ok {
-		return e.names.get(plural).singular
+		return e.names.Get(plural).singular
 	}
-	for _, r := range by {
-		for _, p := range e.putsOf(r) {
-			if p.plural == plural {
-				singular = p.singular
+	for _, r := range resources {
+		for _, d := range e.definitionsOf(r) {
+			if d.plural == plural {
+				singular = d.singular
 			}
 		}
 	}
 	return singular
 }
 
-func (e *tableEdit) fitted(by []*resource) []*resource {
-	if len(by) == 1 {
-		return share(e.alone, by[0], by)
+// fitted returns the list with little unused capacity.
+func (e *tableEdit) fitted(resources []*resource) []*resource {
+	const spare = 4
+	switch {
+	case len(resources) == 1:
+		return share(e.oneResource, resources[0], resources)
+	case cap(resources)-len(resources) > spare:
+		return append(make([]*resource, 0, len(resources)), resources...)
 	}
-	return fitted(by)
+	return resources
 }
 
-// share spares equal lists from being kept more than once.
+// share returns the list that is stored for key. If none is stored, share first stores a copy of the given list.
 func share[K comparable, V any](shared map[K][]V, key K, list []V) []V {
-	if known, ok := shared[key]; ok {
-		return known
+	if stored, ok := shared[key]; ok {
+		return stored
 	}
 	list = slices.Clone(list)
 	shared[key] = list
 	return list
 }
 
+// compacted sorts a list in place and removes duplicates.
 func compacted(list []string) []string {
 	slices.SortFunc(list, strings.Compare)
 	return slices.Clip(slices.Compact(list))

@@ -9,23 +9,25 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// waiters wait for a change of a group.
+// waiters represents the callers that wait for the next change to a group.
 type waiters struct {
-	changed chan struct{} // closed with the next one
+	changed chan struct{} // closed by the next change
 	count   int
 }
 
-// WaitForMapping returns what RESTMapping does once that finds something: at once if the kind is known, else as soon as
-// it is served, in one of the versions if any are named. It waits for the first sync too. If ctx ends first the error
-// says what was waited for and wraps the context's cause. Nothing is asked of the API server.
-func (m *Mapper) WaitForMapping(ctx context.Context, gk schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+// WaitForMapping waits until the kind is served, in one of the given versions if there are any, and returns its mapping
+// as RESTMapping does. It also waits for the first sync. It makes no requests. If ctx is cancelled first, the error
+// names the kind, and wraps the cause of the cancellation and the error from the last lookup.
+func (m *Mapper) WaitForMapping(
+	ctx context.Context, gk schema.GroupKind, versions ...string,
+) (*meta.RESTMapping, error) {
 	for {
 		mapping, err := m.RESTMapping(gk, versions...)
 		if err == nil {
 			return mapping, nil
 		}
 		w := m.join(gk.Group)
-		// What came between the lookup and joining has woken nobody.
+		// A change between the lookup and join does not close w.changed.
 		mapping, err = m.RESTMapping(gk, versions...)
 		if err == nil {
 			m.leave(gk.Group, w)
@@ -67,7 +69,7 @@ func (m *Mapper) leave(group string, w *waiters) {
 	}
 }
 
-// wakeLocked has those who wait for a kind of the group look again.
+// wakeLocked makes the callers that wait for a kind of the group repeat their lookup.
 func (m *Mapper) wakeLocked(group string) {
 	if w := m.waiters[group]; w != nil {
 		close(w.changed)

@@ -29,7 +29,7 @@ func (a *api) attacker(rules ...rbacv1.PolicyRule) dynamic.Interface {
 	return client
 }
 
-// forged is a resource that the Blueprint's author did not write.
+// forged is a resource that is not in the author's Blueprint.
 const forged = `
     - id: forged
       template:
@@ -38,9 +38,9 @@ const forged = `
         metadata: {name: "${self.metadata.name}-forged"}
 `
 
-func TestAttack_StatusServedIsNotExecuted(t *testing.T) {
+func TestAttack_ForgedStatusIsNotServed(t *testing.T) {
 	a := newAPI(t)
-	kubeconfig, proxy := a.watched()
+	kubeconfig, proxy := a.proxied()
 	first := startServing(t, kubeconfig)
 	a.apply(websites)
 	a.apply(flowers)
@@ -59,7 +59,8 @@ func TestAttack_StatusServedIsNotExecuted(t *testing.T) {
 	attacker := a.attacker(rbacv1.PolicyRule{
 		APIGroups: []string{"platform.example.com"}, Resources: []string{"blueprints/status"}, Verbs: []string{"patch"},
 	})
-	if _, err := attacker.Resource(blueprint.GroupVersionResource).Patch(t.Context(), "websites."+a.group, types.MergePatchType, patch,
+	if _, err := attacker.Resource(blueprint.GroupVersionResource).Patch(t.Context(), "websites."+a.group,
+		types.MergePatchType, patch,
 		metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)
 	}
@@ -67,9 +68,10 @@ func TestAttack_StatusServedIsNotExecuted(t *testing.T) {
 	startServing(t, kubeconfig)
 	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
-	quiet(t, func() int { return writes(proxy) })
+	waitUntilQuiet(t, func() int { return writes(proxy) })
 	if secret, err := a.get("v1", "Secret", "flowers-forged"); !apierrors.IsNotFound(err) {
-		t.Errorf("a forged status made the platform create %v, %v", secret, err)
+		t.Errorf("a forged status made the platform create a Secret: %v, %v", secret, err)
 	}
-	a.waitBlueprint("websites", is("Accepted", "False", "undefined field 'txt'"), is("Serving", "True", "generation 1 is served"))
+	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"txt\""),
+		is("Serving", "True", "generation 1 is served"))
 }

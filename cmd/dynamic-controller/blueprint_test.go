@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// websites makes of each Website two ConfigMaps and a Service; the second ConfigMap waits for the Service's address.
+// websites creates two ConfigMaps and a Service for each Website. The route waits for the address of the Service.
 const websites = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -53,18 +53,19 @@ metadata: {name: flowers}
 spec: {text: roses}
 `
 
-func TestABlueprintIsServed(t *testing.T) {
+func TestBlueprint_IsServed(t *testing.T) {
 	a := newAPI(t)
-	p := startServing(t, a.cluster.Kubeconfig())
+	startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
 	began := time.Now()
-	a.wait("platform.example.com/v1alpha1", "Blueprint", "websites."+a.group, all(is("Accepted", "True"), is("TypeEstablished", "True"), is("Serving", "True")))
-	t.Logf("applied -> Serving: %s", time.Since(began))
+	a.wait("platform.example.com/v1alpha1", "Blueprint", "websites."+a.group,
+		all(is("Accepted", "True"), is("TypeEstablished", "True"), is("Serving", "True")))
+	t.Logf("applied to Serving: %s", time.Since(began))
 	a.apply(flowers)
 	began = time.Now()
-	a.wait("GROUP/v1", "Website", "flowers", all(is("Ready", "True", "all 3 resources"), has(int64(1), "status", "observedGeneration")))
-	t.Logf("instance -> Ready: %s", time.Since(began))
+	a.wait("GROUP/v1", "Website", "flowers",
+		all(is("Ready", "True", "all 3 resources"), has(int64(1), "status", "observedGeneration")))
+	t.Logf("instance applied to Ready: %s", time.Since(began))
 	a.wait("v1", "ConfigMap", "flowers-page", has("roses", "data", "text"))
-	a.wait("platform.example.com/v1alpha1", "Blueprint", "websites."+a.group, counted(1, 1, 0))
-	_ = p
+	a.wait("platform.example.com/v1alpha1", "Blueprint", "websites."+a.group, hasCounts(1, 1, 0))
 }

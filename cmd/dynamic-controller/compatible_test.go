@@ -24,13 +24,18 @@ spec:
     schema: {properties: {spec: {type: object, properties: {level: {type: integer}, note: {type: string}}}}}
   resources:
     - id: page
-      template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}"}, data: {level: "${string(self.spec.level)}", note: "${self.spec.note}"}}
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}"}
+        data: {level: "${string(self.spec.level)}", note: "${self.spec.note}"}
 `
 	grade = "{apiVersion: GROUP/v1, kind: Grade, metadata: {name: first}, spec: {level: 7, note: good}}"
 )
 
-// retyped makes level a string, which that of an existing instance is not.
-var retyped = changed(grades, change{"level: {type: integer}", "level: {type: string}"}, change{"${string(self.spec.level)}", "${self.spec.level}"})
+// gradesWithStringLevel makes level a string. In existing instances, it is an integer.
+var gradesWithStringLevel = changed(grades, change{"level: {type: integer}", "level: {type: string}"},
+	change{"${string(self.spec.level)}", "${self.spec.level}"})
 
 func (a *api) annotate(apiVersion, kind, name, key, value string) {
 	a.Helper()
@@ -47,35 +52,37 @@ func (a *api) annotate(apiVersion, kind, name, key, value string) {
 // typeOfLevel returns the type of spec.level in the served schema.
 func (a *api) typeOfLevel() string {
 	a.Helper()
-	crd, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().Get(a.Context(), "grades."+a.group, metav1.GetOptions{})
+	crd, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().Get(a.Context(), "grades."+a.group,
+		metav1.GetOptions{})
 	if err != nil {
 		a.Fatal(err)
 	}
 	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["level"].Type
 }
 
-func TestIncompatibleSchemaIsRefused(t *testing.T) {
+func TestSchemaChange_IncompatibleOneIsRejected(t *testing.T) {
 	a := newAPI(t)
 	first := startServing(t, a.cluster.Kubeconfig())
 	a.apply(grades)
 	a.apply(grade)
 	a.wait("GROUP/v1", "Grade", "first", is("Ready", "True"))
-	a.apply(retyped)
-	refused := is("Accepted", "False", "IncompatibleSchema", "spec.type.schema.properties.spec.properties.level: the type changes from integer to string",
+	a.apply(gradesWithStringLevel)
+	rejected := is("Accepted", "False", "IncompatibleSchema",
+		"spec.type.schema.properties.spec.properties.level: the type changes from integer to string",
 		`platform.example.com/allow-incompatible-schema: "2"`)
-	a.waitBlueprint("grades", refused, is("Serving", "True", "generation 1 is served"))
+	a.waitBlueprint("grades", rejected, is("Serving", "True", "generation 1 is served"))
 	a.apply(strings.Replace(grade, "good", "better", 1))
 	a.wait("v1", "ConfigMap", "first", has("better", "data", "note"))
 	if got := a.typeOfLevel(); got != "integer" {
 		t.Errorf("the level is of type %s now", got)
 	}
-	// Nor is it accepted after a restart, or with the annotation for another generation.
+	// It is not accepted after a restart either, nor with the annotation for another generation.
 	first.kill()
 	startServing(t, a.cluster.Kubeconfig())
 	a.annotate(blueprintVersion, "Blueprint", "grades."+a.group, "platform.example.com/allow-incompatible-schema", "1")
 	a.apply(strings.Replace(grade, "good", "best", 1))
 	a.wait("v1", "ConfigMap", "first", has("best", "data", "note"))
-	a.waitBlueprint("grades", refused, is("Serving", "True", "generation 1 is served"))
+	a.waitBlueprint("grades", rejected, is("Serving", "True", "generation 1 is served"))
 
 	a.apply(grades)
 	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True", "generation 3 is served"))
@@ -83,13 +90,33 @@ func TestIncompatibleSchemaIsRefused(t *testing.T) {
 	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True", "generation 4 is served"))
 }
 
-// A definition that somebody else changed is not a change of the Blueprint.
-func TestDriftOfTheDefinitionIsUndone(t *testing.T) {
+// The API server stores values in another form than they are written in a Blueprint.
+func TestDefinition_IsNotUpdatedWithoutAChange(t *testing.T) {
+	a := newAPI(t)
+	kubeconfig, calls := a.proxied()
+	startServing(t, kubeconfig)
+	a.apply(changed(grades, change{"level: {type: integer}", "level: {type: integer, maximum: 1.0e+3, enum: [7, 8.0]}, " +
+		"more: {type: object, default: {b: 1.0, a: '<'}, required: [], properties: {a: {type: string}, b: {type: number}}}"},
+		change{"kind: Grade\n", "kind: Grade\n    shortNames: [grd]\n"}))
+	for i, name := range []string{"first", "second", "third"} {
+		a.apply(strings.Replace(grade, "first", name, 1))
+		a.waitBlueprint("grades", has(int64(i+1), "status", "instances", "ready"))
+	}
+	for _, c := range calls.Calls() {
+		if c.Resource == "customresourcedefinitions" && c.Verb == "update" {
+			t.Errorf("the definition was updated: %+v", c)
+		}
+	}
+}
+
+// A change that another client makes to the definition is reverted.
+func TestDefinition_DriftIsReverted(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(grades)
 	a.waitBlueprint("grades", is("Serving", "True"))
-	const added = `[{"op":"add","path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/drift","value":{"type":"string"}}]`
+	const added = `[{"op":"add","value":{"type":"string"},` +
+		`"path":"/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/drift"}]`
 	crds := a.crds.ApiextensionsV1().CustomResourceDefinitions()
 	changed, err := crds.Patch(t.Context(), "grades."+a.group, types.JSONPatchType, []byte(added), metav1.PatchOptions{})
 	if err != nil {
@@ -108,7 +135,7 @@ func TestDriftOfTheDefinitionIsUndone(t *testing.T) {
 	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True"))
 }
 
-func TestStatusIsWrittenThoughTheObjectDoesNotFitItsSchema(t *testing.T) {
+func TestStatus_IsWrittenForObjectsThatViolateTheirSchema(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
 	a.apply(grades)
@@ -116,26 +143,28 @@ func TestStatusIsWrittenThoughTheObjectDoesNotFitItsSchema(t *testing.T) {
 	a.wait("GROUP/v1", "Grade", "first", is("Ready", "True"))
 	theirs := a.read(`{apiVersion: GROUP/v1, kind: Grade, metadata: {name: first}, status: {conditions: [
 		{type: Theirs, status: "True", reason: R, message: M, lastTransitionTime: "2020-01-01T00:00:00Z"}]}}`)
-	if _, err := a.client(made).ApplyStatus(t.Context(), "first", theirs, metav1.ApplyOptions{FieldManager: "theirs"}); err != nil {
+	if _, err := a.client(made).ApplyStatus(t.Context(), "first", theirs,
+		metav1.ApplyOptions{FieldManager: "theirs"}); err != nil {
 		t.Fatal(err)
 	}
-	a.apply(retyped)
+	a.apply(gradesWithStringLevel)
 	a.waitBlueprint("grades", is("Accepted", "False", "IncompatibleSchema"))
 	a.annotate(blueprintVersion, "Blueprint", "grades."+a.group, "platform.example.com/allow-incompatible-schema", "2")
 	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True", "generation 2 is served"))
 	if got := a.typeOfLevel(); got != "string" {
 		t.Errorf("the level is of type %s", got)
 	}
-	eventually(t, func() error { // the API server takes a moment to apply by the new schema
+	eventually(t, func() error { // the API server adopts the new schema after a moment
 		_, err := a.client(made).ApplyStatus(t.Context(), "first", theirs, metav1.ApplyOptions{FieldManager: "theirs"})
 		if err == nil || !strings.Contains(err.Error(), "failed to create typed live object") {
-			return fmt.Errorf("applying a status does not fail as expected, but with: %w", err)
+			return fmt.Errorf("applying a status does not fail because of the schema: %w", err)
 		}
 		return nil
 	})
 	set := func(spec string) {
 		t.Helper()
-		if _, err := a.client(made).Patch(t.Context(), "first", types.MergePatchType, []byte(`{"spec":`+spec+`}`), metav1.PatchOptions{}); err != nil {
+		if _, err := a.client(made).Patch(t.Context(), "first", types.MergePatchType, []byte(`{"spec":`+spec+`}`),
+			metav1.PatchOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -147,7 +176,7 @@ func TestStatusIsWrittenThoughTheObjectDoesNotFitItsSchema(t *testing.T) {
 		return nil
 	}))
 	if strings.Contains(p.output(), "write the status") {
-		t.Error("the log says that a status could not be written")
+		t.Error("a status could not be written, according to the log")
 	}
 	set(`{"level":"7"}`)
 	a.wait("GROUP/v1", "Grade", "first", is("Ready", "True"))

@@ -12,12 +12,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
-// farther has a child in another namespace too, where an owner reference cannot reach.
-var farther = strings.Replace(deleting, "spec:\n", "spec:\n  allowedNamespaces: [\"*-far\"]\n", 1) + `
+// withCrossNamespaceChild also has a child in another namespace, which cannot have an owner reference.
+var withCrossNamespaceChild = strings.Replace(deleting, "spec:\n", "spec:\n  allowedNamespaces: [\"*-far\"]\n", 1) + `
     - id: far
       template:
         apiVersion: v1
@@ -26,44 +27,45 @@ var farther = strings.Replace(deleting, "spec:\n", "spec:\n  allowedNamespaces: 
         data: {text: "${self.spec.text}"}
 `
 
-// mortal is a process of the binary.
-type mortal struct {
-	cmd   *exec.Cmd
-	log   bytes.Buffer
-	ended chan struct{} // closed when it was reaped, and the log is whole
+// crashingProcess is a process that a test kills.
+type crashingProcess struct {
+	cmd    *exec.Cmd
+	log    bytes.Buffer
+	exited chan struct{} // closed when the process has exited and the log is complete
 }
 
-func startMortal(args ...string) (*mortal, error) {
-	m := &mortal{cmd: exec.Command(binary, args...), ended: make(chan struct{})}
+func startCrashing(args ...string) (*crashingProcess, error) {
+	m := &crashingProcess{cmd: exec.Command(binary, args...), exited: make(chan struct{})}
 	m.cmd.Stderr = &m.log
 	if err := m.cmd.Start(); err != nil {
 		return nil, err
 	}
 	go func() {
-		_ = m.cmd.Wait() // it was killed
-		close(m.ended)
+		_ = m.cmd.Wait() // the process was killed
+		close(m.exited)
 	}()
 	return m, nil
 }
 
-func (m *mortal) kill() {
-	_ = m.cmd.Process.Kill() // it may have ended
-	<-m.ended
+func (m *crashingProcess) kill() {
+	_ = m.cmd.Process.Kill() // the process may have exited
+	<-m.exited
 }
 
-// dying runs one process after another until the test ends or stop is called, each of which is killed when its nth
-// write has been carried out. Killed returns how many were so far, by the kind of the write, and stop does so at the end.
-func (a *api) dying(nth int) (killed, stop func() map[string]int) {
+// crashAfterWrites runs one process after another until the test ends or stop is called. Each process is killed after
+// its nth write, before it receives the response. The function killed returns the number of kills by the kind of the
+// write. The function stop returns the final numbers.
+func (a *api) crashAfterWrites(nth int) (killed, stop func() map[string]int) {
 	a.Helper()
-	var mu sync.Mutex // guards now, and is held until it has started
-	var now *mortal
+	var mu sync.Mutex // guards now; held while a process is started
+	var now *crashingProcess
 	trap := apiproxy.NewTrap(func() {
 		mu.Lock()
 		m := now
 		mu.Unlock()
 		m.kill()
 	})
-	kubeconfig, _ := a.watched(trap.Wrap)
+	kubeconfig, _ := a.proxied(trap.Wrap)
 	over, done := make(chan struct{}), make(chan struct{})
 	var counting sync.Mutex // guards counts
 	counts := map[string]int{}
@@ -74,11 +76,12 @@ func (a *api) dying(nth int) (killed, stop func() map[string]int) {
 	}
 	go func() {
 		defer close(done)
-		// Each applies the CustomResourceDefinition of Blueprints: only the first may die of it, or none got any further.
-		for matches := isWrite; ; matches = isAnotherWrite {
+		// Each process applies the CustomResourceDefinition of Blueprints when it starts. Only one process is killed after
+		// that write, because no other write would be reached otherwise.
+		for matches := isWrite; ; {
 			trap.Set(matches, nth, true)
 			mu.Lock()
-			m, err := startMortal("run", "--kubeconfig", kubeconfig, "--leader-elect=false", "--health-probe-bind-address", "0")
+			m, err := startCrashing(runArgs(kubeconfig, "--leader-elect=false", "--health-probe-bind-address", "0")...)
 			if err == nil {
 				now = m
 			}
@@ -91,12 +94,15 @@ func (a *api) dying(nth int) (killed, stop func() map[string]int) {
 			case <-over:
 				m.kill()
 				return
-			case <-m.ended:
+			case <-m.exited:
 			}
 			c := trap.Caught()
 			if c == nil {
-				a.Errorf("the process ended: %s", m.log.String())
+				a.Errorf("the process exited: %s", m.log.String())
 				return
+			}
+			if !isAnotherWrite(*c) {
+				matches = isAnotherWrite
 			}
 			counting.Lock()
 			counts[c.Kind()]++
@@ -119,38 +125,59 @@ func isAnotherWrite(c apiproxy.Call) bool {
 	return isWrite(c) && c.Name != "blueprints.platform.example.com"
 }
 
-// everyWrite is what the platform writes in a Blueprint's life, in which an instance is changed.
+// everyWrite lists the writes of the platform in the lifetime of a Blueprint with an instance that is changed.
 var everyWrite = []string{
 	"create controllerrevisions", "delete controllerrevisions",
-	"patch customresourcedefinitions", "create customresourcedefinitions", "delete customresourcedefinitions",
+	"patch customresourcedefinitions", "create customresourcedefinitions", "update customresourcedefinitions",
+	"delete customresourcedefinitions",
 	"patch blueprints", "patch blueprints/status", "patch websites", "patch websites/status", "delete websites",
 	"patch configmaps", "patch services", "delete configmaps",
 }
 
-// The process is killed after each of its writes in turn, when it has not seen the answer, from the Blueprint's
-// application to its deletion: none lives longer than its first write, than its second, than its third. The end is right
-// all the same. Killed before a write is killed after the one before it, as nothing else is kept.
-func TestTheProcessMayDieAtEachWrite(t *testing.T) {
+// declares reports whether the first version of a CustomResourceDefinition declares the field of spec.
+func declares(field string) func(*unstructured.Unstructured) error {
+	return func(crd *unstructured.Unstructured) error {
+		versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+		version, _ := versions[0].(map[string]any)
+		_, found, err := unstructured.NestedMap(version, "schema", "openAPIV3Schema", "properties", "spec", "properties",
+			field)
+		if err == nil && !found {
+			err = fmt.Errorf("the schema has no field spec.%s", field)
+		}
+		return err
+	}
+}
+
+// Every process is killed after its first, second or third write, from the creation of the Blueprint to its deletion.
+// The final state must be correct. A crash before a write is equivalent to a crash after the previous write, because no
+// other state is stored.
+func TestCrash_AfterEachWrite(t *testing.T) {
 	for most := 1; most <= 3; most++ {
-		t.Run(fmt.Sprintf("none writes more than %d times", most), func(t *testing.T) {
+		t.Run(fmt.Sprintf("up to %d writes per process", most), func(t *testing.T) {
 			a := newAPI(t)
 			far := a.namespace + "-far"
 			namespaces := a.kube.CoreV1().Namespaces()
-			if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: far}}, metav1.CreateOptions{}); err != nil {
+			if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: far}},
+				metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = namespaces.Delete(a.Context(), far, metav1.DeleteOptions{}) })
-			soFar, stop := a.dying(most)
-			a.apply(farther)
+			soFar, stop := a.crashAfterWrites(most)
+			a.apply(withCrossNamespaceChild)
 			a.apply(flowers)
 			a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "all 4 resources"))
 			a.wait("v1", "ConfigMap", far+"/far", has("roses", "data", "text"))
-			a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True"), counted(1, 1, 0))
+			a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True"), hasCounts(1, 1, 0))
+
+			a.apply(strings.Replace(withCrossNamespaceChild, "public: {type: boolean}",
+				"public: {type: boolean}\n            note: {type: string}", 1))
+			a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True", "generation 2 is served"))
+			a.wait("apiextensions.k8s.io/v1", "CustomResourceDefinition", "websites."+a.group, declares("note"))
 
 			a.apply(strings.ReplaceAll(flowers, "text: roses", "text: tulips, public: false"))
 			a.waitGone("v1", "ConfigMap", "flowers-route")
 			a.wait("v1", "ConfigMap", far+"/far", has("tulips", "data", "text"))
-			a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "all 3 resources"))
+			a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "3 of 4 resources are ready; route"))
 
 			a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 			a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
@@ -160,7 +187,7 @@ func TestTheProcessMayDieAtEachWrite(t *testing.T) {
 			}
 			a.waitGone("v1", "Service", "flowers")
 			if most == 1 {
-				// The last write removes the Blueprint's finalizer. It has an effect before its process is killed.
+				// The last write removes the Blueprint's finalizer. It takes effect before the process is killed.
 				eventually(t, func() error {
 					if soFar()["patch blueprints"] == 0 {
 						return errors.New("no process was killed after it removed the finalizer")
@@ -169,22 +196,28 @@ func TestTheProcessMayDieAtEachWrite(t *testing.T) {
 				})
 			}
 			killed := stop()
-			t.Logf("killed after these: %v", killed)
-			if n := killed["patch blueprints/status"]; n > 15 {
-				t.Errorf("%d died of telling how the Blueprint stands: that a process has just begun is no news", n)
-			}
-			deaths := 0
-			for _, n := range killed {
-				deaths += n
-			}
-			if least := len(everyWrite) / most; deaths < least {
-				t.Errorf("only %d were killed: a life of %d writes or more takes %d", deaths, len(everyWrite), least)
-			}
-			for _, kind := range everyWrite {
-				if most == 1 && killed[kind] == 0 {
-					t.Errorf("none was killed after a %s", kind)
-				}
-			}
+			t.Logf("writes after which processes were killed: %v", killed)
+			checkKills(t, most, killed)
 		})
+	}
+}
+
+// checkKills checks after which writes processes with up to most writes were killed.
+func checkKills(t *testing.T, most int, killed map[string]int) {
+	t.Helper()
+	if n := killed["patch blueprints/status"]; n > 15 {
+		t.Errorf("%d processes were killed after a write of the Blueprint's status, which must not change at startup", n)
+	}
+	deaths := 0
+	for _, n := range killed {
+		deaths += n
+	}
+	if least := len(everyWrite) / most; deaths < least {
+		t.Errorf("%d processes were killed, but %d kinds of writes require at least %d", deaths, len(everyWrite), least)
+	}
+	for _, kind := range everyWrite {
+		if most == 1 && killed[kind] == 0 {
+			t.Errorf("no process was killed after: %s", kind)
+		}
 	}
 }

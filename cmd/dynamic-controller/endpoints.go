@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,94 +11,55 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/spf13/cobra"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
-const (
-	flagHealth  = "health-probe-bind-address"
-	flagMetrics = "metrics-bind-address"
-	// noEndpoint is the address that is not listened on.
-	noEndpoint = "0"
-)
+// noAddress is the address that disables an endpoint.
+const noAddress = "0"
 
-// endpointOptions are what the command line says about the HTTP endpoints.
-type endpointOptions struct{ health, metrics string }
-
-func (o *endpointOptions) addFlags(cmd *cobra.Command) {
-	f := cmd.Flags()
-	f.StringVar(&o.health, flagHealth, ":8081",
-		"the `ADDRESS` of /livez and /readyz; with port 0 any port is taken, and logged; 0 alone for none")
-	f.StringVar(&o.metrics, flagMetrics, noEndpoint, "the `ADDRESS` of /metrics, likewise")
-}
-
-// serve begins to serve what there is to serve, until end is called.
-func (o *endpointOptions) serve(log logr.Logger, h health, of []prometheus.Collector) (end func(), err error) {
-	probes, err := listen(log, flagHealth, o.health, healthHandler(h))
-	if err != nil {
-		return nil, err
-	}
-	endProbes := probes.serve()
-	measures, err := listen(log, flagMetrics, o.metrics, metricsHandler(of...))
-	if err != nil {
-		endProbes()
-		return nil, err
-	}
-	endMeasures := measures.serve()
-	return func() {
-		endMeasures()
-		endProbes()
-	}, nil
-}
-
-// endpoint is an HTTP server that listens, and serves when it is run.
-type endpoint struct {
-	log      logr.Logger
-	name     string
-	listener net.Listener
-	handler  http.Handler
-}
-
-// listen listens on the address that the flag gives, or returns nil if it gives none.
-func listen(log logr.Logger, flag, address string, handler http.Handler) (*endpoint, error) {
-	if address == noEndpoint {
-		return nil, nil
+// registerEndpoint listens on address, and serves handler there while the replica runs. flag is the name of the flag
+// that sets the address.
+func registerEndpoint(log logr.Logger, r *replica.Replica, flag, address string, handler http.Handler) error {
+	if address == noAddress {
+		return nil
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("--%s %s: %w (another address, or 0 for none, lets several replicas run on one machine)", flag, address, err)
+		return fmt.Errorf("--%s: %w", flag, err)
 	}
-	log.Info("listening", "endpoint", flag, "address", listener.Addr().String())
-	return &endpoint{log: log, name: flag, listener: listener, handler: handler}, nil
+	log.Info("Listening", "endpoint", flag, "address", listener.Addr().String())
+	return r.RegisterWithoutLeaderElection(flag, replica.RunFunc(func(ctx context.Context) error {
+		return serve(ctx, listener, handler)
+	}))
 }
 
-// serve serves until the func that it returns is called, which returns when nothing of it is left.
-func (e *endpoint) serve() (end func()) {
-	if e == nil {
-		return func() {}
-	}
+// serve handles requests until ctx is cancelled.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
 	const (
-		tooLong = 5 * time.Second // for a request, from its first byte to its last
-		grace   = time.Second
+		requestTimeout  = 5 * time.Second
+		shutdownTimeout = time.Second
 	)
-	server := &http.Server{Handler: e.handler, ReadHeaderTimeout: tooLong, ReadTimeout: tooLong, IdleTimeout: time.Minute}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := server.Serve(e.listener); !errors.Is(err, http.ErrServerClosed) {
-			e.log.Error(err, "an endpoint fails", "endpoint", e.name)
-		}
-	}()
-	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), grace)
-		defer cancel()
-		if server.Shutdown(ctx) != nil {
-			_ = server.Close()
-		}
-		<-ended
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, IdleTimeout: time.Minute,
 	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	defer cancel()
+	if server.Shutdown(ctx) != nil {
+		_ = server.Close()
+	}
+	return <-served // http.ErrServerClosed counts as a clean end of a runnable
 }
 
-// health is what the probes ask.
+// health provides the results of the probes.
 type health interface {
 	Alive() error
 	Ready() error
@@ -119,9 +79,9 @@ func healthHandler(h health) http.Handler {
 	return mux
 }
 
-func metricsHandler(of ...prometheus.Collector) http.Handler {
+func metricsHandler(sources ...prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(of...)
+	registry.MustRegister(sources...)
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

@@ -3,12 +3,16 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
@@ -16,83 +20,100 @@ import (
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
-// engines are what a replica is made of: a mapper that knows the types, an engine that follows Blueprints and decides
-// what is served, on every replica, and one that reconciles their instances on the leader. As its watches run on every
-// replica, promotion asks the API server for nothing.
+// engines contains the components of a replica. The definitions engine reads Blueprints and determines the served
+// types, on every replica. The instances engine reconciles instances on the leader. Its watches run on every replica,
+// so that a standby that becomes the leader does not have to send list or watch requests.
 type engines struct {
 	mapper                 *restmapper.Mapper
 	definitions, instances *dynamiccontroller.DynamicController
 	metrics                []prometheus.Collector
-	warm                   atomic.Bool
+	synced                 atomic.Bool
 }
 
 func newEngines(log logr.Logger, config dynamiccontroller.Config, cfg *rest.Config) (*engines, error) {
 	e := &engines{}
 	reconciles := metrics.NewReconciles()
-	measured := dynamiccontroller.WithMetrics(reconciles)
+	withMetrics := dynamiccontroller.WithMetrics(reconciles)
 	var err1, err2, err3 error
 	if e.mapper, err1 = restmapper.New(log.WithName("mapper"), cfg); err1 != nil {
 		return nil, err1
 	}
 	types := typeEvents(e.mapper)
-	e.definitions, err2 = dynamiccontroller.NewForConfig(log.WithName("definitions"), config, cfg, measured,
-		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(platform.DefinitionsTransform))
-	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, measured,
-		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(platform.InstancesTransform))
-	e.metrics = []prometheus.Collector{reconciles, metrics.NewStatus(e)}
+	e.definitions, err2 = dynamiccontroller.NewForConfig(log.WithName("definitions"), config, cfg, withMetrics,
+		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.BlueprintTransform))
+	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, withMetrics,
+		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.Transform))
+	// The status of the instances engine includes Blueprints: the leader reconciles their status.
+	e.metrics = []prometheus.Collector{reconciles, metrics.NewStatus(e.instances)}
 	return e, errors.Join(err2, err3)
 }
 
-// register puts each part into the half of the replica where it belongs.
+// typeEvents converts the events of a mapper for an engine, because their packages do not import each other.
+func typeEvents(mapper *restmapper.Mapper) dynamiccontroller.TypeEvents {
+	return func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func()) {
+		unsubscribe := mapper.Subscribe(func(c restmapper.Change) {
+			for _, old := range c.Old {
+				if !slices.ContainsFunc(c.New, func(m *meta.RESTMapping) bool { return m.Resource == old.Resource }) {
+					notify(old.Resource, false)
+				}
+			}
+			for _, now := range c.New {
+				notify(now.Resource, true)
+			}
+		})
+		return func() { <-unsubscribe() }
+	}
+}
+
+// register registers the components with the replica.
 func (e *engines) register(r *replica.Replica, p *platform.Platform) error {
 	return errors.Join(
 		r.RegisterWithoutLeaderElection("restmapper", e.mapper),
 		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(e.instances.RunWatches)),
-		r.RegisterWithoutLeaderElection("definitions", followed{e, p}),
+		r.RegisterWithoutLeaderElection("definitions", &definitions{engines: e, platform: p}),
 		r.Register("blueprints", replica.RunFunc(p.Install)),
 		r.Register("dynamic-controller", e.instances),
 	)
 }
 
-// followed is the definitions' engine as a runnable that says when it has caught up.
-type followed struct {
+// definitions runs the definitions engine, and reports whether the replica has warm caches.
+type definitions struct {
 	*engines
 	platform *platform.Platform
 }
 
-func (f followed) Run(ctx context.Context) error {
-	defer f.mapper.Subscribe(func(c restmapper.Change) { f.platform.KindChanged(c.Kind) })()
-	return f.definitions.Run(ctx)
+// Run determines the served types until ctx is cancelled.
+func (d *definitions) Run(ctx context.Context) error {
+	unsubscribe := d.mapper.Subscribe(func(c restmapper.Change) { d.platform.KindChanged(c.Kind) })
+	defer func() { <-unsubscribe() }()
+	return d.engines.definitions.Run(ctx)
 }
 
-// HasSynced tells whether this replica could lead without a cold cache: each type that was defined when the process
-// began has been listed, or cannot be. A type that comes later does not make the replica unready.
-func (f followed) HasSynced() bool {
-	if f.warm.Load() {
+// HasSynced reports whether each type that existed at startup has been listed or cannot be listed. Types that are
+// defined later do not make the replica unready.
+func (d *definitions) HasSynced() bool {
+	if d.synced.Load() {
 		return true
 	}
-	for _, t := range f.definitions.Status() {
+	for _, t := range d.engines.definitions.Status() {
 		if !t.Synced || t.Live+t.Background+t.Running > 0 {
 			return false
 		}
 	}
-	for _, t := range f.instances.Status() {
-		if isFilling(t.State) {
+	for _, t := range d.instances.Status() {
+		if isSyncing(t.State) {
 			return false
 		}
 		for _, secondary := range t.Secondaries {
-			if isFilling(secondary.State) {
+			if isSyncing(secondary.State) {
 				return false
 			}
 		}
 	}
-	f.warm.Store(true)
+	d.synced.Store(true)
 	return true
 }
 
-func isFilling(state dynamiccontroller.TypeState) bool {
+func isSyncing(state dynamiccontroller.TypeState) bool {
 	return state == dynamiccontroller.TypeStopped || state == dynamiccontroller.TypeSyncing
 }
-
-// Status tells of all types that are served: Blueprints once, as those who write their status serve them.
-func (e *engines) Status() []dynamiccontroller.TypeStatus { return e.instances.Status() }

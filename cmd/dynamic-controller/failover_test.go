@@ -11,19 +11,19 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// many is how many instances there are in the tests of failover.
-const many = 10
+// instanceCount is the number of instances in the failover tests.
+const instanceCount = 10
 
 func (a *api) eachFlower(f func(name, text string)) {
-	for i := range many {
+	for i := range instanceCount {
 		name := fmt.Sprintf("flowers-%d", i)
 		f(name, changed(flowers, change{"name: flowers", "name: " + name}))
 	}
 }
 
-func TestL5_AKilledLeaderIsFollowedByAWarmStandby(t *testing.T) {
+func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 	a := newAPI(t)
-	kubeconfig, proxy := a.watched()
+	kubeconfig, proxy := a.proxied()
 	first := startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
 	a.eachFlower(func(name, text string) { a.apply(text) })
@@ -31,7 +31,7 @@ func TestL5_AKilledLeaderIsFollowedByAWarmStandby(t *testing.T) {
 
 	second := startReplica(t, kubeconfig)
 	second.waitReady()
-	// What comes and changes while it stands by it follows too.
+	// The standby also serves types that are added or changed while it is a standby.
 	a.apply(markets)
 	a.apply(market)
 	a.wait("GROUP/v1", "Market", "monday", is("Ready", "True"))
@@ -39,14 +39,14 @@ func TestL5_AKilledLeaderIsFollowedByAWarmStandby(t *testing.T) {
 	a.wait("v1", "ConfigMap", "flowers-0-page", has("fresh roses", "data", "text"))
 	eventually(t, func() error {
 		if n := len(second.logged(line{Msg: "Blueprint served"})); n != 3 {
-			return fmt.Errorf("it serves %d times", n)
+			return fmt.Errorf("it has served %d generations, want 3", n)
 		}
 		for _, c := range proxy.Calls() {
 			if c.Resource == "markets" && c.Verb == "watch" {
 				return nil
 			}
 		}
-		return fmt.Errorf("it does not watch the markets yet")
+		return fmt.Errorf("the standby does not watch the markets yet")
 	})
 	for _, c := range proxy.Calls() {
 		if isWrite(c) {
@@ -54,100 +54,103 @@ func TestL5_AKilledLeaderIsFollowedByAWarmStandby(t *testing.T) {
 		}
 	}
 
+	// The new generation of Websites starts its watches after it is reported as served.
+	waitUntilQuiet(t, func() int { return count(proxy, isListOrWatch) })
 	before := len(proxy.Calls())
 	first.kill()
 	began := time.Now()
 	a.eachFlower(func(_, text string) { a.apply(changed(text, change{"roses", "tulips"})) })
 	a.delete("v1", "ConfigMap", "monday-page")
-	if n := len(second.logged(line{Msg: "leading"})); n > 0 {
-		t.Fatal("the instances were to be changed while nobody leads")
+	if n := len(second.logged(line{Msg: "Started leading"})); n > 0 {
+		t.Fatal("the standby led before the instances were changed")
 	}
-	second.waitLog(line{Msg: "leading", Term: 1})
+	second.waitLog(line{Msg: "Started leading", Term: 1})
 	took := time.Since(began)
 	a.eachFlower(func(name, _ string) {
 		a.wait("v1", "ConfigMap", name+"-page", has("fresh tulips", "data", "text"))
 		a.wait("GROUP/v1", "Website", name, is("Ready", "True"))
 	})
 	a.wait("v1", "ConfigMap", "monday-page", has("fresh fish", "data", "text"))
-	t.Logf("it led %s after the other was killed; a lease lasts %s", took.Round(time.Millisecond), leaseDuration)
+	t.Logf("the standby led %s after the leader was killed, with a lease duration of %s", took.Round(time.Millisecond),
+		leaseDuration)
 
-	quiet(t, func() int { return writes(proxy) })
+	waitUntilQuiet(t, func() int { return writes(proxy) })
 	patched := map[string]int{}
 	for _, c := range proxy.Calls()[before:] {
-		if c.Verb == "list" || c.Verb == "watch" {
-			t.Errorf("promotion asked for %+v", c)
+		if isListOrWatch(c) {
+			t.Errorf("the promotion caused the request %+v", c)
 		}
 		if isWrite(c) && c.Resource == "configmaps" {
 			patched[c.Name]++
 		}
 	}
-	// Nothing was missed, as all is right, and what was changed was written once.
+	// Each changed object was written exactly once.
 	a.eachFlower(func(name, _ string) {
 		if n := patched[name+"-page"]; n != 1 {
 			t.Errorf("%s-page was written %d times", name, n)
 		}
 	})
-	if len(patched) != many+1 {
-		t.Errorf("these were written: %v", patched)
+	if len(patched) != instanceCount+1 {
+		t.Errorf("got these writes: %v", patched)
 	}
 }
 
-func TestL1_AReplicaThatIsToldToEndHandsOver(t *testing.T) {
+func TestL1_ShutdownReleasesTheLease(t *testing.T) {
 	a := newAPI(t)
 	first := startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
 	a.waitBlueprint("websites", is("Serving", "True"))
 	second := startReplica(t, a.cluster.Kubeconfig())
 	second.waitReady()
-	first.end(syscall.SIGTERM)
+	first.stop(syscall.SIGTERM)
 	ended := time.Now()
-	second.waitLog(line{Msg: "leading", Term: 1})
+	second.waitLog(line{Msg: "Started leading", Term: 1})
 	if took := time.Since(ended); took >= leaseDuration {
-		t.Errorf("it took %s, as if the lease had not been given back", took)
+		t.Errorf("the other replica led after %s, as if the Lease had not been released", took)
 	}
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 }
 
-func TestL2_AProcessOutlivesTheLossOfItsLease(t *testing.T) {
+func TestL2_CampaignsAgainAfterALostLease(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
 	a.waitBlueprint("websites", is("Serving", "True"))
-	p.loggedOnce(line{Msg: "leading", Term: 1})
+	p.loggedOnce(line{Msg: "Started leading", Term: 1})
 	leases := a.kube.CoordinationV1().Leases(metav1.NamespaceDefault)
-	eventually(t, func() error { // its holder writes it too
+	eventually(t, func() error { // the holder updates the Lease, too
 		lease, err := leases.Get(t.Context(), leaseOf(t), metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
-		lease.Spec.HolderIdentity = ptr.To("somebody else")
+		lease.Spec.HolderIdentity = ptr.To("another-replica")
 		_, err = leases.Update(t.Context(), lease, metav1.UpdateOptions{})
 		return err
 	})
-	p.waitLog(line{Msg: "the lease is lost", Cause: "it is held by somebody else"})
+	p.waitLog(line{Msg: "Lease lost", Cause: "it is held by another-replica"})
 	a.apply(flowers)
-	p.waitLog(line{Msg: "leading", Term: 2}) // as nobody renews it
+	p.waitLog(line{Msg: "Started leading", Term: 2}) // the other holder does not renew the Lease
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 }
 
-func TestWithoutLeaderElectionNoLeaseIsTaken(t *testing.T) {
+func TestLeaderElection_DisabledSendsNoLeaseRequests(t *testing.T) {
 	a := newAPI(t)
-	kubeconfig, proxy := a.watched()
-	start(t, "run", "--kubeconfig", kubeconfig, "--leader-elect=false", "--health-probe-bind-address", "0")
+	kubeconfig, proxy := a.proxied()
+	start(t, runArgs(kubeconfig, "--leader-elect=false", "--health-probe-bind-address", "0")...)
 	a.apply(websites)
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 	for _, c := range proxy.Calls() {
 		if c.Resource == "leases" {
-			t.Errorf("it asked for a lease: %+v", c)
+			t.Errorf("there was a request for a Lease: %+v", c)
 		}
 	}
 }
 
-func TestTheProcessOutlivesItsAPIServer(t *testing.T) {
+func TestAPIServer_RestartIsSurvived(t *testing.T) {
 	a := newAPI(t)
-	a.ownServer()
+	a.requireOwnServer()
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
 	a.apply(flowers)
@@ -162,9 +165,9 @@ func TestTheProcessOutlivesItsAPIServer(t *testing.T) {
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
 }
 
-func TestASignalEndsTheProcessThoughTheAPIServerHangs(t *testing.T) {
+func TestSignals_ExitWhileTheAPIServerHangs(t *testing.T) {
 	a := newAPI(t)
-	a.ownServer()
+	a.requireOwnServer()
 	p := startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
 	a.apply(flowers)
@@ -177,14 +180,14 @@ func TestASignalEndsTheProcessThoughTheAPIServerHangs(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	const slow = 10 * time.Second // half of what handlers are waited for
-	if took := p.end(syscall.SIGTERM); took > slow {
-		t.Errorf("it took %s", took)
+	const slow = 10 * time.Second // half of the shutdown timeout
+	if took := p.stop(syscall.SIGTERM); took > slow {
+		t.Errorf("the shutdown took %s", took)
 	}
 }
 
-// ownServer skips on somebody else's cluster, whose API server is not the test's to break.
-func (a *api) ownServer() {
+// requireOwnServer skips the test on an existing cluster, whose API server the test must not stop.
+func (a *api) requireOwnServer() {
 	a.Helper()
 	if _, err := a.cluster.APIServer().PID(); err != nil {
 		a.Skip(err)

@@ -2,56 +2,40 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 
 	"github.com/go-logr/logr"
 	"github.com/go-logr/zapr"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
-	"k8s.io/client-go/rest"
 )
 
 const (
 	formatJSON    = "json"
 	formatConsole = "console"
+	// maxVerbosity is limited by the range of zap's levels.
+	maxVerbosity = 127
 )
 
-// logOptions are what the command line says about the log.
-type logOptions struct {
-	format    string
-	verbosity int
-}
-
-// logger returns a logger that writes a line at a time to w.
-func (o logOptions) logger(w io.Writer) (logr.Logger, error) {
-	encoding := zap.NewProductionEncoderConfig()
-	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
-	encoding.EncodeLevel = encodeLevel
-	var encoder zapcore.Encoder
-	switch o.format {
-	case formatJSON:
-		encoder = zapcore.NewJSONEncoder(encoding)
-	case formatConsole:
-		encoder = zapcore.NewConsoleEncoder(encoding)
-	default:
-		return logr.Logger{}, fmt.Errorf("%w, not %q", errFormat, o.format)
+// newLogger returns a logger that writes one line per message to w.
+func newLogger(w io.Writer, format string, verbosity int) logr.Logger {
+	config := zap.NewProductionEncoderConfig()
+	config.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	config.EncodeLevel = func(level zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
+		zapcore.LowercaseLevelEncoder(max(level, zapcore.DebugLevel), enc) // zap has no names for lower levels
 	}
-	// logr's V(n) is zap's level -n.
-	level := zapcore.Level(-min(max(o.verbosity, 0), 127))
-	return zapr.NewLogger(zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level))), nil
+	encoder := zapcore.NewJSONEncoder(config)
+	if format == formatConsole {
+		encoder = zapcore.NewConsoleEncoder(config)
+	}
+	level := zapcore.Level(-verbosity) // zapr logs V(n) at level -n
+	return zapr.NewLogger(zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)))
 }
 
-// encodeLevel knows the levels that zap has no names for.
-func encodeLevel(level zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
-	zapcore.LowercaseLevelEncoder(max(level, zapcore.DebugLevel), enc)
-}
+// warningLogger logs the warnings of the API server, for example about deprecated versions. The API server can send a
+// warning with each response, so warnings are only logged at V(1).
+type warningLogger struct{}
 
-// warnings logs what the API server warns of, such as a deprecated version: with every answer, so not for operators.
-type warnings struct{}
-
-var _ rest.WarningHandlerWithContext = warnings{}
-
-func (warnings) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, text string) {
-	logr.FromContextOrDiscard(ctx).V(1).Info("the API server warns", "warning", text)
+func (warningLogger) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, text string) {
+	logr.FromContextOrDiscard(ctx).V(1).Info("Warning from the API server", "warning", text)
 }

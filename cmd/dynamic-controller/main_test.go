@@ -14,18 +14,18 @@ import (
 
 var shared = cluster.NewShared(cluster.Options{WithControllers: true})
 
-// binary is the program under test, built by TestMain.
+// binary is the path of the program, which TestMain builds.
 var binary string
 
 func TestMain(m *testing.M) {
-	if os.Getenv(untilSignalEnv) != "" {
-		waitForever()
+	if os.Getenv(waitForSignalsEnv) != "" {
+		waitForSignals()
 		return
 	}
 	goleak.VerifyTestMain(shared.Main(built{m}))
 }
 
-// built builds the binary around the tests.
+// built builds the program before it runs the tests.
 type built struct{ tests *testing.M }
 
 func (b built) Run() int {

@@ -23,14 +23,14 @@ import (
 // shippedLimit is the memory limit of examples/kind/deployment.yaml.
 const shippedLimit = 256 << 20
 
-// heavyBytes is how large a heavy Blueprint is, as JSON.
+// heavyBytes is the size of a heavy Blueprint as JSON.
 const heavyBytes = 123 << 10
 
-// heavyBlueprint is a valid Blueprint that is as large as heavyBytes and has as many expressions as a Blueprint may, or a
-// schema that makes up nearly all of it.
+// heavyBlueprint returns a valid Blueprint of heavyBytes. It has either the maximum number of expressions or a large
+// schema.
 func heavyBlueprint(a *api, number int, ofExpressions bool) string {
 	a.Helper()
-	const perResource = 8 // besides one in its name and one in includeWhen
+	const perResource = 8 // in addition to one in its name and one in includeWhen
 	properties, expressions := 10_000, 100*perResource
 	if !ofExpressions {
 		expressions = perResource
@@ -82,7 +82,7 @@ func heavyBlueprint(a *api, number int, ofExpressions bool) string {
 	return string(data)
 }
 
-// decided wants a Blueprint to be served, or refused because the platform has no memory left for it.
+// decided checks that a Blueprint is served, or rejected because it exceeds the memory budget.
 func decided(obj *unstructured.Unstructured) error {
 	served := all(is("Accepted", "True"), is("Serving", "True"))(obj)
 	if served == nil {
@@ -94,20 +94,20 @@ func decided(obj *unstructured.Unstructured) error {
 	return served
 }
 
-// runningAnd wants what check wants, and ends the test when the process has ended.
-func (p *process) runningAnd(check func(*unstructured.Unstructured) error) func(*unstructured.Unstructured) error {
+// whileRunning returns a check that also ends the test if the process has exited.
+func (p *process) whileRunning(check func(*unstructured.Unstructured) error) func(*unstructured.Unstructured) error {
 	return func(obj *unstructured.Unstructured) error {
 		select {
-		case <-p.ended:
-			p.Fatalf("the process has ended: %v", p.err)
+		case <-p.exited:
+			p.Fatalf("the process has exited: %v", p.err)
 		default:
 		}
 		return check(obj)
 	}
 }
 
-// A replica with the shipped limit of memory starts and serves, whatever heavy Blueprints there are.
-func TestHeavyBlueprintsWithinTheShippedMemoryLimit(t *testing.T) {
+// A replica with the memory limit of the example manifests starts and serves Blueprints despite heavy ones.
+func TestMemoryLimit_HeavyBlueprints(t *testing.T) {
 	a := newAPI(t)
 	limit := newMemoryLimit(t, shippedLimit)
 	const count = 5
@@ -117,13 +117,13 @@ func TestHeavyBlueprintsWithinTheShippedMemoryLimit(t *testing.T) {
 	p := run()
 	p.waitReady()
 	limit.logPeak("alone")
-	p.loggedOnce(line{Msg: "Memory limit set"}) // derived from the cgroup, or as given where there is none
+	p.loggedOnce(line{Msg: "Memory limit set"}) // derived from the cgroup, or set by the test
 	for i := range count {
 		a.apply(heavyBlueprint(a, i, i%2 == 0))
 	}
 	wait := func() {
 		for i := range count {
-			a.waitBlueprint(fmt.Sprint("heavy", i), p.runningAnd(decided))
+			a.waitBlueprint(fmt.Sprint("heavy", i), p.whileRunning(decided))
 		}
 	}
 	wait()
@@ -146,15 +146,15 @@ func TestHeavyBlueprintsWithinTheShippedMemoryLimit(t *testing.T) {
 		limit.logPeak("after a restart")
 	}
 	a.apply(websites)
-	a.waitBlueprint("websites", p.runningAnd(is("Serving", "True")))
+	a.waitBlueprint("websites", p.whileRunning(is("Serving", "True")))
 	a.apply(flowers)
-	a.wait("GROUP/v1", "Website", "flowers", p.runningAnd(is("Ready", "True")))
+	a.wait("GROUP/v1", "Website", "flowers", p.whileRunning(is("Ready", "True")))
 	limit.logPeak("serving")
 }
 
-// large creates ConfigMaps of 1 MB, nearly the maximum size, in the test's namespace, with the token of a tenant who may
-// do nothing else. Fill adds the content.
-func (a *api) large(count int, fill func(*unstructured.Unstructured)) {
+// createLargeConfigMaps creates ConfigMaps of 1 MB, nearly the maximum size, in the test's namespace. It uses the token
+// of a tenant without other permissions. The function fill adds the content.
+func (a *api) createLargeConfigMaps(count int, fill func(*unstructured.Unstructured)) {
 	a.Helper()
 	kubeconfig := a.account(a.namespace+"-tenant", rbacv1.PolicyRule{
 		APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"},
@@ -190,7 +190,7 @@ func (a *api) large(count int, fill func(*unstructured.Unstructured)) {
 
 const megabyte = 1_040_000
 
-// largeContent makes a ConfigMap large by its data.
+// largeContent adds large data to a ConfigMap.
 func largeContent(labels map[string]string) func(*unstructured.Unstructured) {
 	return func(object *unstructured.Unstructured) {
 		object.SetLabels(labels)
@@ -198,7 +198,7 @@ func largeContent(labels map[string]string) func(*unstructured.Unstructured) {
 	}
 }
 
-// largeMetadata makes a ConfigMap large by its labels and its owner reference. The garbage collector does not delete it,
+// largeMetadata adds large labels and a large owner reference to a ConfigMap. The garbage collector does not delete it,
 // because the kind of the owner is unknown.
 func largeMetadata(parent map[string]string) func(*unstructured.Unstructured) {
 	labels := maps.Clone(parent)
@@ -209,14 +209,15 @@ func largeMetadata(parent map[string]string) func(*unstructured.Unstructured) {
 	return func(object *unstructured.Unstructured) {
 		object.SetLabels(labels)
 		object.SetOwnerReferences([]metav1.OwnerReference{{
-			APIVersion: "unknown.example.com/v1", Kind: "Owner", UID: "1", Controller: ptr.To(true), Name: strings.Repeat("o", megabyte/2),
+			APIVersion: "unknown.example.com/v1", Kind: "Owner", UID: "1", Controller: ptr.To(true), Name: strings.Repeat("o",
+				megabyte/2),
 		}})
 	}
 }
 
-// Objects of a type that instances become, which a tenant creates, cannot end a replica with the shipped limit of memory:
-// neither as they are, nor with the label of children, nor with large metadata.
-func TestATenantsLargeObjectsWithinTheShippedMemoryLimit(t *testing.T) {
+// A tenant cannot exhaust the memory of a replica with objects of a child type, with or without the label of children
+// and large metadata.
+func TestMemoryLimit_LargeObjectsOfATenant(t *testing.T) {
 	parent := map[string]string{"platform.example.com/parent": "00000000-0000-0000-0000-000000000000"}
 	for name, fill := range map[string]func(*unstructured.Unstructured){
 		"plain":                      largeContent(nil),
@@ -231,32 +232,34 @@ func TestATenantsLargeObjectsWithinTheShippedMemoryLimit(t *testing.T) {
 			}
 			p := run()
 			a.apply(websites)
-			a.waitBlueprint("websites", p.runningAnd(is("Serving", "True")))
+			a.waitBlueprint("websites", p.whileRunning(is("Serving", "True")))
 			const count = 240
-			a.large(count, fill)
+			a.createLargeConfigMaps(count, fill)
 			a.apply(flowers)
-			a.wait("GROUP/v1", "Website", "flowers", p.runningAnd(is("Ready", "True")))
+			a.wait("GROUP/v1", "Website", "flowers", p.whileRunning(is("Ready", "True")))
 			limit.logPeak("created while running")
 			for range 2 {
 				p.kill()
 				p = run()
 				p.waitReady()
 				a.apply(strings.ReplaceAll(flowers, "roses", fmt.Sprint("roses ", p.cmd.Process.Pid)))
-				a.wait("v1", "ConfigMap", "flowers-page", p.runningAnd(has(fmt.Sprint("roses ", p.cmd.Process.Pid), "data", "text")))
+				a.wait("v1", "ConfigMap", "flowers-page",
+					p.whileRunning(has(fmt.Sprint("roses ", p.cmd.Process.Pid), "data", "text")))
 				if peak := limit.logPeak("after a restart"); peak > shippedLimit/2 {
-					t.Errorf("objects that are not the platform's took it to %d MiB", peak>>20)
+					t.Errorf("objects of a tenant increased the memory to %d MiB", peak>>20)
 				}
 			}
 		})
 	}
 }
 
-// The API server does not send objects without the label of children, except for one that shows that the type is served.
-func TestOnlyChildrenAreWatched(t *testing.T) {
+// Watches of child types select objects with the label of children. The only other request reads a single object, to
+// check that the type is served.
+func TestWatches_SelectChildren(t *testing.T) {
 	a := newAPI(t)
 	var mu sync.Mutex // guards selectors
 	var selectors []string
-	kubeconfig, _ := a.watched(func(next http.RoundTripper) http.RoundTripper {
+	kubeconfig, _ := a.proxied(func(next http.RoundTripper) http.RoundTripper {
 		return roundTripper(func(r *http.Request) (*http.Response, error) {
 			query := r.URL.Query()
 			probe := query.Get("limit") == "1" // for one object of the type
@@ -289,8 +292,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// Only children are watched: a child that loses its label leaves the cache, and gets it back.
-func TestAChildThatLosesItsLabelIsFoundAgain(t *testing.T) {
+// A child whose label is removed leaves the watch. The platform restores the label.
+func TestWatches_LabelOfChildrenIsRestored(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
@@ -299,19 +302,20 @@ func TestAChildThatLosesItsLabelIsFoundAgain(t *testing.T) {
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 	page := a.wait("v1", "ConfigMap", "flowers-page", has("roses", "data", "text"))
 	without := []byte(`{"metadata":{"labels":{"platform.example.com/parent":null}},"data":{"text":"weeds"}}`)
-	if _, err := a.client(page).Patch(t.Context(), page.GetName(), types.MergePatchType, without, metav1.PatchOptions{}); err != nil {
+	if _, err := a.client(page).Patch(t.Context(), page.GetName(), types.MergePatchType, without,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	again := a.wait("v1", "ConfigMap", "flowers-page", all(has("roses", "data", "text"),
 		has(page.GetLabels()["platform.example.com/parent"], "metadata", "labels", "platform.example.com/parent")))
 	if again.GetUID() != page.GetUID() {
-		t.Error("it was replaced by another one")
+		t.Error("the child was replaced")
 	}
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 }
 
-// Instances and children that are too large for the cache are served like any other.
-func TestLargeInstancesAreServed(t *testing.T) {
+// Instances and children that are too large for the cache are reconciled like others.
+func TestLargeObjects_AreReconciled(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
@@ -320,12 +324,13 @@ func TestLargeInstancesAreServed(t *testing.T) {
 	a.apply(strings.ReplaceAll(flowers, "roses", text("rose ")))
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 	page := a.wait("v1", "ConfigMap", "flowers-page", has(strings.TrimSpace(text("rose ")), "data", "text"))
-	a.waitBlueprint("websites", counted(1, 1, 0))
+	a.waitBlueprint("websites", hasCounts(1, 1, 0))
 
 	a.apply(strings.ReplaceAll(flowers, "roses", text("lily ")))
 	a.wait("v1", "ConfigMap", "flowers-page", has(strings.TrimSpace(text("lily ")), "data", "text"))
 	drift := []byte(`{"data":{"text":"` + text("weed ") + `"}}`)
-	if _, err := a.client(page).Patch(t.Context(), page.GetName(), types.MergePatchType, drift, metav1.PatchOptions{}); err != nil {
+	if _, err := a.client(page).Patch(t.Context(), page.GetName(), types.MergePatchType, drift,
+		metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	a.wait("v1", "ConfigMap", "flowers-page", has(strings.TrimSpace(text("lily ")), "data", "text"))
@@ -333,5 +338,5 @@ func TestLargeInstancesAreServed(t *testing.T) {
 
 	a.delete("GROUP/v1", "Website", "flowers")
 	a.waitGone("v1", "ConfigMap", "flowers-page")
-	a.waitBlueprint("websites", counted(0, 0, 0))
+	a.waitBlueprint("websites", hasCounts(0, 0, 0))
 }

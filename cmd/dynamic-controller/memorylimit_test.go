@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// memoryLimit starts processes that are killed when they use more memory than a container may.
+// memoryLimit starts processes with a memory limit like that of a container.
 type memoryLimit struct {
 	*testing.T
 	bytes int64
-	// cgroup is the directory of a cgroup with the limit. It is empty where the test cannot create one: then the limit is a
-	// hard ulimit, and GOMEMLIMIT stands in for what the process would read from its cgroup.
+	// cgroup is the directory of a cgroup with the limit. It is empty if the test cannot create one. Then the limit is a
+	// hard ulimit, and GOMEMLIMIT replaces the limit that the process would read from its cgroup.
 	cgroup string
 }
 
@@ -35,21 +35,22 @@ func newMemoryLimit(t *testing.T, bytes int64) *memoryLimit {
 	return m
 }
 
-// command runs the binary within the limit.
+// command returns a command that runs the program with the limit.
 func (m *memoryLimit) command(args ...string) *exec.Cmd {
 	if m.cgroup != "" {
 		const join = `echo $$ > "$0/cgroup.procs" && exec "$@"`
 		return exec.Command("/bin/sh", append([]string{"-c", join, m.cgroup, binary}, args...)...)
 	}
 	const limit = `ulimit -d "$0" && exec "$@"`
-	// Memory that the Go runtime has mapped and returned to the system counts here, and not in a cgroup.
+	// Unlike a cgroup, ulimit includes memory that the Go runtime has returned to the system.
 	const returned = 64 << 20
-	cmd := exec.Command("/bin/sh", append([]string{"-c", limit, strconv.FormatInt((m.bytes+returned)>>10, 10), binary}, args...)...)
+	cmd := exec.Command("/bin/sh",
+		append([]string{"-c", limit, strconv.FormatInt((m.bytes+returned)>>10, 10), binary}, args...)...)
 	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMEMLIMIT=%d", m.bytes/10*9))
 	return cmd
 }
 
-// logPeak logs and returns the most memory that a process within the limit has used: 0 if that is not known.
+// logPeak logs and returns the peak memory of the processes, or returns 0 if it is unknown.
 func (m *memoryLimit) logPeak(what string) int64 {
 	m.Helper()
 	for _, file := range []string{"memory.peak", "memory.max_usage_in_bytes"} {
@@ -63,7 +64,7 @@ func (m *memoryLimit) logPeak(what string) int64 {
 	return 0
 }
 
-// newMemoryCgroup creates a cgroup with the limit, of version 1 or 2, below the one of this process.
+// newMemoryCgroup creates a cgroup with the limit below that of this process, of version 1 or 2.
 func newMemoryCgroup(bytes int64) (dir string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -93,7 +94,7 @@ func newMemoryCgroup(bytes int64) (dir string, err error) {
 	return "", fmt.Errorf("no memory cgroup can be created: %w", err)
 }
 
-// mountsOf returns where file systems of the type are mounted: those with the controller among their options.
+// mountsOf returns the mount points of file systems of the given type whose options contain the controller.
 func mountsOf(mounts, fsType, controller string) (found []string) {
 	for line := range strings.Lines(mounts) {
 		before, after, _ := strings.Cut(line, " - ")
@@ -110,14 +111,14 @@ func newCgroup(parent, file string, bytes int64) (dir string, err error) {
 		return "", err
 	}
 	if file == "memory.max" {
-		// Fails where the controller is enabled already or cannot be: the write below finds out.
+		// This fails if the controller is already enabled or is not available. The write below detects the latter.
 		_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+memory"), 0)
 	}
 	dir = filepath.Join(parent, fmt.Sprintf("dynamic-controller-test-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	// O_TRUNC and O_CREATE are not for these files.
+	// The files of a cgroup cannot be opened with O_TRUNC and O_CREATE.
 	limit, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
 	if err == nil {
 		_, err = limit.WriteString(strconv.FormatInt(bytes, 10))

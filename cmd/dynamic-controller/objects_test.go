@@ -9,14 +9,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
@@ -24,7 +27,7 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// api is the API server as an administrator uses it, with a group for kinds and a namespace of the test's own.
+// api gives a test administrative access to the API server, with an API group and a namespace of its own.
 type api struct {
 	*testing.T
 	cluster *cluster.Cluster
@@ -32,7 +35,7 @@ type api struct {
 	crds    clientset.Interface
 	kube    kubernetes.Interface
 	group   string
-	// namespace is where the test's objects are.
+	// namespace contains the objects of the test.
 	namespace string
 }
 
@@ -50,24 +53,26 @@ func newAPI(t *testing.T) *api {
 	a := &api{T: t, cluster: c, dynamic: dynamicClient, crds: crds, kube: kube, namespace: "test-" + utilrand.String(6)}
 	a.group = a.namespace + ".example.com"
 	platform := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: platformNamespace}}
-	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), platform, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), platform, metav1.CreateOptions{}); err != nil &&
+		!apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: a.namespace}}
 	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// The garbage collector does not find out whose a child was whose type has gone: it goes with the namespace.
+	// The garbage collector does not delete children whose owner's type was deleted first. They are deleted with the
+	// namespace.
 	t.Cleanup(func() {
-		if err := kube.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), a.namespace, metav1.DeleteOptions{}); err != nil {
+		if err := kube.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), a.namespace,
+			metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
 	})
 	return a
 }
 
-// read makes an object of YAML, in which GROUP stands for the test's group. What has no namespace and is of a kind that
-// has, as all but Blueprints and CustomResourceDefinitions here, is in the test's own.
+// read parses an object. GROUP is replaced by the test's group.
 func (a *api) read(text string) *unstructured.Unstructured {
 	a.Helper()
 	obj := &unstructured.Unstructured{}
@@ -93,18 +98,19 @@ func (a *api) client(obj *unstructured.Unstructured) dynamic.ResourceInterface {
 	return a.dynamic.Resource(gvr).Namespace(namespace)
 }
 
-// tryApply applies the object once.
+// tryApply applies an object once. Without a namespace, namespaced objects are created in the test's namespace.
 func (a *api) tryApply(text string) (*unstructured.Unstructured, error) {
 	a.Helper()
 	obj := a.read(text)
-	now, err := a.client(obj).Apply(a.Context(), obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "test", Force: true})
+	now, err := a.client(obj).Apply(a.Context(), obj.GetName(), obj,
+		metav1.ApplyOptions{FieldManager: "test", Force: true})
 	if err == nil && (obj.GetKind() == "Blueprint" || obj.GetKind() == "CustomResourceDefinition") {
-		a.Cleanup(func() { a.clear(obj) })
+		a.Cleanup(func() { a.cleanUp(obj) })
 	}
 	return now, err
 }
 
-// apply applies the object, as soon as its type is there.
+// apply applies an object, and retries until its type is served.
 func (a *api) apply(text string) (now *unstructured.Unstructured) {
 	a.Helper()
 	eventually(a.T, func() (err error) {
@@ -125,8 +131,9 @@ func (a *api) get(apiVersion, kind, name string) (*unstructured.Unstructured, er
 	return a.client(obj).Get(context.WithoutCancel(a.Context()), name, metav1.GetOptions{})
 }
 
-// wait waits until there is an object that check finds nothing wrong with.
-func (a *api) wait(apiVersion, kind, name string, check func(*unstructured.Unstructured) error) (obj *unstructured.Unstructured) {
+// wait waits until the object exists and check returns nil.
+func (a *api) wait(apiVersion, kind, name string,
+	check func(*unstructured.Unstructured) error) (obj *unstructured.Unstructured) {
 	a.Helper()
 	eventually(a.T, func() (err error) {
 		if obj, err = a.get(apiVersion, kind, name); err != nil {
@@ -140,7 +147,7 @@ func (a *api) wait(apiVersion, kind, name string, check func(*unstructured.Unstr
 	return obj
 }
 
-// waitGone waits until there is no such object.
+// waitGone waits until the object does not exist.
 func (a *api) waitGone(apiVersion, kind, name string) {
 	a.Helper()
 	eventually(a.T, func() error {
@@ -151,7 +158,8 @@ func (a *api) waitGone(apiVersion, kind, name string) {
 		if err != nil {
 			return err
 		}
-		return fmt.Errorf("%s %s is still there, with status %v and metadata %v", kind, name, obj.Object["status"], obj.Object["metadata"])
+		return fmt.Errorf("%s %s still exists, with status %v and metadata %v", kind, name, obj.Object["status"],
+			obj.Object["metadata"])
 	})
 }
 
@@ -166,30 +174,56 @@ func (a *api) delete(apiVersion, kind, name string) {
 	}
 }
 
-// clear deletes what a test has left, whether somebody lets it go or not.
-func (a *api) clear(obj *unstructured.Unstructured) {
+// cleanUp deletes an object of the test despite its finalizers, and the types that a Blueprint has defined.
+func (a *api) cleanUp(obj *unstructured.Unstructured) {
 	a.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	free := []byte(`{"metadata":{"finalizers":null}}`)
 	_, _ = a.client(obj).Patch(ctx, obj.GetName(), types.MergePatchType, free, metav1.PatchOptions{})
 	_ = a.client(obj).Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
 	if obj.GetKind() == "Blueprint" {
-		a.clearRevisions(ctx, obj.GetName())
+		a.deleteRevisions(ctx, obj.GetName())
 		crds, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			a.Error(err)
 		}
 		for _, crd := range crds.Items {
 			if strings.HasSuffix(crd.Name, a.group) {
+				a.releaseInstances(ctx, &crd)
 				_ = a.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(ctx, crd.Name, metav1.DeleteOptions{})
 			}
 		}
 	}
 }
 
-// clearRevisions deletes what is stored of a Blueprint.
-func (a *api) clearRevisions(ctx context.Context, blueprintName string) {
+// releaseInstances deletes all objects of a type despite their finalizers. Otherwise, a remaining object would block
+// one of the API server's five workers that delete CustomResourceDefinitions, for a minute at a time.
+func (a *api) releaseInstances(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
+	a.Helper()
+	all := a.dynamic.Resource(schema.GroupVersionResource{
+		Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Resource: crd.Spec.Names.Plural,
+	})
+	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		list, err := all.List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return true, nil // the type is not served any longer, or was never served
+		}
+		for _, item := range list.Items {
+			object := all.Namespace(item.GetNamespace())
+			_ = object.Delete(ctx, item.GetName(), metav1.DeleteOptions{})
+			_, _ = object.Patch(ctx, item.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+				metav1.PatchOptions{})
+		}
+		return len(list.Items) == 0, nil
+	})
+	if err != nil {
+		a.Errorf("objects of %s remain: %v", crd.Name, err)
+	}
+}
+
+// deleteRevisions deletes the stored revisions of a Blueprint.
+func (a *api) deleteRevisions(ctx context.Context, blueprintName string) {
 	a.Helper()
 	revisions := a.kube.AppsV1().ControllerRevisions(platformNamespace)
 	all, err := revisions.List(ctx, metav1.ListOptions{LabelSelector: "platform.example.com/blueprint"})
@@ -204,7 +238,8 @@ func (a *api) clearRevisions(ctx context.Context, blueprintName string) {
 	}
 }
 
-// is wants a condition to have the status, of the object's generation, and its message to have the words.
+// is checks that a condition has the status and the object's generation, and that its reason and message contain the
+// words.
 func is(kind, status string, words ...string) func(*unstructured.Unstructured) error {
 	return func(obj *unstructured.Unstructured) error {
 		for _, c := range conditions(obj) {
@@ -212,7 +247,8 @@ func is(kind, status string, words ...string) func(*unstructured.Unstructured) e
 				continue
 			}
 			if string(c.Status) != status || c.ObservedGeneration != obj.GetGeneration() {
-				return fmt.Errorf("%s is %s at generation %d of %d (%s: %s), want %s", kind, c.Status, c.ObservedGeneration, obj.GetGeneration(), c.Reason, c.Message, status)
+				return fmt.Errorf("%s is %s at generation %d of %d (%s: %s), want %s", kind, c.Status, c.ObservedGeneration,
+					obj.GetGeneration(), c.Reason, c.Message, status)
 			}
 			for _, word := range words {
 				if !strings.Contains(c.Reason+": "+c.Message, word) {
@@ -221,7 +257,7 @@ func is(kind, status string, words ...string) func(*unstructured.Unstructured) e
 			}
 			return nil
 		}
-		return fmt.Errorf("there is no condition %s", kind)
+		return fmt.Errorf("the condition %s is missing", kind)
 	}
 }
 
@@ -245,7 +281,7 @@ func conditions(obj *unstructured.Unstructured) []metav1.Condition {
 	return status.Conditions
 }
 
-// has wants a field to have a value.
+// has checks the value of a field.
 func has(value any, fields ...string) func(*unstructured.Unstructured) error {
 	return func(obj *unstructured.Unstructured) error {
 		got, _, _ := unstructured.NestedFieldNoCopy(obj.Object, fields...)
@@ -256,21 +292,22 @@ func has(value any, fields ...string) func(*unstructured.Unstructured) error {
 	}
 }
 
-func counted(total, ready, failing int64) func(*unstructured.Unstructured) error {
-	return all(has(total, "status", "instances", "total"), has(ready, "status", "instances", "ready"), has(failing, "status", "instances", "failing"))
+func hasCounts(total, ready, failing int64) func(*unstructured.Unstructured) error {
+	return all(has(total, "status", "instances", "total"), has(ready, "status", "instances", "ready"),
+		has(failing, "status", "instances", "failing"))
 }
 
-// quiet returns once nothing has been written for a while, as count tells.
-func quiet(t *testing.T, count func() int) {
+// waitUntilQuiet waits until count has returned the same number for some time.
+func waitUntilQuiet(t *testing.T, count func() int) {
 	t.Helper()
-	const still = 3 * time.Second
+	const quiet = 3 * time.Second
 	last, since := count(), time.Now()
 	eventually(t, func() error {
 		if now := count(); now != last {
 			last, since = now, time.Now()
 		}
-		if time.Since(since) < still {
-			return fmt.Errorf("there are %d writes, the last within %s", last, still)
+		if time.Since(since) < quiet {
+			return fmt.Errorf("the number of requests is %d, and changed within the last %s", last, quiet)
 		}
 		return nil
 	})

@@ -20,14 +20,14 @@ import (
 
 const blueprintVersion = "platform.example.com/v1alpha1"
 
-// waitBlueprint waits for one whose name ends with the test's group.
+// waitBlueprint waits for a Blueprint of the test's group.
 func (a *api) waitBlueprint(name string, checks ...func(*unstructured.Unstructured) error) *unstructured.Unstructured {
 	a.Helper()
 	return a.wait(blueprintVersion, "Blueprint", name+"."+a.group, all(checks...))
 }
 
-// watched returns a kubeconfig with which everything may be done and the calls are seen, by wrappers too.
-func (a *api) watched(wrappers ...transport.WrapperFunc) (kubeconfig string, calls *apiproxy.Proxy) {
+// proxied returns a kubeconfig with all permissions for a proxy, which records the requests and applies the wrappers.
+func (a *api) proxied(wrappers ...transport.WrapperFunc) (kubeconfig string, calls *apiproxy.Proxy) {
 	a.Helper()
 	proxy, err := apiproxy.Start(a.cluster.Config(), wrappers...)
 	if err != nil {
@@ -44,22 +44,26 @@ func (a *api) watched(wrappers ...transport.WrapperFunc) (kubeconfig string, cal
 		direct.AuthInfos["it"].Token), proxy
 }
 
-// isWrite tells what changes something: neither reads, nor questions what may be done, nor the lease.
+// isWrite reports whether a request changes objects other than the Lease.
 func isWrite(c apiproxy.Call) bool {
 	return !slices.Contains([]string{"get", "list", "watch"}, c.Verb) &&
 		c.Resource != "selfsubjectaccessreviews" && c.Resource != "leases"
 }
 
-func writes(proxy *apiproxy.Proxy) (n int) {
+func writes(proxy *apiproxy.Proxy) int { return count(proxy, isWrite) }
+
+func isListOrWatch(c apiproxy.Call) bool { return c.Verb == "list" || c.Verb == "watch" }
+
+func count(proxy *apiproxy.Proxy, matches func(apiproxy.Call) bool) (n int) {
 	for _, c := range proxy.Calls() {
-		if isWrite(c) {
+		if matches(c) {
 			n++
 		}
 	}
 	return n
 }
 
-func TestAChildThatIsDeletedOrChangedComesBack(t *testing.T) {
+func TestChildren_DriftIsCorrected(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
@@ -72,16 +76,17 @@ func TestAChildThatIsDeletedOrChangedComesBack(t *testing.T) {
 	a.delete("v1", "ConfigMap", "flowers-page")
 	a.wait("v1", "ConfigMap", "flowers-page", func(now *unstructured.Unstructured) error {
 		if now.GetUID() == page.GetUID() {
-			return fmt.Errorf("it is the one that was deleted")
+			return fmt.Errorf("the deleted page still exists")
 		}
 		return nil
 	})
-	a.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: flowers-page}, data: {text: weeds, more: of somebody else}}")
-	a.wait("v1", "ConfigMap", "flowers-page", all(has("roses", "data", "text"), has("of somebody else", "data", "more")))
+	a.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: flowers-page}, " +
+		"data: {text: weeds, more: of another client}}")
+	a.wait("v1", "ConfigMap", "flowers-page", all(has("roses", "data", "text"), has("of another client", "data", "more")))
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 }
 
-func TestAChangedBlueprintRollsOutAndPrunes(t *testing.T) {
+func TestBlueprint_ChangeIsRolledOut(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
@@ -90,7 +95,7 @@ func TestAChangedBlueprintRollsOutAndPrunes(t *testing.T) {
 	a.wait("GROUP/v1", "Website", "trees", is("Ready", "True"))
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 
-	// The Service goes with the template that it comes of, and so does its kind; the page says something else.
+	// The template of the Service is removed, and no template is of its kind any longer. The text of the page is changed.
 	changed := websites[:strings.Index(websites, "    - id: service")]
 	changed = strings.ReplaceAll(changed, "${service.spec.clusterIP}:80", "none")
 	changed = strings.ReplaceAll(changed, "${self.spec.text}", "fresh ${self.spec.text}")
@@ -100,20 +105,20 @@ func TestAChangedBlueprintRollsOutAndPrunes(t *testing.T) {
 		a.waitGone("v1", "Service", name)
 		a.wait("GROUP/v1", "Website", name, is("Ready", "True", "all 2 resources"))
 	}
-	// What an instance wants no more goes too.
+	// A resource that an instance excludes is deleted.
 	a.apply(strings.ReplaceAll(flowers, "text: roses", "text: roses, public: false"))
 	a.waitGone("v1", "ConfigMap", "flowers-route")
-	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "all 1 resources"))
+	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "1 of 2 resources are ready; route is excluded"))
 }
 
-func TestWhatRanBeforeKeepsRunningWhileTheNewestGenerationIsRefused(t *testing.T) {
+func TestBlueprint_RejectedGenerationKeepsTheServedOne(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
-	a.waitBlueprint("websites", is("Accepted", "False", "spec.resources[1].template.data.text", "undefined field 'txt'"),
+	a.waitBlueprint("websites", is("Accepted", "False", "spec.resources[1].template.data.text", "unknown field \"txt\""),
 		is("Serving", "True", "generation 1 is served"))
 	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
@@ -122,7 +127,7 @@ func TestWhatRanBeforeKeepsRunningWhileTheNewestGenerationIsRefused(t *testing.T
 	a.wait("v1", "ConfigMap", "flowers-page", has("fresh tulips", "data", "text"))
 }
 
-func TestWhatRanBeforeRunsAgainAfterARestart(t *testing.T) {
+func TestBlueprint_ServedRevisionSurvivesARestart(t *testing.T) {
 	a := newAPI(t)
 	first := startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
@@ -131,18 +136,20 @@ func TestWhatRanBeforeRunsAgainAfterARestart(t *testing.T) {
 	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
 	a.waitBlueprint("websites", is("Accepted", "False"), has(int64(1), "status", "served", "generation"))
 	first.kill()
-	kubeconfig, proxy := a.watched()
+	kubeconfig, proxy := a.proxied()
 	startServing(t, kubeconfig)
 	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
-	a.waitBlueprint("websites", is("Accepted", "False", "undefined field 'txt'"), is("Serving", "True", "generation 1 is served"))
-	quiet(t, func() int { return writes(proxy) })
+	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"txt\""),
+		is("Serving", "True", "generation 1 is served"))
+	waitUntilQuiet(t, func() int { return writes(proxy) })
 	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "fresh ${self.spec.text}"))
-	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True", "generation 3 is served"), has(int64(3), "status", "served", "generation"))
+	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True", "generation 3 is served"),
+		has(int64(3), "status", "served", "generation"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("fresh tulips", "data", "text"))
 }
 
-// markets make Websites, which another Blueprint makes something of.
+// markets creates a Website, which is an instance of another Blueprint, for each Market.
 const markets = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -168,7 +175,7 @@ const market = "{apiVersion: GROUP/v1, kind: Market, metadata: {name: monday}, s
 
 var deleting = strings.Replace(websites, "spec:\n", "spec:\n  deletionPolicy: Delete\n", 1)
 
-func TestAChainOfBlueprintsComesAndGoesInAnyOrder(t *testing.T) {
+func TestBlueprint_ChainsInAnyOrder(t *testing.T) {
 	for name, test := range map[string]struct{ made, deleted []string }{
 		"parent first, parent first": {[]string{"markets", "websites"}, []string{"markets", "websites"}},
 		"parent first, child first":  {[]string{"markets", "websites"}, []string{"websites", "markets"}},
@@ -182,7 +189,8 @@ func TestAChainOfBlueprintsComesAndGoesInAnyOrder(t *testing.T) {
 			for i, b := range test.made {
 				a.apply(text[b])
 				if i == 0 && b == "markets" {
-					a.waitBlueprint(b, is("Accepted", "False", "spec.resources[0].template: there is no kind Website in "+a.group+"/v1"))
+					a.waitBlueprint(b, is("Accepted", "False",
+						"spec.resources[0].template: unknown kind Website in "+a.group+"/v1"))
 				}
 			}
 			a.waitBlueprint("markets", is("Accepted", "True"), is("Serving", "True"))
@@ -210,7 +218,7 @@ func TestAChainOfBlueprintsComesAndGoesInAnyOrder(t *testing.T) {
 }
 
 func TestDeletionPolicies(t *testing.T) {
-	t.Run("Retain leaves all as it is, for a Blueprint of the same name", func(t *testing.T) {
+	t.Run("Retain keeps everything for a Blueprint of the same name", func(t *testing.T) {
 		a := newAPI(t)
 		startServing(t, a.cluster.Kubeconfig())
 		a.apply(websites)
@@ -218,25 +226,26 @@ func TestDeletionPolicies(t *testing.T) {
 		before := a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 		a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 		a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
-		if now, err := a.get("GROUP/v1", "Website", "flowers"); err != nil || now.GetResourceVersion() != before.GetResourceVersion() {
+		if now, err := a.get("GROUP/v1", "Website", "flowers"); err != nil ||
+			now.GetUID() != before.GetUID() || len(now.GetFinalizers()) > 0 {
 			t.Errorf("the instance is %v, %v", now, err)
 		}
 		if _, err := a.get("v1", "ConfigMap", "flowers-page"); err != nil {
 			t.Error(err)
 		}
-		// Nobody holds it back.
+		// The platform adds no finalizers to new instances.
 		a.apply(strings.ReplaceAll(flowers, "name: flowers", "name: trees"))
 		a.delete("GROUP/v1", "Website", "trees")
 		a.waitGone("GROUP/v1", "Website", "trees")
 
 		other := strings.Replace(websites, "name: websites.GROUP", "name: others.GROUP", 1)
 		a.apply(other)
-		a.waitBlueprint("others", is("Accepted", "False", "TypeNotOurs", "reserved for a Blueprint of that name"))
+		a.waitBlueprint("others", is("Accepted", "False", "TypeNotOwned", "reserved for a Blueprint of that name"))
 		a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "again ${self.spec.text}"))
 		a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True"))
 		a.wait("v1", "ConfigMap", "flowers-page", has("again roses", "data", "text"))
 	})
-	t.Run("Delete deletes the instances, what they became and the type", func(t *testing.T) {
+	t.Run("Delete deletes the instances, their children and the type", func(t *testing.T) {
 		a := newAPI(t)
 		startServing(t, a.cluster.Kubeconfig())
 		a.apply(deleting)
@@ -245,24 +254,24 @@ func TestDeletionPolicies(t *testing.T) {
 		a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 		a.waitGone("apiextensions.k8s.io/v1", "CustomResourceDefinition", "websites."+a.group)
 		if _, err := a.get("v1", "ConfigMap", "flowers-page"); !apierrors.IsNotFound(err) {
-			t.Errorf("the type is gone and a child is not: %v", err)
+			t.Errorf("the type was deleted before a child: %v", err)
 		}
 		a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 	})
 }
 
-func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
+func TestSteadyState_SendsNoWrites(t *testing.T) {
 	a := newAPI(t)
-	kubeconfig, proxy := a.watched()
+	kubeconfig, proxy := a.proxied()
 	first := startServing(t, kubeconfig, "--resync-period", "2s")
 	a.apply(websites)
 	for i := range 5 {
 		a.apply(strings.ReplaceAll(flowers, "name: flowers", fmt.Sprintf("name: flowers-%d", i)))
 	}
-	a.waitBlueprint("websites", counted(5, 5, 0))
-	quiet(t, func() int { return writes(proxy) })
+	a.waitBlueprint("websites", hasCounts(5, 5, 0))
+	waitUntilQuiet(t, func() int { return writes(proxy) })
 	calls := len(proxy.Calls())
-	quiet(t, func() int { return writes(proxy) }) // a resync and more
+	waitUntilQuiet(t, func() int { return writes(proxy) }) // longer than a resync period
 	for _, c := range proxy.Calls()[calls:] {
 		if isWrite(c) {
 			t.Errorf("a resync wrote %+v", c)
@@ -271,19 +280,19 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	first.kill()
 	before := len(proxy.Calls())
 	second := startServing(t, kubeconfig, "--resync-period", "2s")
-	second.waitLog(line{Msg: "leading"})
-	quiet(t, func() int { return writes(proxy) })
+	second.waitLog(line{Msg: "Started leading"})
+	waitUntilQuiet(t, func() int { return writes(proxy) })
 	for _, c := range proxy.Calls()[before:] {
 		if isWrite(c) && c.Name != "blueprints.platform.example.com" {
-			t.Errorf("another process wrote %+v", c)
+			t.Errorf("the next process wrote %+v", c)
 		}
 	}
 }
 
-// The instances go one by one, as whoever holds them lets them. Each that goes is an event.
-func TestAnEndThatTakesLongIsNotLookedAtAllTheTime(t *testing.T) {
+// The finalizers of the instances are removed one by one, and each removal causes an event.
+func TestDeletion_SlowOneIsCheckedAtALimitedRate(t *testing.T) {
 	a := newAPI(t)
-	kubeconfig, proxy := a.watched()
+	kubeconfig, proxy := a.proxied()
 	startServing(t, kubeconfig)
 	head, _, _ := strings.Cut(deleting, "resources:")
 	a.apply(head + "resources: []")
@@ -291,18 +300,20 @@ func TestAnEndThatTakesLongIsNotLookedAtAllTheTime(t *testing.T) {
 	const held = 40
 	name := func(i int) string { return fmt.Sprintf("held-%d", i) }
 	for i := range held {
-		a.apply(fmt.Sprintf("{apiVersion: GROUP/v1, kind: Website, metadata: {name: %s, finalizers: [example.com/hold]}, spec: {}}", name(i)))
+		a.apply(fmt.Sprintf("{apiVersion: GROUP/v1, kind: Website, metadata: {name: %s, finalizers: [example.com/hold]}, "+
+			"spec: {}}", name(i)))
 	}
-	a.waitBlueprint("websites", counted(held, held, 0))
-	looks := func() (n int) {
+	a.waitBlueprint("websites", hasCounts(held, held, 0))
+	lists := func() (n int) {
 		for _, c := range proxy.Calls() {
-			if c.Verb == "list" && c.Group == a.group && c.Resource == "websites" && c.Status == http.StatusOK { // not those that ask whether the type is gone
+			// Requests with other codes check whether the type is still served.
+			if c.Verb == "list" && c.Group == a.group && c.Resource == "websites" && c.Status == http.StatusOK {
 				n++
 			}
 		}
 		return n
 	}
-	looked, written, began := looks(), writes(proxy), time.Now()
+	listed, written, began := lists(), writes(proxy), time.Now()
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 	a.waitBlueprint("websites", is("Serving", "False", "Deleting", "waiting for 40 instances"))
 	for i := range held {
@@ -311,12 +322,13 @@ func TestAnEndThatTakesLongIsNotLookedAtAllTheTime(t *testing.T) {
 	}
 	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 	took := time.Since(began)
-	t.Logf("it took %v, %d lists, %d writes", took, looks()-looked, writes(proxy)-written)
-	if n, most := looks()-looked, int(took/(250*time.Millisecond))+2; n > most {
+	t.Logf("the deletion took %v, %d lists, %d writes", took, lists()-listed, writes(proxy)-written)
+	if n, most := lists()-listed, int(took/(250*time.Millisecond))+2; n > most {
 		t.Errorf("in %v the instances were listed %d times, want at most %d", took, n, most)
 	}
-	// One for each instance that is deleted, the Blueprint's finalizer, the type, and what is told.
-	if n, most := writes(proxy)-written, held+2+int(took/time.Second)+2; n > most {
+	// The writes delete the instances and the type, remove the Blueprint's finalizer, and update its status and
+	// that of each instance.
+	if n, most := writes(proxy)-written, 2*held+2+int(took/time.Second)+2; n > most {
 		t.Errorf("in %v there were %d writes, want at most %d", took, n, most)
 	}
 }

@@ -17,41 +17,41 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// patience is how long a test waits for what takes milliseconds when it works.
-const patience = time.Minute
+// waitTimeout is the maximum time to wait for an expected state.
+const waitTimeout = time.Minute
 
-// process is the binary under test, running.
+// process is a running process of the program.
 type process struct {
 	*testing.T
-	cmd   *exec.Cmd
-	ended chan struct{}
-	err   error // of its end
+	cmd    *exec.Cmd
+	exited chan struct{}
+	err    error // returned by Wait
 
 	mu  sync.Mutex // guards log
 	log bytes.Buffer
 }
 
-// start runs the binary until the test ends.
+// start runs the program until the test ends.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	return startCommand(t, exec.Command(binary, args...))
 }
 
-// startCommand is start with a command of the caller's.
+// startCommand runs a command until the test ends.
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{T: t, cmd: cmd, ended: make(chan struct{})}
+	p := &process{T: t, cmd: cmd, exited: make(chan struct{})}
 	p.cmd.Stderr = p
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
 		p.err = p.cmd.Wait()
-		close(p.ended)
+		close(p.exited)
 	}()
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
-		<-p.ended
+		<-p.exited
 		if t.Failed() {
 			t.Logf("log of process %d:\n%s", p.cmd.Process.Pid, p.output())
 		}
@@ -59,28 +59,33 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-// startServing starts the binary on the cluster and returns once it leads.
+// startServing starts a replica and waits until it leads.
 func startServing(t *testing.T, kubeconfig string, args ...string) *process {
 	t.Helper()
 	p := startReplica(t, kubeconfig, args...)
-	p.waitLog(line{Msg: "leading"})
+	p.waitLog(line{Msg: "Started leading"})
 	return p
 }
 
-// startReplica starts the binary as one of the test's replicas, whose lease is short and the test's own: a process that is
-// killed does not give it back.
+// startReplica starts a replica with a Lease of the test's own. Its duration is short, because a killed process does
+// not release it.
 func startReplica(t *testing.T, kubeconfig string, args ...string) *process {
 	t.Helper()
 	return start(t, replicaArgs(t, kubeconfig, args...)...)
 }
 
-// replicaArgs is the command line of one of the test's replicas.
+// replicaArgs returns the command line of a replica.
 func replicaArgs(t *testing.T, kubeconfig string, args ...string) []string {
-	return append([]string{"run", "--kubeconfig", kubeconfig, "-v", "1", "--health-probe-bind-address", "127.0.0.1:0",
+	return runArgs(kubeconfig, append([]string{"-v", "1", "--health-probe-bind-address", "127.0.0.1:0",
 		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "2s",
 		"--leader-elect-retry-period", retryPeriod.String(),
 		"--leader-elect-resource-name", leaseOf(t), "--leader-elect-resource-namespace", metav1.NamespaceDefault,
-		"--namespace", platformNamespace}, args...)
+		"--namespace", platformNamespace}, args...)...)
+}
+
+// runArgs returns the command line of a platform that serves Blueprints with its own permissions.
+func runArgs(kubeconfig string, args ...string) []string {
+	return append([]string{"run", "--kubeconfig", kubeconfig, "--allow-platform-identity"}, args...)
 }
 
 // platformNamespace is the namespace of the platform under test. Instances cannot have children in it.
@@ -95,7 +100,7 @@ func leaseOf(t *testing.T) string {
 	return strings.ToLower(strings.NewReplacer("/", ".", "_", "-", ",", "").Replace(t.Name()))
 }
 
-// Write takes what the process logs.
+// Write appends to the log.
 func (p *process) Write(data []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,19 +113,19 @@ func (p *process) output() string {
 	return p.log.String()
 }
 
-// line is what tests read of a line of the log.
+// line contains the fields of a log line that tests use.
 type line struct {
 	Level, Msg, GVR, CRD, Object, Problem, Message, Resource, Verb, Leader, Cause, Endpoint, Address string
 	Term                                                                                             int64
 }
 
-// logged returns the lines that have all that is set in want; its words need only occur in the line's.
+// logged returns the lines that match want. A field matches if it contains the text in want.
 func (p *process) logged(want line) []line {
 	var found []line
 	for text := range strings.Lines(p.output()) {
 		var got line
 		if err := json.Unmarshal([]byte(text), &got); err != nil {
-			continue // a line that is not whole yet
+			continue // an incomplete line
 		}
 		if got.has(want) {
 			found = append(found, got)
@@ -130,7 +135,8 @@ func (p *process) logged(want line) []line {
 }
 
 func (l line) has(want line) bool {
-	return strings.Contains(l.Level, want.Level) && strings.Contains(l.Msg, want.Msg) && strings.Contains(l.GVR, want.GVR) &&
+	return strings.Contains(l.Level, want.Level) && strings.Contains(l.Msg, want.Msg) &&
+		strings.Contains(l.GVR, want.GVR) &&
 		strings.Contains(l.CRD, want.CRD) && strings.Contains(l.Object, want.Object) &&
 		strings.Contains(l.Problem, want.Problem) && strings.Contains(l.Message, want.Message) &&
 		strings.Contains(l.Resource, want.Resource) && strings.Contains(l.Verb, want.Verb) &&
@@ -143,27 +149,27 @@ func (p *process) waitLog(want line) {
 	p.Helper()
 	eventually(p.T, func() error {
 		select {
-		case <-p.ended:
-			p.Fatalf("the process has ended (%v)", p.err)
+		case <-p.exited:
+			p.Fatalf("the process has exited: %v", p.err)
 		default:
 		}
 		if len(p.logged(want)) == 0 {
-			return fmt.Errorf("the log has no line with %+v", want)
+			return fmt.Errorf("no log line matches %+v", want)
 		}
 		return nil
 	})
 }
 
-// loggedOnce fails the test if the log has not exactly one such line.
+// loggedOnce fails the test unless exactly one line matches want.
 func (p *process) loggedOnce(want line) {
 	p.Helper()
 	if got := p.logged(want); len(got) != 1 {
-		p.Errorf("%d lines with %+v, want one: %+v", len(got), want, got)
+		p.Errorf("%d log lines match %+v, want one: %+v", len(got), want, got)
 	}
 }
 
-// end sends the signal and returns how long the process took to end with exit code 0.
-func (p *process) end(sig syscall.Signal) time.Duration {
+// stop sends the signal, waits until the process exits with code 0, and returns the time that it took.
+func (p *process) stop(sig syscall.Signal) time.Duration {
 	p.Helper()
 	began := time.Now()
 	if err := p.cmd.Process.Signal(sig); err != nil {
@@ -175,69 +181,69 @@ func (p *process) end(sig syscall.Signal) time.Duration {
 	return time.Since(began)
 }
 
-// kill ends the process without warning.
+// kill kills the process.
 func (p *process) kill() {
 	p.Helper()
 	if err := p.cmd.Process.Kill(); err != nil {
 		p.Fatal(err)
 	}
-	<-p.ended
+	<-p.exited
 }
 
-// ask returns the answer of one of the process's endpoints.
-func (p *process) ask(endpoint, path string) (code int, body string) {
+// request returns the response of an endpoint.
+func (p *process) request(endpoint, path string) (code int, body string) {
 	p.Helper()
-	p.waitLog(line{Msg: "listening", Endpoint: endpoint})
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	answer, err := client.Get("http://" + p.logged(line{Msg: "listening", Endpoint: endpoint})[0].Address + path)
+	p.waitLog(line{Msg: "Listening", Endpoint: endpoint})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: waitTimeout}
+	response, err := client.Get("http://" + p.logged(line{Msg: "Listening", Endpoint: endpoint})[0].Address + path)
 	if err != nil {
 		p.Fatal(err)
 	}
-	defer answer.Body.Close()
-	data, err := io.ReadAll(answer.Body)
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
 	if err != nil {
 		p.Fatal(err)
 	}
-	return answer.StatusCode, string(data)
+	return response.StatusCode, string(data)
 }
 
-// waitReady returns once the process says that it is ready, which on a standby means that it is warm.
+// waitReady waits until the replica is ready. A ready standby has warm caches.
 func (p *process) waitReady() {
 	p.Helper()
 	eventually(p.T, func() error {
-		if code, body := p.ask(flagHealth, "/readyz"); code != http.StatusOK {
-			return fmt.Errorf("it is not ready: %d, %s", code, body)
+		if code, body := p.request(flagHealth, "/readyz"); code != http.StatusOK {
+			return fmt.Errorf("/readyz returned %d, %s", code, body)
 		}
 		return nil
 	})
 }
 
-// wait returns the exit code.
+// wait waits until the process exits, and returns its exit code.
 func (p *process) wait() int {
 	p.Helper()
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		_ = p.cmd.Process.Signal(os.Kill)
-		p.Fatalf("the process has not ended within %s", patience)
+		p.Fatalf("the process has not exited within %s", waitTimeout)
 		return 0
 	}
 }
 
-// eventually waits until check finds nothing wrong.
+// eventually waits until check returns nil.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	const pause = 10 * time.Millisecond
-	ticker := time.NewTicker(pause)
+	const interval = 10 * time.Millisecond
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); ; <-ticker.C {
+	for deadline := time.Now().Add(waitTimeout); ; <-ticker.C {
 		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", patience, err)
+			t.Fatalf("after %s: %v", waitTimeout, err)
 		}
 	}
 }

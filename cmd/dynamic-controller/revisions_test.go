@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// revisions returns what a user sees of a Blueprint's history, the oldest first.
+// revisions returns the stored revisions of a Blueprint, the oldest first.
 func (a *api) revisions(name string) []appsv1.ControllerRevision {
 	a.Helper()
 	list, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).List(a.Context(), metav1.ListOptions{
@@ -29,7 +29,7 @@ func (a *api) revisions(name string) []appsv1.ControllerRevision {
 	return list.Items
 }
 
-// waitRevisions waits until the numbers of the stored revisions are these.
+// waitRevisions waits until the stored revisions have the given numbers.
 func (a *api) waitRevisions(name string, numbers ...int64) {
 	a.Helper()
 	eventually(a.T, func() error {
@@ -44,23 +44,23 @@ func (a *api) waitRevisions(name string, numbers ...int64) {
 	})
 }
 
-func saying(text string) string {
+func withText(text string) string {
 	return strings.ReplaceAll(websites, "${self.spec.text}", text+" ${self.spec.text}")
 }
 
-func TestHistoryIsKeptAndTrimmed(t *testing.T) {
+func TestRevisions_AreStoredAndTrimmed(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	limited := func(b string) string { return strings.Replace(b, "spec:\n", "spec:\n  revisionHistoryLimit: 2\n", 1) }
 	for i, text := range []string{"first", "second", "third"} {
-		a.apply(limited(saying(text)))
+		a.apply(limited(withText(text)))
 		a.waitBlueprint("websites", is("Serving", "True", fmt.Sprintf("generation %d is served", i+1)))
 	}
 	a.waitRevisions("websites", 1, 2, 3)
 	a.apply(flowers)
 	first := a.revisions("websites")[0]
 
-	// A stored spec can be applied again, and is stored only once.
+	// A stored spec can be applied again. It is not stored a second time.
 	var data struct {
 		Blueprint, UID string
 		Spec           map[string]any
@@ -82,53 +82,55 @@ func TestHistoryIsKeptAndTrimmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.apply(limited(string(text)))
-	a.waitBlueprint("websites", is("Serving", "True", "generation 4 is served"), has(first.Name, "status", "served", "revision"))
+	a.waitBlueprint("websites", is("Serving", "True", "generation 4 is served"),
+		has(first.Name, "status", "served", "revision"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("first roses", "data", "text"))
 	a.waitRevisions("websites", 2, 3, 4)
 
-	// The oldest goes first.
-	a.apply(limited(saying("fifth")))
+	// The oldest revision is deleted first.
+	a.apply(limited(withText("fifth")))
 	a.waitRevisions("websites", 3, 4, 5)
-	a.apply(strings.Replace(saying("fifth"), "spec:\n", "spec:\n  revisionHistoryLimit: 0\n", 1))
+	a.apply(strings.Replace(withText("fifth"), "spec:\n", "spec:\n  revisionHistoryLimit: 0\n", 1))
 	a.waitRevisions("websites", 5)
 
 	stored := a.revisions("websites")[0]
 	stored.Data = runtime.RawExtension{Raw: []byte(`{"spec":{}}`)}
-	if _, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).Update(t.Context(), &stored, metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
+	if _, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).Update(t.Context(), &stored,
+		metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("a stored revision can be changed: %v", err)
 	}
 }
 
-func TestHistoryAfterTheBlueprint(t *testing.T) {
+func TestRevisions_AfterTheDeletionOfTheBlueprint(t *testing.T) {
 	for policy, left := range map[string]int{"Retain": 2, "Delete": 0} {
 		t.Run(policy, func(t *testing.T) {
 			a := newAPI(t)
 			startServing(t, a.cluster.Kubeconfig())
 			for i, text := range []string{"first", "second"} {
-				a.apply(strings.Replace(saying(text), "spec:\n", "spec:\n  deletionPolicy: "+policy+"\n", 1))
+				a.apply(strings.Replace(withText(text), "spec:\n", "spec:\n  deletionPolicy: "+policy+"\n", 1))
 				a.waitBlueprint("websites", is("Serving", "True", fmt.Sprintf("generation %d is served", i+1)))
 			}
 			a.waitRevisions("websites", 1, 2)
 			a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 			a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 			if n := len(a.revisions("websites")); n != left {
-				t.Errorf("%d revisions are left, want %d", n, left)
+				t.Errorf("%d revisions are stored, want %d", n, left)
 			}
-			// A Blueprint of the same name begins its own history, and executes nothing of the earlier one.
+			// A new Blueprint of the same name has a new history, and does not serve a revision of the earlier one.
 			a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
 			a.waitBlueprint("websites", is("Accepted", "False"), is("Serving", "False"))
-			a.apply(saying("third"))
+			a.apply(withText("third"))
 			a.waitBlueprint("websites", is("Serving", "True", "generation 2 is served"))
 			a.apply(flowers)
 			a.wait("v1", "ConfigMap", "flowers-page", has("third roses", "data", "text"))
 			if n := len(a.revisions("websites")); n != left+1 {
-				t.Errorf("%d revisions are left, want %d", n, left+1)
+				t.Errorf("%d revisions are stored, want %d", n, left+1)
 			}
 		})
 	}
 }
 
-func TestAForgedRevisionOfAnotherBlueprintIsNotExecuted(t *testing.T) {
+func TestAttack_ForgedRevisionIsNotServed(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
@@ -155,18 +157,20 @@ func TestAForgedRevisionOfAnotherBlueprintIsNotExecuted(t *testing.T) {
 	p = startServing(t, a.cluster.Kubeconfig())
 	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
-	a.waitBlueprint("websites", is("Serving", "True", "generation 1 is served"), has(genuine.Name, "status", "served", "revision"))
-	p.waitLog(line{Msg: "transform failed"})
+	a.waitBlueprint("websites", is("Serving", "True", "generation 1 is served"),
+		has(genuine.Name, "status", "served", "revision"))
+	p.waitLog(line{Msg: "Transform failed"})
 }
 
 // The permissions on a revision's children may have been withdrawn since it was accepted.
-func TestPermissionsAreCheckedAfterARestart(t *testing.T) {
+func TestPermissions_AreCheckedAfterARestart(t *testing.T) {
 	a := newAPI(t)
 	name := strings.Split(a.group, ".")[0]
 	all := []string{"get", "list", "watch", "create", "patch", "delete"}
-	kubeconfig := a.account(name, append(least(),
+	kubeconfig := a.account(name, append(platformRules(),
 		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps", "services"}, Verbs: all},
-		rbacv1.PolicyRule{APIGroups: []string{a.group}, Resources: []string{"*"}, Verbs: []string{"get", "list", "watch", "patch"}})...)
+		rbacv1.PolicyRule{APIGroups: []string{a.group}, Resources: []string{"*"},
+			Verbs: []string{"get", "list", "watch", "patch"}})...)
 	p := startServing(t, kubeconfig)
 	a.apply(websites)
 	a.apply(flowers)
@@ -178,14 +182,15 @@ func TestPermissionsAreCheckedAfterARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	services := slices.IndexFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "services") })
+	services := slices.IndexFunc(role.Rules,
+		func(r rbacv1.PolicyRule) bool { return slices.Contains(r.Resources, "services") })
 	role.Rules[services].Resources = []string{"configmaps"}
 	if role, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	startServing(t, kubeconfig)
-	a.waitBlueprint("websites", is("Accepted", "False", "undefined field 'txt'"),
-		is("Serving", "False", "no longer accepted", "spec.resources[2].template: the platform may not"))
+	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"txt\""),
+		is("Serving", "False", "no longer accepted", "spec.resources[2].template: the platform has no permission to"))
 	role.Rules[services].Resources = []string{"configmaps", "services"}
 	if _, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
@@ -193,20 +198,23 @@ func TestPermissionsAreCheckedAfterARestart(t *testing.T) {
 	a.waitBlueprint("websites", is("Accepted", "False"), is("Serving", "True", "generation 1 is served"))
 }
 
-func TestARevisionThatCannotBeStoredIsExplained(t *testing.T) {
+func TestRevisions_StorageFailureIsReported(t *testing.T) {
 	a := newAPI(t)
 	name := strings.Split(a.group, ".")[0]
-	rules := append(slices.DeleteFunc(least(), func(r rbacv1.PolicyRule) bool { return r.Resources[0] == "controllerrevisions" }),
+	rules := append(slices.DeleteFunc(platformRules(),
+		func(r rbacv1.PolicyRule) bool { return r.Resources[0] == "controllerrevisions" }),
 		rbacv1.PolicyRule{APIGroups: []string{"", a.group}, Resources: []string{"*"}, Verbs: []string{"*"}})
 	startServing(t, a.account(name, rules...))
 	a.apply(websites)
-	a.waitBlueprint("websites", is("Accepted", "Unknown", "cannot read the stored revisions", "controllerrevisions.apps in namespace "+platformNamespace),
+	a.waitBlueprint("websites", is("Accepted", "Unknown", "cannot read the stored revisions",
+		"controllerrevisions.apps in namespace "+platformNamespace),
 		is("Serving", "False", "RevisionsUnavailable"))
 	grant := func(verbs ...string) {
 		t.Helper()
 		role, err := a.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil {
-			role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"controllerrevisions"}, Verbs: verbs})
+			role.Rules = append(role.Rules,
+				rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"controllerrevisions"}, Verbs: verbs})
 			_, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{})
 		}
 		if err != nil {
@@ -214,9 +222,11 @@ func TestARevisionThatCannotBeStoredIsExplained(t *testing.T) {
 		}
 	}
 	grant("list", "watch")
-	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "False", "RevisionNotStored", "generation 1 is accepted but not served", "cannot create resource"))
-	if _, err := a.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", "websites."+a.group); !apierrors.IsNotFound(err) {
-		t.Errorf("a Blueprint that is not served has its type: %v", err)
+	a.waitBlueprint("websites", is("Accepted", "True"),
+		is("Serving", "False", "RevisionNotStored", "generation 1 is accepted but not served", "cannot create resource"))
+	if _, err := a.get("apiextensions.k8s.io/v1", "CustomResourceDefinition",
+		"websites."+a.group); !apierrors.IsNotFound(err) {
+		t.Errorf("the type of a Blueprint that is not served exists: %v", err)
 	}
 	grant("create", "patch", "delete", "get")
 	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True", "generation 1 is served"))

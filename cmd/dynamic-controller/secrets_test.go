@@ -4,16 +4,18 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// leaky is a Blueprint of a Secret that somebody else fills, and of an object that is made of it.
-func leaky(kind, readyWhen, template string) string {
+// secretBlueprint returns a Blueprint of a Secret that another client fills, and of an object that depends on it.
+func secretBlueprint(kind, readyWhen, template string) string {
 	return `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -23,7 +25,9 @@ spec:
     group: GROUP
     version: v1
     kind: ` + kind + `
-    schema: {properties: {spec: {type: object, properties: {words: {type: object, additionalProperties: {type: string}}}}}}
+    schema:
+      properties:
+        spec: {type: object, properties: {words: {type: object, additionalProperties: {type: string}}}}
   resources:
     - id: db
       readyWhen: ["` + readyWhen + `"]
@@ -32,7 +36,7 @@ spec:
       template: ` + template
 }
 
-func TestDataOfSecretsIsNotInStatusesAndLogs(t *testing.T) {
+func TestSecrets_DataIsNotInStatusesAndLogs(t *testing.T) {
 	const value = "hunter2 is secret!"
 	encoded := base64.StdEncoding.EncodeToString([]byte(value))
 	const read = "string(base64.decode(db.data.password))"
@@ -58,7 +62,8 @@ spec:
   validationActions: [ACTION]
   matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}}
 `} {
-			obj := a.read(strings.NewReplacer("NAMESPACE", a.namespace, "NAME", a.namespace+"-"+policy.name, "ACTION", policy.action).Replace(text))
+			obj := a.read(strings.NewReplacer("NAMESPACE", a.namespace, "NAME", a.namespace+"-"+policy.name, "ACTION",
+				policy.action).Replace(text))
 			gvr := obj.GroupVersionKind().GroupVersion().WithResource("validatingadmissionpolicies")
 			if obj.GetKind() == "ValidatingAdmissionPolicyBinding" {
 				gvr.Resource = "validatingadmissionpolicybindings"
@@ -71,6 +76,16 @@ spec:
 			})
 		}
 	}
+	// The API server enforces a new policy after some time.
+	denied := a.read("{apiVersion: v1, kind: ConfigMap, metadata: {name: denied}, data: {Deny: x}}")
+	eventually(t, func() error {
+		_, err := a.dynamic.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(a.namespace).
+			Create(t.Context(), denied, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		if err == nil {
+			return errors.New("the policy is not enforced")
+		}
+		return nil
+	})
 	const filled = "has(db.data) && has(db.data.password)"
 	service := func(spec string) string {
 		return `{apiVersion: v1, kind: Service, metadata: {name: "${self.metadata.name}"}, spec: ` + spec + `}`
@@ -82,54 +97,61 @@ spec:
 		kind, readyWhen, template string
 		want                      []string
 	}{
-		"a value that the server does not support": {
-			"Service", filled, service(`{type: "${` + read + `}", ports: [{port: 80}]}`), []string{"Rejected", "422 Invalid", "spec.type: FieldValueNotSupported"},
+		"unsupported value": {
+			"Service", filled, service(`{type: "${` + read + `}", ports: [{port: 80}]}`), []string{"Rejected", "422 Invalid",
+				"spec.type: FieldValueNotSupported"},
 		},
-		"a value of another type": {
+		"value of another type": {
 			"Port", filled, service(`{ports: [{port: "${dyn(` + read + `)}"}]}`), []string{"its message is not shown"},
 		},
-		"a label": {
-			"Label", filled, `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}", labels: {a: "${` + read + `}"}}}`, []string{"Rejected", "metadata.labels: FieldValueInvalid"},
+		"label": {
+			"Label", filled, `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}", labels: {a: "${` +
+				read + `}"}}}`, []string{"Rejected", "metadata.labels: FieldValueInvalid"},
 		},
-		"a key": {
+		"key": {
 			"Key", filled, config(`data: "${{` + read + `: 'x'}}"`), []string{"Rejected", "data: FieldValueInvalid"},
 		},
-		"a policy that refuses": {
+		"policy that denies the request": {
 			"Refusal", filled, config(`data: {Deny: "${` + read + `}"}`), []string{"its message is not shown"},
 		},
-		"an expression that fails": {
-			"Number", filled, config(`data: {a: "${string(int(` + read + `))}"}`), []string{"Invalid", "the reason is not shown, because the expression reads a Secret"},
+		"failing expression": {
+			"Number", filled, config(`data: {a: "${string(int(` + read + `))}"}`), []string{"Invalid",
+				"the reason is hidden, because the expression reads a Secret"},
 		},
-		"an expression that finds nothing": {
-			"Word", filled, config(`data: {a: "${self.spec.words[` + read + `]}"}`), []string{"Waiting", "a key or an index of a Secret is not there yet"},
+		"expression with a missing key": {
+			"Word", filled, config(`data: {a: "${self.spec.words[` + read + `]}"}`), []string{"Waiting",
+				"waiting for a key or an index of a Secret"},
 		},
-		"a readiness condition": {
-			"Readiness", filled + " && int(" + read + ") > 0", config("data: {}"), []string{"Waiting", "the reason is not shown, because the expression reads a Secret"},
+		"readiness condition": {
+			"Readiness", filled + " && int(" + read + ") > 0", config("data: {}"), []string{"Waiting",
+				"the reason is hidden, because the expression reads a Secret"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sub := *a
 			sub.T = t
-			sub.apply(leaky(test.kind, test.readyWhen, test.template))
+			sub.apply(secretBlueprint(test.kind, test.readyWhen, test.template))
 			name := strings.ToLower(test.kind)
 			user := *tenant
 			user.T = t
 			user.apply("{apiVersion: GROUP/v1, kind: " + test.kind + ", metadata: {name: " + name + "}, spec: {words: {a: b}}}")
 			sub.fill(name, encoded)
 			obj := user.wait("GROUP/v1", test.kind, name, is("Ready", "False", test.want...))
-			if text, err := json.Marshal(obj); err != nil || strings.Contains(string(text), "hunter2") || strings.Contains(string(text), encoded) {
+			if text, err := json.Marshal(obj); err != nil || strings.Contains(string(text), "hunter2") ||
+				strings.Contains(string(text), encoded) {
 				t.Errorf("the instance shows the value: %s, %v", text, err)
 			}
 		})
 	}
-	// What a warning is about is written.
-	a.apply(leaky("Warning", filled, config(`data: {Warn: "${`+read+`}"}`)))
+	// An object that causes a warning is created.
+	a.apply(secretBlueprint("Warning", filled, config(`data: {Warn: "${`+read+`}"}`)))
 	tenant.apply("{apiVersion: GROUP/v1, kind: Warning, metadata: {name: warning}, spec: {words: {}}}")
 	a.fill("warning", encoded)
 	tenant.wait("GROUP/v1", "Warning", "warning", is("Ready", "True"))
 
-	a.apply(leaky("Name", filled, `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${`+read+`}"}}`))
-	a.waitBlueprint("names", is("Accepted", "False", "spec.resources[1].template.metadata.name", "must not be derived from a Secret's data"))
+	a.apply(secretBlueprint("Name", filled, `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${`+read+`}"}}`))
+	a.waitBlueprint("names", is("Accepted", "False", "spec.resources[1].template.metadata.name",
+		"must not be derived from a Secret's data"))
 
 	p.waitLog(line{Msg: "Reconcile failed, will retry"})
 	for text := range strings.Lines(p.output()) {
@@ -139,14 +161,15 @@ spec:
 	}
 }
 
-// fill gives a Secret that the platform made a password.
+// fill adds a password to a Secret that the platform has created.
 func (a *api) fill(name, encoded string) {
 	a.Helper()
 	a.wait("v1", "Secret", name, all())
 	secret, err := a.get("v1", "Secret", name)
 	if err == nil {
 		patch := fmt.Sprintf(`{"data":{"password":%q}}`, encoded)
-		_, err = a.client(secret).Patch(a.Context(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "test"})
+		_, err = a.client(secret).Patch(a.Context(), name, types.MergePatchType, []byte(patch),
+			metav1.PatchOptions{FieldManager: "test"})
 	}
 	if err != nil {
 		a.Fatal(err)

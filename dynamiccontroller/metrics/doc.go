@@ -1,13 +1,13 @@
-// Package metrics tells Prometheus what a DynamicController does. There is a series a served type, and none of a type
-// that is no longer served.
+// Package metrics exports the metrics of a DynamicController to Prometheus. Only served types have series.
 //
-//	dynamic_controller_reconciles_total{group,version,resource,outcome}   calls of handlers, by how they ended
-//	dynamic_controller_reconcile_duration_seconds{group,version,resource} how long they took
+//	dynamic_controller_reconciles_total{group,version,resource,outcome}   handler calls, by outcome
+//	dynamic_controller_reconcile_duration_seconds{group,version,resource} duration of handler calls
 //	dynamic_controller_objects{group,version,resource}                    objects in the cache
-//	dynamic_controller_queue_items{group,version,resource,lane}           objects that wait: live, background, delayed
-//	dynamic_controller_queue_oldest_seconds{group,version,resource}       how long the first in line has waited
-//	dynamic_controller_handlers_running{group,version,resource}           handlers that run
+//	dynamic_controller_cache_bytes{group,version,resource}                approximate memory used by the cache
+//	dynamic_controller_queue_items{group,version,resource,lane}           waiting objects: live, background, delayed
+//	dynamic_controller_queue_oldest_seconds{group,version,resource}       waiting time of the head of the queue
+//	dynamic_controller_handlers_running{group,version,resource}           running handlers
 //	dynamic_controller_objects_failing{group,version,resource}            objects that will be retried
-//	dynamic_controller_objects_parked{group,version,resource}             objects that wait for something to happen to them
-//	dynamic_controller_type_state{group,version,resource,state}           1 for the state that the type is in
+//	dynamic_controller_objects_parked{group,version,resource}             objects that wait for their next event
+//	dynamic_controller_type_state{group,version,resource,state}           1 for the current state of the type
 package metrics

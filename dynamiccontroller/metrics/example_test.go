@@ -5,7 +5,7 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// What the example takes for granted.
+// The example uses these variables. A real program creates its own logger and client.
 var (
 	logger = logr.Discard()
 	client dynamic.Interface

@@ -40,40 +40,44 @@ func series(t *testing.T, from ...prometheus.Collector) map[string]int {
 	return n
 }
 
-// A stopped type leaves no series, and takes no other type's with it.
-func TestS1_NoSeriesIsLeftOfAStoppedType(t *testing.T) {
+// Forget removes the series of a stopped type and keeps those of other types.
+func TestS1_ForgetRemovesSeriesOfStoppedType(t *testing.T) {
 	r := metrics.NewReconciles()
 	for _, gvr := range []schema.GroupVersionResource{widgets, gadgets} {
 		r.Reconciled(gvr, dynamiccontroller.OutcomeSuccess, time.Millisecond)
 		r.Reconciled(gvr, dynamiccontroller.OutcomePanic, time.Hour)
 	}
-	if n := series(t, r); n["dynamic_controller_reconciles_total"] != 4 || n["dynamic_controller_reconcile_duration_seconds"] != 2 {
-		t.Errorf("series: %v", n)
+	const reconciles, duration = "dynamic_controller_reconciles_total", "dynamic_controller_reconcile_duration_seconds"
+	if n := series(t, r); n[reconciles] != 4 || n[duration] != 2 {
+		t.Errorf("got series %v before Forget, want 4 reconciles and 2 durations", n)
 	}
 	r.Forget(widgets)
-	if n := series(t, r); n["dynamic_controller_reconciles_total"] != 2 || n["dynamic_controller_reconcile_duration_seconds"] != 1 {
-		t.Errorf("series after Forget: %v", n)
+	if n := series(t, r); n[reconciles] != 2 || n[duration] != 1 {
+		t.Errorf("got series %v after Forget, want 2 reconciles and 1 duration", n)
 	}
 }
 
-type fixed []dynamiccontroller.TypeStatus
+// fixedStatus is a Controller with a constant status.
+type fixedStatus []dynamiccontroller.TypeStatus
 
-func (f fixed) Status() []dynamiccontroller.TypeStatus { return f }
+func (f fixedStatus) Status() []dynamiccontroller.TypeStatus { return f }
 
-func TestStatus(t *testing.T) {
-	n := series(t, metrics.NewStatus(fixed{
-		{GVR: widgets, State: dynamiccontroller.TypeSynced, Objects: 3, Live: 1},
-		{GVR: gadgets, State: dynamiccontroller.TypeForbidden},
+func TestNewStatus_HasSeriesForEachType(t *testing.T) {
+	synced := dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 3, Bytes: 4096}
+	n := series(t, metrics.NewStatus(fixedStatus{
+		{GVR: widgets, WatchStatus: synced, Live: 1},
+		{GVR: gadgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden}},
 	}))
-	if len(n) != 7 || n["dynamic_controller_queue_items"] != 6 || n["dynamic_controller_type_state"] != 2 {
-		t.Errorf("series: %v", n)
+	if len(n) != 8 || n["dynamic_controller_queue_items"] != 6 || n["dynamic_controller_type_state"] != 2 {
+		t.Errorf("got the series counts %v, want 8 metrics with 6 series for queue_items and 2 for type_state", n)
 	}
 }
 
-// A registry gets both: what handlers do, and how the types stand.
+// Register both collectors: NewReconciles counts reconciles, and NewStatus reports the status of the types.
 func Example() {
 	reconciles := metrics.NewReconciles()
-	controller := dynamiccontroller.NewDynamicController(logger, dynamiccontroller.Config{}, client, dynamiccontroller.WithMetrics(reconciles))
+	controller := dynamiccontroller.NewDynamicController(logger, dynamiccontroller.Config{}, client,
+		dynamiccontroller.WithMetrics(reconciles))
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(reconciles, metrics.NewStatus(controller))
 	families, err := registry.Gather()

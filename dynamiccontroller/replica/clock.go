@@ -2,16 +2,14 @@ package replica
 
 import "time"
 
-// instant is a moment on both clocks. The monotonic one stops while a virtual machine is suspended, the wall clock can be
-// set: whoever must not be late takes the one that is ahead.
+// instant is a reading of both clocks. The monotonic clock stops while a virtual machine is suspended, and the wall
+// clock can be set. A deadline must therefore use the clock that has advanced further.
 type instant struct{ mono, wall time.Time }
 
 // clock reads both clocks.
 type clock struct {
-	wall func() time.Time // replaces the wall clock in tests; nil otherwise
+	wall func() time.Time // replaces the wall clock in tests, nil otherwise
 }
-
-func realClock() clock { return clock{} }
 
 func (c clock) now() instant {
 	now := time.Now()
@@ -22,7 +20,7 @@ func (c clock) now() instant {
 	return instant{mono: now, wall: wall.Round(0)} // Round strips the monotonic reading
 }
 
-// since is how much time may have gone by at the most.
+// since returns the time elapsed since the instant then, according to the clock that has advanced further.
 func (c clock) since(then instant) time.Duration {
 	now := c.now()
 	return max(now.mono.Sub(then.mono), now.wall.Sub(then.wall))

@@ -1,74 +1,106 @@
-// Package replica runs the two halves of a process of which there are several: what every replica does, and what only the one
-// that leads does. It elects the leader with a Lease and sees to it that no other replica's work can meet the leader's.
+// Package replica runs one of several replicas of a process. It starts some runnables on every replica and others
+// only on the leader, which it elects with a Lease. It keeps the work of two leaders from overlapping.
 //
-//	mapper, _ := restmapper.New(log, cfg)
-//	dc, _ := dynamiccontroller.NewForConfig(log, dynamiccontroller.Config{}, cfg)
-//	r, _ := replica.New(cfg, replica.Options{LeaseName: "my-platform", Log: log})
-//	client := dynamic.NewForConfigOrDie(r.FencedConfig()) // what handlers write with
-//	r.RegisterWithoutLeaderElection("restmapper", mapper)
-//	r.RegisterWithoutLeaderElection("watches", replica.RunFunc(dc.RunWatches))
-//	r.Register("dynamic-controller", dc)
-//	r.Run(ctx)
+//	func run(ctx context.Context, log logr.Logger, cfg *rest.Config) error {
+//		mapper, err := restmapper.New(log, cfg)
+//		if err != nil {
+//			return err
+//		}
+//		dc, err := dynamiccontroller.NewForConfig(log, dynamiccontroller.Config{}, cfg)
+//		if err != nil {
+//			return err
+//		}
+//		r, err := replica.New(cfg, replica.Options{LeaseName: "my-platform", Log: log})
+//		if err != nil {
+//			return err
+//		}
+//		client, err := dynamic.NewForConfig(r.FencedConfig()) // the client that handlers write with
+//		if err != nil {
+//			return err
+//		}
+//		err = errors.Join(
+//			dc.StartServingGVK(ctx, widgets, reconcileWith(client)),
+//			r.RegisterWithoutLeaderElection("restmapper", mapper),
+//			r.RegisterWithoutLeaderElection("watches", replica.RunFunc(dc.RunWatches)),
+//			r.Register("dynamic-controller", dc),
+//		)
+//		if err != nil {
+//			return err
+//		}
+//		return r.Run(ctx)
+//	}
 //
-// # Life of a replica
+// # Runnables and terms
 //
-//	New ──▶ Register, RegisterWithoutLeaderElection, at any time until Run has ended
+// Runnables registered with [Replica.RegisterWithoutLeaderElection] are per-replica: they start once, with Run.
+// Runnables registered with [Replica.Register] are leader-gated: they start with every term. A term is one period of
+// leadership.
+//
+//	New ──▶ Register, RegisterWithoutLeaderElection (at any time until Run has returned)
 //	  │
 //	  └──▶ Run(ctx)
-//	         ├── the per-replica half starts, once
-//	         └── campaign ──▶ term 1: the fence opens, the leading half starts
-//	               ▲             │ lease lost: fence closes, contexts end with ErrLeaseLost
-//	               └─────────────┘ all have returned
-//	       ctx ends: leading half ends and is joined ──▶ fence closes ──▶ lease released ──▶ per-replica half ends
+//	         ├── per-replica runnables start
+//	         └── campaign ──▶ term 1: the fence opens, leader-gated runnables start
+//	               ▲             │ lease lost: the fence closes, contexts are cancelled with ErrLeaseLost
+//	               └─────────────┘ all runnables of the term have returned
+//	       ctx cancelled: leader-gated runnables return ──▶ the fence closes, the lease is released
+//	                      ──▶ per-replica runnables return
 //
-// # What it promises
+// # Guarantees
 //
-//   - L1: the leading half of two replicas never runs at once, but for the overlap below. A clean end renews the lease until
-//     the last runnable of the leading half has returned, then releases it, and only if it still names this replica. If
-//     they outlast Options.ShutdownTimeout, return an error when told to end, or panic, it is left to expire. A deleted,
-//     emptied or force-taken lease ends the term at the first sight of it.
-//   - L2: when the lease is lost, or the replica can no longer be certain that it holds the lease, the contexts of the
-//     term end with [ErrLeaseLost] and [Replica.FencedConfig] starts no further writes. Both happen before another
-//     replica can lead. After a jump of the wall clock the contexts can end later, see below, but writes are still
-//     refused in time. The process keeps running and campaigns again once the term's runnables have returned, or Run
-//     returns the error ([ExitOnLoss]).
-//   - L3: runnables of the per-replica half start once a process, whatever happens to the leadership.
-//   - L4: nothing of a term is left when it is over and its runnables have returned.
+//   - L1: Leader-gated runnables of two replicas never run at the same time, except as listed below. During a clean
+//     shutdown the lease is renewed until the last leader-gated runnable has returned. Then it is released, but only if
+//     it still names this replica. The lease is left to expire if runnables do not return within
+//     Options.ShutdownTimeout, return an error after they were stopped, or panic. If somebody deletes the lease,
+//     empties it or takes it by force, the term ends when a request from the leader first observes this.
+//   - L2: When the lease is lost, or the replica cannot be certain that it still holds the lease, the contexts of the
+//     term are cancelled with [ErrLeaseLost] and no further writes start through [Replica.FencedConfig]. Both happen
+//     before another replica can lead. If the wall clock jumps, contexts can be cancelled too late, as described
+//     below, but writes are still refused in time. The process keeps running and campaigns again once the runnables
+//     of the term have returned. With [ExitOnLoss], Run returns the error instead.
+//   - L3: Per-replica runnables start once per process, regardless of leadership.
+//   - L4: A term leaves nothing behind once it is over and its runnables have returned.
 //
-// An API server that cannot be reached, and clocks that jump, cost terms and never make it spin or exit. A wall clock that is
-// set ahead by more than what is left of the lease ends the term; one that is set back changes nothing.
+// An unreachable API server or a clock that jumps can end a term. Neither causes a busy loop or an exit. A term ends if
+// the wall clock is set forward by more than the remaining validity of the lease. Setting it back has no effect.
 //
-// # What it does not promise
+// # Limitations
 //
-//   - Someone who takes the lease by force, by writing another holder into it, or who writes all that a release writes (no
-//     holder, a duration of one second, two equal times), makes two leaders until the first one looks: at most RetryPeriod
-//     and two requests later, an update that conflicts and a get, if the API server answers.
-//   - A process that has just started and finds no lease creates it at once, or a first start would take a LeaseDuration.
-//     If someone deleted the lease just before, the leader notices within RetryPeriod and one request. Who has seen the
-//     lease before creates it too, and leads only after it has held it for a LeaseDuration.
-//   - Both may be as long as the lease lasts where the leader cannot reach the API server at that time.
-//   - A lease that names a holder and a longer duration than ours is honoured for as long as it says, for its holder may
-//     have been configured so. Who writes a huge one into it keeps all from leading, until somebody empties it.
-//   - A write that was sent before the fence closed may arrive late; nothing here can call it back. A process that is stopped
-//     between the look at the clock and the wire sends the write when it is continued.
-//   - A process that was stopped for longer than the lease lasts (SIGSTOP) may start work after it continues. Its
-//     contexts end a few milliseconds later, when the first timer fires. If only the wall clock has moved on, because
-//     it was set or a virtual machine was suspended, no timer fires. The contexts then end at most RetryPeriod after
-//     the jump. In both cases the writes of that work are refused, because each write checks both clocks.
-//   - The Err method of the context that a leading runnable receives checks both clocks too, and so does Err of
-//     contexts derived from it with context.WithValue. A runnable that calls Err before each piece of work starts no
-//     work after the deadline. Done does not check the clocks, and neither does a context with its own cancel function
-//     or timeout: these end only after a timer, a write or such a call of Err has ended the term.
-//   - All this holds while the clocks of two machines run at rates that differ by less than a tenth, and all replicas have
-//     the same LeaseDuration.
-//   - A runnable that ignores its context holds up this replica's next term for as long, and its work is stopped by nothing
-//     but the fence.
+//   - Two replicas lead for a short time if somebody takes the lease by force, either by writing another holder or by
+//     writing the content of a released lease: no holder, a duration of one second, and two equal times. The overlap
+//     lasts until the first leader reads the lease. If the API server answers, this takes at most RetryPeriod plus the
+//     time of two requests: an update that conflicts, and a get.
+//   - If the lease is missing, a process that has never seen it creates it and leads at once. Otherwise, every first
+//     start would take a LeaseDuration. If somebody deleted the lease just before, the old leader notices this within
+//     RetryPeriod plus the time of one request. A process that has seen the lease before also creates a missing lease,
+//     but leads only after it has held the new lease for a LeaseDuration.
+//   - If the old leader cannot reach the API server in the meantime, both of these overlaps can last until the lease
+//     expires.
+//   - If a lease has a holder and its duration is longer than the configured one, replicas respect the longer duration,
+//     because the holder may have a different configuration. An excessive duration blocks every election until the
+//     lease is emptied.
+//   - A write that was sent before the fence closed can take effect afterwards. If a process is suspended between
+//     checking the clocks and sending the write, it sends the write when it resumes.
+//   - A process that was suspended (SIGSTOP) for longer than the lease lasts can start work after it resumes. Its
+//     contexts are cancelled a few milliseconds later, when the first timer fires. If only the wall clock has jumped,
+//     because it was set or because a virtual machine was suspended, no timer fires. Contexts are then cancelled at
+//     most RetryPeriod after the jump. In both cases, writes that this work sends are refused, because every write
+//     checks both clocks.
+//   - The Err method of a leader-gated runnable's context checks both clocks. So do the Err methods of contexts derived
+//     from it with context.WithValue. A runnable that calls Err before each piece of work starts no work after the
+//     deadline. Done does not check the clocks, and neither does a context with its own cancel function or timeout.
+//     Such a context is cancelled only after a timer, a write or a call to an Err method that checks the clocks has
+//     ended the term.
+//   - The guarantees hold while the clock rates of two machines differ by less than a tenth, and all replicas have the
+//     same LeaseDuration.
+//   - A runnable that ignores its context delays this replica's next term until the runnable returns. Only the fence
+//     prevents its writes.
 //
-// # What it needs
+// # Requirements
 //
-// The verbs get, create and update on leases (coordination.k8s.io) in the lease's namespace. create cannot be limited to a
-// resourceName; the others can.
+// The user that the config authenticates as needs the verbs get, create and update on leases (coordination.k8s.io) in
+// the lease's namespace. RBAC cannot restrict create to a resourceName; it can restrict the other verbs.
 //
-// An API server that answers requests for the lease in time. A request is cancelled after half of RenewDeadline, see
+// The API server must answer requests for the lease in time. A request is cancelled after half of RenewDeadline; see
 // [Options]. If the API server always takes longer, no replica ever leads.
 package replica

@@ -11,14 +11,15 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// serveTerm campaigns until it wins, and leads until that term is over. It returns when the elector and, but for
-// endedHung, all runnables have ended. If ctx ends before it has won, the error is nil.
-func (l *leadership) serveTerm(ctx context.Context) (ending, error) {
-	won := make(chan *term, 1)
-	l.lock.candidate()
-	l.lock.won = func(sent instant) *term {
+// serveTerm campaigns until it acquires the lease, and leads until the term is over. It returns when the elector and
+// the leader-gated runnables have ended. If Run is ending, serveTerm does not wait for runnables that do not return in
+// time. If there was no term, it returns the zero state.
+func (l *leadership) serveTerm(ctx context.Context) (leadState, error) {
+	began := make(chan *term, 1)
+	l.lock.resetTerm()
+	l.lock.beginTerm = func(sent instant) *term {
 		t := l.fence.open(sent, l.options)
-		won <- t // there is room: a lock wins once
+		began <- t // does not block, because a lock begins at most one term
 		return t
 	}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
@@ -27,111 +28,118 @@ func (l *leadership) serveTerm(ctx context.Context) (ending, error) {
 		RenewDeadline: l.options.RenewDeadline,
 		RetryPeriod:   l.options.RetryPeriod,
 		Name:          l.options.LeaseName,
-		// The term begins when the lock has seen the lease to be ours, and ends by our own account: the elector's
-		// callbacks are called by goroutines that nobody joins.
+		// The lock begins the term, and lead ends it. The elector's callbacks are not used, because it calls them in
+		// goroutines that cannot be joined.
 		Callbacks: leaderelection.LeaderCallbacks{OnStartedLeading: func(context.Context) {}, OnStoppedLeading: func() {}},
 	})
 	if err != nil {
-		return notLed, fmt.Errorf("elect a leader: %w", err)
+		return leadState{}, fmt.Errorf("create a leader elector: %w", err)
 	}
-	// The elector outlives ctx: the lease is renewed while runnables return.
-	electing, stopElecting := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), quiet(l.log)))
+	// The elector continues after ctx is cancelled, because the lease is renewed until the runnables have returned.
+	electing, stopElector := context.WithCancel(klog.NewContext(context.WithoutCancel(ctx), debugOnly(l.log)))
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		elector.Run(electing)
 		if t := l.lock.term; t != nil {
-			_ = t.lose("it could not be renewed") // unless it was over before
+			_ = t.lose("it could not be renewed") // no effect if the term is over
 		}
 	}()
-	defer func() {
-		stopElecting()
+	joinElector := func() {
+		stopElector()
 		<-stopped
-	}()
+	}
+	defer joinElector()
 
 	var t *term
 	select {
-	case t = <-won:
-	case <-stopped: // it held a claim, and could not renew it
+	case t = <-began:
+	case <-stopped: // the elector held a claim and could not renew it
 		select {
-		case t = <-won:
+		case t = <-began:
 		default:
-			return notLed, nil
+			return leadState{}, nil
 		}
 	case <-ctx.Done():
-		l.end.begin()
-		stopElecting()
-		<-stopped
-		select {
-		case <-won: // at the last moment, and nothing has run
-			l.release(ctx)
-		default:
-			if l.lock.unsure && !l.lock.claims { // a claim is nobody's to take before it has lasted
-				l.release(ctx)
-			}
-		}
-		return notLed, nil
+		l.shutdown.begin()
+		joinElector()
+		l.abandonCampaign(ctx, began)
+		return leadState{}, nil
 	}
-	how, err := l.lead(ctx, t)
-	stopElecting()
-	<-stopped
+	state, err := l.lead(ctx, t)
+	joinElector()
 	if t.loss() == nil {
 		l.release(ctx)
 	}
-	return how, err
+	return state, err
 }
 
-// release releases the lease. If Run is ending, it takes no longer than the rest of ShutdownTimeout. If it fails, other
-// replicas have to wait until the lease expires.
+// abandonCampaign releases the lease if the elector acquired it, or may have acquired it, before the elector was
+// stopped. It does not release a claim, because other replicas must not lead before the claim's duration has passed.
+func (l *leadership) abandonCampaign(ctx context.Context, began <-chan *term) {
+	select {
+	case <-began:
+		l.release(ctx)
+	default:
+		if l.lock.holderUnknown && !l.lock.claiming {
+			l.release(ctx)
+		}
+	}
+}
+
+// release releases the lease. If Run is ending, the release takes no longer than what remains of ShutdownTimeout. If
+// the release fails, other replicas must wait until the lease expires.
 func (l *leadership) release(ctx context.Context) {
 	limit := l.options.RenewDeadline
-	if left, ending := l.end.left(); ending {
-		limit = min(limit, left)
+	if remaining, ending := l.shutdown.remaining(); ending {
+		limit = min(limit, remaining)
 	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	releaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { // it may end only now
-		l.end.begin()
-		left, _ := l.end.left()
-		time.AfterFunc(left, cancel)
+	defer context.AfterFunc(ctx, func() { // Run can begin to shut down during the release
+		l.shutdown.begin()
+		remaining, _ := l.shutdown.remaining()
+		time.AfterFunc(remaining, cancel)
 	})()
-	verb, err := l.lock.release(within, l.options.RetryPeriod/2)
+	verb, err := l.lock.release(releaseCtx, l.options.RetryPeriod/2)
 	switch {
 	case err == nil:
 		l.log.V(1).Info("Lease released")
 	case apierrors.IsForbidden(err):
-		l.log.Error(err, "Lease not released because of a missing permission, other replicas wait until it expires", keyVerb, verb, keyResource, leaseResource)
+		l.log.Error(err, "Lease not released because of a missing permission, other replicas wait until it expires",
+			keyVerb, verb, keyResource, leaseResource)
 	default:
 		l.log.Info("Lease not released, other replicas wait until it expires", keyVerb, verb, keyError, err.Error())
 	}
 }
 
-// quiet makes everything that the elector logs a developer's: what an operator wants to know is logged by us, and it calls
-// each try that fails an error.
-func quiet(log logr.Logger) logr.Logger {
+// debugOnly logs the elector's messages at a higher verbosity level, and its errors as debug messages. The elector
+// would log every failed attempt as an error, although this package already logs the messages that matter to an
+// operator.
+func debugOnly(log logr.Logger) logr.Logger {
 	if log.GetSink() == nil {
 		return log
 	}
 	log = log.WithName("elector")
-	return log.WithSink(quietSink{log.GetSink()})
+	return log.WithSink(debugSink{log.GetSink()})
 }
 
-type quietSink struct{ logr.LogSink }
+type debugSink struct{ logr.LogSink }
 
-func (s quietSink) Enabled(level int) bool { return s.LogSink.Enabled(level + 1) }
+func (s debugSink) Enabled(level int) bool { return s.LogSink.Enabled(level + 1) }
 
-func (s quietSink) Info(level int, message string, keysAndValues ...any) {
+func (s debugSink) Info(level int, message string, keysAndValues ...any) {
 	s.LogSink.Info(level+1, message, keysAndValues...)
 }
 
-func (s quietSink) Error(err error, message string, keysAndValues ...any) {
+func (s debugSink) Error(err error, message string, keysAndValues ...any) {
 	if s.Enabled(0) {
 		s.LogSink.Info(1, message, append([]any{keyError, err}, keysAndValues...)...)
 	}
 }
 
-func (s quietSink) WithValues(keysAndValues ...any) logr.LogSink {
-	return quietSink{s.LogSink.WithValues(keysAndValues...)}
+func (s debugSink) WithValues(keysAndValues ...any) logr.LogSink {
+	return debugSink{s.LogSink.WithValues(keysAndValues...)}
 }
 
-func (s quietSink) WithName(name string) logr.LogSink { return quietSink{s.LogSink.WithName(name)} }
+func (s debugSink) WithName(name string) logr.LogSink { return debugSink{s.LogSink.WithName(name)} }

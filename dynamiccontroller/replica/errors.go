@@ -3,31 +3,32 @@ package replica
 import "errors"
 
 var (
-	// ErrLeaseLost is the cause with which the contexts of a term end when the lease was lost: someone else holds it,
-	// it was deleted or emptied, or it was not renewed in time, so that another replica may lead.
-	ErrLeaseLost = errors.New("the lease was lost")
+	// ErrLeaseLost is the cancellation cause of a term's contexts if the lease was lost: another replica holds the lease,
+	// somebody deleted or emptied it, or it was not renewed in time, so that another replica can lead.
+	ErrLeaseLost = errors.New("lease lost")
 
-	// ErrNotLeading is what a write through [Replica.FencedConfig] fails with, before it was sent, when this replica
-	// does not lead, can no longer be sure that it does, or when the request comes from an earlier term; and what a
-	// write in flight fails with when the fence closes. errors.Is finds it in what a client returns.
+	// ErrNotLeading is returned for a write through [Replica.FencedConfig] that was not sent, because the replica does not
+	// lead or can no longer be certain that it leads, or because the request's context is from an earlier term. It is also
+	// returned for a write in flight when the fence closes; such a write may have taken effect. Clients wrap it, so use
+	// errors.Is.
 	//
-	// It does not mean that the object is at fault. So that callers which count failures can recognize it, it implements
-	// dynamiccontroller.Interrupted, and its method Interrupted returns true:
+	// It does not mean that the object is at fault. It implements dynamiccontroller.Interrupted, so that callers can
+	// avoid counting it as a failure:
 	//
 	//	var interrupted dynamiccontroller.Interrupted
 	//	if errors.As(err, &interrupted) && interrupted.Interrupted() { ... }
-	ErrNotLeading error = notLeading{}
+	ErrNotLeading error = notLeadingError{}
 )
 
-// notLeading is a type so that others can recognize it without importing this package.
-type notLeading struct{}
+// notLeadingError is a type with a method, so that other packages can recognize it without importing this one.
+type notLeadingError struct{}
 
-func (notLeading) Error() string { return "this replica does not lead" }
+func (notLeadingError) Error() string { return "this replica is not the leader" }
 
-// Interrupted returns true: the write was not done because this replica no longer leads, and it did not fail.
-func (notLeading) Interrupted() bool { return true }
+// Interrupted returns true. The write was abandoned because leadership ended; it did not fail.
+func (notLeadingError) Interrupted() bool { return true }
 
 var (
-	errRunning = errors.New("it runs already")
-	errEnded   = errors.New("it has run and ended, and a Replica runs once")
+	errRunning = errors.New("the replica is already running")
+	errStopped = errors.New("the replica has stopped and cannot be used again")
 )

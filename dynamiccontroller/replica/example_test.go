@@ -2,6 +2,7 @@ package replica_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/client-go/rest"
@@ -10,38 +11,47 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
-// On one's own machine there is nobody to share a lease with.
+// Without leader election, as in local development, a replica leads from the start.
 func Example() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := run(ctx, cancel); err != nil {
+		fmt.Println("error:", err)
+	}
+	// Output:
+	// per-replica runnable has a term: false
+	// leader-gated runnable in term 1
+	// leader-gated runnable stopped: the replica is shutting down: context canceled
+	// per-replica runnable stopped
+}
+
+func run(ctx context.Context, cancel func()) error {
 	r, err := replica.New(&rest.Config{Host: "https://example.com"}, replica.Options{LeaderElection: ptr.To(false)})
 	if err != nil {
-		panic(err)
+		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
 	watching := make(chan struct{})
-	_ = r.RegisterWithoutLeaderElection("watches", replica.RunFunc(func(ctx context.Context) error {
-		_, leads := replica.Term(ctx)
-		fmt.Println("on every replica:", leads)
-		close(watching)
-		<-ctx.Done()
-		fmt.Println("the watches end after the work")
-		return nil
-	}))
-	_ = r.Register("work", replica.RunFunc(func(ctx context.Context) error {
-		<-watching
-		term, _ := replica.Term(ctx)
-		fmt.Println("on the leader: term", term)
-		cancel()
-		<-ctx.Done()
-		fmt.Println("the work ends:", context.Cause(ctx))
-		return nil
-	}))
-	fmt.Println(r.Run(ctx))
-	fmt.Println(r.Run(ctx))
-	// Output:
-	// on every replica: false
-	// on the leader: term 1
-	// the work ends: the replica ends: context canceled
-	// the watches end after the work
-	// <nil>
-	// run the replica: it has run and ended, and a Replica runs once
+	err = errors.Join(
+		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(func(ctx context.Context) error {
+			_, ok := replica.Term(ctx)
+			fmt.Println("per-replica runnable has a term:", ok)
+			close(watching)
+			<-ctx.Done()
+			fmt.Println("per-replica runnable stopped")
+			return nil
+		})),
+		r.Register("controller", replica.RunFunc(func(ctx context.Context) error {
+			<-watching
+			term, _ := replica.Term(ctx)
+			fmt.Println("leader-gated runnable in term", term)
+			cancel()
+			<-ctx.Done()
+			fmt.Println("leader-gated runnable stopped:", context.Cause(ctx))
+			return nil
+		})),
+	)
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
 }

@@ -4,69 +4,70 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// exit describes how a runnable returned. Using it calls no method of the error that the runnable returned, except through
-// errors.Is and errors.As.
+// exit describes how a runnable returned. Code that uses an exit calls no methods of the error that the runnable
+// returned, except through errors.Is and errors.As.
 type exit struct {
-	clean    bool  // the error reports only the end of the context
-	doubtful bool  // nothing is known about the goroutines that the runnable started
+	clean    bool  // the error is one that Runnable permits after the context is cancelled
+	unjoined bool  // goroutines of the runnable may still be running
 	err      error // never nil
 }
 
-// runToExit runs the runnable and classifies the error that it returns. The runnable, or a method of its error, can call
-// runtime.Goexit; runToExit does not return then.
+// runToExit runs the runnable and classifies the error that it returns. If the runnable, or a method of the error,
+// calls runtime.Goexit, runToExit does not return.
 func runToExit(ctx context.Context, r Runnable) exit {
 	var err error
 	if panicked := protect.Call(func() { err = r.Run(ctx) }); panicked != nil {
-		return mistaken(panicked)
+		return invalidExit(panicked)
 	}
 	if err == nil {
 		return exit{clean: true, err: errors.New("returned before its context was cancelled")}
 	}
 	var e exit
 	text, mistake := protect.Error("runnable", err, func() {
-		var wrapped *mistakeError
-		e.clean, e.doubtful = saysThatItEnded(ctx, err), errors.As(err, &wrapped)
+		var invalid *invalidExitError
+		e.clean, e.unjoined = isCleanExit(ctx, err), errors.As(err, &invalid)
 	})
 	if mistake != nil {
-		return mistaken(mistake)
+		return invalidExit(mistake)
 	}
 	e.err = &returnedError{text: text, err: err}
 	return e
 }
 
-func mistaken(mistake *protect.Mistake) exit {
+func invalidExit(mistake *protect.Mistake) exit {
 	text := mistake.Error()
 	if mistake.Stack != nil {
 		text = fmt.Sprintf("%s\n%s", text, mistake.Stack)
 	}
-	return exit{err: &mistakeError{text}, doubtful: true}
+	return exit{err: &invalidExitError{text}, unjoined: true}
 }
 
-// saysThatItEnded reports whether every branch of err's tree is an error of ctx or its cause.
-func saysThatItEnded(ctx context.Context, err error) bool {
-	if err == nil {
+// isCleanExit reports whether every branch of err's tree contains an error that Runnable permits after its context is
+// cancelled.
+func isCleanExit(ctx context.Context, err error) bool {
+	permitted := []error{nil, ctx.Err(), context.Cause(ctx), context.DeadlineExceeded, http.ErrServerClosed}
+	if slices.Contains(permitted, err) {
 		return true
 	}
-	if err == ctx.Err() || err == context.Cause(ctx) { //nolint:errorlint // each link is compared
-		return true
-	}
-	switch wrapper := err.(type) { //nolint:errorlint // each link is compared
+	switch wrapper := err.(type) { //nolint:errorlint // each error of the tree is compared
 	case interface{ Unwrap() error }:
 		inner := wrapper.Unwrap()
-		return inner != nil && saysThatItEnded(ctx, inner)
+		return inner != nil && isCleanExit(ctx, inner)
 	case interface{ Unwrap() []error }:
 		branches := wrapper.Unwrap()
-		return len(branches) > 0 && !slices.ContainsFunc(branches, func(b error) bool { return !saysThatItEnded(ctx, b) })
+		return len(branches) > 0 && !slices.ContainsFunc(branches, func(b error) bool { return !isCleanExit(ctx, b) })
 	}
 	return false
 }
 
-// returnedError is the error of a runnable with a fixed text, so that logging it calls no method of the runnable's error.
+// returnedError wraps the error from a runnable and has a fixed text, so that logging it calls no method of the wrapped
+// error.
 type returnedError struct {
 	text string
 	err  error
@@ -75,10 +76,10 @@ type returnedError struct {
 func (e *returnedError) Error() string { return e.text }
 func (e *returnedError) Unwrap() error { return e.err }
 
-// mistakeError stands for a panic, for runtime.Goexit and for an invalid error.
-type mistakeError struct{ text string }
+// invalidExitError is the error for a runnable that panicked, called runtime.Goexit or returned an invalid error.
+type invalidExitError struct{ text string }
 
-func (e *mistakeError) Error() string { return e.text }
+func (e *invalidExitError) Error() string { return e.text }
 
-// errGoexit stands for runtime.Goexit, which a test's FailNow calls, for example.
-var errGoexit error = &mistakeError{"panic: it ended its goroutine"}
+// errGoexit is the error for a runnable that called runtime.Goexit, as FailNow in package testing does.
+var errGoexit error = &invalidExitError{"panic: it ended its goroutine"}

@@ -4,390 +4,230 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"testing"
-	"time"
 
-	"github.com/go-logr/logr"
-	"github.com/go-logr/logr/funcr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// server is the API server's side of one lease: a record that is replaced only by who knows its version.
-type server struct {
-	mu      sync.Mutex
-	record  *resourcelock.LeaderElectionRecord
-	version int
-	changes []string // holders, as the lease named them one after another
-}
-
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-func (s *server) set(record *resourcelock.LeaderElectionRecord) {
+type record = resourcelock.LeaderElectionRecord
+
+// fakeServer stores one lease and rejects updates with an outdated version.
+type fakeServer struct {
+	mu      sync.Mutex // guards the fields below
+	record  *record
+	version int
+	history []string // successive holders
+}
+
+func (s *fakeServer) setLocked(r *record) {
 	s.version++
-	s.record = record
+	s.record = r
 	holder := "(none)"
-	if record != nil {
-		holder, _, _ = strings.Cut(record.HolderIdentity, "_")
+	if r != nil {
+		holder, _, _ = strings.Cut(r.HolderIdentity, "_")
 	}
-	if n := len(s.changes); n == 0 || s.changes[n-1] != holder {
-		s.changes = append(s.changes, holder)
+	if n := len(s.history); n == 0 || s.history[n-1] != holder {
+		s.history = append(s.history, holder)
 	}
 }
 
-// edit is what someone does with kubectl; a nil record deletes the lease.
-func (s *server) edit(change func(r *resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectionRecord) {
+func (s *fakeServer) set(r *record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setLocked(r)
+}
+
+// edit changes the lease as a user would. If change returns nil, the lease is deleted.
+func (s *fakeServer) edit(change func(r *record) *record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.record != nil {
 		copied := *s.record
-		s.set(change(&copied))
+		s.setLocked(change(&copied))
 	}
 }
 
-func (s *server) delete() {
-	s.edit(func(*resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectionRecord { return nil })
-}
+func (s *fakeServer) delete() { s.edit(func(*record) *record { return nil }) }
 
-func (s *server) give(holder string) {
-	s.edit(func(r *resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectionRecord {
+func (s *fakeServer) setHolder(holder string) {
+	s.edit(func(r *record) *record {
 		r.HolderIdentity = holder
 		return r
 	})
 }
 
-func (s *server) history() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.changes, " ")
+// release releases the lease on behalf of its holder.
+func (s *fakeServer) release() {
+	s.edit(func(*record) *record { return &record{LeaseDurationSeconds: 1} })
 }
 
-func (s *server) now() resourcelock.LeaderElectionRecord {
+// holders returns the successive holders, without the UIDs of their identities.
+func (s *fakeServer) holders() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.history, " ")
+}
+
+func (s *fakeServer) lease() record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.record == nil {
-		return resourcelock.LeaderElectionRecord{}
+		return record{}
 	}
 	return *s.record
 }
 
-func (s *server) exists() bool {
+func (s *fakeServer) exists() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.record != nil
 }
 
-// fakeLease is one replica's client, as resourcelock.LeaseLock is.
+// interceptor is called in place of a request for the lease. It can call send to send the request.
+type interceptor func(ctx context.Context, verb string, send func() error) error
+
+// fakeLease is the lease client of one replica.
 type fakeLease struct {
-	server   *server
-	identity string
-	version  int
-	requests atomic.Int64
-	seen     atomic.Bool // whether an answer came that told of the lease
-	meddle   atomic.Pointer[func(ctx context.Context, verb string, do func() error) error]
+	server      *fakeServer
+	identity    string
+	version     int
+	requests    atomic.Int64
+	seen        atomic.Bool // whether a response contained the lease
+	interceptor atomic.Pointer[interceptor]
 }
 
-func (l *fakeLease) request(ctx context.Context, verb string, do func() error) error {
+func (l *fakeLease) request(ctx context.Context, verb string, f func() error) error {
 	l.requests.Add(1)
-	atServer := func() error {
+	send := func() error {
 		l.server.mu.Lock()
 		defer l.server.mu.Unlock()
-		return do()
+		return f()
 	}
-	if meddle := l.meddle.Load(); meddle != nil {
-		return (*meddle)(ctx, verb, atServer)
+	if intercept := l.interceptor.Load(); intercept != nil {
+		return (*intercept)(ctx, verb, send)
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	return atServer()
+	return send()
 }
 
-func (l *fakeLease) Get(ctx context.Context) (record *resourcelock.LeaderElectionRecord, raw []byte, err error) {
-	err = l.request(ctx, "get", func() error {
+func (l *fakeLease) Get(ctx context.Context) (r *record, raw []byte, err error) {
+	err = l.request(ctx, verbGet, func() error {
 		if l.server.record == nil {
 			return apierrors.NewNotFound(leases, "lease")
 		}
 		copied := *l.server.record
-		record, l.version = &copied, l.server.version
+		r, l.version = &copied, l.server.version
 		return nil
 	})
 	if err != nil {
 		return nil, nil, err
 	}
 	l.seen.Store(true)
-	raw, err = json.Marshal(record)
-	return record, raw, err
+	raw, err = json.Marshal(r)
+	return r, raw, err
 }
 
-func (l *fakeLease) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l *fakeLease) Create(ctx context.Context, r record) error {
 	version := 0
-	err := l.request(ctx, "create", func() error {
+	err := l.request(ctx, verbCreate, func() error {
 		if l.server.record != nil {
 			return apierrors.NewAlreadyExists(leases, "lease")
 		}
-		l.server.set(&record)
+		l.server.setLocked(&r)
 		version = l.server.version
 		return nil
 	})
-	if err == nil {
-		l.version = version
-		l.seen.Store(true)
-	}
+	l.written(version, err)
 	return err
 }
 
-func (l *fakeLease) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+func (l *fakeLease) Update(ctx context.Context, r record) error {
 	known, version := l.version, 0
-	err := l.request(ctx, "update", func() error {
+	err := l.request(ctx, verbUpdate, func() error {
 		switch {
 		case l.server.record == nil:
 			return apierrors.NewNotFound(leases, "lease")
 		case known != l.server.version:
 			return apierrors.NewConflict(leases, "lease", errors.New("it was changed"))
 		}
-		l.server.set(&record)
+		l.server.setLocked(&r)
 		version = l.server.version
 		return nil
 	})
+	l.written(version, err)
+	return err
+}
+
+func (l *fakeLease) written(version int, err error) {
 	if err == nil {
 		l.version = version
 		l.seen.Store(true)
 	}
-	return err
 }
 
 func (l *fakeLease) RecordEvent(string) {}
 func (l *fakeLease) Identity() string   { return l.identity }
 func (l *fakeLease) Describe() string   { return "fake" }
 
-// fail makes every request fail as it does without an API server, until heal.
-func (l *fakeLease) fail() {
-	l.set(func(context.Context, string, func() error) error { return errors.New("connection refused") })
+// intercept makes all requests call f instead, until reconnect is called.
+func (l *fakeLease) intercept(f interceptor) { l.interceptor.Store(&f) }
+
+// disconnect makes all requests fail until reconnect is called.
+func (l *fakeLease) disconnect() {
+	l.intercept(func(context.Context, string, func() error) error { return errors.New("connection refused") })
 }
 
-func (l *fakeLease) set(f func(ctx context.Context, verb string, do func() error) error) {
-	l.meddle.Store(&f)
-}
-func (l *fakeLease) heal() { l.meddle.Store(nil) }
-
-// rig is a replica on such a lease.
-type rig struct {
-	*Replica
-	t     testing.TB
-	lease *fakeLease
-	ahead atomic.Int64 // of the wall clock
-	log   *lines
-	wire  *wire
-	write func(ctx context.Context) error
-
-	cancel context.CancelFunc
-	result func() error
+// hang makes all requests block until their contexts are cancelled. It applies until reconnect is called.
+func (l *fakeLease) hang() {
+	l.intercept(func(ctx context.Context, _ string, _ func() error) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
 }
 
-func testOptions() Options {
-	return Options{LeaseName: "test", LeaseNamespace: "default", LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second,
-		RetryPeriod: 500 * time.Millisecond, ShutdownTimeout: 5 * time.Second}
+// reject makes requests with the verb fail until reconnect is called.
+func (l *fakeLease) reject(verb string, err error) {
+	l.intercept(func(_ context.Context, v string, send func() error) error {
+		if v == verb {
+			return err
+		}
+		return send()
+	})
 }
 
-func newRig(t testing.TB, s *server, name string, change ...func(*Options)) *rig {
-	r := &rig{t: t, log: &lines{}, wire: &wire{}}
-	o := testOptions()
-	o.Identity, o.Log = name, r.log.logger()
-	for _, c := range change {
-		c(&o)
-	}
-	wall := clock{wall: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) }}
-	var err error
-	r.Replica, err = build(&rest.Config{Host: "http://api", Transport: r.wire}, o, func(_ *rest.Config, o Options) (resourcelock.Interface, func(), error) {
-		r.lease = &fakeLease{server: s, identity: o.Identity}
-		return r.lease, func() {}, nil
-	}, wall)
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := rest.HTTPClientFor(r.FencedConfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.write = func(ctx context.Context) error { return send(ctx, client, http.MethodPost, nil) }
-	return r
+func (l *fakeLease) reconnect() { l.interceptor.Store(nil) }
+
+// fakeTransport answers every request, or blocks it until its context ends.
+type fakeTransport struct {
+	sent  atomic.Int64
+	block atomic.Bool
+	body  func(r *http.Request) io.ReadCloser // of the response, nil for an empty one
 }
 
-func send(ctx context.Context, client *http.Client, method string, header http.Header) error {
-	request, err := http.NewRequestWithContext(ctx, method, "http://api/x", strings.NewReader("{}"))
-	if err != nil {
-		return err
-	}
-	for name, values := range header {
-		request.Header[name] = values
-	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	_, err = io.ReadAll(answer.Body)
-	return errors.Join(err, answer.Body.Close())
-}
-
-func (r *rig) start() *rig {
-	ctx, cancel := context.WithCancel(context.Background())
-	result := make(chan error, 1)
-	r.cancel, r.result = cancel, sync.OnceValue(func() error { return <-result })
-	go func() { result <- r.Run(ctx) }()
-	r.t.Cleanup(func() { _ = r.stop() }) // nothing may be left in the bubble when a test gives up
-	return r
-}
-
-func (r *rig) stop() error {
-	r.cancel()
-	return r.result()
-}
-
-// crash ends the replica without a release: the lease's client fails from now on, and its goroutines are joined.
-func (r *rig) crash() {
-	r.lease.fail()
-	_ = r.stop()
-}
-
-func (r *rig) lead(name string, f func(ctx context.Context) error) {
-	r.t.Helper()
-	if err := r.Register(name, RunFunc(f)); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-// worker is a runnable that counts its lives.
-type worker struct {
-	mu      sync.Mutex
-	lives   int
-	running int
-	told    error // the cause of the last end, when it came
-	causes  []error
-	terms   []int64
-	linger  time.Duration // after its context ended
-}
-
-func (w *worker) Run(ctx context.Context) error {
-	w.mu.Lock()
-	w.lives++
-	w.running++
-	n, _ := Term(ctx)
-	w.terms = append(w.terms, n)
-	w.mu.Unlock()
-	<-ctx.Done()
-	w.mu.Lock()
-	w.told = context.Cause(ctx)
-	linger := w.linger
-	w.mu.Unlock()
-	time.Sleep(linger)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.running--
-	w.causes = append(w.causes, context.Cause(ctx))
-	return nil
-}
-
-func (w *worker) counts() (lives, running int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.lives, w.running
-}
-
-// ended is why its context ended last, whether it has returned or not.
-func (w *worker) ended() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.told
-}
-
-func (w *worker) lastCause() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if len(w.causes) == 0 {
-		return nil
-	}
-	return w.causes[len(w.causes)-1]
-}
-
-// wire answers requests, or holds them until their context ends.
-type wire struct {
-	passed atomic.Int64
-	hold   atomic.Bool
-	body   func(r *http.Request) io.ReadCloser
-}
-
-func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
-	w.passed.Add(1)
-	if w.hold.Load() {
+func (f *fakeTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	f.sent.Add(1)
+	if f.block.Load() {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
-	answer := &http.Response{StatusCode: http.StatusOK, Request: r, Body: http.NoBody}
-	if w.body != nil {
-		answer.Body = w.body(r)
+	response := &http.Response{StatusCode: http.StatusOK, Request: r, Body: http.NoBody}
+	if f.body != nil {
+		response.Body = f.body(r)
 	}
-	return answer, nil
+	return response, nil
 }
 
-// lines is a log that tests can read.
-type lines struct {
-	mu  sync.Mutex
-	all []string
-}
+// roundTripperFunc is a function that implements http.RoundTripper.
+type roundTripperFunc func(*http.Request) (*http.Response, error)
 
-func (l *lines) logger() logr.Logger {
-	return funcr.New(func(prefix, args string) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.all = append(l.all, prefix+" "+args)
-	}, funcr.Options{})
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Join(l.all, "\n")
-}
-
-func (l *lines) count(what string) int { return strings.Count(l.String(), what) }
-
-func wantNoError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func wantIs(t testing.TB, err, target error) {
-	t.Helper()
-	if !errors.Is(err, target) {
-		t.Fatalf("want an error that is %q, got %v", target, err)
-	}
-}
-
-func wantSays(t testing.TB, err error, words ...string) {
-	t.Helper()
-	for _, word := range words {
-		if err == nil || !strings.Contains(err.Error(), word) {
-			t.Fatalf("want an error that says %q, got %v", word, err)
-		}
-	}
-}
-
-func wantLives(t testing.TB, w *worker, lives, running int) {
-	t.Helper()
-	if gotLives, gotRunning := w.counts(); gotLives != lives || gotRunning != running {
-		t.Fatalf("want %d lives, %d running, got %d and %d", lives, running, gotLives, gotRunning)
-	}
-}
-
-var errBroken = fmt.Errorf("broken")
+func (f roundTripperFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -14,104 +14,110 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// fence lets writes pass while a term lasts.
+// fence admits writes while a term lasts.
 type fence struct {
 	clock clock
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	terms   int64
-	current *term // the latest; nil before the first
+	current *term // the current or last term, nil before the first term
 }
 
-// open begins a term.
-func (f *fence) open(sent instant, o Options) *term {
-	var certain time.Duration
+// open begins a term. The parameter acquired is the time when the request that acquired the lease was sent.
+func (f *fence) open(acquired instant, o Options) *term {
+	var validity time.Duration
 	if o.elects() {
-		certain = o.certain()
+		validity = o.renewalValidity()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.terms++
-	f.current = newTerm(f.terms, f, sent, certain)
+	f.current = newTerm(f.terms, f, acquired, validity)
 	return f.current
 }
 
+// latest returns the current or last term, or nil before the first.
 func (f *fence) latest() *term {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current
 }
 
-// admit asks the term that the request is for: its context's, or the present one if it carries none of this fence's.
-func (f *fence) admit(ctx context.Context) (context.Context, func(), error) {
+// admit admits a write to the current term. It returns an error if ctx carries an earlier term of this fence.
+func (f *fence) admit(ctx context.Context) (_ context.Context, done func(), err error) {
 	current := f.latest()
 	if current == nil {
-		return nil, nil, refusal(errors.New("it has not led yet"))
+		return nil, nil, notLeading(errors.New("no term has begun"))
 	}
-	if asks, ok := ctx.Value(termKey{}).(*term); ok && asks.of == f && asks != current {
-		return nil, nil, refusal(fmt.Errorf("the request is from term %d, and this is term %d", asks.number, current.number))
+	if carried, ok := ctx.Value(termKey{}).(*term); ok && carried.of == f && carried != current {
+		err := fmt.Errorf("the request is from term %d, the current term is %d", carried.number, current.number)
+		return nil, nil, notLeading(err)
 	}
 	return current.admit(ctx)
 }
 
-// refusal is ErrNotLeading, with the reason.
-func refusal(why error) error { return fmt.Errorf("%w: %w", ErrNotLeading, why) }
+// notLeading returns an error that wraps ErrNotLeading and the reason.
+func notLeading(reason error) error { return fmt.Errorf("%w: %w", ErrNotLeading, reason) }
 
-// config returns a copy of cfg that is fenced. The fence is what a request passes last, after any wrapper of cfg's own:
-// what waits there does not wait between the look at the clock and the wire.
+// config returns a fenced copy of cfg. The fence is the innermost transport wrapper, so that a wrapper from cfg cannot
+// delay a request after the fence has checked the clocks. Throttling is off unless cfg configures it.
 func (f *fence) config(cfg *rest.Config) *rest.Config {
 	fenced := rest.CopyConfig(cfg)
+	if fenced.QPS == 0 && fenced.RateLimiter == nil {
+		fenced.QPS = -1
+	}
 	fenced.WrapTransport = transport.Wrappers(func(next http.RoundTripper) http.RoundTripper {
-		return &gate{fence: f, next: next}
+		return &fencedTransport{fence: f, next: next}
 	}, cfg.WrapTransport)
 	return fenced
 }
 
-// gate is the fence in a client's transport.
-type gate struct {
+// fencedTransport refuses writes that the fence does not admit.
+type fencedTransport struct {
 	fence *fence
 	next  http.RoundTripper
 }
 
-// WrappedRoundTripper lets client-go find what is wrapped.
-func (g *gate) WrappedRoundTripper() http.RoundTripper { return g.next }
+// WrappedRoundTripper returns the wrapped transport, for client-go.
+func (t *fencedTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-func (g *gate) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !isWrite(r) {
-		return g.next.RoundTrip(r)
+		return t.next.RoundTrip(r)
 	}
-	ctx, land, err := g.fence.admit(r.Context())
+	ctx, done, err := t.fence.admit(r.Context())
 	if err != nil {
 		if r.Body != nil {
-			_ = r.Body.Close() // a RoundTripper always closes it
+			_ = r.Body.Close() // as http.RoundTripper requires
 		}
-		return nil, fmt.Errorf("the write was not sent: %w", err)
+		return nil, fmt.Errorf("write not sent: %w", err)
 	}
-	answer, err := g.next.RoundTrip(r.WithContext(ctx))
+	response, err := t.next.RoundTrip(r.WithContext(ctx))
 	if err != nil {
-		err = cutShort(ctx, err)
-		land()
+		err = withFenceError(ctx, err)
+		done()
 		return nil, err
 	}
-	if answer.Body == nil {
-		land()
-		return answer, nil
+	if response.Body == nil {
+		done()
+		return response, nil
 	}
-	body := &fencedBody{ReadCloser: answer.Body, ctx: ctx, caller: r.Context(), land: land}
-	answer.Body = body
+	body := &fencedBody{ReadCloser: response.Body, ctx: ctx, caller: r.Context(), done: done}
+	response.Body = body
 	upgraded, ok := body.ReadCloser.(io.ReadWriteCloser)
 	if ok {
-		answer.Body = &fencedStream{fencedBody: body, Writer: upgraded}
+		response.Body = &fencedStream{fencedBody: body, Writer: upgraded}
 	}
-	if ok || answer.StatusCode == http.StatusSwitchingProtocols {
-		// The transport stops reading a body when the context ends, but does not close a connection that was upgraded.
+	if ok || response.StatusCode == http.StatusSwitchingProtocols {
+		// When the context ends, the transport stops reading a body, but it does not close an upgraded connection.
 		body.stop = context.AfterFunc(ctx, func() { _ = body.ReadCloser.Close() })
 	}
-	return answer, nil
+	return response, nil
 }
 
-// isWrite tells what the fence is for: all but plain reads. Streams that carry commands (exec, attach, port-forward) begin
-// as a GET in WebSocket's case; its headers are partly added below this transport, so that any of them tells.
+// isWrite reports whether a request must pass the fence. Streams that carry commands (exec, attach, port-forward) begin
+// with a GET if they use WebSocket. A single header that requests the upgrade is sufficient, because transports below
+// this one add some of these headers.
 func isWrite(r *http.Request) bool {
 	switch r.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions:
@@ -128,10 +134,10 @@ func isWrite(r *http.Request) bool {
 	return false
 }
 
-// cutShort says that it was the fence, if it was.
-func cutShort(ctx context.Context, err error) error {
+// withFenceError returns an error that wraps err and ErrNotLeading if the fence has cancelled ctx, and err otherwise.
+func withFenceError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, ErrNotLeading) {
-		return fmt.Errorf("the write was cut short and may have taken effect: %w: %w", cause, err)
+		return fmt.Errorf("write interrupted, it may have taken effect: %w: %w", cause, err)
 	}
 	return err
 }
@@ -139,16 +145,16 @@ func cutShort(ctx context.Context, err error) error {
 // fencedBody is the body of the response to a write. Its Read fails when the fence closes.
 type fencedBody struct {
 	io.ReadCloser
-	ctx    context.Context // of the request that was answered
-	caller context.Context // the context from which ctx was derived
-	land   func()
-	stop   func() bool // keeps ctx from closing an upgraded connection; nil for other bodies
+	ctx    context.Context // of the request
+	caller context.Context // the parent of ctx
+	done   func()
+	stop   func() bool // prevents ctx from closing an upgraded connection, nil for other bodies
 }
 
 func (b *fencedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && err != io.EOF { //nolint:errorlint // the io.Reader contract: io.EOF itself
-		err = cutShort(b.ctx, withCause(b.caller, err))
+		err = withFenceError(b.ctx, withCause(b.caller, err))
 	}
 	return n, err
 }
@@ -157,13 +163,13 @@ func (b *fencedBody) Close() error {
 	if b.stop != nil {
 		b.stop()
 	}
-	defer b.land()
+	defer b.done()
 	return b.ReadCloser.Close()
 }
 
-// withCause returns an error that wraps the cause of ctx if ctx has ended, and err otherwise. Depending on timing, a
-// transport returns the context's error, its cause, or the error of the connection that it closed. A runnable that
-// returned the error of the connection would not count as cleanly ended.
+// withCause returns an error that wraps the cause of ctx if ctx is cancelled, and err otherwise. Depending on timing, a
+// transport returns the context's error, its cause, or the error from the connection that it closed. Without the cause,
+// a runnable that returns the error from the connection would not end cleanly.
 func withCause(ctx context.Context, err error) error {
 	if ctx.Err() == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx)) {
 		return err

@@ -11,18 +11,20 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
-func TestL2_TheFenceIsForAllThatWritesAndForNothingElse(t *testing.T) {
-	for _, c := range []struct {
+func TestL2_FenceAdmitsReadsAlwaysAndWritesWhileLeading(t *testing.T) {
+	for _, test := range []struct {
 		method string
 		header http.Header
 		write  bool
 	}{
 		{"GET", nil, false}, {"HEAD", nil, false}, {"OPTIONS", nil, false},
 		{"GET", http.Header{"Accept": {"upgrade"}, "Connection": {"keep-alive"}}, false},
-		{"POST", nil, true}, {"PUT", nil, true}, {"PATCH", nil, true}, {"DELETE", nil, true}, {"STRANGE", nil, true},
+		{"POST", nil, true}, {"PUT", nil, true}, {"PATCH", nil, true}, {"DELETE", nil, true}, {"UNKNOWN", nil, true},
 		{"GET", http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}}, true},
 		{"GET", http.Header{"Connection": {"keep-alive, Upgrade"}}, true},
 		{"GET", http.Header{"Upgrade": {"SPDY/3.1"}}, true},
@@ -30,9 +32,8 @@ func TestL2_TheFenceIsForAllThatWritesAndForNothingElse(t *testing.T) {
 		{"GET", http.Header{"sec-webSocket-protocol": {"v5.channel.k8s.io"}}, true},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			r := newRig(t, &server{}, "a")
-			client, err := rest.HTTPClientFor(r.FencedConfig())
-			wantNoError(t, err)
+			r := newRig(t, &fakeServer{}, "a")
+			client := r.fencedClient()
 			for _, when := range []string{"before", "leading", "after"} {
 				switch when {
 				case "leading":
@@ -41,147 +42,175 @@ func TestL2_TheFenceIsForAllThatWritesAndForNothingElse(t *testing.T) {
 				case "after":
 					wantNoError(t, r.stop())
 				}
-				before := r.wire.passed.Load()
-				err := send(t.Context(), client, c.method, c.header)
-				passed := r.wire.passed.Load() == before+1
-				want := !c.write || when == "leading"
-				if passed != want || passed != (err == nil) || err != nil && !errors.Is(err, ErrNotLeading) {
-					t.Errorf("%s %v %s: passed %t, error %v", c.method, c.header, when, passed, err)
+				before := r.transport.sent.Load()
+				err := send(t.Context(), client, test.method, test.header)
+				sent := r.transport.sent.Load() == before+1
+				want := !test.write || when == "leading"
+				if sent != want || sent != (err == nil) || err != nil && !errors.Is(err, ErrNotLeading) {
+					t.Errorf("%s %v %s: sent %t, want %t; error %v", test.method, test.header, when, sent, want, err)
 				}
 			}
 		})
 	}
 }
 
-func TestL2_ARefusedWriteSaysSoAndCountsAsInterrupted(t *testing.T) {
+func TestL2_RefusedWriteReturnsInterrupted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
+		s := &fakeServer{}
 		r := newRig(t, s, "a")
-		check := func(words ...string) {
+		wantRefused := func(reason string) {
 			t.Helper()
 			err := r.write(t.Context())
-			wantIs(t, err, ErrNotLeading)
-			wantSays(t, err, append(words, "not sent", "does not lead")...)
+			wantErrorIs(t, err, ErrNotLeading)
+			wantErrorContains(t, err, "write not sent", "not the leader", reason)
 			var interrupted interface{ Interrupted() bool }
 			if !errors.As(err, &interrupted) || !interrupted.Interrupted() {
-				t.Errorf("%v is not interrupted", err)
+				t.Errorf("%v does not implement Interrupted", err)
 			}
 		}
-		check("has not led yet")
+		wantRefused("no term has begun")
 		r.start()
 		time.Sleep(time.Second)
 		wantNoError(t, r.write(t.Context()))
-		s.give("thief")
-		time.Sleep(500 * time.Millisecond)
+		s.setHolder("intruder")
+		time.Sleep(testRetryPeriod)
 		synctest.Wait()
-		check("held by thief")
-		wantIs(t, r.write(t.Context()), ErrLeaseLost)
+		wantRefused("held by intruder")
+		wantErrorIs(t, r.write(t.Context()), ErrLeaseLost)
 		s.delete()
-		time.Sleep(5 * time.Second)
+		eventually(t, testLeaseDuration+maxReacquire, r.isLeading())
 		wantNoError(t, r.write(t.Context()))
 		wantNoError(t, r.stop())
-		check("term 2 is over")
+		wantRefused("term 2 is over")
+	})
+}
+
+func TestL2_BodyOfARefusedWriteIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &fakeServer{}, "a")
+		body := &responseBody{ctx: t.Context()}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://api/x", body)
+		wantNoError(t, err)
+		_, err = (&fencedTransport{fence: r.leadership.fence, next: r.transport}).RoundTrip(request)
+		wantErrorIs(t, err, ErrNotLeading)
+		if !body.closed.Load() {
+			t.Error("the body of the refused write was not closed")
+		}
+	})
+}
+
+func TestL4_FailedWriteIsNotRetained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &fakeServer{}, "a").start()
+		time.Sleep(time.Second)
+		failing := roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, errBroken })
+		client := &http.Client{Transport: &fencedTransport{fence: r.leadership.fence, next: failing}}
+		wantErrorIs(t, send(t.Context(), client, http.MethodPost, nil), errBroken)
+		if n := len(r.leadership.fence.latest().inFlight); n != 0 {
+			t.Errorf("%d writes are in flight after the failure, want none", n)
+		}
+		wantNoError(t, r.stop())
 	})
 }
 
 func TestL2_WritesInFlightAreCancelledWithTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
+		s := &fakeServer{}
 		r := newRig(t, s, "a").start()
 		time.Sleep(time.Second)
-		r.wire.hold.Store(true)
+		r.transport.block.Store(true)
 		var result error
-		var sent time.Time
+		var returned time.Time
 		var writing sync.WaitGroup
-		writing.Go(func() { result, sent = r.write(context.Background()), time.Now() })
+		writing.Go(func() { result, returned = r.write(context.Background()), time.Now() })
 		synctest.Wait()
-		s.give("thief")
-		lost := time.Now()
+		s.setHolder("intruder")
+		changed := time.Now()
 		writing.Wait()
-		if after := sent.Sub(lost); after > 500*time.Millisecond {
-			t.Errorf("cancelled after %s", after)
+		if after := returned.Sub(changed); after > testRetryPeriod {
+			t.Errorf("the write was cancelled after %s, want at most %s", after, testRetryPeriod)
 		}
-		wantIs(t, result, ErrNotLeading)
-		wantIs(t, result, ErrLeaseLost)
-		wantSays(t, result, "may have taken effect")
+		wantErrorIs(t, result, ErrNotLeading)
+		wantErrorIs(t, result, ErrLeaseLost)
+		wantErrorContains(t, result, "may have taken effect")
 		wantNoError(t, r.stop())
-		if n := len(r.leads.fence.latest().inFlight); n != 0 {
-			t.Errorf("%d are in flight", n)
+		if n := len(r.leadership.fence.latest().inFlight); n != 0 {
+			t.Errorf("%d writes are in flight after the term, want none", n)
 		}
 	})
 }
 
-// pipeBody is an upgraded connection.
-type pipeBody struct {
+// upgradedConnection is the body of a response with the status Switching Protocols.
+type upgradedConnection struct {
 	io.Reader
 	io.Writer
 	closed chan struct{}
 	once   sync.Once
 }
 
-func (p *pipeBody) Close() error {
-	p.once.Do(func() { close(p.closed) })
+func newUpgradedConnection(w io.Writer) *upgradedConnection {
+	return &upgradedConnection{Writer: w, closed: make(chan struct{})}
+}
+
+func (c *upgradedConnection) Close() error {
+	c.once.Do(func() { close(c.closed) })
 	return nil
 }
 
-func (p *pipeBody) Read([]byte) (int, error) {
-	<-p.closed
+func (c *upgradedConnection) Read([]byte) (int, error) {
+	<-c.closed
 	return 0, errors.New("closed")
 }
 
-func TestL2_AnswersToWritesEndWithTheTerm(t *testing.T) {
+func TestL2_ResponsesToWritesEndWithTheTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
+		s := &fakeServer{}
 		r := newRig(t, s, "a")
 		written := &strings.Builder{}
-		r.wire.body = func(*http.Request) io.ReadCloser {
-			return &pipeBody{Writer: written, closed: make(chan struct{})}
-		}
+		r.transport.body = func(*http.Request) io.ReadCloser { return newUpgradedConnection(written) }
 		r.start()
 		time.Sleep(time.Second)
-		client, err := rest.HTTPClientFor(r.FencedConfig())
+		response, err := post(t.Context(), r.fencedClient(), "http://api/exec")
 		wantNoError(t, err)
-		request, err := http.NewRequest(http.MethodPost, "http://api/exec", http.NoBody)
-		wantNoError(t, err)
-		answer, err := client.Do(request)
-		wantNoError(t, err)
-		stream, ok := answer.Body.(io.Writer)
+		stream, ok := response.Body.(io.Writer)
 		if !ok {
-			t.Fatal("an upgraded connection cannot be written to")
+			t.Fatal("the upgraded connection is not an io.Writer")
 		}
 		_, err = io.WriteString(stream, "ls")
 		wantNoError(t, err)
 		s.delete()
-		_, err = answer.Body.Read(make([]byte, 1))
-		wantIs(t, err, ErrNotLeading)
-		wantNoError(t, answer.Body.Close())
+		_, err = response.Body.Read(make([]byte, 1))
+		wantErrorIs(t, err, ErrNotLeading)
+		wantNoError(t, response.Body.Close())
 		wantNoError(t, r.stop())
+		if written.String() != "ls" {
+			t.Errorf("%q was written to the upgraded connection, want %q", written, "ls")
+		}
 	})
 }
 
-func TestL2_ARequestOfAnEarlierTermIsRefusedInALaterOne(t *testing.T) {
+func TestL2_RequestFromAnEarlierTermIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
+		s := &fakeServer{}
 		r := newRig(t, s, "a")
-		var first context.Context
 		contexts := make(chan context.Context, 2)
-		r.lead("w", func(ctx context.Context) error {
+		r.registerFunc("work", func(ctx context.Context) error {
 			contexts <- ctx
 			<-ctx.Done()
 			return nil
 		})
 		r.start()
-		first = context.WithoutCancel(<-contexts) // of a handler that ignores that it ended
+		first := context.WithoutCancel(<-contexts) // the context of a handler that ignores cancellation
 		wantNoError(t, r.write(first))
 		s.delete()
 		second := <-contexts
 		wantNoError(t, r.write(second))
 		wantNoError(t, r.write(t.Context()))
 		err := r.write(first)
-		wantIs(t, err, ErrNotLeading)
-		wantSays(t, err, "term 1", "term 2")
-		// The term of another replica says nothing about this one.
-		other := newRig(t, &server{}, "b").start()
+		wantErrorIs(t, err, ErrNotLeading)
+		wantErrorContains(t, err, "from term 1", "current term is 2")
+		// The term of another Replica has no effect.
+		other := newRig(t, &fakeServer{}, "b").start()
 		time.Sleep(time.Second)
 		wantNoError(t, other.write(first))
 		wantNoError(t, other.stop())
@@ -189,61 +218,100 @@ func TestL2_ARequestOfAnEarlierTermIsRefusedInALaterOne(t *testing.T) {
 	})
 }
 
-func TestL2_TheClockThatIsAheadCloses(t *testing.T) {
-	for name, c := range map[string]struct{ jump, closes time.Duration }{
-		"both alike":   {0, 2700 * time.Millisecond},
-		"wall back":    {-time.Hour, 2700 * time.Millisecond},
-		"wall ahead":   {2 * time.Second, 700 * time.Millisecond},
-		"wall far off": {time.Hour, 0},
+func TestL2_FenceUsesTheClockThatIsAhead(t *testing.T) {
+	for name, test := range map[string]struct{ jump, closes time.Duration }{
+		"no jump":                  {0, 2700 * time.Millisecond},
+		"wall clock set back":      {-time.Hour, 2700 * time.Millisecond},
+		"wall clock set forward":   {2 * time.Second, 700 * time.Millisecond},
+		"wall clock past deadline": {time.Hour, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, &server{}, "a")
-				term := r.leads.fence.open(r.leads.fence.clock.now(), r.options) // nobody renews it
-				r.ahead.Store(int64(c.jump))
-				if c.closes > 0 {
-					time.Sleep(c.closes - time.Nanosecond)
+				r := newRig(t, &fakeServer{}, "a")
+				fence := r.leadership.fence
+				term := fence.open(fence.clock.now(), r.options) // never renewed
+				r.ahead.Store(int64(test.jump))
+				if test.closes > 0 {
+					time.Sleep(test.closes - time.Nanosecond)
 					wantNoError(t, r.write(context.Background()))
 					if n := len(term.inFlight); n != 0 {
-						t.Errorf("%d writes are in flight after they were answered", n)
+						t.Errorf("%d writes are in flight after their responses, want none", n)
 					}
 					time.Sleep(time.Nanosecond)
 				}
-				wantIs(t, r.write(context.Background()), ErrLeaseLost)
-				// What is confirmed now came too late.
-				wantIs(t, term.renew(r.leads.fence.clock.now()), ErrLeaseLost)
-				wantIs(t, r.write(context.Background()), ErrNotLeading)
+				wantErrorIs(t, r.write(context.Background()), ErrLeaseLost)
+				wantErrorIs(t, term.renew(fence.clock.now()), ErrLeaseLost) // too late
+				wantErrorIs(t, r.write(context.Background()), ErrNotLeading)
 			})
 		})
 	}
 }
 
-func TestTheFenceIsPassedAfterTheCallersOwnWrappers(t *testing.T) {
+func TestFencedConfig_FenceIsTheInnermostWrapper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, &server{}, "a")
-		order := []string{}
+		r := newRig(t, &fakeServer{}, "a")
+		calls := 0
 		r.cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return tripper(func(q *http.Request) (*http.Response, error) {
-				order = append(order, "wrapper")
-				time.Sleep(10 * time.Second) // a throttle
+			return roundTripperFunc(func(q *http.Request) (*http.Response, error) {
+				calls++
+				time.Sleep(10 * time.Second) // as a rate limiter could do
 				return next.RoundTrip(q)
 			})
 		})
-		client, err := rest.HTTPClientFor(r.FencedConfig())
-		wantNoError(t, err)
+		client := r.fencedClient()
 		r.start()
 		time.Sleep(time.Second)
 		go func() {
 			time.Sleep(time.Second)
 			_ = r.stop()
 		}()
-		wantIs(t, send(t.Context(), client, http.MethodPost, nil), ErrNotLeading)
-		if len(order) != 1 || r.wire.passed.Load() != 0 {
-			t.Errorf("%v, %d sent", order, r.wire.passed.Load())
+		wantErrorIs(t, send(t.Context(), client, http.MethodPost, nil), ErrNotLeading)
+		if calls != 1 || r.transport.sent.Load() != 0 {
+			t.Errorf("%d calls of the wrapper, %d requests sent; want one call and no request", calls, r.transport.sent.Load())
 		}
 	})
 }
 
-type tripper func(*http.Request) (*http.Response, error)
+func TestFencedConfig_IsThrottledOnlyIfTheConfigIs(t *testing.T) {
+	limiter := flowcontrol.NewFakeAlwaysRateLimiter()
+	for name, test := range map[string]struct {
+		given rest.Config
+		qps   float32
+	}{
+		"no limit":     {rest.Config{}, -1},
+		"burst only":   {rest.Config{Burst: 7}, -1},
+		"QPS":          {rest.Config{QPS: 50, Burst: 100}, 50},
+		"negative QPS": {rest.Config{QPS: -1}, -1},
+		"rate limiter": {rest.Config{RateLimiter: limiter}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := New(&test.given, testOptions())
+			wantNoError(t, err)
+			fenced := r.FencedConfig()
+			if fenced.QPS != test.qps || fenced.Burst != test.given.Burst || fenced.RateLimiter != test.given.RateLimiter {
+				t.Errorf("got QPS %v, Burst %d, RateLimiter %v; want QPS %v and the given Burst and RateLimiter",
+					fenced.QPS, fenced.Burst, fenced.RateLimiter, test.qps)
+			}
+		})
+	}
+}
 
-func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+func TestFencedConfig_ManyWritesTakeNoTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &fakeServer{}, "a")
+		cfg := r.FencedConfig()
+		cfg.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+		client, err := rest.UnversionedRESTClientFor(cfg)
+		wantNoError(t, err)
+		r.start()
+		time.Sleep(time.Second)
+		began := time.Now()
+		for range 100 {
+			wantNoError(t, client.Post().AbsPath("/x").Do(t.Context()).Error())
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("100 writes took %s, want no time", took)
+		}
+		wantNoError(t, r.stop())
+	})
+}

@@ -6,32 +6,54 @@ import (
 	"strings"
 )
 
-// Alive is for a liveness probe: an error says that this process should be replaced. That is so if its term goes on though
-// the lease was not renewed for LeaseDuration, which should be impossible, and still does RetryPeriod after Alive first saw
-// it: a process that was stopped, or whose wall clock has jumped, may be asked before it could end the term. And if runnables of the leading half have not
-// returned for more than ShutdownTimeout after their contexts ended, which keeps this replica from ever leading again.
-//
-// Not to lead, and not to reach the API server, is no reason. It makes no request.
-func (r *Replica) Alive() error {
-	if t := r.leads.fence.latest(); t != nil {
-		if err := t.overdue(r.options.skew(), r.options.RetryPeriod); err != nil {
-			return err
-		}
+// The names of the health checks, as used in the errors from Alive and Ready.
+const (
+	checkLeaseRenewal     = "lease-renewal"
+	checkRunnableShutdown = "runnable-shutdown"
+	checkRunning          = "running"
+	checkSync             = "sync"
+)
+
+// checkError returns an error that names the failed check, or nil if err is nil.
+func checkError(check string, err error) error {
+	if err == nil {
+		return nil
 	}
-	if left := r.leads.hung(r.options.ShutdownTimeout); left != "" {
-		return fmt.Errorf("these have not returned for more than %s after their contexts ended: %s", r.options.ShutdownTimeout, left)
-	}
-	return nil
+	return fmt.Errorf("check %q failed: %w", check, err)
 }
 
-// Ready is for a readiness probe: it is nil while Run runs and all runnables of the per-replica half that have a method
-// HasSynced() bool say true. Whether this replica leads is of no matter, so that a standby is ready. It makes no request.
+// Alive is a liveness check. It returns an error if the process should be restarted. The error names each failed check:
+//
+//   - lease-renewal: a term continues although its lease was not renewed for LeaseDuration. This indicates a bug. The
+//     check fails only if the term continues for another RetryPeriod after Alive first observed this, because a process
+//     that was suspended, or whose wall clock has jumped, needs a moment to end the term.
+//   - runnable-shutdown: leader-gated runnables have not returned within ShutdownTimeout after their contexts were
+//     cancelled. This replica cannot lead again until they have returned.
+//
+// Alive does not fail on a standby or while the API server is unreachable. It makes no request.
+func (r *Replica) Alive() error {
+	var renewal, shutdown error
+	if t := r.leadership.fence.latest(); t != nil {
+		renewal = t.overdue(r.options.clockSkew(), r.options.RetryPeriod)
+	}
+	if names := r.leadership.hung(r.options.ShutdownTimeout); names != "" {
+		shutdown = fmt.Errorf("runnables have not returned within %s after their contexts were cancelled: %s",
+			r.options.ShutdownTimeout, names)
+	}
+	return errors.Join(checkError(checkLeaseRenewal, renewal), checkError(checkRunnableShutdown, shutdown))
+}
+
+// Ready is a readiness check. It does not depend on leadership, so that a standby can be ready. It makes no request.
+// The error names the failed check:
+//
+//   - running: Run has not been called or has started to stop the per-replica runnables.
+//   - sync: HasSynced of a per-replica runnable returns false.
 func (r *Replica) Ready() error {
 	r.mu.Lock()
-	registered, phase := r.registered, r.phase
+	registered, state := r.registered, r.runState
 	r.mu.Unlock()
-	if phase != running {
-		return errors.New("the replica does not run")
+	if state != running {
+		return checkError(checkRunning, errors.New("the replica is not running"))
 	}
 	var waiting []string
 	for _, n := range registered {
@@ -40,7 +62,7 @@ func (r *Replica) Ready() error {
 		}
 	}
 	if len(waiting) > 0 {
-		return fmt.Errorf("these have not synced: %s", strings.Join(waiting, ", "))
+		return checkError(checkSync, fmt.Errorf("runnables have not synced: %s", strings.Join(waiting, ", ")))
 	}
 	return nil
 }

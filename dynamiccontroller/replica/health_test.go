@@ -8,61 +8,82 @@ import (
 	"time"
 )
 
-type syncing struct {
+// syncingWorker is a worker with a method HasSynced.
+type syncingWorker struct {
 	worker
 	synced atomic.Bool
 }
 
-func (s *syncing) HasSynced() bool { return s.synced.Load() }
+func (s *syncingWorker) HasSynced() bool { return s.synced.Load() }
 
-func TestReadyDoesNotDependOnLeading(t *testing.T) {
+func TestReady_DoesNotDependOnLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
-		other := newRig(t, s, "other").start()
+		s := &fakeServer{}
+		leader := newRig(t, s, "leader").start()
 		time.Sleep(time.Second)
-		r, watches := newRig(t, s, "standby"), &syncing{}
-		wantNoError(t, r.RegisterWithoutLeaderElection("watches", watches))
-		wantNoError(t, r.RegisterWithoutLeaderElection("plain", &worker{}))
-		wantNoError(t, r.Register("lead", &syncing{})) // not asked
-		wantSays(t, r.Ready(), "does not run")
+		r, watches := newRig(t, s, "standby"), &syncingWorker{}
+		r.registerPerReplica("watches", watches)
+		r.registerPerReplica("plain", &worker{})
+		r.register("leader-gated", &syncingWorker{}) // never synced, but Ready does not check it
+		wantErrorContains(t, r.Ready(), `check "running" failed`)
 		r.start()
 		time.Sleep(time.Second)
-		wantSays(t, r.Ready(), "not synced: watches")
+		wantErrorContains(t, r.Ready(), `check "sync" failed`, "have not synced: watches")
 		watches.synced.Store(true)
 		wantNoError(t, r.Ready())
-		if got := r.Status(); got.Leading || got.Term != 0 || got.Leader != other.Status().Identity {
-			t.Errorf("status %+v", got)
+		if got := r.Status(); got.Leading || got.Term != 0 || got.Leader != leader.Status().Identity {
+			t.Errorf("the status is %+v, want a standby that knows the leader", got)
 		}
-		wantNoError(t, other.stop())
-		time.Sleep(2 * time.Second)
+		wantNoError(t, leader.stop())
+		eventually(t, maxAcquire, r.isLeading())
 		wantNoError(t, r.Ready())
 		wantNoError(t, r.stop())
-		wantSays(t, r.Ready(), "does not run")
+		wantErrorContains(t, r.Ready(), `check "running" failed`)
 	})
 }
 
-func TestAliveFailsWhereATermGoesOnWithoutItsLease(t *testing.T) {
+func TestAlive_FailsIfATermOutlivesItsLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, &server{}, "a")
+		r := newRig(t, &fakeServer{}, "a")
 		wantNoError(t, r.Alive())
-		// Nothing renews this one and nothing looks at its clocks, as if those goroutines were stuck.
-		lost := r.leads.fence.open(r.leads.fence.clock.now(), r.options)
-		time.Sleep(3 * time.Second)
+		// No goroutine renews this term or checks its clocks.
+		fence := r.leadership.fence
+		lost := fence.open(fence.clock.now(), r.options)
+		time.Sleep(testLeaseDuration)
 		wantNoError(t, r.Alive())
 		time.Sleep(time.Millisecond)
-		wantNoError(t, r.Alive()) // what ends it may be about to
-		time.Sleep(500 * time.Millisecond)
-		wantSays(t, r.Alive(), "term 1", "3.501s ago")
-		wantIs(t, lost.check(), ErrLeaseLost)
+		wantNoError(t, r.Alive()) // the grace period begins
+		time.Sleep(testRetryPeriod)
+		wantErrorContains(t, r.Alive(), `check "lease-renewal" failed`, "term 1", "3.501s ago")
+		wantErrorIs(t, lost.check(), ErrLeaseLost)
 		wantNoError(t, r.Alive())
 	})
 }
 
-func TestAliveDoesNotMindAnAPIServerThatIsAway(t *testing.T) {
+func TestAlive_NamesAllFailedChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, &server{}, "a").start()
+		s := &fakeServer{}
+		r := newRig(t, s, "a")
+		r.register("slow", &worker{linger: time.Minute})
+		r.start()
 		time.Sleep(time.Second)
-		r.lease.fail()
+		s.delete()
+		time.Sleep(testRetryPeriod + testShutdownTimeout + time.Millisecond)
+		fence := r.leadership.fence
+		fence.open(instant{mono: time.Now().Add(-time.Minute), wall: time.Now()}, r.options)
+		_ = r.Alive() // begins the grace period of the lease renewal
+		time.Sleep(testRetryPeriod)
+		wantErrorContains(t, r.Alive(), `check "lease-renewal" failed`, `check "runnable-shutdown" failed`, "slow")
+		_ = r.stop()
+		time.Sleep(time.Minute)
+	})
+}
+
+func TestAlive_DoesNotDependOnTheAPIServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, &fakeServer{}, "a").start()
+		time.Sleep(time.Second)
+		r.lease.disconnect()
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)
 			wantNoError(t, r.Alive())
@@ -71,38 +92,11 @@ func TestAliveDoesNotMindAnAPIServerThatIsAway(t *testing.T) {
 	})
 }
 
-func TestWithoutElectionBothHalvesRunAtOnceAsTermOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
-		r, w, every := newRig(t, s, "a", alone), &worker{}, &worker{}
-		wantNoError(t, r.Register("w", w))
-		wantNoError(t, r.RegisterWithoutLeaderElection("every", every))
-		wantIs(t, r.write(t.Context()), ErrNotLeading)
-		r.start()
-		synctest.Wait()
-		wantLives(t, w, 1, 1)
-		wantLives(t, every, 1, 1)
-		r.ahead.Store(int64(time.Hour))
-		time.Sleep(10 * time.Hour)
-		wantNoError(t, r.write(context.Background()))
-		wantNoError(t, r.Alive())
-		if got := r.Status(); !got.Leading || got.Term != 1 || got.Leader != got.Identity || w.terms[0] != 1 {
-			t.Errorf("status %+v, terms %v", got, w.terms)
-		}
-		wantNoError(t, r.stop())
-		wantIs(t, r.write(context.Background()), ErrNotLeading)
-		if s.history() != "" {
-			t.Errorf("there was a lease: %s", s.history())
-		}
-	})
-}
-
-func TestAliveLeavesWhatEndsATermItsTurn(t *testing.T) {
+func TestAlive_AllowsTimeToEndATerm(t *testing.T) {
 	for name, jump := range map[string]func(r *rig){
-		"the wall clock is set ahead": func(r *rig) { r.ahead.Store(int64(time.Hour)) },
-		"the process was stopped": func(r *rig) { // for longer than the lease lasts: both clocks have gone on, and no timer has fired
-			term := r.leads.fence.latest()
-			term.update(func(s *termState) {
+		"wall clock set forward": func(r *rig) { r.ahead.Store(int64(time.Hour)) },
+		"process suspended for longer than the lease": func(r *rig) { // both clocks have advanced and no timer has fired
+			r.leadership.fence.latest().update(func(s *termState) {
 				s.renewed.mono = s.renewed.mono.Add(-time.Minute)
 				s.renewed.wall = s.renewed.wall.Add(-time.Minute)
 			})
@@ -110,7 +104,7 @@ func TestAliveLeavesWhatEndsATermItsTurn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := newRig(t, &server{}, "a").start()
+				r := newRig(t, &fakeServer{}, "a").start()
 				time.Sleep(1100 * time.Millisecond)
 				jump(r)
 				for range 100 {
@@ -121,4 +115,30 @@ func TestAliveLeavesWhatEndsATermItsTurn(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestRun_WithoutLeaderElectionLeadsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeServer{}
+		r, work, perReplica := newRig(t, s, "a", withoutElection), &worker{}, &worker{}
+		r.register("work", work)
+		r.registerPerReplica("per-replica", perReplica)
+		wantErrorIs(t, r.write(t.Context()), ErrNotLeading)
+		r.start()
+		synctest.Wait()
+		wantStarts(t, work, 1, 1)
+		wantStarts(t, perReplica, 1, 1)
+		r.ahead.Store(int64(time.Hour))
+		time.Sleep(10 * time.Hour)
+		wantNoError(t, r.write(context.Background()))
+		wantNoError(t, r.Alive())
+		if got := r.Status(); !got.Leading || got.Term != 1 || got.Leader != got.Identity || work.terms[0] != 1 {
+			t.Errorf("the status is %+v and the terms are %v, want a leader in term 1", got, work.terms)
+		}
+		wantNoError(t, r.stop())
+		wantErrorIs(t, r.write(context.Background()), ErrNotLeading)
+		if s.holders() != "" {
+			t.Errorf("the lease was held by %s, want no holder", s.holders())
+		}
+	})
 }

@@ -14,57 +14,61 @@ import (
 	"k8s.io/client-go/util/connrotation"
 )
 
-// newLease returns the Lease as client-go knows it, through a client of its own: nothing throttles it, its requests time
-// out by themselves, and it has connections that nobody else uses, which cut closes.
-func newLease(cfg *rest.Config, o Options) (_ resourcelock.Interface, cut func(), err error) {
+// newLease returns client-go's lock for the Lease. The lock has its own client, whose requests have a timeout and are
+// not rate limited. The client's connections are not shared, and closeConnections closes them.
+//
+// The client's timeout is also sent to the API server. If a request's connection is lost, this timeout limits the time
+// in which the request can still take effect.
+func newLease(cfg *rest.Config, o Options) (_ resourcelock.Interface, closeConnections func(), err error) {
 	own := rest.AddUserAgent(rest.CopyConfig(cfg), "leader-election")
 	own.QPS, own.RateLimiter = -1, nil
 	own.Timeout = requestTimeout(o)
-	cut = func() {}
-	if own.Transport == nil { // with a transport of the caller's, its connections are the caller's
+	closeConnections = func() {}
+	if own.Transport == nil { // the connections of a caller's transport are not closed
 		dial := own.Dial
 		if dial == nil {
 			dial = (&net.Dialer{Timeout: own.Timeout, KeepAlive: own.Timeout}).DialContext
 		}
 		dialer := connrotation.NewDialer(dial)
-		own.Dial, cut = dialer.DialContext, dialer.CloseAll
-		own.Wrap(func(next http.RoundTripper) http.RoundTripper { return afterACut{next} })
+		own.Dial, closeConnections = dialer.DialContext, dialer.CloseAll
+		own.Wrap(func(next http.RoundTripper) http.RoundTripper { return retryClosedConnection{next} })
 	}
 	client, err := coordinationv1.NewForConfig(own)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a client for the lease: %w", err)
+		return nil, nil, fmt.Errorf("create a client for the lease: %w", err)
 	}
 	return &resourcelock.LeaseLock{
 		LeaseMeta:  metav1.ObjectMeta{Namespace: o.LeaseNamespace, Name: o.LeaseName},
 		Client:     client,
 		LockConfig: resourcelock.ResourceLockConfig{Identity: o.Identity},
 		Labels:     o.Labels,
-	}, cut, nil
+	}, closeConnections, nil
 }
 
-// afterACut sends a read again that got one of the connections that were just cut, as the transport takes a moment to notice.
-// client-go would wait a second before it does, which may be all that the request has.
-type afterACut struct{ next http.RoundTripper }
+// retryClosedConnection retries a read that was sent on a connection that had just been closed. This can happen because
+// the transport removes closed connections with a delay. client-go would wait for a second before it retries, which can
+// exceed the request's timeout.
+type retryClosedConnection struct{ next http.RoundTripper }
 
-// WrappedRoundTripper lets client-go find what is wrapped.
-func (a afterACut) WrappedRoundTripper() http.RoundTripper { return a.next }
+// WrappedRoundTripper returns the wrapped transport, for client-go.
+func (t retryClosedConnection) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-func (a afterACut) RoundTrip(r *http.Request) (*http.Response, error) {
+func (t retryClosedConnection) RoundTrip(r *http.Request) (*http.Response, error) {
 	for {
-		answer, err := a.next.RoundTrip(r)
+		response, err := t.next.RoundTrip(r)
 		if r.Method != http.MethodGet || !errors.Is(err, net.ErrClosed) {
-			return answer, err
+			return response, err
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
 		case <-r.Context().Done():
-			return answer, err
+			return response, err
 		}
 	}
 }
 
-// requestTimeout lets a renewal that hangs be tried once more, as client-go's own does. Below a second a busy API server
-// would be given up too early.
+// requestTimeout returns the timeout of a request for the lease. A renewal that hangs can be retried once before
+// RenewDeadline. The timeout is at least one second, because a busy API server can take that long.
 func requestTimeout(o Options) time.Duration {
 	return max(o.RenewDeadline/2, min(time.Second, o.RenewDeadline))
 }

@@ -14,129 +14,140 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// lock is what client-go's elector sees of the lease. The elector trusts the lease to be changed by electors only; the
-// lock makes up for what others do to it, and for what a lost answer leaves unknown:
+// lock adapts the lease for client-go's elector. The elector assumes that only electors change the lease and that every
+// request has a known outcome. The lock adds rules for cases in which these assumptions do not hold:
 //
-//   - For the leader, another holder, an emptied lease and a missing one end the term at the first sight.
-//   - For a candidate, a lease that was emptied without a release is held for another LeaseDuration, and one that it had to
-//     create anew is not led by until then: whoever held it may not have noticed. A lease whose duration was edited down
-//     counts with the configured one.
-//   - A renewal counts from when it was sent. One that a candidate sees counts though it came within the same second as the
-//     one before: the elector compares records in JSON, which has whole seconds, and would otherwise count from the first.
-//   - A release is made only of a lease that names us.
-//   - An emptied lease counts with the configured duration, whatever it says; a named holder may ask for a longer one.
+//   - The leader's term ends at the first request that finds another holder, an emptied lease or no lease.
+//   - A candidate treats a lease that was emptied without a release as held for another LeaseDuration, because the
+//     previous holder may not have noticed. For the same reason, a candidate that recreates the lease leads only after
+//     it has held the new lease for a LeaseDuration.
+//   - If the duration of a lease is shorter than the configured one, or if the lease has no holder, the configured
+//     duration applies.
+//   - A renewal by this replica counts from the time at which it was sent.
+//   - A candidate observes every renewal by another replica. The elector compares records in JSON, which stores whole
+//     seconds, and would miss a second renewal within the same second.
+//   - Only a lease that names this replica is released.
 //
-// Its methods that make requests are called by one goroutine at a time.
+// The methods that send requests are called by only one goroutine at a time.
 type lock struct {
 	resourcelock.Interface
-	clock    clock
-	duration time.Duration
-	timeout  time.Duration // of a request
-	log      logr.Logger
-	cut      func()                   // closes the lease's connections
-	won      func(sent instant) *term // begins a term
-	term     *term                    // the term that the elector holds, nil for a candidate
-	seen     bool                     // whether there ever was a lease
-	claims   bool                     // we have created a lease that had been another's, and may not lead yet
-	claimed  time.Time                // since when it is known to be ours, zero if it is not
-	unsure   bool                     // a write may have made us the holder without our knowing
-	trouble  trouble
+	clock            clock
+	duration         time.Duration
+	timeout          time.Duration // of a request
+	log              logr.Logger
+	closeConnections func()                   // closes the connections to the API server
+	beginTerm        func(sent instant) *term // called when the lease is acquired
+	requestErrors    leaseErrors
+
+	term          *term     // the elector's term, nil for a candidate
+	leaseSeen     bool      // a response has shown that the lease existed
+	claiming      bool      // this replica has recreated the lease and cannot lead yet
+	claimedAt     time.Time // when the claim was first confirmed, zero before
+	holderUnknown bool      // a write without a response may have made this replica the holder
 
 	mu     sync.Mutex // guards leader
 	leader string
 }
 
-// candidate makes the lock that of a candidate again. What it has seen of the lease it keeps.
-func (l *lock) candidate() { l.term = nil }
+// resetTerm makes this replica a candidate again. It does not change the fields that describe the lease and a claim.
+func (l *lock) resetTerm() { l.term = nil }
 
-// Get reads the lease, and says what of it the elector should believe.
+// Get reads the lease and returns the record that the elector must use.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	if err := l.termOver(); err != nil {
+	if err := l.checkTerm(); err != nil {
 		return nil, nil, err
 	}
-	within, cancel := context.WithTimeout(ctx, l.timeout) // the elector sets none for a candidate
+	requestCtx, cancel := context.WithTimeout(ctx, l.timeout) // the elector sets no timeout for a candidate
 	defer cancel()
-	record, raw, err := l.Interface.Get(within)
-	l.note(ctx, verbGet, err)
+	record, raw, err := l.Interface.Get(requestCtx)
+	l.recordRequest(ctx, verbGet, err)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, nil, l.gone(err)
+		return nil, nil, l.handleMissing(err)
 	case err != nil:
-		return nil, nil, l.failed(err)
+		return nil, nil, l.handleFailure(err)
 	}
-	l.seen = true
-	claimed := l.claims
-	if record.HolderIdentity == l.Identity() {
-		l.confirmClaim() // the answer to Create may have been lost
-	} else {
-		l.claims = false
-	}
-	if l.term != nil && record.HolderIdentity != l.Identity() {
-		l.hear(record.HolderIdentity)
+	l.leaseSeen = true
+	ours, claimed := record.HolderIdentity == l.Identity(), l.claiming
+	switch {
+	case ours:
+		l.confirmClaim() // the response to Create may have been lost
+	case l.term != nil:
+		l.setLeader(record.HolderIdentity)
 		if record.HolderIdentity == "" {
-			return nil, nil, l.term.lose("someone emptied it")
+			return nil, nil, l.term.lose("somebody emptied it")
 		}
 		return nil, nil, l.term.lose("it is held by %s", record.HolderIdentity)
-	}
-	shown, configured := *record, int(l.duration/time.Second)
-	switch {
-	case released(record):
-	case record.HolderIdentity == "": // who led had our duration, as all have
-		shown.HolderIdentity, shown.LeaseDurationSeconds = nobody, configured
 	default:
-		shown.LeaseDurationSeconds = max(shown.LeaseDurationSeconds, configured)
+		l.claiming = false
 	}
-	if claimed && record.HolderIdentity == l.Identity() {
-		l.hear("") // it leads when it has won
+	if claimed && ours {
+		l.setLeader("") // a claim is not leadership yet
 	} else {
-		l.hear(record.HolderIdentity)
+		l.setLeader(record.HolderIdentity)
 	}
-	return &shown, fmt.Appendf(raw, "%d", record.RenewTime.UnixNano()), nil
+	return l.effective(record), fmt.Appendf(raw, "%d", record.RenewTime.UnixNano()), nil
 }
 
-// nobody is whom the elector is shown as the holder of an emptied lease.
-const nobody = "(emptied)"
+// unknownHolder is shown to the elector as the holder of an emptied lease.
+const unknownHolder = "(emptied)"
 
-// released tells a lease that its holder gave back, as client-go does it and we do, from one that someone emptied while
-// its holder leads, whoever edited its duration too: no lease that is held lasts a second (see shortestLease), nor has it
-// two times that are equal (see write).
-func released(r *resourcelock.LeaderElectionRecord) bool {
+// effective returns the record with the holder and the duration that a candidate must respect.
+func (l *lock) effective(record *resourcelock.LeaderElectionRecord) *resourcelock.LeaderElectionRecord {
+	effective, configured := *record, int(l.duration/time.Second)
+	switch {
+	case isReleased(record):
+	case record.HolderIdentity == "": // the previous leader had the configured duration
+		effective.HolderIdentity, effective.LeaseDurationSeconds = unknownHolder, configured
+	default:
+		effective.LeaseDurationSeconds = max(effective.LeaseDurationSeconds, configured)
+	}
+	return &effective
+}
+
+// isReleased reports whether the holder released the lease in the way that client-go and the method release do.
+// Otherwise, somebody may have emptied the lease while its holder was leading. A lease that is held never has a
+// duration of one second (see minLeaseDuration) and never has two equal times (see write).
+func isReleased(r *resourcelock.LeaderElectionRecord) bool {
 	return r.HolderIdentity == "" && r.LeaseDurationSeconds == 1 && r.RenewTime.Equal(&r.AcquireTime)
 }
 
-// gone says what a missing lease means: an error that is NotFound makes the elector create one.
-func (l *lock) gone(err error) error {
+// handleMissing ends the term of a leader whose lease is missing. For a candidate, it returns err. The elector creates
+// the lease if err is NotFound.
+func (l *lock) handleMissing(err error) error {
 	if l.term != nil {
-		l.hear("")
-		return l.term.lose("someone deleted it")
+		l.setLeader("")
+		return l.term.lose("somebody deleted it")
 	}
-	if l.seen {
-		l.hear("")
+	if l.leaseSeen {
+		l.setLeader("")
 	}
 	return err
 }
 
-// Create makes a lease in our name. If there was one before, that is a claim and no more: its holder may not have noticed
-// that it is gone. It has sent no renewal since, so that after LeaseDuration it has noticed; until then we renew and do not
-// lead. A process that has never seen a lease does not wait, or a first start would take as long.
+// Create creates the lease with this replica as the holder. If the lease existed before, the new lease is only a claim,
+// because the previous holder may not have noticed that the lease is missing. The previous holder has not renewed the
+// lease since the deletion, and will have noticed the deletion after LeaseDuration. Until then, this replica renews the
+// lease and does not lead. A process that has never seen the lease leads at once, so that a first start does not take a
+// LeaseDuration.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if err := l.termOver(); err != nil {
+	if err := l.checkTerm(); err != nil {
 		return err
 	}
-	l.claims, l.claimed = l.seen, time.Time{}
+	l.claiming, l.claimedAt = l.leaseSeen, time.Time{}
 	return l.write(ctx, verbCreate, record, l.Interface.Create)
 }
 
-// Update takes the lease, or renews it.
+// Update acquires or renews the lease.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	if err := l.termOver(); err != nil {
+	if err := l.checkTerm(); err != nil {
 		return err
 	}
 	return l.write(ctx, verbUpdate, record, l.Interface.Update)
 }
 
-// termOver keeps an elector that has not been told yet from renewing a lease that nobody needs any more.
-func (l *lock) termOver() error {
+// checkTerm returns an error if the term of the elector is over. The elector then stops renewing the lease.
+func (l *lock) checkTerm() error {
 	if l.term == nil {
 		return nil
 	}
@@ -145,68 +156,71 @@ func (l *lock) termOver() error {
 
 func (l *lock) write(ctx context.Context, verb string, record resourcelock.LeaderElectionRecord,
 	send func(context.Context, resourcelock.LeaderElectionRecord) error) error {
-	within, cancel := context.WithTimeout(ctx, l.timeout)
+	requestCtx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
-	if record.RenewTime.Equal(&record.AcquireTime) { // only a release looks like that: see released
+	if record.RenewTime.Equal(&record.AcquireTime) { // only a release has equal times; see isReleased
 		record.AcquireTime = metav1.NewTime(record.AcquireTime.Add(-time.Millisecond))
 	}
 	sent := l.clock.now()
-	err := send(within, record)
-	l.note(ctx, verb, err)
+	err := send(requestCtx, record)
+	l.recordRequest(ctx, verb, err)
 	switch {
 	case err == nil:
 	case apierrors.IsNotFound(err) && l.term != nil:
-		return l.gone(err)
+		return l.handleMissing(err)
 	default:
-		l.unsure = l.unsure || l.term == nil && !answered(err)
-		return l.failed(err)
+		l.holderUnknown = l.holderUnknown || l.term == nil && !isRejected(err)
+		return l.handleFailure(err)
 	}
-	l.seen, l.unsure = true, false
+	l.leaseSeen, l.holderUnknown = true, false
 	if l.term == nil {
-		if l.confirmClaim(); l.claims {
+		if l.confirmClaim(); l.claiming {
 			return nil
 		}
-		l.term = l.won(sent)
+		l.term = l.beginTerm(sent)
 	}
-	l.hear(l.Identity())
+	l.setLeader(l.Identity())
 	return l.term.renew(sent)
 }
 
-// confirmClaim notes that the lease is ours, and ends the claim when it has lasted long enough.
+// confirmClaim is called when the lease names this replica. It ends a claim once the lease has named this replica for
+// LeaseDuration.
 func (l *lock) confirmClaim() {
 	switch {
-	case !l.claims:
-	case l.claimed.IsZero():
-		l.claimed = time.Now()
-		l.log.Info("the lease had been deleted; this replica leads when who held it has noticed", keyAfter, l.duration.String())
-	case time.Since(l.claimed) >= l.duration:
-		l.claims = false
+	case !l.claiming:
+	case l.claimedAt.IsZero():
+		l.claimedAt = time.Now()
+		l.log.Info("Recreated a deleted lease, will lead once the previous leader must have stopped",
+			keyAfter, l.duration.String())
+	case time.Since(l.claimedAt) >= l.duration:
+		l.claiming = false
 	}
 }
 
-// note keeps what came of a request that nobody has called off.
-func (l *lock) note(ctx context.Context, verb string, err error) {
+// recordRequest records the outcome of a request, unless the request was cancelled.
+func (l *lock) recordRequest(ctx context.Context, verb string, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return
 	}
-	failed := l.trouble.note(l.log, verb, err)
+	failure := l.requestErrors.record(l.log, verb, err)
 	if l.term != nil {
-		l.term.hear(failed)
+		l.term.recordRequest(failure)
 	}
 }
 
-// answered tells a refusal by the API server from an answer that never came.
-func answered(err error) bool {
-	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err) ||
-		apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) || apierrors.IsTooManyRequests(err)
+// isRejected reports whether the API server rejected the request. If it did not, the request may have taken effect.
+func isRejected(err error) bool {
+	return apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err) ||
+		apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsInvalid(err) ||
+		apierrors.IsTooManyRequests(err)
 }
 
-// failed cuts the lease's connections when one of them does not answer: an HTTP/2 connection that hangs is noticed by the
-// transport only after 45 seconds, and would be used for every retry until then.
-func (l *lock) failed(err error) error {
-	var slow net.Error
-	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &slow) && slow.Timeout() {
-		l.cut()
+// handleFailure closes the connections to the API server after a timeout, and returns err. The transport needs 45
+// seconds to detect that an HTTP/2 connection hangs, and would use that connection for every retry until then.
+func (l *lock) handleFailure(err error) error {
+	var timeout net.Error
+	if errors.Is(err, context.DeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout() {
+		l.closeConnections()
 	}
 	return err
 }
@@ -237,11 +251,11 @@ func (l *lock) tryRelease(ctx context.Context) (verb string, err error) {
 		return verbGet, nil
 	}
 	if err != nil {
-		return verbGet, l.failed(err)
+		return verbGet, l.handleFailure(err)
 	}
 	if record.HolderIdentity != l.Identity() {
-		l.log.Info("the lease is not released: it is not ours", keyLeader, record.HolderIdentity)
-		l.unsure = false
+		l.log.Info("Lease not released because this replica does not hold it", keyLeader, record.HolderIdentity)
+		l.holderUnknown = false
 		return verbGet, nil
 	}
 	now := metav1.NewTime(time.Now())
@@ -249,15 +263,15 @@ func (l *lock) tryRelease(ctx context.Context) (verb string, err error) {
 		LeaderTransitions: record.LeaderTransitions, LeaseDurationSeconds: 1, RenewTime: now, AcquireTime: now,
 	})
 	if err != nil {
-		return verbUpdate, l.failed(err)
+		return verbUpdate, l.handleFailure(err)
 	}
-	l.unsure = false
-	l.hear("")
+	l.holderUnknown = false
+	l.setLeader("")
 	return verbUpdate, nil
 }
 
-// hear notes who leads.
-func (l *lock) hear(leader string) {
+// setLeader records the identity of the leader. An empty identity means that no replica leads.
+func (l *lock) setLeader(leader string) {
 	l.mu.Lock()
 	changed := l.leader != leader
 	l.leader = leader
@@ -265,12 +279,13 @@ func (l *lock) hear(leader string) {
 	switch {
 	case !changed:
 	case leader == "":
-		l.log.Info("nobody leads")
+		l.log.Info("No replica leads")
 	default:
-		l.log.Info("there is a new leader", keyLeader, leader)
+		l.log.Info("New leader observed", keyLeader, leader)
 	}
 }
 
+// holder returns the identity of the leader as of the last request. It is empty if no replica leads.
 func (l *lock) holder() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

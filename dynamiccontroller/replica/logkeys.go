@@ -1,6 +1,6 @@
 package replica
 
-// Keys of what is logged.
+// Keys of log values.
 const (
 	keyLease    = "lease"
 	keyIdentity = "identity"

@@ -15,80 +15,83 @@ import (
 	"k8s.io/client-go/tools/leaderelection"
 )
 
-// Options tunes a Replica. All but LeaseName has a default.
+// Options configures a Replica. All fields except LeaseName have defaults.
 type Options struct {
-	// LeaderElection tells whether the leading half waits for a lease. Defaults to true. With false, for work on one's own
-	// machine, both halves run at once: term 1 begins with Run and ends with it, and no lease is ever asked for.
+	// LeaderElection determines whether leader-gated runnables wait for a lease. Defaults to true. If it is false, as in
+	// local development, all runnables start with Run. Term 1 lasts as long as Run, and no lease is requested.
 	LeaderElection *bool
-	// LeaseName is the name of the Lease (coordination.k8s.io/v1) that all replicas share, a DNS-1123 subdomain. It has no
-	// default: two programs that share a lease by accident stop each other.
+	// LeaseName is the name of the Lease (coordination.k8s.io/v1) that all replicas share. It must be a DNS-1123
+	// subdomain. It has no default, because two programs that share a lease by accident block each other.
 	LeaseName string
-	// LeaseNamespace is the namespace of the Lease. Defaults to $POD_NAMESPACE, else the namespace of the service account
-	// that is mounted into the Pod, else kube-system.
+	// LeaseNamespace is the namespace of the Lease. Defaults to $POD_NAMESPACE, else to the namespace of the mounted
+	// service account, else to kube-system.
 	LeaseNamespace string
-	// Identity is what the Lease calls this replica. Defaults to $POD_NAME, else the host's name. An underscore and a UID
-	// are always added, so that no two processes share an identity.
+	// Identity identifies this replica in the Lease. Defaults to $POD_NAME, else to the host name. An underscore and a UID
+	// are always appended, so that no two processes share an identity.
 	Identity string
-	// Labels are set on the Lease; others that it has are left alone.
+	// Labels are set on the Lease. Other labels of the Lease are not changed.
 	Labels map[string]string
 
-	// LeaseDuration is how long a lease that is not renewed keeps other replicas from leading: a crash costs about that
-	// much. Whole seconds, which is what a Lease stores, and at least two. Defaults to 15 seconds. It must exceed
-	// RenewDeadline + RetryPeriod + a tenth of itself (see [Replica.FencedConfig] for that tenth).
+	// LeaseDuration is how long a lease blocks other replicas after its last renewal. After the leader crashes,
+	// there is no leader for about that long. It must be a number of whole seconds, because a Lease stores seconds, and at
+	// least two seconds. It must exceed RenewDeadline + RetryPeriod + a tenth of itself; see [Replica.FencedConfig].
+	// Defaults to 15 seconds.
 	LeaseDuration time.Duration
-	// RenewDeadline is how long the leader retries a renewal before it gives up the lease. It must exceed 1.2 x RetryPeriod,
-	// which is client-go's jitter. Defaults to 10 seconds. A single request for the lease is cancelled after half of it
+	// RenewDeadline is how long the leader retries a renewal before it gives up the lease. It must exceed 1.2 x
+	// RetryPeriod, because client-go adds jitter. A single request for the lease is cancelled after half of RenewDeadline
 	// or one second, whichever is longer, and never later than RenewDeadline. If the API server always takes longer to
-	// answer, no replica ever leads.
+	// answer, no replica ever leads. Defaults to 10 seconds.
 	RenewDeadline time.Duration
-	// RetryPeriod is the time between two attempts to acquire or to renew the lease, at least 100 milliseconds.
-	// Defaults to 2 seconds. The wall clock is checked at the same interval, so that contexts can end this much late
-	// after it has jumped.
+	// RetryPeriod is the interval between attempts to acquire or renew the lease, at least 100 milliseconds. The wall
+	// clock is checked at the same interval, so contexts can be cancelled up to RetryPeriod after the wall clock has
+	// jumped. Defaults to 2 seconds.
 	RetryPeriod time.Duration
 
-	// ShutdownTimeout is how long Run takes to end, from when its ctx ends or it ends by itself: the leading half's
-	// runnables, the release of the lease, and the per-replica half share it. The two latter have a second each even if
-	// it is used up, so that the whole end takes 2 seconds more at the most. It should exceed that of every runnable that
-	// has one of its own. Defaults to 25 seconds: more than a DynamicController's 20, and with those 2 less than the 30
-	// that Kubernetes gives a terminating Pod; a preStop hook takes its time from these 30 too. As zero stands for the
-	// default there is no way to ask for no time at all.
+	// ShutdownTimeout limits the time that Run takes to return after its ctx is cancelled or after it starts to end for
+	// another reason. Three steps share this time: stopping the leader-gated runnables, releasing the lease, and stopping
+	// the per-replica runnables. The last two steps can take one second each even if the time is used up, so that the
+	// total is at most 2 seconds more. ShutdownTimeout should exceed the shutdown timeout of every runnable.
+	//
+	// Defaults to 25 seconds. That is more than the 20 seconds of a DynamicController. Even with the additional 2 seconds,
+	// it is less than the 30 seconds that Kubernetes gives a terminating Pod. The time that a preStop hook takes counts
+	// towards these 30 seconds too. Zero selects the default.
 	ShutdownTimeout time.Duration
-	// OnLostLease says what happens when the lease is lost. Defaults to CampaignAgain.
+	// OnLostLease selects the reaction to a lost lease. Defaults to CampaignAgain.
 	OnLostLease LossPolicy
-	// OnFailure says what happens when a runnable of the leading half fails, panics or returns early. Defaults to
-	// ExitOnFailure. One of the per-replica half always ends Run.
+	// OnFailure selects the reaction to a leader-gated runnable that returns an error, returns early, or panics. Defaults
+	// to ExitOnFailure. The failure of a per-replica runnable always ends Run.
 	OnFailure FailurePolicy
 
-	// Log hears what happens. The zero Logger logs nothing.
+	// Log receives the log messages. The zero Logger discards them.
 	Log logr.Logger
 }
 
-// LossPolicy says what a replica does that has lost its lease.
+// LossPolicy is the reaction to a lost lease.
 type LossPolicy int
 
 const (
-	// CampaignAgain waits until the lost term's runnables have returned and then tries to lead again. The per-replica half
-	// is not disturbed.
+	// CampaignAgain waits until the runnables of the lost term have returned, and then campaigns again. Per-replica
+	// runnables are not affected.
 	CampaignAgain LossPolicy = iota
-	// ExitOnLoss ends Run with an error that is ErrLeaseLost.
+	// ExitOnLoss ends Run with an error that wraps ErrLeaseLost.
 	ExitOnLoss
 )
 
-// FailurePolicy says what a replica does when a runnable of its leading half fails.
+// FailurePolicy is the reaction to the failure of a leader-gated runnable.
 type FailurePolicy int
 
 const (
-	// ExitOnFailure ends Run, cleanly, with an error that names the runnable.
+	// ExitOnFailure shuts down cleanly and ends Run with an error that names the runnable.
 	ExitOnFailure FailurePolicy = iota
-	// StepDown ends the term cleanly, releases the lease so that another replica may try, and campaigns again after a
-	// backoff: 2 x RetryPeriod, doubled with every term that ends so, up to a minute; a term that lasted longer than
-	// that minute forgets the ones before. Where the lease cannot be released, as after a panic, the backoff is longer by
-	// the time that others need to win it. Without leader election there is nobody to step down for, and this is
+	// StepDown ends the term, releases the lease so that another replica can lead, and campaigns again after a backoff.
+	// The backoff starts at 2 x RetryPeriod and doubles with every term that fails, up to one minute. A term of more than
+	// one minute resets the backoff. If the lease cannot be released, for example after a panic, the backoff is extended
+	// by the time that another replica needs to acquire the lease. Without leader election, StepDown is equivalent to
 	// ExitOnFailure.
 	StepDown
 )
 
-// DefaultOptions are the defaults that do not depend on where the process runs.
+// DefaultOptions returns the defaults that do not depend on the environment of the process.
 func DefaultOptions() Options {
 	return Options{
 		LeaseDuration:   15 * time.Second,
@@ -99,27 +102,28 @@ func DefaultOptions() Options {
 }
 
 const (
-	shortestLease = 2 * time.Second // see released
-	// shortestRetry keeps a replica from asking for the lease without a pause.
-	shortestRetry = 100 * time.Millisecond
-	// skewShare is the part of LeaseDuration by which the fence closes before others may lead: clocks of two machines
-	// may run at rates that differ by that much, which is a hundred times what NTP's slewing does (0.05 %), so that most
-	// of it is left for what lies between the look at the clock and the packet: the scheduler, the garbage collector.
-	skewShare = 10
+	minLeaseDuration = 2 * time.Second        // a released lease has a duration of one second; see isReleased
+	minRetryPeriod   = 100 * time.Millisecond // prevents a busy loop
+	// skewDivisor sets how early the fence closes: LeaseDuration / skewDivisor before other replicas can lead. The clock
+	// rates of two machines can differ by one part in skewDivisor. NTP changes a clock's rate by at most 0.05%, so most of
+	// the time is left for delays between checking the clocks and sending the write, such as scheduling and garbage
+	// collection.
+	skewDivisor = 10
 )
 
-// skew is how long before the lease's end the fence closes.
-func (o Options) skew() time.Duration { return o.LeaseDuration / skewShare }
+// clockSkew returns the time by which the fence closes before the lease expires.
+func (o Options) clockSkew() time.Duration { return o.LeaseDuration / skewDivisor }
 
-// certain is for how long after a confirmed renewal was sent a replica can be sure that it leads.
-func (o Options) certain() time.Duration { return o.LeaseDuration - o.skew() }
+// renewalValidity returns how long a confirmed renewal is valid, counted from the time at which it was sent. During
+// that time, the replica is certain that it leads.
+func (o Options) renewalValidity() time.Duration { return o.LeaseDuration - o.clockSkew() }
 
 func (o Options) elects() bool { return o.LeaderElection == nil || *o.LeaderElection }
 
-// serviceAccountNamespace is where a Pod finds its namespace.
+// serviceAccountNamespace is the file that contains the namespace of a Pod.
 const serviceAccountNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// withDefaults fills in what is zero.
+// withDefaults returns the options with defaults in place of zero values.
 func (o Options) withDefaults() (Options, error) {
 	defaults := DefaultOptions()
 	for value, otherwise := range map[*time.Duration]time.Duration{
@@ -133,7 +137,7 @@ func (o Options) withDefaults() (Options, error) {
 		}
 	}
 	if o.LeaseNamespace == "" {
-		o.LeaseNamespace = namespaceHere(serviceAccountNamespace)
+		o.LeaseNamespace = defaultNamespace(serviceAccountNamespace)
 	}
 	if o.Identity == "" {
 		o.Identity = os.Getenv("POD_NAME")
@@ -141,7 +145,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Identity == "" {
 		host, err := os.Hostname()
 		if err != nil {
-			return o, fmt.Errorf("find a default for Options.Identity: %w", err)
+			return o, fmt.Errorf("determine the default of Options.Identity: %w", err)
 		}
 		o.Identity = host
 	}
@@ -149,7 +153,8 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-func namespaceHere(file string) string {
+// defaultNamespace returns the namespace of the process.
+func defaultNamespace(file string) string {
 	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
 		return ns
 	}
@@ -161,53 +166,64 @@ func namespaceHere(file string) string {
 	return "kube-system"
 }
 
-// validate says everything that is wrong, by field.
+// invalidOptions collects the errors for invalid options.
+type invalidOptions []error
+
+func (e *invalidOptions) add(field string, value any, format string, args ...any) {
+	*e = append(*e, fmt.Errorf("invalid Options.%s %v: %s", field, value, fmt.Sprintf(format, args...)))
+}
+
+// validate returns an error that lists all invalid options.
 func (o Options) validate() error {
-	var errs []error
-	refuse := func(field string, value any, format string, args ...any) {
-		errs = append(errs, fmt.Errorf("invalid Options.%s %v: %s", field, value, fmt.Sprintf(format, args...)))
-	}
+	var errs invalidOptions
 	if o.ShutdownTimeout < 0 {
-		refuse("ShutdownTimeout", o.ShutdownTimeout, "must not be negative")
+		errs.add("ShutdownTimeout", o.ShutdownTimeout, "must not be negative")
 	}
 	if o.OnLostLease != CampaignAgain && o.OnLostLease != ExitOnLoss {
-		refuse("OnLostLease", int(o.OnLostLease), "there is no such policy")
+		errs.add("OnLostLease", int(o.OnLostLease), "unknown policy")
 	}
 	if o.OnFailure != ExitOnFailure && o.OnFailure != StepDown {
-		refuse("OnFailure", int(o.OnFailure), "there is no such policy")
+		errs.add("OnFailure", int(o.OnFailure), "unknown policy")
 	}
-	if !o.elects() {
-		return errors.Join(errs...)
-	}
-
-	if o.LeaseName == "" {
-		refuse("LeaseName", `""`, "is required with leader election")
-	} else {
-		for _, why := range validation.IsDNS1123Subdomain(o.LeaseName) {
-			refuse("LeaseName", o.LeaseName, "%s", why)
-		}
-	}
-	for _, why := range validation.IsDNS1123Label(o.LeaseNamespace) {
-		refuse("LeaseNamespace", o.LeaseNamespace, "%s", why)
-	}
-	for _, err := range metav1validation.ValidateLabels(o.Labels, field.NewPath("Labels")) {
-		refuse("Labels", o.Labels, "%s", err)
-	}
-	jitter := time.Duration(leaderelection.JitterFactor * float64(o.RetryPeriod))
-	switch {
-	case o.RetryPeriod < shortestRetry:
-		refuse("RetryPeriod", o.RetryPeriod, "must be at least %s", shortestRetry)
-	case o.RenewDeadline <= jitter:
-		refuse("RenewDeadline", o.RenewDeadline, "must exceed %v x RetryPeriod, which makes %s", leaderelection.JitterFactor, jitter)
-	}
-	switch least := o.RenewDeadline + o.RetryPeriod + o.skew(); {
-	case o.LeaseDuration < shortestLease:
-		refuse("LeaseDuration", o.LeaseDuration, "must be at least %s", shortestLease)
-	case o.LeaseDuration%time.Second != 0:
-		refuse("LeaseDuration", o.LeaseDuration, "must be whole seconds, which is what a Lease stores")
-	case o.LeaseDuration <= least:
-		refuse("LeaseDuration", o.LeaseDuration, "must exceed RenewDeadline %s + RetryPeriod %s + a tenth of itself %s, which makes %s",
-			o.RenewDeadline, o.RetryPeriod, o.skew(), least)
+	if o.elects() {
+		o.validateLease(&errs)
+		o.validateDurations(&errs)
 	}
 	return errors.Join(errs...)
+}
+
+func (o Options) validateLease(errs *invalidOptions) {
+	if o.LeaseName == "" {
+		errs.add("LeaseName", `""`, "is required with leader election")
+	} else {
+		for _, reason := range validation.IsDNS1123Subdomain(o.LeaseName) {
+			errs.add("LeaseName", o.LeaseName, "%s", reason)
+		}
+	}
+	for _, reason := range validation.IsDNS1123Label(o.LeaseNamespace) {
+		errs.add("LeaseNamespace", o.LeaseNamespace, "%s", reason)
+	}
+	for _, err := range metav1validation.ValidateLabels(o.Labels, field.NewPath("Labels")) {
+		errs.add("Labels", o.Labels, "%s", err)
+	}
+}
+
+func (o Options) validateDurations(errs *invalidOptions) {
+	jittered := time.Duration(leaderelection.JitterFactor * float64(o.RetryPeriod))
+	switch {
+	case o.RetryPeriod < minRetryPeriod:
+		errs.add("RetryPeriod", o.RetryPeriod, "must be at least %s", minRetryPeriod)
+	case o.RenewDeadline <= jittered:
+		errs.add("RenewDeadline", o.RenewDeadline, "must exceed %v x RetryPeriod = %s", leaderelection.JitterFactor, jittered)
+	}
+	switch least := o.RenewDeadline + o.RetryPeriod + o.clockSkew(); {
+	case o.LeaseDuration < minLeaseDuration:
+		errs.add("LeaseDuration", o.LeaseDuration, "must be at least %s", minLeaseDuration)
+	case o.LeaseDuration%time.Second != 0:
+		errs.add("LeaseDuration", o.LeaseDuration, "must be a number of whole seconds, because a Lease stores seconds")
+	case o.LeaseDuration <= least:
+		errs.add("LeaseDuration", o.LeaseDuration,
+			"must exceed RenewDeadline %s + RetryPeriod %s + a tenth of itself %s = %s",
+			o.RenewDeadline, o.RetryPeriod, o.clockSkew(), least)
+	}
 }

@@ -12,37 +12,38 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Replica runs the two halves of one process of several: what every replica does, and what only the leader does. Its methods
-// may be called concurrently.
+// Replica runs the per-replica and the leader-gated runnables of one process. It is safe for concurrent use.
 type Replica struct {
-	cfg     *rest.Config
-	options Options
-	leads   *leadership
-	end     *shutdown
+	cfg        *rest.Config
+	options    Options
+	leadership *leadership
+	shutdown   *shutdown
 
-	mu         sync.Mutex // guards what follows; never held while something runs
-	phase      phase
-	registered []named // of the per-replica half
-	half       *half   // nil before Run
+	mu         sync.Mutex // guards the fields below; never held while a runnable runs
+	runState   runState
+	registered []namedRunnable // per-replica
+	group      *runnableGroup  // per-replica, nil before Run
 }
 
-type phase int
+type runState int
 
 const (
-	notRun phase = iota
+	notStarted runState = iota
 	running
-	ended
+	stopped
 )
 
-// New returns a replica that does nothing until Run. It opens no connection. Its error says all that is wrong with the
-// options at once. cfg is copied.
+// New returns a Replica. It opens no connection and starts nothing. The error lists all invalid options. New copies
+// cfg.
 func New(cfg *rest.Config, opts Options) (*Replica, error) {
-	return build(cfg, opts, newLease, realClock())
+	return newReplica(cfg, opts, newLease, clock{})
 }
 
-// build is New with what tests replace.
-func build(cfg *rest.Config, opts Options, lease func(*rest.Config, Options) (resourcelock.Interface, func(), error), clock clock) (*Replica, error) {
-	fail := func(err error) (*Replica, error) { return nil, fmt.Errorf("make a replica: %w", err) }
+// leaseFunc returns a client for the lease, and a function that closes its connections.
+type leaseFunc func(*rest.Config, Options) (_ resourcelock.Interface, closeConnections func(), err error)
+
+func newReplica(cfg *rest.Config, opts Options, newLease leaseFunc, clock clock) (*Replica, error) {
+	fail := func(err error) (*Replica, error) { return nil, fmt.Errorf("create replica: %w", err) }
 	o, err := opts.withDefaults()
 	if cfg == nil {
 		err = errors.Join(err, errors.New("cfg must not be nil"))
@@ -50,42 +51,50 @@ func build(cfg *rest.Config, opts Options, lease func(*rest.Config, Options) (re
 	if err := errors.Join(err, o.validate()); err != nil {
 		return fail(err)
 	}
-	r := &Replica{cfg: rest.CopyConfig(cfg), options: o}
-	r.end = &shutdown{timeout: o.ShutdownTimeout}
-	r.leads = &leadership{options: o, log: o.Log, fence: &fence{clock: clock}, end: r.end}
-	if o.elects() {
-		log := o.Log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName)
-		inner, cut, err := lease(cfg, o)
-		if err != nil {
-			return fail(err)
-		}
-		r.leads.log = log
-		r.leads.lock = &lock{Interface: inner, clock: clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log, cut: cut}
+	r := &Replica{cfg: rest.CopyConfig(cfg), options: o, shutdown: &shutdown{timeout: o.ShutdownTimeout}}
+	r.leadership = &leadership{options: o, log: o.Log, fence: &fence{clock: clock}, shutdown: r.shutdown}
+	if !o.elects() {
+		return r, nil
+	}
+	log := o.Log.WithValues(keyLease, o.LeaseNamespace+"/"+o.LeaseName)
+	lease, closeConnections, err := newLease(cfg, o)
+	if err != nil {
+		return fail(err)
+	}
+	r.leadership.log = log
+	r.leadership.lock = &lock{
+		Interface: lease, clock: clock, duration: o.LeaseDuration, timeout: requestTimeout(o), log: log,
+		closeConnections: closeConnections,
 	}
 	return r, nil
 }
 
-// Register adds a runnable to the leading half: it is started with each term and ends with it. While a term lasts it is
-// started at once. Its context carries the term ([Term]) and ends with a cause, which is [ErrLeaseLost] if the lease was
-// lost. Names are unique over both halves; an empty or a taken one, a nil runnable, and to register after Run has ended are
-// errors.
+// Register adds a leader-gated runnable. The runnable starts with each term, or immediately if a term is current. Its
+// context carries the term (see [Term]) and is cancelled with a cause. The cause is [ErrLeaseLost] if the lease was
+// lost.
+//
+// Register returns an error if the name is empty or already used by any runnable, if the runnable is nil, or if Run has
+// returned.
 func (r *Replica) Register(name string, runnable Runnable) error {
-	return r.register(name, runnable, r.leads.register)
+	return r.register(name, runnable, r.leadership.register)
 }
 
-// RegisterWithoutLeaderElection adds a runnable to the half that runs on every replica. It is started once, with Run, or at
-// once if that runs, and ends after the leading half did. It should only read: FencedConfig refuses its writes unless this
-// replica leads. Names and errors are as for Register. If it has a method HasSynced() bool, Ready waits for that.
+// RegisterWithoutLeaderElection adds a per-replica runnable. The runnable starts once, with Run, or immediately if Run
+// is active. It is stopped after the leader-gated runnables have returned. It should only read, because a client
+// created from FencedConfig refuses writes unless this replica leads. If it has a method HasSynced() bool, Ready
+// returns an error until HasSynced returns true.
+//
+// RegisterWithoutLeaderElection returns the same errors as Register.
 func (r *Replica) RegisterWithoutLeaderElection(name string, runnable Runnable) error {
-	return r.register(name, runnable, func(n named) {
+	return r.register(name, runnable, func(n namedRunnable) {
 		r.registered = append(r.registered, n)
-		if r.half != nil {
-			r.half.start(n)
+		if r.group != nil {
+			r.group.start(n)
 		}
 	})
 }
 
-func (r *Replica) register(name string, runnable Runnable, add func(named)) error {
+func (r *Replica) register(name string, runnable Runnable, add func(namedRunnable)) error {
 	fail := func(err error) error { return fmt.Errorf("register runnable %q: %w", name, err) }
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,144 +103,172 @@ func (r *Replica) register(name string, runnable Runnable, add func(named)) erro
 		return fail(errors.New("the name is empty"))
 	case runnable == nil:
 		return fail(errors.New("the runnable is nil"))
-	case r.phase == ended:
-		return fail(errEnded)
-	case r.leads.has(name) || slices.ContainsFunc(r.registered, func(n named) bool { return n.name == name }):
-		return fail(errors.New("the name is taken"))
+	case r.runState == stopped:
+		return fail(errStopped)
+	case r.leadership.has(name) || slices.ContainsFunc(r.registered, func(n namedRunnable) bool { return n.name == name }):
+		return fail(errors.New("the name is already used"))
 	}
-	add(named{name, runnable})
+	add(namedRunnable{name, runnable})
 	return nil
 }
 
-// Run runs both halves until ctx ends: the per-replica half at once, the leading one whenever this replica holds the lease.
+// Run starts the per-replica runnables, campaigns for the lease, and runs the leader-gated runnables while this replica
+// holds the lease. It blocks until ctx is cancelled. It returns nil if everything ended cleanly.
 //
-// When ctx ends, the context of the leading half's runnables ends first; they are waited for, for at most
-// Options.ShutdownTimeout, while the lease is renewed and the fence is open; then the lease is released, and the
-// per-replica half ends, both in what is left of that time, and in a second each if nothing is. The error names runnables
-// that did not return in time, or that returned an error. If one of the leading half did, the fence closes and the lease
-// is left to expire. If ctx has ended already, no lease is asked for.
+// When ctx is cancelled, Run performs these steps:
 //
-// Run returns before ctx ends, after the same steps, when a runnable fails or the lease is lost, if the options say so.
-// The error is nil if ctx ended and everything with it as it should. A Replica runs once: a second Run is an error.
+//  1. It cancels the context of the leader-gated runnables and waits for them. Meanwhile, the lease is renewed and the
+//     fence stays open.
+//  2. It closes the fence and releases the lease.
+//  3. It cancels the context of the per-replica runnables and waits for them.
+//
+// The steps share Options.ShutdownTimeout. Steps 2 and 3 can take one second each even if step 1 has used it up. The
+// returned error lists the runnables that have not returned in time or have returned an error. If a leader-gated
+// runnable is among them, the fence closes and the lease is left to expire.
+//
+// If a runnable fails or the lease is lost, and this ends Run according to the options, Run performs the same steps and
+// returns before ctx is cancelled. If ctx is already cancelled, Run does not request the lease. A Replica runs only
+// once; a second call to Run returns an error.
 func (r *Replica) Run(ctx context.Context) error {
-	fail := func(err error) error { return fmt.Errorf("run the replica: %w", err) }
-	everywhere, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(nil)
-	h, err := r.begin(everywhere)
-	if err != nil {
-		return fail(err)
+	if err := r.run(ctx); err != nil {
+		return fmt.Errorf("run replica: %w", err)
 	}
-	leading, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	finished := make(chan struct{})
-	var failure error
-	var watching sync.WaitGroup
-	fails := func(err error) {
-		r.options.Log.Error(err, "the per-replica half fails")
-		failure = err
-	}
-	watching.Go(func() {
-		select {
-		case err := <-h.failed:
-			fails(err)
-			r.end.begin()
-			stop(err)
-		case <-finished:
-		}
-	})
-	if r.leads.lock != nil && ctx.Err() == nil {
-		r.leads.log.Info("campaigning", keyIdentity, r.options.Identity)
-	}
-	result := r.leads.run(leading)
-	close(finished)
-	watching.Wait()
+	return nil
+}
 
-	r.finish()
-	r.end.begin()
-	end(errReplicaEnds)
-	h.end()
-	left, _ := r.end.left()
+func (r *Replica) run(ctx context.Context) error {
+	perReplica, cancelPerReplica := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancelPerReplica(nil)
+	group, err := r.start(perReplica)
+	if err != nil {
+		return err
+	}
+	failure, result := r.lead(ctx, group)
+
+	r.stop()
+	r.shutdown.begin()
+	cancelPerReplica(errShutdown)
+	group.stop()
+	remaining, _ := r.shutdown.remaining()
 	select {
-	case <-h.joined:
-	case <-time.After(left):
-		result = errors.Join(result, fmt.Errorf("these have not returned after the leading half ended: %s", h.left()))
+	case <-group.joined:
+	case <-time.After(remaining):
+		result = errors.Join(result, fmt.Errorf("per-replica runnables have not returned in time: %s", group.remaining()))
 	}
 	select {
-	case err := <-h.failed: // while nobody watched any more
-		fails(err)
+	case err := <-group.failed: // a runnable failed after lead had returned
+		failure = errors.Join(failure, r.reportFailure(err))
 	default:
 	}
-	unclean, _ := h.complaints()
-	result = errors.Join(result, unclean)
-	if err := errors.Join(failure, result); err != nil {
-		return fail(err)
-	}
-	return nil
+	unclean, _ := group.exitErrors()
+	return errors.Join(failure, result, unclean)
 }
 
-var errReplicaEnds = errors.New("the replica ends")
+var errShutdown = errors.New("the replica is shutting down")
 
-// begin starts the per-replica half.
-func (r *Replica) begin(ctx context.Context) (*half, error) {
+// start starts the per-replica runnables.
+func (r *Replica) start(ctx context.Context) (*runnableGroup, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch r.phase {
+	switch r.runState {
 	case running:
 		return nil, errRunning
-	case ended:
-		return nil, errEnded
+	case stopped:
+		return nil, errStopped
 	}
-	r.phase = running
-	r.half = newHalf(ctx)
+	r.runState = running
+	r.group = newRunnableGroup(ctx)
 	for _, n := range r.registered {
-		r.half.start(n)
+		r.group.start(n)
 	}
-	return r.half, nil
+	return r.group, nil
 }
 
-func (r *Replica) finish() {
+// lead campaigns and leads until ctx is cancelled or a per-replica runnable fails. It returns the runnable's failure,
+// and the error from leading.
+func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure, result error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	returned := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case err := <-perReplica.failed:
+			failure = r.reportFailure(err)
+			r.shutdown.begin()
+			cancel(err)
+		case <-returned:
+		}
+	})
+	if r.leadership.lock != nil && ctx.Err() == nil {
+		r.leadership.log.Info("Campaigning for the lease", keyIdentity, r.options.Identity)
+	}
+	result = r.leadership.run(ctx)
+	close(returned)
+	watching.Wait()
+	return failure, result
+}
+
+func (r *Replica) reportFailure(err error) error {
+	r.options.Log.Error(err, "Per-replica runnable failed")
+	return err
+}
+
+// stop prevents further registrations.
+func (r *Replica) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.phase = ended
+	r.runState = stopped
 }
 
-// FencedConfig returns a config for clients with which the leading half writes. Through it no write (any method but GET, HEAD
-// and OPTIONS, and any request to upgrade the connection) is sent unless this replica leads and can be sure of it; it
-// fails with [ErrNotLeading]. Reads always pass.
+// FencedConfig returns a config for clients with which leader-gated runnables write. A write is sent only while this
+// replica is certain that it leads. Otherwise it fails with [ErrNotLeading]. Reads are always sent.
 //
-// It goes by the method and not by what the server makes of it. A request that changes nothing but is a POST is refused
-// too: an access review, a dry run. A GET passes though it may have an effect, as one through the proxy of a service, a Pod
-// or a node may.
+// Every request with a method other than GET, HEAD and OPTIONS counts as a write, and so does every request to upgrade
+// the connection. Whether the request changes anything does not matter. A POST that changes nothing, such as an access
+// review or a dry run, is refused too. A GET that has an effect, such as one through the proxy of a Service, Pod or
+// Node, is sent.
 //
-// A replica is sure for LeaseDuration less a tenth since it sent the last renewal that was confirmed, on the monotonic
-// clock and on the wall clock: each write looks at both. Other replicas wait for a whole LeaseDuration after they saw that
-// renewal; the tenth is for clocks that do not run alike, and for what lies between the look and the wire.
+// The replica is certain that it leads for nine tenths of LeaseDuration after it sent the last confirmed renewal,
+// according to both the monotonic clock and the wall clock. Every write checks both. Other replicas wait for a full
+// LeaseDuration after they observed that renewal. The difference covers clocks that run at different rates, and the
+// time between checking the clocks and sending the write.
 //
-// When that time is over the term is lost: its contexts end with [ErrLeaseLost], writes in flight are cancelled, and the
-// fence stays closed until another term. A request whose context carries an earlier term is refused even then. In a clean
-// end the fence stays open until the leading half's runnables have returned.
+// If no renewal is confirmed within that time, the lease is lost. The contexts of the term are cancelled with
+// [ErrLeaseLost], writes in flight are cancelled, and the fence stays closed until the next term. Even during the next
+// term, a request whose context carries an earlier term is refused. During a clean shutdown the fence stays open until
+// the leader-gated runnables have returned.
 //
-// A stream that client-go's own executors have upgraded (remotecommand, portforward) is refused when it begins and not cut
-// when the fence closes, as they keep the connection to themselves; it ends with the context that it was given.
-func (r *Replica) FencedConfig() *rest.Config { return r.leads.fence.config(r.cfg) }
+// client-go's executors for upgraded streams (remotecommand, portforward) use the connection directly. If the fence is
+// closed, such a stream is refused when it begins. A stream that is already open is not closed with the fence. It ends
+// when its own context is cancelled.
+//
+// Clients created from this config are not rate limited unless the config passed to New sets a limit. If that config
+// sets neither QPS nor a RateLimiter, QPS is -1, because client-go's default of 5 requests per second would apply to
+// all leader-gated runnables together.
+func (r *Replica) FencedConfig() *rest.Config { return r.leadership.fence.config(r.cfg) }
 
-// Status is where a replica stands.
+// Status describes the leadership of a replica.
 type Status struct {
-	Leading  bool   // whether a write would pass the fence now
-	Term     int64  // the present or the last term; 0 before the first
-	Leader   string // the identity in the lease when last looked at; empty if there is none, or only this replica's claim
-	Identity string // this replica's
+	// Leading reports whether the fence is open.
+	Leading bool
+	// Term is the number of the current or last term. It is 0 before the first.
+	Term int64
+	// Leader is the identity of the leader, as of the last request for the lease. It is empty if there is no leader.
+	Leader string
+	// Identity is the identity of this replica.
+	Identity string
 }
 
-// Status tells where the replica stands, from what it knows and without any request.
+// Status returns the current status. It makes no request.
 func (r *Replica) Status() Status {
 	s := Status{Identity: r.options.Identity}
-	if t := r.leads.fence.latest(); t != nil {
+	if t := r.leadership.fence.latest(); t != nil {
 		s.Leading, s.Term = t.check() == nil, t.number
 	}
 	switch {
-	case r.leads.lock != nil:
-		s.Leader = r.leads.lock.holder()
+	case r.leadership.lock != nil:
+		s.Leader = r.leadership.lock.holder()
 	case s.Leading:
 		s.Leader = s.Identity
 	}

@@ -12,18 +12,16 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/client-go/rest"
 )
 
 var errReadOnClosedBody = errors.New("read on closed response body")
 
-// responseBody behaves like the body of a response of net/http: reading ends with the request's context, and fails after
-// Close.
+// responseBody behaves like the body of a net/http response. Read waits until the request's context is cancelled. After
+// Close, Read returns an error.
 type responseBody struct {
-	ctx    context.Context // as in net/http
-	ends   error           // what Read returns when ctx has ended; its cause if nil
-	closed atomic.Bool
+	ctx     context.Context // as in net/http
+	readErr error           // returned by Read after ctx is cancelled; if nil, Read returns the cause
+	closed  atomic.Bool
 }
 
 func (b *responseBody) Read([]byte) (int, error) {
@@ -31,8 +29,8 @@ func (b *responseBody) Read([]byte) (int, error) {
 		return 0, errReadOnClosedBody
 	}
 	<-b.ctx.Done()
-	if b.ends != nil {
-		return 0, b.ends
+	if b.readErr != nil {
+		return 0, b.readErr
 	}
 	return 0, context.Cause(b.ctx)
 }
@@ -51,99 +49,106 @@ func post(ctx context.Context, client *http.Client, url string) (*http.Response,
 	return client.Do(request)
 }
 
-// Client-go returns such an error from Do, wrapped, and handlers pass it on.
-func TestL1_ReadingAResponseAsTheContextEndsIsACleanEnd(t *testing.T) {
-	for name, ends := range map[string]error{
-		"the transport returns the cause":     nil,
-		"the transport returns context's Err": context.Canceled,
-		"the transport returns another error": net.ErrClosed,
+// client-go wraps such an error, and handlers return it.
+func TestL1_ReadErrorAfterCancellationIsACleanExit(t *testing.T) {
+	for name, readErr := range map[string]error{
+		"transport returns the cause":   nil,
+		"transport returns ctx.Err":     context.Canceled,
+		"transport returns other error": net.ErrClosed,
 	} {
 		for _, late := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, late: %t", name, late), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					s := &server{}
+					s := &fakeServer{}
 					a := newRig(t, s, "a")
-					a.wire.body = func(r *http.Request) io.ReadCloser { return &responseBody{ctx: r.Context(), ends: ends} }
-					client, err := rest.HTTPClientFor(a.FencedConfig())
-					wantNoError(t, err)
-					a.lead("w", func(ctx context.Context) error {
-						answer, err := post(ctx, client, "http://api/x")
+					a.transport.body = func(r *http.Request) io.ReadCloser {
+						return &responseBody{ctx: r.Context(), readErr: readErr}
+					}
+					client := a.fencedClient()
+					a.registerFunc("work", func(ctx context.Context) error {
+						response, err := post(ctx, client, "http://api/x")
 						if err != nil {
 							return err
 						}
-						defer answer.Body.Close()
+						defer response.Body.Close()
 						if late {
 							<-ctx.Done()
 							time.Sleep(time.Second)
 						}
-						_, err = io.ReadAll(answer.Body)
+						_, err = io.ReadAll(response.Body)
 						return fmt.Errorf("unexpected error when reading response body: %w", err)
 					})
 					a.start()
 					time.Sleep(time.Second)
 					wantNoError(t, a.stop())
-					if got := s.now(); !released(&got) {
-						t.Errorf("the lease is %+v", got)
-					}
+					wantReleased(t, s)
 				})
 			})
 		}
 	}
 }
 
-func TestL1_OnlyTheEndOfTheCallersContextReplacesAReadError(t *testing.T) {
+func TestFencedBody_ReadReturnsTheCauseOnlyIfTheContextIsCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newRig(t, &server{}, "a")
-		a.wire.body = func(r *http.Request) io.ReadCloser { return &responseBody{ctx: r.Context()} }
-		client, err := rest.HTTPClientFor(a.FencedConfig())
-		wantNoError(t, err)
+		a := newRig(t, &fakeServer{}, "a")
+		a.transport.body = func(r *http.Request) io.ReadCloser { return &responseBody{ctx: r.Context()} }
+		client := a.fencedClient()
 		a.start()
 		time.Sleep(time.Second)
 
-		answer, err := post(t.Context(), client, "http://api/x")
+		response, err := post(t.Context(), client, "http://api/x")
 		wantNoError(t, err)
-		wantNoError(t, answer.Body.Close())
-		_, err = answer.Body.Read(make([]byte, 1))
-		wantIs(t, err, errReadOnClosedBody)
+		wantNoError(t, response.Body.Close())
+		_, err = response.Body.Read(make([]byte, 1))
+		wantErrorIs(t, err, errReadOnClosedBody)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
-		answer, err = post(ctx, client, "http://api/x")
+		response, err = post(ctx, client, "http://api/x")
 		wantNoError(t, err)
 		cancel(errBroken)
-		_, err = answer.Body.Read(make([]byte, 1))
-		wantIs(t, err, errBroken)
-		wantNoError(t, answer.Body.Close())
+		_, err = response.Body.Read(make([]byte, 1))
+		wantErrorIs(t, err, errBroken)
+		wantNoError(t, response.Body.Close())
 		wantNoError(t, a.stop())
 	})
 }
 
-// An upgraded connection has left the transport, which does not end it with the context.
-func TestL2_AnUpgradedConnectionIsClosedWithItsContext(t *testing.T) {
+func TestFencedBody_CompleteResponseCanBeReadAfterTheContextIsCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	body := &fencedBody{ReadCloser: http.NoBody, ctx: ctx, caller: ctx, done: func() {}}
+	_, err := io.ReadAll(body)
+	wantNoError(t, err)
+	wantNoError(t, body.Close())
+}
+
+// The transport does not close an upgraded connection with the context.
+func TestL2_UpgradedConnectionIsClosedWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newRig(t, &server{}, "a")
-		a.wire.body = func(*http.Request) io.ReadCloser { return &pipeBody{Writer: io.Discard, closed: make(chan struct{})} }
-		client, err := rest.HTTPClientFor(a.FencedConfig())
-		wantNoError(t, err)
+		a := newRig(t, &fakeServer{}, "a")
+		a.transport.body = func(*http.Request) io.ReadCloser { return newUpgradedConnection(io.Discard) }
+		client := a.fencedClient()
 		a.start()
 		time.Sleep(time.Second)
 		ctx, cancel := context.WithCancelCause(t.Context())
-		answer, err := post(ctx, client, "http://api/exec")
+		response, err := post(ctx, client, "http://api/exec")
 		wantNoError(t, err)
 		cancel(errBroken)
-		_, err = answer.Body.Read(make([]byte, 1))
-		wantIs(t, err, errBroken)
-		wantNoError(t, answer.Body.Close())
+		_, err = response.Body.Read(make([]byte, 1))
+		wantErrorIs(t, err, errBroken)
+		wantNoError(t, response.Body.Close())
 		wantNoError(t, a.stop())
 	})
 }
 
-// streamingAPI answers with the beginning of a body, and goes on until the client ends the request.
+// streamingAPI returns a server that begins to send a response but does not complete it before the client closes the
+// request.
 func streamingAPI(t *testing.T, http2 bool) *httptest.Server {
 	api := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte("{"))
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
-		panic(http.ErrAbortHandler) // to return would complete the response
+		panic(http.ErrAbortHandler) // returning would complete the response
 	}))
 	api.EnableHTTP2 = http2
 	api.StartTLS()
@@ -153,61 +158,57 @@ func streamingAPI(t *testing.T, http2 bool) *httptest.Server {
 
 var protocols = map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true}
 
-func TestL1_ACleanEndWhileResponsesAreReadOverHTTP(t *testing.T) {
+func TestL1_ShutdownIsCleanWhileResponsesAreRead(t *testing.T) {
 	for protocol, http2 := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			api := streamingAPI(t, http2)
 			for range 20 {
-				s := &server{}
-				a := newRig(t, s, "a")
+				s := &fakeServer{}
+				a := newRig(t, s, "a", defaultDurations)
 				a.cfg.Transport = api.Client().Transport
-				client, err := rest.HTTPClientFor(a.FencedConfig())
-				wantNoError(t, err)
+				client := a.fencedClient()
 				reading := make(chan struct{})
-				a.lead("w", func(ctx context.Context) error {
-					answer, err := post(ctx, client, api.URL)
+				a.registerFunc("work", func(ctx context.Context) error {
+					response, err := post(ctx, client, api.URL)
 					if err != nil {
 						return err
 					}
-					defer answer.Body.Close()
-					if answer.Proto != protocol {
-						t.Errorf("the protocol is %s", answer.Proto)
+					defer response.Body.Close()
+					if response.Proto != protocol {
+						t.Errorf("the API server answered with the protocol %s", response.Proto)
 					}
 					close(reading)
-					_, err = io.ReadAll(answer.Body)
-					_, again := answer.Body.Read(make([]byte, 1))
+					_, err = io.ReadAll(response.Body)
+					_, again := response.Body.Read(make([]byte, 1))
 					return errors.Join(err, again)
 				})
 				a.start()
 				<-reading
 				wantNoError(t, a.stop())
-				if got := s.now(); !released(&got) {
-					t.Fatalf("the lease is %+v", got)
-				}
+				wantReleased(t, s)
 			}
 		})
 	}
 }
 
-func TestL2_AResponseThatIsReadOverHTTPEndsWithTheTerm(t *testing.T) {
+func TestL2_HTTPResponsesEndWithTheTerm(t *testing.T) {
 	for protocol, http2 := range protocols {
 		t.Run(protocol, func(t *testing.T) {
 			api := streamingAPI(t, http2)
-			s := &server{}
+			s := &fakeServer{}
 			a := newRig(t, s, "a")
 			a.cfg.Transport = api.Client().Transport
-			client, err := rest.HTTPClientFor(a.FencedConfig())
-			wantNoError(t, err)
+			client := a.fencedClient()
 			a.start()
-			until(t, 5*time.Second, func() bool { return a.Status().Leading })
-			answer, err := post(context.Background(), client, api.URL)
+			eventually(t, time.Minute, a.isLeading())
+			response, err := post(context.Background(), client, api.URL)
 			wantNoError(t, err)
-			defer answer.Body.Close()
-			s.give("thief")
-			_, err = io.ReadAll(answer.Body)
-			wantIs(t, err, ErrNotLeading)
-			wantIs(t, err, ErrLeaseLost)
-			wantSays(t, err, "may have taken effect")
+			defer response.Body.Close()
+			s.setHolder("intruder")
+			_, err = io.ReadAll(response.Body)
+			wantErrorIs(t, err, ErrNotLeading)
+			wantErrorIs(t, err, ErrLeaseLost)
+			wantErrorContains(t, err, "may have taken effect")
 		})
 	}
 }

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// leastGrace is what is left for a step of a shutdown whose time is used up. There are two such steps, the release and the
-// end of the per-replica half: see Options.ShutdownTimeout.
-const leastGrace = time.Second
+// minStepTimeout is the time that each of two steps of a shutdown has even if ShutdownTimeout is used up: releasing the
+// lease, and stopping the per-replica runnables. See Options.ShutdownTimeout.
+const minStepTimeout = time.Second
 
-// shutdown is the end of a Run: all its steps share one ShutdownTimeout.
+// shutdown is the time budget for shutting down. All steps of a shutdown share one ShutdownTimeout.
 type shutdown struct {
 	timeout time.Duration
 
 	mu    sync.Mutex // guards began
-	began time.Time  // zero before
+	began time.Time  // zero before the shutdown
 }
 
-// begin notes that Run ends from now on. It is called wherever that is decided or seen; the first call counts.
+// begin starts the budget. Further calls have no effect.
 func (s *shutdown) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -26,12 +26,12 @@ func (s *shutdown) begin() {
 	}
 }
 
-// left is the time that the next step has, and whether the shutdown has begun.
-func (s *shutdown) left() (time.Duration, bool) {
+// remaining returns the time for the next step, and reports whether the shutdown has begun.
+func (s *shutdown) remaining() (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.began.IsZero() {
 		return 0, false
 	}
-	return max(s.timeout-time.Since(s.began), leastGrace), true
+	return max(s.timeout-time.Since(s.began), minStepTimeout), true
 }

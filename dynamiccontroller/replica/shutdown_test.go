@@ -8,160 +8,177 @@ import (
 	"time"
 )
 
-func stepsDown(o *Options)   { o.OnFailure = StepDown }
-func exitsOnLoss(o *Options) { o.OnLostLease = ExitOnLoss }
-
-// realistic makes RenewDeadline much longer than what is left of a shutdown.
-func realistic(o *Options) {
-	d := DefaultOptions()
-	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = d.LeaseDuration, d.RenewDeadline, d.RetryPeriod
-}
-
-func TestAStandbyThatOnceLedHasAllItsTimeToEnd(t *testing.T) {
+func TestShutdown_StandbyThatLedBeforeHasTheFullTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
-		a, every := newRig(t, s, "a"), &worker{linger: 3 * time.Second}
-		wantNoError(t, a.RegisterWithoutLeaderElection("every", every))
+		s := &fakeServer{}
+		a, perReplica := newRig(t, s, "a"), &worker{linger: 3 * time.Second}
+		a.registerPerReplica("per-replica", perReplica)
 		a.start()
 		time.Sleep(time.Second)
 		b := newRig(t, s, "b").start()
-		a.lease.fail()
+		a.lease.disconnect()
 		time.Sleep(10 * time.Second)
-		a.lease.heal()
+		a.lease.reconnect()
 		time.Sleep(time.Hour)
 		if got := a.Status(); got.Leading || got.Term != 1 {
 			t.Fatalf("status %+v", got)
 		}
 		wantNoError(t, a.stop())
-		wantLives(t, every, 1, 0)
+		wantStarts(t, perReplica, 1, 0)
 		wantNoError(t, b.stop())
 	})
 }
 
-// However Run ends, all its steps have one ShutdownTimeout, and two seconds where that is used up.
-func TestTheWholeEndIsBounded(t *testing.T) {
-	const most = 5*time.Second + 2*leastGrace
-	for name, c := range map[string]struct {
-		change func(*Options)
-		fails  time.Duration // the leading half does, after that time
-		lose   bool
-		hangs  time.Duration // the leading half, at its end
-	}{
-		"told to":                              {hangs: 4999 * time.Millisecond},
-		"told to, and the leading half hangs":  {hangs: time.Hour},
-		"told to, and the work ends at once":   {},
-		"a failure":                            {fails: 2 * time.Second, hangs: 4 * time.Second},
-		"a failure, and the rest hangs":        {fails: 2 * time.Second, hangs: time.Hour},
-		"a loss":                               {change: exitsOnLoss, lose: true, hangs: 4 * time.Second},
-		"a loss, and the leading half hangs":   {change: exitsOnLoss, lose: true, hangs: time.Hour},
-		"alone, a failure, and the rest hangs": {change: func(o *Options) { alone(o); stepsDown(o) }, fails: 2 * time.Second, hangs: time.Hour},
+// TestShutdown_IsBounded checks that all steps of a shutdown share one ShutdownTimeout, regardless of the reason for
+// the shutdown.
+func TestShutdown_IsBounded(t *testing.T) {
+	withoutElectionStepDown := func(o *Options) { withoutElection(o); stepDown(o) }
+	for name, test := range map[string]boundedShutdown{
+		"cancelled":                   {linger: testShutdownTimeout - time.Millisecond},
+		"cancelled, runnable hangs":   {linger: time.Hour},
+		"cancelled, runnable returns": {},
+		"failure":                     {failAfter: 2 * time.Second, linger: 4 * time.Second},
+		"failure, runnable hangs":     {failAfter: 2 * time.Second, linger: time.Hour},
+		"loss":                        {change: exitOnLoss, lose: true, linger: 4 * time.Second},
+		"loss, runnable hangs":        {change: exitOnLoss, lose: true, linger: time.Hour},
+		"failure without election, hang": {
+			change: withoutElectionStepDown, failAfter: 2 * time.Second, linger: time.Hour,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := &server{}
-				change := func(*Options) {}
-				if c.change != nil {
-					change = c.change
-				}
-				a := newRig(t, s, "a", realistic, change)
-				deaf, every := &worker{linger: c.hangs}, &worker{linger: time.Hour}
-				wantNoError(t, a.Register("deaf", deaf))
-				wantNoError(t, a.RegisterWithoutLeaderElection("every", every))
-				if c.fails > 0 {
-					a.lead("culprit", func(context.Context) error {
-						time.Sleep(c.fails)
-						return errBroken
-					})
-				}
-				a.start()
-				time.Sleep(2 * time.Second)
-				began := time.Now()
-				unreachable := func(ctx context.Context, _ string, _ func() error) error {
-					<-ctx.Done()
-					return ctx.Err()
-				}
-				switch {
-				case c.lose:
-					s.give("thief")
-					for deaf.ended() == nil {
-						time.Sleep(time.Millisecond)
-					}
-					began = time.Now()
-					a.lease.set(unreachable)
-				case c.fails > 0 && a.lease != nil:
-					a.lease.set(unreachable)
-				case c.fails == 0:
-					a.lease.set(unreachable)
-					a.cancel()
-				}
-				err := a.result()
-				wantSays(t, err, "every")
-				if c.hangs == time.Hour {
-					wantSays(t, err, "deaf")
-				}
-				if c.fails > 0 {
-					wantIs(t, err, errBroken)
-				}
-				if c.lose {
-					wantIs(t, err, ErrLeaseLost)
-				}
-				if took := time.Since(began); took > most || took < 4990*time.Millisecond { // a loss is seen up to a millisecond late
-					t.Errorf("it took %s", took)
-				}
-				wantIs(t, a.write(t.Context()), ErrNotLeading)
-				time.Sleep(time.Hour) // let the deaf ones return
-			})
+			synctest.Test(t, test.run)
 		})
 	}
 }
 
-// A release that has all the time of a StepDown has less when Run ends meanwhile.
-func TestAReleaseThatRunEndsDuringIsBoundedToo(t *testing.T) {
+type boundedShutdown struct {
+	change    func(*Options)
+	failAfter time.Duration // when a leader-gated runnable fails; 0 if none fails
+	lose      bool          // the lease is lost
+	linger    time.Duration // how long a leader-gated runnable takes to return
+}
+
+func (test boundedShutdown) run(t *testing.T) {
+	s := &fakeServer{}
+	change := func(*Options) {}
+	if test.change != nil {
+		change = test.change
+	}
+	a := newRig(t, s, "a", defaultDurations, change)
+	slow := &worker{linger: test.linger}
+	a.register("slow", slow)
+	a.registerPerReplica("per-replica", &worker{linger: time.Hour})
+	if test.failAfter > 0 {
+		a.registerFunc("failing", func(context.Context) error {
+			time.Sleep(test.failAfter)
+			return errBroken
+		})
+	}
+	a.start()
+	time.Sleep(2 * time.Second)
+	began := time.Now()
+	switch {
+	case test.lose:
+		s.setHolder("intruder")
+		eventually(t, time.Minute, func() bool { return slow.cancelCause() != nil })
+		began = time.Now()
+		a.lease.hang()
+	case test.failAfter > 0 && a.lease != nil:
+		a.lease.hang()
+	case test.failAfter == 0:
+		a.lease.hang()
+		a.cancel()
+	}
+	err := a.result()
+	wantErrorContains(t, err, "per-replica")
+	if test.linger == time.Hour {
+		wantErrorContains(t, err, "slow")
+	}
+	if test.failAfter > 0 {
+		wantErrorIs(t, err, errBroken)
+	}
+	if test.lose {
+		wantErrorIs(t, err, ErrLeaseLost)
+	}
+	const shortest = testShutdownTimeout - 10*time.Millisecond // eventually observes a loss up to a millisecond late
+	if took := time.Since(began); took > testShutdownTimeout+2*minStepTimeout || took < shortest {
+		t.Errorf("Run returned after %s", took)
+	}
+	wantErrorIs(t, a.write(t.Context()), ErrNotLeading)
+	time.Sleep(time.Hour) // wait until the hung runnables have returned
+}
+
+// After a StepDown, the release of the lease can take RenewDeadline, unless Run begins to shut down in the meantime.
+func TestShutdown_BoundsAReleaseThatHasBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &server{}
-		a := newRig(t, s, "a", realistic, stepsDown, func(o *Options) { o.ShutdownTimeout = time.Second })
-		a.lead("culprit", func(context.Context) error {
+		s := &fakeServer{}
+		a := newRig(t, s, "a", defaultDurations, stepDown, func(o *Options) { o.ShutdownTimeout = time.Second })
+		a.registerFunc("failing", func(context.Context) error {
 			time.Sleep(time.Second)
 			return errBroken
 		})
 		a.start()
 		time.Sleep(500 * time.Millisecond)
-		a.lease.set(func(ctx context.Context, _ string, _ func() error) error {
-			<-ctx.Done()
-			return ctx.Err()
-		})
+		a.lease.hang()
 		time.Sleep(time.Second)
 		began := time.Now()
 		_ = a.stop()
 		if took := time.Since(began); took > 2*time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("Run returned after %s", took)
 		}
 	})
 }
 
-// What was waited for without a limit since the lease was lost is waited for from ctx's end on as in any shutdown.
-func TestTheLimitBeginsAnewWhenRunEndsLongAfterALoss(t *testing.T) {
-	for name, linger := range map[string]time.Duration{"it returns in time": 64 * time.Second, "it does not": time.Hour} {
+// After a loss, or after a failure with StepDown, the replica waits for the runnables without a limit until the
+// shutdown begins.
+func TestShutdown_TimeoutStartsAgainAfterTheEndOfATerm(t *testing.T) {
+	for name, test := range map[string]struct {
+		fail     bool          // a runnable fails; otherwise the lease is lost
+		before   time.Duration // between the end of the term and the shutdown
+		linger   time.Duration
+		min, max time.Duration
+	}{
+		"loss, runnable returns": {
+			before: time.Minute, linger: time.Minute + 4*time.Second, min: 3 * time.Second, max: 4 * time.Second,
+		},
+		"loss, runnable hangs": {
+			before: time.Minute, linger: time.Hour, min: testShutdownTimeout, max: testShutdownTimeout,
+		},
+		"loss during the first timeout, runnable hangs": {
+			before: 4 * time.Second, linger: time.Hour, min: testShutdownTimeout, max: testShutdownTimeout,
+		},
+		"failure during the first timeout, runnable hangs": {
+			fail: true, before: 4 * time.Second, linger: time.Hour, min: testShutdownTimeout, max: testShutdownTimeout,
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &server{}
-				a, slow := newRig(t, s, "a"), &worker{linger: linger}
-				wantNoError(t, a.Register("slow", slow))
+				s := &fakeServer{}
+				a, slow := newRig(t, s, "a", stepDown), &worker{linger: test.linger}
+				a.register("slow", slow)
+				if test.fail {
+					a.registerFunc("failing", func(context.Context) error {
+						time.Sleep(time.Second)
+						return errBroken
+					})
+				}
 				a.start()
 				time.Sleep(time.Second)
-				s.give("thief")
-				for slow.ended() == nil {
-					time.Sleep(time.Millisecond)
+				if !test.fail {
+					s.setHolder("intruder")
 				}
-				time.Sleep(time.Minute)
+				eventually(t, time.Minute, func() bool { return slow.cancelCause() != nil })
+				time.Sleep(test.before)
 				began := time.Now()
 				err := a.stop()
-				took := time.Since(began)
-				switch {
-				case linger < time.Hour && (took < 3*time.Second || took > 4*time.Second):
-					t.Errorf("it took %s, and ended with %v", took, err)
-				case linger == time.Hour && (took != 5*time.Second || err == nil || !strings.Contains(err.Error(), "slow")):
-					t.Errorf("it took %s, and ended with %v", took, err)
+				if took := time.Since(began); took < test.min || took > test.max {
+					t.Errorf("Run returned %v after %s, want %s to %s", err, took, test.min, test.max)
+				}
+				if test.linger == time.Hour {
+					wantErrorContains(t, err, "slow")
+					if strings.Contains(err.Error(), "expire") != test.fail { // after a loss, the error does not mention expiry
+						t.Error(err)
+					}
 				}
 				time.Sleep(time.Hour)
 			})
@@ -169,17 +186,18 @@ func TestTheLimitBeginsAnewWhenRunEndsLongAfterALoss(t *testing.T) {
 	}
 }
 
-func TestRunWithAContextThatHasEndedAsksForNoLease(t *testing.T) {
-	for name, change := range map[string]func(*Options){"elected": func(*Options) {}, "alone": alone} {
+func TestRun_CancelledContextRequestsNoLease(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"leader election": func(*Options) {}, "no leader election": withoutElection,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &server{}
-				a, w := newRig(t, s, "a", change), &worker{}
-				wantNoError(t, a.Register("w", w))
-				ended, end := context.WithCancel(t.Context())
-				end()
-				wantNoError(t, a.Run(ended))
-				wantLives(t, w, 0, 0)
+				a, work := newRig(t, &fakeServer{}, "a", change), &worker{}
+				a.register("work", work)
+				cancelled, cancel := context.WithCancel(t.Context())
+				cancel()
+				wantNoError(t, a.Run(cancelled))
+				wantStarts(t, work, 0, 0)
 				if a.lease != nil && a.lease.requests.Load() > 0 || a.Status().Term != 0 {
 					t.Errorf("status %+v", a.Status())
 				}

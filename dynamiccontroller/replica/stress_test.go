@@ -11,95 +11,117 @@ import (
 	"time"
 )
 
-// counted is a runnable that notes what must never be: two lives at once, and one after Run has returned.
-type counted struct {
-	running, lives, wrong atomic.Int64
-	over                  *atomic.Bool
+// checkedRunnable counts invalid starts. A start is invalid if the runnable is already running or if the replica's Run
+// has returned.
+type checkedRunnable struct {
+	running, starts, invalid atomic.Int64
+	returned                 *atomic.Bool
 }
 
-func (c *counted) Run(ctx context.Context) error {
-	if c.running.Add(1) > 1 || c.over.Load() {
-		c.wrong.Add(1)
+func (c *checkedRunnable) Run(ctx context.Context) error {
+	if c.running.Add(1) > 1 || c.returned.Load() {
+		c.invalid.Add(1)
 	}
-	c.lives.Add(1)
+	c.starts.Add(1)
 	<-ctx.Done()
 	c.running.Add(-1)
 	return ctx.Err()
 }
 
-// Register, Run, its end, losses, and whoever asks, all at once.
-func TestEverythingMayHappenAtOnce(t *testing.T) {
-	const registrars, each = 4, 10
+func TestReplica_ConcurrentUse(t *testing.T) {
 	for round := range 150 {
 		synctest.Test(t, func(t *testing.T) {
-			s := &server{}
-			a := newRig(t, s, "a", func(o *Options) {
+			u := &concurrentUse{t: t, round: round, server: &fakeServer{}}
+			u.rig = newRig(t, u.server, "a", func(o *Options) {
 				if round%3 == 0 {
-					alone(o)
+					withoutElection(o)
 				}
 			})
-			ctx, cancel := context.WithCancel(context.Background())
-			var over, asked atomic.Bool
-			var all sync.WaitGroup
-			var mu sync.Mutex // guards the two
-			var leading, everywhere []*counted
-			for i := range registrars {
-				all.Go(func() {
-					for j := range each {
-						c, name := &counted{over: &over}, fmt.Sprintf("%d-%d", i, j)
-						register, where := a.Register, &leading
-						if j%2 == 0 {
-							register, where = a.RegisterWithoutLeaderElection, &everywhere
-						}
-						switch err := register(name, c); {
-						case err == nil:
-							mu.Lock()
-							*where = append(*where, c)
-							mu.Unlock()
-						case !errors.Is(err, errEnded):
-							t.Error(err)
-						}
-						if round%2 == 0 {
-							time.Sleep(time.Duration(i+j) * time.Millisecond)
-						}
-					}
-				})
-			}
-			all.Go(func() {
-				defer asked.Store(true)
-				if err := a.Run(ctx); err != nil {
-					t.Error(err)
-				}
-				over.Store(true)
-			})
-			all.Go(func() {
-				for !asked.Load() {
-					_, _, _ = a.Alive(), a.Ready(), a.Status()
-					_ = a.write(ctx)
-					if round%5 == 1 {
-						s.delete()
-					}
-					time.Sleep(time.Millisecond)
-				}
-			})
-			all.Go(func() {
-				time.Sleep(time.Duration(round%20) * time.Millisecond)
-				cancel()
-			})
-			all.Wait()
-			for _, c := range append(leading, everywhere...) {
-				if c.running.Load() != 0 || c.wrong.Load() != 0 {
-					t.Errorf("%d run after the end, %d times it ran as it must not", c.running.Load(), c.wrong.Load())
-				}
-			}
-			for _, c := range everywhere {
-				if n := c.lives.Load(); n != 1 {
-					t.Errorf("one of the per-replica half had %d lives", n)
-				}
-			}
-			if s.exists() && s.now().HolderIdentity != "" {
-				t.Errorf("the lease is held by %q", s.now().HolderIdentity)
-			}
+			u.run()
+			u.check()
 		})
+	}
+}
+
+// concurrentUse calls Register, Run and the getters of a replica concurrently. Meanwhile, the lease is lost and Run is
+// stopped.
+type concurrentUse struct {
+	t        *testing.T
+	round    int
+	server   *fakeServer
+	rig      *rig
+	returned atomic.Bool
+
+	mu          sync.Mutex // guards the fields below
+	leaderGated []*checkedRunnable
+	perReplica  []*checkedRunnable
+}
+
+func (u *concurrentUse) run() {
+	const registrars = 4
+	ctx, cancel := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	for i := range registrars {
+		all.Go(func() { u.registerMany(i) })
+	}
+	all.Go(func() {
+		defer u.returned.Store(true)
+		if err := u.rig.Run(ctx); err != nil {
+			u.t.Error(err)
+		}
+	})
+	all.Go(func() {
+		for !u.returned.Load() {
+			_, _, _ = u.rig.Alive(), u.rig.Ready(), u.rig.Status()
+			_ = u.rig.write(ctx)
+			if u.round%5 == 1 {
+				u.server.delete()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	all.Go(func() {
+		time.Sleep(time.Duration(u.round%20) * time.Millisecond)
+		cancel()
+	})
+	all.Wait()
+}
+
+func (u *concurrentUse) registerMany(registrar int) {
+	for i := range 10 {
+		c, name := &checkedRunnable{returned: &u.returned}, fmt.Sprintf("%d-%d", registrar, i)
+		register, registered := u.rig.Register, &u.leaderGated
+		if i%2 == 0 {
+			register, registered = u.rig.RegisterWithoutLeaderElection, &u.perReplica
+		}
+		err := register(name, c)
+		if err != nil && !errors.Is(err, errStopped) {
+			u.t.Error(err)
+		}
+		if err == nil {
+			u.mu.Lock()
+			*registered = append(*registered, c)
+			u.mu.Unlock()
+		}
+		if u.round%2 == 0 {
+			time.Sleep(time.Duration(registrar+i) * time.Millisecond)
+		}
+	}
+}
+
+func (u *concurrentUse) check() {
+	for _, c := range append(u.leaderGated, u.perReplica...) {
+		if c.running.Load() != 0 || c.invalid.Load() != 0 {
+			u.t.Errorf("after Run has returned, %d runs continue and %d starts were invalid, want none",
+				c.running.Load(), c.invalid.Load())
+		}
+	}
+	for _, c := range u.perReplica {
+		if n := c.starts.Load(); n != 1 {
+			u.t.Errorf("a per-replica runnable was started %d times, want once", n)
+		}
+	}
+	if u.server.exists() {
+		wantHolder(u.t, u.server, "")
 	}
 }

@@ -1,4 +1,5 @@
-// Children makes of each Team a ConfigMap with its motto and a ServiceAccount a member, and keeps them so.
+// Children creates a ConfigMap with the motto of each Team, and a ServiceAccount for each member, and keeps them up to
+// date.
 package main
 
 import (
@@ -21,10 +22,11 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
-const name = "children.example.com" // by which the API server knows what was written here
+const name = "children.example.com" // used for field managers and annotations
 
 var (
 	teams           = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "teams"}
@@ -40,7 +42,7 @@ func main() {
 	}
 }
 
-// run returns when ctx has ended, and with it all that was started here.
+// run blocks until ctx is cancelled and everything it started has stopped.
 func run(ctx context.Context) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -53,11 +55,13 @@ func run(ctx context.Context) error {
 	if err := errors.Join(clientErr, mapperErr, engineErr); err != nil {
 		return err
 	}
-	children, err := handlers.NewChildren(handlers.ChildrenConfig{
+	reconciler, err := children.New(children.Config{
 		Client: client, Mapper: mapper, Name: name,
-		// Include the kinds of earlier versions of this program, or their children are never pruned.
-		Kinds: []handlers.ChildKind{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, {GroupKind: schema.GroupKind{Kind: "ServiceAccount"}}},
-		// They are read where the engine keeps them, so that a team in which nothing changed costs no request.
+		// Do not remove kinds that an earlier version used: children of these kinds would never be pruned.
+		Kinds: []children.Kind{
+			{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, {GroupKind: schema.GroupKind{Kind: "ServiceAccount"}},
+		},
+		// Children are read from the caches of the engine, so an unchanged team requires no requests.
 		Cache: handlers.Cached(func(child schema.GroupVersionResource) (cache.GenericLister, error) {
 			return engine.SecondaryLister(teams, dynamiccontroller.Owns(child).Key())
 		}),
@@ -65,16 +69,21 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	conditions := handlers.Conditions{Client: client, FieldManager: name + "/status"}
+	conditions, err := handlers.NewConditions(handlers.ConditionsConfig{Client: client, FieldManager: name + "/status"})
+	if err != nil {
+		return err
+	}
 
-	// Reconcile is the same whatever happened: to the team, to a child, or to this process before it came this far.
-	reconcile := func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, t *team, object *unstructured.Unstructured) error {
+	// reconcile compares the desired state with the actual state, regardless of what triggered the call.
+	reconcile := func(
+		ctx context.Context, id dynamiccontroller.ObjectIdentifiers, t *team, object *unstructured.Unstructured,
+	) error {
 		if !mapper.HasSynced() {
-			return dynamiccontroller.RequeueAfter(100 * time.Millisecond) // the moment after the start
+			return dynamiccontroller.RequeueAfter(100 * time.Millisecond) // happens only briefly after startup
 		}
-		there, err := children.Reconcile(ctx, id, object, handlers.Desired{Stages: t.children(id.Name())})
+		there, err := reconciler.Reconcile(ctx, id, object, children.Desired{Stages: t.children(id.Name())})
 		if object.GetDeletionTimestamp() != nil {
-			return err // Kubernetes deletes the children, by their owner references
+			return err // the members are deleted first, and then Kubernetes deletes the motto
 		}
 		ready := readiness(there, err)
 		changed, statusErr := conditions.Set(ctx, id, object, ready)
@@ -84,13 +93,16 @@ func run(ctx context.Context) error {
 		return cmp.Or(err, statusErr)
 	}
 	gone := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		children.Forget(id)
+		reconciler.Forget(id)
 		fmt.Println(id.NamespacedKey, "is gone")
 		return nil
 	}
-	whole := dynamiccontroller.WithCache(dynamiccontroller.CacheFull) // whether a child has drifted is in all of it
-	err = engine.StartServingGVK(ctx, teams, handlers.Object(handlers.Cached(engine.Lister), handlers.Typed(reconcile), gone),
-		dynamiccontroller.Owns(configMaps, whole), dynamiccontroller.Owns(serviceAccounts, whole))
+	// To detect drift, the reconciler reads the children's managedFields, which show the fields that another manager has
+	// taken over.
+	whole, managed := dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithManagedFields()
+	handler := handlers.Object(handlers.Cached(engine.Lister), handlers.Typed(reconcile), gone)
+	err = engine.StartServingGVK(ctx, teams, handler,
+		managed, dynamiccontroller.Owns(configMaps, whole, managed), dynamiccontroller.Owns(serviceAccounts, whole, managed))
 	if err != nil {
 		return err
 	}
@@ -100,15 +112,18 @@ func run(ctx context.Context) error {
 	return errors.Join(<-ended, <-ended)
 }
 
-// readiness says in the team's status what came of it.
-func readiness(there []*unstructured.Unstructured, err error) metav1.Condition {
-	if _, waits := dynamiccontroller.RequeueDelay(err); waits {
-		return metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Waiting", Message: "a child is being deleted"}
+// readiness returns the Ready condition for the result of a reconcile.
+func readiness(children []*unstructured.Unstructured, err error) metav1.Condition {
+	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse}
+	_, waiting := dynamiccontroller.RequeueDelay(err)
+	switch {
+	case waiting:
+		ready.Reason, ready.Message = "Waiting", "waiting for a child to be deleted"
+	case err != nil:
+		ready.Reason, ready.Message = "NotApplied", err.Error()
+	default:
+		ready.Status, ready.Reason = metav1.ConditionTrue, "Applied"
+		ready.Message = fmt.Sprintf("%d children applied", len(children))
 	}
-	if err != nil {
-		return metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "NotApplied", Message: err.Error()}
-	}
-	return metav1.Condition{
-		Type: "Ready", Status: metav1.ConditionTrue, Reason: "Applied", Message: fmt.Sprintf("%d children are there", len(there)),
-	}
+	return ready
 }

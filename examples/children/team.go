@@ -1,8 +1,12 @@
 package main
 
-import "k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-// team is what is read of a Team.
+	"github.com/dynamic-controller/engine/handlers/children"
+)
+
+// team contains the fields of a Team that the program reads.
 type team struct {
 	Spec struct {
 		Motto   string   `json:"motto"`
@@ -10,16 +14,16 @@ type team struct {
 	} `json:"spec"`
 }
 
-// children is what a team wants, and nothing of how it comes about: what is no longer here is deleted. First the motto,
-// and when that is there the members. Namespace and owner are added to them.
-func (t *team) children(name string) [][]*unstructured.Unstructured {
+// children returns the desired children of a team in two stages: the motto, and then the members. Children that are no
+// longer returned are deleted. The reconciler adds the namespace and the owner reference.
+func (t *team) children(name string) [][]children.Child {
 	motto := child("ConfigMap", name)
 	motto.Object["data"] = map[string]any{"motto": t.Spec.Motto}
 	var members []*unstructured.Unstructured
 	for _, member := range t.Spec.Members {
 		members = append(members, child("ServiceAccount", name+"-"+member))
 	}
-	return [][]*unstructured.Unstructured{{motto}, members}
+	return [][]children.Child{children.Stage(motto), children.Stage(members...)}
 }
 
 func child(kind, name string) *unstructured.Unstructured {

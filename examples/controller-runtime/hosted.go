@@ -7,20 +7,21 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// hosted is the engine as one of the manager's Runnables: its watches on every replica, its workers once the manager is
-// elected.
+// hosted runs the engine as a Runnable of a manager: its watches on every replica, and its workers once the manager has
+// been elected.
 //
-// The two halves are one Runnable because of how the manager ends: those that need the lease end last, and would lose
-// the watches beneath them. The lease is released when all have ended, however they were added.
+// It is one Runnable instead of two because a manager stops Runnables that require leader election last. As a separate
+// Runnable, the workers would outlive their watches. The manager releases the lease after all Runnables have returned,
+// whether they require leader election or not.
 type hosted struct {
 	engine  *dynamiccontroller.DynamicController
 	elected <-chan struct{}
 }
 
-// NeedLeaderElection tells the manager to start it on every replica.
+// NeedLeaderElection makes the manager start the Runnable on every replica.
 func (hosted) NeedLeaderElection() bool { return false }
 
-// Start returns when ctx has ended: first the handlers end, then the watches.
+// Start runs the engine until ctx is cancelled. After that, it stops the handlers, and then the watches.
 func (h hosted) Start(ctx context.Context) error {
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
 	watches := make(chan error, 1)

@@ -1,19 +1,18 @@
-// Controller-runtime hosts the engine in controller-runtime's manager: beside controllers that are there already, with their
-// lease, logger and client.
+// Controller-runtime runs a reconciler that was written for controller-runtime on the engine. The engine itself runs in
+// a controller-runtime manager, next to the manager's other controllers.
 package main
 
 import (
 	"context"
-	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/examples/controller-runtime/adapter"
 )
 
 var greetings = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "greetings"}
@@ -25,7 +24,7 @@ func main() {
 	}
 }
 
-// run returns when ctx has ended, and with it all that was started here; or with an error when the lease is lost.
+// run blocks until ctx is cancelled and everything it started has stopped. It returns an error if the lease is lost.
 func run(ctx context.Context) error {
 	cfg, err := ctrl.GetConfig()
 	if err != nil {
@@ -35,8 +34,9 @@ func run(ctx context.Context) error {
 		LeaderElection:                true,
 		LeaderElectionID:              "controller-runtime.example.com",
 		LeaderElectionNamespace:       "default",
-		LeaderElectionReleaseOnCancel: true,                             // nothing is written after run
-		Metrics:                       server.Options{BindAddress: "0"}, // two replicas on one machine would share the port
+		LeaderElectionReleaseOnCancel: true, // Nothing is written after run returns.
+		// Two replicas on one machine would use the same port.
+		Metrics: server.Options{BindAddress: "0"},
 	})
 	if err != nil {
 		return err
@@ -45,23 +45,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	greet := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		lister, err := engine.Lister(id.GVR)
-		if err != nil {
-			return err
-		}
-		greeting, err := lister.ByNamespace(id.Namespace()).Get(id.Name())
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		name, _, err := unstructured.NestedString(greeting.(*unstructured.Unstructured).Object, "spec", "name")
-		fmt.Printf("Hello, %s! This is %s\n", name, id.NamespacedKey)
+	// The manager's client would watch and cache the type a second time.
+	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
+	if err != nil {
 		return err
 	}
-	if err := engine.StartServingGVK(ctx, greetings, greet); err != nil {
+	reconciler := greeter{Client: adapter.NewClient(live, engine.Lister)}
+	if err := engine.StartServingGVK(ctx, greetings, adapter.Handler(reconciler)); err != nil {
 		return err
 	}
 	if err := mgr.Add(hosted{engine: engine, elected: mgr.Elected()}); err != nil {

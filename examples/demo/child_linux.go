@@ -5,12 +5,12 @@ import (
 	"syscall"
 )
 
-// The kernel ends a child when the thread that started it ends. The main thread, to which main is bound by this, ends
-// with the process.
+// The kernel kills a child when the thread that started it exits. main therefore stays on the main thread, which lives
+// as long as the process.
 func init() { runtime.LockOSThread() }
 
-// ofThisProcess keeps a Ctrl-C from the child, which this process will end itself, and ends the child should this
-// process be killed.
-func ofThisProcess() *syscall.SysProcAttr {
+// childAttributes prevents Ctrl-C from reaching the child, because this process stops the child itself. The kernel
+// kills the child if this process is killed.
+func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }

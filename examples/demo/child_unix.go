@@ -4,5 +4,5 @@ package main
 
 import "syscall"
 
-// ofThisProcess keeps a Ctrl-C from the child, which this process will end itself.
-func ofThisProcess() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// childAttributes prevents Ctrl-C from reaching the child, because this process stops the child itself.
+func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

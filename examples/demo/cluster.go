@@ -20,29 +20,29 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// theCluster is where the demonstration takes place, as one of its users sees it.
-type theCluster struct {
-	kubeconfig string // what KUBECONFIG has to be to use it
-	namespace  string // of the platform's lease
+// demoCluster is the cluster used by the demonstration, with administrator clients.
+type demoCluster struct {
+	kubeconfig string // the value of KUBECONFIG for this cluster
+	namespace  string // the namespace of the platform's lease
 	crds       clientset.Interface
 	kube       kubernetes.Interface
 	dynamic    dynamic.Interface
-	own        *cluster.Cluster // nil if it is somebody else's
-	applied    bool             // the Blueprint, which is to be put away
-	ownCRD     bool             // so is the type of Blueprints
-	ownLease   bool             // and the lease
+	own        *cluster.Cluster // nil if the demonstration did not start the cluster
+	applied    bool             // the Blueprint was applied and has to be deleted
+	ownCRD     bool             // the type Blueprint has to be deleted
+	ownLease   bool             // the lease has to be deleted
 }
 
-// openCluster takes the cluster of KUBECONFIG, or starts one if that is not set.
-func openCluster(ctx context.Context, say func(string, ...any), namespace string) (_ *theCluster, err error) {
-	c := &theCluster{namespace: namespace, kubeconfig: os.Getenv(clientcmd.RecommendedConfigPathEnvVar)}
+// openCluster connects to the cluster in KUBECONFIG, or starts one if KUBECONFIG is not set.
+func openCluster(ctx context.Context, say printf, namespace string) (_ *demoCluster, err error) {
+	c := &demoCluster{namespace: namespace, kubeconfig: os.Getenv(clientcmd.RecommendedConfigPathEnvVar)}
 	var cfg *rest.Config
 	if c.kubeconfig != "" {
-		say("taking the cluster of KUBECONFIG=%s", c.kubeconfig)
+		say("using the cluster of KUBECONFIG=%s", c.kubeconfig)
 		rules := clientcmd.NewDefaultClientConfigLoadingRules()
 		cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 		if clientcmd.IsEmptyConfig(err) {
-			err = errors.New("there is no such file, or nothing in it")
+			err = errors.New("the file is missing or empty")
 		}
 		if err != nil {
 			return nil, fmt.Errorf("KUBECONFIG=%s: %w", c.kubeconfig, err)
@@ -62,7 +62,7 @@ func openCluster(ctx context.Context, say func(string, ...any), namespace string
 	return c, nil
 }
 
-func (c *theCluster) connect(ctx context.Context, say func(string, ...any), cfg *rest.Config) (err error) {
+func (c *demoCluster) connect(ctx context.Context, say printf, cfg *rest.Config) (err error) {
 	if c.crds, err = clientset.NewForConfig(cfg); err != nil {
 		return err
 	}
@@ -72,24 +72,25 @@ func (c *theCluster) connect(ctx context.Context, say func(string, ...any), cfg 
 	if c.dynamic, err = dynamic.NewForConfig(cfg); err != nil {
 		return err
 	}
-	const patience = 10 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	const timeout = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	version, err := c.crds.Discovery().ServerVersionWithContext(ctx)
 	if err != nil {
-		return fmt.Errorf("the cluster at %s: %w", cfg.Host, err)
+		return fmt.Errorf("connect to the cluster at %s: %w", cfg.Host, err)
 	}
 	say("kube-apiserver %s is ready at %s", version.GitVersion, cfg.Host)
-	return c.refuseWorkOfOthers(ctx)
+	return c.checkUnused(ctx)
 }
 
-// refuseWorkOfOthers makes sure that the platform, which serves all Blueprints, finds none but that of the demonstration.
-func (c *theCluster) refuseWorkOfOthers(ctx context.Context) error {
+// checkUnused returns an error if the cluster has Blueprints. The platform would serve them too.
+func (c *demoCluster) checkUnused(ctx context.Context) error {
 	crds := c.crds.ApiextensionsV1().CustomResourceDefinitions()
-	if _, err := crds.Get(ctx, crdName, metav1.GetOptions{}); isGone(err) != nil {
-		return fmt.Errorf("the cluster has the type %s, which an earlier demonstration may have left: %w", crdName, isGone(err))
+	_, err := crds.Get(ctx, crdName, metav1.GetOptions{})
+	if err := notFound(err); err != nil {
+		return fmt.Errorf("the type %s may be left over from an earlier demonstration: %w", crdName, err)
 	}
-	_, err := crds.Get(ctx, blueprintsCRD, metav1.GetOptions{})
+	_, err = crds.Get(ctx, blueprintsCRD, metav1.GetOptions{})
 	if c.ownCRD = apierrors.IsNotFound(err); c.ownCRD {
 		return nil
 	}
@@ -101,29 +102,29 @@ func (c *theCluster) refuseWorkOfOthers(ctx context.Context) error {
 		return err
 	}
 	if len(all.Items) > 0 {
-		return fmt.Errorf("the cluster has %d Blueprints, which a platform serves or an earlier demonstration has left", len(all.Items))
+		return fmt.Errorf("the cluster has %d Blueprints from another platform or an earlier demonstration", len(all.Items))
 	}
 	return nil
 }
 
-// close puts away what was made: the cluster, or on somebody else's the Blueprint with all that came of it, and the lease
-// and the type of Blueprints if it was this demonstration's replicas that made them.
-func (c *theCluster) close() error {
+// close stops the cluster if the demonstration started it. Otherwise, it deletes the Blueprint and everything that was
+// created for it. It also deletes the lease and the Blueprint type if the demonstration's replicas created them.
+func (c *demoCluster) close() error {
 	if c.own != nil {
 		return c.own.Stop()
 	}
-	const patience = 30 * time.Second
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	const timeout = 30 * time.Second
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	var errs []error
 	if c.ownLease {
 		err := c.kube.CoordinationV1().Leases(c.namespace).Delete(ctx, leaseName, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
-			errs = append(errs, fmt.Errorf("deleting the lease: %w", err))
+			errs = append(errs, fmt.Errorf("delete the lease: %w", err))
 		}
 	}
 	if c.applied {
-		errs = append(errs, c.putAway(ctx))
+		errs = append(errs, c.deleteAll(ctx))
 	}
 	if c.ownCRD {
 		errs = append(errs, c.deleteType(ctx, blueprintsCRD))
@@ -131,40 +132,50 @@ func (c *theCluster) close() error {
 	return errors.Join(errs...)
 }
 
-// putAway deletes the Blueprint and what came of it if the story did not come so far. The platform does not run any more,
-// and holds nothing back.
-func (c *theCluster) putAway(ctx context.Context) error {
-	free := []byte(`{"metadata":{"finalizers":null}}`)
-	_, err := c.in(blueprints).Patch(ctx, blueprintName, types.MergePatchType, free, metav1.PatchOptions{})
+// deleteAll deletes the Blueprint and its instances if the demonstration has not done so. The platform is no longer
+// running, so deleteAll also removes the finalizers of the platform.
+func (c *demoCluster) deleteAll(ctx context.Context) error {
+	noFinalizers := []byte(`{"metadata":{"finalizers":null}}`)
+	_, err := c.in(blueprints).Patch(ctx, blueprintName, types.MergePatchType, noFinalizers, metav1.PatchOptions{})
 	if err == nil {
 		err = c.in(blueprints).Delete(ctx, blueprintName, metav1.DeleteOptions{})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting the Blueprint: %w", err)
+		return fmt.Errorf("delete the Blueprint: %w", err)
 	}
-	err = c.in(webapps).DeleteCollection(ctx, metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}, metav1.ListOptions{})
+	list, err := c.in(webapps).List(ctx, metav1.ListOptions{})
 	if err == nil {
-		err = see(ctx, sight{"the WebApps are gone", func(ctx context.Context) error {
+		for _, webApp := range list.Items {
+			_, patchErr := c.in(webapps).Patch(ctx, webApp.GetName(), types.MergePatchType, noFinalizers, metav1.PatchOptions{})
+			err = errors.Join(err, patchErr)
+		}
+	}
+	foreground := metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}
+	if err == nil {
+		err = c.in(webapps).DeleteCollection(ctx, foreground, metav1.ListOptions{})
+	}
+	if err == nil {
+		err = waitFor(ctx, condition{"the WebApps are deleted", func(ctx context.Context) error {
 			list, err := c.in(webapps).List(ctx, metav1.ListOptions{})
 			if err == nil && len(list.Items) > 0 {
-				err = fmt.Errorf("there are %d", len(list.Items))
+				err = fmt.Errorf("%d WebApps exist", len(list.Items))
 			}
 			return err
 		}})
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting the WebApps: %w", err)
+		return fmt.Errorf("delete the WebApps: %w", err)
 	}
 	return c.deleteType(ctx, crdName)
 }
 
-func (c *theCluster) deleteType(ctx context.Context, name string) error {
+func (c *demoCluster) deleteType(ctx context.Context, name string) error {
 	err := c.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(ctx, name, metav1.DeleteOptions{})
 	if err == nil {
-		err = see(ctx, c.typeGone(name))
+		err = waitFor(ctx, c.typeDeleted(name))
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("deleting the type %s: %w", name, err)
+		return fmt.Errorf("delete the type %s: %w", name, err)
 	}
 	return nil
 }

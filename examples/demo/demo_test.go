@@ -31,12 +31,12 @@ import (
 
 var shared = cluster.NewShared(cluster.Options{WithControllers: true})
 
-// binaries is where the programs are, built by TestMain.
+// binaries is the directory that contains the programs. TestMain sets it.
 var binaries string
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(built{m})) }
 
-// built builds the programs around the tests.
+// built builds the programs and then runs the tests.
 type built struct{ tests *testing.M }
 
 func (b built) Run() int {
@@ -55,24 +55,25 @@ func (b built) Run() int {
 	return b.tests.Run()
 }
 
-// patience is how long a test waits for what takes seconds when it works.
-const patience = 2 * time.Minute
+// timeout is generous: a demonstration takes less than a minute.
+const timeout = 2 * time.Minute
 
-// demo is the program, running.
+// demo is the running program.
 type demo struct {
 	*testing.T
 	cmd    *exec.Cmd
-	marker string // in the environment of all processes that come of it
+	marker string // set in the environment of all processes of the demonstration
 	lines  *bufio.Reader
-	said   bytes.Buffer // so far
+	stdout bytes.Buffer // the output so far
 	stderr bytes.Buffer
 }
 
-// start runs the program, on the cluster of the kubeconfig or on its own.
+// start starts the program with the given kubeconfig. If kubeconfig is empty, the program starts its own cluster.
 func start(t *testing.T, kubeconfig string, args ...string) *demo {
 	t.Helper()
 	d := &demo{T: t, marker: "DEMO_TEST=" + strconv.FormatInt(time.Now().UnixNano(), 36)}
-	args = append(args, "--binary", filepath.Join(binaries, "dynamic-controller"), "--log", filepath.Join(t.TempDir(), "log"))
+	args = append(args,
+		"--binary", filepath.Join(binaries, "dynamic-controller"), "--log", filepath.Join(t.TempDir(), "log"))
 	d.cmd = exec.Command(filepath.Join(binaries, "demo"), args...)
 	d.cmd.Env = append(os.Environ(), d.marker, "KUBECONFIG="+kubeconfig)
 	d.cmd.Stderr = &d.stderr
@@ -80,32 +81,32 @@ func start(t *testing.T, kubeconfig string, args ...string) *demo {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.lines = bufio.NewReader(io.TeeReader(out, &d.said))
+	d.lines = bufio.NewReader(io.TeeReader(out, &d.stdout))
 	if err := d.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	tooLong := time.AfterFunc(patience, func() { _ = d.cmd.Process.Kill() })
+	killer := time.AfterFunc(timeout, func() { _ = d.cmd.Process.Kill() })
 	t.Cleanup(func() {
-		tooLong.Stop()
+		killer.Stop()
 		_ = d.cmd.Process.Kill()
 		_ = d.cmd.Wait()
 		if t.Failed() {
-			t.Logf("it said:\n%s%s", d.said.String(), d.stderr.String())
+			t.Logf("the output is:\n%s%s", d.stdout.String(), d.stderr.String())
 		}
 	})
 	return d
 }
 
-// waitSaid reads until a line has what is looked for, and returns that.
-func (d *demo) waitSaid(what string) string {
+// waitForLine reads until a line matches the expression, and returns the match.
+func (d *demo) waitForLine(expression string) string {
 	d.Helper()
 	for {
 		line, err := d.lines.ReadString('\n')
-		if found := regexp.MustCompile(what).FindString(line); found != "" {
+		if found := regexp.MustCompile(expression).FindString(line); found != "" {
 			return found
 		}
 		if err != nil {
-			d.Fatalf("it has not said %q: %v", what, err)
+			d.Fatalf("no line matches %q: %v", expression, err)
 		}
 	}
 }
@@ -117,7 +118,7 @@ func (d *demo) signal(sig os.Signal) {
 	}
 }
 
-// end waits for the program's end, with the exit code, after which nothing of it may be left.
+// end waits until the program has exited. It checks the exit code and that no processes are left.
 func (d *demo) end(wantCode int) {
 	d.Helper()
 	if _, err := io.Copy(io.Discard, d.lines); err != nil {
@@ -132,7 +133,7 @@ func (d *demo) end(wantCode int) {
 	}
 }
 
-// processes lists the command lines of those that come of the program. It knows how on Linux alone.
+// processes returns the command lines of the program and its descendants. It works only on Linux.
 func (d *demo) processes() (found []string) {
 	environments, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
@@ -141,7 +142,7 @@ func (d *demo) processes() (found []string) {
 	for _, path := range environments {
 		environ, err := os.ReadFile(path)
 		if err != nil || !bytes.Contains(environ, []byte(d.marker)) {
-			continue // gone meanwhile, or somebody else's
+			continue // the process has exited or is not a descendant
 		}
 		command, err := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
 		if err == nil && len(command) > 0 {
@@ -151,44 +152,44 @@ func (d *demo) processes() (found []string) {
 	return found
 }
 
-// foreign is a cluster that the program does not start.
+// foreign returns the kubeconfig of a cluster that the program did not start.
 func foreign(t *testing.T) (kubeconfig string) {
 	t.Helper()
 	return shared.Cluster(t).Kubeconfig()
 }
 
-func TestTheDemonstrationOnItsOwnControlPlane(t *testing.T) {
+func TestDemo_RunsOnItsOwnControlPlane(t *testing.T) {
 	d := start(t, "")
-	d.waitSaid(`process \d+`)
-	// Itself, the platform's two, and the control plane's three.
+	d.waitForLine(`process \d+`)
+	// The program itself, two replicas, and three processes of the control plane.
 	if got := d.processes(); len(got) != 6 && runtime.GOOS == "linux" {
-		t.Errorf("these processes come of it: %q", got)
+		t.Errorf("the processes are %q", got)
 	}
 	for _, line := range []string{
 		"applied the Blueprint webapps, .*: its type webapps.demo.example.com is served after \\d+ ms",
-		"made the WebApp first: it became a ConfigMap, a Service and a Deployment, and is Ready after \\d+ ms",
-		"made 20 more, one by one; made -> Ready: \\d+ ms",
-		"deleted the ConfigMap first-page: it is back after \\d+ ms",
-		"changed the Blueprint: all 21 WebApps have what it says now after \\d+ ms",
-		"broke the Blueprint: refused after \\d+ ms",
-		`spec.resources\[0\].template.data\["index.html"\]: \${self.spec.greting}: undefined field 'greting'`,
-		"what ran before keeps running: a changed WebApp has its new page after \\d+ ms",
-		"killed replica-\\d, which leads, without warning; its lease lasts 3s",
-		"changed or made 21 WebApps and deleted a child",
-		"replica-\\d leads \\d+ ms after the kill; after \\d+ ms all is as it should be",
-		"nothing was missed and nothing doubled: a watch saw each of the 21 pages written once",
-		"replica-\\d runs again and stands by",
-		"deleted the Blueprint: 22 WebApps, what they became and their type are gone after \\d+ ms",
+		"created the WebApp first: it has a ConfigMap, a Service and a Deployment, and is Ready after \\d+ ms",
+		"created 20 more, one at a time: each is Ready after \\d+ ms",
+		"deleted the ConfigMap first-page: it was created again after \\d+ ms",
+		"changed the Blueprint: all 21 WebApps are updated after \\d+ ms",
+		"made a mistake in the Blueprint: it is rejected after \\d+ ms",
+		`spec.resources\[0\].template.data\["index.html"\]: \${self.spec.greting}: unknown field "greting"`,
+		"the previous revision is still served: a changed WebApp is updated after \\d+ ms",
+		"killed the leader replica-\\d with SIGKILL; its lease lasts 3s",
+		"changed or created 21 WebApps and deleted a child",
+		"replica-\\d leads \\d+ ms after the kill; after \\d+ ms all changes are applied",
+		"no write is missing or duplicated: a watch received each of the 21 pages once",
+		"replica-\\d runs again as a standby",
+		"deleted the Blueprint: 22 WebApps, their children and their type are deleted after \\d+ ms",
 		"all replicas of dynamic-controller ended \\d+ ms after SIGTERM",
 	} {
-		d.waitSaid(line)
+		d.waitForLine(line)
 	}
 	d.end(0)
 }
 
-func TestTheDemonstrationOnAClusterOfOthersLeavesNoTypes(t *testing.T) {
+func TestDemo_CleansUpForeignCluster(t *testing.T) {
 	kubeconfig := foreign(t)
-	for range 2 { // the second would find what the first left
+	for range 2 { // the second run would fail if objects were left over
 		start(t, kubeconfig).end(0)
 	}
 	kube, err := kubernetes.NewForConfig(shared.Cluster(t).Config())
@@ -197,11 +198,11 @@ func TestTheDemonstrationOnAClusterOfOthersLeavesNoTypes(t *testing.T) {
 	}
 	_, err = kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(t.Context(), leaseName, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
-		t.Errorf("the lease is left: %v", err)
+		t.Errorf("the lease was not deleted: %v", err)
 	}
 }
 
-func TestTheLeaseOfAnotherPlatformIsLeftAlone(t *testing.T) {
+func TestDemo_RefusesExistingLease(t *testing.T) {
 	kube, err := kubernetes.NewForConfig(shared.Cluster(t).Config())
 	if err != nil {
 		t.Fatal(err)
@@ -213,32 +214,33 @@ func TestTheLeaseOfAnotherPlatformIsLeftAlone(t *testing.T) {
 	}
 	d := start(t, foreign(t), "--namespace", "kube-public")
 	d.end(1)
-	if got := d.stderr.String(); !strings.Contains(got, "there is a lease kube-public/dynamic-controller") {
+	if got := d.stderr.String(); !strings.Contains(got, "the lease kube-public/dynamic-controller exists") {
 		t.Errorf("got %q", got)
 	}
 	if err := leases.Delete(t.Context(), leaseName, metav1.DeleteOptions{}); err != nil {
-		t.Errorf("it was not left: %v", err)
+		t.Errorf("the lease was deleted: %v", err)
 	}
 }
 
-func TestWhatIsDoubledIsFound(t *testing.T) {
+func TestPageWatch_CountsWrites(t *testing.T) {
 	for name, test := range map[string]struct {
 		pages []string
 		want  string
 	}{
-		"written once":      {[]string{"before", "now"}, ""},
-		"missed":            {[]string{"before"}, "written 0 times"},
-		"doubled":           {[]string{"now", "now"}, "written 2 times"},
-		"of another change": {[]string{"now", "after", "after"}, ""},
+		"written once":  {[]string{"before", "now"}, ""},
+		"never written": {[]string{"before"}, "written 0 times"},
+		"written twice": {[]string{"now", "now"}, "written 2 times"},
+		"another text":  {[]string{"now", "after", "after"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &pageWatch{writes: map[string]map[string]int{}}
 			for _, text := range test.pages {
-				obj := &unstructured.Unstructured{Object: map[string]any{"data": map[string]any{"index.html": text + ", from 10.0.0.1"}}}
+				data := map[string]any{"index.html": text + ", from 10.0.0.1"}
+				obj := &unstructured.Unstructured{Object: map[string]any{"data": data}}
 				obj.SetName("one-page")
-				w.saw(obj)
+				w.record(obj)
 			}
-			err := w.notOnce([]string{"one"}, "now")
+			err := w.checkOnce([]string{"one"}, "now")
 			if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got the error %v, want %q", err, test.want)
 			}
@@ -246,33 +248,34 @@ func TestWhatIsDoubledIsFound(t *testing.T) {
 	}
 }
 
-func TestAPlatformThatIsNotDeployedIsSaid(t *testing.T) {
+func TestDemo_RequiresReadyPods(t *testing.T) {
 	d := start(t, foreign(t), "--deployed", "true", "--namespace", "kube-public")
 	d.end(1)
-	if got := d.stderr.String(); !strings.Contains(got, "0 Pods with app.kubernetes.io/name=dynamic-controller are ready in namespace kube-public, and it takes 2") {
+	want := "0 Pods with app.kubernetes.io/name=dynamic-controller are ready in namespace kube-public, want at least 2"
+	if got := d.stderr.String(); !strings.Contains(got, want) {
 		t.Errorf("got %q", got)
 	}
 }
 
-func TestCtrlCEndsTheDemonstration(t *testing.T) {
+func TestDemo_EndsOnCtrlC(t *testing.T) {
 	kubeconfig := foreign(t)
 	d := start(t, kubeconfig)
-	d.waitSaid("made the WebApp first")
+	d.waitForLine("created the WebApp first")
 	d.signal(syscall.SIGINT)
 	d.end(130)
 	start(t, kubeconfig).end(0)
 }
 
-func TestItStaysUntilCtrlC(t *testing.T) {
+func TestDemo_StaysUntilCtrlC(t *testing.T) {
 	d := start(t, foreign(t), "--stay")
-	d.waitSaid("export KUBECONFIG=" + foreign(t))
+	d.waitForLine("export KUBECONFIG=" + foreign(t))
 	d.signal(syscall.SIGINT)
 	d.end(0)
 }
 
-func TestAReplicaMayBeKilledByWhoPlays(t *testing.T) {
+func TestDemo_StayToleratesKilledReplica(t *testing.T) {
 	d := start(t, foreign(t), "--stay")
-	running := regexp.MustCompile(`process (\d+)`).FindAllStringSubmatch(d.waitSaid("replicas of .* run: .*"), -1)
+	running := regexp.MustCompile(`process (\d+)`).FindAllStringSubmatch(d.waitForLine("replicas of .* run: .*"), -1)
 	if len(running) != 2 {
 		t.Fatalf("got %q", running)
 	}
@@ -285,31 +288,33 @@ func TestAReplicaMayBeKilledByWhoPlays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d.waitSaid("Ready to be played with")
+	d.waitForLine("The platform runs until Ctrl-C")
 	kill(0)
-	d.waitSaid("replica-1 has ended: signal: killed")
-	kill(1) // and nobody is left
+	d.waitForLine("replica-1 has ended: signal: killed")
+	kill(1) // the last one
 	d.end(1)
-	if got := d.stderr.String(); !strings.Contains(got, "dynamic-controller has ended: signal: killed") || !strings.Contains(got, `"msg":"Started serving"`) {
-		t.Errorf("got %q", got)
+	for _, want := range []string{"dynamic-controller has ended: signal: killed", `"msg":"Started serving"`} {
+		if got := d.stderr.String(); !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }
 
-func TestNothingIsLeftWhenTheDemonstrationIsKilled(t *testing.T) {
+func TestDemo_LeavesNoProcessesWhenKilled(t *testing.T) {
 	d := start(t, "")
-	d.waitSaid("made the WebApp first")
+	d.waitForLine("created the WebApp first")
 	d.signal(os.Kill)
 	_ = d.cmd.Wait()
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); len(d.processes()) > 0; <-ticker.C {
+	for deadline := time.Now().Add(timeout); len(d.processes()) > 0; <-ticker.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("these processes are left: %q", d.processes())
 		}
 	}
 }
 
-func TestWhatIsNotSeenIsAFailure(t *testing.T) {
+func TestRunChapters_FailsWithoutPlatform(t *testing.T) {
 	t.Setenv("KUBECONFIG", foreign(t))
 	quiet := func(string, ...any) {}
 	c, err := openCluster(t.Context(), quiet, metav1.NamespaceSystem)
@@ -318,9 +323,9 @@ func TestWhatIsNotSeenIsAFailure(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	// Nobody defines what a Blueprint is.
-	err = tell(ctx, quiet, c, &processes{})
-	if err == nil || !strings.Contains(err.Error(), "not seen: the API server takes a Blueprint") {
+	// No platform defines the type Blueprint.
+	err = runChapters(ctx, quiet, c, &processes{})
+	if err == nil || !strings.Contains(err.Error(), `condition "the API server accepts a Blueprint" was not met`) {
 		t.Errorf("got the error %v", err)
 	}
 	if err := c.close(); err != nil {
@@ -328,15 +333,16 @@ func TestWhatIsNotSeenIsAFailure(t *testing.T) {
 	}
 }
 
-func TestSeeGivesUp(t *testing.T) {
+func TestWaitFor_GivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, failure := time.Now(), errors.New("nothing there")
-		err := see(t.Context(), sight{"it", func(context.Context) error { return failure }})
-		if err == nil || !strings.Contains(err.Error(), "not seen: it (gave up after 15s; the last look: nothing there)") {
-			t.Errorf("got the error %v", err)
+		err := waitFor(t.Context(), condition{"it", func(context.Context) error { return failure }})
+		want := `condition "it" was not met (gave up after 15s; last error: nothing there)`
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got the error %v, want %s", err, want)
 		}
 		if took := time.Since(began); took != 15*time.Second {
-			t.Errorf("it took %s", took)
+			t.Errorf("waitFor returned after %s", took)
 		}
 	})
 }

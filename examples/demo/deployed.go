@@ -18,11 +18,12 @@ import (
 // podSelector finds the Pods of examples/kind/deployment.yaml.
 const podSelector = "app.kubernetes.io/name=dynamic-controller"
 
-// deployed are the replicas as Pods of a Deployment that somebody else has made.
+// deployed is a platform that runs as Pods of an existing Deployment.
 type deployed struct {
 	kube      kubernetes.Interface
 	namespace string
-	// killer is the command that kills the Pod that it is told, without warning. Through the API server nobody can.
+	// killer is the command that kills a Pod with SIGKILL, which is not possible through the API server. Its arguments
+	// are the namespace and the name of the Pod.
 	killer string
 	byName map[string]*logFile
 
@@ -30,12 +31,12 @@ type deployed struct {
 	unfollow  context.CancelFunc
 }
 
-// findDeployed takes the platform's Pods, which have to be ready.
+// findDeployed returns the platform with the Pods that are ready.
 func findDeployed(ctx context.Context, kube kubernetes.Interface, namespace, killer string) (*deployed, error) {
 	d := &deployed{kube: kube, namespace: namespace, killer: killer, byName: map[string]*logFile{}}
 	pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: podSelector})
 	if err != nil {
-		return nil, fmt.Errorf("the platform's Pods: %w", err)
+		return nil, fmt.Errorf("list the Pods of the platform: %w", err)
 	}
 	for _, pod := range pods.Items {
 		if isReady(&pod) && pod.DeletionTimestamp == nil {
@@ -43,9 +44,11 @@ func findDeployed(ctx context.Context, kube kubernetes.Interface, namespace, kil
 		}
 	}
 	if len(d.byName) < replicas {
-		return nil, fmt.Errorf("%d Pods with %s are ready in namespace %s, and it takes %d", len(d.byName), podSelector, namespace, replicas)
+		return nil, fmt.Errorf("%d Pods with %s are ready in namespace %s, want at least %d",
+			len(d.byName), podSelector, namespace, replicas)
 	}
-	// The streams end in stop: what a replica says when ctx has ended may be the reason.
+	// The streams end only in stop, because log lines that are written after ctx is cancelled can show why ctx was
+	// cancelled.
 	following, unfollow := context.WithCancel(context.WithoutCancel(ctx))
 	d.unfollow = unfollow
 	for name, log := range d.byName {
@@ -63,13 +66,15 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// follow reads the Pod's log until ctx ends, over restarts of its container.
+// follow reads the log of a Pod until ctx is cancelled. If the Pod's container is restarted, follow continues with the
+// log of the new one.
 func (d *deployed) follow(ctx context.Context, pod string, log *logFile) {
 	const pause = 500 * time.Millisecond
 	for from := metav1.Now(); ctx.Err() == nil; {
-		stream, err := d.kube.CoreV1().Pods(d.namespace).GetLogs(pod, &corev1.PodLogOptions{Follow: true, SinceTime: &from}).Stream(ctx)
+		options := &corev1.PodLogOptions{Follow: true, SinceTime: &from}
+		stream, err := d.kube.CoreV1().Pods(d.namespace).GetLogs(pod, options).Stream(ctx)
 		if err == nil {
-			_, _ = io.Copy(log, stream) // it ends with the container
+			_, _ = io.Copy(log, stream) // returns when the container exits
 			_ = stream.Close()
 		}
 		from = metav1.Now()
@@ -90,9 +95,9 @@ func (d *deployed) kill(ctx context.Context, replica string) error {
 	return nil
 }
 
-// revive waits: the kubelet starts the container again.
+// revive waits until the kubelet has started the container again.
 func (d *deployed) revive(ctx context.Context, replica string) error {
-	return see(ctx, sight{"the Pod " + replica + " is ready again", func(ctx context.Context) error {
+	return waitFor(ctx, condition{"the Pod " + replica + " is ready again", func(ctx context.Context) error {
 		pod, err := d.kube.CoreV1().Pods(d.namespace).Get(ctx, replica, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -102,12 +107,12 @@ func (d *deployed) revive(ctx context.Context, replica string) error {
 				return nil
 			}
 		}
-		return errors.New("it is not")
+		return errors.New("the Pod is not ready")
 	}})
 }
 
-// stop leaves the Pods to whoever has made them.
-func (d *deployed) stop(func(string, ...any)) error {
+// stop does not stop the Pods, because the demonstration did not start them.
+func (d *deployed) stop(printf) error {
 	d.unfollow()
 	d.following.Wait()
 	return nil

@@ -1,14 +1,17 @@
-// Demo shows the platform at work: a Blueprint is applied, its type is served, an instance becomes other objects and stays
-// what it should be, a changed Blueprint rolls out, a broken one is refused, the replica that leads is killed and the other
-// takes over, and the Blueprint goes with all that it made.
+// Demo demonstrates the platform. It applies a Blueprint, creates instances of its type and checks that their children
+// are created. It then deletes a child, changes the Blueprint, makes a mistake in it, kills the leader, and finally
+// deletes the Blueprint and everything that was created for it.
 //
 //	demo [--stay] [--deployed COMMAND --namespace NAMESPACE]
 //
-// It starts a control plane, or takes the cluster of KUBECONFIG if that is set, runs bin/dynamic-controller as two
-// processes and tells what happens with the times that it took. It ends by itself, with exit code 0 only if all that it
-// announced was seen at the API server. With --stay it applies the Blueprint and leaves you to it until Ctrl-C. With
-// --deployed it starts no processes and takes the replicas that run as Pods in the namespace; as the API server cannot kill
-// without warning, the command does, which is given the namespace and the name of a Pod.
+// It starts a control plane, or uses the cluster in KUBECONFIG if that is set. It runs two processes of
+// bin/dynamic-controller, prints each step with the time that it took, and then exits. The exit code is 0 only if all
+// steps were observed at the API server.
 //
-// It leaves nothing behind: no process, and on a cluster that it did not start nothing of its Blueprint.
+// With --stay, it applies the Blueprint and waits for Ctrl-C. With --deployed, it starts no processes and uses the
+// replicas that run as Pods in the namespace. The API server cannot kill a Pod with SIGKILL, so the demonstration runs
+// COMMAND with the namespace and the name of the Pod to kill.
+//
+// When it exits, no processes are left. On a cluster that it did not start, it also deletes everything that belongs to
+// its Blueprint.
 package main

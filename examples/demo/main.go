@@ -19,21 +19,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// How long the whole demonstration may take. The lease of what is deployed lasts longer.
+// The maximum duration of the demonstration, which is longer for deployed replicas because of their longer lease.
 const (
-	atMost         = 50 * time.Second
-	atMostDeployed = 5 * time.Minute
+	maxDuration         = 50 * time.Second
+	maxDurationDeployed = 5 * time.Minute
 )
 
 func main() {
 	var o options
 	flag.BoolVar(&o.stay, "stay", false, "apply the Blueprint and stay until Ctrl-C")
-	flag.StringVar(&o.binary, "binary", "bin/dynamic-controller", "the platform's `FILE`")
-	flag.StringVar(&o.log, "log", "bin/demo.log", "where the replicas' logs go: the `FILE` with a number put before its extension")
-	flag.StringVar(&o.namespace, "namespace", metav1.NamespaceSystem, "the platform's own `NAMESPACE`, which has its lease, and its Pods if it is deployed")
-	flag.StringVar(&o.platformKubeconfig, "platform-kubeconfig", "", "the `FILE` that the platform is given, if it is not to be who the demonstration is")
-	flag.StringVar(&o.deployed, "deployed", "", "start no platform and take the one that runs in the cluster; the `COMMAND` kills one of its Pods, given its namespace and name")
-	flag.StringVar(&o.transcript, "transcript", "", "also write the lines of the demonstration to the `FILE`")
+	flag.StringVar(&o.binary, "binary", "bin/dynamic-controller", "the `FILE` of the platform's binary")
+	flag.StringVar(&o.log, "log", "bin/demo.log",
+		"the `FILE` for the logs of the replicas; a number is inserted before its extension")
+	flag.StringVar(&o.namespace, "namespace", metav1.NamespaceSystem,
+		"the `NAMESPACE` of the platform's lease and, if it is deployed, of its Pods")
+	flag.StringVar(&o.platformKubeconfig, "platform-kubeconfig", "",
+		"the kubeconfig `FILE` of the platform, if it differs from the demonstration's kubeconfig")
+	flag.StringVar(&o.deployed, "deployed", "",
+		"use the platform that is deployed in the cluster; `COMMAND` NAMESPACE POD kills one of its Pods")
+	flag.StringVar(&o.transcript, "transcript", "", "also write the output to the `FILE`")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -52,30 +56,30 @@ func main() {
 	}
 }
 
-// interruptedCode is what a shell makes of a SIGINT.
+// interruptedCode is the exit code that a shell reports for a process terminated by SIGINT.
 const interruptedCode = 130
 
-// options are what the command line says.
+// options contains the command-line options.
 type options struct {
 	stay                                                 bool
 	binary, log, namespace, platformKubeconfig, deployed string
 	transcript                                           string
 }
 
-// demonstrate does so, and puts everything away after it whatever came of it.
+// demonstrate runs the demonstration, and always cleans up afterwards.
 func demonstrate(ctx context.Context, o options) (err error) {
 	out := io.Writer(os.Stdout)
 	if o.transcript != "" {
 		file, createErr := os.Create(o.transcript)
 		if createErr != nil {
-			return fmt.Errorf("the transcript: %w", createErr)
+			return fmt.Errorf("create the transcript: %w", createErr)
 		}
 		defer func() { err = errors.Join(err, file.Close()) }()
 		out = io.MultiWriter(os.Stdout, file)
 	}
-	say := sayer(out, time.Now())
+	say := printer(out, time.Now())
 	if _, err := exec.LookPath(cmp.Or(o.deployed, o.binary)); err != nil {
-		return fmt.Errorf("the platform: %w", err)
+		return fmt.Errorf("find the platform: %w", err)
 	}
 	c, err := openCluster(ctx, say, o.namespace)
 	if err != nil {
@@ -97,39 +101,43 @@ func demonstrate(ctx context.Context, o options) (err error) {
 	}()
 
 	if o.stay {
-		err = play(working, say, c)
+		err = stay(working, say, c)
 	} else {
-		limit := atMost
+		limit := maxDuration
 		if o.deployed != "" {
-			limit = atMostDeployed
+			limit = maxDurationDeployed
 		}
 		var stop context.CancelFunc
 		working, stop = context.WithTimeoutCause(working, limit, fmt.Errorf("the demonstration took longer than %s", limit))
 		defer stop()
-		err = tell(working, say, c, p)
+		err = runChapters(working, say, c, p)
 	}
 	if ctx.Err() != nil {
-		return nil // what was not seen then says nothing
+		return nil // interrupted, so errors from conditions are irrelevant
 	}
 	return err
 }
 
-// platform starts the platform, or takes the one that there is.
-func (o options) platform(ctx context.Context, say func(string, ...any), c *theCluster, failed context.CancelCauseFunc) (platform, error) {
+// platform starts the platform, or finds the deployed one.
+func (o options) platform(
+	ctx context.Context, say printf, c *demoCluster, failed context.CancelCauseFunc,
+) (platform, error) {
 	if o.deployed != "" {
 		p, err := findDeployed(ctx, c.kube, o.namespace, o.deployed)
 		if err != nil {
 			return nil, err
 		}
-		say("taking the platform that runs as %d Pods in namespace %s", len(p.byName), o.namespace)
+		say("using the platform that runs as %d Pods in namespace %s", len(p.byName), o.namespace)
 		return p, nil
 	}
-	if err := c.ownTheLease(ctx); err != nil {
+	if err := c.claimLease(ctx); err != nil {
 		return nil, err
 	}
-	p := &processes{binary: o.binary, kubeconfig: cmp.Or(o.platformKubeconfig, c.kubeconfig), namespace: o.namespace, failed: failed}
+	p := &processes{
+		binary: o.binary, kubeconfig: cmp.Or(o.platformKubeconfig, c.kubeconfig), namespace: o.namespace, failed: failed,
+	}
 	if o.stay {
-		p.mayDie = say
+		p.onExit = say
 	}
 	if err := startProcesses(p, o.log); err != nil {
 		return nil, err
@@ -139,7 +147,7 @@ func (o options) platform(ctx context.Context, say func(string, ...any), c *theC
 	return p, nil
 }
 
-// endsOf shows what each replica wrote last.
+// endsOf returns the last log lines of each replica.
 func endsOf(logs map[string]*logFile) string {
 	var ends strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(logs)) {
@@ -148,8 +156,11 @@ func endsOf(logs map[string]*logFile) string {
 	return ends.String()
 }
 
-// sayer returns a function that writes a line to out, with the time since start.
-func sayer(out io.Writer, start time.Time) func(format string, args ...any) {
+// printf formats and prints a line of output.
+type printf func(format string, args ...any)
+
+// printer returns a printf that writes to out, with the time since start.
+func printer(out io.Writer, start time.Time) printf {
 	return func(format string, args ...any) {
 		fmt.Fprintf(out, "%5.1fs  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 	}

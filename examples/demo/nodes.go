@@ -15,12 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// nodePatience is how long a node may take to stop or start the platform's Pods: their termination grace period, and as
-// long again on a busy machine.
-const nodePatience = 90 * time.Second
+// nodeTimeout is twice the termination grace period of the platform's Pods, to allow for busy machines.
+const nodeTimeout = 90 * time.Second
 
-// drainNode drains the node of the leader, as kubectl drain does, and makes it schedulable again.
-func (d *deployed) drainNode(ctx context.Context, say func(string, ...any), c *theCluster) (err error) {
+// drainNode drains the node of the leader like kubectl drain, and makes it schedulable again.
+func (d *deployed) drainNode(ctx context.Context, say printf, c *demoCluster) (err error) {
 	old, err := c.leader(ctx)
 	if err != nil {
 		return err
@@ -50,10 +49,11 @@ func (d *deployed) drainNode(ctx context.Context, say func(string, ...any), c *t
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(see(ctx, c.ready("first", generation)), see(ctx, c.page("first", "Drained and welcome", ""))); err != nil {
+	page := c.page("first", "Drained and welcome", "")
+	if err := errors.Join(waitFor(ctx, c.ready("first", generation)), waitFor(ctx, page)); err != nil {
 		return err
 	}
-	say("drained the node %s: %s gave the lease back and %s leads after %s", node, old, next, milliseconds(took))
+	say("drained the node %s: %s released the lease and %s leads after %s", node, old, next, milliseconds(took))
 	return nil
 }
 
@@ -63,7 +63,7 @@ func (d *deployed) cordon(ctx context.Context, node string, unschedulable bool) 
 	return err
 }
 
-// evictAll evicts every Pod that a drain evicts, and returns when they have left the node.
+// evictAll evicts every Pod that kubectl drain would evict, and waits until all of them have left the node.
 func (d *deployed) evictAll(ctx context.Context, node string) error {
 	pods, err := d.kube.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("spec.nodeName", node).String(),
@@ -75,22 +75,22 @@ func (d *deployed) evictAll(ctx context.Context, node string) error {
 		if staysOnNode(&pod) {
 			continue
 		}
-		if err := seeWithin(ctx, nodePatience, sight{"the Pod " + pod.Name + " is evicted", func(ctx context.Context) error {
-			return d.evict(ctx, &pod)
-		}}); err != nil {
+		evicted := func(ctx context.Context) error { return d.evict(ctx, &pod) }
+		if err := waitWithin(ctx, nodeTimeout, condition{"the Pod " + pod.Name + " is evicted", evicted}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// staysOnNode reports whether a drain leaves the Pod where it is: a DaemonSet's, and a static one of the kubelet's.
+// staysOnNode reports whether a drain ignores the Pod, because it is a static Pod or belongs to a DaemonSet.
 func staysOnNode(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && (owner.Kind == "DaemonSet" || owner.Kind == "Node")
 }
 
-// evict returns nil once the Pod is gone. A disruption budget can make the API server refuse the eviction for a while.
+// evict returns nil once the Pod no longer exists. The API server can refuse the eviction temporarily because of a
+// disruption budget.
 func (d *deployed) evict(ctx context.Context, pod *corev1.Pod) error {
 	err := d.kube.PolicyV1().Evictions(pod.Namespace).Evict(ctx, &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
@@ -99,17 +99,17 @@ func (d *deployed) evict(ctx context.Context, pod *corev1.Pod) error {
 		},
 	})
 	switch {
-	case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // gone, or replaced by another of that name
+	case apierrors.IsNotFound(err) || apierrors.IsConflict(err): // deleted, or replaced by another Pod with this name
 		return nil
 	case err == nil:
-		return errors.New("it is terminating")
+		return errors.New("the Pod is terminating")
 	default:
 		return err
 	}
 }
 
-// updatePods rolls the platform's Deployment out again, and writes WebApps while its Pods are replaced.
-func (d *deployed) updatePods(ctx context.Context, say func(string, ...any), c *theCluster) error {
+// updatePods restarts the platform's Deployment, and writes WebApps while its Pods are replaced.
+func (d *deployed) updatePods(ctx context.Context, say printf, c *demoCluster) error {
 	old, err := c.leader(ctx)
 	if err != nil {
 		return err
@@ -117,7 +117,8 @@ func (d *deployed) updatePods(ctx context.Context, say func(string, ...any), c *
 	began := time.Now()
 	patch := fmt.Appendf(nil, `{"spec":{"template":{"metadata":{"annotations":{"demo.example.com/restarted-at":%q}}}}}`,
 		began.Format(time.RFC3339Nano))
-	updated, err := d.kube.AppsV1().Deployments(d.namespace).Patch(ctx, deploymentName, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
+	deployments := d.kube.AppsV1().Deployments(d.namespace)
+	updated, err := deployments.Patch(ctx, deploymentName, types.StrategicMergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
 		return err
 	}
@@ -130,15 +131,15 @@ func (d *deployed) updatePods(ctx context.Context, say func(string, ...any), c *
 		if err != nil {
 			return err
 		}
-		if err := seeWithin(ctx, nodePatience, c.ready(name, generation)); err != nil {
+		if err := waitWithin(ctx, nodeTimeout, c.ready(name, generation)); err != nil {
 			return err
 		}
 		longest = max(longest, time.Since(write))
 		if done, err = d.rolledOut(ctx, updated.Generation); err != nil {
 			return err
 		}
-		if time.Since(began) > nodePatience {
-			return fmt.Errorf("the Deployment %s was not rolled out within %s", deploymentName, nodePatience)
+		if time.Since(began) > nodeTimeout {
+			return fmt.Errorf("the Deployment %s was not rolled out within %s", deploymentName, nodeTimeout)
 		}
 	}
 	took := time.Since(began)
@@ -146,14 +147,15 @@ func (d *deployed) updatePods(ctx context.Context, say func(string, ...any), c *
 	if err != nil {
 		return err
 	}
-	say("replaced all Pods of the platform in %s: %s leads; %d WebApps were changed meanwhile, each Ready after %s at most",
+	say("replaced all Pods of the platform in %s: %s leads; "+
+		"%d WebApps were changed meanwhile, each Ready after at most %s",
 		milliseconds(took), next, written, milliseconds(longest))
 	return nil
 }
 
 const deploymentName = "dynamic-controller"
 
-// rolledOut reports whether only Pods of the given generation run, and all of them are available.
+// rolledOut reports whether all Pods have the given generation of the template and are available.
 func (d *deployed) rolledOut(ctx context.Context, generation int64) (bool, error) {
 	now, err := d.kube.AppsV1().Deployments(d.namespace).Get(ctx, deploymentName, metav1.GetOptions{})
 	if err != nil {
@@ -164,25 +166,27 @@ func (d *deployed) rolledOut(ctx context.Context, generation int64) (bool, error
 		s.Replicas == *now.Spec.Replicas, nil
 }
 
-// awaitReady returns when the platform has all its replicas.
+// awaitReady waits until all replicas of the platform are ready.
 func (d *deployed) awaitReady(ctx context.Context) error {
-	return seeWithin(ctx, nodePatience, sight{"all replicas are ready", func(ctx context.Context) error {
+	return waitWithin(ctx, nodeTimeout, condition{"all replicas are ready", func(ctx context.Context) error {
 		if done, err := d.rolledOut(ctx, 0); err != nil || !done {
-			return cmp.Or(err, errors.New("not yet"))
+			return cmp.Or(err, errors.New("some replicas are not ready"))
 		}
 		return nil
 	}})
 }
 
-// nextLeader returns the leader after old, and when it was seen to lead.
-func (c *theCluster) nextLeader(ctx context.Context, old string, began time.Time) (next string, took time.Duration, err error) {
-	err = seeWithin(ctx, nodePatience, sight{"another replica leads", func(ctx context.Context) error {
+// nextLeader waits for a leader other than old. It returns the name of the new leader and the time since began.
+func (c *demoCluster) nextLeader(
+	ctx context.Context, old string, began time.Time,
+) (next string, took time.Duration, err error) {
+	err = waitWithin(ctx, nodeTimeout, condition{"another replica leads", func(ctx context.Context) error {
 		lease, err := c.lease(ctx)
 		if err != nil {
 			return err
 		}
 		if next = nameOf(holder(lease)); next == "" || next == old {
-			return fmt.Errorf("the lease names %q", holder(lease))
+			return fmt.Errorf("the lease has the holder %q", holder(lease))
 		}
 		return nil
 	}})

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// pageWatch counts how often the page of each WebApp was written, as the API server tells.
+// pageWatch uses a watch to count the writes to each WebApp's page.
 type pageWatch struct {
 	watch watch.Interface
 	ended chan struct{}
@@ -20,8 +20,8 @@ type pageWatch struct {
 	writes map[string]map[string]int
 }
 
-// watchPages watches from now on, until it is stopped.
-func (c *theCluster) watchPages(ctx context.Context) (*pageWatch, error) {
+// watchPages starts a watch that runs until stop is called.
+func (c *demoCluster) watchPages(ctx context.Context) (*pageWatch, error) {
 	list, err := c.in(configMaps).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -35,17 +35,17 @@ func (c *theCluster) watchPages(ctx context.Context) (*pageWatch, error) {
 		defer close(w.ended)
 		for event := range w.watch.ResultChan() {
 			if obj, ok := event.Object.(*unstructured.Unstructured); ok && event.Type != watch.Deleted {
-				w.saw(obj)
+				w.record(obj)
 			}
 		}
 	}()
 	return w, nil
 }
 
-// saw takes a page as it was written.
-func (w *pageWatch) saw(obj *unstructured.Unstructured) {
-	name, is := strings.CutSuffix(obj.GetName(), "-page")
-	if !is {
+// record counts a write to a page.
+func (w *pageWatch) record(obj *unstructured.Unstructured) {
+	name, ok := strings.CutSuffix(obj.GetName(), "-page")
+	if !ok {
 		return
 	}
 	text, _, _ := strings.Cut(pageOf(obj), ", from")
@@ -63,8 +63,8 @@ func (w *pageWatch) count(name, text string) int {
 	return w.writes[name][text]
 }
 
-// notOnce is an error if the page of one of the WebApps was written with the text more or less than once.
-func (w *pageWatch) notOnce(names []string, text string) error {
+// checkOnce returns an error unless each WebApp's page was written exactly once with the text.
+func (w *pageWatch) checkOnce(names []string, text string) error {
 	for _, name := range names {
 		if n := w.count(name, text); n != 1 {
 			return fmt.Errorf("the page of %s was written %d times with %q", name, n, text)

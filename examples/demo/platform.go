@@ -8,26 +8,26 @@ import (
 	"sync"
 )
 
-// platform is what runs the replicas of dynamic-controller, of which one leads. They are told apart by the names that
-// they have in the lease.
+// platform runs the replicas of dynamic-controller, one of which leads. Replicas are identified by their names in the
+// lease.
 type platform interface {
-	// kill ends the replica without warning.
+	// kill sends SIGKILL to the replica.
 	kill(ctx context.Context, replica string) error
-	// revive returns once the replica that was killed runs again.
+	// revive returns when the killed replica is running again.
 	revive(ctx context.Context, replica string) error
-	// logs are those of all replicas, by name.
+	// logs returns the logs of all replicas by name.
 	logs() map[string]*logFile
-	// stop ends what was started for the demonstration.
-	stop(say func(string, ...any)) error
+	// stop stops the replicas that were started for the demonstration.
+	stop(say printf) error
 }
 
-// logFile keeps what a replica writes, in a file and in mind.
+// logFile stores the log of a replica in memory and, if file is set, in a file.
 type logFile struct {
-	file *os.File // nil if it is only kept in mind
+	file *os.File // can be nil
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	lines []string
-	rest  []byte // of a line that is not whole
+	rest  []byte // an incomplete line
 }
 
 func (l *logFile) Write(data []byte) (int, error) {
@@ -47,7 +47,7 @@ func (l *logFile) Write(data []byte) (int, error) {
 	return l.file.Write(data)
 }
 
-// end is what the replica wrote last.
+// end returns the last lines.
 func (l *logFile) end() string {
 	const most = 15
 	l.mu.Lock()

@@ -15,23 +15,23 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// replicas is how many there are, if they are processes of the demonstration's own.
+// replicas is the number of replicas that the demonstration starts, and the minimum number of deployed ones.
 const replicas = 2
 
-// electionFlags make a takeover quick enough to watch. The defaults are 15s, 10s and 2s.
+// electionFlags make a failover quick enough to watch. The defaults are 15s, 10s and 2s.
 var electionFlags = []string{
 	"--leader-elect-lease-duration=3s",
 	"--leader-elect-renew-deadline=2s",
 	"--leader-elect-retry-period=500ms",
 }
 
-// processes are the replicas as processes beside this one.
+// processes is a platform whose replicas are child processes.
 type processes struct {
 	binary, kubeconfig, namespace string
-	// failed is told when a replica ends that was not to end, and of the end of the last one.
+	// failed is called when a replica exits unexpectedly.
 	failed context.CancelCauseFunc
-	// mayDie says of a single replica's end instead, if it is not nil.
-	mayDie func(string, ...any)
+	// If onExit is not nil and another replica is still running, onExit is called instead of failed.
+	onExit printf
 
 	byName map[string]*process
 	names  []string // in the order in which they were started
@@ -40,16 +40,16 @@ type processes struct {
 	running int
 }
 
-// process is a replica, running or ended.
+// process is a replica that is running or has exited.
 type process struct {
-	name  string
-	cmd   *exec.Cmd
-	log   *logFile
-	ended chan struct{} // closed once it has
-	told  chan struct{} // closed once it is to end
+	name     string
+	cmd      *exec.Cmd
+	log      *logFile
+	ended    chan struct{} // closed when the process has exited
+	stopping chan struct{} // closed before the demonstration stops the process
 }
 
-// startProcesses runs the replicas, whose logs go into files beside log.
+// startProcesses starts the replicas. The names of their log files are derived from log.
 func startProcesses(p *processes, log string) error {
 	p.byName = map[string]*process{}
 	for i := range replicas {
@@ -70,22 +70,22 @@ func startProcesses(p *processes, log string) error {
 
 func (p *processes) start(r *process) error {
 	r.cmd = exec.Command(p.binary, append([]string{
-		"run", "--namespace=" + p.namespace, "--health-probe-bind-address=0",
+		"run", "--namespace=" + p.namespace, "--allow-platform-identity", "--health-probe-bind-address=0",
 	}, electionFlags...)...)
 	r.cmd.Env = append(os.Environ(), clientcmd.RecommendedConfigPathEnvVar+"="+p.kubeconfig, "POD_NAME="+r.name)
 	r.cmd.Stderr = r.log
-	r.cmd.SysProcAttr = ofThisProcess()
-	r.ended, r.told = make(chan struct{}), make(chan struct{})
+	r.cmd.SysProcAttr = childAttributes()
+	r.ended, r.stopping = make(chan struct{}), make(chan struct{})
 	if err := r.cmd.Start(); err != nil {
 		close(r.ended)
-		return fmt.Errorf("the platform: %w", err)
+		return fmt.Errorf("start the platform: %w", err)
 	}
 	p.count(1)
-	go func(cmd *exec.Cmd, ended, told chan struct{}) {
+	go func(cmd *exec.Cmd, ended, stopping chan struct{}) {
 		defer close(ended)
-		_ = cmd.Wait() // ProcessState says how
-		p.hasEnded(r.name, cmd, told)
-	}(r.cmd, r.ended, r.told)
+		_ = cmd.Wait() // the result is in ProcessState
+		p.hasEnded(r.name, cmd, stopping)
+	}(r.cmd, r.ended, r.stopping)
 	return nil
 }
 
@@ -96,21 +96,21 @@ func (p *processes) count(n int) (running int) {
 	return p.running
 }
 
-func (p *processes) hasEnded(name string, cmd *exec.Cmd, told chan struct{}) {
+func (p *processes) hasEnded(name string, cmd *exec.Cmd, stopping chan struct{}) {
 	left := p.count(-1)
 	select {
-	case <-told:
+	case <-stopping:
 		return
 	default:
 	}
-	if p.mayDie != nil && left > 0 {
-		p.mayDie("%s has ended: %s", name, cmd.ProcessState)
+	if p.onExit != nil && left > 0 {
+		p.onExit("%s has ended: %s", name, cmd.ProcessState)
 		return
 	}
 	p.failed(fmt.Errorf("dynamic-controller has ended: %s", cmd.ProcessState))
 }
 
-// String says which processes they are.
+// String lists the processes and their log files.
 func (p *processes) String() string {
 	var each []string
 	for _, name := range p.names {
@@ -131,9 +131,9 @@ func (p *processes) logs() map[string]*logFile {
 func (p *processes) kill(_ context.Context, replica string) error {
 	r := p.byName[replica]
 	if r == nil {
-		return fmt.Errorf("there is no replica %q", replica)
+		return fmt.Errorf("unknown replica %q", replica)
 	}
-	close(r.told)
+	close(r.stopping)
 	err := r.cmd.Process.Kill()
 	<-r.ended
 	return err
@@ -143,8 +143,8 @@ func (p *processes) revive(_ context.Context, replica string) error {
 	return p.start(p.byName[replica])
 }
 
-// stop ends the replicas as Kubernetes ends Pods, and returns when they are gone.
-func (p *processes) stop(say func(string, ...any)) error {
+// stop stops the replicas with SIGTERM, as Kubernetes stops Pods, and waits until they have exited.
+func (p *processes) stop(say printf) error {
 	const grace = 30 * time.Second
 	var errs []error
 	began := time.Now()
@@ -156,12 +156,12 @@ func (p *processes) stop(say func(string, ...any)) error {
 		}
 		select {
 		case <-r.ended:
-			if p.mayDie == nil {
-				errs = append(errs, fmt.Errorf("%s had ended before: %s", name, r.cmd.ProcessState))
+			if p.onExit == nil {
+				errs = append(errs, fmt.Errorf("%s ended unexpectedly: %s", name, r.cmd.ProcessState))
 			}
 		default:
-			close(r.told)
-			_ = r.cmd.Process.Signal(syscall.SIGTERM) // it may be gone by now
+			close(r.stopping)
+			_ = r.cmd.Process.Signal(syscall.SIGTERM) // the process may already have exited
 			ending = append(ending, r)
 		}
 	}

@@ -35,20 +35,22 @@ var (
 	deployments = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
 )
 
-// in is where the objects of a type are that the demonstration uses: all but Blueprints in the default namespace.
-func (c *theCluster) in(gvr schema.GroupVersionResource) dynamic.ResourceInterface {
+// in returns the client for objects of a type. Blueprints are cluster-scoped; the other types are used in the namespace
+// default.
+func (c *demoCluster) in(gvr schema.GroupVersionResource) dynamic.ResourceInterface {
 	if gvr == blueprints {
 		return c.dynamic.Resource(gvr)
 	}
 	return c.dynamic.Resource(gvr).Namespace(metav1.NamespaceDefault)
 }
 
-// applyBlueprint does as kubectl apply does, with texts of the Blueprint replaced, and returns its generation.
-func (c *theCluster) applyBlueprint(ctx context.Context, replaced ...string) (generation int64, err error) {
+// applyBlueprint applies the Blueprint and returns its generation. replaced contains pairs of strings: a text in the
+// manifest and its replacement.
+func (c *demoCluster) applyBlueprint(ctx context.Context, replaced ...string) (generation int64, err error) {
 	text := webappsYAML
 	for i := 0; i < len(replaced); i += 2 {
 		if !strings.Contains(text, replaced[i]) {
-			return 0, fmt.Errorf("the Blueprint has no %q", replaced[i])
+			return 0, fmt.Errorf("the Blueprint does not contain %q", replaced[i])
 		}
 		text = strings.Replace(text, replaced[i], replaced[i+1], 1)
 	}
@@ -56,18 +58,20 @@ func (c *theCluster) applyBlueprint(ctx context.Context, replaced ...string) (ge
 	if err := yaml.Unmarshal([]byte(text), &obj.Object); err != nil {
 		return 0, err
 	}
-	// A Ctrl-C does not interrupt this, or it would not be known what there is to put away.
-	const patience = 10 * time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	// Ctrl-C does not interrupt the request, because close must know whether the Blueprint exists.
+	const timeout = 10 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
 	c.applied = true
 	return c.apply(ctx, blueprints, obj)
 }
 
-// apply applies an object as soon as its type is there, which a new one is not for some milliseconds after it was
-// established.
-func (c *theCluster) apply(ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured) (generation int64, err error) {
-	err = see(ctx, sight{"the API server takes a " + obj.GetKind(), func(ctx context.Context) error {
+// apply applies an object and returns its generation. It retries until the API server serves the type, which can take a
+// few milliseconds after the type is established.
+func (c *demoCluster) apply(
+	ctx context.Context, gvr schema.GroupVersionResource, obj *unstructured.Unstructured,
+) (generation int64, err error) {
+	err = waitFor(ctx, condition{"the API server accepts a " + obj.GetKind(), func(ctx context.Context) error {
 		now, err := c.in(gvr).Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "demo", Force: true})
 		switch {
 		case err == nil:
@@ -76,14 +80,14 @@ func (c *theCluster) apply(ctx context.Context, gvr schema.GroupVersionResource,
 		case apierrors.IsNotFound(err), ctx.Err() != nil:
 			return err
 		default:
-			return hopeless{err}
+			return permanentError{err}
 		}
 	}})
 	return generation, err
 }
 
-// write writes a WebApp.
-func (c *theCluster) write(ctx context.Context, name, greeting string) (generation int64, err error) {
+// write applies a WebApp and returns its generation.
+func (c *demoCluster) write(ctx context.Context, name, greeting string) (generation int64, err error) {
 	return c.apply(ctx, webapps, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": group + "/v1",
 		"kind":       "WebApp",
@@ -92,17 +96,20 @@ func (c *theCluster) write(ctx context.Context, name, greeting string) (generati
 	}})
 }
 
-// says: a condition of the object has the status, of the generation. What it says then is kept.
-func (c *theCluster) says(gvr schema.GroupVersionResource, name, kind, status string, generation int64, message *string) sight {
+// hasCondition returns a condition that is true if the object's status condition of the given kind has the given status
+// and observed generation. If message is not nil, the message of the status condition is stored in it.
+func (c *demoCluster) hasCondition(
+	gvr schema.GroupVersionResource, name, kind, status string, generation int64, message *string,
+) condition {
 	what := fmt.Sprintf("%s %s has %s=%s at generation %d", gvr.Resource, name, kind, status, generation)
-	return sight{what, func(ctx context.Context) error {
+	return condition{what, func(ctx context.Context) error {
 		obj, err := c.in(gvr).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		found := conditionOf(obj, kind)
 		if found == nil || string(found.Status) != status || found.ObservedGeneration != generation {
-			return fmt.Errorf("its status is %v", obj.Object["status"])
+			return fmt.Errorf("the status is %v", obj.Object["status"])
 		}
 		if message != nil {
 			*message = found.Message
@@ -111,9 +118,9 @@ func (c *theCluster) says(gvr schema.GroupVersionResource, name, kind, status st
 	}}
 }
 
-// ready: the WebApp is, at the generation that was written.
-func (c *theCluster) ready(name string, generation int64) sight {
-	return c.says(webapps, name, "Ready", "True", generation, nil)
+// ready returns a condition that is true if the WebApp is ready at the generation.
+func (c *demoCluster) ready(name string, generation int64) condition {
+	return c.hasCondition(webapps, name, "Ready", "True", generation, nil)
 }
 
 func conditionOf(obj *unstructured.Unstructured, kind string) *metav1.Condition {
@@ -132,18 +139,19 @@ func conditionOf(obj *unstructured.Unstructured, kind string) *metav1.Condition 
 	return nil
 }
 
-// page: the ConfigMap of the WebApp begins with the text, and is not the one with the UID.
-func (c *theCluster) page(name, text, uid string) sight {
-	return sight{fmt.Sprintf("the page of %s says %q", name, text), func(ctx context.Context) error {
+// page returns a condition that is true if the WebApp's page begins with the text, and the UID of the page's ConfigMap
+// differs from the given one.
+func (c *demoCluster) page(name, text, uid string) condition {
+	return condition{fmt.Sprintf("the page of %s has the text %q", name, text), func(ctx context.Context) error {
 		obj, err := c.in(configMaps).Get(ctx, name+"-page", metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		if got := pageOf(obj); !strings.HasPrefix(got, text+", from") {
-			return fmt.Errorf("it says %q", got)
+			return fmt.Errorf("the text is %q", got)
 		}
 		if string(obj.GetUID()) == uid {
-			return errors.New("it is still the one that was there")
+			return errors.New("the ConfigMap was not replaced")
 		}
 		return nil
 	}}
@@ -154,28 +162,29 @@ func pageOf(obj *unstructured.Unstructured) string {
 	return text
 }
 
-// gone: there is no such object.
-func (c *theCluster) gone(gvr schema.GroupVersionResource, name string) sight {
-	return sight{fmt.Sprintf("%s %s is gone", gvr.Resource, name), func(ctx context.Context) error {
+// deleted returns a condition that is true if the object does not exist.
+func (c *demoCluster) deleted(gvr schema.GroupVersionResource, name string) condition {
+	return condition{fmt.Sprintf("%s %s is deleted", gvr.Resource, name), func(ctx context.Context) error {
 		_, err := c.in(gvr).Get(ctx, name, metav1.GetOptions{})
-		return isGone(err)
+		return notFound(err)
 	}}
 }
 
-// typeGone: the type with the CustomResourceDefinition is.
-func (c *theCluster) typeGone(name string) sight {
-	return sight{name + " is gone", func(ctx context.Context) error {
+// typeDeleted returns a condition that is true if the CustomResourceDefinition does not exist.
+func (c *demoCluster) typeDeleted(name string) condition {
+	return condition{name + " is deleted", func(ctx context.Context) error {
 		_, err := c.crds.ApiextensionsV1().CustomResourceDefinitions().Get(ctx, name, metav1.GetOptions{})
-		return isGone(err)
+		return notFound(err)
 	}}
 }
 
-func isGone(err error) error {
+// notFound returns nil if a get request failed with NotFound, and an error otherwise.
+func notFound(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err == nil:
-		return errors.New("it is still there")
+		return errors.New("the object exists")
 	default:
 		return err
 	}

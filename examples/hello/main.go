@@ -1,4 +1,4 @@
-// Hello serves one type: it greets whom each Greeting names.
+// Hello serves one type and prints the name in each Greeting.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 	}
 }
 
-// run returns when ctx has ended, and with it all that was started here.
+// run blocks until ctx is cancelled and everything it started has stopped.
 func run(ctx context.Context) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -37,7 +37,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The handler is told which object, not what happened to it: that is in the cache.
+	// The handler receives only the identifiers of the object, and reads its current state from the cache.
 	greet := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		lister, err := engine.Lister(id.GVR)
 		if err != nil {
@@ -48,7 +48,7 @@ func run(ctx context.Context) error {
 			fmt.Println("Goodbye from", id.NamespacedKey)
 			return nil
 		case err != nil:
-			return err // called again, a little later each time
+			return err // the engine retries with backoff
 		default:
 			name, _, err := unstructured.NestedString(greeting.(*unstructured.Unstructured).Object, "spec", "name")
 			fmt.Printf("Hello, %s! This is %s\n", name, id.NamespacedKey)

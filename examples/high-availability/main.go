@@ -1,5 +1,5 @@
-// High-availability runs on any number of replicas: all keep their caches warm, and the one that holds a lease writes into
-// each Greeting who has greeted.
+// High-availability runs any number of replicas. All of them keep their caches up to date, and the one that holds the
+// lease writes its name into the status of each Greeting.
 package main
 
 import (
@@ -34,7 +34,7 @@ func main() {
 	}
 }
 
-// run returns when ctx has ended, and with it all that was started here. The lease is released by then.
+// run blocks until ctx is cancelled, everything it started has stopped, and the lease has been released.
 func run(ctx context.Context) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -45,7 +45,8 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	engine, err := dynamiccontroller.NewForConfig(log, dynamiccontroller.Config{}, cfg, dynamiccontroller.WithTypeEvents(typeEvents(mapper)))
+	events := dynamiccontroller.WithTypeEvents(typeEvents(mapper))
+	engine, err := dynamiccontroller.NewForConfig(log, dynamiccontroller.Config{}, cfg, events)
 	if err != nil {
 		return err
 	}
@@ -53,13 +54,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := dynamic.NewForConfig(r.FencedConfig()) // what handlers write with
+	client, err := dynamic.NewForConfig(r.FencedConfig()) // for writes of handlers
 	if err != nil {
 		return err
 	}
 	g := greeter{engine: engine, client: client, name: r.Status().Identity}
 	err = errors.Join(
-		// What is served is decided on every replica, or a standby would have nothing to keep warm.
+		// Types are served on every replica, so that the caches of standbys are up to date.
 		engine.StartServingGVK(ctx, greetings, g.greet),
 		r.RegisterWithoutLeaderElection("restmapper", mapper),
 		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(engine.RunWatches)),
@@ -71,14 +72,14 @@ func run(ctx context.Context) error {
 	return r.Run(ctx)
 }
 
-// greeter reconciles while its replica leads.
+// greeter reconciles Greetings while its replica leads.
 type greeter struct {
 	engine *dynamiccontroller.DynamicController
 	client dynamic.Interface
 	name   string
 }
 
-// greet makes the status say who has greeted: whoever leads now.
+// greet writes the name of the replica into the status.
 func (g greeter) greet(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	lister, err := g.engine.Lister(id.GVR)
 	if err != nil {
@@ -93,11 +94,12 @@ func (g greeter) greet(ctx context.Context, id dynamiccontroller.ObjectIdentifie
 	}
 	by, _, _ := unstructured.NestedString(greeting.(*unstructured.Unstructured).Object, "status", "greetedBy")
 	if by == g.name {
-		return nil // as after each write, which is an event too
+		return nil // nothing to write, for example after the handler's own write
 	}
-	// The context carries the term: should the lease be lost meanwhile, this is refused before another replica may lead.
+	// The context contains the term. If the lease is lost, the write is refused before another replica can lead.
 	patch := fmt.Appendf(nil, `{"status":{"greetedBy":%q}}`, g.name)
-	_, err = g.client.Resource(id.GVR).Namespace(id.Namespace()).Patch(ctx, id.Name(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	greetings := g.client.Resource(id.GVR).Namespace(id.Namespace())
+	_, err = greetings.Patch(ctx, id.Name(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil {
 		return err
 	}

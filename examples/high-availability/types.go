@@ -10,19 +10,20 @@ import (
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
-// typeEvents tells an engine what a mapper sees, so that a type is watched the moment it appears. The two packages do not
-// know each other: any mapper will do for the engine, and whoever uses both joins them.
+// typeEvents returns the type events of a mapper, so that the engine watches a type as soon as it is served. The two
+// packages do not depend on each other.
 func typeEvents(mapper *restmapper.Mapper) dynamiccontroller.TypeEvents {
-	return func(tell func(gvr schema.GroupVersionResource, served bool)) (cancel func()) {
-		return mapper.Subscribe(func(c restmapper.Change) {
+	return func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func()) {
+		unsubscribe := mapper.Subscribe(func(c restmapper.Change) {
 			for _, old := range c.Old {
 				if !slices.ContainsFunc(c.New, func(m *meta.RESTMapping) bool { return m.Resource == old.Resource }) {
-					tell(old.Resource, false)
+					notify(old.Resource, false)
 				}
 			}
-			for _, now := range c.New {
-				tell(now.Resource, true)
+			for _, current := range c.New {
+				notify(current.Resource, true)
 			}
 		})
+		return func() { <-unsubscribe() }
 	}
 }

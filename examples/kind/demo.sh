@@ -1,6 +1,6 @@
 #!/bin/sh
-# The demonstration on a kind cluster of its own: make kind-demo. KIND_DEMO_LOG is the file to which the demonstration's lines
-# are copied, for make kind-picture.
+# make kind-demo: run the demonstration on a temporary kind cluster. The output is also written to the file in
+# KIND_DEMO_LOG, for make kind-picture.
 set -eu
 cd "$(dirname "$0")/../.."
 go build -o bin/demo ./examples/demo

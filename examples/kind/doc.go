@@ -1,3 +1,3 @@
-// Package kind is what runs two replicas of the platform on kind: manifests, an image and a script. There is no code in it
-// but the tests, which prove of them what an API server can.
+// Package kind contains the manifests, the image and the scripts for two replicas of the platform on kind. It contains
+// no code except tests.
 package kind

@@ -9,16 +9,18 @@ import (
 	"testing"
 )
 
-// TestImageHasOneStaticBinary builds the binary with the script's own command.
-func TestImageHasOneStaticBinary(t *testing.T) {
-	s := newStandIns(t)
+// TestImage_HasOneStaticBinary builds the binary with build_image from tools.sh.
+func TestImage_HasOneStaticBinary(t *testing.T) {
+	s := newFakeCommands(t)
 	s.add("docker", engine)
-	if out, code := s.run(demoPath(s), "sh", "-euc", "cd ../..; . examples/kind/tools.sh; build_image name:tag"); code != 0 {
+	out, code := s.run(demoPath(s), "sh", "-euc", "cd ../..; . examples/kind/tools.sh; build_image name:tag")
+	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, out)
 	}
 	const dir = "bin/kind/image"
-	if want := "docker build --quiet --tag name:tag --file examples/kind/Dockerfile " + dir; !slices.Contains(s.calls(), want) {
-		t.Errorf("got the calls %q, want %q", s.calls(), want)
+	build := "docker build --quiet --tag name:tag --file examples/kind/Dockerfile " + dir
+	if !slices.Contains(s.calls(), build) {
+		t.Errorf("got the calls %q, want %q", s.calls(), build)
 	}
 
 	want := []string{
@@ -41,15 +43,15 @@ func TestImageHasOneStaticBinary(t *testing.T) {
 	defer binary.Close()
 	for _, p := range binary.Progs {
 		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
-			t.Errorf("it is not static: it has a %s", p.Type)
+			t.Errorf("the binary is not static: it has a %s", p.Type)
 		}
 	}
 	if libraries, err := binary.ImportedLibraries(); err == nil && len(libraries) > 0 {
-		t.Errorf("it needs %q", libraries)
+		t.Errorf("the binary imports %q", libraries)
 	}
 }
 
-// instructions are the lines of the Dockerfile that are not comments.
+// instructions returns the lines of the Dockerfile without comments.
 func instructions(t *testing.T) (all []string) {
 	t.Helper()
 	for line := range strings.Lines(string(read(t, "Dockerfile"))) {

@@ -12,18 +12,18 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// The controllers fill in the rules of the aggregated role.
+// shared is the cluster of the tests. It has controllers, which set the rules of the aggregated role.
 var shared = cluster.NewShared(cluster.Options{WithControllers: true})
 
-// binaries is where the programs are, built by TestMain.
+// binaries is the directory that contains the programs. TestMain sets it.
 var binaries string
 
-// root is the top of the repository.
+// root is the root of the repository.
 const root = "../.."
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(built{m})) }
 
-// built builds the programs around the tests.
+// built builds the programs and then runs the tests.
 type built struct{ tests *testing.M }
 
 func (b built) Run() int {

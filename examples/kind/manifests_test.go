@@ -30,18 +30,24 @@ import (
 const (
 	namespace = "dynamic-controller-system"
 	name      = "dynamic-controller"
-	patience  = time.Minute
+	timeout   = time.Minute
 )
 
-// kustomization is as much of it as the tests understand.
+// kustomization contains the fields that the tests support.
 type kustomization struct {
 	metav1.TypeMeta `json:",inline"`
 	Resources       []string
 	Images          []struct{ Name, NewTag string }
 }
 
-// manifests returns what the kustomization makes of its resources.
-func manifests(t *testing.T) (all []*unstructured.Unstructured) {
+// manifests returns the resources of the kustomization with its image tags applied, and the role of the demonstration.
+func manifests(t *testing.T) []*unstructured.Unstructured {
+	t.Helper()
+	return append(kustomized(t), documents(t, "demo-role.yaml")...)
+}
+
+// kustomized returns the resources of the kustomization with its image tags applied.
+func kustomized(t *testing.T) (all []*unstructured.Unstructured) {
 	t.Helper()
 	var k kustomization
 	if err := yaml.UnmarshalStrict(read(t, "kustomization.yaml"), &k); err != nil {
@@ -118,12 +124,12 @@ func only[T any](t *testing.T, kind string) *T {
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("%d manifests are a %s, want one", len(found), kind)
+		t.Fatalf("got %d manifests of the kind %s, want one", len(found), kind)
 	}
 	return found[0]
 }
 
-// api is the API server as an administrator uses it.
+// api contains administrator clients.
 type api struct {
 	*testing.T
 	cluster *cluster.Cluster
@@ -142,7 +148,7 @@ func newAPI(t *testing.T) *api {
 	return &api{T: t, cluster: c, dynamic: dynamicClient, kube: kube}
 }
 
-// apply applies the manifest as kubectl apply --server-side does.
+// apply applies a manifest like kubectl apply --server-side.
 func (a *api) apply(obj *unstructured.Unstructured) error {
 	client, err := a.clientFor(obj)
 	if err != nil {
@@ -173,10 +179,15 @@ func (a *api) clientFor(obj *unstructured.Unstructured) (dynamic.ResourceInterfa
 	return a.dynamic.Resource(mapping.Resource).Namespace(obj.GetNamespace()), nil
 }
 
-// applyAll applies all manifests until the test ends.
+// applyAll applies all manifests and deletes them when the test ends.
 func (a *api) applyAll() {
 	a.Helper()
-	for _, obj := range manifests(a.T) {
+	a.applyObjects(manifests(a.T))
+}
+
+func (a *api) applyObjects(objects []*unstructured.Unstructured) {
+	a.Helper()
+	for _, obj := range objects {
 		if err := a.apply(obj); err != nil {
 			a.Fatalf("%s %s: %v", obj.GetKind(), obj.GetName(), err)
 		}
@@ -192,54 +203,55 @@ func (a *api) applyAll() {
 	}
 }
 
-// in is the same in a test within the test.
+// in returns a copy for a subtest.
 func (a *api) in(t *testing.T) *api {
 	within := *a
 	within.T = t
 	return &within
 }
 
-func TestOnAnAPIServer(t *testing.T) {
+func TestManifests_OnAPIServer(t *testing.T) {
 	a := newAPI(t)
 	a.applyAll()
-	t.Run("every manifest is taken", func(t *testing.T) { a.in(t).testEveryManifestIsTaken() })
-	t.Run("the Pod is of the restricted level", func(t *testing.T) { a.in(t).testThePodIsRestricted() })
-	a.waitRights()
-	t.Run("the demonstration needs all rights and no others", func(t *testing.T) { a.in(t).testTheDemonstrationNeedsAllRights() })
-	t.Run("the probes of the Deployment are answered", func(t *testing.T) { a.in(t).testTheProbesAreAnswered() })
+	t.Run("every manifest is accepted", func(t *testing.T) { a.in(t).testManifestsAreAccepted() })
+	t.Run("the Pod meets the restricted level", func(t *testing.T) { a.in(t).testPodIsRestricted() })
+	a.waitForPermissions()
+	t.Run("a tenant grants one ServiceAccount", func(t *testing.T) { a.in(t).testTenant() })
+	t.Run("the demonstration uses all permissions", func(t *testing.T) { a.in(t).testPermissions() })
+	t.Run("the probes of the Deployment succeed", func(t *testing.T) { a.in(t).testProbes() })
 }
 
 func eventually(t *testing.T, check func(context.Context) error) {
 	t.Helper()
-	const pause = 20 * time.Millisecond
-	ticker := time.NewTicker(pause)
+	const pollInterval = 20 * time.Millisecond
+	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
-	for deadline := time.Now().Add(patience); ; <-ticker.C {
+	for deadline := time.Now().Add(timeout); ; <-ticker.C {
 		err := check(t.Context())
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after %s: %v", patience, err)
+			t.Fatalf("after %s: %v", timeout, err)
 		}
 	}
 }
 
-func (a *api) testEveryManifestIsTaken() {
+func (a *api) testManifestsAreAccepted() {
 	for _, obj := range manifests(a.T) {
-		if err := a.apply(obj); err != nil { // again, as nothing may be in its own way
+		if err := a.apply(obj); err != nil { // applying a manifest again must succeed
 			a.Errorf("%s %s: %v", obj.GetKind(), obj.GetName(), err)
 		}
 		wrong := obj.DeepCopy()
 		wrong.SetName("wrong")
 		wrong.Object["specs"] = map[string]any{}
 		if err := a.apply(wrong); err == nil || !strings.Contains(err.Error(), "specs") {
-			a.Errorf("a %s with a field that there is not is taken: %v", obj.GetKind(), err)
+			a.Errorf("got the error %v for a %s with an unknown field", err, obj.GetKind())
 		}
 	}
 }
 
-func (a *api) testThePodIsRestricted() {
+func (a *api) testPodIsRestricted() {
 	template := only[appsv1.Deployment](a.T, "Deployment").Spec.Template
 	create := func(spec corev1.PodSpec) error {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "dry", Labels: template.Labels}, Spec: spec}
@@ -255,26 +267,29 @@ func (a *api) testThePodIsRestricted() {
 	ofPod.SecurityContext = nil
 	ofContainer.Containers[0].SecurityContext = nil
 	for name, spec := range map[string]corev1.PodSpec{"of the Pod": ofPod, "of the container": ofContainer} {
-		if err := create(spec); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `violates PodSecurity "restricted:latest"`) {
+		const want = `violates PodSecurity "restricted:latest"`
+		if err := create(spec); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), want) {
 			a.Errorf("without the security context %s: got the error %v", name, err)
 		}
 	}
 }
 
-func TestTheDeployment(t *testing.T) {
+func TestDeployment_MatchesThePlatform(t *testing.T) {
 	d := only[appsv1.Deployment](t, "Deployment")
 	if *d.Spec.Replicas != 2 {
-		t.Errorf("%d replicas", *d.Spec.Replicas)
+		t.Errorf("got %d replicas", *d.Spec.Replicas)
 	}
 	pod := d.Spec.Template.Spec
 	container := pod.Containers[0]
-	// The replica waits 5 s longer than the engine and at most --leader-elect-renew-deadline for the release.
+	// The replica waits 5 s longer than the engine, and then takes at most --leader-elect-renew-deadline to release the
+	// lease.
 	const release = 15 * time.Second
-	if grace, least := time.Duration(*pod.TerminationGracePeriodSeconds)*time.Second, dynamiccontroller.DefaultConfig().ShutdownTimeout+release; grace <= least {
-		t.Errorf("Pods have %s to end, which should be above %s", grace, least)
+	grace := time.Duration(*pod.TerminationGracePeriodSeconds) * time.Second
+	if shutdown := dynamiccontroller.DefaultConfig().ShutdownTimeout + release; grace <= shutdown {
+		t.Errorf("the termination grace period is %s, want more than %s", grace, shutdown)
 	}
 	if container.SecurityContext.ReadOnlyRootFilesystem == nil || !*container.SecurityContext.ReadOnlyRootFilesystem {
-		t.Error("the root can be written")
+		t.Error("the root filesystem is writable")
 	}
 	fields := map[string]string{}
 	for _, e := range container.Env {
@@ -284,14 +299,15 @@ func TestTheDeployment(t *testing.T) {
 		t.Errorf("the environment has %v", fields)
 	}
 	if len(container.Resources.Requests) == 0 || container.Resources.Limits.Memory().IsZero() {
-		t.Errorf("resources: %v", container.Resources)
+		t.Errorf("got the resources %v", container.Resources)
 	}
-	if container.Image != "dynamic-controller:kind" || !strings.Contains(string(read(t, "with-cluster.sh")), "image="+container.Image+"\n") {
-		t.Errorf("the image is %s, and with-cluster.sh loads another", container.Image)
+	script := string(read(t, "with-cluster.sh"))
+	if container.Image != "dynamic-controller:kind" || !strings.Contains(script, "image="+container.Image+"\n") {
+		t.Errorf("the image is %s, and with-cluster.sh loads another one", container.Image)
 	}
 }
 
-func TestKindHasANodeForEachReplica(t *testing.T) {
+func TestKindCluster_HasOneWorkerPerReplica(t *testing.T) {
 	var c struct {
 		metav1.TypeMeta `json:",inline"`
 		Nodes           []struct{ Role string }

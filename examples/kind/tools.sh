@@ -1,8 +1,8 @@
-# Functions of the scripts that use docker, kind and kubectl. They are sourced from the top of the repository, by a script
-# that defines say.
+# Functions for scripts that use docker, kind and kubectl. A script must define the function say and source this file
+# from the root of the repository.
 tools=$PWD/bin/tools
 
-# tool NAME PACKAGE builds a tool that is not installed, at the version in test/kindnode/go.mod.
+# tool NAME PACKAGE builds a tool at the version in test/kindnode/go.mod, unless it is installed.
 tool() {
 	if ! command -v "$1" >/dev/null 2>&1; then
 		say "$1 is not installed: building it"
@@ -17,26 +17,26 @@ use_tools() {
 	PATH=$PATH:$tools
 }
 
-# choose_node_image sets KIND_NODE_IMAGE unless it is set. Where kind's own image can be pulled, it stays empty.
+# choose_node_image sets KIND_NODE_IMAGE, unless it is already set or kind's own image can be pulled.
 choose_node_image() {
 	if [ -z "${KIND_NODE_IMAGE:-}" ] && ! docker manifest inspect kindest/node:v1.34.0 >/dev/null 2>&1; then
-		say "no registry has kind's node image: using one from make kind-image"
+		say "kind's node image cannot be pulled: using the image built by make kind-image"
 		KIND_NODE_IMAGE=dynamic-controller/kind-node:v1.37.1
 		make --no-print-directory kind-image KIND_IMAGE="$KIND_NODE_IMAGE"
 	fi
 	KIND_NODE_IMAGE=${KIND_NODE_IMAGE:-}
 }
 
-# use_privileges IMAGE puts a stand-in for docker first in the path if the Engine cannot run privileged containers.
+# use_privileges IMAGE puts a docker wrapper first in PATH if the Engine cannot run privileged containers.
 use_privileges() {
 	if ! docker run --rm --privileged --user 0 "$1" --help >/dev/null 2>&1; then
-		say "the Docker Engine cannot run privileged containers: nodes get the capabilities that there are"
+		say "the Docker Engine cannot run privileged containers: nodes get the available capabilities"
 		(cd test/kindnode && CGO_ENABLED=0 go build -o "$tools/unprivileged/docker" ./docker)
 		PATH=$tools/unprivileged:$PATH
 	fi
 }
 
-# build_image IMAGE builds the platform's image from nothing but its binary.
+# build_image IMAGE builds the image of the platform, which contains only its binary.
 build_image() {
 	arch=$(docker version --format '{{.Server.Arch}}')
 	CGO_ENABLED=0 GOOS=linux GOARCH=$arch go build -ldflags '-s -w' -o bin/kind/image/dynamic-controller ./cmd/dynamic-controller

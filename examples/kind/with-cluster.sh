@@ -1,7 +1,8 @@
 #!/bin/sh
-# with-cluster.sh NAME CLUSTER COMMAND...: runs a command with a kind cluster of its own, on which the platform runs. Messages
-# begin with NAME. The command finds the cluster by KUBECONFIG, and its nodes in the Docker network KIND_NETWORK. KIND_CONFIG is
-# the cluster's configuration, by default that of three nodes.
+# with-cluster.sh NAME CLUSTER COMMAND...: run a command on a temporary kind cluster to which the platform has been
+# deployed. Messages begin with NAME. The command receives the kubeconfig of the cluster in KUBECONFIG, and the Docker
+# network of the nodes in KIND_NETWORK. KIND_CONFIG selects the configuration of the cluster; the default has three
+# nodes.
 set -eu
 cd "$(dirname "$0")/../.."
 name=$1
@@ -14,7 +15,7 @@ say() { echo "$name: $*" >&2; }
 . examples/kind/tools.sh
 
 if ! command -v docker >/dev/null 2>&1; then
-	say "docker is not installed. make demo tells the same story without it, on a control plane of its own."
+	say "docker is not installed. make demo runs the same demonstration without it, on a temporary control plane."
 	exit 1
 fi
 if ! docker info >/dev/null 2>&1; then
@@ -23,7 +24,7 @@ if ! docker info >/dev/null 2>&1; then
 fi
 use_tools
 if kind get clusters 2>/dev/null | grep -qx "$cluster"; then
-	say "the kind cluster $cluster exists. If nobody needs it: kind delete cluster --name $cluster"
+	say "the kind cluster $cluster exists. If it is not in use: kind delete cluster --name $cluster"
 	exit 1
 fi
 
@@ -31,7 +32,7 @@ build_image "$image"
 choose_node_image
 use_privileges "$image"
 
-# A Docker network of its own can be removed with the cluster: others use kind's.
+# kind's default network can be in use by other clusters. This network is removed with the cluster.
 export KIND_EXPERIMENTAL_DOCKER_NETWORK="$cluster" KIND_NETWORK="$cluster"
 dir=$(mktemp -d)
 export KUBECONFIG="$dir/kubeconfig"
@@ -44,7 +45,7 @@ end() {
 	fi
 	if [ -n "${KEEP:-}" ]; then
 		say "KEEP: export KUBECONFIG=$KUBECONFIG"
-		say "KEEP: in the end, kind delete cluster --name $cluster && docker network rm $cluster"
+		say "KEEP: to delete the cluster: kind delete cluster --name $cluster && docker network rm $cluster"
 		exit "$code"
 	fi
 	kind delete cluster --name "$cluster" || code=1
@@ -59,5 +60,6 @@ kind create cluster --name "$cluster" --config "${KIND_CONFIG:-examples/kind/clu
 kind load docker-image "$image" --name "$cluster"
 kubectl wait --for=condition=Ready nodes --all --timeout 3m
 kubectl apply --server-side --kustomize examples/kind
+kubectl apply --server-side --filename examples/kind/demo-role.yaml
 kubectl --namespace "$namespace" rollout status deployment/dynamic-controller --timeout 3m
 "$@"

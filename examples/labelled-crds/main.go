@@ -1,5 +1,5 @@
-// Labelled-crds is a small platform: it serves every type whose CustomResourceDefinition carries a label, from the moment
-// the label is there until it is gone, or the type is.
+// Labelled-crds is a small platform that serves every type whose CustomResourceDefinition has a label. It stops serving
+// the type when the label or the CustomResourceDefinition is removed.
 package main
 
 import (
@@ -14,9 +14,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
@@ -30,7 +28,7 @@ var (
 )
 
 // platform has two engines. One serves a single type, CustomResourceDefinition, and its handler starts and stops types
-// on the other. A busy or hung type takes no worker from those that start and stop types.
+// on the other one. Busy or hung types therefore never use the workers that start and stop types.
 type platform struct {
 	types   *dynamiccontroller.DynamicController
 	objects *dynamiccontroller.DynamicController
@@ -44,7 +42,7 @@ func main() {
 	}
 }
 
-// run returns when ctx has ended, and with it all that was started here.
+// run blocks until ctx is cancelled and everything it started has stopped.
 func run(ctx context.Context) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
@@ -60,7 +58,8 @@ func run(ctx context.Context) error {
 		return err
 	}
 	p := platform{types: types, objects: objects}
-	if err := types.StartServingGVK(ctx, definitions, p.reconcileType, dynamiccontroller.WithLabelSelector(labelled)); err != nil {
+	err = types.StartServingGVK(ctx, definitions, p.reconcileType, dynamiccontroller.WithLabelSelector(labelled))
+	if err != nil {
 		return err
 	}
 	ended := make(chan error)
@@ -69,15 +68,15 @@ func run(ctx context.Context) error {
 	return errors.Join(<-ended, <-ended)
 }
 
-// reconcileType makes what is served of a type what its definition asks for.
+// reconcileType serves a type as its definition requires, or stops serving it.
 func (p platform) reconcileType(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-	want, err := p.wanted(id)
+	desired, err := p.desired(id)
 	if err != nil {
 		return err
 	}
-	// What is served is asked of the engine, and not kept here a second time. A definition's name is that of its type.
+	// The engine reports the served types. The name of a definition is the group resource that it defines.
 	for _, served := range p.objects.Status() {
-		if served.GVR == want {
+		if served.GVR == desired {
 			return nil
 		}
 		if served.GVR.GroupResource().String() == id.Name() {
@@ -86,51 +85,52 @@ func (p platform) reconcileType(ctx context.Context, id dynamiccontroller.Object
 			}
 		}
 	}
-	if want.Empty() {
+	if desired.Empty() {
 		return nil
 	}
-	// Metadata is all that reconcileObject reads, and takes the least memory.
-	return p.objects.StartServingGVK(ctx, want, p.reconcileObject, dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata))
+	// reconcileObject reads only metadata.
+	metadata := dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata)
+	return p.objects.StartServingGVK(ctx, desired, p.reconcileObject, metadata)
 }
 
-// wanted is the GVR that a definition wants to be served: in the version in which it is stored, so that nothing is
-// converted. It is empty if the definition is gone, has lost its label, which looks the same from here, or is not
-// established yet.
-func (p platform) wanted(id dynamiccontroller.ObjectIdentifiers) (schema.GroupVersionResource, error) {
+// desired returns the GVR to serve for a definition. The GVR has the storage version, so that no objects are converted.
+// It is empty if the definition was deleted, has lost its label, or is not established yet.
+func (p platform) desired(id dynamiccontroller.ObjectIdentifiers) (schema.GroupVersionResource, error) {
 	none := schema.GroupVersionResource{}
 	lister, err := p.types.Lister(id.GVR)
 	if err != nil {
 		return none, err
 	}
-	obj, err := lister.Get(id.Name())
+	typed, err := dynamiccontroller.NewTypedLister[apiextensionsv1.CustomResourceDefinition](lister)
+	if err != nil {
+		return none, err
+	}
+	crd, err := typed.Get(id.NamespacedKey)
 	if apierrors.IsNotFound(err) {
 		return none, nil
 	}
 	if err != nil {
 		return none, err
 	}
-	crd := &apiextensionsv1.CustomResourceDefinition{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(obj.(*unstructured.Unstructured).Object, crd); err != nil {
-		return none, dynamiccontroller.Terminal(err) // the same will be read the same
-	}
 	if !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 		return none, nil
 	}
 	for _, version := range crd.Spec.Versions {
 		if version.Storage && version.Served {
-			return schema.GroupVersionResource{Group: crd.Spec.Group, Version: version.Name, Resource: crd.Spec.Names.Plural}, nil
+			gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: version.Name, Resource: crd.Spec.Names.Plural}
+			return gvr, nil
 		}
 	}
 	return none, nil
 }
 
-// reconcileObject is where a platform would do something for the objects of all its types.
+// reconcileObject reconciles the objects of all types that the platform serves.
 func (p platform) reconcileObject(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	lister, err := p.objects.Lister(id.GVR)
 	if err != nil {
 		return err
 	}
-	obj, err := lister.Get(id.NamespacedKey) // a lister's names are keys
+	obj, err := lister.Get(id.NamespacedKey) // a lister accepts keys as names
 	if apierrors.IsNotFound(err) {
 		fmt.Println(id, "is gone")
 		return nil

@@ -3,8 +3,8 @@
 // Compared with a plain [cache.ListWatch], a [ListWatch]:
 //
 //   - never lists a state that is older than the reflector's store,
-//   - follows a watch that was closed early with a relist, within limits, because a change to a CRD's schema alters
-//     objects without events and without new resourceVersions,
+//   - relists after a watch was closed early, because a change to a CRD's schema alters objects without events and
+//     without new resourceVersions (the rate of these relists is limited),
 //   - limits the time that a list request can take,
 //   - reports how requests end, and
 //   - can wait until the goroutines of its requests have ended.

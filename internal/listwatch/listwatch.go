@@ -16,60 +16,57 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 )
 
 const (
-	// DefaultListTimeout is how long one page of a list, or an entire streaming list, can take. By default, an API
+	// DefaultListTimeout is the timeout of one page of a list, or of an entire streaming list. By default, an API
 	// server gives up on a list after one minute.
 	DefaultListTimeout = 2 * time.Minute
-	// ProbeTimeout is how long a probe for one object can take.
-	ProbeTimeout = 15 * time.Second
+	// probeTimeout is the timeout of a probe for one object.
+	probeTimeout = 15 * time.Second
 )
 
-// Clients make the requests. A client that is not needed can be nil.
-type Clients struct {
-	Dynamic  dynamic.Interface  // for whole objects
-	Metadata metadata.Interface // for metadata
+// Client lists and watches the objects of one type, in one namespace or in all namespaces. If it has the method
+// IsWatchListSemanticsUnSupported, that method decides whether streaming lists are used.
+type Client interface {
+	List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
+	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
 }
 
 // Config specifies which objects to request and where to report the results.
 type Config struct {
 	GVR           schema.GroupVersionResource
-	Namespace     string // empty for all namespaces
 	LabelSelector string
 	FieldSelector string
-	MetadataOnly  bool // request PartialObjectMetadata
 
 	// MinVersion returns the oldest resourceVersion that a list may have, or "" if any version is acceptable. It is
 	// called before each list, from any goroutine.
 	MinVersion func() string
-	// ListError is called with the error of each list or probe that fails.
+	// ListError is called with the error from each failed list or probe.
 	ListError func(error)
-	// WatchResult is called when a watch is opened or refused. A streaming list is reported only if it is refused with
-	// an error after which the reflector retries it. After any other error, the reflector sends a plain list instead.
+	// WatchResult is called when a watch is opened or refused. A streaming list is reported only if it is refused with an
+	// error that makes the reflector retry it. After any other error, the reflector sends a plain list instead.
 	//
 	// Neither ListError nor WatchResult is called for a request whose context has ended.
 	WatchResult func(error)
-	// Relists limits the relists of several ListWatches together; see NewRelistLimiter.
+	// Relists is a relist limiter shared by several ListWatches; see NewRelistLimiter. If it is nil, the type is not a
+	// custom resource, and watches that were closed early are resumed without a relist.
 	Relists *rate.Limiter
 	// ListTimeout defaults to DefaultListTimeout.
 	ListTimeout time.Duration
 }
 
-// ListWatch makes the requests of one reflector. Except for lists, which the reflector sends from a goroutine of its
-// own, all methods must be called from the goroutine that runs the reflector.
+// ListWatch makes the requests of one reflector. The reflector sends lists from a separate goroutine. In all other
+// cases, the methods must be called from the goroutine that runs the reflector.
 type ListWatch struct {
 	config     Config
-	client     any
-	list       requestFunc[runtime.Object]
-	watch      requestFunc[watch.Interface]
+	client     Client
 	resumption *resumption
 
 	stream         watch.Interface // the newest watch
+	incomplete     int             // the number of streaming lists of this attempt that were opened but not completed
 	streamTimer    *time.Timer     // limits the time of a streaming list
 	streaming      atomic.Bool     // the newest request was a streaming list
 	streamTimedOut atomic.Bool     // the next streaming list is refused in favor of a plain list
@@ -79,32 +76,16 @@ type ListWatch struct {
 	lists  sync.WaitGroup
 }
 
-// New returns the ListWatch of a reflector.
-func New(clients Clients, config Config) *ListWatch {
+// New returns a ListWatch for a reflector.
+func New(client Client, config Config) *ListWatch {
 	if config.ListTimeout == 0 {
 		config.ListTimeout = DefaultListTimeout
 	}
-	l := &ListWatch{config: config, resumption: newResumption(config.GVR.Group, config.Relists)}
-	if config.MetadataOnly {
-		c := clients.Metadata.Resource(config.GVR).Namespace(config.Namespace)
-		l.client, l.list, l.watch = clients.Metadata, listFunc(c.List), c.Watch
-	} else {
-		c := clients.Dynamic.Resource(config.GVR).Namespace(config.Namespace)
-		l.client, l.list, l.watch = clients.Dynamic, listFunc(c.List), c.Watch
-	}
-	return l
+	return &ListWatch{config: config, client: client, resumption: newResumption(config.GVR.Group, config.Relists)}
 }
 
-type requestFunc[T any] func(context.Context, metav1.ListOptions) (T, error)
-
-func listFunc[T runtime.Object](list requestFunc[T]) requestFunc[runtime.Object] {
-	return func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return list(ctx, options)
-	}
-}
-
-// ListerWatcher returns the ListerWatcher of the reflector.
-func (l *ListWatch) ListerWatcher() cache.ListerWatcher {
+// listerWatcher returns the ListerWatcher of the reflector.
+func (l *ListWatch) listerWatcher() cache.ListerWatcher {
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc:  l.listPage,
 		WatchFuncWithContext: l.openWatch,
@@ -119,21 +100,25 @@ func (l *ListWatch) Begin() {
 }
 
 // BeginAttempt must be called before the reflector lists and watches.
-func (l *ListWatch) BeginAttempt() { l.resumption.begin() }
+func (l *ListWatch) BeginAttempt() {
+	l.incomplete = 0
+	l.resumption.begin()
+}
 
 // Completed must be called when a complete list is in the store. It reports whether the list was a streaming list. The
 // stream of such a list continues as a watch.
 func (l *ListWatch) Completed() (watching bool) {
 	l.stopStreamTimer()
+	l.incomplete = 0
 	return l.streaming.Load()
 }
 
-// Probe requests a list of one object, to find out whether the type is served. At first, requests for the type of a new
-// CRD return NotFound. A few milliseconds later a list succeeds, but the response to a watch that is sent too early
-// asks the client to retry after a second. The probe has no selector. With a selector that matches few objects, the API
-// server might read all objects of the type to find one of them.
-func (l *ListWatch) Probe(ctx context.Context) error {
-	_, err := l.listWithin(ctx, ProbeTimeout, metav1.ListOptions{Limit: 1})
+// probe requests a list of one object and returns when the API server is able to serve the type. For a few milliseconds
+// after a CRD has been established, the API server rejects watches with 429. It does not reject a list, but delays the
+// response. The probe has no selector. With a selector that matches few objects, the API server might read all objects
+// of the type to find one.
+func (l *ListWatch) probe(ctx context.Context) error {
+	_, err := l.listWithin(ctx, probeTimeout, metav1.ListOptions{Limit: 1})
 	return err
 }
 
@@ -142,7 +127,7 @@ func (l *ListWatch) listWithin(
 ) (runtime.Object, error) {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	list, err := l.list(limited, options)
+	list, err := l.client.List(limited, options)
 	if err == nil {
 		return list, nil
 	}
@@ -161,9 +146,13 @@ func (l *ListWatch) listPage(ctx context.Context, options metav1.ListOptions) (r
 	}
 	defer l.lists.Done()
 	options.LabelSelector, options.FieldSelector = l.config.LabelSelector, l.config.FieldSelector
+	isExact := options.ResourceVersionMatch == metav1.ResourceVersionMatchExact
 	l.requireMinVersion(&options)
 	list, err := l.listWithin(ctx, l.config.ListTimeout, options)
-	if ctx.Err() == nil {
+	// The reflector never asks for an exact version. However, the environment variable
+	// KUBE_WATCHLIST_INCONSISTENCY_DETECTOR enables a consistency check in client-go. This check asks for an exact version
+	// while a stream is open.
+	if ctx.Err() == nil && !isExact {
 		l.streaming.Store(false)
 		l.resumption.listed()
 	}
@@ -172,9 +161,9 @@ func (l *ListWatch) listPage(ctx context.Context, options metav1.ListOptions) (r
 
 // requireMinVersion changes the options of a list, plain or streaming, so that its result is not older than MinVersion.
 // A reflector's first list accepts any version. An API server whose watch cache lags behind could then return a state
-// that lacks objects which the store already holds, and these objects would be reported as deleted. If the API server's
-// etcd was restored from a backup and has lost the version, the request fails and the reflector asks for the most
-// recent version.
+// without some of the objects that the store already holds, and these objects would be reported as deleted. If the API
+// server's etcd was restored from a backup and has lost the version, the request fails and the reflector asks for the
+// most recent version.
 func (l *ListWatch) requireMinVersion(options *metav1.ListOptions) {
 	isAny, isPage := options.ResourceVersion == "0", options.Continue != ""
 	isExact := options.ResourceVersionMatch == metav1.ResourceVersionMatchExact
@@ -202,7 +191,7 @@ func isNewer(version, than string) bool {
 }
 
 // beginList registers a list, so that Join waits for it. It returns false if Join has been called. This is needed
-// because the reflector lists in a separate goroutine, and does not wait for it when its context ends.
+// because the reflector lists in a separate goroutine, and does not wait for that goroutine when the context ends.
 func (l *ListWatch) beginList() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,6 +203,11 @@ func (l *ListWatch) beginList() bool {
 
 var errNoStream = errors.New("the client returned neither a watch nor an error")
 
+// maxIncomplete is the number of consecutive streaming lists that can end before they are complete. The reflector
+// itself would repeat such a list immediately and without limit. After maxIncomplete of them, a plain list is sent
+// instead.
+const maxIncomplete = 3
+
 func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	ended := time.Now()
 	l.JoinStream()
@@ -223,12 +217,18 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 		if l.streamTimedOut.Swap(false) {
 			return nil, fmt.Errorf("streaming list: no response within %s", l.config.ListTimeout)
 		}
+		if l.incomplete >= maxIncomplete {
+			return nil, fmt.Errorf("streaming list: ended %d times before it was complete", l.incomplete)
+		}
 		l.requireMinVersion(&options)
 	} else if err := l.resumption.check(&options, ended); err != nil {
 		return nil, err
 	}
 	requested := time.Now()
-	stream, err := l.watch(ctx, options)
+	stream, err := l.client.Watch(ctx, options)
+	if streaming && apierrors.IsTooManyRequests(err) && l.probe(ctx) == nil {
+		stream, err = l.client.Watch(ctx, options)
+	}
 	if err == nil && stream == nil {
 		err = errNoStream
 	}
@@ -239,6 +239,7 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	l.stream = stream
 	l.streaming.Store(streaming)
 	if streaming {
+		l.incomplete++
 		l.streamTimer = time.AfterFunc(l.config.ListTimeout, func() {
 			l.streamTimedOut.Store(true)
 			stream.Stop()
@@ -255,7 +256,7 @@ func (l *ListWatch) report(ctx context.Context, err error, streaming bool) {
 	}
 }
 
-// Join waits until all requests have ended. The context of the requests must have ended before Join is called.
+// Join waits until all requests have ended. The context of the requests must be cancelled before Join is called.
 func (l *ListWatch) Join() {
 	l.mu.Lock()
 	l.joined = true

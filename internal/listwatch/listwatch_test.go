@@ -10,33 +10,28 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// client is a dynamic client for all types and namespaces. Nil functions succeed.
+// client makes requests by calling its functions. A request whose function is nil succeeds.
 type client struct {
-	dynamic.NamespaceableResourceInterface
-	list  func(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error)
+	list  func(context.Context, metav1.ListOptions) (runtime.Object, error)
 	watch func(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-func (c client) Resource(schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
-	return c
-}
-func (c client) Namespace(string) dynamic.ResourceInterface { return c }
-
-func (c client) List(ctx context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+func (c client) List(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	if c.list == nil {
 		return &unstructured.UnstructuredList{}, nil
 	}
@@ -50,6 +45,16 @@ func (c client) Watch(ctx context.Context, o metav1.ListOptions) (watch.Interfac
 	return c.watch(ctx, o)
 }
 
+// emptyList returns a list function that counts its calls and returns an empty list.
+func emptyList(calls *atomic.Int64) func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+	return func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+		calls.Add(1)
+		list := &unstructured.UnstructuredList{}
+		list.SetResourceVersion("1")
+		return list, nil
+	}
+}
+
 // results records what a ListWatch reports.
 type results struct {
 	listErrors   []error
@@ -58,7 +63,7 @@ type results struct {
 
 func newTest(c client) (*ListWatch, *results) {
 	r := &results{}
-	return New(Clients{Dynamic: c}, Config{
+	return New(c, Config{
 		GVR:           schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},
 		LabelSelector: "a=b", FieldSelector: "metadata.name=c",
 		MinVersion:  func() string { return "" },
@@ -79,7 +84,7 @@ func TestRequireMinVersion(t *testing.T) {
 	}{
 		"a first list for an empty store": {"",
 			metav1.ListOptions{ResourceVersion: "0", Limit: 500}, metav1.ListOptions{ResourceVersion: "0", Limit: 500}},
-		"a first list of a later term": {"20",
+		"a first list in a later term": {"20",
 			metav1.ListOptions{ResourceVersion: "0", Limit: 500}, notOlderThan20},
 		"a relist of an older version": {"20",
 			metav1.ListOptions{ResourceVersion: "9"}, notOlderThan20},
@@ -103,7 +108,7 @@ func TestRequireMinVersion(t *testing.T) {
 			if diff := cmp.Diff(test.want, test.in); diff != "" {
 				t.Error(diff)
 			}
-			if computed != depends { // also for the most recent version: the result is compared with it
+			if computed != depends { // also for the most recent version, because the result is compared with MinVersion
 				t.Errorf("MinVersion was called: %t", computed)
 			}
 		})
@@ -131,7 +136,7 @@ func TestWatchAfterAListIsNotAResumption(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := l.openWatch(t.Context(), plain); !errors.Is(err, ErrRelist) {
-			t.Errorf("resumed early: %v", err)
+			t.Errorf("got %v, want ErrRelist", err)
 		}
 		l.Join()
 	})
@@ -166,25 +171,25 @@ func TestRequestsAreReported(t *testing.T) {
 				t.Errorf("reported %v, want %v", results.watchResults, test.want)
 			}
 			if test.err == nil && l.Completed() != (test.options.SendInitialEvents != nil) {
-				t.Error("Completed is wrong")
+				t.Error("Completed does not report correctly whether the list was streamed")
 			}
 			l.Join()
 		})
 	}
 }
 
-func TestRequestsWhoseContextHasEndedAreNotReported(t *testing.T) {
+func TestCancelledRequestsAreNotReported(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l, results := newTest(client{
-		list: func(ctx context.Context, _ metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+		list: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 			return nil, ctx.Err()
 		},
 		watch: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) { return nil, ctx.Err() },
 	})
 	_, listErr := l.listPage(ctx, metav1.ListOptions{})
 	_, watchErr := l.openWatch(ctx, metav1.ListOptions{})
-	if probeErr := l.Probe(ctx); listErr == nil || watchErr == nil || probeErr == nil {
+	if probeErr := l.probe(ctx); listErr == nil || watchErr == nil || probeErr == nil {
 		t.Error("a request succeeded")
 	}
 	if len(results.listErrors)+len(results.watchResults) > 0 {
@@ -204,7 +209,7 @@ func TestNilWatchIsAnError(t *testing.T) {
 
 // A request that is accepted but never answered fails after a timeout.
 func TestRequestsWithoutResponseTimeOut(t *testing.T) {
-	unresponsive := client{list: func(ctx context.Context, _ metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+	unresponsive := client{list: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}
@@ -216,7 +221,7 @@ func TestRequestsWithoutResponseTimeOut(t *testing.T) {
 			_, err := l.listPage(ctx, metav1.ListOptions{})
 			return err
 		}, DefaultListTimeout},
-		"a probe": {(*ListWatch).Probe, ProbeTimeout},
+		"a probe": {(*ListWatch).probe, probeTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -224,7 +229,7 @@ func TestRequestsWithoutResponseTimeOut(t *testing.T) {
 				began := time.Now()
 				err := test.request(l, t.Context())
 				if waited := time.Since(began); waited != test.want || !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("%v after %s", err, waited)
+					t.Errorf("got error %v after %s, want a timeout after %s", err, waited, test.want)
 				}
 				text := "no response within " + test.want.String()
 				if len(results.listErrors) != 1 || !strings.Contains(results.listErrors[0].Error(), text) {
@@ -240,12 +245,7 @@ func TestStreamingListWithoutResponseIsFollowedByAPlainList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var lists, streams atomic.Int64
 		l, _ := newTest(client{
-			list: func(context.Context, metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-				lists.Add(1)
-				list := &unstructured.UnstructuredList{}
-				list.SetResourceVersion("1")
-				return list, nil
-			},
+			list: emptyList(&lists),
 			watch: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
 				if ptr.Deref(o.SendInitialEvents, false) {
 					streams.Add(1)
@@ -255,7 +255,7 @@ func TestStreamingListWithoutResponseIsFollowedByAPlainList(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-		reflector := cache.NewReflectorWithOptions(l.ListerWatcher(), nil, store, cache.ReflectorOptions{})
+		reflector := l.NewReflector(ctx, logr.Discard(), "test", time.Second, store)
 		ended := make(chan struct{})
 		l.BeginAttempt()
 		go func() {
@@ -285,7 +285,7 @@ func TestSelectorsAreSentExceptByProbes(t *testing.T) {
 	var requests []metav1.ListOptions
 	record := func(o metav1.ListOptions) { requests = append(requests, o) }
 	l, _ := newTest(client{
-		list: func(_ context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+		list: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			record(o)
 			return &unstructured.UnstructuredList{}, nil
 		},
@@ -294,7 +294,7 @@ func TestSelectorsAreSentExceptByProbes(t *testing.T) {
 			return watch.NewFake(), nil
 		},
 	})
-	if err := l.Probe(t.Context()); err != nil {
+	if err := l.probe(t.Context()); err != nil {
 		t.Error(err)
 	}
 	_, listErr := l.listPage(t.Context(), metav1.ListOptions{})
@@ -307,4 +307,97 @@ func TestSelectorsAreSentExceptByProbes(t *testing.T) {
 		t.Error(diff)
 	}
 	l.Join()
+}
+
+func TestRejectedStreamingListIsRepeatedAfterAProbe(t *testing.T) {
+	rejected := apierrors.NewTooManyRequests("storage is initializing", 1)
+	absent := apierrors.NewNotFound(schema.GroupResource{}, "")
+	for name, test := range map[string]struct {
+		streaming        bool
+		rejections       int
+		probe            error
+		watches, probes  int
+		opened, reported bool
+	}{
+		"accepted":            {true, 0, nil, 1, 0, true, false},
+		"rejected once":       {true, 1, nil, 2, 1, true, false},
+		"rejected twice":      {true, 2, nil, 2, 1, false, true},
+		"the probe fails":     {true, 2, absent, 1, 1, false, true},
+		"not a streaming one": {false, 1, nil, 1, 0, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watches, probes := 0, 0
+			l, results := newTest(client{
+				list: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
+					probes++
+					if o.Limit != 1 {
+						t.Errorf("the probe has the limit %d, want 1", o.Limit)
+					}
+					return &unstructured.UnstructuredList{}, test.probe
+				},
+				watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+					if watches++; watches <= test.rejections {
+						return nil, rejected
+					}
+					return watch.NewFake(), nil
+				},
+			})
+			l.BeginAttempt()
+			_, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &test.streaming})
+			if (err == nil) != test.opened || err != nil && !apierrors.IsTooManyRequests(err) {
+				t.Errorf("got error %v", err)
+			}
+			reported := slices.ContainsFunc(results.watchResults, func(err error) bool { return err != nil })
+			if watches != test.watches || probes != test.probes || reported != test.reported {
+				t.Errorf("%d watches, %d probes, reported: %t", watches, probes, reported)
+			}
+			l.Join()
+		})
+	}
+}
+
+func TestListOfExactVersionDoesNotReplaceStream(t *testing.T) {
+	l, _ := newTest(client{})
+	defer l.Join()
+	streaming := true
+	if _, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming}); err != nil {
+		t.Fatal(err)
+	}
+	exact := metav1.ListOptions{ResourceVersion: "7", ResourceVersionMatch: metav1.ResourceVersionMatchExact}
+	if _, err := l.listPage(t.Context(), exact); err != nil || !l.Completed() || !l.resumption.resumes.Load() {
+		t.Errorf("the stream is no longer considered open; error: %v", err)
+	}
+}
+
+// A streaming list whose stream ends before the list is complete is not repeated without limit.
+func TestIncompleteStreamingListsAreFollowedByAPlainList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lists, streams atomic.Int64
+		l, _ := newTest(client{
+			list: emptyList(&lists),
+			watch: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				if !ptr.Deref(o.SendInitialEvents, false) {
+					return watch.NewFake(), nil
+				}
+				streams.Add(1)
+				w := watch.NewFakeWithChanSize(1, false)
+				w.Add(&unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "a"}}})
+				w.Stop()
+				return w, nil
+			},
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		l.Begin()
+		l.BeginAttempt()
+		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+		reflector := l.NewReflector(ctx, logr.Discard(), "test", time.Second, store)
+		time.AfterFunc(time.Second, cancel)
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
+			t.Error(err)
+		}
+		l.Join()
+		if streams.Load() != maxIncomplete || lists.Load() != 1 {
+			t.Errorf("%d streams, %d lists", streams.Load(), lists.Load())
+		}
+	})
 }

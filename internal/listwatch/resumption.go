@@ -12,9 +12,9 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// maxEarlyRelists and earlyRelistPeriod limit how often one type is listed again because its watch was closed early.
-// They allow a burst of maxEarlyRelists relists, and then one relist per earlyRelistPeriod. Without the limit, a
-// connection that is cut every minute would cause a list every minute.
+// maxEarlyRelists and earlyRelistPeriod limit the relists of one type after watches that were closed early. They
+// allow a burst of maxEarlyRelists relists, and then one per earlyRelistPeriod. Without the limit, a connection that
+// is cut every minute would cause a list every minute.
 const (
 	maxEarlyRelists   = 10
 	earlyRelistPeriod = 5 * time.Minute
@@ -27,13 +27,13 @@ const (
 	relistBurst      = 20
 )
 
-// ErrRelist is returned by the reflector when the watch must not be resumed without a list.
+// ErrRelist is returned by the reflector when a list is required before the watch can continue.
 var ErrRelist = errors.New("the watch was closed early")
 
 // resumption decides whether a watch that has ended is resumed or followed by a relist. Except for listed(), its
 // methods are called only from the goroutine that runs the watch.
 type resumption struct {
-	// resumes reports whether the next plain watch resumes a stream of this attempt, as opposed to following a list.
+	// resumes reports whether the next plain watch resumes a stream of this attempt rather than following a list.
 	resumes atomic.Bool
 
 	opened  time.Time     // when the last stream was requested
@@ -41,17 +41,17 @@ type resumption struct {
 	// relistDue reports whether a watch was closed early and the limiters have not allowed the relist yet.
 	relistDue bool
 	relistAt  time.Time     // when the relist can be sent; zero if the type's limiter has not allowed it
-	custom    bool          // the type can be a custom resource
+	custom    bool          // the type may be a custom resource
 	relists   *rate.Limiter // of this type
 	shared    *rate.Limiter // of all types
 }
 
 // newResumption returns the resumption for a type in the group. The limiter shared limits the relists of all types
-// together.
+// together. If it is nil, the type is not a custom resource.
 func newResumption(group string, shared *rate.Limiter) *resumption {
 	return &resumption{
 		// The API server requires a dot in the group of a CRD.
-		custom:  strings.Contains(group, "."),
+		custom:  shared != nil && strings.Contains(group, "."),
 		relists: rate.NewLimiter(rate.Every(earlyRelistPeriod), maxEarlyRelists),
 		shared:  shared,
 	}
@@ -79,10 +79,10 @@ func (r *resumption) watching(requested time.Time, options metav1.ListOptions) {
 // previous watch ended. It returns ErrRelist if the previous watch ended before its timeout and a relist is allowed.
 //
 // An API server closes the watches of a custom resource about a second after its schema was changed. The change can
-// alter every object, without events and without new resourceVersions. Usually the API server then refuses to resume
-// the watch. It does not refuse if the watch has delivered an event after the change, so that a relist is needed. A
-// lost connection looks the same, which is why relists are limited. Until the limiters allow a relist, the watch is
-// resumed with a shorter timeout, so that it ends when a relist is allowed.
+// alter every object, without events and without new resourceVersions. The API server then usually refuses to resume
+// the watch. However, it resumes the watch if the watch has delivered an event since the change. In that case, a relist
+// is needed. A lost connection looks the same, which is why relists are limited. Until the limiters allow a relist, the
+// watch is resumed with a shorter timeout, so that it ends when a relist is allowed.
 func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
 	if !r.custom || !r.resumes.Load() {
 		return nil

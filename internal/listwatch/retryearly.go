@@ -5,15 +5,15 @@ import (
 	"net/url"
 )
 
-// RetryEarly removes the Retry-After header from two responses that the caller handles better than client-go's REST
-// client, which would retry such requests itself:
+// RetryEarly removes the Retry-After header from the responses to two kinds of requests. With the header, client-go's
+// REST client would retry the requests itself, although the caller can handle the responses better. The requests are:
 //
 //   - A watch rejected with 429. The API server rejects the first watch of a new CRD's type until the type's storage is
 //     ready. This usually takes a few milliseconds, but the response asks the client to retry after a second. Without
 //     the header, the error reaches the reflector, whose backoff starts at milliseconds and grows to seconds.
-//   - A list or watch refused with 504 that asks for a resourceVersion. The API server has waited three seconds for the
-//     version, and has lost it if its etcd was restored. The REST client would repeat the request ten times before the
-//     reflector could ask for the most recent version.
+//   - A list or watch for a resourceVersion that is rejected with 504. The API server has waited three seconds for
+//     the version, which may have been lost when etcd was restored. The REST client would repeat the request ten
+//     times before the reflector could ask for the most recent version.
 //
 // All other responses are passed on unchanged.
 func RetryEarly(next http.RoundTripper) http.RoundTripper { return retryEarly{next} }

@@ -28,8 +28,10 @@ func TestRetryEarly(t *testing.T) {
 			http.StatusGatewayTimeout, false},
 		{"a watch of a version that is too large is retried early", "/widgets?resourceVersion=7&watch=true",
 			http.StatusGatewayTimeout, false},
-		{"a list of any version that timed out is not retried early", "/widgets?resourceVersion=0", http.StatusGatewayTimeout, true},
-		{"a list of the most recent version that timed out is not retried early", "/widgets", http.StatusGatewayTimeout, true},
+		{"a list of any version that timed out is not retried early", "/widgets?resourceVersion=0",
+			http.StatusGatewayTimeout, true},
+		{"a list of the most recent version that timed out is not retried early", "/widgets",
+			http.StatusGatewayTimeout, true},
 		{"a watch that failed otherwise is not retried early", "/widgets?watch=true", http.StatusServiceUnavailable, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {

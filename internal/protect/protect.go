@@ -6,10 +6,10 @@ import (
 	"runtime/debug"
 )
 
-// Mistake is an error made by user code: a panic, or an invalid value. Its methods call no user code.
+// Mistake describes a mistake in user code: a panic, or an invalid value. Its methods call no user code.
 type Mistake struct {
 	text string
-	// Stack is the stack of a panic, nil for an invalid value.
+	// Stack is the stack of a panic. It is nil for an invalid value.
 	Stack []byte
 }
 
@@ -23,7 +23,7 @@ func Call(f func()) (panicked *Mistake) {
 		if returned {
 			return
 		}
-		// With GODEBUG=panicnil=1 the value of a panic can be nil.
+		// With GODEBUG=panicnil=1, the value of a panic can be nil.
 		value := recover()
 		panicked = &Mistake{text: "panic: " + format(value), Stack: debug.Stack()}
 	}()
@@ -32,11 +32,11 @@ func Call(f func()) (panicked *Mistake) {
 	return nil
 }
 
-// Error returns the text of err, a non-nil error that source returned. If use is not nil, Error calls it, so that the
-// caller can call methods of err under the same protection.
+// Error returns the text of err, a non-nil error that source returned. If use is not nil, Error calls use under the
+// same protection, so that use can call methods of err.
 //
 // It returns a Mistake if err is a typed nil, if one of its methods panics or if its tree of wrapped errors is endless.
-// If err wraps a typed nil, the text names its type.
+// If err wraps a typed nil, the text names the type of the nil value.
 func Error(source string, err error, use func()) (text string, mistake *Mistake) {
 	if IsNil(err) {
 		return "", &Mistake{text: fmt.Sprintf("%s returned a nil %T as error, which is not equal to nil", source, err)}
@@ -60,7 +60,8 @@ func Error(source string, err error, use func()) (text string, mistake *Mistake)
 		text = fmt.Sprintf("%s returned an error with a method that panics, %T%s: %s", source, err, wraps, panicked.text)
 		return "", &Mistake{text: text, Stack: panicked.Stack}
 	case t.endless:
-		return "", &Mistake{text: fmt.Sprintf("%s returned an error that wraps more than %d errors, %T", source, maxLinks, err)}
+		text = fmt.Sprintf("%s returned an error that wraps more than %d errors, %T", source, maxLinks, err)
+		return "", &Mistake{text: text}
 	default:
 		return text + wraps, nil
 	}
@@ -77,7 +78,7 @@ func IsNil(v any) bool {
 	}
 }
 
-// maxLinks is the number of errors in a tree above which the tree counts as endless.
+// maxLinks is the maximum number of errors in a tree. A larger tree counts as endless.
 const maxLinks = 100_000
 
 // tree describes an error and the errors that it wraps.
@@ -116,7 +117,7 @@ func format(value any) (text string) {
 		return fmt.Sprintf("a nil %T", value)
 	}
 	text = fmt.Sprintf("a value of type %T, which cannot be formatted", value)
-	// fmt recovers from a panic in the value's methods, but not if that panic's value panics as well.
+	// fmt recovers from a panic in the value's methods, but not if formatting that panic's value panics too.
 	defer func() { _ = recover() }()
 	return fmt.Sprint(value)
 }

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestCallLetsGoexitEndTheGoroutine(t *testing.T) {
+func TestCall_LetsGoexitEndTheGoroutine(t *testing.T) {
 	returned := true
 	done := make(chan struct{})
 	go func() {
@@ -29,22 +29,23 @@ func TestCallLetsGoexitEndTheGoroutine(t *testing.T) {
 	}
 }
 
-// forked wraps itself twice: a walk over all that it wraps never ends.
+// forked wraps itself twice, so that its tree of wrapped errors is endless.
 type forked struct{}
 
 func (f forked) Error() string   { return "forked" }
 func (f forked) Unwrap() []error { return []error{f, f} }
 
-func TestErrorRefusesAnEndlessTree(t *testing.T) {
+func TestError_RejectsAnEndlessTree(t *testing.T) {
 	_, mistake := protect.Error("handler", forked{}, func() { t.Error("the error was used") })
 	if mistake == nil || mistake.Stack != nil {
 		t.Errorf("got %v", mistake)
 	}
 }
 
-func TestErrorKeepsTheTextOfAValidError(t *testing.T) {
+func TestError_ReturnsTheTextOfAValidError(t *testing.T) {
 	used := false
-	text, mistake := protect.Error("handler", fmt.Errorf("outer: %w", errors.Join(fs.ErrExist, nil, fs.ErrClosed)), func() { used = true })
+	err := fmt.Errorf("outer: %w", errors.Join(fs.ErrExist, nil, fs.ErrClosed))
+	text, mistake := protect.Error("handler", err, func() { used = true })
 	if mistake != nil || text != "outer: file already exists\nfile already closed" || !used {
 		t.Errorf("got %q, %v, used %v", text, mistake, used)
 	}

@@ -7,21 +7,23 @@ import (
 	"strings"
 )
 
-// Call is a request as an authorizer sees it.
+// Call contains the attributes of a request that are used for authorization.
 type Call struct {
-	Verb      string // list, watch, patch, ...; the HTTP method in lower case if Resource is empty
+	Verb      string // Such as list, watch or patch. If Resource is empty, Verb is the HTTP method in lower case.
 	Group     string
-	Resource  string // with the subresource, as in a role: "widgets/status"
+	Resource  string // Includes the subresource, as in RBAC rules, for example "widgets/status".
 	Namespace string
 	Name      string
-	Path      string // of the URL
-	Status    int    // of the answer's headers; a watch has them when it begins
+	Path      string // The path of the URL.
+	Status    int    // The HTTP status code. For a watch, it is recorded when the watch starts.
 }
 
-// CallOf tells what a request is, as k8s.io/apiserver's RequestInfo does for all that a controller asks for.
+// CallOf returns the attributes of a request. For requests that controllers send, the attributes are the same as in
+// k8s.io/apiserver's RequestInfo.
 func CallOf(r *http.Request) Call { return callOf(r.Method, r.URL) }
 
-// Kind tells the call's verb and resource, or its path if it is for none: "patch widgets/status".
+// Kind returns the verb and the resource of the call, for example "patch widgets/status". If the call has no resource,
+// Kind returns the verb and the path.
 func (c Call) Kind() string {
 	if c.Resource == "" {
 		return c.Verb + " " + c.Path
@@ -29,7 +31,7 @@ func (c Call) Kind() string {
 	return c.Verb + " " + c.Resource
 }
 
-// IsWrite tells whether the call can change something.
+// IsWrite reports whether the verb of the call can modify objects.
 func (c Call) IsWrite() bool {
 	return !slices.Contains([]string{"get", "head", "list", "watch"}, c.Verb)
 }

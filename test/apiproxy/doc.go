@@ -1,6 +1,6 @@
-// Package apiproxy is what a test puts between a client and an API server to see what the client asks for: an HTTPS server
-// that passes every request on and notes its verb, resource and answer. A [Trap] in it kills the client at a call of the
-// test's choice.
+// Package apiproxy provides a proxy between a client and an API server that records the requests of the client. The
+// proxy is an HTTPS server that forwards each request and records its verb, its resource and the status of the
+// response. A [Trap] stops the client at a request chosen by the test.
 //
-// It brings no rights of its own: a client is whoever its bearer token says. Client certificates do not get through.
+// The proxy itself has no permissions. It forwards the client's bearer tokens, but not client certificates.
 package apiproxy

@@ -16,18 +16,18 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// Proxy passes requests on to an API server. Its methods may be called concurrently.
+// Proxy forwards requests to an API server. Its methods can be called concurrently.
 type Proxy struct {
 	server *httptest.Server
 	to     http.RoundTripper
 
-	mu    sync.Mutex // guards calls
+	mu    sync.Mutex // Guards calls.
 	calls []Call
 }
 
-// Start starts a proxy before the config's API server, which is asked with none of the config's credentials. Close ends
-// it. Wrappers stand between the proxy and the API server, the first of them nearest to the client, and may meddle with what
-// passes.
+// Start starts a proxy in front of the API server that cfg refers to. The proxy does not use the credentials in cfg.
+// The wrappers can inspect and modify requests and responses between the proxy and the API server. The first wrapper is
+// the one closest to the client. The caller must call Close.
 func Start(cfg *rest.Config, wrappers ...transport.WrapperFunc) (*Proxy, error) {
 	target, err := url.Parse(cfg.Host)
 	if err != nil {
@@ -37,21 +37,21 @@ func Start(cfg *rest.Config, wrappers ...transport.WrapperFunc) (*Proxy, error) 
 	if p.to, err = rest.TransportFor(rest.AnonymousClientConfig(cfg)); err != nil {
 		return nil, err
 	}
-	way := p.to
+	wrapped := p.to
 	for _, wrap := range slices.Backward(wrappers) {
-		way = wrap(way)
+		wrapped = wrap(wrapped)
 	}
 	p.server = httptest.NewUnstartedServer(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport:     way,
-		FlushInterval: -1, // what a watch says is passed on at once
+		Transport:     wrapped,
+		FlushInterval: -1, // Forward watch events immediately.
 		ErrorLog:      log.New(io.Discard, "", 0),
 		ModifyResponse: func(answer *http.Response) error {
-			p.note(answer.Request, answer.StatusCode)
+			p.record(answer.Request, answer.StatusCode)
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, _ error) {
-			p.note(r, http.StatusBadGateway)
+			p.record(r, http.StatusBadGateway)
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	})
@@ -61,7 +61,7 @@ func Start(cfg *rest.Config, wrappers ...transport.WrapperFunc) (*Proxy, error) 
 	return p, nil
 }
 
-func (p *Proxy) note(r *http.Request, status int) {
+func (p *Proxy) record(r *http.Request, status int) {
 	c := CallOf(r)
 	c.Status = status
 	p.mu.Lock()
@@ -69,22 +69,22 @@ func (p *Proxy) note(r *http.Request, status int) {
 	p.calls = append(p.calls, c)
 }
 
-// URL is where the proxy listens.
+// URL returns the base URL of the proxy.
 func (p *Proxy) URL() string { return p.server.URL }
 
-// CAData is the certificate to trust, in PEM.
+// CAData returns the PEM-encoded certificate of the proxy.
 func (p *Proxy) CAData() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw})
 }
 
-// Calls returns all that was answered so far, in the order of the answers. A later call returns the same and more.
+// Calls returns the calls that have received a response so far, in the order of the responses.
 func (p *Proxy) Calls() []Call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.calls)
 }
 
-// Close cuts all connections and ends the proxy.
+// Close closes all connections and stops the proxy.
 func (p *Proxy) Close() {
 	p.server.CloseClientConnections()
 	p.server.Close()

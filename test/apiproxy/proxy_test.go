@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestCallOf(t *testing.T) {
+func TestCallOf_ReturnsRequestAttributes(t *testing.T) {
 	for request, want := range map[string]Call{
 		"GET /version": {Verb: "get"},
 		"GET /apis/apiextensions.k8s.io/v1/customresourcedefinitions?watch=true": {
@@ -24,7 +24,8 @@ func TestCallOf(t *testing.T) {
 			Verb: "list", Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
 		"PATCH /apis/example.com/v1/namespaces/a/widgets/one/status": {
 			Verb: "patch", Group: "example.com", Resource: "widgets/status", Namespace: "a", Name: "one"},
-		"PATCH /apis/example.com/v1/gadgets/one/status": {Verb: "patch", Group: "example.com", Resource: "gadgets/status", Name: "one"},
+		"PATCH /apis/example.com/v1/gadgets/one/status": {Verb: "patch", Group: "example.com", Resource: "gadgets/status",
+			Name: "one"},
 		"POST /apis/coordination.k8s.io/v1/namespaces/a/leases": {
 			Verb: "create", Group: "coordination.k8s.io", Resource: "leases", Namespace: "a"},
 		"PUT /apis/coordination.k8s.io/v1/namespaces/a/leases/it": {
@@ -49,7 +50,7 @@ func TestCallOf(t *testing.T) {
 	}
 }
 
-func TestItBringsNoRightsOfItsOwn(t *testing.T) {
+func TestProxy_UsesOnlyClientCredentials(t *testing.T) {
 	var authorization []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		authorization = append(authorization, r.Header.Get("Authorization"))
@@ -61,7 +62,7 @@ func TestItBringsNoRightsOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	cfg := &rest.Config{Host: p.URL(), BearerToken: "few-rights", TLSClientConfig: rest.TLSClientConfig{CAData: p.CAData()}}
+	cfg := &rest.Config{Host: p.URL(), BearerToken: "limited", TLSClientConfig: rest.TLSClientConfig{CAData: p.CAData()}}
 	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -72,12 +73,13 @@ func TestItBringsNoRightsOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := pods.CoreV1().Pods("a").List(t.Context(), metav1.ListOptions{}); err == nil {
-		t.Error("the answer did not come through")
+		t.Error("the API server's error was not forwarded")
 	}
-	if len(authorization) != 1 || authorization[0] != "Bearer few-rights" {
-		t.Errorf("the API server saw %q", authorization)
+	if len(authorization) != 1 || authorization[0] != "Bearer limited" {
+		t.Errorf("the API server received Authorization headers %q, want only the client's", authorization)
 	}
-	want := Call{Verb: "list", Resource: "pods", Namespace: "a", Path: "/api/v1/namespaces/a/pods", Status: http.StatusForbidden}
+	want := Call{Verb: "list", Resource: "pods", Namespace: "a", Path: "/api/v1/namespaces/a/pods",
+		Status: http.StatusForbidden}
 	if got := p.Calls(); len(got) != 1 || got[0] != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -7,38 +7,40 @@ import (
 	"sync"
 )
 
-// Trap kills a client at one of its calls: give its Wrap to Start. Its methods may be called concurrently.
+// Trap stops a client at one of the client's calls. Pass the Wrap method to Start. All methods can be called
+// concurrently.
 type Trap struct {
 	kill func()
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // Guards the fields below.
 	matches func(Call) bool
-	left    int // the calls that match, until it springs; none if it is not set
+	left    int // The number of matching calls until the client is stopped. Zero if the trap is not set.
 	after   bool
 	caught  *Call
 }
 
-// NewTrap returns a trap that is not set. Kill ends the client and returns when it has gone.
+// NewTrap returns a trap that is not set. The kill function must stop the client and wait until it has stopped.
 func NewTrap(kill func()) *Trap { return &Trap{kill: kill} }
 
-// Set makes the client die at the nth call from now on that matches: before the call is passed on, or when it was carried
-// out and the client has yet to see the answer. N counts from one. What was caught before is forgotten.
+// Set makes the trap stop the client at the nth matching call after Set. If n is 1, the client is stopped at the first
+// matching call. If after is false, the call is not forwarded. If after is true, the API server processes the call, but
+// the client does not receive the response. Set also resets the result of Caught.
 func (t *Trap) Set(matches func(Call) bool, n int, after bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.matches, t.left, t.after, t.caught = matches, n, after, nil
 }
 
-// Caught returns the call at which the client died since the trap was set, or nil.
+// Caught returns the call at which the client was stopped, or nil if this has not happened since Set.
 func (t *Trap) Caught() *Call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.caught
 }
 
-var errCaught = errors.New("the client died at this call")
+var errCaught = errors.New("the client was stopped at this call")
 
-// Wrap is for Start.
+// Wrap wraps the transport of a proxy. Pass this method to Start.
 func (t *Trap) Wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
 		caught, after := t.catch(CallOf(r))
@@ -46,7 +48,7 @@ func (t *Trap) Wrap(next http.RoundTripper) http.RoundTripper {
 			return next.RoundTrip(r)
 		}
 		if after {
-			// What is on its way is carried out, whatever becomes of who sent it.
+			// The API server processes a request that has been sent, even if the client is then stopped.
 			if answer, err := next.RoundTrip(r.WithContext(context.WithoutCancel(r.Context()))); err == nil {
 				_ = answer.Body.Close()
 			}

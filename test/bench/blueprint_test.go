@@ -30,37 +30,39 @@ import (
 )
 
 var (
-	instanceCount  = flag.Int("instances", 1000, "instances of each Blueprint, which become three objects each")
-	blueprintCount = flag.Int("blueprints", 4, "Blueprints that are served at once, after a single one")
-	resyncPeriod   = flag.Duration("resync", 30*time.Second, "the platform's resync period, over which writes are counted that nothing asked for")
+	instanceCount  = flag.Int("instances", 1000, "instances of each Blueprint, with three children each")
+	blueprintCount = flag.Int("blueprints", 4,
+		"number of Blueprints that are served at the same time, after a first measurement with a single one")
+	resyncPeriod = flag.Duration("resync", 30*time.Second,
+		"resync period of the platform, during which unnecessary writes are counted")
 )
 
-// BenchmarkBlueprints is how soon the instances of Blueprints are ready on the demo platform, a process of its own, what it
-// writes for each, and what it writes when nothing changes.
+// BenchmarkBlueprints measures how soon the instances of Blueprints are ready on the demo platform, the number of
+// writes for each instance, and the number of writes when nothing changes. The platform runs in a separate process.
 func BenchmarkBlueprints(b *testing.B) {
 	binary := buildPlatform(b)
 	for _, count := range []int{1, *blueprintCount} {
 		b.Run(fmt.Sprintf("blueprints=%d", count), func(b *testing.B) {
 			for b.Loop() {
-				ctx, cancel := context.WithTimeoutCause(b.Context(), tooLong, errTooLong)
+				ctx, cancel := context.WithTimeoutCause(b.Context(), jobTimeout, errTimeout)
 				for unit, value := range measureBlueprints(ctx, b, binary, count, *instanceCount, *resyncPeriod) {
 					b.ReportMetric(value, unit)
 				}
 				cancel()
 			}
-			b.ReportMetric(0, "ns/op") // of no meaning, and not printed
+			b.ReportMetric(0, "ns/op") // Meaningless here. Zero is not printed.
 		})
 	}
 }
 
-// TestBlueprintsSmoke runs it once, in small.
-func TestBlueprintsSmoke(t *testing.T) {
+// The benchmark runs once with a few instances.
+func TestBenchmarkBlueprints_Smoke(t *testing.T) {
 	binary := buildPlatform(t)
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTooLong)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTimeout)
 	defer cancel()
 	got := measureBlueprints(ctx, t, binary, 2, 5, time.Second)
 	if got["writes/instance"] < 4 || got["resync-writes"] != 0 {
-		t.Errorf("got %v", got)
+		t.Errorf("got unexpected measures %v", got)
 	}
 }
 
@@ -99,11 +101,15 @@ func benched(i int) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "bench.example.com", Version: "v1", Resource: benchedKind(i) + "s"}
 }
 
-var benchedBlueprints = schema.GroupVersionResource{Group: "platform.example.com", Version: "v1alpha1", Resource: "blueprints"}
+var benchedBlueprints = schema.GroupVersionResource{
+	Group: "platform.example.com", Version: "v1alpha1", Resource: "blueprints",
+}
 
-// measureBlueprints serves so many Blueprints, makes so many instances of each at once, and waits until all are ready, and
-// then over a resync.
-func measureBlueprints(ctx context.Context, tb testing.TB, binary string, count, instances int, resync time.Duration) map[string]float64 {
+// measureBlueprints serves a number of Blueprints, creates the instances of all of them at the same time, and waits
+// until they are ready. It then waits for a resync.
+func measureBlueprints(
+	ctx context.Context, tb testing.TB, binary string, count, instances int, resync time.Duration,
+) map[string]float64 {
 	tb.Helper()
 	c := shared.Cluster(tb)
 	cfg := c.Config()
@@ -119,10 +125,10 @@ func measureBlueprints(ctx context.Context, tb testing.TB, binary string, count,
 			tb.Fatal(err)
 		}
 	}
-	defer func() { // when the platform has ended, or it would mend what is taken away
-		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), time.Minute, errTooLong)
+	defer func() { // Runs after the platform has exited, because the platform would recreate deleted objects.
+		ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), time.Minute, errTimeout)
 		defer cancel()
-		for i := range count { // without controllers, what they became is deleted by nobody
+		for i := range count { // The cluster has no garbage collector that would delete the children.
 			must(removeBenched(ctx, client, kube, i))
 		}
 	}()
@@ -136,7 +142,7 @@ func measureBlueprints(ctx context.Context, tb testing.TB, binary string, count,
 	var wait sync.WaitGroup
 	errs := make([]error, count)
 	for i := range count {
-		wait.Go(func() { errs[i] = makeInstances(ctx, client, i, instances) })
+		wait.Go(func() { errs[i] = createInstances(ctx, client, i, instances) })
 	}
 	wait.Wait()
 	must(errors.Join(errs...))
@@ -147,7 +153,7 @@ func measureBlueprints(ctx context.Context, tb testing.TB, binary string, count,
 	must(p.quiet(ctx))
 	written := p.writes(ctx) - before
 	reconciles := p.reconciles(ctx)
-	time.Sleep(resync + resync/4) // which is what is measured
+	time.Sleep(resync + resync/4) // The writes in this time are measured.
 	total := float64(count * instances)
 	result := map[string]float64{
 		"all-ready-s":     took.Seconds(),
@@ -156,18 +162,20 @@ func measureBlueprints(ctx context.Context, tb testing.TB, binary string, count,
 		"resync-writes":   p.writes(ctx) - before - written,
 	}
 	if seen := p.reconciles(ctx) - reconciles; seen < total {
-		tb.Errorf("in a resync there were %g reconciles of %g instances", seen, total)
+		tb.Errorf("got %g reconciles during a resync, want at least one for each of the %g instances", seen, total)
 	}
 	return result
 }
 
 func applyBenched(ctx context.Context, client dynamic.Interface, i int) error {
 	obj := &unstructured.Unstructured{}
-	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(benchedBlueprint, "KIND", benchedKind(i))), &obj.Object); err != nil {
+	if err := yaml.Unmarshal([]byte(strings.ReplaceAll(benchedBlueprint, "KIND", benchedKind(i))),
+		&obj.Object); err != nil {
 		return err
 	}
 	return poll(ctx, func() error {
-		now, err := client.Resource(benchedBlueprints).Apply(ctx, obj.GetName(), obj, metav1.ApplyOptions{FieldManager: "bench", Force: true})
+		now, err := client.Resource(benchedBlueprints).Apply(ctx, obj.GetName(), obj,
+			metav1.ApplyOptions{FieldManager: "bench", Force: true})
 		if err != nil {
 			return err
 		}
@@ -177,11 +185,11 @@ func applyBenched(ctx context.Context, client dynamic.Interface, i int) error {
 				return nil
 			}
 		}
-		return fmt.Errorf("it is not served: %v", conditions)
+		return fmt.Errorf("the Blueprint is not served: %v", conditions)
 	})
 }
 
-func makeInstances(ctx context.Context, client dynamic.Interface, i, instances int) error {
+func createInstances(ctx context.Context, client dynamic.Interface, i, instances int) error {
 	const writers = 4
 	next := make(chan int)
 	errs := make(chan error, writers)
@@ -215,14 +223,15 @@ func makeInstances(ctx context.Context, client dynamic.Interface, i, instances i
 	return errors.Join(all...)
 }
 
-// allReady asks for the Blueprint's own count, which lags by up to a second, and costs the API server nothing.
+// allReady checks the count in the Blueprint's status. The count can be out of date by up to a second, but reading it
+// is cheap.
 func allReady(ctx context.Context, client dynamic.Interface, i int, want int64) error {
 	b, err := client.Resource(benchedBlueprints).Get(ctx, benchedKind(i)+"s", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
 	if ready, _, _ := unstructured.NestedInt64(b.Object, "status", "instances", "ready"); ready != want {
-		return fmt.Errorf("%d of %d are ready", ready, want)
+		return fmt.Errorf("%d of %d instances are ready", ready, want)
 	}
 	return nil
 }
@@ -232,12 +241,23 @@ func removeBenched(ctx context.Context, client dynamic.Interface, kube kubernete
 	name := benchedKind(i) + "s"
 	_, _ = client.Resource(benchedBlueprints).Patch(ctx, name, "application/merge-patch+json", free, metav1.PatchOptions{})
 	err1 := client.Resource(benchedBlueprints).Delete(ctx, name, metav1.DeleteOptions{})
-	crds := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	instances, err := client.Resource(benched(i)).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, instance := range instances.Items {
+		_, err := client.Resource(benched(i)).Namespace(instance.GetNamespace()).Patch(ctx, instance.GetName(),
+			"application/merge-patch+json", free, metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	crds := client.Resource(crdResource)
 	err2 := crds.Delete(ctx, name+".bench.example.com", metav1.DeleteOptions{})
 	err3 := poll(ctx, func() error {
 		_, err := crds.Get(ctx, name+".bench.example.com", metav1.GetOptions{})
 		if err == nil {
-			return fmt.Errorf("%s is still there", name)
+			return fmt.Errorf("%s still exists", name)
 		}
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -270,17 +290,17 @@ func poll(ctx context.Context, check func() error) error {
 	}
 }
 
-// platform is the demo binary as a process.
+// platform is the process of the demo platform.
 type platform struct {
 	tb      testing.TB
 	cmd     *exec.Cmd
-	address string // of its metrics
+	address string // The address of its metrics.
 	kube    kubernetes.Interface
 	ended   chan struct{}
 	log     bytes.Buffer
 }
 
-// buildPlatform takes minutes the first time.
+// buildPlatform builds the demo platform, which can take several minutes the first time.
 func buildPlatform(tb testing.TB) (binary string) {
 	tb.Helper()
 	binary = filepath.Join(tb.TempDir(), "dynamic-controller")
@@ -299,8 +319,8 @@ func startPlatform(tb testing.TB, binary, kubeconfig string, resync time.Duratio
 		tb.Fatal(err)
 	}
 	p := &platform{tb: tb, kube: kube, ended: make(chan struct{})}
-	p.cmd = exec.Command(binary, "run", "--kubeconfig", kubeconfig, "--leader-elect=false", "--resync-period", resync.String(),
-		"--health-probe-bind-address", "0", "--metrics-bind-address", "127.0.0.1:0")
+	p.cmd = exec.Command(binary, "run", "--kubeconfig", kubeconfig, "--allow-platform-identity", "--leader-elect=false",
+		"--resync-period", resync.String(), "--health-probe-bind-address", "0", "--metrics-bind-address", "127.0.0.1:0")
 	p.cmd.Env = os.Environ()
 	stderr, err := p.cmd.StderrPipe()
 	if err == nil {
@@ -316,7 +336,7 @@ func startPlatform(tb testing.TB, binary, kubeconfig string, resync time.Duratio
 			p.address = found[1]
 		}
 		if err != nil {
-			tb.Fatalf("the platform has ended: %v", err)
+			tb.Fatalf("the platform exited: %v", err)
 		}
 	}
 	go func() {
@@ -327,21 +347,21 @@ func startPlatform(tb testing.TB, binary, kubeconfig string, resync time.Duratio
 	return p
 }
 
-// stop ends the platform, and has it say where it stands if the test has failed.
+// stop stops the platform. If the test has failed, the platform prints its goroutines.
 func (p *platform) stop() {
-	how := syscall.SIGTERM
+	signal := syscall.SIGTERM
 	if p.tb.Failed() {
-		how = syscall.SIGQUIT
+		signal = syscall.SIGQUIT
 	}
-	_ = p.cmd.Process.Signal(how)
+	_ = p.cmd.Process.Signal(signal)
 	<-p.ended
 	if p.tb.Failed() {
-		p.tb.Logf("the platform's log:\n%s", p.log.String())
+		p.tb.Logf("log of the platform:\n%s", p.log.String())
 	}
 }
 
-// writes is how often the API server was asked to write children and the status or the metadata of instances, as it counts
-// itself. That the instances are made counts as POST, of which the platform does none there.
+// writes returns the number of write requests for children and for the status and metadata of instances, as counted by
+// the API server. POST requests are not included, because they create the instances and the platform sends none.
 func (p *platform) writes(ctx context.Context) float64 {
 	p.tb.Helper()
 	metrics, err := p.kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
@@ -349,7 +369,8 @@ func (p *platform) writes(ctx context.Context) float64 {
 		p.tb.Fatal(err)
 	}
 	return sum(metrics, func(line string) bool {
-		return strings.HasPrefix(line, "apiserver_request_total{") && isAny(line, `verb="APPLY"`, `verb="PATCH"`, `verb="PUT"`, `verb="DELETE"`) &&
+		return strings.HasPrefix(line, "apiserver_request_total{") && isAny(line, `verb="APPLY"`, `verb="PATCH"`,
+			`verb="PUT"`, `verb="DELETE"`) &&
 			isAny(line, `group="bench.example.com"`, `resource="configmaps"`, `resource="secrets"`, `resource="serviceaccounts"`)
 	})
 }
@@ -371,11 +392,12 @@ func (p *platform) reconciles(ctx context.Context) float64 {
 		p.tb.Fatal(err)
 	}
 	return sum(metrics, func(line string) bool {
-		return strings.HasPrefix(line, "dynamic_controller_reconcile_duration_seconds_count{") && isAny(line, `group="bench.example.com"`)
+		return strings.HasPrefix(line, "dynamic_controller_reconcile_duration_seconds_count{") && isAny(line,
+			`group="bench.example.com"`)
 	})
 }
 
-// quiet returns when nothing has been written for a while.
+// quiet waits until the platform has written nothing for some time.
 func (p *platform) quiet(ctx context.Context) error {
 	const still = 3 * time.Second
 	last, since := p.writes(ctx), time.Now()
@@ -384,7 +406,7 @@ func (p *platform) quiet(ctx context.Context) error {
 			last, since = now, time.Now()
 		}
 		if time.Since(since) < still {
-			return errors.New("it still writes")
+			return errors.New("the platform is still writing")
 		}
 		return nil
 	})
@@ -399,7 +421,7 @@ func isAny(line string, words ...string) bool {
 	return false
 }
 
-// sum adds up the metrics whose lines are wanted.
+// sum returns the sum of the metrics on the lines for which wanted returns true.
 func sum(metrics []byte, wanted func(string) bool) (total float64) {
 	for line := range strings.Lines(string(metrics)) {
 		if !wanted(line) {

@@ -28,7 +28,7 @@ import (
 	"github.com/dynamic-controller/engine/test/bench/peers/informer"
 )
 
-// election is what a replica is told besides its job.
+// election contains the options of a replica's leader election.
 type election struct {
 	Lease                                string
 	Duration, RenewDeadline, RetryPeriod time.Duration
@@ -38,7 +38,7 @@ func (e election) String() string {
 	return fmt.Sprintf("%g/%g/%gs", e.Duration.Seconds(), e.RenewDeadline.Seconds(), e.RetryPeriod.Seconds())
 }
 
-// contenders are the replicas that hand over to each other.
+// contenders are the kinds of replicas that are compared.
 var contenders = []struct {
 	name string
 	run  func(*contender, context.Context) error
@@ -48,7 +48,7 @@ var contenders = []struct {
 	{"dynamicinformer", (*contender).runPeer},
 }
 
-// beReplica is the whole of such a process.
+// beReplica runs a replica in this process until the process receives SIGTERM.
 func beReplica(ctx context.Context, r *run) (measures, error) {
 	ctx, stop := ossignal.NotifyContext(ctx, syscall.SIGTERM)
 	defer stop()
@@ -56,15 +56,15 @@ func beReplica(ctx context.Context, r *run) (measures, error) {
 	if err := json.Unmarshal([]byte(os.Getenv(electionEnv)), &c.election); err != nil {
 		return nil, err
 	}
-	for _, each := range contenders {
-		if each.name == r.Engine {
-			return measures{}, each.run(c, ctx)
+	for _, kind := range contenders {
+		if kind.name == r.Engine {
+			return measures{}, kind.run(c, ctx)
 		}
 	}
-	return nil, fmt.Errorf("there is no replica %q", r.Engine)
+	return nil, fmt.Errorf("unknown kind of replica %q", r.Engine)
 }
 
-// contender is a replica.
+// contender is a replica that is measured.
 type contender struct {
 	*run
 	election election
@@ -72,17 +72,19 @@ type contender struct {
 	term     atomic.Pointer[reconciled]
 }
 
-// reconciled is what was done in a term.
+// reconciled records the reconciles of a term.
 type reconciled struct {
 	types map[schema.GroupVersionResource]*progress
 	first func()
 }
 
-func say(word string) { fmt.Println(word) }
+// report prints an event for the parent process.
+func report(event string) { fmt.Println(event) }
 
-// lead begins a term.
+// lead starts a term.
 func (c *contender) lead() {
-	t := &reconciled{types: map[schema.GroupVersionResource]*progress{}, first: sync.OnceFunc(func() { say(saysFirst) })}
+	t := &reconciled{types: map[schema.GroupVersionResource]*progress{},
+		first: sync.OnceFunc(func() { report(eventFirst) })}
 	var left atomic.Int64
 	for i, gvr := range c.Fixture.types() {
 		p := newProgress(c.Fixture.Objects[i])
@@ -91,35 +93,36 @@ func (c *contender) lead() {
 		p.done = func() {
 			done()
 			if left.Add(-1) == 0 {
-				say(saysAll)
+				report(eventAll)
 			}
 		}
 		t.types[gvr] = p
 	}
 	c.term.Store(t)
-	say(saysLeads)
+	report(eventLeads)
 }
 
-// handle writes to the objects of the first type, and leaves others alone: they are there to be many.
+// handle records a reconcile of an object. If the object belongs to the first type, handle also writes to the object.
 func (c *contender) handle(ctx context.Context, gvr schema.GroupVersionResource, key string) error {
 	t := c.term.Load()
 	t.first()
 	if gvr == resourceOf(c.Fixture.Group, 0) {
-		_, err := c.writer.Resource(gvr).Namespace(namespace).Patch(ctx, key[strings.IndexByte(key, '/')+1:], types.MergePatchType,
+		_, err := c.writer.Resource(gvr).Namespace(namespace).Patch(ctx, key[strings.IndexByte(key, '/')+1:],
+			types.MergePatchType,
 			[]byte(`{"status":{"n":1}}`), metav1.PatchOptions{}, "status")
 		if err != nil {
 			return err
 		}
-		say(saysWrote)
+		report(eventWrote)
 	}
 	t.types[gvr].handler(key)
 	return nil
 }
 
-// runWarm watches on a standby, too.
+// runWarm also runs the watches while the replica is a standby.
 func (c *contender) runWarm(ctx context.Context) error { return c.runOurs(ctx, true) }
 
-// runCold watches while it leads.
+// runCold runs the watches only while leading.
 func (c *contender) runCold(ctx context.Context) error { return c.runOurs(ctx, false) }
 
 func (c *contender) runOurs(ctx context.Context, warm bool) error {
@@ -139,9 +142,10 @@ func (c *contender) runOurs(ctx context.Context, warm bool) error {
 		return err
 	}
 	for _, gvr := range c.Fixture.types() {
-		if err := engine.StartServingGVK(ctx, gvr, func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		handler := func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			return c.handle(ctx, id.GVR, id.NamespacedKey)
-		}); err != nil {
+		}
+		if err := engine.StartServingGVK(ctx, gvr, handler); err != nil {
 			return err
 		}
 	}
@@ -159,7 +163,8 @@ func (c *contender) runOurs(ctx context.Context, warm bool) error {
 	return r.Run(ctx)
 }
 
-// runPeer is what leads with client-go alone: the engine starts when the lease is won, and the process ends when it is lost.
+// runPeer runs a replica that uses only client-go. The engine starts when the lease is acquired, and the process exits
+// when the lease is lost.
 func (c *contender) runPeer(ctx context.Context) error {
 	e := c.election
 	clients, err := kubernetes.NewForConfig(c.config)
@@ -179,9 +184,9 @@ func (c *contender) runPeer(ctx context.Context) error {
 				c.lead()
 				engine := informer.New(c.client, workers)
 				for _, gvr := range c.Fixture.types() {
-					_ = engine.Start(ctx, gvr, func(key string) { _ = c.handle(ctx, gvr, key) }) // no type is served twice
+					_ = engine.Start(ctx, gvr, func(key string) { _ = c.handle(ctx, gvr, key) }) // Each type is started only once.
 				}
-				_ = engine.Run(ctx) // which has no way to fail
+				_ = engine.Run(ctx) // Run never fails.
 			},
 			OnStoppedLeading: func() {},
 		},
@@ -194,7 +199,7 @@ func (c *contender) runPeer(ctx context.Context) error {
 	return nil
 }
 
-// standBy says when the replica is one.
+// standBy reports when the replica has become a standby.
 func standBy(ctx context.Context, isReady func() bool) {
 	ticker := time.NewTicker(10 * time.Millisecond)
 	defer ticker.Stop()
@@ -205,5 +210,5 @@ func standBy(ctx context.Context, isReady func() bool) {
 			return
 		}
 	}
-	say(saysStandby)
+	report(eventStandby)
 }

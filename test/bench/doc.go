@@ -1,6 +1,6 @@
-// Package bench measures the engine on a real API server, and in the same run what people build today. It has nothing
-// to import: its benchmarks are run with "make bench", and the README beside it says what they measure.
+// Package bench compares the engine with existing alternatives in the same run on a real API server. It is not
+// importable. "make bench" runs its benchmarks, and README.md describes them.
 //
-// Each engine is measured in a process of its own, so that the goroutines and the heap are its own: the test binary
-// starts itself again, with the job in an environment variable.
+// Each engine is measured in a separate process, so that goroutines and heap belong to that engine alone. To do this,
+// the test binary runs itself again with a job in an environment variable.
 package bench

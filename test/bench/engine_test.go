@@ -17,22 +17,24 @@ import (
 	"github.com/dynamic-controller/engine/test/bench/peers/reflector"
 )
 
-// engine is what is measured. Its methods are called concurrently, Start and Stop of one type one after another.
+// engine is implemented by the engines that are measured. Its methods are called concurrently, except Start and Stop
+// for the same type.
 type engine interface {
-	// Run reconciles until ctx ends.
+	// Run reconciles until ctx is cancelled.
 	Run(ctx context.Context) error
-	// Start serves the type. It may wait for its sync.
+	// Start serves the type. It can wait until the type has synced.
 	Start(ctx context.Context, gvr schema.GroupVersionResource, handler func(key string)) error
-	// WaitForSync waits until what is there of the type is known.
+	// WaitForSync waits until the type has synced.
 	WaitForSync(ctx context.Context, gvr schema.GroupVersionResource) error
-	// Stop ends what Start began.
+	// Stop stops serving the type.
 	Stop(ctx context.Context, gvr schema.GroupVersionResource) error
 }
 
-// workers is how many handlers run at once, over all types.
+// workers is the maximum number of concurrent handler calls for all types.
 const workers = 8
 
-// engines are those that are measured, in the order of the tables. Types is how many will be served.
+// engines contains all engines, in the order of the rows in the tables. The make function of an engine takes the number
+// of types that the engine will serve.
 var engines = []struct {
 	name string
 	make func(config *rest.Config, types int) (engine, error)
@@ -61,7 +63,7 @@ var engines = []struct {
 		}
 		return kro.New(client, workers), nil
 	}},
-	// It has a queue and workers a type: as many in all, but at least one each.
+	// controller-runtime has a queue and workers for each type. The workers are divided among the types.
 	{"controller-runtime-metadata", func(config *rest.Config, types int) (engine, error) {
 		return controllerruntime.New(config, true, max(1, workers/types))
 	}},
@@ -69,6 +71,14 @@ var engines = []struct {
 		return controllerruntime.New(config, false, max(1, workers/types))
 	}},
 }
+
+const (
+	// baseline is the engine whose memory is subtracted from the memory of the other engines.
+	baseline   = "reflector"
+	oursPrefix = "ours-"
+	// beforeSuffix marks the name of an engine that runs in the binary given by -before.
+	beforeSuffix = "-before"
+)
 
 func engineNames() []string {
 	names := make([]string, len(engines))
@@ -84,10 +94,10 @@ func newEngine(name string, config *rest.Config, types int) (engine, error) {
 			return e.make(config, types)
 		}
 	}
-	return nil, fmt.Errorf("there is no engine %q", name)
+	return nil, fmt.Errorf("unknown engine %q", name)
 }
 
-// ours is the engine of this repository.
+// ours adapts this repository's engine.
 type ours struct {
 	*dynamiccontroller.DynamicController
 	options []dynamiccontroller.ServeOption

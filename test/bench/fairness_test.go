@@ -11,12 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// busyWork is how long the busy type's handler waits.
+// busyWork is the duration of each handler call for the busy type.
 const busyWork = time.Millisecond
 
-// measureFairness writes to a quiet type at an even pace, whether what was written before is reconciled or not, and
-// takes the times from sending a write to the object's reconcile: while nothing else happens, and while the objects of a
-// busy type, all queued at once, are worked off.
+// measureFairness writes to a quiet type at a constant rate, without waiting for reconciles, and measures the time from
+// sending a write until the object is reconciled. It first measures the quiet type alone, and then while all objects of
+// a busy type are queued.
 func measureFairness(ctx context.Context, r *run) (measures, error) {
 	quiet, busy := r.Fixture.types()[0], r.Fixture.types()[1]
 	e, end, err := r.engine(ctx, 2)
@@ -48,7 +48,7 @@ func measureFairness(ctx context.Context, r *run) (measures, error) {
 			return nil, err
 		}
 		if err := await(ctx, backlog.isBegun, time.Minute); err != nil {
-			return nil, fmt.Errorf("the busy type: %w", err)
+			return nil, fmt.Errorf("busy type: %w", err)
 		}
 		began, over := time.Now(), make(chan time.Time)
 		worked := make(chan error, 1)
@@ -83,17 +83,17 @@ func measureFairness(ctx context.Context, r *run) (measures, error) {
 	return m, nil
 }
 
-// probe writes to the objects of a type and takes the time until they are reconciled.
+// probe writes to the objects of a type and measures the time until they are reconciled.
 type probe struct {
 	run     *run
 	gvr     schema.GroupVersionResource
-	initial *progress // of the objects' first reconcile
+	initial *progress // The progress of the initial reconciles.
 
-	mu      sync.Mutex         // guards what follows
-	sent    map[int]*time.Time // writes whose reconcile has not been seen, by object
+	mu      sync.Mutex         // Guards the fields below.
+	sent    map[int]*time.Time // Writes that have not been reconciled, by object.
 	next    int
 	times   []time.Duration
-	writes  []time.Duration // how long the API server took
+	writes  []time.Duration // Response times of the API server.
 	failure error
 }
 
@@ -113,16 +113,17 @@ func (p *probe) handler(key string) {
 	}
 }
 
-// take writes until over and returns the times, when the last is known.
+// take sends writes until it receives a value from over. It then waits for the last reconcile and returns the
+// latencies.
 func (p *probe) take(ctx context.Context, over <-chan time.Time) ([]time.Duration, error) {
 	const (
-		pace    = 20 * time.Millisecond
-		tooLong = time.Minute
+		interval = 20 * time.Millisecond
+		timeout  = time.Minute
 	)
 	p.mu.Lock()
 	p.times = nil
 	p.mu.Unlock()
-	ticker := time.NewTicker(pace)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var writing sync.WaitGroup
 	for isOver := false; !isOver; {
@@ -136,7 +137,7 @@ func (p *probe) take(ctx context.Context, over <-chan time.Time) ([]time.Duratio
 		}
 	}
 	writing.Wait()
-	for began := time.Now(); p.pending() > 0 && time.Since(began) < tooLong; {
+	for began := time.Now(); p.pending() > 0 && time.Since(began) < timeout; {
 		<-ticker.C
 	}
 	p.mu.Lock()
@@ -147,7 +148,7 @@ func (p *probe) take(ctx context.Context, over <-chan time.Time) ([]time.Duratio
 	case p.failure != nil:
 		return nil, p.failure
 	case len(p.sent) > 0:
-		return nil, fmt.Errorf("%d writes to the quiet type were not reconciled: %w", len(p.sent), errTooLong)
+		return nil, fmt.Errorf("%d writes to the quiet type were not reconciled: %w", len(p.sent), errTimeout)
 	}
 	return p.times, nil
 }
@@ -158,12 +159,12 @@ func (p *probe) pending() int {
 	return len(p.sent)
 }
 
-// write changes the next object that has nothing pending.
+// write changes the next object. It fails if an earlier write to that object has not been reconciled.
 func (p *probe) write(ctx context.Context) {
 	p.mu.Lock()
 	n := p.next % len(p.initial.seen)
 	if p.sent[n] != nil {
-		p.failure = fmt.Errorf("more than %d writes to the quiet type wait to be reconciled", n)
+		p.failure = fmt.Errorf("an earlier write to object %d of the quiet type has not been reconciled", n)
 		p.mu.Unlock()
 		return
 	}
@@ -173,7 +174,8 @@ func (p *probe) write(ctx context.Context) {
 	p.sent[n] = &sent
 	p.mu.Unlock()
 
-	_, err := p.run.client.Resource(p.gvr).Namespace(namespace).Patch(ctx, nameOf(n), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := p.run.client.Resource(p.gvr).Namespace(namespace).Patch(ctx, nameOf(n),
+		types.MergePatchType, patch, metav1.PatchOptions{})
 
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -20,21 +22,25 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// jobEnv holds a job in JSON. A test binary that finds it does the job instead of the tests.
+// jobEnv is the environment variable that contains a job in JSON. If it is set, the test binary runs the job instead of
+// the tests.
 const jobEnv = "BENCH_JOB"
 
-// job is one engine to be measured in one scenario.
+// job is the measurement of one engine in one scenario.
 type job struct {
 	Scenario   string
 	Engine     string
 	Kubeconfig string
 	Fixture    fixture
 
-	CycleTime time.Duration `json:",omitempty"`
-	Define    int           `json:",omitempty"`
-	Rounds    int           `json:",omitempty"`
-	AloneTime time.Duration `json:",omitempty"`
-	Stops     int           `json:",omitempty"`
+	CycleTime   time.Duration `json:",omitempty"`
+	Define      int           `json:",omitempty"`
+	DefinePause time.Duration `json:",omitempty"`
+	Rounds      int           `json:",omitempty"`
+	AloneTime   time.Duration `json:",omitempty"`
+	Stops       int           `json:",omitempty"`
+	EventTime   time.Duration `json:",omitempty"`
+	EventRate   int           `json:",omitempty"` // Updates per second.
 }
 
 const (
@@ -42,6 +48,11 @@ const (
 	scenarioEstablished = "established"
 	scenarioFairness    = "fairness"
 	scenarioStop        = "stop"
+	scenarioMemory      = "memory"
+	scenarioSync        = "sync"
+	scenarioEvents      = "events"
+	scenarioWriter      = "writer" // The process that writes for scenarioEvents.
+	scenarioScale       = "scale"
 )
 
 var scenarios = map[string]func(context.Context, *run) (measures, error){
@@ -49,19 +60,24 @@ var scenarios = map[string]func(context.Context, *run) (measures, error){
 	scenarioEstablished: measureEstablished,
 	scenarioFairness:    measureFairness,
 	scenarioStop:        measureStop,
+	scenarioMemory:      measureMemory,
+	scenarioSync:        measureSync,
+	scenarioEvents:      measureEvents,
+	scenarioWriter:      writeEvents,
+	scenarioScale:       measureScale,
 }
 
-// tooLong is when a job is given up.
-const tooLong = 15 * time.Minute
+// jobTimeout is the timeout of a job.
+const jobTimeout = 15 * time.Minute
 
-// size says what matters of the job besides the engine.
+// size describes the parameters of the job, excluding the engine.
 func (j job) size() string {
 	parts := []string{fmt.Sprintf("%d workers", workers)}
 	if len(j.Fixture.Objects) > 0 {
 		parts = append(parts, j.Fixture.String())
 	}
 	if j.Define > 0 {
-		parts = append(parts, fmt.Sprintf("%d types defined", j.Define))
+		parts = append(parts, fmt.Sprintf("%d types defined, %s apart", j.Define, j.DefinePause))
 	}
 	if j.Rounds > 0 {
 		parts = append(parts, fmt.Sprintf("%d rounds", j.Rounds))
@@ -69,27 +85,33 @@ func (j job) size() string {
 	if j.Stops > 0 {
 		parts = append(parts, fmt.Sprintf("%d stops", j.Stops))
 	}
+	if j.EventRate > 0 {
+		parts = append(parts, fmt.Sprintf("%d events/s for %s", j.EventRate, j.EventTime))
+	}
 	return strings.Join(parts, ", ")
 }
 
-// warmUp serves the job's types once, for nothing, so that the API server's caches are as warm for the first engine as
-// they are for the others.
+// warmUp serves the types of the job once before the measurements, so that the caches of the API server are warm for
+// all engines.
 func (j job) warmUp(ctx context.Context) error {
 	if len(j.Fixture.Objects) == 0 {
 		return nil
 	}
-	_, err := job{Scenario: scenarioTypes, Engine: *tableAgainst, Kubeconfig: j.Kubeconfig, Fixture: j.Fixture}.start(ctx)
+	_, err := job{Scenario: scenarioMemory, Engine: *tableAgainst, Kubeconfig: j.Kubeconfig, Fixture: j.Fixture}.start(ctx)
 	return err
 }
 
-// start does the job in a process of its own.
+// start runs the job in a separate process.
 func (j job) start(ctx context.Context) (measures, error) {
 	fail := func(err error) (measures, error) { return nil, fmt.Errorf("%s of %s: %w", j.Scenario, j.Engine, err) }
-	spec, err := json.Marshal(j)
+	binary, err := os.Executable()
 	if err != nil {
 		return fail(err)
 	}
-	binary, err := os.Executable()
+	if engine, before := strings.CutSuffix(j.Engine, beforeSuffix); before {
+		binary, j.Engine = *beforeBinary, engine
+	}
+	spec, err := json.Marshal(j)
 	if err != nil {
 		return fail(err)
 	}
@@ -97,11 +119,11 @@ func (j job) start(ctx context.Context) (measures, error) {
 	cmd := exec.CommandContext(ctx, binary)
 	cmd.Env = append(os.Environ(), jobEnv+"="+string(spec))
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	// The other end of this pipe closes with this process, however it ends.
+	// The write end of this pipe is closed when this process exits for any reason.
 	if _, err := cmd.StdinPipe(); err != nil {
 		return fail(err)
 	}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // it says where it stands
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGQUIT) } // The Go runtime prints all goroutines.
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			return fail(fmt.Errorf("%w: %s", context.Cause(ctx), errs.String()))
@@ -121,13 +143,13 @@ func lastLines(text string) string {
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
-// runJob is the whole of that process.
+// runJob runs the process of a job and returns its exit code.
 func runJob(spec string) int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // whoever wanted to know has gone
+		os.Exit(1) // The parent process has exited.
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), tooLong)
+	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
 	m, err := doJob(ctx, spec)
 	if err == nil {
@@ -141,7 +163,10 @@ func runJob(spec string) int {
 }
 
 func doJob(ctx context.Context, spec string) (measures, error) {
-	ctrl.SetLogger(logr.Discard()) // or it complains
+	ctrl.SetLogger(logr.Discard()) // Prevents a warning of controller-runtime.
+	// Ignore GOGC and GOMEMLIMIT, and use the defaults.
+	debug.SetGCPercent(100)
+	debug.SetMemoryLimit(math.MaxInt64)
 	r := &run{}
 	if err := json.Unmarshal([]byte(spec), &r.job); err != nil {
 		return nil, err
@@ -154,21 +179,21 @@ func doJob(ctx context.Context, spec string) (measures, error) {
 	if r.client, err = dynamic.NewForConfig(r.config); err != nil {
 		return nil, err
 	}
-	// What a first request leaves behind, a connection above all, is nobody's cost.
+	// Send a first request, so that the connection and other state that it creates are not attributed to the engine.
 	if _, err := r.client.Resource(crdResource).List(ctx, oneObject); err != nil {
 		return nil, err
 	}
 	return scenarios[r.Scenario](ctx, r)
 }
 
-// run is a job being done.
+// run is a running job.
 type run struct {
 	job
 	config *rest.Config
-	client dynamic.Interface // of the scenario's own; the engine has others
+	client dynamic.Interface // The client of the scenario. Engines have their own clients.
 }
 
-// engine makes the job's engine and runs it. End ends it, and waits.
+// engine creates and runs the job's engine. The end function stops the engine and waits until it has returned.
 func (r *run) engine(ctx context.Context, types int) (e engine, end func() error, err error) {
 	e, err = newEngine(r.Engine, rest.CopyConfig(r.config), types)
 	if err != nil {
@@ -178,7 +203,7 @@ func (r *run) engine(ctx context.Context, types int) (e engine, end func() error
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()
 	return e, func() error {
-		cancel(errors.New("the measurement is over"))
+		cancel(errors.New("the measurement has ended"))
 		return <-ended
 	}, nil
 }

@@ -13,17 +13,33 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// The size of the benchmarks. What the tests run is small.
+// Sizes of the benchmarks. The smoke tests use smaller sizes.
 var (
-	typeCount    = flag.Int("types", 200, "types served")
-	objectCount  = flag.Int("objects", 50, "objects a type")
-	defineCount  = flag.Int("define", 100, "types defined while the engine runs")
-	busyCount    = flag.Int("busy", 20000, "objects of the busy type")
-	roundCount   = flag.Int("rounds", 5, "times that the busy type's objects are all queued")
-	stopCount    = flag.Int("stops", 1000, "times that a type is stopped under load")
-	cycleTime    = flag.Duration("cycle-time", 5*time.Second, "how long types are started and stopped, one after another")
-	aloneTime    = flag.Duration("alone-time", 3*time.Second, "how long the quiet type is watched alone, a round")
-	tableAgainst = flag.String("against", "dynamicinformer", "the engine that the tables give ratios to")
+	typeCount   = flag.Int("types", 200, "number of types")
+	objectCount = flag.Int("objects", 50, "objects of each type")
+	defineCount = flag.Int("define", 100, "types that are defined while the engine runs")
+	definePause = flag.Duration("define-pause", 0,
+		"pause after each definition, so that the API server can complete its work for the type")
+	busyCount  = flag.Int("busy", 20000, "objects of the busy type")
+	roundCount = flag.Int("rounds", 5, "number of rounds, each of which queues all objects of the busy type")
+	stopCount  = flag.Int("stops", 1000, "number of stops under load")
+	cycleTime  = flag.Duration("cycle-time", 5*time.Second,
+		"how long the benchmark starts and stops types, one after another")
+	aloneTime = flag.Duration("alone-time", 3*time.Second,
+		"how long the quiet type is measured alone in each round")
+	tableAgainst = flag.String("against", "dynamicinformer", "engine that the ratios in the tables refer to")
+
+	memoryObjects = flag.Int("memory-objects", 5000, "objects of each size in the memory benchmark")
+	syncObjects   = flag.Int("sync-objects", 100000, "objects of the type in the sync benchmark")
+	eventObjects  = flag.Int("event-objects", 1000, "objects that are updated in turn in the events benchmark")
+	eventRate     = flag.Int("event-rate", 200, "updates per second in the events benchmark")
+	eventTime     = flag.Duration("event-time", 20*time.Second,
+		"how long objects are updated in each of the two measurements, without and with reads")
+	scaleTypes   = flag.Int("scale-types", 1000, "number of types in the scale benchmark with many types")
+	scalePerType = flag.Int("scale-per-type", 100, "objects of each type in the scale benchmark with many types")
+	scaleObjects = flag.Int("scale-objects", 200000, "number of objects in the scale benchmark with one type")
+	beforeBinary = flag.String("before", "",
+		"test binary with an older engine, which is measured as "+oursPrefix+"…"+beforeSuffix)
 )
 
 var shared = cluster.NewShared(cluster.Options{})
@@ -32,7 +48,21 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(jobEnv); spec != "" {
 		os.Exit(runJob(spec))
 	}
+	if err := limitControlPlane(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(shared.Main(reporting{m}))
+}
+
+// limitControlPlane sets GOMEMLIMIT for the control plane, so that it leaves memory for the engines. Jobs ignore the
+// variable.
+func limitControlPlane() error {
+	const name, limit = "GOMEMLIMIT", "10GiB"
+	if _, set := os.LookupEnv(name); set {
+		return nil
+	}
+	return os.Setenv(name, limit)
 }
 
 // reporting prints the tables after the benchmarks.
@@ -44,81 +74,126 @@ func (r reporting) Run() int {
 	return code
 }
 
-// BenchmarkTypes is what serving many types costs at rest, how soon all is reconciled, and how fast types come and go.
+// BenchmarkTypes measures the cost of many types at rest, the time until all objects are reconciled, and how fast types
+// can be started and stopped.
 func BenchmarkTypes(b *testing.B) {
-	benchmark(b, job{Scenario: scenarioTypes, Fixture: manyTypes(*typeCount, *objectCount), CycleTime: *cycleTime})
+	j := job{Scenario: scenarioTypes, Fixture: manyTypes(*typeCount, *objectCount), CycleTime: *cycleTime}
+	comparison{job: j, less: []string{"heap-B"}}.benchmark(b)
 }
 
-// BenchmarkEstablished is how soon a new type is served.
+// BenchmarkEstablished measures how soon a new type is served.
 func BenchmarkEstablished(b *testing.B) {
-	benchmark(b, job{Scenario: scenarioEstablished, Define: *defineCount})
+	comparison{job: job{Scenario: scenarioEstablished, Define: *defineCount, DefinePause: *definePause}}.benchmark(b)
 }
 
-// BenchmarkFairness is what a quiet type notices of a busy one.
+// BenchmarkFairness measures the influence of a busy type on a quiet one.
 func BenchmarkFairness(b *testing.B) {
-	benchmark(b, job{Scenario: scenarioFairness, Fixture: quietAndBusy(*busyCount), Rounds: *roundCount, AloneTime: *aloneTime})
+	j := job{Scenario: scenarioFairness, Fixture: quietAndBusy(*busyCount), Rounds: *roundCount, AloneTime: *aloneTime}
+	comparison{job: j}.benchmark(b)
 }
 
-// BenchmarkStopUnderLoad is what is left when a type is stopped again and again.
+// BenchmarkStopUnderLoad measures what remains after a type has been stopped many times.
 func BenchmarkStopUnderLoad(b *testing.B) {
-	benchmark(b, job{Scenario: scenarioStop, Fixture: manyTypes(10, *objectCount), Stops: *stopCount})
+	comparison{job: job{Scenario: scenarioStop, Fixture: manyTypes(10, *objectCount), Stops: *stopCount}}.benchmark(b)
 }
 
-func benchmark(b *testing.B, j job) {
-	c := shared.Cluster(b)
-	j.Kubeconfig = c.Kubeconfig()
-	if err := j.Fixture.create(b.Context(), c.Config()); err != nil {
-		b.Fatal(err)
-	}
-	if err := j.warmUp(b.Context()); err != nil {
-		b.Fatal(err)
-	}
-	fmt.Printf("%s: %s\n", j.Scenario, j.size()) // benchstat takes it for a setting of the run
-	for _, name := range engineNames() {
-		b.Run("engine="+name, func(b *testing.B) {
-			j := j
-			j.Engine = name
-			samples := map[string][]float64{}
-			for b.Loop() {
-				measures, err := j.start(b.Context())
-				if err != nil {
-					b.Fatal(err)
-				}
-				measured.add(j.Scenario, name, measures)
-				for _, m := range measures {
-					samples[m.Unit] = append(samples[m.Unit], m.Value)
-				}
+var (
+	payloadSizes = []int{1000, payloadSize, 10000} // Object sizes in bytes for BenchmarkMemory.
+	payloadSize  = 2400                            // The object size in bytes for the other benchmarks with payloads.
+)
+
+// BenchmarkMemory measures the heap per object at rest, for objects of several sizes, with and without managedFields.
+func BenchmarkMemory(b *testing.B) {
+	for _, size := range payloadSizes {
+		for _, unmanaged := range []bool{false, true} {
+			f := withPayload("memory", *memoryObjects, size)
+			if unmanaged {
+				f = f.withoutManagedFields()
 			}
-			b.ReportMetric(0, "ns/op") // of no meaning, and not printed
-			for unit, values := range samples {
-				b.ReportMetric(median(values), unit)
+			c := comparison{
+				job:     job{Scenario: scenarioMemory, Fixture: f},
+				title:   fmt.Sprintf("memory: %s", f),
+				engines: []string{baseline, "ours-full", "ours-metadata", "ours-keys", "dynamicinformer", "kro"},
+				less:    []string{perObject},
 			}
-		})
+			b.Run(fmt.Sprintf("size=%d/managedFields=%t", size, !unmanaged), c.benchmark)
+		}
 	}
 }
 
-// TestSmoke runs every engine and every scenario once, in small.
-func TestSmoke(t *testing.T) {
-	small := []job{
-		{Scenario: scenarioTypes, Fixture: manyTypes(5, 5), CycleTime: 100 * time.Millisecond},
-		{Scenario: scenarioEstablished, Define: 1},
-		{Scenario: scenarioFairness, Fixture: quietAndBusy(100), Rounds: 1, AloneTime: 100 * time.Millisecond},
-		{Scenario: scenarioStop, Fixture: manyTypes(5, 5), Stops: 4},
+// wholeObjects contains the engines that cache whole objects, and our engine in its other cache modes.
+var wholeObjects = []string{"ours-full", "ours-metadata", "ours-keys", "dynamicinformer",
+	"controller-runtime-unstructured"}
+
+// BenchmarkSync measures the cost of the initial list of one type with many objects.
+func BenchmarkSync(b *testing.B) {
+	comparison{
+		job:     job{Scenario: scenarioSync, Fixture: withPayload("many", *syncObjects, payloadSize)},
+		engines: append([]string{baseline}, wholeObjects...),
+	}.benchmark(b)
+}
+
+// BenchmarkEvents measures the cost and the latency of watch events.
+func BenchmarkEvents(b *testing.B) {
+	f := withPayload("events", *eventObjects, payloadSize)
+	comparison{
+		job:     job{Scenario: scenarioEvents, Fixture: f, EventTime: *eventTime, EventRate: *eventRate},
+		engines: []string{"ours-full", "dynamicinformer"},
+	}.benchmark(b)
+}
+
+// BenchmarkScale measures engines that serve many types, and engines that serve one type with many objects.
+func BenchmarkScale(b *testing.B) {
+	loads := []struct {
+		name    string
+		fixture fixture
+	}{
+		{"types", manyTypes(*scaleTypes, *scalePerType)},
+		{"objects", withPayload("many", *scaleObjects, payloadSize)},
 	}
-	c := shared.Cluster(t)
-	for _, j := range small {
-		j.Kubeconfig = c.Kubeconfig()
-		if err := j.Fixture.create(t.Context(), c.Config()); err != nil {
+	for _, load := range loads {
+		c := comparison{
+			job:     job{Scenario: scenarioScale, Fixture: load.fixture},
+			title:   fmt.Sprintf("scale: %s", load.fixture),
+			engines: wholeObjects,
+		}
+		b.Run("load="+load.name, c.benchmark)
+	}
+}
+
+// Each engine and each scenario runs at least once, with a few objects.
+func TestScenarios_Smoke(t *testing.T) {
+	some := []string{"ours-keys", "dynamicinformer"}
+	whole := []string{"ours-full", "dynamicinformer"}
+	unmanaged := withPayload("memory", 5, payloadSizes[0]).withoutManagedFields()
+	small := []comparison{
+		{job: job{Scenario: scenarioTypes, Fixture: manyTypes(5, 5), CycleTime: 100 * time.Millisecond}},
+		{job: job{Scenario: scenarioEstablished, Define: 1}, engines: some},
+		{job: job{
+			Scenario: scenarioFairness, Fixture: quietAndBusy(100),
+			Rounds: 1, AloneTime: 100 * time.Millisecond,
+		}, engines: some},
+		{job: job{Scenario: scenarioStop, Fixture: manyTypes(5, 5), Stops: 4}, engines: some},
+		{job: job{Scenario: scenarioMemory, Fixture: unmanaged}, engines: []string{"ours-metadata", "kro"}},
+		{job: job{Scenario: scenarioSync, Fixture: withPayload("many", 5, payloadSize)}, engines: whole},
+		{job: job{
+			Scenario: scenarioEvents, Fixture: withPayload("many", 5, payloadSize),
+			EventRate: 50, EventTime: 100 * time.Millisecond,
+		}, engines: whole},
+		{job: job{Scenario: scenarioScale, Fixture: manyTypes(5, 5)}, engines: some[:1]},
+	}
+	cluster := shared.Cluster(t)
+	for _, c := range small {
+		c.job.Kubeconfig = cluster.Kubeconfig()
+		if err := c.job.Fixture.create(t.Context(), cluster.Config()); err != nil {
 			t.Fatal(err)
 		}
-		for _, name := range engineNames() {
-			if j.Scenario != scenarioTypes && name != "ours-keys" && name != *tableAgainst {
-				continue // for the sake of time
-			}
-			t.Run(j.Scenario+"/"+name, func(t *testing.T) {
-				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTooLong)
+		for _, name := range c.names() {
+			t.Run(c.job.Scenario+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTimeout)
 				defer cancel()
-				j := j
+				j := c.job
 				j.Engine = name
 				measures, err := j.start(ctx)
 				if err != nil {

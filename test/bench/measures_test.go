@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// measures are what a job found out, in the order of the tables' columns. A unit says what was measured, too, in the
-// way that benchstat understands: it ends in -ns for times, in -B for bytes.
+// measures are the results of a job, in the order of the columns in the tables. The name of a measure is part of its
+// unit. As benchstat expects, units of times end in -ns and units of sizes end in -B.
 type measures []measure
 
 type measure struct {
@@ -41,7 +41,17 @@ func (m measure) String() string {
 	}
 }
 
-// quantiles are p50 and p99 of the times.
+// value returns the value of the unit, or zero.
+func (m measures) value(unit string) float64 {
+	for _, each := range m {
+		if each.Unit == unit {
+			return each.Value
+		}
+	}
+	return 0
+}
+
+// quantiles returns p50 and p99 of the times.
 func quantiles(prefix string, times []time.Duration) measures {
 	return measures{
 		{prefix + "-p50-ns", float64(quantile(times, 0.50))},
@@ -49,7 +59,7 @@ func quantiles(prefix string, times []time.Duration) measures {
 	}
 }
 
-// quantile is the smallest of the times that so many of them do not exceed.
+// quantile returns the smallest time t such that at least the fraction q of the times is at most t.
 func quantile(times []time.Duration, q float64) time.Duration {
 	if len(times) == 0 {
 		return 0
@@ -63,13 +73,14 @@ func median(values []float64) float64 {
 	return (sorted[(len(sorted)-1)/2] + sorted[len(sorted)/2]) / 2
 }
 
-// footprint is what this process takes.
+// footprint contains the number of goroutines and the memory of this process.
 type footprint struct {
-	goroutines  int
-	heap, stack uint64
+	goroutines   int
+	heap, stack  uint64
+	rss, peakRSS uint64 // Before GC was forced.
 }
 
-// takeFootprint waits until the process has come to rest and takes its footprint.
+// takeFootprint waits until the process is idle and returns its footprint.
 func takeFootprint() footprint {
 	const (
 		still   = 500 * time.Millisecond
@@ -83,54 +94,23 @@ func takeFootprint() footprint {
 			since, count = time.Now(), now
 		}
 	}
-	// What pools hold goes with the second collection, what has a finalizer with the one after.
+	f := footprint{goroutines: runtime.NumGoroutine()}
+	f.rss, f.peakRSS = residentMemory()
+	// The second collection frees the contents of pools, and the third one frees objects with finalizers.
 	for range 3 {
 		runtime.GC()
 	}
 	var stats runtime.MemStats
 	runtime.ReadMemStats(&stats)
-	return footprint{goroutines: runtime.NumGoroutine(), heap: stats.HeapAlloc, stack: stats.StackInuse}
+	f.heap, f.stack = stats.HeapAlloc, stats.StackInuse
+	return f
 }
 
-// since is what has been added to an earlier footprint.
+// since returns the difference from an earlier footprint.
 func (f footprint) since(before footprint, prefix string) measures {
 	return measures{
 		{prefix + "goroutines", float64(f.goroutines - before.goroutines)},
 		{prefix + "heap-B", float64(f.heap) - float64(before.heap)},
 		{prefix + "stacks-B", float64(f.stack) - float64(before.stack)},
-	}
-}
-
-// results are all measures of this run, by scenario, engine and unit.
-type results struct{ tables []*table }
-
-type table struct {
-	scenario string
-	units    []string
-	engines  []string
-	samples  map[string]map[string][]float64
-}
-
-var measured = &results{}
-
-func (r *results) add(scenario, engine string, ms measures) {
-	i := slices.IndexFunc(r.tables, func(t *table) bool { return t.scenario == scenario })
-	if i < 0 {
-		i = len(r.tables)
-		r.tables = append(r.tables, &table{scenario: scenario, samples: map[string]map[string][]float64{}})
-	}
-	r.tables[i].add(engine, ms)
-}
-
-func (t *table) add(engine string, ms measures) {
-	if t.samples[engine] == nil {
-		t.engines = append(t.engines, engine)
-		t.samples[engine] = map[string][]float64{}
-	}
-	for _, m := range ms {
-		if !slices.Contains(t.units, m.Unit) {
-			t.units = append(t.units, m.Unit)
-		}
-		t.samples[engine][m.Unit] = append(t.samples[engine][m.Unit], m.Value)
 	}
 }

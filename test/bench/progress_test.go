@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// progress is which of a type's objects have been reconciled.
+// progress records which objects of a type have been reconciled.
 type progress struct {
 	seen  []atomic.Bool
 	left  atomic.Int64
 	calls atomic.Int64
 
-	begun, done func() // at the first call, and when all were seen
+	begun, done func() // Called on the first reconcile, and when all objects have been reconciled.
 	isBegun     <-chan struct{}
 	isDone      <-chan struct{}
 }
@@ -30,13 +30,13 @@ func newProgress(objects int) *progress {
 	return p
 }
 
-// signal is a channel and what closes it, any number of times.
+// signal returns a function and a channel that the function closes. The function can be called several times.
 func signal() (fire func(), fired <-chan struct{}) {
 	ch := make(chan struct{})
 	return sync.OnceFunc(func() { close(ch) }), ch
 }
 
-// handler counts the object with the key.
+// handler records a reconcile of the object with the key.
 func (p *progress) handler(key string) {
 	if p.calls.Add(1) == 1 {
 		p.begun()
@@ -46,29 +46,29 @@ func (p *progress) handler(key string) {
 	}
 }
 
-// numberOf is the inverse of nameOf, on a key.
+// numberOf returns the number of the object with the key. It is the inverse of nameOf.
 func numberOf(key string) int {
 	n, err := strconv.Atoi(key[strings.LastIndexByte(key, '-')+1:])
 	if err != nil {
-		panic(err) // there are no other objects
+		panic(err) // All objects are named by nameOf.
 	}
 	return n
 }
 
-// wait returns when all objects have been reconciled.
+// wait waits until all objects have been reconciled.
 func (p *progress) wait(ctx context.Context) error {
-	const tooLong = 2 * time.Minute
-	if err := await(ctx, p.isDone, tooLong); err != nil {
+	const timeout = 10 * time.Minute
+	if err := await(ctx, p.isDone, timeout); err != nil {
 		return fmt.Errorf("%d of %d objects were not reconciled: %w", p.left.Load(), len(p.seen), err)
 	}
 	return nil
 }
 
-var errTooLong = errors.New("it takes too long")
+var errTimeout = errors.New("timed out")
 
-// await waits for the channel to be closed.
-func await(ctx context.Context, ch <-chan struct{}, atMost time.Duration) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, atMost, errTooLong)
+// await waits until the channel is closed. It fails after the timeout.
+func await(ctx context.Context, ch <-chan struct{}, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTimeout)
 	defer cancel()
 	select {
 	case <-ch:

@@ -13,15 +13,15 @@ import (
 	"time"
 )
 
-// replicaProcess is a replica in a process of its own.
+// replicaProcess is a replica that runs in a separate process.
 type replicaProcess struct {
-	cmd  *exec.Cmd
-	over chan struct{} // closed when it has ended and all it said was heard
-	errs strings.Builder
+	cmd    *exec.Cmd
+	exited chan struct{} // Closed after the process has exited and its output has been read.
+	errs   strings.Builder
 
-	mu      sync.Mutex // guards what follows
-	said    map[string][]time.Time
-	changed chan struct{} // closed and renewed whenever it says something
+	mu      sync.Mutex // Guards the fields below.
+	events  map[string][]time.Time
+	changed chan struct{} // Closed and replaced whenever an event occurs.
 }
 
 const electionEnv = "BENCH_ELECTION"
@@ -39,14 +39,17 @@ func startReplica(ctx context.Context, j job, e election) (*replicaProcess, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &replicaProcess{cmd: exec.CommandContext(ctx, binary), over: make(chan struct{}), said: map[string][]time.Time{}, changed: make(chan struct{})}
+	p := &replicaProcess{
+		cmd: exec.CommandContext(ctx, binary), exited: make(chan struct{}),
+		events: map[string][]time.Time{}, changed: make(chan struct{}),
+	}
 	p.cmd.Env = append(os.Environ(), jobEnv+"="+string(spec), electionEnv+"="+string(electing))
 	p.cmd.Stderr = &p.errs
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := p.cmd.StdinPipe(); err != nil { // its end is the child's, too
+	if _, err := p.cmd.StdinPipe(); err != nil { // The child exits when this pipe is closed.
 		return nil, err
 	}
 	if err := p.cmd.Start(); err != nil {
@@ -56,51 +59,52 @@ func startReplica(ctx context.Context, j job, e election) (*replicaProcess, erro
 	return p, nil
 }
 
-// listen takes the time of what is said as it is heard.
+// listen records the times of the events that the replica prints.
 func (p *replicaProcess) listen(out io.Reader) {
-	defer close(p.over)
+	defer close(p.exited)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		now := time.Now()
 		p.mu.Lock()
-		p.said[lines.Text()] = append(p.said[lines.Text()], now)
+		p.events[lines.Text()] = append(p.events[lines.Text()], now)
 		close(p.changed)
 		p.changed = make(chan struct{})
 		p.mu.Unlock()
 	}
-	_ = p.cmd.Wait() // it may have been killed
+	_ = p.cmd.Wait() // The process may have been killed.
 }
 
-// wait returns when the replica said something first.
-func (p *replicaProcess) wait(ctx context.Context, word string) (time.Time, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errTooLong)
+// wait waits for an event and returns the time of its first occurrence.
+func (p *replicaProcess) wait(ctx context.Context, event string) (time.Time, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errTimeout)
 	defer cancel()
 	for {
 		p.mu.Lock()
-		said, changed := p.said[word], p.changed
+		times, changed := p.events[event], p.changed
 		p.mu.Unlock()
-		if len(said) > 0 {
-			return said[0], nil
+		if len(times) > 0 {
+			return times[0], nil
 		}
 		select {
 		case <-changed:
-		case <-p.over:
-			return time.Time{}, fmt.Errorf("the replica ended before it said %q: %s", word, lastLines(p.errs.String()))
+		case <-p.exited:
+			return time.Time{}, fmt.Errorf("the replica exited before event %q: %s", event, lastLines(p.errs.String()))
 		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("the replica did not say %q: %w", word, context.Cause(ctx))
+			return time.Time{}, fmt.Errorf("wait for event %q of the replica: %w", event, context.Cause(ctx))
 		}
 	}
 }
 
-func (p *replicaProcess) last(word string) time.Time {
+// last returns the time of the last occurrence of an event.
+func (p *replicaProcess) last(event string) time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if said := p.said[word]; len(said) > 0 {
-		return said[len(said)-1]
+	if times := p.events[event]; len(times) > 0 {
+		return times[len(times)-1]
 	}
 	return time.Time{}
 }
 
 func (p *replicaProcess) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
-	<-p.over
+	_ = p.cmd.Process.Kill() // The process may already have exited.
+	<-p.exited
 }

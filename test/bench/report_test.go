@@ -3,13 +3,70 @@ package bench
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
-// print writes a Markdown table a scenario: medians, and in brackets how many times the peer's they are.
+// results contains all measures of this run, by scenario, engine and unit.
+type results struct{ tables []*table }
+
+type table struct {
+	scenario string
+	units    []string
+	engines  []string
+	samples  map[string]map[string][]float64
+}
+
+var measured = &results{}
+
+func (r *results) add(scenario, engine string, ms measures) {
+	i := slices.IndexFunc(r.tables, func(t *table) bool { return t.scenario == scenario })
+	if i < 0 {
+		i = len(r.tables)
+		r.tables = append(r.tables, &table{scenario: scenario, samples: map[string]map[string][]float64{}})
+	}
+	r.tables[i].add(engine, ms)
+}
+
+// lessBaseline returns the value of each unit minus the baseline's median. It returns nothing for the baseline itself,
+// or if the baseline was not measured in this run.
+func (r *results) lessBaseline(scenario, engine string, ms measures, units []string) (less measures) {
+	i := slices.IndexFunc(r.tables, func(t *table) bool { return t.scenario == scenario })
+	if i < 0 || engine == baseline {
+		return nil
+	}
+	for _, unit := range units {
+		base := r.tables[i].samples[baseline][unit]
+		if len(base) == 0 {
+			continue
+		}
+		name, suffix := unit, ""
+		if text, ok := strings.CutSuffix(unit, "-B"); ok {
+			name, suffix = text, "-B"
+		}
+		less = append(less, measure{name + "-less-" + baseline + suffix, ms.value(unit) - median(base)})
+	}
+	return less
+}
+
+func (t *table) add(engine string, ms measures) {
+	if t.samples[engine] == nil {
+		t.engines = append(t.engines, engine)
+		t.samples[engine] = map[string][]float64{}
+	}
+	for _, m := range ms {
+		if !slices.Contains(t.units, m.Unit) {
+			t.units = append(t.units, m.Unit)
+		}
+		t.samples[engine][m.Unit] = append(t.samples[engine][m.Unit], m.Value)
+	}
+}
+
+// print writes a Markdown table for each scenario. It contains medians and, in brackets, their ratios to the medians of
+// the engine given by against.
 func (r *results) print(w io.Writer, against string) {
 	for _, t := range r.tables {
-		fmt.Fprintf(w, "\n%s (in brackets: times that of %s)\n\n", t.scenario, against)
+		fmt.Fprintf(w, "\n%s (in brackets: relative to %s)\n\n", t.scenario, against)
 		fmt.Fprintf(w, "| | %s |\n", strings.Join(headings(t.units), " | "))
 		fmt.Fprintf(w, "|---|%s\n", strings.Repeat("---|", len(t.units)))
 		for _, engine := range t.engines {
@@ -35,7 +92,7 @@ func (t *table) cell(engine, unit, against string) string {
 	return text
 }
 
-// ratio keeps two digits of what is small, too.
+// ratio formats a ratio. A small ratio has two significant digits.
 func ratio(r float64) string {
 	if r < 0.1 {
 		return fmt.Sprintf("%.2g", r)
@@ -43,7 +100,8 @@ func ratio(r float64) string {
 	return fmt.Sprintf("%.2f", r)
 }
 
-// headings are the units without what the values' own units say.
+// headings returns the units without the suffixes -ns and -B, because the values in the tables include units of time
+// and size.
 func headings(units []string) []string {
 	headings := make([]string, len(units))
 	for i, unit := range units {

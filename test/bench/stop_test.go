@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// stopWork is how long handlers wait while types are stopped, so that some of them run.
+// stopWork is the duration of handler calls, so that some handlers are running when types are stopped.
 const stopWork = time.Millisecond
 
-// measureStop serves all types of the fixture while their objects are written to without pause, and stops and starts one
-// type after another. It takes the footprint when half of the stops are done and when all are.
+// measureStop serves all types of the fixture while their objects are written continuously. Meanwhile, it stops and
+// starts one type after another. It takes the footprint after half of the stops and after all of them.
 func measureStop(ctx context.Context, r *run) (measures, error) {
-	const tooLong = 30 * time.Second
+	const timeout = 30 * time.Second
 	gvrs := r.Fixture.types()
 	before := takeFootprint()
 	e, end, err := r.engine(ctx, len(gvrs))
@@ -39,7 +39,7 @@ func measureStop(ctx context.Context, r *run) (measures, error) {
 	var resting time.Duration
 	for n := range r.Stops {
 		i := n % len(gvrs)
-		if err := await(ctx, registrations[i].begun, tooLong); err != nil {
+		if err := await(ctx, registrations[i].begun, timeout); err != nil {
 			return nil, fmt.Errorf("start %d: %w", n, err)
 		}
 		stopping := time.Now()
@@ -73,12 +73,12 @@ func measureStop(ctx context.Context, r *run) (measures, error) {
 	return append(m, full.since(before, "end-")[:2]...), nil
 }
 
-// registration is one time that a type is served.
+// registration represents the period from a start to a stop of a type.
 type registration struct {
 	first   func()
 	begun   <-chan struct{}
-	stopped atomic.Bool   // Stop has returned
-	late    *atomic.Int64 // counts the calls that begin all the same
+	stopped atomic.Bool   // Set after Stop has returned.
+	late    *atomic.Int64 // Counts the handler calls that start after Stop has returned.
 }
 
 func newRegistration(late *atomic.Int64) *registration {
@@ -95,15 +95,15 @@ func (r *registration) handler(string) {
 	time.Sleep(stopWork)
 }
 
-// load is writes without pause.
+// load writes to objects continuously.
 type load struct {
 	running sync.WaitGroup
 	cancel  context.CancelFunc
-	paused  sync.RWMutex // held for reading during a write
+	paused  sync.RWMutex // Locked for reading during a write.
 	failure atomic.Pointer[error]
 }
 
-// writeAll writes to all objects of the types, again and again.
+// writeAll repeatedly writes to all objects of the types.
 func (r *run) writeAll(ctx context.Context, gvrs []schema.GroupVersionResource) *load {
 	const writers = 2
 	l := &load{}

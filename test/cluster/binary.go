@@ -17,10 +17,11 @@ const (
 	module = "github.com/dynamic-controller/engine"
 )
 
-// ErrNoBinary is returned by Start when the control plane was not built.
-var ErrNoBinary = errors.New("there is no control plane binary: run make controlplane first")
+// ErrNoBinary is returned by Start if the control plane has not been built.
+var ErrNoBinary = errors.New("control plane binary not found: run make controlplane first")
 
-// binary returns what CONTROLPLANE_BIN names, else bin/controlplane of this module.
+// binary returns the path of the control plane binary. The path is the value of CONTROLPLANE_BIN and defaults to
+// bin/controlplane in this module.
 func binary() (string, error) {
 	path := os.Getenv(binaryEnv)
 	if path == "" {
@@ -39,7 +40,8 @@ func binary() (string, error) {
 	return filepath.Abs(path)
 }
 
-// moduleRoot walks up from the working directory, which for a test is that of its package, past nested modules.
+// moduleRoot returns the root directory of this module. It searches the working directory and its parents, and skips
+// nested modules. In a test, the working directory is the directory of the test's package.
 func moduleRoot() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {

@@ -17,49 +17,49 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Options are what Start may be told. The zero value is good.
+// Options configures Start. The zero value is valid.
 type Options struct {
-	// Dir keeps everything, data and logs too, and another Start on it finds the same cluster. Defaults to a temporary
-	// directory, which ends with the cluster.
+	// Dir is the directory for data, logs and other files. Starting a cluster in the directory of an earlier one continues
+	// that cluster. Defaults to a temporary directory, which is removed when the cluster is stopped.
 	Dir string
-	// WithControllers has owner references cascade, namespaces end and cluster roles aggregate as in any cluster. For
-	// a type that was just defined that takes a second or two.
+	// WithControllers enables garbage collection of owned objects, deletion of namespaces and aggregation of cluster
+	// roles. For a newly defined type, garbage collection can take a second or two.
 	WithControllers bool
-	// Log gets what the binary writes to stderr, such as that a server has died. Defaults to nothing. It is written to
-	// by one goroutine, until Stop returns.
+	// Log, if not nil, receives the standard error of the binary, which includes reports of crashed servers. One goroutine
+	// writes to Log until Stop returns.
 	Log io.Writer
 }
 
-// Cluster is a control plane that was started here, or one that Connect was pointed at. Its methods may be called
-// concurrently.
+// Cluster is a control plane that was started by Start, or an external one returned by Connect. Its methods can be
+// called concurrently.
 type Cluster struct {
 	kubeconfig string
 	config     *rest.Config
-	// transport is what client-go gives to every client made from config. It is kept to be closed, since client-go
-	// itself forgets it with the last client.
+	// transport is the transport that client-go uses for every client created from config. It is stored so that its
+	// connections can be closed: client-go drops its own reference to the transport when the last client is gone.
 	transport       http.RoundTripper
-	etcd, apiServer *Part
+	etcd, apiServer *Component
 
-	up       *process // nil if the cluster is foreign
-	errors   *tail    // of up; read only once it has ended
+	up       *process // Nil for an external cluster.
+	stderr   *tail    // The standard error of up. It is read only after up has exited.
 	dir      string
 	isTemp   bool
 	stopOnce sync.Once
 	stopErr  error
 }
 
-// Start starts a control plane and returns when it is ready, which takes a few seconds. When ctx ends first nothing is
-// left of it; later ctx has no meaning.
+// Start starts a control plane and returns when it is ready, which takes a few seconds. If ctx is cancelled first,
+// Start removes everything that it created. After Start has returned, ctx has no effect.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	c, err := start(ctx, options)
 	if err != nil {
-		return nil, fmt.Errorf("starting a control plane: %w", err)
+		return nil, fmt.Errorf("start control plane: %w", err)
 	}
 	return c, nil
 }
 
 func start(ctx context.Context, options Options) (_ *Cluster, err error) {
-	c := &Cluster{dir: options.Dir, errors: &tail{}}
+	c := &Cluster{dir: options.Dir, stderr: &tail{}}
 	if c.dir == "" {
 		if c.dir, err = os.MkdirTemp("", "controlplane-"); err != nil {
 			return nil, err
@@ -69,8 +69,8 @@ func start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	c.kubeconfig = filepath.Join(c.dir, "kubeconfig")
-	c.etcd = &Part{name: "etcd", dir: c.dir}
-	c.apiServer = &Part{name: "apiserver", dir: c.dir}
+	c.etcd = &Component{name: "etcd", dir: c.dir}
+	c.apiServer = &Component{name: "apiserver", dir: c.dir}
 	defer func() {
 		if err != nil && c.isTemp {
 			err = errors.Join(err, os.RemoveAll(c.dir))
@@ -79,20 +79,20 @@ func start(ctx context.Context, options Options) (_ *Cluster, err error) {
 
 	args := []string{"up", "--dir", c.dir}
 	if c.isTemp {
-		args = append(args, "--rm") // so that the directory goes too when this process is killed
+		args = append(args, "--rm") // Remove the directory even if this process is killed.
 	}
 	if options.WithControllers {
 		args = append(args, "--with-controllers")
 	}
-	stderr := io.Writer(c.errors)
+	stderr := io.Writer(c.stderr)
 	if options.Log != nil {
-		stderr = io.MultiWriter(c.errors, options.Log)
+		stderr = io.MultiWriter(c.stderr, options.Log)
 	}
 	c.up, err = startProcess(stderr, func(line string) bool { return strings.HasPrefix(line, "ready in ") }, args...)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.up.waitReady(ctx, upGrace, c.errors.String); err != nil {
+	if err := c.up.waitReady(ctx, upGrace, c.stderr.String); err != nil {
 		return nil, err
 	}
 	if err := c.connect(); err != nil {
@@ -102,16 +102,17 @@ func start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	return c, nil
 }
 
-// Connect returns the cluster of a kubeconfig. Its parts cannot be broken, and Stop only closes connections to it.
+// Connect returns the external cluster that a kubeconfig refers to. The cluster's components cannot be stopped or
+// started, and Stop only closes the connections to the cluster.
 func Connect(kubeconfig string) (*Cluster, error) {
-	c := &Cluster{kubeconfig: kubeconfig, etcd: &Part{name: "etcd"}, apiServer: &Part{name: "apiserver"}}
+	c := &Cluster{kubeconfig: kubeconfig, etcd: &Component{name: "etcd"}, apiServer: &Component{name: "apiserver"}}
 	if err := c.connect(); err != nil {
 		return nil, fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
 	}
 	return c, nil
 }
 
-// connect makes no connection yet.
+// connect loads the kubeconfig and creates the transport. It does not open a connection.
 func (c *Cluster) connect() error {
 	config, err := clientcmd.BuildConfigFromFlags("", c.kubeconfig)
 	if err != nil {
@@ -123,26 +124,27 @@ func (c *Cluster) connect() error {
 	return err
 }
 
-// Config returns a config of the administrator's, without client-side throttling. The caller may change it.
+// Config returns a copy of the administrator's config, without client-side throttling.
 func (c *Cluster) Config() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Kubeconfig returns the file of the administrator's kubeconfig.
+// Kubeconfig returns the path of the administrator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return c.kubeconfig }
 
-// APIServer returns the API server, to be broken.
-func (c *Cluster) APIServer() *Part { return c.apiServer }
+// APIServer returns the API server.
+func (c *Cluster) APIServer() *Component { return c.apiServer }
 
-// Etcd returns the API server's database, to be broken.
-func (c *Cluster) Etcd() *Part { return c.etcd }
+// Etcd returns the etcd server that stores the data of the API server.
+func (c *Cluster) Etcd() *Component { return c.etcd }
 
-// WaitReady returns when the API server says that it is ready, and answers from etcd.
+// WaitReady waits until the API server reports that it is ready and can read from etcd.
 func (c *Cluster) WaitReady(ctx context.Context) error {
 	const (
-		pause   = 20 * time.Millisecond
-		tooLong = 2 * time.Second // for one answer; a server may be paused
+		interval       = 20 * time.Millisecond
+		requestTimeout = 2 * time.Second // A paused server does not respond.
 	)
-	client := &http.Client{Transport: c.transport, Timeout: tooLong}
-	// For a second or so the API server does not notice that it has lost etcd. Reading an object goes there.
+	client := &http.Client{Transport: c.transport, Timeout: requestTimeout}
+	// After etcd has failed, it can take about a second until readyz reports a failure. Reading an object always requires
+	// etcd.
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
 		for {
 			err := getOK(ctx, client, c.config.Host+path)
@@ -151,8 +153,8 @@ func (c *Cluster) WaitReady(ctx context.Context) error {
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("the API server is not ready: %w", errors.Join(context.Cause(ctx), err))
-			case <-time.After(pause):
+				return fmt.Errorf("API server is not ready: %w", errors.Join(context.Cause(ctx), err))
+			case <-time.After(interval):
 			}
 		}
 	}
@@ -170,13 +172,13 @@ func getOK(ctx context.Context, client *http.Client, url string) error {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, response.Status)
+		return fmt.Errorf("GET %s: %s", url, response.Status)
 	}
 	return nil
 }
 
-// Stop ends the cluster and everything that was started for it, and returns when it is gone; it takes a second or two.
-// It is an error if something had to be killed or had ended before. Called again it returns the same.
+// Stop stops all processes of the cluster and waits until they have exited, which takes a second or two. It returns an
+// error if a process had to be killed or had already exited. Further calls return the same error.
 func (c *Cluster) Stop() error {
 	c.stopOnce.Do(func() {
 		if c.up != nil {
@@ -189,13 +191,13 @@ func (c *Cluster) Stop() error {
 
 func (c *Cluster) stop() error {
 	var errs []error
-	if c.up.hasEnded() {
-		errs = append(errs, fmt.Errorf("the control plane had ended before (%s): %s", c.up.cmd.ProcessState, c.errors))
+	if c.up.hasExited() {
+		errs = append(errs, fmt.Errorf("control plane exited before Stop (%s): %s", c.up.cmd.ProcessState, c.stderr))
 	}
-	// An API server ends gently only while it has its etcd, whoever has started the two.
+	// The API server shuts down gracefully only while etcd is running, so the API server is stopped first.
 	c.apiServer.release()
 	if !c.up.stop(upGrace) {
-		errs = append(errs, fmt.Errorf("the control plane did not end within %s and was killed: %s", upGrace, c.errors))
+		errs = append(errs, fmt.Errorf("control plane did not exit within %s and was killed: %s", upGrace, c.stderr))
 	}
 	c.etcd.release()
 	if c.isTemp {

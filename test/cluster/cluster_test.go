@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -28,7 +29,7 @@ const (
 	kubeconfigEnv = "TEST_KUBECONFIG"
 )
 
-func TestItIsReadyAndTheVersionItShouldBe(t *testing.T) {
+func TestCluster_IsReadyAndReportsItsVersion(t *testing.T) {
 	c := shared.Cluster(t)
 	if err := c.WaitReady(t.Context()); err != nil {
 		t.Error(err)
@@ -39,26 +40,26 @@ func TestItIsReadyAndTheVersionItShouldBe(t *testing.T) {
 		t.Fatal(err)
 	}
 	if version.GitVersion != "v1.37.1" {
-		t.Errorf("the API server calls itself %s", version.GitVersion)
+		t.Errorf("got version %s, want v1.37.1", version.GitVersion)
 	}
 	if _, err := client.CoreV1().Namespaces().Get(t.Context(), metav1.NamespaceDefault, metav1.GetOptions{}); err != nil {
-		t.Errorf("ready, but: %v", err)
+		t.Errorf("get a namespace from a ready cluster: %v", err)
 	}
 }
 
-func TestConfigIsACopyWithoutThrottling(t *testing.T) {
+func TestConfig_ReturnsACopyWithoutThrottling(t *testing.T) {
 	c := shared.Cluster(t)
 	config := c.Config()
 	if config.QPS >= 0 {
-		t.Errorf("QPS is %v", config.QPS)
+		t.Errorf("QPS is %v, want a negative value", config.QPS)
 	}
 	config.Host = "elsewhere"
 	if c.Config().Host == "elsewhere" {
-		t.Error("it is shared")
+		t.Error("Config does not return a copy")
 	}
 }
 
-func TestRBACDeniesAServiceAccountUntilARoleAllowsIt(t *testing.T) {
+func TestCluster_RBACDeniesServiceAccountWithoutRole(t *testing.T) {
 	ctx := t.Context()
 	c := shared.Cluster(t)
 	admin := clientset(t, c)
@@ -85,28 +86,30 @@ func TestRBACDeniesAServiceAccountUntilARoleAllowsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	who, err := reader.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
+	review, err := reader.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{},
 		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := who.Status.UserInfo.Username, "system:serviceaccount:default:reader"; got != want {
-		t.Errorf("the token is %s's, want %s", got, want)
+	if got, want := review.Status.UserInfo.Username, "system:serviceaccount:default:reader"; got != want {
+		t.Errorf("the token authenticates as %s, want %s", got, want)
 	}
 	list := func(ctx context.Context, client kubernetes.Interface) error {
 		_, err := client.CoreV1().Secrets(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{})
 		return err
 	}
 	if err := list(ctx, admin); err != nil {
-		t.Errorf("the administrator: %v", err)
+		t.Errorf("list as the administrator: %v", err)
 	}
 	if err := list(ctx, reader); !apierrors.IsForbidden(err) {
-		t.Errorf("without a role: %v", err)
+		t.Errorf("list without a role: got %v, want Forbidden", err)
 	}
 
 	_, err = admin.RbacV1().Roles(metav1.NamespaceDefault).Create(ctx, &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
-		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"}}},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"list"},
+		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -119,10 +122,10 @@ func TestRBACDeniesAServiceAccountUntilARoleAllowsIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the role is heeded", func(ctx context.Context) error { return list(ctx, reader) })
+	eventually(t, "the role takes effect", func(ctx context.Context) error { return list(ctx, reader) })
 }
 
-func TestAKeptDirectoryIsTheSameCluster(t *testing.T) {
+func TestStart_ResumesClusterInSameDirectory(t *testing.T) {
 	ctx := t.Context()
 	options := cluster.Options{Dir: t.TempDir()}
 	first, err := cluster.Start(ctx, options)
@@ -131,13 +134,13 @@ func TestAKeptDirectoryIsTheSameCluster(t *testing.T) {
 	}
 	host := first.Config().Host
 	_, err = clientset(t, first).CoreV1().ConfigMaps(metav1.NamespaceDefault).Create(ctx,
-		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "persistent"}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Error(err)
 	}
 
-	if _, err := cluster.Start(ctx, options); err == nil || !strings.Contains(err.Error(), "already runs") {
-		t.Errorf("a second one on the same directory: %v", err)
+	if _, err := cluster.Start(ctx, options); err == nil || !strings.Contains(err.Error(), "already running") {
+		t.Errorf("start a second cluster in the same directory: got %v, want \"already running\"", err)
 	}
 	if err := first.Stop(); err != nil {
 		t.Error(err)
@@ -148,9 +151,9 @@ func TestAKeptDirectoryIsTheSameCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := second.Config().Host; got != host {
-		t.Errorf("it was %s and is %s", host, got)
+		t.Errorf("the host changed from %s to %s", host, got)
 	}
-	_, err = clientset(t, second).CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(ctx, "kept", metav1.GetOptions{})
+	_, err = clientset(t, second).CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(ctx, "persistent", metav1.GetOptions{})
 	if err != nil {
 		t.Error(err)
 	}
@@ -159,9 +162,9 @@ func TestAKeptDirectoryIsTheSameCluster(t *testing.T) {
 	}
 }
 
-// lockedBuffer can be read while it is being written.
+// lockedBuffer is a buffer that can be read and written concurrently.
 type lockedBuffer struct {
-	mu     sync.Mutex // guards buffer
+	mu     sync.Mutex // Guards buffer.
 	buffer bytes.Buffer
 }
 
@@ -177,7 +180,7 @@ func (b *lockedBuffer) String() string {
 	return b.buffer.String()
 }
 
-func TestLog_ReceivesTheOutputOfTheBinary(t *testing.T) {
+func TestLog_ReceivesOutputOfBinary(t *testing.T) {
 	var log lockedBuffer
 	c, err := cluster.Start(t.Context(), cluster.Options{Log: &log})
 	if err != nil {
@@ -186,109 +189,121 @@ func TestLog_ReceivesTheOutputOfTheBinary(t *testing.T) {
 	if err := c.APIServer().Kill(); err != nil {
 		t.Error(err)
 	}
-	// The binary reports the end of the API server after it has noticed it.
-	const want = "start it again with: "
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(log.String(), want); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Errorf("the log is %q, want %q", log.String(), want)
-			break
+	// The binary reports the exit asynchronously.
+	const want = "restart it with: "
+	eventually(t, "the exit of the API server is reported", func(context.Context) error {
+		if got := log.String(); !strings.Contains(got, want) {
+			return fmt.Errorf("the log is %q, want it to contain %q", got, want)
 		}
-	}
+		return nil
+	})
 	if err := c.Stop(); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestAStartThatFailsSaysWhy(t *testing.T) {
-	dirWith := func(t *testing.T, file, content string) string {
-		dir := t.TempDir()
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return dir
+// dirWithFile returns a temporary directory that contains one file.
+func dirWithFile(t *testing.T, file, content string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, file)), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	script := func(t *testing.T, content string) {
-		path := filepath.Join(t.TempDir(), "controlplane")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+content+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		t.Setenv(binaryEnv, path)
+	if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	return dir
+}
+
+// setBinary replaces the control plane binary with a shell script.
+func setBinary(t *testing.T, script string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "controlplane")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(binaryEnv, path)
+}
+
+// usedPort returns a port on which a listener is open until the test ends.
+func usedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func TestStart_ReportsCauseOfFailure(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		dir  func(t *testing.T) string // or what else makes it fail
-		is   error
-		says []string
+		name     string
+		setUp    func(t *testing.T) (dir string)
+		is       error
+		contains []string
 	}{
 		{
-			name: "a binary that was not built",
-			dir:  func(t *testing.T) string { t.Setenv(binaryEnv, t.TempDir()+"/none"); return "" },
-			is:   cluster.ErrNoBinary,
-			says: []string{"run make controlplane first"},
+			name:     "the binary has not been built",
+			setUp:    func(t *testing.T) string { t.Setenv(binaryEnv, t.TempDir()+"/none"); return "" },
+			is:       cluster.ErrNoBinary,
+			contains: []string{"run make controlplane first"},
 		},
 		{
-			name: "a package outside of the module",
-			dir:  func(t *testing.T) string { t.Setenv(binaryEnv, ""); t.Chdir(t.TempDir()); return "" },
-			says: []string{"is not in module", binaryEnv},
+			name:     "the working directory is outside the module",
+			setUp:    func(t *testing.T) string { t.Setenv(binaryEnv, ""); t.Chdir(t.TempDir()); return "" },
+			contains: []string{"is not in module", binaryEnv},
 		},
 		{
-			name: "a binary that is something else",
-			dir:  func(t *testing.T) string { script(t, "echo no such flag >&2; exit 3"); return "" },
-			says: []string{"no such flag", "exit status 3"},
+			name:     "the binary is another program",
+			setUp:    func(t *testing.T) string { setBinary(t, "echo no such flag >&2; exit 3"); return "" },
+			contains: []string{"no such flag", "exit status 3"},
 		},
 		{
-			name: "a binary that never gets ready",
-			dir:  func(t *testing.T) string { script(t, "exec sleep 1000"); return "" },
-			is:   context.DeadlineExceeded,
+			name:  "the binary never becomes ready",
+			setUp: func(t *testing.T) string { setBinary(t, "exec sleep 1000"); return "" },
+			is:    context.DeadlineExceeded,
 		},
 		{
-			name: "a directory that cannot be made",
-			dir:  func(t *testing.T) string { return filepath.Join(dirWith(t, "file", ""), "file", "dir") },
-			says: []string{"cannot be made: mkdir ", "not a directory"},
+			name:     "the directory cannot be created",
+			setUp:    func(t *testing.T) string { return filepath.Join(dirWithFile(t, "file", ""), "file", "dir") },
+			contains: []string{"create directory: mkdir ", "not a directory"},
 		},
 		{
-			name: "a port that is taken",
-			dir: func(t *testing.T) string {
-				l, err := net.Listen("tcp", "127.0.0.1:0")
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() { l.Close() })
-				_, port, err := net.SplitHostPort(l.Addr().String())
-				if err != nil {
-					t.Fatal(err)
-				}
-				return dirWith(t, "ports.json", `{"apiServer":`+port+`}`)
+			name: "the port is in use",
+			setUp: func(t *testing.T) string {
+				return dirWithFile(t, "ports.json", `{"apiServer":`+usedPort(t)+`}`)
 			},
-			says: []string{"no port for the API server: ", "address already in use"},
+			contains: []string{"no port for the API server: ", "address already in use"},
 		},
 		{
-			name: "an etcd that dies while starting",
-			dir:  func(t *testing.T) string { return dirWith(t, "etcd/member/snap/db", "this is no database") },
-			says: []string{"etcd ended while starting", "the end of ", "etcd.log"},
+			name:     "etcd exits while it is starting",
+			setUp:    func(t *testing.T) string { return dirWithFile(t, "etcd/member/snap/db", "not a database") },
+			contains: []string{"etcd exited before it was ready", "the last lines of ", "etcd.log"},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			dir := c.dir(t)
-			tooLong := deadline
+			dir := c.setUp(t)
+			timeout := deadline
 			if errors.Is(c.is, context.DeadlineExceeded) {
-				tooLong = 100 * time.Millisecond
+				timeout = 100 * time.Millisecond
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), tooLong)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			started, err := cluster.Start(ctx, cluster.Options{Dir: dir})
 			if err == nil {
-				t.Fatal(errors.Join(errors.New("it started"), started.Stop()))
+				t.Fatal(errors.Join(errors.New("Start succeeded"), started.Stop()))
 			}
 			if c.is != nil && !errors.Is(err, c.is) {
 				t.Errorf("got %v, want %v", err, c.is)
 			}
-			for _, want := range c.says {
+			for _, want := range c.contains {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("got %v, want it to say %q", err, want)
+					t.Errorf("got error %v, want it to contain %q", err, want)
 				}
 			}
 			t.Log(err)
@@ -296,45 +311,45 @@ func TestAStartThatFailsSaysWhy(t *testing.T) {
 	}
 }
 
-func TestAClusterThatIsGivenIsUsedAndNotBroken(t *testing.T) {
+func TestConnect_ComponentsCannotBeControlled(t *testing.T) {
 	c := shared.Cluster(t)
 	t.Setenv(kubeconfigEnv, c.Kubeconfig())
-	t.Setenv(binaryEnv, "/nonexistent") // nothing is started
-	given := cluster.NewShared(cluster.Options{})
-	connected := given.Cluster(t)
+	t.Setenv(binaryEnv, "/nonexistent") // The binary must not be used.
+	external := cluster.NewShared(cluster.Options{})
+	connected := external.Cluster(t)
 	if err := connected.WaitReady(t.Context()); err != nil {
 		t.Error(err)
 	}
-	for name, breaking := range map[string]func() error{
+	for name, call := range map[string]func() error{
 		"Kill":   connected.APIServer().Kill,
 		"Stop":   connected.Etcd().Stop,
 		"Pause":  connected.APIServer().Pause,
 		"Resume": connected.APIServer().Resume,
 		"Start":  func() error { return connected.Etcd().Start(t.Context()) },
 	} {
-		if err := breaking(); !errors.Is(err, cluster.ErrForeign) {
-			t.Errorf("%s: got %v, want %v", name, err, cluster.ErrForeign)
+		if err := call(); !errors.Is(err, cluster.ErrExternal) {
+			t.Errorf("%s: got %v, want %v", name, err, cluster.ErrExternal)
 		}
 	}
 	if err := connected.Stop(); err != nil {
 		t.Error(err)
 	}
 	if err := c.WaitReady(t.Context()); err != nil {
-		t.Errorf("after Stop: %v", err)
+		t.Errorf("the cluster is not ready after Stop was called on the external cluster: %v", err)
 	}
 }
 
-func TestSharedFailsEveryTestThatAsks(t *testing.T) {
+func TestShared_FailsEveryTestIfTheClusterCannotStart(t *testing.T) {
 	t.Setenv(kubeconfigEnv, filepath.Join(t.TempDir(), "none"))
 	broken := cluster.NewShared(cluster.Options{})
 	for range 2 {
-		asking := &fakeTest{}
-		if broken.Cluster(asking); !asking.failed {
-			t.Error("it did not")
+		test := &fakeTest{}
+		if broken.Cluster(test); !test.failed {
+			t.Error("Cluster did not fail the test")
 		}
 	}
 	if code := broken.Main(runner(func() int { return 7 })).Run(); code != 7 {
-		t.Errorf("the tests' exit code 7 became %d", code)
+		t.Errorf("got exit code %d, want 7", code)
 	}
 }
 

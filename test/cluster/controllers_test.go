@@ -23,7 +23,7 @@ var (
 	configMap = corev1.SchemeGroupVersion.WithKind("ConfigMap")
 )
 
-// defineWidgets returns when widgets can be created.
+// defineWidgets creates the CRD and waits until widgets can be listed.
 func defineWidgets(t *testing.T, client dynamic.Interface) {
 	t.Helper()
 	crd := &unstructured.Unstructured{Object: map[string]any{
@@ -55,24 +55,24 @@ func removeWidgets(t *testing.T, client dynamic.Interface) {
 	if err := client.Resource(crds).Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the definition of widgets is gone", func(ctx context.Context) error {
+	eventually(t, "the CRD is deleted", func(ctx context.Context) error {
 		_, err := client.Resource(crds).Get(ctx, name, metav1.GetOptions{})
-		return gone(err)
+		return wantNotFound(err)
 	})
 }
 
-// gone turns the error of a Get around.
-func gone(err error) error {
+// wantNotFound returns nil if err is a NotFound error, and an error otherwise.
+func wantNotFound(err error) error {
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
 	case err == nil:
-		return errors.New("it is still there")
+		return errors.New("the object still exists")
 	}
 	return err
 }
 
-func TestOwnerReferencesCascade(t *testing.T) {
+func TestWithControllers_GarbageCollectionCascades(t *testing.T) {
 	c := shared.Cluster(t)
 	client := dynamicClient(t, c)
 	inDefault := func(gvr schema.GroupVersionResource) dynamic.ResourceInterface {
@@ -80,7 +80,8 @@ func TestOwnerReferencesCascade(t *testing.T) {
 	}
 	widgetClient, configMapClient := inDefault(widgets), inDefault(corev1.SchemeGroupVersion.WithResource("configmaps"))
 
-	// A widget owns a widget, which owns a config map.
+	// cascade creates a widget that owns another widget, which owns a ConfigMap. It deletes the first widget and waits
+	// until the other two objects are deleted.
 	cascade := func(t *testing.T) {
 		ctx := t.Context()
 		parent, err := widgetClient.Create(ctx, object(widget, "parent"), metav1.CreateOptions{})
@@ -95,34 +96,35 @@ func TestOwnerReferencesCascade(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The collector looks for the owner of what it sees for the first time. Only later does it need a watch of the
-		// owner's type, so wait until it has seen them; it has when it has collected what was made after them.
-		stranger := object(widget, "stranger")
-		stranger.SetUID("none")
+		// Create orphans after these objects. Once the garbage collector has deleted the orphans, it has also observed the
+		// objects. Without this wait, the garbage collector could look up the owners directly, and the test would not depend
+		// on the watch of the owner's type.
+		missing := object(widget, "missing")
+		missing.SetUID("none")
 		for _, kind := range []struct {
 			gvk    schema.GroupVersionKind
 			client dynamic.ResourceInterface
 		}{{widget, widgetClient}, {configMap, configMapClient}} {
-			_, err := kind.client.Create(ctx, object(kind.gvk, "orphan", stranger), metav1.CreateOptions{})
+			_, err := kind.client.Create(ctx, object(kind.gvk, "orphan", missing), metav1.CreateOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the orphan is gone", func(ctx context.Context) error {
+			eventually(t, "the orphan is deleted", func(ctx context.Context) error {
 				_, err := kind.client.Get(ctx, "orphan", metav1.GetOptions{})
-				return gone(err)
+				return wantNotFound(err)
 			})
 		}
 		err = widgetClient.Delete(ctx, parent.GetName(), metav1.DeleteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the grandchild is gone", func(ctx context.Context) error {
+		eventually(t, "the grandchild is deleted", func(ctx context.Context) error {
 			_, err := configMapClient.Get(ctx, "grandchild", metav1.GetOptions{})
-			return gone(err)
+			return wantNotFound(err)
 		})
-		eventually(t, "the child is gone", func(ctx context.Context) error {
+		eventually(t, "the child is deleted", func(ctx context.Context) error {
 			_, err := widgetClient.Get(ctx, "child", metav1.GetOptions{})
-			return gone(err)
+			return wantNotFound(err)
 		})
 	}
 
@@ -130,8 +132,8 @@ func TestOwnerReferencesCascade(t *testing.T) {
 		name   string
 		before func(t *testing.T)
 	}{
-		{"of a type that was just defined", func(t *testing.T) { defineWidgets(t, client) }},
-		{"of a type that was removed and is back", func(t *testing.T) {
+		{"new type", func(t *testing.T) { defineWidgets(t, client) }},
+		{"type that was removed and defined again", func(t *testing.T) {
 			removeWidgets(t, client)
 			defineWidgets(t, client)
 		}},
@@ -154,7 +156,7 @@ func TestOwnerReferencesCascade(t *testing.T) {
 	removeWidgets(t, client)
 }
 
-func TestANamespaceEndsWithAllThatIsInIt(t *testing.T) {
+func TestWithControllers_NamespaceDeletionRemovesItsObjects(t *testing.T) {
 	ctx := t.Context()
 	c := shared.Cluster(t)
 	dynamicClient := dynamicClient(t, c)
@@ -162,15 +164,16 @@ func TestANamespaceEndsWithAllThatIsInIt(t *testing.T) {
 	defineWidgets(t, dynamicClient)
 	defer removeWidgets(t, dynamicClient)
 
-	const name = "doomed"
+	const name = "deleted"
 	_, err := client.CoreV1().Namespaces().Create(ctx,
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	doomed := object(widget, "doomed")
-	doomed.SetNamespace(name)
-	if _, err := dynamicClient.Resource(widgets).Namespace(name).Create(ctx, doomed, metav1.CreateOptions{}); err != nil {
+	widgetInNamespace := object(widget, "deleted")
+	widgetInNamespace.SetNamespace(name)
+	_, err = dynamicClient.Resource(widgets).Namespace(name).Create(ctx, widgetInNamespace, metav1.CreateOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = client.CoreV1().ConfigMaps(name).Create(ctx,
@@ -181,29 +184,29 @@ func TestANamespaceEndsWithAllThatIsInIt(t *testing.T) {
 	if err := client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the namespace is gone", func(ctx context.Context) error {
+	eventually(t, "the namespace is deleted", func(ctx context.Context) error {
 		_, err := client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
-		return gone(err)
+		return wantNotFound(err)
 	})
 	left, err := dynamicClient.Resource(widgets).List(ctx, metav1.ListOptions{})
 	if err != nil || len(left.Items) != 0 {
-		t.Errorf("%d widgets are left, %v", len(left.Items), err)
+		t.Errorf("%d widgets are left, error %v", len(left.Items), err)
 	}
 }
 
-func TestClusterRolesAggregate(t *testing.T) {
+func TestWithControllers_AggregatesClusterRoles(t *testing.T) {
 	ctx := t.Context()
 	roles := clientset(t, shared.Cluster(t)).RbacV1().ClusterRoles()
-	label := map[string]string{"aggregate-to-whole": "true"}
+	label := map[string]string{"aggregate-to-combined": "true"}
 	_, err := roles.Create(ctx, &rbacv1.ClusterRole{
-		ObjectMeta:      metav1.ObjectMeta{Name: "whole"},
+		ObjectMeta:      metav1.ObjectMeta{Name: "combined"},
 		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: label}}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = roles.Create(ctx, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "piece", Labels: label},
+		ObjectMeta: metav1.ObjectMeta{Name: "part", Labels: label},
 		Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{widgets.Group}, Resources: []string{widgets.Resource}, Verbs: []string{"get"},
 		}},
@@ -211,10 +214,10 @@ func TestClusterRolesAggregate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the whole has the piece's rule", func(ctx context.Context) error {
-		whole, err := roles.Get(ctx, "whole", metav1.GetOptions{})
-		if err == nil && len(whole.Rules) != 1 {
-			err = fmt.Errorf("its rules are %v", whole.Rules)
+	eventually(t, "the rule is aggregated", func(ctx context.Context) error {
+		combined, err := roles.Get(ctx, "combined", metav1.GetOptions{})
+		if err == nil && len(combined.Rules) != 1 {
+			err = fmt.Errorf("the aggregated rules are %v", combined.Rules)
 		}
 		return err
 	})

@@ -1,24 +1,24 @@
-// Package cluster starts, breaks and restarts a real Kubernetes control plane for tests and demonstrations: it runs the
-// binary of test/controlplane, which "make controlplane" builds, and talks to it as any client would.
+// Package cluster starts, stops and disrupts a real Kubernetes control plane for tests and demonstrations. It runs the
+// binary of test/controlplane, which "make controlplane" builds, and connects to it like any other client.
 //
-// A package of tests that can do with one cluster shares it:
+// The tests of a package can share one cluster:
 //
 //	var shared = cluster.NewShared(cluster.Options{})
 //
 //	func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(m)) }
 //
-//	func TestIt(t *testing.T) { c := shared.Cluster(t); ... }
+//	func TestWidgets(t *testing.T) { c := shared.Cluster(t); ... }
 //
-// It starts with the first test that asks for it. With TEST_KUBECONFIG set, the tests run against the cluster of that
-// kubeconfig instead.
+// The cluster is started by the first test that requests it. If TEST_KUBECONFIG is set, the tests run on the cluster of
+// that kubeconfig instead.
 //
-// What it promises:
+// The package guarantees the following:
 //
-//   - A start that fails is an error with the binary's own words, and never hangs longer than its ctx.
-//   - After Stop no process, goroutine, connection or temporary directory of it is left. When the process that started
-//     it is killed, its processes end within a second or two.
-//   - A server that was killed comes back on the same port with the same data.
+//   - If Start fails, the error contains the output of the binary. Start stops waiting when its context is cancelled.
+//   - After Stop, no process, goroutine, connection or temporary directory is left. If the process that started the
+//     cluster is killed, the cluster's processes exit within about two seconds.
+//   - A server that was killed can be restarted on the same port with the same data.
 //
-// What it does not: nothing runs Pods, and only the controllers that Options names do their work. It needs Linux or
+// No Pods run in the cluster, and only the controllers enabled in Options are active. The package requires Linux or
 // another Unix.
 package cluster

@@ -20,7 +20,7 @@ func Example() {
 	}
 	defer c.Stop()
 
-	// Whatever is written is still there when the API server has crashed and is back.
+	// The data survives a crash of the API server.
 	if err := c.APIServer().Kill(); err != nil {
 		fmt.Println(err)
 		return

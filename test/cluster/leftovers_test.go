@@ -16,13 +16,14 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// starterEnv makes the test binary a process that starts a cluster and lives until it is killed.
+// starterEnv names an environment variable. If the variable is set, the test binary starts a cluster and then blocks
+// until it is killed.
 const starterEnv = "CLUSTER_TEST_STARTER"
 
 func runStarter() {
 	ctx := context.Background()
 	c, err := cluster.Start(ctx, cluster.Options{WithControllers: true})
-	if err == nil { // one part of it is the starter's own child
+	if err == nil { // A restarted component is a child of this process.
 		err = errors.Join(c.APIServer().Kill(), c.APIServer().Start(ctx))
 	}
 	if err != nil {
@@ -33,20 +34,20 @@ func runStarter() {
 	select {}
 }
 
-// parts are the names of all processes of a cluster.
-var parts = []string{"up", "etcd", "apiserver"}
+// processNames are the names of all processes of a cluster.
+var processNames = []string{"up", "etcd", "apiserver"}
 
 func wantNothingLeft(t *testing.T, dir string, pids map[string]int) {
 	t.Helper()
-	eventually(t, "nothing is left", func(context.Context) error {
+	eventually(t, "all processes and files are removed", func(context.Context) error {
 		var left []error
 		for name, pid := range pids {
 			if alive(pid) {
-				left = append(left, fmt.Errorf("%s (process %d) runs", name, pid))
+				left = append(left, fmt.Errorf("%s (process %d) is running", name, pid))
 			}
 		}
 		if _, err := os.Stat(dir); err == nil {
-			left = append(left, fmt.Errorf("directory %s is there", dir))
+			left = append(left, fmt.Errorf("directory %s exists", dir))
 		}
 		return errors.Join(left...)
 	})
@@ -55,25 +56,25 @@ func wantNothingLeft(t *testing.T, dir string, pids map[string]int) {
 func pidsOf(t *testing.T, dir string) map[string]int {
 	t.Helper()
 	pids := map[string]int{}
-	for _, name := range parts {
+	for _, name := range processNames {
 		pids[name] = filePID(t, dir, name)
 		if !alive(pids[name]) {
-			t.Errorf("%s (process %d) does not run", name, pids[name])
+			t.Errorf("%s (process %d) is not running", name, pids[name])
 		}
 	}
 	return pids
 }
 
-func TestNothingIsLeftAfterStop(t *testing.T) {
+func TestStop_LeavesNoProcessesOrFiles(t *testing.T) {
 	for _, s := range []struct {
 		name string
 		do   func(ctx context.Context, c *cluster.Cluster) error
 	}{
-		{"of a cluster as it was started", func(context.Context, *cluster.Cluster) error { return nil }},
-		{"of one whose parts were restarted", func(ctx context.Context, c *cluster.Cluster) error {
+		{"unchanged cluster", func(context.Context, *cluster.Cluster) error { return nil }},
+		{"restarted components", func(ctx context.Context, c *cluster.Cluster) error {
 			return errors.Join(c.Etcd().Kill(), c.Etcd().Start(ctx), c.APIServer().Kill(), c.APIServer().Start(ctx))
 		}},
-		{"of one whose parts are paused", func(_ context.Context, c *cluster.Cluster) error {
+		{"paused components", func(_ context.Context, c *cluster.Cluster) error {
 			return errors.Join(c.Etcd().Pause(), c.APIServer().Pause())
 		}},
 	} {
@@ -92,20 +93,20 @@ func TestNothingIsLeftAfterStop(t *testing.T) {
 			}
 			for name, pid := range pids {
 				if alive(pid) {
-					t.Errorf("%s (process %d) still runs", name, pid)
+					t.Errorf("%s (process %d) is still running", name, pid)
 				}
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("directory %s: %v", dir, err)
+				t.Errorf("stat of directory %s: got %v, want it to be removed", dir, err)
 			}
 			if err := c.Stop(); err != nil {
-				t.Errorf("again: %v", err)
+				t.Errorf("the second call of Stop returned %v", err)
 			}
 		})
 	}
 }
 
-func TestClustersMayStartAndStopAtOnce(t *testing.T) {
+func TestStart_ConcurrentStartsAndStops(t *testing.T) {
 	const clusters, stoppers = 3, 2
 	var wg sync.WaitGroup
 	for range clusters {
@@ -127,7 +128,7 @@ func TestClustersMayStartAndStopAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestNothingIsLeftAfterTheStarterIsKilled(t *testing.T) {
+func TestStart_LeavesNothingIfTheStartingProcessIsKilled(t *testing.T) {
 	starter := exec.Command(os.Args[0])
 	starter.Env = append(os.Environ(), starterEnv+"=1")
 	starter.Stderr = os.Stderr
@@ -150,11 +151,11 @@ func TestNothingIsLeftAfterTheStarterIsKilled(t *testing.T) {
 	if err := starter.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = starter.Wait() // killed
+	_ = starter.Wait() // The error reports the kill.
 	wantNothingLeft(t, dir, pids)
 }
 
-func TestNoServerOutlivesABinaryThatIsKilled(t *testing.T) {
+func TestStart_ServersExitIfTheBinaryIsKilled(t *testing.T) {
 	c, err := cluster.Start(t.Context(), cluster.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -164,16 +165,16 @@ func TestNoServerOutlivesABinaryThatIsKilled(t *testing.T) {
 	if err := syscall.Kill(pids["up"], syscall.SIGKILL); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "no process is left", func(context.Context) error {
+	eventually(t, "all processes have exited", func(context.Context) error {
 		for name, pid := range pids {
 			if alive(pid) {
-				return fmt.Errorf("%s (process %d) runs", name, pid)
+				return fmt.Errorf("%s (process %d) is running", name, pid)
 			}
 		}
 		return nil
 	})
-	if err := c.Stop(); err == nil || !strings.Contains(err.Error(), "had ended before (signal: killed)") {
-		t.Errorf("Stop says %v", err)
+	if err := c.Stop(); err == nil || !strings.Contains(err.Error(), "exited before Stop (signal: killed)") {
+		t.Errorf("Stop returned %v", err)
 	}
 	wantNothingLeft(t, dir, pids)
 }

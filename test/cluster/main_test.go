@@ -29,11 +29,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(shared.Main(m))
 }
 
-// deadline is for what takes a few seconds at most.
+// deadline limits operations that take a few seconds at most.
 const deadline = time.Minute
 
-// eventually polls until done returns nil, or fails the test with its last answer.
-func eventually(t *testing.T, what string, done func(ctx context.Context) error) {
+// eventually polls until done returns nil. After the deadline, it fails the test with the last error.
+func eventually(t *testing.T, condition string, done func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
@@ -42,12 +42,12 @@ func eventually(t *testing.T, what string, done func(ctx context.Context) error)
 	for start := time.Now(); ; {
 		err := done(ctx)
 		if err == nil {
-			t.Logf("%s after %v", what, time.Since(start).Round(time.Millisecond))
+			t.Logf("%s after %v", condition, time.Since(start).Round(time.Millisecond))
 			return
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not within %v: %s: %v", deadline, what, err)
+			t.Fatalf("timed out after %v waiting until %s: %v", deadline, condition, err)
 		case <-ticker.C:
 		}
 	}
@@ -71,7 +71,7 @@ func dynamicClient(t *testing.T, c *cluster.Cluster) dynamic.Interface {
 	return client
 }
 
-// object is one of namespace "default", to be created.
+// object returns a new object in the default namespace. It does not create the object in the cluster.
 func object(gvk schema.GroupVersionKind, name string, owners ...*unstructured.Unstructured) *unstructured.Unstructured {
 	u := &unstructured.Unstructured{}
 	u.SetGroupVersionKind(gvk)
@@ -85,7 +85,7 @@ func object(gvk schema.GroupVersionKind, name string, owners ...*unstructured.Un
 	return u
 }
 
-// alive says whether a process still runs; one that only waits to be reaped does not.
+// alive reports whether a process is running. A process that has exited but has not been reaped is not running.
 func alive(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -95,7 +95,7 @@ func alive(pid int) bool {
 	return state != 'Z' && state != 'X'
 }
 
-// filePID reads one of the files in which the processes of a cluster name themselves.
+// filePID returns the process ID in a PID file of the cluster.
 func filePID(t *testing.T, dir, name string) int {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, name+".pid"))

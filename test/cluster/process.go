@@ -13,32 +13,35 @@ import (
 	"time"
 )
 
-// parentEnv tells the binary whose end is also its own.
+// parentEnv names the environment variable that contains the ID of the parent process. The binary exits when that
+// process exits.
 const parentEnv = "CONTROLPLANE_PARENT"
 
-// How long a process has for its own way to end before it is killed. "up" has its two servers to end.
+// Time for a graceful shutdown before a process is killed. The "up" command stops two servers.
 const (
-	upGrace   = 10 * time.Second
-	partGrace = 5 * time.Second
+	upGrace        = 10 * time.Second
+	componentGrace = 5 * time.Second
 )
 
-// process is the binary, run by this process.
+// process is a running instance of the binary.
 type process struct {
-	cmd   *exec.Cmd
-	ready chan struct{} // closed when it has said so
-	ended chan struct{} // closed when it was reaped
+	cmd    *exec.Cmd
+	ready  chan struct{} // Closed when the process reports that it is ready.
+	exited chan struct{} // Closed after the process has been reaped.
 }
 
-// startProcess does not wait. A line on the process' stdout for which isReady holds makes it ready.
+// startProcess starts the binary and returns without waiting until the process is ready. The process is ready when
+// isReady returns true for a line of its standard output.
 func startProcess(stderr io.Writer, isReady func(line string) bool, args ...string) (*process, error) {
 	path, err := binary()
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: exec.Command(path, args...), ready: make(chan struct{}), ended: make(chan struct{})}
+	p := &process{cmd: exec.Command(path, args...), ready: make(chan struct{}), exited: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), parentEnv+"="+strconv.Itoa(os.Getpid()))
 	p.cmd.Stderr = stderr
-	// A Ctrl-C goes to a whole process group. It ends this process, and that ends the other.
+	// Ctrl-C signals a whole process group. The binary is in a separate group, so Ctrl-C does not reach it. It exits when
+	// its parent exits.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := p.cmd.StdoutPipe()
 	if err != nil {
@@ -52,61 +55,63 @@ func startProcess(stderr io.Writer, isReady func(line string) bool, args ...stri
 }
 
 func (p *process) follow(out io.Reader, isReady func(string) bool) {
-	defer close(p.ended)
+	defer close(p.exited)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if isReady(lines.Text()) {
 			close(p.ready)
 			break
 		}
 	}
-	_, _ = io.Copy(io.Discard, out) // until it ends; how it ended is in ProcessState
+	_, _ = io.Copy(io.Discard, out) // Drain the pipe until the process exits.
 	_ = p.cmd.Wait()
 }
 
-// waitReady returns when the process is ready. If it ended, or ctx did, that is an error and the process is gone; said
-// then tells what it has written.
-func (p *process) waitReady(ctx context.Context, grace time.Duration, said func() string) error {
+// waitReady waits until the process is ready. If the process exits or ctx is cancelled first, waitReady returns an
+// error that includes the process's output. When waitReady returns an error, the process has exited.
+func (p *process) waitReady(ctx context.Context, grace time.Duration, output func() string) error {
 	var err error
 	select {
 	case <-p.ready:
 		return nil
-	case <-p.ended:
-		err = fmt.Errorf("%s ended: %s", p.cmd, p.cmd.ProcessState)
+	case <-p.exited:
+		err = fmt.Errorf("%s exited: %s", p.cmd, p.cmd.ProcessState)
 	case <-ctx.Done():
 		p.stop(grace)
-		err = fmt.Errorf("%s was not ready in time: %w", p.cmd, context.Cause(ctx))
+		err = fmt.Errorf("%s did not become ready: %w", p.cmd, context.Cause(ctx))
 	}
-	if words := said(); words != "" {
-		return fmt.Errorf("%w: %s", err, words)
+	if text := output(); text != "" {
+		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err
 }
 
-// stop ends the process and returns when it is gone: true if it ended within grace, false if it had to be killed.
+// stop terminates the process and waits until it has exited. It reports whether the process exited within grace. If
+// not, stop has killed the process.
 func (p *process) stop(grace time.Duration) bool {
-	// A paused process acts on no signal but SIGKILL and this. Errors say that it is gone already.
+	// A paused process does not handle SIGTERM before it receives SIGCONT. An error means that the process has already
+	// exited.
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	_ = p.cmd.Process.Signal(syscall.SIGCONT)
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	case <-time.After(grace):
 		_ = p.cmd.Process.Kill()
-		<-p.ended
+		<-p.exited
 		return false
 	}
 }
 
-func (p *process) hasEnded() bool {
+func (p *process) hasExited() bool {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	default:
 		return false
 	}
 }
 
-// tail is a writer that keeps the end of what was written.
+// tail is a writer that stores the last bytes written to it.
 type tail []byte
 
 const tailSize = 4 << 10

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Shared is one cluster for all tests of a package: the one of TEST_KUBECONFIG if that is set, else one that the first
-// test to ask for it starts.
+// Shared is a cluster for all tests of a package. If TEST_KUBECONFIG is set, it is the external cluster of that
+// kubeconfig. Otherwise, the first test that calls Cluster starts one.
 type Shared struct {
 	options Options
 
@@ -18,16 +18,16 @@ type Shared struct {
 	err     error
 }
 
-// NewShared starts nothing.
+// NewShared returns a Shared whose cluster will be started with the given options. It does not start the cluster.
 func NewShared(options Options) *Shared { return &Shared{options: options} }
 
-// TB is what Cluster needs of a testing.TB.
+// TB is the subset of testing.TB that Shared.Cluster uses.
 type TB interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// Cluster returns the cluster, or ends the test if it cannot be started.
+// Cluster returns the cluster. If the cluster cannot be started, Cluster fails the test.
 func (s *Shared) Cluster(t TB) *Cluster {
 	t.Helper()
 	s.once.Do(s.start)
@@ -42,17 +42,17 @@ func (s *Shared) start() {
 		s.cluster, s.err = Connect(kubeconfig)
 		return
 	}
-	const tooLong = time.Minute
-	ctx, cancel := context.WithTimeout(context.Background(), tooLong)
+	const startTimeout = time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	s.cluster, s.err = Start(ctx, s.options)
 }
 
-// Runner is a *testing.M, or what stands before it.
+// Runner runs tests and returns an exit code. *testing.M implements it.
 type Runner interface{ Run() int }
 
-// Main returns m with the cluster's end after it, for TestMain: os.Exit(shared.Main(m).Run()), or
-// goleak.VerifyTestMain(shared.Main(m)), which then sees only what the tests have left.
+// Main returns a Runner that runs m and then stops the cluster. TestMain can call os.Exit(shared.Main(m).Run()), or
+// goleak.VerifyTestMain(shared.Main(m)), which checks for leaks after the cluster has been stopped.
 func (s *Shared) Main(m Runner) Runner { return &sharedMain{shared: s, tests: m} }
 
 type sharedMain struct {
@@ -70,8 +70,8 @@ func (m *sharedMain) Run() int {
 }
 
 func (s *Shared) stop() error {
-	// If no test has asked for the cluster, none may from now on.
-	s.once.Do(func() { s.err = fmt.Errorf("the tests have ended") })
+	// If the cluster has not been started yet, prevent a late start.
+	s.once.Do(func() { s.err = fmt.Errorf("the tests have finished") })
 	if s.cluster == nil {
 		return nil
 	}

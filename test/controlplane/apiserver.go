@@ -13,7 +13,8 @@ import (
 	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 )
 
-// Services get addresses from here; the first is the API server's own, "kubernetes" in namespace default.
+// serviceRange is the IP range of Services. The first address belongs to the Service "kubernetes" in the namespace
+// "default".
 const serviceRange = "10.0.0.0/24"
 
 var apiServerServiceIP = net.IPv4(10, 0, 0, 1)
@@ -22,10 +23,10 @@ func apiServerCommand() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "apiserver --dir DIR",
-		Short: "Run only the API server of a control plane that was up once, on the port and etcd that it had",
+		Short: "Restart only the API server of a control plane, with the same port and etcd",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, at, lock, err := openPart(path, apiServerPart)
+			d, at, lock, err := openComponent(path, apiServerName)
 			if err != nil {
 				return err
 			}
@@ -37,7 +38,8 @@ func apiServerCommand() *cobra.Command {
 	return cmd
 }
 
-// runAPIServer ends on SIGTERM and SIGINT, which kube-apiserver's command handles itself.
+// runAPIServer runs the API server until the process receives SIGTERM or SIGINT. kube-apiserver's command handles the
+// signals.
 func runAPIServer(ctx context.Context, d dir, at ports) error {
 	config, err := d.adminConfig()
 	if err != nil {
@@ -48,7 +50,7 @@ func runAPIServer(ctx context.Context, d dir, at ports) error {
 	go func() {
 		defer close(waited)
 		if waitServing(ctx, config) == nil {
-			sayReady(apiServerPart, at.apiServerURL())
+			printReady(apiServerName, at.apiServerURL())
 		}
 	}()
 	defer func() {
@@ -72,9 +74,9 @@ func apiServerFlags(d dir, at ports) []string {
 		"--authorization-mode=RBAC",
 		"--allow-privileged=true",
 		"--service-cluster-ip-range=" + serviceRange,
-		// Endpoints of the service "kubernetes" may not be loopback addresses: without this the server exits.
+		// Endpoints of the Service "kubernetes" must not be loopback addresses. Without this flag, the server exits.
 		"--endpoint-reconciler-type=none",
-		// Ends watches when the server is told to end. By default it waits a minute for their clients to go.
+		// Close watches during shutdown. By default, the server waits up to a minute for the clients to disconnect.
 		"--shutdown-watch-termination-grace-period=1s",
 
 		"--etcd-servers=" + at.etcdURL(),
@@ -85,10 +87,10 @@ func apiServerFlags(d dir, at ports) []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + d.path("pki", serviceAccountKey+".pub"),
 		"--service-account-signing-key-file=" + d.key(serviceAccountKey),
-		// No controller makes the service account "default", without which this plugin refuses Pods.
+		// This plugin rejects Pods whose service account does not exist, and no controller creates the account "default".
 		"--disable-admission-plugins=ServiceAccount",
 
-		// Aggregated API servers learn from these who asked.
+		// These flags pass the identity of the user to aggregated API servers.
 		"--proxy-client-cert-file=" + d.cert(frontProxyCert),
 		"--proxy-client-key-file=" + d.key(frontProxyCert),
 		"--requestheader-client-ca-file=" + d.cert(frontProxyCA),
@@ -99,8 +101,8 @@ func apiServerFlags(d dir, at ports) []string {
 	}
 }
 
-// waitServing returns once the API server says that it is ready and has made the namespace "default", which it does
-// at about the same time. It returns an error only when ctx ends first.
+// waitServing waits until the API server is ready and has created the namespace "default", which happens at about the
+// same time. It returns an error only if ctx is cancelled first.
 func waitServing(ctx context.Context, config *rest.Config) error {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
@@ -108,21 +110,21 @@ func waitServing(ctx context.Context, config *rest.Config) error {
 	}
 	defer client.CloseIdleConnections()
 	for _, path := range []string{"/readyz", "/api/v1/namespaces/default"} {
-		const pause = 50 * time.Millisecond
-		for !answersOK(ctx, client, config.Host+path) {
+		const interval = 50 * time.Millisecond
+		for !respondsOK(ctx, client, config.Host+path) {
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("the API server does not answer %s: %w", path, context.Cause(ctx))
-			case <-time.After(pause):
+				return fmt.Errorf("API server does not respond to GET %s: %w", path, context.Cause(ctx))
+			case <-time.After(interval):
 			}
 		}
 	}
 	return nil
 }
 
-func answersOK(ctx context.Context, client *http.Client, url string) bool {
-	const tooLong = 5 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, tooLong)
+func respondsOK(ctx context.Context, client *http.Client, url string) bool {
+	const requestTimeout = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {

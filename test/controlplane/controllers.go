@@ -28,14 +28,14 @@ import (
 
 const (
 	workers = 10
-	// discoveryPeriod is how often the garbage collector looks for new types. kube-controller-manager's 30 s are
-	// longer than a test waits for the dependents of a type that it has just defined.
+	// discoveryPeriod is the interval at which the garbage collector looks for new types. kube-controller-manager's
+	// interval of 30 s is too long for tests that define a type and expect objects of that type to be collected.
 	discoveryPeriod = time.Second
-	namespaceResync = 5 * time.Minute // kube-controller-manager's
+	namespaceResync = 5 * time.Minute // The default of kube-controller-manager.
 )
 
-// startControllers runs Kubernetes' own controllers in this process, with their log in the directory, until ctx ends
-// or stop is called, which returns when they have ended.
+// startControllers runs Kubernetes controllers in this process until ctx is cancelled or stop is called. The stop
+// function waits until the controllers have stopped. The controllers write to a log file in d.
 func startControllers(ctx context.Context, d dir) (stop func(), err error) {
 	config, err := d.adminConfig()
 	if err != nil {
@@ -48,42 +48,42 @@ func startControllers(ctx context.Context, d dir) (stop func(), err error) {
 	}
 	klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(log))))
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan struct{})
+	stopped := make(chan struct{})
 	go func() {
-		defer close(ended)
-		keepControllers(ctx, d, config)
+		defer close(stopped)
+		restartControllers(ctx, d, config)
 	}()
 	return func() {
 		cancel()
-		<-ended
+		<-stopped
 	}, nil
 }
 
-// keepControllers runs the controllers, and others in their stead whenever a server was restarted: the old ones'
-// reflectors may be backing off for half a minute by then.
-func keepControllers(ctx context.Context, d dir, config *rest.Config) {
+// restartControllers runs the controllers and replaces them whenever a server has been restarted. The reflectors of the
+// old controllers could back off for up to 30 seconds after the restart.
+func restartControllers(ctx context.Context, d dir, config *rest.Config) {
 	for {
 		if err := waitServing(ctx, config); err != nil {
 			return
 		}
-		term, cancel := context.WithCancel(ctx)
-		ended := make(chan struct{})
+		runCtx, cancel := context.WithCancel(ctx)
+		stopped := make(chan struct{})
 		go func() {
-			defer close(ended)
-			if err := runControllers(term, config); err != nil {
-				klog.ErrorS(err, "The controllers cannot run")
+			defer close(stopped)
+			if err := runControllers(runCtx, config); err != nil {
+				klog.ErrorS(err, "Controllers failed to start")
 			}
 		}()
 		waitRestart(ctx, d)
 		cancel()
-		<-ended
+		<-stopped
 	}
 }
 
-// waitRestart returns when a server is another process than now, or ctx ends.
+// waitRestart waits until the process of a server changes or ctx is cancelled.
 func waitRestart(ctx context.Context, d dir) {
-	const pause = 500 * time.Millisecond
-	ticker := time.NewTicker(pause)
+	const interval = 500 * time.Millisecond
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for now := serverPIDs(d); slices.Equal(now, serverPIDs(d)); {
 		select {
@@ -94,17 +94,18 @@ func waitRestart(ctx context.Context, d dir) {
 	}
 }
 
-// serverPIDs are only compared, so that a file which cannot be read is as good as an answer.
+// serverPIDs returns the contents of the servers' PID files for comparison. Read errors are ignored.
 func serverPIDs(d dir) []string {
 	var pids []string
-	for _, part := range []string{etcdPart, apiServerPart} {
-		pid, _ := os.ReadFile(d.pidFile(part))
+	for _, component := range []string{etcdName, apiServerName} {
+		pid, _ := os.ReadFile(d.pidFile(component))
 		pids = append(pids, string(pid))
 	}
 	return pids
 }
 
-// runControllers runs them as kube-controller-manager does, and returns when all have ended.
+// runControllers runs the controllers in the same way as kube-controller-manager, until ctx is cancelled and all of
+// them have returned.
 func runControllers(ctx context.Context, config *rest.Config) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -146,9 +147,9 @@ func newGarbageCollector(
 		garbagecollector.DefaultIgnoredResources(), monitors{client: metadataClient}, started)
 }
 
-// monitors gives the garbage collector a watch of its own for each type, which ends when the type goes. The shared
-// informers that kube-controller-manager gives it would go on asking for a removed type for ever, and be slow to
-// notice when it is back.
+// monitors provides the garbage collector with a separate watch for each type. A watch is stopped when its type is
+// removed. The shared informers of kube-controller-manager would keep retrying removed types indefinitely, and would be
+// slow to recover when a type is defined again.
 type monitors struct {
 	client metadata.Interface
 }
@@ -158,7 +159,7 @@ func (m monitors) ForResource(gvr schema.GroupVersionResource) (informers.Generi
 	return monitor{generic}, generic.Informer().SetTransform(dropManagedFields)
 }
 
-// Start does nothing: the garbage collector runs what GetController returns.
+// Start does nothing because the garbage collector runs the controllers returned by GetController.
 func (monitors) Start(<-chan struct{}) {}
 
 type monitor struct {

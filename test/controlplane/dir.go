@@ -8,17 +8,18 @@ import (
 	"strings"
 )
 
-// dir is the directory in which one control plane keeps everything.
+// dir is the directory that contains all files of one control plane.
 type dir string
 
-// openDir makes the directory if need be. Its path is absolute, so that what is printed can be pasted anywhere.
+// openDir creates the directory if it does not exist. The returned path is absolute, so that printed commands work in
+// any directory.
 func openDir(path string) (dir, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return "", fmt.Errorf("directory %s: %w", path, err)
 	}
 	if err := os.MkdirAll(abs, 0o700); err != nil {
-		return "", fmt.Errorf("directory %s cannot be made: %w", abs, err)
+		return "", fmt.Errorf("create directory: %w", err)
 	}
 	return dir(abs), nil
 }
@@ -29,20 +30,21 @@ func (d dir) path(elem ...string) string {
 
 func (d dir) kubeconfig() string { return d.path("kubeconfig") }
 
-func (d dir) pidFile(part string) string { return d.path(part + ".pid") }
+func (d dir) pidFile(component string) string { return d.path(component + ".pid") }
 
-func (d dir) logFile(part string) string { return d.path(part + ".log") }
+func (d dir) logFile(component string) string { return d.path(component + ".log") }
 
 func (d dir) empty() (bool, error) {
 	entries, err := os.ReadDir(string(d))
 	return len(entries) == 0, err
 }
 
-// logTail returns the last lines of a part's log, indented, for the end of an error; of a panic the first.
-func (d dir) logTail(part string) string {
-	const most = 10
+// logTail returns the last lines of a component's log, indented for use in an error message. If the log contains a
+// panic, logTail returns the first lines of the panic instead.
+func (d dir) logTail(component string) string {
+	const maxLines = 10
 	const indent = "    "
-	data, err := os.ReadFile(d.logFile(part))
+	data, err := os.ReadFile(d.logFile(component))
 	if err != nil {
 		return indent + err.Error()
 	}
@@ -50,18 +52,19 @@ func (d dir) logTail(part string) string {
 	panicked := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "panic: ") })
 	if panicked >= 0 {
 		lines = lines[panicked:]
-		lines = lines[:min(most, len(lines))]
+		lines = lines[:min(maxLines, len(lines))]
 	}
-	return indent + strings.Join(lines[max(0, len(lines)-most):], "\n"+indent)
+	return indent + strings.Join(lines[max(0, len(lines)-maxLines):], "\n"+indent)
 }
 
-// writeWhole puts data at path in one step: a process killed meanwhile leaves the old content or the new.
-func writeWhole(path string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // mode 0600
+// writeFileAtomically replaces the file at path. Even if the process is killed, the file contains either the old or the
+// new content.
+func writeFileAtomically(path string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".new-*") // CreateTemp uses mode 0600.
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // fails once it was renamed
+	defer os.Remove(f.Name()) // Fails after the file has been renamed.
 	if _, err := f.Write(data); err != nil {
 		f.Close()
 		return err

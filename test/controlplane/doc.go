@@ -1,18 +1,22 @@
-// Controlplane is a real Kubernetes control plane in one binary, for tests and demonstrations: kube-apiserver and etcd
-// built from their Go modules, with TLS and RBAC, and without a container engine, a download or a fixed port.
+// Controlplane is a real Kubernetes control plane in one binary, for tests and demonstrations. It contains
+// kube-apiserver and etcd, built from their Go modules, and uses TLS and RBAC. It requires no container engine, no
+// downloads and no fixed ports.
+//
+// The following command runs both servers until it receives SIGTERM or SIGINT:
 //
 //	controlplane up --dir DIR [--kubeconfig FILE] [--with-controllers]
 //
-// runs both until it is told to end, and with --with-controllers also Kubernetes' own garbage collector, namespace
-// controller and cluster-role aggregation. There are no nodes: a Pod is accepted and never runs.
+// With --with-controllers, the command also runs Kubernetes' garbage collector, namespace controller and cluster role
+// aggregation. There are no nodes, so Pods can be created, but they never run.
 //
-// What it may be relied on for:
+// Controlplane guarantees the following:
 //
-//   - The two servers are processes of their own. DIR/etcd.pid and DIR/apiserver.pid say which, so that a test can kill
-//     or pause one of them while the rest goes on. What was killed is started again, on the same port and data, with
-//     "controlplane etcd --dir DIR" or "controlplane apiserver --dir DIR".
-//   - Everything is in DIR: keys, ports, data, logs and the administrator's kubeconfig. A later "up" on the same DIR is
-//     the same cluster again.
-//   - Every process ends on SIGTERM and SIGINT, and when the process that started it has ended, however that ended.
-//   - A killed server loses nothing. A machine that loses power may lose everything: etcd runs without fsync.
+//   - The two servers are separate processes. Their process IDs are in DIR/etcd.pid and DIR/apiserver.pid, so that a
+//     test can kill or pause one server while the other keeps running. After a server has been killed,
+//     "controlplane etcd --dir DIR" or "controlplane apiserver --dir DIR" restarts it with the same port and data.
+//   - All files are in DIR: keys, ports, data, logs and the administrator's kubeconfig. A later "up" with the same DIR
+//     continues the same cluster.
+//   - Every process exits when it receives SIGTERM or SIGINT, or when the process that started it has exited for any
+//     reason.
+//   - A killed server loses no data. A power failure can lose all data because etcd runs without fsync.
 package main

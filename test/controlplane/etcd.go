@@ -17,10 +17,10 @@ func etcdCommand() *cobra.Command {
 	var path string
 	cmd := &cobra.Command{
 		Use:   "etcd --dir DIR",
-		Short: "Run only the etcd of a control plane that was up once, on the port and data that it had",
+		Short: "Restart only the etcd server of a control plane, with the same port and data",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			d, at, lock, err := openPart(path, etcdPart)
+			d, at, lock, err := openComponent(path, etcdName)
 			if err != nil {
 				return err
 			}
@@ -47,12 +47,12 @@ func runEtcd(ctx context.Context, d dir, at ports) error {
 	for {
 		select {
 		case <-ready:
-			sayReady(etcdPart, at.etcdURL())
+			printReady(etcdName, at.etcdURL())
 			ready = nil
 		case err := <-server.Err():
 			return err
 		case <-server.Server.StopNotify():
-			return fmt.Errorf("etcd stopped by itself")
+			return fmt.Errorf("etcd stopped unexpectedly")
 		case <-ctx.Done():
 			closeEtcd(server)
 			return nil
@@ -60,8 +60,8 @@ func runEtcd(ctx context.Context, d dir, at ports) error {
 	}
 }
 
-// closeEtcd gives requests a moment to end. etcd itself would wait for seconds as long as an API server watches it,
-// and what it has acknowledged is in its log.
+// closeEtcd closes the server but waits at most a second for active requests. Without this limit, etcd would wait for
+// several seconds while an API server has open watches. All acknowledged writes are already in etcd's log.
 func closeEtcd(server *embed.Etcd) {
 	const grace = time.Second
 	closed := make(chan struct{})
@@ -86,7 +86,7 @@ func etcdConfig(d dir, at ports) (*embed.Config, error) {
 	config.Dir = d.path("etcd")
 	config.ListenClientUrls = []url.URL{*clients}
 	config.AdvertiseClientUrls = []url.URL{*clients}
-	config.ListenPeerUrls = nil // the only member has no peers
+	config.ListenPeerUrls = nil // A single member has no peers.
 	config.EnableGRPCGateway = false
 	config.ClientTLSInfo = transport.TLSInfo{
 		CertFile:       d.cert(etcdCert),
@@ -94,10 +94,12 @@ func etcdConfig(d dir, at ports) (*embed.Config, error) {
 		TrustedCAFile:  d.cert(etcdCA),
 		ClientCertAuth: true,
 	}
-	// The only member elects itself, after an election timeout when it has data.
+	// A single member elects itself as the leader. If it has data, it does so only after the election timeout, which is
+	// therefore short.
 	config.TickMs = 20
 	config.ElectionMs = 200
-	// What was written outlives a killed process in the kernel's page cache; only a machine that stops loses it.
+	// If the process is killed, written data survives in the kernel's page cache. The data is lost only if the machine
+	// crashes.
 	config.UnsafeNoFsync = true
 	config.LogLevel = "warn"
 	config.LogFormat = "console"

@@ -9,9 +9,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// writeKubeconfig writes the administrator's kubeconfig into the directory, and to another file if one is named. Keys
-// and certificates are in it, so that it can be copied.
-func (d dir) writeKubeconfig(server, also string) error {
+// writeKubeconfig writes the administrator's kubeconfig to the directory and, unless extraPath is empty, to a second
+// file. Keys and certificates are embedded, so the file can be copied.
+func (d dir) writeKubeconfig(server, extraPath string) error {
 	const name = "controlplane"
 	config := clientcmdapi.NewConfig()
 	ca, err := os.ReadFile(d.cert(clusterCA))
@@ -34,18 +34,18 @@ func (d dir) writeKubeconfig(server, also string) error {
 	if err != nil {
 		return err
 	}
-	for _, path := range []string{d.kubeconfig(), also} {
+	for _, path := range []string{d.kubeconfig(), extraPath} {
 		if path == "" {
 			continue
 		}
-		if err := writeWhole(path, data); err != nil {
-			return fmt.Errorf("kubeconfig %s cannot be written: %w", path, err)
+		if err := writeFileAtomically(path, data); err != nil {
+			return fmt.Errorf("write kubeconfig %s: %w", path, err)
 		}
 	}
 	return nil
 }
 
-// adminConfig is the administrator's, without client-side throttling.
+// adminConfig returns the administrator's config, without client-side throttling.
 func (d dir) adminConfig() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", d.kubeconfig())
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// helperEnv makes the test binary one of the processes that a test needs.
+// helperEnv makes the test binary run as a helper process of a test.
 const helperEnv = "CONTROLPLANE_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -22,13 +22,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// The packages of kube-apiserver start goroutines of their own when they are loaded.
+	// Packages of kube-apiserver start goroutines in their init functions.
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
 }
 
 func runHelper(helper string) error {
 	switch helper {
-	case "parent": // starts a "child", says so, and lives until it is killed
+	case "parent": // Starts a "child" and runs until it is killed.
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), helperEnv+"=child", parentEnv+"="+strconv.Itoa(os.Getpid()))
 		cmd.Stderr = os.Stderr
@@ -37,14 +37,14 @@ func runHelper(helper string) error {
 			return err
 		}
 		return cmd.Wait()
-	case "child": // says that it runs, and ends with its parent
+	case "child": // Prints a line and exits with its parent.
 		pid, err := parentPID()
 		if err != nil {
 			return err
 		}
-		fmt.Println("runs")
+		fmt.Println("running")
 		waitOrphaned(context.Background(), pid, os.Getppid)
 		return nil
 	}
-	return fmt.Errorf("no such helper")
+	return fmt.Errorf("unknown helper")
 }

@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// parentEnv tells a process who started it. Without it a process whose parent ended before the first look would take
-// whoever adopted it for its parent.
+// parentEnv names the environment variable that contains the process ID of the parent. Without this variable, a process
+// whose parent exits early would mistake its adoptive parent for the original one.
 const parentEnv = "CONTROLPLANE_PARENT"
 
-// parentPID returns the process to watch, or 0 if there is none: nobody outlives process 1.
+// parentPID returns the ID of the process to watch, or 0 if the parent is process 1, which never exits.
 func parentPID() (int, error) {
 	text, given := os.LookupEnv(parentEnv)
 	if !given {
@@ -28,15 +28,16 @@ func parentPID() (int, error) {
 	return pid, nil
 }
 
-// waitOrphaned returns true once this process is not pid's child any more, false when ctx ends first. It polls:
-// Linux' parent-death signal is sent when the thread that forked ends, which in a Go program may be at any time.
+// waitOrphaned waits until this process is no longer a child of pid, and then returns true. If ctx is cancelled first,
+// it returns false. It polls instead of using Linux's parent-death signal, which is sent as soon as the thread that
+// forked the child exits. In a Go program, that can happen at any time.
 func waitOrphaned(ctx context.Context, pid int, getppid func() int) bool {
 	if pid == 0 {
 		<-ctx.Done()
 		return false
 	}
-	const pause = 200 * time.Millisecond
-	ticker := time.NewTicker(pause)
+	const interval = 200 * time.Millisecond
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for getppid() == pid {
 		select {
@@ -48,8 +49,8 @@ func waitOrphaned(ctx context.Context, pid int, getppid func() int) bool {
 	return true
 }
 
-// exitWhenOrphaned ends a server whose parent has ended. It does not wait for requests: nothing is lost by it, and
-// nobody is left to be served.
+// exitWhenOrphaned exits the process when its parent has exited. It does not wait for active requests, because no data
+// is lost and no clients are left.
 func exitWhenOrphaned() error {
 	pid, err := parentPID()
 	if err != nil {

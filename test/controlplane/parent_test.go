@@ -18,16 +18,16 @@ func TestWaitOrphaned(t *testing.T) {
 		pid     int
 		getppid func(since time.Duration) int
 		want    bool
-		after   time.Duration // at the latest; the context ends after an hour
+		after   time.Duration // Upper bound. The context is cancelled after an hour.
 	}{
 		{
-			name:    "a parent that lives is waited for until the context ends",
+			name:    "a running parent is observed until the context is cancelled",
 			pid:     parent,
 			getppid: func(time.Duration) int { return parent },
 			after:   time.Hour,
 		},
 		{
-			name: "a parent that ends is noticed soon",
+			name: "the exit of the parent is detected within a second",
 			pid:  parent,
 			getppid: func(since time.Duration) int {
 				if since > time.Minute {
@@ -39,13 +39,13 @@ func TestWaitOrphaned(t *testing.T) {
 			after: time.Minute + time.Second,
 		},
 		{
-			name:    "a parent that ended before the first look is noticed at once",
+			name:    "an earlier exit of the parent is detected immediately",
 			pid:     parent,
 			getppid: func(time.Duration) int { return other },
 			want:    true,
 		},
 		{
-			name:    "without a parent to watch only the context ends it",
+			name:    "without a parent, the function waits until the context is cancelled",
 			getppid: func(time.Duration) int { return other },
 			after:   time.Hour,
 		},
@@ -57,7 +57,7 @@ func TestWaitOrphaned(t *testing.T) {
 				defer cancel()
 				got := waitOrphaned(ctx, c.pid, func() int { return c.getppid(time.Since(start)) })
 				if took := time.Since(start); got != c.want || took > c.after {
-					t.Errorf("got %v after %v, want %v after %v at most", got, took, c.want, c.after)
+					t.Errorf("got %v after %v, want %v after at most %v", got, took, c.want, c.after)
 				}
 			})
 		})
@@ -71,9 +71,9 @@ func TestParentPID(t *testing.T) {
 		want int
 		bad  bool
 	}{
-		{name: "the one that the environment names", env: "41", want: 41},
-		{name: "nobody outlives process 1", env: "1", want: 0},
-		{name: "nonsense is an error", env: "me", bad: true},
+		{name: "the environment sets the parent", env: "41", want: 41},
+		{name: "process 1 is not observed", env: "1", want: 0},
+		{name: "an invalid ID is an error", env: "me", bad: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv(parentEnv, c.env)
@@ -83,16 +83,16 @@ func TestParentPID(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the real one otherwise", func(t *testing.T) {
+	t.Run("the default is the actual parent", func(t *testing.T) {
 		if got, err := parentPID(); err != nil || got != os.Getppid() {
 			t.Errorf("got %d, %v; want %d", got, err, os.Getppid())
 		}
 	})
 }
 
-// A child ends although its parent had no chance to tell it.
-func TestChildEndsWithAKilledParent(t *testing.T) {
-	// Each process holds the pipe's other end as long as it lives.
+// A killed parent cannot notify its child.
+func TestWaitOrphaned_DetectsAKilledParent(t *testing.T) {
+	// Each process holds the write end of the pipe open until it exits.
 	read, write, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -109,16 +109,16 @@ func TestChildEndsWithAKilledParent(t *testing.T) {
 	}
 	out := bufio.NewReader(read)
 	if line, err := out.ReadString('\n'); err != nil {
-		t.Errorf("the child said %q: %v", line, err)
+		t.Errorf("read %q from the child: %v", line, err)
 	}
 	if err := parent.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = parent.Wait() // killed
+	_ = parent.Wait() // The error reports the kill.
 	if err := read.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := out.ReadByte(); err != io.EOF {
-		t.Errorf("the child did not end: %v", err)
+		t.Errorf("the child did not exit: %v", err)
 	}
 }

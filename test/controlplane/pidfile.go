@@ -10,23 +10,24 @@ import (
 	"time"
 )
 
-// pidFile names the process that runs a part, and is locked as long as that process lives. So the file a killed process
-// left behind is never taken for a running one, and a pid that now belongs to somebody else is never signalled.
+// pidFile is a file that contains the ID of the process that runs a component. The file is locked while that process is
+// running. The lock distinguishes the file of a running process from the stale file of a killed process, whose ID may
+// now belong to another process.
 type pidFile struct {
 	file *os.File
 }
 
-var errRunning = errors.New("already runs")
+var errRunning = errors.New("already running")
 
-// lockPIDFile takes the file for this process. A process that holds it has until wait to end: the servers of an "up"
-// that was killed need a moment to notice.
+// lockPIDFile locks the file and writes the ID of this process to it. It waits up to the given time for another process
+// to release the lock, because the servers take a moment to exit after "up" is killed.
 func lockPIDFile(path string, wait time.Duration) (*pidFile, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	const pause = 20 * time.Millisecond
-	for deadline := time.Now().Add(wait); ; time.Sleep(pause) {
+	const interval = 20 * time.Millisecond
+	for deadline := time.Now().Add(wait); ; time.Sleep(interval) {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			break
@@ -51,5 +52,5 @@ func lockPIDFile(path string, wait time.Duration) (*pidFile, error) {
 	return &pidFile{file: f}, nil
 }
 
-// release lets another process take the file. A process that ends releases it without being asked.
+// release unlocks the file. The kernel also releases the lock when the process exits.
 func (p *pidFile) release() { p.file.Close() }

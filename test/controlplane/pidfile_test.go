@@ -7,12 +7,13 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
-func TestPIDFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "part.pid")
-	if err := os.WriteFile(path, []byte("123456789\n"), 0o600); err != nil { // left behind by a killed process
+func TestLockPIDFile_ExcludesOtherProcesses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "component.pid")
+	if err := os.WriteFile(path, []byte("123456789\n"), 0o600); err != nil { // A stale file of a killed process.
 		t.Fatal(err)
 	}
 	held, err := lockPIDFile(path, 0)
@@ -21,25 +22,32 @@ func TestPIDFile(t *testing.T) {
 	}
 	pid := strconv.Itoa(os.Getpid())
 	if data, err := os.ReadFile(path); err != nil || string(data) != pid+"\n" {
-		t.Errorf("the file says %q, %v", data, err)
+		t.Errorf("the file contains %q, error %v", data, err)
 	}
 
 	_, err = lockPIDFile(path, 0)
 	if !errors.Is(err, errRunning) || !strings.Contains(err.Error(), pid) {
-		t.Errorf("held: got %v", err)
+		t.Errorf("lock a locked file: got %v, want %v with the process ID", err, errRunning)
 	}
 
-	// A holder that ends is waited for.
-	taken := make(chan error)
-	go func() {
-		second, err := lockPIDFile(path, time.Minute)
-		if err == nil {
-			second.release()
+	synctest.Test(t, func(t *testing.T) {
+		var locked bool
+		done := make(chan error, 1)
+		go func() {
+			second, err := lockPIDFile(path, time.Minute)
+			if err == nil {
+				locked = true
+				second.release()
+			}
+			done <- err
+		}()
+		synctest.Wait()
+		if locked {
+			t.Error("the file was locked twice")
 		}
-		taken <- err
-	}()
-	held.release()
-	if err := <-taken; err != nil {
-		t.Errorf("after its release: %v", err)
-	}
+		held.release()
+		if err := <-done; err != nil {
+			t.Errorf("wait for the release of a lock: %v", err)
+		}
+	})
 }

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// What clients of etcd, clients of the API server and the API server as a front proxy may do differs, so each is
-// trusted through an authority of its own.
+// Clients of etcd, clients of the API server, and the API server in its role as a front proxy have different
+// permissions. Therefore, each of these groups has a separate certificate authority.
 const (
 	clusterCA    = "ca"
 	etcdCA       = "etcd-ca"
@@ -37,7 +37,7 @@ const validity = 10 * 365 * 24 * time.Hour
 func (d dir) cert(name string) string { return d.path("pki", name+".crt") }
 func (d dir) key(name string) string  { return d.path("pki", name+".key") }
 
-// ensurePKI makes every key and certificate of the cluster, once: all of them or, if it fails, none.
+// ensurePKI creates all keys and certificates of the cluster unless they exist. If it fails, none of them are created.
 func (d dir) ensurePKI() error {
 	if _, err := os.Stat(d.path("pki")); err == nil {
 		return nil
@@ -46,9 +46,9 @@ func (d dir) ensurePKI() error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(tmp) // nothing is there once it was renamed
+	defer os.RemoveAll(tmp) // The directory no longer exists after it has been renamed.
 	if err := writePKI(tmp); err != nil {
-		return fmt.Errorf("making keys and certificates: %w", err)
+		return fmt.Errorf("create keys and certificates: %w", err)
 	}
 	return os.Rename(tmp, d.path("pki"))
 }
@@ -102,7 +102,7 @@ func writePKI(into string) error {
 	return writeServiceAccountKeys(into)
 }
 
-// authority signs certificates. Its key is not kept: once all are issued, nobody can issue another.
+// authority signs certificates. Its key is not stored, so no further certificates can be issued later.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -149,12 +149,12 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, signer cr
 		return nil, err
 	}
 	template.SerialNumber = serial
-	template.NotBefore = time.Now().Add(-time.Hour) // clocks are set back
+	template.NotBefore = time.Now().Add(-time.Hour) // Tolerate clocks that are set back.
 	template.NotAfter = time.Now().Add(validity)
 	return x509.CreateCertificate(rand.Reader, template, parent, public, signer)
 }
 
-// writeServiceAccountKeys makes the pair with which the API server signs and checks service account tokens.
+// writeServiceAccountKeys creates the key pair that the API server uses to sign and verify service account tokens.
 func writeServiceAccountKeys(into string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

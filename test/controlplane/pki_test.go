@@ -20,7 +20,7 @@ func loadCert(t *testing.T, d dir, name string) *x509.Certificate {
 	return pair.Leaf
 }
 
-func TestPKI(t *testing.T) {
+func TestEnsurePKI_IssuesTrustedCertificates(t *testing.T) {
 	d := dir(t.TempDir())
 	if err := d.ensurePKI(); err != nil {
 		t.Fatal(err)
@@ -35,13 +35,16 @@ func TestPKI(t *testing.T) {
 		host      string
 	}{
 		{"the API server is trusted on loopback", apiServerCert, clusterCA, x509.ExtKeyUsageServerAuth, "127.0.0.1"},
-		{"the API server is trusted in a Pod", apiServerCert, clusterCA, x509.ExtKeyUsageServerAuth, "kubernetes.default.svc"},
+		{
+			"the API server is trusted in a Pod", apiServerCert, clusterCA, x509.ExtKeyUsageServerAuth,
+			"kubernetes.default.svc",
+		},
 		{"etcd is trusted on loopback", etcdCert, etcdCA, x509.ExtKeyUsageServerAuth, "127.0.0.1"},
 		{"the administrator is a client of the API server", adminCert, clusterCA, x509.ExtKeyUsageClientAuth, ""},
 		{"the API server is a client of etcd", etcdClientCert, etcdCA, x509.ExtKeyUsageClientAuth, ""},
 		{"the API server is a front proxy", frontProxyCert, frontProxyCA, x509.ExtKeyUsageClientAuth, ""},
 	} {
-		t.Run(c.name+", and to nobody else", func(t *testing.T) {
+		t.Run(c.name+" by one authority only", func(t *testing.T) {
 			for _, authority := range authorities {
 				pool := x509.NewCertPool()
 				pem, err := os.ReadFile(d.cert(authority))
@@ -52,25 +55,25 @@ func TestPKI(t *testing.T) {
 					Roots: pool, DNSName: c.host, KeyUsages: []x509.ExtKeyUsage{c.use},
 				})
 				if trusted := err == nil; trusted != (authority == c.authority) {
-					t.Errorf("by %s: %v", authority, err)
+					t.Errorf("verify with %s: %v", authority, err)
 				}
 			}
 		})
 	}
 
-	t.Run("the administrator is a master", func(t *testing.T) {
+	t.Run("the administrator belongs to system:masters", func(t *testing.T) {
 		if groups := loadCert(t, d, adminCert).Subject.Organization; !slices.Contains(groups, "system:masters") {
-			t.Errorf("groups %q", groups)
+			t.Errorf("got groups %q", groups)
 		}
 	})
-	t.Run("only the owner reads it", func(t *testing.T) {
+	t.Run("only the owner can read the files", func(t *testing.T) {
 		err := filepath.WalkDir(d.path("pki"), func(path string, entry fs.DirEntry, err error) error {
 			if err != nil {
 				return err
 			}
 			info, err := entry.Info()
 			if err == nil && info.Mode().Perm()&0o077 != 0 {
-				t.Errorf("%s: %v", path, info.Mode())
+				t.Errorf("%s has mode %v", path, info.Mode())
 			}
 			return err
 		})
@@ -78,16 +81,16 @@ func TestPKI(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("it is made once", func(t *testing.T) {
+	t.Run("existing certificates are not replaced", func(t *testing.T) {
 		before := loadCert(t, d, adminCert)
 		if err := d.ensurePKI(); err != nil {
 			t.Fatal(err)
 		}
 		if !loadCert(t, d, adminCert).Equal(before) {
-			t.Error("made again")
+			t.Error("the administrator's certificate was replaced")
 		}
 	})
-	t.Run("a part of it is not taken for it", func(t *testing.T) {
+	t.Run("an incomplete directory is ignored", func(t *testing.T) {
 		d := dir(t.TempDir())
 		if err := os.Mkdir(d.path("pki.new-1"), 0o700); err != nil {
 			t.Fatal(err)
@@ -99,32 +102,33 @@ func TestPKI(t *testing.T) {
 	})
 }
 
-func TestKubeconfig(t *testing.T) {
+func TestWriteKubeconfig_WritesBothFiles(t *testing.T) {
 	d := dir(t.TempDir())
 	if err := d.ensurePKI(); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("both files say the same", func(t *testing.T) {
-		also := filepath.Join(t.TempDir(), "config")
-		if err := d.writeKubeconfig("https://127.0.0.1:1", also); err != nil {
+	t.Run("both files have the same content", func(t *testing.T) {
+		extraPath := filepath.Join(t.TempDir(), "config")
+		if err := d.writeKubeconfig("https://127.0.0.1:1", extraPath); err != nil {
 			t.Fatal(err)
 		}
 		one, err := os.ReadFile(d.kubeconfig())
 		if err != nil {
 			t.Fatal(err)
 		}
-		two, err := os.ReadFile(also)
+		two, err := os.ReadFile(extraPath)
 		if err != nil || string(one) != string(two) {
-			t.Errorf("they differ (%v)", err)
+			t.Errorf("the files differ, error %v", err)
 		}
 		if config, err := d.adminConfig(); err != nil || config.Host != "https://127.0.0.1:1" || len(config.KeyData) == 0 {
-			t.Errorf("host %s, error %v", config.Host, err)
+			t.Errorf("got config %v, error %v", config, err)
 		}
 	})
-	t.Run("a file that cannot be written is named", func(t *testing.T) {
-		also := d.path("nowhere", "config")
-		if err := d.writeKubeconfig("https://127.0.0.1:1", also); err == nil || !strings.Contains(err.Error(), also) {
-			t.Errorf("got %v", err)
+	t.Run("an error contains the path of the file", func(t *testing.T) {
+		extraPath := d.path("nowhere", "config")
+		err := d.writeKubeconfig("https://127.0.0.1:1", extraPath)
+		if err == nil || !strings.Contains(err.Error(), extraPath) {
+			t.Errorf("got error %v, want it to contain %s", err, extraPath)
 		}
 	})
 }

@@ -11,14 +11,14 @@ import (
 	"strconv"
 )
 
-// Ports are taken below the range that Linux gives to outgoing connections (from 32768): a port of that range that
-// is free while its server is down may be somebody's local port by the time it is started again.
+// Ports are chosen below the range that Linux uses for outgoing connections, which starts at 32768. Otherwise, while a
+// server is down, another process's outgoing connection could use the server's port.
 const (
 	lowestPort  = 10000
 	highestPort = 32767
 )
 
-// ports are where the servers listen on the loopback address.
+// ports are the ports of the servers on the loopback address.
 type ports struct {
 	Etcd      int `json:"etcd"`
 	APIServer int `json:"apiServer"`
@@ -29,7 +29,7 @@ func (p ports) apiServerURL() string { return "https://" + loopback(p.APIServer)
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// readPorts returns what choosePorts has kept.
+// readPorts returns the ports that choosePorts has stored.
 func (d dir) readPorts() (ports, error) {
 	var p ports
 	data, err := os.ReadFile(d.path("ports.json"))
@@ -42,8 +42,9 @@ func (d dir) readPorts() (ports, error) {
 	return p, nil
 }
 
-// choosePorts returns the ports that the caller fixed, else the ones kept by an earlier choice, so that kubeconfigs
-// stay valid, else free ones; and keeps them. It is an error if somebody listens there.
+// choosePorts returns and stores the ports of the servers. For each server, it uses the port in fixed. If that port is
+// 0, it uses the port that an earlier call stored, so that kubeconfigs stay valid. If no port is stored, it chooses a
+// free port. It returns an error if a fixed or stored port is in use.
 func (d dir) choosePorts(fixed ports) (ports, error) {
 	p, err := d.readPorts()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,10 +77,10 @@ func (d dir) choosePorts(fixed ports) (ports, error) {
 	if err != nil {
 		return p, err
 	}
-	return p, writeWhole(d.path("ports.json"), append(data, '\n'))
+	return p, writeFileAtomically(d.path("ports.json"), append(data, '\n'))
 }
 
-// freePort tries ports at random, so that control planes starting at the same moment seldom agree on one.
+// freePort tries random ports, so that control planes that start at the same time rarely choose the same port.
 func freePort() (int, error) {
 	const tries = 100
 	var err error
@@ -89,7 +90,8 @@ func freePort() (int, error) {
 			return port, nil
 		}
 	}
-	return 0, fmt.Errorf("%d ports between %d and %d tried, the last: %w", tries, lowestPort, highestPort, err)
+	return 0, fmt.Errorf("no free port after %d attempts between %d and %d; last error: %w",
+		tries, lowestPort, highestPort, err)
 }
 
 func checkFree(port int) error {

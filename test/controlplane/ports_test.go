@@ -18,7 +18,7 @@ func listen(t *testing.T) (port int, release func()) {
 	return l.Addr().(*net.TCPAddr).Port, func() { l.Close() }
 }
 
-func TestChoosePorts(t *testing.T) {
+func TestChoosePorts_StoresTheChosenPorts(t *testing.T) {
 	free := func(t *testing.T) int {
 		port, err := freePort()
 		if err != nil {
@@ -27,7 +27,7 @@ func TestChoosePorts(t *testing.T) {
 		return port
 	}
 
-	t.Run("they are free, below the ephemeral ones, and kept", func(t *testing.T) {
+	t.Run("ports are below the ephemeral range and stored", func(t *testing.T) {
 		d := dir(t.TempDir())
 		first, err := d.choosePorts(ports{})
 		if err != nil {
@@ -39,13 +39,13 @@ func TestChoosePorts(t *testing.T) {
 			}
 		}
 		if again, err := d.choosePorts(ports{}); err != nil || again != first {
-			t.Errorf("again: %v, %v; want %v", again, err, first)
+			t.Errorf("second call: got %v, %v; want %v", again, err, first)
 		}
 		if read, err := d.readPorts(); err != nil || read != first {
-			t.Errorf("read: %v, %v; want %v", read, err, first)
+			t.Errorf("readPorts: got %v, %v; want %v", read, err, first)
 		}
 	})
-	t.Run("a fixed one is kept, the other stays", func(t *testing.T) {
+	t.Run("a fixed port is stored and the other one does not change", func(t *testing.T) {
 		d := dir(t.TempDir())
 		first, err := d.choosePorts(ports{})
 		if err != nil {
@@ -56,14 +56,14 @@ func TestChoosePorts(t *testing.T) {
 			t.Errorf("got %v, %v; want %v", got, err, want)
 		}
 		if got, err := d.choosePorts(ports{}); err != nil || got != want {
-			t.Errorf("later: %v, %v; want %v", got, err, want)
+			t.Errorf("second call: got %v, %v; want %v", got, err, want)
 		}
 	})
-	t.Run("a taken one is an error, a fixed one or a kept one", func(t *testing.T) {
+	t.Run("a port in use is an error", func(t *testing.T) {
 		d := dir(t.TempDir())
 		port, release := listen(t)
 		if _, err := d.choosePorts(ports{Etcd: port}); !errors.Is(err, syscall.EADDRINUSE) {
-			t.Errorf("fixed: got %v, want %v", err, syscall.EADDRINUSE)
+			t.Errorf("fixed port: got %v, want %v", err, syscall.EADDRINUSE)
 		}
 		release()
 		if _, err := d.choosePorts(ports{Etcd: port}); err != nil {
@@ -75,22 +75,22 @@ func TestChoosePorts(t *testing.T) {
 		}
 		defer l.Close()
 		if _, err := d.choosePorts(ports{}); !errors.Is(err, syscall.EADDRINUSE) {
-			t.Errorf("kept: got %v, want %v", err, syscall.EADDRINUSE)
+			t.Errorf("stored port: got %v, want %v", err, syscall.EADDRINUSE)
 		}
 	})
-	t.Run("one port for both is an error", func(t *testing.T) {
+	t.Run("the same port for both servers is an error", func(t *testing.T) {
 		port := free(t)
 		if _, err := dir(t.TempDir()).choosePorts(ports{Etcd: port, APIServer: port}); err == nil {
-			t.Error("no error")
+			t.Error("got no error")
 		}
 	})
-	t.Run("a broken file is an error, not a new choice", func(t *testing.T) {
+	t.Run("an invalid file is an error", func(t *testing.T) {
 		d := dir(t.TempDir())
 		if err := os.WriteFile(d.path("ports.json"), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := d.choosePorts(ports{}); err == nil {
-			t.Error("no error")
+			t.Error("got no error")
 		}
 	})
 }

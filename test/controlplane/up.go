@@ -25,27 +25,28 @@ func upCommand() *cobra.Command {
 	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up --dir DIR",
-		Short: "Run etcd and the API server until told to end",
+		Short: "Run etcd and the API server until interrupted",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return up(cmd.Context(), o) },
 	}
 	dirFlag(cmd, &o.dir)
 	f := cmd.Flags()
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "write the administrator's kubeconfig here too, beside DIR/kubeconfig")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "",
+		"additional file for the administrator's kubeconfig, which is always written to DIR/kubeconfig")
 	f.BoolVar(&o.withControllers, "with-controllers", false,
-		"also run Kubernetes' garbage collector, namespace controller and cluster-role aggregation")
-	f.BoolVar(&o.remove, "rm", false, "remove DIR at the end; it must be new or empty")
-	const orKept = " on 127.0.0.1 (default: the one it had in DIR, else a free one)"
-	f.IntVar(&o.fixed.APIServer, "secure-port", 0, "the API server's port"+orKept)
-	f.IntVar(&o.fixed.Etcd, "etcd-port", 0, "etcd's port"+orKept)
-	f.DurationVar(&o.readyTimeout, "ready-timeout", time.Minute, "give up if the servers are not ready by then")
+		"also run Kubernetes' garbage collector, namespace controller and cluster role aggregation")
+	f.BoolVar(&o.remove, "rm", false, "remove DIR on exit; DIR must be new or empty")
+	const portDefault = " on 127.0.0.1 (default: the port stored in DIR, or a free port)"
+	f.IntVar(&o.fixed.APIServer, "secure-port", 0, "port of the API server"+portDefault)
+	f.IntVar(&o.fixed.Etcd, "etcd-port", 0, "port of etcd"+portDefault)
+	f.DurationVar(&o.readyTimeout, "ready-timeout", time.Minute, "maximum time until the servers are ready")
 	return cmd
 }
 
-// up returns nil when it was told to end, or when its parent has ended.
+// up runs a control plane until the process is interrupted or its parent exits. It returns nil in both cases.
 func up(ctx context.Context, o upOptions) error {
 	started := time.Now()
-	// Whoever read stdout or stderr may be gone, and there is still something to end.
+	// The process that reads stdout or stderr can exit before the shutdown is complete.
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
@@ -60,7 +61,7 @@ func up(ctx context.Context, o upOptions) error {
 	}
 	wg.Go(func() {
 		if waitOrphaned(ctx, parent, os.Getppid) {
-			fmt.Fprintln(os.Stderr, "controlplane: the process that started this one has ended, so it ends too")
+			fmt.Fprintln(os.Stderr, "controlplane: the parent process has exited, shutting down")
 			cancel()
 		}
 	})
@@ -87,19 +88,20 @@ func up(ctx context.Context, o upOptions) error {
 		if err != nil {
 			return err
 		}
-		// Before the servers end, lest the controllers' log is full of refused connections. Not all requests of theirs end with
-		// a context: one that a paused server leaves without an answer would hold them up for half a minute.
+		// Stop the controllers before the servers, to keep errors about refused connections out of the controllers' log.
+		// Resume paused servers first: some of the controllers' requests do not use a context, so a paused server would block
+		// the shutdown for 30 seconds.
 		defer func() {
 			servers.resume()
 			stopControllers()
 		}()
 	}
 	fmt.Printf("ready in %.1fs, kubeconfig %s\n", time.Since(started).Seconds(), d.kubeconfig())
-	servers.reportDeaths(ctx)
+	servers.reportExits(ctx)
 	return nil
 }
 
-// claimDir makes the directory this process' own, until release.
+// claimDir reserves the directory for this process until release is called.
 func claimDir(o upOptions) (d dir, release func(), err error) {
 	d, err = openDir(o.dir)
 	if err != nil {
@@ -115,7 +117,7 @@ func claimDir(o upOptions) (d dir, release func(), err error) {
 	}
 	lock, err := lockPIDFile(d.pidFile("up"), 0)
 	if err != nil {
-		return "", nil, fmt.Errorf("up on %s: %w", d, err)
+		return "", nil, fmt.Errorf("up in %s: %w", d, err)
 	}
 	return d, func() {
 		if o.remove {
@@ -127,12 +129,12 @@ func claimDir(o upOptions) (d dir, release func(), err error) {
 	}, nil
 }
 
-// prepare fills the directory with what the servers need.
+// prepare creates the files that the servers need.
 func (d dir) prepare(o upOptions) error {
-	for _, part := range []string{etcdPart, apiServerPart} {
-		lock, err := lockPIDFile(d.pidFile(part), partHandover)
+	for _, component := range []string{etcdName, apiServerName} {
+		lock, err := lockPIDFile(d.pidFile(component), lockTimeout)
 		if err != nil {
-			return fmt.Errorf("%s on %s: %w", part, d, err)
+			return fmt.Errorf("%s in %s: %w", component, d, err)
 		}
 		lock.release()
 	}
@@ -150,10 +152,10 @@ type servers struct {
 	etcd, apiServer *child
 }
 
-// startServers starts both at once, since the API server takes longer than etcd to get to where it needs the other,
-// and returns when both are ready. If it returns an error, neither runs.
+// startServers starts both servers concurrently and waits until both are ready. By the time the API server needs etcd,
+// etcd has started. If startServers returns an error, neither server is running.
 func startServers(ctx context.Context, d dir, timeout time.Duration) (_ *servers, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--ready-timeout %s has passed", timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("--ready-timeout of %s exceeded", timeout))
 	defer cancel()
 	s := &servers{}
 	defer func() {
@@ -161,22 +163,22 @@ func startServers(ctx context.Context, d dir, timeout time.Duration) (_ *servers
 			s.stop()
 		}
 	}()
-	if s.etcd, err = startChild(d, etcdPart); err != nil {
+	if s.etcd, err = startChild(d, etcdName); err != nil {
 		return nil, err
 	}
-	if s.apiServer, err = startChild(d, apiServerPart); err != nil {
+	if s.apiServer, err = startChild(d, apiServerName); err != nil {
 		return nil, err
 	}
 	if err := s.etcd.waitReady(ctx); err != nil {
 		return nil, err
 	}
-	// An API server that has lost etcd waits for it, so look at both.
+	// The API server waits indefinitely for etcd, so this function must also detect the exit of etcd.
 	ready := make(chan error, 1)
 	go func() { ready <- s.apiServer.waitReady(ctx) }()
 	select {
 	case err := <-ready:
 		return s, err
-	case <-s.etcd.ended:
+	case <-s.etcd.exited:
 		cancel()
 		<-ready
 		return nil, s.etcd.waitReady(ctx)
@@ -186,35 +188,37 @@ func startServers(ctx context.Context, d dir, timeout time.Duration) (_ *servers
 // resume continues servers that are paused.
 func (s *servers) resume() {
 	for _, c := range []*child{s.etcd, s.apiServer} {
-		_ = c.cmd.Process.Signal(syscall.SIGCONT) // it may be gone by now
+		_ = c.cmd.Process.Signal(syscall.SIGCONT) // The process may already have exited.
 	}
 }
 
-// stop ends the API server first: without etcd it would not end gently.
+// stop stops both servers. It stops the API server first, because the API server does not shut down gracefully without
+// etcd.
 func (s *servers) stop() {
 	const grace = 3 * time.Second
 	s.apiServer.stop(grace)
 	s.etcd.stop(grace)
 }
 
-// reportDeaths says so when a server ends, and goes on: a test that killed one will start it again.
-func (s *servers) reportDeaths(ctx context.Context) {
-	etcd, apiServer := s.etcd.ended, s.apiServer.ended
+// reportExits prints a message when a server exits. It does not return before ctx is cancelled, because a test that has
+// killed a server can restart the server.
+func (s *servers) reportExits(ctx context.Context) {
+	etcd, apiServer := s.etcd.exited, s.apiServer.exited
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-etcd:
 			etcd = nil
-			s.etcd.reportDeath()
+			s.etcd.reportExit()
 		case <-apiServer:
 			apiServer = nil
-			s.apiServer.reportDeath()
+			s.apiServer.reportExit()
 		}
 	}
 }
 
-func (c *child) reportDeath() {
-	fmt.Fprintf(os.Stderr, "controlplane: %s (process %d) has ended: %s; start it again with: %s\n",
-		c.part, c.cmd.Process.Pid, c.cmd.ProcessState, c.cmd)
+func (c *child) reportExit() {
+	fmt.Fprintf(os.Stderr, "controlplane: %s (process %d) exited: %s; restart it with: %s\n",
+		c.component, c.cmd.Process.Pid, c.cmd.ProcessState, c.cmd)
 }

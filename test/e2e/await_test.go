@@ -12,7 +12,7 @@ import (
 	"github.com/dynamic-controller/engine/test/e2e/internal/history"
 )
 
-// events is the log so far.
+// events returns the events that have been logged so far.
 func (f *fleet) events() []history.Event {
 	f.Helper()
 	events, err := f.reader.Events()
@@ -20,10 +20,10 @@ func (f *fleet) events() []history.Event {
 	return events
 }
 
-// eventually polls until done says nil.
-func (f *fleet) eventually(what string, done func() error) {
+// eventually polls until done returns nil. After the timeout, it fails the test.
+func (f *fleet) eventually(condition string, done func() error) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), patience)
+	ctx, cancel := context.WithTimeout(f.Context(), timeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -34,80 +34,82 @@ func (f *fleet) eventually(what string, done func() error) {
 		}
 		select {
 		case <-ctx.Done():
-			f.Fatalf("not within %s: %s: %v", patience, what, err)
+			f.Fatalf("timed out after %s waiting until %s: %v", timeout, condition, err)
 		case <-tick.C:
 		}
 	}
 }
 
-// leader is whoever leads by its own account in a term that began since, and can do so.
+// leader returns the running member that has reported itself as the leader in a term that started at or after since, or
+// nil if no member has.
 func (f *fleet) leader(since history.Time) *member {
 	f.Helper()
 	leads := map[string]history.Time{}
 	for _, e := range f.events() {
 		switch e.Kind {
 		case history.Leads:
-			leads[e.Who] = e.At
+			leads[e.Process] = e.At
 		case history.Lost, history.Led:
-			delete(leads, e.Who)
+			delete(leads, e.Process)
 		}
 	}
 	for _, m := range f.members {
-		if at, ok := leads[m.who()]; ok && at >= since && !m.paused && !m.process.hasEnded() {
+		if at, ok := leads[m.processName()]; ok && at >= since && !m.paused && !m.process.hasExited() {
 			return m
 		}
 	}
 	return nil
 }
 
-// awaitLeader waits for a term that began since.
+// awaitLeader waits for a leader whose term started at or after since.
 func (f *fleet) awaitLeader(since history.Time) *member {
 	f.Helper()
 	var m *member
 	f.eventually("a replica leads", func() error {
-		f.unharmed()
+		f.checkProcesses()
 		if m = f.leader(since); m == nil {
-			return errors.New("none does")
+			return errors.New("no leader")
 		}
 		return nil
 	})
 	return m
 }
 
-// unharmed fails the test if a process has ended that nobody ended.
-func (f *fleet) unharmed() {
+// checkProcesses fails the test if a process has exited with an error.
+func (f *fleet) checkProcesses() {
 	f.Helper()
 	for _, m := range f.members {
-		if m.process.hasEnded() && m.process.err != nil && m.process.cmd.ProcessState.ExitCode() > 0 {
-			f.Fatalf("%s has ended: %v", m.who(), m.process.err)
+		if m.process.hasExited() && m.process.err != nil && m.process.cmd.ProcessState.ExitCode() > 0 {
+			f.Fatalf("%s exited: %v", m.processName(), m.process.err)
 		}
 	}
 }
 
-// atWork waits until somebody leads and has reconciled something in that term, and all replicas know that there is a lease:
-// one that has just started and finds none creates it, whoever may lead. It returns the leader.
-func (f *fleet) atWork() *member {
+// awaitReconciles waits until a leader has reconciled an object in its term and all replicas have observed a lease. It
+// then returns the leader. All replicas must observe a lease because a new replica that finds no lease creates one,
+// even if another replica leads.
+func (f *fleet) awaitReconciles() *member {
 	f.Helper()
 	var m *member
-	f.eventually("a leader is at work", func() error {
+	f.eventually("a leader has reconciled an object", func() error {
 		m = f.awaitLeader(0)
-		works, seen := false, map[string]bool{}
+		reconciled, seen := false, map[string]bool{}
 		for _, e := range f.events() {
 			switch {
 			case e.Kind == history.Seen:
-				seen[e.Who] = true
-			case e.Kind == history.Leads && e.Who == m.who():
-				works = false
-			case e.Kind == history.End && e.Who == m.who() && e.Error == "":
-				works = true
+				seen[e.Process] = true
+			case e.Kind == history.Leads && e.Process == m.processName():
+				reconciled = false
+			case e.Kind == history.End && e.Process == m.processName() && e.Error == "":
+				reconciled = true
 			}
 		}
-		if !works {
-			return fmt.Errorf("%s has reconciled nothing yet", m.who())
+		if !reconciled {
+			return fmt.Errorf("%s has not reconciled any object", m.processName())
 		}
 		for _, m := range f.members {
-			if !seen[m.who()] {
-				return fmt.Errorf("%s has not found a lease yet", m.who())
+			if !seen[m.processName()] {
+				return fmt.Errorf("%s has not observed a lease", m.processName())
 			}
 		}
 		return nil
@@ -115,24 +117,24 @@ func (f *fleet) atWork() *member {
 	return m
 }
 
-// identities are what the lease calls the processes.
+// identities returns the lease holder identity of each process.
 func (f *fleet) identities() map[string]string {
 	f.Helper()
 	identities := map[string]string{}
 	for _, e := range f.events() {
 		if e.Kind == history.Started {
-			identities[e.Who] = e.Holder
+			identities[e.Process] = e.Holder
 		}
 	}
 	return identities
 }
 
-// settle pauses the changes until all that were made are reconciled.
+// settle stops changing objects and waits until all changes have been reconciled.
 func (f *fleet) settle() {
 	f.Helper()
 	f.load.stop()
 	f.eventually("all objects are reconciled", func() error {
-		f.unharmed()
+		f.checkProcesses()
 		changed, done := map[string]int64{}, map[string]int64{}
 		for _, e := range f.events() {
 			switch {
@@ -144,15 +146,15 @@ func (f *fleet) settle() {
 		}
 		for object, n := range changed {
 			if done[object] < n {
-				return fmt.Errorf("%s has change %d, and %d was reconciled", object, n, done[object])
+				return fmt.Errorf("%s: the last reconciled change is %d, want %d", object, done[object], n)
 			}
 		}
-		return f.written()
+		return f.checkStatuses()
 	})
 }
 
-// written is an error while the API server holds an object whose status is not its spec's.
-func (f *fleet) written() error {
+// checkStatuses returns an error if the status of an object does not match its spec.
+func (f *fleet) checkStatuses() error {
 	list, err := f.client.Resource(widgets).Namespace(f.namespace).List(f.Context(), metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -161,7 +163,7 @@ func (f *fleet) written() error {
 		spec, _, _ := unstructured.NestedInt64(object.Object, "spec", "n")
 		status, _, _ := unstructured.NestedInt64(object.Object, "status", "n")
 		if spec != status {
-			return fmt.Errorf("%s has change %d, and %d is written", object.GetName(), spec, status)
+			return fmt.Errorf("%s: got change %d in the status, want %d", object.GetName(), status, spec)
 		}
 	}
 	return nil

@@ -1,15 +1,18 @@
-// Package e2e breaks several real replicas and their API server in every way that the engine promises to survive (L1 to L3
-// in doc.go of packages dynamiccontroller and replica), and has package history look at what came of it.
+// Package e2e tests several replicas, which run as separate processes. It injects faults into the replicas and their
+// API server. The tests verify promises L1 to L3 of package replica. Package history checks the recorded events.
 //
-// The test binary starts itself again as a replica: an engine whose watches run on each of them, and whose workers run on
-// the one that leads. Each replica reaches the API server through a proxy of its own, which the test stalls or resets. All
-// of them write what they do to one log: handlers, writes before and after the fence, requests for the lease. So does the
-// test: what it changed and broke, and what a watch of its own saw. Objects are changed all the while.
+// Each replica is another process of the test binary. The engine's watches run on every replica, and its workers run
+// only on the leader. Each replica connects to the API server through its own proxy, which the test can stall or reset.
+// All replicas append events to one log: handler calls, writes before and after the fence, and requests for the lease.
+// The test changes objects continuously. It adds these changes, the injected faults and the events of its own watches
+// to the log.
+//
+// The following command runs a hundred rounds of random faults:
 //
 //	go test ./test/e2e -run Rounds -rounds 100 -seed 7
 //
-// runs a hundred rounds of random faults; every round is drawn from the seed and its number alone, so that
-// "-seed 7 -from 42 -rounds 1" strikes as round 42 did. With -artifacts the logs are kept.
+// The faults of a round depend only on the seed and the round's number, so "-seed 7 -from 42 -rounds 1" injects the
+// faults of round 42 again. With -artifacts, the logs are preserved.
 //
-// The cluster is always one of its own, whatever TEST_KUBECONFIG says: it is to be broken.
+// The tests always start their own cluster and ignore TEST_KUBECONFIG, because they disrupt the cluster.
 package e2e

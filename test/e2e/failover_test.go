@@ -5,26 +5,27 @@ import (
 	"time"
 )
 
-// longerThanLease is how long a fault lasts that costs a leader its lease.
+// longerThanLease is the duration of a fault that makes the leader lose its lease.
 const longerThanLease = leaseDuration + time.Second
 
-// Three replicas, a fault of the leader's at a time: no two lead at once, the fence holds, and nothing is missed.
-func TestL1_L2_L3_EachFaultOfTheLeader(t *testing.T) {
-	for _, each := range faults {
-		t.Run(each.name, func(t *testing.T) {
-			if each.name != "API server restart" { // which all others would notice
+// Each subtest injects one fault into the leader of three replicas. There must never be two leaders, the fence must
+// reject writes from former leaders, and no change must be missed.
+func TestL1_L2_L3_EveryLeaderFault(t *testing.T) {
+	for _, fault := range faults {
+		t.Run(fault.name, func(t *testing.T) {
+			if fault.name != "API server restart" { // A restart of the API server would disturb parallel tests.
 				t.Parallel()
 			}
 			f := newFleet(t)
-			leader := f.atWork()
-			since := f.fault("%s: %s", each.name, leader.who())
-			each.strike(f, leader, longerThanLease)
+			leader := f.awaitReconciles()
+			since := f.recordFault("%s: %s", fault.name, leader.processName())
+			fault.inject(f, leader, longerThanLease)
 			next := f.awaitLeader(since)
-			t.Logf("%s led, %s leads", leader.name, next.name)
-			f.atWork()
+			t.Logf("the leader was %s and is now %s", leader.name, next.name)
+			f.awaitReconciles()
 			report := f.finish()
-			if report.Terms < 2 || report.Handlers < objectCount || report.Refused == 0 {
-				t.Errorf("too little has happened: %s", report)
+			if report.Terms < 2 || report.Handlers < objectCount || report.Rejected == 0 {
+				t.Errorf("too few terms, handler calls or rejected writes: %s", report)
 			}
 		})
 	}

@@ -13,75 +13,76 @@ import (
 	"github.com/dynamic-controller/engine/test/e2e/internal/history"
 )
 
-// fault is one way to break a replica, or what it needs, for some time.
+// fault is a temporary failure of a replica or of something that it depends on.
 type fault struct {
 	name string
-	// strike breaks it and mends it again.
-	strike func(f *fleet, m *member, d time.Duration)
-	// isOwn faults are of the replica alone: they can strike while another fault does.
-	isOwn bool
+	// inject causes the fault and repairs it after d.
+	inject func(f *fleet, m *member, d time.Duration)
+	// isLocal is set if the fault affects only the replica into which it is injected. Such a fault can be injected during
+	// another fault.
+	isLocal bool
 }
 
 var faults = []fault{
-	{name: "graceful end", strike: (*fleet).endGracefully},
-	{name: "kill -9", strike: (*fleet).killHard},
-	{name: "stop and continue", strike: (*fleet).pause, isOwn: true},
-	{name: "silent partition", strike: (*fleet).partition, isOwn: true},
-	{name: "silent partition that loses what it held", strike: (*fleet).partitionDropping, isOwn: true},
-	{name: "loud partition", strike: (*fleet).cutOff, isOwn: true},
-	{name: "API server restart", strike: (*fleet).restartAPIServer},
-	{name: "lease deleted", strike: (*fleet).deleteLease},
-	{name: "lease emptied", strike: (*fleet).emptyLease},
-	{name: "lease deleted during a partition", strike: behindItsBack((*fleet).deleteLease)},
-	{name: "lease emptied during a partition", strike: behindItsBack((*fleet).emptyLease)},
-	{name: "lease taken by a stranger", strike: (*fleet).takeLease},
-	{name: "lease given to another", strike: (*fleet).giveLease},
+	{name: "graceful shutdown", inject: (*fleet).shutDown},
+	{name: "kill -9", inject: (*fleet).kill},
+	{name: "stop and continue", inject: (*fleet).pause, isLocal: true},
+	{name: "silent partition", inject: (*fleet).partition, isLocal: true},
+	{name: "silent partition with data loss", inject: (*fleet).partitionDropping, isLocal: true},
+	{name: "connection resets", inject: (*fleet).resetConnections, isLocal: true},
+	{name: "API server restart", inject: (*fleet).restartAPIServer},
+	{name: "lease deleted", inject: (*fleet).deleteLease},
+	{name: "lease emptied", inject: (*fleet).emptyLease},
+	{name: "lease deleted during a partition", inject: duringPartition((*fleet).deleteLease)},
+	{name: "lease emptied during a partition", inject: duringPartition((*fleet).emptyLease)},
+	{name: "lease taken by an unknown identity", inject: (*fleet).holdLeaseAsUnknown},
+	{name: "lease taken by another replica", inject: (*fleet).passLease},
 }
 
-func (f *fleet) endGracefully(m *member, d time.Duration) {
+func (f *fleet) shutDown(m *member, d time.Duration) {
 	f.terminate(m)
-	f.lasts(d)
+	f.wait(d)
 	f.start(m)
 }
 
-func (f *fleet) killHard(m *member, d time.Duration) {
+func (f *fleet) kill(m *member, d time.Duration) {
 	m.process.kill()
-	f.log.Add(history.Event{Kind: history.Killed, Who: m.who()})
-	f.lasts(d)
+	f.log.Add(history.Event{Kind: history.Killed, Process: m.processName()})
+	f.wait(d)
 	f.start(m)
 }
 
 func (f *fleet) pause(m *member, d time.Duration) {
 	m.process.signal(f.T, syscall.SIGSTOP)
 	m.paused = true
-	f.lasts(d)
-	f.log.Add(history.Event{Kind: history.Resumed, Who: m.who()})
+	f.wait(d)
+	f.log.Add(history.Event{Kind: history.Resumed, Process: m.processName()})
 	m.process.signal(f.T, syscall.SIGCONT)
 	m.paused = false
 }
 
 func (f *fleet) partition(m *member, d time.Duration) {
 	m.proxy.Stall()
-	f.lasts(d)
+	f.wait(d)
 	m.proxy.Heal()
 }
 
 func (f *fleet) partitionDropping(m *member, d time.Duration) {
 	m.proxy.Stall()
-	f.lasts(d)
+	f.wait(d)
 	m.proxy.HealDropping()
 }
 
-func (f *fleet) cutOff(m *member, d time.Duration) {
+func (f *fleet) resetConnections(m *member, d time.Duration) {
 	m.proxy.Reset()
-	f.lasts(d)
+	f.wait(d)
 	m.proxy.Heal()
 }
 
 func (f *fleet) restartAPIServer(_ *member, d time.Duration) {
 	f.noError(f.cluster.APIServer().Kill())
-	f.lasts(d)
-	ctx, cancel := context.WithTimeout(f.Context(), patience)
+	f.wait(d)
+	ctx, cancel := context.WithTimeout(f.Context(), timeout)
 	defer cancel()
 	f.noError(f.cluster.APIServer().Start(ctx))
 	f.noError(f.cluster.WaitReady(ctx))
@@ -89,40 +90,41 @@ func (f *fleet) restartAPIServer(_ *member, d time.Duration) {
 
 func (f *fleet) deleteLease(_ *member, d time.Duration) {
 	f.noError(f.clients.CoordinationV1().Leases(f.namespace).Delete(f.Context(), leaseName, metav1.DeleteOptions{}))
-	f.lasts(d)
+	f.wait(d)
 }
 
 func (f *fleet) emptyLease(_ *member, d time.Duration) {
-	f.noError(f.hold(""))
-	f.lasts(d)
+	f.noError(f.setHolder(""))
+	f.wait(d)
 }
 
-// behindItsBack strikes while the replica cannot look, and goes on believing that it leads for as long as it may.
-func behindItsBack(strike func(*fleet, *member, time.Duration)) func(*fleet, *member, time.Duration) {
+// duringPartition returns a function that injects a fault while the replica is partitioned from the API server and
+// still considers itself the leader.
+func duringPartition(inject func(*fleet, *member, time.Duration)) func(*fleet, *member, time.Duration) {
 	return func(f *fleet, m *member, d time.Duration) {
 		m.proxy.Stall()
 		defer m.proxy.Heal()
-		strike(f, m, d)
+		inject(f, m, d)
 	}
 }
 
-// takeLease gives the lease to somebody who is not there.
-func (f *fleet) takeLease(_ *member, d time.Duration) {
-	f.noError(f.hold("stranger"))
-	f.lasts(d)
+// holdLeaseAsUnknown makes an unknown identity the holder of the lease.
+func (f *fleet) holdLeaseAsUnknown(_ *member, d time.Duration) {
+	f.noError(f.setHolder("unknown"))
+	f.wait(d)
 }
 
-// giveLease makes another replica the leader, which will find itself to be it while the old one has not looked.
-func (f *fleet) giveLease(m *member, d time.Duration) {
-	to := f.identities()[f.other(m).who()]
+// passLease makes another replica the holder of the lease. That replica can observe this before the old leader does.
+func (f *fleet) passLease(m *member, d time.Duration) {
+	to := f.identities()[f.other(m).processName()]
 	f.log.Add(history.Event{Kind: history.Taking, Holder: to})
-	f.noError(f.hold(to))
+	f.noError(f.setHolder(to))
 	f.log.Add(history.Event{Kind: history.Taken, Holder: to})
-	f.lasts(d)
+	f.wait(d)
 }
 
-// hold writes a holder into the lease, whoever holds it.
-func (f *fleet) hold(identity string) error {
+// setHolder sets the holder of the lease, regardless of the current holder.
+func (f *fleet) setHolder(identity string) error {
 	holder, err := json.Marshal(identity)
 	if err != nil {
 		return err

@@ -28,14 +28,14 @@ const (
 	objectCount = 8
 )
 
-// rules are what the replicas' options imply.
+// rules are derived from the options of the replicas.
 var rules = history.Rules{
 	Certain:   leaseDuration - leaseDuration/10,
 	AfterTake: retryPeriod + max(renewDeadline/2, time.Second),
 	Slack:     200 * time.Millisecond,
 }
 
-// fleet is three replicas and what they share.
+// fleet is a set of three replicas and their shared resources.
 type fleet struct {
 	*testing.T
 	cluster   *cluster.Cluster
@@ -49,7 +49,7 @@ type fleet struct {
 	load      *load
 }
 
-// member is one replica, which may be several processes, one after another.
+// member is one replica. Each time it is restarted, it runs as a new process.
 type member struct {
 	name    string
 	proxy   *tcpproxy.Proxy
@@ -58,22 +58,23 @@ type member struct {
 	paused  bool
 }
 
-// who is the present process in the log.
-func (m *member) who() string { return fmt.Sprintf("%s.%d", m.name, m.started) }
+// processName returns the name that the member's current process has in the log.
+func (m *member) processName() string { return fmt.Sprintf("%s.%d", m.name, m.started) }
 
-// newFleet starts everything.
+// newFleet starts the replicas and begins to change objects.
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	c := shared.Cluster(t)
 	config := c.Config()
-	define(t, config)
+	defineOnce(t, config)
 	f := &fleet{T: t, cluster: c, namespace: "e2e-" + utilrand.String(8), dir: t.ArtifactDir()}
 	var err error
 	f.client, err = dynamic.NewForConfig(config)
 	f.noError(err)
 	f.clients, err = kubernetes.NewForConfig(config)
 	f.noError(err)
-	_, err = f.clients.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.namespace}}, metav1.CreateOptions{})
+	_, err = f.clients.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.namespace}}, metav1.CreateOptions{})
 	f.noError(err)
 	f.log, err = history.Open(f.logFile(), "test")
 	f.noError(err)
@@ -83,7 +84,8 @@ func newFleet(t *testing.T) *fleet {
 	server, err := url.Parse(config.Host)
 	f.noError(err)
 	for _, name := range []string{"a", "b", "c"} {
-		_, err := f.clients.CoreV1().ConfigMaps(f.namespace).Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := f.clients.CoreV1().ConfigMaps(f.namespace).Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		f.noError(err)
 		proxy, err := tcpproxy.Listen(server.Host)
 		f.noError(err)
@@ -96,7 +98,7 @@ func newFleet(t *testing.T) *fleet {
 	}
 	f.load = f.newLoad()
 	f.observe()
-	t.Cleanup(f.tell)
+	t.Cleanup(f.reportLogs)
 	for _, m := range f.members {
 		f.start(m)
 	}
@@ -119,51 +121,52 @@ func (f *fleet) createObject(name string) {
 	object.SetAPIVersion(widgets.GroupVersion().String())
 	object.SetKind("Widget")
 	object.SetName(name)
-	// Soon after its type was established a POST waits for two seconds in the server, a PATCH does not.
-	_, err := f.client.Resource(widgets).Namespace(f.namespace).Apply(f.Context(), name, object, metav1.ApplyOptions{FieldManager: "test"})
+	// Shortly after a CRD is established, the API server delays a POST by two seconds, but not a PATCH.
+	_, err := f.client.Resource(widgets).Namespace(f.namespace).Apply(f.Context(), name, object,
+		metav1.ApplyOptions{FieldManager: "test"})
 	f.noError(err)
 }
 
-// start starts a member's next process.
+// start starts the next process of a member.
 func (f *fleet) start(m *member) {
 	f.Helper()
 	m.started++
 	m.process = startProcess(f.T, job{
-		Who: m.who(), Member: m.name, Kubeconfig: f.cluster.Kubeconfig(), Server: m.proxy.Addr(),
+		Process: m.processName(), Member: m.name, Kubeconfig: f.cluster.Kubeconfig(), Server: m.proxy.Addr(),
 		Log: f.logFile(), Namespace: f.namespace, Lease: leaseName,
 	}, filepath.Join(f.dir, m.name+".log"))
 	p := m.process
 	f.Cleanup(p.kill)
 }
 
-// tell says where a test that failed has left its logs, or how they end.
-func (f *fleet) tell() {
+// reportLogs reports the path and the last lines of the logs if the test has failed.
+func (f *fleet) reportLogs() {
 	if !f.Failed() {
 		return
 	}
-	f.Logf("the logs are in %s (kept with -artifacts)", f.dir)
+	f.Logf("the logs are in %s (preserved with -artifacts)", f.dir)
 	for _, m := range f.members {
-		const most = 4000
+		const maxBytes = 4000
 		data, _ := os.ReadFile(filepath.Join(f.dir, m.name+".log"))
-		f.Logf("the end of %s's:\n%s", m.name, data[max(0, len(data)-most):])
+		f.Logf("the end of the log of %s:\n%s", m.name, data[max(0, len(data)-maxBytes):])
 	}
 }
 
-// lasts lets a fault last.
-func (f *fleet) lasts(d time.Duration) {
+// wait waits for the duration of a fault.
+func (f *fleet) wait(d time.Duration) {
 	select {
 	case <-time.After(d):
 	case <-f.Context().Done():
 	}
 }
 
-// other is a member that is not the given one.
+// other returns the member after m.
 func (f *fleet) other(m *member) *member {
 	return f.members[(slices.Index(f.members, m)+1)%len(f.members)]
 }
 
-// finish ends all replicas as a cluster ends Pods, whoever leads first, so that each has to lead once more; and checks what has
-// happened.
+// finish terminates the replicas with SIGTERM, one after another. It always terminates the current leader next, so that
+// every replica must lead once more. It then checks the log.
 func (f *fleet) finish() history.Report {
 	f.Helper()
 	f.settle()
@@ -171,10 +174,10 @@ func (f *fleet) finish() history.Report {
 		f.terminate(f.awaitLeader(0))
 	}
 	report := history.Check(f.events(), rules)
-	const most = 10
+	const maxViolations = 10
 	for i, v := range report.Violations {
-		if i == most {
-			f.Errorf("and %d more", len(report.Violations)-most)
+		if i == maxViolations {
+			f.Errorf("%d more violations", len(report.Violations)-maxViolations)
 			break
 		}
 		f.Error(v)
@@ -183,22 +186,22 @@ func (f *fleet) finish() history.Report {
 	return report
 }
 
-// terminate ends a member's process as a kubelet does.
+// terminate sends SIGTERM to the process of a member and waits until it has exited.
 func (f *fleet) terminate(m *member) {
 	f.Helper()
 	m.process.signal(f.T, syscall.SIGTERM)
 	select {
-	case <-m.process.ended:
+	case <-m.process.exited:
 		if m.process.err != nil {
-			f.Errorf("%s did not end as it should: %v", m.who(), m.process.err)
+			f.Errorf("%s exited with an error: %v", m.processName(), m.process.err)
 		}
-	case <-time.After(patience):
-		f.Fatalf("%s does not end", m.who())
+	case <-time.After(timeout):
+		f.Fatalf("%s did not exit", m.processName())
 	}
 }
 
-// fault notes what is broken.
-func (f *fleet) fault(format string, args ...any) history.Time {
+// recordFault logs a fault and returns the time of the log entry.
+func (f *fleet) recordFault(format string, args ...any) history.Time {
 	e := history.Event{At: history.Now(), Kind: history.Fault, Error: fmt.Sprintf(format, args...)}
 	f.log.Add(e)
 	f.Log(strings.TrimSpace(e.Error))

@@ -12,10 +12,10 @@ import (
 	"github.com/dynamic-controller/engine/test/e2e/internal/history"
 )
 
-// load changes objects, one after another, at a pace that replicas can follow.
+// load changes objects one after another, at a rate that replicas can keep up with.
 type load struct {
 	fleet   *fleet
-	n       int64 // the last change
+	n       int64 // The number of the last change.
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -32,20 +32,20 @@ func (l *load) start() {
 	l.running.Go(func() { l.run(ctx) })
 }
 
-// stop returns when the last change is confirmed.
+// stop stops the changes and waits until the last one has been confirmed.
 func (l *load) stop() {
 	l.cancel()
 	l.running.Wait()
 }
 
 func (l *load) run(ctx context.Context) {
-	const pace = 20 * time.Millisecond
-	ticker := time.NewTicker(pace)
+	const interval = 20 * time.Millisecond
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for {
 		l.n++
 		object := fmt.Sprintf("widget-%d", l.n%objectCount)
-		for l.change(ctx, object) != nil { // the API server may be away
+		for l.change(ctx, object) != nil { // The API server can be unavailable.
 			<-ticker.C
 			if l.fleet.Failed() {
 				return
@@ -61,8 +61,8 @@ func (l *load) run(ctx context.Context) {
 }
 
 func (l *load) change(ctx context.Context, object string) error {
-	const tooLong = 2 * time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tooLong)
+	const requestTimeout = 2 * time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	_, err := l.fleet.client.Resource(widgets).Namespace(l.fleet.namespace).Patch(ctx, object, types.MergePatchType,
 		fmt.Appendf(nil, `{"spec":{"n":%d}}`, l.n), metav1.PatchOptions{})

@@ -22,9 +22,9 @@ import (
 )
 
 var (
-	rounds    = flag.Int("rounds", 3, "rounds of random faults")
-	firstOne  = flag.Int("from", 0, "the first round's number")
-	firstSeed = flag.Uint64("seed", 0, "what the rounds are drawn from; 0 draws it, too")
+	rounds     = flag.Int("rounds", 3, "number of rounds of random faults")
+	firstRound = flag.Int("from", 0, "number of the first round")
+	seedFlag   = flag.Uint64("seed", 0, "seed of the random faults; 0 chooses a random seed")
 )
 
 var shared = cluster.NewShared(cluster.Options{})
@@ -33,33 +33,33 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(workerEnv); spec != "" {
 		os.Exit(work(spec))
 	}
-	_ = os.Unsetenv("TEST_KUBECONFIG") // a cluster that is someone's is not to be broken
-	_ = flag.Set("test.parallel", "4") // tests wait more than they work; -parallel says otherwise
+	_ = os.Unsetenv("TEST_KUBECONFIG") // The tests disrupt the cluster, so they must not use an external one.
+	_ = flag.Set("test.parallel", "4") // The tests mostly wait. The -parallel flag overrides this.
 	goleak.VerifyTestMain(shared.Main(m))
 }
 
-// patience is how long a test waits for what takes seconds when it works.
-const patience = 60 * time.Second
+// timeout limits waits for conditions that normally take a few seconds.
+const timeout = 60 * time.Second
 
-// widgets is the type that is served.
+// widgets is the served type.
 var widgets = schema.GroupVersionResource{Group: "e2e.example.com", Version: "v1", Resource: "widgets"}
 
-// define defines the type, once.
-func define(t *testing.T, config *rest.Config) {
+// defineOnce creates the CRD of the type once for all tests.
+func defineOnce(t *testing.T, config *rest.Config) {
 	t.Helper()
-	defining.Do(func() { errDefining = defineWidgets(config) })
-	if errDefining != nil {
-		t.Fatal(errDefining)
+	definition.Do(func() { errDefinition = defineWidgets(config) })
+	if errDefinition != nil {
+		t.Fatal(errDefinition)
 	}
 }
 
 var (
-	defining    sync.Once
-	errDefining error
+	definition    sync.Once
+	errDefinition error
 )
 
 func defineWidgets(config *rest.Config) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	definitions, err := apiextensions.NewForConfig(config)
 	if err != nil {
@@ -69,15 +69,20 @@ func defineWidgets(config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	_, err = definitions.ApiextensionsV1().CustomResourceDefinitions().Create(ctx, &apiextensionsv1.CustomResourceDefinition{
+	crds := definitions.ApiextensionsV1().CustomResourceDefinitions()
+	_, err = crds.Create(ctx, &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: widgets.GroupResource().String()},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: widgets.Group,
 			Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: widgets.Resource, Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural: widgets.Resource, Singular: "widget", Kind: "Widget", ListKind: "WidgetList",
+			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: widgets.Version, Served: true, Storage: true,
-				Subresources: &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				Subresources: &apiextensionsv1.CustomResourceSubresources{
+					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+				},
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
 					Type: "object", XPreserveUnknownFields: ptr.To(true),
 				}},

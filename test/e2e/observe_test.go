@@ -15,8 +15,8 @@ import (
 	"github.com/dynamic-controller/engine/test/e2e/internal/history"
 )
 
-// observe notes, from watches of the test's own, who held the lease and whose writes took effect in which order, which is
-// that of resourceVersions. The proxies are not in its way.
+// observe logs the holders of the lease and the writes of the replicas, each with its resourceVersion. It uses the
+// test's own watches, which do not pass through the proxies.
 func (f *fleet) observe() {
 	f.Helper()
 	factory := dynamicinformer.NewFilteredDynamicSharedInformerFactory(f.client, 0, f.namespace, nil)
@@ -26,35 +26,41 @@ func (f *fleet) observe() {
 		cancel()
 		running.Wait()
 	})
-	for gvr, see := range map[schema.GroupVersionResource]func(old, now *unstructured.Unstructured){
-		coordinationv1.SchemeGroupVersion.WithResource("leases"): f.seeLease,
-		corev1.SchemeGroupVersion.WithResource("configmaps"):     f.seeProbe,
-		widgets: f.seeWidget,
+	for gvr, record := range map[schema.GroupVersionResource]func(old, now *unstructured.Unstructured){
+		coordinationv1.SchemeGroupVersion.WithResource("leases"): f.recordLease,
+		corev1.SchemeGroupVersion.WithResource("configmaps"):     f.recordProbe,
+		widgets: f.recordWidget,
 	} {
 		informer := factory.ForResource(gvr).Informer()
 		_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(now any) { see(&unstructured.Unstructured{}, now.(*unstructured.Unstructured)) },
-			UpdateFunc: func(old, now any) { see(old.(*unstructured.Unstructured), now.(*unstructured.Unstructured)) },
+			AddFunc:    func(now any) { record(&unstructured.Unstructured{}, now.(*unstructured.Unstructured)) },
+			UpdateFunc: func(old, now any) { record(old.(*unstructured.Unstructured), now.(*unstructured.Unstructured)) },
 		})
 		f.noError(err)
 		running.Go(func() { informer.RunWithContext(ctx) })
 	}
 }
 
-func (f *fleet) seeLease(_, now *unstructured.Unstructured) {
+func (f *fleet) recordLease(_, now *unstructured.Unstructured) {
 	holder, _, _ := unstructured.NestedString(now.Object, "spec", "holderIdentity")
 	f.log.Add(history.Event{Kind: history.Held, Version: now.GetResourceVersion(), Holder: holder})
 }
 
-// seeWidget tells a replica's write from a change of the test's.
-func (f *fleet) seeWidget(old, now *unstructured.Unstructured) {
-	if by, _, _ := unstructured.NestedString(now.Object, "status", "by"); by != "" && !reflect.DeepEqual(old.Object["status"], now.Object["status"]) {
-		f.log.Add(history.Event{Kind: history.Arrived, Who: by, Object: now.GetName(), Version: now.GetResourceVersion()})
+// recordWidget logs writes by replicas. Only the replicas change the status. The test changes only the spec.
+func (f *fleet) recordWidget(old, now *unstructured.Unstructured) {
+	by, _, _ := unstructured.NestedString(now.Object, "status", "by")
+	if by == "" || reflect.DeepEqual(old.Object["status"], now.Object["status"]) {
+		return
 	}
+	f.log.Add(history.Event{
+		Kind: history.Arrived, Process: by, Object: now.GetName(), Version: now.GetResourceVersion(),
+	})
 }
 
-func (f *fleet) seeProbe(_, now *unstructured.Unstructured) {
+func (f *fleet) recordProbe(_, now *unstructured.Unstructured) {
 	if by, _, _ := unstructured.NestedString(now.Object, "data", "by"); by != "" {
-		f.log.Add(history.Event{Kind: history.Arrived, Who: by, Object: now.GetName(), Version: now.GetResourceVersion()})
+		f.log.Add(history.Event{
+			Kind: history.Arrived, Process: by, Object: now.GetName(), Version: now.GetResourceVersion(),
+		})
 	}
 }

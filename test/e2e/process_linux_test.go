@@ -2,8 +2,8 @@ package e2e
 
 import "syscall"
 
-// ofThisProcess keeps a Ctrl-C from the child, and has the kernel end it, even one that is stopped, when the thread ends
-// that started it.
-func ofThisProcess() *syscall.SysProcAttr {
+// childAttributes returns attributes that protect the child from Ctrl-C. When the thread that started the child exits,
+// the kernel kills the child, even if the child is stopped.
+func childAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

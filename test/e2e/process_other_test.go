@@ -4,5 +4,5 @@ package e2e
 
 import "syscall"
 
-// ofThisProcess keeps a Ctrl-C from the child.
-func ofThisProcess() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// childAttributes returns attributes that protect the child from Ctrl-C.
+func childAttributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

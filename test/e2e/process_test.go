@@ -9,15 +9,16 @@ import (
 	"testing"
 )
 
-// process is a replica that runs.
+// process is the process of a replica.
 type process struct {
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when it was reaped and err is set
-	err   error
+	cmd    *exec.Cmd
+	exited chan struct{} // Closed after the process has been reaped and err has been set.
+	err    error
 }
 
-// startProcess starts this test binary again, with its words in a file. It ends with this process at the latest.
-func startProcess(t *testing.T, j job, words string) *process {
+// startProcess runs this test binary as a replica and writes the replica's output to a file. When this process exits,
+// the replica exits too.
+func startProcess(t *testing.T, j job, output string) *process {
 	t.Helper()
 	spec, err := json.Marshal(j)
 	if err != nil {
@@ -27,30 +28,30 @@ func startProcess(t *testing.T, j job, words string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := os.OpenFile(words, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	out, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer out.Close() // the child has its own
-	p := &process{cmd: exec.Command(binary), ended: make(chan struct{})}
+	defer out.Close() // The child has its own file descriptor.
+	p := &process{cmd: exec.Command(binary), exited: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(spec),
-		// How soon HTTP/2 notices a connection on which nothing comes back; 30 and 15 by default.
+		// Detect hung HTTP/2 connections quickly. The defaults are 30 and 15 seconds.
 		"HTTP2_READ_IDLE_TIMEOUT_SECONDS=1", "HTTP2_PING_TIMEOUT_SECONDS=1")
 	p.cmd.Stdout, p.cmd.Stderr = out, out
-	p.cmd.SysProcAttr = ofThisProcess()
-	// The other end of this pipe closes with this process, however it ends.
+	p.cmd.SysProcAttr = childAttributes()
+	// The write end of this pipe is closed when this process exits for any reason.
 	if _, err := p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
 	started := make(chan error)
 	go func() {
-		runtime.LockOSThread() // this thread lives as long as the child: see ofThisProcess
+		runtime.LockOSThread() // The child is killed when this thread exits: see childAttributes.
 		defer runtime.UnlockOSThread()
 		err := p.cmd.Start()
 		started <- err
 		if err == nil {
 			p.err = p.cmd.Wait()
-			close(p.ended)
+			close(p.exited)
 		}
 	}()
 	if err := <-started; err != nil {
@@ -59,22 +60,22 @@ func startProcess(t *testing.T, j job, words string) *process {
 	return p
 }
 
-// kill ends the process, even one that is stopped, and returns when it is gone.
+// kill kills the process, even if it is stopped, and waits until it has exited.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may be gone already
-	<-p.ended
+	_ = p.cmd.Process.Kill() // The process may already have exited.
+	<-p.exited
 }
 
 func (p *process) signal(t *testing.T, s syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Errorf("%s to %d: %v", s, p.cmd.Process.Pid, err)
+		t.Errorf("send %s to process %d: %v", s, p.cmd.Process.Pid, err)
 	}
 }
 
-func (p *process) hasEnded() bool {
+func (p *process) hasExited() bool {
 	select {
-	case <-p.ended:
+	case <-p.exited:
 		return true
 	default:
 		return false

@@ -7,22 +7,23 @@ import (
 	"time"
 )
 
-// perFleet is how many rounds the same replicas live through.
+// perFleet is the number of consecutive rounds that use the same replicas.
 const perFleet = 10
 
-// Random faults strike random replicas, mostly the leader, for random times, sometimes two at once; each round ends when all
-// that was changed is reconciled. A round is drawn from the seed and its number alone.
+// Each round injects one or two random faults of random duration into random replicas, mostly the leader. The round
+// ends when all changes have been reconciled. The faults depend only on the seed and the round's number.
 func TestL1_L2_L3_Rounds(t *testing.T) {
-	seed := *firstSeed
+	seed := *seedFlag
 	for seed == 0 {
 		seed = rand.Uint64()
 	}
-	for from := *firstOne; from < *firstOne+*rounds; from += perFleet {
-		t.Logf("to repeat it: -run Rounds -seed %d -from %d -rounds %d", seed, from, min(perFleet, *firstOne+*rounds-from))
+	for from := *firstRound; from < *firstRound+*rounds; from += perFleet {
+		n := min(perFleet, *firstRound+*rounds-from)
+		t.Logf("to repeat these rounds: -run Rounds -seed %d -from %d -rounds %d", seed, from, n)
 		ok := t.Run("", func(t *testing.T) {
 			f := newFleet(t)
-			for n := from; n < min(from+perFleet, *firstOne+*rounds); n++ {
-				f.round(n, rand.New(rand.NewPCG(seed, uint64(n))))
+			for round := from; round < from+n; round++ {
+				f.round(round, rand.New(rand.NewPCG(seed, uint64(round))))
 			}
 			f.finish()
 		})
@@ -32,63 +33,65 @@ func TestL1_L2_L3_Rounds(t *testing.T) {
 	}
 }
 
-// round strikes once or twice, at once or shortly after one another.
+// round runs one round. A second fault can be injected during the first one or shortly after it.
 func (f *fleet) round(n int, r *rand.Rand) {
 	f.Helper()
 	draw := drawRound(r)
-	leader := f.atWork()
-	f.lasts(draw.after)
+	leader := f.awaitReconciles()
+	f.wait(draw.after)
 	target := leader
 	if !draw.onLeader {
 		target = f.other(leader)
 	}
-	f.fault("round %d: %s: %s of %s for %s", n, leader.who(), draw.fault.name, target.who(), draw.lasts)
-	var striking sync.WaitGroup
+	f.recordFault("round %d: leader %s, fault of %s: %s for %s",
+		n, leader.processName(), target.processName(), draw.fault.name, draw.duration)
+	var injecting sync.WaitGroup
 	if draw.second != nil {
 		other := f.other(f.other(target))
-		striking.Go(func() {
-			f.lasts(draw.secondAfter)
-			f.fault("round %d: %s of %s for %s", n, draw.second.name, other.who(), draw.secondLasts)
-			draw.second.strike(f, other, draw.secondLasts)
+		injecting.Go(func() {
+			f.wait(draw.secondAfter)
+			f.recordFault("round %d: fault of %s: %s for %s", n, other.processName(), draw.second.name, draw.secondDuration)
+			draw.second.inject(f, other, draw.secondDuration)
 		})
 	}
-	draw.fault.strike(f, target, draw.lasts)
-	striking.Wait()
+	draw.fault.inject(f, target, draw.duration)
+	injecting.Wait()
 	f.awaitLeader(0)
 	f.settle()
 	f.load.start()
 }
 
-// draw is what happens in a round.
+// draw contains the random choices of a round.
 type draw struct {
-	after    time.Duration // that a leader is at work
+	after    time.Duration // The delay of the fault after the leader has reconciled an object.
 	fault    fault
 	onLeader bool
-	lasts    time.Duration
+	duration time.Duration
 
-	second                   *fault // nil mostly
-	secondAfter, secondLasts time.Duration
+	second                      *fault // Usually nil.
+	secondAfter, secondDuration time.Duration
 }
 
 func drawRound(r *rand.Rand) draw {
-	between := func(least, most time.Duration) time.Duration {
-		return least + time.Duration(r.Int64N(int64(most-least)))
+	between := func(lower, upper time.Duration) time.Duration {
+		return lower + time.Duration(r.Int64N(int64(upper-lower)))
 	}
 	const longest = leaseDuration + leaseDuration/2
 	d := draw{
 		after:    between(0, retryPeriod),
 		fault:    faults[r.IntN(len(faults))],
 		onLeader: r.IntN(4) > 0,
-		lasts:    between(retryPeriod/2, longest),
+		duration: between(retryPeriod/2, longest),
 	}
-	if d.fault.isOwn && r.IntN(3) == 0 {
-		var own []fault
+	if d.fault.isLocal && r.IntN(3) == 0 {
+		var local []fault
 		for _, f := range faults {
-			if f.isOwn {
-				own = append(own, f)
+			if f.isLocal {
+				local = append(local, f)
 			}
 		}
-		d.second, d.secondAfter, d.secondLasts = &own[r.IntN(len(own))], between(0, longest), between(retryPeriod/2, longest)
+		d.second = &local[r.IntN(len(local))]
+		d.secondAfter, d.secondDuration = between(0, longest), between(retryPeriod/2, longest)
 	}
 	return d
 }

@@ -28,32 +28,33 @@ import (
 	"github.com/dynamic-controller/engine/test/e2e/internal/history"
 )
 
-// workerEnv holds a job in JSON. A test binary that finds it is a replica instead of a test.
+// workerEnv names an environment variable that contains a job in JSON. If the variable is set, the test binary runs as
+// a replica.
 const workerEnv = "E2E_WORKER"
 
-// job is what a replica is told.
+// job configures a replica.
 type job struct {
-	Who        string // in the log
-	Member     string // names what it probes
+	Process    string // The name of the process in the log.
+	Member     string // The name of the ConfigMap that the replica writes to probe its fence.
 	Kubeconfig string
-	Server     string // the API server's address: a proxy's
+	Server     string // The address of the proxy in front of the API server.
 	Log        string
-	Namespace  string // of the lease and of all objects
+	Namespace  string // The namespace of the lease and of all objects.
 	Lease      string
 }
 
-// The timings of the election.
+// Timings of the leader election.
 const (
 	leaseDuration = 3 * time.Second
 	renewDeadline = 2 * time.Second
 	retryPeriod   = 500 * time.Millisecond
 )
 
-// work is the whole of a replica's process.
+// work runs the process of a replica and returns its exit code.
 func work(spec string) int {
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
-		os.Exit(1) // the test has gone
+		os.Exit(1) // The test process has exited.
 	}()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -69,8 +70,8 @@ type worker struct {
 	job
 	log    *history.Log
 	engine *dynamiccontroller.DynamicController
-	client dynamic.Interface    // fenced
-	probe  kubernetes.Interface // fenced
+	client dynamic.Interface    // Fenced.
+	probe  kubernetes.Interface // Fenced.
 }
 
 func doJob(ctx context.Context, spec string) error {
@@ -79,7 +80,7 @@ func doJob(ctx context.Context, spec string) error {
 		return err
 	}
 	var err error
-	if w.log, err = history.Open(w.Log, w.Who); err != nil {
+	if w.log, err = history.Open(w.Log, w.Process); err != nil {
 		return err
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", w.Kubeconfig)
@@ -93,11 +94,11 @@ func doJob(ctx context.Context, spec string) error {
 	}
 	w.log.Add(history.Event{Kind: history.Started, Holder: r.Status().Identity})
 
-	probes, endProbes := context.WithCancel(context.WithoutCancel(ctx))
+	probeCtx, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
 	var probing sync.WaitGroup
-	probing.Go(func() { w.keepProbing(probes) })
+	probing.Go(func() { w.probeFence(probeCtx) })
 	err = r.Run(ctx)
-	endProbes()
+	stopProbes()
 	probing.Wait()
 	exit := history.Event{Kind: history.Exit}
 	if err != nil {
@@ -107,32 +108,34 @@ func doJob(ctx context.Context, spec string) error {
 	return err
 }
 
-// replica joins the engine and a replica as any program would, with ears everywhere.
+// replica creates a replica and an engine, connects them as a regular program would, and adds recorders to their
+// clients.
 func (w *worker) replica(config *rest.Config) (*replica.Replica, error) {
 	log := w.logger()
-	heard := rest.CopyConfig(config)
-	heard.Wrap(w.hearLease)
-	r, err := replica.New(heard, replica.Options{
-		LeaseName: w.Lease, LeaseNamespace: w.Namespace, Identity: w.Who,
+	recorded := rest.CopyConfig(config)
+	recorded.Wrap(w.recordLeaseRequests)
+	r, err := replica.New(recorded, replica.Options{
+		LeaseName: w.Lease, LeaseNamespace: w.Namespace, Identity: w.Process,
 		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 		Log: log.WithName("replica"),
 	})
 	if err != nil {
 		return nil, err
 	}
-	fenced := w.hearWrites(r.FencedConfig())
+	fenced := w.recordWrites(r.FencedConfig())
 	if w.client, err = dynamic.NewForConfig(fenced); err != nil {
 		return nil, err
 	}
 	if w.probe, err = kubernetes.NewForConfig(fenced); err != nil {
 		return nil, err
 	}
-	// What fails is tried again soon: the API server is only ever away for seconds.
+	// Retry quickly, because the API server is unavailable only for a few seconds.
 	tuned := dynamiccontroller.Config{QueueMaxRetries: -1, MaxRetryDelay: 500 * time.Millisecond}
 	if w.engine, err = dynamiccontroller.NewForConfig(log.WithName("engine"), tuned, config); err != nil {
 		return nil, err
 	}
-	err = w.engine.StartServingGVK(context.Background(), widgets, w.handle, dynamiccontroller.WithNamespace(w.Namespace))
+	err = w.engine.StartServingGVK(context.Background(), widgets, w.handle,
+		dynamiccontroller.WithNamespace(w.Namespace))
 	return r, errors.Join(err,
 		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(w.watch)),
 		r.Register("engine", replica.RunFunc(w.lead)))
@@ -144,13 +147,13 @@ func (w *worker) logger() logr.Logger {
 	}, funcr.Options{Verbosity: 1})
 }
 
-// watch is the per-replica half.
+// watch runs on every replica.
 func (w *worker) watch(ctx context.Context) error {
 	w.log.Add(history.Event{Kind: history.Watches})
 	return w.engine.RunWatches(ctx)
 }
 
-// lead is the leading half.
+// lead runs on the leader.
 func (w *worker) lead(ctx context.Context) error {
 	term, _ := replica.Term(ctx)
 	w.log.Add(history.Event{Kind: history.Leads, Term: term})
@@ -164,7 +167,7 @@ func (w *worker) lead(ctx context.Context) error {
 	return err
 }
 
-// handle copies what the test wrote into an object's spec to its status, in no great hurry.
+// handle logs the start and the end of a reconcile.
 func (w *worker) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	term, _ := replica.Term(ctx)
 	w.log.Add(history.Event{Kind: history.Begin, Term: term, Object: id.Name()})
@@ -177,6 +180,7 @@ func (w *worker) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifi
 	return err
 }
 
+// reconcile copies the change number from an object's spec to its status and returns the number.
 func (w *worker) reconcile(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, term int64) (int64, error) {
 	lister, err := w.engine.Lister(id.GVR)
 	if err != nil {
@@ -193,33 +197,35 @@ func (w *worker) reconcile(ctx context.Context, id dynamiccontroller.ObjectIdent
 		return n, nil
 	}
 	const longest = 20 * time.Millisecond
-	select { // work of some length, so that faults find handlers at it
+	select { // Simulate work, so that faults interrupt running handlers.
 	case <-time.After(rand.N(longest)):
 	case <-ctx.Done():
 		return n, context.Cause(ctx)
 	}
-	patch := fmt.Appendf(nil, `{"status":{"n":%d,"by":%q,"term":%d}}`, n, w.Who, term)
-	_, err = w.client.Resource(id.GVR).Namespace(id.Namespace()).Patch(ctx, id.Name(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	patch := fmt.Appendf(nil, `{"status":{"n":%d,"by":%q,"term":%d}}`, n, w.Process, term)
+	_, err = w.client.Resource(id.GVR).Namespace(id.Namespace()).Patch(ctx, id.Name(),
+		types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	return n, err
 }
 
-// keepProbing writes through the fence without pause, whether this replica leads or not and in no term's name: nothing but
-// the fence is in its way.
-func (w *worker) keepProbing(ctx context.Context) {
+// probeFence writes continuously, on the leader and on standbys, with a context that has no term. On a standby, only
+// the fence prevents these writes.
+func (w *worker) probeFence(ctx context.Context) {
 	const (
-		pace    = 50 * time.Millisecond
-		tooLong = 2 * time.Second
+		interval       = 50 * time.Millisecond
+		requestTimeout = 2 * time.Second
 	)
-	ticker := time.NewTicker(pace)
+	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for n := 1; ; n++ {
-		patch := fmt.Appendf(nil, `{"data":{"n":"%d","by":%q}}`, n, w.Who)
-		one, cancel := context.WithTimeout(context.WithoutCancel(ctx), tooLong)
-		// How it went is in the log.
-		_, _ = w.probe.CoreV1().ConfigMaps(w.Namespace).Patch(one, w.Member, types.MergePatchType, patch, metav1.PatchOptions{})
+		patch := fmt.Appendf(nil, `{"data":{"n":"%d","by":%q}}`, n, w.Process)
+		requestCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
+		// The result is logged by recordWrites.
+		_, _ = w.probe.CoreV1().ConfigMaps(w.Namespace).Patch(requestCtx, w.Member,
+			types.MergePatchType, patch, metav1.PatchOptions{})
 		cancel()
 		if ctx.Err() != nil {
-			return // after the last try, when Run had returned
+			return // The last write was made after Run had returned.
 		}
 		select {
 		case <-ticker.C:

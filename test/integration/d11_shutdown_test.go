@@ -10,7 +10,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-func TestD11_WhenRunEndsHandlersAreToldAndWaitedFor(t *testing.T) {
+func TestD11_ShutdownCancelsHandlersAndWaitsForThem(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "w", 0)
@@ -21,7 +21,7 @@ func TestD11_WhenRunEndsHandlersAreToldAndWaitedFor(t *testing.T) {
 	calls := newRecorder(t, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
 		<-ctx.Done()
 		causes <- context.Cause(ctx)
-		// The cache can still be read.
+		// The cache can still be read during the shutdown.
 		if _, err := must(c.Lister(gvr)).ByNamespace(h.namespace).Get("w"); err != nil {
 			t.Error(err)
 		}
@@ -33,21 +33,21 @@ func TestD11_WhenRunEndsHandlersAreToldAndWaitedFor(t *testing.T) {
 	calls.waitFor(h.id(gvr, "w"), 1)
 	h.noError(stop())
 	if cause := <-causes; !errors.Is(cause, dynamiccontroller.ErrRunEnded) || !errors.Is(cause, errTestOver) {
-		t.Errorf("the handler's context ended with %v", cause)
+		t.Errorf("the handler's context was cancelled with cause %v", cause)
 	}
 	if !returned {
 		t.Error("Run returned before the handler did")
 	}
-	// To be told to end is no failure of the object's.
+	// An interrupted call does not count as a failure.
 	if counts.count(dynamiccontroller.OutcomeInterrupted) != 1 || c.Status()[0].Failing != 0 {
-		t.Errorf("outcomes %v, status %+v", counts.of, c.Status()[0])
+		t.Errorf("got outcomes %v and status %+v, want one interrupted call", counts.of, c.Status()[0])
 	}
 }
 
-func TestD11_WhatDoesNotFinishInTimeIsNamed(t *testing.T) {
+func TestD11_ShutdownTimeoutListsRunningHandlers(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
-	h.apply(gvr, "deaf", 0)
+	h.apply(gvr, "hanging", 0)
 	c := h.controller(dynamiccontroller.Config{ShutdownTimeout: 50 * time.Millisecond})
 	release := make(chan struct{})
 	calls := newRecorder(t, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
@@ -56,10 +56,10 @@ func TestD11_WhatDoesNotFinishInTimeIsNamed(t *testing.T) {
 	})
 	h.serve(c, gvr, calls.handle)
 	stop := h.run(c)
-	id := h.id(gvr, "deaf")
+	id := h.id(gvr, "hanging")
 	calls.waitFor(id, 1)
 	if err := stop(); err == nil || !strings.Contains(err.Error(), id.String()) {
-		t.Errorf("want an error that names %s, got %v", id, err)
+		t.Errorf("got error %v, want it to contain %s", err, id)
 	}
 	close(release)
 	h.stopServing(c, gvr)

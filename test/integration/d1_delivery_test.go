@@ -12,8 +12,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// Every change is followed by a call that sees it in the cache, while watches are cut all the time.
-func TestD1_EveryChangeIsFollowedByACallThatSeesIt(t *testing.T) {
+// Watches are closed repeatedly while objects change. After each change, the handler must be called, and by then the
+// cache must contain that change.
+func TestD1_EveryChangeIsFollowedByACall(t *testing.T) {
 	const objects, changes = 20, 30
 	h := newHarness(t)
 	gvr := h.define(h.newType())
@@ -22,7 +23,7 @@ func TestD1_EveryChangeIsFollowedByACallThatSeesIt(t *testing.T) {
 	h.run(c)
 
 	var mu sync.Mutex
-	seen := map[string]string{} // the version that the newest call saw, "" for gone
+	seen := map[string]string{} // For each name, the version that the latest call found, or "" after a deletion.
 	calls := newRecorder(t, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		lister, err := c.Lister(gvr)
 		if err != nil {
@@ -63,11 +64,11 @@ func TestD1_EveryChangeIsFollowedByACallThatSeesIt(t *testing.T) {
 	wg.Wait()
 	for i := range objects {
 		name := fmt.Sprintf("w%d", i)
-		h.eventually("the last change of "+name+" was seen", func() error {
+		h.eventually("the last change of "+name+" is reconciled", func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if version, called := seen[name]; !called || version != last[i] {
-				return fmt.Errorf("saw %q, want %q", version, last[i])
+				return fmt.Errorf("got version %q, want %q", version, last[i])
 			}
 			return nil
 		})

@@ -7,8 +7,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A child that goes while its watch is down is known to have been its owner's, when the next list does not have it.
-func TestD3_AnOwnerHearsOfAChildThatWentUnseen(t *testing.T) {
+// A child is deleted while the watch of its type is down. The child's owner must be reconciled when the next list no
+// longer contains the child.
+func TestD3_MissedChildDeletionReconcilesOwner(t *testing.T) {
 	h := newHarness(t)
 	parent, child := h.define(h.newType()), h.define(h.newType())
 	h.apply(parent, "a", 0)
@@ -30,14 +31,14 @@ func TestD3_AnOwnerHearsOfAChildThatWentUnseen(t *testing.T) {
 		}
 		answer, err := hangUntil(open)(r, send)
 		if query := r.URL.Query(); err == nil && isWatch(r) && query.Get("sendInitialEvents") == "" {
-			// The version that it would go on from is too old by now.
+			// Make the API server report that the watch's resourceVersion has expired.
 			_ = answer.Body.Close()
 			return send(expired(r))
 		}
 		return answer, err
 	})
 	if w.cut(child) == 0 {
-		t.Fatal("there was no watch to cut")
+		t.Fatal("no watch was closed")
 	}
 	h.delete(child, "of-a")
 	close(open)
@@ -45,16 +46,16 @@ func TestD3_AnOwnerHearsOfAChildThatWentUnseen(t *testing.T) {
 	w.set(nil)
 	h.fence(parent, calls)
 	if n := calls.count(h.id(parent, "b")); n != 1 {
-		t.Errorf("%d calls for the owner of the child that stayed", n)
+		t.Errorf("got %d calls for the owner of the remaining child, want 1", n)
 	}
 
 	h.noError(stop())
-	h.delete(child, "of-b") // while nobody watches
+	h.delete(child, "of-b") // No watch is open.
 	h.run(c)
 	calls.waitFor(h.id(parent, "b"), 2)
 }
 
-// expired is a watch from a version that was compacted long ago.
+// expired returns a copy of a watch request with an expired resourceVersion.
 func expired(r *http.Request) *http.Request {
 	r = r.Clone(r.Context())
 	query := r.URL.Query()

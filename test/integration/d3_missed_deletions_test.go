@@ -9,8 +9,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// What was deleted while nothing was watched is found by the difference to the next list: between two runs.
-func TestD3_ADeletionBetweenTwoRunsIsDelivered(t *testing.T) {
+func TestD3_DeletionBetweenTwoRunsIsDelivered(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "stays", 0)
@@ -27,8 +26,10 @@ func TestD3_ADeletionBetweenTwoRunsIsDelivered(t *testing.T) {
 	calls.waitFor(h.id(gvr, "stays"), 2)
 }
 
-// And while a watch was down for so long that its version was compacted. That takes minutes: the 410 is made here.
-func TestD3_ADeletionMissedByABrokenWatchIsDeliveredWithItsLastState(t *testing.T) {
+// An object is deleted while a watch is down, and the watch's resourceVersion expires. Because the expiry would take
+// several minutes, the test instead replaces the resourceVersion in the watch request with an old one. The API server
+// then responds with 410 Gone.
+func TestD3_MissedDeletionIsDeliveredWithTheLastState(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "stays", 0)
@@ -40,14 +41,15 @@ func TestD3_ADeletionMissedByABrokenWatchIsDeliveredWithItsLastState(t *testing.
 	var mu sync.Mutex
 	deleted := map[string]string{}
 	calls := newRecorder(t, nil)
-	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(func(_ context.Context, old, now dynamiccontroller.Object) bool {
+	recordDeletions := func(_ context.Context, old, now dynamiccontroller.Object) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		if now == nil {
 			deleted[old.GetName()] = old.GetResourceVersion()
 		}
 		return true
-	}))
+	}
+	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(recordDeletions))
 	calls.waitForTotal(2)
 
 	open := make(chan struct{})
@@ -57,7 +59,7 @@ func TestD3_ADeletionMissedByABrokenWatchIsDeliveredWithItsLastState(t *testing.
 		}
 		answer, err := hangUntil(open)(r, send)
 		if query := r.URL.Query(); err == nil && isWatch(r) && query.Get("sendInitialEvents") == "" {
-			// The version that it would go on from is too old by now.
+			// Make the API server report that the watch's resourceVersion has expired.
 			_ = answer.Body.Close()
 			return send(expired(r))
 		}
@@ -70,12 +72,12 @@ func TestD3_ADeletionMissedByABrokenWatchIsDeliveredWithItsLastState(t *testing.
 	w.set(nil)
 	mu.Lock()
 	if len(deleted) != 1 || deleted["goes"] != last {
-		t.Errorf("told of deletions %v, want goes at %s", deleted, last)
+		t.Errorf("got deletions %v, want goes at version %s", deleted, last)
 	}
 	mu.Unlock()
-	// A relist is told by its difference alone.
+	// A relist causes calls only for objects that have changed.
 	h.fence(gvr, calls)
 	if n := calls.count(h.id(gvr, "stays")); n != 1 {
-		t.Errorf("%d calls for an object that did not change", n)
+		t.Errorf("got %d calls for an unchanged object, want 1", n)
 	}
 }

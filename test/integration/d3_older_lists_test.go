@@ -24,39 +24,40 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// If the next run's list accepts any version, an API server whose watch cache lags can return an older state than the last run
-// has seen.
+// The engine keeps its cache between two runs. If the first list of the next run accepted any resourceVersion, an API
+// server whose watch cache lags could return a state older than the engine's cache. The engine would then report
+// existing objects as deleted.
 func TestD3_NextRunReportsNoFalseDeletion(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "early", 0)
 	w := &wire{}
 	lag := &laggingCache{gvr: gvr}
-	w.set(lag.meddle)
+	w.set(lag.intercept)
 	c := w.through(h).controller(dynamiccontroller.Config{})
-	calls, gone := newRecorder(t, nil), &deletions{}
-	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(gone.note))
+	calls, deleted := newRecorder(t, nil), &deletions{}
+	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(deleted.record))
 	stop := h.run(c)
 	calls.waitFor(h.id(gvr, "early"), 1)
 	h.apply(gvr, "late", 0)
 	calls.waitFor(h.id(gvr, "late"), 1)
 	h.noError(stop())
-	if !lag.wasAsked() {
-		t.Fatal("no list accepted any version")
+	if !lag.wasUsed() {
+		t.Fatal("no list was sent with resourceVersion 0")
 	}
 
 	h.run(c)
 	calls.waitFor(h.id(gvr, "late"), 2)
 	calls.waitFor(h.id(gvr, "early"), 2)
 	h.fence(gvr, calls)
-	if names := gone.names(); len(names) > 0 {
-		t.Errorf("deletions of %v, which exist", names)
+	if names := deleted.names(); len(names) > 0 {
+		t.Errorf("existing objects were reported as deleted: %v", names)
 	}
 }
 
-// An etcd that was restored from a backup does not have the resourceVersions that the process has seen. Objects that were
-// created after the backup are gone, and the next run must report them as deleted.
-func TestD3_NextRunFollowsARestoredEtcd(t *testing.T) {
+// After etcd has been restored from a backup, the cached resourceVersions are newer than those in etcd. Objects that
+// were created after the backup no longer exist, and the next run must report them as deleted.
+func TestD3_NextRunRecoversFromEtcdRestore(t *testing.T) {
 	h, own := newRestorable(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "stays", 0)
@@ -65,11 +66,11 @@ func TestD3_NextRunFollowsARestoredEtcd(t *testing.T) {
 	w := &wire{}
 	large := &tooLarge{}
 	w.set(func(r *http.Request, send send) (*http.Response, error) {
-		return large.note(send(withoutStreaming(r)))
+		return large.record(send(withoutStreaming(r)))
 	})
 	c := w.through(h).controller(dynamiccontroller.Config{})
-	calls, gone := newRecorder(t, nil), &deletions{}
-	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(gone.note))
+	calls, deleted := newRecorder(t, nil), &deletions{}
+	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(deleted.record))
 	stop := h.run(c)
 	calls.waitFor(h.id(gvr, "stays"), 1)
 	h.advanceEtcd(1000)
@@ -81,27 +82,27 @@ func TestD3_NextRunFollowsARestoredEtcd(t *testing.T) {
 	stop = h.run(c)
 	calls.waitFor(h.id(gvr, "lost"), 2)
 	calls.waitFor(h.id(gvr, "stays"), 2)
-	if names := gone.names(); len(names) != 1 || names[0] != "lost" {
-		t.Errorf("deletions of %v, want lost", names)
+	if names := deleted.names(); len(names) != 1 || names[0] != "lost" {
+		t.Errorf("got deletions of %v, want lost", names)
 	}
 	if n := large.count(); n != 1 {
-		t.Errorf("%d requests for a version that the API server has lost, want 1", n)
+		t.Errorf("got %d requests for a resourceVersion newer than the restored etcd, want 1", n)
 	}
 	h.apply(gvr, "stays", 1)
 	calls.waitFor(h.id(gvr, "stays"), 3)
 	h.noError(stop())
 
-	// The next run asks for a version of the restored etcd.
+	// The next run must request a resourceVersion that exists in the restored etcd.
 	before := large.count()
 	h.run(c)
 	calls.waitFor(h.id(gvr, "stays"), 4)
 	if n := large.count() - before; n > 0 {
-		t.Errorf("%d more requests for a lost version", n)
+		t.Errorf("got %d more requests for a resourceVersion newer than the restored etcd, want none", n)
 	}
 }
 
-// With streaming lists, the cache follows a restored etcd in a run that continues, and in the next run.
-func TestD3_StreamingListsFollowARestoredEtcd(t *testing.T) {
+// With streaming lists, the cache must recover when etcd is restored during a run or between two runs.
+func TestD3_StreamingListsRecoverFromEtcdRestore(t *testing.T) {
 	h, own := newRestorable(t)
 	types := []gvrType{h.define(h.newType()), h.define(h.newType())}
 	for _, gvr := range types {
@@ -109,26 +110,27 @@ func TestD3_StreamingListsFollowARestoredEtcd(t *testing.T) {
 	}
 	own.backUp(h)
 	for i, continues := range []bool{true, false} {
-		t.Logf("the run continues: %t", continues)
+		t.Logf("etcd is restored during the run: %t", continues)
 		gvr, w := types[i], &wire{}
 		var streams atomic.Int64
 		w.set(func(r *http.Request, send send) (*http.Response, error) {
 			answer, err := send(r)
-			if err == nil && isFor(r, gvr) && r.URL.Query().Get("sendInitialEvents") != "" && answer.StatusCode == http.StatusOK {
+			isStream := isFor(r, gvr) && r.URL.Query().Get("sendInitialEvents") != ""
+			if isStream && err == nil && answer.StatusCode == http.StatusOK {
 				streams.Add(1)
 			}
 			return answer, err
 		})
 		c := w.through(h).controller(dynamiccontroller.Config{})
-		calls, gone := newRecorder(t, nil), &deletions{}
-		h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(gone.note))
+		calls, deleted := newRecorder(t, nil), &deletions{}
+		h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(deleted.record))
 		stop := h.run(c)
 		calls.waitFor(h.id(gvr, "stays"), 1)
 		h.advanceEtcd(1000)
 		h.apply(gvr, "lost", 0)
 		calls.waitFor(h.id(gvr, "lost"), 1)
 		if streams.Load() == 0 {
-			t.Error("the first list did not stream")
+			t.Error("no streaming list succeeded")
 		}
 		if continues {
 			own.restore(h)
@@ -138,8 +140,8 @@ func TestD3_StreamingListsFollowARestoredEtcd(t *testing.T) {
 			stop = h.run(c)
 		}
 		calls.waitFor(h.id(gvr, "lost"), 2)
-		if names := gone.names(); len(names) != 1 || names[0] != "lost" {
-			t.Errorf("deletions of %v, want lost", names)
+		if names := deleted.names(); len(names) != 1 || names[0] != "lost" {
+			t.Errorf("got deletions of %v, want lost", names)
 		}
 		h.apply(gvr, "new", 0)
 		calls.waitFor(h.id(gvr, "new"), 1)
@@ -150,7 +152,7 @@ func TestD3_StreamingListsFollowARestoredEtcd(t *testing.T) {
 // restorable is a control plane whose etcd can be restored from a backup.
 type restorable struct {
 	cluster *cluster.Cluster
-	data    string // the folder of etcd
+	data    string // The data directory of etcd.
 	backup  string
 }
 
@@ -185,7 +187,7 @@ func (r *restorable) restore(h *harness) {
 	r.whileDown(h, func() error { return errors.Join(os.RemoveAll(r.data), os.CopyFS(r.data, os.DirFS(r.backup))) })
 }
 
-// whileDown calls f while neither the API server nor etcd runs.
+// whileDown calls f while the API server and etcd are stopped.
 func (r *restorable) whileDown(h *harness, f func() error) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), 2*deadline)
@@ -198,7 +200,7 @@ func (r *restorable) whileDown(h *harness, f func() error) {
 	h.noError(r.cluster.WaitReady(ctx))
 }
 
-// advanceEtcd makes n writes.
+// advanceEtcd makes n writes to increase etcd's revision.
 func (h *harness) advanceEtcd(n int) {
 	h.Helper()
 	var writers sync.WaitGroup
@@ -206,7 +208,8 @@ func (h *harness) advanceEtcd(n int) {
 		writers.Go(func() {
 			for i := range n / 8 {
 				patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"n":"%d-%d"}}}`, i, time.Now().UnixNano())
-				_, err := h.clients.CoreV1().Namespaces().Patch(h.Context(), h.namespace, types.MergePatchType, patch, metav1.PatchOptions{})
+				_, err := h.clients.CoreV1().Namespaces().Patch(h.Context(), h.namespace,
+					types.MergePatchType, patch, metav1.PatchOptions{})
 				if err != nil {
 					h.Error(err)
 					return
@@ -217,27 +220,29 @@ func (h *harness) advanceEtcd(n int) {
 	writers.Wait()
 }
 
-// withoutStreaming makes the API server refuse a streaming list, so that the client falls back to a plain list.
+// withoutStreaming changes a request for a streaming list so that the API server rejects it and the client falls back
+// to a plain list.
 func withoutStreaming(r *http.Request) *http.Request {
 	query := r.URL.Query()
 	if query.Get("sendInitialEvents") == "" {
 		return r
 	}
-	query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact)) // invalid
+	query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact)) // Invalid for a streaming list.
 	r = r.Clone(r.Context())
 	r.URL.RawQuery = query.Encode()
 	return r
 }
 
-// laggingCache answers all lists of a type that accept any version with the first such answer.
+// laggingCache simulates a lagging watch cache. A list with resourceVersion 0 accepts a state of any age. laggingCache
+// stores the response to the first such list and returns it for all later ones.
 type laggingCache struct {
 	gvr gvrType
 
-	mu    sync.Mutex // guards first
+	mu    sync.Mutex // Guards first.
 	first []byte
 }
 
-func (l *laggingCache) meddle(r *http.Request, send send) (*http.Response, error) {
+func (l *laggingCache) intercept(r *http.Request, send send) (*http.Response, error) {
 	r = withoutStreaming(r)
 	answer, err := send(r)
 	if err != nil || !isFor(r, l.gvr) || isWatch(r) || r.URL.Query().Get("resourceVersion") != "0" {
@@ -256,20 +261,20 @@ func (l *laggingCache) meddle(r *http.Request, send send) (*http.Response, error
 	return answer, nil
 }
 
-// wasAsked reports whether a list has accepted any version.
-func (l *laggingCache) wasAsked() bool {
+// wasUsed reports whether a list was sent with resourceVersion 0.
+func (l *laggingCache) wasUsed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.first != nil
 }
 
-// tooLarge counts requests that were refused because of a resourceVersion that the API server does not have.
+// tooLarge counts requests that were rejected because the API server had not reached their resourceVersion.
 type tooLarge struct {
-	mu sync.Mutex // guards n
+	mu sync.Mutex // Guards n.
 	n  int
 }
 
-func (c *tooLarge) note(answer *http.Response, err error) (*http.Response, error) {
+func (c *tooLarge) record(answer *http.Response, err error) (*http.Response, error) {
 	if err == nil && answer.StatusCode == http.StatusGatewayTimeout {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -284,17 +289,17 @@ func (c *tooLarge) count() int {
 	return c.n
 }
 
-// deletions records the names of deleted objects. Its note method is a predicate.
+// deletions records the names of deleted objects. Its record method is a predicate.
 type deletions struct {
-	mu   sync.Mutex // guards gone
-	gone []string
+	mu      sync.Mutex // Guards deleted.
+	deleted []string
 }
 
-func (d *deletions) note(_ context.Context, old, now dynamiccontroller.Object) bool {
+func (d *deletions) record(_ context.Context, old, now dynamiccontroller.Object) bool {
 	if now == nil {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.gone = append(d.gone, old.GetName())
+		d.deleted = append(d.deleted, old.GetName())
 	}
 	return true
 }
@@ -302,5 +307,5 @@ func (d *deletions) note(_ context.Context, old, now dynamiccontroller.Object) b
 func (d *deletions) names() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return append([]string(nil), d.gone...)
+	return append([]string(nil), d.deleted...)
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// One call an object for the initial list, whatever the cache keeps, and for a promotion as well.
-func TestD4_OneCallAnObjectForTheInitialList(t *testing.T) {
+// In every cache mode, a standby receives the initial list without calling the handler. Each promotion of the standby
+// must then cause exactly one call per object.
+func TestD4_InitialListCausesOneCallPerObject(t *testing.T) {
 	const objects = 100
 	h := newHarness(t)
 	gvr := h.define(h.newType())
@@ -27,25 +28,25 @@ func TestD4_OneCallAnObjectForTheInitialList(t *testing.T) {
 			watches := h.start(c.RunWatches)
 			h.synced(c, gvr)
 			if n := calls.sum(); n != 0 {
-				t.Fatalf("%d calls while nobody runs", n)
+				t.Fatalf("got %d calls before Run, want none", n)
 			}
-			for term := 1; term <= 3; term++ {
+			for run := 1; run <= 3; run++ {
 				stop := h.run(c)
-				calls.waitForTotal(term * objects)
-				last := fmt.Sprintf("last-%s-%d", name, term)
+				calls.waitForTotal(run * objects)
+				last := fmt.Sprintf("last-%s-%d", name, run)
 				h.apply(gvr, last, 0)
 				calls.waitFor(h.id(gvr, last), 1)
 				h.noError(stop())
 				h.delete(gvr, last)
-				h.eventually("the cache forgets the last object", func() error {
+				h.eventually("the cache removes the deleted object", func() error {
 					if n := c.Status()[0].Objects; n != objects {
-						return fmt.Errorf("it holds %d", n)
+						return fmt.Errorf("got %d objects, want %d", n, objects)
 					}
 					return nil
 				})
 				for id, n := range calls.counts() {
-					if want := term; n != want && id != h.id(gvr, last) {
-						t.Errorf("%d calls for %s after %d terms", n, id, term)
+					if want := run; n != want && id != h.id(gvr, last) {
+						t.Errorf("got %d calls for %s after %d runs, want %d", n, id, run, want)
 					}
 				}
 				calls.forget(h.id(gvr, last))
@@ -55,7 +56,7 @@ func TestD4_OneCallAnObjectForTheInitialList(t *testing.T) {
 	}
 }
 
-// forget takes an object out of the record.
+// forget removes an object's calls from the recorder.
 func (r *recorder) forget(id dynamiccontroller.ObjectIdentifiers) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

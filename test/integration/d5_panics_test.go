@@ -13,7 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// outcomes counts how reconciles end.
+// outcomes implements Metrics. It counts the reconciles with each outcome.
 type outcomes struct {
 	mu sync.Mutex
 	of map[dynamiccontroller.Outcome]int
@@ -36,7 +36,7 @@ func (o *outcomes) count(outcome dynamiccontroller.Outcome) int {
 	return o.of[outcome]
 }
 
-func TestD5_APanicIsAFailureOfItsItemAlone(t *testing.T) {
+func TestD5_HandlerPanicCountsAsObjectFailure(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
 	var mu sync.Mutex
@@ -47,21 +47,22 @@ func TestD5_APanicIsAFailureOfItsItemAlone(t *testing.T) {
 		logged.WriteString(prefix + args + "\n")
 	}, funcr.Options{})
 	counts := &outcomes{}
-	c, err := dynamiccontroller.NewForConfig(log, dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Millisecond}, h.config, dynamiccontroller.WithMetrics(counts))
+	config := dynamiccontroller.Config{Workers: 1, MinRetryDelay: time.Millisecond}
+	c, err := dynamiccontroller.NewForConfig(log, config, h.config, dynamiccontroller.WithMetrics(counts))
 	h.noError(err)
 	h.run(c)
 	calls := newRecorder(t, nil)
 	calls.do = func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		if id.Name() == "explodes" && calls.count(id) < 3 {
+		if id.Name() == "panics" && calls.count(id) < 3 {
 			panicInHandler()
 		}
 		return nil
 	}
 	h.serve(c, gvr, calls.handle)
-	h.apply(gvr, "explodes", 0)
-	calls.waitFor(h.id(gvr, "explodes"), 3)
+	h.apply(gvr, "panics", 0)
+	calls.waitFor(h.id(gvr, "panics"), 3)
 	h.apply(gvr, "fine", 0)
-	calls.waitFor(h.id(gvr, "fine"), 1) // by the only worker
+	calls.waitFor(h.id(gvr, "fine"), 1) // The only worker has survived the panics.
 	h.eventually("the panics are counted", func() error {
 		if n := counts.count(dynamiccontroller.OutcomePanic); n != 2 || counts.count(dynamiccontroller.OutcomeSuccess) < 1 {
 			return context.DeadlineExceeded
@@ -72,7 +73,7 @@ func TestD5_APanicIsAFailureOfItsItemAlone(t *testing.T) {
 	defer mu.Unlock()
 	for _, want := range []string{"on purpose", "panicInHandler"} {
 		if !strings.Contains(logged.String(), want) {
-			t.Errorf("the log lacks %q:\n%s", want, logged.String())
+			t.Errorf("the log does not contain %q:\n%s", want, logged.String())
 		}
 	}
 }

@@ -11,134 +11,125 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// An object that is there is never taken over, whoever's it is, and the error says so; the other children are made.
-func TestHandlers_WhatIsSomebodyElsesIsNeverTakenOver(t *testing.T) {
+// adopting returns desired children with Adopt set, in a single stage.
+func adopting(objects ...*unstructured.Unstructured) children.Desired {
+	desired := oneStage(objects...)
+	for i := range desired.Stages[0] {
+		desired.Stages[0][i].Adopt = true
+	}
+	return desired
+}
+
+// If an object that the parent does not own has the name of a desired child, the reconciler must not change the object.
+// It must still create the other desired children.
+func TestHandlers_ForeignObjectsAreNeverTakenOver(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	other := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "other", nil))
-	controlled := newConfigMap(h.namespace, "controlled", "theirs")
+	controlled := newConfigMap(h.namespace, "controlled", "other")
 	controlled.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(other, other.GroupVersionKind())})
-	controlled.SetLabels(map[string]string{"app": "p"})
 	h.put(configMaps, controlled)
-	h.put(configMaps, newConfigMap(h.namespace, "orphan", "theirs"))
+	h.put(configMaps, newConfigMap(h.namespace, "orphan", "other"))
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
-	labelled := func(name string) *unstructured.Unstructured {
-		object := newConfigMap("", name, "ours")
-		object.SetLabels(map[string]string{"app": "p"})
-		return object
-	}
+	desired := func(name string) *unstructured.Unstructured { return newConfigMap("", name, "desired") }
 
-	for _, selector := range []labels.Selector{nil, labels.SelectorFromSet(labels.Set{"app": "p"})} {
-		children := s.newChildren(handlers.ChildrenConfig{Selector: selector})
-		_, err := children.Reconcile(t.Context(), s.parent("p"), parent.DeepCopy(), stages(labelled("controlled"), labelled("orphan"), labelled("free")))
-		for _, name := range []string{"controlled", "orphan"} {
-			_, alone := children.Reconcile(t.Context(), s.parent("p"), parent.DeepCopy(), handlers.Desired{Stages: stages(labelled(name)).Stages, Partial: true})
-			if !errors.Is(alone, handlers.ErrNotOurs) || err == nil || !strings.Contains(err.Error(), alone.Error()) {
-				t.Errorf("the error for %s is %v, and among others %v", name, alone, err)
+	reconciler := s.newReconciler(children.Config{})
+	for _, all := range []children.Desired{
+		oneStage(desired("controlled"), desired("orphan"), desired("new")), adopting(desired("controlled"), desired("new")),
+	} {
+		_, err := reconciler.Reconcile(t.Context(), s.parent("p"), parent.DeepCopy(), all)
+		for _, child := range all.Stages[0] {
+			name := child.Object.GetName()
+			if name == "new" {
+				continue
+			}
+			alone := children.Desired{Stages: [][]children.Child{{child}}, Partial: true}
+			_, single := reconciler.Reconcile(t.Context(), s.parent("p"), parent.DeepCopy(), alone)
+			if !errors.Is(single, children.ErrNotOwned) || err == nil || !strings.Contains(err.Error(), single.Error()) {
+				t.Errorf("%s: got error %v for this child alone, and error %v for all children", name, single, err)
 			}
 			now := h.get(configMaps, h.namespace, name)
-			if value, _, _ := unstructured.NestedString(now.Object, "data", "key"); value != "theirs" || metav1.IsControlledBy(now, parent) {
+			value, _, _ := unstructured.NestedString(now.Object, "data", "key")
+			if value != "other" || metav1.IsControlledBy(now, parent) {
 				t.Errorf("%s was taken over: %v", name, now.Object)
 			}
 		}
-		h.noError(isController(parent, h.get(configMaps, h.namespace, "free")))
+		h.noError(isController(parent, h.get(configMaps, h.namespace, "new")))
 	}
 }
 
-// An orphan that matches is adopted, by an owner that the API server knows to be alive; one that matches no longer is
-// released, and neither is changed otherwise.
-func TestHandlers_AdoptedAndReleasedBySelector(t *testing.T) {
+// The reconciler reads the owner from the API server before it adopts a child.
+func TestHandlers_ChildrenAreAdopted(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
-	selector := labels.SelectorFromSet(labels.Set{"app": "p"})
-	children := s.newChildren(handlers.ChildrenConfig{Selector: selector})
-	orphan := newConfigMap(h.namespace, "orphan", "theirs")
-	orphan.SetLabels(map[string]string{"app": "p"})
-	uid := h.put(configMaps, orphan).GetUID()
-	want := newConfigMap("", "orphan", "ours")
-	want.SetLabels(map[string]string{"app": "p"})
-	reconcile := func(parent *unstructured.Unstructured) error {
-		_, err := children.Reconcile(t.Context(), s.parent("p"), parent.DeepCopy(), stages(want))
+	reconciler := s.newReconciler(children.Config{})
+	uid := h.put(configMaps, newConfigMap(h.namespace, "orphan", "other")).GetUID()
+	reconcile := func(parent *unstructured.Unstructured, name string) error {
+		desired := adopting(newConfigMap("", name, "desired"))
+		desired.Partial = true
+		_, err := reconciler.Reconcile(t.Context(), s.parent("p"), parent, desired)
 		return err
 	}
 
 	replaced := parent.DeepCopy()
 	replaced.SetUID("another")
 	replaced.SetResourceVersion("1")
-	if err := reconcile(replaced); metav1.GetControllerOf(h.get(configMaps, h.namespace, "orphan")) != nil {
-		t.Errorf("an owner that is no more adopted: %v", err)
+	if err := reconcile(replaced, "orphan"); metav1.GetControllerOf(h.get(configMaps, h.namespace, "orphan")) != nil {
+		t.Errorf("an owner that no longer exists adopted the orphan: %v", err)
 	}
-	h.noError(reconcile(parent))
+	h.noError(reconcile(parent.DeepCopy(), "orphan"))
 	adopted := h.get(configMaps, h.namespace, "orphan")
 	h.noError(isController(parent, adopted))
 	if adopted.GetUID() != uid {
-		t.Error("it was made anew")
+		t.Error("the orphan was recreated")
 	}
 
-	h.merge(configMaps, h.namespace, "orphan", `{"metadata":{"labels":{"app":"quarantine"}}}`)
-	if err := reconcile(parent); !errors.Is(err, handlers.ErrNotOurs) {
-		t.Errorf("released: %v", err)
-	}
-	released := h.get(configMaps, h.namespace, "orphan")
-	if metav1.GetControllerOf(released) != nil || released.GetLabels()["app"] != "quarantine" || released.GetUID() != uid {
-		t.Errorf("not released: %v", released.Object)
-	}
-	_, err := children.Reconcile(t.Context(), s.parent("p"), h.get(s.parents, h.namespace, "p"), handlers.Desired{})
-	h.noError(ignoreRequeue(err))
-	if h.get(configMaps, h.namespace, "orphan") == nil {
-		t.Error("what was released was pruned")
-	}
-
-	// A cache may show for long an owner that is being deleted as it was before.
-	second := newConfigMap("", "second", "ours")
-	second.SetLabels(map[string]string{"app": "p"})
-	reconcileSecond := func(parent *unstructured.Unstructured) error {
-		_, err := children.Reconcile(t.Context(), s.parent("p"), parent, handlers.Desired{Stages: stages(second).Stages, Partial: true})
-		return err
-	}
-	h.noError(reconcileSecond(h.get(s.parents, h.namespace, "p")))
+	// Pass an outdated owner, which lacks the deletion timestamp.
 	h.merge(s.parents, h.namespace, "p", `{"metadata":{"finalizers":["test.example.com/hold"]}}`)
-	alive := h.get(s.parents, h.namespace, "p")
+	outdated := h.get(s.parents, h.namespace, "p")
 	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
-	h.noError(h.in(configMaps, h.namespace).Delete(t.Context(), "second", metav1.DeleteOptions{}))
-	orphan.SetName("second")
-	h.put(configMaps, orphan)
-	if err := reconcileSecond(alive); err == nil || metav1.GetControllerOf(h.get(configMaps, h.namespace, "second")) != nil {
-		t.Errorf("an owner that is being deleted adopted: %v", err)
+	h.put(configMaps, newConfigMap(h.namespace, "second", "other"))
+	err := reconcile(outdated, "second")
+	if err == nil || metav1.GetControllerOf(h.get(configMaps, h.namespace, "second")) != nil {
+		t.Errorf("an owner that is being deleted adopted a child: %v", err)
 	}
 	h.merge(s.parents, h.namespace, "p", `{"metadata":{"finalizers":null}}`)
 }
 
-// ignoreRequeue is for what is waited for anyway.
+// ignoreRequeue returns err, or nil if err is a requeue request.
 func ignoreRequeue(err error) error {
-	if err != nil && strings.HasPrefix(err.Error(), "requeue after") {
+	if _, requeued := dynamiccontroller.RequeueDelay(err); requeued {
 		return nil
 	}
 	return err
 }
 
-// Claim adopts and releases what has no fixed name, and an owner that is being deleted, or that was made anew, adopts nothing
-// whatever its cache says.
-func TestHandlers_ClaimAsksTheServerWhetherTheOwnerLives(t *testing.T) {
+// A handler can pass an outdated owner to Claim. If the current owner is being deleted or has been recreated, Claim
+// must not adopt objects.
+func TestHandlers_ClaimerDoesNotAdoptForDeletedOrRecreatedOwner(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
-	claim := handlers.Claim{Client: h.client, FieldManager: platformName, Selector: labels.SelectorFromSet(labels.Set{"app": "p"})}
+	claimer := must(handlers.NewClaimer(handlers.ClaimerConfig{
+		Client: h.client, FieldManager: platformName, Selector: labels.SelectorFromSet(labels.Set{"app": "p"}),
+	}))
 	owner := newObject(s.parents, "Platform", h.namespace, "p", nil)
 	owner.SetFinalizers([]string{"test.example.com/hold"})
 	owner = h.put(s.parents, owner)
-	list := func() []*unstructured.Unstructured {
-		found, err := handlers.Live(h.client).List(t.Context(), configMaps, h.namespace, labels.Everything())
+	claim := func() ([]*unstructured.Unstructured, error) {
+		candidates, err := handlers.Live(h.client).List(t.Context(), configMaps, h.namespace, labels.Everything())
 		h.noError(err)
-		return found
+		return claimer.Claim(t.Context(), s.parent("p"), owner, configMaps, candidates)
 	}
-	object := func(name, app string) *unstructured.Unstructured {
+	create := func(name, app string) {
 		object := newConfigMap(h.namespace, name, "x")
 		object.SetLabels(map[string]string{"app": app})
-		return h.put(configMaps, object)
+		h.put(configMaps, object)
 	}
 	names := func(objects []*unstructured.Unstructured) string {
 		var all []string
@@ -148,66 +139,67 @@ func TestHandlers_ClaimAsksTheServerWhetherTheOwnerLives(t *testing.T) {
 		slices.Sort(all)
 		return strings.Join(all, " ")
 	}
-	object("a", "p")
-	object("b", "p")
-	object("c", "q")
-	claimed, err := claim.Objects(t.Context(), s.parent("p"), owner, configMaps, list())
+	create("a", "p")
+	create("b", "p")
+	create("c", "q")
+	claimed, err := claim()
 	h.noError(err)
 	if names(claimed) != "a b" {
-		t.Errorf("claimed %s", names(claimed))
+		t.Errorf("claimed %s, want a and b", names(claimed))
 	}
 	h.noError(isController(owner, h.get(configMaps, h.namespace, "a")))
 	h.merge(configMaps, h.namespace, "b", `{"metadata":{"labels":{"app":"q"}}}`)
-	claimed, err = claim.Objects(t.Context(), s.parent("p"), owner, configMaps, list())
+	claimed, err = claim()
 	h.noError(err)
 	if names(claimed) != "a" || metav1.GetControllerOf(h.get(configMaps, h.namespace, "b")) != nil {
-		t.Errorf("claimed %s, and b has %v", names(claimed), h.get(configMaps, h.namespace, "b").GetOwnerReferences())
+		t.Errorf("claimed %q, want a; b has the owners %v", names(claimed),
+			h.get(configMaps, h.namespace, "b").GetOwnerReferences())
 	}
 
-	object("d", "p")
+	create("d", "p")
 	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
-	if _, err = claim.Objects(t.Context(), s.parent("p"), owner, configMaps, list()); err == nil {
-		t.Error("an owner that is being deleted may adopt")
+	if _, err = claim(); err == nil {
+		t.Error("Claim succeeded for an owner that is being deleted")
 	}
 	h.merge(s.parents, h.namespace, "p", `{"metadata":{"finalizers":null}}`)
 	h.eventually("the owner is gone", func() error {
 		if h.get(s.parents, h.namespace, "p") != nil {
-			return errors.New("it is not")
+			return errors.New("the owner still exists")
 		}
 		return nil
 	})
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
-	if _, err = claim.Objects(t.Context(), s.parent("p"), owner, configMaps, list()); err == nil {
-		t.Error("an owner that was made anew may adopt")
+	if _, err = claim(); err == nil {
+		t.Error("Claim succeeded for an outdated copy of a recreated owner")
 	}
 	if refs := h.get(configMaps, h.namespace, "d").GetOwnerReferences(); len(refs) != 0 {
 		t.Errorf("d was adopted: %v", refs)
 	}
 }
 
-// A process that sees an old parent, without the kinds that another has recorded since, loses none of them.
-func TestHandlers_AnOldParentLosesNoKind(t *testing.T) {
+// The reconciler records the kinds of children in the parent's inventory. If the caller's copy of the parent is
+// outdated and lacks some of these kinds, the reconciler must still keep them in the inventory.
+func TestHandlers_OutdatedParentKeepsRecordedKinds(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	old := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
-	reconcile := func(children *handlers.Children, parent *unstructured.Unstructured, desired handlers.Desired) {
+	reconcile := func(reconciler *children.Reconciler, parent *unstructured.Unstructured, desired children.Desired) {
 		t.Helper()
-		_, err := children.Reconcile(t.Context(), s.parent("p"), parent, desired)
+		_, err := reconciler.Reconcile(t.Context(), s.parent("p"), parent, desired)
 		h.noError(ignoreRequeue(err))
 	}
 	gadget := newObject(s.gadgets, "Gadget", "", "g", nil)
-	for _, children := range []*handlers.Children{nil, s.newChildren(handlers.ChildrenConfig{})} {
-		earlier := children // the same process, with a cache that lags, or another one
-		if earlier == nil {
-			earlier = s.newChildren(handlers.ChildrenConfig{})
-			children = s.newChildren(handlers.ChildrenConfig{})
-		}
-		reconcile(earlier, old.DeepCopy(), stages(newConfigMap("", "a", "x")))
-		reconcile(children, old.DeepCopy(), stages(gadget))
-		h.eventually("the first kind is pruned", func() error {
-			reconcile(children, h.get(s.parents, h.namespace, "p"), stages(gadget))
+	same := s.newReconciler(children.Config{})
+	for name, processes := range map[string][2]*children.Reconciler{
+		"a lagging cache": {same, same},
+		"another process": {s.newReconciler(children.Config{}), s.newReconciler(children.Config{})},
+	} {
+		reconcile(processes[0], old.DeepCopy(), oneStage(newConfigMap("", "a", "x")))
+		reconcile(processes[1], old.DeepCopy(), oneStage(gadget))
+		h.eventually(name+": the first kind is pruned", func() error {
+			reconcile(processes[1], h.get(s.parents, h.namespace, "p"), oneStage(gadget))
 			if h.get(configMaps, h.namespace, "a") != nil {
-				return fmt.Errorf("not yet, with the inventory %v", h.get(s.parents, h.namespace, "p").GetAnnotations())
+				return fmt.Errorf("the inventory is %v", h.get(s.parents, h.namespace, "p").GetAnnotations())
 			}
 			return nil
 		})

@@ -18,40 +18,45 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// family is parents served by an engine of their own that keeps their children, of what the test says.
-type family struct {
+// parentsTest runs a controller that reconciles the children of parents.
+type parentsTest struct {
 	*setting
-	tally      tally
+	writes     writeCounter
 	controller *dynamiccontroller.DynamicController
-	children   *handlers.Children
+	reconciler *children.Reconciler
 	calls      *recorder
 	stop       func() error
 }
 
-// serveChildren starts an engine that serves the parents in the test's namespace and watches the types of children.
-func (s *setting) serveChildren(want func(parent *unstructured.Unstructured) handlers.Desired, types ...schema.GroupVersionResource) *family {
+// serveParents starts a controller that serves the parents in the test's namespace and the given types of children.
+func (s *setting) serveParents(
+	desired func(parent *unstructured.Unstructured) children.Desired, types ...schema.GroupVersionResource,
+) *parentsTest {
 	s.Helper()
-	f := &family{setting: s}
+	f := &parentsTest{setting: s}
 	own := *s.harness
-	own.config = f.tally.through(s.config)
-	f.controller = own.controller(dynamiccontroller.Config{MinRetryDelay: 10 * time.Millisecond, MaxRetryDelay: 100 * time.Millisecond})
-	f.children = s.newChildren(handlers.ChildrenConfig{
+	own.config = f.writes.wrap(s.config)
+	f.controller = own.controller(dynamiccontroller.Config{
+		MinRetryDelay: 10 * time.Millisecond, MaxRetryDelay: 100 * time.Millisecond,
+	})
+	f.reconciler = s.newReconciler(children.Config{
 		Client: must(dynamic.NewForConfig(own.config)),
 		Cache:  handlers.Cached(f.controller.Lister),
 	})
 	f.calls = newRecorder(s.T, handlers.Object(handlers.Cached(f.controller.Lister),
 		func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured) error {
-			_, err := f.children.Reconcile(ctx, id, parent, want(parent))
+			_, err := f.reconciler.Reconcile(ctx, id, parent, desired(parent))
 			return err
 		}, nil))
 	f.stop = s.run(f.controller)
-	// All of a child's events are for all parents here.
-	wake := func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+	// An event for any child triggers a reconcile of all parents.
+	enqueueParents := func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 		lister, err := f.controller.Lister(s.parents)
 		if err != nil {
-			return nil // the parents come later
+			return nil // the parents are not served yet
 		}
 		parents, err := lister.List(labels.Everything())
 		for _, parent := range parents {
@@ -63,48 +68,49 @@ func (s *setting) serveChildren(want func(parent *unstructured.Unstructured) han
 		return err
 	}
 	for _, gvr := range types {
-		s.serve(f.controller, gvr, wake)
+		s.serve(f.controller, gvr, enqueueParents)
 		s.synced(f.controller, gvr)
 	}
 	s.serve(f.controller, s.parents, f.calls.handle, dynamiccontroller.WithNamespace(s.namespace))
 	return f
 }
 
-// settle waits until a call for the parent, with the cache as it is now or later, wrote nothing.
-func (f *family) settle(name string) {
+// settle waits until two consecutive reconciles of the parent write nothing.
+func (f *parentsTest) settle(name string) {
 	f.Helper()
-	f.eventually("nothing more is written for "+name, func() error {
-		before := f.tally.writes.Load()
-		f.again(name)
-		f.again(name)
-		if after := f.tally.writes.Load(); after != before {
+	f.eventually("no more writes for "+name, func() error {
+		before := f.writes.Load()
+		f.reconcileAgain(name)
+		f.reconcileAgain(name)
+		if after := f.writes.Load(); after != before {
 			return fmt.Errorf("%d writes", after-before)
 		}
 		return nil
 	})
 }
 
-// again makes one more call for the parent and waits for it.
-func (f *family) again(name string) {
+// reconcileAgain reconciles the parent once more and waits until the call has returned.
+func (f *parentsTest) reconcileAgain(name string) {
 	f.Helper()
 	id := f.parent(name)
 	n := f.calls.count(id)
 	f.controller.Enqueue(id)
 	f.calls.waitFor(id, n+1)
-	f.eventually("the call ends", func() error {
+	f.eventually("the call has returned", func() error {
 		f.calls.mu.Lock()
 		defer f.calls.mu.Unlock()
 		if f.calls.inHand[id] {
-			return errors.New("in hand")
+			return errors.New("the call is running")
 		}
 		return nil
 	})
 }
 
-// wantsOf makes a config map and a gadget of what a parent's spec names: "config: value", "gadget: size".
-func wantsOf(s *setting) func(*unstructured.Unstructured) handlers.Desired {
-	return func(parent *unstructured.Unstructured) handlers.Desired {
-		var desired handlers.Desired
+// desiredBySpec returns a function that reads the desired children from a parent's spec. The map spec.configs maps the
+// names of ConfigMaps to their values, and spec.gadgets maps the names of gadgets to their sizes.
+func desiredBySpec(s *setting) func(*unstructured.Unstructured) children.Desired {
+	return func(parent *unstructured.Unstructured) children.Desired {
+		var desired children.Desired
 		configs, _, _ := unstructured.NestedStringMap(parent.Object, "spec", "configs")
 		gadgets, _, _ := unstructured.NestedStringMap(parent.Object, "spec", "gadgets")
 		var first, second []*unstructured.Unstructured
@@ -114,7 +120,7 @@ func wantsOf(s *setting) func(*unstructured.Unstructured) handlers.Desired {
 		for _, name := range sortedKeys(gadgets) {
 			second = append(second, newObject(s.gadgets, "Gadget", "", name, map[string]any{"size": gadgets[name]}))
 		}
-		desired.Stages = [][]*unstructured.Unstructured{first, second}
+		desired.Stages = [][]children.Child{children.Stage(first...), children.Stage(second...)}
 		return desired
 	}
 }
@@ -128,18 +134,22 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// A child that is changed or deleted is made again what it should be, a field of others stays, and a resync without a
-// change writes nothing.
-func TestHandlers_DriftIsCorrectedAndNothingElseIsWritten(t *testing.T) {
+// When the reconciler corrects drift, it must not change fields of other managers. A reconcile without drift must write
+// nothing.
+func TestHandlers_DriftIsCorrected(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
-	f := s.serveChildren(wantsOf(s), configMaps, s.gadgets)
+	f := s.serveParents(desiredBySpec(s), configMaps, s.gadgets)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{
 		"configs": map[string]any{"a": "one"}, "gadgets": map[string]any{"g": "big"},
 	}))
-	h.eventually("the children are there", func() error {
-		return errors.Join(isController(parent, h.get(configMaps, h.namespace, "a")), isController(parent, h.get(s.gadgets, h.namespace, "g")))
-	})
+	childrenExist := func() error {
+		return errors.Join(
+			isController(parent, h.get(configMaps, h.namespace, "a")),
+			isController(parent, h.get(s.gadgets, h.namespace, "g")),
+		)
+	}
+	h.eventually("the children exist", childrenExist)
 	f.settle("p")
 
 	versions := func() string {
@@ -149,62 +159,54 @@ func TestHandlers_DriftIsCorrectedAndNothingElseIsWritten(t *testing.T) {
 			h.get(s.gadgets, h.namespace, "g").GetResourceVersion(),
 		}, " ")
 	}
-	before, writes := versions(), f.tally.writes.Load()
+	before, writes := versions(), f.writes.Load()
 	for range 20 {
-		f.again("p")
+		f.reconcileAgain("p")
 	}
-	if n := f.tally.writes.Load() - writes; n != 0 || versions() != before {
-		t.Errorf("%d writes when nothing changed; the versions were %s and are %s", n, before, versions())
+	if n := f.writes.Load() - writes; n != 0 || versions() != before {
+		t.Errorf("got %d writes without a change, want none; the versions were %s and are %s", n, before, versions())
 	}
 
-	corrected := func(what string, done func() error) {
+	corrected := func(change string, done func() error) {
 		t.Helper()
-		h.eventually(what, done)
+		h.eventually(change+" is corrected", done)
 		f.settle("p")
 	}
-	valueOf := func(name string) string {
-		value, _, _ := unstructured.NestedString(h.get(configMaps, h.namespace, name).Object, "data", "key")
+	dataOf := func(key string) string {
+		value, _, _ := unstructured.NestedString(h.get(configMaps, h.namespace, "a").Object, "data", key)
 		return value
 	}
-	h.merge(configMaps, h.namespace, "a", `{"data":{"key":"drifted","mine":"stays"}}`)
-	corrected("a changed field is corrected", func() error {
-		if value := valueOf("a"); value != "one" {
-			return errors.New(value)
+	hasValue := func(want string) func() error {
+		return func() error {
+			if value := dataOf("key"); value != want {
+				return fmt.Errorf("the value is %q, want %q", value, want)
+			}
+			return nil
 		}
-		return nil
-	})
-	if mine, _, _ := unstructured.NestedString(h.get(configMaps, h.namespace, "a").Object, "data", "mine"); mine != "stays" {
-		t.Error("a field of others did not stay")
+	}
+	h.merge(configMaps, h.namespace, "a", `{"data":{"key":"drifted","other":"kept"}}`)
+	corrected("a changed field", hasValue("one"))
+	if other := dataOf("other"); other != "kept" {
+		t.Errorf("the field of another manager is %q, want kept", other)
 	}
 	h.merge(configMaps, h.namespace, "a", `{"data":{"key":null}}`)
-	corrected("a removed field is corrected", func() error {
-		if value := valueOf("a"); value != "one" {
-			return errors.New(value)
-		}
-		return nil
-	})
+	corrected("a removed field", hasValue("one"))
 	h.merge(configMaps, h.namespace, "a", `{"metadata":{"ownerReferences":[]}}`)
-	corrected("a removed owner reference is corrected", func() error { return isController(parent, h.get(configMaps, h.namespace, "a")) })
+	corrected("a removed owner reference", childrenExist)
 	h.noError(h.in(s.gadgets, h.namespace).Delete(t.Context(), "g", metav1.DeleteOptions{}))
-	corrected("a deleted child comes back", func() error { return isController(parent, h.get(s.gadgets, h.namespace, "g")) })
-
+	corrected("a deleted child", childrenExist)
 	h.merge(s.parents, h.namespace, "p", `{"spec":{"configs":{"a":"two"}}}`)
-	corrected("what is wanted changed", func() error {
-		if value := valueOf("a"); value != "two" {
-			return errors.New(value)
-		}
-		return nil
-	})
+	corrected("a changed spec", hasValue("two"))
 }
 
-// What the API server writes in another way than it was applied is no drift for long: it is applied once more after a
-// start, to no effect, and then never again.
-func TestHandlers_WhatTheServerWritesOtherwiseIsNoDrift(t *testing.T) {
+// The API server normalizes some applied values. Each new process may send one more apply request for a child with such
+// values. This request changes nothing.
+func TestHandlers_NormalizedValuesAreNotDrift(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
-	want := func(*unstructured.Unstructured) handlers.Desired {
-		return stages(newObject(deployments, "Deployment", "", "d", map[string]any{
+	desired := func(*unstructured.Unstructured) children.Desired {
+		return oneStage(newObject(deployments, "Deployment", "", "d", map[string]any{
 			"selector": map[string]any{"matchLabels": map[string]any{"app": "d"}},
 			"template": map[string]any{
 				"metadata": map[string]any{"labels": map[string]any{"app": "d"}},
@@ -216,31 +218,30 @@ func TestHandlers_WhatTheServerWritesOtherwiseIsNoDrift(t *testing.T) {
 		}))
 	}
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{}))
-	for _, start := range []string{"first", "second"} {
-		f := s.serveChildren(want, deployments)
-		h.eventually("the child is there", func() error {
+	for _, process := range []string{"first", "second"} {
+		f := s.serveParents(desired, deployments)
+		h.eventually("the child exists", func() error {
 			if h.get(deployments, h.namespace, "d") == nil {
-				return errors.New("it is not there")
+				return errors.New("the child does not exist")
 			}
 			return nil
 		})
 		f.settle("p")
-		if n := f.tally.writes.Load(); start == "second" && n > 1 {
-			t.Errorf("%d writes after a restart", n)
+		if n := f.writes.Load(); process == "second" && n > 1 {
+			t.Errorf("got %d writes after a restart, want at most 1", n)
 		}
-		writes := f.tally.writes.Load()
+		writes := f.writes.Load()
 		for range 10 {
-			f.again("p")
+			f.reconcileAgain("p")
 		}
-		if n := f.tally.writes.Load() - writes; n != 0 {
-			t.Errorf("%d writes when nothing changed, after the %s start", n, start)
+		if n := f.writes.Load() - writes; n != 0 {
+			t.Errorf("got %d writes without a change in the %s process, want none", n, process)
 		}
-		scale := h.merge(deployments, h.namespace, "d", fmt.Sprintf(`{"metadata":{"annotations":{"seen":%q}},"spec":{"template":{"spec":{"containers":[{"name":"c","image":"drifted"}]}}}}`, start))
-		if scale.GetResourceVersion() == "" {
-			t.Fatal("no version")
-		}
-		h.eventually("a drift in a list is corrected", func() error {
-			containers, _, _ := unstructured.NestedSlice(h.get(deployments, h.namespace, "d").Object, "spec", "template", "spec", "containers")
+		h.merge(deployments, h.namespace, "d",
+			`{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"drifted"}]}}}}`)
+		h.eventually("drift in a list is corrected", func() error {
+			deployment := h.get(deployments, h.namespace, "d")
+			containers, _, _ := unstructured.NestedSlice(deployment.Object, "spec", "template", "spec", "containers")
 			if len(containers) != 1 || containers[0].(map[string]any)["image"] != "i" {
 				return fmt.Errorf("%v", containers)
 			}
@@ -251,15 +252,15 @@ func TestHandlers_WhatTheServerWritesOtherwiseIsNoDrift(t *testing.T) {
 	}
 }
 
-// What is no longer wanted is deleted, also by a process that knows nothing of it, and of a type that is no longer named.
-func TestHandlers_WhatIsNoLongerWantedIsPruned(t *testing.T) {
+// The second process does not serve gadgets, but it must still prune the gadget that the first process created.
+func TestHandlers_UndesiredChildrenArePrunedByAnotherProcess(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
-	f := s.serveChildren(wantsOf(s), configMaps, s.gadgets)
+	f := s.serveParents(desiredBySpec(s), configMaps, s.gadgets)
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{
 		"configs": map[string]any{"a": "one", "b": "one"}, "gadgets": map[string]any{"g": "big"},
 	}))
-	there := func(want ...string) func() error {
+	exist := func(want ...string) func() error {
 		return func() error {
 			var got []string
 			for _, name := range []string{"a", "b", "c"} {
@@ -271,23 +272,22 @@ func TestHandlers_WhatIsNoLongerWantedIsPruned(t *testing.T) {
 				got = append(got, "g")
 			}
 			if !slices.Equal(got, want) {
-				return fmt.Errorf("there are %v, and not %v", got, want)
+				return fmt.Errorf("found %v, want %v", got, want)
 			}
 			return nil
 		}
 	}
-	h.eventually("all is there", there("a", "b", "g"))
-	h.put(configMaps, newConfigMap(h.namespace, "c", "somebody's"))
+	h.eventually("all children exist", exist("a", "b", "g"))
+	h.put(configMaps, newConfigMap(h.namespace, "c", "other"))
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{
 		"configs": map[string]any{"a": "one"}, "gadgets": map[string]any{"g": "big"},
 	}))
-	h.eventually("one is pruned", there("a", "c", "g"))
+	h.eventually("one child is pruned", exist("a", "c", "g"))
 
-	// The process ends, and what it knew. The next one does not even watch gadgets.
 	h.noError(f.stop())
-	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"wants": "nothing"}))
-	f = s.serveChildren(wantsOf(s), configMaps)
-	h.eventually("what a process before made is pruned", there("c"))
+	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"configs": map[string]any{}}))
+	f = s.serveParents(desiredBySpec(s), configMaps)
+	h.eventually("the children of the first process are pruned", exist("c"))
 	inventory := func() string {
 		return h.get(s.parents, h.namespace, "p").GetAnnotations()[platformName+"/inventory"]
 	}
@@ -300,115 +300,127 @@ func TestHandlers_WhatIsNoLongerWantedIsPruned(t *testing.T) {
 	f.settle("p")
 }
 
-// Children where no owner reference reaches, in another namespace or in none, go when their parent does.
-func TestHandlers_ChildrenElsewhereAreCleanedUp(t *testing.T) {
+// When a namespaced parent is deleted, Kubernetes does not delete its cluster-scoped children or its children in other
+// namespaces. The reconciler must delete them.
+func TestHandlers_CrossNamespaceChildrenAreCleanedUp(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	lands := h.defineKind("Land", apiextensionsv1.ClusterScoped)
 	s.mapper, _ = h.mapperOf(s.parents, s.gadgets, lands)
-	s.more = []handlers.ChildKind{{GroupKind: schema.GroupKind{Group: lands.Group, Kind: "Land"}, Elsewhere: true}}
-	far := h.newNamespace()
-	want := func(parent *unstructured.Unstructured) handlers.Desired {
-		if _, ok, _ := unstructured.NestedString(parent.Object, "spec", "near"); ok {
-			return stages(newConfigMap("", "near", "x"), newConfigMap(far, "far", "x"))
+	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Group: lands.Group, Kind: "Land"}, CrossNamespace: true}}
+	other := h.newNamespace()
+	desired := func(parent *unstructured.Unstructured) children.Desired {
+		local, remote := newConfigMap("", "local", "x"), newConfigMap(other, "remote", "x")
+		if _, fewer, _ := unstructured.NestedString(parent.Object, "spec", "fewer"); fewer {
+			return oneStage(local, remote)
 		}
-		return stages(newConfigMap("", "near", "x"), newConfigMap(far, "far", "x"), newConfigMap(far, "further", "x"), newObject(lands, "Land", "", "land-"+h.namespace, nil))
+		land := newObject(lands, "Land", "", "land-"+h.namespace, nil)
+		return oneStage(local, remote, newConfigMap(other, "remote-2", "x"), land)
 	}
-	f := s.serveChildren(want, configMaps)
+	f := s.serveParents(desired, configMaps)
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
-	all := func(want ...bool) func() error {
+	exist := func(want ...bool) func() error {
 		return func() error {
 			got := []bool{
-				h.get(configMaps, h.namespace, "near") != nil, h.get(configMaps, far, "far") != nil,
-				h.get(configMaps, far, "further") != nil, h.get(lands, "", "land-"+h.namespace) != nil,
+				h.get(configMaps, h.namespace, "local") != nil, h.get(configMaps, other, "remote") != nil,
+				h.get(configMaps, other, "remote-2") != nil, h.get(lands, "", "land-"+h.namespace) != nil,
 			}
 			if !slices.Equal(got, want) {
-				return fmt.Errorf("there are %v, and not %v", got, want)
+				return fmt.Errorf("the children exist: %v, want %v", got, want)
 			}
 			return nil
 		}
 	}
-	h.eventually("all are there", all(true, true, true, true))
-	for _, object := range []*unstructured.Unstructured{h.get(configMaps, far, "far"), h.get(lands, "", "land-"+h.namespace)} {
+	h.eventually("all children exist", exist(true, true, true, true))
+	for _, object := range []*unstructured.Unstructured{
+		h.get(configMaps, other, "remote"), h.get(lands, "", "land-"+h.namespace),
+	} {
 		if len(object.GetOwnerReferences()) != 0 {
-			t.Errorf("%s has an owner reference, by which the garbage collector deletes it at once", object.GetName())
+			t.Errorf("%s has an owner reference, so the garbage collector will delete it", object.GetName())
 		}
 	}
 	f.settle("p")
-	h.put(configMaps, newConfigMap(far, "theirs", "x"))
-	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"near": "x"}))
-	h.eventually("two are pruned", all(true, true, false, false))
+	h.put(configMaps, newConfigMap(other, "unrelated", "x"))
+	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"fewer": "true"}))
+	h.eventually("two children are pruned", exist(true, true, false, false))
 
 	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
-	h.eventually("all are gone", all(false, false, false, false))
+	h.eventually("all children are gone", exist(false, false, false, false))
 	h.eventually("the parent is gone", func() error {
 		if parent := h.get(s.parents, h.namespace, "p"); parent != nil {
-			return fmt.Errorf("it has %v", parent.GetFinalizers())
+			return fmt.Errorf("the parent has the finalizers %v", parent.GetFinalizers())
 		}
 		return nil
 	})
-	if h.get(configMaps, far, "theirs") == nil {
-		t.Error("somebody else's was deleted")
+	if h.get(configMaps, other, "unrelated") == nil {
+		t.Error("an object that is not a child was deleted")
 	}
 }
 
-// A child that is being deleted is waited for and then made again; a stage waits for the one before it.
-func TestHandlers_AStageWaitsForADeletion(t *testing.T) {
+// While a child is being deleted, later stages wait. Once the child is gone, the reconciler recreates it.
+func TestHandlers_StageWaitsForChildDeletion(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
-	children := s.newChildren(handlers.ChildrenConfig{})
-	desired := handlers.Desired{Stages: [][]*unstructured.Unstructured{{newConfigMap("", "a", "x")}, {newConfigMap("", "b", "x")}}}
+	reconciler := s.newReconciler(children.Config{})
+	desired := children.Desired{Stages: [][]children.Child{
+		children.Stage(newConfigMap("", "a", "x")), children.Stage(newConfigMap("", "b", "x")),
+	}}
 	held := newConfigMap("", "a", "x")
 	held.SetFinalizers([]string{"test.example.com/hold"})
-	_, err := children.Reconcile(t.Context(), s.parent("p"), parent, stages(held))
+	_, err := reconciler.Reconcile(t.Context(), s.parent("p"), parent, oneStage(held))
 	h.noError(err)
 	h.noError(h.in(configMaps, h.namespace).Delete(t.Context(), "a", metav1.DeleteOptions{}))
 	before := h.get(configMaps, h.namespace, "a").GetResourceVersion()
-	_, err = children.Reconcile(t.Context(), s.parent("p"), parent, desired)
+	_, err = reconciler.Reconcile(t.Context(), s.parent("p"), parent, desired)
 	if err == nil || ignoreRequeue(err) != nil {
-		t.Errorf("got %v", err)
+		t.Errorf("got error %v, want a requeue request", err)
 	}
 	if now := h.get(configMaps, h.namespace, "a").GetResourceVersion(); now != before {
-		t.Error("what is being deleted was written")
+		t.Error("the child that is being deleted was written")
 	}
 	if h.get(configMaps, h.namespace, "b") != nil {
 		t.Error("the second stage did not wait")
 	}
 	h.merge(configMaps, h.namespace, "a", `{"metadata":{"finalizers":null}}`)
-	_, err = children.Reconcile(t.Context(), s.parent("p"), parent, desired)
+	_, err = reconciler.Reconcile(t.Context(), s.parent("p"), parent, desired)
 	h.noError(err)
-	h.noError(errors.Join(isController(parent, h.get(configMaps, h.namespace, "a")), isController(parent, h.get(configMaps, h.namespace, "b"))))
+	h.noError(errors.Join(
+		isController(parent, h.get(configMaps, h.namespace, "a")),
+		isController(parent, h.get(configMaps, h.namespace, "b")),
+	))
 }
 
-// A parent in no namespace owns children in any, and Kubernetes deletes them with it: no finalizer is needed.
-func TestHandlers_AClusterScopedParentOwnsWhatIsInNamespaces(t *testing.T) {
+// When a cluster-scoped parent is deleted, Kubernetes also deletes its children, so the parent needs no finalizer.
+func TestHandlers_ClusterScopedParentOwnsChildrenInAllNamespaces(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	realms := h.defineKind("Realm", apiextensionsv1.ClusterScoped)
-	far := h.newNamespace()
+	other := h.newNamespace()
 	name := "realm-" + h.namespace
 	parent := h.put(realms, newObject(realms, "Realm", "", name, nil))
-	children := s.newChildren(handlers.ChildrenConfig{})
+	reconciler := s.newReconciler(children.Config{})
 	id := dynamiccontroller.ObjectIdentifiers{GVR: realms, NamespacedKey: name}
-	reconcile := func(wanted ...*unstructured.Unstructured) {
+	reconcile := func(desired ...*unstructured.Unstructured) {
 		t.Helper()
-		_, err := children.Reconcile(t.Context(), id, h.get(realms, "", name), stages(wanted...))
+		_, err := reconciler.Reconcile(t.Context(), id, h.get(realms, "", name), oneStage(desired...))
 		h.noError(ignoreRequeue(err))
 	}
-	reconcile(newConfigMap(h.namespace, "a", "x"), newConfigMap(far, "b", "x"), newConfigMap(far, "c", "x"))
-	reconcile(newConfigMap(h.namespace, "a", "x"), newConfigMap(far, "b", "x"))
-	if h.get(configMaps, far, "c") != nil {
+	reconcile(newConfigMap(h.namespace, "a", "x"), newConfigMap(other, "b", "x"), newConfigMap(other, "c", "x"))
+	reconcile(newConfigMap(h.namespace, "a", "x"), newConfigMap(other, "b", "x"))
+	if h.get(configMaps, other, "c") != nil {
 		t.Error("c was not pruned")
 	}
-	h.noError(errors.Join(isController(parent, h.get(configMaps, h.namespace, "a")), isController(parent, h.get(configMaps, far, "b"))))
+	h.noError(errors.Join(
+		isController(parent, h.get(configMaps, h.namespace, "a")), isController(parent, h.get(configMaps, other, "b")),
+	))
 	if finalizers := h.get(realms, "", name).GetFinalizers(); len(finalizers) != 0 {
-		t.Errorf("it has %v", finalizers)
+		t.Errorf("the parent has the finalizers %v", finalizers)
 	}
 	h.noError(h.client.Resource(realms).Delete(t.Context(), name, metav1.DeleteOptions{}))
-	h.eventually("the children go", func() error {
-		if h.get(configMaps, h.namespace, "a") != nil || h.get(configMaps, far, "b") != nil {
-			return errors.New("not yet")
+	h.eventually("the children are gone", func() error {
+		if h.get(configMaps, h.namespace, "a") != nil || h.get(configMaps, other, "b") != nil {
+			return errors.New("some children still exist")
 		}
 		return nil
 	})

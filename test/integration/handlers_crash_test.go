@@ -10,50 +10,51 @@ import (
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
-// death is where and how the first process of a lifetime dies.
-type death struct {
-	kind  string // of the call, and never if empty
-	nth   int    // of its kind
-	after bool   // the call is carried out
-	// userGoesOnTo is the phase to which the user has gone on before the next process begins, if it is not there yet.
-	userGoesOnTo int
+// crash describes when the first process of a lifecycle is killed.
+type crash struct {
+	kind  string // the kind of call at which the process is killed (see apiproxy.Call.Kind); empty for no crash
+	nth   int    // the call's number among the calls of its kind, starting at 1
+	after bool   // whether the process is killed after the call is executed, so that only the response is lost
+	// phase is the phase that the user begins when the next process starts, unless that phase has already begun.
+	phase int
 }
 
-func (d death) String() string {
-	return fmt.Sprintf("%s number %d, then phase %d", d.way(), d.nth, d.userGoesOnTo)
+func (c crash) String() string {
+	return fmt.Sprintf("%s number %d, then phase %d", c.position(), c.nth, c.phase)
 }
 
-func (d death) way() string {
-	if d.after {
-		return "after " + d.kind
+func (c crash) position() string {
+	if c.after {
+		return "after " + c.kind
 	}
-	return "before " + d.kind
+	return "before " + c.kind
 }
 
-// live lets processes live the parent's life through, the first of which dies so. If it was at a write, the one that
-// follows dies at its second. It returns the calls of the first, by phase.
-func (l *lifetime) live(d death) (calls [][]apiproxy.Call, died bool) {
+// run runs all phases of a parent's life. The first process crashes as described by c. If the first process crashes at
+// a write, the second process crashes at its second write. The method returns the first process's calls by phase, and
+// whether that process crashed.
+func (l *lifecycle) run(c crash) (calls [][]apiproxy.Call, crashed bool) {
 	l.Helper()
 	first := l.start()
-	alive, processes := first, 1
-	if d.kind != "" {
-		first.trap.Set(func(c apiproxy.Call) bool { return c.Kind() == d.kind }, d.nth, d.after)
+	current, processes := first, 1
+	if c.kind != "" {
+		first.trap.Set(func(call apiproxy.Call) bool { return call.Kind() == c.kind }, c.nth, c.after)
 	}
 	first.lead()
 	before := 0
 	for i, phases := 0, l.phases(); i < len(phases); i++ {
 		phases[i].begin()
-		l.await(fmt.Sprintf("phase %d ends", i), func() phase {
-			if alive.mustLive(); !alive.isDead() {
+		l.await(fmt.Sprintf("phase %d is complete", i), func() phase {
+			if current.mustRun(); !current.hasExited() {
 				return phases[i]
 			}
-			alive = l.start()
+			current = l.start()
 			if processes++; processes == 2 && first.trap.Caught().IsWrite() {
-				alive.trap.Set(apiproxy.Call.IsWrite, 2, true) // death is no excuse for dying again
+				current.trap.Set(apiproxy.Call.IsWrite, 2, true)
 			}
-			alive.lead()
-			if processes == 2 && i < d.userGoesOnTo {
-				i = d.userGoesOnTo
+			current.lead()
+			if processes == 2 && i < c.phase {
+				i = c.phase
 				phases[i].begin()
 			}
 			return phases[i]
@@ -61,75 +62,77 @@ func (l *lifetime) live(d death) (calls [][]apiproxy.Call, died bool) {
 		all := first.proxy.Calls()
 		calls, before = append(calls, all[before:]), len(all)
 	}
-	return calls, first.isDead()
+	return calls, first.hasExited()
 }
 
-// A process is killed (SIGKILL) at each of its calls in turn, reads and the beginnings of watches too, before it is
-// carried out and after, when the answer is lost; the parent is changed or deleted, or is not; another process starts,
-// and the end is always right.
-func TestHandlers_AProcessMayDieAtEachCall(t *testing.T) {
+// Each subtest kills a process with SIGKILL at one of the process's calls: a write, a read or a watch. The process is
+// killed either before the call is executed, or afterwards but before the process receives the response. Then another
+// process starts, and the test changes the parent, deletes it or leaves it unchanged. The final state must be the same
+// in all subtests.
+func TestHandlers_RecoversFromCrashAtEachCall(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
-	token := s.account()
-	calls, _ := s.lifetimeIn(h, token).live(death{})
-	deaths, writes := deathsAt(calls)
-	// Two finalizers and their removal, two kinds and their striking off, six children and their deletion, a bucket.
+	token := s.newAccount()
+	calls, _ := s.newLifecycle(h, token).run(crash{})
+	crashes, writes := crashesAt(calls)
+	// Two finalizers and two kinds are added and removed. Six children and a bucket are created and deleted.
 	if writes < 15 {
-		t.Errorf("only %d writes: the life has more", writes)
+		t.Errorf("got %d writes in a lifecycle without a crash, want at least 15", writes)
 	}
 	var mu sync.Mutex
-	died := map[string]int{}
+	crashed := map[string]int{}
 	t.Run("each in turn", func(t *testing.T) {
-		for _, d := range deaths {
-			t.Run(d.String(), func(t *testing.T) {
+		for _, c := range crashes {
+			t.Run(c.String(), func(t *testing.T) {
 				t.Parallel()
 				own := *h
 				own.T = t
-				if _, hasDied := s.lifetimeIn(&own, token).live(d); hasDied {
+				if _, hasCrashed := s.newLifecycle(&own, token).run(c); hasCrashed {
 					mu.Lock()
 					defer mu.Unlock()
-					died[d.way()]++
+					crashed[c.position()]++
 				}
 			})
 		}
 	})
-	all := 0
-	for _, way := range slices.Sorted(maps.Keys(died)) {
-		t.Logf("%2d died %s", died[way], way)
-		all += died[way]
+	total := 0
+	for _, position := range slices.Sorted(maps.Keys(crashed)) {
+		t.Logf("%2d crashes %s", crashed[position], position)
+		total += crashed[position]
 	}
-	t.Logf("%d lives, in %d of which a process was killed, %d writes in one without", len(deaths), all, writes)
-	for _, d := range deaths {
-		if died[d.way()] == 0 {
-			t.Errorf("none died %s", d)
+	t.Logf("%d lifecycles, %d of them with a crash; %d writes in a lifecycle without a crash", len(crashes), total, writes)
+	for _, c := range crashes {
+		if crashed[c.position()] == 0 {
+			t.Errorf("no process crashed %s", c)
 		}
 	}
 }
 
-// deathsAt are all deaths at the calls that a life made, phase by phase. The nth of a kind need not be the same in another
-// life, nor be there: watches begin at once, and some things are looked at twice by chance.
-func deathsAt(calls [][]apiproxy.Call) (deaths []death, writes int) {
-	times := map[string]int{}
+// crashesAt returns the crashes to test, which cover all of the given calls, and the number of writes among these
+// calls. In another lifecycle, the nth call of a kind can be a different call or not occur at all, because watches
+// start concurrently and a process can happen to read an object twice.
+func crashesAt(calls [][]apiproxy.Call) (crashes []crash, writes int) {
+	counts := map[string]int{}
 	for i, phase := range calls {
-		for _, c := range phase {
-			times[c.Kind()]++
-			d := death{kind: c.Kind(), nth: times[c.Kind()]}
-			if !c.IsWrite() && d.nth > 1 {
-				d.after = d.nth%2 == 0 // as a read changes nothing, that matters little
-				deaths = append(deaths, d)
+		for _, call := range phase {
+			counts[call.Kind()]++
+			c := crash{kind: call.Kind(), nth: counts[call.Kind()]}
+			if !call.IsWrite() && c.nth > 1 {
+				c.after = c.nth%2 == 0 // a crash either before or after the call is enough, because a read changes nothing
+				crashes = append(crashes, c)
 				continue
 			}
-			deaths = append(deaths, d)
-			d.after = true
-			deaths = append(deaths, d)
-			if !c.IsWrite() {
+			crashes = append(crashes, c)
+			c.after = true
+			crashes = append(crashes, c)
+			if !call.IsWrite() {
 				continue
 			}
 			writes++
-			for d.userGoesOnTo = i + 1; d.userGoesOnTo < len(calls); d.userGoesOnTo++ {
-				deaths = append(deaths, d)
+			for c.phase = i + 1; c.phase < len(calls); c.phase++ {
+				crashes = append(crashes, c)
 			}
 		}
 	}
-	return deaths, writes
+	return crashes, writes
 }

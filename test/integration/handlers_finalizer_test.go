@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,23 +21,25 @@ import (
 
 const finalizerName = platformName + "/bucket"
 
-func nothing(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
+func doNothing(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
 	return nil
 }
 
-// Others add and remove finalizers all the while, and the handler sees an old object each time: none is ever lost, and
-// none is brought back.
-func TestHandlers_AFinalizerOfOthersIsNeverLost(t *testing.T) {
+// Other controllers add and remove their finalizers while the handler is running. Each handler call receives an
+// outdated object.
+func TestHandlers_ConcurrentFinalizerChangesArePreserved(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
-	stale := h.get(s.parents, h.namespace, "p")
-	handler := handlers.Finalizer(h.client, finalizerName, nothing, nothing)
+	outdated := h.get(s.parents, h.namespace, "p")
+	handler := handlers.Finalizer(handlers.FinalizerConfig{
+		Client: h.client, Name: finalizerName, Reconcile: doNothing, Cleanup: doNothing,
+	})
 
-	var theirs sync.WaitGroup
+	var writers sync.WaitGroup
 	const others = 4
 	for i := range others {
-		theirs.Go(func() {
+		writers.Go(func() {
 			name := fmt.Sprintf("others.example.com/%d", i)
 			for n := 0; n < 21; {
 				now, err := h.in(s.parents, h.namespace).Get(t.Context(), "p", metav1.GetOptions{})
@@ -59,18 +62,22 @@ func TestHandlers_AFinalizerOfOthersIsNeverLost(t *testing.T) {
 		})
 	}
 	for range 20 {
-		// A conflict that outlasts its retries is what the engine is given.
-		if err := handler(t.Context(), s.parent("p"), stale.DeepCopy()); err != nil && !apierrors.IsConflict(err) {
+		// If the handler's last retry also fails with a conflict, the handler returns the conflict error.
+		if err := handler(t.Context(), s.parent("p"), outdated.DeepCopy()); err != nil && !apierrors.IsConflict(err) {
 			t.Fatal(err)
 		}
 	}
-	theirs.Wait()
-	h.eventually("ours is added", func() error { return handler(t.Context(), s.parent("p"), stale.DeepCopy()) })
+	writers.Wait()
+	h.eventually("the finalizer is added", func() error {
+		return handler(t.Context(), s.parent("p"), outdated.DeepCopy())
+	})
 	now := h.get(s.parents, h.namespace, "p").GetFinalizers()
 	slices.Sort(now)
-	want := []string{"others.example.com/0", "others.example.com/1", "others.example.com/2", "others.example.com/3", finalizerName}
+	want := []string{
+		"others.example.com/0", "others.example.com/1", "others.example.com/2", "others.example.com/3", finalizerName,
+	}
 	if !slices.Equal(now, want) {
-		t.Errorf("there are %v, and not %v", now, want)
+		t.Errorf("the finalizers are %v, want %v", now, want)
 	}
 
 	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
@@ -80,17 +87,18 @@ func TestHandlers_AFinalizerOfOthersIsNeverLost(t *testing.T) {
 	now = h.get(s.parents, h.namespace, "p").GetFinalizers()
 	slices.Sort(now)
 	if !slices.Equal(now, want[:others]) {
-		t.Errorf("there are %v, and not %v", now, want[:others])
+		t.Errorf("the finalizers are %v, want %v", now, want[:others])
 	}
-	h.noError(handler(t.Context(), s.parent("p"), stale.DeepCopy()))
+	h.noError(handler(t.Context(), s.parent("p"), outdated.DeepCopy()))
 	if now := h.get(s.parents, h.namespace, "p").GetFinalizers(); slices.Contains(now, finalizerName) {
-		t.Error("it was added to an object that is being deleted")
+		t.Error("the finalizer was added to an object that is being deleted")
 	}
 	h.merge(s.parents, h.namespace, "p", `{"metadata":{"finalizers":null}}`)
 }
 
-// The finalizer is there before next runs; a cleanup that asks to be called again, or fails, keeps it.
-func TestHandlers_CleanupRunsUntilItIsDone(t *testing.T) {
+// The handler adds the finalizer before it calls Reconcile. It keeps the finalizer as long as Cleanup fails or requests
+// a requeue.
+func TestHandlers_CleanupIsCalledUntilItSucceeds(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
 	client := must(dynamic.NewForConfig(h.config))
@@ -98,36 +106,43 @@ func TestHandlers_CleanupRunsUntilItIsDone(t *testing.T) {
 	outcomes := []error{errors.New("the bucket is busy"), dynamiccontroller.RequeueAfter(1), nil}
 	var mu sync.Mutex
 	cleanups := 0
-	handler := handlers.Object(handlers.Cached(controller.Lister), handlers.Finalizer(client, finalizerName,
-		func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if now := h.get(s.parents, h.namespace, "p"); now == nil || !slices.Contains(now.GetFinalizers(), finalizerName) {
-				t.Error("the object went before its cleanup")
-			}
-			err := outcomes[min(cleanups, len(outcomes)-1)]
-			cleanups++
-			return err
-		},
-		func(_ context.Context, _ dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) error {
-			if now := h.get(s.parents, h.namespace, object.GetName()); now != nil && !slices.Contains(now.GetFinalizers(), finalizerName) {
-				t.Error("the handler runs before there is a finalizer")
-			}
-			return nil
-		}), nil)
-	calls := newRecorder(t, handler)
+	cleanup := func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
+		mu.Lock()
+		defer mu.Unlock()
+		now := h.get(s.parents, h.namespace, "p")
+		if now == nil || !slices.Contains(now.GetFinalizers(), finalizerName) {
+			t.Error("the object or its finalizer was removed before Cleanup succeeded")
+		}
+		err := outcomes[min(cleanups, len(outcomes)-1)]
+		cleanups++
+		return err
+	}
+	reconcile := func(_ context.Context, _ dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) error {
+		now := h.get(s.parents, h.namespace, object.GetName())
+		if now != nil && !slices.Contains(now.GetFinalizers(), finalizerName) {
+			t.Error("Reconcile was called before the finalizer was added")
+		}
+		return nil
+	}
+	calls := newRecorder(t, handlers.Object(
+		handlers.Cached(controller.Lister),
+		handlers.Finalizer(handlers.FinalizerConfig{
+			Client: client, Name: finalizerName, Reconcile: reconcile, Cleanup: cleanup,
+		}),
+		nil,
+	))
 	h.run(controller)
 	h.serve(controller, s.parents, calls.handle, dynamiccontroller.WithNamespace(h.namespace))
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
 	calls.waitFor(s.parent("p"), 1)
-	h.eventually("it has the finalizer", func() error {
+	h.eventually("the object has the finalizer", func() error {
 		if !slices.Contains(h.get(s.parents, h.namespace, "p").GetFinalizers(), finalizerName) {
 			return errors.New("not yet")
 		}
 		return nil
 	})
 	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
-	h.eventually("it is gone", func() error {
+	h.eventually("the object is gone", func() error {
 		if h.get(s.parents, h.namespace, "p") != nil {
 			return errors.New("not yet")
 		}
@@ -136,35 +151,38 @@ func TestHandlers_CleanupRunsUntilItIsDone(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if cleanups < len(outcomes) {
-		t.Errorf("%d cleanups", cleanups)
+		t.Errorf("got %d calls to Cleanup, want at least %d", cleanups, len(outcomes))
 	}
 }
 
-// Conditions of others live on, what did not change is not written, and an object that is stale is no reason for either.
-func TestHandlers_ConditionsWriteOnlyWhatChanged(t *testing.T) {
+// Set keeps the conditions of other managers. The object that the caller passes to Set can be outdated.
+func TestHandlers_ConditionsAreWrittenOnlyIfTheyChange(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
-	written := &tally{}
-	conditions := handlers.Conditions{Client: must(dynamic.NewForConfig(written.through(h.config))), FieldManager: platformName}
+	var writes writeCounter
+	conditions := must(handlers.NewConditions(handlers.ConditionsConfig{
+		Client: must(dynamic.NewForConfig(writes.wrap(h.config))), FieldManager: platformName,
+	}))
 	id := s.parent("p")
 	first := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"n": int64(1)}))
-	h.merge(s.parents, h.namespace, "p", `{"status":{"conditions":[{"type":"Theirs","status":"True","reason":"R","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`, "status")
+	h.merge(s.parents, h.namespace, "p", `{"status":{"conditions":[{"type":"Other","status":"True",
+		"reason":"R","message":"","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`, "status")
 	ready := func(status metav1.ConditionStatus) metav1.Condition {
 		return metav1.Condition{Type: "Ready", Status: status, Reason: "R", Message: "m"}
 	}
 	extra := metav1.Condition{Type: "Extra", Status: metav1.ConditionTrue, Reason: "R"}
-	set := func(object *unstructured.Unstructured, want int64, all ...metav1.Condition) *unstructured.Unstructured {
+	set := func(object *unstructured.Unstructured, wantWrite bool, all ...metav1.Condition) *unstructured.Unstructured {
 		t.Helper()
 		before := h.get(s.parents, h.namespace, "p").GetResourceVersion()
-		n := written.writes.Load()
+		n := writes.Load()
 		changed, err := conditions.Set(t.Context(), id, object, all...)
 		h.noError(err)
 		now := h.get(s.parents, h.namespace, "p")
-		if changed != (want > 0) || (now.GetResourceVersion() != before) != (want > 0) {
-			t.Errorf("changed: %t, from %s to %s", changed, before, now.GetResourceVersion())
+		if changed != wantWrite || (now.GetResourceVersion() != before) != wantWrite {
+			t.Errorf("Set returned %t; the version was %s before and %s after", changed, before, now.GetResourceVersion())
 		}
-		if got := written.writes.Load() - n; want == 0 && got != 0 {
-			t.Errorf("%d writes", got)
+		if got := writes.Load() - n; !wantWrite && got != 0 {
+			t.Errorf("got %d writes without a change, want none", got)
 		}
 		return now
 	}
@@ -179,47 +197,50 @@ func TestHandlers_ConditionsWriteOnlyWhatChanged(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 
-	// The first object is stale: others have written the status.
-	now := set(first.DeepCopy(), 1, ready("True"), extra)
-	if got := types(now); got != "Extra=True/1 Ready=True/1 Theirs=True/<nil>" {
-		t.Errorf("there are %s", got)
+	// The object is outdated, because another manager has written the status.
+	now := set(first.DeepCopy(), true, ready("True"), extra)
+	if got := types(now); got != "Extra=True/1 Other=True/<nil> Ready=True/1" {
+		t.Errorf("the conditions are %s", got)
 	}
-	set(now.DeepCopy(), 0, ready("True"), extra)
-	// As stale as a cache that does not show the conditions yet. A write is tried, refused, and not repeated.
+	set(now.DeepCopy(), false, ready("True"), extra)
+	// This object is outdated and lacks the conditions. The API server rejects the write, and Set does not repeat it.
 	before := now.GetResourceVersion()
 	changed, err := conditions.Set(t.Context(), id, first.DeepCopy(), ready("True"), extra)
 	h.noError(err)
 	if after := h.get(s.parents, h.namespace, "p").GetResourceVersion(); changed || after != before {
-		t.Errorf("changed: %t, from %s to %s", changed, before, after)
+		t.Errorf("Set returned %t; the version was %s before and %s after", changed, before, after)
 	}
-	now = set(now.DeepCopy(), 1, ready("True"))
-	if got := types(now); got != "Ready=True/1 Theirs=True/<nil>" {
-		t.Errorf("what is no longer set did not go, or others' did: %s", got)
+	now = set(now.DeepCopy(), true, ready("True"))
+	if got := types(now); got != "Other=True/<nil> Ready=True/1" {
+		t.Errorf("after a condition was removed, the conditions are %s", got)
 	}
 
-	// What was observed is the old generation, whatever the object is by now.
+	// Set takes the observed generation from the caller's object.
 	h.merge(s.parents, h.namespace, "p", `{"spec":{"n":2}}`)
-	now = set(now.DeepCopy(), 1, ready("False"))
-	if got := types(now); got != "Ready=False/1 Theirs=True/<nil>" {
-		t.Errorf("there are %s", got)
+	now = set(now.DeepCopy(), true, ready("False"))
+	if got := types(now); got != "Other=True/<nil> Ready=False/1" {
+		t.Errorf("the conditions are %s", got)
 	}
-	now = set(now.DeepCopy(), 1, ready("False"))
-	if got := types(now); got != "Ready=False/2 Theirs=True/<nil>" {
-		t.Errorf("there are %s", got)
+	now = set(now.DeepCopy(), true, ready("False"))
+	if got := types(now); got != "Other=True/<nil> Ready=False/2" {
+		t.Errorf("the conditions are %s", got)
 	}
 	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
 	if _, err := conditions.Set(t.Context(), id, now.DeepCopy(), ready("True")); !apierrors.IsNotFound(err) {
-		t.Errorf("of an object that is gone: %v", err)
+		t.Errorf("got error %v for an object that is gone, want NotFound", err)
 	}
 }
 
-// No conditions at all are none of this manager's, and those of a later generation are not overwritten by who saw an earlier one.
-func TestHandlers_ConditionsMayBeNoneAndNeverGoBack(t *testing.T) {
+// Set must not replace conditions that were observed at a later generation. If Set is called without conditions, it
+// must remove all conditions of its field manager.
+func TestHandlers_ConditionsOfLaterGenerationsAreNotReplaced(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
-	old := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"size": "small"}))
+	outdated := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"size": "small"}))
 	h.merge(s.parents, h.namespace, "p", `{"spec":{"size":"big"}}`)
-	conditions := handlers.Conditions{Client: h.client, FieldManager: platformName}
+	conditions := must(handlers.NewConditions(handlers.ConditionsConfig{
+		Client: h.client, FieldManager: platformName,
+	}))
 	observed := func() string {
 		var all []string
 		list, _, _ := unstructured.NestedSlice(h.get(s.parents, h.namespace, "p").Object, "status", "conditions")
@@ -231,17 +252,65 @@ func TestHandlers_ConditionsMayBeNoneAndNeverGoBack(t *testing.T) {
 	}
 	set := func(object *unstructured.Unstructured, status metav1.ConditionStatus) {
 		t.Helper()
-		_, err := conditions.Set(t.Context(), s.parent("p"), object, metav1.Condition{Type: "Ready", Status: status, Reason: "R"})
+		condition := metav1.Condition{Type: "Ready", Status: status, Reason: "R"}
+		_, err := conditions.Set(t.Context(), s.parent("p"), object, condition)
 		h.noError(err)
 	}
 	set(h.get(s.parents, h.namespace, "p"), metav1.ConditionTrue)
-	set(old, metav1.ConditionFalse)
-	if have := observed(); have != "Ready=True at 2" {
-		t.Errorf("there is %s", have)
+	set(outdated, metav1.ConditionFalse)
+	if got := observed(); got != "Ready=True at 2" {
+		t.Errorf("the conditions are %s", got)
 	}
 	_, err := conditions.Set(t.Context(), s.parent("p"), h.get(s.parents, h.namespace, "p"))
 	h.noError(err)
-	if have := observed(); have != "" {
-		t.Errorf("there is %s", have)
+	if got := observed(); got != "" {
+		t.Errorf("the conditions are %s, want none", got)
+	}
+}
+
+// A status can be written even if the schema does not merge conditions by type, and if the rest of the object no longer
+// matches the schema. An apply would fail in the second case.
+func TestHandlers_ConditionsAreWrittenWithoutAMatchingSchema(t *testing.T) {
+	h := newHarness(t)
+	s := newSetting(h)
+	object := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"size": "small"}))
+	h.merge(s.parents, h.namespace, "p", `{"status":{"conditions":[{"type":"Other","status":"True"}]}}`, "status")
+	h.updateCRD(s.parents.GroupResource().String(), func(crd *apiextensionsv1.CustomResourceDefinition) {
+		properties := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties
+		properties["spec"] = apiextensionsv1.JSONSchemaProps{
+			Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"size": {Type: "integer"}},
+		}
+		status := properties["status"]
+		conditions := status.Properties["conditions"]
+		conditions.XListType, conditions.XListMapKeys = nil, nil
+		status.Properties["conditions"] = conditions
+		status.Properties["phase"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
+	})
+	apply := func() error {
+		options := metav1.ApplyOptions{FieldManager: "user", Force: true, DryRun: []string{metav1.DryRunAll}}
+		config := newObject(s.parents, "Platform", h.namespace, "p", nil)
+		config.SetLabels(map[string]string{"a": "b"})
+		_, err := h.in(s.parents, h.namespace).Apply(t.Context(), "p", config, options)
+		return err
+	}
+	h.eventually("the new schema is used", func() error {
+		if apply() == nil {
+			return errors.New("the object can be applied to")
+		}
+		return nil
+	})
+	conditions := must(handlers.NewConditions(handlers.ConditionsConfig{Client: h.client, FieldManager: platformName}))
+	ready := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "R"}}
+	for call, want := range []bool{true, false} {
+		changed, err := conditions.SetStatus(t.Context(), s.parent("p"), object, ready, map[string]any{"phase": "Done"})
+		h.noError(err)
+		if changed != want {
+			t.Errorf("call %d: changed is %t", call, changed)
+		}
+	}
+	now := h.get(s.parents, h.namespace, "p")
+	list, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions")
+	if phase, _, _ := unstructured.NestedString(now.Object, "status", "phase"); len(list) != 2 || phase != "Done" {
+		t.Errorf("the status is %v", now.Object["status"])
 	}
 }

@@ -18,25 +18,26 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
-	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// platformName is what the handlers of these tests write as.
+// platformName is the field manager of the handlers in these tests.
 const platformName = "platform.example.com"
 
-// setting is the types that parents and children of a test are of: two kinds, for there is one that is no longer named.
+// setting contains the types of the parents and children in a test.
 type setting struct {
 	*harness
 	parents, gadgets schema.GroupVersionResource
-	more             []handlers.ChildKind // of children, in addition to config maps and gadgets
+	moreKinds        []children.Kind // kinds of children other than ConfigMaps and gadgets
 	mapper           meta.RESTMapper
 }
 
@@ -49,11 +50,11 @@ func newSetting(h *harness) *setting {
 	return s
 }
 
-// mapperOf returns a mapper that knows the types.
+// mapperOf returns a mapper that has discovered the types.
 func (h *harness) mapperOf(types ...schema.GroupVersionResource) (meta.RESTMapper, func() error) {
 	h.Helper()
 	mapper, stop := h.mapper()
-	h.eventually("the mapper knows the types", func() error {
+	h.eventually("the mapper has discovered the types", func() error {
 		for _, gvr := range types {
 			if _, err := mapper.KindFor(gvr); err != nil {
 				return err
@@ -64,24 +65,36 @@ func (h *harness) mapperOf(types ...schema.GroupVersionResource) (meta.RESTMappe
 	return mapper, stop
 }
 
-// defineKind defines a type whose conditions are a list by type, as they should be.
+// defineKind creates a CRD for the kind. In the CRD's schema, status.conditions is a list whose map key is "type".
 func (h *harness) defineKind(kind string, scope apiextensionsv1.ResourceScope) schema.GroupVersionResource {
 	h.Helper()
 	singular := strings.ToLower(kind)
 	crd := newCRD(utilrand.String(8)+".example.com", singular+"s", singular, kind, "v1")
 	crd.Spec.Scope = scope
 	text := apiextensionsv1.JSONSchemaProps{Type: "string"}
-	crd.Spec.Versions[0].Subresources = &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}}
-	crd.Spec.Versions[0].Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
-		"spec": {Type: "object", XPreserveUnknownFields: ptr.To(true)},
-		"status": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
-			"conditions": {Type: "array", XListType: ptr.To("map"), XListMapKeys: []string{"type"}, Items: &apiextensionsv1.JSONSchemaPropsOrArray{
-				Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", Required: []string{"type"}, Properties: map[string]apiextensionsv1.JSONSchemaProps{
-					"type": text, "status": text, "reason": text, "message": text, "lastTransitionTime": text, "observedGeneration": {Type: "integer"},
-				}},
+	condition := &apiextensionsv1.JSONSchemaProps{
+		Type: "object", Required: []string{"type"},
+		Properties: map[string]apiextensionsv1.JSONSchemaProps{
+			"type": text, "status": text, "reason": text, "message": text, "lastTransitionTime": text,
+			"observedGeneration": {Type: "integer"},
+		},
+	}
+	version := &crd.Spec.Versions[0]
+	version.Subresources = &apiextensionsv1.CustomResourceSubresources{
+		Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+	}
+	version.Schema.OpenAPIV3Schema = &apiextensionsv1.JSONSchemaProps{
+		Type: "object",
+		Properties: map[string]apiextensionsv1.JSONSchemaProps{
+			"spec": {Type: "object", XPreserveUnknownFields: ptr.To(true)},
+			"status": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{
+				"conditions": {
+					Type: "array", XListType: ptr.To("map"), XListMapKeys: []string{"type"},
+					Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: condition},
+				},
 			}},
-		}},
-	}}
+		},
+	}
 	h.createCRD(crd)
 	gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1", Resource: crd.Spec.Names.Plural}
 	h.eventually(kind+" is served", func() error {
@@ -91,7 +104,9 @@ func (h *harness) defineKind(kind string, scope apiextensionsv1.ResourceScope) s
 	return gvr
 }
 
-func newObject(gvr schema.GroupVersionResource, kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+func newObject(
+	gvr schema.GroupVersionResource, kind, namespace, name string, spec map[string]any,
+) *unstructured.Unstructured {
 	object := &unstructured.Unstructured{Object: map[string]any{}}
 	object.SetAPIVersion(gvr.GroupVersion().String())
 	object.SetKind(kind)
@@ -111,12 +126,13 @@ func newConfigMap(namespace, name, value string) *unstructured.Unstructured {
 	return object
 }
 
-// put applies an object as a user.
+// put applies an object with the field manager "user".
 func (h *harness) put(gvr schema.GroupVersionResource, object *unstructured.Unstructured) *unstructured.Unstructured {
 	h.Helper()
 	var now *unstructured.Unstructured
 	h.eventually("apply "+object.GetName(), func() (err error) {
-		now, err = h.in(gvr, object.GetNamespace()).Apply(h.Context(), object.GetName(), object, metav1.ApplyOptions{FieldManager: "user", Force: true})
+		options := metav1.ApplyOptions{FieldManager: "user", Force: true}
+		now, err = h.in(gvr, object.GetNamespace()).Apply(h.Context(), object.GetName(), object, options)
 		return err
 	})
 	return now
@@ -129,7 +145,7 @@ func (h *harness) in(gvr schema.GroupVersionResource, namespace string) dynamic.
 	return h.client.Resource(gvr).Namespace(namespace)
 }
 
-// get returns nil if there is no such object.
+// get returns an object, or nil if it does not exist.
 func (h *harness) get(gvr schema.GroupVersionResource, namespace, name string) *unstructured.Unstructured {
 	h.Helper()
 	object, err := h.in(gvr, namespace).Get(context.WithoutCancel(h.Context()), name, metav1.GetOptions{})
@@ -140,29 +156,30 @@ func (h *harness) get(gvr schema.GroupVersionResource, namespace, name string) *
 	return object
 }
 
-// merge changes an object as a user.
-func (h *harness) merge(gvr schema.GroupVersionResource, namespace, name, patch string, subresources ...string) *unstructured.Unstructured {
+// merge changes an object with a merge patch and the field manager "user".
+func (h *harness) merge(gvr schema.GroupVersionResource, namespace, name, patch string, subresources ...string) {
 	h.Helper()
-	now, err := h.in(gvr, namespace).Patch(h.Context(), name, "application/merge-patch+json", []byte(patch), metav1.PatchOptions{FieldManager: "user"}, subresources...)
+	options := metav1.PatchOptions{FieldManager: "user"}
+	_, err := h.in(gvr, namespace).Patch(h.Context(), name, types.MergePatchType, []byte(patch), options, subresources...)
 	h.noError(err)
-	return now
 }
 
-// parent is the identifiers of a parent in the test's namespace.
+// parent returns the identifiers of a parent in the namespace of the test.
 func (s *setting) parent(name string) dynamiccontroller.ObjectIdentifiers {
 	return s.id(s.parents, name)
 }
 
-// kinds are those of the children in these tests.
-func (s *setting) kinds() []handlers.ChildKind {
-	return append([]handlers.ChildKind{
-		{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, Elsewhere: true},
-		{GroupKind: schema.GroupKind{Group: s.gadgets.Group, Kind: "Gadget"}, Elsewhere: true},
-	}, s.more...)
+// kinds returns the kinds of children in these tests.
+func (s *setting) kinds() []children.Kind {
+	return append([]children.Kind{
+		{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, CrossNamespace: true},
+		{GroupKind: schema.GroupKind{Group: s.gadgets.Group, Kind: "Gadget"}, CrossNamespace: true},
+	}, s.moreKinds...)
 }
 
-// newChildren writes as the harness's user.
-func (s *setting) newChildren(config handlers.ChildrenConfig) *handlers.Children {
+// newReconciler returns a Reconciler with the given config. It sets the required fields. If the config has no client,
+// it uses the harness's client.
+func (s *setting) newReconciler(config children.Config) *children.Reconciler {
 	s.Helper()
 	if config.Client == nil {
 		config.Client = s.client
@@ -171,83 +188,93 @@ func (s *setting) newChildren(config handlers.ChildrenConfig) *handlers.Children
 	if config.Kinds == nil {
 		config.Kinds = s.kinds()
 	}
-	children, err := handlers.NewChildren(config)
+	reconciler, err := children.New(config)
 	s.noError(err)
-	return children
+	return reconciler
 }
 
-// stages are one of all these.
-func stages(children ...*unstructured.Unstructured) handlers.Desired {
-	return handlers.Desired{Stages: [][]*unstructured.Unstructured{children}}
+// oneStage returns the desired children in a single stage.
+func oneStage(stage ...*unstructured.Unstructured) children.Desired {
+	return children.Desired{Stages: [][]children.Child{children.Stage(stage...)}}
 }
 
-// isController tells an error if the object is not controlled by the owner.
+// partial returns the desired children in a single stage, with Partial set.
+func partial(stage ...*unstructured.Unstructured) children.Desired {
+	return children.Desired{Stages: [][]children.Child{children.Stage(stage...)}, Partial: true}
+}
+
+// isController returns an error if owner is not the controlling owner of the object.
 func isController(owner, object *unstructured.Unstructured) error {
 	if object == nil {
-		return errors.New("it is not there")
+		return errors.New("the object does not exist")
 	}
 	if !metav1.IsControlledBy(object, owner) {
-		return fmt.Errorf("its owners are %v", object.GetOwnerReferences())
+		return fmt.Errorf("the owners of %s are %v", object.GetName(), object.GetOwnerReferences())
 	}
 	return nil
 }
 
-// tally counts what is written through a config.
-type tally struct{ writes atomic.Int64 }
+// writeCounter counts the write requests of all clients that use a config returned by wrap.
+type writeCounter struct{ atomic.Int64 }
 
-func (t *tally) through(config *rest.Config) *rest.Config {
-	return wrapped(config, func(r *http.Request, send send) (*http.Response, error) {
+func (c *writeCounter) wrap(config *rest.Config) *rest.Config {
+	return intercepted(config, func(r *http.Request, send send) (*http.Response, error) {
 		if isWrite(r) {
-			t.writes.Add(1)
+			c.Add(1)
 		}
 		return send(r)
 	})
 }
 
-func wrapped(config *rest.Config, meddle meddler) *rest.Config {
+// intercepted returns a copy of a config. Clients that use the copy send their requests through intercept.
+func intercepted(
+	config *rest.Config, intercept func(r *http.Request, send send) (*http.Response, error),
+) *rest.Config {
 	config = rest.CopyConfig(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) { return meddle(r, next.RoundTrip) })
+		return roundTripper(func(r *http.Request) (*http.Response, error) { return intercept(r, next.RoundTrip) })
 	})
 	return config
 }
 
 func isWrite(r *http.Request) bool { return r.Method != http.MethodGet && r.Method != http.MethodHead }
 
-// late is a meddler that lets what watches of a type say arrive later, in order.
-func late(gvr schema.GroupVersionResource, by time.Duration) meddler {
+// delayWatches returns an interceptor that delays the watch events of a type.
+func delayWatches(
+	gvr schema.GroupVersionResource, delay time.Duration,
+) func(*http.Request, send) (*http.Response, error) {
 	return func(r *http.Request, send send) (*http.Response, error) {
-		answer, err := send(r)
+		response, err := send(r)
 		if err == nil && isWatch(r) && isFor(r, gvr) {
-			answer.Body = newLateBody(answer.Body, by)
+			response.Body = newDelayedBody(response.Body, delay)
 		}
-		return answer, err
+		return response, err
 	}
 }
 
-// lateBody reads at once and hands on later.
-type lateBody struct {
+// delayedBody reads its source immediately and returns the content after a delay.
+type delayedBody struct {
 	source io.ReadCloser
-	parts  chan latePart
+	chunks chan delayedChunk
 	closed chan struct{}
 	once   sync.Once
-	rest   bytes.Buffer
+	rest   bytes.Buffer // the unread part of the current chunk
 }
 
-type latePart struct {
+type delayedChunk struct {
 	content []byte
 	due     time.Time
 	err     error
 }
 
-func newLateBody(source io.ReadCloser, by time.Duration) *lateBody {
-	b := &lateBody{source: source, parts: make(chan latePart, 1000), closed: make(chan struct{})}
+func newDelayedBody(source io.ReadCloser, delay time.Duration) *delayedBody {
+	b := &delayedBody{source: source, chunks: make(chan delayedChunk, 1000), closed: make(chan struct{})}
 	go func() {
 		for {
 			content := make([]byte, 64<<10)
 			n, err := source.Read(content)
 			select {
-			case b.parts <- latePart{content: content[:n], due: time.Now().Add(by), err: err}:
+			case b.chunks <- delayedChunk{content: content[:n], due: time.Now().Add(delay), err: err}:
 			case <-b.closed:
 				return
 			}
@@ -259,21 +286,21 @@ func newLateBody(source io.ReadCloser, by time.Duration) *lateBody {
 	return b
 }
 
-func (b *lateBody) Read(p []byte) (int, error) {
+func (b *delayedBody) Read(p []byte) (int, error) {
 	if b.rest.Len() == 0 {
 		select {
-		case part := <-b.parts:
-			wait := time.NewTimer(time.Until(part.due))
+		case chunk := <-b.chunks:
+			wait := time.NewTimer(time.Until(chunk.due))
 			defer wait.Stop()
 			select {
 			case <-wait.C:
 			case <-b.closed:
 				return 0, io.ErrClosedPipe
 			}
-			if part.err != nil {
-				return 0, part.err
+			if chunk.err != nil {
+				return 0, chunk.err
 			}
-			b.rest.Write(part.content)
+			b.rest.Write(chunk.content)
 		case <-b.closed:
 			return 0, io.ErrClosedPipe
 		}
@@ -281,7 +308,7 @@ func (b *lateBody) Read(p []byte) (int, error) {
 	return b.rest.Read(p)
 }
 
-func (b *lateBody) Close() error {
+func (b *delayedBody) Close() error {
 	b.once.Do(func() { close(b.closed) })
 	return b.source.Close()
 }

@@ -20,51 +20,56 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// jobEnv holds a job in JSON. A test binary that finds it reconciles parents instead of testing.
+// jobEnv names an environment variable that contains a job in JSON. If the variable is set, the test binary runs the
+// job instead of the tests.
 const jobEnv = "INTEGRATION_JOB"
 
-// job is what such a process is told.
+// job describes the work of a process.
 type job struct {
 	Host, Token      string
 	CAData           []byte
 	Parents, Gadgets gvrType
-	Namespace, Far   string // of the parent, and of a child with that namespace's name
+	Namespace        string // the namespace of the parent
+	Other            string // the namespace of the remote child, whose name is the value of Namespace
 }
 
-// What the process says, a line each, and what it is told.
 const (
-	saysShown = "shown " // and the resourceVersion of the parent that its cache now has
-	leadNow   = "lead"
+	// cachedPrefix is the prefix of an output line that reports the resourceVersion of the cached parent.
+	cachedPrefix = "cached "
+	// leadCommand is an input line that makes the process start reconciling.
+	leadCommand = "lead"
 )
 
-// bucketPath is of something outside the cluster, which the test's proxy serves.
+// bucketPath is the path of the bucket, a resource outside the cluster that the test's proxy serves.
 const bucketPath = "/bucket"
 
-// reconciler reconciles a parent with handlers made of every part: two named children of two kinds in two stages, one in
-// another namespace, two without names, a condition, and a bucket that is no object at all.
+// reconciler reconciles a parent and uses all parts of package handlers. The parent has named children of two kinds in
+// two stages, a child in another namespace, children without fixed names, a condition, and a bucket outside the
+// cluster.
 type reconciler struct {
 	job
-	http       *http.Client
-	client     dynamic.Interface
-	cached     handlers.Reader
-	controller *dynamiccontroller.DynamicController
-	children   *handlers.Children
-	expected   *handlers.Expectations
-	conditions handlers.Conditions
+	http         *http.Client
+	client       dynamic.Interface
+	cached       handlers.Reader
+	controller   *dynamiccontroller.DynamicController
+	reconciler   *children.Reconciler
+	expectations *handlers.Expectations
+	conditions   *handlers.Conditions
 }
 
-// reconcileParents is the whole of the process. It ends when it is killed, or with who started it.
+// reconcileParents runs a job. It returns only if the job fails.
 func reconcileParents(spec string) int {
 	lead := make(chan struct{})
 	go func() {
-		for words := bufio.NewScanner(os.Stdin); words.Scan(); {
-			if words.Text() == leadNow {
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			if lines.Text() == leadCommand {
 				close(lead)
 			}
 		}
-		os.Exit(1) // the test has gone
+		os.Exit(1) // the test has exited
 	}()
 	r := &reconciler{}
 	err := json.Unmarshal([]byte(spec), &r.job)
@@ -76,16 +81,19 @@ func reconcileParents(spec string) int {
 }
 
 func (r *reconciler) run(ctx context.Context, lead <-chan struct{}) (err error) {
-	config := &rest.Config{Host: r.Host, BearerToken: r.Token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: r.CAData}}
-	log := funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) }, funcr.Options{LogTimestamp: true, Verbosity: 1})
+	config := &rest.Config{
+		Host: r.Host, BearerToken: r.Token, QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: r.CAData},
+	}
+	log := funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) },
+		funcr.Options{LogTimestamp: true, Verbosity: 1})
 	if r.http, err = rest.HTTPClientFor(config); err != nil {
 		return err
 	}
 	if r.client, err = dynamic.NewForConfig(config); err != nil {
 		return err
 	}
-	quick := dynamiccontroller.Config{MinRetryDelay: 10 * time.Millisecond, MaxRetryDelay: 100 * time.Millisecond}
-	if r.controller, err = dynamiccontroller.NewForConfig(log, quick, config); err != nil {
+	retryQuickly := dynamiccontroller.Config{MinRetryDelay: 10 * time.Millisecond, MaxRetryDelay: 100 * time.Millisecond}
+	if r.controller, err = dynamiccontroller.NewForConfig(log, retryQuickly, config); err != nil {
 		return err
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -93,22 +101,31 @@ func (r *reconciler) run(ctx context.Context, lead <-chan struct{}) (err error) 
 		mapper.Add(gvr.GroupVersion().WithKind(kind), meta.RESTScopeNamespace)
 	}
 	r.cached = handlers.Cached(r.controller.Lister)
-	r.children, err = handlers.NewChildren(handlers.ChildrenConfig{
+	r.reconciler, err = children.New(children.Config{
 		Client: r.client, Cache: r.cached, Mapper: mapper, Name: platformName,
-		Kinds: []handlers.ChildKind{
-			{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, Elsewhere: true},
-			{GroupKind: schema.GroupKind{Group: r.Gadgets.Group, Kind: "Gadget"}, Elsewhere: true},
+		Kinds: []children.Kind{
+			{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, CrossNamespace: true},
+			{GroupKind: schema.GroupKind{Group: r.Gadgets.Group, Kind: "Gadget"}, CrossNamespace: true},
 		},
 	})
 	if err != nil {
 		return err
 	}
-	r.expected = handlers.NewExpectations(r.client, r.cached, 0)
-	r.conditions = handlers.Conditions{Client: r.client, FieldManager: platformName + "/status"}
+	r.expectations, err = handlers.NewExpectations(handlers.ExpectationsConfig{Client: r.client, Cache: r.cached})
+	if err != nil {
+		return err
+	}
+	r.conditions, err = handlers.NewConditions(handlers.ConditionsConfig{
+		Client: r.client, FieldManager: platformName + "/status",
+	})
+	if err != nil {
+		return err
+	}
 	if err := r.serve(ctx); err != nil {
 		return err
 	}
-	// As a replica does: the watches, and then, when it leads, the workers. Handlers read of other types: those are there.
+	// Like a replica, the process first runs only the watches, as a standby. It starts the workers when it becomes the
+	// leader. All types must have synced before that, because the handlers read all of them.
 	ended := make(chan error, 1)
 	go func() { ended <- r.controller.RunWatches(ctx) }()
 	for _, gvr := range []gvrType{configMaps, r.Gadgets, r.Parents} {
@@ -116,99 +133,109 @@ func (r *reconciler) run(ctx context.Context, lead <-chan struct{}) (err error) 
 			return err
 		}
 	}
-	go r.show(ctx)
+	go r.reportCache(ctx)
 	<-lead
 	go func() { ended <- r.controller.Run(ctx) }()
 	return <-ended
 }
 
 func (r *reconciler) serve(ctx context.Context) error {
-	wake := func(_ context.Context, child dynamiccontroller.ObjectIdentifiers) error {
-		if child.Namespace() == r.Namespace || child.NamespacedKey == r.Far+"/"+r.Namespace {
+	enqueueParent := func(_ context.Context, child dynamiccontroller.ObjectIdentifiers) error {
+		if child.Namespace() == r.Namespace || child.NamespacedKey == r.Other+"/"+r.Namespace {
 			r.controller.Enqueue(dynamiccontroller.ObjectIdentifiers{NamespacedKey: r.Namespace + "/p", GVR: r.Parents})
 		}
 		return nil
 	}
 	for _, gvr := range []gvrType{configMaps, r.Gadgets} {
-		if err := r.controller.StartServingGVK(ctx, gvr, wake); err != nil {
+		if err := r.controller.StartServingGVK(ctx, gvr, enqueueParent); err != nil {
 			return err
 		}
 	}
 	forget := func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		r.children.Forget(id)
-		r.expected.Forget(id)
+		r.reconciler.Forget(id)
+		r.expectations.Forget(id)
 		return nil
 	}
-	handler := handlers.Object(handlers.NewFresh(r.client, r.cached), handlers.Finalizer(r.client, platformName+"/bucket", r.cleanUp, r.reconcile), forget)
+	handler := handlers.Object(
+		handlers.Fresh(r.client, r.cached),
+		handlers.Finalizer(handlers.FinalizerConfig{
+			Client: r.client, Name: platformName + "/bucket", Reconcile: r.reconcile, Cleanup: r.cleanUp,
+		}),
+		forget,
+	)
 	return r.controller.StartServingGVK(ctx, r.Parents, handler, dynamiccontroller.WithNamespace(r.Namespace))
 }
 
-// show says what the cache shows of the parent, whenever that changes.
-func (r *reconciler) show(ctx context.Context) {
-	const pace = 20 * time.Millisecond
-	for shown := "nothing"; ; time.Sleep(pace) {
+// reportCache prints the resourceVersion of the cached parent whenever that version changes.
+func (r *reconciler) reportCache(ctx context.Context) {
+	const interval = 20 * time.Millisecond
+	for reported := "nothing"; ; time.Sleep(interval) {
 		parents, err := r.cached.List(ctx, r.Parents, r.Namespace, labels.Everything())
 		if err != nil {
-			panic(err) // it was synced
+			panic(err) // cannot happen, because the cache has synced
 		}
 		now := ""
 		for _, parent := range parents {
 			now = parent.GetResourceVersion()
 		}
-		if now != shown {
-			fmt.Println(saysShown + now)
-			shown = now
+		if now != reported {
+			fmt.Println(cachedPrefix + now)
+			reported = now
 		}
 	}
 }
 
-func (r *reconciler) cleanUp(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured) error {
-	if _, err := r.children.Reconcile(ctx, id, parent, handlers.Desired{}); err != nil {
+func (r *reconciler) cleanUp(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured,
+) error {
+	if _, err := r.reconciler.Reconcile(ctx, id, parent, children.Desired{}); err != nil {
 		return err
 	}
-	return r.keepBucket(ctx, false)
+	return r.setBucket(ctx, false)
 }
 
-// keepBucket sees to it that there is a bucket, or none.
-func (r *reconciler) keepBucket(ctx context.Context, wanted bool) error {
-	is, err := r.askBucket(ctx, http.MethodGet)
+// setBucket creates or deletes the bucket.
+func (r *reconciler) setBucket(ctx context.Context, exists bool) error {
+	existed, err := r.requestBucket(ctx, http.MethodGet)
 	switch {
-	case err != nil || is == wanted:
+	case err != nil || existed == exists:
 		return err
-	case wanted:
-		_, err = r.askBucket(ctx, http.MethodPut)
+	case exists:
+		_, err = r.requestBucket(ctx, http.MethodPut)
 	default:
-		_, err = r.askBucket(ctx, http.MethodDelete)
+		_, err = r.requestBucket(ctx, http.MethodDelete)
 	}
 	return err
 }
 
-func (r *reconciler) askBucket(ctx context.Context, method string) (is bool, err error) {
+func (r *reconciler) requestBucket(ctx context.Context, method string) (exists bool, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, r.Host+bucketPath, nil)
 	if err != nil {
 		return false, err
 	}
-	answer, err := r.http.Do(request)
+	response, err := r.http.Do(request)
 	if err != nil {
 		return false, err
 	}
-	defer answer.Body.Close()
-	switch answer.StatusCode {
+	defer response.Body.Close()
+	switch response.StatusCode {
 	case http.StatusOK:
 		return true, nil
 	case http.StatusNotFound:
 		return false, nil
 	}
-	return false, fmt.Errorf("%s the bucket: %s", method, answer.Status)
+	return false, fmt.Errorf("%s the bucket: %s", method, response.Status)
 }
 
-func (r *reconciler) reconcile(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured) error {
-	if err := r.keepBucket(ctx, true); err != nil {
+func (r *reconciler) reconcile(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured,
+) error {
+	if err := r.setBucket(ctx, true); err != nil {
 		return err
 	}
-	_, err := r.children.Reconcile(ctx, id, parent, r.wants(parent))
+	_, err := r.reconciler.Reconcile(ctx, id, parent, r.desired(parent))
 	if err == nil {
-		err = r.unnamed(ctx, id, parent)
+		err = r.reconcileUnnamed(ctx, id, parent)
 	}
 	condition := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "Done"}
 	if err != nil {
@@ -225,46 +252,51 @@ func isFirst(parent *unstructured.Unstructured) bool {
 	return version == "first"
 }
 
-// wants loses one child and a whole kind in the second version, and gains a child.
-func (r *reconciler) wants(parent *unstructured.Unstructured) handlers.Desired {
-	far := newConfigMap(r.Far, r.Namespace, "x")
+// desired returns the parent's named children. In the parent's second version, the ConfigMap b replaces the ConfigMap
+// a, and the gadget is removed.
+func (r *reconciler) desired(parent *unstructured.Unstructured) children.Desired {
+	remote := newConfigMap(r.Other, r.Namespace, "x")
 	if !isFirst(parent) {
-		return stages(newConfigMap("", "b", "x"), far)
+		return oneStage(newConfigMap("", "b", "x"), remote)
 	}
-	return handlers.Desired{Stages: [][]*unstructured.Unstructured{
-		{newConfigMap("", "a", "x")}, {newObject(r.Gadgets, "Gadget", "", "g", map[string]any{"size": "big"}), far},
+	return children.Desired{Stages: [][]children.Child{
+		children.Stage(newConfigMap("", "a", "x")),
+		children.Stage(newObject(r.Gadgets, "Gadget", "", "g", map[string]any{"size": "big"}), remote),
 	}}
 }
 
-var unnamed = labels.SelectorFromSet(labels.Set{"kind": "unnamed"})
+var unnamedSelector = labels.SelectorFromSet(labels.Set{"kind": "unnamed"})
 
-// unnamed keeps two config maps without names, and one in the second version.
-func (r *reconciler) unnamed(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured) error {
-	if err := r.expected.CatchUp(ctx, id, configMaps, r.Namespace, unnamed); err != nil {
+// reconcileUnnamed reconciles the ConfigMaps without fixed names: two in the parent's first version, and one in its
+// second.
+func (r *reconciler) reconcileUnnamed(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured,
+) error {
+	if err := r.expectations.CatchUp(ctx, id, configMaps, r.Namespace, unnamedSelector); err != nil {
 		return err
 	}
-	if err := r.expected.Await(ctx, id); err != nil {
+	if err := r.expectations.Await(ctx, id); err != nil {
 		return err
 	}
-	there, err := r.cached.List(ctx, configMaps, r.Namespace, unnamed)
+	existing, err := r.cached.List(ctx, configMaps, r.Namespace, unnamedSelector)
 	if err != nil {
 		return err
 	}
 	want := 1
 	if isFirst(parent) {
-		want = 2
+		want = maxUnnamed
 	}
-	for i := len(there); i < want; i++ {
+	for i := len(existing); i < want; i++ {
 		child := newConfigMap(r.Namespace, "", "x")
 		child.SetGenerateName("unnamed-")
 		child.SetLabels(map[string]string{"kind": "unnamed"})
 		child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(parent, parent.GroupVersionKind())})
-		if _, err := r.expected.Create(ctx, id, configMaps, child); err != nil {
+		if _, err := r.expectations.Create(ctx, id, configMaps, child); err != nil {
 			return err
 		}
 	}
-	for i := want; i < len(there); i++ {
-		if err := r.expected.Delete(ctx, id, configMaps, there[i]); err != nil {
+	for i := want; i < len(existing); i++ {
+		if err := r.expectations.Delete(ctx, id, configMaps, existing[i]); err != nil {
 			return err
 		}
 	}

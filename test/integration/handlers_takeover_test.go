@@ -12,149 +12,154 @@ import (
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
-// stall is of all watches of a process: what they say is held back while it lasts, and then comes all at once.
-type stall struct {
-	mu   sync.Mutex
-	over chan struct{} // closed when the stall is; nil if there is none
+// pausedWatches holds back all watch events of a process while the watches are paused.
+type pausedWatches struct {
+	mu      sync.Mutex    // guards resumed
+	resumed chan struct{} // closed when the watches are resumed; nil before the first pause
 }
 
-// begin begins the stall, until end is called.
-func (s *stall) begin() (end func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.over = make(chan struct{})
-	return sync.OnceFunc(func() { close(s.over) })
+// pause holds back events until resume is called.
+func (p *pausedWatches) pause() (resume func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.resumed = make(chan struct{})
+	return sync.OnceFunc(func() { close(p.resumed) })
 }
 
-func (s *stall) wrap(next http.RoundTripper) http.RoundTripper {
+func (p *pausedWatches) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(r *http.Request) (*http.Response, error) {
-		answer, err := next.RoundTrip(r)
+		response, err := next.RoundTrip(r)
 		if err == nil && isWatch(r) {
-			answer.Body = &stalledBody{ReadCloser: answer.Body, stall: s, gone: r.Context().Done()}
+			response.Body = &pausedBody{ReadCloser: response.Body, watches: p, closed: r.Context().Done()}
 		}
-		return answer, err
+		return response, err
 	})
 }
 
-type stalledBody struct {
+type pausedBody struct {
 	io.ReadCloser
-	stall *stall
-	gone  <-chan struct{}
+	watches *pausedWatches
+	closed  <-chan struct{}
 }
 
-func (b *stalledBody) Read(p []byte) (int, error) {
+func (b *pausedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	b.stall.mu.Lock()
-	over := b.stall.over
-	b.stall.mu.Unlock()
-	if over != nil {
+	b.watches.mu.Lock()
+	resumed := b.watches.resumed
+	b.watches.mu.Unlock()
+	if resumed != nil {
 		select {
-		case <-over:
-		case <-b.gone:
+		case <-resumed:
+		case <-b.closed:
 		}
 	}
 	return n, err
 }
 
-// takeover is when the process that leads is killed, and what the cache of the one that follows shows then.
+// takeover describes when the leader is killed, and the state of the next leader's cache.
 type takeover struct {
-	phase, write int  // in which, and after which of its writes; never if 0
-	seesChange   bool // what the user has changed, though not what the first did then; or nothing of either
+	phase, write int // the leader is killed after this write of this phase; never if write is 0
+	// hasChange reports whether the next leader's cache contains the user's change in the phase when the takeover begins.
+	// At that time, the cache contains none of the previous leader's writes in the phase.
+	hasChange bool
 }
 
-// live lets a process live the parent's life until it is killed. Another one, which stands by, leads from that moment. Its
-// cache shows what the first did in the phase two seconds later. It returns how many writes the first made, by phase.
-func (w takeover) live(l *lifetime) (writes []int, died bool) {
+// run runs all phases of a parent's life while a leader reconciles the parent. When the leader is killed, a standby
+// whose cache lags by two seconds takes over. The method returns how many writes the first leader made in each phase,
+// and whether that leader was killed.
+func (w takeover) run(l *lifecycle) (writes []int, killed bool) {
 	l.Helper()
-	const longer = 2 * time.Second
-	behind, stalled := &stall{}, &stall{}
-	first, second := l.start(behind.wrap), l.start(stalled.wrap)
-	leads := make(chan struct{})
-	first.lead()
+	const lag = 2 * time.Second
+	firstWatches, secondWatches := &pausedWatches{}, &pausedWatches{}
+	first, second := l.start(firstWatches.wrap), l.start(secondWatches.wrap)
 	before := 0
+	first.lead()
 	for i, current := range l.phases() {
 		second.awaitCache()
-		isIt := i == w.phase && w.write > 0
-		if !isIt {
+		tookOver := make(chan struct{})
+		isTakeover := i == w.phase && w.write > 0
+		if !isTakeover {
 			current.begin()
 		} else {
 			first.trap.Set(apiproxy.Call.IsWrite, w.write, true)
-			goOn := behind.begin()
-			if w.seesChange {
+			resumeFirst := firstWatches.pause()
+			if w.hasChange {
 				current.begin()
 				second.awaitCache()
 			}
-			caughtUp := stalled.begin()
+			resumeSecond := secondWatches.pause()
 			go func() {
-				defer close(leads)
-				<-first.ended
+				defer close(tookOver)
+				<-first.exited
 				second.lead()
-				time.AfterFunc(longer, caughtUp)
+				time.AfterFunc(lag, resumeSecond)
 			}()
-			if !w.seesChange {
+			if !w.hasChange {
 				current.begin()
 			}
-			goOn()
+			resumeFirst()
 		}
-		l.await(fmt.Sprintf("phase %d ends", i), func() phase {
-			first.mustLive()
-			second.mustLive()
+		l.await(fmt.Sprintf("phase %d is complete", i), func() phase {
+			first.mustRun()
+			second.mustRun()
 			return current
 		})
 		switch {
-		case isIt && first.trap.Caught() == nil:
+		case isTakeover && first.trap.Caught() == nil:
 			return writes, false
-		case isIt:
-			<-leads // it may have died of what ended the phase
+		case isTakeover:
+			<-tookOver // the leader's last write can complete the phase before the takeover
 		}
 		all := first.proxy.Calls()
 		n := 0
-		for _, c := range all[before:] {
-			if c.IsWrite() {
+		for _, call := range all[before:] {
+			if call.IsWrite() {
 				n++
 			}
 		}
 		writes, before = append(writes, n), len(all)
-		// What was done by an old cache has been undone at the latest soon after.
+		// By the time the lagging cache has caught up, the new leader must have undone any wrong writes that it based on
+		// outdated objects.
 		second.awaitCache()
-		l.await(fmt.Sprintf("phase %d has ended", i), func() phase { return current })
+		l.await(fmt.Sprintf("phase %d is still complete", i), func() phase { return current })
 	}
-	return writes, first.isDead()
+	return writes, first.hasExited()
 }
 
-// A process is killed after each of its writes in turn, and one that stood by leads at once, with a cache that does not show
-// for two seconds what the first did, or not even what the user did. It makes nothing twice, brings back nothing that is gone,
-// and the end is right.
-func TestHandlers_AStandbyTakesOverWithALateCache(t *testing.T) {
+// Each subtest kills the leader after one of the leader's writes. For two seconds, the next leader's cache lacks the
+// previous leader's writes and, in about half of the cases, also the user's change. The next leader must not create
+// anything twice or restore what was removed, and the final state must be the same in all subtests.
+func TestHandlers_StandbyTakesOverWithALaggingCache(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)
-	token := s.account()
-	writes, _ := takeover{}.live(s.lifetimeIn(h, token))
-	t.Logf("the writes of a life, by phase: %v", writes)
-	var lives []takeover
-	for i, most := range writes {
-		for n := 1; n <= most; n++ {
-			lives = append(lives, takeover{i, n, true})
-			if i > 0 { // or it has never heard of the parent
-				lives = append(lives, takeover{i, n, false})
+	token := s.newAccount()
+	writes, _ := takeover{}.run(s.newLifecycle(h, token))
+	t.Logf("writes in each phase of a lifecycle: %v", writes)
+	var takeovers []takeover
+	for i, n := range writes {
+		for write := 1; write <= n; write++ {
+			takeovers = append(takeovers, takeover{i, write, true})
+			if i > 0 { // without the first phase's change, the cache would not contain the parent
+				takeovers = append(takeovers, takeover{i, write, false})
 			}
 		}
 	}
-	var deaths atomic.Int64
+	var killed atomic.Int64
 	t.Run("each in turn", func(t *testing.T) {
-		for _, w := range lives {
-			t.Run(fmt.Sprintf("after write %d of phase %d, change seen: %t", w.write, w.phase, w.seesChange), func(t *testing.T) {
+		for _, w := range takeovers {
+			name := fmt.Sprintf("after write %d of phase %d, has the change: %t", w.write, w.phase, w.hasChange)
+			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				own := *h
 				own.T = t
-				if _, died := w.live(s.lifetimeIn(&own, token)); died {
-					deaths.Add(1)
+				if _, wasKilled := w.run(s.newLifecycle(&own, token)); wasKilled {
+					killed.Add(1)
 				}
 			})
 		}
 	})
-	t.Logf("%d lives, in %d of which the leader was killed", len(lives), deaths.Load())
-	if deaths.Load() < 25 {
-		t.Error("the life has more writes")
+	t.Logf("%d lifecycles, %d of them with a takeover", len(takeovers), killed.Load())
+	if killed.Load() < 25 {
+		t.Error("the leader was killed in fewer than 25 lifecycles")
 	}
 }

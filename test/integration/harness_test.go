@@ -41,14 +41,14 @@ func TestMain(m *testing.M) {
 	if spec := os.Getenv(jobEnv); spec != "" {
 		os.Exit(reconcileParents(spec))
 	}
-	_ = flag.Set("test.parallel", "4") // tests wait more than they work; -parallel says otherwise
+	_ = flag.Set("test.parallel", "4") // The tests mostly wait. The -parallel flag overrides this value.
 	goleak.VerifyTestMain(shared.Main(m))
 }
 
-// deadline is for what takes a few seconds at the most, on a busy machine.
+// deadline is the time limit for operations that take at most a few seconds, even on a busy machine.
 const deadline = 60 * time.Second
 
-// harness is one test's view of the cluster: its own namespace, and types of its own.
+// harness provides clients, a namespace and types for one test.
 type harness struct {
 	*testing.T
 	config    *rest.Config
@@ -86,7 +86,8 @@ func (h *harness) noError(err error) {
 func (h *harness) newNamespace() string {
 	h.Helper()
 	name := "test-" + utilrand.String(8)
-	_, err := h.clients.CoreV1().Namespaces().Create(h.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	_, err := h.clients.CoreV1().Namespaces().Create(h.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	h.noError(err)
 	h.Cleanup(func() {
 		err := h.clients.CoreV1().Namespaces().Delete(context.Background(), name, metav1.DeleteOptions{})
@@ -97,12 +98,12 @@ func (h *harness) newNamespace() string {
 	return name
 }
 
-// newType names a type that nobody else has, and does not define it.
+// newType returns a unique type. It does not create the type's CRD.
 func (h *harness) newType() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: utilrand.String(8) + ".example.com", Version: "v1", Resource: "widgets"}
 }
 
-// define defines the type and waits until it is established.
+// define creates the type's CRD and waits until the CRD is established.
 func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionResource {
 	h.Helper()
 	crd := &apiextensionsv1.CustomResourceDefinition{
@@ -110,7 +111,9 @@ func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionRes
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: gvr.Group,
 			Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: gvr.Resource, Singular: "widget", Kind: "Widget", ListKind: "WidgetList"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural: gvr.Resource, Singular: "widget", Kind: "Widget", ListKind: "WidgetList",
+			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: gvr.Version, Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
@@ -137,21 +140,27 @@ func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionRes
 	return gvr
 }
 
+// undefine deletes the CRD of the type.
 func (h *harness) undefine(gvr schema.GroupVersionResource) {
-	err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(context.Background(), gvr.GroupResource().String(), metav1.DeleteOptions{})
+	err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(context.Background(),
+		gvr.GroupResource().String(), metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		h.Error(err)
 	}
 }
 
-// apply creates or changes an object. Soon after its type was established a POST waits for two seconds in the server,
-// a PATCH does not.
-func (h *harness) apply(gvr schema.GroupVersionResource, name string, generation int, with ...func(*unstructured.Unstructured)) string {
+// apply creates or changes an object and returns its resourceVersion. It uses a PATCH because, shortly after a CRD is
+// established, the API server delays a POST by two seconds.
+func (h *harness) apply(
+	gvr schema.GroupVersionResource, name string, generation int, with ...func(*unstructured.Unstructured),
+) string {
 	h.Helper()
 	return h.applyIn(gvr, h.namespace, name, generation, with...)
 }
 
-func (h *harness) applyIn(gvr schema.GroupVersionResource, namespace, name string, generation int, with ...func(*unstructured.Unstructured)) string {
+func (h *harness) applyIn(
+	gvr schema.GroupVersionResource, namespace, name string, generation int, with ...func(*unstructured.Unstructured),
+) string {
 	h.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"n": int64(generation)}}}
 	object.SetAPIVersion(gvr.GroupVersion().String())
@@ -162,7 +171,8 @@ func (h *harness) applyIn(gvr schema.GroupVersionResource, namespace, name strin
 	}
 	var applied *unstructured.Unstructured
 	h.eventually("apply "+name, func() (err error) {
-		applied, err = h.client.Resource(gvr).Namespace(namespace).Apply(h.Context(), name, object, metav1.ApplyOptions{FieldManager: "test", Force: true})
+		applied, err = h.client.Resource(gvr).Namespace(namespace).Apply(h.Context(), name, object,
+			metav1.ApplyOptions{FieldManager: "test", Force: true})
 		return err
 	})
 	return applied.GetResourceVersion()
@@ -177,22 +187,24 @@ func (h *harness) id(gvr schema.GroupVersionResource, name string) dynamiccontro
 	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: h.namespace + "/" + name, GVR: gvr}
 }
 
-// logger writes to the test's log while the test runs.
+// logger returns a logger that writes to the log of the test.
 func (h *harness) logger() logr.Logger { return testr.NewWithOptions(h.T, testr.Options{Verbosity: 0}) }
 
-func (h *harness) controller(config dynamiccontroller.Config, opts ...dynamiccontroller.Option) *dynamiccontroller.DynamicController {
+func (h *harness) controller(
+	config dynamiccontroller.Config, opts ...dynamiccontroller.Option,
+) *dynamiccontroller.DynamicController {
 	h.Helper()
 	c, err := dynamiccontroller.NewForConfig(h.logger(), config, h.config, opts...)
 	h.noError(err)
 	return c
 }
 
-// start runs f until the test ends or stop is called, which returns what f returned.
+// start runs f until the test ends or stop is called. The stop function returns the result of f.
 func (h *harness) start(f func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(h.Context()))
 	result := make(chan error, 1)
 	go func() {
-		err := errors.New("the goroutine ended the test")
+		err := errors.New("the goroutine exited without returning")
 		defer func() { result <- err }()
 		err = f(ctx)
 	}()
@@ -204,14 +216,17 @@ func (h *harness) start(f func(context.Context) error) (stop func() error) {
 	return stop
 }
 
-var errTestOver = errors.New("the test is over")
+var errTestOver = errors.New("the test has ended")
 
-// run runs the controller until the test ends.
+// run runs the controller until the test ends or stop is called.
 func (h *harness) run(c *dynamiccontroller.DynamicController) (stop func() error) {
 	return h.start(c.Run)
 }
 
-func (h *harness) serve(c *dynamiccontroller.DynamicController, gvr schema.GroupVersionResource, handler dynamiccontroller.Handler, opts ...dynamiccontroller.ServeOption) {
+func (h *harness) serve(
+	c *dynamiccontroller.DynamicController, gvr schema.GroupVersionResource, handler dynamiccontroller.Handler,
+	opts ...dynamiccontroller.ServeOption,
+) {
 	h.Helper()
 	h.noError(c.StartServingGVK(h.Context(), gvr, handler, opts...))
 }
@@ -223,7 +238,7 @@ func (h *harness) synced(c *dynamiccontroller.DynamicController, gvr schema.Grou
 	h.noError(c.WaitForGVRSync(ctx, gvr))
 }
 
-// stopServing fails the test if the type cannot be stopped within the deadline.
+// stopServing stops serving the type. It fails the test if that takes longer than the deadline.
 func (h *harness) stopServing(c *dynamiccontroller.DynamicController, gvr schema.GroupVersionResource) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), deadline)
@@ -231,10 +246,16 @@ func (h *harness) stopServing(c *dynamiccontroller.DynamicController, gvr schema
 	h.noError(c.StopServiceGVK(ctx, gvr))
 }
 
-// eventually polls until done says nil.
-func (h *harness) eventually(what string, done func() error) {
+// eventually polls until done returns nil. It fails the test if that takes longer than the deadline.
+func (h *harness) eventually(condition string, done func() error) {
 	h.Helper()
-	over := time.NewTimer(deadline)
+	h.eventuallyWithin(deadline, condition, done)
+}
+
+// eventuallyWithin is eventually with another time limit.
+func (h *harness) eventuallyWithin(limit time.Duration, condition string, done func() error) {
+	h.Helper()
+	over := time.NewTimer(limit)
 	defer over.Stop()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -245,23 +266,23 @@ func (h *harness) eventually(what string, done func() error) {
 		}
 		select {
 		case <-over.C:
-			h.Fatalf("not within %s: %s: %v", deadline, what, err)
+			h.Fatalf("timed out after %s: %s: %v", limit, condition, err)
 		case <-tick.C:
 		}
 	}
 }
 
-// recorder is a handler that remembers its calls, and fails the test if two are for the same object at once.
+// recorder is a handler that records its calls. It fails the test if there are concurrent calls for the same object.
 type recorder struct {
 	t testing.TB
-	// do is what a call does, if anything.
+	// do handles a call. It can be nil.
 	do func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error
 
 	mu      sync.Mutex
 	calls   map[dynamiccontroller.ObjectIdentifiers]int
 	inHand  map[dynamiccontroller.ObjectIdentifiers]bool
 	total   int
-	changed chan struct{} // closed and renewed with each call
+	changed chan struct{} // Closed and replaced at each call.
 }
 
 func newRecorder(t testing.TB, do func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error) *recorder {
@@ -276,7 +297,7 @@ func newRecorder(t testing.TB, do func(ctx context.Context, id dynamiccontroller
 func (r *recorder) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	r.mu.Lock()
 	if r.inHand[id] {
-		r.t.Errorf("two calls at once for %s", id)
+		r.t.Errorf("concurrent calls for %s", id)
 	}
 	r.inHand[id] = true
 	r.calls[id]++
@@ -313,19 +334,19 @@ func (r *recorder) counts() map[dynamiccontroller.ObjectIdentifiers]int {
 	return maps.Clone(r.calls)
 }
 
-// waitFor waits until the object had n calls.
+// waitFor waits until the handler has been called n times for the object.
 func (r *recorder) waitFor(id dynamiccontroller.ObjectIdentifiers, n int) {
 	r.t.Helper()
 	r.until(fmt.Sprintf("%d calls for %s", n, id), func() bool { return r.calls[id] >= n })
 }
 
-// waitForTotal waits until there were n calls.
+// waitForTotal waits until the handler has been called n times.
 func (r *recorder) waitForTotal(n int) {
 	r.t.Helper()
 	r.until(fmt.Sprintf("%d calls", n), func() bool { return r.total >= n })
 }
 
-func (r *recorder) until(what string, done func() bool) {
+func (r *recorder) until(condition string, done func() bool) {
 	r.t.Helper()
 	over := time.After(deadline)
 	for {
@@ -338,13 +359,13 @@ func (r *recorder) until(what string, done func() bool) {
 		select {
 		case <-changed:
 		case <-over:
-			r.t.Fatalf("not within %s: %s; there were %d in all", deadline, what, total)
+			r.t.Fatalf("timed out after %s waiting for %s: got %d calls in total", deadline, condition, total)
 		}
 	}
 }
 
-// fence makes sure that everything queued for the type before has been handed out: it sends an object after it and waits
-// for its call. With one worker that is an order.
+// fence creates an object and waits until the handler is called for it. By then, all objects of the type that were
+// queued earlier have been taken from the queue. With a single worker, their handler calls have also returned.
 func (h *harness) fence(gvr schema.GroupVersionResource, r *recorder) {
 	h.Helper()
 	name := "fence-" + utilrand.String(6)
@@ -352,21 +373,21 @@ func (h *harness) fence(gvr schema.GroupVersionResource, r *recorder) {
 	r.waitFor(h.id(gvr, name), 1)
 }
 
-// wire is the connection to the API server, to be meddled with.
+// wire counts, intercepts and modifies requests to the API server.
 type wire struct {
-	meddle atomic.Pointer[meddler]
-	count  atomic.Int64
+	interceptor atomic.Pointer[interceptor]
+	count       atomic.Int64
 
 	mu      sync.Mutex
-	streams map[io.Closer]string // open watches and their paths
+	streams map[io.Closer]string // The response bodies of open watches and their paths.
 }
 
 type (
-	send    func(*http.Request) (*http.Response, error)
-	meddler func(*http.Request, send) (*http.Response, error)
+	send        func(*http.Request) (*http.Response, error)
+	interceptor func(*http.Request, send) (*http.Response, error)
 )
 
-// through returns a harness whose controllers speak through the wire.
+// through returns a harness whose controllers send their requests through the wire.
 func (w *wire) through(h *harness) *harness {
 	w.streams = map[io.Closer]string{}
 	other := *h
@@ -385,22 +406,22 @@ func (w *wire) through(h *harness) *harness {
 }
 
 func (w *wire) send(r *http.Request, send send) (*http.Response, error) {
-	if meddle := w.meddle.Load(); meddle != nil {
-		return (*meddle)(r, send)
+	if intercept := w.interceptor.Load(); intercept != nil {
+		return (*intercept)(r, send)
 	}
 	return send(r)
 }
 
-// set meddles with all requests from now on, until set(nil).
-func (w *wire) set(meddle meddler) {
-	if meddle == nil {
-		w.meddle.Store(nil)
+// set sets the interceptor for all requests. If intercept is nil, requests are no longer intercepted.
+func (w *wire) set(intercept interceptor) {
+	if intercept == nil {
+		w.interceptor.Store(nil)
 		return
 	}
-	w.meddle.Store(&meddle)
+	w.interceptor.Store(&intercept)
 }
 
-// stream is the body of a watch's answer.
+// stream is the response body of a watch.
 type stream struct {
 	io.ReadCloser
 	closed func()
@@ -422,7 +443,7 @@ func (w *wire) track(body io.ReadCloser, path string) io.ReadCloser {
 	}}
 }
 
-// cut ends the open watches of a type, as a lost connection does, and says how many there were.
+// cut closes the open watches of a type, as if the connection were lost. It returns the number of closed watches.
 func (w *wire) cut(gvr schema.GroupVersionResource) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -441,7 +462,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// isFor tells whether a request is for a type.
+// isFor reports whether a request is for a type.
 func isFor(r *http.Request, gvr schema.GroupVersionResource) bool {
 	return strings.HasPrefix(r.URL.Path, "/apis/"+gvr.Group+"/")
 }

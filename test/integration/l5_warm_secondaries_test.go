@@ -10,9 +10,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// What a standby serves and owns is warm: a promotion lists and watches nothing, and calls for each object once, but for
-// what happens meanwhile, which goes first.
-func TestL5_APromotionListsAndWatchesNothing(t *testing.T) {
+// A standby keeps the caches of served and owned types up to date. After the standby is promoted, it reconciles each
+// object once, starting with objects that have new events.
+func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 	const objects = 30
 	h := newHarness(t)
 	child := h.define(h.newType())
@@ -28,7 +28,7 @@ func TestL5_APromotionListsAndWatchesNothing(t *testing.T) {
 	w := &wire{}
 	c := w.through(h).controller(dynamiccontroller.Config{Workers: 1})
 	watches := h.start(c.RunWatches)
-	var order []string // with one worker
+	var order []string // object names in the order of the calls; no lock is needed, because there is only one worker
 	hold := make(chan struct{})
 	calls := newRecorder(t, func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		order = append(order, id.Name())
@@ -40,7 +40,7 @@ func TestL5_APromotionListsAndWatchesNothing(t *testing.T) {
 		h.synced(c, parent)
 	}
 	for i := range parents {
-		h.eventually("the children are warm", func() error {
+		h.eventually("the children are cached", func() error {
 			if s := c.Status()[i].Secondaries[0]; !s.Synced || s.Objects != 2*objects/3 {
 				return fmt.Errorf("%+v", s)
 			}
@@ -52,21 +52,21 @@ func TestL5_APromotionListsAndWatchesNothing(t *testing.T) {
 	w.set(func(r *http.Request, send send) (*http.Response, error) {
 		if isFor(r, child) || isFor(r, parents[0]) || isFor(r, parents[1]) {
 			requests.Add(1)
-			t.Errorf("a request: %s %s", r.Method, r.URL)
+			t.Errorf("unexpected request %s %s", r.Method, r.URL)
 		}
 		return send(r)
 	})
 	stop := h.run(c)
-	calls.waitForTotal(1) // hangs
+	calls.waitForTotal(1) // the only worker is now blocked
 	h.apply(child, "live", 0, h.owned(h.id(parents[0], "p29")))
-	h.apply(child, "live-too", 0, h.owned(h.id(parents[1], "p29")))
-	h.eventually("both events are queued as such", func() error {
+	h.apply(child, "live-2", 0, h.owned(h.id(parents[1], "p29")))
+	h.eventually("both events are queued", func() error {
 		live := 0
 		for _, s := range c.Status() {
 			live += s.Live
 		}
 		if live < 2 {
-			return fmt.Errorf("%d live", live)
+			return fmt.Errorf("%d live keys", live)
 		}
 		return nil
 	})
@@ -78,11 +78,11 @@ func TestL5_APromotionListsAndWatchesNothing(t *testing.T) {
 	h.noError(stop())
 	for id, n := range calls.counts() {
 		if n != 1 {
-			t.Errorf("%d calls for %s", n, id)
+			t.Errorf("got %d calls for %s, want 1", n, id)
 		}
 	}
 	if order[1] != "p29" || order[2] != "p29" {
-		t.Errorf("the live ones did not go first: %v", order[:4])
+		t.Errorf("the objects with new events were not reconciled first: %v", order[:4])
 	}
 	h.noError(watches())
 }

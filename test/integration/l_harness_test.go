@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -24,20 +25,21 @@ const (
 
 func replicaOptions(h *harness, name string) replica.Options {
 	return replica.Options{
-		LeaseName: leaseName, LeaseNamespace: h.namespace, Identity: name, Labels: map[string]string{"app": "test"}, Log: h.logger().WithName(name),
+		LeaseName: leaseName, LeaseNamespace: h.namespace, Identity: name, Labels: map[string]string{"app": "test"},
+		Log:           h.logger().WithName(name),
 		LeaseDuration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: retryPeriod,
 	}
 }
 
-// onlyLeases returns a harness whose user may do with leases what the docs of package replica say, and nothing else.
+// onlyLeases returns a harness whose user has only the permissions that package replica documents.
 func (h *harness) onlyLeases() *harness {
 	h.Helper()
 	const user = "a-replica"
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: []rbacv1.PolicyRule{{
-		APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"create"},
-	}, {
-		APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "update"}, ResourceNames: []string{leaseName},
-	}}}
+	groups, resources := []string{coordinationv1.GroupName}, []string{"leases"}
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: groups, Resources: resources, Verbs: []string{"create"}},
+		{APIGroups: groups, Resources: resources, Verbs: []string{"get", "update"}, ResourceNames: []string{leaseName}},
+	}}
 	_, err := h.clients.RbacV1().Roles(h.namespace).Create(h.Context(), role, metav1.CreateOptions{})
 	h.noError(err)
 	_, err = h.clients.RbacV1().RoleBindings(h.namespace).Create(h.Context(), &rbacv1.RoleBinding{
@@ -52,33 +54,33 @@ func (h *harness) onlyLeases() *harness {
 	return &other
 }
 
-// member is a replica with something in each half that counts its lives.
+// member is a replica with one leader-gated and one per-replica runnable.
 type member struct {
 	*replica.Replica
 	h           *harness
-	leads       life
-	everywhere  life
+	leaderGated runs
+	perReplica  runs
 	stop        func() error
-	lingerUntil chan struct{} // if not nil, the leading half returns only when this is closed
+	lingerUntil chan struct{} // if not nil, the leader-gated runnable returns only after this channel is closed
 }
 
-// life counts how often a runnable was started, and keeps the cause of the last end.
-type life struct {
-	mu      sync.Mutex
-	starts  int
-	running bool
-	cause   error
-	endedAt time.Time // when its context ended
+// runs records the runs of a runnable.
+type runs struct {
+	mu          sync.Mutex // guards the fields below
+	starts      int
+	running     bool
+	cause       error     // the cause of the last cancellation
+	cancelledAt time.Time // the time of the last cancellation
 }
 
-func (l *life) run(ctx context.Context, linger <-chan struct{}) error {
+func (l *runs) run(ctx context.Context, linger <-chan struct{}) error {
 	l.mu.Lock()
 	l.starts++
 	l.running = true
 	l.mu.Unlock()
 	<-ctx.Done()
 	l.mu.Lock()
-	l.cause, l.endedAt = context.Cause(ctx), time.Now()
+	l.cause, l.cancelledAt = context.Cause(ctx), time.Now()
 	l.mu.Unlock()
 	if linger != nil {
 		<-linger
@@ -89,10 +91,10 @@ func (l *life) run(ctx context.Context, linger <-chan struct{}) error {
 	return nil
 }
 
-func (l *life) get() (starts int, running bool, endedAt time.Time, cause error) {
+func (l *runs) get() (starts int, running bool, cancelledAt time.Time, cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.starts, l.running, l.endedAt, l.cause
+	return l.starts, l.running, l.cancelledAt, l.cause
 }
 
 func (h *harness) member(name string, change ...func(*replica.Options)) *member {
@@ -102,8 +104,12 @@ func (h *harness) member(name string, change ...func(*replica.Options)) *member 
 		c(&o)
 	}
 	m := &member{h: h, Replica: must(replica.New(h.config, o))}
-	h.noError(m.Register("leads", replica.RunFunc(func(ctx context.Context) error { return m.leads.run(ctx, m.lingerUntil) })))
-	h.noError(m.RegisterWithoutLeaderElection("everywhere", replica.RunFunc(func(ctx context.Context) error { return m.everywhere.run(ctx, nil) })))
+	h.noError(m.Register("leader-gated", replica.RunFunc(func(ctx context.Context) error {
+		return m.leaderGated.run(ctx, m.lingerUntil)
+	})))
+	h.noError(m.RegisterWithoutLeaderElection("per-replica", replica.RunFunc(func(ctx context.Context) error {
+		return m.perReplica.run(ctx, nil)
+	})))
 	return m
 }
 
@@ -112,27 +118,36 @@ func (m *member) start() *member {
 	return m
 }
 
-// waitForLife waits until the leading half has been started n times.
-func (m *member) waitForLife(n int) {
+// waitForStart waits until the leader-gated runnable has been started n times and is running.
+func (m *member) waitForStart(n int) {
 	m.h.Helper()
-	m.h.eventually("it leads", func() error {
-		if starts, running, _, _ := m.leads.get(); starts < n || !running {
-			return errors.New("it does not")
+	m.h.eventually("the replica leads", func() error {
+		if starts, running, _, _ := m.leaderGated.get(); starts < n || !running {
+			return fmt.Errorf("got %d starts, running: %t", starts, running)
 		}
 		return nil
 	})
 }
 
-// waitForLoss waits until the context of the leading half has ended, and says when and why.
-func (m *member) waitForLoss() (at time.Time, cause error) {
+// waitForCancel waits until the context of the leader-gated runnable is cancelled. It returns the time and the cause of
+// the cancellation.
+func (m *member) waitForCancel() (at time.Time, cause error) {
 	m.h.Helper()
 	m.h.eventually("the term ends", func() error {
-		if _, _, at, cause = m.leads.get(); cause == nil {
-			return errors.New("it does not")
+		if _, _, at, cause = m.leaderGated.get(); cause == nil {
+			return errors.New("not cancelled")
 		}
 		return nil
 	})
 	return at, cause
+}
+
+// wantPerReplicaRunning fails the test unless the per-replica runnable was started once and is running.
+func (m *member) wantPerReplicaRunning() {
+	m.h.Helper()
+	if starts, running, _, _ := m.perReplica.get(); starts != 1 || !running {
+		m.h.Errorf("the per-replica runnable was started %d times (running: %t), want once and running", starts, running)
+	}
 }
 
 func (h *harness) lease() *coordinationv1.Lease {
@@ -142,7 +157,7 @@ func (h *harness) lease() *coordinationv1.Lease {
 	return lease
 }
 
-// editLease does as one who does not give up on a conflict.
+// editLease changes the lease. It retries after a conflict.
 func (h *harness) editLease(change func(*coordinationv1.Lease)) {
 	h.Helper()
 	h.eventually("edit the lease", func() error {
@@ -156,60 +171,68 @@ func (h *harness) editLease(change func(*coordinationv1.Lease)) {
 	})
 }
 
-// freezer dials connections that can be frozen: what is written to them goes nowhere, as if a router had died.
-type freezer struct {
-	mu     sync.Mutex
-	conns  []*frozenConn
+// hangingDialer dials connections. Its hang method makes them behave as if a router had failed: the connections discard
+// writes, and reads do not return until the connection is closed.
+type hangingDialer struct {
+	mu     sync.Mutex // guards the fields below
+	conns  []*hangingConn
 	dialed int
 }
 
-type frozenConn struct {
+type hangingConn struct {
 	net.Conn
-	frozen atomic.Bool
+	hangs  atomic.Bool
 	closed chan struct{}
 	once   sync.Once
 }
 
-func (f *freezer) dial(ctx context.Context, network, address string) (net.Conn, error) {
+func (d *hangingDialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	c := &frozenConn{Conn: conn, closed: make(chan struct{})}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.dialed++
-	f.conns = append(f.conns, c)
+	c := &hangingConn{Conn: conn, closed: make(chan struct{})}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.dialed++
+	d.conns = append(d.conns, c)
 	return c, nil
 }
 
-// freeze freezes all connections that there are, and says how many were ever made.
-func (f *freezer) freeze() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, c := range f.conns {
-		c.frozen.Store(true)
+// hang makes all open connections hang. It returns the number of connections that have been dialed so far.
+func (d *hangingDialer) hang() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.conns {
+		c.hangs.Store(true)
 	}
-	return f.dialed
+	return d.dialed
 }
 
-func (c *frozenConn) Write(p []byte) (int, error) {
-	if c.frozen.Load() {
+// count returns the number of connections that have been dialed so far.
+func (d *hangingDialer) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.dialed
+}
+
+func (c *hangingConn) Write(p []byte) (int, error) {
+	if c.hangs.Load() {
 		return len(p), nil
 	}
 	return c.Conn.Write(p)
 }
 
-func (c *frozenConn) Read(p []byte) (int, error) {
+func (c *hangingConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if c.frozen.Load() {
+	if c.hangs.Load() {
 		<-c.closed
 		return 0, net.ErrClosed
 	}
 	return n, err
 }
 
-func (c *frozenConn) Close() error {
+func (c *hangingConn) Close() error {
 	c.once.Do(func() { close(c.closed) })
 	return c.Conn.Close()
 }

@@ -14,10 +14,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A million lookups from eight goroutines while CRDs change, come and go: all are answered, and none by less than what
-// had been seen before it began.
-func TestM1_LookupsWhileCRDsChange(t *testing.T) {
-	const readers, lookups, leastChanges = 8, 1_000_000, 30
+// Lookups run concurrently with changes to CRDs. No lookup may return a version that is older than a version seen
+// before the lookup began.
+func TestM1_LookupsDuringCRDChanges(t *testing.T) {
+	const readers, lookups, minChanges = 8, 1_000_000, 30
 	h := newHarness(t)
 	m, _ := h.mapper()
 	group := h.newType().Group
@@ -26,7 +26,7 @@ func TestM1_LookupsWhileCRDsChange(t *testing.T) {
 	h.createCRD(crd)
 	h.waitForKind(m, kind)
 
-	var seen, asked atomic.Int64 // the newest version that was seen; lookups
+	var seen, done atomic.Int64 // seen is the newest version found; done counts the lookups
 	seen.Store(1)
 	stop := make(chan struct{})
 	var reading sync.WaitGroup
@@ -40,18 +40,18 @@ func TestM1_LookupsWhileCRDsChange(t *testing.T) {
 					return
 				default:
 				}
-				least := seen.Load()
+				oldest := seen.Load()
 				mapping, err := m.RESTMapping(kind)
 				if err == nil {
-					err = notOlder(mapping.Resource.Version, least)
+					err = notOlder(mapping.Resource.Version, oldest)
 				}
-				least = seen.Load()
-				answer, kindErr := m.KindFor(schema.GroupVersionResource{Resource: "widget", Group: group})
+				oldest = seen.Load()
+				kind, kindErr := m.KindFor(schema.GroupVersionResource{Resource: "widget", Group: group})
 				if kindErr == nil {
-					kindErr = notOlder(answer.Version, least)
+					kindErr = notOlder(kind.Version, oldest)
 				}
 				_, podErr := m.ResourceFor(schema.GroupVersionResource{Resource: "po"})
-				asked.Add(3)
+				done.Add(3)
 				if err := errors.Join(err, kindErr, podErr); err != nil {
 					t.Error(err)
 					return
@@ -61,7 +61,7 @@ func TestM1_LookupsWhileCRDsChange(t *testing.T) {
 	}
 	other := newCRD(group, "gadgets", "gadget", "Gadget", "v1")
 	changes := 0
-	for i := int64(2); !t.Failed() && (asked.Load() < lookups || changes < leastChanges); i++ {
+	for i := int64(2); !t.Failed() && (done.Load() < lookups || changes < minChanges); i++ {
 		h.updateCRD(crd.Name, func(crd *apiextensionsv1.CustomResourceDefinition) {
 			next := *crd.Spec.Versions[0].DeepCopy()
 			next.Name, next.Storage = fmt.Sprintf("v%d", i), false
@@ -76,15 +76,15 @@ func TestM1_LookupsWhileCRDsChange(t *testing.T) {
 		changes += 3
 	}
 	if _, err := m.RESTMapping(kind, "v2"); seen.Load() > 2 && !meta.IsNoMatchError(err) {
-		t.Errorf("a version that was dropped: %v", err)
+		t.Errorf("a version that is no longer served: got error %v, want a NoMatch error", err)
 	}
-	t.Logf("%d lookups during %d changes", asked.Load(), changes)
+	t.Logf("%d lookups during %d changes", done.Load(), changes)
 }
 
-// notOlder compares versions that are numbers.
-func notOlder(version string, least int64) error {
-	if n, err := strconv.ParseInt(strings.TrimPrefix(version, "v"), 10, 64); err != nil || n < least {
-		return fmt.Errorf("a stale answer: %s after v%d was seen", version, least)
+// notOlder returns an error if the number in a version such as v3 is lower than oldest.
+func notOlder(version string, oldest int64) error {
+	if n, err := strconv.ParseInt(strings.TrimPrefix(version, "v"), 10, 64); err != nil || n < oldest {
+		return fmt.Errorf("got version %s after v%d had been seen", version, oldest)
 	}
 	return nil
 }

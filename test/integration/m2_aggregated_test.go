@@ -29,8 +29,7 @@ import (
 
 var apiServices = schema.GroupVersionResource{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}
 
-// extension is an API server of its own, for one version of a group, that the control plane's server passes requests on
-// to. It has nothing but discovery.
+// extension is an extension API server for one version of a group. It serves only discovery.
 type extension struct {
 	gv     schema.GroupVersion
 	server *httptest.Server
@@ -44,7 +43,7 @@ func (h *harness) newExtension(kinds ...string) *extension {
 	h.Helper()
 	e := &extension{gv: schema.GroupVersion{Group: h.newType().Group, Version: "v1"}, kinds: kinds}
 	e.server = httptest.NewUnstartedServer(e)
-	e.server.Config.ErrorLog = log.New(io.Discard, "", 0) // of who asks and goes
+	e.server.Config.ErrorLog = log.New(io.Discard, "", 0) // discard errors about connections that are closed early
 	e.server.StartTLS()
 	h.Cleanup(func() {
 		e.server.CloseClientConnections()
@@ -65,9 +64,11 @@ func (e *extension) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mu.Unlock()
 	switch {
 	case isBroken:
-		http.Error(w, "broken, for a test", http.StatusServiceUnavailable)
+		http.Error(w, "broken by the test", http.StatusServiceUnavailable)
 	case r.URL.Path == "/apis/"+e.gv.String():
-		list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: e.gv.String()}
+		list := metav1.APIResourceList{
+			TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: e.gv.String(),
+		}
 		for _, kind := range kinds {
 			singular := strings.ToLower(kind)
 			list.APIResources = append(list.APIResources, metav1.APIResource{
@@ -81,8 +82,8 @@ func (e *extension) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// register has the control plane's server pass requests on: a service by an external name is where that name leads, and
-// it may be an address.
+// register creates an APIService and a Service, so that the API server forwards requests to the extension. The Service
+// is of type ExternalName, with an IP address as its external name.
 func (h *harness) register(e *extension) {
 	h.Helper()
 	host, port, err := net.SplitHostPort(e.server.Listener.Addr().String())
@@ -108,6 +109,16 @@ func (h *harness) register(e *extension) {
 	h.Cleanup(func() { h.unregister(e) })
 }
 
+// errorOf returns the error that the mapper reports for the discovery of a version, or nil.
+func errorOf(m *restmapper.Mapper, gv schema.GroupVersion) error {
+	for _, err := range m.Errors() {
+		if err.Source == restmapper.SourceDiscovery && err.GroupVersion == gv {
+			return err
+		}
+	}
+	return nil
+}
+
 func (e *extension) apiService() string { return e.gv.Version + "." + e.gv.Group }
 
 func (h *harness) unregister(e *extension) {
@@ -117,8 +128,8 @@ func (h *harness) unregister(e *extension) {
 	}
 }
 
-// refresh has the control plane's server ask the extension again, which it does by itself once a minute. What is changed
-// of the APIService for that means nothing to a mapper.
+// refresh makes the API server read the extension's discovery immediately, although it normally does so only once a
+// minute. To trigger the read, refresh changes an annotation of the APIService. Mappers ignore this change.
 func (h *harness) refresh(e *extension, generation int) {
 	h.Helper()
 	_, err := h.client.Resource(apiServices).Patch(h.Context(), e.apiService(), types.MergePatchType,
@@ -126,13 +137,14 @@ func (h *harness) refresh(e *extension, generation int) {
 	h.noError(err)
 }
 
-// An aggregated API: found when it is registered, followed by the poll when it changes without any event, and kept, told
-// of and tried again alone when it breaks, while all others are left alone.
-func TestM2_AnAggregatedAPI(t *testing.T) {
+// The mapper maps an aggregated API as soon as the API is registered, and detects later changes by polling. While the
+// API's discovery fails, the mapper keeps the last result, reports the error, and reads this API's discovery
+// separately.
+func TestM2_AggregatedAPI(t *testing.T) {
 	h, w := newHarness(t), &wire{}
 	e := h.newExtension("Metric")
 	path, documents := "/apis/"+e.gv.String(), [2]string{"/api", "/apis"}
-	var alone, others, polls atomic.Int64
+	var separate, others, polls atomic.Int64
 	var refuse atomic.Bool
 	through := w.through(h)
 	w.set(func(r *http.Request, send send) (*http.Response, error) {
@@ -140,27 +152,27 @@ func TestM2_AnAggregatedAPI(t *testing.T) {
 		case p == documents[0], p == documents[1]:
 			polls.Add(1)
 		case p == path:
-			alone.Add(1)
+			separate.Add(1)
 			if refuse.Load() {
-				return nil, errors.New("refused, for a test")
+				return nil, errors.New("refused by the test")
 			}
 		case isDiscovery(r):
 			others.Add(1)
 		}
 		return send(r)
 	})
-	m, _ := through.mapper(restmapper.WithPollPeriod(100 * time.Millisecond))
+	m, _ := through.mapper(restmapper.WithPollPeriod(time.Second))
 	kind := func(name string) schema.GroupKind { return schema.GroupKind{Group: e.gv.Group, Kind: name} }
 	served := h.define(h.newType())
 	h.waitForKind(m, schema.GroupKind{Group: served.Group, Kind: "Widget"})
 
 	h.register(e)
 	if mapping := h.waitForKind(m, kind("Metric")); mapping.Resource != e.gv.WithResource("metrics") {
-		t.Errorf("registered: %v", mapping)
+		t.Errorf("got mapping %v after the registration", mapping)
 	}
-	h.eventually("nothing fails", func() error { return errors.Join(m.Errors()[e.gv.Group]) })
+	h.eventually("no error is reported", func() error { return errorOf(m, e.gv) })
 
-	// It serves something else, of which there is no event: only the poll can tell.
+	// Changes to the resources of an aggregated API produce no events.
 	refuse.Store(true)
 	e.set(false, "Metric", "Gauge")
 	h.refresh(e, 1)
@@ -169,15 +181,15 @@ func TestM2_AnAggregatedAPI(t *testing.T) {
 
 	e.set(true)
 	h.refresh(e, 2)
-	h.eventually("the failure is told", func() error {
-		if m.Errors()[e.gv.Group] == nil {
+	h.eventually("the failure is reported", func() error {
+		if errorOf(m, e.gv) == nil {
 			return errors.New("no error")
 		}
 		return nil
 	})
-	before := alone.Load()
-	h.eventually("the version is tried again alone", func() error {
-		if n := alone.Load() - before; n < 2 {
+	before := separate.Load()
+	h.eventually("the version is read again separately", func() error {
+		if n := separate.Load() - before; n < 2 {
 			return fmt.Errorf("%d requests", n)
 		}
 		return nil
@@ -187,19 +199,19 @@ func TestM2_AnAggregatedAPI(t *testing.T) {
 	h.waitForKind(m, schema.GroupKind{Group: served.Group, Kind: "Widget"})
 	h.waitForKind(m, schema.GroupKind{Group: "apps", Kind: "Deployment"})
 	if errs := m.Errors(); len(errs) != 1 {
-		t.Errorf("others fail too: %v", errs)
+		t.Errorf("got errors %v, want one", errs)
 	}
 
 	e.set(false, "Meter")
 	h.refresh(e, 3)
 	h.waitForKind(m, kind("Meter"))
 	h.untilNoMatch(m, kind("Metric"))
-	h.eventually("nothing fails any more", func() error { return errors.Join(m.Errors()[e.gv.Group]) })
+	h.eventually("no error is reported", func() error { return errorOf(m, e.gv) })
 
 	h.unregister(e)
 	h.untilNoMatch(m, kind("Meter"))
 	if n := others.Load(); n > 0 {
-		t.Errorf("%d requests for other groups alone", n)
+		t.Errorf("got %d requests for single versions of other groups, want none", n)
 	}
-	t.Logf("%d requests for the version alone, %d for the documents", alone.Load(), polls.Load())
+	t.Logf("%d requests for the single version and %d for the discovery documents", separate.Load(), polls.Load())
 }

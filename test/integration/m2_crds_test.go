@@ -19,7 +19,7 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// waitForKind fails the test if the kind is not mapped within the deadline.
+// waitForKind waits until the kind is mapped. If that takes longer than the deadline, it fails the test.
 func (h *harness) waitForKind(m *restmapper.Mapper, gk schema.GroupKind, versions ...string) *meta.RESTMapping {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(h.Context(), deadline)
@@ -33,14 +33,13 @@ func (h *harness) untilNoMatch(m *restmapper.Mapper, gk schema.GroupKind, versio
 	h.Helper()
 	h.eventually(fmt.Sprintf("%s %v is not mapped", gk, versions), func() error {
 		if mapping, err := m.RESTMapping(gk, versions...); !meta.IsNoMatchError(err) {
-			return fmt.Errorf("it is: %v (%w)", mapping, err)
+			return fmt.Errorf("got mapping %v and error %w", mapping, err)
 		}
 		return nil
 	})
 }
 
-// Each change of a CRD is in the mapper's answers, and none of them costs a discovery request.
-func TestM2_CRDsAreFollowedWithoutDiscovery(t *testing.T) {
+func TestM2_CRDChangesNeedNoDiscovery(t *testing.T) {
 	h, w := newHarness(t), &wire{}
 	m, _ := w.through(h).mapper()
 	n := w.discoveryCount()
@@ -51,7 +50,7 @@ func TestM2_CRDsAreFollowedWithoutDiscovery(t *testing.T) {
 
 	h.createCRD(crd)
 	if mapping := h.waitForKind(m, kind); mapping.Resource.Version != "v1" || mapping.Scope != meta.RESTScopeNamespace {
-		t.Errorf("established: %v", mapping)
+		t.Errorf("got mapping %v", mapping)
 	}
 	h.updateCRD(name, func(crd *apiextensionsv1.CustomResourceDefinition) {
 		v2 := *crd.Spec.Versions[0].DeepCopy()
@@ -64,60 +63,63 @@ func TestM2_CRDsAreFollowedWithoutDiscovery(t *testing.T) {
 	h.updateCRD(name, func(crd *apiextensionsv1.CustomResourceDefinition) {
 		crd.Spec.Names.ShortNames, crd.Spec.Names.Categories = []string{"wdgt"}, []string{category}
 	})
-	h.eventually("the short name is known", func() error {
+	h.eventually("the short name is mapped", func() error {
 		_, err := m.ResourceFor(schema.GroupVersionResource{Group: group, Resource: "wdgt"})
 		return err
 	})
-	if all, _ := m.Expand(category); len(all) != 2 { // once a version
-		t.Errorf("the category has %v", all)
+	if all, _ := m.Expand(category); len(all) != 2 { // one for each version
+		t.Errorf("the category contains %v, want both versions", all)
 	}
 
-	// Deleted and made anew, as something else.
+	// The CRD is deleted and created again with another kind, version and scope.
 	h.deleteCRD(name)
 	h.untilNoMatch(m, kind)
 	again := newCRD(group, "widgets", "gizmo", "Gizmo", "v3")
 	again.Spec.Scope = apiextensionsv1.ClusterScoped
-	h.eventually("the CRD is made anew", func() error {
+	h.eventually("the CRD is created again", func() error {
 		_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), again, metav1.CreateOptions{})
 		return err
 	})
-	if mapping := h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Gizmo"}); mapping.Scope != meta.RESTScopeRoot || mapping.Resource.Version != "v3" {
-		t.Errorf("made anew: %v", mapping)
+	mapping := h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Gizmo"})
+	if mapping.Scope != meta.RESTScopeRoot || mapping.Resource.Version != "v3" {
+		t.Errorf("got mapping %v", mapping)
 	}
 	h.untilNoMatch(m, kind)
 	if n := n.Load(); n > 0 {
-		t.Errorf("%d discovery requests", n)
+		t.Errorf("got %d discovery requests, want none", n)
 	}
 }
 
-// A CRD whose name is taken is not established, and answered only once it is.
-func TestM2_ACRDCountsFromEstablished(t *testing.T) {
+// A CRD whose names conflict with those of another CRD must not be mapped until it is established.
+func TestM2_CRDIsMappedWhenEstablished(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.mapper()
 	group := h.newType().Group
 	first, second := newCRD(group, "widgets", "widget", "Widget", "v1"), newCRD(group, "gadgets", "gadget", "Widget", "v2")
 	h.createCRD(first)
 	h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Widget"}, "v1")
-	h.createCRD(second) // of the same kind
+	h.createCRD(second) // conflicts, because it has the same kind
 	h.createCRD(newCRD(group, "fences", "fence", "Fence", "v1"))
 	h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Fence"})
 	if mapping, err := m.RESTMapping(schema.GroupKind{Group: group, Kind: "Widget"}, "v2"); !meta.IsNoMatchError(err) {
-		t.Errorf("not established: %v, %v", mapping, err)
+		t.Errorf("got mapping %v and error %v for a CRD that is not established", mapping, err)
 	}
-	// Of a type that it has just begun to read the API server may fail to delete the objects for minutes, and serve it meanwhile.
-	h.eventually("the first CRD can be listed", func() error {
+	// Wait until the new type's storage is ready. Otherwise, the API server can take minutes to delete the type's objects
+	// and CRD.
+	h.eventually("the objects of the first CRD can be listed", func() error {
 		widgets := schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
 		_, err := h.client.Resource(widgets).List(h.Context(), metav1.ListOptions{ResourceVersion: "0"})
 		return err
 	})
 	h.deleteCRD(first.Name)
-	if mapping := h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Widget"}, "v2"); mapping.Resource.Resource != "gadgets" {
-		t.Errorf("established: %v", mapping)
+	mapping := h.waitForKind(m, schema.GroupKind{Group: group, Kind: "Widget"}, "v2")
+	if mapping.Resource.Resource != "gadgets" {
+		t.Errorf("got mapping %v", mapping)
 	}
 }
 
-// While a CRD waits for its objects' finalizers the API server serves it, and discovery has it.
-func TestM2_ATerminatingCRDIsAnsweredAsLongAsItIsServed(t *testing.T) {
+// While a CRD is being deleted, the API server continues to serve the CRD's type until all objects have been finalized.
+func TestM2_TerminatingCRDIsMappedWhileItIsServed(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.mapper()
 	gvr := h.define(h.newType())
@@ -130,8 +132,9 @@ func TestM2_ATerminatingCRDIsAnsweredAsLongAsItIsServed(t *testing.T) {
 	}
 	setFinalizers(`["example.com/wait"]`)
 	h.deleteCRD(gvr.GroupResource().String())
-	h.eventually("the CRD terminates", func() error {
-		crd, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Get(h.Context(), gvr.GroupResource().String(), metav1.GetOptions{})
+	h.eventually("the CRD is terminating", func() error {
+		name := gvr.GroupResource().String()
+		crd, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Get(h.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -143,7 +146,7 @@ func TestM2_ATerminatingCRDIsAnsweredAsLongAsItIsServed(t *testing.T) {
 		return errors.New("not terminating")
 	})
 	if !h.inDiscovery(gvr.GroupVersion()) {
-		t.Error("discovery does not have it any more")
+		t.Error("discovery does not list the version")
 	}
 	h.waitForKind(m, kind)
 	setFinalizers(`[]`)
@@ -159,13 +162,13 @@ func (h *harness) inDiscovery(gv schema.GroupVersion) bool {
 	return false
 }
 
-// What a CRD claims of a built-in group is answered as the API server does: its own versions stay, others are added.
-func TestM2_ACRDInABuiltInGroup(t *testing.T) {
+// A CRD can add versions to a built-in group. The group's built-in versions must not be affected.
+func TestM2_CRDInBuiltInGroup(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.mapper()
 	crd := newCRD("node.k8s.io", "testwidgets", "testwidget", "TestWidget", "v1", "v7", "v1alpha1")
-	crd.Spec.Names.ShortNames = []string{"cj"} // which is of batch
-	crd.Annotations = map[string]string{"api-approved.kubernetes.io": "unapproved, for a test"}
+	crd.Spec.Names.ShortNames = []string{"cj"} // also the short name of CronJobs in the group batch
+	crd.Annotations = map[string]string{"api-approved.kubernetes.io": "unapproved, created by a test"}
 	h.createCRD(crd)
 	h.waitForKind(m, schema.GroupKind{Group: "node.k8s.io", Kind: "TestWidget"}, "v7")
 	h.untilNoMatch(m, schema.GroupKind{Group: "node.k8s.io", Kind: "TestWidget"}, "v1")
@@ -173,42 +176,42 @@ func TestM2_ACRDInABuiltInGroup(t *testing.T) {
 	h.compareAnswers("a CRD in node.k8s.io", m)
 	h.deleteCRD(crd.Name)
 	h.untilNoMatch(m, schema.GroupKind{Group: "node.k8s.io", Kind: "TestWidget"})
-	h.compareAnswers("it is gone", m)
+	h.compareAnswers("the CRD is deleted", m)
 }
 
-// While the API server is lost the last answers stay. Then the mapper catches up by itself.
-func TestM2_TheAPIServerIsLost(t *testing.T) {
+// While the API server is unavailable, lookups return the last known results.
+func TestM2_MapperRecoversFromAnUnavailableAPIServer(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.mapper()
-	gone, stays := h.define(h.newType()), h.define(h.newType())
+	deleted, kept := h.define(h.newType()), h.define(h.newType())
 	kindOf := func(gvr schema.GroupVersionResource) schema.GroupKind {
 		return schema.GroupKind{Group: gvr.Group, Kind: "Widget"}
 	}
-	h.waitForKind(m, kindOf(gone))
-	h.waitForKind(m, kindOf(stays))
+	h.waitForKind(m, kindOf(deleted))
+	h.waitForKind(m, kindOf(kept))
 	server := shared.Cluster(t).APIServer()
-	if err := server.Kill(); errors.Is(err, cluster.ErrForeign) {
+	if err := server.Kill(); errors.Is(err, cluster.ErrExternal) {
 		t.Skip(err)
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	h.eventually("the loss is noticed", func() error {
+	h.eventually("an error is reported", func() error {
 		if len(m.Errors()) == 0 {
 			return errors.New("no errors")
 		}
 		return nil
 	})
-	h.waitForKind(m, kindOf(gone))
+	h.waitForKind(m, kindOf(deleted))
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	h.noError(server.Start(ctx))
 	h.noError(shared.Cluster(t).WaitReady(ctx))
-	h.undefine(gone)
-	appeared := h.define(h.newType())
-	h.waitForKind(m, kindOf(appeared))
-	h.untilNoMatch(m, kindOf(gone))
-	h.waitForKind(m, kindOf(stays))
-	h.eventually("nothing fails any more", func() error {
+	h.undefine(deleted)
+	added := h.define(h.newType())
+	h.waitForKind(m, kindOf(added))
+	h.untilNoMatch(m, kindOf(deleted))
+	h.waitForKind(m, kindOf(kept))
+	h.eventually("no error is reported", func() error {
 		if errs := m.Errors(); len(errs) > 0 {
 			return fmt.Errorf("%v", errs)
 		}
@@ -216,8 +219,9 @@ func TestM2_TheAPIServerIsLost(t *testing.T) {
 	})
 }
 
-// The built-in half of a real API server: the document is not sent again if it has not changed.
-func TestM2_ThePollIsConditional(t *testing.T) {
+// The mapper must poll with conditional requests, so that the API server does not send a discovery document again if
+// the document has not changed.
+func TestM2_PollIsConditional(t *testing.T) {
 	h, w := newHarness(t), &wire{}
 	through := w.through(h)
 	notModified := make(chan struct{}, 1)
@@ -231,10 +235,10 @@ func TestM2_ThePollIsConditional(t *testing.T) {
 		}
 		return response, err
 	})
-	through.mapper(restmapper.WithPollPeriod(100 * time.Millisecond))
+	through.mapper(restmapper.WithPollPeriod(time.Second))
 	select {
 	case <-notModified:
 	case <-time.After(deadline):
-		t.Error("each poll got the whole document")
+		t.Error("no poll received a 304 response")
 	}
 }

@@ -11,19 +11,21 @@ import (
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/discovery"
 	clientgo "k8s.io/client-go/restmapper"
 
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
-// The mapper answers as client-go's does on the same cluster: on one of built-in types and generated CRDs, before and
-// after the CRDs change under it, and as one that starts then.
-func TestM3_AnswersAreThoseOfClientGo(t *testing.T) {
+// The test compares the mapper's answers with those of client-go's mapper for the same API server. It does so before
+// and after CRDs are created, changed and deleted, and again with a newly started mapper.
+func TestM3_AnswersMatchClientGo(t *testing.T) {
 	h := newHarness(t)
 	count := 240
 	if testing.Short() {
@@ -56,28 +58,45 @@ func TestM3_AnswersAreThoseOfClientGo(t *testing.T) {
 			})
 		}
 	}
-	for i := 0; i < len(crds); i += 8 { // with another scope and kind
+	for i := 0; i < len(crds); i += 8 { // create the deleted CRDs again with another scope and kind
 		again := newCRD(crds[i].Spec.Group, crds[i].Spec.Names.Plural, "", fmt.Sprintf("Again%d", i), "v3", "v1")
 		again.Spec.Scope = apiextensionsv1.ClusterScoped
-		h.eventually("the CRD is gone", func() error {
-			_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), again, metav1.CreateOptions{})
-			return err
-		})
+		h.recreateCRD(again)
 	}
 	h.compareAnswers("CRDs changed", mapper)
 
 	fresh, _ := h.mapper()
-	h.compareAnswers("a fresh start", fresh)
+	h.compareAnswers("a newly started mapper", fresh)
 }
 
-// generateCRDs makes CRDs of the same kinds in many groups, with several versions and clashing names.
+// recreateCRD creates a CRD whose predecessor of the same name has been deleted. The API server removes the predecessor
+// once it has listed the instances. It repeats a failed list with an exponential backoff, so that the removal can take
+// longer than the usual deadline while many CRDs change.
+func (h *harness) recreateCRD(crd *apiextensionsv1.CustomResourceDefinition) {
+	h.Helper()
+	client := h.crds.ApiextensionsV1().CustomResourceDefinitions()
+	h.eventuallyWithin(5*deadline, "the CRD is created again", func() error {
+		_, err := client.Create(h.Context(), crd, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+		predecessor, getErr := client.Get(h.Context(), crd.Name, metav1.GetOptions{})
+		if getErr != nil {
+			return getErr
+		}
+		return fmt.Errorf("%w; its conditions are %v", err, predecessor.Status.Conditions)
+	})
+}
+
+// generateCRDs returns n CRDs, each with up to four versions. The CRDs define the same kinds in many groups, and some
+// of their names conflict.
 func generateCRDs(r *rand.Rand, n int, suffix string) []*apiextensionsv1.CustomResourceDefinition {
 	const groupCount = 24
 	versions := []string{"v1", "v2", "v10", "v1beta1", "v1beta2", "v2alpha1", "foo", "v11alpha2"}
 	var crds []*apiextensionsv1.CustomResourceDefinition
 	for i := range n {
 		kind := fmt.Sprintf("Gen%d", i/groupCount)
-		// Two groups are the prefixes of others.
+		// The names of two groups are prefixes of the names of other groups.
 		group := fmt.Sprintf("g%d.%s", i%groupCount, suffix)
 		if g := i % groupCount; g >= 22 {
 			group = fmt.Sprintf("g%d.%s.%d.net", g-22, suffix, g)
@@ -94,23 +113,28 @@ func generateCRDs(r *rand.Rand, n int, suffix string) []*apiextensionsv1.CustomR
 		for j := range crd.Spec.Versions {
 			crd.Spec.Versions[j].Served = j == 0 || r.IntN(4) > 0
 		}
-		// Some are taken by built-in types, and some by others of the same group, which the API server then refuses.
-		crd.Spec.Names.ShortNames = []string{[]string{"po", "wd", "deploy", "gen0", "odd5"}[r.IntN(5)], fmt.Sprintf("g%d", r.IntN(2*n))}
+		// Some short names conflict with those of built-in types. Others conflict within the group, and the API server does
+		// not accept them.
+		crd.Spec.Names.ShortNames = []string{
+			[]string{"po", "wd", "deploy", "gen0", "odd5"}[r.IntN(5)], fmt.Sprintf("g%d", r.IntN(2*n)),
+		}
 		crd.Spec.Names.Categories = [][]string{nil, {"all"}, {"generated"}, {"generated", "all"}}[r.IntN(4)]
 		crds = append(crds, crd)
 	}
 	return crds
 }
 
-// settled is the cluster's discovery. Its resources are in the order of the groups, as client-go's own comments have it:
-// what an aggregated document is made into has none, so that of two groups that claim a short name any may get it.
+// settled contains the cluster's discovery, with the resources in the order of the groups. With aggregated discovery,
+// client-go does not keep this order. Its answer for a short name that two groups share would then be random.
 type settled struct {
 	discovery.DiscoveryInterfaceWithContext
 	groups    []*metav1.APIGroup
 	resources []*metav1.APIResourceList
 }
 
-func (s *settled) ServerGroupsAndResourcesWithContext(context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+func (s *settled) ServerGroupsAndResourcesWithContext(
+	context.Context,
+) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
 	return s.groups, s.resources, nil
 }
 
@@ -134,13 +158,15 @@ func (h *harness) discover() *settled {
 	return s
 }
 
-// compareAnswers asks again until discovery has settled.
+// compareAnswers compares the mapper's answers with those of client-go's mapper. It repeats the comparison until all
+// answers match, because discovery lags behind the mapper.
 func (h *harness) compareAnswers(when string, m *restmapper.Mapper) {
 	h.Helper()
 	h.eventually(when, func() error {
 		asked, differences := h.discover().compare(h.Context(), m)
 		if len(differences) > 0 {
-			return fmt.Errorf("%d of %d answers differ, first\n%s", len(differences), asked, strings.Join(differences[:min(5, len(differences))], "\n"))
+			first := strings.Join(differences[:min(5, len(differences))], "\n")
+			return fmt.Errorf("%d of %d answers differ; the first ones are:\n%s", len(differences), asked, first)
 		}
 		h.Logf("%s: %d answers compared", when, asked)
 		return nil
@@ -154,7 +180,8 @@ func (s *settled) compare(ctx context.Context, m *restmapper.Mapper) (asked int,
 	check := func(what string, question, got, answer any, gotErr, wantErr error) {
 		asked++
 		if !sameErrors(gotErr, wantErr) || wantErr == nil && !reflect.DeepEqual(got, answer) {
-			differences = append(differences, fmt.Sprintf("%s %v\n\tgot  %v, %v\n\twant %v, %v", what, question, got, gotErr, answer, wantErr))
+			differences = append(differences, fmt.Sprintf("%s %v\n\tgot  %v, %v\n\twant %v, %v",
+				what, question, got, gotErr, answer, wantErr))
 		}
 	}
 	resources, kinds, names := s.questions()
@@ -199,49 +226,58 @@ type kindQuestion struct {
 	versions []string
 }
 
-// questions are about every name that discovery has, in full, in part and wrong.
+// questions returns lookups for every name in discovery. Some lookups omit fields, and some contain wrong values.
 func (s *settled) questions() (resources []schema.GroupVersionResource, kinds []kindQuestion, names []string) {
-	asked := map[string]bool{}
-	isNew := func(question any) bool {
-		key := fmt.Sprintf("%T%v", question, question)
-		defer func() { asked[key] = true }()
-		return !asked[key]
-	}
 	for _, list := range s.resources {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if err != nil {
 			panic(err)
 		}
-		prefix, _, _ := strings.Cut(gv.Group, ".")
 		for _, r := range list.APIResources {
-			for _, name := range append([]string{r.Name, r.SingularName, strings.ToUpper(r.Name), strings.ToLower(r.Kind) + "list", "nosuch"}, r.ShortNames...) {
-				for _, q := range []schema.GroupVersionResource{
-					{Group: gv.Group, Version: gv.Version, Resource: name},
-					{Group: gv.Group, Resource: name},
-					{Version: gv.Version, Resource: name},
-					{Resource: name},
-					{Group: prefix, Resource: name},
-					{Group: prefix, Version: gv.Version, Resource: name},
-					{Group: gv.Group, Version: "nosuch", Resource: name},
-				} {
-					if isNew(q) {
-						resources = append(resources, q)
-					}
-				}
-				if isNew(name) {
-					names = append(names, name)
-				}
+			own := append([]string{
+				r.Name, r.SingularName, strings.ToUpper(r.Name), strings.ToLower(r.Kind) + "list", "nosuch",
+			}, r.ShortNames...)
+			for _, name := range own {
+				resources = append(resources, resourceQuestions(gv, name)...)
 			}
-			for _, kind := range []string{r.Kind, strings.ToLower(r.Kind), r.Kind + "List", "List", "NoSuch"} {
-				for _, versions := range [][]string{nil, {gv.Version}, {"nosuch"}, {"nosuch", "v1", gv.Version}, {"", "v2"}} {
-					if q := (kindQuestion{schema.GroupKind{Group: gv.Group, Kind: kind}, versions}); isNew(q) {
-						kinds = append(kinds, q)
-					}
-				}
-			}
+			names = append(names, own...)
+			kinds = append(kinds, kindQuestions(gv, r.Kind)...)
 		}
 	}
-	return resources, kinds, names
+	return unique(resources), unique(kinds), unique(names)
+}
+
+func resourceQuestions(gv schema.GroupVersion, name string) []schema.GroupVersionResource {
+	prefix, _, _ := strings.Cut(gv.Group, ".")
+	return []schema.GroupVersionResource{
+		{Group: gv.Group, Version: gv.Version, Resource: name},
+		{Group: gv.Group, Resource: name},
+		{Version: gv.Version, Resource: name},
+		{Resource: name},
+		{Group: prefix, Resource: name},
+		{Group: prefix, Version: gv.Version, Resource: name},
+		{Group: gv.Group, Version: "nosuch", Resource: name},
+	}
+}
+
+func kindQuestions(gv schema.GroupVersion, kind string) (questions []kindQuestion) {
+	for _, kind := range []string{kind, strings.ToLower(kind), kind + "List", "List", "NoSuch"} {
+		for _, versions := range [][]string{nil, {gv.Version}, {"nosuch"}, {"nosuch", "v1", gv.Version}, {"", "v2"}} {
+			questions = append(questions, kindQuestion{schema.GroupKind{Group: gv.Group, Kind: kind}, versions})
+		}
+	}
+	return questions
+}
+
+// unique removes repeated questions.
+func unique[T any](questions []T) []T {
+	asked := sets.New[string]()
+	return slices.DeleteFunc(questions, func(question T) bool {
+		key := fmt.Sprint(question)
+		repeated := asked.Has(key)
+		asked.Insert(key)
+		return repeated
+	})
 }
 
 func sameErrors(a, b error) bool {
@@ -249,5 +285,6 @@ func sameErrors(a, b error) bool {
 	if errors.As(a, &aKind) && errors.As(b, &bKind) {
 		return aKind.GroupKind == bKind.GroupKind && slices.Equal(aKind.SearchedVersions, bKind.SearchedVersions)
 	}
-	return (a == nil) == (b == nil) && meta.IsNoMatchError(a) == meta.IsNoMatchError(b) && meta.IsAmbiguousError(a) == meta.IsAmbiguousError(b)
+	return (a == nil) == (b == nil) && meta.IsNoMatchError(a) == meta.IsNoMatchError(b) &&
+		meta.IsAmbiguousError(a) == meta.IsAmbiguousError(b)
 }

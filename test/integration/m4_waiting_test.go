@@ -11,57 +11,58 @@ import (
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
-// A subscriber hears of a type's life, and at each call lookups answer what it is told.
-func TestM4_ASubscriberHearsOfATypesLife(t *testing.T) {
+// By the time a subscriber is called, lookups must reflect the change.
+func TestM4_SubscriberReceivesTypeChanges(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.mapper()
 	gvr := h.newType()
 	kind := schema.GroupKind{Group: gvr.Group, Kind: "Widget"}
-	heard := make(chan restmapper.Change, 10)
+	received := make(chan restmapper.Change, 10)
 	cancel := m.Subscribe(func(c restmapper.Change) {
 		if c.Kind == kind {
-			heard <- c
+			received <- c
 		}
 	})
 	defer cancel()
-	hear := func(want restmapper.ChangeType, old, now int) {
+	expect := func(want restmapper.ChangeType, old, now int) {
 		t.Helper()
 		select {
-		case c := <-heard:
+		case c := <-received:
 			if c.Type != want || len(c.Old) != old || len(c.New) != now {
-				t.Errorf("heard %s with %d and %d mappings, not %s with %d and %d", c.Type, len(c.Old), len(c.New), want, old, now)
+				t.Errorf("got %s with %d old and %d new mappings, want %s with %d and %d",
+					c.Type, len(c.Old), len(c.New), want, old, now)
 			}
 			if _, err := m.RESTMapping(kind); meta.IsNoMatchError(err) != (c.Type == restmapper.Removed) {
-				t.Errorf("heard %s, and lookups say %v", c.Type, err)
+				t.Errorf("got a change of type %s, but a lookup returned error %v", c.Type, err)
 			}
 		case <-time.After(deadline):
-			t.Fatalf("not heard: %s", want)
+			t.Fatalf("no change of type %s was received", want)
 		}
 	}
 	h.define(gvr)
-	hear(restmapper.Added, 0, 1)
+	expect(restmapper.Added, 0, 1)
 	h.updateCRD(gvr.GroupResource().String(), func(crd *apiextensionsv1.CustomResourceDefinition) {
 		v2 := *crd.Spec.Versions[0].DeepCopy()
 		v2.Name, v2.Storage = "v2", false
 		crd.Spec.Versions = append(crd.Spec.Versions, v2)
 	})
-	hear(restmapper.Changed, 1, 2)
+	expect(restmapper.Changed, 1, 2)
 
-	late := make(chan restmapper.Change, 1)
-	cancelLate := m.Subscribe(func(c restmapper.Change) {
+	second := make(chan restmapper.Change, 1)
+	cancelSecond := m.Subscribe(func(c restmapper.Change) {
 		if c.Kind == kind && c.Type == restmapper.Added {
-			late <- c
+			second <- c
 		}
 	})
 	select {
-	case c := <-late:
+	case c := <-second:
 		if len(c.New) != 2 {
-			t.Errorf("the late subscriber was told of %v", c.New)
+			t.Errorf("the second subscriber received %v, want two mappings", c.New)
 		}
 	case <-time.After(deadline):
-		t.Fatal("the late subscriber was not told what is known")
+		t.Fatal("the second subscriber did not receive the current state")
 	}
-	cancelLate()
+	cancelSecond()
 	h.undefine(gvr)
-	hear(restmapper.Removed, 2, 0)
+	expect(restmapper.Removed, 2, 0)
 }

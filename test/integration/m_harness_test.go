@@ -15,7 +15,7 @@ import (
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
-// mapper returns a mapper that runs until the test ends, and has synced.
+// mapper returns a mapper that has synced and runs until the test ends.
 func (h *harness) mapper(opts ...restmapper.Option) (m *restmapper.Mapper, stop func() error) {
 	h.Helper()
 	m, err := restmapper.New(h.logger(), h.config, opts...)
@@ -27,7 +27,7 @@ func (h *harness) mapper(opts ...restmapper.Option) (m *restmapper.Mapper, stop 
 
 func (h *harness) mapperSynced(m *restmapper.Mapper) {
 	h.Helper()
-	h.eventually("the mapper syncs", func() error {
+	h.eventually("the mapper has synced", func() error {
 		if !m.HasSynced() {
 			return fmt.Errorf("not synced: %v", m.Errors())
 		}
@@ -35,16 +35,18 @@ func (h *harness) mapperSynced(m *restmapper.Mapper) {
 	})
 }
 
-// crdOption changes a CRD before it is written.
+// crdOption changes a CRD.
 type crdOption func(*apiextensionsv1.CustomResourceDefinition)
 
-// newCRD is a CRD for the type with these versions, all served, the first one stored.
+// newCRD returns a CRD with the given versions. All versions are served, and the first one is stored.
 func newCRD(group, plural, singular, kind string, versions ...string) *apiextensionsv1.CustomResourceDefinition {
 	crd := &apiextensionsv1.CustomResourceDefinition{
 		ObjectMeta: metav1.ObjectMeta{Name: plural + "." + group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: group, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: singular, Kind: kind, ListKind: kind + "List"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural: plural, Singular: singular, Kind: kind, ListKind: kind + "List",
+			},
 		},
 	}
 	for i, v := range versions {
@@ -63,7 +65,8 @@ func (h *harness) createCRD(crd *apiextensionsv1.CustomResourceDefinition) {
 	_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), crd, metav1.CreateOptions{})
 	h.noError(err)
 	h.Cleanup(func() {
-		err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(context.Background(), crd.Name, metav1.DeleteOptions{})
+		crds := h.crds.ApiextensionsV1().CustomResourceDefinitions()
+		err := crds.Delete(context.Background(), crd.Name, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			h.Error(err)
 		}
@@ -88,7 +91,7 @@ func (h *harness) deleteCRD(name string) {
 	h.noError(h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(h.Context(), name, metav1.DeleteOptions{}))
 }
 
-// discoveryCount counts the discovery requests of whoever speaks through the wire.
+// discoveryCount returns a counter of the discovery requests that are sent through the wire from now on.
 func (w *wire) discoveryCount() *atomic.Int64 {
 	var n atomic.Int64
 	w.set(func(r *http.Request, send send) (*http.Response, error) {
@@ -100,7 +103,7 @@ func (w *wire) discoveryCount() *atomic.Int64 {
 	return &n
 }
 
-// isDiscovery tells requests for /api, /apis, /api/v1, /apis/group and /apis/group/version from all others.
+// isDiscovery reports whether the request's path is /api, /apis, /api/v1, /apis/group or /apis/group/version.
 func isDiscovery(r *http.Request) bool {
 	path := splitPath(r.URL.Path)
 	switch {

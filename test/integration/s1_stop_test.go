@@ -16,18 +16,19 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// forgets is a Metrics that knows which types it was told of last.
-type forgets struct{ known atomic.Int64 }
+// seriesMetrics implements Metrics. It records whether metric series exist.
+type seriesMetrics struct{ exists atomic.Bool }
 
-func (f *forgets) Reconciled(schema.GroupVersionResource, dynamiccontroller.Outcome, time.Duration) {
-	f.known.Store(1)
+func (m *seriesMetrics) Reconciled(schema.GroupVersionResource, dynamiccontroller.Outcome, time.Duration) {
+	m.exists.Store(true)
 }
-func (f *forgets) Forget(schema.GroupVersionResource) { f.known.Store(0) }
 
-func TestS1_StopJoinsHandlersAndLeavesNothing(t *testing.T) {
+func (m *seriesMetrics) Forget(schema.GroupVersionResource) { m.exists.Store(false) }
+
+func TestS1_StopWaitsForHandlersAndRemovesAllState(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
-	metrics := &forgets{}
+	metrics := &seriesMetrics{}
 	c := h.controller(dynamiccontroller.Config{Workers: 4}, dynamiccontroller.WithMetrics(metrics))
 	h.run(c)
 	first := newRecorder(t, nil)
@@ -52,7 +53,7 @@ func TestS1_StopJoinsHandlersAndLeavesNothing(t *testing.T) {
 		defer running.Add(-1)
 		<-ctx.Done()
 		if cause := context.Cause(ctx); !errors.Is(cause, dynamiccontroller.ErrServingStopped) {
-			t.Errorf("the handler's context ended with %v", cause)
+			t.Errorf("the handler's context was cancelled with cause %v", cause)
 		}
 		ended.Add(1)
 		return ctx.Err()
@@ -64,41 +65,43 @@ func TestS1_StopJoinsHandlersAndLeavesNothing(t *testing.T) {
 	for _, name := range []string{"fails", "later", "terminal"} {
 		calls.waitFor(h.id(gvr, name), 1)
 	}
-	h.eventually("the type's share of the workers hangs", func() error {
+	h.eventually("all workers available to the type are blocked", func() error {
 		if n := running.Load(); n != 3 {
-			return fmt.Errorf("%d hang", n)
+			return fmt.Errorf("got %d blocked handlers, want 3", n)
 		}
 		return nil
 	})
 
 	h.stopServing(c, gvr)
 	if running.Load() != 0 || ended.Load() != 3 {
-		t.Errorf("StopServiceGVK returned while %d handlers ran; %d saw their context end", running.Load(), ended.Load())
+		t.Errorf("after StopServiceGVK, %d handlers are running and %d have returned, want 0 and 3",
+			running.Load(), ended.Load())
 	}
 	if status := c.Status(); len(status) != 0 {
-		t.Errorf("status is left: %+v", status)
+		t.Errorf("got status %+v for a stopped type", status)
 	}
 	if _, err := c.Lister(gvr); !errors.Is(err, dynamiccontroller.ErrNotServed) {
-		t.Errorf("Lister says %v", err)
+		t.Errorf("Lister: got %v, want %v", err, dynamiccontroller.ErrNotServed)
 	}
-	if metrics.known.Load() != 0 {
-		t.Error("metrics are left")
+	if metrics.exists.Load() {
+		t.Error("the metrics of the type were not removed")
 	}
 	if err := goleak.Find(append(ignoreConnections(), before)...); err != nil {
 		t.Error(err)
 	}
 
-	// Served anew, each object is reconciled once, and what failed or waited before counts no more.
-	after, anew := calls.sum(), newRecorder(t, nil)
-	h.serve(c, gvr, anew.handle)
-	anew.waitForTotal(7)
+	// When the type is served again, each object must be reconciled once. Earlier failures and delays must have no effect.
+	after, again := calls.sum(), newRecorder(t, nil)
+	h.serve(c, gvr, again.handle)
+	again.waitForTotal(7)
 	h.stopServing(c, gvr)
-	if calls.sum() != after || anew.sum() != 7 {
-		t.Errorf("%d more calls of the old handler, %d of the new one", calls.sum()-after, anew.sum())
+	if calls.sum() != after || again.sum() != 7 {
+		t.Errorf("got %d more calls of the old handler and %d of the new one, want 0 and 7", calls.sum()-after, again.sum())
 	}
 }
 
-// ignoreConnections leaves out what client-go's transport keeps for the next request.
+// ignoreConnections returns options that ignore the goroutines of idle connections, which client-go's transport keeps
+// open.
 func ignoreConnections() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
@@ -107,19 +110,19 @@ func ignoreConnections() []goleak.Option {
 	}
 }
 
-func TestS1_AStopThatCannotWaitSaysForWhatAndCanBeCalledAgain(t *testing.T) {
+func TestS1_StopWithExpiredContextListsRunningHandlers(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.define(h.newType())
 	c := h.controller(dynamiccontroller.Config{})
 	h.run(c)
 	release := make(chan struct{})
 	calls := newRecorder(t, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-		<-release // deaf to its context
+		<-release // Ignore the context.
 		return nil
 	})
 	h.serve(c, gvr, calls.handle)
-	h.apply(gvr, "deaf", 0)
-	id := h.id(gvr, "deaf")
+	h.apply(gvr, "hanging", 0)
+	id := h.id(gvr, "hanging")
 	calls.waitFor(id, 1)
 
 	for range 2 {
@@ -127,7 +130,7 @@ func TestS1_AStopThatCannotWaitSaysForWhatAndCanBeCalledAgain(t *testing.T) {
 		err := c.StopServiceGVK(ctx, gvr)
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), id.String()) {
-			t.Fatalf("want an error that names %s, got %v", id, err)
+			t.Fatalf("got error %v, want %v that contains %s", err, context.DeadlineExceeded, id)
 		}
 	}
 	if len(c.Status()) != 0 {
@@ -137,11 +140,11 @@ func TestS1_AStopThatCannotWaitSaysForWhatAndCanBeCalledAgain(t *testing.T) {
 	close(release)
 	h.stopServing(c, gvr)
 	if n := calls.sum(); n != 1 {
-		t.Errorf("%d calls", n)
+		t.Errorf("got %d calls, want 1", n)
 	}
 }
 
-func TestS1_StopFromATypesOwnHandlerIsAnErrorAtOnce(t *testing.T) {
+func TestS1_StopFromOwnHandlerFails(t *testing.T) {
 	h := newHarness(t)
 	gvr, other := h.define(h.newType()), h.newType()
 	c := h.controller(dynamiccontroller.Config{})
@@ -157,32 +160,36 @@ func TestS1_StopFromATypesOwnHandlerIsAnErrorAtOnce(t *testing.T) {
 	h.apply(gvr, "one", 0)
 	calls.waitFor(h.id(gvr, "one"), 1)
 	if err := <-result; err == nil || !strings.Contains(err.Error(), "own handlers") {
-		t.Errorf("got %v", err)
+		t.Errorf("stop the handler's own type: got %v", err)
 	}
 	if err := <-result; err != nil {
-		t.Errorf("another type: %v", err)
+		t.Errorf("stop another type: %v", err)
 	}
 	h.apply(gvr, "two", 0)
 	calls.waitFor(h.id(gvr, "two"), 1)
 }
 
-// goroutinesOfWatches looks for goroutines that a watch has started, and waits for none of them to end. One that is
-// about to end, and only needs a CPU for it, can be waited for by nobody.
+// goroutinesOfWatches returns the stack of a watch goroutine that is blocked, or an empty string if no watch goroutine
+// is blocked. It ignores runnable and running goroutines, because they may be about to exit and the test cannot wait
+// for that.
 func goroutinesOfWatches() string {
 	stacks := make([]byte, 1<<20)
 	for stack := range strings.SplitSeq(string(stacks[:runtime.Stack(stacks, true)]), "\n\n") {
-		if head, _, _ := strings.Cut(stack, "\n"); strings.Contains(head, "[runnable") || strings.Contains(head, "[running") {
+		head, _, _ := strings.Cut(stack, "\n")
+		if strings.Contains(head, "[runnable") || strings.Contains(head, "[running") {
 			continue
 		}
-		if strings.Contains(stack, "internal/typewatch.(*Watch).Run") || strings.Contains(stack, "watch.(*StreamWatcher).receive") {
-			return stack
+		for _, function := range []string{"internal/typewatch.(*Watch).Run", "watch.(*StreamWatcher).receive"} {
+			if strings.Contains(stack, function) {
+				return stack
+			}
 		}
 	}
 	return ""
 }
 
-// TestS1_AThousandStopsUnderLoad stops and starts a type while its objects change all the time.
-func TestS1_AThousandStopsUnderLoad(t *testing.T) {
+// The test repeatedly starts and stops serving a type while the type's objects change.
+func TestS1_StopsUnderLoadLeakNothing(t *testing.T) {
 	const cycles, objects = 1000, 20
 	h := newHarness(t)
 	gvr := h.define(h.newType())
@@ -202,7 +209,7 @@ func TestS1_AThousandStopsUnderLoad(t *testing.T) {
 	var called atomic.Int64
 	handler := func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
 		if !serving.Load() {
-			t.Error("a call after StopServiceGVK returned")
+			t.Error("handler called after StopServiceGVK returned")
 		}
 		called.Add(1)
 		return nil
@@ -212,10 +219,10 @@ func TestS1_AThousandStopsUnderLoad(t *testing.T) {
 		serving.Store(true)
 		seen := called.Load()
 		h.serve(c, gvr, handler)
-		if cycle%4 != 0 { // the others stop before, or while, the first call
-			h.eventually("a call", func() error {
+		if cycle%4 != 0 { // In the other cycles, the type is stopped before or during the first call.
+			h.eventually("the handler is called", func() error {
 				if called.Load() == seen {
-					return errors.New("none")
+					return errors.New("no call")
 				}
 				return nil
 			})
@@ -223,7 +230,7 @@ func TestS1_AThousandStopsUnderLoad(t *testing.T) {
 		h.stopServing(c, gvr)
 		serving.Store(false)
 		if left := goroutinesOfWatches(); left != "" {
-			t.Fatalf("a goroutine is left:\n%s", left)
+			t.Fatalf("leaked goroutine:\n%s", left)
 		}
 		if cycle == cycles/2-1 || cycle == cycles-1 {
 			runtime.GC()
@@ -233,9 +240,10 @@ func TestS1_AThousandStopsUnderLoad(t *testing.T) {
 		}
 	}
 	h.noError(load())
-	t.Logf("%d calls; after %d and %d cycles %v goroutines and %v bytes of heap", called.Load(), cycles/2, cycles, goroutines, heap)
-	// A cycle that leaked anything at all would have left 500 of it.
+	t.Logf("%d calls; %v goroutines and %v bytes of heap after %d and %d cycles",
+		called.Load(), goroutines, heap, cycles/2, cycles)
+	// If each cycle leaked one goroutine, the second count would be higher than the first by 500.
 	if goroutines[1] > goroutines[0]+100 || heap[1] > heap[0]+2<<20 {
-		t.Errorf("grew from %v goroutines and %v bytes", goroutines, heap)
+		t.Errorf("leak: goroutines %v, heap bytes %v", goroutines, heap)
 	}
 }

@@ -19,15 +19,16 @@ import (
 
 func discard() logr.Logger { return logr.Discard() }
 
-func TestS2_ABadStartIsAClearErrorAndRegistersNothing(t *testing.T) {
+func TestS2_InvalidStartFailsAndRegistersNothing(t *testing.T) {
 	h := newHarness(t)
 	gvr := h.newType()
 	handler := newRecorder(t, nil).handle
-	ended, cancel := context.WithCancel(t.Context())
+	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	withMetadata := h.controller(dynamiccontroller.Config{})
 	without := dynamiccontroller.NewDynamicController(h.logger(), dynamiccontroller.Config{}, h.client)
-	nonsense := dynamiccontroller.NewDynamicController(h.logger(), dynamiccontroller.Config{Workers: -1, MinRetryDelay: time.Hour, MaxRetryDelay: time.Second}, h.client)
+	invalid := dynamiccontroller.NewDynamicController(h.logger(),
+		dynamiccontroller.Config{Workers: -1, MinRetryDelay: time.Hour, MaxRetryDelay: time.Second}, h.client)
 	for _, test := range []struct {
 		name    string
 		c       *dynamiccontroller.DynamicController
@@ -37,16 +38,28 @@ func TestS2_ABadStartIsAClearErrorAndRegistersNothing(t *testing.T) {
 		opts    []dynamiccontroller.ServeOption
 		want    []string
 	}{
-		{name: "a GVR without a resource", gvr: schema.GroupVersionResource{Group: "g", Version: "v1"}, want: []string{"resource"}},
+		{
+			name: "a GVR without a resource", gvr: schema.GroupVersionResource{Group: "g", Version: "v1"},
+			want: []string{"resource"},
+		},
 		{name: "no handler", handler: nil, gvr: gvr, want: []string{"handler"}},
-		{name: "a context that has ended", ctx: ended, gvr: gvr, handler: handler, want: []string{"canceled"}},
-		{name: "negative concurrency and weight", gvr: gvr, handler: handler, want: []string{"WithConcurrency(-1)", "WithWeight(0)"},
-			opts: []dynamiccontroller.ServeOption{dynamiccontroller.WithConcurrency(-1), dynamiccontroller.WithWeight(0)}},
-		{name: "a namespace that is none", gvr: gvr, handler: handler, want: []string{"WithNamespace"},
-			opts: []dynamiccontroller.ServeOption{dynamiccontroller.WithNamespace("Not/One")}},
-		{name: "metadata without a metadata client", c: without, gvr: gvr, handler: handler, want: []string{"metadata client", "WithMetadataClient"},
-			opts: []dynamiccontroller.ServeOption{dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata)}},
-		{name: "a config of nonsense", c: nonsense, gvr: gvr, handler: handler, want: []string{"Workers", "MinRetryDelay"}},
+		{name: "a cancelled context", ctx: cancelled, gvr: gvr, handler: handler, want: []string{"canceled"}},
+		{
+			name: "invalid concurrency and weight", gvr: gvr, handler: handler,
+			opts: []dynamiccontroller.ServeOption{dynamiccontroller.WithConcurrency(-1), dynamiccontroller.WithWeight(0)},
+			want: []string{"WithConcurrency(-1)", "WithWeight(0)"},
+		},
+		{
+			name: "an invalid namespace", gvr: gvr, handler: handler,
+			opts: []dynamiccontroller.ServeOption{dynamiccontroller.WithNamespace("Not/One")},
+			want: []string{"WithNamespace"},
+		},
+		{
+			name: "metadata without a metadata client", c: without, gvr: gvr, handler: handler,
+			opts: []dynamiccontroller.ServeOption{dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata)},
+			want: []string{"metadata client", "WithMetadataClient"},
+		},
+		{name: "an invalid config", c: invalid, gvr: gvr, handler: handler, want: []string{"Workers", "MinRetryDelay"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, ctx := test.c, test.ctx
@@ -59,43 +72,44 @@ func TestS2_ABadStartIsAClearErrorAndRegistersNothing(t *testing.T) {
 			err := c.StartServingGVK(ctx, test.gvr, test.handler, test.opts...)
 			for _, want := range test.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
-					t.Errorf("want an error with %q, got %v", want, err)
+					t.Errorf("got error %v, want it to contain %q", err, want)
 				}
 			}
 			if status := c.Status(); len(status) != 0 {
-				t.Errorf("registered: %+v", status)
+				t.Errorf("got status %+v after a failed start", status)
 			}
 		})
 	}
-	if err := nonsense.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Workers") {
-		t.Errorf("Run says %v", err)
+	if err := invalid.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "Workers") {
+		t.Errorf("Run: got %v, want an error about Workers", err)
 	}
 	if err := withMetadata.StopServiceGVK(t.Context(), gvr); err != nil {
-		t.Errorf("stopping what is not served: %v", err)
+		t.Errorf("stop a type that is not served: %v", err)
 	}
 }
 
-func TestS2_StartMakesNoRequestAndWaitsForNothing(t *testing.T) {
+func TestS2_StartSendsNoRequestAndDoesNotWait(t *testing.T) {
 	h := newHarness(t)
 	w := &wire{}
 	c := w.through(h).controller(dynamiccontroller.Config{})
 	h.serve(c, h.newType(), newRecorder(t, nil).handle)
 	if n := w.count.Load(); n != 0 {
-		t.Fatalf("%d requests", n)
+		t.Fatalf("StartServingGVK sent %d requests, want none", n)
 	}
 	h.run(c)
 	w.set(hang)
 	gvr := h.newType()
-	h.serve(c, gvr, newRecorder(t, nil).handle) // returns though no request is answered
+	h.serve(c, gvr, newRecorder(t, nil).handle) // No request receives a response.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := c.WaitForGVRSync(ctx, gvr); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Syncing") {
-		t.Errorf("waiting for a type that cannot sync: %v", err)
+	err := c.WaitForGVRSync(ctx, gvr)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "Syncing") {
+		t.Errorf("wait for a type that cannot sync: got %v", err)
 	}
 	h.stopServing(c, gvr)
 }
 
-func TestS2_StartingAgainSwapsTheHandlerAndReconcilesEverythingOnce(t *testing.T) {
+func TestS2_SwapReconcilesEveryObjectOnce(t *testing.T) {
 	const objects = 30
 	h := newHarness(t)
 	gvr := h.define(h.newType())
@@ -113,16 +127,17 @@ func TestS2_StartingAgainSwapsTheHandlerAndReconcilesEverythingOnce(t *testing.T
 	h.fence(gvr, second)
 	for id, n := range second.counts() {
 		if n != 1 {
-			t.Errorf("%d calls for %s", n, id)
+			t.Errorf("got %d calls for %s, want 1", n, id)
 		}
 	}
 	if n := first.sum(); n != objects {
-		t.Errorf("the old handler had %d calls", n)
+		t.Errorf("got %d calls of the old handler, want %d", n, objects)
 	}
 }
 
-// A swap to other options that need another watch loses nothing: not what changes or goes meanwhile either.
-func TestS2_ASwapToAnotherWatchLosesNothing(t *testing.T) {
+// If a handler is swapped and the new options require another watch, the engine must not miss objects that are changed
+// or deleted during the swap.
+func TestS2_SwapToAnotherWatchMissesNoChange(t *testing.T) {
 	const objects = 30
 	h := newHarness(t)
 	w := &wire{}
@@ -149,33 +164,35 @@ func TestS2_ASwapToAnotherWatchLosesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	h.serve(c, gvr, second.handle, dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata), dynamiccontroller.WithLabelSelector(labels.Everything()))
-	// Until the new watch has synced, the former handler runs.
+	h.serve(c, gvr, second.handle,
+		dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata),
+		dynamiccontroller.WithLabelSelector(labels.Everything()))
+	// The previous handler is called until the new watch has synced.
 	h.delete(gvr, "w0")
 	c.Enqueue(h.id(gvr, "w1"))
 	first.waitFor(h.id(gvr, "w0"), 2)
 	first.waitFor(h.id(gvr, "w1"), 2)
 	if n := second.sum(); n != 0 {
-		t.Errorf("%d calls of a handler whose watch has not synced", n)
+		t.Errorf("got %d calls of a handler whose watch has not synced, want none", n)
 	}
 	if _, err := must(c.Lister(gvr)).Get(h.namespace + "/w1"); !errors.Is(err, dynamiccontroller.ErrNotSynced) {
-		t.Errorf("the lister of a watch that has not synced returned %v", err)
+		t.Errorf("lister of a watch that has not synced: got %v, want %v", err, dynamiccontroller.ErrNotSynced)
 	}
 	close(block)
 	w.set(nil)
 	second.waitForTotal(objects - 1)
 	for id, n := range second.counts() {
 		if n != 1 {
-			t.Errorf("%d calls for %s", n, id)
+			t.Errorf("got %d calls for %s, want 1", n, id)
 		}
 	}
 	if len(second.counts()) != objects-1 || len(missing) != 0 {
-		t.Errorf("%d objects, %d more were missing", len(second.counts()), len(missing))
+		t.Errorf("got calls for %d objects with %d missing from the cache, want %d and 0",
+			len(second.counts()), len(missing), objects-1)
 	}
 }
 
-// Concurrent starts and stops of a few types end as if made one after another.
-func TestS2_ConcurrentStartsAndStopsEndAsIfOneAfterAnother(t *testing.T) {
+func TestS2_ConcurrentStartsAndStopsAreSerialized(t *testing.T) {
 	const goroutines, rounds = 8, 150
 	h := newHarness(t)
 	types := []schema.GroupVersionResource{h.define(h.newType()), h.define(h.newType()), h.newType()}
@@ -197,7 +214,8 @@ func TestS2_ConcurrentStartsAndStopsEndAsIfOneAfterAnother(t *testing.T) {
 					c.Enqueue(h.id(gvr, "w"))
 					_ = c.Status()
 				case 2:
-					if err := c.StartServingGVK(t.Context(), gvr, ok, dynamiccontroller.WithNamespace(h.namespace)); err != nil {
+					err := c.StartServingGVK(t.Context(), gvr, ok, dynamiccontroller.WithNamespace(h.namespace))
+					if err != nil {
 						t.Error(err)
 					}
 				default:
@@ -219,6 +237,6 @@ func TestS2_ConcurrentStartsAndStopsEndAsIfOneAfterAnother(t *testing.T) {
 		h.stopServing(c, gvr)
 	}
 	if status := c.Status(); len(status) != 0 {
-		t.Errorf("left: %+v", status)
+		t.Errorf("got status %+v after all types were stopped", status)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// hang answers no request before its context ends.
+// hang blocks each request until the request's context is cancelled.
 func hang(r *http.Request, _ send) (*http.Response, error) {
 	<-r.Context().Done()
 	return nil, r.Context().Err()
 }
 
-// hangUntil lets no request pass before the channel is closed.
-func hangUntil(open <-chan struct{}) meddler {
+// hangUntil blocks each request until the channel is closed.
+func hangUntil(open <-chan struct{}) interceptor {
 	return func(r *http.Request, send send) (*http.Response, error) {
 		select {
 		case <-open:
@@ -28,9 +28,8 @@ func hangUntil(open <-chan struct{}) meddler {
 	}
 }
 
-// A type whose requests hang, one that is not served, one that is forbidden and one whose predicate hangs leave the
-// others alone.
-func TestS3_OneTypeNeverBlocksAnother(t *testing.T) {
+// A type whose requests hang, an unknown type and a type whose predicate hangs must not affect other types.
+func TestS3_FailingTypesDoNotAffectOthers(t *testing.T) {
 	h := newHarness(t)
 	w := &wire{}
 	hanging, missing, good, stuck := h.newType(), h.newType(), h.define(h.newType()), h.define(h.newType())
@@ -47,16 +46,17 @@ func TestS3_OneTypeNeverBlocksAnother(t *testing.T) {
 	h.serve(c, missing, none.handle)
 
 	release := make(chan struct{})
-	asked := make(chan struct{}, 10)
+	called := make(chan struct{}, 10)
 	stuckCalls := newRecorder(t, nil)
-	h.serve(c, stuck, stuckCalls.handle, dynamiccontroller.WithPredicate(func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
-		asked <- struct{}{}
+	hangingPredicate := func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
+		called <- struct{}{}
 		<-release
 		return true
-	}))
+	}
+	h.serve(c, stuck, stuckCalls.handle, dynamiccontroller.WithPredicate(hangingPredicate))
 	h.synced(c, stuck)
 	h.apply(stuck, "w", 0)
-	<-asked
+	<-called
 
 	for round := range 3 {
 		calls := newRecorder(t, nil)
@@ -67,18 +67,18 @@ func TestS3_OneTypeNeverBlocksAnother(t *testing.T) {
 		h.stopServing(c, good)
 	}
 	if c.AllInformerHaveSynced() {
-		t.Error("all types are said to have synced")
+		t.Error("AllInformerHaveSynced returned true although a type has not synced")
 	}
 	stop := make(chan struct{})
 	time.AfterFunc(50*time.Millisecond, func() { close(stop) })
 	if c.WaitForInformersSync(stop) {
-		t.Error("all types are said to have synced")
+		t.Error("WaitForInformersSync returned true although a type has not synced")
 	}
-	// A hanging predicate bounds the stop of its own type only.
+	// A predicate that hangs must block StopServiceGVK only for the predicate's type.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := c.StopServiceGVK(ctx, stuck); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
+		t.Errorf("stop the type with the hanging predicate: got %v, want %v", err, context.DeadlineExceeded)
 	}
 	close(release)
 	h.stopServing(c, stuck)
@@ -87,6 +87,6 @@ func TestS3_OneTypeNeverBlocksAnother(t *testing.T) {
 	h.define(missing)
 	h.synced(c, missing)
 	if none.sum() != 0 {
-		t.Errorf("%d calls of types that could not be watched", none.sum())
+		t.Errorf("got %d calls for types without objects", none.sum())
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// Serving starts and stops before, during and between runs, and on a standby.
-func TestS4_ServingStartsAndStopsAtAnyTime(t *testing.T) {
+// The test starts and stops serving types before, during and between runs, and on a standby.
+func TestS4_TypesStartAndStopAtAnyTime(t *testing.T) {
 	h := newHarness(t)
-	before, during, between, standby, never := h.define(h.newType()), h.define(h.newType()), h.define(h.newType()), h.define(h.newType()), h.define(h.newType())
+	before, during, between := h.define(h.newType()), h.define(h.newType()), h.define(h.newType())
+	standby, never := h.define(h.newType()), h.define(h.newType())
 	for _, gvr := range []gvrType{before, during, between, standby, never} {
 		h.apply(gvr, "w", 0)
 	}
@@ -47,19 +48,19 @@ func TestS4_ServingStartsAndStopsAtAnyTime(t *testing.T) {
 		t.Error("a standby called a handler")
 	}
 	if status := c.Status()[0]; status.Live+status.Background+status.Delayed != 0 {
-		t.Errorf("a standby queued something: %+v", status)
+		t.Errorf("a standby queued objects: %+v", status)
 	}
 	if err := c.RunWatches(t.Context()); err == nil {
-		t.Error("RunWatches ran twice at once")
+		t.Error("a second, concurrent call to RunWatches succeeded")
 	}
 	stop = h.run(c)
 	seen(1, standby)
 	if err := c.Run(t.Context()); err == nil {
-		t.Error("Run ran twice at once")
+		t.Error("a second, concurrent call to Run succeeded")
 	}
 	h.noError(stop())
 
-	// The watches run as long as one of the two runs, whichever was first.
+	// The watches must continue as long as Run or RunWatches is running.
 	stop = h.run(c)
 	seen(2, standby)
 	h.noError(watches())
@@ -67,7 +68,7 @@ func TestS4_ServingStartsAndStopsAtAnyTime(t *testing.T) {
 	seen(3, standby)
 	h.noError(stop())
 	if state := c.Status()[0].State; state != dynamiccontroller.TypeStopped {
-		t.Errorf("the type is %s while nothing runs", state)
+		t.Errorf("got state %s while neither Run nor RunWatches is running, want %s", state, dynamiccontroller.TypeStopped)
 	}
 
 	stop = h.run(c)
@@ -82,10 +83,10 @@ func TestS4_ServingStartsAndStopsAtAnyTime(t *testing.T) {
 	h.stopServing(c, standby)
 	for _, gvr := range []gvrType{before, during, between} {
 		if n := calls.count(h.id(gvr, "w")); n != 1 {
-			t.Errorf("%d calls of %s", n, gvr.Group)
+			t.Errorf("got %d calls for %s, want 1", n, gvr.Group)
 		}
 	}
 	if n := calls.count(h.id(never, "w")); n != 0 {
-		t.Errorf("%d calls of a type that was stopped before the run", n)
+		t.Errorf("got %d calls for a type that was stopped before the run, want none", n)
 	}
 }

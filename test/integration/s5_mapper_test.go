@@ -12,28 +12,29 @@ import (
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
-// typeEvents tells an engine what a mapper knows.
+// typeEvents turns a mapper's changes into type events.
 func typeEvents(m *restmapper.Mapper) dynamiccontroller.TypeEvents {
-	return func(tell func(gvrType, bool)) (cancel func()) {
-		return m.Subscribe(func(c restmapper.Change) {
+	return func(notify func(gvrType, bool)) (cancel func()) {
+		unsubscribe := m.Subscribe(func(c restmapper.Change) {
 			has := func(mappings []*meta.RESTMapping, gvr gvrType) bool {
 				return slices.ContainsFunc(mappings, func(m *meta.RESTMapping) bool { return m.Resource == gvr })
 			}
 			for _, old := range c.Old {
 				if !has(c.New, old.Resource) {
-					tell(old.Resource, false)
+					notify(old.Resource, false)
 				}
 			}
 			for _, now := range c.New {
-				tell(now.Resource, true)
+				notify(now.Resource, true)
 			}
 		})
+		return func() { <-unsubscribe() }
 	}
 }
 
-// With a mapper beside it the engine serves a type when it appears, and again when it is back, and lets its objects go
-// when it vanishes; callers who know kinds find the resource.
-func TestS5_WithAMapperTypesComeAndGo(t *testing.T) {
+// With type events from a mapper, the engine watches a type as soon as the type is defined, and empties the cache when
+// the type is removed. While the type is defined, ResourceFor must find the resource of the type's kind.
+func TestS5_TypeEventsFromMapper(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.mapper()
 	gvr := h.newType()
@@ -43,10 +44,10 @@ func TestS5_WithAMapperTypesComeAndGo(t *testing.T) {
 	h.serve(c, gvr, calls.handle)
 	kind := gvr.GroupVersion().WithKind("Widget")
 	if _, err := dynamiccontroller.ResourceFor(m, kind); !meta.IsNoMatchError(err) {
-		t.Errorf("a kind that there is not: %v", err)
+		t.Errorf("find an unknown kind: got %v, want a NoMatch error", err)
 	}
 	for round := 1; round <= 3; round++ {
-		h.eventually("the engine backs off", func() error {
+		h.eventually("the type is not found", func() error {
 			if state := c.Status()[0].State; state != dynamiccontroller.TypeNotFound {
 				return errors.New(string(state))
 			}
@@ -55,12 +56,12 @@ func TestS5_WithAMapperTypesComeAndGo(t *testing.T) {
 		h.define(gvr)
 		established := time.Now()
 		h.synced(c, gvr)
-		t.Logf("established -> synced: %s at the most", time.Since(established))
+		t.Logf("the cache synced at most %s after the type was established", time.Since(established))
 		if _, err := m.WaitForMapping(t.Context(), kind.GroupKind()); err != nil {
 			t.Error(err)
 		}
 		if found, err := dynamiccontroller.ResourceFor(m, kind); err != nil || found != gvr {
-			t.Errorf("found %v, %v", found, err)
+			t.Errorf("got %v, error %v; want %v", found, err, gvr)
 		}
 		h.apply(gvr, "w", round)
 		calls.waitFor(h.id(gvr, "w"), 2*round-1)

@@ -20,19 +20,21 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// owned makes an object an owner's child.
+// owned returns a function that makes an object a child of the owner.
 func (h *harness) owned(owner dynamiccontroller.ObjectIdentifiers) func(*unstructured.Unstructured) {
 	h.Helper()
-	object, err := h.client.Resource(owner.GVR).Namespace(owner.Namespace()).Get(h.Context(), owner.Name(), metav1.GetOptions{})
+	object, err := h.client.Resource(owner.GVR).Namespace(owner.Namespace()).Get(h.Context(), owner.Name(),
+		metav1.GetOptions{})
 	h.noError(err)
 	return func(child *unstructured.Unstructured) {
 		child.SetOwnerReferences([]metav1.OwnerReference{{
-			APIVersion: object.GetAPIVersion(), Kind: object.GetKind(), Name: object.GetName(), UID: object.GetUID(), Controller: ptr.To(true),
+			APIVersion: object.GetAPIVersion(), Kind: object.GetKind(), Name: object.GetName(), UID: object.GetUID(),
+			Controller: ptr.To(true),
 		}})
 	}
 }
 
-// openWatches counts a type's open watches.
+// openWatches returns the number of open watches of a type.
 func (w *wire) openWatches(gvr gvrType) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,18 +48,20 @@ func (w *wire) openWatches(gvr gvrType) (n int) {
 
 func (h *harness) eventuallyWatches(w *wire, gvr gvrType, want int) {
 	h.Helper()
-	h.eventually(fmt.Sprintf("%d watches", want), func() error {
+	h.eventually(fmt.Sprintf("%d watches are open", want), func() error {
 		if n := w.openWatches(gvr); n != want {
-			return fmt.Errorf("%d are open", n)
+			return fmt.Errorf("got %d open watches", n)
 		}
 		return nil
 	})
 }
 
-// A type that is served, owned by two and watched by a third has one watch, until the last of them is stopped.
-func TestS6_WhoNeedsTheSameTypeSharesItsWatch(t *testing.T) {
+// A type that is served, owned by two other types and watched by a third type must have a single watch until the last
+// subscription ends.
+func TestS6_SubscriptionsShareOneWatch(t *testing.T) {
 	h := newHarness(t)
-	child, one, two, three := h.define(h.newType()), h.define(h.newType()), h.define(h.newType()), h.define(h.newType())
+	child, one := h.define(h.newType()), h.define(h.newType())
+	two, three := h.define(h.newType()), h.define(h.newType())
 	w := &wire{}
 	c := w.through(h).controller(dynamiccontroller.Config{Workers: 4})
 	h.run(c)
@@ -72,7 +76,8 @@ func TestS6_WhoNeedsTheSameTypeSharesItsWatch(t *testing.T) {
 	calls := map[gvrType]*recorder{}
 	serve := func(gvr gvrType, opts ...dynamiccontroller.ServeOption) {
 		calls[gvr] = newRecorder(t, nil)
-		h.serve(c, gvr, calls[gvr].handle, append(opts, dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata))...)
+		opts = append(opts, dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata))
+		h.serve(c, gvr, calls[gvr].handle, opts...)
 		h.synced(c, gvr)
 	}
 	h.apply(one, "a", 0)
@@ -81,7 +86,9 @@ func TestS6_WhoNeedsTheSameTypeSharesItsWatch(t *testing.T) {
 	h.eventuallyWatches(w, child, 1)
 	serve(one, dynamiccontroller.Owns(child))
 	serve(two, dynamiccontroller.Owns(child))
-	serve(three, dynamiccontroller.Watches(child, func(context.Context, dynamiccontroller.Object) []string { return []string{h.namespace + "/mapped"} }))
+	serve(three, dynamiccontroller.Watches(child, func(context.Context, dynamiccontroller.Object) []string {
+		return []string{h.namespace + "/mapped"}
+	}))
 	calls[one].waitFor(h.id(one, "a"), 1)
 	calls[two].waitFor(h.id(two, "b"), 1)
 
@@ -89,33 +96,115 @@ func TestS6_WhoNeedsTheSameTypeSharesItsWatch(t *testing.T) {
 	calls[child].waitFor(h.id(child, "c"), 1)
 	calls[one].waitFor(h.id(one, "a"), 2)
 	calls[three].waitFor(h.id(three, "mapped"), 1)
-	h.apply(child, "c", 1, h.owned(h.id(two, "b"))) // moves
+	h.apply(child, "c", 1, h.owned(h.id(two, "b"))) // This changes the owner.
 	calls[one].waitFor(h.id(one, "a"), 3)
 	calls[two].waitFor(h.id(two, "b"), 2)
 	lister := must(c.SecondaryLister(two, dynamiccontroller.Owns(child).Key()))
 	owner := must(h.client.Resource(two).Namespace(h.namespace).Get(t.Context(), "b", metav1.GetOptions{}))
-	if owned := must(lister.OwnedBy(owner.GetUID())); len(owned) != 1 || owned[0].(*metav1.PartialObjectMetadata).Name != "c" {
-		t.Errorf("owned: %v", owned)
+	owned := must(lister.OwnedBy(owner.GetUID()))
+	if len(owned) != 1 || owned[0].(*metav1.PartialObjectMetadata).Name != "c" {
+		t.Errorf("got owned objects %v, want c", owned)
 	}
 	if n := opened.Load(); n != 1 || w.openWatches(child) != 1 {
-		t.Errorf("%d watches were opened, %d are open", n, w.openWatches(child))
+		t.Errorf("%d watches were opened and %d are open, want 1 and 1", n, w.openWatches(child))
 	}
 
 	for i, gvr := range []gvrType{child, one, two, three} {
 		if n := w.openWatches(child); n != 1 {
-			t.Errorf("%d watches before stop %d", n, i)
+			t.Errorf("got %d open watches before stop %d, want 1", n, i)
 		}
 		h.stopServing(c, gvr)
 	}
 	h.eventuallyWatches(w, child, 0)
 	if n := opened.Load(); n != 1 {
-		t.Errorf("%d watches were opened in all", n)
+		t.Errorf("%d watches were opened in total, want 1", n)
 	}
 }
 
-// Raising what a watch keeps and lowering it again, while objects come, change and go, loses nothing and tells nothing
-// twice; two watches at the most are open.
-func TestS6_RaisingUnderChurnLosesNothing(t *testing.T) {
+// changeLog checks the changes that are passed to its predicate. For each object, these changes must form a history
+// without gaps or repetitions.
+type changeLog struct {
+	t *testing.T
+
+	mu       sync.Mutex // Guards the fields below.
+	versions map[string]string
+	synced   bool // True after the initial list, whose changes have no predecessors.
+}
+
+func (l *changeLog) predicate(_ context.Context, old, now dynamiccontroller.Object) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	name, before, after := "", "", ""
+	for into, obj := range map[*string]dynamiccontroller.Object{&before: old, &after: now} {
+		if obj != nil {
+			name, *into = obj.GetName(), obj.GetResourceVersion()
+		}
+	}
+	if l.synced && l.versions[name] != before {
+		l.t.Errorf("change of %s from version %q, want %q", name, before, l.versions[name])
+	}
+	number := func(s string) int { n, _ := strconv.Atoi(s); return n }
+	if after != "" && number(after) <= number(before) {
+		l.t.Errorf("change of %s from version %q to %q", name, before, after)
+	}
+	if after == "" {
+		delete(l.versions, name)
+	} else {
+		l.versions[name] = after
+	}
+	return true
+}
+
+func (l *changeLog) setSynced() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.synced = true
+}
+
+// compare returns an error if the last known versions differ from those of the given objects.
+func (l *changeLog) compare(list *unstructured.UnstructuredList) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(list.Items) != len(l.versions) {
+		return fmt.Errorf("got %d objects, want %d", len(l.versions), len(list.Items))
+	}
+	for _, item := range list.Items {
+		if got, want := l.versions[item.GetName()], item.GetResourceVersion(); got != want {
+			return fmt.Errorf("got version %q for %s, want %q", got, item.GetName(), want)
+		}
+	}
+	return nil
+}
+
+// churn creates, changes and deletes objects until stop is called.
+func (h *harness) churn(gvr gvrType, objects int) (stop func()) {
+	done := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			name := "c" + strconv.Itoa(i%objects)
+			if i%5 == 4 {
+				_ = h.client.Resource(gvr).Namespace(h.namespace).Delete(h.Context(), name, metav1.DeleteOptions{})
+			} else {
+				h.apply(gvr, name, i)
+			}
+		}
+	})
+	return func() {
+		close(done)
+		running.Wait()
+	}
+}
+
+// A watch stores only keys for its first subscription. While objects are created, changed and deleted, the test
+// repeatedly adds and removes a second subscription, which needs whole objects. The first subscription must receive
+// each change exactly once, and at most two watches may be open at the same time.
+func TestS6_ProjectionChangesLoseNoEvents(t *testing.T) {
 	const objects, rounds = 10, 12
 	h := newHarness(t)
 	child, keys, full := h.define(h.newType()), h.define(h.newType()), h.define(h.newType())
@@ -123,69 +212,29 @@ func TestS6_RaisingUnderChurnLosesNothing(t *testing.T) {
 	c := w.through(h).controller(dynamiccontroller.Config{Workers: 4})
 	h.run(c)
 
-	// What the predicate of one that stays is told must be a history without gaps, repetitions and steps back.
-	var mu sync.Mutex
-	known := map[string]string{}
-	listed := false
-	h.serve(c, keys, newRecorder(t, nil).handle, dynamiccontroller.Owns(child, dynamiccontroller.WithPredicate(func(_ context.Context, old, now dynamiccontroller.Object) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		name, before, after := "", "", ""
-		for into, obj := range map[*string]dynamiccontroller.Object{&before: old, &after: now} {
-			if obj != nil {
-				name, *into = obj.GetName(), obj.GetResourceVersion()
-			}
-		}
-		if listed && known[name] != before {
-			t.Errorf("%s changes from version %q, and was %q", name, before, known[name])
-		}
-		if n := func(s string) int { n, _ := strconv.Atoi(s); return n }; after != "" && n(after) <= n(before) {
-			t.Errorf("%s goes from version %q to %q", name, before, after)
-		}
-		if after == "" {
-			delete(known, name)
-		} else {
-			known[name] = after
-		}
-		return true
-	})))
+	changes := &changeLog{t: t, versions: map[string]string{}}
+	h.serve(c, keys, newRecorder(t, nil).handle,
+		dynamiccontroller.Owns(child, dynamiccontroller.WithPredicate(changes.predicate)))
 	h.eventually("the children have synced", func() error {
 		if !c.Status()[0].Secondaries[0].Synced {
-			return errors.New("not yet")
+			return errors.New("not synced")
 		}
 		return nil
 	})
-	mu.Lock()
-	listed = true
-	mu.Unlock()
+	changes.setSynced()
 
-	over := make(chan struct{})
-	var churn sync.WaitGroup
-	churn.Go(func() {
-		for i := 0; ; i++ {
-			select {
-			case <-over:
-				return
-			default:
-			}
-			name := "c" + strconv.Itoa(i%objects)
-			if i%5 == 4 {
-				_ = h.client.Resource(child).Namespace(h.namespace).Delete(t.Context(), name, metav1.DeleteOptions{})
-			} else {
-				h.apply(child, name, i)
-			}
-		}
-	})
+	stopChurn := h.churn(child, objects)
 	most := 0
+	ownsFull := dynamiccontroller.Owns(child, dynamiccontroller.WithCache(dynamiccontroller.CacheFull))
 	for range rounds {
-		h.serve(c, full, newRecorder(t, nil).handle, dynamiccontroller.Owns(child, dynamiccontroller.WithCache(dynamiccontroller.CacheFull)))
-		lister := must(c.SecondaryLister(full, dynamiccontroller.Owns(child, dynamiccontroller.WithCache(dynamiccontroller.CacheFull)).Key()))
-		h.eventually("the children are kept whole", func() error {
+		h.serve(c, full, newRecorder(t, nil).handle, ownsFull)
+		lister := must(c.SecondaryLister(full, ownsFull.Key()))
+		h.eventually("whole objects are cached", func() error {
 			most = max(most, w.openWatches(child))
 			list, err := lister.List(labels.Everything())
 			for _, object := range list {
 				if _, whole := object.(*unstructured.Unstructured); !whole {
-					t.Errorf("a %T", object)
+					t.Errorf("got a %T in the cache", object)
 				}
 			}
 			return err
@@ -193,33 +242,22 @@ func TestS6_RaisingUnderChurnLosesNothing(t *testing.T) {
 		h.stopServing(c, full)
 		h.eventuallyWatches(w, child, 1)
 	}
-	close(over)
-	churn.Wait()
+	stopChurn()
 	if most > 2 {
-		t.Errorf("%d watches were open at once", most)
+		t.Errorf("got %d concurrent watches, want at most 2", most)
 	}
-	h.eventually("what was told is what there is", func() error {
+	h.eventually("the last changes are delivered", func() error {
 		list, err := h.client.Resource(child).Namespace(h.namespace).List(t.Context(), metav1.ListOptions{})
 		if err != nil {
 			return err
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(list.Items) != len(known) {
-			return fmt.Errorf("%d objects, %d known", len(list.Items), len(known))
-		}
-		for _, item := range list.Items {
-			if known[item.GetName()] != item.GetResourceVersion() {
-				return fmt.Errorf("%s is %s, known is %q", item.GetName(), item.GetResourceVersion(), known[item.GetName()])
-			}
-		}
-		return nil
+		return changes.compare(list)
 	})
 }
 
-// A type of children that does not exist yet holds nobody up, is seen, and is watched when it is there; also when it is
-// needed by a handler that learns of it while it runs.
-func TestS6_ChildrenOfATypeToCome(t *testing.T) {
+// A missing child type must not delay the type that owns it. The status reports the missing type, which is watched as
+// soon as it is defined.
+func TestS6_OwnedTypeIsDefinedLater(t *testing.T) {
 	h := newHarness(t)
 	parent, child := h.define(h.newType()), h.newType()
 	m, _ := h.mapper()
@@ -230,9 +268,9 @@ func TestS6_ChildrenOfATypeToCome(t *testing.T) {
 	calls := newRecorder(t, nil)
 	h.serve(c, parent, calls.handle, dynamiccontroller.Owns(child))
 	calls.waitForTotal(2)
-	h.eventually("it is known to be missing", func() error {
+	h.eventually("the status reports the missing type", func() error {
 		if s := c.Status()[0].Secondaries; len(s) != 1 || s[0].State != dynamiccontroller.TypeNotFound {
-			return fmt.Errorf("%+v", s)
+			return fmt.Errorf("got secondaries %+v", s)
 		}
 		return nil
 	})
@@ -240,11 +278,11 @@ func TestS6_ChildrenOfATypeToCome(t *testing.T) {
 	established := time.Now()
 	h.apply(child, "c", 0, h.owned(h.id(parent, "a")))
 	calls.waitFor(h.id(parent, "a"), 2)
-	t.Logf("established -> owner reconciled: %s", time.Since(established))
+	t.Logf("the owner was reconciled %s after the child type was established", time.Since(established))
 	if n := calls.count(h.id(parent, "b")); n != 1 {
-		t.Errorf("%d calls for the other parent", n)
+		t.Errorf("got %d calls for the other parent, want 1", n)
 	}
-	h.undefine(child) // and c goes with it
+	h.undefine(child) // This also deletes the child.
 	calls.waitFor(h.id(parent, "a"), 3)
 	h.stopServing(c, parent)
 }

@@ -11,24 +11,30 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestOneReplicaIsEvictedAtATime evicts both replicas, as draining two nodes at once does.
-func TestOneReplicaIsEvictedAtATime(t *testing.T) {
+// Both replicas are evicted, as when two nodes are drained at the same time. The PodDisruptionBudget must allow only
+// one eviction at a time.
+func TestEviction_OneReplicaAtATime(t *testing.T) {
 	e := newEnv(t)
 	pods, err := e.kube.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		t.Fatal(err)
 	}
 	evict := func(ctx context.Context, pod string) error {
-		return e.kube.PolicyV1().Evictions(namespace).Evict(ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: namespace}})
+		return e.kube.PolicyV1().Evictions(namespace).Evict(ctx,
+			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: namespace}})
 	}
 	first, second := pods.Items[0].Name, pods.Items[1].Name
-	// The disruption controller may not have counted the last test's Pods yet.
-	e.eventually(patience, "the first replica is evicted", func(ctx context.Context) error { return evict(ctx, first) })
+	// The disruption controller may not have processed the Pod changes of the previous test yet.
+	e.eventually(timeout, "the first replica is evicted", func(ctx context.Context) error {
+		return evict(ctx, first)
+	})
 	if err := evict(t.Context(), second); !apierrors.IsTooManyRequests(err) {
-		t.Fatalf("evicting the second replica: %v", err)
+		t.Fatalf("evict the second replica: got %v, want TooManyRequests", err)
 	}
-	took := e.eventually(patience, "the second replica is evicted", func(ctx context.Context) error { return evict(ctx, second) })
-	t.Logf("the second replica could be evicted %s after the first", took)
+	took := e.eventually(timeout, "the second replica is evicted", func(ctx context.Context) error {
+		return evict(ctx, second)
+	})
+	t.Logf("the second replica was evicted %s after the first", took)
 	now, err := e.kube.CoreV1().Pods(namespace).List(t.Context(), metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		t.Fatal(err)
@@ -40,6 +46,6 @@ func TestOneReplicaIsEvictedAtATime(t *testing.T) {
 		}
 	}
 	if ready == 0 {
-		t.Error("no other replica is ready while the second is evicted")
+		t.Error("no other replica was ready when the second one was evicted")
 	}
 }

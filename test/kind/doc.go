@@ -1,3 +1,3 @@
-// Package kind tests what only real nodes show: signals and grace periods, kills for memory, and a node without network.
-// Its tests have the build tag "kind" and run on the cluster that make test-kind creates.
+// Package kind tests behavior that requires real nodes: signals and grace periods, OOM kills, and a node without a
+// network connection. The tests have the build tag "kind" and run on the cluster that "make test-kind" creates.
 package kind

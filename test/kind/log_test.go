@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// podLog is the log of a replica, without lines of other formats.
+// podLog contains the JSON lines of a replica's log.
 type podLog []logLine
 
 type logLine struct {
@@ -21,16 +21,16 @@ type logLine struct {
 	Term    int64     `json:"term"`
 }
 
-// logSince returns what the running container of the Pod has logged since then.
+// logSince returns the lines that the Pod's running container has logged since the given time.
 func (e *env) logSince(pod string, then time.Time) podLog {
 	e.Helper()
 	var raw []byte
-	e.eventually(patience, "the log of "+pod+" can be read", func(ctx context.Context) error {
+	e.eventually(timeout, "the log of "+pod+" can be read", func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		var err error
 		raw, err = e.kube.CoreV1().Pods(namespace).GetLogs(pod, &corev1.PodLogOptions{
-			SinceTime: new(metav1.NewTime(then)), // sent in whole seconds
+			SinceTime: new(metav1.NewTime(then)), // Sent in whole seconds.
 		}).DoRaw(ctx)
 		return err
 	})
@@ -44,7 +44,7 @@ func (e *env) logSince(pod string, then time.Time) podLog {
 	return lines
 }
 
-// first returns the first line with the message.
+// first returns the first line with the given message.
 func (l podLog) first(message string) (line logLine, ok bool) {
 	for _, line := range l {
 		if line.Message == message {

@@ -26,17 +26,18 @@ const (
 	selector  = "app.kubernetes.io/name=dynamic-controller"
 )
 
-// The defaults of the platform's election, and what it may take on a busy machine beyond them.
+// The defaults of the platform's leader election, and limits for tests.
 const (
 	leaseDuration = 15 * time.Second
 	retryPeriod   = 2 * time.Second
-	// takeover is the documented limit after which another replica leads if the leader is gone.
+	// takeover is the documented maximum time from the failure of the leader until another replica leads.
 	takeover = leaseDuration + 44*retryPeriod/10
-	slack    = 5 * time.Second
-	patience = 3 * time.Minute
+	// slack is the additional time that operations can take on a busy machine.
+	slack   = 5 * time.Second
+	timeout = 3 * time.Minute
 )
 
-// env is the cluster of make test-kind.
+// env provides clients for the cluster that make test-kind creates.
 type env struct {
 	*testing.T
 	kube    kubernetes.Interface
@@ -62,7 +63,7 @@ func newEnv(t *testing.T) *env {
 		t.Fatal(err)
 	}
 	e := &env{t, kube, objects}
-	e.eventually(patience, "both replicas are ready", func(ctx context.Context) error {
+	e.eventually(timeout, "both replicas are ready", func(ctx context.Context) error {
 		pods, err := kube.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return err
@@ -74,7 +75,7 @@ func newEnv(t *testing.T) *env {
 			}
 		}
 		if ready != 2 || len(pods.Items) != 2 {
-			return fmt.Errorf("%d of %d are", ready, len(pods.Items))
+			return fmt.Errorf("%d of %d Pods are ready", ready, len(pods.Items))
 		}
 		return nil
 	})
@@ -90,8 +91,8 @@ func isReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// eventually returns how long it took until check returned nil.
-func (e *env) eventually(within time.Duration, what string, check func(context.Context) error) time.Duration {
+// eventually polls until check returns nil, and returns how long this took. After the timeout, it fails the test.
+func (e *env) eventually(within time.Duration, condition string, check func(context.Context) error) time.Duration {
 	e.Helper()
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(e.Context(), within)
@@ -107,16 +108,16 @@ func (e *env) eventually(within time.Duration, what string, check func(context.C
 		}
 		select {
 		case <-ctx.Done():
-			e.Fatalf("not within %s: %s: %v", within, what, last)
+			e.Fatalf("timed out after %s waiting until %s: %v", within, condition, last)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
 
-// leader returns the Pod that the lease names, and its identity.
+// leader returns the lease holder's Pod and its identity in the lease.
 func (e *env) leader() (pod *corev1.Pod, identity string) {
 	e.Helper()
-	e.eventually(patience, "a replica leads", func(ctx context.Context) error {
+	e.eventually(timeout, "a replica leads", func(ctx context.Context) error {
 		now, err := e.kube.CoordinationV1().Leases(namespace).Get(ctx, lease, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -128,7 +129,7 @@ func (e *env) leader() (pod *corev1.Pod, identity string) {
 	return pod, identity
 }
 
-// otherLeader waits until the lease names another identity.
+// otherLeader waits until the lease has a holder other than old.
 func (e *env) otherLeader(within time.Duration, old string) (identity string, took time.Duration) {
 	e.Helper()
 	took = e.eventually(within, "another replica leads", func(ctx context.Context) error {
@@ -137,7 +138,7 @@ func (e *env) otherLeader(within time.Duration, old string) (identity string, to
 			return err
 		}
 		if identity = holder(now); identity == "" || identity == old {
-			return fmt.Errorf("the lease names %q", identity)
+			return fmt.Errorf("the lease holder is %q", identity)
 		}
 		return nil
 	})
@@ -151,13 +152,14 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// podOf returns the name of the Pod in an identity, which ends in "_" and what identifies the process.
+// podOf returns the name of the Pod in an identity. An identity consists of the name, "_" and a suffix that is unique
+// for each process.
 func podOf(identity string) string {
 	pod, _, _ := strings.Cut(identity, "_")
 	return pod
 }
 
-// inNodeOf runs a shell script in the node of the Pod. The script can use $pid, the process of the Pod's container.
+// inNodeOf runs a shell script on the Pod's node. In the script, $pid is the process ID of the Pod's container.
 func (e *env) inNodeOf(pod *corev1.Pod, script string) string {
 	e.Helper()
 	const find = `pid=$(crictl inspect --output go-template --template "{{.info.pid}}" "$1")`

@@ -25,7 +25,7 @@ var webApps = schema.GroupVersionResource{Group: "demo.example.com", Version: "v
 
 func appName(i int) string { return fmt.Sprintf("app-%d", i) }
 
-// serveWebApps serves the demonstration's type and creates its instances.
+// serveWebApps applies the demo's Blueprint and creates instances of the type that it defines.
 func (e *env) serveWebApps() {
 	e.Helper()
 	e.run("kubectl", "apply", "--filename", "../../examples/demo/webapps.yaml")
@@ -37,11 +37,12 @@ func (e *env) serveWebApps() {
 			"metadata": map[string]any{"name": appName(i)},
 			"spec":     map[string]any{"greeting": "Before"},
 		}}
-		if _, err := e.dynamic.Resource(webApps).Namespace(metav1.NamespaceDefault).Create(e.Context(), app, metav1.CreateOptions{}); err != nil {
+		client := e.dynamic.Resource(webApps).Namespace(metav1.NamespaceDefault)
+		if _, err := client.Create(e.Context(), app, metav1.CreateOptions{}); err != nil {
 			e.Fatal(err)
 		}
 	}
-	e.pages("Before", patience)
+	e.pages("Before", timeout)
 }
 
 func (e *env) deleteWebApps() {
@@ -68,27 +69,27 @@ func greetingOf(page *corev1.ConfigMap) string {
 	return greeting
 }
 
-// pages waits until the page of every WebApp has the greeting.
+// pages waits until the page of every WebApp contains the greeting, and returns how long this took.
 func (e *env) pages(greeting string, within time.Duration) time.Duration {
 	e.Helper()
-	return e.eventually(within, "all pages say "+greeting, func(ctx context.Context) error {
+	return e.eventually(within, "all pages contain "+greeting, func(ctx context.Context) error {
 		for i := range apps {
 			page, err := e.kube.CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(ctx, appName(i)+"-page", metav1.GetOptions{})
 			if err != nil {
 				return err
 			}
 			if got := greetingOf(page); got != greeting+"," {
-				return fmt.Errorf("the page of %s says %s", appName(i), got)
+				return fmt.Errorf("the page of %s contains %s", appName(i), got)
 			}
 		}
 		return nil
 	})
 }
 
-// pageWrites counts the versions of each page that a watch delivers.
+// pageWrites counts the Modified events that a watch delivers for each page.
 type pageWrites struct {
 	mu     sync.Mutex
-	writes map[string]int // by page and greeting
+	writes map[string]int // By page and greeting.
 }
 
 func (e *env) countPageWrites() *pageWrites {
@@ -97,7 +98,8 @@ func (e *env) countPageWrites() *pageWrites {
 	if err != nil {
 		e.Fatal(err)
 	}
-	events, err := e.kube.CoreV1().ConfigMaps(metav1.NamespaceDefault).Watch(e.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	events, err := e.kube.CoreV1().ConfigMaps(metav1.NamespaceDefault).Watch(e.Context(),
+		metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	if err != nil {
 		e.Fatal(err)
 	}
@@ -122,9 +124,8 @@ func (w *pageWrites) of(app, greeting string) int {
 	return w.writes[app+"-page "+greeting+","]
 }
 
-// TestLeaderWithoutNetwork disconnects the node of the leader from the network, and connects it again after another
-// replica has taken over.
-func TestLeaderWithoutNetwork(t *testing.T) {
+// The leader's node is disconnected from the network, and reconnected after another replica has become the leader.
+func TestPartition_AnotherReplicaLeads(t *testing.T) {
 	e := newEnv(t)
 	e.serveWebApps()
 	pod, identity := e.leader()
@@ -139,71 +140,72 @@ func TestLeaderWithoutNetwork(t *testing.T) {
 	connect := sync.OnceFunc(func() { e.run("docker", "network", "connect", network, node) })
 	defer connect()
 	e.greet("Disconnected")
-	// The lease is renewed every retry period, and checked as often by the others, with up to 20% of jitter.
+	// The leader renews the lease every retry period. The other replicas check it at the same interval plus up to 20%.
 	next, took := e.otherLeader(leaseDuration+2*retryPeriod+slack, identity)
 	if podOf(next) == pod.Name {
-		t.Fatalf("%s leads, on the node without network", next)
+		t.Fatalf("%s leads although its node is disconnected", next)
 	}
-	all := e.pages("Disconnected", patience)
-	t.Logf("disconnected %s with the leader %s; %s leads after %s, and all %d WebApps that were changed meanwhile are reconciled %s later",
+	all := e.pages("Disconnected", timeout)
+	t.Logf("disconnected %s with the leader %s: %s leads after %s, and all %d changed WebApps are reconciled %s later",
 		node, identity, next, took, apps, all)
 
-	e.eventually(patience, "the node is not ready", func(ctx context.Context) error {
+	e.eventually(timeout, "the node is not ready", func(ctx context.Context) error {
 		if ready, err := e.nodeIsReady(ctx, node); err != nil || ready {
-			return errors.Join(err, errors.New("it is"))
+			return errors.Join(err, errors.New("the node is still ready"))
 		}
 		return nil
 	})
-	t.Logf("the node is NotReady %s after it was disconnected", time.Since(began))
+	t.Logf("the node became NotReady %s after it was disconnected", time.Since(began))
 	again := time.Now()
 	connect()
 	if after := e.run("docker", "inspect", "--format", address, node); after != before {
-		t.Fatalf("the node has the address %s, and had %s", after, before)
+		t.Fatalf("the address of the node changed from %s to %s", before, after)
 	}
-	e.eventually(patience, "the node is ready", func(ctx context.Context) error {
+	e.eventually(timeout, "the node is ready", func(ctx context.Context) error {
 		if ready, err := e.nodeIsReady(ctx, node); err != nil || !ready {
-			return errors.Join(err, errors.New("it is not"))
+			return errors.Join(err, errors.New("the node is not ready yet"))
 		}
 		return nil
 	})
-	t.Logf("connected the node with its address %s again: it is Ready after %s", before, time.Since(again))
+	t.Logf("reconnected the node with its previous address %s: it was Ready after %s", before, time.Since(again))
 	now, err := e.kube.CoreV1().Pods(namespace).Get(t.Context(), pod.Name, metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.eventually(patience, "both replicas are ready", func(ctx context.Context) error {
+	e.eventually(timeout, "both replicas are ready", func(ctx context.Context) error {
 		if now, err = e.kube.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{}); err != nil {
 			return err
 		}
 		if !isReady(now) {
-			return errors.New("the former leader is not")
+			return errors.New("the former leader is not ready")
 		}
 		return nil
 	})
-	t.Logf("the former leader's Pod is ready after %s, with %d restarts; last state %+v",
-		time.Since(again), now.Status.ContainerStatuses[0].RestartCount, now.Status.ContainerStatuses[0].LastTerminationState.Terminated)
+	status := now.Status.ContainerStatuses[0]
+	t.Logf("the Pod of the former leader is ready after %s, with %d restarts; last state %+v",
+		time.Since(again), status.RestartCount, status.LastTerminationState.Terminated)
 
 	e.fenceHeld(pod.Name, next, began)
 
 	e.greet("Connected")
-	e.pages("Connected", patience)
+	e.pages("Connected", timeout)
 	if _, current := e.leader(); current != next {
-		t.Errorf("%s leads, and %s did before the node was connected again", current, next)
+		t.Errorf("the leader changed from %s to %s after the node was connected again", next, current)
 	}
 	for _, greeting := range []string{"Disconnected", "Connected"} {
 		for i := range apps {
 			if n := writes.of(appName(i), greeting); n != 1 {
-				t.Errorf("the page of %s was written %d times for the greeting %s", appName(i), n, greeting)
+				t.Errorf("the page of %s was written %d times for the greeting %s, want once", appName(i), n, greeting)
 			}
 		}
 	}
 }
 
-// fenceHeld proves from the logs of both Pods that the former leader noticed the loss of its lease before next led. All
-// containers use the clock of the machine, so the timestamps can be compared.
+// fenceHeld checks the logs of both Pods to verify that the former leader detected the loss of its lease before next
+// started leading. All containers use the machine's clock, so their timestamps can be compared.
 func (e *env) fenceHeld(former, next string, since time.Time) {
 	e.Helper()
-	const lost, leading = "the lease is lost", "leading"
+	const lost, leading = "Lease lost", "Started leading" // Log messages of package replica.
 	formerLog, nextLog := e.logSince(former, since), e.logSince(podOf(next), since)
 	loss, ok := formerLog.first(lost)
 	if !ok {
@@ -225,11 +227,11 @@ func (e *env) fenceHeld(former, next string, since time.Time) {
 	}
 	acquired := now.Spec.AcquireTime.Time
 	if !loss.Time.Before(acquired) || !loss.Time.Before(win.Time) {
-		e.Errorf("term %d of %s was over at %s, after %s acquired the lease at %s and led at %s",
+		e.Errorf("term %d of %s ended at %s, but %s acquired the lease at %s and started leading at %s",
 			loss.Term, former, loss.Time, next, acquired, win.Time)
 	}
-	e.Logf("term %d of the former leader was over %s after its node was disconnected", loss.Term, loss.Time.Sub(since))
-	e.Logf("%s acquired the lease %s later, and logged the beginning of its term %d %s after that",
+	e.Logf("term %d of the former leader ended %s after its node was disconnected", loss.Term, loss.Time.Sub(since))
+	e.Logf("%s acquired the lease %s later, and logged the start of its term %d %s after that",
 		next, acquired.Sub(loss.Time), win.Term, win.Time.Sub(acquired))
 }
 

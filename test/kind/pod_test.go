@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDeletedLeaderReleasesTheLease has a kubelet send SIGTERM.
+// The leader's Pod is deleted, so the kubelet sends SIGTERM.
 func TestDeletedLeaderReleasesTheLease(t *testing.T) {
 	e := newEnv(t)
 	pod, identity := e.leader()
@@ -30,9 +30,9 @@ func TestDeletedLeaderReleasesTheLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	// Without a release, the others wait until the lease has expired.
+	// If the leader did not release the lease, the other replicas would wait until it expired.
 	_, took := e.otherLeader(leaseDuration-slack, identity)
-	t.Logf("%s led, on %s; another replica leads %s after its Pod was deleted", identity, pod.Spec.NodeName, took)
+	t.Logf("another replica leads %s after the Pod of leader %s on %s was deleted", took, identity, pod.Spec.NodeName)
 
 	var last *corev1.ContainerStateTerminated
 	for event := range watch.ResultChan() {
@@ -50,31 +50,31 @@ func TestDeletedLeaderReleasesTheLease(t *testing.T) {
 		}
 	}
 	if last == nil || last.ExitCode != 0 {
-		t.Fatalf("the container ended with %+v", last)
+		t.Fatalf("got termination state %+v, want exit code 0", last)
 	}
-	t.Logf("the container ended with exit code %d, reason %s; the Pod was gone after %s, with a grace period of %d s",
+	t.Logf("the container exited with code %d, reason %s; the Pod was removed after %s, with a grace period of %d s",
 		last.ExitCode, last.Reason, time.Since(began), *pod.Spec.TerminationGracePeriodSeconds)
 }
 
-// hasIdentityFromDownwardAPI checks the environment of the leader's process as well as the lease, because the identity
-// defaults to the host name, which is also the Pod's name.
+// hasIdentityFromDownwardAPI checks the lease and the environment of the leader's process. Checking only the lease is
+// not sufficient, because the identity defaults to the host name, which is also the name of the Pod.
 func (e *env) hasIdentityFromDownwardAPI(pod *corev1.Pod, identity string) {
 	e.Helper()
 	environment := strings.Split(e.inNodeOf(pod, `tr '\0' '\n' </proc/$pid/environ`), "\n")
 	for _, variable := range []string{"POD_NAME=" + pod.Name, "POD_NAMESPACE=" + pod.Namespace} {
 		if !slices.Contains(environment, variable) {
-			e.Errorf("the environment of the leader lacks %s: %q", variable, environment)
+			e.Errorf("the environment of the leader does not contain %s: %q", variable, environment)
 		}
 	}
 	if !strings.HasPrefix(identity, pod.Name+"_") {
-		e.Errorf("the lease names %q, which does not begin with the Pod's name %s", identity, pod.Name)
+		e.Errorf("got lease holder %q, want prefix %q", identity, pod.Name+"_")
 	}
-	e.Logf("the lease names %s; the downward API named the Pod %s", identity, pod.Name)
+	e.Logf("the lease holder is %s, and the downward API provided the name %s", identity, pod.Name)
 }
 
-// TestReplicaKilledForMemoryRecovers fills the leader's memory cgroup from within its node. The kernel's choice between
-// the processes of the cgroup is made certain by the leader's OOM score.
-func TestReplicaKilledForMemoryRecovers(t *testing.T) {
+// The test fills the leader's memory cgroup from within its node. The OOM score ensures that the kernel kills the
+// leader and not another process in the cgroup.
+func TestOOMKill_ReplicaRecovers(t *testing.T) {
 	e := newEnv(t)
 	pod, identity := e.leader()
 	restarts := pod.Status.ContainerStatuses[0].RestartCount
@@ -90,9 +90,10 @@ func TestReplicaKilledForMemoryRecovers(t *testing.T) {
 		kill "$hog" 2>/dev/null || true`
 	began := time.Now()
 	out := e.run("docker", "exec", pod.Spec.NodeName, "sh", "-uc", fill+"\n: ", "fill", container)
-	t.Logf("filled the memory of %s within its limit of %s: %s", identity, pod.Spec.Containers[0].Resources.Limits.Memory(), out)
+	t.Logf("filled the memory of %s up to its limit of %s: %s",
+		identity, pod.Spec.Containers[0].Resources.Limits.Memory(), out)
 
-	e.eventually(patience, "the container was killed for memory and runs again", func(ctx context.Context) error {
+	e.eventually(timeout, "the container was killed and is running again", func(ctx context.Context) error {
 		now, err := e.kube.CoreV1().Pods(namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -104,9 +105,10 @@ func TestReplicaKilledForMemoryRecovers(t *testing.T) {
 		}
 		const sigkilled = 128 + 9
 		if killed.ExitCode != sigkilled {
-			t.Fatalf("the container ended with %+v", killed)
+			t.Fatalf("got termination state %+v, want exit code %d", killed, sigkilled)
 		}
-		t.Logf("the container ended with exit code %d, reason %s, and is ready again after %s", killed.ExitCode, killed.Reason, time.Since(began))
+		t.Logf("the container exited with code %d, reason %s, and is ready again after %s",
+			killed.ExitCode, killed.Reason, time.Since(began))
 		return nil
 	})
 	next, _ := e.otherLeader(leaseDuration+2*retryPeriod+slack, identity)

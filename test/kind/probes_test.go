@@ -17,99 +17,105 @@ import (
 
 var probePaths = []string{"readyz", "livez"}
 
-// probe sends the request of a probe through the API server. Its timeout is longer than the kubelet's, one second.
+// probe sends a probe's request through the API server. The request's timeout is longer than the kubelet's, which is
+// one second.
 func (e *env) probe(ctx context.Context, pod, path string) (string, error) {
-	const port, timeout = "8081", 2 * time.Second
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	const port, requestTimeout = "8081", 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	body, err := e.kube.CoreV1().Pods(namespace).ProxyGet("http", pod, port, path, nil).DoRaw(ctx)
 	return strings.TrimSpace(string(body)), err
 }
 
-// answersProbes waits until all probes succeed. A connection of the API server to a previous container may fail once.
-func (e *env) answersProbes(pod string) {
+// awaitProbes waits until all probes succeed. A probe can fail once if the API server reuses a connection to a previous
+// container.
+func (e *env) awaitProbes(pod string) {
 	e.Helper()
-	e.eventually(patience, "the probes of "+pod+" succeed", func(ctx context.Context) error {
+	e.eventually(timeout, "the probes of "+pod+" succeed", func(ctx context.Context) error {
 		for _, path := range probePaths {
-			if body, err := e.probe(ctx, pod, path); err != nil || body != "ok" {
-				return fmt.Errorf("/%s: %q, %v", path, body, err)
+			body, err := e.probe(ctx, pod, path)
+			if err != nil {
+				return fmt.Errorf("/%s: %q: %w", path, body, err)
+			}
+			if body != "ok" {
+				return fmt.Errorf("/%s: got %q, want ok", path, body)
 			}
 		}
 		return nil
 	})
 }
 
-// detects returns the time within which a kubelet notices that a container has stopped answering a probe. The last success
-// can be just before that, and the last of the failures takes its timeout. A container that has just been started is
-// probed only after the initial delay.
-func detects(p *corev1.Probe) time.Duration {
+// detectionTime returns the maximum time until a kubelet detects that a container no longer responds to a probe. The
+// last success can occur immediately before the container stops responding, and the last failure takes as long as the
+// timeout. A container that has just been started is probed only after the initial delay.
+func detectionTime(p *corev1.Probe) time.Duration {
 	return time.Duration(p.InitialDelaySeconds+p.FailureThreshold*p.PeriodSeconds+p.TimeoutSeconds) * time.Second
 }
 
-// TestStoppedLeaderIsReplaced stops the leader's process with SIGSTOP. A stopped process does not handle SIGTERM, so the
-// kubelet has to wait for the grace period before it sends SIGKILL.
-func TestStoppedLeaderIsReplaced(t *testing.T) {
+// The leader's process is stopped with SIGSTOP. A stopped process does not handle SIGTERM, so the kubelet has to wait
+// for the grace period before it sends SIGKILL.
+func TestProbes_StoppedLeaderIsReplaced(t *testing.T) {
 	e := newEnv(t)
 	pod, identity := e.leader()
 	before := pod.Status.ContainerStatuses[0]
 	readiness, liveness := pod.Spec.Containers[0].ReadinessProbe, pod.Spec.Containers[0].LivenessProbe
 	grace := time.Duration(*pod.Spec.TerminationGracePeriodSeconds) * time.Second
-	e.answersProbes(pod.Name)
+	e.awaitProbes(pod.Name)
 
 	began := time.Now()
 	e.inNodeOf(pod, `kill -STOP "$pid"`)
 	for _, path := range probePaths {
 		if body, err := e.probe(t.Context(), pod.Name, path); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("/%s of the stopped leader: %q, %v", path, body, err)
+			t.Errorf("GET /%s of the stopped leader: got %q, %v, want a timeout", path, body, err)
 		}
 	}
-	t.Logf("stopped %s on %s; /readyz and /livez do not answer", identity, pod.Spec.NodeName)
+	t.Logf("stopped %s on %s; /readyz and /livez do not respond", identity, pod.Spec.NodeName)
 	next, _ := e.otherLeader(takeover-time.Since(began), identity)
 	t.Logf("%s leads %s after the stop; the documented limit is %s", next, time.Since(began), takeover)
 	if podOf(next) == pod.Name {
-		t.Fatalf("%s leads, in the Pod of the stopped leader", next)
+		t.Fatalf("the new leader %s runs in the Pod of the stopped leader", next)
 	}
 
-	unready := e.becomesUnready(pod.Name, before, began, detects(readiness)+slack)
+	unready := e.awaitUnready(pod.Name, before, began, detectionTime(readiness)+slack)
 	t.Logf("the Pod is NotReady %s after the stop, with a readiness probe every %d s", unready, readiness.PeriodSeconds)
-	failed := e.isKilledForLiveness(pod, began, detects(liveness)+slack)
-	t.Logf("the kubelet decides %s after the stop to replace the container, with a liveness probe every %d s",
+	failed := e.awaitLivenessFailure(pod, began, detectionTime(liveness)+slack)
+	t.Logf("the kubelet started to replace the container %s after the stop, with a liveness probe every %d s",
 		failed.Sub(began), liveness.PeriodSeconds)
 
-	now, killed := e.isRestarted(pod.Name, before, grace+patience)
+	now, killed := e.awaitRestart(pod.Name, before, grace+timeout)
 	ready := time.Since(began)
 	const sigkilled = 128 + 9
 	if killed.ExitCode != sigkilled {
-		t.Errorf("the container ended with %+v", killed)
+		t.Errorf("got termination state %+v, want exit code %d", killed, sigkilled)
 	}
-	// Both times have whole seconds.
+	// Kubernetes reports both times in whole seconds.
 	if took := killed.FinishedAt.Sub(failed); took < grace-time.Second || took > grace+slack {
 		t.Errorf("the container was killed %s after its liveness probe failed, with a grace period of %s", took, grace)
 	}
-	t.Logf("the container ended %s after the stop and %s after its liveness probe failed (grace period %s)",
+	t.Logf("the container exited %s after the stop and %s after its liveness probe failed (grace period %s)",
 		killed.FinishedAt.Sub(began), killed.FinishedAt.Sub(failed), grace)
-	t.Logf("it ended with exit code %d, reason %s", killed.ExitCode, killed.Reason)
-	t.Logf("the Pod is Ready again after %s, with %d restarts, %d before", ready, now.RestartCount, before.RestartCount)
-	e.answersProbes(pod.Name)
+	t.Logf("it exited with code %d, reason %s", killed.ExitCode, killed.Reason)
+	t.Logf("the Pod is Ready again after %s; restarts: %d, previously %d", ready, now.RestartCount, before.RestartCount)
+	e.awaitProbes(pod.Name)
 	if _, current := e.leader(); current != next {
-		t.Errorf("%s leads, and %s did before the container was restarted", current, next)
+		t.Errorf("the leader changed from %s to %s after the restart of the container", next, current)
 	}
 }
 
-// becomesUnready waits until the Pod is not ready while its container still runs. It returns the time from began to the
-// transition that the kubelet reports, which has whole seconds.
-func (e *env) becomesUnready(
+// awaitUnready waits until the Pod is no longer ready. The container must still be running. awaitUnready returns the
+// time from began to the transition, which the kubelet reports in whole seconds.
+func (e *env) awaitUnready(
 	name string, before corev1.ContainerStatus, began time.Time, within time.Duration,
 ) (took time.Duration) {
 	e.Helper()
-	e.eventually(patience, "the Pod is not ready", func(ctx context.Context) error {
+	e.eventually(timeout, "the Pod is not ready", func(ctx context.Context) error {
 		pod, err := e.kube.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		status := pod.Status.ContainerStatuses[0]
 		if status.ContainerID != before.ContainerID || status.State.Running == nil {
-			e.Fatalf("the container was not found unready while it was stopped: %+v", status)
+			e.Fatalf("the container was replaced before the Pod became unready: %+v", status)
 		}
 		for _, c := range pod.Status.Conditions {
 			if c.Type == corev1.PodReady && c.Status == corev1.ConditionFalse {
@@ -117,19 +123,20 @@ func (e *env) becomesUnready(
 				return nil
 			}
 		}
-		return errors.New("it is")
+		return errors.New("the Pod is still ready")
 	})
 	if took > within {
-		e.Errorf("the Pod was not ready only after %s, more than %s", took, within)
+		e.Errorf("the Pod became unready after %s, want at most %s", took, within)
 	}
 	return took
 }
 
-// isKilledForLiveness waits for the kubelet's event and returns its time, which has whole seconds.
-func (e *env) isKilledForLiveness(pod *corev1.Pod, began time.Time, within time.Duration) (failed time.Time) {
+// awaitLivenessFailure waits for the event in which the kubelet reports the failed liveness probe. It returns the
+// event's time, which is in whole seconds.
+func (e *env) awaitLivenessFailure(pod *corev1.Pod, began time.Time, within time.Duration) (failed time.Time) {
 	e.Helper()
 	of := fields.Set{"involvedObject.uid": string(pod.UID), "reason": "Killing"}.String()
-	e.eventually(patience, "the kubelet replaces the container", func(ctx context.Context) error {
+	e.eventually(timeout, "the kubelet replaces the container", func(ctx context.Context) error {
 		events, err := e.kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: of})
 		if err != nil {
 			return err
@@ -141,16 +148,17 @@ func (e *env) isKilledForLiveness(pod *corev1.Pod, began time.Time, within time.
 				return nil
 			}
 		}
-		return fmt.Errorf("none of %d events names the liveness probe", len(events.Items))
+		return fmt.Errorf("none of %d events is about the liveness probe", len(events.Items))
 	})
 	if took := failed.Sub(began); took > within {
-		e.Errorf("the liveness probe failed only after %s, more than %s", took, within)
+		e.Errorf("the liveness probe failed after %s, want at most %s", took, within)
 	}
 	return failed
 }
 
-// isRestarted waits until the container was restarted once and is ready, and returns how the previous container ended.
-func (e *env) isRestarted(
+// awaitRestart waits until the container has been restarted once and is ready. It returns the termination state of the
+// previous container.
+func (e *env) awaitRestart(
 	name string, before corev1.ContainerStatus, within time.Duration,
 ) (now corev1.ContainerStatus, killed corev1.ContainerStateTerminated) {
 	e.Helper()
@@ -162,13 +170,14 @@ func (e *env) isRestarted(
 		now = pod.Status.ContainerStatuses[0]
 		last := now.LastTerminationState.Terminated
 		if now.RestartCount == before.RestartCount || last == nil || !isReady(pod) {
-			return fmt.Errorf("%d restarts, state %+v", now.RestartCount, now.State)
+			return fmt.Errorf("got %d restarts, state %+v", now.RestartCount, now.State)
 		}
 		killed = *last
 		return nil
 	})
 	if now.RestartCount != before.RestartCount+1 || killed.ContainerID != before.ContainerID {
-		e.Errorf("%d restarts, %d before, the last of %s", now.RestartCount, before.RestartCount, killed.ContainerID)
+		e.Errorf("got %d restarts, previously %d; the last terminated container is %s, want %s",
+			now.RestartCount, before.RestartCount, killed.ContainerID, before.ContainerID)
 	}
 	return now, killed
 }

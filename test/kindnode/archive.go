@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// An imageArchive is a file in the format of "docker save": layers, a configuration for each image, and a list of
-// images. Images share layers. Nothing in it depends on the time it was made.
+// An imageArchive is a file in the format of "docker save". It contains layers, a configuration for each image, and a
+// list of images. Images can share layers. The content of the file does not depend on when it is written.
 type imageArchive struct {
 	arch   string
 	file   *os.File
@@ -42,7 +42,7 @@ func newImageArchive(file, arch string) (*imageArchive, error) {
 	return &imageArchive{arch: arch, file: out, tar: tar.NewWriter(out)}, nil
 }
 
-// addLayer adds what fill writes as a layer.
+// addLayer adds a layer. The fill function writes the layer's files.
 func (a *imageArchive) addLayer(fill func(*layer) error) (layerID, error) {
 	return a.addTar(func(out io.Writer) error {
 		l := &layer{tar: tar.NewWriter(out), made: map[string]bool{".": true}}
@@ -53,7 +53,7 @@ func (a *imageArchive) addLayer(fill func(*layer) error) (layerID, error) {
 	})
 }
 
-// addTar adds the tar archive that write writes as a layer.
+// addTar adds a layer. The write function writes the layer's tar archive.
 func (a *imageArchive) addTar(write func(io.Writer) error) (layerID, error) {
 	file, err := os.CreateTemp(filepath.Dir(a.file.Name()), "layer-")
 	if err != nil {
@@ -76,7 +76,7 @@ func (a *imageArchive) addTar(write func(io.Writer) error) (layerID, error) {
 	return id, a.add(id.file(), size, file)
 }
 
-// An imageConfig says how containers of an image are run.
+// An imageConfig configures the containers of an image.
 type imageConfig struct {
 	Entrypoint []string
 	Env        []string
@@ -127,16 +127,16 @@ func (a *imageArchive) close() error {
 	return a.file.Close()
 }
 
-// discard releases an archive that was not closed. It does nothing after close.
+// discard closes the file of an incomplete archive. It has no effect after close.
 func (a *imageArchive) discard() { a.file.Close() }
 
-// A layer is the file system of an image, in which everything belongs to root.
+// A layer is the file system of an image. All files belong to root.
 type layer struct {
 	tar  *tar.Writer
-	made map[string]bool // directories
+	made map[string]bool // Directories that have been added.
 }
 
-// file adds the content of a file on this machine; symbolic links are followed. It is executable if from is.
+// file adds a file from this machine and keeps its permissions. It follows symbolic links.
 func (l *layer) file(from, to string) error {
 	content, err := os.Open(from)
 	if err != nil {
@@ -148,7 +148,7 @@ func (l *layer) file(from, to string) error {
 		return err
 	}
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%s is not a file", from)
+		return fmt.Errorf("%s is not a regular file", from)
 	}
 	if err := l.directory(path.Dir(to)); err != nil {
 		return err
@@ -165,10 +165,12 @@ func (l *layer) symlink(target, to string) error {
 	if err := l.directory(path.Dir(to)); err != nil {
 		return err
 	}
-	return l.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: to, Linkname: target, Mode: 0o777, Format: tar.FormatPAX})
+	return l.tar.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeSymlink, Name: to, Linkname: target, Mode: 0o777, Format: tar.FormatPAX,
+	})
 }
 
-// directory adds a directory and those above it, once.
+// directory adds a directory and its parents unless they have been added before.
 func (l *layer) directory(name string) error {
 	if l.made[name] {
 		return nil
@@ -178,5 +180,7 @@ func (l *layer) directory(name string) error {
 	}
 	l.made[name] = true
 	const executable = 0o755
-	return l.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: executable, Format: tar.FormatPAX})
+	return l.tar.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeDir, Name: name + "/", Mode: executable, Format: tar.FormatPAX,
+	})
 }

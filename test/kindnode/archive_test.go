@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-func TestImagesShareALayer(t *testing.T) {
+func TestImageArchive_ImagesShareALayer(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "program")
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o755); err != nil {
@@ -41,12 +41,12 @@ func TestImagesShareALayer(t *testing.T) {
 	}
 
 	files := readTar(t, file)
-	if len(files) != 4 { // a layer, two configurations and the list
-		t.Errorf("the archive has %d files", len(files))
+	if len(files) != 4 { // A layer, two configurations and the list.
+		t.Errorf("got %d files, want 4", len(files))
 	}
 	content := files[layer.file()]
 	if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != string(layer) {
-		t.Error("the layer's name is not its digest")
+		t.Error("the name of the layer is not its digest")
 	}
 	var images []archivedImage
 	if err := json.Unmarshal(files["manifest.json"], &images); err != nil {
@@ -55,16 +55,16 @@ func TestImagesShareALayer(t *testing.T) {
 	for i, name := range []string{"program", "other"} {
 		if !slices.Equal(images[i].RepoTags, []string{"example.com/" + name + ":v1"}) ||
 			!slices.Equal(images[i].Layers, []string{layer.file()}) || files[images[i].Config] == nil {
-			t.Errorf("%s: %+v", name, images[i])
+			t.Errorf("got image %+v for %s", images[i], name)
 		}
 	}
 	want := []string{"usr/", "usr/bin/", "usr/bin/program", "usr/bin/other"}
 	if got := tarNames(t, content); !slices.Equal(got, want) {
-		t.Errorf("the layer has %q, want %q", got, want)
+		t.Errorf("got files %q in the layer, want %q", got, want)
 	}
 }
 
-func TestInputsAreFilesToolchainAndArchitecture(t *testing.T) {
+func TestHashInputs_DependsOnFilesToolchainAndArchitecture(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write := func(name, content string) {
@@ -85,14 +85,14 @@ func TestInputsAreFilesToolchainAndArchitecture(t *testing.T) {
 	first := hash("go1", "amd64")
 	write("x_test.go", "package x")
 	if hash("go1", "amd64") != first {
-		t.Error("a test changes the inputs")
+		t.Error("a test file changes the hash")
 	}
 	if hash("go2", "amd64") == first || hash("go1", "arm64") == first {
-		t.Error("toolchain and architecture do not change the inputs")
+		t.Error("the toolchain or the architecture does not change the hash")
 	}
 	write("file", "b")
 	if hash("go1", "amd64") == first {
-		t.Error("another content does not change the inputs")
+		t.Error("the content of a file does not change the hash")
 	}
 }
 

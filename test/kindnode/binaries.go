@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// goBuild runs go in this module, without cgo: all that it builds is linked statically.
+// goBuild builds a program of this module. It disables cgo, so that the binary is linked statically.
 func (b *builder) goBuild(ctx context.Context, name, ldflags, pkg string) error {
 	return command{
 		dir:  b.source,
@@ -17,11 +17,11 @@ func (b *builder) goBuild(ctx context.Context, name, ldflags, pkg string) error 
 	}.run(ctx)
 }
 
-// goInstall installs a program of another module, at a version.
+// goInstall installs a program of another module at the given version.
 func (b *builder) goInstall(ctx context.Context, env []string, flags []string, pkg, version string) error {
 	args := append([]string{"go", "install", "-buildvcs=false", "-trimpath"}, flags...)
 	return command{
-		dir:  b.work, // outside of this module
+		dir:  b.work, // A directory outside this module.
 		env:  append([]string{"GOBIN=" + filepath.Join(b.work, "bin")}, env...),
 		args: append(args, pkg+"@"+version),
 	}.run(ctx)
@@ -33,8 +33,8 @@ func (b *builder) components(ctx context.Context) error {
 	if _, err := fmt.Sscanf(kubernetesVersion, "v%d.%d.", &major, &minor); err != nil {
 		return err
 	}
-	ldflags := fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]d -X %[1]s.gitMinor=%[4]d -X %[1]s.gitTreeState=clean",
-		pkg, kubernetesVersion, major, minor)
+	ldflags := fmt.Sprintf("-X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]d -X %[1]s.gitMinor=%[4]d "+
+		"-X %[1]s.gitTreeState=clean", pkg, kubernetesVersion, major, minor)
 	return b.goBuild(ctx, "components", ldflags, "./components")
 }
 
@@ -56,22 +56,24 @@ func (b *builder) containerd(ctx context.Context) error {
 	return nil
 }
 
-// cniPluginPackages are those that components/cni.go and containerd use.
+// cniPluginPackages are the plugins used by components/cni.go and containerd.
 var cniPluginPackages = []string{"main/ptp", "main/loopback", "ipam/host-local", "meta/portmap"}
 
 func (b *builder) cniPlugins(ctx context.Context) error {
 	const module = "github.com/containernetworking/plugins"
 	flags := []string{"-ldflags", "-s -w -X " + module + "/pkg/utils/buildversion.BuildVersion=" + cniVersion}
 	for _, pkg := range cniPluginPackages {
-		if err := b.goInstall(ctx, []string{"CGO_ENABLED=0"}, flags, path.Join(module, "plugins", pkg), cniVersion); err != nil {
+		plugin := path.Join(module, "plugins", pkg)
+		if err := b.goInstall(ctx, []string{"CGO_ENABLED=0"}, flags, plugin, cniVersion); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// runc's first steps in a container are C. It is linked with Debian's libseccomp, without which no Pod can have the
-// seccomp profile that Pod Security level "restricted" requires.
+// runc builds runc with cgo, because the code that runc runs first in a container is written in C. runc is linked with
+// Debian's libseccomp. Otherwise, Pods could not use the seccomp profile that the Pod Security level "restricted"
+// requires.
 func (b *builder) runc(ctx context.Context) error {
 	packageConfigs, err := filepath.Glob(filepath.Join(b.debianDir(), "usr/lib/*/pkgconfig"))
 	if err != nil || len(packageConfigs) == 0 {

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// A command is run with its output hidden, and shown when it fails.
+// A command runs a program. If the program fails, the error contains the program's output.
 type command struct {
 	dir  string
-	env  []string // in addition to this process's
+	env  []string // In addition to the environment of this process.
 	args []string
 }
 
@@ -36,7 +36,7 @@ func (c command) output(ctx context.Context) (string, error) {
 }
 
 func lastLines(output string) string {
-	const most = 40
+	const maxLines = 40
 	lines := strings.Split(strings.TrimSpace(output), "\n")
-	return strings.Join(lines[max(0, len(lines)-most):], "\n")
+	return strings.Join(lines[max(0, len(lines)-maxLines):], "\n")
 }

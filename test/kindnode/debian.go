@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// debian creates Debian's root file system. debootstrap verifies the release's signature and every package's checksum.
+// debian creates Debian's root file system. debootstrap verifies the signature of the release and the checksum of every
+// package.
 func (b *builder) debian(ctx context.Context) error {
 	packages := strings.Join(append(append([]string{}, nodePackages...), buildPackages...), ",")
 	wanted := debianRelease + " " + packages
-	// The stamp is written last: a directory without it was interrupted.
+	// The stamp is written last. Without it, the directory is incomplete.
 	stamp := filepath.Join(b.work, "debian.stamp")
 	if made, err := os.ReadFile(stamp); err == nil && string(made) == wanted {
 		return nil
@@ -37,7 +38,8 @@ func (b *builder) debian(ctx context.Context) error {
 	return os.WriteFile(stamp, []byte(wanted), readable)
 }
 
-// nodeFiles makes the node's root file system: Debian, less what a node does not need, with our files and binaries.
+// nodeFiles creates the node's root file system from Debian's. It omits files that a node does not need, and adds our
+// files and binaries.
 func (b *builder) nodeFiles(ctx context.Context) error {
 	node := b.nodeDir()
 	if err := os.RemoveAll(node); err != nil {
@@ -75,7 +77,8 @@ func (b *builder) nodeFiles(ctx context.Context) error {
 	return os.WriteFile(filepath.Join(node, "kind", "version"), []byte(kubernetesVersion), readable)
 }
 
-// recordPackages lists the versions of Debian's packages in the image: the mirror has only the latest of a release.
+// recordPackages stores the versions of Debian's packages in the image, because a mirror has only the latest versions
+// of a release's packages.
 func (b *builder) recordPackages(ctx context.Context) error {
 	packages, err := command{args: []string{"chroot", b.nodeDir(), "dpkg-query", "--show"}}.output(ctx)
 	if err != nil {
@@ -138,7 +141,7 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, content, executable)
 }
 
-// enableUnits does what systemctl would: it links the units that start, and masks the useless ones.
+// enableUnits enables the units of the node and masks unneeded units, by creating the same links as systemctl.
 func enableUnits(node string) error {
 	units := filepath.Join(node, "etc/systemd/system")
 	wants := filepath.Join(units, "multi-user.target.wants")
@@ -150,7 +153,7 @@ func enableUnits(node string) error {
 	for _, unit := range []string{"containerd.service", "kubelet.service"} {
 		links[filepath.Join(wants, unit)] = "/etc/systemd/system/" + unit
 	}
-	for _, unit := range uselessUnits {
+	for _, unit := range maskedUnits {
 		links[filepath.Join(units, unit)] = "/dev/null"
 	}
 	for link, target := range links {

@@ -13,7 +13,7 @@ import (
 
 const inputsLabel = "io.dynamic-controller.kindnode.inputs"
 
-// imageInputs returns the hash of the inputs of an image, or "" when there is no such image.
+// imageInputs returns the hash of an image's inputs, or "" if the image does not exist.
 func imageInputs(ctx context.Context, image string) string {
 	format := fmt.Sprintf("{{ index .Config.Labels %q }}", inputsLabel)
 	label, err := command{args: []string{"docker", "image", "inspect", "--format", format, image}}.output(ctx)
@@ -23,7 +23,7 @@ func imageInputs(ctx context.Context, image string) string {
 	return strings.TrimSpace(label)
 }
 
-// loadImage turns the node's root file system into an image of one layer and loads it into the Engine.
+// loadImage creates an image with one layer from the root file system of the node and loads it into the Engine.
 func (b *builder) loadImage(ctx context.Context, tag, inputs string) error {
 	file := filepath.Join(b.work, "node.tar")
 	archive, err := newImageArchive(file, runtime.GOARCH)
@@ -43,7 +43,7 @@ func (b *builder) loadImage(ctx context.Context, tag, inputs string) error {
 	if err := archive.addImage(tag, root, imageConfig{
 		Entrypoint: []string{"/usr/local/bin/entrypoint", "/sbin/init"},
 		Labels:     map[string]string{inputsLabel: inputs},
-		StopSignal: "SIGRTMIN+3", // systemd's signal for a shutdown
+		StopSignal: "SIGRTMIN+3", // The signal that shuts down systemd.
 	}); err != nil {
 		return err
 	}

@@ -247,8 +247,8 @@ require (
 	sigs.k8s.io/yaml v1.6.0 // indirect
 )
 
-// k8s.io/kubernetes requires its own staging modules at v0.0.0 and finds them in its tree; outside of it they are
-// the published modules of the same release.
+// k8s.io/kubernetes requires its staging modules at v0.0.0 and replaces them with directories of its repository. Other
+// modules have to replace them with the published modules of the same release.
 replace (
 	k8s.io/api => k8s.io/api v0.37.1
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.37.1

@@ -12,8 +12,8 @@ import (
 // networkImage is the image of the DaemonSet in node/kind/manifests/default-cni.yaml.
 const networkImage = "docker.io/dynamic-controller/node-network:" + kubernetesVersion
 
-// images writes an archive with every image that the node preloads. Apart from pause they have the same content, of
-// which a node has one copy: the multi-call binary under the name of each program, and iptables for kube-proxy.
+// images writes an archive with all images that the node preloads. All images except pause share one layer, which
+// contains the multi-call binary under the name of each program, and iptables for kube-proxy.
 func (b *builder) images(ctx context.Context) error {
 	names, err := b.kubeadmImages(ctx)
 	if err != nil {
@@ -45,15 +45,15 @@ func (b *builder) images(ctx context.Context) error {
 	return archive.close()
 }
 
-// programOf returns the last part of an image's name without the tag: images are called like their program.
+// programOf returns the name of the program in an image, which is the last part of the image's name, without the tag.
 func programOf(image string) string {
 	name := filepath.Base(image)
 	program, _, _ := strings.Cut(name, ":")
 	return program
 }
 
-// kubeadmImages asks the kubeadm that was built for the images that it will run, and compares the sandbox image with
-// containerd's configuration.
+// kubeadmImages returns the images that kubeadm runs. It returns an error if containerd's configuration contains a
+// different sandbox image than kubeadm uses.
 func (b *builder) kubeadmImages(ctx context.Context) ([]string, error) {
 	kubeadm := b.bin("kubeadm")
 	if err := os.RemoveAll(kubeadm); err != nil {
@@ -82,7 +82,7 @@ func (b *builder) kubeadmImages(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// componentsLayer has the multi-call binary, and iptables and nft from Debian with the libraries they need.
+// componentsLayer adds the multi-call binary, and iptables and nft from Debian with their libraries.
 func (b *builder) componentsLayer(l *layer) error {
 	if err := l.file(b.bin("components"), "usr/local/bin/components"); err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// hashInputs identifies everything that the image is built from: the files of this module and the toolchain.
+// hashInputs returns a hash of all inputs of the image: the files of this module, the Go version and the architecture.
 func hashInputs(dir, goVersion, arch string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, goVersion, arch)

@@ -27,13 +27,13 @@ func main() {
 	defer stop()
 	if err := build(ctx, *tag, *work, *mirror); err != nil {
 		stop()
-		log.Fatal(err) //nolint:gocritic // the deferred stop was called
+		log.Fatal(err) //nolint:gocritic // The deferred stop has been called.
 	}
 }
 
-// build makes the image unless the Engine has one that was made from the same inputs.
+// build builds the image unless the Engine has an image with the same inputs.
 func build(ctx context.Context, tag, work, mirror string) error {
-	source, err := os.Getwd() // the directory of this module: go run is started in it
+	source, err := os.Getwd() // go run is started in the directory of this module.
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func build(ctx context.Context, tag, work, mirror string) error {
 		{"runc", b.runc},
 		{"CNI plugins", b.cniPlugins},
 		{"containerd", b.containerd},
-		{"Kubernetes, etcd and CoreDNS: the first time this takes many minutes", b.components},
+		{"Kubernetes, etcd and CoreDNS (the first build takes many minutes)", b.components},
 		{"crictl", b.crictl},
 		{"container images", b.images},
 		{"the node's root file system", b.nodeFiles},
@@ -80,18 +80,19 @@ func build(ctx context.Context, tag, work, mirror string) error {
 	return nil
 }
 
-// A builder's steps leave their results in the work directory.
+// A builder runs the steps of the build, which write their results to the work directory.
 type builder struct {
-	source string // this directory
+	source string // The directory of this module.
 	work   string
 	mirror string
 }
 
 func (b *builder) bin(name string) string { return filepath.Join(b.work, "bin", name) }
 
-// debianDir is Debian as debootstrap leaves it, nodeDir the copy that becomes the node.
+// debianDir returns the directory that contains the output of debootstrap. nodeDir returns the directory that contains
+// the node's root file system.
 func (b *builder) debianDir() string { return filepath.Join(b.work, "debian") }
 func (b *builder) nodeDir() string   { return filepath.Join(b.work, "node") }
 
-// archive holds the container images that are preloaded.
+// archive returns the path of the archive that contains the container images to preload.
 func (b *builder) archive() string { return filepath.Join(b.work, "images.tar") }

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// preload imports the images into the node's containerd, whose data is part of the image. It runs on this machine, with
-// the node's data directory and nothing else of the node. The images are not unpacked, because their snapshots belong
-// on the volume that a node has at /var. Docker copies the data to that volume when a node starts.
+// preload imports the images into the data directory of the node's containerd, which is part of the node image. For the
+// import, it runs containerd on this machine. The images are not unpacked, because a node stores their snapshots on its
+// volume at /var. Docker copies the data to that volume when a node starts.
 func (b *builder) preload(ctx context.Context) (err error) {
 	state, err := os.MkdirTemp("", "kindnode")
 	if err != nil {
@@ -35,7 +35,7 @@ func (b *builder) preload(ctx context.Context) (err error) {
 	return b.importImages(ctx, socket)
 }
 
-// Content and metadata are all that an import without unpacking needs.
+// An import without unpacking needs only the content and metadata plugins.
 const preloadConfig = `
 version = 3
 root = %q
@@ -53,7 +53,7 @@ disabled_plugins = [
   address = %q
 `
 
-// startContainerd returns a function that ends it and waits until it has written its database.
+// startContainerd starts containerd. The stop function stops it and waits until it has written its database.
 func (b *builder) startContainerd(ctx context.Context, config string) (stop func() error, err error) {
 	log, err := os.Create(filepath.Join(b.work, "containerd.log"))
 	if err != nil {
@@ -70,7 +70,7 @@ func (b *builder) startContainerd(ctx context.Context, config string) (stop func
 			return err
 		}
 		if err := containerd.Wait(); err != nil {
-			return fmt.Errorf("containerd: %w; its log is %s", err, log.Name())
+			return fmt.Errorf("containerd: %w; see %s", err, log.Name())
 		}
 		return nil
 	}, nil
@@ -78,20 +78,21 @@ func (b *builder) startContainerd(ctx context.Context, config string) (stop func
 
 func (b *builder) importImages(ctx context.Context, socket string) error {
 	const (
-		patience = 2 * time.Minute
-		pause    = 200 * time.Millisecond
+		timeout  = 2 * time.Minute
+		interval = 200 * time.Millisecond
 	)
-	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
+	for deadline := time.Now().Add(timeout); ; time.Sleep(interval) {
 		if _, err := os.Stat(socket); err == nil {
 			break
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("containerd has not created %s; its log is %s", socket, filepath.Join(b.work, "containerd.log"))
+			return fmt.Errorf("containerd has not created %s; see %s", socket, filepath.Join(b.work, "containerd.log"))
 		}
 	}
 	ctr := []string{b.bin("ctr"), "--address", socket, "--namespace", "k8s.io", "images"}
-	// Pinned images are not removed when a node's disk fills up.
-	if err := (command{args: append(ctr, "import", "--no-unpack", "--label", "io.cri-containerd.pinned=pinned", b.archive())}).run(ctx); err != nil {
+	// The kubelet does not remove pinned images when a node's disk is full.
+	load := append(ctr, "import", "--no-unpack", "--label", "io.cri-containerd.pinned=pinned", b.archive())
+	if err := (command{args: load}).run(ctx); err != nil {
 		return err
 	}
 	return command{args: append(ctr, "check")}.run(ctx)

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// A sysroot is a directory that is the root of a Linux system. Paths are absolute within it.
+// A sysroot is the root directory of a Linux system. Its methods take absolute paths within that system.
 type sysroot string
 
-// path returns where a file of the system is on this machine. Absolute symbolic links of the system are followed within
-// it; Debian's /lib is a relative one, which the kernel follows.
+// path returns the path of a file on this machine. It resolves absolute symbolic links relative to the sysroot. The
+// kernel follows relative links in parent directories, such as Debian's /lib.
 func (s sysroot) path(file string) string {
-	for range 10 { // more links in a row do not occur
+	for range 10 { // Longer chains of links do not occur.
 		there := filepath.Join(string(s), file)
 		target, err := os.Readlink(there)
 		if err != nil {
@@ -40,7 +40,7 @@ func (s sysroot) glob(pattern string) ([]string, error) {
 	return matches, err
 }
 
-// closure returns the given programs and libraries and all libraries and loaders that they need.
+// closure returns the given files and all libraries and loaders that they depend on.
 func (s sysroot) closure(files []string) ([]string, error) {
 	dirs, err := s.glob("/usr/lib/*-linux-gnu")
 	if err != nil {
@@ -68,7 +68,7 @@ func (s sysroot) closure(files []string) ([]string, error) {
 	return all, nil
 }
 
-// needed returns the loader and the libraries that a file names.
+// needed returns the loader and the libraries that a file directly depends on.
 func (s sysroot) needed(file string, dirs []string) ([]string, error) {
 	binary, err := elf.Open(s.path(file))
 	if err != nil {

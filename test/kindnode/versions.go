@@ -1,7 +1,7 @@
 package main
 
-// Versions of what is installed by "go install module/package@version", which the checksum database verifies. The
-// versions of Kubernetes' own components, etcd, CoreDNS and crictl are those in go.mod.
+// Versions of programs that are installed with "go install module/package@version". The checksum database verifies
+// them. The versions of the Kubernetes components, etcd, CoreDNS and crictl are in go.mod.
 const (
 	kubernetesVersion = "v1.37.1"
 	containerdVersion = "v2.4.2"
@@ -9,7 +9,7 @@ const (
 	cniVersion        = "v1.9.1"
 )
 
-// debianRelease is the last release whose systemd runs on cgroup v1 as well as on v2 without further settings.
+// debianRelease is the last Debian release whose systemd supports both cgroup v1 and v2 without further configuration.
 const debianRelease = "bookworm"
 
 // nodePackages are installed in the node in addition to Debian's minimal system.
@@ -20,11 +20,12 @@ var nodePackages = []string{
 	"ca-certificates", "curl", "jq",
 }
 
-// buildPackages are used in building runc and removed from the node.
+// buildPackages are used to build runc and are removed from the node.
 var buildPackages = []string{"libseccomp-dev"}
 
-// uselessUnits would wait for devices and users that a node does not have, or change settings of the machine.
-var uselessUnits = []string{
+// maskedUnits are masked because they wait for devices and users that a node does not have, or change settings of the
+// machine.
+var maskedUnits = []string{
 	"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 	"fstrim.timer", "systemd-tmpfiles-setup.service", "systemd-tmpfiles-clean.timer",
 	"console-getty.service", "getty.target", "systemd-logind.service",

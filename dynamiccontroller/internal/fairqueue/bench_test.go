@@ -9,7 +9,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// queues returns queues to compare: client-go's own queue and this one with different numbers of groups.
+// queues returns constructors of the queues to compare: client-go's queue, and this package's queue with the given
+// number of groups.
 func queues() map[string]func(groups int) workqueue.TypedInterface[string] {
 	return map[string]func(groups int) workqueue.TypedInterface[string]{
 		"queue=client-go": func(int) workqueue.TypedInterface[string] { return workqueue.NewTyped[string]() },
@@ -33,7 +34,7 @@ func benchmarkItems(groups int) []string {
 	return items
 }
 
-// BenchmarkAddGetDone has one goroutine add, get and finish each item.
+// In BenchmarkAddGetDone, one goroutine adds, gets and finishes each item.
 func BenchmarkAddGetDone(b *testing.B) {
 	for name, queue := range queues() {
 		for _, groups := range []int{1, 10_000} {
@@ -52,7 +53,7 @@ func BenchmarkAddGetDone(b *testing.B) {
 	}
 }
 
-// BenchmarkWorkers has one goroutine add items and ten workers process them.
+// In BenchmarkWorkers, one goroutine adds items and ten workers process them.
 func BenchmarkWorkers(b *testing.B) {
 	for name, queue := range queues() {
 		for _, groups := range []int{1, 100} {
@@ -84,7 +85,7 @@ func BenchmarkWorkers(b *testing.B) {
 	}
 }
 
-// BenchmarkAddAfter delays items and adds them before the delay ends.
+// BenchmarkAddAfter delays each item, and then adds the item before its delay has expired.
 func BenchmarkAddAfter(b *testing.B) {
 	b.ReportAllocs()
 	q, items := openMany(100), benchmarkItems(100)

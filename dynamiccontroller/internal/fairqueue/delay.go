@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// delay is the state of an entry of a delayHeap.
+// delay is embedded in the entries of a delayHeap.
 type delay struct {
 	due   time.Duration
-	place int // the index plus one, or 0 if the entry is not in the heap
+	place int // index in the heap plus one, or 0 if the entry is not in the heap
 }
 
 func (d *delay) entry() *delay { return d }
 
 func (d *delay) delayed() bool { return d.place > 0 }
 
-// delayHeap is a heap for container/heap, with the earliest entry first. Entries are pointers, so that converting them
-// to an interface does not allocate memory.
+// delayHeap implements heap.Interface. The entry with the earliest due time comes first.
 type delayHeap[E interface{ entry() *delay }] []E
 
 func (h delayHeap[E]) Len() int           { return len(h) }
@@ -28,13 +27,11 @@ func (h delayHeap[E]) Swap(i, j int) {
 	h[i].entry().place, h[j].entry().place = i+1, j+1
 }
 
-// Push implements heap.Interface.
 func (h *delayHeap[E]) Push(e any) {
 	*h = append(*h, e.(E))
 	e.(E).entry().place = len(*h)
 }
 
-// Pop implements heap.Interface.
 func (h *delayHeap[E]) Pop() any {
 	last := len(*h) - 1
 	e := (*h)[last]
@@ -44,7 +41,7 @@ func (h *delayHeap[E]) Pop() any {
 	return e
 }
 
-// set inserts the entry, or moves it after its time has changed.
+// set inserts the entry, or restores the heap order after the entry's due time has changed.
 func (h *delayHeap[E]) set(e E) {
 	if place := e.entry().place; place > 0 {
 		heap.Fix(h, place-1)
@@ -53,15 +50,12 @@ func (h *delayHeap[E]) set(e E) {
 	}
 }
 
-// delayLocked delays the item, unless it waits in the live lane or has an earlier delay.
+// delayLocked delays the item, unless it is already in the live lane or has an earlier delay.
 func (q *Queue[T, K, V]) delayLocked(g *group[T, K, V], key T, d time.Duration) {
-	it := g.items[key]
-	if it == nil {
-		it = q.newItemLocked(g, key)
-	}
+	it := q.itemLocked(g, key)
 	now := q.now()
 	due := now + min(d, math.MaxInt64-now)
-	if (it.waiting || it.again) && it.lane == Live || it.delayed() && it.due <= due {
+	if it.queued && it.lane == Live || it.delayed() && it.due <= due {
 		return
 	}
 	it.due = due
@@ -70,7 +64,6 @@ func (q *Queue[T, K, V]) delayLocked(g *group[T, K, V], key T, d time.Duration) 
 	q.armLocked()
 }
 
-// endDelayLocked removes the item from the delayed items.
 func (q *Queue[T, K, V]) endDelayLocked(g *group[T, K, V], it *item[T, K, V]) {
 	if it.delayed() {
 		heap.Remove(&g.delays, it.place-1)
@@ -78,8 +71,7 @@ func (q *Queue[T, K, V]) endDelayLocked(g *group[T, K, V], it *item[T, K, V]) {
 	}
 }
 
-// updateDelayLocked moves the group within the heap of groups. It must be called when the delays of the group have
-// changed.
+// updateDelayLocked updates the group's entry in q.delays. It must be called after the group's delays have changed.
 func (q *Queue[T, K, V]) updateDelayLocked(g *group[T, K, V]) {
 	if len(g.delays) > 0 {
 		g.due = g.delays[0].due
@@ -89,8 +81,8 @@ func (q *Queue[T, K, V]) updateDelayLocked(g *group[T, K, V]) {
 	}
 }
 
-// armLocked sets the timer to the earliest delay. If the timer is already set to an earlier time, armLocked does not
-// change it, because fire sets the timer again.
+// armLocked sets the timer to the earliest delay. If the timer is already set to an earlier time, it is not changed,
+// because fire will call armLocked again.
 func (q *Queue[T, K, V]) armLocked() {
 	if len(q.delays) == 0 || q.armed > 0 && q.armed <= q.delays[0].due {
 		return
@@ -105,7 +97,7 @@ func (q *Queue[T, K, V]) armLocked() {
 	}
 }
 
-// fire adds the items that are due to the live lane.
+// fire moves items whose delay has expired to the live lane.
 func (q *Queue[T, K, V]) fire() {
 	defer q.firing.Done()
 	q.mu.Lock()
@@ -119,19 +111,17 @@ func (q *Queue[T, K, V]) fire() {
 	q.wakeLocked()
 }
 
-// dropDelaysLocked drops all delayed items that are neither waiting nor running, and stops the timer.
+// dropDelaysLocked cancels all delays and stops the timer. It drops items that are neither waiting nor running.
 func (q *Queue[T, K, V]) dropDelaysLocked() {
-	for _, g := range q.delays {
-		g.place = 0
-		for _, it := range g.delays {
-			it.place = 0
-			if !it.waiting && it.opening == nil {
-				q.dropItemLocked(g, it)
-			}
+	for len(q.delays) > 0 { // removing the last entry of a heap takes O(1)
+		g := q.delays[len(q.delays)-1]
+		it := g.delays[len(g.delays)-1]
+		q.endDelayLocked(g, it)
+		if !it.queued && it.opening == nil {
+			q.dropItemLocked(g, it)
 		}
-		g.delays = nil
 	}
-	q.delays, q.armed = nil, 0
+	q.armed = 0
 	if q.timer != nil && q.timer.Stop() {
 		q.firing.Done()
 	}

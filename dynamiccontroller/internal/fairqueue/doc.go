@@ -2,36 +2,34 @@
 // workqueue.TypedRateLimitingInterface.
 //
 // Every item belongs to a group. A group must be opened before it accepts items. Within a group, the guarantees of
-// client-go's queue apply: an item that is added several times waits once, an item is never handed out twice at the
-// same time, and an item that is added while it is running is handed out again after Done.
+// client-go's queue apply. An item that is added several times waits only once. An item is never processed by two
+// workers at the same time. An item that is added while it is running is handed out again after Done.
 //
 // # Turns
 //
-// Groups that have items to hand out form a ring and take turns. The algorithm is deficit round robin (Shreedhar and
-// Varghese, SIGCOMM 1995) with the weight of the group as the quantum and a cost of 1 per item. A group joins the ring
-// at the tail. Once a worker is free, a single item of a group therefore waits for at most one turn of each other
-// group. A group that reaches its concurrency limit leaves the ring, and continues its turn when it returns.
+// Groups with waiting items form a ring and take turns. The algorithm is deficit round robin (Shreedhar and Varghese,
+// SIGCOMM 1995), with the weight of the group as the quantum and a cost of 1 per item. A group joins the ring at the
+// tail, so a single item waits for at most one turn of each other group. A group that reaches its concurrency limit
+// leaves the ring, and resumes its turn later.
 //
 // # Share of the workers
 //
-// A worker is idle while its goroutine is in Next. The number of items of a group that are running at the same time is
-// bounded by a dynamic threshold. The algorithm comes from shared-memory switches (Choudhury and Hahne, IEEE/ACM
-// Transactions on Networking, 1998). A group with h running items gets another worker under the following conditions,
-// where idle is the number of idle workers, including the worker to be assigned:
+// A worker is idle while its goroutine is in Next. A dynamic threshold limits how many items of a group run
+// concurrently. The algorithm comes from shared-memory switches (Choudhury and Hahne, IEEE/ACM Transactions on
+// Networking, 1998). A group with h running items gets one of the idle workers if
 //
-//   - h < alpha*idle.
-//   - If idle is 1, h is 0.
+//   - h < alpha*idle, and
+//   - h is 0 if only one worker is idle.
 //
-// Alpha is 1 until the first run of an opening has returned, and while the oldest run of the group has been running for
-// more than 1 s. Otherwise it is 8. Running items of earlier openings are included in h, and one of them can be the
-// oldest run. A group that is refused a worker keeps its place in the ring. A group without running items is never
-// refused, so at most as many groups are skipped as items are running.
+// Alpha is 1 until Done has been called for an item that was handed out since Open, and whenever the group's oldest
+// running item has been running for more than 1 s. Otherwise, alpha is 8. Items that were handed out before the group
+// was opened and are still running also count as running items of the group. If the threshold refuses a group, the
+// group keeps its place in the ring. A group without running items is never refused.
 //
-// If only one group is busy and its handlers are fast, it gets all workers but one (with up to 17 workers). If its
-// handlers are slow, it gets half of the workers. The table shows how many workers remain idle for other groups when
-// the handlers of some groups hang from the first run, and these groups have enough items. The lower number of a range
-// applies if the hung groups become busy one after another. The higher number applies if they become busy at the same
-// time.
+// With up to 17 workers, a group whose handlers are fast gets all but one of the workers if no other group is busy. A
+// group whose handlers are slow gets half of them. The table shows how many workers remain idle if the handlers of some
+// groups hang from the first item on. Where the table gives a range, the lower number applies if these groups become
+// busy one after another, and the higher number if they become busy at the same time.
 //
 //	hung groups     2    4    8   10   16 workers
 //	1              1    2    4    5    8
@@ -41,36 +39,30 @@
 //	5              0    0  0-1  0-1  0-2
 //	8              0    0    0  0-1  0-1
 //
-// If the handlers of a group hang after they have been fast, the group keeps its current share until they return, for
-// example because of a timeout. It leaves one worker idle, and a second such group can take that worker.
-//
-// With a single worker, the threshold has no effect: no item is running when the worker requests one. With two workers,
-// each group uses at most one worker at a time. If items of a previous run or an earlier opening are still running in
-// other goroutines, a group can be refused until they return.
-//
-// At most one worker is woken at a time. After it has taken an item, it wakes the next one if another item can be
-// handed out.
+// If a group's handlers are fast at first and then hang, the group keeps its share of the workers until the handlers
+// return, for example after a timeout. One worker remains idle, but a second such group can take it. With two workers,
+// each group gets at most one worker at a time. With a single worker, the threshold has no effect.
 //
 // # Lanes
 //
-// Each group has two lanes that are first in, first out. Items of the live lane go first. If the background lane is not
-// empty, one of every 8 items is taken from it, so that it does not starve. If an item that waits in the background
-// lane is added to the live lane, it moves to the live lane.
+// Each group has two first-in, first-out lanes. Items in the live lane are handed out first. To prevent starvation, one
+// in eight items is taken from the background lane. Adding an item to the live lane removes it from the background
+// lane.
 //
 // # Delays
 //
-// An item has at most one delay. If it is delayed several times, the earliest time counts. A delayed item can also wait
-// in the background lane, so that an initial list does not postpone a retry. It moves to the live lane when it is due.
-// The delay ends when the item is handed out or is added to the live lane. One timer serves all groups.
+// An item has at most one delay. If several delays are requested, the earliest one counts. A delayed item can also wait
+// in the background lane, so that an initial list does not postpone a retry. When the delay expires, the item moves to
+// the live lane. Handing out the item or adding it to the live lane cancels the delay. One timer serves all groups.
 //
-// # Openings
+// # Reopening a group
 //
 // Closing a group, or opening it again, drops its waiting and delayed items. Running items are tracked until Done, so
-// that an item is never handed out while it is still running for an earlier opening. A Group handle belongs to one
-// opening, and so does a rate limiter.
+// that an item is not handed out again while it is still running. A [Group] handle and its rate limiter are valid from
+// one Open until the next Open or Close.
 //
 // # Cost
 //
-// Closing a group takes O(log groups) time, plus time that is linear in the number of its running items. Operations on
-// delays take O(log items). All other operations take O(1), apart from the time for groups that are skipped.
+// Closing a group takes O(log groups + running items). Operations on delays take O(log items). All other operations
+// take O(1), plus the time to skip refused groups. Every refused group has at least one running item.
 package fairqueue

@@ -6,7 +6,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 )
 
-// Two groups take turns, regardless of the number of their items.
+// Two groups take turns, regardless of how many items they have.
 func Example() {
 	queue := fairqueue.New[string, byte, string](func(item string) byte { return item[0] })
 	queue.Open('a', "the a group", fairqueue.Limits{}, nil)

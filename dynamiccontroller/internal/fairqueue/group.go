@@ -6,8 +6,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Group is a handle on one opening of a group. The opening ends when the group is closed or opened again. From then on,
-// all methods do nothing and return zero values.
+// Group is a handle for an open group. Once the group has been closed or opened again, the handle's methods do nothing
+// and return zero values.
 type Group[T, K comparable, V any] struct {
 	q *Queue[T, K, V]
 	o *opening[T, K, V] // nil if the group was not open
@@ -17,17 +17,16 @@ type Group[T, K comparable, V any] struct {
 type Stats struct {
 	Live, Background int           // items waiting in each lane
 	Delayed          int           // delayed items, including those that also wait in the background lane
-	Running          int           // items that are handed out and not done, including those of earlier openings
-	Oldest           time.Duration // how long the first item of a lane has been waiting; the maximum of both lanes
+	Running          int           // items for which Done has not been called, even if they were handed out before Open
+	Oldest           time.Duration // how long the older of the two lanes' first items has been waiting
 }
 
-// Open opens the group, so that it accepts items. Next returns value together with each item of the group. If the group
-// is already open, its items are dropped and the earlier opening ends.
+// Open opens a group, so that it accepts items. Next returns value together with each item of the group. If the group
+// is already open, its items are dropped and the previous handle becomes invalid.
 //
-// The limiter computes the delays for AddRateLimited. It belongs to the opening: each opening must have its own
-// limiter, so that failures in one opening do not count against the next. The limiter must be safe for concurrent use.
-// It is called without holding the queue's lock. A nil limiter is replaced by client-go's
-// DefaultTypedItemBasedRateLimiter.
+// The limiter computes the delays for AddRateLimited. It must be safe for concurrent use. Each Open needs a new
+// limiter, so that earlier failures do not count. If limiter is nil, client-go's DefaultTypedItemBasedRateLimiter is
+// used. The limiter is never called while the queue is locked.
 func (q *Queue[T, K, V]) Open(
 	key K, value V, limits Limits, limiter workqueue.TypedRateLimiter[T],
 ) Group[T, K, V] {
@@ -38,15 +37,15 @@ func (q *Queue[T, K, V]) Open(
 		g = &group[T, K, V]{key: key}
 		g.value = g
 		q.groups[key] = g
-	} else {
-		q.clearLocked(g)
 	}
+	q.clearLocked(g)
 	g.opening = &opening[T, K, V]{g: g, value: value}
 	g.opening.configureLocked(limits, limiter)
 	return Group[T, K, V]{q, g.opening}
 }
 
-// Close ends the opening and drops its items. Running items are tracked until Done is called for them.
+// Close closes the group and drops its waiting and delayed items. Running items are tracked until Done is called for
+// them.
 func (h Group[T, K, V]) Close() {
 	h.change(func(g *group[T, K, V]) {
 		g.opening = nil
@@ -57,12 +56,12 @@ func (h Group[T, K, V]) Close() {
 	})
 }
 
-// Configure replaces the limits and the rate limiter. Items that are already running are not affected.
+// Configure replaces the group's limits and its rate limiter. Running items are not affected.
 func (h Group[T, K, V]) Configure(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
 	h.change(func(*group[T, K, V]) { h.o.configureLocked(limits, limiter) })
 }
 
-// Pause makes the group keep its items, without handing out any of them, until Resume is called.
+// Pause makes Next skip the group until Resume is called. A paused group still accepts items.
 func (h Group[T, K, V]) Pause() { h.change(func(*group[T, K, V]) { h.o.paused = true }) }
 
 // Resume ends a pause.
@@ -82,11 +81,9 @@ func (h Group[T, K, V]) change(f func(*group[T, K, V])) {
 
 func (h Group[T, K, V]) endedLocked() bool { return h.o == nil || h.o.g.opening != h.o }
 
-// Add adds the items to the lane. It reports whether the group accepts items. The result is false if the opening has
-// ended or the queue is shut down.
+// Add adds items to a lane. It returns false if the handle is no longer valid or the queue is shut down.
 //
-// An item that is running waits again after Done, even if it is running for an earlier opening. Adding a delayed item
-// to the live lane ends the delay. Adding it to the background lane keeps the delay.
+// A running item is handed out again after Done. Adding a delayed item to the live lane cancels the delay.
 func (h Group[T, K, V]) Add(lane Lane, keys ...T) bool {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
@@ -100,26 +97,20 @@ func (h Group[T, K, V]) Add(lane Lane, keys ...T) bool {
 	return true
 }
 
-// AddAfter adds the item to the live lane after d, or immediately if d is not positive. The earliest of several delays
-// counts. The call has no effect if the item is waiting in the live lane, or is running and has been added to that lane
-// again. If the item is waiting in the background lane, it also stays there until the delay ends or the item is handed
-// out.
-//
-// The delay of an item that is running starts immediately. If it ends before Done, the item waits again after Done.
-// This is also true if the item is running for an earlier opening. However, calls for the earlier opening, through its
-// own handle or through Queue.AddAfter, have no effect.
-func (h Group[T, K, V]) AddAfter(key T, d time.Duration) {
+// AddAfter adds an item to the live lane after d, or immediately if d is not positive. It has no effect if the item is
+// already in the live lane or has an earlier delay. The delay of a running item starts immediately. AddAfter returns
+// false if the handle is no longer valid or the queue is shut down.
+func (h Group[T, K, V]) AddAfter(key T, d time.Duration) bool {
+	if d <= 0 {
+		return h.Add(Live, key)
+	}
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
 	if h.q.closed || h.endedLocked() {
-		return
+		return false
 	}
-	if d > 0 {
-		h.q.delayLocked(h.o.g, key, d)
-		return
-	}
-	h.q.addLocked(h.o.g, key, Live)
-	h.q.wakeLocked()
+	h.q.delayLocked(h.o.g, key, d)
+	return true
 }
 
 // AddRateLimited calls AddAfter with the delay that the rate limiter returns for the item.
@@ -129,22 +120,14 @@ func (h Group[T, K, V]) AddRateLimited(key T) {
 	}
 }
 
-// Forget makes the rate limiter forget the failures of the item.
+// Forget makes the rate limiter forget the item's failures.
 func (h Group[T, K, V]) Forget(key T) {
 	if limiter := h.limiter(); limiter != nil {
 		limiter.Forget(key)
 	}
 }
 
-// NumRequeues returns how many times the rate limiter has been asked for a delay for the item since the last Forget.
-func (h Group[T, K, V]) NumRequeues(key T) int {
-	if limiter := h.limiter(); limiter != nil {
-		return limiter.NumRequeues(key)
-	}
-	return 0
-}
-
-// limiter returns nil if the opening has ended.
+// limiter returns the group's rate limiter, or nil if the handle is no longer valid.
 func (h Group[T, K, V]) limiter() workqueue.TypedRateLimiter[T] {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
@@ -179,7 +162,7 @@ type opening[T, K comparable, V any] struct {
 	limits   Limits
 	limiter  workqueue.TypedRateLimiter[T]
 	paused   bool
-	returned bool // at least one item that was handed out for this opening is done
+	returned bool // whether Done has been called for an item handed out since Open
 }
 
 func (o *opening[T, K, V]) configureLocked(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
@@ -191,20 +174,19 @@ func (o *opening[T, K, V]) configureLocked(limits Limits, limiter workqueue.Type
 	o.g.credit = min(o.g.credit, limits.Weight)
 }
 
-// group holds the items of all openings of a group. A closed group is kept while items are running.
+// group is the queue's state for one group key. A closed group is kept while items are running.
 type group[T, K comparable, V any] struct {
-	element[*group[T, K, V]] // the group's element in the ring
-	delay                    // the earliest of delays
+	element[*group[T, K, V]] // in the ring
+	delay                    // the earliest of the delays below
 
 	key     K
 	opening *opening[T, K, V] // nil if the group is closed
 	items   map[T]*item[T, K, V]
-	peak    int // the largest size of items
+	peak    int // the largest number of entries that the map items has had
 	lanes   [lanes]list[*item[T, K, V]]
 	running list[*item[T, K, V]] // the oldest first
 	delays  delayHeap[*item[T, K, V]]
 
-	inRing    bool
 	credit    int // items left in the current turn
 	liveTurns int // items taken from the live lane since the last one from the background lane
 }
@@ -217,48 +199,42 @@ type item[T, K comparable, V any] struct {
 	delay
 
 	key     T
-	opening *opening[T, K, V] // the opening for which the item is running; nil if it is not running
-	since   time.Duration     // when it started to wait or to run
+	opening *opening[T, K, V] // the opening from which the item was handed out; nil if the item is not running
+	since   time.Duration     // when the item started to wait or to run
+	queued  bool              // the item is in its lane, or Done will add it to the lane
 	lane    Lane
-	term    int // the term in which it was handed out
-	waiting bool
-	again   bool // running, and was added again
+	term    int // the term in which the item was handed out
 }
 
-// addLocked adds the item to the lane. If the item is waiting in the background lane, it can move to the live lane. If
-// it is running, it is marked to wait again after Done.
+// addLocked adds the item to the lane. A queued item can only move from the background to the live lane.
 func (q *Queue[T, K, V]) addLocked(g *group[T, K, V], key T, lane Lane) {
-	if q.closed || g.opening == nil {
-		return
-	}
-	it := g.items[key]
-	if it == nil {
-		it = q.newItemLocked(g, key)
-	} else if lane == Live {
+	it := q.itemLocked(g, key)
+	if lane == Live {
 		q.endDelayLocked(g, it)
 	}
+	before, queued := it.lane, it.queued
+	if queued && before <= lane {
+		return
+	}
+	it.queued, it.lane = true, lane
 	switch {
-	case (it.waiting || it.again) && it.lane <= lane:
-	case it.waiting:
-		g.lanes[it.lane].remove(&it.element)
-		g.lanes[lane].push(&it.element)
-		it.lane = lane
-	case it.opening != nil:
-		it.again, it.lane = true, lane
+	case it.opening != nil: // Done will add it to the lane
+	case queued:
+		g.lanes[before].remove(&it.element)
+		g.lanes[lane].pushBack(&it.element)
 	default:
-		it.lane = lane
 		q.pushLocked(g, it)
 		q.placeLocked(g)
 	}
 }
 
 func (q *Queue[T, K, V]) pushLocked(g *group[T, K, V], it *item[T, K, V]) {
-	it.waiting, it.since = true, q.now()
-	g.lanes[it.lane].push(&it.element)
+	it.since = q.now()
+	g.lanes[it.lane].pushBack(&it.element)
 	q.waiting++
 }
 
-// clearLocked drops all items except for those that are running.
+// clearLocked drops all items that are not running.
 func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
 	q.waiting -= g.waitingLocked()
 	g.lanes = [lanes]list[*item[T, K, V]]{}
@@ -267,36 +243,26 @@ func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
 	g.delays = nil
 	q.updateDelayLocked(g)
 
-	g.items, g.peak = nil, g.running.len
-	if g.running.len > 0 {
-		g.items = make(map[T]*item[T, K, V], g.running.len)
-	}
-	for e := g.running.head; e != nil; e = e.next {
-		e.value.again, e.value.delay = false, delay{}
-		g.items[e.value.key] = e.value
+	g.items, g.peak = make(map[T]*item[T, K, V], g.running.len), g.running.len
+	for it := range g.running.all() {
+		it.queued, it.delay = false, delay{}
+		g.items[it.key] = it
 	}
 }
 
-const (
-	maxFree = 1024 // the maximum number of items kept for reuse
-	// shrinkAbove is the number of items above which the map of items is not reused. If a map has ever held more items,
-	// it is dropped when it is empty, because maps never shrink.
-	shrinkAbove = 1024
-)
+// maxReused is the number of items above which a map is not reused, because maps never shrink.
+const maxReused = 1024
 
-func (q *Queue[T, K, V]) newItemLocked(g *group[T, K, V], key T) *item[T, K, V] {
-	var it *item[T, K, V]
-	if q.free.len > 0 {
-		it = q.free.head.value
-		q.free.remove(&it.element)
-	} else {
+// itemLocked returns the group's item with the key, creating it if necessary.
+func (q *Queue[T, K, V]) itemLocked(g *group[T, K, V], key T) *item[T, K, V] {
+	if it := g.items[key]; it != nil {
+		return it
+	}
+	it, _ := q.free.Get().(*item[T, K, V])
+	if it == nil {
 		it = &item[T, K, V]{}
-		it.value = it
 	}
-	it.key = key
-	if g.items == nil {
-		g.items = map[T]*item[T, K, V]{}
-	}
+	it.value, it.key = it, key
 	g.items[key] = it
 	g.peak = max(g.peak, len(g.items))
 	return it
@@ -304,12 +270,9 @@ func (q *Queue[T, K, V]) newItemLocked(g *group[T, K, V], key T) *item[T, K, V] 
 
 func (q *Queue[T, K, V]) dropItemLocked(g *group[T, K, V], it *item[T, K, V]) {
 	delete(g.items, it.key)
-	if len(g.items) == 0 && g.peak > shrinkAbove {
-		g.items, g.peak, g.delays = nil, 0, nil
+	if len(g.items) == 0 && g.peak > maxReused {
+		g.items, g.peak, g.delays = map[T]*item[T, K, V]{}, 0, nil
 	}
-	if q.free.len < maxFree {
-		*it = item[T, K, V]{}
-		it.value = it
-		q.free.push(&it.element)
-	}
+	*it = item[T, K, V]{}
+	q.free.Put(it)
 }

@@ -11,11 +11,11 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// countingLimiter counts the calls of its methods, and returns the same delay for all items.
+// countingLimiter counts the calls to its methods, and returns the same delay for all items.
 type countingLimiter struct {
 	delay                  time.Duration
 	when, forgets, numbers int
-	queue                  *testQueue // if set, the limiter calls its methods
+	queue                  *testQueue // if set, the limiter calls the queue's methods
 	workqueue.TypedRateLimiter[string]
 }
 
@@ -36,7 +36,7 @@ func (l *countingLimiter) NumRequeues(string) int {
 
 func (l *countingLimiter) calls() []int { return []int{l.when, l.forgets, l.numbers} }
 
-func TestDelays(t *testing.T) {
+func TestAddAfter_UsesTheEarliestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		open(q, "a", "b")
@@ -47,7 +47,7 @@ func TestDelays(t *testing.T) {
 		q.AddAfter("b/1", time.Second)
 		q.AddAfter("b/2", time.Hour)
 		q.AddAfter("b/3", math.MaxInt64)
-		q.Add("b/2") // ends the delay
+		q.Add("b/2") // cancels the delay
 		if got := process(t, q); got != "b/2" {
 			t.Fatalf("got %s", got)
 		}
@@ -70,7 +70,7 @@ func TestDelays(t *testing.T) {
 	})
 }
 
-func TestInitialListDoesNotPostponeRetry(t *testing.T) {
+func TestAddAfter_IsNotPostponedByTheBackgroundLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		a := open(q, "a")["a"]
@@ -95,29 +95,29 @@ func TestInitialListDoesNotPostponeRetry(t *testing.T) {
 	})
 }
 
-func TestDelayEndsWhenItemIsHandedOutOfBackgroundLane(t *testing.T) {
+func TestNext_CancelsTheDelayOfABackgroundItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		a := open(q, "a")["a"]
 		a.Add(Background, "a/1")
 		a.AddAfter("a/1", time.Second)
 		if got := a.Stats(); got.Background != 1 || got.Delayed != 1 {
-			t.Fatalf("%+v, want an item that is delayed and in the background lane", got)
+			t.Fatalf("got %+v, want an item that is delayed and in the background lane", got)
 		}
 		process(t, q)
 		if got := a.Stats(); got != (Stats{}) {
-			t.Fatalf("%+v", got)
+			t.Fatalf("got %+v, want no items", got)
 		}
 		a.AddAfter("a/1", time.Second)
 		a.Add(Background, "a/1")
 		a.Add(Live, "a/1")
 		if got := a.Stats(); got.Live != 1 || got.Delayed != 0 {
-			t.Fatalf("%+v, want an item in the live lane without a delay", got)
+			t.Fatalf("got %+v, want an item in the live lane without a delay", got)
 		}
 	})
 }
 
-func TestCloseDropsAllItemsExceptRunningOnes(t *testing.T) {
+func TestClose_DropsAllItemsExceptRunningOnes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		a := open(q, "a")["a"]
@@ -142,11 +142,11 @@ func TestCloseDropsAllItemsExceptRunningOnes(t *testing.T) {
 		again := q.Open("a", "again", Limits{}, nil)
 		again.Add(Live, "a/running")
 		if q.Len() != 0 {
-			t.Fatal("an item that is running for an earlier opening is waiting")
+			t.Fatal("an item is waiting although it is still running for an earlier opening")
 		}
 		q.Done("a/running")
 		if item, value, _ := q.Next(); item != "a/running" || value != "again" {
-			t.Fatalf("got %s of %s", item, value)
+			t.Fatalf("got item %s with value %s", item, value)
 		}
 		again.Close()
 		if len(q.groups) != 1 {
@@ -161,8 +161,15 @@ func TestCloseDropsAllItemsExceptRunningOnes(t *testing.T) {
 	})
 }
 
-func TestEndedOpeningDoesNotAffectTheNext(t *testing.T) {
-	for name, reopen := range map[string]bool{"closed": false, "opened again": true} {
+func requireStats(t *testing.T, g testGroup, want Stats) {
+	t.Helper()
+	if got := g.Stats(); got != want {
+		t.Fatalf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestGroup_InvalidHandleHasNoEffect(t *testing.T) {
+	for name, closes := range map[string]bool{"closed": true, "opened again": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := newTestQueue()
@@ -170,53 +177,45 @@ func TestEndedOpeningDoesNotAffectTheNext(t *testing.T) {
 				old := q.Open("a", "old", Limits{}, early)
 				q.Add("a/1")
 				next(t, q)
-				if !reopen {
+				if closes {
 					old.Close()
 				}
 				current := q.Open("a", "current", Limits{}, late)
-				for _, handle := range []interface {
-					AddAfter(string, time.Duration)
-					AddRateLimited(string)
-					Forget(string)
-					NumRequeues(string) int
-				}{old, q} {
-					handle.AddAfter("a/1", 0)
-					handle.AddAfter("a/1", time.Second)
-					handle.AddRateLimited("a/1")
-					handle.Forget("a/1")
-					if n := handle.NumRequeues("a/1"); n != 0 {
-						t.Fatalf("%d requeues", n)
-					}
+				q.AddAfter("a/1", 0)
+				q.AddAfter("a/1", time.Second)
+				q.AddRateLimited("a/1")
+				q.Forget("a/1")
+				if n := q.NumRequeues("a/1"); n != 0 {
+					t.Fatalf("an invalid handle returned %d requeues, want 0", n)
 				}
+				if old.AddAfter("a/1", 0) || old.AddAfter("a/1", time.Second) {
+					t.Fatal("an invalid handle accepted an item")
+				}
+				old.AddRateLimited("a/1")
+				old.Forget("a/1")
 				old.Add(Live, "a/1", "a/2")
 				old.Pause()
 				old.Configure(Limits{}, early)
 				old.Close()
-				if got := old.Stats(); got != (Stats{}) {
-					t.Fatalf("%+v", got)
-				}
-				if got := current.Stats(); got != (Stats{Running: 1}) {
-					t.Fatalf("%+v, want the running item only", got)
-				}
-				for _, limiter := range []*countingLimiter{early, late} {
-					if !slices.Equal(limiter.calls(), []int{0, 0, 0}) {
-						t.Fatalf("calls of a rate limiter: %v", limiter.calls())
-					}
+				requireStats(t, old, Stats{})
+				requireStats(t, current, Stats{Running: 1})
+				if calls := slices.Concat(early.calls(), late.calls()); slices.Max(calls) > 0 {
+					t.Fatalf("calls to the rate limiters: %v", calls)
 				}
 
-				current.AddAfter("a/1", time.Second) // the new opening needs the item
+				current.AddAfter("a/1", time.Second)
 				q.Done("a/1")
 				time.Sleep(time.Second)
 				synctest.Wait()
 				if item, value, _ := q.Next(); item != "a/1" || value != "current" {
-					t.Fatalf("got %s of %s", item, value)
+					t.Fatalf("got item %s with value %s", item, value)
 				}
 			})
 		})
 	}
 }
 
-func TestRateLimiterOfOpeningIsUsed(t *testing.T) {
+func TestGroup_UsesTheRateLimiterOfItsHandle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		a, b := &countingLimiter{delay: time.Second, queue: q}, &countingLimiter{delay: time.Minute, queue: q}
@@ -227,11 +226,11 @@ func TestRateLimiterOfOpeningIsUsed(t *testing.T) {
 		q.AddRateLimited("b/1")
 		q.Forget("a/1")
 		group.Forget("a/1")
-		if q.NumRequeues("a/1") != 2 || group.NumRequeues("a/1") != 2 {
-			t.Fatal("wrong number of requeues")
+		if n := q.NumRequeues("a/1"); n != 2 {
+			t.Fatalf("got %d requeues, want 2", n)
 		}
-		if !slices.Equal(a.calls(), []int{2, 2, 2}) || !slices.Equal(b.calls(), []int{1, 0, 0}) {
-			t.Fatalf("calls of the rate limiters: %v, %v", a.calls(), b.calls())
+		if !slices.Equal(a.calls(), []int{2, 2, 1}) || !slices.Equal(b.calls(), []int{1, 0, 0}) {
+			t.Fatalf("calls to the rate limiters: %v, %v", a.calls(), b.calls())
 		}
 		began := time.Now()
 		for _, want := range []time.Duration{time.Second, time.Second, time.Minute} {
@@ -248,7 +247,7 @@ func TestRateLimiterOfOpeningIsUsed(t *testing.T) {
 			t.Fatalf("%d items are waiting after the rate limiter was replaced, want 1", q.Len())
 		}
 		if n := q.NumRequeues("unknown/1"); n != 0 {
-			t.Fatalf("%d requeues in an unknown group", n)
+			t.Fatalf("got %d requeues in an unknown group, want 0", n)
 		}
 	})
 }

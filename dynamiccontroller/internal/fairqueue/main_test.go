@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// The items of the tests have the form "group/name".
+// Items in tests have the form "group/name".
 type (
 	testQueue = Queue[string, string, string]
 	testGroup = Group[string, string, string]
@@ -62,7 +62,7 @@ type workers struct {
 	running map[string]chan struct{}
 }
 
-// newWorkers returns workers that end with the test. Handlers that are running then return.
+// newWorkers returns workers. When the test ends, the workers stop, and handlers that are still running return.
 func newWorkers(t *testing.T, q *testQueue) *workers {
 	w := &workers{q: q, running: map[string]chan struct{}{}}
 	t.Cleanup(func() {
@@ -115,7 +115,7 @@ func (w *workers) finish(t *testing.T, item string) {
 	synctest.Wait()
 }
 
-// finishAny makes the handler of an item of the group return after the duration.
+// finishAny waits for the duration, and then makes the handler of one of the group's running items return.
 func (w *workers) finishAny(t *testing.T, group string, after time.Duration) {
 	t.Helper()
 	time.Sleep(after)

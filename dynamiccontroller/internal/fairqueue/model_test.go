@@ -12,12 +12,12 @@ type model struct {
 	ring    []string
 	running map[string]modelRun
 	idle    int
-	term    int      // number of calls of Restart
-	handed  []string // handed out since the last comparison
+	term    int      // number of calls to Restart
+	handed  []string // items handed out since the last comparison
 }
 
 type modelRun struct {
-	term    int // in which it was handed out
+	term    int // the term in which the item was handed out
 	opening int
 	began   time.Time
 }
@@ -36,7 +36,7 @@ func newModel() *model {
 	return &model{groups: map[string]*modelGroup{}, running: map[string]modelRun{}}
 }
 
-// runs returns the number of running items of the group, and when the oldest began to run.
+// runs returns how many of the group's items are running, and when the oldest of them began to run.
 func (m *model) runs(group string) (n int, oldest time.Time) {
 	oldest = time.Now()
 	for item, run := range m.running {
@@ -70,7 +70,7 @@ func (m *model) allowed(group string) bool {
 	return m.busy() == 0 || n < alpha*m.idle && (n == 0 || m.idle > 1)
 }
 
-// place updates the ring after a change of the group.
+// place updates the ring after a change to the group.
 func (m *model) place(group string) {
 	g := m.groups[group]
 	n, _ := m.runs(group)
@@ -150,7 +150,7 @@ func (m *model) add(item string, lane Lane) {
 	m.place(groupOf(item))
 }
 
-// addAfter delays the item on behalf of an opening of its group.
+// addAfter delays the item as AddAfter does on a handle from the given opening.
 func (m *model) addAfter(item string, d time.Duration, opening int) {
 	g := m.groups[groupOf(item)]
 	if !g.open || g.opening != opening {
@@ -170,7 +170,7 @@ func (m *model) addAfter(item string, d time.Duration, opening int) {
 	}
 }
 
-// openingOf returns the opening to which requests through the queue itself apply.
+// openingOf returns the opening that is used when one of the queue's own methods is called with the item.
 func (m *model) openingOf(item string) int {
 	if run, running := m.running[item]; running {
 		return run.opening
@@ -178,7 +178,7 @@ func (m *model) openingOf(item string) int {
 	return m.groups[groupOf(item)].opening
 }
 
-// tick adds and hands out the items that are due, the earliest first.
+// tick adds and hands out the items that are due, in the order of their due times.
 func (m *model) tick() {
 	for {
 		var first string
@@ -230,7 +230,8 @@ func (m *model) clear(name string) {
 	m.place(name)
 }
 
-// cancel returns the dropped items, without those that were only in a background lane.
+// cancel drops all items that are not running. It returns the dropped items, and running items that were added again,
+// but not items that were only in a background lane.
 func (m *model) cancel() (dropped []string) {
 	for name, g := range m.groups {
 		dropped = append(dropped, g.lanes[Live]...)

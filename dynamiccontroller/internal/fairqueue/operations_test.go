@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,14 +14,14 @@ import (
 	"pgregory.net/rapid"
 )
 
-// pair is a queue and its model, to which the same operations are applied.
+// pair is a queue and its model. The same operations are applied to both.
 type pair struct {
 	q       *testQueue
 	m       *model
 	opened  map[string][]testGroup // all openings of each group
 	waits   int
 	mu      sync.Mutex // guards handed
-	handed  []string   // handed out since the last comparison
+	handed  []string   // items handed out since the last comparison
 	workers sync.WaitGroup
 }
 
@@ -39,7 +40,7 @@ func (p *pair) open(name string, limits Limits) {
 
 func (p *pair) current(name string) testGroup { return p.opened[name][p.m.groups[name].opening] }
 
-// next makes another worker wait for one item.
+// next starts another worker, which waits for one item, unless there are already enough workers.
 func (p *pair) next(t *rapid.T) {
 	if p.m.idle+len(p.m.running) > 12 {
 		return
@@ -77,7 +78,7 @@ func (p *pair) addAfter(item string, d time.Duration, opening string, choice int
 	}
 }
 
-// sleep must be short, because rapid gives up after a day of bubble time.
+// sleep advances the fake clock by d. The duration must be short, because rapid gives up after a day of bubble time.
 func (p *pair) sleep(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -96,8 +97,8 @@ func (p *pair) cancelAndRestart(t *rapid.T) {
 	p.m.term++
 }
 
-// check compares the queue and the model. It fails if an item is waiting although a worker could take it, because the
-// model hands out all items that are allowed.
+// check compares the queue and the model. It fails if an item is waiting although an idle worker could take it, because
+// the model hands out every such item.
 func (p *pair) check(t *rapid.T) {
 	synctest.Wait()
 	p.m.handOut()
@@ -129,7 +130,7 @@ func (p *pair) check(t *rapid.T) {
 	}
 }
 
-// done ends one of the running items, or calls Done with an item that is not running.
+// done calls Done with one of the running items, or with an item that is not running.
 func (p *pair) done(t *rapid.T, items []string) {
 	if running := slices.Sorted(maps.Keys(p.m.running)); len(running) > 0 {
 		items = append(running, items[0])
@@ -149,9 +150,10 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 		p.m.add(i, lane)
 	}
 	return map[string]func(*rapid.T){
-		"next": p.next, "next too": p.next, "next also": p.next,
-		"done": done, "done too": done, "done also": done,
-		"add": add, "add too": add,
+		// rapid draws an operation with several names more often.
+		"next 1": p.next, "next 2": p.next, "next 3": p.next,
+		"done 1": done, "done 2": done, "done 3": done,
+		"add 1": add, "add 2": add,
 		"add many": func(t *rapid.T) {
 			name := group.Draw(t, "group")
 			for _, i := range items {
@@ -172,7 +174,7 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 			p.sleep(time.Duration(rapid.IntRange(1, 5).Draw(t, "microseconds")) * time.Microsecond)
 		},
 		"sleep until runs are slow": func(*rapid.T) {
-			p.sleep(time.Millisecond) // all delays end before the runs are slow
+			p.sleep(time.Millisecond) // all delays expire before any run counts as slow
 			p.sleep(slowRun + time.Millisecond)
 		},
 		"change group": func(t *rapid.T) { p.changeGroup(t, group.Draw(t, "group")) },
@@ -180,7 +182,7 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 	}
 }
 
-// changeGroup calls a method of an opening of the group, or opens the group again, or rarely cancels the queue.
+// changeGroup calls a method of one of the group's handles, opens the group again or, rarely, cancels the queue.
 func (p *pair) changeGroup(t *rapid.T, name string) {
 	g, openings := p.m.groups[name], p.opened[name]
 	opening := rapid.IntRange(max(0, len(openings)-2), len(openings)-1).Draw(t, "opening")
@@ -215,9 +217,9 @@ func (p *pair) changeGroup(t *rapid.T, name string) {
 	p.m.place(name)
 }
 
-// TestQueueBehavesLikeModel applies random operations to the queue and to the model and compares the items that they
-// hand out after each operation. Workers are goroutines, so that a lost wakeup is a difference as well.
-func TestQueueBehavesLikeModel(t *testing.T) {
+// TestQueue_BehavesLikeTheModel applies random operations to the queue and to the model. After each operation, it
+// compares the items that they hand out. Workers are goroutines, so a lost wakeup also shows up as a difference.
+func TestQueue_BehavesLikeTheModel(t *testing.T) {
 	groups := []string{"a", "b", "c"}
 	var items []string
 	for _, g := range groups {
@@ -228,10 +230,11 @@ func TestQueueBehavesLikeModel(t *testing.T) {
 	if err := flag.Set("rapid.steps", "60"); err != nil {
 		t.Fatal(err)
 	}
+	const rounds = 20
 	sequences := 0
 	synctest.Test(t, func(t *testing.T) {
-		// The type of t is hidden, because rapid calls Deadline of a *testing.T, which is not allowed in a bubble.
-		for range 20 {
+		// Hide the type of t, because rapid calls Deadline on a *testing.T, which is not allowed in a bubble.
+		for range rounds {
 			rapid.Check(struct{ testing.TB }{t}, func(t *rapid.T) {
 				sequences++
 				p := newPair(groups)
@@ -241,7 +244,19 @@ func TestQueueBehavesLikeModel(t *testing.T) {
 			})
 		}
 	})
-	if !t.Failed() && sequences < 2000 {
-		t.Errorf("only %d sequences of operations were run", sequences)
+	if want := rounds * checksPerRound(t); !t.Failed() && sequences < want {
+		t.Errorf("only %d sequences of operations were run, want %d", sequences, want)
 	}
+}
+
+// checksPerRound returns the number of sequences that each call to rapid.Check must run.
+func checksPerRound(t *testing.T) int {
+	checks, err := strconv.Atoi(flag.Lookup("rapid.checks").Value.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if testing.Short() {
+		checks /= 5 // rapid does the same
+	}
+	return checks
 }

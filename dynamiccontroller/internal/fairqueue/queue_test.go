@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-func TestItemWaitsOnceAndIsNeverRunningTwice(t *testing.T) {
+func TestAdd_DeduplicatesWaitingAndRunningItems(t *testing.T) {
 	q := newTestQueue()
 	open(q, "a")
 	q.Add("a/1")
@@ -20,7 +19,7 @@ func TestItemWaitsOnceAndIsNeverRunningTwice(t *testing.T) {
 	}
 	q.Add("a/1")
 	if q.Len() != 0 {
-		t.Fatal("a running item is waiting")
+		t.Fatal("an item is waiting although it is running")
 	}
 	q.Done("a/1")
 	if got := next(t, q); got != "a/1" {
@@ -28,7 +27,7 @@ func TestItemWaitsOnceAndIsNeverRunningTwice(t *testing.T) {
 	}
 }
 
-func TestShutDown(t *testing.T) {
+func TestShutDown_ReturnsWaitingItemsFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		open(q, "a")
@@ -47,7 +46,7 @@ func TestShutDown(t *testing.T) {
 		synctest.Wait()
 		select {
 		case <-drained:
-			t.Fatal("drained while an item is running")
+			t.Fatal("ShutDownWithDrain returned while an item was running")
 		default:
 		}
 		q.Done("a/1")
@@ -64,8 +63,9 @@ func TestShutDown(t *testing.T) {
 	})
 }
 
-// TestShutDownKeepsItemsThatWaitAndAreDelayed would hand out a reused item if ShutDown dropped both.
-func TestShutDownKeepsItemsThatWaitAndAreDelayed(t *testing.T) {
+// If ShutDown dropped the item together with its delay, the lane would still contain the item's struct, and the queue
+// would hand out that struct after it had been reused.
+func TestShutDown_KeepsWaitingItemsWithADelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		a := open(q, "a")["a"]
@@ -78,7 +78,7 @@ func TestShutDownKeepsItemsThatWaitAndAreDelayed(t *testing.T) {
 	})
 }
 
-func TestShutDownKeepsRunningItemsThatAreDelayed(t *testing.T) {
+func TestShutDown_KeepsRunningItemsWithADelay(t *testing.T) {
 	q := newTestQueue()
 	a := open(q, "a")["a"]
 	q.Add("a/1")
@@ -88,11 +88,11 @@ func TestShutDownKeepsRunningItemsThatAreDelayed(t *testing.T) {
 	q.Restart()
 	q.Add("a/1")
 	if got := a.Stats(); got != (Stats{Running: 1}) {
-		t.Fatalf("%+v, want a running item only", got)
+		t.Fatalf("got %+v, want only a running item", got)
 	}
 }
 
-func TestShutDownEndsIdleWorkersWhileTheLastItemIsRunning(t *testing.T) {
+func TestShutDown_EndsIdleWorkersWhileTheLastItemIsRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		q.Open("a", "a", Limits{Concurrency: 1}, nil)
@@ -109,7 +109,7 @@ func TestShutDownEndsIdleWorkersWhileTheLastItemIsRunning(t *testing.T) {
 	})
 }
 
-func TestShutDownEndsWorkersOfClosedGroups(t *testing.T) {
+func TestShutDown_EndsWorkersOfClosedGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		a := open(q, "a")["a"]
@@ -129,28 +129,22 @@ func TestShutDownEndsWorkersOfClosedGroups(t *testing.T) {
 	})
 }
 
-// TestNoWakeupIsLost processes few items with many workers, so that a lost wakeup blocks the test.
-func TestNoWakeupIsLost(t *testing.T) {
+// TestNext_LosesNoWakeup processes few items with many workers, so that a lost wakeup blocks the test.
+func TestNext_LosesNoWakeup(t *testing.T) {
 	const number, groups, items, rounds = 8, 4, 5, 2000
 	q := newTestQueue()
 	for g := range groups {
 		q.Open(fmt.Sprint(g), "", Limits{Concurrency: g}, nil)
 	}
-	var processed sync.Map // item -> *atomic.Int64
-	var running sync.Map
+	var processed, running sync.Map // sets of items
 	var wg sync.WaitGroup
 	for range number {
 		wg.Go(func() {
-			for {
-				item, shutdown := q.Get()
-				if shutdown {
-					return
-				}
+			for item, shutdown := q.Get(); !shutdown; item, shutdown = q.Get() {
 				if _, twice := running.LoadOrStore(item, true); twice {
 					t.Errorf("%s is running twice", item)
 				}
-				count, _ := processed.LoadOrStore(item, &atomic.Int64{})
-				count.(*atomic.Int64).Add(1)
+				processed.Store(item, true)
 				if len(item)%2 == 0 {
 					runtime.Gosched()
 				}
@@ -159,48 +153,47 @@ func TestNoWakeupIsLost(t *testing.T) {
 			}
 		})
 	}
+	var names, last []string
+	for i := range groups * items {
+		names = append(names, fmt.Sprintf("%d/%d", i%groups, i))
+		last = append(last, fmt.Sprintf("%d/last%d", i%groups, i))
+	}
 	for round := range rounds {
-		for g := range groups {
-			for i := range items {
-				if item := fmt.Sprintf("%d/%d", g, i); round%3 == 0 {
-					q.AddAfter(item, time.Microsecond)
-				} else {
-					q.Add(item)
-				}
+		for _, item := range names {
+			if round%3 == 0 {
+				q.AddAfter(item, time.Microsecond)
+			} else {
+				q.Add(item)
 			}
 		}
 	}
-	for g := range groups {
-		for i := range items {
-			q.Add(fmt.Sprintf("%d/last%d", g, i))
-		}
+	for _, item := range last {
+		q.Add(item)
 	}
 	q.ShutDownWithDrain()
 	wg.Wait()
-	for g := range groups {
-		for i := range items {
-			if _, done := processed.Load(fmt.Sprintf("%d/last%d", g, i)); !done {
-				t.Errorf("%d/last%d was lost", g, i)
-			}
+	for _, item := range last {
+		if _, done := processed.Load(item); !done {
+			t.Errorf("%s was lost", item)
 		}
 	}
 }
 
-func TestMemoryIsReleasedWhenGroupIsEmpty(t *testing.T) {
+func TestGroup_ReleasesMemoryWhenEmpty(t *testing.T) {
 	q := newTestQueue()
 	open(q, "a")
 	addMany(q, "a", 100_000)
 	for q.Len() > 0 {
 		process(t, q)
 	}
-	if g := q.groups["a"]; g.items != nil || q.free.len > maxFree {
-		t.Fatalf("kept a map for %d items, and %d items", g.peak, q.free.len)
+	if g := q.groups["a"]; g.peak != 0 {
+		t.Fatalf("the empty group kept a map for %d items", g.peak)
 	}
 }
 
-// TestLargeGroupKeepsItsItems finishes some items of a group that is large enough for its index to be dropped when
-// empty.
-func TestLargeGroupKeepsItsItems(t *testing.T) {
+// TestGroup_KeepsItsItemsWhenLarge finishes some items of a group that is so large that its index would be dropped if
+// the group became empty.
+func TestGroup_KeepsItsItemsWhenLarge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		q.Open("a", "a", Limits{Concurrency: 2}, nil)

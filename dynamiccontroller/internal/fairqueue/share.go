@@ -1,34 +1,34 @@
 package fairqueue
 
-import "time"
+import (
+	"iter"
+	"time"
+)
 
 const (
-	// backgroundShare is the number of items that a group hands out for each item of its background lane while items
-	// wait in both lanes.
+	// While both lanes have items, one in backgroundShare items is taken from the background lane.
 	backgroundShare = 8
-	// fastAlpha is the factor of the dynamic threshold for groups whose runs are fast. For other groups, the factor is
-	// 1.
+	// fastAlpha is the factor of the dynamic threshold for groups whose items finish quickly.
 	fastAlpha = 8
-	// slowRun is how long a run can take before it counts as slow.
+	// slowRun is the duration after which a running item is considered slow.
 	slowRun = time.Second
 )
 
-// pickLocked returns the first group in the ring that is allowed to use one of the idle workers, or nil if there is
-// none. It skips at most as many groups as items are running.
+// pickLocked returns the first group in the ring that may take an idle worker, or nil.
 func (q *Queue[T, K, V]) pickLocked() *group[T, K, V] {
-	for e := q.ring.head; e != nil; e = e.next {
-		if q.allowedLocked(e.value) {
-			return e.value
+	for g := range q.ring.all() {
+		if q.allowedLocked(g) {
+			return g
 		}
 	}
 	return nil
 }
 
-// allowedLocked reports whether the dynamic threshold allows the group to take another of the idle workers.
+// allowedLocked reports whether the dynamic threshold allows the group to take another idle worker.
 func (q *Queue[T, K, V]) allowedLocked(g *group[T, K, V]) bool {
 	running := g.running.len
 	switch {
-	case running == 0, q.busy == 0: // if no worker is busy, all running items were handed out before the last Restart
+	case running == 0, q.busy == 0: // if busy is 0, all running items were handed out before the last Restart
 		return true
 	case q.idle == 1:
 		return false
@@ -41,8 +41,8 @@ func (q *Queue[T, K, V]) allowedLocked(g *group[T, K, V]) bool {
 	}
 }
 
-// wakeLocked wakes an idle worker if a group can hand out an item. Only one worker is woken at a time. After it has
-// taken an item, it wakes the next one.
+// wakeLocked wakes an idle worker if a group can hand out an item. Only one worker is woken at a time. After that
+// worker has taken an item, it wakes the next one.
 func (q *Queue[T, K, V]) wakeLocked() {
 	if !q.waking && q.idle > 0 && q.pickLocked() != nil {
 		q.waking = true
@@ -50,8 +50,8 @@ func (q *Queue[T, K, V]) wakeLocked() {
 	}
 }
 
-// takeLocked hands out the next item of the group. A turn of the group ends when its credit is used up or when it has
-// no more items.
+// takeLocked hands out the next item of the group. The group's turn ends when its credit is used up or it has no more
+// waiting items.
 func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) *item[T, K, V] {
 	lane := Live
 	switch {
@@ -66,81 +66,78 @@ func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) *item[T, K, V] {
 	g.lanes[lane].remove(&it.element)
 	q.waiting--
 	q.endDelayLocked(g, it)
-	it.waiting, it.opening, it.since = false, g.opening, q.now()
-	g.running.push(&it.element)
+	it.queued, it.opening, it.since, it.term = false, g.opening, q.now(), q.term
+	g.running.pushBack(&it.element)
 	q.running++
-	it.term = q.term
 	q.busy++
 
 	g.credit--
 	if g.credit == 0 || g.waitingLocked() == 0 {
-		g.credit, g.inRing = 0, false
+		g.credit = 0
 		q.ring.remove(&g.element)
 	}
 	q.placeLocked(g)
 	return it
 }
 
-// placeLocked makes the group join or leave the ring if required. It joins at the tail, with the credit of a new turn,
-// or at the head if its turn was interrupted.
+// placeLocked adds the group to the ring or removes it, as required. The group joins at the tail with the credit of a
+// new turn, or at the head if its turn was interrupted.
 func (q *Queue[T, K, V]) placeLocked(g *group[T, K, V]) {
 	o := g.opening
 	eligible := o != nil && !o.paused && g.waitingLocked() > 0 &&
 		(o.limits.Concurrency < 1 || g.running.len < o.limits.Concurrency)
 	switch {
-	case eligible == g.inRing:
-		return
+	case eligible == (g.next != nil): // already in place
 	case !eligible:
 		q.ring.remove(&g.element)
 	case 0 < g.credit && g.credit < o.limits.Weight:
-		q.ring.insert(&g.element, q.ring.head)
+		q.ring.pushFront(&g.element)
 	default:
 		g.credit = o.limits.Weight
-		q.ring.push(&g.element)
+		q.ring.pushBack(&g.element)
 	}
-	g.inRing = eligible
 }
 
-// list is a doubly linked list of elements that are embedded in their values.
+// list is a circular, doubly linked list of elements that are embedded in their values.
 type list[E any] struct {
-	head, tail *element[E]
-	len        int
+	head *element[E]
+	len  int
 }
 
 type element[E any] struct {
-	prev, next *element[E]
+	prev, next *element[E] // nil if the element is not in a list
 	value      E
 }
 
-func (l *list[E]) push(e *element[E]) { l.insert(e, nil) }
-
-// insert adds the element before next, or at the tail if next is nil.
-func (l *list[E]) insert(e, next *element[E]) {
-	e.prev, e.next = l.tail, next
-	if next != nil {
-		e.prev, next.prev = next.prev, e
-	} else {
-		l.tail = e
+func (l *list[E]) pushBack(e *element[E]) {
+	if l.head == nil {
+		l.head, e.prev = e, e
 	}
-	if e.prev != nil {
-		e.prev.next = e
-	} else {
-		l.head = e
-	}
+	e.prev, e.next = l.head.prev, l.head
+	e.prev.next, e.next.prev = e, e
 	l.len++
 }
 
+func (l *list[E]) pushFront(e *element[E]) {
+	l.pushBack(e)
+	l.head = e
+}
+
 func (l *list[E]) remove(e *element[E]) {
-	if e.prev != nil {
-		e.prev.next = e.next
-	} else {
+	e.prev.next, e.next.prev = e.next, e.prev
+	if l.head == e {
 		l.head = e.next
 	}
-	if e.next != nil {
-		e.next.prev = e.prev
-	} else {
-		l.tail = e.prev
-	}
 	e.prev, e.next = nil, nil
-	l.len--
+	if l.len--; l.len == 0 {
+		l.head = nil
+	}
+}
+
+func (l *list[E]) all() iter.Seq[E] {
+	return func(yield func(E) bool) {
+		for e, i := l.head, 0; i < l.len && yield(e.value); i++ {
+			e = e.next
+		}
+	}
 }

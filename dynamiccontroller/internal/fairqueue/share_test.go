@@ -15,8 +15,8 @@ func addMany(q *testQueue, group string, n int) {
 	}
 }
 
-// idleWithHungGroups returns the number of idle workers that the groups leave if their handlers never return. The
-// groups become busy one after another or at the same time.
+// idleWithHungGroups returns how many of the given number of workers remain idle if the handlers of all groups never
+// return. If together is set, the groups become busy at the same time. Otherwise, they become busy one after another.
 func idleWithHungGroups(t *testing.T, groups, number int, together bool) (idle int) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
@@ -169,7 +169,7 @@ func TestF2_SingleWorkerServesAllGroups(t *testing.T) {
 	})
 }
 
-func TestConcurrencyLimitDoesNotBlockOtherGroups(t *testing.T) {
+func TestLimits_ConcurrencyDoesNotBlockOtherGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		limited := q.Open("a", "a", Limits{Concurrency: 1}, nil)
@@ -211,7 +211,7 @@ func TestF1_SingleItemWaitsForAtMostOneRound(t *testing.T) {
 	}
 }
 
-// TestF1_RefusedGroupKeepsItsTurn has a group refused in the middle of its turn.
+// In TestF1_RefusedGroupKeepsItsTurn, a group is refused in the middle of its turn.
 func TestF1_RefusedGroupKeepsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
@@ -221,7 +221,7 @@ func TestF1_RefusedGroupKeepsItsTurn(t *testing.T) {
 		addMany(q, "a", 4)
 		addMany(q, "b", 4)
 		w := newWorkers(t, q).start(2)
-		// Each group has one item running and one left in its turn.
+		// Each group has one running item, and can take one more item in its turn.
 		for _, item := range []string{"b/0", "a/0", "b/1", "a/1"} {
 			w.finish(t, item)
 		}
@@ -231,7 +231,7 @@ func TestF1_RefusedGroupKeepsItsTurn(t *testing.T) {
 	})
 }
 
-func TestBackgroundLaneIsSecondAndDoesNotStarve(t *testing.T) {
+func TestNext_PrefersTheLiveLaneWithoutStarvation(t *testing.T) {
 	q := newTestQueue()
 	a := open(q, "a")["a"]
 	a.Add(Background, "a/background")
@@ -240,17 +240,17 @@ func TestBackgroundLaneIsSecondAndDoesNotStarve(t *testing.T) {
 		item := process(t, q)
 		if item == "a/background" {
 			if turn == 1 {
-				t.Fatal("the background lane was first")
+				t.Fatal("the first item came from the background lane")
 			}
 			return
 		}
 		if turn == backgroundShare {
-			t.Fatalf("no item of the background lane in %d turns", turn)
+			t.Fatalf("none of the first %d items came from the background lane", turn)
 		}
 	}
 }
 
-func TestLiveAddMovesItemUp(t *testing.T) {
+func TestAdd_MovesABackgroundItemToTheLiveLane(t *testing.T) {
 	q := newTestQueue()
 	a := open(q, "a")["a"]
 	a.Add(Background, "a/1", "a/2")

@@ -14,28 +14,28 @@ import (
 	"k8s.io/client-go/metadata"
 )
 
-// Over returns a metadata client that lists and watches the objects of client. It supports no other operations.
-// BeforeList, if not nil, is called before each list and can block. A reactor of client-go's fake client cannot,
-// because the fake holds a lock while it calls reactors.
-func Over(client dynamic.Interface, beforeList func(schema.GroupVersionResource)) metadata.Interface {
+// New returns a metadata client that lists and watches the objects of client. It supports no other operations.
+// The function beforeList, if not nil, is called before each list and can block. A reactor of client-go's fake client
+// cannot block, because the fake holds a lock while it calls reactors.
+func New(client dynamic.Interface, beforeList func(schema.GroupVersionResource)) metadata.Interface {
 	if beforeList == nil {
 		beforeList = func(schema.GroupVersionResource) {}
 	}
-	return over{client, beforeList}
+	return fakeClient{client, beforeList}
 }
 
-type over struct {
+type fakeClient struct {
 	client     dynamic.Interface
 	beforeList func(schema.GroupVersionResource)
 }
 
-func (o over) Resource(gvr schema.GroupVersionResource) metadata.Getter {
-	of := o.client.Resource(gvr)
-	return getter{resource: resource{of: of, beforeList: func() { o.beforeList(gvr) }}, namespaceable: of}
+func (c fakeClient) Resource(gvr schema.GroupVersionResource) metadata.Getter {
+	of := c.client.Resource(gvr)
+	return getter{resource: resource{of: of, beforeList: func() { c.beforeList(gvr) }}, namespaceable: of}
 }
 
 // IsWatchListSemanticsUnSupported makes reflectors send plain lists, as with client-go's fake clients.
-func (o over) IsWatchListSemanticsUnSupported() bool { return true }
+func (c fakeClient) IsWatchListSemanticsUnSupported() bool { return true }
 
 type getter struct {
 	resource

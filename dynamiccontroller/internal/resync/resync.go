@@ -1,7 +1,7 @@
 // Package resync spreads the resyncs of a set of keys evenly over a period.
 //
-// A period is divided into slots. A hash of each key determines the slot in which the key is resynced, so that it is
-// resynced at about the same time in each period. Only the keys of the current slot are held, in random order.
+// A period is divided into slots. The hash of a key determines the slot in which the key is resynced, so that each key
+// is resynced at about the same time in every period. Only the current slot's keys are kept in memory, in random order.
 package resync
 
 import (
@@ -17,7 +17,7 @@ const (
 	minTick      = 10 * time.Millisecond
 )
 
-// MinPeriod is the shortest period. A shorter period is most likely a mistake, such as a number without its unit.
+// MinPeriod is the shortest period. A shorter period is most likely a mistake, such as a number without a unit.
 const MinPeriod = time.Second
 
 // Tick returns how often [Schedule.Due] should be called.
@@ -29,14 +29,14 @@ type Schedule struct {
 	seed    maphash.Seed
 	started bool
 	slot    int
-	began   time.Time // when the slot began
-	keys    []string  // keys of the slot that have not been returned yet
-	total   int       // number of keys in the slot
-	listed  bool      // whether the keys of the slot have been listed
+	began   time.Time // when the current slot began
+	keys    []string  // keys of the current slot that Due has not returned yet
+	total   int       // number of keys in the current slot
+	listed  bool      // whether the keys of the current slot have been listed
 }
 
-// Start starts the schedule in a random slot, unless it has been started with the same seed. Schedules with the same
-// seed resync the same key in the same slot.
+// Start starts the schedule in a random slot, unless it has already been started with the same seed. Schedules with the
+// same seed resync a key in the same slot.
 func (s *Schedule) Start(seed maphash.Seed, now time.Time) {
 	if !s.started || s.seed != seed {
 		*s = Schedule{seed: seed, started: true, slot: rand.N(slots), began: now}
@@ -48,7 +48,7 @@ func (s *Schedule) Start(seed maphash.Seed, now time.Time) {
 func (s *Schedule) Due(now time.Time, period time.Duration, list func() []string) (due []string) {
 	slot := period / slots
 	if now.Sub(s.began) > period {
-		s.began = now.Add(-slot) // the process was suspended: continue with one slot
+		s.began = now.Add(-slot) // the process was suspended: skip the missed slots except one
 	}
 	for {
 		if !s.listed {

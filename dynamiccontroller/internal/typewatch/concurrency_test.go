@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Two subscriptions switch watches with each other while events arrive.
+// Each of two subscriptions switches to the other's watch while events arrive.
 func TestReplace_InOppositeDirectionsDoesNotDeadlock(t *testing.T) {
 	srv := newServer("a")
 	p := newTestPool(srv)
@@ -51,7 +51,8 @@ func TestReplace_InOppositeDirectionsDoesNotDeadlock(t *testing.T) {
 	stop()
 }
 
-// A lister that reads while the subscription switches sees whole objects if and only if its view has the new options.
+// A goroutine that reads while the subscription switches sees whole objects if and only if its view has the new
+// options.
 func TestView_IsConsistentDuringAReplacement(t *testing.T) {
 	srv := newServer("a")
 	p := newTestPool(srv)
@@ -64,13 +65,14 @@ func TestView_IsConsistentDuringAReplacement(t *testing.T) {
 		readers.Go(func() {
 			for !isClosed(over) {
 				view := s.View()
-				obj, known := view.Get("ns/a")
+				obj, known := view.Store().Get("ns/a")
 				if !known {
 					t.Error("the object is missing")
 				}
-				u, whole := view.Project(obj).(*unstructured.Unstructured)
-				if wants := view.Options().Projection == Full; wants != whole || whole && u.Object["spec"] == nil {
-					t.Errorf("projection %d: %+v", view.Options().Projection, obj)
+				decoded, err := view.Decode(obj)
+				u, whole := decoded.(*unstructured.Unstructured)
+				if wants := view.Options().Projection == Full; err != nil || wants != whole || whole && u.Object["spec"] == nil {
+					t.Errorf("projection %d: %+v, %v", view.Options().Projection, decoded, err)
 					return
 				}
 			}
@@ -109,7 +111,7 @@ func TestReplace_KeepsNoFormerStoreInMemory(t *testing.T) {
 		}
 		return left
 	}
-	// The stacks of a watch's goroutines refer to it until they have ended.
+	// The stacks of a watch's goroutines refer to the watch until the goroutines have ended.
 	for deadline := time.Now().Add(10 * time.Second); left() > 0 && time.Now().Before(deadline); runtime.Gosched() {
 		runtime.GC()
 	}

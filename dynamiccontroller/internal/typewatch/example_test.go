@@ -8,16 +8,16 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/fake"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
-	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
 func Example() {
 	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	kinds := map[schema.GroupVersionResource]string{widgets: "WidgetList"}
 	pool := typewatch.NewPool(typewatch.Config{
-		Clients: listwatch.Clients{Dynamic: fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)},
-		Log:     func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
+		Source: recordclient.Clients{Dynamic: fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), kinds)},
+		Log:    func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
 	})
 	stop := pool.Start()
 

@@ -13,14 +13,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
 func newTestPool(s *server) *Pool {
 	log := func(schema.GroupVersionResource) logr.Logger { return logr.Discard() }
-	return NewPool(Config{Clients: s.clients(), Log: log})
+	return NewPool(Config{Source: s.source(), Log: log})
 }
 
 func options(projection Projection) Options {
@@ -33,7 +34,7 @@ func transformed(projection Projection) Options {
 	return Options{Key: Key{GVR: widgets, Projection: projection}, Transform: unchanged}
 }
 
-// object returns an object as a metadata client receives it.
+// object returns an object of the type that a metadata client returns.
 func object(name, version string) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "ns", Name: name, ResourceVersion: version,
@@ -61,11 +62,11 @@ func (r *recorder) record(event string) {
 }
 
 func (r *recorder) handler() EventHandler {
-	state := func(obj any) string {
-		if obj == nil {
+	state := func(r *objects.Record) string {
+		if r == nil {
 			return "-"
 		}
-		return versionOf(obj)
+		return r.GetResourceVersion()
 	}
 	return EventHandler{
 		Known: func(keys []string) {
@@ -74,8 +75,8 @@ func (r *recorder) handler() EventHandler {
 			}
 		},
 		Synced: func() { r.record("synced") },
-		Changed: func(key string, old, now any) {
-			r.record(fmt.Sprintf("%s %s>%s", key, state(old), state(now)))
+		Changed: func(c objects.Change) {
+			r.record(fmt.Sprintf("%s %s>%s", c.Key, state(c.Old), state(c.New)))
 		},
 	}
 }
@@ -100,8 +101,8 @@ func (r *recorder) expect(t testing.TB, step string, want ...string) {
 	}
 }
 
-// model is an event handler that checks its calls: no change twice, no state older than the last one, and no deletion
-// of an unknown object. With Keys, the version before a change is unknown.
+// model is an event handler that checks the calls it receives. No change may be delivered twice, no state may be older
+// than the previous one, and no unknown object may be deleted. With Keys, the version before a change is unknown.
 type model struct {
 	t            testing.TB
 	subscription *Subscription
@@ -138,7 +139,7 @@ func (m *model) handler() EventHandler {
 	return EventHandler{
 		Known: func(keys []string) {
 			for _, key := range keys {
-				obj, _ := m.subscription.View().Get(key)
+				obj, _ := m.subscription.View().Store().Get(key)
 				m.update(key, func(before string, known bool) string {
 					version := versionOr(obj, "?")
 					if known && m.synced && !m.restarts {
@@ -152,18 +153,18 @@ func (m *model) handler() EventHandler {
 			}
 		},
 		Synced: func() { m.mu.Lock(); m.synced = true; m.mu.Unlock() },
-		Changed: func(key string, old, now any) {
-			m.update(key, func(before string, known bool) string {
-				version := versionOr(now, "?")
+		Changed: func(c objects.Change) {
+			m.update(c.Key, func(before string, known bool) string {
+				version := versionOr(c.New, "?")
 				switch {
-				case !m.synced && now != nil:
-					m.t.Errorf("%s changed before Synced", key)
-				case m.synced && known != (old != nil):
-					m.t.Errorf("%s: old is %v, known: %v", key, old, known)
-				case now == nil:
+				case !m.synced && c.New != nil:
+					m.t.Errorf("a change to %s was delivered before Synced was called", c.Key)
+				case m.synced && known != (c.Old != nil):
+					m.t.Errorf("%s: old is %v, known: %v", c.Key, c.Old, known)
+				case c.New == nil:
 					return ""
 				case known && before != "?" && version != "?" && number(version) <= number(before):
-					m.t.Errorf("%s went from version %s to %s", key, before, version)
+					m.t.Errorf("%s went from version %s to %s", c.Key, before, version)
 				}
 				return version
 			})
@@ -176,16 +177,16 @@ func number(version string) int {
 	return n
 }
 
-func versionOr(obj any, otherwise string) string {
-	if obj == nil || versionOf(obj) == "" {
+func versionOr(r *objects.Record, otherwise string) string {
+	if r == nil || r.GetResourceVersion() == "" {
 		return otherwise
 	}
-	return versionOf(obj)
+	return r.GetResourceVersion()
 }
 
 func (m *model) update(key string, next func(version string, known bool) string) {
 	if m.detached.Load() {
-		m.t.Errorf("called for %s after it was detached", key)
+		m.t.Errorf("the handler was called for %s after it was detached", key)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,7 +223,7 @@ func (m *model) diff(versions map[string]string) string {
 	return cmp.Diff(versions, known)
 }
 
-// phaseLog records the phases that it observes.
+// phaseLog records the phases with which its observe method is called.
 type phaseLog struct {
 	mu     sync.Mutex
 	phases []Phase
@@ -238,12 +239,6 @@ func (l *phaseLog) all() []Phase {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.phases)
-}
-
-// keyOf returns the key of an object of the fake server.
-func keyOf(obj any) string {
-	key, _ := cache.MetaNamespaceKeyFunc(obj)
-	return key
 }
 
 // eventually waits until diff returns "".

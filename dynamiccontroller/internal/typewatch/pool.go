@@ -9,11 +9,13 @@ import (
 	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
-// Key identifies a watch. It never changes.
+// Key identifies a watch. The key of a watch never changes.
 type Key struct {
 	GVR           schema.GroupVersionResource
 	Namespace     string // empty for all namespaces
@@ -25,47 +27,46 @@ type Key struct {
 // Options describe the objects of a subscription.
 type Options struct {
 	Key
-	// Transform, if not nil, changes objects before they are stored. It must be idempotent, because the reflector
-	// applies it while it collects a list, and the store applies it again. A watch with a transform is never shared,
-	// because functions cannot be compared. While one watch replaces another, two goroutines can call the transform at
-	// the same time.
+	// Transform, if not nil, changes objects before they are stored. It is called once per event. A watch with a transform
+	// is never shared, because functions cannot be compared. While a subscription moves from one watch to another, two
+	// goroutines can call the transform concurrently.
 	Transform cache.TransformFunc
 }
 
-// Config configures a Pool. Clients and Log are required.
+// Config configures a Pool. Source and Log are required.
 type Config struct {
-	Clients listwatch.Clients
-	Log     func(schema.GroupVersionResource) logr.Logger
+	Source recordclient.Source
+	Log    func(schema.GroupVersionResource) logr.Logger
 	// Observe, if not nil, is called when the phase of any watch changes. It must not call the pool.
 	Observe func(schema.GroupVersionResource, State)
-	// Transform, if not nil, is applied to the objects of all watches, before the transform of a subscription. It must
-	// be idempotent and safe for concurrent use.
+	// Transform, if not nil, is applied to the objects of all watches, before the subscription's own transform. It must be
+	// safe for concurrent use.
 	Transform cache.TransformFunc
 }
 
-// Pool holds the watches of all subscriptions. Subscriptions for the same objects share a watch. Its methods are safe
-// for concurrent use.
+// Pool holds the watches of all subscriptions. Subscriptions for the same objects share a watch. A Pool's methods are
+// safe for concurrent use.
 type Pool struct {
 	config  Config
-	relists *rate.Limiter // limits the relists of all types after watches that were closed early
+	relists *rate.Limiter // limits relists, across all types, after watches were closed early
 
-	mu      sync.Mutex // guards the fields below, and fields of watches and subscriptions
+	mu      sync.Mutex // guards the fields below, and some fields of watches and subscriptions
 	created uint64     // the number of watches that have been created
 	shared  map[Key]*watch
 	byType  map[schema.GroupVersionResource][]*watch
-	running map[schema.GroupVersionResource]int // running goroutines, including those of closed watches
+	running map[schema.GroupVersionResource]int // number of running goroutines, including those of closed watches
 	term    *term                               // nil while no watch runs
 }
 
-// term is the period from the first Start to the last stop.
+// term is a period during which watches run: from the first Start until every stop function has been called.
 type term struct {
 	ctx     context.Context // the parent context of all watches
 	cancel  context.CancelFunc
-	starts  int // calls to Start that have not been stopped; guarded by pool.mu
+	starts  int // calls to Start whose stop function has not been called; guarded by pool.mu
 	watches sync.WaitGroup
 }
 
-// NewPool returns a pool. Its watches do not run before [Pool.Start] is called.
+// NewPool returns a pool. Its watches do not run until [Pool.Start] is called.
 func NewPool(config Config) *Pool {
 	return &Pool{
 		config: config, relists: listwatch.NewRelistLimiter(),
@@ -75,17 +76,14 @@ func NewPool(config Config) *Pool {
 	}
 }
 
-// Subscribe returns a subscription for the objects that the options describe. It joins a watch that other subscriptions
-// use, or creates one. It does not wait for anything.
+// Subscribe returns a subscription for the objects that the options describe. The subscription joins an existing
+// watch or a new one. Subscribe does not block.
 //
-// Observe, if not nil, is called when the phase of the subscription's current watch changes. It must not call the pool.
-// It can be called once more while [Subscription.Close] runs.
+// The function observe, if not nil, is called when the phase of the subscription's current watch changes. It must not
+// call the pool. It may be called once more while [Subscription.Close] is running.
 func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
-	s := &Subscription{
-		pool: p, observe: observe,
-		done: make(chan struct{}), ended: make(chan struct{}), switched: closedChannel,
-	}
-	s.synced.Store(&signal{ch: make(chan struct{})})
+	s := &Subscription{pool: p, observe: observe, ended: make(chan struct{}), switched: closedChannel}
+	s.synced.Store(ptr.To(make(chan struct{})))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.joinLocked(options)
@@ -96,14 +94,14 @@ func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
 	return s
 }
 
-// joinLocked returns the watch for the options. It prefers an existing watch with the projection of the options.
-// Otherwise it returns an existing watch with a deeper projection, or creates a new watch. A watch with a deeper
-// projection is not joined if it fails before it has synced.
+// joinLocked returns the watch for the options. It prefers an existing watch with exactly the requested projection.
+// Otherwise, it returns an existing watch with a deeper projection, or creates a new watch. It does not return a deeper
+// watch that has not synced and whose requests fail.
 func (p *Pool) joinLocked(options Options) *watch {
 	if options.Transform != nil {
 		return p.newWatchLocked(options.Key, options.Transform)
 	}
-	for key := options.Key; key.Projection <= Full; key.Projection++ {
+	for key := options.Key; key.Projection <= Complete; key.Projection++ {
 		if w := p.shared[key]; w != nil && (key == options.Key || !w.fails) {
 			return w
 		}
@@ -122,8 +120,8 @@ func (p *Pool) newWatchLocked(key Key, transform cache.TransformFunc) *watch {
 	return w
 }
 
-// leaveLocked is called after a user of the watch has been removed. This is either the subscription s or its
-// replacement. If the watch has no users left, it ends.
+// leaveLocked is called after the subscription s, or its replacement, has left the watch. The watch ends if nothing
+// else uses it.
 func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	p.settleLocked(w)
 	if w.closed || len(w.subscriptions)+len(*w.incoming.Load()) > 0 {
@@ -144,9 +142,9 @@ func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	s.waitForLocked(w.done)
 }
 
-// settleLocked decides whether the watch keeps the subscriptions whose projection is shallower than its own. If no
-// subscription needs the projection of the watch, or if the watch fails before it has synced, it moves them to another
-// watch. Otherwise it cancels such moves.
+// settleLocked decides whether subscriptions that need only a shallower projection keep using the watch. If no
+// subscription needs the watch's projection, or if the watch fails before it has synced, settleLocked moves these
+// subscriptions to another watch. Otherwise, any pending moves are cancelled.
 func (p *Pool) settleLocked(w *watch) {
 	if !w.shared || w.closed {
 		return
@@ -194,11 +192,11 @@ func (p *Pool) exactLocked(key Key) *watch {
 	return p.newWatchLocked(key, nil)
 }
 
-// Start runs the watches of all subscriptions, present and future, until stop is called. It does not wait for anything.
-// Calls are counted: the watches run from the first Start to the last stop.
+// Start runs the watches of all current and future subscriptions until stop is called. It does not block. Calls are
+// counted: the watches run until every returned stop function has been called.
 //
-// The last stop cancels the watches and returns when their goroutines have ended, which can be delayed by an event
-// handler or a transform that hangs. The stores are kept. Calling the same stop function again has no effect.
+// The last call to a stop function cancels the watches and returns when their goroutines have ended. A hung event
+// handler or transform can delay this. The stores are kept. Calling the same stop function again has no effect.
 func (p *Pool) Start() (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -231,8 +229,8 @@ func (p *Pool) Start() (stop func()) {
 	}
 }
 
-// startLocked starts the watch's goroutine if the pool is running. The goroutine first waits until the watch's
-// goroutine of an earlier term has ended.
+// startLocked starts the watch's goroutine if the pool is running. The goroutine first waits for the goroutine of an
+// earlier term to end.
 func (p *Pool) startLocked(w *watch) {
 	t := p.term
 	if t == nil || w.closed || w.term == t {
@@ -263,7 +261,7 @@ func (p *Pool) returned(w *watch) {
 	}
 }
 
-// Appeared must be called when the API server serves the type. Watches that wait for a retry try again at once.
+// Appeared must be called when the API server starts serving a type. Watches that are backing off retry immediately.
 func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
 	for _, w := range p.watches(gvr) {
 		w.state.appeared()
@@ -271,9 +269,9 @@ func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
 }
 
 // Vanished must be called when the type no longer exists. A NotFound response from one API server is not sufficient,
-// because that server can lag behind. The watches become NotFound at once, deliver the objects in their stores as
-// deleted, and keep retrying. If a watch has not made an attempt since [Pool.Start], it keeps the objects in its store,
-// and the result of its first list decides. Vanished reports whether the type has any watches.
+// because that server can lag behind. The type's watches immediately change to the phase NotFound, deliver the objects
+// in their stores as deleted, and keep retrying. A watch that has not started an attempt since [Pool.Start] keeps its
+// objects until its first list. Vanished reports whether the type has any watches.
 func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	watches := p.watches(gvr)
 	for _, w := range watches {
@@ -282,7 +280,7 @@ func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	return len(watches) > 0
 }
 
-// Running returns the types that have a watch whose goroutine has not returned.
+// Running returns the types of the watches whose goroutines have not returned.
 func (p *Pool) Running() (types []schema.GroupVersionResource) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -292,8 +290,8 @@ func (p *Pool) Running() (types []schema.GroupVersionResource) {
 	return types
 }
 
-// Watches returns the number of watches of the type, including new watches that are to replace a current one. It does
-// not include watches that are ending because no subscription uses them.
+// Watches returns the number of watches of the type. It counts the watches of pending replacements, but not watches
+// that are ending because no subscription uses them.
 func (p *Pool) Watches(gvr schema.GroupVersionResource) int { return len(p.watches(gvr)) }
 
 func (p *Pool) watches(gvr schema.GroupVersionResource) []*watch {
@@ -302,7 +300,7 @@ func (p *Pool) watches(gvr schema.GroupVersionResource) []*watch {
 	return slices.Clone(p.byType[gvr])
 }
 
-// setSynced updates the subscriptions of the watch after w.listed has changed. The caller must hold w.deliver.
+// setSynced updates the watch's subscriptions after w.listed has changed. The caller must hold w.deliver.
 func (p *Pool) setSynced(w *watch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -314,12 +312,12 @@ func (p *Pool) setSynced(w *watch) {
 	for s := range w.subscriptions {
 		s.setSynced(w.listed.Load())
 		if s.pending != nil {
-			s.pending.check() // the watch can be older after a list, see watch.isBehind
+			s.pending.check() // a list can move the watch back to an older version; see watch.isBehind
 		}
 	}
 }
 
-// observe notifies the observers of a change in the phase of a watch. The lock of the watch's state is held.
+// observe notifies the observers that a watch's phase has changed. It is called with the watch state's mu held.
 func (p *Pool) observe(w *watch, state State) {
 	p.mu.Lock()
 	w.fails = !w.listed.Load() && (state.Phase == Forbidden || state.Phase == Failing)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 // projections returns the projections of the pool's watches.
@@ -34,18 +35,18 @@ func expectWatches(t testing.TB, srv *server, p *Pool, step string, want ...Proj
 	}
 }
 
-func TestS6_SubscriptionsShareTheWatchOfTheirOwnOrADeeperProjection(t *testing.T) {
+func TestS6_SubscriptionsJoinWatchesOfTheSameOrADeeperProjection(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
 		full := attachModel(t, p.Subscribe(options(Full), nil))
 		expectWatches(t, srv, p, "one", Full)
 		keys := attachModel(t, p.Subscribe(options(Keys), nil))
 		metadata := attachModel(t, p.Subscribe(options(Metadata), nil))
-		expectWatches(t, srv, p, "shallower ones join", Full)
+		expectWatches(t, srv, p, "shallower subscriptions join", Full)
 		srv.put("a")
 		srv.put("b")
 		full.close()
-		expectWatches(t, srv, p, "the others move to the deepest projection that is left", Metadata)
+		expectWatches(t, srv, p, "the other subscriptions move to the deepest remaining projection", Metadata)
 		srv.delete("a")
 		srv.put("c")
 		synctest.Wait()
@@ -55,7 +56,7 @@ func TestS6_SubscriptionsShareTheWatchOfTheirOwnOrADeeperProjection(t *testing.T
 			}
 		}
 		again := attachModel(t, p.Subscribe(options(Full), nil))
-		expectWatches(t, srv, p, "a deeper one gets its own watch", Metadata, Full)
+		expectWatches(t, srv, p, "a deeper subscription gets its own watch", Metadata, Full)
 		again.close()
 		metadata.close()
 		expectWatches(t, srv, p, "keys", Keys)
@@ -76,7 +77,7 @@ func TestS6_SubscriptionsShareTheWatchOfTheirOwnOrADeeperProjection(t *testing.T
 	})
 }
 
-// If a deep subscription is added again, the others keep their watch.
+// If a deep subscription is added again, the other subscriptions keep their watch.
 func TestS6_MoveIsCancelledWhenTheProjectionIsNeededAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		full, metadata := p.Subscribe(options(Full), nil), p.Subscribe(options(Metadata), nil)
@@ -88,7 +89,7 @@ func TestS6_MoveIsCancelledWhenTheProjectionIsNeededAgain(t *testing.T) {
 			t.Errorf("while the move is pending: %v", got)
 		}
 		if _, pending := metadata.Replacement(); pending {
-			t.Error("a move of the pool is reported as a replacement")
+			t.Error("the pool's own move is reported as a replacement")
 		}
 		full = p.Subscribe(options(Full), nil)
 		expectWatches(t, srv, p, "needed again", Full)
@@ -99,8 +100,8 @@ func TestS6_MoveIsCancelledWhenTheProjectionIsNeededAgain(t *testing.T) {
 	})
 }
 
-// A deep subscription whose watch fails does not prevent a shallower one from syncing, whether that is added before, at
-// or after the failure.
+// A deep subscription whose watch fails does not prevent a shallower one from syncing, whether the shallower one is
+// added before, during or after the failure.
 func TestS6_FailingDeepSubscriptionDoesNotBlockAShallowerOne(t *testing.T) {
 	failures := map[string]error{
 		"failing":   errors.New("on purpose"),
@@ -115,7 +116,8 @@ func TestS6_FailingDeepSubscriptionDoesNotBlockAShallowerOne(t *testing.T) {
 	}
 }
 
-// failDeepSubscription subscribes to metadata before, at or after the failure of the watch of whole objects.
+// failDeepSubscription makes the watch of whole objects fail. It subscribes to metadata before, during or after the
+// failure.
 func failDeepSubscription(t *testing.T, srv *server, p *Pool, failure error, order string) {
 	srv.put("a")
 	srv.set(func() { srv.refuseLists[Full] = failure })
@@ -144,12 +146,12 @@ func failDeepSubscription(t *testing.T, srv *server, p *Pool, failure error, ord
 	srv.put("b")
 	synctest.Wait()
 	if diff := m.diff(srv.versions()); diff != "" || full.HasSynced() {
-		t.Errorf("%+v, %+v: %s", full.State(), metadata.State(), diff)
+		t.Errorf("full: %+v, metadata: %+v, difference from the server: %s", full.State(), metadata.State(), diff)
 	}
 	srv.set(func() { clear(srv.refuseLists) })
 	time.Sleep(time.Minute)
 	if !full.HasSynced() {
-		t.Errorf("%+v", full.State())
+		t.Errorf("the full subscription has state %+v", full.State())
 	}
 	closeAndWait(full)
 	m.close()
@@ -180,7 +182,7 @@ func TestPool_WatchesRunFromTheFirstStartToTheLastStop(t *testing.T) {
 		r := attachRecorder(s)
 		srv.delete("a")
 		srv.put("c")
-		if !s.View().Has("ns/a") || s.View().Has("ns/c") {
+		if !s.View().Store().Has("ns/a") || s.View().Store().Has("ns/c") {
 			t.Error("the store was not kept")
 		}
 		stop := p.Start()
@@ -191,7 +193,7 @@ func TestPool_WatchesRunFromTheFirstStartToTheLastStop(t *testing.T) {
 	})
 }
 
-// A handler that hangs delays only the stop and the next term of its own watch.
+// A hung handler delays the stop function. It also delays the next term of its watch, but not that of other watches.
 func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a")
@@ -199,7 +201,7 @@ func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 		hangs, healthy := p.Subscribe(options(Full), nil), p.Subscribe(selecting(Full), nil)
 		release := make(chan struct{})
 		hangs.Attach(EventHandler{
-			Known: func([]string) { <-release }, Synced: func() {}, Changed: func(string, any, any) {},
+			Known: func([]string) { <-release }, Synced: func() {}, Changed: func(objects.Change) {},
 		})
 		stop := p.Start()
 		synctest.Wait()
@@ -241,8 +243,8 @@ func TestS1_SubscriptionEndsAfterItsUnsharedWatches(t *testing.T) {
 		time.Sleep(time.Second)
 		began := time.Now()
 		s.Close()
-		if isClosed(s.Ended()) || !isClosed(s.Done()) {
-			t.Error("Ended does not wait")
+		if isClosed(s.Ended()) {
+			t.Error("Ended was closed while a watch was running")
 		}
 		<-s.Ended()
 		if waited := time.Since(began); waited != time.Minute {
@@ -260,7 +262,7 @@ func TestClose_DoesNotCloseSynced(t *testing.T) {
 		synctest.Wait()
 		synced := s.Synced()
 		closeAndWait(s)
-		if s.HasSynced() || isClosed(synced) || isClosed(s.Synced()) || !isClosed(s.Done()) {
+		if s.HasSynced() || isClosed(synced) || isClosed(s.Synced()) {
 			t.Error("the subscription is reported as synced")
 		}
 	})
@@ -272,14 +274,12 @@ func TestPool_AppliesItsTransformFirstAndReportsAllStates(t *testing.T) {
 		label := func(text string) cache.TransformFunc {
 			return func(obj any) (any, error) {
 				o := obj.(metav1.Object)
-				if labels := o.GetLabels(); !strings.HasSuffix(labels["order"], text) {
-					o.SetLabels(map[string]string{"order": labels["order"] + text})
-				}
+				o.SetLabels(map[string]string{"order": o.GetLabels()["order"] + text})
 				return obj, nil
 			}
 		}
 		p := NewPool(Config{
-			Clients: srv.clients(), Transform: label("a"),
+			Source: srv.source(), Transform: label("a"),
 			Log:     func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
 			Observe: func(_ schema.GroupVersionResource, state State) { observed.observe(state) },
 		})
@@ -288,9 +288,9 @@ func TestPool_AppliesItsTransformFirstAndReportsAllStates(t *testing.T) {
 		stop := p.Start()
 		s := p.Subscribe(o, nil)
 		<-s.Synced()
-		obj, _ := s.View().Get("ns/a")
-		if got := obj.(metav1.Object).GetLabels()["order"]; got != "aab" {
-			t.Errorf("the transforms left %q", got)
+		stored, _ := s.View().Store().Get("ns/a")
+		if got := stored.GetLabels()["order"]; got != "aab" {
+			t.Errorf("the label is %q after both transforms, want %q", got, "aab")
 		}
 		closeAndWait(s)
 		stop()

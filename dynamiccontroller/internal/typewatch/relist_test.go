@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// An API server closes a watch early after a change of the type's schema, which produces no events.
+// The API server closes a watch early after a change to the type's schema. The change itself produces no events.
 func TestD1_WatchClosedEarlyIsFollowedByARelist(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
@@ -38,7 +38,7 @@ func TestD1_WatchClosedEarlyIsFollowedByARelist(t *testing.T) {
 	})
 }
 
-func TestTimedOutWatchIsResumedWithoutARelist(t *testing.T) {
+func TestWatch_ResumesWithoutARelistAfterATimeout(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		s := p.Subscribe(options(Full), nil)
 		for range 100 {
@@ -46,14 +46,14 @@ func TestTimedOutWatchIsResumedWithoutARelist(t *testing.T) {
 			srv.put("a")
 		}
 		if lists := srv.listed(); len(lists) != 1 {
-			t.Errorf("%d lists", len(lists))
+			t.Errorf("got %d lists, want only the first", len(lists))
 		}
 		closeAndWait(s)
 	})
 }
 
-// Connections that are lost repeatedly must not cost a list each. A schema change must be found nevertheless.
-func TestRelistsAfterWatchesClosedEarlyAreLimited(t *testing.T) {
+// If connections are lost repeatedly, not every lost connection causes a relist. A schema change is still detected.
+func TestRelist_IsLimitedForEachType(t *testing.T) {
 	const burst, period = 10, 5 * time.Minute
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
@@ -81,9 +81,9 @@ func TestRelistsAfterWatchesClosedEarlyAreLimited(t *testing.T) {
 	})
 }
 
-// All watches of a controller can share one connection. If it is lost, the relists of all types must not be sent at
-// once, and events must not wait for them.
-func TestRelistsOfAllTypesAreSpaced(t *testing.T) {
+// All watches of a controller can share one connection. If it is lost, the relists of all types must not be sent at the
+// same time, and events must not wait for the relists.
+func TestRelist_IsLimitedAcrossTypes(t *testing.T) {
 	const types, perSecond = 100, 20
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
@@ -130,8 +130,9 @@ func TestRelistsOfAllTypesAreSpaced(t *testing.T) {
 	})
 }
 
-// Only the schema of a custom resource can change, and its group has at least one dot.
-func TestBuiltInTypesAreNotRelistedAfterTheirWatchIsClosedEarly(t *testing.T) {
+// Relists are needed only for custom resources, because only their schemas can change. Their groups contain at least
+// one dot.
+func TestRelist_IsSkippedForBuiltInTypes(t *testing.T) {
 	for _, group := range []string{"", "apps", "batch"} {
 		t.Run(group, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, srv *server, p *Pool) {

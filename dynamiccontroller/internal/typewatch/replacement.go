@@ -4,50 +4,53 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 // replacement moves a subscription to another watch. The current watch stays in use until the new watch has synced and
 // has caught up with the current one. Then the subscription switches, its event handler is called once with the
 // difference, and the former watch ends unless another subscription uses it.
 //
-// A separate goroutine checks whether the subscription can switch, because the check may have to wait for event
-// handlers of the current watch. The goroutine ends when there is nothing left to check.
+// A separate goroutine checks whether the subscription can switch, because the check may have to wait until event
+// handlers of the current watch have returned. The goroutine ends when there is nothing left to check.
 type replacement struct {
 	subscription *Subscription
 	options      Options
 	replaced     func()
 	isMove       bool          // created by the pool, with unchanged options
-	checks       atomic.Int64  // requests since the goroutine was started; 0 if there is no goroutine
-	switched     chan struct{} // closed when replaced has returned
+	checks       atomic.Int64  // checks requested since the goroutine started; 0 if it is not running
+	switched     chan struct{} // closed when the call to replaced has returned
 	ended        chan struct{} // closed when the replacement is over
 
 	to *watch // guarded by pool.mu
 
-	// Used only by the goroutine that checks.
-	relists  *time.Timer   // makes the new watch list again; nil if that watch has not been behind
-	relistAt time.Time     // when relists fires
-	lag      time.Duration // the delay after which relists fires
+	// Used only by the goroutine that checks whether the subscription can switch.
+	relists  *time.Timer   // makes the new watch relist; nil if that watch has never been behind
+	relistAt time.Time     // when the timer fires
+	lag      time.Duration // the delay of the timer
 }
 
 // Replace makes the subscription use other options for the same GVR. Until the watch for the new options has synced,
-// the subscription reads from the current watch and its event handler is called for the changes there. Then, in this
-// order:
+// the subscription reads from the current watch and its event handler receives the changes from that watch. Then, in
+// this order:
 //
 //  1. [Subscription.View] returns the new watch and options.
-//  2. The function replaced is called, if it is not nil.
+//  2. The callback replaced is called, if it is not nil.
 //  3. The event handler is called once with each difference between the two stores.
 //
-// If the event handler has not been called with the existing objects yet, it is first called with a deletion for each
+// If the event handler has not yet been called with the existing objects, it is first called with a deletion for each
 // object that only the former store holds. Then it is called with all existing objects. If the subscription has no
-// event handler, step 3 is omitted.
+// event handler, step 3 is skipped.
 //
-// The new store is not older than the former one, unless the API server's etcd was restored or its versions cannot be
-// compared. If the new watch does not sync, the subscription keeps the current one. If the current watch has never
-// synced, or the new options use the same watch, the subscription switches at once.
+// The new store is not older than the former one, unless the API server's etcd was restored from a backup or the
+// versions of the stores cannot be compared. If the new watch does not sync, the subscription keeps the current one. If
+// the current watch has never synced, or if the new options lead to the same watch, the subscription switches
+// immediately.
 //
-// Replace has no effect after Close. It cancels an earlier replacement that is pending. The function replaced must not
-// call the pool and should return quickly, because two watches are blocked while it is running. If the function of an
-// earlier replacement is running, Replace and CancelReplace wait for it. The caller must therefore not hold a lock that
+// Replace has no effect after Close. It cancels a pending replacement. The callback replaced must not call the pool and
+// should return quickly, because two watches are blocked while it is running. If the function passed to an earlier
+// Replace is running, Replace and CancelReplace wait until it returns. Their callers must therefore not hold locks that
 // this function takes.
 func (s *Subscription) Replace(options Options, replaced func()) {
 	if replaced == nil {
@@ -79,8 +82,8 @@ func (s *Subscription) Replace(options Options, replaced func()) {
 	go r.run()
 }
 
-// CancelReplace cancels a pending replacement. When it returns, the function replaced that was passed to Replace is not
-// running and will not be called.
+// CancelReplace cancels a pending replacement. When it returns, the function passed to Replace is not running and
+// will not be called.
 func (s *Subscription) CancelReplace() {
 	s.pool.mu.Lock()
 	if s.pending != nil && !s.pending.isMove {
@@ -92,7 +95,7 @@ func (s *Subscription) CancelReplace() {
 	<-switched
 }
 
-// Replacement returns the state of the watch that is to replace the current one, and whether a replacement is pending.
+// Replacement returns the state of the watch that will replace the current one, and whether a replacement is pending.
 func (s *Subscription) Replacement() (State, bool) {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -102,8 +105,7 @@ func (s *Subscription) Replacement() (State, bool) {
 	return *s.pending.to.state.current.Load(), true
 }
 
-// replaceLocked registers a replacement and cancels the one that is pending. The caller must start the goroutine of the
-// new replacement.
+// replaceLocked registers a replacement and cancels a pending one. The caller must start the replacement's goroutine.
 func (s *Subscription) replaceLocked(options Options, to *watch, replaced func()) *replacement {
 	r := &replacement{
 		subscription: s, options: options, replaced: replaced,
@@ -145,15 +147,15 @@ func (r *replacement) leaveTargetLocked() {
 	r.to.incoming.Store(&incoming)
 }
 
-// check makes a goroutine check whether the subscription can switch.
+// check ensures that a goroutine checks whether the subscription can switch.
 func (r *replacement) check() {
 	if r.checks.Add(1) == 1 {
 		go r.run()
 	}
 }
 
-// run checks whether the subscription can switch, as often as checks are requested. When the replacement is over, the
-// number of requests stays positive, so that no other goroutine is started.
+// run repeats the check until no further check has been requested. Once the replacement is over, run leaves the number
+// of requested checks positive, so that no other goroutine is started.
 func (r *replacement) run() {
 	for {
 		checks := r.checks.Load()
@@ -170,15 +172,15 @@ func (r *replacement) run() {
 	}
 }
 
-// minLag and maxLag bound how long a replacement waits for a new watch that has synced but is behind the current watch.
-// After that time, the new watch lists again. This is needed because a watch with different selectors might not receive
-// the event that would let it catch up, and bookmarks are sent only about once a minute.
+// minLag and maxLag bound how long a replacement waits for a new watch that has synced but is behind the current
+// watch. After that time, the new watch relists. This is needed because a watch with different selectors might not
+// receive the event that would let it catch up, and bookmarks are sent only about once a minute.
 const (
 	minLag = time.Second
 	maxLag = time.Minute
 )
 
-// relistLater makes the new watch list again after some time.
+// relistLater makes the new watch relist after a delay.
 func (r *replacement) relistLater() {
 	if now := time.Now(); now.After(r.relistAt) {
 		r.lag = min(max(2*r.lag, minLag), maxLag)
@@ -199,7 +201,7 @@ func (r *replacement) relist() {
 }
 
 // attempt switches the subscription if the new watch is ready, and reports whether the replacement is over. If atOnce
-// is set, it neither waits for a lock nor calls an event handler.
+// is set, attempt neither waits for a lock nor calls an event handler.
 func (r *replacement) attempt(atOnce bool) (over bool) {
 	s, p := r.subscription, r.subscription.pool
 	p.mu.Lock()
@@ -235,16 +237,16 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 }
 
 // switchOver moves the subscription from one watch to the other and delivers the difference. The caller must hold the
-// lock deliver of both watches.
+// deliver locks of both watches.
 func (r *replacement) switchOver(from, to *watch) (over bool) {
 	s, p := r.subscription, r.subscription.pool
-	var changes []change
+	var changes []objects.Change
 	switch {
 	case s.handler == nil || !to.listed.Load():
 	case s.announced:
-		changes = difference(from.contents, to.contents)
+		changes = from.store.Difference(to.store)
 	default:
-		changes = deletions(from.contents, to.contents)
+		changes = from.store.Deletions(to.store)
 	}
 	p.mu.Lock()
 	if s.pending != r || r.to != to {

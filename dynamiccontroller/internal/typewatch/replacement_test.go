@@ -21,7 +21,7 @@ func inBubble(t *testing.T, test func(t *testing.T, srv *server, p *Pool)) {
 		test(t, srv, p)
 		stop()
 		if n := p.Watches(widgets); n > 0 {
-			t.Errorf("the test left %d watches", n)
+			t.Errorf("%d watches are still in the pool after the test", n)
 		}
 	})
 }
@@ -69,7 +69,7 @@ func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 					t.Error(diff)
 				}
 				if n := p.Watches(widgets); n != 1 {
-					t.Errorf("%d watches after the switch", n)
+					t.Errorf("got %d watches after the switch", n)
 				}
 				srv.putWith("a", x1)
 				synctest.Wait()
@@ -90,7 +90,7 @@ func TestReplace_KeepsTheOldWatchUntilTheNewOneHasSynced(t *testing.T) {
 		m := attachModel(t, s)
 		synctest.Wait()
 		srv.set(func() {
-			srv.refuseLists[Full] = apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("no right"))
+			srv.refuseLists[Full] = apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("not allowed"))
 		})
 		replaced := false
 		s.Replace(options(Full), func() { replaced = true })
@@ -125,7 +125,7 @@ func TestReplace_KeepsTheOldWatchUntilTheNewOneHasSynced(t *testing.T) {
 	})
 }
 
-// A deeper watch that lags behind must not report objects as deleted that it has not received yet.
+// Objects that a lagging deeper watch has not received yet must not be reported as deleted.
 func TestS6_ReplaceWaitsUntilTheNewWatchHasCaughtUp(t *testing.T) {
 	for name, catchUp := range map[string]func(*server){
 		"by an event": func(srv *server) { srv.set(func() { clear(srv.paused) }) },
@@ -146,7 +146,7 @@ func TestS6_ReplaceWaitsUntilTheNewWatchHasCaughtUp(t *testing.T) {
 				s.Replace(options(Full), func() { r.record("replaced") })
 				time.Sleep(minLag / 2)
 				r.expect(t, "while the new watch lags")
-				if !s.View().Has("ns/b") {
+				if !s.View().Store().Has("ns/b") {
 					t.Error("the view has lost an object")
 				}
 				catchUp(srv)
@@ -159,8 +159,8 @@ func TestS6_ReplaceWaitsUntilTheNewWatchHasCaughtUp(t *testing.T) {
 	}
 }
 
-// A watch with a selector receives no event for other objects, but a bookmark.
-func TestReplace_BookmarksCount(t *testing.T) {
+// A watch with a selector receives no events for other objects, but it receives bookmarks.
+func TestReplace_SwitchesAfterABookmark(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.putWith("a", x1)
 		s, other := p.Subscribe(options(Full), nil), p.Subscribe(selecting(Full), nil)
@@ -180,8 +180,8 @@ func TestReplace_BookmarksCount(t *testing.T) {
 	})
 }
 
-// The first list of the new watch asks for the version of the old one's newest event.
-func TestD3_ReplacementListsNothingOlderThanTheOldStore(t *testing.T) {
+// The new watch's first list requests the version of the old watch's newest event.
+func TestD3_ReplacementListIsNotOlderThanTheOldStore(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
 		srv.lag()
@@ -207,7 +207,7 @@ func TestD3_ReplacementListsNothingOlderThanTheOldStore(t *testing.T) {
 }
 
 // After etcd was restored from a backup, the new list is older than the old store for a long time.
-func TestD3_ReplaceSwitchesAtOnceAfterEtcdWasRestored(t *testing.T) {
+func TestD3_ReplaceSwitchesImmediatelyAfterEtcdWasRestored(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
 		s := p.Subscribe(options(Metadata), nil)
@@ -230,7 +230,7 @@ func TestD3_ReplaceSwitchesAtOnceAfterEtcdWasRestored(t *testing.T) {
 	})
 }
 
-func TestReplace_SwitchesAtOnceIfTheOldWatchNeverSynced(t *testing.T) {
+func TestReplace_SwitchesImmediatelyIfTheOldWatchNeverSynced(t *testing.T) {
 	for name, next := range map[string]Options{
 		"other objects": selecting(Full), "a transform": transformed(Full), "a deeper projection": options(Full),
 	} {
@@ -250,7 +250,7 @@ func TestReplace_SwitchesAtOnceIfTheOldWatchNeverSynced(t *testing.T) {
 				synctest.Wait()
 				r.expect(t, "after the first list", "known ns/a", "synced")
 				if n := p.Watches(widgets); n != 1 {
-					t.Errorf("%d watches", n)
+					t.Errorf("got %d watches, want 1", n)
 				}
 				closeAndWait(s)
 				stop()
@@ -259,7 +259,7 @@ func TestReplace_SwitchesAtOnceIfTheOldWatchNeverSynced(t *testing.T) {
 	}
 }
 
-func TestReplace_WithTheSameWatchTakesEffectAtOnce(t *testing.T) {
+func TestReplace_WithTheSameWatchTakesEffectImmediately(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
 		s, keeps := p.Subscribe(options(Full), nil), p.Subscribe(options(Full), nil)
@@ -280,7 +280,7 @@ func TestReplace_WithTheSameWatchTakesEffectAtOnce(t *testing.T) {
 		time.Sleep(time.Minute)
 		r.expect(t, "with the same objects")
 		if n := p.Watches(widgets); n != 1 {
-			t.Errorf("%d watches", n)
+			t.Errorf("got %d watches, want 1", n)
 		}
 		closeAndWait(keeps)
 		closeAndWait(s)
@@ -305,11 +305,11 @@ func TestReplace_CancelsAnEarlierReplacement(t *testing.T) {
 				srv.set(func() { clear(srv.refuseLists) })
 				time.Sleep(time.Minute)
 				want := 1
-				if isClosed(s.Done()) {
+				if isClosed(s.Ended()) {
 					want = 0
 				}
 				if n, open := p.Watches(widgets), srv.openWatches(); n != want || open != want {
-					t.Errorf("%d watches, %d open, want %d", n, open, want)
+					t.Errorf("got %d watches in the pool and %d open watches, want %d of each", n, open, want)
 				}
 				closeAndWait(s)
 			})
@@ -317,7 +317,7 @@ func TestReplace_CancelsAnEarlierReplacement(t *testing.T) {
 	}
 }
 
-// When CancelReplace returns, replaced is no longer running. Calls of replaced do not overlap.
+// When CancelReplace returns, the callback replaced is no longer running. Calls to these callbacks do not overlap.
 func TestReplace_LaterCallsWaitForReplaced(t *testing.T) {
 	for name, call := range map[string]func(s *Subscription, done func()){
 		"CancelReplace":             func(s *Subscription, done func()) { s.CancelReplace(); done() },
@@ -346,7 +346,7 @@ func TestReplace_LaterCallsWaitForReplaced(t *testing.T) {
 }
 
 // The subscription switches before the existing objects have been announced.
-func TestReplace_AnnouncesObjectsAfterTheDeletionsOfTheOldStore(t *testing.T) {
+func TestReplace_AnnouncesObjectsAfterDeletionsFromTheOldStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a", "b")
 		p := newTestPool(srv)
@@ -360,7 +360,7 @@ func TestReplace_AnnouncesObjectsAfterTheDeletionsOfTheOldStore(t *testing.T) {
 		r := attachRecorder(s)
 		s.Replace(transformed(Full), func() { r.record("replaced") })
 		if got := r.take(); got != nil {
-			t.Errorf("while the pool does not run: %v", got)
+			t.Errorf("while the pool is not running: %v", got)
 		}
 		srv.set(func() { srv.hang[Metadata] = true }) // the old watch does not sync in this term
 		stop = p.Start()
@@ -374,8 +374,8 @@ func TestReplace_AnnouncesObjectsAfterTheDeletionsOfTheOldStore(t *testing.T) {
 	})
 }
 
-// client-go's fake returns lists without a version, and deletions with the version of the object.
-func TestReplace_SwitchesAtOnceIfListsHaveNoVersion(t *testing.T) {
+// client-go's fake returns lists without a version, and reports a deletion with the object's last version.
+func TestReplace_SwitchesImmediatelyIfListsHaveNoVersion(t *testing.T) {
 	s, from := newTestWatch(Metadata)
 	r := attachRecorder(s)
 	listed := from.Replace([]any{object("a", "5"), object("b", "9")}, "")

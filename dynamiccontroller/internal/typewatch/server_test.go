@@ -15,12 +15,12 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 
-	"github.com/dynamic-controller/engine/internal/listwatch"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 )
 
-// server holds the objects of one type and their history, like an API server. client-go's fake loses objects that are
-// deleted between a list and the watch that follows it. Requests for metadata and for whole objects can be made to fail
-// or lag separately.
+// server holds the objects of one type and their history, like an API server. client-go's fake does not report a
+// deletion that happens between a list and the watch that follows it. Tests can make requests for metadata and requests
+// for whole objects fail or lag independently of each other.
 type server struct {
 	mu        sync.Mutex // guards the fields below
 	objects   map[string]*unstructured.Unstructured
@@ -29,15 +29,15 @@ type server struct {
 	bookmarks int
 	news      chan struct{} // closed and replaced on each event
 	closing   chan struct{} // closed and replaced by closeWatches
-	open      int           // watches
+	open      int           // number of open watches
 	linger    time.Duration // how long a watch stays open after it was stopped
 	lists     []listRequest
 	lagging   *snapshot // the response to lists that accept any version, if not nil
-	expired   bool      // lists that ask for a version get 410
+	expired   bool      // lists that request a version get a 410 response
 
 	refuseLists   map[Projection]error
 	refuseWatches map[Projection]error
-	hang          map[Projection]bool // lists are never answered, except for probes
+	hang          map[Projection]bool // lists are never answered
 	paused        map[Projection]bool // watches receive nothing
 }
 
@@ -65,8 +65,8 @@ func newServer(names ...string) *server {
 	return s
 }
 
-func (s *server) clients() listwatch.Clients {
-	return listwatch.Clients{Dynamic: dynamicClient{s: s}, Metadata: metadataClient{s: s}}
+func (s *server) source() recordclient.Source {
+	return recordclient.Clients{Dynamic: dynamicClient{s: s}, Metadata: metadataClient{s: s}}
 }
 
 func (s *server) recordLocked(kind apiwatch.EventType, object *unstructured.Unstructured) {
@@ -147,7 +147,7 @@ func (s *server) closeWatches() {
 	s.closing = make(chan struct{})
 }
 
-// setSpec changes all objects like a change of their schema: without events, and without new versions.
+// setSpec changes all objects in the same way as a change to their schema: without events and without new versions.
 func (s *server) setSpec(spec string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,8 @@ func (s *server) setSpec(spec string) {
 	}
 }
 
-// setLabel changes an object's metadata like a change of the type's conversion: without an event or a new version.
+// setLabel changes an object's metadata in the same way as a change to the type's conversion: without an event and
+// without a new version.
 func (s *server) setLabel(name, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +168,7 @@ func (s *server) setLabel(name, value string) {
 	s.objects[name] = object
 }
 
-// lag makes lists that accept any version return the current state from now on.
+// lag makes all later lists that accept any version return the state at the time of this call.
 func (s *server) lag() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +176,7 @@ func (s *server) lag() {
 	s.lagging = &now
 }
 
-// restore reverts all changes after the version, as if etcd was restored from a backup, and closes all watches.
+// restore reverts all changes after the version, as if etcd had been restored from a backup, and closes all watches.
 func (s *server) restore(version int) {
 	s.mu.Lock()
 	s.version, s.history, s.objects = version, s.history[:version:version], map[string]*unstructured.Unstructured{}
@@ -190,14 +191,12 @@ func (s *server) restore(version int) {
 	s.closeWatches()
 }
 
-// listed returns the requests of all lists so far, without the probes.
+// listed returns all list requests so far.
 func (s *server) listed() []listRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(s.lists), listRequest.isProbe)
+	return slices.Clone(s.lists)
 }
-
-func (r listRequest) isProbe() bool { return r.Limit == 1 }
 
 func (s *server) snapshotLocked(selector labels.Selector) snapshot {
 	now := snapshot{version: strconv.Itoa(s.version)}
@@ -215,12 +214,12 @@ func (s *server) list(ctx context.Context, projection Projection, options metav1
 	request := listRequest{ListOptions: options, projection: projection, time: time.Now()}
 	s.lists = append(s.lists, request)
 	switch wanted, _ := strconv.Atoi(options.ResourceVersion); {
-	case s.hang[projection] && !request.isProbe():
+	case s.hang[projection]:
 		s.mu.Unlock()
 		<-ctx.Done()
 		s.mu.Lock()
 		return snapshot{}, ctx.Err()
-	case s.refuseLists[projection] != nil && !request.isProbe():
+	case s.refuseLists[projection] != nil:
 		return snapshot{}, s.refuseLists[projection]
 	case s.expired && options.ResourceVersion != "":
 		return snapshot{}, apierrors.NewResourceExpired("too old resource version")
@@ -238,7 +237,8 @@ func (s *server) list(ctx context.Context, projection Projection, options metav1
 	return s.snapshotLocked(selector), nil
 }
 
-// stateFor returns the state that a stream sees.
+// stateFor returns the events that a stream may send next, the number of bookmarks, and a channel that is closed on the
+// next event.
 func (s *server) stateFor(projection Projection, at int) (events []apiwatch.Event, bookmarks int, news chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +253,7 @@ func (s *server) watch(
 ) (apiwatch.Interface, error) {
 	at, err := strconv.Atoi(options.ResourceVersion)
 	if err != nil {
-		return nil, fmt.Errorf("a watch from %q", options.ResourceVersion)
+		return nil, fmt.Errorf("invalid resourceVersion %q in a watch request", options.ResourceVersion)
 	}
 	selector, err := labels.Parse(options.LabelSelector)
 	if err != nil {

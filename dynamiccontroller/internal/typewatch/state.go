@@ -20,7 +20,8 @@ const (
 	Syncing Phase = "Syncing"
 	// Synced means that the store holds a complete list, and that no request has failed since then.
 	Synced Phase = "Synced"
-	// NotFound means that the API server does not serve the type (404), or that a type event reported it as gone.
+	// NotFound means that the API server does not serve the type (404), or that a type event reported that the type is
+	// gone.
 	NotFound Phase = "NotFound"
 	// Forbidden means that the client is not allowed to list or watch the type (401, 403).
 	Forbidden Phase = "Forbidden"
@@ -35,7 +36,7 @@ type State struct {
 	Since   time.Time // when the phase began
 }
 
-// watchState derives a State from the results of requests, and passes type events to the goroutine that runs the watch.
+// watchState derives a State from the results of requests, and passes type events to the watch's goroutine.
 type watchState struct {
 	observe func(State) // must not be nil
 	current atomic.Pointer[State]
@@ -67,13 +68,13 @@ func (s *watchState) end() {
 	})
 }
 
-// listFailed records the error of a list or probe. Only a complete list or an opened watch clears the error. The state
-// therefore does not change while probes succeed and lists fail.
+// listFailed records the error from a list or probe. Only a complete list or an opened watch clears the error. The
+// state therefore does not change while probes succeed and lists fail.
 func (s *watchState) listFailed(err error) {
 	s.update(func() { s.listErr, s.listErrNewest = err, true })
 }
 
-// watchResult records that a watch was opened or refused.
+// watchResult records whether a watch was opened. If it was refused, err is the reason.
 func (s *watchState) watchResult(err error) {
 	s.update(func() {
 		s.watchErr, s.listErrNewest = err, false
@@ -83,8 +84,8 @@ func (s *watchState) watchResult(err error) {
 	})
 }
 
-// listed records that the store holds a complete list. The argument watching states whether the list was a streaming
-// list that continues as a watch. If it does not, an earlier error of a watch remains until a watch is opened.
+// listed records that the store holds a complete list. If watching is set, the list was a streaming list that continues
+// as a watch. Otherwise, an earlier watch error is kept until a watch is opened.
 func (s *watchState) listed(watching bool) {
 	s.update(func() {
 		s.synced, s.listErr = true, nil
@@ -94,14 +95,14 @@ func (s *watchState) listed(watching bool) {
 	})
 }
 
-// errVanished is the error of a watch whose type is gone according to a type event.
+// errVanished is the error for a watch after a type event reported that its type is gone.
 var errVanished = &apierrors.StatusError{ErrStatus: metav1.Status{
 	Reason: metav1.StatusReasonNotFound, Message: "a type event reported that the type is gone",
 }}
 
 // vanished marks a running watch as NotFound until its next request fails or its next list completes. If the watch has
-// made an attempt in this term, the attempt ends and the watch empties its store. If it has not made an attempt, the
-// result of its first list decides.
+// started an attempt in this term, that attempt ends and the watch empties its store. Otherwise, the result of the
+// watch's first list determines the phase.
 func (s *watchState) vanished() {
 	s.update(func() {
 		if !s.running {
@@ -124,8 +125,8 @@ func (s *watchState) appeared() {
 	}
 }
 
-// beginAttempt returns the context of an attempt, which vanished cancels. It discards an earlier call to appeared,
-// because the attempt itself shows whether the type is served.
+// beginAttempt returns the context of an attempt. A call to vanished cancels this context. beginAttempt discards the
+// effect of an earlier call to appeared, because the attempt itself shows whether the type is served.
 func (s *watchState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
 	select {
 	case <-s.wake:
@@ -141,7 +142,7 @@ func (s *watchState) beginAttempt(ctx context.Context) (context.Context, context
 	return ctx, cancel
 }
 
-// relist ends the current attempt, so that the watch lists again.
+// relist ends the current attempt, so that the watch relists.
 func (s *watchState) relist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +158,7 @@ func (s *watchState) takeVanished() bool {
 	return gone
 }
 
-// notify calls observe with the current state, serialized with all changes to the state.
+// notify calls observe with the current state. The state does not change during the call.
 func (s *watchState) notify(observe func(State)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

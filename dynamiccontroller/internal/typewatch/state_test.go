@@ -10,9 +10,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-func TestWatchState_NewestResultDecides(t *testing.T) {
+func TestWatchState_ReportsTheNewestResult(t *testing.T) {
 	notFound := apierrors.NewNotFound(widgets.GroupResource(), "")
-	forbidden := apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("no right"))
+	forbidden := apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("not allowed"))
 	unauthorized := apierrors.NewUnauthorized("invalid token")
 	failed := errors.New("webhook failed")
 	observed := &phaseLog{}
@@ -50,7 +50,6 @@ func TestWatchState_NewestResultDecides(t *testing.T) {
 	}
 }
 
-// While the probe for one object succeeds and the list fails, the phase does not change and Since is kept.
 func TestState_SinceIsKeptWhileListsFail(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
@@ -63,7 +62,7 @@ func TestState_SinceIsKeptWhileListsFail(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		state := s.State()
 		if state.Phase != Failing || time.Since(state.Since) < 9*time.Minute || state.Since.Before(began) {
-			t.Errorf("%+v after %s", state, time.Since(began))
+			t.Errorf("got state %+v after %s", state, time.Since(began))
 		}
 		if want := []Phase{Syncing, Failing}; !slices.Equal(phases.all(), want) {
 			t.Errorf("observed %v, want %v", phases.all(), want)
@@ -74,37 +73,38 @@ func TestState_SinceIsKeptWhileListsFail(t *testing.T) {
 		srv.set(func() { clear(srv.refuseLists) })
 		time.Sleep(time.Minute)
 		if state := s.State(); state.Phase != Synced {
-			t.Errorf("%+v", state)
+			t.Errorf("got state %+v", state)
 		}
 		closeAndWait(s)
 	})
 }
 
-// A watch that is refused while its list works is retried, and its phase does not change in between.
-func TestState_RefusedWatch(t *testing.T) {
+// If watch requests are rejected but lists succeed, the watch is retried and its phase does not change between the
+// attempts.
+func TestState_RejectedWatchDoesNotChangeThePhase(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
 		srv.set(func() {
-			srv.refuseWatches[Full] = apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("no right"))
+			srv.refuseWatches[Full] = apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("not allowed"))
 		})
 		phases := &phaseLog{}
 		s := p.Subscribe(options(Full), phases.observe)
 		time.Sleep(10 * time.Minute)
 		if state := s.State(); state.Phase != Forbidden || time.Since(state.Since) < 9*time.Minute || !s.HasSynced() {
-			t.Errorf("%+v", state)
+			t.Errorf("got state %+v", state)
 		}
 		if want := []Phase{Syncing, Synced, Forbidden}; !slices.Equal(phases.all(), want) {
 			t.Errorf("observed %v, want %v", phases.all(), want)
 		}
 		srv.put("b")
 		time.Sleep(time.Minute)
-		if !s.View().Has("ns/b") {
-			t.Error("the lists of the retries were not stored")
+		if !s.View().Store().Has("ns/b") {
+			t.Error("the results of the lists between the attempts were not stored")
 		}
 		srv.set(func() { clear(srv.refuseWatches) })
 		time.Sleep(time.Minute)
 		if state := s.State(); state.Phase != Synced || srv.openWatches() != 1 {
-			t.Errorf("%+v", state)
+			t.Errorf("got state %+v", state)
 		}
 		closeAndWait(s)
 	})
@@ -117,16 +117,16 @@ func TestState_ListWithoutResponseFails(t *testing.T) {
 		s := p.Subscribe(options(Full), nil)
 		time.Sleep(119 * time.Second)
 		if state := s.State(); state.Phase != Syncing {
-			t.Errorf("%+v", state)
+			t.Errorf("got state %+v", state)
 		}
 		time.Sleep(2 * time.Second)
 		if state := s.State(); state.Phase != Failing {
-			t.Errorf("%+v", state)
+			t.Errorf("got state %+v", state)
 		}
 		srv.set(func() { clear(srv.hang) })
 		time.Sleep(3 * time.Minute)
 		if state := s.State(); state.Phase != Synced {
-			t.Errorf("%+v", state)
+			t.Errorf("got state %+v", state)
 		}
 		closeAndWait(s)
 	})

@@ -1,14 +1,16 @@
 package typewatch
 
 import (
-	"fmt"
+	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 func owned(name, version string, owners ...types.UID) *metav1.PartialObjectMetadata {
@@ -20,79 +22,7 @@ func owned(name, version string, owners ...types.UID) *metav1.PartialObjectMetad
 	return o
 }
 
-func newTestView(t *testing.T, projection Projection) (*Subscription, *watch) {
-	t.Helper()
-	s, w := newTestWatch(projection)
-	other := owned("b", "2")
-	other.Namespace = "other"
-	if err := w.Replace([]any{owned("a", "1", "x", "y"), other}, "2"); err != nil {
-		t.Fatal(err)
-	}
-	return s, w
-}
-
-func TestView_ReadsObjectsByKey(t *testing.T) {
-	for name, projection := range map[string]Projection{"full": Full, "keys": Keys} {
-		t.Run(name, func(t *testing.T) {
-			s, _ := newTestView(t, projection)
-			v := s.View()
-			keys := slices.Sorted(slices.Values(v.Keys()))
-			if !slices.Equal(keys, []string{"ns/a", "other/b"}) || v.Len() != 2 {
-				t.Errorf("keys: %v", keys)
-			}
-			if !v.Has("ns/a") || v.Has("ns/b") {
-				t.Error("Has is wrong")
-			}
-			if !v.HasUID("ns/a", "uid-a") || v.HasUID("ns/a", "uid-b") || v.HasUID("ns/b", "uid-b") {
-				t.Error("HasUID is wrong")
-			}
-			obj, known := v.Get("ns/a")
-			if !known || keyOf(obj) != "ns/a" || keyOf(v.Project(obj)) != "ns/a" || v.Project(nil) != nil {
-				t.Errorf("Get returned %v", obj)
-			}
-			if obj, known := v.Get("ns/b"); known || obj != nil {
-				t.Errorf("Get returned %v for an unknown object", obj)
-			}
-			closeAndWait(s)
-		})
-	}
-}
-
-func TestView_ListsObjectsByNamespaceAndOwner(t *testing.T) {
-	for name, test := range map[string]struct {
-		projection       Projection
-		all, some, owned int
-	}{
-		"full": {Full, 2, 1, 1},
-		"keys": {Keys, 0, 0, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, w := newTestView(t, test.projection)
-			v := s.View()
-			expect := func(what string, objects []any, want int) {
-				t.Helper()
-				if len(objects) != want {
-					t.Errorf("%s: %v", what, objects)
-				}
-			}
-			expect("all", v.List(""), test.all)
-			expect("in a namespace", v.List("ns"), test.some)
-			expect("of the second owner", v.OwnedBy("y"), test.owned)
-			expect("of another owner", v.OwnedBy("z"), 0)
-			if err := w.Update(owned("a", "3", "z")); err != nil {
-				t.Fatal(err)
-			}
-			expect("of the second owner after a change", v.OwnedBy("y"), 0)
-			expect("of the other owner after a change", v.OwnedBy("z"), test.owned)
-			closeAndWait(s)
-		})
-	}
-}
-
-func TestIdentities_DistinguishVersionsThatAreNotNumbers(t *testing.T) {
-	if numberOf("12") != 12 || numberOf("v12") == numberOf("v13") {
-		t.Error("two versions have the same number")
-	}
+func TestKeys_DistinguishNonNumericVersions(t *testing.T) {
 	s, w := newTestWatch(Keys)
 	r := attachRecorder(s)
 	if err := w.Replace(nil, ""); err != nil {
@@ -113,9 +43,9 @@ func TestOwners_AreComputedOncePerChange(t *testing.T) {
 	var calls int
 	s.Attach(EventHandler{
 		Known: func([]string) {}, Synced: func() {},
-		Changed: func(_ string, old, now any) {
+		Changed: func(c objects.Change) {
 			calls++
-			for _, obj := range []any{old, now} {
+			for _, obj := range []*objects.Record{c.Old, c.New} {
 				if obj == nil {
 					continue
 				}
@@ -123,7 +53,7 @@ func TestOwners_AreComputedOncePerChange(t *testing.T) {
 				if len(first) != 1 || &first[0] != &second[0] {
 					t.Fatalf("owners: %v and %v", first, second)
 				}
-				name := string(first[0].UID)
+				name := first[0].Keys[0]
 				if !slices.Equal(first[0].Keys, []string{name, "ns/" + name}) {
 					t.Errorf("keys: %v", first[0].Keys)
 				}
@@ -138,21 +68,67 @@ func TestOwners_AreComputedOncePerChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if calls != 2 || w.owners.entries[0].obj != nil {
-		t.Errorf("%d calls", calls)
+	if calls != 2 || w.owners.entries[0].record != nil {
+		t.Errorf("got %d calls, want 2 calls and an empty cache", calls)
 	}
 	closeAndWait(s)
+}
+
+// brokenOwners panics when its owner references are read.
+type brokenOwners struct{ *metav1.PartialObjectMetadata }
+
+func (brokenOwners) GetOwnerReferences() []metav1.OwnerReference { panic("on purpose") }
+
+// The reflector passes each object of a streaming list first to the transformer and then to Replace.
+func TestTransform_IsCalledOnceForAStreamedObject(t *testing.T) {
+	for name, test := range map[string]struct {
+		result func(obj any) (any, error)
+		want   string // the generateName of the stored object
+	}{
+		"success": {func(obj any) (any, error) { obj.(metav1.Object).SetGenerateName("x"); return obj, nil }, "x"},
+		"error":   {func(any) (any, error) { return nil, errors.New("on purpose") }, ""},
+		"an object with a method that panics": {func(obj any) (any, error) {
+			return brokenOwners{obj.(*metav1.PartialObjectMetadata)}, nil
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls, options := 0, options(Metadata)
+			options.Transform = func(obj any) (any, error) {
+				calls++
+				return test.result(obj)
+			}
+			s := newTestPool(newServer()).Subscribe(options, nil)
+			w := s.view.Load().watch
+			received, err := objects.Parse([]byte(`{"kind":"Widget","metadata":{"namespace":"ns","name":"a"}}`),
+				Metadata, metav1.TypeMeta{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			streamed, err := w.Transformer()(received)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Replace([]any{streamed}, "1"); err != nil {
+				t.Fatal(err)
+			}
+			stored, known := w.store.Get("ns/a")
+			if !known || calls != 1 || stored.GetGenerateName() != test.want {
+				t.Errorf("%d calls, stored %v", calls, stored)
+			}
+			closeAndWait(s)
+		})
+	}
 }
 
 func TestStoreUpdate_AllocatesLittle(t *testing.T) {
 	for name, projection := range map[string]Projection{"full": Full, "metadata": Metadata, "keys": Keys} {
 		t.Run(name, func(t *testing.T) {
 			s, w := newTestWatch(projection)
-			s.Attach(EventHandler{Known: func([]string) {}, Synced: func() {}, Changed: func(string, any, any) {}})
+			s.Attach(EventHandler{Known: func([]string) {}, Synced: func() {}, Changed: func(objects.Change) {}})
 			if err := w.Replace(nil, "1"); err != nil {
 				t.Fatal(err)
 			}
-			next := updates(projection)
+			next := updates(t, projection)
 			allocations := testing.AllocsPerRun(100, func() {
 				if err := w.Update(next()); err != nil {
 					t.Fatal(err)
@@ -166,17 +142,21 @@ func TestStoreUpdate_AllocatesLittle(t *testing.T) {
 	}
 }
 
-// updates returns a function that returns the next state of an object, without an allocation.
-func updates(projection Projection) func() any {
+// updates returns a function. Each call to it returns the next version of the same object, as a record parsed by
+// package objects.
+func updates(t testing.TB, projection Projection) func() any {
 	var states []any
 	for version := range 200 {
-		if projection == Full {
-			o := widget(1)
-			o.SetResourceVersion(strconv.Itoa(version + 10))
-			states = append(states, o)
-		} else {
-			states = append(states, object("a", strconv.Itoa(version+10)))
+		o := object("a", strconv.Itoa(version+10))
+		encoded, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
 		}
+		r, err := objects.Parse(encoded, projection, metav1.TypeMeta{APIVersion: "example.com/v1", Kind: "Widget"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		states = append(states, r)
 	}
 	i := 0
 	return func() any { i++; return states[i%len(states)] }
@@ -186,8 +166,8 @@ func BenchmarkStoreUpdate(b *testing.B) {
 	for name, projection := range map[string]Projection{"full": Full, "metadata": Metadata, "keys": Keys} {
 		b.Run(name, func(b *testing.B) {
 			s, w := newTestWatch(projection)
-			s.Attach(EventHandler{Known: func([]string) {}, Synced: func() {}, Changed: func(string, any, any) {}})
-			next := updates(projection)
+			s.Attach(EventHandler{Known: func([]string) {}, Synced: func() {}, Changed: func(objects.Change) {}})
+			next := updates(b, projection)
 			b.ReportAllocs()
 			for b.Loop() {
 				if err := w.Update(next()); err != nil {
@@ -195,35 +175,6 @@ func BenchmarkStoreUpdate(b *testing.B) {
 				}
 			}
 			closeAndWait(s)
-		})
-	}
-}
-
-func TestUIDFilter_MissesNoUID(t *testing.T) {
-	for name, c := range map[string]contents{"objects": newObjects(), "identities": newIdentities()} {
-		t.Run(name, func(t *testing.T) {
-			items := map[string]any{}
-			for i := range 100 {
-				items[fmt.Sprint("ns/list-", i)] = owned(fmt.Sprint("list-", i), "1")
-			}
-			c.replace(items)
-			for i := range 10_000 {
-				c.put(fmt.Sprint("ns/", i), owned(fmt.Sprint(i), "1"))
-			}
-			for _, key := range c.keys() {
-				if name := strings.TrimPrefix(key, "ns/"); !hasUID(c, key, hashOf("uid-"+name)) {
-					t.Fatalf("%s is not found by its UID", key)
-				}
-			}
-			passed := 0
-			for i := range 10_000 {
-				if c.mayHold(hashOf(fmt.Sprint("unknown-", i))) {
-					passed++
-				}
-			}
-			if passed > 2500 {
-				t.Errorf("%d of 10,000 unknown UIDs pass", passed)
-			}
 		})
 	}
 }

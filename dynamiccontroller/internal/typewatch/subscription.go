@@ -4,25 +4,26 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
-// batch is the maximum number of keys in a call to EventHandler.Known, so that a handler can keep its locks short.
+// batch is the maximum number of keys per call to Known, so that handlers do not hold their locks for long.
 const batch = 256
 
 // EventHandler receives the objects of a subscription and their changes. All functions are required. They are called
-// one at a time, in order, and after the store shows the change. While one of them is running, it blocks the other
-// subscriptions of the same watch. They can read any subscription, but must not call Attach, Detach, Replace,
-// CancelReplace or Close.
+// one at a time, in order, and after the store reflects the change. While one of them is running, the other
+// subscriptions of the same watch are blocked. The functions may read any subscription, but must not call Attach,
+// Detach, Replace, CancelReplace or Close.
 type EventHandler struct {
 	// Known is called with the keys of existing objects, at most 256 at a time.
 	Known func(keys []string)
 	// Synced is called after Known has been called for all existing objects.
 	Synced func()
-	// Changed is called with the state of an object before and after a change. For a new object, old is nil. For a
-	// deleted object, now is nil. Both states have the form in which the watch stores them; see [View.Project]. Before
-	// Synced has been called, only deletions are delivered.
-	Changed func(key string, old, now any)
+	// Changed is called with each change. Before Synced has been called, only deletions are delivered.
+	Changed func(objects.Change)
 }
 
 // Subscription is one user of a watch. Its methods are safe for concurrent use, but the caller must serialize calls to
@@ -30,10 +31,9 @@ type EventHandler struct {
 type Subscription struct {
 	pool    *Pool
 	observe func(State)
-	view    atomic.Pointer[View]   // written under pool.mu; to change the watch, deliver of both watches is held too
-	synced  atomic.Pointer[signal] // written while pool.mu is held
-	closed  atomic.Bool            // written while pool.mu is held
-	done    chan struct{}
+	view    atomic.Pointer[View]          // written under pool.mu and, if the watch changes, under deliver of both watches
+	synced  atomic.Pointer[chan struct{}] // the channel is closed while the watch is synced; written under pool.mu
+	closed  atomic.Bool                   // written while pool.mu is held
 	ended   chan struct{}
 
 	// Guarded by deliver of the current watch.
@@ -42,36 +42,26 @@ type Subscription struct {
 
 	// Guarded by pool.mu.
 	pending  *replacement
-	switched <-chan struct{}   // closed when the function of the last replacement has returned
-	waitFor  []<-chan struct{} // closed when goroutines that only this subscription needed have ended
-}
-
-// signal is a channel that is closed while a condition holds.
-type signal struct {
-	ch     chan struct{}
-	closed bool
+	switched <-chan struct{}   // closed when the last replacement's function has returned
+	waitFor  []<-chan struct{} // closed when goroutines that only this subscription uses have ended
 }
 
 // setSynced is called with pool.mu held.
 func (s *Subscription) setSynced(synced bool) {
-	switch last := s.synced.Load(); {
-	case synced && !last.closed:
-		s.synced.Store(&signal{ch: last.ch, closed: true})
-		close(last.ch)
-	case !synced && last.closed:
-		s.synced.Store(&signal{ch: make(chan struct{})})
+	switch ch := *s.synced.Load(); {
+	case synced && !isClosed(ch):
+		close(ch)
+	case !synced && isClosed(ch):
+		s.synced.Store(ptr.To(make(chan struct{})))
 	}
 }
 
 // HasSynced reports whether the store holds a complete list of the current term.
 func (s *Subscription) HasSynced() bool { return s.view.Load().HasSynced() }
 
-// Synced returns a channel that is closed when the store holds a complete list of the current or the next term. After
-// the term has ended, Synced returns a new channel. Close does not close the channel.
-func (s *Subscription) Synced() <-chan struct{} { return s.synced.Load().ch }
-
-// Done returns a channel that is closed by Close.
-func (s *Subscription) Done() <-chan struct{} { return s.done }
+// Synced returns a channel that is closed when the store holds a complete list from the current or next term. After the
+// term has ended, Synced returns a new channel. Close does not close the channel.
+func (s *Subscription) Synced() <-chan struct{} { return *s.synced.Load() }
 
 // State returns the state of the current watch.
 func (s *Subscription) State() State { return *s.view.Load().watch.state.current.Load() }
@@ -79,12 +69,12 @@ func (s *Subscription) State() State { return *s.view.Load().watch.state.current
 // View returns a consistent view of the current watch and options. It takes no lock.
 func (s *Subscription) View() View { return *s.view.Load() }
 
-// Owners returns the owners of an object. It must be called only by an event handler of this subscription, with an
-// object that was passed to the handler. The result is computed once per change for all subscriptions of the watch, and
+// Owners returns the owners of an object. Only an event handler of this subscription may call Owners, and only with a
+// record that was passed to the handler. The result is computed once per change for all subscriptions of the watch, and
 // must not be modified.
-func (s *Subscription) Owners(obj any) []Owner { return s.view.Load().watch.owners.get(obj) }
+func (s *Subscription) Owners(r *objects.Record) []Owner { return s.view.Load().watch.owners.get(r) }
 
-// lockDelivery takes the lock deliver of the current watch and returns the watch.
+// lockDelivery locks the current watch's deliver and returns the watch.
 func (s *Subscription) lockDelivery() *watch {
 	for {
 		w := s.view.Load().watch
@@ -96,8 +86,8 @@ func (s *Subscription) lockDelivery() *watch {
 	}
 }
 
-// Attach sets the event handler. If there already is one, it is replaced. In each term, the handler is called with all
-// existing objects as soon as the subscription has synced, and then with each change.
+// Attach sets or replaces the event handler. In each term, the handler is called with all existing objects as soon as
+// the subscription has synced, and then with each change.
 func (s *Subscription) Attach(handler EventHandler) {
 	w := s.lockDelivery()
 	defer w.deliver.Unlock()
@@ -130,25 +120,25 @@ func (s *Subscription) announce(w *watch) {
 		return
 	}
 	s.announced = true
-	for keys := range slices.Chunk(w.contents.keys(), batch) {
+	for keys := range slices.Chunk(w.store.Keys(), batch) {
 		s.handler.Known(keys)
 	}
 	s.handler.Synced()
 	w.owners = ownerCache{}
 }
 
-// handle calls the handler with a change. As long as the handler has not been called with the existing objects, it is
-// called only with deletions, because it will receive new and changed objects together with the existing ones. The
-// caller must hold the lock deliver of the watch.
-func (s *Subscription) handle(c change) {
-	if !s.closed.Load() && (s.announced || c.now == nil) {
-		s.handler.Changed(c.key, c.old, c.now)
+// handle calls the handler with a change. Until the handler has been called with the existing objects, it receives only
+// deletions, because new and changed objects will be among the existing ones. The caller must hold the watch's deliver
+// lock.
+func (s *Subscription) handle(c objects.Change) {
+	if !s.closed.Load() && (s.announced || c.New == nil) {
+		s.handler.Changed(c)
 	}
 }
 
-// Close ends the subscription and a pending replacement. It does not wait for an event handler that is running; use
-// Ended to wait for it. The subscription can still be read, but its store is no longer updated if no other subscription
-// uses the watch.
+// Close ends the subscription and any pending replacement. It does not wait for a running event handler to return; use
+// Ended for that. The subscription can still be read, but its store is no longer updated if no other subscription uses
+// the watch.
 func (s *Subscription) Close() {
 	p := s.pool
 	p.mu.Lock()
@@ -156,7 +146,6 @@ func (s *Subscription) Close() {
 	if s.closed.Swap(true) {
 		return
 	}
-	close(s.done)
 	s.dropLocked()
 	w := s.view.Load().watch
 	delete(w.subscriptions, s)
@@ -171,18 +160,17 @@ func (s *Subscription) Close() {
 	}()
 }
 
-// Ended returns a channel that is closed some time after Close has been called. At that point, no event handler of the
-// subscription is running, and all watches that only this subscription used have ended.
+// Ended returns a channel. After Close, the channel is closed once no event handler of the subscription is running and
+// all watches that only this subscription used have ended.
 func (s *Subscription) Ended() <-chan struct{} { return s.ended }
 
-// waitForLocked makes Ended wait for a goroutine.
+// waitForLocked makes Ended wait until the channel ended is closed.
 func (s *Subscription) waitForLocked(ended <-chan struct{}) {
 	s.waitFor = append(slices.DeleteFunc(s.waitFor, isClosed), ended)
 }
 
-// View reads the store of one watch with the options of one subscription. The zero View must not be used. Objects are
-// shared and must not be modified. If the subscription is moved to another watch, an existing View still reads the
-// former one.
+// View reads the store of one watch with the options of one subscription. The zero View must not be used. If the
+// subscription is moved to another watch, an existing View still reads the former one.
 type View struct {
 	watch   *watch
 	options *Options
@@ -194,52 +182,28 @@ func (v View) Options() Options { return *v.options }
 // HasSynced reports whether the store holds a complete list of the current term.
 func (v View) HasSynced() bool { return v.watch.listed.Load() }
 
-// Get returns an object in the form in which it is stored; see [View.Project]. With [Keys], the object has only its
-// namespace and name.
-func (v View) Get(key string) (obj any, known bool) { return v.watch.contents.get(key) }
+// Store returns the store of the watch. It can hold more data of each object than the subscription needs; see
+// [View.Decode]. The caller must not modify it.
+func (v View) Store() *objects.Store { return v.watch.store }
 
-// Has reports whether the store holds the object.
-func (v View) Has(key string) bool {
-	_, known := v.watch.contents.identity(key)
-	return known
-}
+// Has reports whether the store holds an object.
+func (v View) Has(key string) bool { return v.watch.store.Has(key) }
 
-// HasUID reports whether the store holds an object with the key and the UID.
-func (v View) HasUID(key string, uid types.UID) bool {
-	return hasUID(v.watch.contents, key, hashOf(string(uid)))
-}
+// Keys returns the keys of all objects, in no particular order.
+func (v View) Keys() []string { return v.watch.store.Keys() }
 
-// FindOwner returns the key of the owner if the store holds it. If the store does not hold the owner, FindOwner usually
-// takes no lock.
+// FindOwner returns the owner's key if the store holds the owner. If the store does not hold the owner, FindOwner
+// usually takes no lock.
 func (v View) FindOwner(o *Owner) (key string, known bool) {
 	for _, key := range o.Keys {
-		if hasUID(v.watch.contents, key, o.uid) {
+		if v.watch.store.HasUID(key, o.hash) {
 			return key, true
 		}
 	}
 	return "", false
 }
 
-// Keys returns the keys of all objects, in no particular order.
-func (v View) Keys() []string { return v.watch.contents.keys() }
-
-// Len returns the number of objects.
-func (v View) Len() int { return v.watch.contents.len() }
-
-// List returns the objects of a namespace, or all objects if namespace is empty, in the form in which they are stored.
-// With [Keys], the store has no objects and the result is empty.
-func (v View) List(namespace string) []any { return v.watch.contents.list(namespace) }
-
-// OwnedBy returns the objects that have an owner reference with the UID, in the form in which they are stored. The
-// first call builds an index. With [Keys], the store has no objects and the result is empty.
-func (v View) OwnedBy(owner types.UID) []any { return v.watch.contents.ownedBy(string(owner)) }
-
-// Project converts a stored object to the projection of the subscription's options. This is needed because a watch can
-// store more than a subscription needs. If obj is nil, Project returns nil. If the subscription has a transform,
-// Project returns the object unchanged.
-func (v View) Project(obj any) any {
-	if obj == nil || v.options.Transform != nil {
-		return obj
-	}
-	return v.options.Projection.project(obj)
+// Decode returns a stored object, decoded with the subscription's projection.
+func (v View) Decode(r *objects.Record) (runtime.Object, error) {
+	return r.Decode(v.options.Projection)
 }

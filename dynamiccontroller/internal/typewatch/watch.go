@@ -3,7 +3,6 @@ package typewatch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"sync"
@@ -11,56 +10,57 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// watch keeps its contents equal to the objects on the API server while it runs, and delivers their changes. It
-// implements the reflector's store.
+// watch keeps its store in sync with the API server while it runs, and delivers the changes to event handlers. It is
+// the store that its reflector writes to.
 type watch struct {
 	pool      *Pool
 	number    uint64 // watches are numbered in the order of their creation
 	key       Key
 	shared    bool // whether other subscriptions can join
 	log       logr.Logger
-	transform cache.TransformFunc
+	transform cache.TransformFunc // nil if objects are stored as they are received
 	requests  *listwatch.ListWatch
 	state     *watchState
-	contents  contents
+	store     *objects.Store
 
-	// deliver guards attached through emptied, and writes to contents. It is held while event handlers are called, so
-	// that they are called in order, and only after the change is visible in the store.
+	// deliver guards the fields attached through emptied, and writes to the store. It is held while event handlers are
+	// called, so that they are called in order and only after the change is visible in the store.
 	deliver  sync.Mutex
 	attached []*Subscription // subscriptions that have an event handler
 	owners   ownerCache
-	// observed is the version up to which the contents reflect all changes. It includes bookmarks.
+	// observed is the version up to which the store reflects all changes. It includes bookmarks.
 	observed version
-	// unordered reports whether the last list has no version, so that the store cannot be compared with others.
+	// unordered reports whether the last list had no version. In that case, the store cannot be compared with others.
 	unordered bool
 	// restored reports whether the last list was older than required because the API server's etcd was restored. The
 	// store cannot be compared with one that has not been restored.
 	restored bool
 
-	// emptied reports whether the contents are empty because of a type event, not because of a list.
+	// emptied reports whether the store is empty because of a type event, not because of a list.
 	emptied bool
 
 	// Written while deliver is held.
 	position   atomic.Uint64 // the version of the last list, or of the newest event since then
-	everListed atomic.Bool   // whether the contents have ever held a complete list
-	listed     atomic.Bool   // whether the contents hold a complete list of the current term
+	everListed atomic.Bool   // whether the store has ever held a complete list
+	listed     atomic.Bool   // whether the store holds a complete list of the current term
 
-	required atomic.Uint64                  // the oldest version that the next list can have
+	required atomic.Uint64                  // the oldest version that the next list may have
 	incoming atomic.Pointer[[]*replacement] // replacements that wait for this watch; written under pool.mu
 
 	// Guarded by pool.mu.
 	subscriptions map[*Subscription]struct{}
-	fails         bool               // requests fail, and no complete list has arrived in this term
+	fails         bool               // requests fail, and no complete list has been received in this term
 	closed        bool               // no subscription uses the watch
 	term          *term              // the term in which the watch was last started
 	cancel        context.CancelFunc // ends the goroutine
@@ -77,43 +77,37 @@ func newWatch(p *Pool, number uint64, key Key, transform cache.TransformFunc) *w
 	log := p.config.Log(key.GVR)
 	w := &watch{
 		pool: p, number: number, key: key, shared: transform == nil, log: log,
-		subscriptions: map[*Subscription]struct{}{}, done: closedChannel,
+		store: objects.NewStore(key.Projection), subscriptions: map[*Subscription]struct{}{}, done: closedChannel,
 	}
 	w.incoming.Store(&[]*replacement{})
-	w.contents = newObjects()
-	if key.Projection == Keys {
-		w.contents = newIdentities()
-	}
-	w.transform = func(obj any) (any, error) { return key.Projection.reduce(obj), nil }
-	if custom := protect.Transform(log, p.config.Transform, transform); custom != nil {
-		w.transform = func(obj any) (any, error) { return custom(key.Projection.reduce(obj)) }
+	if key.Projection != Keys {
+		w.transform = protect.Transform(p.config.Transform, transform)
 	}
 	w.state = newWatchState(func(s State) { p.observe(w, s) })
-	w.requests = listwatch.New(p.config.Clients, listwatch.Config{
-		GVR: key.GVR, Namespace: key.Namespace, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
-		MetadataOnly: key.Projection != Full,
-		MinVersion:   w.minVersion,
-		ListError:    w.state.listFailed,
-		WatchResult:  w.state.watchResult,
-		Relists:      p.relists,
+	w.requests = listwatch.New(p.config.Source.Client(key.GVR, key.Namespace, key.Projection), listwatch.Config{
+		GVR: key.GVR, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
+		MinVersion:  w.minVersion,
+		ListError:   w.state.listFailed,
+		WatchResult: w.state.watchResult,
+		Relists:     p.relists,
 	})
 	return w
 }
 
-// steady is how long an attempt must have lasted for the backoff to be reset. A separate limit applies to relists after
-// a watch that was closed early.
+// steady is how long an attempt must last to reset the backoff. Relists after watches were closed early are limited
+// separately.
 const steady = time.Minute
 
-// newRetry returns the delays between attempts. The first delays are short, because requests for a type return NotFound
-// for a few milliseconds after its CRD has been established. The last delays limit the cost of a type that does not
-// exist to two requests per minute.
+// newRetry returns the delays between attempts. The first delays are short, because the API server returns NotFound for
+// a few milliseconds after the type's CRD has been established. The later delays limit the cost of a missing type to
+// two attempts per minute.
 func newRetry() wait.DelayFunc {
 	backoff := wait.Backoff{Duration: 10 * time.Millisecond, Cap: 30 * time.Second, Steps: 20, Factor: 2, Jitter: 0.2}
 	return backoff.DelayFunc()
 }
 
-// run watches until ctx is cancelled and returns when its goroutines have ended. It can be called again. The contents
-// are kept in between, so that the first list of a term finds deletions.
+// run watches until ctx is cancelled and returns when its goroutines have ended. It can be called again. The store is
+// kept between calls, so that deletions are detected when the first list of a term arrives.
 func (w *watch) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, w.log))
 	w.requests.Begin()
@@ -123,81 +117,42 @@ func (w *watch) run(ctx context.Context) {
 	defer w.requests.Join()
 	defer cancel()
 
-	reflector := cache.NewReflectorWithOptions(w.requests.ListerWatcher(), nil, w, cache.ReflectorOptions{
-		Name:            "typewatch",
-		TypeDescription: w.key.GVR.String(),
-		Logger:          &w.log,
-		Clock:           stoppableClock{after: func(d time.Duration) <-chan time.Time { return after(ctx, d) }},
-		// This backoff applies to requests that the reflector retries itself, which are those that end with a refused
-		// connection or with a 429. The reflector's default backoff begins at 0.8 s.
-		Backoff: &wait.Backoff{
-			Duration: 20 * time.Millisecond, Cap: 10 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5,
-		},
-	})
-	retry, answers := newRetry(), false
+	reflector := w.requests.NewReflector(ctx, w.log, "typewatch", 10*time.Second, w)
+	retry := newRetry()
 	for ctx.Err() == nil {
 		attempt, end := w.state.beginAttempt(ctx)
-		began, err := time.Now(), error(nil)
-		if !answers {
-			err = w.requests.Probe(attempt)
-		}
-		if err == nil {
-			w.requests.BeginAttempt()
-			err = reflector.ListAndWatchWithContext(attempt)
-		}
+		began := time.Now()
+		w.requests.BeginAttempt()
+		err := reflector.ListAndWatchWithContext(attempt)
 		end()
-		relist := errors.Is(err, listwatch.ErrRelist)
-		answers = err == nil || relist
 		if w.state.takeVanished() {
-			answers = false
 			w.requests.JoinStream()
 			// All objects are gone. A handler that is waiting for the first list receives an empty list.
-			w.setAll(map[string]any{}, "", nil)
+			w.setAll(map[string]*objects.Record{}, "", nil)
 		}
-		if relist || time.Since(began) > steady {
+		if errors.Is(err, listwatch.ErrRelist) || time.Since(began) > steady {
 			retry = newRetry()
 		}
 		select {
-		case <-after(ctx, retry()):
+		case <-listwatch.After(ctx, retry()):
 		case <-w.state.wake:
 			retry = newRetry()
 		}
 	}
 }
 
-// after returns a channel that receives a value after d, or when ctx ends.
-func after(ctx context.Context, d time.Duration) <-chan time.Time {
-	fired := make(chan time.Time, 1)
-	ctx, cancel := context.WithTimeout(ctx, d)
-	context.AfterFunc(ctx, func() {
-		cancel()
-		fired <- time.Now()
-	})
-	return fired
+// Transformer returns the function that the reflector applies to objects while it collects a streaming list.
+func (w *watch) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return w.record(obj) }
 }
 
-// stoppableClock is the real clock, except that the wait of After can be stopped. The reflector needs it because it
-// waits for its backoff without checking its context (watchList, client-go v0.37), for up to ten seconds.
-type stoppableClock struct {
-	clock.RealClock
-	after func(time.Duration) <-chan time.Time
-}
-
-func (c stoppableClock) After(d time.Duration) <-chan time.Time { return c.after(d) }
-
-// Transformer returns the transform that the reflector applies while it collects a list.
-func (w *watch) Transformer() cache.TransformFunc { return w.transform }
-
-// Add stores an object.
 func (w *watch) Add(obj any) error { return w.put(obj) }
 
-// Update stores an object.
 func (w *watch) Update(obj any) error { return w.put(obj) }
 
-// Resync does nothing.
 func (w *watch) Resync() error { return nil }
 
-// Bookmark records that the contents reflect all changes up to a resourceVersion.
+// Bookmark records that the store reflects all changes up to a resourceVersion.
 func (w *watch) Bookmark(resourceVersion string) error {
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
@@ -207,35 +162,31 @@ func (w *watch) Bookmark(resourceVersion string) error {
 }
 
 func (w *watch) put(obj any) error {
-	obj, err := w.transform(obj)
-	if err != nil {
-		return err
-	}
-	key, err := cache.MetaNamespaceKeyFunc(obj)
+	r, err := w.record(obj)
 	if err != nil {
 		return err
 	}
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
-	w.advance(versionNumber(versionOf(obj)))
-	if old, same := w.contents.put(key, obj); !same {
-		w.notify(change{key: key, old: old, now: obj})
+	w.advance(versionNumber(r.GetResourceVersion()))
+	if old, same := w.store.Put(r); !same {
+		w.notify(objects.Change{Key: r.Key(), Old: old, New: r})
 	}
 	w.wakeIncoming()
 	return nil
 }
 
-// Delete removes an object.
 func (w *watch) Delete(obj any) error {
-	key, err := cache.MetaNamespaceKeyFunc(obj)
+	m, err := meta.Accessor(obj)
 	if err != nil {
 		return err
 	}
+	key := cache.MetaObjectToName(m).String()
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
-	w.advance(versionNumber(versionOf(obj)))
-	if old, known := w.contents.delete(key); known {
-		w.notify(change{key: key, old: old})
+	w.advance(versionNumber(m.GetResourceVersion()))
+	if old, known := w.store.Delete(key); known {
+		w.notify(objects.Change{Key: key, Old: old})
 	}
 	w.wakeIncoming()
 	return nil
@@ -243,40 +194,36 @@ func (w *watch) Delete(obj any) error {
 
 // Replace stores a complete list.
 func (w *watch) Replace(list []any, resourceVersion string) error {
-	items := make(map[string]any, len(list))
+	items := make(map[string]*objects.Record, len(list))
 	for _, obj := range list {
-		obj, err := w.transform(obj)
+		r, err := w.record(obj)
 		if err != nil {
 			return err
 		}
-		key, err := cache.MetaNamespaceKeyFunc(obj)
-		if err != nil {
-			return fmt.Errorf("list item without a key: %w", err)
-		}
-		items[key] = obj
+		items[r.Key()] = r
 	}
 	watching := w.requests.Completed()
 	w.setAll(items, resourceVersion, func() { w.state.listed(watching) })
 	return nil
 }
 
-// setAll replaces the contents. It calls the function stored before it calls the event handlers. If the type has
-// vanished, stored is nil. Comparing the old contents with the new ones can take long, but does not require the lock
-// deliver, because only the goroutine that runs the watch modifies the contents.
-func (w *watch) setAll(items map[string]any, resourceVersion string, stored func()) {
-	changes := changesTo(w.contents, items, w.listed.Load())
+// setAll replaces the content of the store. It calls the function stored before it calls the event handlers. If the
+// type has vanished, stored is nil. Comparing the old and new content can take a long time. Meanwhile, deliver does not
+// need to be held, because only the goroutine that runs the watch modifies the store.
+func (w *watch) setAll(items map[string]*objects.Record, resourceVersion string, stored func()) {
+	changes := w.store.ChangesTo(items, w.listed.Load())
 	newest := none
-	for _, obj := range items {
-		newest = max(newest, versionNumber(versionOf(obj)))
+	for _, r := range items {
+		newest = max(newest, versionNumber(r.GetResourceVersion()))
 	}
 	listed := versionNumber(resourceVersion)
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
-	w.contents.replace(items)
+	w.store.Replace(items)
 	required := version(w.required.Swap(0))
 	w.unordered, w.restored = resourceVersion == "", listed != none && required.isNewer(listed)
 	if listed != none {
-		// The version of the list is older than the position if the API server's etcd was restored.
+		// If the API server's etcd was restored, the list's version is older than the position.
 		w.position.Store(uint64(listed))
 		w.observed = listed
 	}
@@ -313,22 +260,22 @@ func (w *watch) advance(v version) {
 }
 
 // notify calls the event handlers. The caller must hold w.deliver.
-func (w *watch) notify(c change) {
+func (w *watch) notify(c objects.Change) {
 	for _, s := range w.attached {
 		s.handle(c)
 	}
-	w.owners = ownerCache{} // so that it keeps no object in memory
+	w.owners = ownerCache{} // so that the cache does not keep objects in memory
 }
 
-// wakeIncoming makes the replacements that wait for this watch check again whether it has caught up.
+// wakeIncoming makes the replacements that wait for this watch check again whether the watch has caught up.
 func (w *watch) wakeIncoming() {
 	for _, r := range *w.incoming.Load() {
 		r.check()
 	}
 }
 
-// minVersion returns the oldest resourceVersion that the next list can have. The list must not be older than the
-// contents of this watch, or than the contents of any watch that this one is to replace.
+// minVersion returns the oldest resourceVersion that the next list may have. The list must not be older than the
+// store of this watch, or of any watch that this one will replace.
 func (w *watch) minVersion() string {
 	oldest := version(w.position.Load())
 	for _, r := range *w.incoming.Load() {
@@ -340,14 +287,14 @@ func (w *watch) minVersion() string {
 	return oldest.String()
 }
 
-// isBehind reports whether the watch may lack changes that the older one has delivered. The caller must hold the lock
-// deliver of both watches.
+// isBehind reports whether the watch may lack changes that the older watch has delivered. The caller must hold the
+// deliver locks of both watches.
 func (w *watch) isBehind(older *watch) bool {
 	position := version(older.position.Load())
 	return !w.unordered && (!w.restored || older.restored) && position.isNewer(w.observed)
 }
 
-// version is a received resourceVersion. It is stored as a number, so that it can be read and compared without a lock.
+// version is a resourceVersion parsed as a number, so that it can be read and compared without a lock.
 type version uint64
 
 const (

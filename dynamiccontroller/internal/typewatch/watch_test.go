@@ -1,7 +1,6 @@
 package typewatch
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -12,7 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// inTerms runs a test with a stopped pool in a synctest bubble. Term runs the pool until its argument returns.
+// inTerms runs a test with a stopped pool in a synctest bubble. The function term, which inTerms passes to the test,
+// starts the pool, calls its argument and stops the pool.
 func inTerms(t *testing.T, test func(t *testing.T, srv *server, s *Subscription, term func(func()))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +46,7 @@ func TestD3_ListsAreNotOlderThanTheStore(t *testing.T) {
 	})
 }
 
-// An etcd that was restored from a backup has lost versions, and the objects that were created after the backup.
+// An etcd that was restored from a backup has lost the versions and the objects that were created after the backup.
 func TestD3_RestoredEtcdReplacesTheStore(t *testing.T) {
 	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
 		term(func() {
@@ -60,15 +60,16 @@ func TestD3_RestoredEtcdReplacesTheStore(t *testing.T) {
 		srv.put("b")
 		before := len(srv.listed())
 		s.Attach(r.handler())
-		term(func() { r.expect(t, "the term after that", "known ns/a", "known ns/b", "synced") })
+		term(func() { r.expect(t, "the third term", "known ns/a", "known ns/b", "synced") })
 		if lists := srv.listed()[before:]; len(lists) != 1 || lists[0].ResourceVersion != "1" {
-			t.Errorf("the term after that listed with %+v", lists)
+			t.Errorf("the third term listed with %+v", lists)
 		}
 	})
 }
 
-// An API server that answers 410 no longer has the version of the store. The most recent version is listed instead.
-func TestD3_ListOfAnExpiredVersionIsFollowedByAListOfTheMostRecent(t *testing.T) {
+// If the API server answers with 410, it no longer has the store's version. The watch then lists the most recent
+// version.
+func TestD3_ExpiredVersionIsFollowedByAListOfTheLatest(t *testing.T) {
 	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
 		term(func() {})
 		srv.put("b")
@@ -82,12 +83,13 @@ func TestD3_ListOfAnExpiredVersionIsFollowedByAListOfTheMostRecent(t *testing.T)
 			versions = append(versions, list.ResourceVersion)
 		}
 		if diff := cmp.Diff([]string{"1", ""}, versions); diff != "" {
-			t.Errorf("the versions that were listed: %s", diff)
+			t.Errorf("versions that the lists requested: %s", diff)
 		}
 	})
 }
 
-// A type event that arrives before the first attempt of a term does not empty the store: the first list decides.
+// A type event that arrives before the first attempt of a term does not empty the store. The result of the first list
+// determines the content.
 func TestD4_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
 	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
 		term(func() {})
@@ -96,8 +98,8 @@ func TestD4_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
 		s.pool.Vanished(widgets) // between terms
 		w.state.begin()
 		s.pool.Vanished(widgets) // after the watch was started, before its first attempt
-		if state := s.State(); state.Phase != NotFound || !s.View().Has("ns/a") {
-			t.Errorf("%+v, the store has %v", state, s.View().Keys())
+		if state := s.State(); state.Phase != NotFound || !s.View().Store().Has("ns/a") {
+			t.Errorf("the state is %+v, and the store has %v", state, s.View().Store().Keys())
 		}
 		term(func() {
 			r.expect(t, "the second term", "known ns/a", "synced")
@@ -115,10 +117,10 @@ func TestD4_VanishedDeletesAllObjects(t *testing.T) {
 			r.take()
 			srv.set(func() { srv.refuseLists[Full] = errors.New("gone") })
 			if !s.pool.Vanished(widgets) {
-				t.Error("the type has a watch")
+				t.Error("Vanished returned false for a type with a watch")
 			}
 			if s.pool.Vanished(schema.GroupVersionResource{Resource: "others"}) {
-				t.Error("the other type has none")
+				t.Error("Vanished returned true for a type without a watch")
 			}
 			synctest.Wait()
 			r.expect(t, "gone", "ns/a 1>-")
@@ -141,45 +143,6 @@ func TestAppeared_EndsTheBackoff(t *testing.T) {
 				t.Errorf("%+v", s.State())
 			}
 		})
-	})
-}
-
-// The probe before a retry must not scan a type for an object that matches a rare selector.
-func TestProbe_HasNoSelector(t *testing.T) {
-	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
-		o := selecting(Full)
-		o.Namespace, o.FieldSelector = "ns", "metadata.name=a"
-		s := p.Subscribe(o, nil)
-		synctest.Wait()
-		srv.mu.Lock()
-		defer srv.mu.Unlock()
-		for _, list := range srv.lists {
-			selects := list.LabelSelector != "" && list.FieldSelector != ""
-			if list.isProbe() == selects {
-				t.Errorf("a request with %+v", list.ListOptions)
-			}
-		}
-		if len(srv.lists) != 2 {
-			t.Errorf("%d requests", len(srv.lists))
-		}
-		go closeAndWait(s)
-	})
-}
-
-// The reflector's waits end with the term.
-func TestAfter_FiresWhenItsContextEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		began := time.Now()
-		<-after(ctx, time.Second)
-		if waited := time.Since(began); waited != time.Second {
-			t.Errorf("waited %s", waited)
-		}
-		time.AfterFunc(time.Second, cancel)
-		<-after(ctx, time.Hour)
-		if waited := time.Since(began); waited != 2*time.Second {
-			t.Errorf("waited %s", waited)
-		}
 	})
 }
 

@@ -1,12 +1,11 @@
-// Show runs an example before your eyes, on a control plane that it starts, or on the cluster of KUBECONFIG if that is
-// set:
+// Show runs an example on a control plane that it starts, or on the cluster in KUBECONFIG if that is set:
 //
 //	show [--examples DIR] [--binaries DIR] NAME
 //
-// It does what you would do by hand, and says so in the words of your shell: it applies the example's manifests, runs its
-// binary, and ends it with a SIGTERM. What the example prints is seen between. The exit code is 0 only if the example has
-// said all that its story waits for and ended with exit code 0 itself. Nothing of it is left behind but, on the cluster of
-// KUBECONFIG, the leases of those that elect a leader.
+// It applies the manifests of the example, runs its binary and stops it with a SIGTERM. It prints each of these steps
+// as a shell command, and the output of the example. The exit code is 0 if the example printed the lines that its
+// scenario waits for and exited with code 0. Afterwards, show deletes everything that was created, except for leader
+// election leases on the cluster in KUBECONFIG.
 //
-// The stories are in stories.go; the tests tell each of them.
+// The scenarios are in scenarios.go, and the tests run each of them.
 package main

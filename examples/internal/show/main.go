@@ -18,13 +18,13 @@ import (
 )
 
 func main() {
-	var where places
-	flag.StringVar(&where.examples, "examples", "examples", "where the examples' manifests are, a `DIR`")
-	flag.StringVar(&where.binaries, "binaries", "bin/examples", "where the examples' binaries are, a `DIR`")
+	var dirs directories
+	flag.StringVar(&dirs.examples, "examples", "examples", "the `DIR` that contains the examples and their manifests")
+	flag.StringVar(&dirs.binaries, "binaries", "bin/examples", "the `DIR` that contains the examples' binaries")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	err := show(ctx, where, flag.Arg(0))
+	err := show(ctx, dirs, flag.Arg(0))
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "show:", err)
@@ -32,21 +32,21 @@ func main() {
 	}
 }
 
-// show tells the example's story, and puts everything away after it whatever came of it.
-func show(ctx context.Context, where places, name string) (err error) {
-	story, found := stories[name]
+// show runs the scenario of an example and deletes everything that it has created.
+func show(ctx context.Context, dirs directories, name string) (err error) {
+	scenario, found := scenarios[name]
 	if !found {
-		return fmt.Errorf("there is no example %q, but %s", name, strings.Join(slices.Sorted(maps.Keys(stories)), ", "))
+		return fmt.Errorf("unknown example %q, want one of %s", name, strings.Join(slices.Sorted(maps.Keys(scenarios)), ", "))
 	}
 	c, err := open(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.Stop()) }()
-	return tell(ctx, os.Stdout, c, where, story)
+	return run(ctx, os.Stdout, c, dirs, scenario)
 }
 
-// open takes the cluster of KUBECONFIG, or starts one if that is not set.
+// open connects to the cluster in KUBECONFIG, or starts one if KUBECONFIG is not set.
 func open(ctx context.Context) (*cluster.Cluster, error) {
 	if kubeconfig := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); kubeconfig != "" {
 		fmt.Println("# on the cluster of KUBECONFIG=" + kubeconfig)

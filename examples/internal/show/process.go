@@ -14,24 +14,24 @@ import (
 	"time"
 )
 
-// process is an example, running.
+// process is a running example.
 type process struct {
 	cmd   *exec.Cmd
 	echo  func(line string)
-	ended chan struct{} // closed once it has
+	ended chan struct{} // closed when the process has exited
 
-	mu      sync.Mutex // guards what follows
-	rest    []byte     // of a line that is not whole
+	mu      sync.Mutex // guards the fields below
+	rest    []byte     // an incomplete line
 	lines   []string
-	waited  int // how many of the lines were waited for, or skipped
+	waited  int // number of lines that waitForLine has examined
 	changed chan struct{}
 }
 
-// run starts an example on the stage's cluster.
-func (s *stage) run(example, name string) error {
+// run starts an example on the cluster of the environment.
+func (s *environment) run(example, name string) error {
 	p := &process{
 		cmd:     exec.Command(filepath.Join(s.binaries, example)),
-		echo:    func(line string) { s.say("%s | %s", name, line) },
+		echo:    func(line string) { s.printf("%s | %s", name, line) },
 		ended:   make(chan struct{}),
 		changed: make(chan struct{}),
 	}
@@ -42,13 +42,13 @@ func (s *stage) run(example, name string) error {
 	}
 	go func() {
 		defer close(p.ended)
-		_ = p.cmd.Wait() // ProcessState says how
+		_ = p.cmd.Wait() // the result is in ProcessState
 	}()
 	s.processes[name] = p
 	return nil
 }
 
-// Write takes what the process prints.
+// Write receives the output of the process.
 func (p *process) Write(data []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -66,19 +66,19 @@ func (p *process) Write(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// waitSaid waits for a line with what is looked for, and skips those before it.
-func (p *process) waitSaid(ctx context.Context, what string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("gave up after %s", patience))
+// waitForLine waits for a line with the text, and skips the lines before it.
+func (p *process) waitForLine(ctx context.Context, text string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, stepTimeout, fmt.Errorf("gave up after %s", stepTimeout))
 	defer cancel()
 	for {
-		// Looked at before the lines: what an ended process has said is all there.
-		over := p.hasEnded()
-		found, changed := p.skipTo(what)
+		// Check this first: once a process has exited, its lines are complete.
+		ended := p.hasEnded()
+		found, changed := p.skipTo(text)
 		switch {
 		case found:
 			return nil
-		case over:
-			return fmt.Errorf("it has ended: %s", p.cmd.ProcessState)
+		case ended:
+			return fmt.Errorf("the process has ended: %s", p.cmd.ProcessState)
 		}
 		select {
 		case <-changed:
@@ -89,20 +89,20 @@ func (p *process) waitSaid(ctx context.Context, what string) error {
 	}
 }
 
-func (p *process) skipTo(what string) (found bool, changed <-chan struct{}) {
+func (p *process) skipTo(text string) (found bool, changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.waited < len(p.lines) && !found {
-		found = strings.Contains(p.lines[p.waited], what)
+		found = strings.Contains(p.lines[p.waited], text)
 		p.waited++
 	}
 	return found, p.changed
 }
 
-func (p *process) hasSaid(what string) bool {
+func (p *process) hasPrinted(text string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.lines, func(line string) bool { return strings.Contains(line, what) })
+	return slices.ContainsFunc(p.lines, func(line string) bool { return strings.Contains(line, text) })
 }
 
 func (p *process) hasEnded() bool {
@@ -114,12 +114,12 @@ func (p *process) hasEnded() bool {
 	}
 }
 
-// stop ends the process with SIGTERM, if it has not ended, and returns when it is gone.
+// stop stops the process with SIGTERM and waits until it has exited.
 func (p *process) stop() {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may be gone
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may already have exited
 	select {
 	case <-p.ended:
-	case <-time.After(patience):
+	case <-time.After(stepTimeout):
 		_ = p.cmd.Process.Kill()
 		<-p.ended
 	}

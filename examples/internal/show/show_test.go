@@ -19,12 +19,12 @@ import (
 
 var shared = cluster.NewShared(cluster.Options{WithControllers: true})
 
-// where is filled in by TestMain, which builds the binaries.
-var where = places{examples: "../.."}
+// dirs is completed by TestMain, which builds the binaries.
+var dirs = directories{examples: "../.."}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(shared.Main(built{m})) }
 
-// built builds the examples around the tests, as make does: an example may be a module of its own.
+// built builds the examples, as make does, and then runs the tests. An example can be a separate module.
 type built struct{ tests *testing.M }
 
 func (b built) Run() (code int) {
@@ -34,9 +34,9 @@ func (b built) Run() (code int) {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	where.binaries = dir
-	for name := range stories {
-		build := exec.Command("go", "build", "-C", filepath.Join(where.examples, name), "-o", filepath.Join(dir, name), ".")
+	dirs.binaries = dir
+	for name := range scenarios {
+		build := exec.Command("go", "build", "-C", filepath.Join(dirs.examples, name), "-o", filepath.Join(dir, name), ".")
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", name, err, out)
 			return 1
@@ -45,29 +45,29 @@ func (b built) Run() (code int) {
 	return b.tests.Run()
 }
 
-// on tells a story on the shared cluster.
-func on(ctx context.Context, t *testing.T, story ...step) (out string, err error) {
+// runSteps runs steps on the shared cluster.
+func runSteps(ctx context.Context, t *testing.T, steps ...step) (out string, err error) {
 	t.Helper()
-	var said bytes.Buffer
-	err = tell(ctx, &said, shared.Cluster(t), where, story)
-	return said.String(), err
+	var printed bytes.Buffer
+	err = run(ctx, &printed, shared.Cluster(t), dirs, steps)
+	return printed.String(), err
 }
 
-func TestEveryExampleDoesWhatItsStorySays(t *testing.T) {
-	for name, story := range stories {
+func TestScenarios_Succeed(t *testing.T) {
+	for name, scenario := range scenarios {
 		t.Run(name, func(t *testing.T) {
-			out, err := on(t.Context(), t, story...)
+			out, err := runSteps(t.Context(), t, scenario...)
 			if err != nil {
-				t.Errorf("%v; it went like this:\n%s", err, out)
+				t.Errorf("%v, after this output:\n%s", err, out)
 			}
 		})
 	}
 }
 
-// A folder with a main.go is an example, and the demonstration has tests of its own.
-func TestEveryExampleHasAStoryAndAReadme(t *testing.T) {
-	mains, err := filepath.Glob(filepath.Join(where.examples, "*", "main.go"))
-	if err != nil || len(mains) <= len(stories) {
+// TestScenarios_CoverAllExamples checks each directory with a main.go. The demonstration has its own tests.
+func TestScenarios_CoverAllExamples(t *testing.T) {
+	mains, err := filepath.Glob(filepath.Join(dirs.examples, "*", "main.go"))
+	if err != nil || len(mains) <= len(scenarios) {
 		t.Fatalf("found %q, %v", mains, err)
 	}
 	for _, path := range mains {
@@ -75,65 +75,68 @@ func TestEveryExampleHasAStoryAndAReadme(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, "README.md")); err != nil {
 			t.Error(err)
 		}
-		if name := filepath.Base(dir); name != "demo" && stories[name] == nil {
-			t.Errorf("the example %s has no story", name)
+		if name := filepath.Base(dir); name != "demo" && scenarios[name] == nil {
+			t.Errorf("the example %s has no scenario", name)
 		}
 	}
 }
 
-func TestAStoryFails(t *testing.T) {
+func TestRun_ReturnsStepError(t *testing.T) {
 	for name, test := range map[string]struct {
-		story []step
+		steps []step
 		want  string
 	}{
-		"when something is not said": {
-			[]step{start("hello"), said("hello", "serving"), said("hello", "serving")},
-			`hello has not said "serving": no more time`,
+		"a line that is not printed": {
+			[]step{start("hello"), prints("hello", "serving"), prints("hello", "serving")},
+			`hello has not printed "serving": no more time`,
 		},
-		"when an example ends by itself": {
-			[]step{func(_ context.Context, s *stage) error { s.kubeconfig = "no-such-file"; return nil }, start("hello"), said("hello", "Hello")},
-			`hello has not said "Hello": it has ended: exit status 1`,
+		"an example that ends too early": {
+			[]step{
+				func(_ context.Context, s *environment) error { s.kubeconfig = "no-such-file"; return nil },
+				start("hello"), prints("hello", "Hello"),
+			},
+			`hello has not printed "Hello": the process has ended: exit status 1`,
 		},
-		"when an example does not end well": {
+		"an example that is killed": {
 			[]step{
 				start("hello"),
-				func(_ context.Context, s *stage) error { return s.processes["hello"].cmd.Process.Kill() },
-				end("hello"),
+				func(_ context.Context, s *environment) error { return s.processes["hello"].cmd.Process.Kill() },
+				stop("hello"),
 			},
 			"hello ended with signal: killed",
 		},
-		"when something is said that should not": {
+		"a line that should not be printed": {
 			[]step{
 				start("hello"),
-				func(_ context.Context, s *stage) error {
+				func(_ context.Context, s *environment) error {
 					_, err := s.processes["hello"].Write([]byte("Hello\n"))
 					return err
 				},
-				silent("hello", "Hello"),
+				hasNotPrinted("hello", "Hello"),
 			},
-			`hello has said "Hello", which it should not`,
+			`hello has unexpectedly printed "Hello"`,
 		},
-		"when something does not become what it should": {
-			[]step{apply("hello/greetings.yaml"), apply("hello/world.yaml"), becomes("greeting/first", "{.spec.name}", "moon")},
+		"an object with another value": {
+			[]step{apply("hello/greetings.yaml"), apply("hello/world.yaml"), hasValue("greeting/first", "{.spec.name}", "moon")},
 			`greeting/first has "world" at {.spec.name}, not "moon"`,
 		},
-		"when something that is deleted does not come back": {
-			[]step{apply("hello/greetings.yaml"), apply("hello/world.yaml"), comesBack("greeting/first")},
-			"greeting/first does not come back",
+		"an object that is not created again": {
+			[]step{apply("hello/greetings.yaml"), apply("hello/world.yaml"), recreates("greeting/first")},
+			"greeting/first was not created again",
 		},
-		"when something does not go": {
-			[]step{apply("hello/greetings.yaml"), apply("hello/world.yaml"), goes("greeting/first")},
-			"greeting/first is not gone",
+		"an object that is not deleted": {
+			[]step{apply("hello/greetings.yaml"), apply("hello/world.yaml"), deletes("greeting/first")},
+			"greeting/first still exists",
 		},
-		"when there is no such manifest": {[]step{apply("hello/no-such-file.yaml")}, "no such file"},
-		"when there is no such binary":   {[]step{start("no-such-example")}, "no such file"},
+		"an unknown manifest": {[]step{apply("hello/no-such-file.yaml")}, "no such file"},
+		"an unknown binary":   {[]step{start("no-such-example")}, "no such file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			const enough = 2 * time.Second
 			ctx, cancel := context.WithTimeoutCause(t.Context(), enough, errors.New("no more time"))
 			defer cancel()
-			if out, err := on(ctx, t, test.story...); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got the error %v, want one with %q; it went like this:\n%s", err, test.want, out)
+			if out, err := runSteps(ctx, t, test.steps...); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got the error %v, want one with %q, after this output:\n%s", err, test.want, out)
 			}
 		})
 	}

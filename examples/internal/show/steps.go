@@ -9,17 +9,17 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// step is something that is done or waited for.
-type step func(ctx context.Context, s *stage) error
+// step performs an action or waits for a condition.
+type step func(ctx context.Context, s *environment) error
 
 // apply applies a manifest.
 func apply(file string) step {
-	return func(ctx context.Context, s *stage) error {
+	return func(ctx context.Context, s *environment) error {
 		obj, err := s.read(file)
 		if err != nil {
 			return err
 		}
-		s.say("$ kubectl apply -f %s", filepath.Join("examples", file))
+		s.printf("$ kubectl apply -f %s", filepath.Join("examples", file))
 		if err := s.apply(ctx, obj); err != nil {
 			return fmt.Errorf("apply %s: %w", file, err)
 		}
@@ -28,14 +28,14 @@ func apply(file string) step {
 	}
 }
 
-// remove deletes what a manifest defines, and returns when it is gone.
+// remove deletes the object in a manifest and waits until it no longer exists.
 func remove(file string) step {
-	return func(ctx context.Context, s *stage) error {
+	return func(ctx context.Context, s *environment) error {
 		obj, err := s.read(file)
 		if err != nil {
 			return err
 		}
-		s.say("$ kubectl delete -f %s", filepath.Join("examples", file))
+		s.printf("$ kubectl delete -f %s", filepath.Join("examples", file))
 		if err := s.delete(ctx, obj); err != nil {
 			return fmt.Errorf("delete %s: %w", file, err)
 		}
@@ -43,9 +43,9 @@ func remove(file string) step {
 	}
 }
 
-// label sets a label of what a manifest defines, or takes it off if the value is empty.
+// label sets a label on the object in a manifest, or removes it if the value is empty.
 func label(file, key, value string) step {
-	return func(ctx context.Context, s *stage) error {
+	return func(ctx context.Context, s *environment) error {
 		obj, err := s.read(file)
 		if err != nil {
 			return err
@@ -56,7 +56,7 @@ func label(file, key, value string) step {
 		} else {
 			change += value
 		}
-		s.say("$ kubectl label -f %s %s", filepath.Join("examples", file), change)
+		s.printf("$ kubectl label -f %s %s", filepath.Join("examples", file), change)
 		resource, err := s.resource(ctx, obj)
 		if err != nil {
 			return err
@@ -67,52 +67,53 @@ func label(file, key, value string) step {
 	}
 }
 
-// start runs an example.
+// start starts an example.
 func start(example string) step {
-	return func(_ context.Context, s *stage) error {
-		s.say("$ bin/examples/%s &", example)
+	return func(_ context.Context, s *environment) error {
+		s.printf("$ bin/examples/%s &", example)
 		return s.run(example, example)
 	}
 }
 
-// startAs runs an example under a name by which the story knows it, and it itself as its Pod's.
+// startAs starts an example under a name. Later steps use this name, which is also the POD_NAME of the example.
 func startAs(name, example string) step {
-	return func(_ context.Context, s *stage) error {
-		s.say("$ POD_NAME=%s bin/examples/%s &", name, example)
+	return func(_ context.Context, s *environment) error {
+		s.printf("$ POD_NAME=%s bin/examples/%s &", name, example)
 		return s.run(example, name)
 	}
 }
 
-// said waits until a process has said something, after what it was waited to say before.
-func said(name, what string) step {
-	return func(ctx context.Context, s *stage) error {
-		if err := s.processes[name].waitSaid(ctx, what); err != nil {
-			return fmt.Errorf("%s has not said %q: %w", name, what, err)
+// prints waits until a process has printed a line with the text. It considers only lines after the one that the
+// previous prints step found.
+func prints(name, text string) step {
+	return func(ctx context.Context, s *environment) error {
+		if err := s.processes[name].waitForLine(ctx, text); err != nil {
+			return fmt.Errorf("%s has not printed %q: %w", name, text, err)
 		}
 		return nil
 	}
 }
 
-// silent makes sure that a process has not said something so far.
-func silent(name, what string) step {
-	return func(_ context.Context, s *stage) error {
-		if s.processes[name].hasSaid(what) {
-			return fmt.Errorf("%s has said %q, which it should not", name, what)
+// hasNotPrinted checks that a process has not printed the text so far.
+func hasNotPrinted(name, text string) step {
+	return func(_ context.Context, s *environment) error {
+		if s.processes[name].hasPrinted(text) {
+			return fmt.Errorf("%s has unexpectedly printed %q", name, text)
 		}
 		return nil
 	}
 }
 
-// end ends a process as Kubernetes ends a Pod.
-func end(name string) step {
-	return func(_ context.Context, s *stage) error {
-		s.say("$ kill %s", name)
+// stop stops a process with SIGTERM, as Kubernetes stops a Pod.
+func stop(name string) step {
+	return func(_ context.Context, s *environment) error {
+		s.printf("$ kill %s", name)
 		p := s.processes[name]
 		p.stop()
 		if !p.cmd.ProcessState.Success() {
 			return fmt.Errorf("%s ended with %s", name, p.cmd.ProcessState)
 		}
-		s.say("# it ended with exit code 0")
+		s.printf("# %s ended with exit code 0", name)
 		return nil
 	}
 }

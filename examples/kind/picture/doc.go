@@ -4,6 +4,6 @@
 //	go run ./examples/kind/picture <bin/kind-demo.log >docs/kind-demo.svg
 //
 // The upper part has a row for each step, with the measured time as a bar on a logarithmic scale. The lower part shows
-// which Pod led at what time, on a linear scale. The image has no external assets, and its colors follow the reader's color
+// when each Pod led, on a linear scale. The image has no external assets, and its colors follow the reader's color
 // scheme.
 package main

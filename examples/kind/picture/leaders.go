@@ -5,35 +5,36 @@ import (
 	"time"
 )
 
-// leadership is which Pod led at what time.
+// leadership records when each Pod led.
 type leadership struct {
 	spans []span
 	gaps  []gap
-	// leader has led since the end of the last gap.
+	// leader is the Pod that has led since the end of the last gap.
 	leader string
 	since  time.Duration
 }
 
-// span is a time in which a Pod led.
+// span is a period in which a Pod led.
 type span struct {
 	pod      string
 	from, to time.Duration
 }
 
-// gap is the time from a fault or an operation until the demonstration saw another leader.
+// gap is the time from a fault or an operation until the demonstration observed another leader.
 type gap struct {
 	cause    string
 	from, to time.Duration
 }
 
 var (
-	killedFormat  = regexp.MustCompile(`^killed (\S+), which leads`)
+	killedFormat  = regexp.MustCompile(`^killed the leader (\S+) `)
 	leadsFormat   = regexp.MustCompile(`^(\S+) leads (\d+) ms after the kill`)
-	drainedFormat = regexp.MustCompile(`^drained the node \S+: \S+ gave the lease back and (\S+) leads after (\d+) ms`)
+	drainedFormat = regexp.MustCompile(`^drained the node \S+: \S+ released the lease and (\S+) leads after (\d+) ms`)
 	updatedFormat = regexp.MustCompile(`^replaced all Pods of the platform in (\d+) ms: (\S+) leads`)
 )
 
-// add adds what a line of the output reports. The line was printed at the given time, and its chapter began at began.
+// add adds the information in a line of the output. The line was printed at the time at, and its chapter began at the
+// time began.
 func (l *leadership) add(began, at time.Duration, text string) {
 	if match := killedFormat.FindStringSubmatch(text); match != nil {
 		l.begin(match[1], 0)
@@ -63,7 +64,7 @@ func (l *leadership) interrupt(cause string, at time.Duration) {
 	l.gaps = append(l.gaps, gap{cause: cause, from: at})
 }
 
-// end ends the time of the leader.
+// end ends the span of the leader.
 func (l *leadership) end(at time.Duration) {
 	if l.leader != "" {
 		l.spans = append(l.spans, span{l.leader, l.since, at})

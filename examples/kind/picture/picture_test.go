@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// captured is the output of a run on kind, with another path for the kubeconfig.
+// captured returns the output of a run on kind. The path of the kubeconfig in it has been replaced.
 func captured(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("testdata/run.txt")
@@ -84,18 +84,19 @@ func TestParse_Leaders(t *testing.T) {
 		t.Errorf("got the spans %v, want %v", r.leaders.spans, spans)
 	}
 	gaps := []gap{
-		{"leader killed", ms(6000), ms(22359)}, {"node drained", ms(23500), ms(24658)}, {"rolling update", ms(29828), ms(40300)},
+		{"leader killed", ms(6000), ms(22359)}, {"node drained", ms(23500), ms(24658)},
+		{"rolling update", ms(29828), ms(40300)},
 	}
 	if !slices.Equal(r.leaders.gaps, gaps) {
 		t.Errorf("got the gaps %v, want %v", r.leaders.gaps, gaps)
 	}
 }
 
-// A container that is restarted in time leads again under the same name.
-func TestParse_TheKilledPodLeadsAgain(t *testing.T) {
-	r, err := parse(strings.NewReader("  2.0s  killed a, which leads, without warning; its lease lasts 15s\n" +
-		" 20.0s  a leads 17000 ms after the kill; after 18000 ms all is as it should be\n" +
-		" 20.0s  a runs again, and leads\n 30.0s  " + lastLine + "\n"))
+// TestParse_KilledPodLeadsAgain covers a container that is restarted before the lease expires.
+func TestParse_KilledPodLeadsAgain(t *testing.T) {
+	r, err := parse(strings.NewReader("  2.0s  killed the leader a with SIGKILL; its lease lasts 15s\n" +
+		" 20.0s  a leads 17000 ms after the kill; after 18000 ms all changes are applied\n" +
+		" 20.0s  a runs again and leads\n 30.0s  " + lastLine + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,13 +108,13 @@ func TestParse_TheKilledPodLeadsAgain(t *testing.T) {
 	}
 }
 
-func TestParse_IncompleteOutput(t *testing.T) {
+func TestParse_RejectsIncompleteOutput(t *testing.T) {
 	output := captured(t)
 	for name, text := range map[string]string{
-		"empty":                              "",
-		"of a run that failed":               strings.ReplaceAll(output, lastLine, ""),
-		"of a run that failed after another": output + strings.ReplaceAll(output, lastLine, ""),
-		"without steps":                      "  1.0s  " + lastLine + "\n",
+		"empty":                               "",
+		"a run that failed":                   strings.ReplaceAll(output, lastLine, ""),
+		"a run that failed after another one": output + strings.ReplaceAll(output, lastLine, ""),
+		"without steps":                       "  1.0s  " + lastLine + "\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parse(strings.NewReader(text)); err == nil {
@@ -123,14 +124,15 @@ func TestParse_IncompleteOutput(t *testing.T) {
 	}
 }
 
-// The output of make kind-demo has the lines of other programs too.
-func TestParse_OnlyTheLastRun(t *testing.T) {
+// TestParse_ReadsOnlyTheLastRun uses output that includes lines from other programs, like the output of make kind-demo.
+func TestParse_ReadsOnlyTheLastRun(t *testing.T) {
 	output := captured(t)
 	want, err := parse(strings.NewReader(output))
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := parse(strings.NewReader("Creating cluster ...\n • Ready after 0s\n" + output + "exit 0\n" + output + "Deleting cluster ...\n"))
+	all := "Creating cluster ...\n • Ready after 0s\n" + output + "exit 0\n" + output + "Deleting cluster ...\n"
+	got, err := parse(strings.NewReader(all))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,8 +141,9 @@ func TestParse_OnlyTheLastRun(t *testing.T) {
 	}
 }
 
-func TestParse_UnknownLinesKeepTheirBeginning(t *testing.T) {
-	r, err := parse(strings.NewReader("  1.0s  " + strings.Repeat("long ", 20) + "after 12 ms, or 345 ms\n  2.0s  " + lastLine + "\n"))
+func TestParse_ShortensUnknownLines(t *testing.T) {
+	line := "  1.0s  " + strings.Repeat("long ", 20) + "after 12 ms, or 345 ms\n"
+	r, err := parse(strings.NewReader(line + "  2.0s  " + lastLine + "\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +154,8 @@ func TestParse_UnknownLinesKeepTheirBeginning(t *testing.T) {
 }
 
 func TestPicture_IsWellFormedAndSelfContained(t *testing.T) {
-	hostile := strings.Replace(captured(t), "  1.0s  applied", "  0.9s  <script>\"a\" & 'b'</script>\x01\n  1.0s  applied", 1)
+	const line = "  1.0s  applied"
+	hostile := strings.Replace(captured(t), line, "  0.9s  <script>\"a\" & 'b'</script>\x01\n"+line, 1)
 	var out bytes.Buffer
 	if err := picture(strings.NewReader(hostile), &out); err != nil {
 		t.Fatal(err)
@@ -182,12 +186,15 @@ func TestPicture_IsWellFormedAndSelfContained(t *testing.T) {
 			texts = append(texts, string(token))
 		}
 	}
-	for _, want := range []string{"<script>\"a\" & 'b'</script>\ufffd", "Leader's node drained: another replica leads", "16.4 s", "rolling update: 10.5 s"} {
+	for _, want := range []string{
+		"<script>\"a\" & 'b'</script>\ufffd", "Leader's node drained: another replica leads", "16.4 s",
+		"rolling update: 10.5 s",
+	} {
 		if !slices.Contains(texts, want) {
 			t.Errorf("the image has no text %q", want)
 		}
 	}
-	// 13 measured times, 4 times of a leader, 3 gaps, and the page.
+	// 13 measured times, 4 spans of leaders, 3 gaps, and the page.
 	if want := 13 + 4 + 3 + 1; elements["rect"] != want {
 		t.Errorf("the image has %d rectangles, want %d", elements["rect"], want)
 	}
@@ -195,7 +202,8 @@ func TestPicture_IsWellFormedAndSelfContained(t *testing.T) {
 
 func TestLogarithmic(t *testing.T) {
 	for d, want := range map[time.Duration]float64{
-		time.Millisecond: barLeft, shortest: barLeft, time.Second: (barLeft + barRight) / 2, longest: barRight, time.Hour: barRight,
+		time.Millisecond: barLeft, shortest: barLeft, time.Second: (barLeft + barRight) / 2,
+		longest: barRight, time.Hour: barRight,
 	} {
 		if got := logarithmic(d); got < want-0.01 || got > want+0.01 {
 			t.Errorf("%s ends at %.2f, want %.2f", d, got, want)

@@ -21,23 +21,23 @@ type run struct {
 
 // step is a row of the image.
 type step struct {
-	at   time.Duration // since the start of the run, when the step was reported
+	at   time.Duration // from the start of the run until the step was reported
 	text string
-	took time.Duration // 0: not measured
+	took time.Duration // 0 if it was not measured
 }
 
-// lastLine is what the demonstration prints when everything has succeeded.
-const lastLine = "all of this was seen at the API server"
+// lastLine is the line that the demonstration prints after all steps have succeeded.
+const lastLine = "all steps were observed at the API server"
 
 var (
 	lineFormat     = regexp.MustCompile(`^ *(\d+\.\d)s  (\S.*)$`)
 	serverFormat   = regexp.MustCompile(`^kube-apiserver (\S+) is ready`)
-	replicasFormat = regexp.MustCompile(`^taking the platform that runs as (\d+) Pods`)
+	replicasFormat = regexp.MustCompile(`^using the platform that runs as (\d+) Pods`)
 	durationFormat = regexp.MustCompile(`(\d+) ms`)
 )
 
-// parse reads the output of a run. Lines of other programs and indented lines are ignored. If the output has several runs,
-// parse returns the last.
+// parse reads the output of a run. It ignores lines from other programs and indented lines. If the output contains
+// several runs, parse returns the last one.
 func parse(in io.Reader) (run, error) {
 	var r run
 	complete := false
@@ -52,7 +52,7 @@ func parse(in io.Reader) (run, error) {
 			return run{}, fmt.Errorf("line %q: %w", lines.Text(), err)
 		}
 		at, text := time.Duration(seconds*float64(time.Second)), match[2]
-		if strings.HasPrefix(text, "taking the cluster") {
+		if strings.HasPrefix(text, "using the cluster") {
 			r, complete = run{}, false
 		}
 		if text == lastLine {
@@ -85,10 +85,10 @@ func (r *run) add(at time.Duration, text string) {
 		r.replicas = match[1]
 		return
 	}
-	if strings.HasPrefix(text, "taking the cluster") {
+	if strings.HasPrefix(text, "using the cluster") {
 		return
 	}
-	// Each chapter begins when the one before it has been reported.
+	// Each chapter begins when the previous one has been reported.
 	var began time.Duration
 	if len(r.steps) > 0 {
 		began = r.steps[len(r.steps)-1].at
@@ -97,7 +97,8 @@ func (r *run) add(at time.Duration, text string) {
 	r.steps = append(r.steps, stepsOf(at, text)...)
 }
 
-// wording is how the image words a line of the output, as templates of regexp.Expand. A line can have several measured times.
+// wording maps a line of the output to rows of the image. The rows are templates for regexp.Expand. A line can have
+// several measured times.
 type wording struct {
 	line *regexp.Regexp
 	rows []row
@@ -108,40 +109,41 @@ type row struct{ text, milliseconds string }
 var wordings = []wording{
 	{regexp.MustCompile(`^applied the Blueprint .* is served after (\d+) ms`),
 		[]row{{"Blueprint applied: its type is served", "$1"}}},
-	{regexp.MustCompile(`^made the WebApp .* Ready after (\d+) ms`),
+	{regexp.MustCompile(`^created the WebApp .* Ready after (\d+) ms`),
 		[]row{{"First WebApp created: its three children are ready", "$1"}}},
-	{regexp.MustCompile(`^made (\d+) more, .*: (\d+) ms in the middle, (\d+) ms at most`),
+	{regexp.MustCompile(`^created (\d+) more, .* after (\d+) ms \(median\), or at most (\d+) ms`),
 		[]row{{"$1 more WebApps created: ready (median; maximum $3 ms)", "$2"}}},
 	{regexp.MustCompile(`^deleted the ConfigMap .* after (\d+) ms`),
 		[]row{{"Child deleted: created again", "$1"}}},
 	{regexp.MustCompile(`^changed the Blueprint: all (\d+) WebApps .* after (\d+) ms`),
 		[]row{{"Blueprint changed: all $1 WebApps are updated", "$2"}}},
-	{regexp.MustCompile(`^broke the Blueprint: refused after (\d+) ms`),
+	{regexp.MustCompile(`^made a mistake in the Blueprint: .* after (\d+) ms`),
 		[]row{{"Mistake in the Blueprint: rejected", "$1"}}},
-	{regexp.MustCompile(`^what ran before keeps running: .* after (\d+) ms`),
+	{regexp.MustCompile(`^the previous revision is still served: .* after (\d+) ms`),
 		[]row{{"WebApp changed despite the mistake: updated", "$1"}}},
-	{regexp.MustCompile(`^killed \S+, which leads, .* lease lasts (\S+)`),
+	{regexp.MustCompile(`^killed the leader \S+ .* lease lasts (\S+)`),
 		[]row{{"Leader killed with SIGKILL; its lease lasts $1", ""}}},
-	{regexp.MustCompile(`^changed or made (\d+) WebApps and deleted a child`),
+	{regexp.MustCompile(`^changed or created (\d+) WebApps and deleted a child`),
 		[]row{{"Meanwhile: $1 WebApps written and a child deleted", ""}}},
 	{regexp.MustCompile(`^\S+ leads (\d+) ms after the kill; after (\d+) ms all`),
 		[]row{{"After the kill: a replica leads", "$1"}, {"After the kill: all changes are applied", "$2"}}},
-	{regexp.MustCompile(`^nothing was missed and nothing doubled: .* each of the (\d+) pages`),
+	{regexp.MustCompile(`^no write is missing or duplicated: .* each of the (\d+) pages`),
 		[]row{{"A watch saw each of the $1 pages written exactly once", ""}}},
-	{regexp.MustCompile(`^\S+ runs again and stands by`),
+	{regexp.MustCompile(`^\S+ runs again as a standby`),
 		[]row{{"The killed Pod runs again, on standby", ""}}},
-	{regexp.MustCompile(`^\S+ runs again, and leads`),
-		[]row{{"The killed Pod runs again, and leads again", ""}}},
+	{regexp.MustCompile(`^\S+ runs again and leads`),
+		[]row{{"The killed Pod runs again and leads again", ""}}},
 	{regexp.MustCompile(`^drained the node \S+: .* leads after (\d+) ms`),
 		[]row{{"Leader's node drained: another replica leads", "$1"}}},
-	{regexp.MustCompile(`^replaced all Pods .* in (\d+) ms: .*; (\d+) WebApps .* after (\d+) ms`),
+	{regexp.MustCompile(`^replaced all Pods .* in (\d+) ms: .*; (\d+) WebApps .* after at most (\d+) ms`),
 		[]row{{"Rolling update: all Pods of the platform are replaced", "$1"},
 			{"$2 WebApps changed meanwhile: ready (maximum)", "$3"}}},
 	{regexp.MustCompile(`^deleted the Blueprint: (\d+) WebApps, .* after (\d+) ms`),
 		[]row{{"Blueprint deleted: type, $1 WebApps and children are gone", "$2"}}},
 }
 
-// stepsOf returns the rows for a line. A line without a wording keeps its beginning, and the last time in it.
+// stepsOf returns the rows for a line. If the line has no wording, its row consists of the beginning of the line and
+// its last duration.
 func stepsOf(at time.Duration, text string) []step {
 	for _, w := range wordings {
 		match := w.line.FindStringSubmatchIndex(text)
@@ -171,7 +173,7 @@ func milliseconds(number string) time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// longestText is how many characters fit in front of the measured time.
+// longestText is the number of characters that fit in front of the measured time.
 const longestText = 58
 
 func shorten(text string) string {

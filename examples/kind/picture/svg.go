@@ -61,7 +61,7 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-seri
 // canvas collects the elements of the image.
 type canvas struct{ bytes.Buffer }
 
-// text writes text, escaped, with its baseline at y.
+// text writes escaped text whose baseline is at y.
 func (c *canvas) text(class string, x, y float64, text string) {
 	fmt.Fprintf(c, "<text class=%q x=\"%.1f\" y=\"%.1f\">", class, x, y)
 	_ = xml.EscapeText(c, []byte(text)) // writing to a buffer does not fail
@@ -88,8 +88,8 @@ func draw(r run) []byte {
 	}
 
 	c := &canvas{}
-	fmt.Fprintf(c, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %d\" role=\"img\">\n",
-		width, height, width, height)
+	fmt.Fprintf(c, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" ", width, height)
+	fmt.Fprintf(c, "viewBox=\"0 0 %d %d\" role=\"img\">\n", width, height)
 	c.WriteString("<title>A run of make kind-demo</title>\n")
 	c.WriteString(style)
 	fmt.Fprintf(c, "<rect class=\"page\" x=\"0.5\" y=\"0.5\" width=\"%d\" height=\"%d\" rx=\"6\"/>\n", width-1, height-1)
@@ -104,7 +104,9 @@ func draw(r run) []byte {
 }
 
 func summary(r run) string {
-	return fmt.Sprintf("kube-apiserver %s, %s replicas on kind, %.1f s. All times were measured by a client of the API server.",
+	const format = "kube-apiserver %s, %s replicas on kind, %.1f s. " +
+		"All times were measured by a client of the API server."
+	return fmt.Sprintf(format,
 		cmp.Or(r.server, "of unknown version"), cmp.Or(r.replicas, "some"), r.length.Seconds())
 }
 
@@ -152,7 +154,7 @@ func (l leadership) lanes() (all []lane) {
 	return all
 }
 
-// drawLeaders draws which Pod led at what time.
+// drawLeaders draws when each Pod led.
 func drawLeaders(c *canvas, lanes []lane, length time.Duration, top float64) {
 	x := func(at time.Duration) float64 {
 		return laneLeft + float64(barRight-laneLeft)*at.Seconds()/length.Seconds()
@@ -174,7 +176,7 @@ func drawLeaders(c *canvas, lanes []lane, length time.Duration, top float64) {
 		"During a drain and a rolling update, the old leader can still lead for part of it.")
 }
 
-// logarithmic returns where the bar of a duration ends.
+// logarithmic returns the x coordinate at which the bar for a duration ends.
 func logarithmic(d time.Duration) float64 {
 	d = min(max(d, shortest), longest)
 	decades := math.Log10(float64(d) / float64(shortest))

@@ -1,5 +1,6 @@
-// Web is the workload of test/kind's Blueprint. It answers /, and reports at /ready whether the server in PEER answers,
-// if there is one.
+// Web is the workload of the Blueprint in test/kind. It responds to / with its host name. At /ready, it reports whether
+// another server responds. The environment variable PEER contains the URL of that server. If PEER is empty, Web always
+// reports that it is ready.
 package main
 
 import (

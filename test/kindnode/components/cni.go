@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// The plugin ptp connects each Pod by a pair of virtual Ethernet devices to the node's routing table. Packets between
-// two Pods of a node are therefore routed too, and pass the rules of kube-proxy.
+// The plugin ptp connects each Pod to the node's routing table through a pair of virtual Ethernet devices. Packets
+// between two Pods on the same node are therefore routed too, and pass through kube-proxy's rules.
 const cniConfig = `{
   "cniVersion": "1.0.0",
   "name": "node-network",
@@ -29,7 +29,7 @@ const cniConfig = `{
 }
 `
 
-// writeCNIConfig replaces the file in one step, because containerd reads it when it changes.
+// writeCNIConfig replaces the file atomically, because containerd reads the file whenever it changes.
 func writeCNIConfig(file, podCIDR string) error {
 	config := fmt.Appendf(nil, cniConfig, podCIDR)
 	existing, err := os.ReadFile(file)

@@ -1,6 +1,6 @@
-// Components is every Kubernetes program of a node image in one binary: kubelet, kubeadm, kubectl, the control plane,
-// kube-proxy, etcd, CoreDNS and the node's network agent. The name it is started by selects the program. One binary
-// compiles and links the code that these programs share once instead of nine times.
+// Components is a single binary with all Kubernetes programs of a node image: kubelet, kubeadm, kubectl, the control
+// plane, kube-proxy, etcd, CoreDNS and the network agent of the node. The name of the executable selects the program.
+// With one binary, the code shared by these programs is compiled and linked once instead of nine times.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app"
 	kubeadmerrors "k8s.io/kubernetes/cmd/kubeadm/app/util/errors"
 
-	// What kubeadm's Corefile uses. CoreDNS's own list of plugins includes the SDKs of several clouds.
+	// Plugins used by kubeadm's Corefile. CoreDNS's complete list of plugins would add the SDKs of several clouds.
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/forward"
@@ -40,10 +40,10 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
 
-	_ "time/tzdata" // time zones of CronJobs
+	_ "time/tzdata" // Time zones of CronJobs.
 )
 
-// Programs end the process themselves when they fail.
+// programs maps the names of the programs to their main functions. A program that fails exits the process itself.
 var programs = map[string]func(){
 	"kube-apiserver":          func() { os.Exit(cli.Run(apiserver.NewAPIServerCommand())) },
 	"kube-controller-manager": func() { os.Exit(cli.Run(controllermanager.NewControllerManagerCommand())) },
@@ -66,7 +66,7 @@ func main() {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		fmt.Fprintf(os.Stderr, "%s: start this binary by one of these names: %s\n", name, strings.Join(names, ", "))
+		fmt.Fprintf(os.Stderr, "%s: unknown program name, must be one of: %s\n", name, strings.Join(names, ", "))
 		os.Exit(2)
 	}
 	run()

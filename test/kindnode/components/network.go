@@ -23,13 +23,13 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// runNodeNetwork configures the network of the Pods of one node: it writes the CNI configuration for the node's Pod
-// CIDR, masquerades what leaves the cluster, and keeps a route to the Pod CIDR of every other node. The nodes share one
-// layer 2 network, so a route to a node's address suffices.
+// runNodeNetwork configures the network of the Pods of one node. It writes the CNI configuration for the node's Pod
+// CIDR, masquerades packets that leave the cluster, and maintains a route to the Pod CIDR of every other node. The
+// nodes share one layer 2 network, so a route via the other node's address suffices.
 func runNodeNetwork() {
 	flags := flag.NewFlagSet("node-network", flag.ExitOnError)
 	node := flags.String("node", "", "name of this node")
-	podSubnet := flags.String("pod-subnet", "", "addresses of all Pods of the cluster, in CIDR notation")
+	podSubnet := flags.String("pod-subnet", "", "address range of all Pods of the cluster, in CIDR notation")
 	configFile := flags.String("cni-config", "/etc/cni/net.d/10-node-network.conflist", "file to write")
 	_ = flags.Parse(os.Args[1:])
 
@@ -37,9 +37,9 @@ func runNodeNetwork() {
 	defer stop()
 	n := nodeNetwork{node: *node, podSubnet: *podSubnet, configFile: *configFile}
 	if err := n.run(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		klog.ErrorS(err, "The network of this node is not configured")
+		klog.ErrorS(err, "Network configuration failed")
 		stop()
-		os.Exit(1) //nolint:gocritic // the deferred stop was called
+		os.Exit(1) //nolint:gocritic // The deferred stop has been called.
 	}
 }
 
@@ -67,7 +67,7 @@ func (n nodeNetwork) run(ctx context.Context) error {
 	notify := func() {
 		select {
 		case changed <- struct{}{}:
-		default: // one is pending
+		default: // A notification is already pending.
 		}
 	}
 	if _, err := nodes.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -81,7 +81,8 @@ func (n nodeNetwork) run(ctx context.Context) error {
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 
-	// A failure, such as an address that is not reachable yet, is retried with the next period.
+	// If the configuration fails, for example because an address is not reachable yet, it is retried after the next
+	// period.
 	const period = 5 * time.Second
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
@@ -93,7 +94,7 @@ func (n nodeNetwork) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if err := n.configure(ctx, lister); err != nil {
-			klog.ErrorS(err, "Will retry")
+			klog.ErrorS(err, "Network configuration failed, will retry")
 		}
 	}
 }
@@ -123,7 +124,7 @@ func (n nodeNetwork) configureThisNode(ctx context.Context, node *corev1.Node) e
 	return writeCNIConfig(n.configFile, node.Spec.PodCIDR)
 }
 
-// routeTo sends packets for the Pods of a node to the node's address.
+// routeTo adds a route to the Pods of a node via the node's address.
 func routeTo(node *corev1.Node) error {
 	_, pods, err := net.ParseCIDR(node.Spec.PodCIDR)
 	if err != nil {
@@ -142,10 +143,12 @@ func routeTo(node *corev1.Node) error {
 	return fmt.Errorf("node %s has no internal address", node.Name)
 }
 
-// masquerade gives packets from Pods to addresses outside of the cluster the node's address, which is the only one that
-// answers reach.
+// masquerade replaces the source address of packets that leave the cluster with the node's address. Hosts outside the
+// cluster cannot reach the addresses of Pods.
 func masquerade(ctx context.Context, from, cluster string) error {
-	rule := []string{"POSTROUTING", "-s", from, "!", "-d", cluster, "-m", "comment", "--comment", "node-network", "-j", "MASQUERADE"}
+	rule := []string{
+		"POSTROUTING", "-s", from, "!", "-d", cluster, "-m", "comment", "--comment", "node-network", "-j", "MASQUERADE",
+	}
 	if iptables(ctx, "-C", rule) == nil {
 		return nil
 	}

@@ -1,9 +1,9 @@
-// Docker stands in for the program of the same name where the Engine cannot run privileged containers, because it does
-// not have every capability itself. kind starts its nodes with --privileged. This program replaces that option by what
-// it consists of, as far as the Engine can grant it: every capability that this process has, all devices, and no
-// seccomp or AppArmor profile. Everything else is passed on unchanged.
+// Docker wraps the docker command for Engines that cannot run privileged containers because they lack some
+// capabilities. kind starts its nodes with --privileged. The wrapper replaces this option with the privileges that the
+// Engine can grant: every capability of this process, all devices, and no seccomp or AppArmor profile. All other
+// arguments are passed on unchanged.
 //
-// It must be in a directory of its own that comes first in kind's PATH.
+// The wrapper must be in a separate directory that is first in kind's PATH.
 package main
 
 import (
@@ -62,8 +62,8 @@ func realDocker() (string, error) {
 	return "", errors.New("docker is not in PATH")
 }
 
-// unprivileged replaces --privileged in the arguments of "docker run" and "docker create", and removes it from those of
-// "docker exec": there, a process has the capabilities of its container.
+// unprivileged replaces --privileged in the arguments of "docker run" and "docker create", and removes it from the
+// arguments of "docker exec". A process started by "docker exec" already has the capabilities of its container.
 func unprivileged(args, capabilities []string) []string {
 	if len(args) == 0 {
 		return args
@@ -88,7 +88,7 @@ func privileges(capabilities []string) []string {
 		"--security-opt", "apparmor=unconfined",
 		"--security-opt", "systempaths=unconfined",
 		"--device-cgroup-rule", "a *:* rwm",
-		"--device", "/dev/kmsg", // where kubelet reads of processes that were killed for memory
+		"--device", "/dev/kmsg", // Required by kubelet for OOM events.
 	}
 	for _, capability := range capabilities {
 		options = append(options, "--cap-add", capability)
@@ -96,8 +96,8 @@ func privileges(capabilities []string) []string {
 	return options
 }
 
-// boundingSet returns the names of the capabilities in the bounding set of /proc/self/status that every supported
-// Engine knows. It takes the Engine to run on this machine with the same set.
+// boundingSet returns the names of the capabilities that are in the bounding set of /proc/self/status and that all
+// Engines support. It assumes that the Engine runs on this machine with the same set.
 func boundingSet(status string) ([]string, error) {
 	for line := range strings.Lines(status) {
 		hex, found := strings.CutPrefix(line, "CapBnd:")
@@ -119,8 +119,8 @@ func boundingSet(status string) ([]string, error) {
 	return nil, errors.New("/proc/self/status has no CapBnd")
 }
 
-// capabilityNames are in the order of linux/capability.h. Later ones are parts of SYS_ADMIN and SYSLOG that Engines
-// before version 23 do not know.
+// capabilityNames are in the order of linux/capability.h. The list omits later capabilities, which were split from
+// SYS_ADMIN and SYSLOG, because Engines before version 23 do not support them.
 var capabilityNames = []string{
 	"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
 	"LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",

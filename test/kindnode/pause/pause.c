@@ -1,4 +1,4 @@
-/* Holds a Pod's namespaces open and, where Pods share a process namespace, reaps their orphans. */
+/* Keeps the namespaces of a Pod open and, if its containers share a process namespace, reaps orphaned processes. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>

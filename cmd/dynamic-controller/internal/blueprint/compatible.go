@@ -1,16 +1,14 @@
 package blueprint
 
 import (
-	"bytes"
-	"cmp"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // IncompatibleChanges compares the schema of an existing CustomResourceDefinition with the one that replaces it. It
@@ -24,227 +22,174 @@ func IncompatibleChanges(before, after *apiextensionsv1.CustomResourceDefinition
 	for _, next := range after.Spec.Versions {
 		for _, last := range before.Spec.Versions {
 			if last.Name == next.Name && last.Schema != nil && next.Schema != nil {
-				compareSchemas(authorsPart(last.Schema.OpenAPIV3Schema), authorsPart(next.Schema.OpenAPIV3Schema), typePath+".schema", c)
+				from, to := authorsPart(last.Schema.OpenAPIV3Schema), authorsPart(next.Schema.OpenAPIV3Schema)
+				from.compare(to, typePath+".schema", c)
 			}
 		}
 	}
 	return c.problems
 }
 
-// authorsPart returns the schema without the fields of the status that the platform defines.
-func authorsPart(root *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
-	out := *root
-	out.Properties = maps.Clone(root.Properties)
-	if status, has := out.Properties["status"]; has {
-		status.Properties = without(status.Properties, writtenStatus)
-		out.Properties["status"] = status
+// jsonSchema is a schema as decoded JSON.
+type jsonSchema map[string]any
+
+// authorsPart returns the schema without the status fields that the platform defines.
+func authorsPart(root *apiextensionsv1.JSONSchemaProps) jsonSchema {
+	var out jsonSchema
+	data, err := json.Marshal(root)
+	if err != nil || json.Unmarshal(data, &out) != nil {
+		return jsonSchema{} // cannot happen: the API server has accepted it, or it was read from JSON
 	}
-	return &out
+	for _, name := range writtenStatus {
+		unstructured.RemoveNestedField(out, "properties", "status", "properties", name)
+	}
+	return out
 }
 
-func compareSchemas(before, after *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
-	if !acceptsType(before, after) {
-		c.add(path, "", "the type changes from %s to %s", schemaType(before), schemaType(after))
+// restrictions lists the keywords that restrict values. Each function reports whether a value that was accepted before
+// is no longer accepted. If the keyword is absent before the change, the first argument is nil. A keyword that is
+// absent after the change does not restrict anything.
+var restrictions = []struct {
+	keyword  string
+	restrict func(before, after any) bool
+}{
+	{"enum", removesValues},
+	{"maximum", lowered}, {"minimum", raised},
+	{"maxLength", lowered}, {"minLength", raisedCount},
+	{"maxItems", lowered}, {"minItems", raisedCount},
+	{"maxProperties", lowered}, {"minProperties", raisedCount},
+	{"multipleOf", func(before, after any) bool { return math.Mod(number(before, math.NaN()), number(after, 1)) != 0 }},
+	{"format", func(before, after any) bool {
+		return before != after && (before != "int32" || after != "int64") && (before != "float" || after != "double")
+	}},
+	{"exclusiveMaximum", changed}, {"exclusiveMinimum", changed}, {"pattern", changed}, {"uniqueItems", changed},
+	{"allOf", changed}, {"anyOf", changed}, {"oneOf", changed}, {"not", changed},
+	{"x-kubernetes-embedded-resource", changed},
+}
+
+func changed(before, after any) bool { return !reflect.DeepEqual(before, after) }
+
+func lowered(before, after any) bool { return number(after, 0) < number(before, math.Inf(1)) }
+
+func raised(before, after any) bool { return number(after, 0) > number(before, math.Inf(-1)) }
+
+func raisedCount(before, after any) bool { return number(after, 0) > number(before, 0) }
+
+func number(value any, absent float64) float64 {
+	if n, ok := value.(float64); ok {
+		return n
+	}
+	return absent
+}
+
+func removesValues(before, after any) bool {
+	last, _ := before.([]any)
+	next, _ := after.([]any)
+	return last == nil || slices.ContainsFunc(last, func(value any) bool {
+		return !slices.ContainsFunc(next, func(v any) bool { return reflect.DeepEqual(v, value) })
+	})
+}
+
+// compare adds the incompatible changes from s to after.
+func (s jsonSchema) compare(after jsonSchema, path string, c *collector) {
+	if from, to := s.typeName(), after.typeName(); !acceptsType(from, to) {
+		c.add(path, "", "the type changes from %s to %s", from, to)
 		return
 	}
-	if before.Nullable && !after.Nullable && !isFree(after) {
+	if s["nullable"] == true && after["nullable"] != true && !after.isFree() {
 		c.add(path, "", "null is no longer accepted")
 	}
-	if after.XEmbeddedResource && !before.XEmbeddedResource {
-		c.add(path, "", "it must be a Kubernetes object now")
-	}
-	compareEnums(before, after, path, c)
-	compareBounds(before, after, path, c)
-	compareFields(before, after, path, c)
-	compareLists(before, after, path, c)
-	for _, combined := range []struct {
-		keyword string
-		before  any
-		after   any
-		none    bool
-	}{
-		{"allOf", before.AllOf, after.AllOf, len(after.AllOf) == 0},
-		{"anyOf", before.AnyOf, after.AnyOf, len(after.AnyOf) == 0},
-		{"oneOf", before.OneOf, after.OneOf, len(after.OneOf) == 0},
-		{"not", before.Not, after.Not, after.Not == nil},
-	} {
-		if !combined.none && !equality.Semantic.DeepEqual(combined.before, combined.after) {
-			c.add(path+"."+combined.keyword, "", "is added or changed")
+	for _, r := range restrictions {
+		if value, has := after[r.keyword]; has && r.restrict(s[r.keyword], value) {
+			c.add(path+"."+r.keyword, "", "is added or accepts fewer values")
 		}
 	}
-}
-
-// schemaType returns the type that the schema requires, or "any".
-func schemaType(s *apiextensionsv1.JSONSchemaProps) string {
-	if s.XIntOrString {
-		return "integer or string"
+	s.compareFields(after, path, c)
+	if last, next := s.get("items"), after.get("items"); last != nil && next != nil {
+		last.compare(next, path+".items", c)
 	}
-	return cmp.Or(s.Type, "any")
-}
-
-func acceptsType(before, after *apiextensionsv1.JSONSchemaProps) bool {
-	from, to := schemaType(before), schemaType(after)
-	switch {
-	case from == to, to == "any":
-		return true
-	case to == "number":
-		return from == "integer"
-	case to == "integer or string":
-		return from == "integer" || from == "string"
+	const listType, listKeys = "x-kubernetes-list-type", "x-kubernetes-list-map-keys"
+	switch last, next := s.text(listType, "atomic"), after.text(listType, "atomic"); {
+	case next != last && next != "atomic":
+		c.add(path+"."+listType, "", "changes from %s to %s, which does not allow duplicate items", last, next)
+	case next == last && changed(s[listKeys], after[listKeys]):
+		c.add(path+"."+listKeys, "", "are changed")
 	}
-	return false
 }
 
-// isFree reports whether an object's unknown fields are kept as they are.
-func isFree(s *apiextensionsv1.JSONSchemaProps) bool {
-	return s.XPreserveUnknownFields != nil && *s.XPreserveUnknownFields ||
-		s.AdditionalProperties != nil && s.AdditionalProperties.Allows && s.AdditionalProperties.Schema == nil
-}
-
-// valuesOf returns the schema of a map's values, or nil.
-func valuesOf(s *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
-	if s.AdditionalProperties == nil {
-		return nil
-	}
-	return s.AdditionalProperties.Schema
-}
-
-func compareFields(before, after *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
-	if isFree(before) && !isFree(after) {
+func (s jsonSchema) compareFields(after jsonSchema, path string, c *collector) {
+	if s.isFree() && !after.isFree() {
 		c.add(path, "", "unknown fields are no longer kept")
 	}
-	values := valuesOf(after)
-	if last := valuesOf(before); last != nil && values != nil {
-		compareSchemas(last, values, path+".additionalProperties", c)
-	} else if last != nil && !isFree(after) {
-		c.add(path+".additionalProperties", "", "is removed")
+	const values = "additionalProperties"
+	if last, next := s.get(values), after.get(values); last != nil && next != nil {
+		last.compare(next, path+"."+values, c)
+	} else if last != nil && !after.isFree() {
+		c.add(path+"."+values, "", "is removed")
 	}
-	for _, name := range slices.Sorted(maps.Keys(before.Properties)) {
-		at := child(path+".properties", name)
-		last := before.Properties[name]
-		next, has := after.Properties[name]
-		switch {
-		case has:
-			compareSchemas(&last, &next, at, c)
-		case values != nil:
-			compareSchemas(&last, values, at, c)
-		case !isFree(after):
-			c.add(at, "", "the field is removed")
+	names := maps.Clone(s.get("properties"))
+	if names == nil {
+		names = jsonSchema{}
+	}
+	maps.Copy(names, after.get("properties"))
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		switch last, next := s.field(name), after.field(name); {
+		case last != nil && next != nil:
+			last.compare(next, child(path+".properties", name), c)
+		case last != nil:
+			c.add(child(path+".properties", name), "", "the field is removed")
 		}
 	}
-	compareNewFields(before, after, path, c)
-	for _, name := range after.Required {
-		if !slices.Contains(before.Required, name) && after.Properties[name].Default == nil {
+	was, _ := s["required"].([]any)
+	required, _ := after["required"].([]any)
+	for _, name := range required {
+		name, _ := name.(string)
+		if _, hasDefault := after.get("properties").get(name)["default"]; !hasDefault && !slices.Contains(was, any(name)) {
 			c.add(child(path+".properties", name), "", "the field is required now and has no default")
 		}
 	}
 }
 
-// compareNewFields compares new fields with the schema that applied to them before. Existing objects can have such
-// fields if the schema was a map or kept unknown fields.
-func compareNewFields(before, after *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
-	for _, name := range slices.Sorted(maps.Keys(after.Properties)) {
-		next := after.Properties[name]
-		if _, had := before.Properties[name]; had {
-			continue
-		}
-		at := child(path+".properties", name)
-		if values := valuesOf(before); values != nil {
-			compareSchemas(values, &next, at, c)
-		} else if isFree(before) {
-			compareSchemas(&apiextensionsv1.JSONSchemaProps{XPreserveUnknownFields: before.XPreserveUnknownFields}, &next, at, c)
-		}
-	}
+// get returns the schema, or the map of schemas, under a keyword, or nil if the keyword is absent.
+func (s jsonSchema) get(keyword string) jsonSchema {
+	value, _ := s[keyword].(map[string]any)
+	return value
 }
 
-func compareLists(before, after *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
-	if before.Items != nil && after.Items != nil && before.Items.Schema != nil && after.Items.Schema != nil {
-		compareSchemas(before.Items.Schema, after.Items.Schema, path+".items", c)
+func (s jsonSchema) text(keyword, absent string) string {
+	if value, ok := s[keyword].(string); ok {
+		return value
 	}
-	const atomic = "atomic"
-	last, next := atomic, atomic
-	if before.XListType != nil {
-		last = *before.XListType
-	}
-	if after.XListType != nil {
-		next = *after.XListType
-	}
-	switch {
-	case next != last && next != atomic:
-		c.add(path+".x-kubernetes-list-type", "", "changes from %s to %s, which does not allow duplicate items", last, next)
-	case next == last && !slices.Equal(before.XListMapKeys, after.XListMapKeys):
-		c.add(path+".x-kubernetes-list-map-keys", "", "are changed")
-	}
+	return absent
 }
 
-func compareEnums(before, after *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
-	if after.Enum == nil {
-		return
+// field returns the schema that applies to a field. It is nil if the field is pruned.
+func (s jsonSchema) field(name string) jsonSchema {
+	switch field, values := s.get("properties").get(name), s.get("additionalProperties"); {
+	case field != nil:
+		return field
+	case values != nil:
+		return values
+	case s.isFree():
+		return jsonSchema{"x-kubernetes-preserve-unknown-fields": true}
 	}
-	if before.Enum == nil {
-		c.add(path+".enum", "", "is added")
-		return
-	}
-	var removed []string
-	for _, value := range before.Enum {
-		if !slices.ContainsFunc(after.Enum, func(v apiextensionsv1.JSON) bool { return sameJSON(v.Raw, value.Raw) }) {
-			removed = append(removed, cut(string(value.Raw), maxQuoted))
-		}
-	}
-	if len(removed) > maxValuesTold {
-		removed = append(removed[:maxValuesTold], fmt.Sprintf("and %d more", len(removed)-maxValuesTold))
-	}
-	if len(removed) > 0 {
-		c.add(path+".enum", "", "values are removed: %v", removed)
-	}
+	return nil
 }
 
-func sameJSON(a, b []byte) bool {
-	var left, right bytes.Buffer
-	return json.Compact(&left, a) == nil && json.Compact(&right, b) == nil && bytes.Equal(left.Bytes(), right.Bytes())
+// isFree reports whether an object's unknown fields are kept as they are.
+func (s jsonSchema) isFree() bool {
+	return s["x-kubernetes-preserve-unknown-fields"] == true || s["additionalProperties"] == true
 }
 
-// compareBounds compares the keywords that limit a scalar, or the number of items or fields.
-func compareBounds(before, after *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
-	for _, bound := range []struct {
-		keyword  string
-		narrowed bool
-	}{
-		{"maximum", lowered(before.Maximum, after.Maximum)},
-		{"exclusiveMaximum", after.ExclusiveMaximum && !before.ExclusiveMaximum},
-		{"minimum", raised(before.Minimum, after.Minimum)},
-		{"exclusiveMinimum", after.ExclusiveMinimum && !before.ExclusiveMinimum},
-		{"multipleOf", after.MultipleOf != nil && (before.MultipleOf == nil || math.Mod(*before.MultipleOf, *after.MultipleOf) != 0)},
-		{"maxLength", lowered(before.MaxLength, after.MaxLength)},
-		{"minLength", raised(orZero(before.MinLength), after.MinLength)},
-		{"maxItems", lowered(before.MaxItems, after.MaxItems)},
-		{"minItems", raised(orZero(before.MinItems), after.MinItems)},
-		{"maxProperties", lowered(before.MaxProperties, after.MaxProperties)},
-		{"minProperties", raised(orZero(before.MinProperties), after.MinProperties)},
-		{"uniqueItems", after.UniqueItems && !before.UniqueItems},
-		{"pattern", after.Pattern != "" && after.Pattern != before.Pattern},
-		{"format", after.Format != "" && after.Format != before.Format && !slices.Contains(widerFormats[before.Format], after.Format)},
-	} {
-		if bound.narrowed {
-			c.add(path+"."+bound.keyword, "", "is added or accepts fewer values")
-		}
+// typeName returns the type that the schema requires, or "any".
+func (s jsonSchema) typeName() string {
+	if s["x-kubernetes-int-or-string"] == true {
+		return "integer or string"
 	}
+	return s.text("type", "any")
 }
 
-// widerFormats maps a format to the formats that accept all of its values.
-var widerFormats = map[string][]string{"int32": {"int64"}, "float": {"double"}}
-
-func lowered[N int64 | float64](before, after *N) bool {
-	return after != nil && (before == nil || *after < *before)
-}
-
-func raised[N int64 | float64](before, after *N) bool {
-	return after != nil && (before == nil || *after > *before)
-}
-
-func orZero(n *int64) *int64 {
-	if n == nil {
-		return new(int64)
-	}
-	return n
+func acceptsType(from, to string) bool {
+	return from == to || to == "any" || to == "number" && from == "integer" ||
+		to == "integer or string" && (from == "integer" || from == "string")
 }

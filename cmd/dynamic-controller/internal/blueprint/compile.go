@@ -1,6 +1,7 @@
 package blueprint
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -9,43 +10,49 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// Options are what a compilation is told of the cluster. All of it may be left out: less is checked then.
+// Options describe the cluster. All fields are optional, but checks that need a missing field are skipped.
 type Options struct {
-	// CRD is the CustomResourceDefinition that spec.type.crd names, nil as long as it is not there.
+	// CRD is the CustomResourceDefinition that spec.type.crd names, or nil if it does not exist.
 	CRD *apiextensionsv1.CustomResourceDefinition
-	// Version is the version of CRD that instances are read in. Defaults to the one that is stored if it is served, and to
-	// the first that is served otherwise.
+	// Version is the version in which instances are read. Defaults to VersionOf(CRD).
 	Version string
-	// SchemaFor describes the objects of a kind that templates make, so that the templates and the expressions on what
-	// becomes of them are checked; nil where that is not known.
+	// SchemaFor returns the schema of a kind, or nil if it is unknown.
 	SchemaFor func(schema.GroupVersionKind) common.Schema
-	// IsNamespaced tells whether objects of a kind are in namespaces, if that is known. Compile again when it is.
+	// IsNamespaced reports whether a kind is namespaced, if that is known.
 	IsNamespaced func(schema.GroupVersionKind) (namespaced, known bool)
-	// Children limits which objects templates can create.
-	Children ChildPolicy
 }
 
-// Compiled is a Blueprint that is ready to be served. It is never changed and may be used concurrently.
+// Compiled is a Blueprint that can be served. It is immutable and safe for concurrent use.
 type Compiled struct {
-	definition *apiextensionsv1.CustomResourceDefinition
-	namespaced bool
-	resources  []*resource // in order: each after those that it refers to
-
-	policy            ChildPolicy
-	allowedNamespaces []string
+	definition         *apiextensionsv1.CustomResourceDefinition
+	namespaced         bool
+	resources          []*resource // each after those that it refers to
+	allowedNamespaces  []string
+	serviceAccountName string
 }
 
-// resource is a compiled template and what belongs to it.
+// Template describes a compiled template.
+type Template struct {
+	ID         string
+	Path       string // as in problems: spec.resources[2].template
+	GVK        schema.GroupVersionKind
+	Namespaced bool     // a guess if Options.IsNamespaced does not return the scope of the kind.
+	Needs      []string // the ids that the template refers to
+
+	DeletionPolicy DeletionPolicy // of the children
+	Adopt          bool           // whether existing objects are taken over
+}
+
+// resource is a compiled Template.
 type resource struct {
-	id, path   string
-	index      int // in the spec
-	gvk        schema.GroupVersionKind
-	namespaced bool // as far as is known
+	Template
+	index int // in the spec
 	// sensitive reports whether objects can contain data of a Secret: see markSensitive.
 	sensitive bool
 	// computesNamespace reports whether an expression other than ownNamespace computes the namespace.
@@ -54,38 +61,35 @@ type resource struct {
 	body    node
 	include []*expressionAt
 	ready   []*expressionAt
-	needs   []*resource // that its template refers to
+	needs   []*resource
 }
 
-// OversizedAnnotation marks a Blueprint in a cache whose spec has more than MaxSpecBytes and was cached without its
-// templates and schema. Compile refuses such a Blueprint.
+// OversizedAnnotation marks a cached Blueprint whose spec has more than MaxSpecBytes, and was cached without its
+// templates and schema. Compile rejects it.
 const OversizedAnnotation = "platform.example.com/oversized"
 
-// Compile checks a Blueprint and makes it ready. The error is Problems: all that is wrong with it.
+// Compile compiles a Blueprint. The error is of type Problems, and lists the problems of the schema and of all
+// templates.
 func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	c := &collector{}
 	if b.Annotations[OversizedAnnotation] != "" {
 		c.add("spec", "", "has more than %d bytes", MaxSpecBytes)
 		return nil, c.err()
 	}
-	crd, err := Definition(b)
-	var problems Problems
-	if errors.As(err, &problems) {
-		c.problems = append(c.problems, problems...)
-	}
+	crd := define(b, c)
 	if b.Spec.Type.CRD != "" {
 		crd = options.CRD
 	}
-	out := &Compiled{definition: crd, namespaced: true, policy: options.Children}
+	out := &Compiled{
+		definition: crd, namespaced: b.Spec.Type.Scope != apiextensionsv1.ClusterScoped,
+		allowedNamespaces: b.Spec.AllowedNamespaces, serviceAccountName: b.Spec.ServiceAccountName,
+	}
 	if crd != nil {
 		out.namespaced = crd.Spec.Scope != apiextensionsv1.ClusterScoped
 	}
-	if p := b.Spec.DeletionPolicy; p != "" && p != Retain && p != Delete {
-		c.add("spec.deletionPolicy", "", "is %s or %s", Retain, Delete)
-	}
-	out.checkAllowedNamespaces(b.Spec.AllowedNamespaces, c)
+	checkSpec(&b.Spec, c)
 	if len(b.Spec.Resources) > MaxResources {
-		c.add("spec.resources", "", "are more than %d", MaxResources)
+		c.add("spec.resources", "", "has more than %d items", MaxResources)
 		return nil, c.err()
 	}
 	parsing := &parsing{problems: c}
@@ -99,7 +103,7 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 		return nil, c.err()
 	}
 	self, err := selfSchema(crd, options.Version)
-	if err != nil {
+	if err != nil && len(c.problems) == 0 {
 		c.add(typePath, "", "%v", err)
 	}
 	schemas := schemasOf(resources, options)
@@ -110,87 +114,104 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	}
 	compileAll(env, parsing.found, resources, ids, c)
 	for _, r := range resources {
-		r.checkFields(schemas[r.gvk], c)
+		r.checkFields(schemas[r.GVK], c)
+	}
+	if out.resources = ordered(resources, c); len(c.problems) == 0 {
+		markSensitive(out.resources, parsing.found, c)
 	}
 	if len(c.problems) > 0 {
-		return nil, c.err()
-	}
-	if out.resources, err = ordered(resources); err != nil {
-		return nil, err
-	}
-	if markSensitive(out.resources, parsing.found, c); len(c.problems) > 0 {
 		return nil, c.err()
 	}
 	return out, nil
 }
 
-// Definition is the CustomResourceDefinition that was made of the Blueprint, or of the one that it names the one that the
-// compilation was told of. It is not to be changed.
+// Definition returns the CustomResourceDefinition made for the Blueprint, or Options.CRD. It must not be modified.
 func (c *Compiled) Definition() *apiextensionsv1.CustomResourceDefinition { return c.definition }
 
-// parse checks all of a resource but its expressions, which it finds.
-func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsing *parsing) *resource {
-	path := templatePath(index)
-	out := &resource{id: r.ID, index: index, path: path, body: literal{}}
-	problems := parsing.problems
-	for _, conditions := range []struct {
-		name string
-		list []string
-		use  use
-		to   *[]*expressionAt
-	}{{"includeWhen", r.IncludeWhen, includes, &out.include}, {"readyWhen", r.ReadyWhen, readies, &out.ready}} {
-		at := fmt.Sprintf("spec.resources[%d].%s", index, conditions.name)
-		if len(conditions.list) > MaxConditions {
-			problems.add(at, "", "has more than %d expressions", MaxConditions)
-			continue
-		}
-		for i, s := range conditions.list {
-			*conditions.to = append(*conditions.to, parsing.expression(unwrapped(s), fmt.Sprintf("%s[%d]", at, i), index, conditions.use))
-		}
-	}
-	size, depth, _ := measure(r.Template)
-	switch {
-	case size > MaxTemplateBytes:
-		problems.add(path, "", "has more than %d bytes", MaxTemplateBytes)
-	case depth > MaxTemplateDepth:
-		problems.add(path, "", "is deeper than %d", MaxTemplateDepth)
-	default:
-		c.checkObject(r.Template, own, options, out, problems)
-		out.body = parsing.parse(r.Template, path, index)
-		if object, is := known(out.body).(map[string]any); is {
-			if problem := c.policy.checkValues(out, object); problem != nil {
-				problems.add(problem.Path, "", "%s", problem.Reason)
-			}
+// ServiceAccountName returns spec.serviceAccountName.
+func (c *Compiled) ServiceAccountName() string { return c.serviceAccountName }
+
+// Templates returns the templates, each after those that it refers to. Children must be deleted in the reverse order.
+func (c *Compiled) Templates() []Template {
+	out := make([]Template, len(c.resources))
+	for i, r := range c.resources {
+		out[i] = r.Template
+		for _, o := range r.needs {
+			out[i].Needs = append(out[i].Needs, o.ID)
 		}
 	}
 	return out
 }
 
-// unwrapped is a condition without the ${} that it may be written with, as templates are.
-func unwrapped(s string) string {
-	if parts, err := expression.Scan(s); err == nil && len(parts) == 1 && parts[0].Expression {
-		return parts[0].Text
+// Kinds returns the sorted kinds of all templates.
+func (c *Compiled) Kinds() []schema.GroupVersionKind {
+	var out []schema.GroupVersionKind
+	for _, r := range c.resources {
+		out = append(out, r.GVK)
 	}
-	return s
+	slices.SortFunc(out, func(a, b schema.GroupVersionKind) int { return strings.Compare(a.String(), b.String()) })
+	return slices.Compact(out)
+}
+
+// checkSpec includes checks that the CustomResourceDefinition of Blueprints also makes, because stored revisions can be
+// older than the CustomResourceDefinition.
+func checkSpec(s *Spec, c *collector) {
+	checkDeletionPolicy(s.DeletionPolicy, "spec.deletionPolicy", c)
+	if s.ServiceAccountName != "" && len(validation.IsDNS1123Subdomain(s.ServiceAccountName)) > 0 {
+		c.add("spec.serviceAccountName", "", "%q is not a valid name of a ServiceAccount",
+			cut(s.ServiceAccountName, maxQuoted))
+	}
+	checkAllowedNamespaces(s.AllowedNamespaces, c)
+}
+
+func checkDeletionPolicy(p DeletionPolicy, path string, c *collector) {
+	if p != "" && p != Retain && p != Delete {
+		c.add(path, "", "must be %s or %s", Delete, Retain)
+	}
+}
+
+// parse checks a resource, except for its expressions.
+func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsing *parsing) *resource {
+	at := fmt.Sprintf("spec.resources[%d]", index)
+	out := &resource{index: index, body: literal{}, Template: Template{
+		ID: r.ID, Path: at + ".template", DeletionPolicy: cmp.Or(r.DeletionPolicy, Delete), Adopt: r.Adopt,
+	}}
+	out.include = parsing.conditions(r.IncludeWhen, at+".includeWhen", index, includes)
+	out.ready = parsing.conditions(r.ReadyWhen, at+".readyWhen", index, readies)
+	problems := parsing.problems
+	checkDeletionPolicy(r.DeletionPolicy, at+".deletionPolicy", problems)
+	size, depth, _ := measure(r.Template)
+	switch {
+	case size > MaxTemplateBytes:
+		problems.add(out.Path, "", "has more than %d bytes", MaxTemplateBytes)
+	case depth > MaxTemplateDepth:
+		problems.add(out.Path, "", "has more than %d levels", MaxTemplateDepth)
+	default:
+		c.checkObject(r.Template, own, options, out, problems)
+		out.body = parsing.parse(r.Template, out.Path, index)
+	}
+	return out
 }
 
 var validID = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]{0,62}$`)
 
-// taken are identifiers that mean something else to CEL.
-var taken = strings.Fields("self true false null in as break const continue else for function if import let loop package " +
-	"namespace return var void while int uint double bool string bytes list map type dyn null_type optional_type")
+// reservedIDs are identifiers that have a meaning in CEL.
+var reservedIDs = strings.Fields("self true false null in as break const continue else for function if import let " +
+	"loop package namespace return var void while int uint double bool string bytes list map type dyn null_type " +
+	"optional_type")
 
 func checkID(r *resource, ids map[string]*resource, c *collector) {
 	path := fmt.Sprintf("spec.resources[%d].id", r.index)
 	switch {
-	case !validID.MatchString(r.id):
-		c.add(path, "", "%q is no identifier: letters, digits and _, at most 63, a letter first", cut(r.id, maxQuoted))
-	case slices.Contains(taken, r.id):
-		c.add(path, "", "%q means something else in expressions", r.id)
-	case ids[r.id] != nil:
-		c.add(path, "", "%q is spec.resources[%d] already", r.id, ids[r.id].index)
+	case !validID.MatchString(r.ID):
+		c.add(path, "", "%q must be an identifier: a letter, then at most 62 letters, digits and underscores",
+			cut(r.ID, maxQuoted))
+	case slices.Contains(reservedIDs, r.ID):
+		c.add(path, "", "%q is reserved by CEL", r.ID)
+	case ids[r.ID] != nil:
+		c.add(path, "", "%q is already the id of spec.resources[%d]", r.ID, ids[r.ID].index)
 	default:
-		ids[r.id] = r
+		ids[r.ID] = r
 	}
 }
 
@@ -199,37 +220,40 @@ func enoughExpressions(p *parsing, c *collector) bool {
 	case len(p.found) > MaxExpressions:
 		c.add("spec.resources", "", "has %d expressions, more than %d", len(p.found), MaxExpressions)
 	case p.bytes > MaxExpressionBytes:
-		c.add("spec.resources", "", "has expressions of %d bytes, more than %d", p.bytes, MaxExpressionBytes)
+		c.add("spec.resources", "", "has %d bytes of expressions, more than %d", p.bytes, MaxExpressionBytes)
 	default:
 		return true
 	}
 	return false
 }
 
-// schemasOf asks once for each kind.
+// schemasOf requests each schema once.
 func schemasOf(resources []*resource, options Options) map[schema.GroupVersionKind]common.Schema {
 	schemas := map[schema.GroupVersionKind]common.Schema{}
 	if options.SchemaFor == nil {
 		return schemas
 	}
 	for _, r := range resources {
-		if _, has := schemas[r.gvk]; !has {
-			schemas[r.gvk] = options.SchemaFor(r.gvk)
+		if _, has := schemas[r.GVK]; !has {
+			schemas[r.GVK] = options.SchemaFor(r.GVK)
 		}
 	}
 	return schemas
 }
 
-func environment(self common.Schema, resources []*resource, ids map[string]*resource, schemas map[schema.GroupVersionKind]common.Schema, all []*found) (*expression.Env, error) {
+func environment(self common.Schema, resources []*resource, ids map[string]*resource,
+	schemas map[schema.GroupVersionKind]common.Schema, all []*found,
+) (*expression.Env, error) {
 	variables := []expression.Variable{{Name: "self", Schema: self, Limited: true}}
 	for _, r := range resources {
-		if ids[r.id] != r {
+		if ids[r.ID] != r {
 			continue
 		}
-		v := expression.Variable{Name: r.id}
-		// That of a Deployment has more than a thousand fields, and most are never read.
-		if slices.ContainsFunc(all, func(f *found) bool { return strings.Contains(f.text, r.id) }) {
-			v.Schema = schemas[r.gvk]
+		v := expression.Variable{Name: r.ID}
+		// Only schemas that expressions can use are declared, because schemas are large. The schema of a Deployment has more
+		// than a thousand fields.
+		if slices.ContainsFunc(all, func(f *found) bool { return strings.Contains(f.text, r.ID) }) {
+			v.Schema = schemas[r.GVK]
 		}
 		variables = append(variables, v)
 	}
@@ -237,7 +261,6 @@ func environment(self common.Schema, resources []*resource, ids map[string]*reso
 }
 
 func compileAll(env *expression.Env, all []*found, resources []*resource, ids map[string]*resource, c *collector) {
-	regexes := 0
 	programs := map[string]*expression.Program{} // by text: equal expressions share a program
 	for _, f := range all {
 		if c.full() {
@@ -248,22 +271,8 @@ func compileAll(env *expression.Env, all []*found, resources []*resource, ids ma
 			program, err = env.Compile(f.text)
 		}
 		if err != nil {
-			reason := err.Error()
-			if m := undeclared.FindStringSubmatch(reason); m != nil && strings.Contains(f.text, m[1]+"(") {
-				reason += "; neither CEL nor Kubernetes' libraries for it have this function"
-			} else if m != nil {
-				reason += "; there are self and the resources' ids"
-			}
-			var unknown *expression.UnknownFieldError
-			if errors.As(err, &unknown) {
-				reason += insteadOf(unknown)
-			}
-			c.add(f.path, f.text, "%s", reason)
+			c.add(f.path, f.text, "%s", f.explainCompile(err))
 			continue
-		}
-		if regexes += program.RegexInstructions(); regexes > MaxRegexes {
-			c.add(f.path, f.text, "the regular expressions have %d instructions, more than %d", regexes, MaxRegexes)
-			return
 		}
 		programs[f.text] = program
 		f.compiled.Program = program
@@ -272,19 +281,44 @@ func compileAll(env *expression.Env, all []*found, resources []*resource, ids ma
 	}
 }
 
-var undeclared = regexp.MustCompile(`undeclared reference to '([^']*)'`)
+var (
+	undeclared  = regexp.MustCompile(`^undeclared reference to '([^']*)'`)
+	parserError = regexp.MustCompile("no viable alternative|(mismatched|extraneous) input|token recognition|missing '")
+	position    = regexp.MustCompile(` ?\(line \d+, column \d+\)$`)
+)
 
-// fewFields are as many as one reads to find the right one.
-const fewFields = 8
+// explainCompile returns the compiler's error without the output of the parser, and with a suggestion.
+func (f *found) explainCompile(err error) string {
+	reason := err.Error()
+	where := position.FindString(reason)
+	reason = strings.TrimSuffix(reason, where)
+	var unknown *expression.UnknownFieldError
+	m := undeclared.FindStringSubmatch(reason)
+	switch {
+	case m != nil && strings.Contains(f.text, m[1]+"("):
+		reason = fmt.Sprintf("unknown function %q", m[1])
+	case m != nil:
+		reason = fmt.Sprintf("unknown name %q; use self or the id of a resource", m[1])
+	case errors.As(err, &unknown):
+		return fmt.Sprintf("unknown field %q%s%s", unknown.Field, where, insteadOf(unknown))
+	case parserError.MatchString(reason):
+		reason = "syntax error"
+	}
+	return reason + where
+}
+
+// maxSuggestedFields is the maximum length of the list of fields that is shown if no field has a similar name. A longer
+// list is not shown.
+const maxSuggestedFields = 8
 
 func insteadOf(unknown *expression.UnknownFieldError) string {
-	if near := nearest(unknown.Field, unknown.Beside); near != "" {
-		return fmt.Sprintf(": did you mean %s?", near)
+	if suggestion := suggest(unknown.Field, unknown.Beside); suggestion != "" {
+		return suggestion
 	}
-	if len(unknown.Beside) == 0 || len(unknown.Beside) > fewFields {
+	if len(unknown.Beside) == 0 || len(unknown.Beside) > maxSuggestedFields {
 		return ""
 	}
-	return "; there are " + strings.Join(unknown.Beside, ", ")
+	return "; the fields are " + strings.Join(unknown.Beside, ", ")
 }
 
 func (f *found) checkUse(c *collector) {
@@ -292,19 +326,19 @@ func (f *found) checkUse(c *collector) {
 	switch f.use {
 	case withinText:
 		if !p.IsPrimitive() {
-			c.add(f.path, f.text, "is of type %s, and within text there can be a string, a number or a boolean", p.Type())
+			c.add(f.path, f.text, "must be a string, number or boolean within text, not %s", p.Type())
 		}
 	case aString:
 		if !p.IsString() {
-			c.add(f.path, f.text, "is of type %s, not string", p.Type())
+			c.add(f.path, f.text, "must be a string, not %s", p.Type())
 		}
 	case aText:
 		if !p.IsText() {
-			c.add(f.path, f.text, "is of type %s, not string: make it one with string()", p.Type())
+			c.add(f.path, f.text, "must be a string, not %s; convert it with string()", p.Type())
 		}
 	case includes, readies:
 		if !p.IsBool() {
-			c.add(f.path, f.text, "is of type %s, not bool", p.Type())
+			c.add(f.path, f.text, "must be a bool, not %s", p.Type())
 		}
 	}
 }
@@ -314,17 +348,51 @@ func (f *found) checkReferences(owner *resource, ids map[string]*resource, c *co
 		switch {
 		case name == "self":
 		case f.use == includes:
-			c.add(f.path, f.text, "refers to %s: whether a resource is wanted is decided by self alone", name)
+			c.add(f.path, f.text, "must not refer to %s; includeWhen can read only self", name)
 		case f.use == readies:
-			if name != owner.id {
-				c.add(f.path, f.text, "refers to %s: whether a resource is ready is decided by itself and self", name)
+			if name != owner.ID {
+				c.add(f.path, f.text, "must not refer to %s; readyWhen can read only %s and self", name, owner.ID)
 			}
-		case name == owner.id:
-			c.add(f.path, f.text, "refers to the resource that it makes: that is not there yet")
+		case name == owner.ID:
+			c.add(f.path, f.text, "must not refer to the resource itself, which does not exist yet")
 		default:
 			if other := ids[name]; !slices.Contains(owner.needs, other) {
 				owner.needs = append(owner.needs, other)
 			}
 		}
 	}
+}
+
+// ordered sorts resources so that each comes after those that it refers to, and otherwise keeps their order. It reports
+// a cycle, if there is one.
+func ordered(resources []*resource, c *collector) []*resource {
+	out := make([]*resource, 0, len(resources))
+	done := make(map[*resource]bool, len(resources))
+	pending := func(r *resource) bool { return !done[r] }
+	for len(out) < len(resources) {
+		next := slices.IndexFunc(resources, func(r *resource) bool {
+			return !done[r] && !slices.ContainsFunc(r.needs, pending)
+		})
+		if next < 0 {
+			reportCycle(resources[slices.IndexFunc(resources, pending)], pending, c)
+			return nil
+		}
+		done[resources[next]] = true
+		out = append(out, resources[next])
+	}
+	return out
+}
+
+// reportCycle follows references between pending resources, which must revisit one of them.
+func reportCycle(at *resource, pending func(*resource) bool, c *collector) {
+	var walked []*resource
+	for !slices.Contains(walked, at) {
+		walked = append(walked, at)
+		at = at.needs[slices.IndexFunc(at.needs, pending)]
+	}
+	var ids []string
+	for _, r := range append(walked[slices.Index(walked, at):], at) {
+		ids = append(ids, r.ID)
+	}
+	c.add(at.Path, "", "refers to itself in a cycle: %s", strings.Join(ids, " -> "))
 }

@@ -3,6 +3,7 @@ package blueprint_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,34 +75,88 @@ func problemsOf(t *testing.T, text string, options blueprint.Options) []string {
 func TestCompile_values(t *testing.T) {
 	at := "spec.resources[0].template.data.k: "
 	for reason, c := range map[string]struct{ value, want string }{
-		"a field of the schema is known":               {`"${self.spec.name}"`, ""},
-		"so is all of metadata":                        {`"${self.metadata.namespace + self.metadata.uid + self.metadata.labels['a/b']}"`, ""},
-		"and the status of the author":                 {`"${self.status.url}"`, ""},
-		"what the platform says is not an author's":    {`"${self.status.conditions.exists(c, c.type == 'Ready')}"`, at + "${self.status.conditions.exists(c, c.type == 'Ready')}: undefined field 'conditions' (line 1, column 12)"},
-		"nor what changes with each write":             {`"${self.metadata.resourceVersion}"`, at + "${self.metadata.resourceVersion}: undefined field 'resourceVersion' (line 1, column 14)"},
-		"nor what the platform holds an instance with": {`"${self.metadata.finalizers.size() > 0}"`, at + "${self.metadata.finalizers.size() > 0}: undefined field 'finalizers' (line 1, column 14)"},
-		"a field with a dash goes in backticks":        {"\"${self.spec.`my-field`}\"", ""},
-		"any key of a map is a field":                  {`"${self.spec.labels.whatever}"`, ""},
-		"what the schema leaves open is not checked":   {`"${self.spec.free.a.b.c}"`, ""},
-		"a number or a string may be either":           {`"${self.spec.port == 80 || self.spec.port == 'http'}"`, ""},
-		"values of a literal may differ in type":       {`"${[{'n': self.spec.name, 's': self.spec.size}]}"`, ""},
-		"Kubernetes' libraries are there":              {`"${quantity('1Gi').isGreaterThan(quantity('1Mi')) && isIP('::1') && cidr('10.0.0.0/8').containsIP('10.1.1.1') && semver('1.2.3').major() == 1 && url('http://a').getHost() == 'a' && !format.dns1123Label().validate('a').hasValue() && [1, 2].sum() == 3 && 'ab'.find('b') == 'b'}"`, ""},
-		"and cel-go's of strings, sets and optionals":  {`"${'%s'.format(['a']).upperAscii() + string(sets.contains([1], [1])) + self.?spec.?name.orValue('') + base64.encode(b'x')}"`, ""},
-		"an unknown field is told":                     {`"${self.spec.nome}"`, at + "${self.spec.nome}: undefined field 'nome' (line 1, column 10): did you mean name?"},
-		"with all there are, if they are few":          {`"${self.name}"`, at + "${self.name}: undefined field 'name' (line 1, column 5); there are apiVersion, kind, metadata, spec, status"},
-		"below an object, too":                         {`"${self.spec.owner.phone}"`, at + "${self.spec.owner.phone}: undefined field 'phone' (line 1, column 16)"},
-		"within a list, too":                           {`"${self.spec.tags.map(t, t.x)}"`, at + "${self.spec.tags.map(t, t.x)}: type 'string' does not support field selection (line 1, column 24)"},
-		"a type that does not fit is told":             {`"${self.spec.size + 'x'}"`, at + "${self.spec.size + 'x'}: found no matching overload for '_+_' applied to '(int, string)' (line 1, column 16)"},
-		"an unknown name is told":                      {`"${size}"`, at + "${size}: undeclared reference to 'size' (line 1, column 1); there are self and the resources' ids"},
-		"an unknown function is told":                  {`"${len(self.spec.name)}"`, at + "${len(self.spec.name)}: undeclared reference to 'len' (line 1, column 4); neither CEL nor Kubernetes' libraries for it have this function"},
-		"and one of an object":                         {`"${self.spec.name.toUpper()}"`, "(line 1, column 23); neither CEL"},
-		"what is no CEL is told":                       {`"${self.}"`, at + "${self.}: no viable alternative at input '.' (line 1, column 6)"},
-		"a list within text is told":                   {`"x${self.spec.tags}"`, at + "${self.spec.tags}: is of type list(string), and within text there can be a string, a number or a boolean"},
-		"a missing brace is told":                      {`"${self.spec.name"`, at + "a ${ without its }; for the text ${ write $${"},
-		"a reference to what it makes is told":         {`"${map.metadata.uid}"`, `spec.resources[0].id: "map" means something else in expressions`},
-		"a bad regular expression is told":             {`"${self.spec.name.matches('(')}"`, at + "${self.spec.name.matches('(')}: a bad regular expression: error parsing regexp: missing closing ): `(`"},
-		"a key with an expression is told":             {`{"a${self.spec.name}": b}`, at[:len(at)-2] + `["a${self.spec.name}"]: a key cannot have expressions; use one that makes the whole map`},
-		"costs that the schema allows are told":        {`"${self.spec.tags.map(a, self.spec.tags.map(b, self.spec.tags.map(c, a + b + c)))}"`, "it may cost"},
+		"a field of the schema is known": {`"${self.spec.name}"`, ""},
+		"so is all of metadata": {
+			`"${self.metadata.namespace + self.metadata.uid + self.metadata.labels['a/b']}"`, "",
+		},
+		"and the status of the author": {`"${self.status.url}"`, ""},
+		"what the platform says is not an author's": {
+			`"${self.status.conditions.exists(c, c.type == 'Ready')}"`,
+			at + "${self.status.conditions.exists(c, c.type == 'Ready')}: unknown field \"conditions\" (line 1, column 12)",
+		},
+		"nor what changes with each write": {
+			`"${self.metadata.resourceVersion}"`,
+			at + "${self.metadata.resourceVersion}: unknown field \"resourceVersion\" (line 1, column 14)",
+		},
+		"nor what the platform holds an instance with": {
+			`"${self.metadata.finalizers.size() > 0}"`,
+			at + "${self.metadata.finalizers.size() > 0}: unknown field \"finalizers\" (line 1, column 14)",
+		},
+		"a field with a dash goes in backticks":     {"\"${self.spec.`my-field`}\"", ""},
+		"any key of a map is a field":               {`"${self.spec.labels.whatever}"`, ""},
+		"open fields of the schema are not checked": {`"${self.spec.free.a.b.c}"`, ""},
+		"a number or a string may be either":        {`"${self.spec.port == 80 || self.spec.port == 'http'}"`, ""},
+		"values of a literal may differ in type":    {`"${[{'n': self.spec.name, 's': self.spec.size}]}"`, ""},
+		"Kubernetes' libraries are there": {
+			`"${quantity('1Gi').isGreaterThan(quantity('1Mi')) && isIP('::1') && cidr('10.0.0.0/8').containsIP('10.1.1.1') ` +
+				`&& semver('1.2.3').major() == 1 && url('http://a').getHost() == 'a' && ` +
+				`!format.dns1123Label().validate('a').hasValue() && [1, 2].sum() == 3 && 'ab'.find('b') == 'b'}"`,
+			"",
+		},
+		"and cel-go's of strings, sets and optionals": {
+			`"${'%s'.format(['a']).upperAscii() + string(sets.contains([1], [1])) + self.?spec.?name.orValue('') + ` +
+				`base64.encode(b'x')}"`,
+			"",
+		},
+		"an unknown field": {
+			`"${self.spec.nome}"`, at + "${self.spec.nome}: unknown field \"nome\" (line 1, column 10); did you mean name?",
+		},
+		"an unknown field of an object with few fields": {
+			`"${self.name}"`,
+			at + "${self.name}: unknown field \"name\" (line 1, column 5); the fields are apiVersion, kind, metadata, spec, " +
+				"status",
+		},
+		"an unknown field of a nested object": {
+			`"${self.spec.owner.phone}"`, at + "${self.spec.owner.phone}: unknown field \"phone\" (line 1, column 16)",
+		},
+		"a field of a list item that is a string": {
+			`"${self.spec.tags.map(t, t.x)}"`,
+			at + "${self.spec.tags.map(t, t.x)}: type 'string' does not support field selection (line 1, column 24)",
+		},
+		"operands of different types": {
+			`"${self.spec.size + 'x'}"`,
+			at + "${self.spec.size + 'x'}: found no matching overload for '_+_' applied to '(int, string)' (line 1, column 16)",
+		},
+		"an unknown name": {
+			`"${size}"`, at + "${size}: unknown name \"size\"; use self or the id of a resource (line 1, column 1)",
+		},
+		"an unknown function": {
+			`"${len(self.spec.name)}"`, at + "${len(self.spec.name)}: unknown function \"len\" (line 1, column 4)",
+		},
+		"and one of an object": {
+			`"${self.spec.name.toUpper()}"`, "unknown function \"toUpper\" (line 1, column 23)",
+		},
+		"a syntax error": {`"${self.}"`, at + "${self.}: syntax error (line 1, column 6)"},
+		"a list within text": {
+			`"x${self.spec.tags}"`, at + "${self.spec.tags}: must be a string, number or boolean within text, not list(string)",
+		},
+		"a missing brace": {
+			`"${self.spec.name"`, at + "${ without }; write $${ for the text ${",
+		},
+		"an id that is reserved by CEL": {
+			`"${map.metadata.uid}"`, `spec.resources[0].id: "map" is reserved by CEL`,
+		},
+		"an invalid regular expression": {
+			`"${self.spec.name.matches('(')}"`,
+			at + "${self.spec.name.matches('(')}: invalid regular expression: error parsing regexp: missing closing ): `(`",
+		},
+		"an expression in a key": {
+			`{"a${self.spec.name}": b}`,
+			at[:len(at)-2] + `["a${self.spec.name}"]: a key cannot contain expressions; use one that yields the whole map`,
+		},
+		"a cost that exceeds the limit by the schema's sizes": {
+			`"${self.spec.tags.map(a, self.spec.tags.map(b, self.spec.tags.map(c, a + b + c)))}"`, "estimated cost of",
+		},
 		"costs that nothing bounds are told when paid": {`"${lists.range(self.spec.size).map(i, string(i))}"`, ""},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -128,52 +183,61 @@ func TestCompile_resources(t *testing.T) {
 		want      []string
 	}{
 		"none is a type whose instances become nothing": {resources: " []"},
-		"an id has to be an identifier": {
+		"an id must be an identifier": {
 			resources: "\n    - {id: a-b, " + config + "}}",
-			want:      []string{`spec.resources[0].id: "a-b" is no identifier: letters, digits and _, at most 63, a letter first`},
+			want: []string{
+				`spec.resources[0].id: "a-b" must be an identifier: a letter, then at most 62 letters, digits and underscores`,
+			},
 		},
 		"an id that CEL knows is refused": {
 			resources: "\n    - {id: namespace, " + config + "}}",
-			want:      []string{`spec.resources[0].id: "namespace" means something else in expressions`},
+			want:      []string{`spec.resources[0].id: "namespace" is reserved by CEL`},
 		},
 		"an id is used once": {
 			resources: "\n    - {id: a, " + config + "}}\n    - {id: a, " + config + "}}",
-			want:      []string{`spec.resources[1].id: "a" is spec.resources[0] already`},
+			want:      []string{`spec.resources[1].id: "a" is already the id of spec.resources[0]`},
 		},
 		"a template has a kind without expressions, a name and no status": {
 			resources: `
     - {id: a, template: {apiVersion: a/b/c, kind: "${self.kind}", metadata: {}, status: {}}}
     - {id: b, template: {apiVersion: v1}}`,
 			want: []string{
-				"spec.resources[0].template.kind: cannot have expressions: what kinds of objects there are is known before there is an instance",
-				`spec.resources[0].template.apiVersion: "a/b/c" is no apiVersion`,
+				"spec.resources[0].template.kind: must not contain expressions",
+				`spec.resources[0].template.apiVersion: "a/b/c" is not a valid apiVersion`,
 				"spec.resources[0].template.status: must not be set in a template",
-				"spec.resources[0].template.metadata.name: is required, a string, as ${self.metadata.name}-web",
-				"spec.resources[1].template.kind: is required, a string",
-				"spec.resources[1].template.metadata: has to be an object with a name",
+				"spec.resources[0].template.metadata.name: is required, for example ${self.metadata.name}-web",
+				"spec.resources[1].template.kind: is required and must be a string",
+				"spec.resources[1].template.metadata: must be a map with a name",
 			},
 		},
 		"a name is a string": {
 			resources: `
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.spec.size}"}}}`,
-			want: []string{"spec.resources[0].template.metadata.name: ${self.spec.size}: is of type int, not string"},
+			want: []string{"spec.resources[0].template.metadata.name: ${self.spec.size}: must be a string, not int"},
 		},
 		"labels and annotations are maps of strings": {
 			resources: `
-    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: {app: a, version: 1, a/b: true, none: null}, annotations: [x]}}}
-    - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b, labels: x, annotations: {port: "${self.spec.size}", a/b: "${self.spec.live}"}}}}`,
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: a, labels: {app: a, version: 1, a/b: true, none: null}, annotations: [x]}}}
+    - {id: b, template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: b, labels: x, annotations: {port: "${self.spec.size}", a/b: "${self.spec.live}"}}}}`,
 			want: []string{
-				`spec.resources[0].template.metadata.labels["a/b"]: has to be a string: put it in quotes`,
-				"spec.resources[0].template.metadata.labels.none: has to be a string: put it in quotes",
-				"spec.resources[0].template.metadata.labels.version: has to be a string: put it in quotes",
-				"spec.resources[0].template.metadata.annotations: has to be a map of strings",
-				"spec.resources[1].template.metadata.labels: has to be a map of strings",
-				`spec.resources[1].template.metadata.annotations["a/b"]: ${self.spec.live}: is of type bool, not string: make it one with string()`,
-				"spec.resources[1].template.metadata.annotations.port: ${self.spec.size}: is of type int, not string: make it one with string()",
+				`spec.resources[0].template.metadata.labels["a/b"]: must be a string; put it in quotes`,
+				"spec.resources[0].template.metadata.labels.none: must be a string; put it in quotes",
+				"spec.resources[0].template.metadata.labels.version: must be a string; put it in quotes",
+				"spec.resources[0].template.metadata.annotations: must be a map of strings",
+				"spec.resources[1].template.metadata.labels: must be a map of strings",
+				`spec.resources[1].template.metadata.annotations["a/b"]: ${self.spec.live}: must be a string, not bool; convert ` +
+					`it with string()`,
+				"spec.resources[1].template.metadata.annotations.port: ${self.spec.size}: must be a string, not int; convert it " +
+					"with string()",
 			},
 		},
 		"and may be made of expressions": {resources: `
-    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: "${self.spec.labels}", annotations: {a: "${string(self.spec.size)}", b: "x${self.spec.size}", c: "${self.spec.?name}", d: "${self.spec.free.x}"}}}}`},
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: a, labels: "${self.spec.labels}",
+          annotations: {a: "${string(self.spec.size)}", b: "x${self.spec.size}", c: "${self.spec.?name}",
+            d: "${self.spec.free.x}"}}}}`},
 		"what the server or the platform says is not the template's": {
 			resources: `
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, uid: x, ownerReferences: []}}}`,
@@ -185,62 +249,79 @@ func TestCompile_resources(t *testing.T) {
 		"an instance does not become instances of its own type": {
 			resources: `
     - {id: a, template: {apiVersion: shop.example.com/v2, kind: Website, metadata: {name: a}}}`,
-			want: []string{"spec.resources[0].template.kind: an instance cannot become instances of its own type: there would be no end"},
+			want: []string{"spec.resources[0].template.kind: must not be the Blueprint's own type"},
 		},
 		"but of another Blueprint's": {resources: `
-    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Shop, metadata: {name: a}, spec: {x: "${self.spec.size}"}}}`},
+    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Shop, metadata: {name: a},
+        spec: {x: "${self.spec.size}"}}}`},
 		"a namespaced object may say where it is, another may not": {
 			resources: `
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: x}}}
     - {id: b, template: {apiVersion: v1, kind: Namespace, metadata: {name: a, namespace: x}}}`,
-			options: blueprint.Options{IsNamespaced: func(gvk schema.GroupVersionKind) (bool, bool) { return gvk.Kind == "ConfigMap", true }},
-			want:    []string{"spec.resources[1].template.metadata.namespace: a Namespace is in no namespace"},
+			options: blueprint.Options{
+				IsNamespaced: func(gvk schema.GroupVersionKind) (bool, bool) { return gvk.Kind == "ConfigMap", true },
+			},
+			want: []string{
+				"spec.resources[1].template.metadata.namespace: must not be set, because Namespace is cluster-scoped",
+			},
 		},
 		"includeWhen is decided by self": {
 			resources: `
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}
-    - {id: b, includeWhen: [a.data.x == 'y', self.spec.size, self.spec.live], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}}`,
+    - {id: b, includeWhen: [a.data.x == 'y', self.spec.size, self.spec.live],
+        template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}}`,
 			want: []string{
-				"spec.resources[1].includeWhen[0]: ${a.data.x == 'y'}: refers to a: whether a resource is wanted is decided by self alone",
-				"spec.resources[1].includeWhen[1]: ${self.spec.size}: is of type int, not bool",
+				"spec.resources[1].includeWhen[0]: ${a.data.x == 'y'}: must not refer to a; includeWhen can read only self",
+				"spec.resources[1].includeWhen[1]: ${self.spec.size}: must be a bool, not int",
 			},
 		},
 		"readyWhen is decided by the resource and self": {
 			resources: `
-    - {id: a, readyWhen: ["${a.data.x == self.spec.name}"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}
+    - {id: a, readyWhen: ["${a.data.x == self.spec.name}"],
+        template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}
     - {id: b, readyWhen: [a.data.x == 'y'], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}}`,
-			want: []string{"spec.resources[1].readyWhen[0]: ${a.data.x == 'y'}: refers to a: whether a resource is ready is decided by itself and self"},
+			want: []string{
+				"spec.resources[1].readyWhen[0]: ${a.data.x == 'y'}: must not refer to a; readyWhen can read only b and self",
+			},
 		},
 		"a resource does not refer to itself": {
 			resources: `
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${a.metadata.uid}"}}}`,
-			want: []string{"spec.resources[0].template.metadata.name: ${a.metadata.uid}: refers to the resource that it makes: that is not there yet"},
+			want: []string{
+				"spec.resources[0].template.metadata.name: ${a.metadata.uid}: must not refer to the resource itself, which does " +
+					"not exist yet",
+			},
 		},
-		"a cycle is named, and not what only leads to it": {
+		"a cycle is reported without the resources that only refer to it": {
 			resources: `
     - {id: first, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${a.metadata.uid}"}}}
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${b.metadata.uid}"}}}
     - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${c.metadata.uid}"}}}
     - {id: c, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${a.metadata.uid}"}}}`,
-			want: []string{"spec.resources[1].template: refer to each other in a cycle: a -> b -> c -> a"},
+			want: []string{"spec.resources[1].template: refers to itself in a cycle: a -> b -> c -> a"},
 		},
 		"objects of a kind that is described are checked": {
 			resources: `
     - {id: s, readyWhen: [s.spec.clusterIP != ''], template: {apiVersion: v1, kind: Service, metadata: {name: a}}}
-    - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${s.spec.clusterIq}"}, data: {x: "${s.spec.targetPort == 80}"}}}`,
+    - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${s.spec.clusterIq}"},
+        data: {x: "${s.spec.targetPort == 80}"}}}`,
 			options: blueprint.Options{SchemaFor: func(gvk schema.GroupVersionKind) common.Schema {
 				if gvk.Kind != "Service" {
 					return nil
 				}
 				port := spec.StringProperty()
 				port.Format = "int-or-string"
-				return &openapi.Schema{Schema: &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{
-					"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{
-						"clusterIP": *spec.StringProperty(), "targetPort": *port,
-					}}},
-				}}}}
+				return &openapi.Schema{Schema: &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"},
+					Properties: map[string]spec.Schema{
+						"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{
+							"clusterIP": *spec.StringProperty(), "targetPort": *port,
+						}}},
+					}}}}
 			}},
-			want: []string{"spec.resources[1].template.metadata.name: ${s.spec.clusterIq}: undefined field 'clusterIq' (line 1, column 7): did you mean clusterIP?"},
+			want: []string{
+				"spec.resources[1].template.metadata.name: ${s.spec.clusterIq}: unknown field \"clusterIq\" (line 1, column 7); " +
+					"did you mean clusterIP?",
+			},
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -248,6 +329,86 @@ func TestCompile_resources(t *testing.T) {
 				t.Errorf("problems (-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+func TestCompile_reportsProblemsOfTypeAndTemplatesTogether(t *testing.T) {
+	for reason, c := range map[string]struct {
+		fields string // of the type
+		want   []string
+	}{
+		"self is checked although the schema is invalid": {
+			"schema: {properties: {spec: {type: object, properties: {size: {type: int}}}}}",
+			[]string{
+				`spec.type.schema.properties[spec].properties[size].type: Unsupported value: "int"`,
+				"spec.resources[0].template.metadata.name: ${self.spec.sise}: unknown field",
+				"spec.resources[1].template: refers to itself in a cycle: a -> b -> a",
+			},
+		},
+		"self is not checked if keywords are misspelt": {
+			"schema: {properties: {spec: {type: object, propertys: {}}}}",
+			[]string{
+				"spec.type.schema.properties.spec.propertys: unknown field; did you mean properties?",
+				"spec.resources[1].template: refers to itself in a cycle: a -> b -> a",
+			},
+		},
+		"the scope is known although the schema is invalid": {
+			"scope: Cluster, schema: {properties: {spec: {type: object, propertys: {}}}}",
+			[]string{
+				"spec.type.schema.properties.spec.propertys: unknown field",
+				"spec.resources[0].template.metadata.namespace: is required, because ConfigMap is namespaced and the instance " +
+					"is not",
+				"spec.resources[1].template.metadata.namespace: is required",
+				"spec.resources[2].template.metadata.namespace: is required",
+				"spec.resources[1].template: refers to itself in a cycle",
+			},
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			text := strings.Replace(ofType(c.fields), "resources: []", `resources:
+    - {id: c, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.spec.sise}"}}}
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${b.metadata.uid}"}}}
+    - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${a.metadata.uid}"}}}`, 1)
+			got := problemsOf(t, text, blueprint.Options{IsNamespaced: scopes})
+			if !slices.EqualFunc(got, c.want, strings.HasPrefix) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCompile_identityAndPolicies(t *testing.T) {
+	const text = `
+spec:
+  serviceAccountName: NAME
+  type: {group: shop.example.com, version: v1, kind: Crate, ` + plain + `}
+  resources:
+    - {id: a, deletionPolicy: POLICY, adopt: true, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}
+    - {id: b, includeWhen: ["self.spec.size > 1"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}}`
+	with := func(name, policy string) string {
+		return strings.NewReplacer("NAME", name, "POLICY", policy).Replace(text)
+	}
+	want := []string{
+		`spec.serviceAccountName: "Shop_" is not a valid name of a ServiceAccount`,
+		"spec.resources[0].deletionPolicy: must be Delete or Retain",
+	}
+	if d := cmp.Diff(want, problemsOf(t, with("Shop_", "Keep"), blueprint.Options{})); d != "" {
+		t.Errorf("problems (-want +got):\n%s", d)
+	}
+	compiled := compile(t, with("shop.a", "Retain"), blueprint.Options{})
+	if got := compiled.ServiceAccountName(); got != "shop.a" {
+		t.Errorf("the service account is %q", got)
+	}
+	templates := compiled.Templates()
+	if a, b := templates[0], templates[1]; !a.Adopt || a.DeletionPolicy != blueprint.Retain || b.Adopt ||
+		b.DeletionPolicy != blueprint.Delete {
+		t.Errorf("templates %+v", templates)
+	}
+	s := step(t, compiled, "{apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a, namespace: x}, spec: "+
+		"{size: 1}}", nil)
+	if len(s.Rendered) != 1 || !s.Rendered[0].Adopt || s.Rendered[0].DeletionPolicy != blueprint.Retain ||
+		len(s.Excluded) != 1 || s.Excluded[0].DeletionPolicy != blueprint.Delete {
+		t.Errorf("step %+v", s)
 	}
 }
 
@@ -270,8 +431,10 @@ spec:
 	}
 	made.Spec.Scope = apiextensionsv1.ClusterScoped
 	namespaced := func(schema.GroupVersionKind) (bool, bool) { return true, true }
-	want := "spec.resources[0].template.metadata.namespace: is required: the instance is in no namespace that a ConfigMap could be in"
-	if got := problemsOf(t, text, blueprint.Options{CRD: made, IsNamespaced: namespaced}); len(got) != 2 || got[0] != want {
+	want := "spec.resources[0].template.metadata.namespace: is required, because ConfigMap is namespaced and the " +
+		"instance is not"
+	if got := problemsOf(t, text, blueprint.Options{CRD: made, IsNamespaced: namespaced}); len(got) != 2 ||
+		got[0] != want {
 		t.Errorf("got %q, want %q first", got, want)
 	}
 }
@@ -280,7 +443,8 @@ func TestTemplates_areInOrder(t *testing.T) {
 	compiled, err := blueprint.Compile(read(ofWebsites(`
     - {id: c, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${b.metadata.name + a.metadata.name}"}}}
     - {id: a, template: {apiVersion: v1, kind: Secret, metadata: {name: a}}}
-    - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${a.metadata.name}"}}}`)), blueprint.Options{})
+    - {id: b, template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "${a.metadata.name}"}}}`)), blueprint.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,11 +1,12 @@
 package blueprint
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -15,12 +16,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/utils/ptr"
 )
 
 const typePath = "spec.type"
 
-// DefinitionName is the name of the CustomResourceDefinition that a Blueprint names or that is made of it.
+// DefinitionName returns the name of the CustomResourceDefinition to which a Blueprint refers or which is created for
+// it.
 func DefinitionName(b *Blueprint) string {
 	if t := b.Spec.Type; t.CRD == "" {
 		return plural(t) + "." + t.Group
@@ -28,25 +29,34 @@ func DefinitionName(b *Blueprint) string {
 	return b.Spec.Type.CRD
 }
 
-// Definition makes the CustomResourceDefinition of a Blueprint's type: nil if it names one instead. It has a status, with
-// conditions and observedGeneration besides what the author's schema says, and is printed with its readiness.
+// Definition returns the CustomResourceDefinition of a Blueprint's type, or nil if the Blueprint refers to one by name.
+// It adds conditions, observedGeneration, revision and printer columns to the author's status fields and columns.
 //
-// It is validated as the API server does when one is created, as far as that needs no server. The error is Problems.
+// The result is validated as the API server would validate it. The error is of type Problems.
 func Definition(b *Blueprint) (*apiextensionsv1.CustomResourceDefinition, error) {
-	t := b.Spec.Type
 	c := &collector{}
-	if checkType(t, c); len(c.problems) > 0 || t.CRD != "" {
-		return nil, c.err()
-	}
-	root := rootSchema(t.Schema, c)
-	if len(c.problems) == 0 {
-		checkColumns(t.PrinterColumns, root, c)
-	}
+	crd := define(b, c)
 	if len(c.problems) > 0 {
 		return nil, c.err()
 	}
+	return crd, nil
+}
+
+// define returns the CustomResourceDefinition, even if it is invalid, or nil if the schema cannot be read.
+func define(b *Blueprint, c *collector) *apiextensionsv1.CustomResourceDefinition {
+	t := b.Spec.Type
+	before := len(c.problems)
+	if checkType(t, c); len(c.problems) > before || t.CRD != "" {
+		return nil
+	}
+	root := rootSchema(t.Schema, c)
+	if root == nil {
+		return nil
+	}
 	crd := &apiextensionsv1.CustomResourceDefinition{
-		TypeMeta:   metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition",
+		},
 		ObjectMeta: metav1.ObjectMeta{Name: DefinitionName(b)},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: t.Group,
@@ -57,17 +67,18 @@ func Definition(b *Blueprint) (*apiextensionsv1.CustomResourceDefinition, error)
 			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
 				Name: t.Version, Served: true, Storage: true,
-				Schema:                   &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: root},
-				Subresources:             &apiextensionsv1.CustomResourceSubresources{Status: &apiextensionsv1.CustomResourceSubresourceStatus{}},
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: root},
+				Subresources: &apiextensionsv1.CustomResourceSubresources{
+					Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+				},
 				AdditionalPrinterColumns: columns(t.PrinterColumns),
 			}},
 		},
 	}
-	validate(crd, c)
-	if len(c.problems) > 0 {
-		return nil, slices.Compact(c.problems.sorted()) // some fields the server checks twice
+	if checkColumns(t.PrinterColumns, root, c); len(c.problems) == before {
+		validate(crd, c)
 	}
-	return crd, nil
+	return crd
 }
 
 func plural(t Type) string {
@@ -78,157 +89,181 @@ func plural(t Type) string {
 	return gvr.Resource
 }
 
-// checkType checks what the Blueprints' own CustomResourceDefinition does, for one that has not been there.
+const reservedType = "Blueprint is reserved for the platform"
+
+// checkType includes checks that the CustomResourceDefinition of Blueprints also makes, because stored revisions can be
+// older than the CustomResourceDefinition.
 func checkType(t Type, c *collector) {
+	own := GroupVersionResource.GroupResource().String()
 	if t.CRD != "" {
-		if t.Group+t.Version+t.Kind+t.Plural+t.Singular+string(t.Scope) != "" || len(t.ShortNames)+len(t.PrinterColumns) > 0 || t.Schema != nil {
-			c.add(typePath, "", "either crd, or group, version, kind and schema")
+		names := t.Group + t.Version + t.Kind + t.Plural + t.Singular + string(t.Scope)
+		if names != "" || len(t.ShortNames)+len(t.PrinterColumns) > 0 || t.Schema != nil {
+			c.add(typePath, "", "set either crd, or group, version, kind and schema")
 		}
-		if t.CRD == GroupVersionResource.GroupResource().String() {
-			c.add(typePath+".crd", "", "Blueprints are the platform's own")
+		if t.CRD == own {
+			c.add(typePath+".crd", "", reservedType)
 		}
 		return
 	}
-	for _, f := range []struct{ name, value string }{{"group", t.Group}, {"version", t.Version}, {"kind", t.Kind}} {
-		if f.value == "" {
+	for _, f := range []struct {
+		name    string
+		missing bool
+	}{{"group", t.Group == ""}, {"version", t.Version == ""}, {"kind", t.Kind == ""}, {"schema", t.Schema == nil}} {
+		if f.missing {
 			c.add(typePath+"."+f.name, "", "is required without crd")
 		}
 	}
-	if t.Schema == nil {
-		c.add(typePath+".schema", "", "is required without crd")
-	}
-	if plural(t)+"."+t.Group == GroupVersionResource.GroupResource().String() {
-		c.add(typePath, "", "Blueprints are the platform's own")
+	if plural(t)+"."+t.Group == own {
+		c.add(typePath, "", reservedType)
 	}
 	size, depth, rules := measure(t.Schema)
 	switch path := typePath + ".schema"; {
 	case size > MaxSchemaBytes:
 		c.add(path, "", "has more than %d bytes", MaxSchemaBytes)
 	case depth > MaxSchemaDepth:
-		c.add(path, "", "is deeper than %d", MaxSchemaDepth)
+		c.add(path, "", "has more than %d levels", MaxSchemaDepth)
 	case rules > MaxSchemaRules:
 		c.add(path, "", "has more than %d rules (x-kubernetes-validations) and patterns", MaxSchemaRules)
 	}
 }
 
-// rootSchema is the schema of an instance: the author's, with what the platform keeps in status.
+// rootSchema returns the schema of an instance, which is the author's schema with the status fields of the platform. It
+// returns nil if the schema cannot be read.
 func rootSchema(authors map[string]any, c *collector) *apiextensionsv1.JSONSchemaProps {
-	path := typePath + ".schema"
-	raw, err := json.Marshal(authors)
-	if err != nil {
-		c.add(path, "", "is no JSON: %v", err)
-		return nil
-	}
+	const path = typePath + ".schema"
+	before := len(c.problems)
 	for _, name := range []string{"spec", "status"} {
 		if _, has := authors[name]; has {
-			c.add(path+"."+name, "", "put %s under properties: what is here are the keywords of a schema", name)
+			c.add(path+"."+name, "", "must be under properties")
 		}
 	}
-	if len(c.problems) > 0 {
+	if len(c.problems) > before {
 		return nil
 	}
-	if checkKeywords(authors, path, c); len(c.problems) > 0 {
+	if (&checking{problems: c}).check(literal{value: authors}, keywords(), path, false); len(c.problems) > before {
 		return nil
 	}
 	var root apiextensionsv1.JSONSchemaProps
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&root); err != nil {
-		c.add(path, "", "is no OpenAPI v3 schema of Kubernetes: %v", err)
+	raw, err := json.Marshal(authors)
+	if err == nil {
+		err = json.Unmarshal(raw, &root)
+	}
+	if err != nil { // such as a number that overflows
+		c.add(path, "", "is not a valid OpenAPI v3 schema")
 		return nil
 	}
-	if root.Type == "" {
-		root.Type = "object"
-	}
-	for _, name := range slices.Sorted(maps.Keys(root.Properties)) {
-		switch name {
-		case "spec", "status":
-			if s := root.Properties[name]; s.Type != "object" {
-				c.add(path+".properties."+name, "", "has to be of type object")
-			}
-		case "apiVersion", "kind", "metadata":
-			c.add(path+".properties."+name, "", "is Kubernetes' own")
-		default:
-			c.add(path+".properties."+name, "", "is neither spec nor status: what a user sets belongs into spec")
-		}
-	}
-	if _, has := root.Properties["spec"]; !has {
-		c.add(path+".properties", "", "has no spec")
-	}
+	root.Type = cmp.Or(root.Type, "object")
+	checkRoot(&root, path+".properties", c)
 	status, has := root.Properties["status"]
 	if !has {
-		status = apiextensionsv1.JSONSchemaProps{Type: "object", Description: "What the platform says."}
-	}
-	for _, name := range []string{"conditions", "observedGeneration"} {
-		if _, has := status.Properties[name]; has {
-			c.add(path+".properties.status.properties."+name, "", "is the platform's own")
-		}
-	}
-	if len(c.problems) > 0 {
-		return nil
+		status = apiextensionsv1.JSONSchemaProps{Type: "object", Description: "The state of the instance."}
 	}
 	properties := maps.Clone(status.Properties)
 	if properties == nil {
 		properties = map[string]apiextensionsv1.JSONSchemaProps{}
 	}
 	properties["observedGeneration"] = apiextensionsv1.JSONSchemaProps{
-		Type: "integer", Format: "int64", Description: "The generation of the spec that the conditions are of.",
+		Type: "integer", Format: "int64", Description: "The generation that the conditions refer to.",
+	}
+	properties["revision"] = apiextensionsv1.JSONSchemaProps{
+		Type: "string", Description: "The revision of the Blueprint with which the instance was last reconciled.",
 	}
 	properties["conditions"] = conditionsSchema()
 	status.Properties = properties
+	if root.Properties == nil {
+		root.Properties = map[string]apiextensionsv1.JSONSchemaProps{}
+	}
 	root.Properties["status"] = status
 	return &root
 }
 
-// conditionsSchema is that of a list of metav1.Condition, one a type.
-func conditionsSchema() apiextensionsv1.JSONSchemaProps {
-	text := func(longest int64) apiextensionsv1.JSONSchemaProps {
-		return apiextensionsv1.JSONSchemaProps{Type: "string", MaxLength: ptr.To(longest)}
-	}
-	return apiextensionsv1.JSONSchemaProps{
-		Type: "array", Description: "Ready is whether all that the instance becomes is there and ready.", MaxItems: ptr.To[int64](16),
-		XListType: ptr.To("map"), XListMapKeys: []string{"type"},
-		Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{
-			Type: "object", Required: []string{"type", "status", "lastTransitionTime", "reason", "message"},
-			Properties: map[string]apiextensionsv1.JSONSchemaProps{
-				"type": text(316),
-				"status": {Type: "string", Enum: []apiextensionsv1.JSON{
-					{Raw: []byte(`"True"`)}, {Raw: []byte(`"False"`)}, {Raw: []byte(`"Unknown"`)},
-				}},
-				"observedGeneration": {Type: "integer", Format: "int64", Minimum: ptr.To(0.0)},
-				"lastTransitionTime": {Type: "string", Format: "date-time"},
-				"reason":             text(1024),
-				"message":            text(32768),
-			},
-		}},
-	}
-}
-
-// columns are the author's, readiness and, as kubectl does without any, the age. An author's column takes the place of
-// one of ours that is called the same.
-func columns(authors []apiextensionsv1.CustomResourceColumnDefinition) []apiextensionsv1.CustomResourceColumnDefinition {
-	ours := func(c apiextensionsv1.CustomResourceColumnDefinition) []apiextensionsv1.CustomResourceColumnDefinition {
-		if slices.ContainsFunc(authors, func(a apiextensionsv1.CustomResourceColumnDefinition) bool { return a.Name == c.Name }) {
-			return nil
+// checkRoot checks the properties of an instance.
+func checkRoot(root *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
+	for _, name := range slices.Sorted(maps.Keys(root.Properties)) {
+		switch name {
+		case "spec", "status":
+			if s := root.Properties[name]; s.Type != "object" {
+				c.add(path+"."+name, "", "must have type: object")
+			}
+		case "apiVersion", "kind", "metadata":
+			c.add(path+"."+name, "", "must not be set; Kubernetes defines it")
+		default:
+			c.add(path+"."+name, "", "must be under spec or status")
 		}
-		return []apiextensionsv1.CustomResourceColumnDefinition{c}
 	}
-	return slices.Concat(
-		authors, // first, so that the server counts them as the author does
-		ours(apiextensionsv1.CustomResourceColumnDefinition{
-			Name: "Ready", Type: "string", JSONPath: `.status.conditions[?(@.type=="Ready")].status`,
-		}),
-		ours(apiextensionsv1.CustomResourceColumnDefinition{
-			Name: "Message", Type: "string", Priority: 1, JSONPath: `.status.conditions[?(@.type=="Ready")].message`,
-		}),
-		ours(apiextensionsv1.CustomResourceColumnDefinition{Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp"}),
-	)
+	if _, has := root.Properties["spec"]; !has {
+		c.add(path, "", "must have spec")
+	}
+	for _, name := range writtenStatus {
+		if _, has := root.Properties["status"].Properties[name]; has {
+			c.add(path+".status.properties."+name, "", "must not be set; the platform defines it")
+		}
+	}
 }
 
-// placed says which field of the Blueprint a field of the CustomResourceDefinition comes from.
-var placed = strings.NewReplacer(
+// conditionsSchema returns the schema of a list of metav1.Condition. It is the same as for the conditions of
+// Blueprints.
+func conditionsSchema() apiextensionsv1.JSONSchemaProps {
+	crd, err := Manifest()
+	if err != nil {
+		panic(err) // the manifest is a part of the binary, and tested
+	}
+	out := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties["conditions"]
+	out.Description = "Ready reports whether all children exist and are ready, and Paused whether the instance is paused."
+	return out
+}
+
+// columns returns the author's columns, followed by readiness and age. An author's column replaces the platform's
+// column of the same name. The order matters: the API server reports errors by index.
+func columns(
+	authors []apiextensionsv1.CustomResourceColumnDefinition,
+) (out []apiextensionsv1.CustomResourceColumnDefinition) {
+	out = slices.Clone(authors)
+	for _, c := range []apiextensionsv1.CustomResourceColumnDefinition{
+		{Name: "Ready", Type: "string", JSONPath: `.status.conditions[?(@.type=="Ready")].status`},
+		{Name: "Message", Type: "string", Priority: 1, JSONPath: `.status.conditions[?(@.type=="Ready")].message`},
+		{Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp"},
+	} {
+		if !slices.ContainsFunc(authors, func(a apiextensionsv1.CustomResourceColumnDefinition) bool {
+			return a.Name == c.Name
+		}) {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// plainPath matches a JSON path that consists of names.
+var plainPath = regexp.MustCompile(`^\.(spec|status)(\.[A-Za-z_][A-Za-z0-9_-]*)*$`)
+
+// checkColumns rejects columns for unknown fields, which Kubernetes accepts and prints as empty.
+func checkColumns(
+	authors []apiextensionsv1.CustomResourceColumnDefinition, root *apiextensionsv1.JSONSchemaProps, c *collector,
+) {
+	for i, column := range authors {
+		if !plainPath.MatchString(column.JSONPath) {
+			continue
+		}
+		s := root
+		for _, name := range strings.Split(column.JSONPath[1:], ".") {
+			if s.AdditionalProperties != nil || s.XPreserveUnknownFields != nil || s.XEmbeddedResource {
+				break
+			}
+			next, has := s.Properties[name]
+			if !has {
+				c.add(fmt.Sprintf("%s.printerColumns[%d].jsonPath", typePath, i), "", "unknown field %s%s",
+					column.JSONPath, suggest(name, slices.Sorted(maps.Keys(s.Properties))))
+				break
+			}
+			s = &next
+		}
+	}
+}
+
+// blueprintPath maps fields of the CustomResourceDefinition to those of the Blueprint.
+var blueprintPath = strings.NewReplacer(
 	"spec.versions[0].schema.openAPIV3Schema", typePath+".schema",
-	"spec.validation.openAPIV3Schema", typePath+".schema", // which it is when there is one version
+	"spec.validation.openAPIV3Schema", typePath+".schema", // used if there is one version
 	"spec.versions[0].additionalPrinterColumns", typePath+".printerColumns",
 	"spec.additionalPrinterColumns", typePath+".printerColumns",
 	"spec.versions[0].name", typePath+".version",
@@ -240,22 +275,25 @@ var placed = strings.NewReplacer(
 	".JSONPath", ".jsonPath",
 )
 
+// validate validates the CustomResourceDefinition as the API server does. The API server reports some fields twice.
 func validate(crd *apiextensionsv1.CustomResourceDefinition, c *collector) {
 	defaulted := crd.DeepCopy()
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(defaulted)
 	var internal apiextensions.CustomResourceDefinition
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(defaulted, &internal, nil); err != nil {
-		c.add(typePath+".schema", "", "%v", err)
+	convert := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition
+	if err := convert(defaulted, &internal, nil); err != nil {
+		c.add(typePath+".schema", "", "is not a valid OpenAPI v3 schema")
 		return
 	}
-	// The server says at creation which version it stores.
-	internal.Status.StoredVersions = []string{crd.Spec.Versions[0].Name}
+	internal.Status.StoredVersions = []string{crd.Spec.Versions[0].Name} // set by the API server when it creates one
+	var found collector
 	for _, e := range validation.ValidateCustomResourceDefinition(context.Background(), &internal) {
-		c.add(placed.Replace(e.Field), "", "%s", strings.Join(strings.Fields(e.ErrorBody()), " "))
+		found.add(blueprintPath.Replace(e.Field), "", "%s", strings.Join(strings.Fields(e.ErrorBody()), " "))
 	}
+	c.problems = append(c.problems, slices.Compact(found.problems.sorted())...)
 }
 
-// measure says how large a JSON value is, about, how deep, and how many expressions and patterns are in it if it is a
+// measure returns the approximate size of a JSON value, its depth, and the number of rules and patterns if it is a
 // schema.
 func measure(v any) (size, depth, rules int) {
 	switch v := v.(type) {

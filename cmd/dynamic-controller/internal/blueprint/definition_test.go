@@ -30,12 +30,14 @@ const plain = `schema: {properties: {spec: {type: object, properties: {size: {ty
 func TestDefinition(t *testing.T) {
 	crd, err := blueprint.Definition(read(ofType(`
     shortNames: [cr], printerColumns: [{name: Size, type: integer, jsonPath: .spec.size}],
-    schema: {required: [spec], properties: {spec: {type: object, properties: {size: {type: integer}}}, status: {type: object, properties: {url: {type: string}}}}}`)))
+    schema: {required: [spec], properties: {spec: {type: object, properties: {size: {type: integer}}},
+      status: {type: object, properties: {url: {type: string}}}}}`)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	names := crd.Spec.Names
-	if crd.Name != "crates.shop.example.com" || names.Plural != "crates" || names.Singular != "crate" || names.ListKind != "CrateList" || crd.Spec.Scope != "Namespaced" {
+	if crd.Name != "crates.shop.example.com" || names.Plural != "crates" || names.Singular != "crate" ||
+		names.ListKind != "CrateList" || crd.Spec.Scope != "Namespaced" {
 		t.Errorf("names %s %+v %s", crd.Name, names, crd.Spec.Scope)
 	}
 	v := crd.Spec.Versions[0]
@@ -70,19 +72,22 @@ func TestDefinition_refused(t *testing.T) {
 	}{
 		"crd is instead of the rest": {
 			"{spec: {type: {crd: a.b, kind: C}, resources: []}}",
-			[]string{"spec.type: either crd, or group, version, kind and schema"},
+			[]string{"spec.type: set either crd, or group, version, kind and schema"},
 		},
 		"without it the rest is required": {
 			"{spec: {type: {}, resources: []}}",
-			[]string{"spec.type.group: is required without crd", "spec.type.version: is required without crd", "spec.type.kind: is required without crd", "spec.type.schema: is required without crd"},
+			[]string{
+				"spec.type.group: is required without crd", "spec.type.version: is required without crd",
+				"spec.type.kind: is required without crd", "spec.type.schema: is required without crd",
+			},
 		},
 		"Blueprints are no type for a Blueprint": {
 			"{spec: {type: {crd: blueprints.platform.example.com}, resources: []}}",
-			[]string{"spec.type.crd: Blueprints are the platform's own"},
+			[]string{"spec.type.crd: Blueprint is reserved for the platform"},
 		},
 		"nor by another name": {
 			"{spec: {type: {group: platform.example.com, version: v1, kind: Blueprint, " + plain + "}, resources: []}}",
-			[]string{"spec.type: Blueprints are the platform's own"},
+			[]string{"spec.type: Blueprint is reserved for the platform"},
 		},
 		"names are Kubernetes' to judge": {
 			ofType("plural: Crates, " + plain),
@@ -94,62 +99,72 @@ func TestDefinition_refused(t *testing.T) {
 		"a schema says spec and status alone": {
 			ofType("schema: {properties: {spec: {type: object}, metadata: {type: object}, size: {type: integer}}}"),
 			[]string{
-				"spec.type.schema.properties.metadata: is Kubernetes' own",
-				"spec.type.schema.properties.size: is neither spec nor status: what a user sets belongs into spec",
+				"spec.type.schema.properties.metadata: must not be set; Kubernetes defines it",
+				"spec.type.schema.properties.size: must be under spec or status",
 			},
 		},
 		"a schema has a spec": {
-			ofType("schema: {properties: {}}"), []string{"spec.type.schema.properties: has no spec"},
+			ofType("schema: {properties: {}}"), []string{"spec.type.schema.properties: must have spec"},
 		},
-		"what belongs under properties is told": {
+		"a field outside of properties": {
 			ofType("schema: {type: object, spec: {type: object}, status: {type: object}}"),
 			[]string{
-				"spec.type.schema.spec: put spec under properties: what is here are the keywords of a schema",
-				"spec.type.schema.status: put status under properties: what is here are the keywords of a schema",
+				"spec.type.schema.spec: must be under properties",
+				"spec.type.schema.status: must be under properties",
 			},
 		},
 		"the platform's status is its own": {
-			ofType("schema: {properties: {spec: {type: object}, status: {type: object, properties: {conditions: {type: string}}}}}"),
-			[]string{"spec.type.schema.properties.status.properties.conditions: is the platform's own"},
+			ofType("schema: {properties: {spec: {type: object}, status: {type: object, properties: {conditions: {type: " +
+				"string}}}}}"),
+			[]string{"spec.type.schema.properties.status.properties.conditions: must not be set; the platform defines it"},
 		},
-		"what no schema has is told": {
+		"an unknown keyword": {
 			ofType("schema: {properties: {spec: {type: object, propertys: {}}}}"),
-			[]string{"spec.type.schema.properties.spec.propertys: is no keyword of a schema: did you mean properties?"},
+			[]string{"spec.type.schema.properties.spec.propertys: unknown field; did you mean properties?"},
 		},
 		"keywords have their case": {
-			ofType("schema: {properties: {spec: {type: object, properties: {a: {type: array, items: {type: string, maxlength: 3}}}}}}"),
-			[]string{"spec.type.schema.properties.spec.properties.a.items.maxlength: is no keyword of a schema: did you mean maxLength?"},
+			ofType("schema: {properties: {spec: {type: object, properties: {a: {type: array, items: {type: string, " +
+				"maxlength: 3}}}}}}"),
+			[]string{"spec.type.schema.properties.spec.properties.a.items.maxlength: unknown field; did you mean maxLength?"},
 		},
-		"a type instead of a schema is told": {
-			ofType("schema: {properties: {spec: {type: object, properties: {a: string, b: {type: object, additionalProperties: string, properties: null}}}}}"),
+		"a type instead of a schema": {
+			ofType("schema: {properties: {spec: {type: object, properties: {a: string, b: {type: object, " +
+				"additionalProperties: string, properties: null}}}}}"),
 			[]string{
-				"spec.type.schema.properties.spec.properties.a: has to be a schema, as {type: string}",
-				"spec.type.schema.properties.spec.properties.b.additionalProperties: has to be a schema, as {type: string}",
+				"spec.type.schema.properties.spec.properties.a: must be an object",
+				"spec.type.schema.properties.spec.properties.b.additionalProperties: must be an object",
 			},
 		},
-		"so is what belongs beside properties": {
-			ofType("schema: {properties: {spec: {type: object, properties: {a: {type: string, required: true}}, anyOf: [{required: a}]}}}"),
+		"values of the wrong type": {
+			ofType("schema: {properties: {spec: {type: object, properties: {a: {type: string, required: true}}, anyOf: " +
+				"[{required: a}]}}}"),
 			[]string{
-				"spec.type.schema.properties.spec.anyOf[0].required: has to be a list of names, beside the properties that are required",
-				"spec.type.schema.properties.spec.properties.a.required: has to be a list of names, beside the properties that are required",
+				"spec.type.schema.properties.spec.anyOf[0].required: must be a list of strings",
+				"spec.type.schema.properties.spec.properties.a.required: must be a list of strings",
 			},
 		},
 		"so is a schema within one": {
 			ofType("schema: {openAPIV3Schema: {type: object}}"),
-			[]string{"spec.type.schema.openAPIV3Schema: is what schema is already: put what is in it in its place"},
+			[]string{"spec.type.schema.openAPIV3Schema: unknown field"},
 		},
-		"a column of a field that there is not": {
-			ofType("printerColumns: [{name: A, type: string, jsonPath: .spec.sise}, {name: B, type: string, jsonPath: .spec.labels.any}, {name: C, type: string, jsonPath: .metadata.uid}, " +
-				"{name: D, type: string, jsonPath: '.spec.tags[0]'}, {name: E, type: integer, jsonPath: .status.observedGeneration}, " +
+		"a column of an unknown field": {
+			ofType("printerColumns: [{name: A, type: string, jsonPath: .spec.sise}, {name: B, type: string, jsonPath: " +
+				".spec.labels.any}, {name: C, type: string, jsonPath: .metadata.uid}, " +
+				"{name: D, type: string, jsonPath: '.spec.tags[0]'}, {name: E, type: integer, jsonPath: " +
+				".status.observedGeneration}, " +
 				"{name: F, type: string, jsonPath: .spec.size.unit}], " +
-				"schema: {properties: {spec: {type: object, properties: {size: {type: string}, labels: {type: object, additionalProperties: {type: string}}, tags: {type: array, items: {type: string}}}}}}"),
-			[]string{"spec.type.printerColumns[0].jsonPath: .spec.sise: the schema has no such field: did you mean size?", "spec.type.printerColumns[5].jsonPath: .spec.size.unit: the schema has no such field"},
+				"schema: {properties: {spec: {type: object, properties: {size: {type: string}, labels: {type: object, " +
+				"additionalProperties: {type: string}}, tags: {type: array, items: {type: string}}}}}}"),
+			[]string{
+				"spec.type.printerColumns[0].jsonPath: unknown field .spec.sise; did you mean size?",
+				"spec.type.printerColumns[5].jsonPath: unknown field .spec.size.unit",
+			},
 		},
-		"what Kubernetes says twice is told once": {
+		"a duplicate problem is reported once": {
 			"{spec: {type: {group: shop.example.com, version: \"1.0\", kind: Crate, " + plain + "}, resources: []}}",
 			[]string{`spec.type.version: Invalid value: "1.0": a DNS-1035 label`},
 		},
-		"so is a type that there is not": {
+		"an unknown type": {
 			ofType("schema: {properties: {spec: {type: object, properties: {size: {type: int}}}}}"),
 			[]string{`spec.type.schema.properties[spec].properties[size].type: Unsupported value: "int"`},
 		},
@@ -163,10 +178,14 @@ func TestDefinition_refused(t *testing.T) {
 		},
 		"so is a default that does not fit": {
 			ofType("schema: {properties: {spec: {type: object, properties: {size: {type: integer, default: x}}}}}"),
-			[]string{`spec.type.schema.properties[spec].properties[size].default: Invalid value: "string": in body must be of type integer`},
+			[]string{
+				`spec.type.schema.properties[spec].properties[size].default: Invalid value: "string": in body must be of type ` +
+					`integer`,
+			},
 		},
 		"so is a rule that does not compile": {
-			ofType("schema: {properties: {spec: {type: object, x-kubernetes-validations: [{rule: self.nome == 1}], properties: {size: {type: integer}}}}}"),
+			ofType("schema: {properties: {spec: {type: object, x-kubernetes-validations: [{rule: self.nome == 1}], " +
+				"properties: {size: {type: integer}}}}}"),
 			[]string{"spec.type.schema.properties[spec].x-kubernetes-validations[0].rule: Invalid value"},
 		},
 		"so is a column that prints nothing": {
@@ -201,7 +220,8 @@ func internal(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition) *apie
 	crd = crd.DeepCopy()
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
 	var out apiextensions.CustomResourceDefinition
-	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, &out, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, &out,
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	out.Status.StoredVersions = []string{crd.Spec.Versions[0].Name}
@@ -216,7 +236,8 @@ func TestManifest(t *testing.T) {
 	if errs := validation.ValidateCustomResourceDefinition(context.Background(), internal(t, crd)); len(errs) > 0 {
 		t.Errorf("the API server would refuse it: %v", errs)
 	}
-	if got := crd.Spec.Group + "/" + crd.Spec.Versions[0].Name; got != blueprint.GroupVersion.String() || crd.Name != blueprint.GroupVersionResource.GroupResource().String() {
+	if got := crd.Spec.Group + "/" + crd.Spec.Versions[0].Name; got != blueprint.GroupVersion.String() ||
+		crd.Name != blueprint.GroupVersionResource.GroupResource().String() {
 		t.Errorf("it is %s of %s", crd.Name, got)
 	}
 	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
@@ -239,18 +260,34 @@ func TestManifest_rules(t *testing.T) {
 	}
 	validator := schemacel.NewValidator(schema, true, celconfig.PerCallLimit)
 	for reason, c := range map[string]struct{ text, want string }{
-		"names and a schema":           {ofType(plain), ""},
-		"the name of a definition":     {"{spec: {type: {crd: a.b.c}, resources: []}}", ""},
-		"both":                         {"{spec: {type: {crd: a.b.c, group: x, version: v1, kind: X, schema: {}}, resources: []}}", "either crd, or group, version, kind and schema"},
-		"neither":                      {"{spec: {type: {}, resources: []}}", "either crd, or group, version, kind and schema"},
-		"half":                         {"{spec: {type: {group: x, version: v1, kind: X}, resources: []}}", "group, version, kind and schema are required without crd"},
-		"a scope beside the name":      {"{spec: {type: {crd: a.b.c, scope: Cluster}, resources: []}}", "with crd, its CustomResourceDefinition says"},
-		"short names beside the name":  {"{spec: {type: {crd: a.b.c, shortNames: [x]}, resources: []}}", "with crd, its CustomResourceDefinition says"},
-		"other columns beside a named": {"{spec: {type: {crd: a.b.c, printerColumns: []}, resources: []}}", "with crd, its CustomResourceDefinition says"},
+		"names and a schema":       {ofType(plain), ""},
+		"the name of a definition": {"{spec: {type: {crd: a.b.c}, resources: []}}", ""},
+		"both": {
+			"{spec: {type: {crd: a.b.c, group: x, version: v1, kind: X, schema: {}}, resources: []}}",
+			"set either crd, or group, version, kind and schema",
+		},
+		"neither": {
+			"{spec: {type: {}, resources: []}}", "set either crd, or group, version, kind and schema",
+		},
+		"half": {
+			"{spec: {type: {group: x, version: v1, kind: X}, resources: []}}",
+			"group, version, kind and schema are required without crd",
+		},
+		"a scope in addition to the name": {
+			"{spec: {type: {crd: a.b.c, scope: Cluster}, resources: []}}", "must not be set with crd",
+		},
+		"short names in addition to the name": {
+			"{spec: {type: {crd: a.b.c, shortNames: [x]}, resources: []}}", "must not be set with crd",
+		},
+		"columns in addition to the name": {
+			"{spec: {type: {crd: a.b.c, printerColumns: []}, resources: []}}", "must not be set with crd",
+		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			errs, _ := validator.Validate(context.Background(), nil, schema, object(c.text).Object, nil, celconfig.RuntimeCELCostBudget)
-			if got := errs.ToAggregate(); c.want == "" && got != nil || c.want != "" && (got == nil || !strings.Contains(got.Error(), c.want)) {
+			errs, _ := validator.Validate(context.Background(), nil, schema, object(c.text).Object, nil,
+				celconfig.RuntimeCELCostBudget)
+			if got := errs.ToAggregate(); c.want == "" && got != nil || c.want != "" &&
+				(got == nil || !strings.Contains(got.Error(), c.want)) {
 				t.Errorf("got %v, want %q", got, c.want)
 			}
 		})

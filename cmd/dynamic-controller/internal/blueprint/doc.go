@@ -1,35 +1,33 @@
-// Package blueprint compiles Blueprints and works out what their instances become. It has no client: what it needs to know
-// of a cluster it is told, and what is to be done there its caller does.
+// Package blueprint compiles Blueprints and renders the children of their instances. It has no client: callers describe
+// the cluster with [Options], and apply the results.
 //
-// A [Blueprint] defines a type ([Definition] makes its CustomResourceDefinition) and what an instance of it becomes: other
-// objects, written as templates with expressions in them (package expression says how). [Compile] checks all of it at once
-// and names every problem by its path; what compiles may be used concurrently and for ever.
+// A [Blueprint] defines a type and templates of the objects that are created for each instance. [Compile] checks all of
+// it at once and reports every problem with its path. [Definition] returns the CustomResourceDefinition of the type.
 //
-// What a template may refer to is the instance, as self, without what the platform itself writes to it (resourceVersion,
-// managedFields, finalizers, status.conditions and status.observedGeneration: it could drive itself without end), and what
-// became of the others, each by its id. From that follows the order, which is the order of the spec otherwise. A resource
-// waits until each one that it refers to is there and ready, and what it reads of it is there too.
+// Expressions (see package expression) read the instance as self, without the fields that the platform writes, and
+// other children by their ids. The references between templates determine the order of the children. Otherwise, the
+// order of the spec is kept. A child waits until the children that it refers to exist and are ready, and until the
+// values that it reads exist.
 //
-// Where the schema of a template's kind is known, its fields and the types of their values are checked, and those of
-// expressions. Nothing is refused that the server would take when it is applied, but for what an expression would always
-// leave out or leave empty, and for values that a webhook would have mended: what is required may be missing, for admission
-// may add it, and so may null be anywhere, and a fraction where there is an integer.
+// Templates are checked against the schema of their kind, if that is known. This check rejects only templates that the
+// API server would reject, with two exceptions. An expression of the wrong type is rejected even if it always yields an
+// absent or empty value, and a wrong value is rejected even if a mutating webhook could fix it. Required fields can be
+// missing, because admission can add them. Null is accepted everywhere, and fractions are accepted in place of
+// integers.
 //
-//   - includeWhen says, of self alone, whether the resource is wanted: all of its expressions have to be true. What refers
-//     to one that is not wanted is not wanted either.
-//   - readyWhen says, of the resource itself by its id and of self, when it is ready: all of its expressions have to be
-//     true. Without any it is ready when it is there.
-//   - An expression whose value is optional.none() leaves its field or its list's item out.
-//   - metadata.name is required, and may have expressions; generateName is refused, for the name is how what is there is
-//     known from what is still to be made. A namespaced resource without a namespace is in its instance's, or says where it
-//     is when its instance is in none. The server's own fields, ownerReferences, finalizers and status are refused.
-//   - Whoever makes an object's keys of expressions could make anything: keys have none.
-//   - Some kinds, types of Secrets, labels of Namespaces and namespaces are refused unless the operator allows them:
-//     see [ChildPolicy]. A namespace that an expression yields must match spec.allowedNamespaces, or be the instance's
-//     own.
-//   - Messages never contain data that an expression reads from a Secret. Names and namespaces must not depend on it.
+//   - includeWhen lists expressions that read self. The child is wanted if all of them are true and all children that
+//     it refers to are wanted.
+//   - readyWhen lists expressions that read the child, by its id, and self. The child is ready if all are true.
+//   - An expression that yields optional.none() omits its field or item.
+//   - metadata.name is required and can have expressions. The namespace defaults to that of the instance. An expression
+//     in metadata.namespace must yield the instance's own namespace or a namespace that matches
+//     spec.allowedNamespaces.
+//   - Templates must not set status, generateName, ownerReferences, finalizers, fields that the API server sets, or
+//     labels or annotations under platform.example.com/. Keys must not contain expressions.
+//   - Messages never contain data that an expression reads from a Secret. Names and namespaces must not depend on such
+//     data.
 //
 // [IncompatibleChanges] compares the schemas of two definitions of one type.
 //
-// Blueprints may be hostile: how much there may be of everything is in limits.go, and what an instance costs is counted.
+// Blueprints can be hostile. All sizes are bounded (see limits.go), and the cost of an instance is counted.
 package blueprint

@@ -2,6 +2,7 @@ package blueprint_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -73,7 +74,8 @@ spec: {size: 2, public: true}
 			if observed[r.ID] != nil {
 				continue
 			}
-			fmt.Println(" ", r.Object.GetKind(), r.Object.GetNamespace()+"/"+r.Object.GetName(), r.Object.Object["spec"], r.Object.Object["data"])
+			fmt.Println(" ", r.Object.GetKind(), r.Object.GetNamespace()+"/"+r.Object.GetName(), r.Object.Object["spec"],
+				r.Object.Object["data"])
 			if r.ID == "service" { // as if it had been applied
 				_ = unstructured.SetNestedField(r.Object.Object, "10.0.0.7", "spec", "clusterIP")
 			}
@@ -82,14 +84,14 @@ spec: {size: 2, public: true}
 	}
 	// Output:
 	// a websites.shop.example.com becomes [/v1, Kind=ConfigMap /v1, Kind=Service]
-	// ready: false waiting: [route: waiting for service, which is not there yet] unready: [service: is not there yet]
+	// ready: false waiting: [route: waiting for service] unready: [service: does not exist yet]
 	//   Service default/flowers map[ports:[map[name:p0 port:80] map[name:p1 port:81]] selector:map[app:flowers]] <nil>
-	// ready: false waiting: [] unready: [route: is not there yet]
+	// ready: false waiting: [] unready: [route: does not exist yet]
 	//   ConfigMap default/flowers-route <nil> map[host:10.0.0.7:80]
 	// ready: true waiting: [] unready: []
 }
 
-// All problems are told at once, each with its path, the expression and the reason.
+// All problems are reported together, each with its path and a reason.
 func ExampleProblems() {
 	_, err := blueprint.Compile(read(`
 metadata: {name: websites}
@@ -107,11 +109,19 @@ spec:
         metadata: {generateName: web-}
         spec: {replicas: "${self.spec.sise}", paused: "${database.spec.paused}"}
 `), blueprint.Options{})
-	fmt.Println(err)
+	var problems blueprint.Problems
+	errors.As(err, &problems)
+	for _, p := range problems {
+		fmt.Println(p.Path)
+		fmt.Println("  " + p.Reason)
+	}
 	// Output:
-	// spec.resources[0].template.metadata.generateName: would make another object each time: give it a name, as ${self.metadata.name}-web
-	// spec.resources[0].template.spec.paused: ${database.spec.paused}: undeclared reference to 'database' (line 1, column 1); there are self and the resources' ids
-	// spec.resources[0].template.spec.replicas: ${self.spec.sise}: undefined field 'sise' (line 1, column 10): did you mean size?
+	// spec.resources[0].template.metadata.generateName
+	//   must not be set; set a name such as ${self.metadata.name}-web
+	// spec.resources[0].template.spec.paused
+	//   unknown name "database"; use self or the id of a resource (line 1, column 1)
+	// spec.resources[0].template.spec.replicas
+	//   unknown field "sise" (line 1, column 10); did you mean size?
 }
 
 func object(text string) *unstructured.Unstructured {

@@ -14,14 +14,15 @@ import (
 type Excluded struct {
 	ID  string
 	GVK schema.GroupVersionKind
-	// Namespace and Name are those of its object. Name is empty if they depend on other resources, or if a resource
-	// that is not excluded has the same object.
+	// Namespace and Name identify its object. Name is empty if they depend on other resources, or if a resource that is
+	// not excluded has the same object.
 	Namespace, Name string
+	DeletionPolicy  DeletionPolicy
 }
 
 func (e Excluded) String() string { return e.ID }
 
-// maxPlaceBytes bounds the name and the namespace of an excluded resource. Names have at most 253 bytes.
+// maxPlaceBytes limits the lengths of the name and the namespace of an excluded resource. Names have at most 253 bytes.
 const maxPlaceBytes = 1 << 10
 
 // include decides whether a resource is wanted. It is called before any resource is rendered, so that the decision
@@ -48,15 +49,15 @@ func (s *stepping) include(ctx context.Context, r *resource) {
 
 func (s *stepping) exclude(ctx context.Context, r *resource) {
 	s.state[r] = excluded
-	e := Excluded{ID: r.id, GVK: r.gvk}
+	e := Excluded{ID: r.ID, GVK: r.GVK, DeletionPolicy: r.DeletionPolicy}
 	if at, known := s.placeOf(ctx, r); known {
 		e.Namespace, e.Name = at.namespace, at.name
 	}
 	s.out.Excluded = append(s.out.Excluded, e)
 }
 
-// placesInUse returns the identities of the resources that are not excluded, as far as they depend only on the
-// instance. It returns only those of a kind that an excluded resource has.
+// placesInUse returns the identities of the objects of resources that are not excluded, if they depend only on the
+// instance. It returns only identities whose kind is also the kind of an excluded resource.
 func (s *stepping) placesInUse(ctx context.Context, resources []*resource) map[identity]bool {
 	kinds := map[schema.GroupKind]bool{}
 	for _, e := range s.out.Excluded {
@@ -64,7 +65,7 @@ func (s *stepping) placesInUse(ctx context.Context, resources []*resource) map[i
 	}
 	used := map[identity]bool{}
 	for _, r := range resources {
-		if s.state[r] == excluded || !kinds[r.gvk.GroupKind()] {
+		if s.state[r] == excluded || !kinds[r.GVK.GroupKind()] {
 			continue
 		}
 		if at, known := s.placeOf(ctx, r); known {
@@ -86,13 +87,14 @@ func (s *stepping) dropShared(used map[identity]bool) {
 	}
 }
 
-// placeOf returns the identity of a resource's object without rendering the rest of it, if that can be known now.
+// placeOf returns the identity of a resource's object, if it can already be determined. It does not render the rest of
+// the object.
 func (s *stepping) placeOf(ctx context.Context, r *resource) (at identity, known bool) {
 	metadata, has := field(r.body, "metadata")
 	if !has {
 		return at, false
 	}
-	at.kind = r.gvk.GroupKind()
+	at.kind = r.GVK.GroupKind()
 	if at.name, known = s.textOf(ctx, metadata, "name"); !known || at.name == "" {
 		return at, false
 	}
@@ -100,7 +102,7 @@ func (s *stepping) placeOf(ctx context.Context, r *resource) (at identity, known
 		at.namespace, known = s.textOf(ctx, metadata, "namespace")
 		return at, known && at.namespace != ""
 	}
-	if r.namespaced {
+	if r.Namespaced {
 		at.namespace = (&unstructured.Unstructured{Object: s.self}).GetNamespace()
 	}
 	return at, true

@@ -18,20 +18,24 @@ func TestStep_excludedObjects(t *testing.T) {
     - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: fixed}}}`,
 			"a=ConfigMap shop/fixed"},
 		"a name of the instance": {`
-    - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}-a"}}}`,
+    - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "${self.metadata.name}-a"}}}`,
 			"a=ConfigMap shop/flowers-a"},
 		"a namespace of its own": {`
-    - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${self.spec.tags[0]}-far"}}}`,
+    - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: a, namespace: "${self.spec.tags[0]}-far"}}}`,
 			"a=ConfigMap a-far/a"},
 		"a cluster-scoped kind": {`
     - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ClusterThing, metadata: {name: a}}}`,
 			"a=ClusterThing /a"},
 		"a name that another resource determines": {`
-    - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${b.metadata.name}-a"}}}
+    - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "${b.metadata.name}-a"}}}
     - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}}`,
 			"a=ConfigMap /"},
 		"a name that cannot be evaluated": {`
-    - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.spec.tags[7]}"}}}`,
+    - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "${self.spec.tags[7]}"}}}`,
 			"a=ConfigMap /"},
 		"a dependent": {`
     - {id: a, includeWhen: ["false"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}
@@ -47,12 +51,14 @@ func TestStep_excludedObjects(t *testing.T) {
     - {id: c, template: {apiVersion: v1, kind: Secret, metadata: {name: a}}}`,
 			"a=ConfigMap /"},
 		"an includeWhen that fails": {`
-    - {id: a, includeWhen: ["self.spec.tags[7] == 'x'"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}
+    - {id: a, includeWhen: ["self.spec.tags[7] == 'x'"],
+        template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}
     - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: {a: "${a.metadata.name}"}}}`,
 			""},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := step(t, compile(t, ofWebsites(c.resources+"\n  allowedNamespaces: [\"*-far\"]"), blueprint.Options{IsNamespaced: known}), flowers, nil)
+			s := step(t, compile(t, ofWebsites(c.resources+"\n  allowedNamespaces: [\"*-far\"]"),
+				blueprint.Options{IsNamespaced: known}), flowers, nil)
 			var got []string
 			for _, e := range s.Excluded {
 				got = append(got, fmt.Sprintf("%s=%s %s/%s", e.ID, e.GVK.Kind, e.Namespace, e.Name))
@@ -69,11 +75,13 @@ func TestStep_excludesWhateverOtherExpressionsCost(t *testing.T) {
 	resources := ""
 	for i := range 99 {
 		resources += fmt.Sprintf(`
-    - {id: r%d, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: r%d}, data: {a: "${string(self.spec.tags[0].contains('%s'))}"}}}`,
+    - {id: r%d, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: r%d},
+        data: {a: "${string(self.spec.tags[0].contains('%s'))}"}}}`,
 			i, i, strings.Repeat("b", 100))
 	}
 	resources += `
-    - {id: last, includeWhen: [self.spec.size > 2], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: last}}}`
+    - {id: last, includeWhen: [self.spec.size > 2], template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: last}}}`
 	self := strings.Replace(flowers, "tags: [a, b]", "tags: ["+strings.Repeat("a", 200_000)+"]", 1)
 	s := step(t, compile(t, ofWebsites(resources), blueprint.Options{}), self, nil)
 	if len(s.Problems) == 0 || !strings.Contains(s.Problems.Error(), "cost more than") {

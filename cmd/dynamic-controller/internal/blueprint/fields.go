@@ -9,93 +9,87 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/cel/common"
-	"k8s.io/apiserver/pkg/cel/openapi"
-	"k8s.io/kube-openapi/pkg/validation/spec"
-
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// checking holds a template against the schema of its kind. It says what no server would take that objects are applied to,
-// and nothing else: a field that there is not, and a value that is of another type or none of those that are listed. What
-// is missing may be what admission adds; null is for any field; and of an expression only its type is known.
+// checking checks a template against the schema of its kind. It reports only errors that cause the API server to reject
+// an object before admission: unknown fields, values of the wrong type and values that are not in an enum. Missing
+// required fields are not reported, because admission can add them. Null is accepted everywhere. Only the type of an
+// expression is known.
 type checking struct {
 	kind     schema.GroupVersionKind
 	problems *collector
 }
 
-// checkFields checks a compiled template. Without a schema there is nothing to check.
+// checkFields checks a compiled template.
 func (r *resource) checkFields(s common.Schema, problems *collector) {
 	if s == nil || s.Type() != "object" {
 		return
 	}
-	c, root := &checking{kind: r.gvk, problems: problems}, &seen{Schema: s}
+	c, root := &checking{kind: r.GVK, problems: problems}, &fieldSchema{Schema: s}
 	keys, value := fieldsOf(r.body)
 	for i, key := range keys {
-		switch path := child(r.path, key); key {
-		case "apiVersion", "kind", "status": // checkObject has checked them
+		switch at := child(r.Path, key); key {
+		case "apiVersion", "kind", "status": // see checkObject
 		case "metadata":
 			if m := root.field(key); m != nil {
-				c.checkMetadata(value(i), m, path)
+				c.checkMetadata(value(i), m, at)
 			}
 		default:
-			c.checkField(value(i), key, root, path, s.IsXPreserveUnknownFields())
+			c.checkField(value(i), key, root, at, s.IsXPreserveUnknownFields())
 		}
 	}
 }
 
-// checkMetadata checks the names of the fields, which checkObject does not.
-func (c *checking) checkMetadata(n node, s *seen, path string) {
+// checkMetadata checks the names of fields. checkObject checks their values.
+func (c *checking) checkMetadata(n node, s *fieldSchema, path string) {
 	keys, value := fieldsOf(n)
 	for i, key := range keys {
-		if !slices.Contains(servers, key) && s.field(key) == nil {
+		if !slices.Contains(forbiddenMetadata, key) && s.field(key) == nil {
 			c.checkField(value(i), key, s, child(path, key), false)
 		}
 	}
 }
 
-// checkField checks one of an object. Where open, unknown fields are kept somewhere above, and then the server takes them
-// everywhere below, though it may drop them.
-func (c *checking) checkField(n node, key string, s *seen, path string, open bool) {
+// checkField checks a field of an object. The argument open is true if the object, or an object that contains it,
+// preserves unknown fields.
+func (c *checking) checkField(n node, key string, s *fieldSchema, path string, open bool) {
 	if field := s.field(key); field != nil {
 		c.check(n, field, path, open)
 		return
 	}
-	if a := s.AdditionalProperties(); a != nil && (a.Allows() || a.Schema() != nil) {
+	if s.isMap() {
 		c.check(n, s.value(), path, open)
 		return
 	}
-	if open || len(s.fields) == 0 {
+	if open || len(s.fields) == 0 || c.problems.full() {
 		return
 	}
-	reason := fmt.Sprintf("a %s of %s has no such field", c.kind.Kind, c.kind.GroupVersion())
-	// What is not told is not looked for.
-	if len(c.problems.problems) < maxProblemsTold {
-		if near := nearest(key, slices.Sorted(maps.Keys(s.fields))); near != "" {
-			reason += fmt.Sprintf(": did you mean %s?", near)
-		}
+	of := ""
+	if c.kind.Kind != "" {
+		of = fmt.Sprintf(" in %s of %s", c.kind.Kind, c.kind.GroupVersion())
 	}
-	c.problems.add(path, "", "%s", reason)
+	c.problems.add(path, "", "unknown field%s%s", of, s.suggest(key))
 }
 
-// check checks what is made somewhere against the schema of what may be there.
-func (c *checking) check(n node, s *seen, path string, open bool) {
-	wanted := expression.TypesOf(s)
+// check checks a value.
+func (c *checking) check(n node, s *fieldSchema, path string, open bool) {
+	wanted := s.types()
 	if wanted == nil || c.problems.full() {
 		return
 	}
 	if e, is := n.(whole); is {
 		if e.Program != nil && !e.Fits(s) {
-			reason := fmt.Sprintf("is of type %s, and has to be %s", e.Type(), typeOf(s))
+			hint := ""
 			if wanted[0] == "string" && e.IsPrimitive() {
-				reason += ": make it one with string()"
+				hint = "; convert it with string()"
 			}
-			c.problems.add(path, e.String(), "%s", reason)
+			c.problems.add(path, e.String(), "must be %s, not %s%s", s.typeName(), e.Type(), hint)
 		}
 		return
 	}
-	made := typeMade(n)
+	made := typeOf(n)
 	if made != "" && !slices.Contains(wanted, made) {
-		c.problems.add(path, "", "%s", unlike(n, made, wanted[0], s))
+		c.problems.add(path, "", "must be %s%s", s.typeName(), typeHint(n, made, wanted[0]))
 		return
 	}
 	open = open || s.IsXPreserveUnknownFields() || s.IsXEmbeddedResource()
@@ -109,7 +103,7 @@ func (c *checking) check(n node, s *seen, path string, open bool) {
 		count, item := itemsOf(n)
 		for i := range count {
 			at := fmt.Sprintf("%s[%d]", path, i)
-			c.checkKeys(item(i), s, at)
+			c.checkItemKeys(item(i), s, at)
 			c.check(item(i), s.item(), at, open)
 		}
 	case "string":
@@ -117,14 +111,14 @@ func (c *checking) check(n node, s *seen, path string, open bool) {
 	}
 }
 
-// checkKeys checks that one of a list, if its items are known by keys, has any of them.
-func (c *checking) checkKeys(item node, s *seen, path string) {
+// checkItemKeys checks that an item of a list can be identified, if the list is a map or a set.
+func (c *checking) checkItemKeys(item node, s *fieldSchema, path string) {
 	if l, is := item.(literal); is && l.value == nil && (s.XListType() == "map" || s.XListType() == "set") {
-		c.problems.add(path, "", "is null, and there is no telling it from the others of the list")
+		c.problems.add(path, "", "must not be null")
 		return
 	}
 	keys := s.XListMapKeys()
-	if len(keys) == 0 || typeMade(item) != "object" {
+	if len(keys) == 0 || typeOf(item) != "object" {
 		return
 	}
 	fields, _ := fieldsOf(item)
@@ -132,52 +126,12 @@ func (c *checking) checkKeys(item node, s *seen, path string) {
 		field := s.item().field(key)
 		return slices.Contains(fields, key) || field != nil && field.Default() != nil
 	}) {
-		c.problems.add(path, "", "needs %s, by which it is told from the others of the list", strings.Join(keys, " and "))
+		c.problems.add(path, "", "must have %s, which identifies the item", strings.Join(keys, " or "))
 	}
 }
 
-// seen is a schema whose parts are worked out once, however often a template comes by.
-type seen struct {
-	common.Schema
-	fields        map[string]*seen
-	items, values *seen
-}
-
-func seeing(s common.Schema) *seen {
-	if s == nil {
-		s = &openapi.Schema{Schema: &spec.Schema{}} // the field is there, and that is all
-	}
-	return &seen{Schema: s}
-}
-
-// field is nil if there is no such field.
-func (s *seen) field(name string) *seen {
-	if s.fields == nil {
-		s.fields = map[string]*seen{}
-		for name, field := range s.Properties() {
-			s.fields[name] = seeing(field)
-		}
-	}
-	return s.fields[name]
-}
-
-func (s *seen) item() *seen {
-	if s.items == nil {
-		s.items = seeing(s.Items())
-	}
-	return s.items
-}
-
-// value is that of a map.
-func (s *seen) value() *seen {
-	if s.values == nil {
-		s.values = seeing(s.AdditionalProperties().Schema())
-	}
-	return s.values
-}
-
-// checkString checks one that has no expressions. An empty one is to Kubernetes' own kinds what is not there.
-func (c *checking) checkString(n node, s common.Schema, path string) {
+// checkString checks a string without expressions. Kubernetes' built-in kinds treat an empty string as absent.
+func (c *checking) checkString(n node, s *fieldSchema, path string) {
 	l, is := n.(literal)
 	if !is || l.value == "" {
 		return
@@ -185,11 +139,11 @@ func (c *checking) checkString(n node, s common.Schema, path string) {
 	text := l.value.(string)
 	if s.Format() == "byte" {
 		if _, err := base64.StdEncoding.DecodeString(text); err != nil {
-			reason := "is no base64"
+			hint := ""
 			if c.kind.Kind == "Secret" && c.kind.Group == "" {
-				reason += ": text belongs into stringData"
+				hint = "; put text into stringData"
 			}
-			c.problems.add(path, "", "%s", reason)
+			c.problems.add(path, "", "must be base64%s", hint)
 		}
 		return
 	}
@@ -198,67 +152,29 @@ func (c *checking) checkString(n node, s common.Schema, path string) {
 		for _, v := range values[:min(len(values), maxValuesTold)] {
 			names = append(names, fmt.Sprintf("%q", v))
 		}
-		reason := "has to be one of " + strings.Join(names, ", ")
 		if len(values) > len(names) {
-			reason += ", ..."
+			names = append(names, "...")
 		}
-		c.problems.add(path, "", "%s", reason)
+		c.problems.add(path, "", "must be one of %s", strings.Join(names, ", "))
 	}
 }
 
-// unlike says that something is of another type than it has to be.
-func unlike(n node, made, wanted string, s common.Schema) string {
-	reason := "has to be " + typeOf(s)
+// typeHint explains why a value does not have the type that its author may expect.
+func typeHint(n node, made, wanted string) string {
 	_, mixed := n.(text)
 	switch {
 	case mixed:
-		return reason + ", and an expression with text around it makes a string"
+		return ", but an expression with text around it is a string"
 	case wanted == "string" && (made == "number" || made == "boolean"):
-		return reason + ": put it in quotes"
+		return "; put it in quotes"
 	case made == "string" && (wanted == "number" || wanted == "boolean"):
-		return reason + ", not a string"
+		return ", not a string"
 	}
-	return reason
+	return ""
 }
 
-// typeOf names the type that a value has to be of.
-func typeOf(s common.Schema) string {
-	switch t := s.Type(); {
-	case len(expression.TypesOf(s)) > 1:
-		return "a number or a string"
-	case s.IsXEmbeddedResource():
-		return "an object"
-	case t == "object" && len(s.Properties()) == 0:
-		if a := s.AdditionalProperties(); a != nil {
-			return "a map" + of(a.Schema())
-		}
-		return "a map"
-	case t == "object" || t == "integer":
-		return "an " + t
-	case t == "array":
-		return "a list" + of(s.Items())
-	default:
-		return "a " + t
-	}
-}
-
-// of says what there is in a list or map.
-func of(s common.Schema) string {
-	if s == nil {
-		return ""
-	}
-	switch t := s.Type(); t {
-	case "":
-		return ""
-	case "array":
-		return " of lists"
-	default:
-		return " of " + t + "s"
-	}
-}
-
-// typeMade is the type in JSON of what a node makes, empty if that is any or not known.
-func typeMade(n node) string {
+// typeOf returns the JSON type that a node yields, or "" if that is unknown or null.
+func typeOf(n node) string {
 	switch n := n.(type) {
 	case object:
 		return "object"
@@ -283,7 +199,7 @@ func typeMade(n node) string {
 	return ""
 }
 
-// fieldsOf takes an object apart, whether or not it has expressions in it.
+// fieldsOf returns the fields of an object.
 func fieldsOf(n node) (keys []string, value func(i int) node) {
 	switch n := n.(type) {
 	case object:
@@ -296,7 +212,7 @@ func fieldsOf(n node) (keys []string, value func(i int) node) {
 	return nil, nil
 }
 
-// itemsOf takes a list apart.
+// itemsOf returns the items of a list.
 func itemsOf(n node) (count int, item func(i int) node) {
 	switch n := n.(type) {
 	case list:

@@ -45,12 +45,15 @@ spec:
                 set: {type: array, x-kubernetes-list-type: set, items: {type: string}}
                 labels: {type: object, additionalProperties: {type: string}}
                 owner: {type: object, properties: {email: {type: string, nullable: true}}}
-                free: {type: object, x-kubernetes-preserve-unknown-fields: true, properties: {known: {type: object, properties: {a: {type: string}}}}}
+                free: {type: object, x-kubernetes-preserve-unknown-fields: true,
+                  properties: {known: {type: object, properties: {a: {type: string}}}}}
                 open: {type: object}
                 bytes: {type: string, format: byte}
                 raw: {type: object, x-kubernetes-embedded-resource: true, x-kubernetes-preserve-unknown-fields: true}
-                parts: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [name, kind], items: {type: object, properties: {name: {type: string}, kind: {type: string}}}}
-                ports: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [protocol], items: {type: object, properties: {protocol: {type: string, default: TCP}}}}
+                parts: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [name, kind],
+                  items: {type: object, properties: {name: {type: string}, kind: {type: string}}}}
+                ports: {type: array, x-kubernetes-list-type: map, x-kubernetes-list-map-keys: [protocol],
+                  items: {type: object, properties: {protocol: {type: string, default: TCP}}}}
 `
 
 func definitionOf(t testing.TB, text string) *apiextensionsv1.CustomResourceDefinition {
@@ -87,83 +90,112 @@ func TestCompile_fields(t *testing.T) {
 		spec string
 		want []string // after spec.resources[0].template.spec
 	}{
-		"what fits is taken": {spec: `{size: 3, ratio: 1, color: red, lid: true, port: 80, tags: [a], set: [a], labels: {a: b}, owner: {email: a},
-			free: {any: [thing]}, open: {any: thing}, bytes: aGk=, raw: {apiVersion: v1, kind: A, metadata: {name: a, x: y}}, parts: [{name: a}], ports: [{}]}`},
-		"and so are expressions whose type does": {spec: `{size: "${self.spec.size}", ratio: "${self.spec.size}", color: "${self.spec.name}", lid: "${self.spec.live}",
-			port: "${self.spec.port}", tags: "${self.spec.tags}", labels: "${self.spec.labels}", owner: "${self.spec.owner}", free: "${{'a': 1}}",
-			open: "${{'a': 1}}", bytes: "${self.spec.name}", raw: "${self.spec.free}", parts: "${self.spec.tags.map(t, {'name': t})}"}`},
-		"a field that there is not is told, with one that may be meant": {
+		"valid values": {spec: `{size: 3, ratio: 1, color: red, lid: true, port: 80, tags: [a], set: [a],
+			labels: {a: b}, owner: {email: a}, free: {any: [thing]}, open: {any: thing}, bytes: aGk=,
+			raw: {apiVersion: v1, kind: A, metadata: {name: a, x: y}}, parts: [{name: a}], ports: [{}]}`},
+		"expressions of valid types": {spec: `{size: "${self.spec.size}", ratio: "${self.spec.size}",
+			color: "${self.spec.name}", lid: "${self.spec.live}", port: "${self.spec.port}", tags: "${self.spec.tags}",
+			labels: "${self.spec.labels}", owner: "${self.spec.owner}", free: "${{'a': 1}}", open: "${{'a': 1}}",
+			bytes: "${self.spec.name}", raw: "${self.spec.free}", parts: "${self.spec.tags.map(t, {'name': t})}"}`},
+		"an unknown field, with a suggestion": {
 			spec: `{siez: 3, Color: red, whatever: x, owner: {mail: x}, parts: [{name: a, sort: b}]}`,
 			want: []string{
-				".Color: a Crate of shop.example.com/v1 has no such field: did you mean color?",
-				".owner.mail: a Crate of shop.example.com/v1 has no such field: did you mean email?",
-				".parts[0].sort: a Crate of shop.example.com/v1 has no such field",
-				".siez: a Crate of shop.example.com/v1 has no such field: did you mean size?",
-				".whatever: a Crate of shop.example.com/v1 has no such field",
+				".Color: unknown field in Crate of shop.example.com/v1; did you mean color?",
+				".owner.mail: unknown field in Crate of shop.example.com/v1; did you mean email?",
+				".parts[0].sort: unknown field in Crate of shop.example.com/v1",
+				".siez: unknown field in Crate of shop.example.com/v1; did you mean size?",
+				".whatever: unknown field in Crate of shop.example.com/v1",
 			},
 		},
 		"but not one of which more is wrong than right": {
 			spec: `{sixes: 3, tig: [], log: x, od: x}`,
 			want: []string{
-				".log: a Crate of shop.example.com/v1 has no such field",
-				".od: a Crate of shop.example.com/v1 has no such field",
-				".sixes: a Crate of shop.example.com/v1 has no such field",
-				".tig: a Crate of shop.example.com/v1 has no such field",
+				".log: unknown field in Crate of shop.example.com/v1",
+				".od: unknown field in Crate of shop.example.com/v1",
+				".sixes: unknown field in Crate of shop.example.com/v1",
+				".tig: unknown field in Crate of shop.example.com/v1",
 			},
 		},
-		"even if it may be left out": {spec: `{sizes: "${self.spec.?size}"}`, want: []string{".sizes: a Crate of shop.example.com/v1 has no such field: did you mean size?"}},
-		"a value of another type is told": {
-			spec: `{size: "3", ratio: x, color: 3, lid: "true", port: [80], tags: a, labels: {a: 1}, owner: x, raw: x, open: x, parts: [x]}`,
+		"even if it may be left out": {
+			spec: `{sizes: "${self.spec.?size}"}`,
+			want: []string{".sizes: unknown field in Crate of shop.example.com/v1; did you mean size?"},
+		},
+		"a value of another type": {
+			spec: `{size: "3", ratio: x, color: 3, lid: "true", port: [80], tags: a, labels: {a: 1}, owner: x, raw: x, open: ` +
+				`x, parts: [x]}`,
 			want: []string{
-				".color: has to be a string: put it in quotes",
-				".labels.a: has to be a string: put it in quotes",
-				".lid: has to be a boolean, not a string",
-				".open: has to be a map",
-				".owner: has to be an object",
-				".parts[0]: has to be an object",
-				".port: has to be a number or a string",
-				".ratio: has to be a number, not a string",
-				".raw: has to be an object",
-				".size: has to be an integer, not a string",
-				".tags: has to be a list of strings",
+				".color: must be a string; put it in quotes",
+				".labels.a: must be a string; put it in quotes",
+				".lid: must be a boolean, not a string",
+				".open: must be a map",
+				".owner: must be an object",
+				".parts[0]: must be an object",
+				".port: must be a number or a string",
+				".ratio: must be a number, not a string",
+				".raw: must be an object",
+				".size: must be an integer, not a string",
+				".tags: must be a list of strings",
 			},
 		},
 		"so is an expression of another type": {
-			spec: `{size: "${self.spec.name}", color: "${self.spec.size}", lid: "${[true]}", port: "${self.spec.live}", tags: "${[1]}", labels: "${{'a': 1}}", owner: "${self.spec.tags}", raw: "${1}"}`,
+			spec: `{size: "${self.spec.name}", color: "${self.spec.size}", lid: "${[true]}", port: "${self.spec.live}", ` +
+				`tags: "${[1]}", labels: "${{'a': 1}}", owner: "${self.spec.tags}", raw: "${1}"}`,
 			want: []string{
-				".color: ${self.spec.size}: is of type int, and has to be a string: make it one with string()",
-				".labels: ${{'a': 1}}: is of type map(string, int), and has to be a map of strings",
-				".lid: ${[true]}: is of type list(bool), and has to be a boolean",
-				".owner: ${self.spec.tags}: is of type list(string), and has to be an object",
-				".port: ${self.spec.live}: is of type bool, and has to be a number or a string",
-				".raw: ${1}: is of type int, and has to be an object",
-				".size: ${self.spec.name}: is of type string, and has to be an integer",
-				".tags: ${[1]}: is of type list(int), and has to be a list of strings",
+				".color: ${self.spec.size}: must be a string, not int; convert it with string()",
+				".labels: ${{'a': 1}}: must be a map of strings, not map(string, int)",
+				".lid: ${[true]}: must be a boolean, not list(bool)",
+				".owner: ${self.spec.tags}: must be an object, not list(string)",
+				".port: ${self.spec.live}: must be a number or a string, not bool",
+				".raw: ${1}: must be an object, not int",
+				".size: ${self.spec.name}: must be an integer, not string",
+				".tags: ${[1]}: must be a list of strings, not list(int)",
 			},
 		},
-		"and text around an expression, where there is no string": {
+		"text around an expression where no string is allowed": {
 			spec: `{size: "${self.spec.size}0", color: "${self.spec.name}ish", port: "a${self.spec.name}"}`,
-			want: []string{".size: has to be an integer, and an expression with text around it makes a string"},
+			want: []string{".size: must be an integer, but an expression with text around it is a string"},
 		},
-		"what may be absent fits if it does when it is there": {
-			spec: `{size: "${self.spec.?size}", color: "${optional.none()}", tags: ["${self.spec.?name}"], lid: "${self.spec.?name}"}`,
-			want: []string{".lid: ${self.spec.?name}: is of type optional_type(string), and has to be a boolean"},
+		"an optional value of the right type": {
+			spec: `{size: "${self.spec.?size}", color: "${optional.none()}", tags: ["${self.spec.?name}"], lid: ` +
+				`"${self.spec.?name}"}`,
+			want: []string{".lid: ${self.spec.?name}: must be a boolean, not optional_type(string)"},
 		},
-		"null is for any field":                 {spec: `{size: null, color: "${null}", tags: null, owner: {email: null}, parts: null}`},
-		"but what a list tells apart":           {spec: `{set: [null], tags: [null]}`, want: []string{".set[0]: is null, and there is no telling it from the others of the list"}},
-		"a fraction is a number":                {spec: `{size: 1.5}`},
-		"what is required may be what comes":    {spec: `{}`},
-		"what is one of several is told":        {spec: `{color: blue}`, want: []string{`.color: has to be one of "red", "green"`}},
-		"an empty one may be none":              {spec: `{color: ""}`},
-		"an escaped one is what it stands for":  {spec: `{color: "$${red}"}`, want: []string{`.color: has to be one of "red", "green"`}},
-		"bytes are base64":                      {spec: `{bytes: "text!"}`, want: []string{".bytes: is no base64"}},
-		"below what keeps anything, anything":   {spec: `{free: {known: {b: c}}}`},
-		"but what it knows is what it is":       {spec: `{free: {known: {a: 1}}}`, want: []string{".free.known.a: has to be a string: put it in quotes"}},
-		"a key that tells items apart is there": {spec: `{parts: [{}, {kind: a}, "${{}}"]}`, want: []string{".parts[0]: needs name and kind, by which it is told from the others of the list"}},
-		"what does not compile is told once":    {spec: `{size: "${self.}"}`, want: []string{".size: ${self.}: no viable alternative at input '.' (line 1, column 6)"}},
+		"null is for any field": {
+			spec: `{size: null, color: "${null}", tags: null, owner: {email: null}, parts: null}`,
+		},
+		"null in a set": {
+			spec: `{set: [null], tags: [null]}`,
+			want: []string{".set[0]: must not be null"},
+		},
+		"a fraction is a number":              {spec: `{size: 1.5}`},
+		"a required field from an expression": {spec: `{}`},
+		"a value outside of an enum": {
+			spec: `{color: blue}`,
+			want: []string{`.color: must be one of "red", "green"`},
+		},
+		"an empty one may be none": {spec: `{color: ""}`},
+		"an escaped expression": {
+			spec: `{color: "$${red}"}`,
+			want: []string{`.color: must be one of "red", "green"`},
+		},
+		"bytes are base64":            {spec: `{bytes: "text!"}`, want: []string{".bytes: must be base64"}},
+		"fields below an open object": {spec: `{free: {known: {b: c}}}`},
+		"known fields of an open object": {
+			spec: `{free: {known: {a: 1}}}`,
+			want: []string{".free.known.a: must be a string; put it in quotes"},
+		},
+		"a key that tells items apart is there": {
+			spec: `{parts: [{}, {kind: a}, "${{}}"]}`,
+			want: []string{".parts[0]: must have name or kind, which identifies the item"},
+		},
+		"an expression that does not compile is reported once": {
+			spec: `{size: "${self.}"}`,
+			want: []string{".size: ${self.}: syntax error (line 1, column 6)"},
+		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			got := problemsOf(t, ofWebsites("\n    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}, spec: "+c.spec+"}}"), options)
+			got := problemsOf(t, ofWebsites("\n    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, "+
+				"metadata: {name: a}, spec: "+c.spec+"}}"), options)
 			for i := range got {
 				got[i] = strings.TrimPrefix(got[i], "spec.resources[0].template.spec")
 			}
@@ -178,21 +210,22 @@ func TestCompile_fieldsOfMetadata(t *testing.T) {
 	options := describing(t, definitionOf(t, crates))
 	got := problemsOf(t, ofWebsites(`
     - id: a
-      template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a, lables: {a: b}, labels: {a: b}, finalizers: a}, specs: {}}
+      template: {apiVersion: shop.example.com/v1, kind: Crate,
+        metadata: {name: a, lables: {a: b}, labels: {a: b}, finalizers: a}, specs: {}}
     - id: b
       template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, lables: {a: b}}, whatever: x}`), options)
 	want := []string{
 		"spec.resources[0].template.metadata.finalizers: must not be set in a template",
-		"spec.resources[0].template.metadata.lables: a Crate of shop.example.com/v1 has no such field: did you mean labels?",
-		"spec.resources[0].template.specs: a Crate of shop.example.com/v1 has no such field: did you mean spec?",
+		"spec.resources[0].template.metadata.lables: unknown field in Crate of shop.example.com/v1; did you mean labels?",
+		"spec.resources[0].template.specs: unknown field in Crate of shop.example.com/v1; did you mean spec?",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("problems (-want +got):\n%s", d)
 	}
 }
 
-// The schema of another kind says seldom how much there may be, and is not the author's to change: what an expression costs is
-// counted when it runs.
+// The schema of another kind says seldom how much there may be, and is not the author's to change: what an expression
+// costs is counted when it runs.
 func TestCompile_costsOfOtherKinds(t *testing.T) {
 	text := `
     - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}}, readyWhen:
@@ -207,7 +240,8 @@ func TestCompile_fieldsThatAreAllKept(t *testing.T) {
 	crd := definitionOf(t, crates)
 	crd.Spec.PreserveUnknownFields = true
 	if got := problemsOf(t, ofWebsites(`
-    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}, spec: {whatever: x}}}`), describing(t, crd)); got != nil {
+    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a},
+        spec: {whatever: x}}}`), describing(t, crd)); got != nil {
 		t.Errorf("refused: %q", got)
 	}
 }
@@ -218,17 +252,24 @@ func TestCompile_fieldsOfSchemasThatAreCut(t *testing.T) {
 		"none":          {},
 		"no type":       {SchemaProps: spec.SchemaProps{Properties: map[string]spec.Schema{"a": *spec.StringProperty()}}},
 		"no properties": {SchemaProps: spec.SchemaProps{Type: []string{"object"}}},
-		"all fields kept": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"metadata": {}}},
+		"all fields kept": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
+			Properties: map[string]spec.Schema{"metadata": {}}},
 			VendorExtensible: spec.VendorExtensible{Extensions: spec.Extensions{"x-kubernetes-preserve-unknown-fields": true}}},
-		"a field of no type": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"spec": {}}}},
-		"a list of anything": {SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
-			Properties: map[string]spec.Schema{"list": {SchemaProps: spec.SchemaProps{Type: []string{"array"}}}, "any": {}},
-		}}}}},
+		"a field of no type": {
+			SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"spec": {}}},
+		},
+		"a list of anything": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
+			Properties: map[string]spec.Schema{"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
+				Properties: map[string]spec.Schema{"list": {SchemaProps: spec.SchemaProps{Type: []string{"array"}}}, "any": {}},
+			}}}}},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			options := blueprint.Options{SchemaFor: func(schema.GroupVersionKind) common.Schema { return &openapi.Schema{Schema: s} }}
+			options := blueprint.Options{SchemaFor: func(schema.GroupVersionKind) common.Schema {
+				return &openapi.Schema{Schema: s}
+			}}
 			if got := problemsOf(t, ofWebsites(`
-    - {id: a, template: {apiVersion: v1, kind: A, metadata: {name: a}, spec: {list: [1, {a: b}], any: [x]}}}`), options); got != nil {
+    - {id: a, template: {apiVersion: v1, kind: A, metadata: {name: a},
+        spec: {list: [1, {a: b}], any: [x]}}}`), options); got != nil {
 				t.Errorf("refused: %q", got)
 			}
 		})
@@ -249,14 +290,17 @@ func (e endless) Properties() map[string]common.Schema {
 
 // Kubernetes' own schemas refer to themselves: they are looked at as deep as a template is, and no deeper.
 func TestCompile_fieldsOfASchemaWithoutEnd(t *testing.T) {
-	options := blueprint.Options{SchemaFor: func(schema.GroupVersionKind) common.Schema { return endless{&openapi.Schema{Schema: &spec.Schema{}}} }}
+	options := blueprint.Options{SchemaFor: func(schema.GroupVersionKind) common.Schema {
+		return endless{&openapi.Schema{Schema: &spec.Schema{}}}
+	}}
 	const depth = 60
 	text := `
-    - {id: a, readyWhen: ["a.f1.f2.word == 'x'"], template: {apiVersion: v1, kind: A, metadata: {name: a}, ` + strings.Repeat("f1: {", depth) + "word: 1, fx: 1" + strings.Repeat("}", depth) + "}}"
+    - {id: a, readyWhen: ["a.f1.f2.word == 'x'"], template: {apiVersion: v1, kind: A, metadata: {name: a},
+        ` + strings.Repeat("f1: {", depth) + "word: 1, fx: 1" + strings.Repeat("}", depth) + "}}"
 	at := "spec.resources[0].template" + strings.Repeat(".f1", depth)
 	want := []string{
-		at + ".fx: a A of v1 has no such field",
-		at + ".word: has to be a string: put it in quotes",
+		at + ".fx: unknown field in A of v1",
+		at + ".word: must be a string; put it in quotes",
 	}
 	if d := cmp.Diff(want, problemsOf(t, ofWebsites(text), options)); d != "" {
 		t.Errorf("problems (-want +got):\n%s", d)
@@ -272,11 +316,12 @@ func TestCompile_fieldsOfHostileTemplates(t *testing.T) {
 	}
 	wide := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: properties}
 	list := apiextensionsv1.JSONSchemaProps{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &wide}}
-	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"] = apiextensionsv1.JSONSchemaProps{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &list}}
+	crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"] = apiextensionsv1.JSONSchemaProps{Type: "array",
+		Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &list}}
 	options := describing(t, crd)
 	for reason, c := range map[string]struct{ spec, want string }{
 		"many lists of a wide schema": {"[" + strings.Repeat("[{a: x}],", 8_000) + "]", ""},
-		"many fields that there are not": {"[[{" + func() string {
+		"many unknown fields": {"[[{" + func() string {
 			var s strings.Builder
 			for i := range 1_800 {
 				fmt.Fprintf(&s, "%060d: x, ", 1_000_000+i)
@@ -285,7 +330,8 @@ func TestCompile_fieldsOfHostileTemplates(t *testing.T) {
 		}() + "}]]", "and 190 more"},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			b := read(ofWebsites("\n    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}, spec: " + c.spec + "}}"))
+			b := read(ofWebsites("\n    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: " +
+				"a}, spec: " + c.spec + "}}"))
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			_, err := blueprint.Compile(b, options)

@@ -20,12 +20,18 @@ import (
 // time, within its limits.
 func FuzzTemplate(f *testing.F) {
 	for _, s := range []string{
-		"", "plain", "$${a}", "${self.spec.size}", "x-${self.spec.name}-${self.spec.size}", "${self.spec.tags.map(t, t + 'x')}",
-		"${{'a': {'b': self.spec.free}}}", "${other.metadata.uid}", "${self.spec.?missing}", "${other.status.list[0].ip}", "${'}' + \"${\"}",
-		"${quantity('1Gi').asInteger()}", "${lists.range(10).map(i, string(i)).join(',')}", "${'a'.matches('(a|b)*')}", "${cel.bind(a, [1], [a, a])}",
-		"${self.spec.tags.transformMap(i, v, v)}", "${[1, 2, 3].sortBy(a, -a)}", "${base64.encode(b'x')}", "${r'\\'}", "${'%s'.format([self])}",
-		"${[[1]].map(a, [a, a]).map(a, [a, a])}", "${sets.contains([1], [1])}", "${ip('1.2.3.4').family()}", "${url('http://a/b').getHost()}",
-		"${optional.none()}", "${timestamp('2026-01-01T00:00:00Z')}", "${self.metadata.labels.`a/b`}", "${has(self.spec.owner.email)}", "${1.0 / 0.0}",
+		"", "plain", "$${a}", "${self.spec.size}", "x-${self.spec.name}-${self.spec.size}",
+		"${self.spec.tags.map(t, t + 'x')}",
+		"${{'a': {'b': self.spec.free}}}", "${other.metadata.uid}", "${self.spec.?missing}", "${other.status.list[0].ip}",
+		"${'}' + \"${\"}",
+		"${quantity('1Gi').asInteger()}", "${lists.range(10).map(i, string(i)).join(',')}", "${'a'.matches('(a|b)*')}",
+		"${cel.bind(a, [1], [a, a])}",
+		"${self.spec.tags.transformMap(i, v, v)}", "${[1, 2, 3].sortBy(a, -a)}", "${base64.encode(b'x')}", "${r'\\'}",
+		"${'%s'.format([self])}",
+		"${[[1]].map(a, [a, a]).map(a, [a, a])}", "${sets.contains([1], [1])}", "${ip('1.2.3.4').family()}",
+		"${url('http://a/b').getHost()}",
+		"${optional.none()}", "${timestamp('2026-01-01T00:00:00Z')}", "${self.metadata.labels.`a/b`}",
+		"${has(self.spec.owner.email)}", "${1.0 / 0.0}",
 	} {
 		f.Add(s)
 	}
@@ -49,11 +55,15 @@ func FuzzBlueprint(f *testing.F) {
 	f.Add(withData(`"${self.spec.name}"`))
 	f.Add(ofType(plain))
 	f.Add(ofWebsites(`
-    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}, spec: {size: "3", tags: ["${self.spec.name}", 1], free: {a: {}}, parts: [{}]}}}`))
+    - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a},
+        spec: {size: "3", tags: ["${self.spec.name}", 1], free: {a: {}}, parts: [{}]}}}`))
 	f.Add(ofWebsites(`
-    - {id: a, template: {apiVersion: v1, kind: Crate, metadata: {name: a, lables: x}, spec: {size: "${self.spec.name}", labels: {a: "x${self.spec.size}"}, color: "$${blue}", raw: {}, owner: []}}}`))
-	f.Add("{spec: {type: {crd: a.b}, resources: [{id: a, template: {apiVersion: v1, kind: A, metadata: {name: '${self.a}'}}}]}}")
-	f.Add(ofType("schema: {properties: {spec: {type: object, additionalProperties: {type: array, items: {type: string, default: x, pattern: a}}}}}"))
+    - {id: a, template: {apiVersion: v1, kind: Crate, metadata: {name: a, lables: x},
+        spec: {size: "${self.spec.name}", labels: {a: "x${self.spec.size}"}, color: "$${blue}", raw: {}, owner: []}}}`))
+	f.Add("{spec: {type: {crd: a.b}, resources: [{id: a, template: {apiVersion: v1, kind: A, metadata: {name: " +
+		"'${self.a}'}}}]}}")
+	f.Add(ofType("schema: {properties: {spec: {type: object, additionalProperties: {type: array, items: {type: string, " +
+		"default: x, pattern: a}}}}}"))
 	f.Fuzz(func(t *testing.T, text string) {
 		raw, err := yaml.ToJSON([]byte(text))
 		if err != nil || len(raw) > 1<<20 {
@@ -72,7 +82,8 @@ func FuzzBlueprint(f *testing.F) {
 }
 
 // exercise compiles a Blueprint and steps an instance of it, twice each.
-func exercise(t *testing.T, b *blueprint.Blueprint, self *unstructured.Unstructured, observed map[string]*unstructured.Unstructured) {
+func exercise(t *testing.T, b *blueprint.Blueprint, self *unstructured.Unstructured,
+	observed map[string]*unstructured.Unstructured) {
 	t.Helper()
 	before, _ := json.Marshal(b)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

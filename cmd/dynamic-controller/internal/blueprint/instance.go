@@ -8,51 +8,53 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Instance is what becomes of one object of a Blueprint's type. It is pure: the same objects make the same steps. It may be
-// used concurrently, and reads the object that it was made of: all of it but what the platform itself writes there, which are
-// resourceVersion, managedFields, finalizers, and of the status conditions and observedGeneration.
+// Instance computes the children of an object of a Blueprint's type. Its results depend only on its inputs. It is safe
+// for concurrent use. It does not modify the object, and it ignores the fields that the platform writes: see selfOf.
 type Instance struct {
 	compiled *Compiled
 	self     map[string]any
 }
 
-// Instance returns what becomes of the object.
+// Instance returns the Instance of an object.
 func (c *Compiled) Instance(self *unstructured.Unstructured) *Instance {
 	return &Instance{compiled: c, self: selfOf(self.Object)}
 }
 
-// Step is what there is to do now. Each resource is in one of Rendered, Waiting, Excluded and Problems.
+// Step is the result of one step of an instance. Each resource is in one of Rendered, Waiting, Excluded and Problems.
 type Step struct {
-	// Rendered are the objects as they should be, whether they are there or not, each after those that it refers to.
+	// Rendered lists the desired objects, each after those that it refers to.
 	Rendered []Rendered
-	// Waiting are resources that cannot be rendered yet. One that has been before stays as it is.
+	// Waiting lists the resources that cannot be rendered yet. Their existing objects must be kept.
 	Waiting []Reason
-	// Unready are resources that are rendered and not there, or not ready.
+	// Unready lists the rendered resources that do not exist or are not ready.
 	Unready []Reason
-	// Excluded lists the resources that are not wanted. Their objects must be deleted, regardless of the state of the
-	// others.
+	// Excluded lists the resources that are not wanted. Their objects must be deleted, regardless of the state of other
+	// resources.
 	Excluded []Excluded
-	// Problems are what is wrong, which only another spec or another instance mends.
+	// Problems lists errors that can be fixed only by changing the spec or the instance.
 	Problems Problems
-	// Ready is whether all that is wanted is there and ready.
+	// Ready reports whether all wanted resources exist and are ready.
 	Ready bool
-	// Cost is what the expressions cost, in Kubernetes' units.
+	// Cost is the cost of the expressions in Kubernetes' units.
 	Cost uint64
 }
 
-// Rendered is an object as it should be. It is the caller's.
+// Rendered is a desired object, which belongs to the caller.
 type Rendered struct {
 	ID     string
 	Object *unstructured.Unstructured
+
+	DeletionPolicy DeletionPolicy
+	Adopt          bool
 }
 
-// Reason is why a resource waits, or is not ready.
+// Reason explains why a resource is waiting or not ready.
 type Reason struct{ ID, Reason string }
 
 func (r Reason) String() string { return r.ID + ": " + r.Reason }
 
-// Step says what there is to do, given what is there: by id, and without those that are being deleted. What it is given is
-// not changed. The error is that ctx ended, and wraps its cause.
+// Step computes the next step. Observed holds the existing objects by resource id, except those that are being deleted,
+// and is not modified. Step returns an error if ctx is cancelled.
 func (i *Instance) Step(ctx context.Context, observed map[string]*unstructured.Unstructured) (Step, error) {
 	s := &stepping{
 		evaluation: evaluation{self: i.self, left: MaxInstanceBytes},
@@ -70,7 +72,7 @@ func (i *Instance) Step(ctx context.Context, observed map[string]*unstructured.U
 	for _, r := range i.compiled.resources {
 		s.step(ctx, r)
 		if ctx.Err() != nil {
-			return Step{}, fmt.Errorf("work out what becomes of an instance: %w", context.Cause(ctx))
+			return Step{}, fmt.Errorf("render the children: %w", context.Cause(ctx))
 		}
 	}
 	s.dropShared(used)
@@ -79,11 +81,11 @@ func (i *Instance) Step(ctx context.Context, observed map[string]*unstructured.U
 	return s.out, nil
 }
 
-// state is how far a resource is.
+// state is the state of a resource.
 type state int
 
 const (
-	blocked state = iota // what refers to it waits
+	blocked state = iota // resources that refer to it must wait
 	excluded
 	ready
 )
@@ -93,19 +95,19 @@ type identity struct {
 	namespace, name string
 }
 
-// stepping is a step that is being worked out.
+// stepping is the state of one call of Step.
 type stepping struct {
 	evaluation
 	compiled *Compiled
 	observed map[string]*unstructured.Unstructured
-	ready    map[string]any // self and what is there and ready: what templates may refer to
+	ready    map[string]any // the variables of templates: self, and ready resources
 	state    map[*resource]state
-	blocked  map[*resource]string // why what refers to it waits
+	blocked  map[*resource]string // why resources that refer to it must wait
 	made     map[identity]string
 	out      Step
 }
 
-// step renders a resource that is wanted, as far as that can be done now.
+// step renders a resource, if that is possible now.
 func (s *stepping) step(ctx context.Context, r *resource) {
 	if _, failed := s.blocked[r]; failed || s.state[r] == excluded {
 		return // see include
@@ -125,40 +127,40 @@ func (s *stepping) step(ctx context.Context, r *resource) {
 		s.wait(r, waits)
 		return
 	}
-	s.out.Rendered = append(s.out.Rendered, Rendered{ID: r.id, Object: object})
+	s.out.Rendered = append(s.out.Rendered, Rendered{r.ID, object, r.DeletionPolicy, r.Adopt})
 	if reason := s.unready(ctx, r); reason != "" {
-		s.out.Unready = append(s.out.Unready, Reason{r.id, reason})
-		s.blocked[r] = r.id + ", which " + reason
+		s.out.Unready = append(s.out.Unready, Reason{r.ID, reason})
+		s.blocked[r] = r.ID
 		return
 	}
 	s.state[r] = ready
-	s.ready[r.id] = s.observed[r.id].Object
+	s.ready[r.ID] = s.observed[r.ID].Object
 }
 
 func (s *stepping) wait(r *resource, reason string) {
-	s.out.Waiting = append(s.out.Waiting, Reason{r.id, reason})
-	s.blocked[r] = r.id + ", which waits itself"
+	s.out.Waiting = append(s.out.Waiting, Reason{r.ID, reason})
+	s.blocked[r] = r.ID
 }
 
 func (s *stepping) problem(r *resource, p Problem) {
 	s.out.Problems = append(s.out.Problems, p)
-	s.blocked[r] = r.id + ", which cannot be made"
+	s.blocked[r] = r.ID + ", which has an error"
 }
 
-// unready is why a resource that is rendered is not ready, empty if it is.
+// unready returns why a rendered resource is not ready, or "".
 func (s *stepping) unready(ctx context.Context, r *resource) string {
-	there := s.observed[r.id]
-	if there == nil {
-		return "is not there yet"
+	observed := s.observed[r.ID]
+	if observed == nil {
+		return "does not exist yet"
 	}
 	for _, condition := range r.ready {
-		is, reason := s.condition(ctx, condition, map[string]any{"self": s.self, r.id: there.Object})
+		is, reason := s.condition(ctx, condition, map[string]any{"self": s.self, r.ID: observed.Object})
 		text := cut(condition.String(), maxQuoted)
 		switch {
 		case reason != "":
-			return fmt.Sprintf("is not ready: readyWhen %s: %s", text, reason)
+			return fmt.Sprintf("waiting for readyWhen %q: %s", text, reason)
 		case !is:
-			return fmt.Sprintf("is not ready: readyWhen %s is false", text)
+			return fmt.Sprintf("waiting for readyWhen %q", text)
 		}
 	}
 	return ""

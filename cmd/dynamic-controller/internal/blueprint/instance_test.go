@@ -46,30 +46,66 @@ func step(t testing.TB, compiled *blueprint.Compiled, self string, observed map[
 
 func TestStep_values(t *testing.T) {
 	for reason, c := range map[string]struct{ value, want, problem string }{
-		"an integer stays one":         {value: `"${self.spec.size + 1}"`, want: `3`},
-		"a number":                     {value: `"${self.spec.ratio * 2.0}"`, want: `3`},
-		"a boolean":                    {value: `"${self.spec.size == 2}"`, want: `true`},
-		"a list":                       {value: `"${self.spec.tags + ['c']}"`, want: `["a","b","c"]`},
-		"a map":                        {value: `"${{'a': self.spec.size, 'b': [{'c': 'd'}]}}"`, want: `{"a":2,"b":[{"c":"d"}]}`},
-		"null":                         {value: `"${null}"`, want: `null`},
-		"bytes are base64":             {value: `"${b'abc'}"`, want: `"YWJj"`},
-		"a time":                       {value: `"${timestamp('2026-01-02T03:04:05Z') + duration('1s')}"`, want: `"2026-01-02T03:04:06Z"`},
-		"within text all becomes text": {value: `"${self.spec.name}-${self.spec.size}-${1.5}-${true}-${1u}"`, want: `"Flowers-2-1.5-true-1"`},
-		"spaces around an expression make it text":    {value: `" ${self.spec.size}"`, want: `" 2"`},
-		"an escaped expression is text":               {value: `"$${self.spec.size}"`, want: `"${self.spec.size}"`},
-		"so it is next to a real one":                 {value: `["$${a}", "${self.spec.size}"]`, want: `["${a}",2]`},
-		"and where all is text":                       {value: `{a: ["$${a}"]}`, want: `{"a":["${a}"]}`},
-		"what is optional and absent is left out":     {value: `{a: "${self.spec.?missing}", b: "${self.spec.?name}"}`, want: `{"b":"Flowers"}`},
-		"so it is in a list":                          {value: `["${self.spec.?missing}", "${self.spec.?size}"]`, want: `[2]`},
-		"and within a value":                          {value: `"${[self.spec.?missing, optional.of(1)]}"`, want: `[1]`},
-		"what is not there is told by its path":       {value: `"${self.spec.owner.email}"`, problem: "${self.spec.owner.email}: self.spec.owner is not there: ask with has() whether it is, or with ? for what is optional"},
-		"an index, too":                               {value: `"${self.spec.tags[7]}"`, problem: "self.spec.tags[7] is not there"},
-		"null within text is told":                    {value: `"x${self.spec.free.none}"`, problem: "it is of type null_type, and within text there can be"},
-		"what is no JSON is told":                     {value: `"${1.0 / 0.0}"`, problem: "+Inf is no number in JSON"},
-		"a map whose keys are no strings is told":     {value: `"${{1: 2}}"`, problem: "a map with a key that is a int, not a string"},
-		"Kubernetes' own values are to be strings":    {value: `"${quantity('1Gi')}"`, problem: "a kubernetes.Quantity cannot be put into an object"},
-		"what goes wrong while it runs is told":       {value: `"${self.spec.size / 0}"`, problem: "${self.spec.size / 0}: division by zero"},
-		"an absent optional within text is told, too": {value: `"x${dyn(self.spec.?missing)}"`, problem: "within text there can be"},
+		"an integer stays one": {value: `"${self.spec.size + 1}"`, want: `3`},
+		"a number":             {value: `"${self.spec.ratio * 2.0}"`, want: `3`},
+		"a boolean":            {value: `"${self.spec.size == 2}"`, want: `true`},
+		"a list":               {value: `"${self.spec.tags + ['c']}"`, want: `["a","b","c"]`},
+		"a map": {
+			value: `"${{'a': self.spec.size, 'b': [{'c': 'd'}]}}"`,
+			want:  `{"a":2,"b":[{"c":"d"}]}`,
+		},
+		"null":             {value: `"${null}"`, want: `null`},
+		"bytes are base64": {value: `"${b'abc'}"`, want: `"YWJj"`},
+		"a time": {
+			value: `"${timestamp('2026-01-02T03:04:05Z') + duration('1s')}"`,
+			want:  `"2026-01-02T03:04:06Z"`,
+		},
+		"within text all becomes text": {
+			value: `"${self.spec.name}-${self.spec.size}-${1.5}-${true}-${1u}"`,
+			want:  `"Flowers-2-1.5-true-1"`,
+		},
+		"spaces around an expression make it text": {value: `" ${self.spec.size}"`, want: `" 2"`},
+		"an escaped expression is text":            {value: `"$${self.spec.size}"`, want: `"${self.spec.size}"`},
+		"an escaped expression next to a real one": {value: `["$${a}", "${self.spec.size}"]`, want: `["${a}",2]`},
+		"and where all is text":                    {value: `{a: ["$${a}"]}`, want: `{"a":["${a}"]}`},
+		"an absent optional field is omitted": {
+			value: `{a: "${self.spec.?missing}", b: "${self.spec.?name}"}`,
+			want:  `{"b":"Flowers"}`,
+		},
+		"an absent optional item is omitted": {
+			value: `["${self.spec.?missing}", "${self.spec.?size}"]`,
+			want:  `[2]`,
+		},
+		"and within a value": {value: `"${[self.spec.?missing, optional.of(1)]}"`, want: `[1]`},
+		"a missing field is reported with its path": {
+			value:   `"${self.spec.owner.email}"`,
+			problem: "${self.spec.owner.email}: self.spec.owner does not exist; test it with has(), or read it with ?",
+		},
+		"a missing item is reported with its path": {
+			value:   `"${self.spec.tags[7]}"`,
+			problem: "self.spec.tags[7] does not exist",
+		},
+		"null within text": {
+			value:   `"x${self.spec.free.none}"`,
+			problem: "is of type null_type; text can contain",
+		},
+		"a number that JSON cannot represent": {
+			value:   `"${1.0 / 0.0}"`,
+			problem: "+Inf cannot be represented in JSON",
+		},
+		"a map with keys other than strings": {
+			value:   `"${{1: 2}}"`,
+			problem: "has a map key of type int, not string",
+		},
+		"Kubernetes' own values are to be strings": {
+			value:   `"${quantity('1Gi')}"`,
+			problem: "is of type kubernetes.Quantity, which an object cannot contain",
+		},
+		"an error of the evaluation": {
+			value:   `"${self.spec.size / 0}"`,
+			problem: "${self.spec.size / 0}: division by zero",
+		},
+		"an absent optional value within text": {value: `"x${dyn(self.spec.?missing)}"`, problem: "text can contain"},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			text := strings.Replace(withData(c.value), "id: map", "id: config", 1)
@@ -95,11 +131,13 @@ func TestStep_values(t *testing.T) {
 // chain is three resources, each after the one before, in the wrong order.
 const chain = `
     - id: web
-      template: {apiVersion: apps/v1, kind: Deployment, metadata: {name: "${self.metadata.name}"}, spec: {host: "${service.status.ip}"}}
+      template: {apiVersion: apps/v1, kind: Deployment, metadata: {name: "${self.metadata.name}"},
+        spec: {host: "${service.status.ip}"}}
     - id: service
       includeWhen: [self.spec.size > 1]
       readyWhen: ["database.spec.x == 1"]
-      template: {apiVersion: v1, kind: Service, metadata: {name: "${self.metadata.name}"}, spec: {uid: "${database.metadata.uid}"}}
+      template: {apiVersion: v1, kind: Service, metadata: {name: "${self.metadata.name}"},
+        spec: {uid: "${database.metadata.uid}"}}
     - id: database
       readyWhen: [database.status.phase == 'Up', has(self.spec.size)]
       template: {apiVersion: v1, kind: Secret, metadata: {name: db}}`
@@ -120,55 +158,64 @@ func TestStep_inOrder(t *testing.T) {
 		web               string
 		want              string
 	}{
-		"at first there is what refers to nothing": {
-			want: "rendered [database] waiting [service: waiting for database, which is not there yet web: waiting for service, which waits itself] unready [database: is not there yet] excluded []",
+		"resources without references are rendered first": {
+			want: "rendered [database] waiting [service: waiting for database web: waiting for service] unready [database: " +
+				"does not exist yet] excluded []",
 		},
-		"what readyWhen reads may not be there yet": {
+		"readyWhen reads a missing field": {
 			database: starting,
-			want:     "rendered [database] waiting [service: waiting for database, which is not ready: readyWhen database.status.phase == 'Up': database.status is not there web: waiting for service, which waits itself] unready [database: is not ready: readyWhen database.status.phase == 'Up': database.status is not there] excluded []",
+			want: "rendered [database] waiting [service: waiting for database web: waiting for service] unready [database: " +
+				"waiting for readyWhen \"database.status.phase == 'Up'\": database.status does not exist] excluded []",
 		},
 		"readyWhen may be false": {
 			database: down,
-			want:     "rendered [database] waiting [service: waiting for database, which is not ready: readyWhen database.status.phase == 'Up' is false web: waiting for service, which waits itself] unready [database: is not ready: readyWhen database.status.phase == 'Up' is false] excluded []",
+			want: "rendered [database] waiting [service: waiting for database web: waiting for service] unready [database: " +
+				"waiting for readyWhen \"database.status.phase == 'Up'\"] excluded []",
 		},
-		"when it is ready the next is rendered": {
+		"the next resource is rendered when the first is ready": {
 			database: up,
-			want:     "rendered [database service] waiting [web: waiting for service, which is not there yet] unready [service: is not there yet] excluded []",
+			want: "rendered [database service] waiting [web: waiting for service] unready [service: does not exist yet] " +
+				"excluded []",
 		},
-		"what is read of a ready one may not be there yet": {
+		"a reference to a missing field of a ready resource": {
 			database: noUID,
-			want:     "rendered [database] waiting [service: database.metadata.uid is not there yet, which spec.resources[1].template.spec.uid reads web: waiting for service, which waits itself] unready [] excluded []",
+			want: "rendered [database] waiting [service: waiting for database.metadata.uid, which " +
+				"spec.resources[1].template.spec.uid reads web: waiting for service] unready [] excluded []",
 		},
-		"nor of one without readyWhen": {
+		"a reference to a missing field of a resource without readyWhen": {
 			database: up, service: pending,
-			want: "rendered [database service] waiting [web: service.status is not there yet, which spec.resources[0].template.spec.host reads] unready [] excluded []",
+			want: "rendered [database service] waiting [web: waiting for service.status, which " +
+				"spec.resources[0].template.spec.host reads] unready [] excluded []",
 		},
-		"the last one has to be there": {
+		"the last resource does not exist yet": {
 			database: up, service: there,
-			want: "rendered [database service web] waiting [] unready [web: is not there yet] excluded []",
+			want: "rendered [database service web] waiting [] unready [web: does not exist yet] excluded []",
 		},
-		"then all is ready": {
+		"all resources are ready": {
 			database: up, service: there, web: `{}`,
 			want: "rendered [database service web] waiting [] unready [] excluded [] ready",
 		},
-		"what is not wanted takes along what refers to it": {
+		"an excluded resource excludes the resources that refer to it": {
 			self:     strings.Replace(flowers, "size: 2", "size: 1", 1),
 			database: up, service: there,
 			want: "rendered [database] waiting [] unready [] excluded [service web] ready",
 		},
-		"even before what it refers to is there": {
+		"a resource is excluded before its references exist": {
 			self: strings.Replace(flowers, "size: 2", "size: 1", 1),
-			want: "rendered [database] waiting [] unready [database: is not there yet] excluded [service web]",
+			want: "rendered [database] waiting [] unready [database: does not exist yet] excluded [service web]",
 		},
-		"whether it is wanted may not be known": {
+		"includeWhen fails": {
 			self:     strings.Replace(flowers, "size: 2, ", "", 1),
 			database: down,
-			want: "rendered [database] waiting [web: waiting for service, which cannot be made] unready [database: is not ready: readyWhen database.status.phase == 'Up' is false] excluded []" +
-				" problems spec.resources[1].includeWhen[0]: ${self.spec.size > 1}: self.spec.size is not there: ask with has() whether it is, or with ? for what is optional",
+			want: "rendered [database] waiting [web: waiting for service, which has an error] unready [database: waiting for " +
+				"readyWhen \"database.status.phase == 'Up'\"] excluded []" +
+				" problems spec.resources[1].includeWhen[0]: ${self.spec.size > 1}: self.spec.size does not exist; test it with " +
+				"has(), or read it with ?",
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			compiled := compile(t, ofWebsites(strings.Replace(chain, `readyWhen: ["database.spec.x == 1"]`, "", 1)), blueprint.Options{})
+			compiled := compile(t, ofWebsites(strings.Replace(chain, `readyWhen: ["database.spec.x == 1"]`, "", 1)),
+				blueprint.Options{})
 			observed := map[string]string{}
 			for id, text := range map[string]string{"database": c.database, "service": c.service, "web": c.web} {
 				if text != absent {
@@ -206,17 +253,39 @@ func TestStep_places(t *testing.T) {
 		options        blueprint.Options
 		want           string
 	}{
-		"a namespaced object is where its instance is":          {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}`, flowers, blueprint.Options{IsNamespaced: known}, "shop/a"},
-		"unless it says where":                                  {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${self.spec.name.lowerAscii()}"}}`, flowers, blueprint.Options{}, "flowers/a"},
-		"another is nowhere":                                    {`{apiVersion: v1, kind: Namespace, metadata: {name: a}}`, flowers, blueprint.Options{IsNamespaced: known}, "/a"},
-		"as long as nothing is known, it is as its instance is": {`{apiVersion: v1, kind: Foo, metadata: {name: a}}`, flowers, blueprint.Options{}, "shop/a"},
-		"an instance without a namespace has none to give":      {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}`, inNone, blueprint.Options{IsNamespaced: known}, "spec.resources[0].template.metadata: has no namespace, nor has its instance"},
-		"a name is not empty":                                   {`{apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.spec.name.replace('Flowers', '')}"}}`, flowers, blueprint.Options{}, "spec.resources[0].template.metadata: has no name"},
-		"nor left out":                                          {`{apiVersion: v1, kind: ConfigMap, metadata: {name: "${dyn(self.spec.?live)}"}}`, flowers, blueprint.Options{}, "spec.resources[0].template.metadata: has no name"},
-		"nor is a namespace":                                    {`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${''}"}}`, flowers, blueprint.Options{}, "spec.resources[0].template.metadata: has a namespace that is not a name"},
+		"a namespaced object is where its instance is": {
+			`{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}`, flowers, blueprint.Options{IsNamespaced: known}, "shop/a",
+		},
+		"an object with a namespace": {
+			`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${self.spec.name.lowerAscii()}"}}`, flowers,
+			blueprint.Options{}, "flowers/a",
+		},
+		"a cluster-scoped object": {
+			`{apiVersion: v1, kind: Namespace, metadata: {name: a}}`, flowers, blueprint.Options{IsNamespaced: known}, "/a",
+		},
+		"an object of an unknown scope": {
+			`{apiVersion: v1, kind: Foo, metadata: {name: a}}`, flowers, blueprint.Options{}, "shop/a",
+		},
+		"a namespaced object of an instance without a namespace": {
+			`{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}`, inNone, blueprint.Options{IsNamespaced: known},
+			"spec.resources[0].template.metadata.namespace: is required, because the instance has no namespace",
+		},
+		"an empty name": {
+			`{apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.spec.name.replace('Flowers', '')}"}}`, flowers,
+			blueprint.Options{}, "spec.resources[0].template.metadata.name: must not be empty",
+		},
+		"a name that is absent": {
+			`{apiVersion: v1, kind: ConfigMap, metadata: {name: "${dyn(self.spec.?live)}"}}`, flowers, blueprint.Options{},
+			"spec.resources[0].template.metadata.name: must not be empty",
+		},
+		"an empty namespace": {
+			`{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${''}"}}`, flowers, blueprint.Options{},
+			"spec.resources[0].template.metadata.namespace: must not be empty",
+		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			s := step(t, compile(t, allowingNamespaces(ofWebsites("\n    - {id: a, template: "+c.template+"}"), "*"), c.options), c.self, nil)
+			s := step(t, compile(t, allowingNamespaces(ofWebsites("\n    - {id: a, template: "+c.template+"}"), "*"), c.options),
+				c.self, nil)
 			got := s.Problems.Error()
 			if len(s.Rendered) > 0 {
 				got = s.Rendered[0].Object.GetNamespace() + "/" + s.Rendered[0].Object.GetName()
@@ -231,16 +300,29 @@ func TestStep_places(t *testing.T) {
 func TestStep_labelsAndAnnotations(t *testing.T) {
 	at := "spec.resources[0].template.metadata."
 	for reason, c := range map[string]struct{ metadata, want string }{
-		"are strings":                          {`labels: {a: "${string(self.spec.size)}"}, annotations: "${{'b': self.spec.name}}"`, "map[a:2] map[b:Flowers]"},
-		"one may be left out":                  {`labels: {a: "${self.spec.?missing.hasValue() ? optional.of('x') : optional.none()}", b: b}`, "map[b:b] map[]"},
-		"all may be":                           {`labels: "${optional.none()}", annotations: null`, "map[] map[]"},
-		"an expression that makes a number":    {`labels: {app: a, b: "${dyn(self.spec.size)}"}`, at + "labels.b: has to be a string: make it one with string()"},
-		"one that makes a map of numbers":      {`annotations: "${{'a/b': self.spec.size}}"`, at + `annotations["a/b"]: has to be a string: make it one with string()`},
-		"one that makes null of one":           {`annotations: {a: "${null}"}`, "spec.resources[0].template.metadata.annotations.a"},
-		"one that makes a list of what is one": {`labels: "${self.spec.tags}"`, at + "labels: is no map of strings"},
+		"are strings": {
+			`labels: {a: "${string(self.spec.size)}"}, annotations: "${{'b': self.spec.name}}"`, "map[a:2] map[b:Flowers]",
+		},
+		"one may be left out": {
+			`labels: {a: "${self.spec.?missing.hasValue() ? optional.of('x') : optional.none()}", b: b}`, "map[b:b] map[]",
+		},
+		"all may be": {`labels: "${optional.none()}", annotations: null`, "map[] map[]"},
+		"an expression that yields a number": {
+			`labels: {app: a, b: "${dyn(self.spec.size)}"}`, at + "labels.b: must be a string; convert it with string()",
+		},
+		"an expression that yields a map of numbers": {
+			`annotations: "${{'a/b': self.spec.size}}"`, at + `annotations["a/b"]: must be a string; convert it with string()`,
+		},
+		"an expression that yields null": {
+			`annotations: {a: "${null}"}`, "spec.resources[0].template.metadata.annotations.a",
+		},
+		"an expression that yields a list instead of a map": {
+			`labels: "${self.spec.tags}"`, at + "labels: must be a map of strings",
+		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			text := ofWebsites("\n    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, " + c.metadata + "}}}")
+			text := ofWebsites("\n    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, " + c.metadata +
+				"}}}")
 			compiled, err := blueprint.Compile(read(text), blueprint.Options{})
 			if err != nil {
 				if !strings.Contains(err.Error(), c.want) {
@@ -266,13 +348,15 @@ func TestStep_labelsAndAnnotations(t *testing.T) {
 // Neither of a type that is described nor of one that is not.
 func TestStep_seesNothingThatThePlatformWrites(t *testing.T) {
 	const written = `
-metadata: {name: flowers, namespace: shop, resourceVersion: "7", managedFields: [{manager: m}], finalizers: [a/b], generation: 3}
+metadata: {name: flowers, namespace: shop, resourceVersion: "7", managedFields: [{manager: m}], finalizers: [a/b],
+  generation: 3}
 status: {observedGeneration: 3, conditions: [{type: Ready, status: "True"}], url: u}`
 	compiled := compile(t, `
 spec:
   type: {crd: websites.shop.example.com}
   resources:
-    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {metadata: "${self.metadata}", status: "${self.?status}"}}}`, blueprint.Options{})
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a},
+        data: {metadata: "${self.metadata}", status: "${self.?status}"}}}`, blueprint.Options{})
 	for self, want := range map[string]string{
 		written: `{"metadata":{"generation":3,"name":"flowers","namespace":"shop"},"status":{"url":"u"}}`,
 		strings.ReplaceAll(written, ", url: u", ""): `{"metadata":{"generation":3,"name":"flowers","namespace":"shop"}}`,
@@ -295,15 +379,18 @@ spec:
 func TestStep_sameObjectTwice(t *testing.T) {
 	s := step(t, compile(t, ofWebsites(`
     - {id: a, template: {apiVersion: apps/v1, kind: Deployment, metadata: {name: flowers}}}
-    - {id: b, template: {apiVersion: apps/v1beta1, kind: Deployment, metadata: {name: "${self.metadata.name}"}}}`), blueprint.Options{}), flowers, nil)
-	if len(s.Rendered) != 1 || s.Problems.Error() != "spec.resources[1].template.metadata: is the same object as that of a: Deployment flowers" {
+    - {id: b, template: {apiVersion: apps/v1beta1, kind: Deployment,
+        metadata: {name: "${self.metadata.name}"}}}`), blueprint.Options{}), flowers, nil)
+	if len(s.Rendered) != 1 || s.Problems.Error() != "spec.resources[1].template.metadata.name: Deployment flowers is "+
+		"also the object of a" {
 		t.Errorf("step %+v", s)
 	}
 }
 
 func TestStep_changesNothingAndIsTheSameAgain(t *testing.T) {
 	compiled := compile(t, ofWebsites(strings.Replace(chain, `readyWhen: ["database.spec.x == 1"]`, "", 1)+`
-    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {all: "${self.spec}", tags: ["${self.spec.tags}", {a: [b]}]}}}`), blueprint.Options{})
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a},
+        data: {all: "${self.spec}", tags: ["${self.spec.tags}", {a: [b]}]}}}`), blueprint.Options{})
 	self, database := object(flowers), object(`{metadata: {uid: u1}, status: {phase: Up}}`)
 	selfBefore, databaseBefore := self.DeepCopy(), database.DeepCopy()
 	observed := map[string]*unstructured.Unstructured{"database": database}
@@ -351,7 +438,9 @@ func TestStep_endsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	why := errors.New("the term is over")
 	cancel(why)
-	compiled := compile(t, strings.Replace(withData(`"${lists.range(9000).map(i, i + self.spec.size).size()}"`), "id: map", "id: config", 1), blueprint.Options{})
+	compiled := compile(t,
+		strings.Replace(withData(`"${lists.range(9000).map(i, i + self.spec.size).size()}"`), "id: map", "id: config", 1),
+		blueprint.Options{})
 	if _, err := compiled.Instance(object(flowers)).Step(ctx, nil); !errors.Is(err, why) {
 		t.Errorf("Step: %v, want %v", err, why)
 	}

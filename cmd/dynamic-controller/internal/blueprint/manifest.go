@@ -11,7 +11,7 @@ import (
 //go:embed crd.yaml
 var manifest []byte
 
-// Manifest is the CustomResourceDefinition of Blueprints, each time a new one.
+// Manifest returns a new copy of the CustomResourceDefinition of Blueprints.
 func Manifest() (*apiextensionsv1.CustomResourceDefinition, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
 	if err := yaml.UnmarshalStrict(manifest, &crd); err != nil {

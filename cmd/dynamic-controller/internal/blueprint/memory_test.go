@@ -39,7 +39,7 @@ var dense = map[string]func(*blueprint.Blueprint){
 	"lists of names": func(b *blueprint.Blueprint) {
 		b.Spec.Resources = []blueprint.Resource{config("a", "")}
 		for i := range 30 {
-			list := fmt.Sprintf("${[%d%s].size()}", i, strings.Repeat(",a", 1000))
+			list := fmt.Sprintf("${[%d%s].size()}", i, strings.Repeat(",a", 990))
 			b.Spec.Resources = append(b.Spec.Resources, config(fmt.Sprint("b", i), list))
 		}
 	},
@@ -51,7 +51,8 @@ var dense = map[string]func(*blueprint.Blueprint){
 	},
 	"regular expressions": func(b *blueprint.Blueprint) {
 		for i := range 9 {
-			b.Spec.Resources = append(b.Spec.Resources, config(fmt.Sprint("a", i), fmt.Sprintf("${self.metadata.name.matches('a{%d}')}", 600+i)))
+			b.Spec.Resources = append(b.Spec.Resources,
+				config(fmt.Sprint("a", i), fmt.Sprintf("${self.metadata.name.matches('a{%d}')}", 600+i)))
 		}
 	},
 }

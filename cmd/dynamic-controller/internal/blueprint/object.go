@@ -1,117 +1,135 @@
 package blueprint
 
 import (
+	"fmt"
 	"maps"
+	"path"
+	"regexp"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// servers lists the fields of metadata that only the API server and the platform set. A finalizer that nobody removes keeps
-// an object, its instance and their namespace from ever being deleted.
-var servers = []string{
+// forbiddenMetadata lists the fields of metadata that templates cannot set. A finalizer that no controller removes
+// would block the deletion of the object, its instance and their namespace.
+var forbiddenMetadata = []string{
 	"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
 	"managedFields", "selfLink", "ownerReferences", "finalizers",
 }
 
-const notInTemplates = "must not be set in a template"
+// stringMaps are the fields of metadata that are maps of strings.
+var stringMaps = []string{"labels", "annotations"}
 
-// checkObject checks what every object has to have, and finds out what kind the template makes.
+const (
+	notInTemplates = "must not be set in a template"
+	// notOwnKeys is the reason for rejecting labels and annotations that only the platform sets.
+	notOwnKeys = "keys under platform.example.com/ " + notInTemplates
+)
+
+func setsOwnKey(fields map[string]any) bool {
+	for key := range fields {
+		if strings.HasPrefix(key, GroupVersion.Group+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// checkObject checks the fields that all objects have, and sets the kind of the template.
 func (c *Compiled) checkObject(template map[string]any, own Type, options Options, r *resource, problems *collector) {
 	apiVersion, kind := fixed(template, "apiVersion", r, problems), fixed(template, "kind", r, problems)
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil || apiVersion != "" && gv.Version == "" {
-		problems.add(r.path+".apiVersion", "", "%q is no apiVersion", cut(apiVersion, maxQuoted))
+		problems.add(r.Path+".apiVersion", "", "%q is not a valid apiVersion", cut(apiVersion, maxQuoted))
 	}
-	r.gvk = gv.WithKind(kind)
-	if c.isOwn(r.gvk.GroupKind(), own) {
-		problems.add(r.path+".kind", "", "an instance cannot become instances of its own type: there would be no end")
+	r.GVK = gv.WithKind(kind)
+	if c.isOwn(r.GVK.GroupKind(), own) {
+		problems.add(r.Path+".kind", "", "must not be the Blueprint's own type")
 	}
 	if _, has := template["status"]; has {
-		problems.add(r.path+".status", "", notInTemplates)
+		problems.add(r.Path+".status", "", notInTemplates)
 	}
-	c.policy.checkKind(r, problems)
-	path := r.path + ".metadata"
+	at := r.Path + ".metadata"
 	metadata, is := template["metadata"].(map[string]any)
 	if !is {
-		problems.add(path, "", "has to be an object with a name")
+		problems.add(at, "", "must be a map with a name")
 		return
 	}
 	if _, has := metadata["generateName"]; has {
-		problems.add(path+".generateName", "", "would make another object each time: give it a name, as ${self.metadata.name}-web")
+		problems.add(at+".generateName", "", "must not be set; set a name such as ${self.metadata.name}-web")
 	} else if name, is := metadata["name"].(string); !is || name == "" {
-		problems.add(path+".name", "", "is required, a string, as ${self.metadata.name}-web")
+		problems.add(at+".name", "", "is required, for example ${self.metadata.name}-web")
 	}
-	for _, name := range servers {
+	for _, name := range forbiddenMetadata {
 		if _, has := metadata[name]; has {
-			problems.add(path+"."+name, "", notInTemplates)
+			problems.add(at+"."+name, "", notInTemplates)
 		}
 	}
-	for _, field := range texts {
-		checkTexts(metadata[field], path+"."+field, problems)
+	for _, field := range stringMaps {
+		checkStringMap(metadata[field], at+"."+field, problems)
 	}
 	c.checkNamespace(metadata, options, r, problems)
 }
 
-// texts are the fields of metadata that are maps of strings. With any other value in them nobody can read such a map, and
-// whoever adds to it would begin with an empty one.
-var texts = []string{"labels", "annotations"}
-
-// checkTexts checks what needs no expression to be known.
-func checkTexts(v any, path string, problems *collector) {
-	switch v := v.(type) {
-	case nil:
-	case string:
-		if !strings.Contains(v, "${") {
-			problems.add(path, "", "has to be a map of strings")
+// checkStringMap checks labels or annotations, except for expressions.
+func checkStringMap(v any, path string, problems *collector) {
+	if s, is := v.(string); v == nil || is && strings.Contains(s, "${") {
+		return
+	}
+	fields, is := v.(map[string]any)
+	if !is {
+		problems.add(path, "", "must be a map of strings")
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		if _, is := fields[key].(string); !is {
+			problems.add(child(path, key), "", "must be a string; put it in quotes")
 		}
-	case map[string]any:
-		for _, key := range slices.Sorted(maps.Keys(v)) {
-			if _, is := v[key].(string); !is {
-				problems.add(child(path, key), "", "has to be a string: put it in quotes")
-			}
-		}
-	default:
-		problems.add(path, "", "has to be a map of strings")
+	}
+	if setsOwnKey(fields) {
+		problems.add(path, "", notOwnKeys)
 	}
 }
 
-// checkNamespace finds out whether the objects are in namespaces: as long as that is not known, they are if the instance
-// is.
+// checkNamespace checks the namespace, and sets whether the objects are namespaced. If the scope of the kind is
+// unknown, they are assumed to be namespaced if the template sets a namespace or the instance is namespaced.
 func (c *Compiled) checkNamespace(metadata map[string]any, options Options, r *resource, problems *collector) {
-	path := r.path + ".metadata.namespace"
+	at := r.Path + ".metadata.namespace"
 	namespace, has := metadata["namespace"]
 	if s, is := namespace.(string); has && (!is || s == "") {
-		problems.add(path, "", "has to be a string, and not empty")
+		problems.add(at, "", "must be a string that is not empty")
 	} else if has {
 		c.checkNamespaceExpression(s, r, problems)
 	}
-	r.namespaced = has || c.namespaced
+	r.Namespaced = has || c.namespaced
 	if options.IsNamespaced == nil {
 		return
 	}
-	namespaced, known := options.IsNamespaced(r.gvk)
+	namespaced, known := options.IsNamespaced(r.GVK)
 	switch {
 	case !known:
 		return
 	case namespaced && !has && !c.namespaced:
-		problems.add(path, "", "is required: the instance is in no namespace that a %s could be in", r.gvk.Kind)
+		problems.add(at, "", "is required, because %s is namespaced and the instance is not", r.GVK.Kind)
 	case !namespaced && has:
-		problems.add(path, "", "a %s is in no namespace", r.gvk.Kind)
+		problems.add(at, "", "must not be set, because %s is cluster-scoped", r.GVK.Kind)
 	}
-	r.namespaced = namespaced
+	r.Namespaced = namespaced
 }
 
-// fixed is a string that has no expressions.
+// fixed returns a string that must not contain expressions.
 func fixed(template map[string]any, field string, r *resource, problems *collector) string {
 	s, is := template[field].(string)
 	switch {
 	case !is || s == "":
-		problems.add(r.path+"."+field, "", "is required, a string")
+		problems.add(r.Path+"."+field, "", "is required and must be a string")
 		return ""
 	case strings.Contains(s, "${"):
-		problems.add(r.path+"."+field, "", "cannot have expressions: what kinds of objects there are is known before there is an instance")
+		problems.add(r.Path+"."+field, "", "must not contain expressions")
 		return ""
 	}
 	return s
@@ -122,4 +140,63 @@ func (c *Compiled) isOwn(gk schema.GroupKind, own Type) bool {
 		return gk == schema.GroupKind{Group: crd.Spec.Group, Kind: crd.Spec.Names.Kind}
 	}
 	return own.CRD == "" && gk.Kind != "" && gk == schema.GroupKind{Group: own.Group, Kind: own.Kind}
+}
+
+// ownNamespace is the expression for the default namespace of a child.
+const ownNamespace = "self.metadata.namespace"
+
+var validNamespacePattern = regexp.MustCompile(`^[a-z0-9*]([-a-z0-9*]{0,61}[a-z0-9*])?$`)
+
+func checkAllowedNamespaces(patterns []string, problems *collector) {
+	const at = "spec.allowedNamespaces"
+	if len(patterns) > MaxAllowedNamespaces {
+		problems.add(at, "", "has more than %d items", MaxAllowedNamespaces)
+		return
+	}
+	for i, pattern := range patterns {
+		if !validNamespacePattern.MatchString(pattern) {
+			problems.add(fmt.Sprintf("%s[%d]", at, i), "", "%q is not a namespace or a pattern such as team-*",
+				cut(pattern, maxQuoted))
+		}
+	}
+}
+
+// checkNamespaceExpression rejects a namespace that is computed from the instance if the Blueprint does not list the
+// allowed namespaces. Otherwise, users of instances could choose any namespace.
+func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, problems *collector) {
+	parts, err := expression.Scan(namespace)
+	if err != nil || !slices.ContainsFunc(parts, func(p expression.Part) bool { return p.Expression }) {
+		return
+	}
+	text := ""
+	if len(parts) == 1 {
+		text = strings.TrimSpace(parts[0].Text)
+	}
+	if text == ownNamespace {
+		return
+	}
+	r.computesNamespace = true
+	if len(c.allowedNamespaces) == 0 {
+		problems.add(r.Path+".metadata.namespace", text,
+			"can be computed only if spec.allowedNamespaces lists the allowed results")
+	}
+}
+
+// checkComputedNamespace checks the result of an expression. The instance's own namespace is always allowed.
+func (c *Compiled) checkComputedNamespace(r *resource, namespace, own string) *Problem {
+	if !r.computesNamespace || namespace == own && own != "" {
+		return nil
+	}
+	at := r.Path + ".metadata.namespace"
+	if len(validation.IsDNS1123Label(namespace)) > 0 {
+		return &Problem{Path: at, Reason: fmt.Sprintf("%q is not a valid name of a namespace", cut(namespace, maxQuoted))}
+	}
+	if !slices.ContainsFunc(c.allowedNamespaces, func(pattern string) bool {
+		matches, err := path.Match(pattern, namespace)
+		return err == nil && matches
+	}) {
+		reason := fmt.Sprintf("namespace %q does not match spec.allowedNamespaces of the Blueprint", namespace)
+		return &Problem{Path: at, Reason: reason}
+	}
+	return nil
 }

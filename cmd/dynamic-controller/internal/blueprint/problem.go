@@ -8,10 +8,10 @@ import (
 	"unicode/utf8"
 )
 
-// Problem is something wrong with a Blueprint or with what becomes of an instance.
+// Problem is an error in a Blueprint or in the children of an instance.
 type Problem struct {
-	Path       string // where, as spec.resources[2].template.spec.replicas
-	Expression string // the expression that is wrong, if one is
+	Path       string // such as spec.resources[2].template.spec.replicas
+	Expression string // optional
 	Reason     string
 }
 
@@ -23,10 +23,11 @@ func (p Problem) String() string {
 	return s + ": " + cut(p.Reason, maxReason)
 }
 
-// Problems are all that is wrong, in the order of the spec.
+// Problems is a list of problems, in the order of the spec.
 type Problems []Problem
 
-// Error tells the first ten, in less than half of what a condition's message may have, and how many more there are.
+// Error returns the first ten problems and the number of remaining problems. The text has at most half the maximum
+// length of a condition message.
 func (p Problems) Error() string {
 	var lines []string
 	for _, problem := range p[:min(len(p), maxProblemsTold)] {
@@ -38,7 +39,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// cut is the string if it is no longer than n bytes, and its beginning otherwise.
+// cut shortens a string to at most n bytes and an ellipsis.
 func cut(s string, n int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= n {
@@ -51,10 +52,10 @@ func cut(s string, n int) string {
 	return s + "..."
 }
 
-// collector collects problems where there may be many.
+// collector collects up to enoughProblems problems.
 type collector struct{ problems Problems }
 
-// enoughProblems is when looking for more is of no use to anybody.
+// enoughProblems is the number of problems after which compiling stops.
 const enoughProblems = 200
 
 func (c *collector) add(path, expression, format string, args ...any) {
@@ -72,7 +73,7 @@ func (c *collector) err() error {
 	return c.problems
 }
 
-// sorted brings problems that come in no order into one.
+// sorted sorts problems by path.
 func (p Problems) sorted() Problems {
 	slices.SortStableFunc(p, func(a, b Problem) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))

@@ -12,14 +12,14 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// errInstanceCost says that the expressions of an instance cost too much together.
+// errInstanceCost is returned if the total cost of an instance's expressions is too high.
 var errInstanceCost = fmt.Errorf("the expressions of this instance cost more than %d together", MaxInstanceCost)
 
-// evaluation counts what evaluating an instance's expressions costs.
+// evaluation counts the cost of an instance's expressions.
 type evaluation struct {
 	self map[string]any
 	cost uint64
-	left int // bytes of objects that may still be made
+	left int // bytes that further objects can have
 }
 
 func (e *evaluation) run(ctx context.Context, at *expressionAt, variables map[string]any) (expression.Value, error) {
@@ -31,8 +31,10 @@ func (e *evaluation) run(ctx context.Context, at *expressionAt, variables map[st
 	return value, err
 }
 
-// condition evaluates one. What is not there is a reason like any other.
-func (e *evaluation) condition(ctx context.Context, at *expressionAt, variables map[string]any) (is bool, reason string) {
+// condition evaluates a condition. If the evaluation fails, the reason is not empty.
+func (e *evaluation) condition(
+	ctx context.Context, at *expressionAt, variables map[string]any,
+) (is bool, reason string) {
 	value, err := e.run(ctx, at, variables)
 	if err == nil {
 		is, err = value.Bool()
@@ -43,7 +45,7 @@ func (e *evaluation) condition(ctx context.Context, at *expressionAt, variables 
 	return is, ""
 }
 
-// rendering is one object that is being made.
+// rendering renders one object.
 type rendering struct {
 	*stepping
 	room *expression.Room
@@ -54,7 +56,7 @@ func (r *rendering) run(ctx context.Context, at *expressionAt) (expression.Value
 	return value, at.failed(err)
 }
 
-// render makes a resource's object, or says why it cannot be made yet or at all.
+// render returns the object of a resource, or the reason why the resource must wait, or a problem.
 func (s *stepping) render(ctx context.Context, r *resource) (*unstructured.Unstructured, string, *Problem) {
 	room := &expression.Room{Left: min(MaxObjectBytes, s.left)}
 	before := room.Left
@@ -65,86 +67,87 @@ func (s *stepping) render(ctx context.Context, r *resource) (*unstructured.Unstr
 	case errors.As(err, &failed):
 		var missing *expression.MissingError
 		if errors.As(err, &missing) && failed.at.waitsFor(missing) {
-			return nil, failed.at.explainMissing(missing) + " yet, which " + failed.at.path + " reads", nil
+			return nil, fmt.Sprintf("waiting for %s, which %s reads", failed.at.explainMissing(missing), failed.at.path), nil
 		}
-		return nil, "", &Problem{Path: failed.at.path, Expression: failed.at.String(), Reason: failed.at.explain(failed.cause)}
+		return nil, "", &Problem{failed.at.path, failed.at.String(), failed.at.explain(failed.cause)}
 	case errors.Is(err, expression.ErrTooLarge):
-		return nil, "", &Problem{Path: r.path, Reason: fmt.Sprintf("%v: more than %d bytes, or with the others of its instance more than %d",
-			err, MaxObjectBytes, MaxInstanceBytes)}
+		return nil, "", &Problem{Path: r.Path, Reason: fmt.Sprintf(
+			"the object has more than %d bytes, or all children of the instance more than %d", MaxObjectBytes, MaxInstanceBytes)}
 	case err != nil:
-		return nil, "", &Problem{Path: r.path, Reason: err.Error()}
+		return nil, "", &Problem{Path: r.Path, Reason: err.Error()}
 	}
 	object := &unstructured.Unstructured{Object: made.(map[string]any)}
-	if problem := notTexts(r, object); problem != nil {
+	if problem := checkRenderedMaps(r, object); problem != nil {
 		return nil, "", problem
 	}
-	if reason := s.place(r, object); reason != "" {
-		return nil, "", &Problem{Path: r.path + ".metadata", Reason: reason}
+	if problem := s.place(r, object); problem != nil {
+		return nil, "", problem
 	}
 	if problem := s.compiled.checkComputedNamespace(r, object.GetNamespace(), s.ownNamespace()); problem != nil {
-		return nil, "", problem
-	}
-	if problem := s.compiled.policy.checkRendered(r, object.Object); problem != nil {
 		return nil, "", problem
 	}
 	return object, "", nil
 }
 
-// notTexts is what expressions made of a map of strings that is none, nil if there is nothing of the kind.
-func notTexts(r *resource, object *unstructured.Unstructured) *Problem {
+// checkRenderedMaps reports an expression that yields a non-string value in labels or annotations.
+func checkRenderedMaps(r *resource, object *unstructured.Unstructured) *Problem {
 	metadata := object.Object["metadata"].(map[string]any)
-	for _, field := range texts {
-		path := r.path + ".metadata." + field
+	for _, field := range stringMaps {
+		path := r.Path + ".metadata." + field
 		if metadata[field] == nil {
 			continue
 		}
 		values, is := metadata[field].(map[string]any)
 		if !is {
-			return &Problem{Path: path, Reason: "is no map of strings"}
+			return &Problem{Path: path, Reason: "must be a map of strings"}
+		}
+		if setsOwnKey(values) {
+			return &Problem{Path: path, Reason: notOwnKeys}
 		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
 			if _, is := values[key].(string); !is && r.sensitive {
-				return &Problem{Path: path, Reason: "must be a map of strings: convert its values with string()"}
+				return &Problem{Path: path, Reason: "must be a map of strings; convert its values with string()"}
 			} else if !is {
-				return &Problem{Path: child(path, key), Reason: "has to be a string: make it one with string()"}
+				return &Problem{Path: child(path, key), Reason: "must be a string; convert it with string()"}
 			}
 		}
 	}
 	return nil
 }
 
-// place says what is wrong with an object's name or namespace, when it has got the one that it has without saying so.
-func (s *stepping) place(r *resource, object *unstructured.Unstructured) string {
+// place checks the name and the namespace of an object, and sets the default namespace.
+func (s *stepping) place(r *resource, object *unstructured.Unstructured) *Problem {
+	at := r.Path + ".metadata"
 	metadata := object.Object["metadata"].(map[string]any)
 	name, is := metadata["name"].(string)
 	if !is || name == "" {
-		return "has no name"
+		return &Problem{Path: at + ".name", Reason: "must not be empty"}
 	}
 	namespace, has := metadata["namespace"]
 	if has {
 		if n, is := namespace.(string); !is || n == "" {
-			return "has a namespace that is not a name"
+			return &Problem{Path: at + ".namespace", Reason: "must not be empty"}
 		}
-	} else if r.namespaced {
+	} else if r.Namespaced {
 		own := s.ownNamespace()
 		if own == "" {
-			return "has no namespace, nor has its instance"
+			return &Problem{Path: at + ".namespace", Reason: "is required, because the instance has no namespace"}
 		}
 		object.SetNamespace(own)
 	}
-	id := identity{r.gvk.GroupKind(), object.GetNamespace(), name}
+	id := identity{r.GVK.GroupKind(), object.GetNamespace(), name}
 	if other, twice := s.made[id]; twice {
-		return fmt.Sprintf("is the same object as that of %s: %s %s", other, r.gvk.Kind, name)
+		return &Problem{Path: at + ".name", Reason: fmt.Sprintf("%s %s is also the object of %s", r.GVK.Kind, name, other)}
 	}
-	s.made[id] = r.id
-	return ""
+	s.made[id] = r.ID
+	return nil
 }
 
 func (s *stepping) ownNamespace() string {
 	return (&unstructured.Unstructured{Object: s.self}).GetNamespace()
 }
 
-// waitsFor tells whether what is missing may come: it is of another resource, not of self.
+// waitsFor reports whether the missing value can appear later, because it belongs to another resource.
 func (e *expressionAt) waitsFor(missing *expression.MissingError) bool {
 	if missing.Path != nil {
 		return missing.Path[0] != "self"
@@ -159,8 +162,12 @@ func (e *expressionAt) waitsFor(missing *expression.MissingError) bool {
 
 func explained(err error) string {
 	var missing *expression.MissingError
-	if errors.As(err, &missing) && missing.Path != nil && missing.Path[0] == "self" {
-		return err.Error() + ": ask with has() whether it is, or with ? for what is optional"
+	if !errors.As(err, &missing) || missing.Path == nil {
+		return err.Error()
 	}
-	return err.Error()
+	reason := missing.Path.String() + " does not exist"
+	if missing.Path[0] == "self" {
+		reason += "; test it with has(), or read it with ?"
+	}
+	return reason
 }

@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// VersionOf is the version of a type in which instances are read unless somebody says otherwise: the one that is stored if
-// it is served, and the first that is served otherwise. It is empty if none is.
+// VersionOf returns the default version in which instances are read: the storage version if it is served, else the
+// first served version, or "" if none is served.
 func VersionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	first := ""
 	for _, v := range crd.Spec.Versions {
@@ -27,7 +27,8 @@ func VersionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return first
 }
 
-// SchemaOf describes the objects of a type in a version, for [Options.SchemaFor]: nil if its CustomResourceDefinition does not.
+// SchemaOf returns the schema of a type's version for [Options.SchemaFor], or nil if the CustomResourceDefinition has
+// none.
 func SchemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (common.Schema, error) {
 	if crd != nil && crd.Spec.PreserveUnknownFields {
 		return nil, nil
@@ -39,7 +40,7 @@ func SchemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (co
 	return &model.Structural{Structural: root}, nil
 }
 
-// selfSchema describes what expressions see of an instance, nil if nothing does.
+// selfSchema returns the schema of self in expressions, or nil if it is unknown.
 func selfSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (common.Schema, error) {
 	root, err := schemaOf(crd, version)
 	if root == nil {
@@ -59,14 +60,15 @@ func selfSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (
 	return &model.Structural{Structural: root}, nil
 }
 
-// What changes by the platform's own writing is no part of self: an instance that becomes something else because it was
-// said to be ready could drive itself without end.
+// Fields that the platform writes are not part of self. Otherwise, every change to an instance's status could change
+// its children, which would change the status again, in an endless loop.
 var (
 	writtenMetadata = []string{"resourceVersion", "managedFields", "finalizers"}
-	writtenStatus   = []string{"conditions", "observedGeneration"}
+	writtenStatus   = []string{"conditions", "observedGeneration", "revision"}
 )
 
-// selfOf is what expressions see of an instance. It shares with it what is not left out.
+// selfOf returns an instance without the fields that the platform writes. The other fields are shared with the
+// instance.
 func selfOf(instance map[string]any) map[string]any {
 	self := maps.Clone(instance)
 	if metadata, is := instance["metadata"].(map[string]any); is {
@@ -76,7 +78,7 @@ func selfOf(instance map[string]any) map[string]any {
 		if status = without(status, writtenStatus); len(status) > 0 {
 			self["status"] = status
 		} else {
-			delete(self, "status") // nor may it be seen that there is one
+			delete(self, "status") // its presence must not be visible either
 		}
 	}
 	return self
@@ -90,7 +92,7 @@ func without[V any](fields map[string]V, names []string) map[string]V {
 	return fields
 }
 
-// schemaOf describes the objects of a type, nil if nothing does. Its properties are the caller's.
+// schemaOf returns the schema of a type, or nil if it is unknown. The caller can modify its properties.
 func schemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*structural.Structural, error) {
 	if crd == nil {
 		return nil, nil
@@ -103,7 +105,8 @@ func schemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*s
 			continue
 		}
 		var internal apiextensions.JSONSchemaProps
-		if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(v.Schema.OpenAPIV3Schema, &internal, nil); err != nil {
+		convert := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps
+		if err := convert(v.Schema.OpenAPIV3Schema, &internal, nil); err != nil {
 			return nil, fmt.Errorf("read the schema of %s: %w", crd.Name, err)
 		}
 		root, err := structural.NewStructural(&internal)
@@ -122,7 +125,7 @@ func schemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*s
 	return nil, nil
 }
 
-// str is a string of so many characters, or of as many as is usual if that is 0.
+// str returns the schema of a string. The length is not limited if longest is 0.
 func str(longest int64) structural.Structural {
 	s := structural.Structural{Generic: structural.Generic{Type: "string"}}
 	if longest > 0 {
@@ -131,7 +134,7 @@ func str(longest int64) structural.Structural {
 	return s
 }
 
-// metadata describes what every object has, of which schemas say nothing.
+// metadata returns the schema of metadata, which is not described by the schemas of types.
 func metadata() structural.Structural {
 	texts := structural.Structural{
 		Generic:              structural.Generic{Type: "object"},
@@ -144,7 +147,10 @@ func metadata() structural.Structural {
 			"name": str(253), "generateName": str(253), "namespace": str(63), "uid": str(36), "resourceVersion": str(0),
 			"creationTimestamp": str(0), "deletionTimestamp": str(0), "generation": number,
 			"labels": texts, "annotations": texts,
-			"finalizers": {Generic: structural.Generic{Type: "array"}, Items: ptr.To(str(0)), Extensions: structural.Extensions{XListType: ptr.To("set")}},
+			"finalizers": {
+				Generic: structural.Generic{Type: "array"}, Items: ptr.To(str(0)),
+				Extensions: structural.Extensions{XListType: ptr.To("set")},
+			},
 		},
 	}
 }

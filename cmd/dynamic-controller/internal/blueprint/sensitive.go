@@ -12,8 +12,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// Messages are read by more people than Secrets are. A resource is sensitive if its objects can contain data of a
-// Secret: if it is a Secret, or if its template reads data of a sensitive resource. An expression is sensitive if it
+// More people can read messages than Secrets. A resource is sensitive if its objects can contain data of a Secret,
+// because it is a Secret or because its template reads data of a sensitive resource. An expression is sensitive if it
 // reads such data. Errors of sensitive resources and expressions are reported without values.
 
 // markSensitive finds the sensitive resources and expressions. The resources are in order, each after those that it
@@ -24,14 +24,14 @@ import (
 func markSensitive(resources []*resource, all []*found, c *collector) {
 	byID := map[string]*resource{}
 	for _, r := range resources {
-		byID[r.id] = r
-		r.sensitive = r.gvk.GroupKind() == schema.GroupKind{Kind: secretKind}
+		byID[r.ID] = r
+		r.sensitive = r.GVK.GroupKind() == schema.GroupKind{Kind: "Secret"}
 		for _, f := range all {
 			if f.owner != r.index || f.use == includes || f.use == readies || !f.compiled.readsSensitive(byID) {
 				continue
 			}
 			f.compiled.sensitive, r.sensitive = true, true
-			if f.path == r.path+".metadata.name" || f.path == r.path+".metadata.namespace" {
+			if f.path == r.Path+".metadata.name" || f.path == r.Path+".metadata.namespace" {
 				c.add(f.path, f.text, "must not be derived from a Secret's data, because the names of objects are not secret")
 			}
 		}
@@ -59,15 +59,16 @@ func isIdentity(p expression.Path) bool {
 		}
 		return is && slices.Contains(names, name)
 	}
-	return at(0, "apiVersion", "kind") || at(0, "metadata") && at(1, "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
+	return at(0, "apiVersion", "kind") ||
+		at(0, "metadata") && at(1, "name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp")
 }
 
 // IsSensitive reports whether the objects of a resource can contain data of a Secret.
 func (c *Compiled) IsSensitive(id string) bool {
-	return slices.ContainsFunc(c.resources, func(r *resource) bool { return r.id == id && r.sensitive })
+	return slices.ContainsFunc(c.resources, func(r *resource) bool { return r.ID == id && r.sensitive })
 }
 
-const withheld = "the reason is not shown, because the expression reads a Secret"
+const withheld = "the reason is hidden, because the expression reads a Secret"
 
 // explain returns why the expression failed. If the expression is sensitive, the text contains no values.
 func (e *expressionAt) explain(err error) string {
@@ -84,15 +85,18 @@ func (e *expressionAt) explain(err error) string {
 // explainMissing describes the missing value that the expression reads.
 func (e *expressionAt) explainMissing(missing *expression.MissingError) string {
 	if e.sensitive && missing.Path == nil {
-		return "a key or an index of a Secret is not there"
+		return "a key or an index of a Secret"
 	}
-	return missing.Error()
+	if missing.Path != nil {
+		return missing.Path.String()
+	}
+	return "a value (" + missing.Error() + ")"
 }
 
 // KnownField returns the longest prefix of a field path, in the notation of the API server, that does not depend on
 // data of instances. The prefix ends before the keys in the result of an expression, because they can contain data.
 func (c *Compiled) KnownField(id, field string) string {
-	i := slices.IndexFunc(c.resources, func(r *resource) bool { return r.id == id })
+	i := slices.IndexFunc(c.resources, func(r *resource) bool { return r.ID == id })
 	if i < 0 {
 		return ""
 	}
@@ -111,7 +115,7 @@ func (c *Compiled) KnownField(id, field string) string {
 	return strings.TrimPrefix(field[:len(field)-len(rest)], ".")
 }
 
-// fieldSegment is the first step of a field's path: a name, or a key or an index in brackets.
+// fieldSegment matches the first step of a field path: a name, or a key or an index in brackets.
 var fieldSegment = regexp.MustCompile(`^(?:\.?[^.\[\]]+|\[[^\]]*\])`)
 
 // within returns the node of a field or item. It returns nil if the template has no such field, such as one that the

@@ -10,14 +10,17 @@ import (
 
 // ofSecret is a Blueprint whose instances become a Secret, with the readiness conditions, and these resources.
 func ofSecret(readyWhen, resources string) string {
-	return ofWebsites("\n    - {id: db, readyWhen: [" + readyWhen + "], template: {apiVersion: v1, kind: Secret, metadata: {name: db}}}" + resources)
+	return ofWebsites("\n    - {id: db, readyWhen: [" + readyWhen +
+		"], template: {apiVersion: v1, kind: Secret, metadata: {name: db}}}" + resources)
 }
 
-const observedSecret = `{apiVersion: v1, kind: Secret, metadata: {name: db, uid: u1, labels: {a: hunter2}}, data: {password: hunter2}, type: Opaque}`
+const observedSecret = `{apiVersion: v1, kind: Secret, metadata: {name: db, uid: u1, labels: {a: hunter2}}, data: ` +
+	`{password: hunter2}, type: Opaque}`
 
 func TestStep_withholdsDataOfSecrets(t *testing.T) {
 	config := func(data string) string {
-		return "\n    - {id: config, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: \"" + data + "\"}}}"
+		return "\n    - {id: config, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: \"" + data +
+			"\"}}}"
 	}
 	for reason, c := range map[string]struct {
 		readyWhen, resources string
@@ -27,41 +30,46 @@ func TestStep_withholdsDataOfSecrets(t *testing.T) {
 	}{
 		"an expression that cannot convert a value": {
 			resources: config("${int(db.data.password)}"),
-			want:      "spec.resources[1].template.data.k: ${int(db.data.password)}: the reason is not shown, because the expression reads a Secret",
+			want: "spec.resources[1].template.data.k: ${int(db.data.password)}: the reason is hidden, because the expression " +
+				"reads a Secret",
 		},
 		"one that reads it in an optional way": {
-			resources: config("${int(db.?data.password.orValue('7'))}"), want: "the reason is not shown",
+			resources: config("${int(db.?data.password.orValue('7'))}"), want: "the reason is hidden",
 		},
 		"one that reads it by another name": {
-			resources: config("${[db].map(x, int(x.data.password))}"), want: "the reason is not shown",
+			resources: config("${[db].map(x, int(x.data.password))}"), want: "the reason is hidden",
 		},
 		"one that finds its field": {
-			resources: config("${int(db[self.spec.name][self.spec.owner.email])}"), want: "the reason is not shown",
+			resources: config("${int(db[self.spec.name][self.spec.owner.email])}"), want: "the reason is hidden",
 		},
 		"one that looks up a value": {
 			resources: config("${dyn(self.spec.labels)[db.data.password]}"),
-			want:      "config: a key or an index of a Secret is not there yet, which spec.resources[1].template.data.k reads",
+			want:      "config: waiting for a key or an index of a Secret, which spec.resources[1].template.data.k reads",
 		},
 		"a field that is not there": {
-			resources: config("${db.data.user}"), want: "config: db.data.user is not there yet, which spec.resources[1].template.data.k reads",
+			resources: config("${db.data.user}"), want: "config: waiting for db.data.user, which " +
+				"spec.resources[1].template.data.k reads",
 		},
 		"a readiness condition": {
 			readyWhen: "int(db.data.password) > 1",
-			want:      "db: is not ready: readyWhen int(db.data.password) > 1: the reason is not shown",
+			want:      "db: waiting for readyWhen \"int(db.data.password) > 1\": the reason is hidden",
 		},
 		"an expression that reads what was made of it": {
 			resources: config("${db.data.password}") +
-				"\n    - {id: last, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: {k: \"${int(config.data.k)}\"}}}",
+				"\n    - {id: last, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: {k: " +
+				"\"${int(config.data.k)}\"}}}",
 			observed: map[string]string{"config": "{metadata: {name: a}, data: {k: hunter2}}"},
-			want:     "spec.resources[2].template.data.k: ${int(config.data.k)}: the reason is not shown",
+			want:     "spec.resources[2].template.data.k: ${int(config.data.k)}: the reason is hidden",
 		},
 		"the keys of labels": {
-			resources: "\n    - {id: config, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: \"${{db.data.password: 1}}\"}}}",
-			want:      "spec.resources[1].template.metadata.labels: must be a map of strings",
+			resources: "\n    - {id: config, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: " +
+				"\"${{db.data.password: 1}}\"}}}",
+			want: "spec.resources[1].template.metadata.labels: must be a map of strings",
 		},
-		"the labels of a Namespace": {
-			resources: "\n    - {id: space, template: {apiVersion: v1, kind: Namespace, metadata: {name: a, labels: \"${{'pod-security.kubernetes.io/' + db.data.password: db.data.password}}\"}}}",
-			want:      "spec.resources[1].template.metadata.labels: a label can weaken Pod security",
+		"labels of the platform": {
+			resources: "\n    - {id: config, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: " +
+				"\"${{'platform.example.com/' + db.data.password: 'x'}}\"}}}",
+			want: "spec.resources[1].template.metadata.labels: keys under platform.example.com/ must not be set in a template",
 		},
 		"an expression that reads its name alone": {
 			resources: config("${int(db.metadata.name + 'hunter2')}"), want: "hunter2", shown: true,
@@ -76,7 +84,8 @@ func TestStep_withholdsDataOfSecrets(t *testing.T) {
 				observed[id] = text
 			}
 			compiled := compile(t, ofSecret(c.readyWhen, c.resources), blueprint.Options{IsNamespaced: scopes})
-			s := step(t, compiled, strings.Replace(flowers, "name: Flowers", "name: data, owner: {email: password}, labels: {x: y}", 1), observed)
+			s := step(t, compiled, strings.Replace(flowers, "name: Flowers", "name: data, owner: {email: password}, labels: "+
+				"{x: y}", 1), observed)
 			got := fmt.Sprint(s.Problems, s.Waiting, s.Unready)
 			if !strings.Contains(got, c.want) {
 				t.Errorf("got %s, want %s", got, c.want)
@@ -108,7 +117,8 @@ func TestCompile_namesAreNotSecret(t *testing.T) {
 		},
 		"a name of a Secret's name": {
 			`
-    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${db.metadata.name}-${db.metadata.uid}"}}}`, "",
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "${db.metadata.name}-${db.metadata.uid}"}}}`, "",
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -124,11 +134,15 @@ func TestIsSensitive(t *testing.T) {
 	compiled := compile(t, ofSecret("", `
     - {id: named, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: "${db.metadata.name}"}}}
     - {id: copied, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: "${db.data}"}}
-    - {id: asked, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: c}, data: {k: "${string(has(db.data.password))}"}}}
-    - {id: second, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: d}, data: {k: "${copied.data.password}"}}}
-    - {id: other, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${copied.metadata.name}-x"}, data: {k: "${named.data.k}"}}}
+    - {id: asked, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: c},
+        data: {k: "${string(has(db.data.password))}"}}}
+    - {id: second, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: d},
+        data: {k: "${copied.data.password}"}}}
+    - {id: other, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${copied.metadata.name}-x"},
+        data: {k: "${named.data.k}"}}}
     - {id: vault, template: {apiVersion: example.com/v1, kind: Secret, metadata: {name: v}}}`), blueprint.Options{})
-	for id, want := range map[string]bool{"db": true, "named": false, "copied": true, "asked": true, "second": true, "other": false, "vault": false, "unknown": false} {
+	for id, want := range map[string]bool{"db": true, "named": false, "copied": true, "asked": true, "second": true,
+		"other": false, "vault": false, "unknown": false} {
 		if got := compiled.IsSensitive(id); got != want {
 			t.Errorf("IsSensitive(%s) = %t", id, got)
 		}
@@ -142,7 +156,8 @@ func TestKnownField(t *testing.T) {
         apiVersion: v1
         kind: Service
         metadata: {name: a, labels: "${self.spec.labels}", annotations: {a.b/c: "${self.spec.name}"}}
-        spec: {type: "${self.spec.name}", ports: [{port: 80, name: "a-${self.spec.name}"}], selector: {app: x}}`), blueprint.Options{})
+        spec: {type: "${self.spec.name}", ports: [{port: 80, name: "a-${self.spec.name}"}],
+          selector: {app: x}}`), blueprint.Options{})
 	for field, want := range map[string]string{
 		"spec.type":                           "spec.type",
 		".spec.type":                          "spec.type",

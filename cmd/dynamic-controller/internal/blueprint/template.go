@@ -14,38 +14,38 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// node is a part of a compiled template. It makes the part of the object that it stands for: nothing if the second result
-// is false.
+// node is a part of a compiled template. Its method render returns the corresponding part of an object, or false if
+// that part is absent.
 type node interface {
 	render(ctx context.Context, r *rendering) (any, bool, error)
 }
 
-// literal has no expression in it.
+// literal is a part without expressions.
 type literal struct {
 	value any
 	size  int
 }
 
 type object struct {
-	keys   []string // in order, so that of several errors it is always the same one
+	keys   []string // sorted, so that the first error is always the same
 	values []node
 }
 
 type list []node
 
-// whole is a string that is one expression.
+// whole is a string that consists of a single expression.
 type whole struct{ *expressionAt }
 
-// text is a string with expressions in it.
+// text is a string that contains expressions.
 type text []textPart
 
-// textPart is an expression, or text if there is none.
+// textPart is an expression, or text if the expression is nil.
 type textPart struct {
 	text string
 	*expressionAt
 }
 
-// expressionAt is an expression and where it stands.
+// expressionAt is an expression and its path.
 type expressionAt struct {
 	*expression.Program
 	path string
@@ -53,30 +53,30 @@ type expressionAt struct {
 	sensitive bool
 }
 
-// parsing takes templates apart. What is compiled is decided when it is known how much there is of it.
+// parsing parses templates and collects their expressions, which are compiled after their number is known.
 type parsing struct {
 	problems *collector
 	found    []*found
 	bytes    int
 }
 
-// found is an expression that is to be compiled.
+// found is an expression to be compiled.
 type found struct {
 	text     string
 	path     string
-	owner    int // the index of the resource that it is of
+	owner    int // the index of its resource
 	use      use
 	compiled *expressionAt
 }
 
-// use is what an expression is for.
+// use is the purpose of an expression.
 type use int
 
 const (
 	aValue use = iota
 	withinText
 	aString
-	aText // a string that may be left out
+	aText // a string that can be absent
 	includes
 	readies
 )
@@ -88,50 +88,63 @@ func (p *parsing) expression(text, path string, owner int, purpose use) *express
 	return at
 }
 
-// parse makes a node of a template's part.
+func (p *parsing) conditions(list []string, path string, owner int, purpose use) (out []*expressionAt) {
+	if len(list) > MaxConditions {
+		p.problems.add(path, "", "has more than %d expressions", MaxConditions)
+		return nil
+	}
+	for i, s := range list {
+		out = append(out, p.expression(unwrapped(s), fmt.Sprintf("%s[%d]", path, i), owner, purpose))
+	}
+	return out
+}
+
+// unwrapped removes the optional ${} around a condition.
+func unwrapped(s string) string {
+	if parts, err := expression.Scan(s); err == nil && len(parts) == 1 && parts[0].Expression {
+		return parts[0].Text
+	}
+	return s
+}
+
+// parse parses a part of a template.
 func (p *parsing) parse(v any, path string, owner int) node {
 	switch v := v.(type) {
 	case map[string]any:
-		o, plain := object{}, true
+		o := object{}
+		values := make(map[string]any, len(v)) // without expressions, and with ${ where it was escaped
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			at := child(path, key)
 			if strings.Contains(key, "${") {
-				p.problems.add(at, "", "a key cannot have expressions; use one that makes the whole map")
+				p.problems.add(at, "", "a key cannot contain expressions; use one that yields the whole map")
 				continue
 			}
 			n := p.parse(v[key], at, owner)
-			_, is := n.(literal)
-			plain = plain && is
+			if l, is := n.(literal); is {
+				values[key] = l.value
+			}
 			o.keys, o.values = append(o.keys, key), append(o.values, n)
 		}
-		if plain {
-			// Its strings may hold an escaped ${: what was parsed is what is meant.
-			values := make(map[string]any, len(o.keys))
-			for i, key := range o.keys {
-				values[key] = o.values[i].(literal).value
-			}
-			return plainly(values)
+		if len(values) == len(o.keys) {
+			return newLiteral(values)
 		}
 		return o
 	case []any:
-		l, plain := make(list, len(v)), true
+		l, values := make(list, len(v)), make([]any, 0, len(v))
 		for i, item := range v {
 			l[i] = p.parse(item, fmt.Sprintf("%s[%d]", path, i), owner)
-			_, is := l[i].(literal)
-			plain = plain && is
-		}
-		if plain {
-			values := make([]any, len(l))
-			for i, n := range l {
-				values[i] = n.(literal).value
+			if n, is := l[i].(literal); is {
+				values = append(values, n.value)
 			}
-			return plainly(values)
+		}
+		if len(values) == len(l) {
+			return newLiteral(values)
 		}
 		return l
 	case string:
 		return p.parseString(v, path, owner)
 	}
-	return plainly(v)
+	return newLiteral(v)
 }
 
 func (p *parsing) parseString(s, path string, owner int) node {
@@ -139,13 +152,13 @@ func (p *parsing) parseString(s, path string, owner int) node {
 	switch {
 	case err != nil:
 		p.problems.add(path, "", "%s", err)
-		return plainly("")
+		return newLiteral("")
 	case len(parts) == 0:
-		return plainly("")
+		return newLiteral("")
 	case len(parts) == 1 && !parts[0].Expression:
-		return plainly(parts[0].Text)
+		return newLiteral(parts[0].Text)
 	case len(parts) == 1:
-		return whole{p.expression(parts[0].Text, path, owner, wanted(path, owner))}
+		return whole{p.expression(parts[0].Text, path, owner, useAt(path, owner))}
 	}
 	t := make(text, len(parts))
 	for i, part := range parts {
@@ -158,13 +171,13 @@ func (p *parsing) parseString(s, path string, owner int) node {
 	return t
 }
 
-// wanted is what a whole string has to be: metadata's are strings.
-func wanted(path string, owner int) use {
-	metadata := templatePath(owner) + ".metadata."
+// useAt returns the purpose of an expression that is a whole string: in metadata, it must yield a string.
+func useAt(path string, owner int) use {
+	metadata := fmt.Sprintf("spec.resources[%d].template.metadata.", owner)
 	if path == metadata+"name" || path == metadata+"namespace" {
 		return aString
 	}
-	for _, field := range texts {
+	for _, field := range stringMaps {
 		if rest, within := strings.CutPrefix(path, metadata+field); within && rest != "" {
 			return aText
 		}
@@ -172,15 +185,14 @@ func wanted(path string, owner int) use {
 	return aValue
 }
 
-func plainly(v any) literal {
+func newLiteral(v any) literal {
 	size, _, _ := measure(v)
 	return literal{v, size}
 }
 
-func templatePath(index int) string { return fmt.Sprintf("spec.resources[%d].template", index) }
-
 var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_-]*$`)
 
+// child returns the path of a field.
 func child(path, key string) string {
 	if identifier.MatchString(key) {
 		return path + "." + key
@@ -188,7 +200,7 @@ func child(path, key string) string {
 	return fmt.Sprintf("%s[%q]", path, cut(key, maxQuoted))
 }
 
-// evaluationError is what went wrong with one expression.
+// evaluationError is the error of one expression.
 type evaluationError struct {
 	at    *expressionAt
 	cause error

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// What Blueprints are to Kubernetes.
+// The identifiers of Blueprints in the API.
 var (
 	GroupVersion         = schema.GroupVersion{Group: "platform.example.com", Version: "v1alpha1"}
 	GroupVersionKind     = GroupVersion.WithKind("Blueprint")
 	GroupVersionResource = GroupVersion.WithResource("blueprints")
 )
 
-// Blueprint defines a type and what its instances become. It is cluster-scoped.
+// Blueprint defines a type, and the objects that are created for each of its instances. It is cluster-scoped.
 type Blueprint struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -26,16 +26,19 @@ type Blueprint struct {
 	Status Status `json:"status,omitempty"`
 }
 
-// Spec is what a user writes.
+// Spec is written by the author of a Blueprint.
 type Spec struct {
 	Type      Type       `json:"type"`
 	Resources []Resource `json:"resources"`
-	// DeletionPolicy is what happens to the instances and to a CustomResourceDefinition that was made of the Blueprint,
-	// when that is deleted. Defaults to Retain.
+	// ServiceAccountName is the ServiceAccount that the platform impersonates to read and write the children of an
+	// instance. It is in the instance's namespace, or in the platform's namespace if the type is cluster-scoped.
+	ServiceAccountName string `json:"serviceAccountName,omitempty"`
+	// DeletionPolicy determines whether the instances, and the CustomResourceDefinition created for the Blueprint, are
+	// deleted with the Blueprint. Defaults to Retain.
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 	// RevisionHistoryLimit is the number of accepted specs to keep in addition to the served one. Defaults to 10.
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
-	// AllowedNamespaces lists the allowed results of expressions in metadata.namespace of templates, as names or
+	// AllowedNamespaces lists the namespaces that an expression in metadata.namespace of a template can yield, as names or
 	// patterns in which * matches any characters. The instance's own namespace is always allowed. Without the list, no
 	// template can compute another namespace.
 	AllowedNamespaces []string `json:"allowedNamespaces,omitempty"`
@@ -50,34 +53,39 @@ const (
 	Delete DeletionPolicy = "Delete"
 )
 
-// Type is the type that a Blueprint defines, or by CRD the name of one that is or will be there: one of them.
+// Type defines a type. Alternatively, CRD names a CustomResourceDefinition that exists or will exist.
 type Type struct {
 	CRD string `json:"crd,omitempty"`
 
 	Group   string `json:"group,omitempty"`
 	Version string `json:"version,omitempty"`
 	Kind    string `json:"kind,omitempty"`
-	// Plural defaults to what English makes of the kind, Singular to the kind in lower case.
+	// Plural defaults to the English plural of the kind, and Singular to the kind, both in lower case.
 	Plural     string   `json:"plural,omitempty"`
 	Singular   string   `json:"singular,omitempty"`
 	ShortNames []string `json:"shortNames,omitempty"`
 	// Scope is Namespaced or Cluster. Defaults to Namespaced.
 	Scope          apiextensionsv1.ResourceScope                    `json:"scope,omitempty"`
 	PrinterColumns []apiextensionsv1.CustomResourceColumnDefinition `json:"printerColumns,omitempty"`
-	// Schema is the OpenAPI v3 schema of an instance, of which it describes spec, and may describe fields of status.
+	// Schema is the OpenAPI v3 schema of an instance. It describes spec, and optionally fields of status.
 	Schema map[string]any `json:"schema,omitempty"`
 }
 
-// Resource is one of the objects that an instance becomes.
+// Resource describes one child of an instance.
 type Resource struct {
-	// ID is what other resources call it: an identifier.
+	// ID is the name of the child in expressions of other resources.
 	ID          string         `json:"id"`
 	Template    map[string]any `json:"template"`
 	IncludeWhen []string       `json:"includeWhen,omitempty"`
 	ReadyWhen   []string       `json:"readyWhen,omitempty"`
+	// DeletionPolicy determines whether the child is deleted when it is no longer part of the instance. Defaults to
+	// Delete.
+	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
+	// Adopt allows the instance to take over an existing object that has no controller.
+	Adopt bool `json:"adopt,omitempty"`
 }
 
-// Status is what the platform says.
+// Status is written by the platform.
 type Status struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
@@ -101,15 +109,15 @@ type Instances struct {
 
 // The conditions of a Blueprint.
 const (
-	// Accepted is whether the newest spec was compiled. What was accepted before is served until the next one is.
+	// Accepted reports whether the newest spec is accepted. Until it is, the last accepted spec is served.
 	Accepted = "Accepted"
-	// TypeEstablished is whether its type is there.
+	// TypeEstablished reports whether the API server serves the type.
 	TypeEstablished = "TypeEstablished"
-	// Serving is whether its instances are reconciled.
+	// Serving reports whether instances are reconciled.
 	Serving = "Serving"
 )
 
-// FromUnstructured reads a Blueprint as a client or a cache has it. The Blueprint shares templates and schema with it.
+// FromUnstructured converts an object to a Blueprint, which shares templates and schema with the object.
 func FromUnstructured(object *unstructured.Unstructured) (*Blueprint, error) {
 	var b Blueprint
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &b); err != nil {

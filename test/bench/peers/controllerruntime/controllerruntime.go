@@ -1,5 +1,5 @@
-// Package controllerruntime lets controller-runtime be measured: one manager, with a controller a type that is started
-// and stopped while the manager runs, as Crossplane does it.
+// Package controllerruntime adapts controller-runtime for the benchmarks. Like Crossplane, it uses one manager and
+// starts and stops a controller for each type while the manager is running.
 package controllerruntime
 
 import (
@@ -24,22 +24,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Engine serves types that come and go. Its methods may be called concurrently.
+// Engine serves types that can be added and removed at runtime. Its methods can be called concurrently.
 type Engine struct {
 	manager  ctrl.Manager
-	workers  int // a type
+	workers  int // Workers of each type.
 	metadata bool
 
-	mu    sync.Mutex // guards types
+	mu    sync.Mutex // Guards types.
 	types map[schema.GroupVersionResource]*served
 }
 
 type served struct {
 	object client.Object
-	stop   func() error // returns when the controller has ended
+	stop   func() error // Returns after the controller has stopped.
 }
 
-// New starts nothing. The cache holds metadata, or else unstructured objects.
+// New returns an Engine that caches metadata or unstructured objects. It does not start the Engine.
 func New(config *rest.Config, metadata bool, workers int) (*Engine, error) {
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Logger:  logr.Discard(),
@@ -48,10 +48,11 @@ func New(config *rest.Config, metadata bool, workers int) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{manager: manager, workers: workers, metadata: metadata, types: map[schema.GroupVersionResource]*served{}}, nil
+	return &Engine{manager: manager, workers: workers, metadata: metadata,
+		types: map[schema.GroupVersionResource]*served{}}, nil
 }
 
-// Run runs the cache until ctx ends. The controllers run from Start to Stop.
+// Run runs the cache until ctx is cancelled. The controller of a type runs from Start to Stop.
 func (e *Engine) Run(ctx context.Context) error {
 	err := e.manager.Start(ctx)
 	e.mu.Lock()
@@ -62,9 +63,9 @@ func (e *Engine) Run(ctx context.Context) error {
 	return err
 }
 
-// Start serves the type as soon as discovery knows it, and returns before it has synced.
+// Start waits until discovery contains the type and then serves it. It does not wait for a sync.
 func (e *Engine) Start(ctx context.Context, gvr schema.GroupVersionResource, reconciler func(key string)) error {
-	// A controller that is started earlier looks for its type again after 10 s.
+	// A controller that is started before discovery contains the type retries only after 10 s.
 	const pause = 10 * time.Millisecond
 	var gvk schema.GroupVersionKind
 	if err := wait.PollUntilContextCancel(ctx, pause, true, func(context.Context) (_ bool, err error) {
@@ -73,7 +74,7 @@ func (e *Engine) Start(ctx context.Context, gvr schema.GroupVersionResource, rec
 	}); err != nil {
 		return err
 	}
-	skipNameValidation := true // names are unique for ever, and types come back
+	skipNameValidation := true // Types can be started again, but names of controllers must be unique.
 	c, err := controller.NewUnmanaged(gvr.Resource, controller.Options{
 		MaxConcurrentReconciles: e.workers,
 		SkipNameValidation:      &skipNameValidation,
@@ -94,7 +95,7 @@ func (e *Engine) Start(ctx context.Context, gvr schema.GroupVersionResource, rec
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.types[gvr] != nil {
-		return fmt.Errorf("%s is served already", gvr)
+		return fmt.Errorf("%s is already served", gvr)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
@@ -126,7 +127,7 @@ func (e *Engine) WaitForSync(ctx context.Context, gvr schema.GroupVersionResourc
 	return err
 }
 
-// Stop ends the type's controller, waits for its handlers, and ends the informer, which is not waited for.
+// Stop stops the controller of the type, waits for its handlers, and stops the informer without waiting for it.
 func (e *Engine) Stop(ctx context.Context, gvr schema.GroupVersionResource) error {
 	e.mu.Lock()
 	s := e.types[gvr]

@@ -1,5 +1,5 @@
-// Package informer is the engine that client-go's parts make without further thought, written to be compared with: a
-// dynamic informer a type, and one rate-limiting workqueue for all types, first in first out.
+// Package informer is a straightforward engine built from client-go, for comparison. It uses a dynamic informer for
+// each type and one rate-limiting FIFO workqueue for all types.
 package informer
 
 import (
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/dynamic/dynamicinformer"
@@ -16,13 +17,13 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Engine serves types that come and go. Its methods may be called concurrently.
+// Engine serves types that can be added and removed at runtime. Its methods can be called concurrently.
 type Engine struct {
 	client  dynamic.Interface
 	workers int
 	queue   workqueue.TypedRateLimitingInterface[item]
 
-	mu    sync.RWMutex // guards types
+	mu    sync.RWMutex // Guards types.
 	types map[schema.GroupVersionResource]*served
 }
 
@@ -34,12 +35,12 @@ type item struct {
 type served struct {
 	handler  func(key string)
 	informer cache.SharedIndexInformer
-	stop     func() // returns when the informer has ended
+	stop     func() // Returns after the informer has stopped.
 }
 
 const resync = 10 * time.Hour
 
-// New starts no more than client-go's queues start by themselves.
+// New returns an Engine. It starts only the goroutines of client-go's queues.
 func New(client dynamic.Interface, workers int) *Engine {
 	return &Engine{
 		client:  client,
@@ -49,7 +50,7 @@ func New(client dynamic.Interface, workers int) *Engine {
 	}
 }
 
-// Run reconciles until ctx ends. The informers run from Start to Stop.
+// Run reconciles until ctx is cancelled. The informer of a type runs from Start to Stop.
 func (e *Engine) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for range e.workers {
@@ -78,7 +79,7 @@ func (e *Engine) work() {
 	}
 }
 
-// Start serves the type, and returns before it has synced.
+// Start serves the type. It does not wait for a sync.
 func (e *Engine) Start(_ context.Context, gvr schema.GroupVersionResource, handler func(key string)) error {
 	informer := dynamicinformer.NewFilteredDynamicInformer(e.client, gvr, metav1.NamespaceAll, resync,
 		cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}, nil).Informer()
@@ -102,7 +103,7 @@ func (e *Engine) Start(_ context.Context, gvr schema.GroupVersionResource, handl
 	defer e.mu.Unlock()
 	if e.types[gvr] != nil {
 		cancel()
-		return fmt.Errorf("%s is served already", gvr)
+		return fmt.Errorf("%s is already served", gvr)
 	}
 	e.types[gvr] = s
 	running.Go(func() { informer.RunWithContext(ctx) })
@@ -125,7 +126,26 @@ func (e *Engine) WaitForSync(ctx context.Context, gvr schema.GroupVersionResourc
 	}
 }
 
-// Stop ends the type's informer. What is queued is dropped when its turn comes; a handler that runs is not waited for.
+// Reader returns a function that reads objects of a served type from the informer's store. The objects are shared.
+func (e *Engine) Reader(gvr schema.GroupVersionResource) (func(key string) (runtime.Object, error), error) {
+	e.mu.RLock()
+	s := e.types[gvr]
+	e.mu.RUnlock()
+	if s == nil {
+		return nil, fmt.Errorf("%s is not served", gvr)
+	}
+	lister := cache.NewGenericLister(s.informer.GetIndexer(), gvr.GroupResource())
+	return func(key string) (runtime.Object, error) {
+		namespace, name, err := cache.SplitMetaNamespaceKey(key)
+		if err != nil {
+			return nil, err
+		}
+		return lister.ByNamespace(namespace).Get(name)
+	}, nil
+}
+
+// Stop stops the informer of the type. Queued items are dropped when they are processed. Stop does not wait for running
+// handlers.
 func (e *Engine) Stop(_ context.Context, gvr schema.GroupVersionResource) error {
 	e.mu.Lock()
 	s := e.types[gvr]

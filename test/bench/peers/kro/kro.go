@@ -1,4 +1,4 @@
-// Package kro lets kro's dynamic controller be measured.
+// Package kro adapts kro's dynamic controller for the benchmarks.
 package kro
 
 import (
@@ -12,12 +12,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 )
 
-// Engine is kro's, with the limits of its own command's flags.
+// Engine is kro's dynamic controller with the default limits of kro's command.
 type Engine struct {
 	c *dynamiccontroller.DynamicController
 }
 
-// New starts nothing.
+// New returns an Engine. It does not start the Engine.
 func New(client metadata.Interface, workers int) *Engine {
 	return &Engine{c: dynamiccontroller.NewDynamicController(logr.Discard(), dynamiccontroller.Config{
 		Workers:              workers,
@@ -31,17 +31,17 @@ func New(client metadata.Interface, workers int) *Engine {
 	}, client, nil)}
 }
 
-// Run reconciles until ctx ends.
+// Run reconciles until ctx is cancelled.
 func (e *Engine) Run(ctx context.Context) error { return e.c.Start(ctx) }
 
-// Start serves the type, and returns when it has synced.
+// Start serves the type and waits until it has synced.
 func (e *Engine) Start(ctx context.Context, gvr schema.GroupVersionResource, handler func(key string)) error {
 	for {
 		err := e.c.Register(ctx, gvr, func(_ context.Context, req ctrl.Request) error {
 			handler(req.String())
 			return nil
 		})
-		// It refuses until Run has begun, and says so with no more than these words.
+		// Registering fails until Run has started. The error can be identified only by its text.
 		if err == nil || err.Error() != "dynamic controller not started" || ctx.Err() != nil {
 			return err
 		}
@@ -49,10 +49,10 @@ func (e *Engine) Start(ctx context.Context, gvr schema.GroupVersionResource, han
 	}
 }
 
-// WaitForSync has nothing to wait for.
+// WaitForSync returns immediately because Start waits for the sync.
 func (e *Engine) WaitForSync(context.Context, schema.GroupVersionResource) error { return nil }
 
-// Stop ends the type's informer. Neither it nor a handler that runs is waited for.
+// Stop stops the informer of the type. It waits neither for the informer nor for running handlers.
 func (e *Engine) Stop(ctx context.Context, gvr schema.GroupVersionResource) error {
 	return e.c.Deregister(ctx, gvr)
 }

@@ -2,15 +2,16 @@ package reflector
 
 import "sync"
 
-// queue hands out one item of a type, then one of the next. An item waits once and is never processed twice at a time.
+// queue serves the types in turn, one item at a time. An item is queued at most once and is never processed
+// concurrently.
 type queue struct {
-	mu     sync.Mutex // guards what follows, and all lines
-	some   sync.Cond  // a line has joined turns, or the queue shuts down
-	turns  []*line    // those with something waiting, in turn
+	mu     sync.Mutex // Guards the fields below and all lines.
+	some   sync.Cond  // Signaled when a line is added to turns or the queue shuts down.
+	turns  []*line    // The lines with queued items, in the order in which they are served.
 	closed bool
 }
 
-// line is what waits of one type.
+// line contains the queued items of one type.
 type line struct {
 	handler func(key string)
 	waiting []string
@@ -23,7 +24,7 @@ type state uint8
 const (
 	waiting state = iota
 	running
-	runningAgain // wanted again meanwhile
+	runningAgain // Added again while running.
 )
 
 func newQueue() *queue {
@@ -56,7 +57,7 @@ func (q *queue) pushLocked(l *line, key string) {
 	}
 }
 
-// process waits for an item and has it handled. It is false once the queue shuts down.
+// process waits for an item and calls its handler. It returns false after the queue has been shut down.
 func (q *queue) process() bool {
 	q.mu.Lock()
 	for len(q.turns) == 0 && !q.closed {
@@ -89,7 +90,7 @@ func (q *queue) process() bool {
 	return true
 }
 
-// drop forgets what waits in the line, and takes nothing for it any more.
+// drop removes the items of the line. Items that are added later are ignored.
 func (q *queue) drop(l *line) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestTypesTakeTurnsAndAnItemWaitsOnce(t *testing.T) {
+func TestQueue_ServesTypesInTurnAndMergesItems(t *testing.T) {
 	q, got := newQueue(), []string(nil)
 	busy, quiet := testLine(&got, "busy"), testLine(&got, "quiet")
 	for n := range 3 {
@@ -26,7 +26,7 @@ func TestTypesTakeTurnsAndAnItemWaitsOnce(t *testing.T) {
 	}
 }
 
-func TestAnItemAddedWhileItRunsRunsAgain(t *testing.T) {
+func TestQueue_ItemAddedWhileRunningIsProcessedAgain(t *testing.T) {
 	q, calls := newQueue(), 0
 	l := testLine(nil, "")
 	l.handler = func(key string) {
@@ -39,11 +39,11 @@ func TestAnItemAddedWhileItRunsRunsAgain(t *testing.T) {
 	q.process()
 	q.process()
 	if calls != 2 || len(q.turns) != 0 || len(l.known) != 0 {
-		t.Errorf("%d calls, %d in turn, %d known; want 2, none and none", calls, len(q.turns), len(l.known))
+		t.Errorf("got %d calls, %d queued lines and %d known items, want 2, 0 and 0", calls, len(q.turns), len(l.known))
 	}
 }
 
-func TestADroppedLineIsEmptyAndStaysSo(t *testing.T) {
+func TestQueue_DroppedLineIgnoresItems(t *testing.T) {
 	q, got := newQueue(), []string(nil)
 	dropped, kept := testLine(&got, "dropped"), testLine(&got, "kept")
 	q.add(dropped, "0")
@@ -52,11 +52,11 @@ func TestADroppedLineIsEmptyAndStaysSo(t *testing.T) {
 	q.add(dropped, "1")
 	q.process()
 	if want := []string{"kept/0"}; !slices.Equal(got, want) || len(q.turns) != 0 {
-		t.Errorf("processed %v, want %v; %d in turn, want none", got, want, len(q.turns))
+		t.Errorf("processed %v, want %v; got %d queued lines, want 0", got, want, len(q.turns))
 	}
 	q.shutDown()
 	if q.process() {
-		t.Error("the queue went on after its shutdown")
+		t.Error("process returned true after the shutdown")
 	}
 }
 

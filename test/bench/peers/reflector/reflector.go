@@ -1,6 +1,6 @@
-// Package reflector is the least that can serve types with client-go's parts, written to be compared with: a bare
-// [cache.Reflector] a type that keeps nothing but keys, and one queue in which types take turns. It retries nothing and
-// promises nothing; it shows what there is to reach.
+// Package reflector is a minimal engine built from client-go, for comparison. For each type, it uses a bare
+// [cache.Reflector] that stores only keys. One queue serves the types in turn. The engine does not retry and offers no
+// guarantees. It provides a lower bound for the measurements.
 package reflector
 
 import (
@@ -16,27 +16,27 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Engine serves types that come and go. Its methods may be called concurrently.
+// Engine serves types that can be added and removed at runtime. Its methods can be called concurrently.
 type Engine struct {
 	client  metadata.Interface
 	workers int
 	queue   *queue
 
-	mu    sync.Mutex // guards types
+	mu    sync.Mutex // Guards types.
 	types map[schema.GroupVersionResource]*served
 }
 
 type served struct {
 	store *keys
-	stop  func() // returns when the reflector has ended
+	stop  func() // Returns after the reflector has stopped.
 }
 
-// New starts nothing.
+// New returns an Engine. It does not start the Engine.
 func New(client metadata.Interface, workers int) *Engine {
 	return &Engine{client: client, workers: workers, queue: newQueue(), types: map[schema.GroupVersionResource]*served{}}
 }
 
-// Run reconciles until ctx ends. The reflectors run from Start to Stop.
+// Run reconciles until ctx is cancelled. The reflector of a type runs from Start to Stop.
 func (e *Engine) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for range e.workers {
@@ -51,15 +51,16 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// Start serves the type, and returns before it has synced.
+// Start serves the type. It does not wait for a sync.
 func (e *Engine) Start(_ context.Context, gvr schema.GroupVersionResource, handler func(key string)) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.types[gvr] != nil {
-		return fmt.Errorf("%s is served already", gvr)
+		return fmt.Errorf("%s is already served", gvr)
 	}
 	l := &line{handler: handler, known: map[string]state{}}
-	store := &keys{known: map[string]struct{}{}, changed: func(key string) { e.queue.add(l, key) }, synced: make(chan struct{})}
+	store := &keys{known: map[string]struct{}{}, changed: func(key string) { e.queue.add(l, key) },
+		synced: make(chan struct{})}
 	client := e.client.Resource(gvr)
 	source := cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
@@ -69,7 +70,8 @@ func (e *Engine) Start(_ context.Context, gvr schema.GroupVersionResource, handl
 			return client.Watch(ctx, options)
 		},
 	}, e.client)
-	reflector := cache.NewReflectorWithOptions(source, nil, store, cache.ReflectorOptions{Name: "bare", TypeDescription: gvr.String()})
+	reflector := cache.NewReflectorWithOptions(source, nil, store,
+		cache.ReflectorOptions{Name: "bare", TypeDescription: gvr.String()})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -82,7 +84,7 @@ func (e *Engine) Start(_ context.Context, gvr schema.GroupVersionResource, handl
 	return nil
 }
 
-// WaitForSync waits until the type's keys are known.
+// WaitForSync waits until the keys of the type have been listed.
 func (e *Engine) WaitForSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	e.mu.Lock()
 	s := e.types[gvr]
@@ -98,7 +100,7 @@ func (e *Engine) WaitForSync(ctx context.Context, gvr schema.GroupVersionResourc
 	}
 }
 
-// Stop ends the type's reflector and drops what is queued. A handler that runs is not waited for.
+// Stop stops the reflector of the type and drops its queued items. It does not wait for running handlers.
 func (e *Engine) Stop(_ context.Context, gvr schema.GroupVersionResource) error {
 	e.mu.Lock()
 	s := e.types[gvr]
@@ -110,12 +112,12 @@ func (e *Engine) Stop(_ context.Context, gvr schema.GroupVersionResource) error 
 	return nil
 }
 
-// keys is a [cache.ReflectorStore] that keeps only them. The reflector alone uses it, from one goroutine.
+// keys is a [cache.ReflectorStore] that stores only keys. It is used only by the reflector, from one goroutine.
 type keys struct {
 	known   map[string]struct{}
 	changed func(key string)
 	once    sync.Once
-	synced  chan struct{} // closed after the first list
+	synced  chan struct{} // Closed after the first list.
 }
 
 func (k *keys) Add(obj any) error    { return k.put(obj) }

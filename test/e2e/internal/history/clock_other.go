@@ -4,5 +4,5 @@ package history
 
 import "time"
 
-// Now reads the wall clock: what else processes share differs from system to system.
+// Now returns the wall clock time, because other clocks shared by processes are not portable.
 func Now() Time { return Time(time.Now().UnixNano()) }

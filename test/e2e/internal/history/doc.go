@@ -1,10 +1,11 @@
-// Package history is what several replicas and a test did to each other, as a log that all of them write, and a checker
-// of it.
+// Package history records the events of several replicas and a test in a shared log, and checks the log.
 //
-// The log is a file that each process opens with O_APPEND and writes a JSON line to with one write(2) an event, so that
-// lines of several processes never mix. Events carry the time of CLOCK_MONOTONIC, which all processes of a machine share
-// and which goes on while one of them is stopped; they are ordered by it, and not by when they got to the file.
+// The log is a file that each process opens with O_APPEND. Each event is a JSON line written by a single write(2), so
+// that the lines of several processes never interleave. The time of an event comes from CLOCK_MONOTONIC, a clock that
+// all processes of a machine share and that keeps running while a process is stopped. Events are ordered by this time,
+// not by their position in the file.
 //
-// [Check] knows nothing of how replicas work. It finds out from requests for the lease, which each process notes as it
-// sends them and as they are confirmed, until when a replica may have led at the latest.
+// [Check] makes no assumptions about the implementation of replicas. Each process logs its requests for the lease when
+// it sends them and when they are confirmed. From these events, Check derives the latest time at which each replica
+// could have been leading.
 package history

@@ -2,53 +2,53 @@ package history
 
 // Event is one line of the log.
 type Event struct {
-	At   Time   `json:"at"`
-	Who  string `json:"who"` // a process: a replica that was started again is another one
-	Kind Kind   `json:"kind"`
+	At      Time   `json:"at"`
+	Process string `json:"process"` // The name of the process. A restarted replica has a new process name.
+	Kind    Kind   `json:"kind"`
 
-	Term    int64  `json:"term,omitempty"`    // of leading, as the replica counts it
-	Object  string `json:"object,omitempty"`  // its name
-	N       int64  `json:"n,omitempty"`       // which change of the object the replica saw, or the test made
-	ID      int64  `json:"id,omitempty"`      // of a request; each process counts for itself
-	Version string `json:"version,omitempty"` // a resourceVersion
-	Holder  string `json:"holder,omitempty"`  // of the lease
-	Error   string `json:"error,omitempty"`   // why it did not go well
+	Term    int64  `json:"term,omitempty"`    // The replica's term number.
+	Object  string `json:"object,omitempty"`  // The name of an object.
+	N       int64  `json:"n,omitempty"`       // The number of a change to the object.
+	ID      int64  `json:"id,omitempty"`      // The number of a request, unique within the process.
+	Version string `json:"version,omitempty"` // A resourceVersion.
+	Holder  string `json:"holder,omitempty"`  // The holder of the lease.
+	Error   string `json:"error,omitempty"`   // The error of a failed operation.
 }
 
-// Kind is what an event tells.
+// Kind is the kind of an event.
 type Kind string
 
-// What a replica tells of itself.
+// Events of a replica.
 const (
-	Started Kind = "started" // the process; Holder is its identity
-	Watches Kind = "watches" // its per-replica half has begun
-	Leads   Kind = "leads"   // its leading half has begun, in Term
-	Lost    Kind = "lost"    // the context of Term ended because the lease was lost
-	Led     Kind = "led"     // its leading half has returned
-	Begin   Kind = "begin"   // a handler begins with Object
-	End     Kind = "end"     // and is done, with Error or without; it had seen change N
-	Exit    Kind = "exit"    // the process ends by itself
+	Started Kind = "started" // The process has started with the identity Holder.
+	Watches Kind = "watches" // The per-replica runnables have started.
+	Leads   Kind = "leads"   // The leader-gated runnables have started in Term.
+	Lost    Kind = "lost"    // The context of Term was cancelled because the lease was lost.
+	Led     Kind = "led"     // The leader-gated runnables have returned.
+	Begin   Kind = "begin"   // A handler call for Object has started.
+	End     Kind = "end"     // A handler call that processed change N has returned, possibly with Error.
+	Exit    Kind = "exit"    // The process exits.
 )
 
-// What a replica tells of its requests. Their ID is that of one attempt: what a client tries again has another.
+// Requests of a replica. The ID identifies one attempt. A retry has a new ID.
 const (
-	Write   Kind = "write"   // a fenced write begins: it has not passed the fence
-	Sent    Kind = "sent"    // it has passed the fence
-	Wrote   Kind = "wrote"   // it is over, with Error or without
-	Renew   Kind = "renew"   // a write of the lease in its own name begins
-	Renewed Kind = "renewed" // that was confirmed
-	Release Kind = "release" // a write of the lease that names nobody begins
-	Seen    Kind = "seen"    // the process has found a lease, for the first time
+	Write   Kind = "write"   // A fenced write starts and has not yet passed the fence.
+	Sent    Kind = "sent"    // A fenced write has passed the fence.
+	Wrote   Kind = "wrote"   // A fenced write has finished, possibly with Error.
+	Renew   Kind = "renew"   // The process sends a write that makes it the holder of the lease.
+	Renewed Kind = "renewed" // The write to the lease has been confirmed.
+	Release Kind = "release" // The process sends a write that clears the holder of the lease.
+	Seen    Kind = "seen"    // The process has observed a lease for the first time.
 )
 
-// What the test tells of what it did, and of what it saw at the API server itself.
+// Actions and observations of the test.
 const (
-	Changed Kind = "changed" // change N of Object was confirmed
-	Taking  Kind = "taking"  // the lease is about to be given to Holder by force
-	Taken   Kind = "taken"   // that was confirmed
-	Resumed Kind = "resumed" // Who was stopped, and goes on
-	Killed  Kind = "killed"  // Who is gone
-	Fault   Kind = "fault"   // what is broken, in Error; for whoever reads the log
-	Held    Kind = "held"    // the lease of Version names Holder
-	Arrived Kind = "arrived" // the write that made Version of Object is one of Who's
+	Changed Kind = "changed" // Change N of Object has been confirmed.
+	Taking  Kind = "taking"  // The test is about to make Holder the holder of the lease.
+	Taken   Kind = "taken"   // The change of the holder has been confirmed.
+	Resumed Kind = "resumed" // The test resumes the process.
+	Killed  Kind = "killed"  // The test has killed the process.
+	Fault   Kind = "fault"   // The test injects a fault. Error describes the fault for readers of the log.
+	Held    Kind = "held"    // At Version, Holder held the lease.
+	Arrived Kind = "arrived" // A write by the process has resulted in Version of Object.
 )

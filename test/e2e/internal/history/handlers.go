@@ -1,81 +1,82 @@
 package history
 
-// handleAlone: handlers begin in a term of their replica's and while no other leads, one at a time for an object, and the
-// lease is not released while one runs.
-func (c *checker) handleAlone() {
+// checkHandlers checks three rules. A handler call starts only in a term of its replica and while no other replica
+// leads. Calls for the same object do not overlap. The lease is not released while a handler is running.
+func (c *checker) checkHandlers() {
 	current := map[string]*term{}
 	for _, t := range c.terms {
-		current[t.who] = nil
+		current[t.process] = nil
 	}
 	next := 0
 	for _, e := range c.events {
 		for ; next < len(c.terms) && c.terms[next].from <= e.At; next++ {
-			current[c.terms[next].who] = c.terms[next]
+			current[c.terms[next].process] = c.terms[next]
 		}
-		open := c.open[e.Who]
-		if open == nil {
-			open = map[string]Event{}
-			c.open[e.Who] = open
+		running := c.running[e.Process]
+		if running == nil {
+			running = map[string]Event{}
+			c.running[e.Process] = running
 		}
 		switch e.Kind {
 		case Begin:
 			c.report.Handlers++
-			if before, runs := open[e.Object]; runs {
-				c.violation(e, "a handler begins for %s while the one that began at %s runs", e.Object, at(before.At))
+			if before, ok := running[e.Object]; ok {
+				c.violation(e, "handler for %s called during the call that started at %s", e.Object, at(before.At))
 			}
-			open[e.Object] = e
-			switch t := current[e.Who]; {
+			running[e.Object] = e
+			switch t := current[e.Process]; {
 			case t == nil || e.At > t.returned:
-				c.violation(e, "a handler begins for %s outside of any term", e.Object)
+				c.violation(e, "handler for %s called outside of a term", e.Object)
 			case t.lost < never && e.At > t.lost.Add(c.rules.Slack):
-				c.violation(e, "a handler begins for %s, and the lease was lost at %s", e.Object, at(t.lost))
+				c.violation(e, "handler for %s called after the lease was lost at %s", e.Object, at(t.lost))
 			}
-			c.beginsAlone(e)
+			c.checkOtherLeaders(e)
 		case End:
-			if _, runs := open[e.Object]; !runs {
-				c.violation(e, "a handler for %s ends that has not begun", e.Object)
+			if _, ok := running[e.Object]; !ok {
+				c.violation(e, "handler for %s returned without a call", e.Object)
 			}
-			delete(open, e.Object)
+			delete(running, e.Object)
 		case Release:
-			for object, begun := range open {
-				c.violation(e, "the lease is released while the handler for %s runs that began at %s", object, at(begun.At))
+			for object, begun := range running {
+				c.violation(e, "lease released during the handler call for %s that started at %s", object, at(begun.At))
 			}
 		}
 	}
 }
 
-func (c *checker) beginsAlone(e Event) {
+// checkOtherLeaders checks that no other replica leads when a handler call starts.
+func (c *checker) checkOtherLeaders(e Event) {
 	for _, t := range c.terms {
-		if t.who == e.Who || e.At < t.from || e.At >= t.until {
+		if t.process == e.Process || e.At < t.from || e.At >= t.until {
 			continue
 		}
 		switch {
 		case c.taken(e.At):
-			c.report.Excused++
-		case c.thawed(e):
-			c.report.Thawed++
+			c.report.Tolerated++
+		case c.justResumed(e):
+			c.report.Resumed++
 		default:
-			c.violation(e, "a handler begins for %s while %s leads in its term %d", e.Object, t.who, t.number)
+			c.violation(e, "handler for %s called while %s leads in its term %d", e.Object, t.process, t.number)
 		}
 	}
 }
 
-// startOnce: the per-replica half begins once a process.
-func (c *checker) startOnce() {
+// checkWatches checks that the per-replica runnables start only once per process.
+func (c *checker) checkWatches() {
 	begun := map[string]bool{}
 	for _, e := range c.events {
 		if e.Kind != Watches {
 			continue
 		}
-		if begun[e.Who] {
-			c.violation(e, "its per-replica half begins again")
+		if begun[e.Process] {
+			c.violation(e, "watches started again")
 		}
-		begun[e.Who] = true
+		begun[e.Process] = true
 	}
 }
 
-// reconcileLast: some handler saw each object's last change, and was done with it.
-func (c *checker) reconcileLast() {
+// checkLastChanges checks that the last change of each object was reconciled successfully.
+func (c *checker) checkLastChanges() {
 	changed, done := map[string]Event{}, map[string]int64{}
 	for _, e := range c.events {
 		switch {
@@ -87,7 +88,7 @@ func (c *checker) reconcileLast() {
 	}
 	for object, e := range changed {
 		if done[object] < e.N {
-			c.violation(e, "change %d of %s was never reconciled; the last that was is %d", e.N, object, done[object])
+			c.violation(e, "change %d of %s was not reconciled; the last reconciled change is %d", e.N, object, done[object])
 		}
 	}
 }

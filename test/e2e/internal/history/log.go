@@ -10,29 +10,29 @@ import (
 	"slices"
 )
 
-// Log is one process' end of the log. Its methods may be called concurrently.
+// Log writes the events of one process. Its methods can be called concurrently.
 type Log struct {
-	file *os.File
-	who  string
+	file    *os.File
+	process string
 }
 
-// Open opens the log in a file, which it makes if there is none, for the events of one process.
-func Open(path, who string) (*Log, error) {
+// Open opens a log for the events of one process. It creates the file if it does not exist.
+func Open(path, process string) (*Log, error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the log: %w", err)
 	}
-	return &Log{file: file, who: who}, nil
+	return &Log{file: file, process: process}, nil
 }
 
-// Add writes the event, as of now if it has no time, and of this process if it names none. It panics if it cannot: a log
-// that lacks events proves nothing.
+// Add writes an event. At defaults to the current time, and Process defaults to the name of the log's process. Add
+// panics if the write fails, because an incomplete log cannot be checked.
 func (l *Log) Add(e Event) {
 	if e.At == 0 {
 		e.At = Now()
 	}
-	if e.Who == "" {
-		e.Who = l.who
+	if e.Process == "" {
+		e.Process = l.process
 	}
 	line, err := json.Marshal(e)
 	if err == nil {
@@ -46,18 +46,18 @@ func (l *Log) Add(e Event) {
 // Close closes the file.
 func (l *Log) Close() error { return l.file.Close() }
 
-// Reader reads a log that grows.
+// Reader reads a log that is still being written.
 type Reader struct {
 	path   string
 	read   int64
 	events []Event
 }
 
-// NewReader reads nothing yet.
+// NewReader returns a Reader of the file. It does not open the file.
 func NewReader(path string) *Reader { return &Reader{path: path} }
 
-// Events returns all that has been written by now, in the order of time. The caller must not change it, and what a later
-// call returns replaces it.
+// Events returns all events that have been written so far, ordered by time. The caller must not modify the result,
+// which is valid only until the next call.
 func (r *Reader) Events() ([]Event, error) {
 	fail := func(err error) ([]Event, error) { return nil, fmt.Errorf("read the log: %w", err) }
 	file, err := os.Open(r.path)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestLinesOfSeveralWritersDoNotMixAndAreOrderedByTime(t *testing.T) {
+func TestLog_ConcurrentWritersDoNotInterleave(t *testing.T) {
 	const writers, each = 4, 500
 	path := filepath.Join(t.TempDir(), "log")
 	var writing sync.WaitGroup
@@ -35,24 +35,24 @@ func TestLinesOfSeveralWritersDoNotMixAndAreOrderedByTime(t *testing.T) {
 	seen := map[string]int64{}
 	for i, e := range events {
 		if i > 0 && e.At < events[i-1].At {
-			t.Fatalf("event %d is before event %d", i, i-1)
+			t.Fatalf("event %d has an earlier time than event %d", i, i-1)
 		}
-		if e.N != seen[e.Who] {
-			t.Fatalf("%s wrote %d, want %d", e.Who, e.N, seen[e.Who])
+		if e.N != seen[e.Process] {
+			t.Fatalf("got event %[2]d of %[1]s, want %[3]d", e.Process, e.N, seen[e.Process])
 		}
-		seen[e.Who]++
+		seen[e.Process]++
 	}
 }
 
-func TestAReaderLeavesTheLineThatIsNotWholeYet(t *testing.T) {
+func TestReader_IgnoresAnIncompleteLine(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	reader := NewReader(path)
 	for _, step := range []struct {
 		add  string
 		want int
 	}{
-		{"{\"at\":2,\"who\":\"a\",\"kind\":\"leads\"}\n{\"at\":1,", 1},
-		{"\"who\":\"a\",\"kind\":\"started\"}\n", 2},
+		{"{\"at\":2,\"process\":\"a\",\"kind\":\"leads\"}\n{\"at\":1,", 1},
+		{"\"process\":\"a\",\"kind\":\"started\"}\n", 2},
 	} {
 		file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 		if err != nil {
@@ -73,6 +73,6 @@ func TestAReaderLeavesTheLineThatIsNotWholeYet(t *testing.T) {
 		}
 	}
 	if events, _ := reader.Events(); events[0].Kind != Started {
-		t.Errorf("the first event is %+v", events[0])
+		t.Errorf("got first event %+v, want kind %s", events[0], Started)
 	}
 }

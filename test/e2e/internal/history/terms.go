@@ -2,24 +2,25 @@ package history
 
 import "math"
 
-// term is one stretch of leading.
+// term is a period in which a replica leads.
 type term struct {
-	who         string
+	process     string
 	number      int64
-	from, until Time // at the latest
-	lost        Time // as it noticed
-	returned    Time // of the leading half
+	from, until Time // The longest period in which the replica could have led.
+	lost        Time // When the replica detected the loss of the lease.
+	returned    Time // When the leader-gated runnables returned.
 }
 
-// lease is what one process did with the lease.
+// lease records when one process renewed and gave up the lease.
 type lease struct {
-	confirmed []Time // when renewals were sent that were confirmed
-	ends      []Time // losses that it noticed, and releases that it sent
+	confirmed []Time // When the confirmed renewals were sent.
+	ends      []Time // When losses were detected and releases were sent.
 }
 
-// last is the latest of the times that is not after t, or one before everything.
+// last returns the latest of the times at or before t. If all times are later than t, it returns a time before all
+// events.
 func last(times []Time, t Time) Time {
-	found := Time(math.MinInt64 / 2) // a duration can be added
+	found := Time(math.MinInt64 / 2) // Adding a duration must not overflow.
 	for _, at := range times {
 		if at <= t {
 			found = max(found, at)
@@ -34,40 +35,25 @@ func (s span) has(t Time) bool { return s.from <= t && t <= s.to }
 
 const never = Time(math.MaxInt64)
 
-// collect finds out who led when at the latest, whatever the replicas believed.
-func (c *checker) collect() {
+// collectTerms collects the terms, renewals and releases of all replicas, and the test's actions that affect them.
+func (c *checker) collectTerms() {
 	renewals := map[attempt]Time{}
 	current := map[string]*term{}
 	for _, e := range c.events {
-		l := c.leaseOf(e.Who)
-		t := current[e.Who]
+		l := c.leaseOf(e.Process)
+		t := current[e.Process]
 		switch e.Kind {
 		case Renew:
-			renewals[attempt{e.Who, e.ID}] = e.At
+			renewals[attempt{e.Process, e.ID}] = e.At
 		case Renewed:
-			l.confirmed = append(l.confirmed, renewals[attempt{e.Who, e.ID}])
+			l.confirmed = append(l.confirmed, renewals[attempt{e.Process, e.ID}])
 		case Leads:
-			if t != nil && t.returned == never {
-				c.violation(e, "leads in term %d before the work of term %d has returned", e.Term, t.number)
-			}
-			if t == nil && e.Term != 1 || t != nil && e.Term != t.number+1 {
-				c.violation(e, "counts term %d as its next", e.Term)
-			}
-			t = &term{who: e.Who, number: e.Term, from: e.At, until: never, lost: never, returned: never}
-			current[e.Who] = t
-			c.terms = append(c.terms, t)
+			current[e.Process] = c.startTerm(e, t)
 		case Lost, Release:
 			l.ends = append(l.ends, e.At)
-			if t != nil {
-				t.until = min(t.until, e.At)
-			}
-			if t != nil && e.Kind == Lost {
-				t.lost = e.At
-			}
+			t.end(e)
 		case Led:
-			if t != nil {
-				t.until, t.returned = min(t.until, e.At), e.At
-			}
+			t.end(e)
 		case Taking:
 			c.takes = append(c.takes, span{e.At, e.At.Add(c.rules.AfterTake)})
 		case Taken:
@@ -75,38 +61,70 @@ func (c *checker) collect() {
 				c.takes[n-1].to = e.At.Add(c.rules.AfterTake)
 			}
 		case Resumed:
-			c.thaws = append(c.thaws, e)
+			c.resumptions = append(c.resumptions, e)
 		}
-	}
-	for _, t := range c.terms {
-		confirmed := c.leaseOf(t.who).confirmed
-		won := last(confirmed, t.from)
-		if won.Add(c.rules.Certain) < t.from && !c.stoppedSince(won, t) {
-			c.violation(Event{At: t.from, Who: t.who}, "leads in term %d without a lease", t.number)
-		}
-		t.until = min(t.until, last(confirmed, t.until).Add(c.rules.Certain))
 	}
 	c.report.Terms = len(c.terms)
 }
 
-// stoppedSince tells whether the process was stopped between winning a term and noting that it leads.
+// startTerm starts a term of a replica. before is the replica's previous term, or nil.
+func (c *checker) startTerm(e Event, before *term) *term {
+	if before != nil && before.returned == never {
+		c.violation(e, "term %d started before the runnables of term %d returned", e.Term, before.number)
+	}
+	if before == nil && e.Term != 1 || before != nil && e.Term != before.number+1 {
+		c.violation(e, "term %d is not the next term", e.Term)
+	}
+	t := &term{process: e.Process, number: e.Term, from: e.At, until: never, lost: never, returned: never}
+	c.terms = append(c.terms, t)
+	return t
+}
+
+// end applies an event that ends a term. The term can be nil.
+func (t *term) end(e Event) {
+	if t == nil {
+		return
+	}
+	t.until = min(t.until, e.At)
+	switch e.Kind {
+	case Lost:
+		t.lost = e.At
+	case Led:
+		t.returned = e.At
+	}
+}
+
+// limitTerms ends each term no later than when the term's last confirmed renewal expires, even if the replica continued
+// to lead.
+func (c *checker) limitTerms() {
+	for _, t := range c.terms {
+		confirmed := c.leaseOf(t.process).confirmed
+		won := last(confirmed, t.from)
+		if won.Add(c.rules.Certain) < t.from && !c.stoppedSince(won, t) {
+			c.violation(Event{At: t.from, Process: t.process}, "term %d started without a lease", t.number)
+		}
+		t.until = min(t.until, last(confirmed, t.until).Add(c.rules.Certain))
+	}
+}
+
+// stoppedSince reports whether the process was stopped and resumed between acquiring the lease and starting the term.
 func (c *checker) stoppedSince(won Time, t *term) bool {
-	for _, thaw := range c.thaws {
-		if thaw.Who == t.who && (span{won, t.from}).has(thaw.At) {
+	for _, resumed := range c.resumptions {
+		if resumed.Process == t.process && (span{won, t.from}).has(resumed.At) {
 			return true
 		}
 	}
 	return false
 }
 
-func (c *checker) leaseOf(who string) *lease {
-	if c.leases[who] == nil {
-		c.leases[who] = &lease{}
+func (c *checker) leaseOf(process string) *lease {
+	if c.leases[process] == nil {
+		c.leases[process] = &lease{}
 	}
-	return c.leases[who]
+	return c.leases[process]
 }
 
-// taken tells whether the lease had just been given away by force.
+// taken reports whether, at time t, the test had just changed the holder of the lease.
 func (c *checker) taken(t Time) bool {
 	for _, s := range c.takes {
 		if s.has(t) {
@@ -116,24 +134,24 @@ func (c *checker) taken(t Time) bool {
 	return false
 }
 
-// leadAlone: no two replicas lead at once.
-func (c *checker) leadAlone() {
+// checkTerms checks that terms of different replicas do not overlap.
+func (c *checker) checkTerms() {
 	for i, a := range c.terms {
 		for _, b := range c.terms[i+1:] {
 			from, until := max(a.from, b.from), min(a.until, b.until)
-			if a.who == b.who || from >= until || c.taken(from) && c.taken(until) {
+			if a.process == b.process || from >= until || c.taken(from) && c.taken(until) {
 				continue
 			}
-			c.violation(Event{At: from, Who: b.who}, "leads in term %d while %s does in its term %d, for %s",
-				b.number, a.who, a.number, until.Sub(from))
+			c.violation(Event{At: from, Process: b.process}, "term %d overlaps term %[3]d of %[2]s for %[4]s",
+				b.number, a.process, a.number, until.Sub(from))
 		}
 	}
 }
 
-// thawed tells whether the process had just been resumed.
-func (c *checker) thawed(e Event) bool {
-	for _, thaw := range c.thaws {
-		if thaw.Who == e.Who && (span{thaw.At, thaw.At.Add(c.rules.Slack)}).has(e.At) {
+// justResumed reports whether the event's process had just been resumed.
+func (c *checker) justResumed(e Event) bool {
+	for _, resumed := range c.resumptions {
+		if resumed.Process == e.Process && (span{resumed.At, resumed.At.Add(c.rules.Slack)}).has(e.At) {
 			return true
 		}
 	}

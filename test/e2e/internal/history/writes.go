@@ -1,79 +1,79 @@
 package history
 
-import (
-	"strconv"
-)
+import "strconv"
 
+// attempt identifies one attempt of a request.
 type attempt struct {
-	who string
-	id  int64
+	process string
+	id      int64
 }
 
-// writeInside: what passes the fence began while a renewal allowed it, after the last loss or release, in a term that is the
-// present one, and while no other replica leads.
-func (c *checker) writeInside() {
-	present := map[string]int64{} // term
-	presentAt := map[attempt]int64{}
+// checkWrites checks the writes that passed the fence. Each of these writes must have started before the last renewal
+// expired, after the last loss or release of the lease, in the current term, and while no other replica was leading.
+func (c *checker) checkWrites() {
+	current := map[string]int64{} // The term of each process.
+	currentAt := map[attempt]int64{}
 	for _, e := range c.events {
-		id := attempt{e.Who, e.ID}
+		id := attempt{e.Process, e.ID}
 		switch e.Kind {
 		case Leads:
-			present[e.Who] = e.Term
+			current[e.Process] = e.Term
 		case Write:
-			c.begun[id] = e
-			presentAt[id] = present[e.Who]
+			c.writes[id] = e
+			currentAt[id] = current[e.Process]
 		case Sent:
 			c.report.Writes++
-			begun, known := c.begun[id]
-			if !known {
-				c.violation(e, "write %d was sent that has not begun", e.ID)
+			started, ok := c.writes[id]
+			if !ok {
+				c.violation(e, "write %d was sent before it started", e.ID)
 				continue
 			}
-			c.passes(begun, presentAt[id])
-			e.Error = "sent"
-			c.begun[id] = e
+			c.checkWrite(started, currentAt[id])
+			c.writes[id] = e
 		case Wrote:
-			switch sent := c.begun[id].Error == "sent"; {
+			switch sent := c.writes[id].Kind == Sent; {
 			case e.Error == "":
 			case sent:
-				c.report.Cut++
+				c.report.Interrupted++
 			default:
-				c.report.Refused++
+				c.report.Rejected++
 			}
 		}
 	}
 }
 
-// passes judges a write that passed the fence by when it began.
-func (c *checker) passes(e Event, present int64) {
-	l := c.leaseOf(e.Who)
+// checkWrite checks a write that passed the fence. It judges the write by the time at which the write started.
+func (c *checker) checkWrite(e Event, current int64) {
+	l := c.leaseOf(e.Process)
 	confirmed, ended := last(l.confirmed, e.At), last(l.ends, e.At)
 	switch {
 	case confirmed.Add(c.rules.Certain) <= e.At:
-		c.violation(e, "write %d of %s passed the fence, and the last renewal that was confirmed was sent at %s", e.ID, e.Object, at(confirmed))
+		c.violation(e, "write %d of %s passed the fence although the last confirmed renewal was sent at %s",
+			e.ID, e.Object, at(confirmed))
 	case confirmed < ended:
 		c.violation(e, "write %d of %s passed the fence, which was closed at %s", e.ID, e.Object, at(ended))
-	case e.Term > 0 && e.Term < present:
-		c.violation(e, "write %d of %s passed the fence from term %d in term %d", e.ID, e.Object, e.Term, present)
+	case e.Term > 0 && e.Term < current:
+		c.violation(e, "write %d of %s passed the fence from term %d in term %d", e.ID, e.Object, e.Term, current)
 	case c.taken(e.At):
 	default:
 		for _, t := range c.terms {
-			if t.who != e.Who && t.from <= e.At && e.At < t.until {
-				c.violation(e, "write %d of %s passed the fence while %s leads in its term %d", e.ID, e.Object, t.who, t.number)
+			if t.process != e.Process && t.from <= e.At && e.At < t.until {
+				c.violation(e, "write %d of %s passed the fence while %s leads in its term %d",
+					e.ID, e.Object, t.process, t.number)
 			}
 		}
 	}
 }
 
-// countLate counts the writes that took effect, by the API server's own order, when the lease was no longer their
-// writer's.
-func (c *checker) countLate() {
+// countLateWrites counts the writes that took effect when their writer no longer held the lease. It compares the
+// resourceVersions of the writes with those of the lease.
+func (c *checker) countLateWrites() {
 	identity := map[string]string{}
 	holders := map[int64]string{}
 	for _, e := range c.events {
 		switch e.Kind {
 		case Started:
-			identity[e.Who] = e.Holder
+			identity[e.Process] = e.Holder
 		case Held:
 			holders[number(e.Version)] = e.Holder
 		}
@@ -88,7 +88,7 @@ func (c *checker) countLate() {
 				newest, holder = version, h
 			}
 		}
-		if newest >= 0 && holder != identity[e.Who] {
+		if newest >= 0 && holder != identity[e.Process] {
 			c.report.Late++
 		}
 	}
@@ -97,7 +97,7 @@ func (c *checker) countLate() {
 func number(version string) int64 {
 	n, err := strconv.ParseInt(version, 10, 64)
 	if err != nil {
-		return 0 // of no object that there is
+		return 0 // No object has this version.
 	}
 	return n
 }

@@ -1,6 +1,6 @@
-// Package tcpproxy stands between a client and a server, and breaks what lies between them as networks do.
+// Package tcpproxy provides a TCP proxy between a client and a server. The proxy simulates network failures.
 //
-// A partition by [Proxy.Stall] is silent: connections stay open, new ones are accepted, and nothing gets through in either
-// direction until [Proxy.Heal], which lets what was held up arrive late, as TCP's own retransmission does. One by
-// [Proxy.Reset] is loud: every connection is reset, and so is every new one.
+// [Proxy.Stall] causes a silent partition: connections stay open, new connections are accepted, and no data passes in
+// either direction until [Proxy.Heal]. Delayed data is then delivered, as after a TCP retransmission. [Proxy.Reset]
+// causes an explicit failure: all existing and new connections are reset.
 package tcpproxy

@@ -8,21 +8,21 @@ import (
 	"sync/atomic"
 )
 
-// Proxy passes TCP connections on to one server. Its methods may be called concurrently.
+// Proxy forwards TCP connections to a server. Its methods can be called concurrently.
 type Proxy struct {
 	listener net.Listener
 	server   string
 	serving  sync.WaitGroup
 	bytes    atomic.Int64
 
-	mu     sync.Mutex            // guards what follows
-	open   chan struct{}         // closed while bytes may pass
-	resets bool                  // connections are reset
-	conns  map[net.Conn]struct{} // of both sides
+	mu     sync.Mutex            // Guards the fields below.
+	open   chan struct{}         // Closed while data can pass.
+	resets bool                  // Set while connections are reset.
+	conns  map[net.Conn]struct{} // Connections to clients and to the server.
 	closed bool
 }
 
-// Listen starts a proxy on a port of its own on the loopback address.
+// Listen starts a proxy on a free port of the loopback address.
 func Listen(server string) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -34,13 +34,13 @@ func Listen(server string) (*Proxy, error) {
 	return p, nil
 }
 
-// Addr is where the proxy listens, as host:port.
+// Addr returns the address of the proxy as host:port.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Bytes is how many have passed, in both directions.
+// Bytes returns the number of bytes that have been forwarded in both directions.
 func (p *Proxy) Bytes() int64 { return p.bytes.Load() }
 
-// Stall lets nothing through from now on, and says so to nobody.
+// Stall stops forwarding data without closing any connection.
 func (p *Proxy) Stall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -51,7 +51,7 @@ func (p *Proxy) Stall() {
 	}
 }
 
-// Reset resets all connections, and new ones as they come.
+// Reset resets all existing and new connections.
 func (p *Proxy) Reset() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,15 +59,15 @@ func (p *Proxy) Reset() {
 	p.resetAllLocked()
 }
 
-// Heal ends a partition. What was held up arrives.
+// Heal ends a partition or the resets. Delayed data is then delivered.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.healLocked()
 }
 
-// HealDropping ends a partition too, but what was held up is lost, with the connections: what lay between had forgotten
-// them.
+// HealDropping ends a partition and resets all connections, so that delayed data is lost. It simulates a network device
+// that has dropped the state of the connections.
 func (p *Proxy) HealDropping() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func (p *Proxy) healLocked() {
 	}
 }
 
-// Close ends everything and returns when it has ended.
+// Close closes the listener and all connections, and waits until all goroutines have exited.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -102,7 +102,7 @@ func (p *Proxy) accept() {
 			return
 		}
 		if err != nil {
-			continue // the client has gone again
+			continue // The client has closed the connection.
 		}
 		if p.track(client) {
 			p.serving.Go(func() { p.serve(client) })
@@ -110,47 +110,47 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve passes one connection on, when it may.
+// serve forwards one connection once data can pass.
 func (p *Proxy) serve(client net.Conn) {
 	defer p.end(client)
-	<-p.gate()
+	<-p.opened()
 	server, err := net.Dial("tcp", p.server)
 	if err != nil || !p.track(server) {
 		return
 	}
-	var ways sync.WaitGroup
-	ways.Go(func() { p.pass(server, client) })
-	ways.Go(func() { p.pass(client, server) })
-	ways.Wait()
+	var forwarding sync.WaitGroup
+	forwarding.Go(func() { p.forward(server, client) })
+	forwarding.Go(func() { p.forward(client, server) })
+	forwarding.Wait()
 	p.end(server)
 }
 
-// pass copies until one side ends, and ends the other then.
-func (p *Proxy) pass(to, from net.Conn) {
+// forward copies data in one direction until one side is closed, and then closes the other side.
+func (p *Proxy) forward(to, from net.Conn) {
 	defer to.Close()
 	defer from.Close()
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		<-p.gate()
+		<-p.opened()
 		if _, failed := to.Write(buffer[:n]); failed != nil {
 			return
 		}
 		p.bytes.Add(int64(n))
 		if err != nil {
-			return // io.EOF, mostly
+			return // Usually io.EOF.
 		}
 	}
 }
 
-// gate is closed when bytes may pass.
-func (p *Proxy) gate() <-chan struct{} {
+// opened returns a channel that is closed once data can pass.
+func (p *Proxy) opened() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.open
 }
 
-// track keeps a connection to be reset, which it is at once if none may be.
+// track registers a connection. If connections are currently reset, it resets the connection and returns false.
 func (p *Proxy) track(conn net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -175,7 +175,7 @@ func (p *Proxy) resetAllLocked() {
 	}
 }
 
-// reset makes the kernel send RST in place of FIN, and forget what was not sent.
+// reset closes a connection with RST instead of FIN and discards unsent data.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

@@ -14,7 +14,7 @@ import (
 	"github.com/dynamic-controller/engine/test/e2e/internal/tcpproxy"
 )
 
-// echo is a server that sends back what it gets, and tells what it got.
+// echo starts a server that sends each received line back to the client and to the returned channel.
 func echo(t *testing.T) (addr string, got <-chan string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -81,10 +81,10 @@ func (c conn) send(line string) {
 	}
 }
 
-// read reads a line, for at most so long.
-func (c conn) read(atMost time.Duration) (string, error) {
+// read reads a line. It returns an error after the timeout.
+func (c conn) read(timeout time.Duration) (string, error) {
 	c.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(atMost)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		c.Fatal(err)
 	}
 	line, err := c.reader.ReadString('\n')
@@ -98,10 +98,10 @@ func (c conn) wants(line string) {
 	}
 }
 
-// moment is how long a test looks whether something happens that must not.
-const moment = 100 * time.Millisecond
+// observationTime is how long a test waits for data that must not arrive.
+const observationTime = 100 * time.Millisecond
 
-func TestAStalledProxyHoldsBothDirectionsAndDeliversLate(t *testing.T) {
+func TestStall_DelaysDataInBothDirections(t *testing.T) {
 	p, got := listen(t)
 	c := dial(t, p)
 	c.send("before")
@@ -110,23 +110,23 @@ func TestAStalledProxyHoldsBothDirectionsAndDeliversLate(t *testing.T) {
 
 	p.Stall()
 	c.send("held")
-	fresh := dial(t, p) // is accepted, as by a host that does not answer
-	fresh.send("held too")
-	if line, err := c.read(moment); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("read %q, %v through a partition", line, err)
+	other := dial(t, p) // A new connection is accepted.
+	other.send("held too")
+	if line, err := c.read(observationTime); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("read %q, %v during a partition; want a timeout", line, err)
 	}
 	select {
 	case line := <-got:
-		t.Fatalf("%q got through a partition", line)
+		t.Fatalf("the server received %q during a partition", line)
 	default:
 	}
 
 	p.Heal()
 	c.wants("held")
-	fresh.wants("held too")
+	other.wants("held too")
 }
 
-func TestAHealThatDropsLosesWhatWasHeld(t *testing.T) {
+func TestHealDropping_LosesDelayedData(t *testing.T) {
 	p, got := listen(t)
 	c := dial(t, p)
 	c.send("before")
@@ -138,15 +138,15 @@ func TestAHealThatDropsLosesWhatWasHeld(t *testing.T) {
 	if line, err := c.read(10 * time.Second); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 		t.Fatalf("read %q, %v; want a reset", line, err)
 	}
-	fresh := dial(t, p)
-	fresh.send("after")
-	fresh.wants("after")
+	other := dial(t, p)
+	other.send("after")
+	other.wants("after")
 	if line := <-got; line != "after" {
-		t.Fatalf("%q got through", line)
+		t.Fatalf("the server received %q, want %q", line, "after")
 	}
 }
 
-func TestAResettingProxyEndsConnectionsUntilItHeals(t *testing.T) {
+func TestReset_ResetsConnectionsUntilHeal(t *testing.T) {
 	p, _ := listen(t)
 	c := dial(t, p)
 	c.send("before")
@@ -162,21 +162,21 @@ func TestAResettingProxyEndsConnectionsUntilItHeals(t *testing.T) {
 		}
 	}
 	p.Heal()
-	fresh := dial(t, p)
-	fresh.send("after")
-	fresh.wants("after")
+	other := dial(t, p)
+	other.send("after")
+	other.wants("after")
 	if p.Bytes() == 0 {
 		t.Error("no bytes were counted")
 	}
 }
 
-func TestCloseEndsWhatIsHeld(t *testing.T) {
+func TestClose_ClosesStalledConnections(t *testing.T) {
 	p, _ := listen(t)
 	c := dial(t, p)
 	p.Stall()
 	c.send("held")
 	p.Close()
 	if _, err := c.read(10 * time.Second); err == nil {
-		t.Fatal("the connection outlived the proxy")
+		t.Fatal("the connection was not closed when the proxy was closed")
 	}
 }

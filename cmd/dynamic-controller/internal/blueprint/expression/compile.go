@@ -3,143 +3,166 @@ package expression
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/interpreter"
+	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// Program is an expression that is ready to run.
+// Program is a compiled expression.
 type Program struct {
 	text    string
-	steps   steps
+	program *interpreter.ObservableInterpretable
 	output  *cel.Type
 	paths   []Path
 	refs    []string
-	regexes int
 }
 
-// String is the expression's text.
+// String returns the text of the expression.
 func (p *Program) String() string { return p.text }
 
-// References are the variables that it refers to, in order of their names.
+// References returns the sorted names of the variables that the expression reads.
 func (p *Program) References() []string { return p.refs }
 
 // Paths returns the paths that the expression reads, without duplicates. For an optional part (has() and ?), and for a
 // part that is known only at evaluation, it returns the path of the value that contains the part.
 func (p *Program) Paths() []Path { return p.paths }
 
-// RegexInstructions estimates what its constant regular expressions take, of which each instruction is some 100 bytes.
-func (p *Program) RegexInstructions() int { return p.regexes }
+// IsBool reports whether the value can be a boolean.
+func (p *Program) IsBool() bool { return canBe(p.output, types.BoolKind) }
 
-// IsBool tells whether it may be true or false.
-func (p *Program) IsBool() bool { return p.may(types.BoolKind) }
+// IsString reports whether the value can be a string.
+func (p *Program) IsString() bool { return canBe(p.output, types.StringKind) }
 
-// IsString tells whether it may be a string.
-func (p *Program) IsString() bool { return p.may(types.StringKind) }
-
-// IsText tells whether it may be a string, or one that may be absent.
+// IsText reports whether the value can be a string or an optional string.
 func (p *Program) IsText() bool {
 	if p.output.Kind() == types.OpaqueKind && p.output.TypeName() == types.OptionalType.TypeName() {
-		return mayBe(p.output.Parameters()[0], types.StringKind)
+		return canBe(p.output.Parameters()[0], types.StringKind)
 	}
 	return p.IsString()
 }
 
-// IsPrimitive tells whether it may be what can be put into text: a string, a number or a boolean.
+// IsPrimitive reports whether the value can be a string, a number or a boolean, which can be embedded in text.
 func (p *Program) IsPrimitive() bool {
-	return p.may(types.StringKind, types.IntKind, types.UintKind, types.DoubleKind, types.BoolKind)
+	return canBe(p.output, types.StringKind, types.IntKind, types.UintKind, types.DoubleKind, types.BoolKind)
 }
 
-// Type is what its value is, as CEL writes types.
+// Type returns the type of the value in CEL's notation.
 func (p *Program) Type() string { return cel.FormatCELType(p.output) }
 
-func (p *Program) may(kinds ...types.Kind) bool { return mayBe(p.output, kinds...) }
-
-func mayBe(t *types.Type, kinds ...types.Kind) bool {
-	switch k := t.Kind(); k {
-	case types.DynKind, types.AnyKind, types.TypeParamKind:
-		return true
-	default:
-		for _, want := range kinds {
-			if k == want {
-				return true
-			}
-		}
-		return false
-	}
+func canBe(t *types.Type, kinds ...types.Kind) bool {
+	return slices.Contains(append(kinds, types.DynKind, types.AnyKind, types.TypeParamKind), t.Kind())
 }
 
-// Compile makes a program of an expression. The error says, in a line, what is wrong with it.
+// Compile compiles an expression. The error is one line. It is an [*UnknownFieldError] if the expression reads a field
+// that the schema does not have.
 func (e *Env) Compile(text string) (*Program, error) {
 	if len(text) > MaxLength {
-		return nil, fmt.Errorf("it has %d bytes, more than %d", len(text), MaxLength)
+		return nil, fmt.Errorf("the expression has %d bytes, more than %d", len(text), MaxLength)
 	}
 	parsed, issues := e.env.Parse(text)
-	if err := issues.Err(); err != nil {
-		return nil, said(issues)
+	if issues.Err() != nil {
+		return nil, summary(issues)
 	}
-	shape, err := shapeOf(parsed.NativeRep().Expr())
-	if err != nil {
+	calls := &calls{conditions: map[int64]bool{}}
+	if _, err := calls.inspect(ast.NavigateAST(parsed.NativeRep())); err != nil {
 		return nil, err
 	}
 	checked, issues := e.env.Check(parsed)
-	if err := issues.Err(); err != nil {
-		return nil, e.explained(said(issues), pathsOf(parsed.NativeRep().Expr()))
+	if issues.Err() != nil {
+		return nil, e.withUnknownField(summary(issues), pathsOf(parsed.NativeRep()))
 	}
-	estimator := &library.CostEstimator{SizeEstimator: sizes{e.types}}
-	estimate, err := e.env.EstimateCost(checked, estimator)
-	if err != nil {
-		return nil, fmt.Errorf("estimate what it costs: %w", err)
+	p := &Program{text: text, output: checked.OutputType(), paths: pathsOf(checked.NativeRep())}
+	for _, path := range p.paths {
+		p.refs = append(p.refs, path[0].(string))
 	}
-	paths := pathsOf(checked.NativeRep().Expr())
-	refs := references(paths)
-	if limit := uint64(PerCallLimit); estimate.Max > limit && estimate.Max < unknownCost && !slices.ContainsFunc(refs, e.isUnlimited) {
-		return nil, fmt.Errorf("it may cost %d, more than %d: let the schema limit what it reads (maxItems, maxProperties, maxLength), or simplify it",
-			estimate.Max, limit)
+	p.refs = slices.Compact(p.refs)
+	if err := e.checkEstimate(checked, p.refs); err != nil {
+		return nil, err
 	}
-	planned, err := e.base.planner.plan(checked.NativeRep(), e.base.guardCalls, shape.endRounds)
+	planned, err := e.base.interpreter.NewInterpretable(checked.NativeRep(),
+		interpreter.CustomDecoratorV2(alternatives),
+		interpreter.CustomDecoratorV2(calls.decorate),
+		interpreter.InterruptableEval(),
+		interpreter.Optimize(),
+		e.base.costs,
+	)
 	if err != nil {
 		return nil, err
 	}
-	return &Program{text: text, steps: planned, output: checked.OutputType(), paths: paths, refs: refs, regexes: shape.regexes}, nil
+	p.program = planned.(*interpreter.ObservableInterpretable)
+	return p, nil
 }
 
-// unknownCost and more is what an estimate says when it knows no bound, as of what lists.range makes.
-const unknownCost = 1 << 53
-
-func (e *Env) isUnlimited(variable string) bool { return !e.limited[variable] }
-
-func references(paths []Path) []string {
-	var refs []string
-	for _, p := range paths {
-		if name := p[0].(string); len(refs) == 0 || refs[len(refs)-1] != name {
-			refs = append(refs, name)
-		}
+// checkEstimate rejects an expression if its estimated cost is too high and schemas can limit it.
+func (e *Env) checkEstimate(checked *cel.Ast, refs []string) error {
+	const unbounded = 1 << 53 // estimates are at least as high if a size is unknown, such as that of lists.range
+	estimate, err := e.env.EstimateCost(checked, &library.CostEstimator{SizeEstimator: sizeEstimator(e.types)})
+	if err != nil {
+		return fmt.Errorf("estimate the cost: %w", err)
 	}
-	return refs
+	isUnlimited := func(variable string) bool { return !e.limited[variable] }
+	if estimate.Max <= PerCallLimit || estimate.Max >= unbounded || slices.ContainsFunc(refs, isUnlimited) {
+		return nil
+	}
+	return fmt.Errorf("estimated cost of %d exceeds %d: set maxItems, maxProperties and maxLength in the schema, "+
+		"or simplify the expression", estimate.Max, PerCallLimit)
 }
 
-// said is what the compiler says, one line after another, in one.
-func said(issues *cel.Issues) error {
+// summary returns the compiler's first few messages in one line.
+func summary(issues *cel.Issues) error {
+	const maxMessages = 3
 	var all []string
-	for _, e := range issues.Errors() {
-		// The container is a notion of protobuf's, and empty.
+	for _, e := range issues.Errors()[:min(len(issues.Errors()), maxMessages)] {
 		message := strings.ReplaceAll(e.Message, " (in container '')", "")
-		message = strings.Join(strings.Fields(message), " ")
-		message = strings.TrimPrefix(message, "Syntax error: ")
+		message = strings.TrimPrefix(strings.Join(strings.Fields(message), " "), "Syntax error: ")
 		if e.Location.Line() > 0 {
 			message = fmt.Sprintf("%s (line %d, column %d)", message, e.Location.Line(), e.Location.Column()+1)
 		}
 		all = append(all, message)
-		if len(all) == 3 {
-			break
-		}
-	}
-	if len(all) == 0 {
-		return errors.New(issues.String())
 	}
 	return errors.New(strings.Join(all, "; "))
+}
+
+// UnknownFieldError is returned for an expression that reads a field that the schema does not have.
+type UnknownFieldError struct {
+	Field  string
+	Beside []string // the sorted names of the fields that the schema has there
+	cause  error
+}
+
+func (e *UnknownFieldError) Error() string { return e.cause.Error() }
+
+// withUnknownField returns an UnknownFieldError if the compiler's error is about a field in one of the paths.
+func (e *Env) withUnknownField(err error, paths []Path) error {
+	for _, p := range paths {
+		field, known := unknownField(e.types[p[0].(string)], p[1:])
+		if field != "" && strings.Contains(err.Error(), "undefined field '"+field+"'") {
+			return &UnknownFieldError{Field: field, Beside: known, cause: err}
+		}
+	}
+	return err
+}
+
+func unknownField(t *apiservercel.DeclType, steps Path) (field string, known []string) {
+	for _, step := range steps {
+		name, isName := step.(string)
+		switch {
+		case t == nil:
+			return "", nil
+		case isName && t.IsObject() && t.Fields[name] == nil:
+			return name, slices.Sorted(maps.Keys(t.Fields))
+		case isName && t.IsObject():
+			t = t.Fields[name].Type
+		default:
+			t = t.ElemType
+		}
+	}
+	return "", nil
 }

@@ -2,141 +2,125 @@ package expression
 
 import (
 	"math"
-	"strings"
 
 	"github.com/google/cel-go/checker"
-	"github.com/google/cel-go/common"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
-	"github.com/google/cel-go/interpreter"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// endRounds makes calls of loop conditions. The cost tracker keeps what each round of a comprehension made until the last
-// one ends, and looks through all of it whenever a variable is read: without this 10,000 items take 100 million steps, of
-// which none is counted.
-func (s shape) endRounds(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
-	if s.conditions[i.ID()] {
-		return round{i}, nil
-	}
-	return i, nil
-}
-
-const nextRound = "@round"
-
-// round is a loop condition that is called with the one before it: the tracker drops that, and what was made since.
-type round struct{ interpreter.InterpretableV2 }
-
-func (r round) Function() string   { return nextRound }
-func (r round) OverloadID() string { return "" }
-func (r round) Args() []interpreter.InterpretableV2 {
-	return []interpreter.InterpretableV2{r.InterpretableV2}
-}
-
-// costs says what a call cost, after it is done: what Kubernetes says or, where that is more, by how much there is in
-// what it was given and what it made. Kubernetes counts a list or a map as one thing in many places, however deep it is,
-// and values of unknown types as one: an expression that is estimated before it is allowed may be counted so, one on
-// other objects, whose size nobody knows, may not.
+// Kubernetes estimates the cost of an expression from the schema, counts the actual cost of each call after it has
+// returned, and stops the evaluation at PerCallLimit. That leaves gaps where schemas set no limits, which this file
+// closes:
 //
-// So no value weighs more than perUnit times what was paid, and functions that are linear in it need no guard.
-type costs struct{ kubernetes library.CostEstimator }
+//   - Kubernetes counts a nested list or map as one value. Here, a call costs at least the total size of its arguments
+//     and of its result, so that the size of a value is bounded by its cost.
+//   - A single call of a function in callCosts can far exceed the limit. Its cost is checked before the call.
+//   - The cost tracker keeps values of all iterations of a comprehension and searches them, which takes quadratic time.
+//     Here, each iteration discards the values of the previous one.
+type costs struct{ library.CostEstimator }
 
-// Constant are functions that only look at a value, however much there is in it.
-var constant = map[string]bool{
+// bytesPerCost is the number of bytes that cost 1. As in Kubernetes, ten bytes of a string cost 1. The size of any
+// other value is bytesPerCost plus the sizes of its parts.
+const bytesPerCost = 10
+
+// sizeLimit is a size that costs more than PerCallLimit.
+const sizeLimit = bytesPerCost * (PerCallLimit + 1)
+
+// cheapCalls are functions whose cost does not depend on the size of their arguments and results.
+var cheapCalls = map[string]bool{
 	"size": true, "type": true, "dyn": true, "_[_]": true, "_?_:_": true, "_[?_]": true, "_?._": true,
 	"optional.of": true, "optional.none": true, "optional.ofNonZeroValue": true, "hasValue": true, "value": true,
-	"or": true, "orValue": true, "first": true, "last": true, "@not_strictly_false": true, nextRound: true,
+	"or": true, "orValue": true, "first": true, "last": true, "@not_strictly_false": true, iteration: true,
 }
 
-func (c *costs) CallCost(function, overload string, args []ref.Val, result ref.Val) *uint64 {
-	function = strings.TrimPrefix(function, guarded)
+func (c costs) CallCost(function, overload string, args []ref.Val, result ref.Val) *uint64 {
 	cost := uint64(1)
-	if known := c.kubernetes.CallCost(function, overload, args, result); known != nil {
+	if known := c.CostEstimator.CallCost(function, overload, args, result); known != nil {
 		cost = max(cost, *known)
 	}
-	if constant[function] {
-		return &cost
+	isString := len(args) > 0 && args[0].Type() == types.StringType
+	if cheapCalls[function] && (function != "size" || !isString) {
+		return &cost // size counts the characters of a string
 	}
-	if len(args) == 2 {
-		switch function {
-		case "matches":
-			cost = max(cost, traversal(args[0])*regexCost(args[1]))
-		case "contains":
-			cost = max(cost, traversal(args[0])*traversal(args[1]))
-		}
+	if callCost := callCosts[function]; callCost != nil {
+		cost = max(cost, callCost(args))
 	}
-	const enough = perUnit * (PerCallLimit + 1)
-	weight := 0
-	if function == constructor {
-		args = nil // they are in what it makes
+	size := 0
+	if function == construction {
+		args = nil // they are parts of the result
 	}
 	for _, v := range append(args[:len(args):len(args)], result) {
 		switch v.(type) {
 		case traits.MutableLister, traits.MutableMapper:
-			// What a comprehension collects grows in place: what is put into it is paid for, as the other argument.
+			// The result of a comprehension grows in place. The added value is the other argument.
 		default:
-			weight += weigh(v, enough-weight)
-		}
-		if weight >= enough {
-			break
+			size += sizeOf(v, sizeLimit-size)
 		}
 	}
-	cost = max(cost, uint64(weight)/perUnit)
+	cost = max(cost, uint64(size)/bytesPerCost)
 	return &cost
 }
 
-func traversal(v ref.Val) uint64 {
-	s, _ := v.Value().(string)
-	return uint64(math.Ceil(float64(len(s)+1) * common.StringTraversalCostFactor))
+// sizeOf returns the size of a value, counting shared parts each time they occur. It stops at the limit.
+func sizeOf(v ref.Val, limit int) int {
+	size := bytesPerCost
+	switch v := v.(type) {
+	case types.String:
+		size += len(v)
+	case types.Bytes:
+		size += len(v)
+	case *types.Optional:
+		if v.HasValue() {
+			size += sizeOf(v.GetValue(), limit-size)
+		}
+	case traits.Mapper:
+		for it := v.Iterator(); size < limit && it.HasNext() == types.True; {
+			key := it.Next()
+			size += sizeOf(key, limit-size)
+			if value, found := v.Find(key); found {
+				size += sizeOf(value, limit-size)
+			}
+		}
+	case traits.Lister:
+		for it := v.Iterator(); size < limit && it.HasNext() == types.True; {
+			size += sizeOf(it.Next(), limit-size)
+		}
+	}
+	return size
 }
 
-func regexCost(v ref.Val) uint64 {
-	s, _ := v.Value().(string)
-	return uint64(math.Ceil(float64(len(s)) * common.RegexStringLengthCostFactor))
-}
+// sizeEstimator returns the sizes that the schemas of the variables allow.
+type sizeEstimator map[string]*apiservercel.DeclType
 
-// sizes says how large what an expression refers to may be, by its schema.
-type sizes struct {
-	types map[string]*apiservercel.DeclType
-}
-
-func (s sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
+func (s sizeEstimator) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
 	path := element.Path()
 	if len(path) == 0 {
 		return nil
 	}
-	t := s.types[path[0]]
+	t := s[path[0]]
 	for _, name := range path[1:] {
-		if t == nil {
-			break
-		}
 		switch {
-		case name == "@items" || name == "@values":
-			t = t.ElemType
+		case t == nil:
 		case name == "@keys":
 			t = t.KeyType
-		case t.IsMap():
-			t = t.ElemType
+		case t.IsObject() && t.Fields[name] != nil:
+			t = t.Fields[name].Type
 		default:
-			field := t.Fields[name]
-			if t = nil; field != nil {
-				t = field.Type
-			}
+			t = t.ElemType
 		}
 	}
 	switch {
-	case t == nil || t.CelType().Kind() == types.DynKind:
-		return &checker.SizeEstimate{Max: usualItems}
-	case t.MaxElements > math.MaxInt32:
-		return &checker.SizeEstimate{Max: usualItems}
+	case t == nil || t.CelType().Kind() == types.DynKind || t.MaxElements > math.MaxInt32:
+		return &checker.SizeEstimate{Max: assumedItems}
 	case t.MaxElements == 0 && t.CelType().Kind() == types.StringKind:
-		return &checker.SizeEstimate{Max: usualLength} // a key
+		return &checker.SizeEstimate{Max: assumedLength} // a key of a map
 	}
 	return &checker.SizeEstimate{Max: uint64(t.MaxElements)}
 }
 
-func (sizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
+func (sizeEstimator) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
 	return nil
 }

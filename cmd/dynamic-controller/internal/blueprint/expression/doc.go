@@ -1,18 +1,17 @@
-// Package expression reads the strings of templates, and compiles and runs the CEL in them.
+// Package expression finds the expressions in the strings of templates, compiles them as CEL and evaluates them.
 //
-// A string is text with expressions in it, as ${self.spec.size}. One that is a single expression and nothing else takes
-// the value that the expression has, whatever its type; another takes text, and its expressions have to be strings,
-// numbers or booleans. $${ is the text ${.
+// An expression is written as ${self.spec.size}. A string that consists of one expression takes the value of the
+// expression, which can be of any type. In any other string, expressions must yield strings, numbers or booleans. $${
+// stands for the literal text ${.
 //
-// The language is that of Kubernetes' own expressions: its libraries of lists, regexes, URLs, quantities, IPs, CIDRs,
-// semantic versions and formats, strings, sets, optionals and comprehensions over two variables. A field whose name is no
-// identifier is written in backticks, as self.metadata.labels.`app.kubernetes.io/name`. A string is a string whatever its
-// format says: timestamp(self.metadata.creationTimestamp) is a time. optional.none() is no value: who puts it into an
-// object leaves the field or the list's item out.
+// The language is CEL with Kubernetes' libraries, cel.bind and base64. A field whose name is not an identifier is
+// written in backticks, as in self.metadata.labels.`app.kubernetes.io/name`. A string remains a string regardless of
+// its format. Use timestamp(self.metadata.creationTimestamp) to convert it. A field or list item whose value is
+// optional.none() is left out.
 //
-// Whoever writes an expression may be hostile. What one costs is counted while it runs, and it ends with an error when
-// that is more than [PerCallLimit]. Kubernetes counts what operations do, each after it is done; here what they make counts
-// too, however deep, and those that could make much of little (see guard.go) are refused before they do.
+// Expressions are limited in the same way as Kubernetes' own: by the cost that the schemas allow when they are
+// compiled, and by the actual cost when they are evaluated. See cost.go for additions to Kubernetes' cost model. A
+// value that is put into an object is bounded in size and depth.
 //
-// Everything in this package may be used concurrently.
+// Everything in this package except [Room] is safe for concurrent use.
 package expression

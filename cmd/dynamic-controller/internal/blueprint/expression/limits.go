@@ -4,38 +4,28 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
-// Limits of one expression. They are far above what people write, and low enough that thousands of hostile ones harm
-// nobody.
 const (
-	// PerCallLimit is what running an expression once may cost: Kubernetes' own limit of one call, about 0.1 s.
+	// PerCallLimit is the maximum cost of one evaluation. It is Kubernetes' limit and takes about 0.1 s.
 	PerCallLimit = celconfig.PerCallLimit
-	// MaxLength is how long an expression may be, in bytes.
+	// MaxLength is the maximum length of an expression or a regular expression, in bytes.
 	MaxLength = 4096
-	// MaxStringBytes is how long a string may become that a function makes of others.
-	MaxStringBytes = 1 << 20
-	// MaxListItems is how long a list may be that lists.range makes or whose items are all compared with each other.
-	MaxListItems = 10_000
-	// MaxRegexInstructions is how large a regular expression may be when it is compiled. That of a DNS label has 130.
-	MaxRegexInstructions = 2_000
-	// maxRegexSteps is how many steps matching one may take: its instructions times what it is matched against.
-	maxRegexSteps = 20_000_000
-	// maxDigits is how long a quantity may be.
-	maxDigits = 256
-	// maxPrecision is how many digits "%.3f" may ask for.
-	maxPrecision = 100
-	// maxDepth is how deep operations may be in each other, maxGrowth how deep those of them whose types hold others, and
-	// maxComprehensions how many comprehensions an expression may have. Without them working out the types of 2,400 bytes
-	// takes 17 s and 5 GiB.
-	maxDepth          = 64
-	maxGrowth         = 24
-	maxComprehensions = 10
-	// maxNesting is how deep a value may be.
-	maxNesting = 64
-)
 
-// What a schema that does not say how long a string, list or map may be is taken to say, where the cost of an expression
-// is estimated: what people have, for what it really costs is counted when it runs.
-const (
-	usualLength = 256
-	usualItems  = 64
+	maxRangeItems        = 10_000 // of lists.range
+	maxRegexInstructions = 2_000  // of a compiled regular expression; that of a DNS label has 130
+	maxValueDepth        = 64
+	// maxNodes is the maximum number of operations, constants and names in an expression after its macros are expanded.
+	// The time for type checking is quadratic in this number.
+	maxNodes = 1_000
+	// maxTypeDepth is the maximum nesting depth of types in an expression. Type checking takes time cubic in this
+	// depth.
+	maxTypeDepth = 24
+
+	// Schemas can be large, and the API server's published schemas are expanded where they are recursive. Values beyond
+	// these limits are not checked.
+	maxSchemaDepth = 32
+	maxSchemaTypes = 20_000
+
+	// Sizes that the cost estimate assumes if the schema sets no maximum. The actual cost is limited in any case.
+	assumedLength = 256
+	assumedItems  = 64
 )

@@ -11,30 +11,29 @@ import (
 	"github.com/google/cel-go/common/types"
 )
 
-// Path is what an expression reads of a variable: its name, then names of fields and indexes of lists.
+// Path is a part of a variable that an expression reads: the name of the variable, followed by field names and list
+// indexes.
 type Path []any
 
 func (p Path) String() string {
 	var s strings.Builder
 	for i, step := range p {
-		switch step := step.(type) {
-		case int64:
+		name, isName := step.(string)
+		switch {
+		case !isName:
 			fmt.Fprintf(&s, "[%d]", step)
-		case string:
-			switch {
-			case i == 0:
-				s.WriteString(step)
-			case strings.ContainsAny(step, "./"):
-				fmt.Fprintf(&s, "[%q]", step)
-			default:
-				s.WriteString("." + step)
-			}
+		case i == 0:
+			s.WriteString(name)
+		case strings.ContainsAny(name, "./"):
+			fmt.Fprintf(&s, "[%q]", name)
+		default:
+			s.WriteString("." + name)
 		}
 	}
 	return s.String()
 }
 
-// missingIn says how much of the path there is no more in the variables: nil if all of it is there.
+// missingIn returns the shortest prefix of the path that does not exist in the variables, or nil if the path exists.
 func (p Path) missingIn(variables map[string]any) Path {
 	value, found := variables[p[0].(string)]
 	for i, step := range p[1:] {
@@ -43,14 +42,14 @@ func (p Path) missingIn(variables map[string]any) Path {
 		}
 		switch step := step.(type) {
 		case string:
-			m, is := value.(map[string]any)
-			if !is {
+			m, isMap := value.(map[string]any)
+			if !isMap {
 				return p[:i+2]
 			}
 			value, found = m[step]
 		case int64:
-			l, is := value.([]any)
-			if found = is && step >= 0 && step < int64(len(l)); found {
+			l, isList := value.([]any)
+			if found = isList && step >= 0 && step < int64(len(l)); found {
 				value = l[step]
 			}
 		}
@@ -61,11 +60,11 @@ func (p Path) missingIn(variables map[string]any) Path {
 	return nil
 }
 
-// pathsOf lists what an expression reads, each once and in order. What it asks for with has() or ? need not be there and
-// is not listed, but what that would be in is.
-func pathsOf(e ast.Expr) []Path {
+// pathsOf returns the paths that an expression reads, sorted and without duplicates. Optional parts (has() and ?) are
+// cut off.
+func pathsOf(a *ast.AST) []Path {
 	found := map[string]Path{}
-	walkPaths(e, map[string]int{}, found)
+	collectPaths(ast.NavigateAST(a), nil, found)
 	paths := make([]Path, 0, len(found))
 	for _, key := range slices.Sorted(maps.Keys(found)) {
 		paths = append(paths, found[key])
@@ -73,66 +72,38 @@ func pathsOf(e ast.Expr) []Path {
 	return paths
 }
 
-func walkPaths(e ast.Expr, bound map[string]int, found map[string]Path) {
-	if p := asPath(e, bound); p != nil {
+// collectPaths adds the paths in e to found. It ignores local, the variables of the surrounding comprehensions.
+func collectPaths(e ast.NavigableExpr, local []string, found map[string]Path) {
+	if p := asPath(e, local); p != nil {
 		found[p.String()] = p
 		return
 	}
-	switch e.Kind() {
-	case ast.SelectKind:
-		walkPaths(e.AsSelect().Operand(), bound, found)
-	case ast.CallKind:
-		call := e.AsCall()
-		if call.IsMemberFunction() {
-			walkPaths(call.Target(), bound, found)
+	for i, child := range e.Children() {
+		inner := local
+		if e.Kind() == ast.ComprehensionKind && i >= loopParts {
+			c := e.AsComprehension()
+			inner = append(slices.Clip(local), c.IterVar(), c.IterVar2(), c.AccuVar())
 		}
-		for _, a := range call.Args() {
-			walkPaths(a, bound, found)
-		}
-	case ast.ListKind:
-		for _, v := range e.AsList().Elements() {
-			walkPaths(v, bound, found)
-		}
-	case ast.MapKind:
-		for _, entry := range e.AsMap().Entries() {
-			walkPaths(entry.AsMapEntry().Key(), bound, found)
-			walkPaths(entry.AsMapEntry().Value(), bound, found)
-		}
-	case ast.StructKind:
-		for _, f := range e.AsStruct().Fields() {
-			walkPaths(f.AsStructField().Value(), bound, found)
-		}
-	case ast.ComprehensionKind:
-		c := e.AsComprehension()
-		walkPaths(c.IterRange(), bound, found)
-		walkPaths(c.AccuInit(), bound, found)
-		names := []string{c.IterVar(), c.AccuVar()}
-		if c.HasIterVar2() {
-			names = append(names, c.IterVar2())
-		}
-		for _, n := range names {
-			bound[n]++
-		}
-		walkPaths(c.LoopCondition(), bound, found)
-		walkPaths(c.LoopStep(), bound, found)
-		walkPaths(c.Result(), bound, found)
-		for _, n := range names {
-			bound[n]--
-		}
+		collectPaths(child, inner, found)
 	}
 }
 
-// asPath is the expression as a path, nil if it is none.
-func asPath(e ast.Expr, bound map[string]int) Path {
+// loopParts is the index of the first child of a comprehension that can read the variables of the comprehension. The
+// children before it are the range and the initial value.
+const loopParts = 2
+
+// asPath returns the expression as a path, or nil if it is not a path.
+func asPath(e ast.Expr, local []string) Path {
 	switch e.Kind() {
 	case ast.IdentKind:
-		// A variable that an inner one hides is written with a dot before it.
-		if name := e.AsIdent(); strings.HasPrefix(name, ".") || bound[name] == 0 {
-			return Path{strings.TrimPrefix(name, ".")}
+		// A global variable that a local one hides is written with a leading dot.
+		name := e.AsIdent()
+		if global, isDotted := strings.CutPrefix(name, "."); isDotted || !slices.Contains(local, name) {
+			return Path{global}
 		}
 	case ast.SelectKind:
 		s := e.AsSelect()
-		if p := asPath(s.Operand(), bound); p != nil && !s.IsTestOnly() {
+		if p := asPath(s.Operand(), local); p != nil && !s.IsTestOnly() {
 			return append(p, s.FieldName())
 		}
 	case ast.CallKind:
@@ -140,7 +111,7 @@ func asPath(e ast.Expr, bound map[string]int) Path {
 		if call.FunctionName() != operators.Index || call.Args()[1].Kind() != ast.LiteralKind {
 			return nil
 		}
-		p := asPath(call.Args()[0], bound)
+		p := asPath(call.Args()[0], local)
 		if p == nil {
 			return nil
 		}

@@ -2,65 +2,194 @@ package expression
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
+	"github.com/google/cel-go/common/types/traits"
 	"github.com/google/cel-go/interpreter"
 )
 
-// ErrCost says that an expression costs more than it may.
-var ErrCost = fmt.Errorf("it costs more than %d", PerCallLimit)
+var (
+	// ErrCost is returned if an evaluation costs more than PerCallLimit.
+	ErrCost = fmt.Errorf("the expression costs more than %d", PerCallLimit)
+	// ErrTooLarge is returned if an object exceeds its maximum size.
+	ErrTooLarge = errors.New("the object becomes too large")
+)
 
-// MissingError says that something is not there which an expression reads.
+// MissingError is returned if an expression reads a value that does not exist.
 type MissingError struct {
-	// Path is what is not there. It is nil when what is read is known only while the expression runs.
+	// Path is the path of the missing value. It is nil if the path is known only at evaluation.
 	Path   Path
 	reason string
 }
 
 func (e *MissingError) Error() string { return e.reason }
 
-// Run evaluates the expression and says what that cost. The variables are plain JSON values, as of an unstructured
-// object; they are not changed, and nothing that comes out of this package shares anything with them but strings.
+// Run evaluates the expression and returns its value and cost. The variables are JSON values as in an unstructured
+// object. They are not changed, and values that are derived from the result do not share maps or lists with them.
 //
-// The error is a [*MissingError], [ErrCost], or says what went wrong; when ctx ended it wraps its cause.
+// The error is a [*MissingError], [ErrCost] or the reason of the failure. If ctx is done, it wraps the cause.
 func (p *Program) Run(ctx context.Context, variables map[string]any) (Value, uint64, error) {
-	out, cost, err := p.steps.evaluate(ctx, variables)
+	out, cost, err := evaluate(ctx, p.program, variables)
 	if err == nil {
 		return Value{out}, cost, nil
 	}
 	var cancelled interpreter.EvalCancelledError
-	if errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded {
+	switch {
+	case errors.Is(err, ErrCost), errors.As(err, &cancelled) && cancelled.Cause == interpreter.CostLimitExceeded:
 		return Value{}, max(cost, PerCallLimit), ErrCost
-	}
-	if ctx.Err() != nil {
+	case ctx.Err() != nil:
 		return Value{}, cost, fmt.Errorf("stopped: %w", context.Cause(ctx))
 	}
 	message := strings.Join(strings.Fields(err.Error()), " ")
-	if strings.Contains(message, "no such key") || strings.Contains(message, "index out of bounds") {
-		missing := &MissingError{reason: message}
-		for _, path := range p.paths {
-			if m := path.missingIn(variables); m != nil {
-				missing.Path, missing.reason = m, m.String()+" is not there"
-				break
-			}
-		}
-		return Value{}, cost, missing
+	if !strings.Contains(message, "no such key") && !strings.Contains(message, "index out of bounds") {
+		return Value{}, cost, errors.New(message)
 	}
-	return Value{}, cost, errors.New(message)
+	for _, path := range p.paths {
+		if m := path.missingIn(variables); m != nil {
+			return Value{}, cost, &MissingError{Path: m, reason: m.String() + " is not there"}
+		}
+	}
+	return Value{}, cost, &MissingError{reason: message}
 }
 
-// Value is what an expression evaluated to.
+// Room is the number of bytes of JSON that an object can still grow by.
+type Room struct{ Left int }
+
+// Take reserves n bytes.
+func (r *Room) Take(n int) error {
+	if r.Left -= n; r.Left < 0 {
+		return ErrTooLarge
+	}
+	return nil
+}
+
+// Value is the value of an expression.
 type Value struct{ value ref.Val }
 
-// Bool is the value as a condition.
+// Bool returns the value of a condition.
 func (v Value) Bool() (bool, error) {
-	b, is := v.value.(types.Bool)
-	if !is {
-		return false, fmt.Errorf("it is of type %s, not bool", v.value.Type().TypeName())
+	b, ok := v.value.(types.Bool)
+	if !ok {
+		return false, fmt.Errorf("is of type %s, not bool", v.value.Type().TypeName())
 	}
 	return bool(b), nil
+}
+
+// Text returns the value as text that can be embedded in a string.
+func (v Value) Text(room *Room) (string, error) {
+	var s string
+	switch v := v.value.(type) {
+	case types.String:
+		s = string(v)
+	case types.Int:
+		s = strconv.FormatInt(int64(v), 10)
+	case types.Uint:
+		s = strconv.FormatUint(uint64(v), 10)
+	case types.Double:
+		s = strconv.FormatFloat(float64(v), 'f', -1, 64)
+	case types.Bool:
+		s = strconv.FormatBool(bool(v))
+	default:
+		return "", fmt.Errorf("is of type %s; text can contain strings, numbers and booleans", v.Type().TypeName())
+	}
+	return s, room.Take(len(s))
+}
+
+// JSON returns a copy of the value in the form used by unstructured objects. It returns false for optional.none().
+func (v Value) JSON(room *Room) (any, bool, error) { return toJSON(v.value, room, 0) }
+
+func toJSON(v ref.Val, room *Room, depth int) (any, bool, error) {
+	if depth > maxValueDepth {
+		return nil, false, fmt.Errorf("is nested deeper than %d", maxValueDepth)
+	}
+	switch v := v.(type) {
+	case types.Null:
+		return nil, true, room.Take(4)
+	case types.Bool:
+		return bool(v), true, room.Take(5)
+	case types.Int:
+		return int64(v), true, room.Take(8)
+	case types.Uint:
+		if v > math.MaxInt64 {
+			return nil, false, fmt.Errorf("%d overflows int64", uint64(v))
+		}
+		return int64(v), true, room.Take(8)
+	case types.Double:
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return nil, false, fmt.Errorf("%v cannot be represented in JSON", float64(v))
+		}
+		return float64(v), true, room.Take(8)
+	case types.String:
+		return string(v), true, room.Take(len(v) + 2)
+	case types.Bytes:
+		if err := room.Take(base64.StdEncoding.EncodedLen(len(v)) + 2); err != nil {
+			return nil, false, err
+		}
+		return base64.StdEncoding.EncodeToString(v), true, nil
+	case types.Timestamp, types.Duration:
+		return toJSON(v.ConvertToType(types.StringType), room, depth)
+	case *types.Optional:
+		if !v.HasValue() {
+			return nil, false, nil
+		}
+		return toJSON(v.GetValue(), room, depth+1)
+	case traits.Mapper:
+		return toMap(v, room, depth)
+	case traits.Lister:
+		return toList(v, room, depth)
+	}
+	return nil, false, fmt.Errorf("is of type %s, which an object cannot contain: convert it to a string or a number",
+		v.Type().TypeName())
+}
+
+func toMap(m traits.Mapper, room *Room, depth int) (any, bool, error) {
+	values := map[string]ref.Val{}
+	for it := m.Iterator(); it.HasNext() == types.True; {
+		key := it.Next()
+		name, ok := key.(types.String)
+		if !ok {
+			return nil, false, fmt.Errorf("has a map key of type %s, not string", key.Type().TypeName())
+		}
+		if err := room.Take(len(name) + 4); err != nil {
+			return nil, false, err
+		}
+		values[string(name)], _ = m.Find(key)
+	}
+	out := make(map[string]any, len(values))
+	for _, name := range slices.Sorted(maps.Keys(values)) { // sorted, so that the first error is always the same
+		value, present, err := toJSON(values[name], room, depth+1)
+		if err != nil {
+			return nil, false, err
+		}
+		if present {
+			out[name] = value
+		}
+	}
+	return out, true, room.Take(2)
+}
+
+func toList(l traits.Lister, room *Room, depth int) (any, bool, error) {
+	out := []any{}
+	for it := l.Iterator(); it.HasNext() == types.True; {
+		if err := room.Take(1); err != nil {
+			return nil, false, err
+		}
+		value, present, err := toJSON(it.Next(), room, depth+1)
+		if err != nil {
+			return nil, false, err
+		}
+		if present {
+			out = append(out, value)
+		}
+	}
+	return out, true, room.Take(2)
 }

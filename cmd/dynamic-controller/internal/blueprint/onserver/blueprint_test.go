@@ -44,8 +44,8 @@ spec:
 
 var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 
-// The manifest, the definition that is made of a Blueprint and what becomes of an instance are all taken by the server, and
-// what comes back is what the next step goes on with.
+// The API server must accept the manifest, the definition of a Blueprint's type and the children of an instance. The
+// objects that it returns are the input of the next step.
 func TestBlueprint(t *testing.T) {
 	client, err := dynamic.NewForConfig(shared.Cluster(t).Config())
 	if err != nil {
@@ -70,7 +70,8 @@ func TestBlueprint(t *testing.T) {
 	}
 	define(t, client, compiled.Definition())
 	crates := schema.GroupVersionResource{Group: "onserver.example.com", Version: "v1", Resource: "crates"}
-	self := apply(t, client, crates, "default", object(t, `{apiVersion: onserver.example.com/v1, kind: Crate, metadata: {name: a}, spec: {size: 3}}`))
+	self := apply(t, client, crates, "default", object(t, `{apiVersion: onserver.example.com/v1, kind: Crate, `+
+		`metadata: {name: a}, spec: {size: 3}}`))
 
 	first, err := compiled.Instance(self).Step(t.Context(), nil)
 	if err != nil || len(first.Rendered) != 1 || len(first.Problems) > 0 {
@@ -96,9 +97,11 @@ func TestManifest_refuses(t *testing.T) {
 	}
 	define(t, client, manifest)
 	for reason, c := range map[string]struct{ change, to, want string }{
-		"a type twice over":     {"group:", "crd: a.b\n    group:", "either crd, or group, version, kind and schema"},
-		"an id that is none":    {"id: config", "id: con-fig", "should match '^[a-zA-Z][a-zA-Z0-9_]*$'"},
-		"a policy that is none": {"spec:\n  type:", "spec:\n  deletionPolicy: Maybe\n  type:", `supported values: "Retain", "Delete"`},
+		"a type twice over": {"group:", "crd: a.b\n    group:", "set either crd, or group, version, kind and schema"},
+		"an invalid id":     {"id: config", "id: con-fig", "should match '^[a-zA-Z][a-zA-Z0-9_]*$'"},
+		"an invalid policy": {
+			"spec:\n  type:", "spec:\n  deletionPolicy: Maybe\n  type:", `supported values: "Retain", "Delete"`,
+		},
 		"a template of nothing": {"        kind: ConfigMap\n", "", "template.kind: Required value"},
 	} {
 		t.Run(reason, func(t *testing.T) {
@@ -121,33 +124,37 @@ func define(t *testing.T, client dynamic.Interface, crd *apiextensionsv1.CustomR
 	}
 	delete(content, "status")
 	apply(t, client, definitions, "", &unstructured.Unstructured{Object: content})
-	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		now, err := client.Resource(definitions).Get(ctx, crd.Name, metav1.GetOptions{})
-		if err != nil {
-			return false, err
-		}
-		conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions") // which are null at first
-		for _, c := range conditions {
-			if c := c.(map[string]any); c["type"] == "Established" && c["status"] == "True" {
-				return true, nil
+	err = wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			now, err := client.Resource(definitions).Get(ctx, crd.Name, metav1.GetOptions{})
+			if err != nil {
+				return false, err
 			}
-		}
-		return false, nil
-	})
+			conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions") // which are null at first
+			for _, c := range conditions {
+				if c := c.(map[string]any); c["type"] == "Established" && c["status"] == "True" {
+					return true, nil
+				}
+			}
+			return false, nil
+		})
 	if err != nil {
 		t.Fatalf("%s is not Established: %v", crd.Name, err)
 	}
 }
 
 // apply applies an object, again while its type is not served yet.
-func apply(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, namespace string, o *unstructured.Unstructured) *unstructured.Unstructured {
+func apply(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, namespace string,
+	o *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 	var out *unstructured.Unstructured
 	var last error
-	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		out, last = client.Resource(gvr).Namespace(namespace).Apply(ctx, o.GetName(), o, metav1.ApplyOptions{FieldManager: "test", Force: true})
-		return last == nil, nil
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			out, last = client.Resource(gvr).Namespace(namespace).Apply(ctx, o.GetName(), o,
+				metav1.ApplyOptions{FieldManager: "test", Force: true})
+			return last == nil, nil
+		})
 	if err != nil {
 		t.Fatalf("apply %s %s: %v", gvr.Resource, o.GetName(), last)
 	}

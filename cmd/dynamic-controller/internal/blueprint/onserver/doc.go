@@ -1,3 +1,3 @@
-// Package onserver tests what package blueprint makes on a real API server: there the manifest, the definitions and the
-// rendered objects are taken, and nowhere else is known whether they are.
+// Package onserver tests the output of package blueprint against a real API server, which must accept the manifest, the
+// definitions and the rendered objects.
 package onserver

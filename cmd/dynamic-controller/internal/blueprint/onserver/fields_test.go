@@ -19,19 +19,18 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/published"
 )
 
 // oracle asks Compile and the API server the same.
 type oracle struct {
 	client  dynamic.Interface
 	mapper  meta.RESTMapper
-	schemas *published.Schemas
+	schemas *acceptance.OpenAPISchemas
 	crates  common.Schema
 }
 
@@ -42,15 +41,18 @@ func newOracle(t *testing.T) *oracle {
 	cfg.WarningHandler = rest.NoWarnings{} // of what differs the server says much
 	client, err1 := dynamic.NewForConfig(cfg)
 	asking, err2 := discovery.NewDiscoveryClientForConfig(cfg)
-	if err := errors.Join(err1, err2); err != nil {
+	schemas, err3 := acceptance.NewOpenAPISchemas(cfg)
+	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
 	var crd apiextensionsv1.CustomResourceDefinition
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object(t, file(t, "crate.yaml")).Object, &crd); err != nil {
+	crate := object(t, file(t, "crate.yaml"))
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(crate.Object, &crd); err != nil {
 		t.Fatal(err)
 	}
 	define(t, client, &crd)
-	apply(t, client, schema.GroupVersionResource{Group: "fields.example.com", Version: "v1", Resource: "crates"}, "default",
+	apply(t, client, schema.GroupVersionResource{Group: "fields.example.com", Version: "v1", Resource: "crates"},
+		"default",
 		object(t, "{apiVersion: fields.example.com/v1, kind: Crate, metadata: {name: first}}")) // once it is served
 	crates, err := blueprint.SchemaOf(&crd, "v1")
 	if err != nil {
@@ -60,7 +62,7 @@ func newOracle(t *testing.T) *oracle {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &oracle{client, restmapper.NewDiscoveryRESTMapper(groups), published.New(openapi.NewClientWithContext(asking.RESTClient())), crates}
+	return &oracle{client, restmapper.NewDiscoveryRESTMapper(groups), schemas, crates}
 }
 
 // compile returns what Compile says of a Blueprint with this template.
@@ -71,9 +73,7 @@ func (o *oracle) compile(t *testing.T, template *unstructured.Unstructured) []st
 		t.Fatal(err)
 	}
 	b.Spec.Resources = []blueprint.Resource{{ID: "a", Template: template.Object}}
-	// Restricted kinds have schemas, too.
-	policy := blueprint.ChildPolicy{Kinds: []string{template.GroupVersionKind().GroupKind().String()}}
-	_, err = blueprint.Compile(b, blueprint.Options{Children: policy, SchemaFor: func(gvk schema.GroupVersionKind) common.Schema {
+	_, err = blueprint.Compile(b, blueprint.Options{SchemaFor: func(gvk schema.GroupVersionKind) common.Schema {
 		if gvk.Group == "fields.example.com" {
 			return o.crates
 		}
@@ -110,14 +110,14 @@ func (o *oracle) apply(t *testing.T, template *unstructured.Unstructured) error 
 	return err
 }
 
-// isOfSchema tells whether it is the schema alone by which the API server refuses, before admission and before anybody has
-// looked at what it means.
+// isOfSchema tells whether it is the schema alone by which the API server refuses, before admission and before anybody
+// has looked at what it means.
 func isOfSchema(err error) bool {
 	return strings.Contains(err.Error(), "failed to create typed patch object")
 }
 
-// Each manifest is taken by both, and so is each that differs from one by a value of another type, a field more or a null
-// exactly if it is by both, as far as it is for a schema to say.
+// Each manifest is taken by both, and so is each that differs from one by a value of another type, a field more or a
+// null exactly if it is by both, as far as it is for a schema to say.
 func TestTemplatesAreRefusedExactlyAsTheServerDoes(t *testing.T) {
 	o := newOracle(t)
 	refused, taken := 0, 0

@@ -1,0 +1,175 @@
+package acceptance
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+)
+
+// Verbs that the platform needs on instances and children. If a Blueprint has a ServiceAccount, the platform itself
+// only watches the children.
+var (
+	instanceVerbs = []string{"get", "list", "watch", "patch"}
+	childVerbs    = []string{"get", "list", "watch", "create", "patch", "delete"}
+	watchVerbs    = []string{"list", "watch"}
+)
+
+const (
+	// Up to maxGranted granted permissions are cached, each for grantedFor. Denials are not cached, so that a new
+	// permission takes effect soon.
+	grantedFor = 5 * time.Minute
+	maxGranted = 4096
+	// A missing permission is reviewed again after minReviewDelay. The delay doubles with each attempt, up to
+	// maxReviewDelay.
+	minReviewDelay = time.Second
+	maxReviewDelay = 30 * time.Second
+	// parallelReviews is the maximum number of concurrent reviews of a Blueprint.
+	parallelReviews = 8
+)
+
+// permission is a verb on all objects of a resource.
+type permission struct {
+	verb        string
+	resource    schema.GroupResource
+	subresource string
+	path        string // of the Blueprint's field that needs it
+}
+
+// key returns the permission without its path.
+func (p permission) key() permission {
+	p.path = ""
+	return p
+}
+
+// name returns the resource as it is written in a role.
+func (p permission) name() string {
+	resource := p.resource.Resource
+	if p.subresource != "" {
+		resource += "/" + p.subresource
+	}
+	return (&schema.GroupResource{Group: p.resource.Group, Resource: resource}).String()
+}
+
+// permissionsFor returns the permissions that are needed to serve a Blueprint, without duplicates. The name of the
+// Blueprint's ServiceAccount must already be resolved.
+func permissionsFor(
+	b *blueprint.Blueprint, gvr schema.GroupVersionResource, children []instances.Child,
+) (all []permission) {
+	add := func(path string, resource schema.GroupResource, subresource string, verbs ...string) {
+		for _, verb := range verbs {
+			p := permission{verb: verb, resource: resource, subresource: subresource, path: path}
+			if !slices.ContainsFunc(all, func(o permission) bool { return o.key() == p.key() }) {
+				all = append(all, p)
+			}
+		}
+	}
+	if !gvr.Empty() {
+		add("spec.type", gvr.GroupResource(), "", instanceVerbs...)
+		add("spec.type", gvr.GroupResource(), "status", "patch")
+		if b.Spec.DeletionPolicy == blueprint.Delete {
+			add("spec.deletionPolicy", gvr.GroupResource(), "", "delete")
+		}
+	}
+	verbs := childVerbs
+	if b.Spec.ServiceAccountName != "" {
+		verbs = watchVerbs
+	}
+	for _, child := range children {
+		add(child.Path, child.GVR.GroupResource(), "", verbs...)
+	}
+	return all
+}
+
+// Reviewer is the part of a SelfSubjectAccessReviewInterface that the platform uses.
+type Reviewer interface {
+	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (
+		*authorizationv1.SelfSubjectAccessReview, error)
+}
+
+// accessReviews checks the permissions of the platform with SelfSubjectAccessReviews. It is safe for concurrent use.
+type accessReviews struct {
+	reviews Reviewer
+	granted *utilcache.LRUExpireCache
+}
+
+func newAccessReviews(reviews Reviewer) *accessReviews {
+	return &accessReviews{reviews: reviews, granted: utilcache.NewLRUExpireCache(maxGranted)}
+}
+
+// missing returns the wanted permissions that the platform does not have, in the given order.
+func (a *accessReviews) missing(ctx context.Context, wanted []permission) (missing []permission, err error) {
+	denied := make([]bool, len(wanted))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallelReviews)
+	for i, p := range wanted {
+		if _, known := a.granted.Get(p.key()); known {
+			continue
+		}
+		group.Go(func() error {
+			granted, err := a.review(ctx, p)
+			if granted {
+				a.granted.Add(p.key(), nil, grantedFor)
+			}
+			denied[i] = !granted
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	for i, p := range wanted {
+		if denied[i] {
+			missing = append(missing, p)
+		}
+	}
+	return missing, nil
+}
+
+func (a *accessReviews) review(ctx context.Context, p permission) (granted bool, err error) {
+	answer, err := a.reviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Verb: p.verb, Group: p.resource.Group, Resource: p.resource.Resource, Subresource: p.subresource,
+		}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return false, fmt.Errorf("review the platform's permission to %s %s: %w", p.verb, p.name(), err)
+	}
+	return answer.Status.Allowed, nil
+}
+
+// rejectMissing returns a rejection that lists the missing permissions, grouped by path and resource.
+func rejectMissing(missing []permission) *rejection {
+	var lines []string
+	for len(missing) > 0 {
+		first := missing[0]
+		same := func(p permission) bool { return p.path == first.path && p.name() == first.name() }
+		var verbs []string
+		for _, p := range missing {
+			if same(p) {
+				verbs = append(verbs, p.verb)
+			}
+		}
+		missing = slices.DeleteFunc(slices.Clone(missing), same)
+		lines = append(lines, fmt.Sprintf("%s: the platform has no permission to %s %s",
+			first.path, strings.Join(verbs, ", "), first.name()))
+	}
+	return &rejection{reasonPermission, strings.Join(lines, "\n") +
+		"\ngrant it with a ClusterRole that has the label " + AggregationLabel + `: "true"`}
+}
+
+// reviewDelay returns the delay before a missing permission is reviewed again after the given number of attempts.
+func reviewDelay(attempts int) time.Duration {
+	return cmp.Or(min(minReviewDelay<<min(attempts, 10), maxReviewDelay), minReviewDelay)
+}

@@ -1,0 +1,126 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+)
+
+func typesUID(s string) types.UID { return types.UID(s) }
+
+// answers allows verbs, and counts what it is asked.
+type answers struct {
+	mu      sync.Mutex
+	allowed map[string]bool
+	asked   map[string]int
+	err     error
+}
+
+func (a *answers) Create(_ context.Context, review *authorizationv1.SelfSubjectAccessReview,
+	_ metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	verb := review.Spec.ResourceAttributes.Verb
+	if a.asked == nil {
+		a.asked = map[string]int{}
+	}
+	a.asked[verb]++
+	review.Status.Allowed = a.allowed[verb]
+	return review, a.err
+}
+
+func widgets(verbs ...string) (all []permission) {
+	for _, verb := range verbs {
+		all = append(all,
+			permission{verb: verb, resource: schema.GroupResource{Group: "example.com", Resource: "widgets"},
+				path: "spec.resources[0].template"})
+	}
+	return all
+}
+
+func TestAnAnswerIsKeptIfItIsYes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &answers{allowed: map[string]bool{"get": true}}
+		r := newAccessReviews(api)
+		for range 2 {
+			missing, err := r.missing(t.Context(), widgets("get", "create"))
+			if err != nil || !reflect.DeepEqual(missing, widgets("create")) {
+				t.Errorf("missing are %v, %v", missing, err)
+			}
+		}
+		if api.asked["get"] != 1 || api.asked["create"] != 2 {
+			t.Errorf("it asked %v", api.asked)
+		}
+		api.allowed = map[string]bool{"create": true}
+		time.Sleep(grantedFor + time.Second)
+		missing, err := r.missing(t.Context(), widgets("get", "create"))
+		if err != nil || !reflect.DeepEqual(missing, widgets("get")) {
+			t.Errorf("missing are %v, %v", missing, err)
+		}
+	})
+}
+
+func TestWhoCannotAskKnowsNothing(t *testing.T) {
+	failure := errors.New("no answer")
+	r := newAccessReviews(&answers{err: failure})
+	if _, err := r.missing(t.Context(), widgets("get")); !errors.Is(err, failure) {
+		t.Errorf("got the error %v", err)
+	}
+	if len(r.granted.Keys()) > 0 {
+		t.Errorf("it keeps %v", r.granted.Keys())
+	}
+}
+
+func TestEachRightIsTakenOnce(t *testing.T) {
+	gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	maps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	b := &blueprint.Blueprint{Spec: blueprint.Spec{DeletionPolicy: blueprint.Delete}}
+	all := permissionsFor(b, gvr, []instances.Child{{GVR: maps, Path: "a"}, {GVR: maps, Path: "b"}})
+	if want := len(instanceVerbs) + 2 + len(childVerbs); len(all) != want {
+		t.Errorf("%d rights, want %d: %v", len(all), want, all)
+	}
+	if all := permissionsFor(&blueprint.Blueprint{}, schema.GroupVersionResource{}, nil); len(all) > 0 {
+		t.Errorf("nothing takes %v", all)
+	}
+}
+
+func TestWhatIsMissingIsToldByPath(t *testing.T) {
+	missing := append(widgets("create", "patch"),
+		permission{verb: "patch", resource: schema.GroupResource{Resource: "configmaps"}, subresource: "status",
+			path: "spec.type"})
+	got := rejectMissing(missing)
+	for _, want := range []string{
+		"spec.resources[0].template: the platform has no permission to create, patch widgets.example.com\n",
+		"spec.type: the platform has no permission to patch configmaps/status\n",
+		AggregationLabel,
+	} {
+		if !strings.Contains(got.message, want) {
+			t.Errorf("got %q, want %q", got.message, want)
+		}
+	}
+	if len(missing) != 3 || missing[0].verb != "create" {
+		t.Errorf("what was given is %v", missing)
+	}
+}
+
+func TestAMissingRightIsAskedForLessAndLessOften(t *testing.T) {
+	for times, want := range map[int]time.Duration{0: time.Second, 1: 2 * time.Second, 4: 16 * time.Second,
+		5: 30 * time.Second, 1000: 30 * time.Second} {
+		if got := reviewDelay(times); got != want {
+			t.Errorf("after %d times it is %s, want %s", times, got, want)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package acceptance
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// blueprintReconciler applies the decisions of this replica to the cluster. It runs on the leader.
+type blueprintReconciler struct {
+	registry *registry
+	store    *historyStore
+	crds     *crdApplier
+	status   *statusReporter
+	teardown *teardown
+}
+
+// reconcile does nothing for a generation without a decision. The Blueprint is enqueued again after the decision.
+func (r *blueprintReconciler) reconcile(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+) error {
+	d, known := r.registry.get(id.Name())
+	if !known || d.uid != object.GetUID() || d.generation != object.GetGeneration() {
+		return nil
+	}
+	b, err := blueprint.FromUnstructured(object)
+	if err != nil {
+		return dynamiccontroller.Terminal(err)
+	}
+	// If the generation cannot be stored, its type is not changed, and the served generation remains served.
+	storeErr := r.store.store(ctx, b, d)
+	var applyErr error
+	if storeErr == nil {
+		applyErr = r.crds.apply(ctx, b, d)
+	}
+	conditions, err := r.status.conditionsFor(b, d)
+	if err != nil {
+		return err
+	}
+	if applyErr != nil {
+		message := instances.Truncate(applyErr.Error())
+		conditions.established = falseCondition(blueprint.TypeEstablished, reasonServerRejected, message)
+	}
+	if storeErr != nil {
+		conditions.serving = notStored(d, conditions.serving, storeErr)
+	}
+	conditions.serving = keepWhileSyncing(object, conditions.serving)
+	statusErr := r.status.write(ctx, id, object, conditions, d)
+	return cmp.Or(storeErr, applyErr, earliest(r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
+}
+
+// gone is called for Blueprints that do not exist.
+func (r *blueprintReconciler) gone(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	r.status.counts.Forget(id.Name())
+	r.teardown.polls.Forget(id.Name())
+	return nil
+}
+
+// earliest returns the first error that is not a requeue request. Without such an error, it returns the requeue request
+// with the shortest delay.
+func earliest(errs ...error) (first error) {
+	for _, err := range errs {
+		wait, again := dynamiccontroller.RequeueDelay(err)
+		if err != nil && !again {
+			return err
+		}
+		if before, has := dynamiccontroller.RequeueDelay(first); again && (!has || wait < before) {
+			first = err
+		}
+	}
+	return first
+}
+
+// objects formats a number of objects.
+func objects(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}

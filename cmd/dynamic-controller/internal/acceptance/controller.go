@@ -1,0 +1,146 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apiserver/pkg/cel/common"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+)
+
+// Mapper is a REST mapper that is populated in the background.
+type Mapper interface {
+	meta.RESTMapper
+	HasSynced() bool
+}
+
+// Schemas returns the published schemas of kinds without a CustomResourceDefinition.
+type Schemas interface {
+	For(ctx context.Context, kind schema.GroupVersionKind) (described common.Schema, name string, err error)
+	Changed(group string)
+}
+
+// Identities resolves the identities of Blueprints and of instances. It is implemented by [identity.Manager].
+type Identities interface {
+	instances.Identities
+	ServiceAccountName(name string) (string, error)
+}
+
+// Config configures a [Controller]. All fields except MaxMemory are required.
+type Config struct {
+	Log logr.Logger
+	// Definitions is the engine that serves Blueprints on every replica.
+	Definitions instances.Engine
+	// Instances is the engine that serves the types of Blueprints. Its workers run on the leader only.
+	Instances instances.Engine
+	Mapper    Mapper
+	Schemas   Schemas
+	// Reviews creates the SelfSubjectAccessReviews that check the permissions of the platform.
+	Reviews Reviewer
+	// Client, CRDs and Metadata are the clients that the leader uses.
+	Client     dynamic.Interface
+	CRDs       clientset.Interface
+	Metadata   metadata.Interface
+	Identities Identities
+	// Namespace is the platform's own namespace.
+	Namespace string
+	// MaxMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
+	MaxMemory int64
+}
+
+// Controller accepts Blueprints, and starts and stops reconciling their instances.
+type Controller struct {
+	config      Config
+	registry    *registry
+	definitions *definitionReconciler
+	blueprints  *blueprintReconciler
+}
+
+// New returns a Controller. It does not connect to the API server.
+func New(c Config) *Controller {
+	r, cached := newRegistry(), cache{c.Definitions, c.Namespace}
+	claims := &claims{cache: cached, registry: r}
+	kinds := kindFinder{c.Mapper}
+	store := &historyStore{cache: cached, client: c.Client, namespace: c.Namespace, kinds: kinds, instances: c.Instances}
+	crds := &crdApplier{c.CRDs.ApiextensionsV1().CustomResourceDefinitions(), c.Client, cached}
+	status := &statusReporter{
+		writer: instances.NewConditions(c.Client, instances.StatusManager), engine: c.Instances, cache: cached,
+	}
+	return &Controller{
+		config: c, registry: r,
+		definitions: &definitionReconciler{
+			log: c.Log, definitions: c.Definitions, mapper: c.Mapper, registry: r, cache: cached, store: store,
+			clients: instances.Clients{Engine: c.Instances, Client: c.Client, Mapper: c.Mapper, Identities: c.Identities},
+			validator: &validator{
+				log: c.Log, kinds: kinds, schemas: c.Schemas, cache: cached, claims: claims,
+				reviews: newAccessReviews(c.Reviews), identities: c.Identities,
+				memory: &memoryBudget{limit: c.MaxMemory, claims: claims},
+			},
+		},
+		blueprints: &blueprintReconciler{
+			registry: r, store: store, crds: crds, status: status,
+			teardown: &teardown{
+				registry: r, client: c.Client, metadata: c.Metadata, crds: crds, store: store, status: status,
+			},
+		},
+	}
+}
+
+// Serve starts serving Blueprints with both engines.
+func (c *Controller) Serve(ctx context.Context) error {
+	b := c.blueprints
+	handler := handlers.Finalizer(handlers.FinalizerConfig{
+		Client: c.config.Client, Name: finalizer, Reconcile: b.reconcile, Cleanup: b.teardown.cleanUp,
+	})
+	return errors.Join(
+		c.config.Definitions.StartServingGVK(ctx, blueprints, c.definitions.reconcile,
+			watchCRDs(c.registry), watchRevisions(c.config.Namespace, c.registry)),
+		c.config.Instances.StartServingGVK(ctx, blueprints,
+			handlers.Object(handlers.Cached(c.config.Instances.Lister), handler, b.gone)),
+	)
+}
+
+// KindChanged must be called when a kind starts or stops being served, or changes.
+func (c *Controller) KindChanged(kind schema.GroupKind) {
+	c.config.Schemas.Changed(kind.Group)
+	c.definitions.enqueue(c.registry.dependentsOfKind(kind), "")
+}
+
+// watchCRDs returns a watch of CustomResourceDefinitions. A change to one of them triggers a reconcile of the
+// Blueprints that depend on it.
+func watchCRDs(r *registry) dynamiccontroller.Watch {
+	return dynamiccontroller.Watches(definitions, func(_ context.Context, crd dynamiccontroller.Object) []string {
+		_, group, _ := strings.Cut(crd.GetName(), ".")
+		return r.dependentsOfCRD(crd.GetName(), group)
+	}, dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithTransform(typedCRD))
+}
+
+// watchRevisions returns a watch of the stored revisions. A change to one of them triggers a reconcile of its Blueprint
+// and of all Blueprints that claim the same type.
+func watchRevisions(namespace string, r *registry) dynamiccontroller.Watch {
+	stored, err := labels.NewRequirement(blueprintLabel, selection.Exists, nil)
+	if err != nil {
+		panic(err) // the key is a constant
+	}
+	return dynamiccontroller.Watches(controllerRevisions, func(_ context.Context, o dynamiccontroller.Object) []string {
+		changed, ok := o.Object().(*revision)
+		if !ok {
+			return nil // malformed: the error of readRevision has been logged
+		}
+		return append(r.rivals(changed.blueprint), changed.blueprint)
+	}, dynamiccontroller.WithNamespace(namespace),
+		dynamiccontroller.WithLabelSelector(labels.NewSelector().Add(*stored)),
+		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithTransform(readRevision))
+}

@@ -1,0 +1,78 @@
+package acceptance
+
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// typedCRD is a cache transform. It returns a typed CustomResourceDefinition without fields that are never read.
+func typedCRD(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, crd); err != nil {
+		return nil, fmt.Errorf("decode the CustomResourceDefinition %s: %w", u.GetName(), err)
+	}
+	crd.ManagedFields = nil
+	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation) // it duplicates the schemas
+	return crd, nil
+}
+
+// isOwnedBy reports whether crd was created for the Blueprint with the given UID. crd can be nil.
+func isOwnedBy(crd *apiextensionsv1.CustomResourceDefinition, uid types.UID) bool {
+	return crd != nil && crd.Annotations[ownerUIDAnnotation] == string(uid)
+}
+
+// isReservedFor reports whether the platform created the CustomResourceDefinition for this Blueprint, or for an earlier
+// Blueprint of the same name. The earlier Blueprint was deleted and its type retained, or it was lost and then restored
+// from a backup with another UID.
+func isReservedFor(crd *apiextensionsv1.CustomResourceDefinition, b *blueprint.Blueprint) bool {
+	return isOwnedBy(crd, b.UID) || crd.Annotations[ownerNameAnnotation] == b.Name
+}
+
+// isCreatedByPlatform reports whether the platform created the CustomResourceDefinition, for any Blueprint.
+func isCreatedByPlatform(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return crd.Annotations[ownerUIDAnnotation] != "" || crd.Annotations[ownerNameAnnotation] != ""
+}
+
+// allows reports whether a CustomResourceDefinition that the platform did not create allows the Blueprint to serve it.
+func allows(crd *apiextensionsv1.CustomResourceDefinition, blueprintName string) bool {
+	return !isCreatedByPlatform(crd) && crd.Annotations[allowedAnnotation] == blueprintName
+}
+
+// notEstablished returns the reason and a message if the API server does not serve the type. Both are empty if the type
+// is served.
+func notEstablished(crd *apiextensionsv1.CustomResourceDefinition) (reason, message string) {
+	switch {
+	case crd.DeletionTimestamp != nil:
+		return "Terminating", "the CustomResourceDefinition is being deleted"
+	case apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established):
+		return "", ""
+	}
+	c := apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted)
+	if c != nil && c.Status == apiextensionsv1.ConditionFalse {
+		return "NamesNotAccepted", c.Message
+	}
+	return "Installing", "the API server has not established the type yet"
+}
+
+// gvrOf returns the GVR of the instances. Its version is the storage version if that is served, and the first served
+// version otherwise. The GVR is empty if no version is served.
+func gvrOf(crd *apiextensionsv1.CustomResourceDefinition) schema.GroupVersionResource {
+	version := blueprint.VersionOf(crd)
+	if version == "" {
+		return schema.GroupVersionResource{}
+	}
+	return schema.GroupVersionResource{Group: crd.Spec.Group, Version: version, Resource: crd.Spec.Names.Plural}
+}

@@ -1,0 +1,145 @@
+package acceptance
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+)
+
+// crdApplier creates, updates and deletes the CustomResourceDefinitions of Blueprints.
+type crdApplier struct {
+	crds   apiextensionsclient.CustomResourceDefinitionInterface
+	client dynamic.Interface
+	cache  cache
+}
+
+// apply creates or updates the CustomResourceDefinition of an accepted Blueprint. If the newest generation is rejected,
+// it applies the CustomResourceDefinition of the served generation, because the previous leader may have stopped before
+// applying it.
+func (a *crdApplier) apply(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+	crd, digest := d.definitionToApply()
+	if crd == nil || d.deleting {
+		return nil
+	}
+	wanted := crd.DeepCopy()
+	wanted.Annotations = map[string]string{
+		ownerNameAnnotation: b.Name, ownerUIDAnnotation: string(b.UID), schemaAnnotation: digest,
+	}
+	current, err := a.cache.crd(wanted.Name)
+	if err != nil {
+		return err
+	}
+	if current == nil {
+		return a.create(ctx, b, wanted)
+	}
+	if !isReservedFor(current, b) || isUpToDate(wanted, current) {
+		return nil
+	}
+	// The cached object lacks annotations that the platform never reads, but an update must keep them.
+	next, err := a.crds.Get(ctx, wanted.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && next.ResourceVersion != current.ResourceVersion {
+		return nil // the cache lags: the event reconciles the Blueprint
+	}
+	if err != nil {
+		return fmt.Errorf("read the CustomResourceDefinition: %w", err)
+	}
+	next.Spec = wanted.Spec
+	if next.Annotations == nil {
+		next.Annotations = map[string]string{}
+	}
+	maps.Copy(next.Annotations, wanted.Annotations)
+	_, err = a.crds.Update(ctx, next, metav1.UpdateOptions{FieldManager: instances.Name})
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // the cache lags: the event reconciles the Blueprint
+	}
+	if err != nil {
+		return fmt.Errorf("update the CustomResourceDefinition: %w", err)
+	}
+	return nil
+}
+
+// create creates a CustomResourceDefinition, unless somebody else has created it. The cache of a new leader can hold a
+// Blueprint that is gone. Its CustomResourceDefinition would never be deleted, so the Blueprint is read first.
+func (a *crdApplier) create(
+	ctx context.Context, b *blueprint.Blueprint, wanted *apiextensionsv1.CustomResourceDefinition,
+) error {
+	current, err := isCurrent(ctx, a.client, b)
+	if err == nil && current {
+		_, err = a.crds.Create(ctx, wanted, metav1.CreateOptions{FieldManager: instances.Name})
+	}
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create the CustomResourceDefinition: %w", err)
+	}
+	return nil // if nothing was created, an event reconciles the Blueprint
+}
+
+// isUpToDate reports whether current already matches wanted, so that no update is needed. If the API server stores a
+// value in a different form than the one it was sent in, each reconcile sends an update that has no effect.
+func isUpToDate(wanted, current *apiextensionsv1.CustomResourceDefinition) bool {
+	for key, value := range wanted.Annotations {
+		if current.Annotations[key] != value {
+			return false
+		}
+	}
+	wanted, current = wanted.DeepCopy(), current.DeepCopy()
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(wanted)
+	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(current)
+	return equality.Semantic.DeepEqual(wanted.Spec, current.Spec)
+}
+
+// isOwned reports whether, according to the API server, the CustomResourceDefinition was created for the Blueprint.
+func (a *crdApplier) isOwned(ctx context.Context, name string, uid types.UID) (bool, error) {
+	current, err := a.crds.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the CustomResourceDefinition %s: %w", name, err)
+	}
+	return isOwnedBy(current, uid), nil
+}
+
+// release keeps a CustomResourceDefinition for later Blueprints of the same name.
+func (a *crdApplier) release(ctx context.Context, name string, uid types.UID) error {
+	current, err := a.crds.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || err == nil && !isOwnedBy(current, uid) {
+		return nil
+	}
+	if err == nil {
+		delete(current.Annotations, ownerUIDAnnotation)
+		_, err = a.crds.Update(ctx, current, metav1.UpdateOptions{FieldManager: instances.Name})
+	}
+	if err != nil {
+		return fmt.Errorf("release the CustomResourceDefinition %s: %w", name, err)
+	}
+	return nil
+}
+
+// delete deletes a CustomResourceDefinition if it was created for the Blueprint, and reports whether it is gone.
+func (a *crdApplier) delete(ctx context.Context, name string, uid types.UID) (gone bool, err error) {
+	current, err := a.crds.Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && !isOwnedBy(current, uid):
+		return true, nil
+	case err == nil && current.DeletionTimestamp == nil:
+		err = a.crds.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{
+			UID: ptr.To(current.UID), ResourceVersion: ptr.To(current.ResourceVersion),
+		}})
+	}
+	if err != nil {
+		return false, fmt.Errorf("delete the CustomResourceDefinition %s: %w", name, err)
+	}
+	return false, nil
+}

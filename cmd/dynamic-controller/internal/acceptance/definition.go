@@ -1,0 +1,206 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// definitionReconciler decides which revision of each Blueprint is served, and serves it. It runs on every replica. It
+// writes only to the registry, and then enqueues the Blueprint to be reconciled on the leader.
+type definitionReconciler struct {
+	log         logr.Logger
+	definitions instances.Engine
+	mapper      Mapper
+	registry    *registry
+	cache       cache
+	validator   *validator
+	store       *historyStore
+	clients     instances.Clients
+}
+
+func (r *definitionReconciler) reconcile(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	if !r.mapper.HasSynced() {
+		return dynamiccontroller.RequeueAfter(soon)
+	}
+	defer r.clients.Engine.Enqueue(id)
+	name := id.Name()
+	b, own, err := r.cache.blueprint(name)
+	if err != nil {
+		return err
+	}
+	before, known := r.registry.get(name)
+	if b == nil || before.uid != "" && before.uid != b.UID {
+		if err := r.forget(ctx, name, before); err != nil || b == nil {
+			return err
+		}
+		before = decision{}
+	}
+	stored, err := r.cache.history(name)
+	if errors.Is(err, dynamiccontroller.ErrNotSynced) {
+		return r.waitForHistory(b, before)
+	}
+	if err != nil {
+		return err
+	}
+	r.registry.setDependencies(name, dependencies{crd: own.crd, kinds: kindsOfInterest(b, stored)})
+	if !known {
+		r.enqueue(r.registry.claimants(own.crd), name) // the new Blueprint can be older than the others
+	}
+	next, missing, err := r.decide(ctx, b, own, before, stored)
+	if err != nil {
+		return err
+	}
+	r.logChanges(name, before, next)
+	r.registry.set(name, next)
+	if freesMemory(before, next) {
+		r.enqueue(r.registry.overBudget(), name)
+	}
+	if before.faulty != next.faulty {
+		r.enqueue(r.registry.claimants(own.crd), name) // the holder of the type depends on it
+	}
+	switch {
+	case missing:
+		return dynamiccontroller.RequeueAfter(reviewDelay(before.attempts))
+	case next.incomplete:
+		return dynamiccontroller.RequeueAfter(SchemaRetryPeriod)
+	}
+	return nil
+}
+
+// decide validates the Blueprint, and selects and serves a revision. missing reports whether a permission is missing.
+func (r *definitionReconciler) decide(
+	ctx context.Context, b *blueprint.Blueprint, own claim, before decision, stored history,
+) (next decision, missing bool, err error) {
+	crd, err := r.cache.crd(own.crd)
+	if err != nil {
+		return next, false, err
+	}
+	next = decision{
+		uid: b.UID, generation: b.Generation, deleting: b.DeletionTimestamp != nil, running: before.running,
+		hasCRD: crd != nil,
+		served: before.served || stored.newest(b.UID) != nil || isOwnedBy(crd, b.UID),
+	}
+	var missingNow, missingBefore []permission
+	if next.validation, missingNow, err = r.validator.validate(ctx, b, own, before.validation); err != nil {
+		return next, false, err
+	}
+	if next.lacksConsent() && !next.served {
+		next.gvr = schema.GroupVersionResource{} // nothing has been served: there is nothing to clean up
+	}
+	wanted, missingBefore, err := r.selectRevision(ctx, b, own, &next, stored)
+	if err != nil {
+		return next, false, err
+	}
+	if missing = len(missingNow)+len(missingBefore) > 0; missing {
+		next.attempts = before.attempts + 1
+	}
+	return next, missing, r.serve(ctx, b, &next, wanted, stored)
+}
+
+// waitForHistory requeues the Blueprint until the stored revisions have been read. Until then, it is unknown which
+// specs can be served, and the served revision remains served.
+func (r *definitionReconciler) waitForHistory(b *blueprint.Blueprint, before decision) error {
+	const slow = 2 * time.Second
+	problem := r.cache.historyProblem()
+	if problem == "" {
+		return dynamiccontroller.RequeueAfter(soon)
+	}
+	if before.historyProblem != problem {
+		r.log.Info("Stored revisions cannot be read, will retry", keyBlueprint, b.Name, keyProblem, problem)
+	}
+	r.registry.set(b.Name, decision{
+		uid: b.UID, generation: b.Generation, deleting: b.DeletionTimestamp != nil, running: before.running,
+		served: before.served, historyProblem: problem,
+	})
+	return dynamiccontroller.RequeueAfter(slow)
+}
+
+// serve starts, replaces or stops the served revision. Nothing is started until other Blueprints have released the
+// type.
+func (r *definitionReconciler) serve(
+	ctx context.Context, b *blueprint.Blueprint, d *decision, wanted *servedRevision, stored history,
+) error {
+	if d.running != nil && (wanted == nil || wanted.GVR != d.running.GVR) {
+		if err := r.stop(ctx, d.running); err != nil {
+			return err
+		}
+		d.running = nil
+	}
+	if wanted == nil {
+		return nil
+	}
+	followed := r.store.followed(wanted, stored)
+	if d.running != nil && d.running.inputs == wanted.inputs && includes(d.running.Followed, followed) {
+		d.running.reconciler.SetPaused(instances.IsPaused(b))
+		return nil
+	}
+	if !r.registry.acquire(wanted.GVR, b.Name) {
+		d.blocked = true
+		return nil
+	}
+	next := *wanted
+	next.Followed, next.started = followed, time.Now()
+	var err error
+	if next.reconciler, err = instances.Start(ctx, r.clients, next.Revision, instances.IsPaused(b)); err != nil {
+		return err
+	}
+	d.running = &next
+	return nil
+}
+
+// stop stops serving a revision and releases its type. It enqueues the other Blueprints that claim the type.
+func (r *definitionReconciler) stop(ctx context.Context, running *servedRevision) error {
+	began := time.Now()
+	if err := r.clients.Engine.StopServiceGVK(ctx, running.GVR); err != nil {
+		return err
+	}
+	r.registry.release(running.GVR)
+	r.enqueue(r.registry.claimants(running.GVR.GroupResource().String()), running.Blueprint)
+	r.log.Info("Type released", keyBlueprint, running.Blueprint, keyGVR, nameOf(running.GVR),
+		keyDuration, time.Since(began).String())
+	return nil
+}
+
+// forget stops serving a Blueprint that no longer exists, and enqueues the others that claim its type.
+func (r *definitionReconciler) forget(ctx context.Context, name string, before decision) error {
+	if before.running != nil {
+		if err := r.stop(ctx, before.running); err != nil {
+			return err
+		}
+	}
+	r.enqueue(r.registry.forget(name), name)
+	r.enqueue(r.registry.overBudget(), name)
+	return nil
+}
+
+// enqueue adds the named Blueprints to the queue of the definitions engine, except for one.
+func (r *definitionReconciler) enqueue(names []string, except string) {
+	for _, name := range names {
+		if name != except {
+			r.definitions.Enqueue(instances.BlueprintID(name))
+		}
+	}
+}
+
+// logChanges logs each new decision once.
+func (r *definitionReconciler) logChanges(name string, before, next decision) {
+	log := r.log.WithValues(keyBlueprint, name, keyGeneration, next.generation)
+	isNew := func(before, next *rejection) bool { return next != nil && (before == nil || *before != *next) }
+	if isNew(before.loadRejection, next.loadRejection) {
+		log.Info("Stored revision rejected", keyReason, next.loadRejection.reason, keyProblem, next.loadRejection.message)
+	}
+	switch {
+	case isNew(before.rejection, next.rejection):
+		log.Info("Blueprint rejected", keyReason, next.rejection.reason, keyProblem, next.rejection.message)
+	case next.running != nil && (before.running == nil || before.running.inputs != next.running.inputs):
+		log.Info("Blueprint served", keyGVR, nameOf(next.running.GVR))
+	}
+}

@@ -1,0 +1,243 @@
+package acceptance
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/children"
+)
+
+// defaultHistoryLimit is the number of old revisions to keep if the Blueprint does not set a limit.
+const defaultHistoryLimit = 10
+
+// historyStore stores the accepted specs of Blueprints as ControllerRevisions.
+type historyStore struct {
+	cache     cache
+	client    dynamic.Interface
+	namespace string
+	kinds     kindFinder
+	instances instances.Engine
+}
+
+func (s *historyStore) revisions() dynamic.ResourceInterface {
+	return s.client.Resource(controllerRevisions).Namespace(s.namespace)
+}
+
+// store stores the accepted spec, unless it is already the newest stored one. A spec is not served until it is stored,
+// so that all replicas can read it.
+func (s *historyStore) store(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+	if d.revision == nil || d.deleting {
+		return nil
+	}
+	h, err := s.cache.history(b.Name)
+	if err != nil {
+		return err
+	}
+	name, newest := d.revision.Name, h.newest(b.UID)
+	if newest != nil && (newest.generation > b.Generation || newest.Name == name && newest.generation == b.Generation) {
+		return nil // already stored, or the cached Blueprint is outdated
+	}
+	accepted := *b
+	accepted.Spec.ServiceAccountName = d.revision.Spec.ServiceAccountName // the resolved one
+	if err := s.write(ctx, &accepted, name, h); err != nil {
+		return fmt.Errorf("store the accepted spec as ControllerRevision %s/%s: %w", s.namespace, name, err)
+	}
+	return nil
+}
+
+func (s *historyStore) write(ctx context.Context, b *blueprint.Blueprint, name string, h history) error {
+	number := h.nextNumber(b.UID)
+	if known := h.get(b.UID, name); known != nil {
+		if known == h.newest(b.UID) {
+			number = known.number
+		}
+		return s.renumber(ctx, b, known, number)
+	}
+	// The cache of a new leader can hold a Blueprint that is gone. Its revision would never be deleted.
+	if current, err := isCurrent(ctx, s.client, b); err != nil || !current {
+		return err
+	}
+	object, err := newRevision(s.namespace, name, b, number)
+	if err != nil {
+		return err
+	}
+	_, err = s.revisions().Create(ctx, object, metav1.CreateOptions{FieldManager: instances.Name})
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	existing, err := s.revisions().Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	read, err := readRevision(existing)
+	if err != nil {
+		return err
+	}
+	r := read.(*revision)
+	if r.blueprint != b.Name || r.blueprintUID != b.UID {
+		return fmt.Errorf("it exists and belongs to another Blueprint (%s, UID %s): delete it", r.blueprint, r.blueprintUID)
+	}
+	return s.renumber(ctx, b, r, max(number, r.number))
+}
+
+// renumber assigns a stored revision to the Blueprint's newest generation.
+func (s *historyStore) renumber(ctx context.Context, b *blueprint.Blueprint, r *revision, number int64) error {
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{
+			"uid": r.UID, "resourceVersion": r.ResourceVersion,
+			"labels":      map[string]any{blueprintLabel: instances.LabelValue(b.Name)},
+			"annotations": map[string]any{generationAnnotation: strconv.FormatInt(b.Generation, 10)},
+		},
+		"revision": number,
+	})
+	if err != nil {
+		return err
+	}
+	options := metav1.PatchOptions{FieldManager: instances.Name}
+	_, err = s.revisions().Patch(ctx, r.Name, types.MergePatchType, patch, options)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil // the cache lags: the revision's event reconciles the Blueprint
+	}
+	return err
+}
+
+// isCurrent reports whether, according to the API server, this is the newest generation of the Blueprint, and the
+// Blueprint is not being deleted.
+func isCurrent(ctx context.Context, client dynamic.Interface, b *blueprint.Blueprint) (bool, error) {
+	live, err := client.Resource(blueprints).Get(ctx, b.Name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the Blueprint: %w", err)
+	}
+	return live.GetUID() == b.UID && live.GetGeneration() == b.Generation && live.GetDeletionTimestamp() == nil, nil
+}
+
+// restore reads the revision from the API server and returns the Blueprint as it was when the revision was stored. The
+// deletion policy and the history limit remain those of the newest generation.
+func (s *historyStore) restore(
+	ctx context.Context, b *blueprint.Blueprint, r *revision,
+) (*blueprint.Blueprint, error) {
+	live, err := s.revisions().Get(ctx, r.Name, metav1.GetOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read revision %s: %w", r.Name, err)
+	}
+	if live.GetUID() != r.UID {
+		return nil, fmt.Errorf("read revision %s: it has been replaced", r.Name) // the cache lags
+	}
+	data, err := decodeRevision(live)
+	if err != nil {
+		return nil, fmt.Errorf("decode revision %s: %w", r.Name, err)
+	}
+	restored := *b
+	restored.Annotations = maps.Clone(b.Annotations)
+	delete(restored.Annotations, blueprint.OversizedAnnotation) // it describes the newest spec
+	restored.Generation, restored.Spec = r.generation, data.Spec
+	restored.Spec.DeletionPolicy, restored.Spec.RevisionHistoryLimit = b.Spec.DeletionPolicy, b.Spec.RevisionHistoryLimit
+	return &restored, nil
+}
+
+// trim deletes the oldest revisions beyond the Blueprint's limit. The served revision does not count towards the limit
+// and is never deleted. A revision with a kind that no newer revision has is kept while instances can have children of
+// that kind. The returned error can be a requeue request.
+func (s *historyStore) trim(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+	if d.historyProblem != "" {
+		return nil
+	}
+	h, err := s.cache.history(b.Name)
+	newest := h.newest(b.UID)
+	if err != nil || newest == nil {
+		return err
+	}
+	old := h.beyond(b.UID, int(ptr.Deref(b.Spec.RevisionHistoryLimit, defaultHistoryLimit)))
+	var kept []children.Kind
+	for _, r := range h {
+		if !slices.Contains(old, r) {
+			kept = append(kept, s.kindsOf(r)...)
+		}
+	}
+	var errs []error
+	var again error
+	for _, r := range old {
+		kinds := s.kindsOf(r)
+		unused, retry := includes(kept, kinds), time.Duration(0)
+		if !unused {
+			unused, retry = s.areUnused(kinds, d, newest)
+		}
+		if unused {
+			errs = append(errs, s.delete(ctx, r.Name, r.UID))
+			continue
+		}
+		kept = append(kept, kinds...)
+		if retry > 0 {
+			again = dynamiccontroller.RequeueAfter(retry)
+		}
+	}
+	return cmp.Or(errors.Join(errs...), again)
+}
+
+// list reads the ControllerRevisions of Blueprints with the given name from the API server.
+func (s *historyStore) list(ctx context.Context, name string) ([]unstructured.Unstructured, error) {
+	selector := labels.SelectorFromSet(labels.Set{blueprintLabel: instances.LabelValue(name)}).String()
+	list, err := s.revisions().List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, fmt.Errorf("list the stored revisions: %w", err)
+	}
+	return list.Items, nil
+}
+
+// hasLive reports whether, according to the API server, a spec of the Blueprint is stored.
+func (s *historyStore) hasLive(ctx context.Context, b *blueprint.Blueprint) (bool, error) {
+	items, err := s.list(ctx, b.Name)
+	return slices.ContainsFunc(items, func(object unstructured.Unstructured) bool {
+		data, err := decodeRevision(&object)
+		return err == nil && data.Blueprint == b.Name && data.UID == b.UID // the cache ignores malformed revisions, too
+	}), err
+}
+
+// deleteHistory deletes the revisions of a Blueprint that is being deleted. If all is true, it deletes the revisions of
+// all Blueprints with its name, and otherwise only those with its UID.
+func (s *historyStore) deleteHistory(ctx context.Context, b *blueprint.Blueprint, all bool) error {
+	items, err := s.list(ctx, b.Name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := range items {
+		object := &items[i]
+		name, _, _ := unstructured.NestedString(object.Object, "data", "blueprint")
+		uid, _, _ := unstructured.NestedString(object.Object, "data", "uid")
+		if name == b.Name && (all || uid == string(b.UID)) {
+			errs = append(errs, s.delete(ctx, object.GetName(), object.GetUID()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *historyStore) delete(ctx context.Context, name string, uid types.UID) error {
+	options := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(uid)}}
+	err := s.revisions().Delete(ctx, name, options)
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete the stored revision %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package acceptance
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/cel/common"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// inputs contains everything that a validation depends on, except for permissions and claims.
+type inputs struct {
+	blueprint string // UID and generation
+	// allowsIncompatible reports whether this generation can change the schema in an incompatible way.
+	allowsIncompatible bool
+	// crd is the Blueprint's CustomResourceDefinition. It is nil if it does not exist.
+	crd         *apiextensionsv1.CustomResourceDefinition
+	mappings    map[schema.GroupVersionKind]*meta.RESTMapping // nil for unknown kinds
+	suggestions map[schema.GroupVersionKind]string            // for unknown kinds
+	// childCRDs are the CustomResourceDefinitions of the children's kinds.
+	childCRDs map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
+	// published are the schemas of kinds without a CustomResourceDefinition.
+	published map[schema.GroupVersionKind]publishedSchema
+	// incomplete reports whether some schemas could not be read. In that case, some mistakes are not found.
+	incomplete bool
+}
+
+// publishedSchema is a schema that the API server publishes for a kind. Schemas with the same name are equal.
+type publishedSchema struct {
+	schema common.Schema
+	name   string
+}
+
+func (v *validator) inputsOf(ctx context.Context, b *blueprint.Blueprint, own claim) (in inputs, err error) {
+	in = inputs{
+		blueprint: fmt.Sprintf("%s/%d", b.UID, b.Generation), allowsIncompatible: allowsIncompatible(b),
+		mappings: map[schema.GroupVersionKind]*meta.RESTMapping{}, suggestions: map[schema.GroupVersionKind]string{},
+		childCRDs: map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
+		published: map[schema.GroupVersionKind]publishedSchema{},
+	}
+	if in.crd, err = v.cache.crd(own.crd); err != nil {
+		return in, err
+	}
+	for _, r := range b.Spec.Resources {
+		gvk := kindOf(r)
+		if _, has := in.mappings[gvk]; has {
+			continue
+		}
+		if err := v.addKind(ctx, &in, b.Name, gvk); err != nil {
+			return in, err
+		}
+	}
+	return in, nil
+}
+
+func (v *validator) addKind(ctx context.Context, in *inputs, blueprintName string, gvk schema.GroupVersionKind) error {
+	mapping, err := v.kinds.find(gvk)
+	if err != nil {
+		return err
+	}
+	in.mappings[gvk] = mapping
+	if mapping == nil {
+		in.suggestions[gvk] = v.kinds.suggest(gvk)
+		return nil
+	}
+	if in.childCRDs[gvk], err = v.cache.crd(mapping.Resource.GroupResource().String()); err != nil {
+		return err
+	}
+	if in.childCRDs[gvk] != nil {
+		return nil
+	}
+	var s publishedSchema
+	if s.schema, s.name, err = v.schemas.For(ctx, gvk); err == nil {
+		in.published[gvk] = s
+		return nil
+	}
+	if ctx.Err() != nil {
+		return err
+	}
+	in.incomplete = true
+	v.log.Info("Published schemas cannot be read, templates are not checked against them, will retry",
+		keyBlueprint, blueprintName, keyProblem, err.Error())
+	return nil
+}
+
+// schemaFor returns the schema of a kind, or nil if the kind has no schema or the schema cannot be read.
+func (in inputs) schemaFor(gvk schema.GroupVersionKind) common.Schema {
+	if crd := in.childCRDs[gvk]; crd != nil {
+		described, err := blueprint.SchemaOf(crd, gvk.Version)
+		if err != nil {
+			return nil
+		}
+		return described
+	}
+	return in.published[gvk].schema
+}
+
+// String identifies the inputs.
+func (in inputs) String() string {
+	parts := []string{in.blueprint}
+	if in.crd != nil {
+		annotations := in.crd.Annotations
+		parts = append(parts, fmt.Sprintf("%s/%d/%s/%s/%s", in.crd.UID, in.crd.Generation,
+			annotations[ownerUIDAnnotation], annotations[ownerNameAnnotation], annotations[allowedAnnotation]))
+	}
+	if in.allowsIncompatible {
+		parts = append(parts, "allows incompatible changes of the schema")
+	}
+	for gvk, mapping := range in.mappings {
+		part := gvk.String()
+		if mapping != nil {
+			part += fmt.Sprintf(" resource %s %s", mapping.Resource, mapping.Scope.Name())
+		}
+		part += " suggestion " + in.suggestions[gvk]
+		if crd := in.childCRDs[gvk]; crd != nil {
+			part += fmt.Sprintf(" definition %s/%d", crd.UID, crd.Generation)
+		}
+		if s := in.published[gvk]; s.schema != nil {
+			part += " published in " + s.name
+		}
+		parts = append(parts, part)
+	}
+	slices.Sort(parts[1:])
+	return strings.Join(parts, "\n")
+}
+
+// served identifies the inputs that affect how instances are reconciled. A CustomResourceDefinition that the platform
+// created is excluded, because it is derived from the Blueprint. Published schemas are excluded, because they are only
+// used for validation, and API servers of different versions publish different ones during an upgrade.
+func (in inputs) served() string {
+	in.published, in.allowsIncompatible = nil, false
+	if in.crd != nil && in.crd.Annotations[ownerUIDAnnotation] != "" {
+		in.crd = nil
+	}
+	return in.String()
+}

@@ -1,0 +1,223 @@
+package acceptance
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+)
+
+// decision is the result of a definition reconcile on this replica. It is immutable once it is in the registry.
+type decision struct {
+	uid        types.UID
+	generation int64
+	deleting   bool
+
+	validation
+	// running is the served revision. It belongs to an earlier generation if the newest one is rejected, and is nil if
+	// nothing is served.
+	running *servedRevision
+	// loadRejection is the reason why the stored revision is not served. It is nil if the revision is served or none is
+	// stored.
+	loadRejection *rejection
+	// historyProblem describes why the stored revisions cannot be read. While it is set, no decision is made.
+	historyProblem string
+	// attempts is the number of consecutive reconciles in which a permission was missing.
+	attempts int
+	// hasCRD reports whether the CustomResourceDefinition exists.
+	hasCRD bool
+	// served reports whether the type was created for this Blueprint, or whether one of its specs was accepted and stored.
+	served bool
+	// blocked reports whether another Blueprint has not released the type yet. This Blueprint is reconciled when the type
+	// is released.
+	blocked bool
+}
+
+// servedRevision is an accepted spec that is served or can be served. It is immutable.
+type servedRevision struct {
+	instances.Revision
+	inputs     string // see validation
+	generation int64
+	// crd is the CustomResourceDefinition of the spec. It is nil if the Blueprint names an existing one. digest is the
+	// digest of its schema.
+	crd    *apiextensionsv1.CustomResourceDefinition
+	digest string
+	// reconciler is nil until the revision is served. started is the time at which serving began.
+	reconciler *instances.Reconciler
+	started    time.Time
+}
+
+// validation is the result of validating a generation of a Blueprint against the current state of the cluster.
+type validation struct {
+	// inputs identifies the inputs that the result depends on, except for permissions and claims.
+	inputs string
+	// rejection is nil if the generation is accepted.
+	rejection *rejection
+	// faulty reports whether the generation would be rejected even if no other Blueprint claimed its type.
+	faulty bool
+	// revision is nil if the generation is rejected, or if the type is not known yet.
+	revision *servedRevision
+	// crd is the CustomResourceDefinition to apply, and digest is the digest of its schema. crd is nil if the Blueprint
+	// names an existing CustomResourceDefinition or is rejected.
+	crd    *apiextensionsv1.CustomResourceDefinition
+	digest string
+	// gvr is the type of the Blueprint, even if the Blueprint is rejected. It is empty if the type does not exist yet or
+	// belongs to another Blueprint.
+	gvr         schema.GroupVersionResource
+	permissions []permission
+	// incomplete reports whether some published schemas could not be read. They are read again later.
+	incomplete bool
+}
+
+// rejection describes why a Blueprint is not accepted.
+type rejection struct{ reason, message string }
+
+// cleansUpOnly reports whether nothing is served, or only deletions of instances are processed.
+func (d decision) cleansUpOnly() bool { return d.running == nil || d.running.Compiled == nil }
+
+// lacksConsent reports whether the type does not allow the Blueprint to serve it.
+func (d decision) lacksConsent() bool {
+	return d.rejection != nil && d.rejection.reason == reasonConsent
+}
+
+// definitionToApply returns the CustomResourceDefinition to apply, and the digest of its schema. The
+// CustomResourceDefinition is that of the newest generation or, if the newest generation is rejected, of the served
+// one. It is nil if there is nothing to apply.
+func (d decision) definitionToApply() (crd *apiextensionsv1.CustomResourceDefinition, digest string) {
+	if d.rejection != nil && !d.cleansUpOnly() {
+		return d.running.crd, d.running.digest
+	}
+	return d.crd, d.digest
+}
+
+// deletes reports whether the instances and their type are deleted with the Blueprint. Nothing is deleted with a
+// Blueprint that was never served, because any existing type and instances were retained for its name.
+func (d decision) deletes(b *blueprint.Blueprint) bool { return d.canDelete(b) && d.served }
+
+// canDelete reports whether the instances and their type are deleted with the Blueprint if it was served.
+func (d decision) canDelete(b *blueprint.Blueprint) bool {
+	return b.Spec.DeletionPolicy == blueprint.Delete && !d.lacksConsent()
+}
+
+// dependencies identifies the types that a decision depends on, in addition to the Blueprint.
+type dependencies struct {
+	crd   string // name of the Blueprint's own CustomResourceDefinition
+	kinds []schema.GroupKind
+}
+
+// registry holds the decisions by Blueprint name. It is safe for concurrent use.
+type registry struct {
+	mu           sync.Mutex // guards the fields below
+	decisions    map[string]decision
+	dependencies map[string]dependencies
+	types        map[schema.GroupVersionResource]string // the Blueprint that serves each type
+}
+
+func newRegistry() *registry {
+	return &registry{
+		decisions: map[string]decision{}, dependencies: map[string]dependencies{},
+		types: map[schema.GroupVersionResource]string{},
+	}
+}
+
+func (r *registry) get(name string) (d decision, found bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d, found = r.decisions[name]
+	return d, found
+}
+
+func (r *registry) set(name string, d decision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.decisions[name] = d
+}
+
+// setDependencies must be called before the dependencies are read, so that later changes reconcile the Blueprint.
+func (r *registry) setDependencies(name string, d dependencies) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.dependencies[name] = d
+}
+
+// forget removes a Blueprint. It returns the others that claim the same type.
+func (r *registry) forget(name string) (rivals []string) {
+	r.mu.Lock()
+	crd := r.dependencies[name].crd
+	delete(r.decisions, name)
+	delete(r.dependencies, name)
+	r.mu.Unlock()
+	return r.claimants(crd)
+}
+
+func (r *registry) dependents(matches func(dependencies) bool) (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, d := range r.dependencies {
+		if matches(d) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// rivals returns the Blueprints that claim the same type, including the named one.
+func (r *registry) rivals(name string) []string {
+	r.mu.Lock()
+	crd := r.dependencies[name].crd
+	r.mu.Unlock()
+	return r.claimants(crd)
+}
+
+// claimants returns the Blueprints that claim the type.
+func (r *registry) claimants(crd string) []string {
+	return r.dependents(func(d dependencies) bool { return d.crd == crd })
+}
+
+// dependentsOfCRD returns the Blueprints that claim the type, or have children in its API group.
+func (r *registry) dependentsOfCRD(crd, group string) []string {
+	return r.dependents(func(d dependencies) bool {
+		return d.crd == crd || slices.ContainsFunc(d.kinds, func(kind schema.GroupKind) bool { return kind.Group == group })
+	})
+}
+
+func (r *registry) dependentsOfKind(kind schema.GroupKind) []string {
+	return r.dependents(func(d dependencies) bool { return slices.Contains(d.kinds, kind) })
+}
+
+// overBudget returns the Blueprints that are rejected because of the memory budget.
+func (r *registry) overBudget() (names []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name, d := range r.decisions {
+		if d.rejection.is(reasonBudget) || d.loadRejection.is(reasonBudget) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (r *rejection) is(reason string) bool { return r != nil && r.reason == reason }
+
+// acquire reserves a type for a Blueprint. It returns false if another Blueprint has reserved the type.
+func (r *registry) acquire(gvr schema.GroupVersionResource, name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if by, is := r.types[gvr]; is && by != name {
+		return false
+	}
+	r.types[gvr] = name
+	return true
+}
+
+func (r *registry) release(gvr schema.GroupVersionResource) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.types, gvr)
+}

@@ -1,0 +1,387 @@
+package acceptance
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// making is a spec whose instances become one object of the kind.
+func making(kind string) blueprint.Spec {
+	return blueprint.Spec{
+		Type: blueprint.Type{Group: "shop.example.com", Version: "v1", Kind: "Website", Schema: map[string]any{
+			"properties": map[string]any{"spec": map[string]any{"type": "object"}},
+		}},
+		Resources: []blueprint.Resource{{ID: "a", Template: map[string]any{
+			"apiVersion": "parts.example.com/v1", "kind": kind, "metadata": map[string]any{"name": "a"},
+		}}},
+	}
+}
+
+// asObject is the Blueprint as a cache has it.
+func asObject(t *testing.T, b *blueprint.Blueprint) *unstructured.Unstructured {
+	t.Helper()
+	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &unstructured.Unstructured{Object: content}
+}
+
+// madeFor is the definition that the platform made for a Blueprint.
+func madeFor(t *testing.T, b *blueprint.Blueprint, uid string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	crd, err := blueprint.Definition(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd.Annotations = map[string]string{ownerNameAnnotation: b.Name, ownerUIDAnnotation: uid}
+	return crd
+}
+
+// stored returns the revision of the Blueprint as the cache holds it.
+func stored(t *testing.T, b *blueprint.Blueprint, number int64) *revision {
+	t.Helper()
+	name, err := revisionName(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := newRevision("system", name, b, number)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetUID(types.UID(name))
+	storedObjects.Store(object.GetUID(), object.DeepCopy())
+	r, err := readRevision(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.(*revision)
+}
+
+// add puts revisions into the cache.
+func add(t *testing.T, p *testController, revisions ...*revision) {
+	t.Helper()
+	for _, r := range revisions {
+		if err := p.engine.Secondary.Add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+var (
+	wheel = schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Wheel"}
+	brake = schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Brake"}
+)
+
+// generations returns the Blueprint whose instances become one object of the first kind in its first generation, and so
+// on.
+func generations(kinds ...string) (all []*blueprint.Blueprint) {
+	for i, kind := range kinds {
+		b := &blueprint.Blueprint{Spec: making(kind)}
+		b.Name, b.UID, b.Generation = "websites", "u", int64(i+1)
+		all = append(all, b)
+	}
+	return all
+}
+
+// decided returns what is decided on a Blueprint by a platform that starts with these revisions stored.
+func decided(t *testing.T, b *blueprint.Blueprint, revisions []*revision, kinds ...schema.GroupVersionKind) (decision,
+	*testController) {
+	t.Helper()
+	p, _ := newTestController([]*unstructured.Unstructured{asObject(t, b)},
+		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, string(b.UID))}, kinds...)
+	add(t, p, revisions...)
+	if err := p.decide(t.Context(), instances.BlueprintID(b.Name)); err != nil {
+		if _, again := dynamiccontroller.RequeueDelay(err); !again {
+			t.Fatal(err)
+		}
+	}
+	d, _ := p.registry.get(b.Name)
+	return d, p
+}
+
+func TestStoredRevisionIsServedOnceItsKindIsKnown(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	p, mapper := newTestController([]*unstructured.Unstructured{asObject(t, all[1])},
+		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")})
+	add(t, p, stored(t, all[0], 1))
+
+	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	d, _ := p.registry.get("websites")
+	if d.rejection == nil || d.running == nil || !d.cleansUpOnly() || d.loadRejection == nil {
+		t.Fatalf("before the kind is known, the decision is %+v", d)
+	}
+	if serving, _ := p.blueprints.status.serving(d); !strings.Contains(serving.Message, "unknown kind") &&
+		!strings.Contains(serving.Message, "unknown kind Wheel") {
+		t.Errorf("the Serving condition is %+v", serving)
+	}
+	if names := p.registry.dependentsOfKind(wheel.GroupKind()); !slices.Contains(names, "websites") {
+		t.Error("a change of the kind would not reconcile the Blueprint")
+	}
+	mapper.Add(wheel, meta.RESTScopeNamespace)
+	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ = p.registry.get("websites"); d.rejection == nil || d.cleansUpOnly() || d.running.generation != 1 ||
+		d.loadRejection != nil {
+		t.Errorf("when the kind is known, the decision is %+v", d)
+	}
+}
+
+func TestOnlyStoredSpecsAreServed(t *testing.T) {
+	all := generations("Wheel", "Brake", "Missing")
+	other := generations("Wheel")[0]
+	other.UID = "of an earlier Blueprint"
+	again := generations("Wheel", "Brake", "Wheel")[2]
+	for name, test := range map[string]struct {
+		newest  *blueprint.Blueprint
+		stored  []*revision
+		served  int64 // generation, 0 if none
+		refused bool
+	}{
+		"nothing before the first generation is stored": {newest: all[0]},
+		"the first generation when it is stored": {
+			newest: all[0],
+			stored: []*revision{stored(t, all[0], 1)},
+			served: 1,
+		},
+		"the one before until the newest is stored": {
+			newest: all[1],
+			stored: []*revision{stored(t, all[0], 1)},
+			served: 1,
+		},
+		"the newest when it is stored": {
+			newest: all[1],
+			stored: []*revision{stored(t, all[0], 1), stored(t, all[1], 2)},
+			served: 2,
+		},
+		"the last accepted while the newest is refused": {
+			newest:  all[2],
+			stored:  []*revision{stored(t, all[1], 2), stored(t, all[0], 1)},
+			served:  2,
+			refused: true,
+		},
+		"none of another Blueprint of the name": {
+			newest:  all[2],
+			stored:  []*revision{stored(t, other, 9)},
+			refused: true,
+		},
+		"none of another Blueprint, though its own spec": {newest: all[0], stored: []*revision{stored(t, other, 9)}},
+		"the one before until an old spec is renumbered": {
+			newest: again,
+			stored: []*revision{stored(t, all[0], 1), stored(t, all[1], 2)},
+			served: 2,
+		},
+		"an old spec that is applied again": {
+			newest: again,
+			stored: []*revision{stored(t, again, 3), stored(t, all[1], 2)},
+			served: 3,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, _ := decided(t, test.newest, test.stored, wheel, brake)
+			var served int64
+			if !d.cleansUpOnly() {
+				served = d.running.generation
+			}
+			if served != test.served || (d.rejection != nil) != test.refused {
+				t.Errorf("generation %d is served, refusal %+v; want %d", served, d.rejection, test.served)
+			}
+		})
+	}
+}
+
+// Another version of the platform may have given the revision another name.
+func TestALoadedRevisionIsTheOneThatIsServed(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	r := stored(t, all[0], 1)
+	r.Name = "of-another-version"
+	d, p := decided(t, all[1], []*revision{r}, wheel)
+	if d.cleansUpOnly() || d.running.Name != r.Name {
+		t.Fatalf("the decision is %+v", d)
+	}
+	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := p.registry.get("websites"); again.running != d.running {
+		t.Error("the revision was loaded twice")
+	}
+}
+
+func TestARevisionThatCannotBeReadIsNotRefused(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	p, _ := newTestController([]*unstructured.Unstructured{asObject(t, all[1])},
+		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")}, wheel)
+	r := stored(t, all[0], 1)
+	add(t, p, r)
+	object, err := newRevision("system", r.Name, all[0], 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := object.DeepCopy()
+	replaced.SetUID("another")
+	malformed := object.DeepCopy()
+	malformed.SetUID(r.UID)
+	delete(malformed.Object, "data")
+	for name, server := range map[string]*platformtest.Server{
+		"it is gone": platformtest.NewServer(nil), "it has been replaced": platformtest.NewServer(nil, replaced),
+		"it is malformed": platformtest.NewServer(nil, malformed),
+	} {
+		p.use(server, nil)
+		err := p.decide(t.Context(), instances.BlueprintID("websites"))
+		if _, again := dynamiccontroller.RequeueDelay(err); err == nil || again {
+			t.Errorf("%s: it ends with %v", name, err)
+		}
+		if d, known := p.registry.get("websites"); known {
+			t.Errorf("%s: the decision is %+v", name, d)
+		}
+	}
+	object.SetUID(r.UID)
+	p.use(platformtest.NewServer(nil, object), nil)
+	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := p.registry.get("websites"); d.cleansUpOnly() || d.running.generation != 1 {
+		t.Errorf("when it can be read, the decision is %+v", d)
+	}
+}
+
+func TestStatusServedIsNotExecuted(t *testing.T) {
+	newest := generations("Wheel", "Missing")[1]
+	p, _ := newTestController(nil, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, newest, "u")}, wheel)
+	object := asObject(t, newest)
+	forged := map[string]any{"generation": int64(1), "revision": "forged",
+		"spec": asObject(t, generations("Wheel")[0]).Object["spec"]}
+	if err := unstructured.SetNestedMap(object.Object, forged, "status", "served"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.engine.Objects.Add(object); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ := p.registry.get("websites"); !d.cleansUpOnly() {
+		t.Errorf("a spec in the status is served: %+v", d.running)
+	}
+}
+
+func TestPermissionsAreCheckedWhenARevisionIsLoaded(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	p, _ := newTestController([]*unstructured.Unstructured{asObject(t, all[1])},
+		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")}, wheel)
+	add(t, p, stored(t, all[0], 1))
+	permissions := &answers{allowed: map[string]bool{"get": true}}
+	p.allow(permissions)
+	if _, again := dynamiccontroller.RequeueDelay(p.decide(t.Context(), instances.BlueprintID("websites"))); !again {
+		t.Error("the permissions are not checked again later")
+	}
+	d, _ := p.registry.get("websites")
+	if !d.cleansUpOnly() || d.loadRejection == nil || d.loadRejection.reason != reasonPermission {
+		t.Errorf("without permissions, the decision is %+v, %+v", d, d.loadRejection)
+	}
+	permissions.allowed = everything
+	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+		t.Fatal(err)
+	}
+	if d, _ = p.registry.get("websites"); d.cleansUpOnly() || d.running.generation != 1 {
+		t.Errorf("with all permissions, the decision is %+v", d)
+	}
+}
+
+func TestARevisionThatIsDeletedIsNoLongerServed(t *testing.T) {
+	all := generations("Wheel", "Missing")
+	d, p := decided(t, all[0], []*revision{stored(t, all[0], 1)}, wheel)
+	if d.cleansUpOnly() {
+		t.Fatal("the first generation is not served")
+	}
+	engine := p.engine
+	decideAgain := func(b *blueprint.Blueprint) decision {
+		t.Helper()
+		if err := engine.Objects.Update(asObject(t, b)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
+			t.Fatal(err)
+		}
+		d, _ := p.registry.get("websites")
+		return d
+	}
+	if err := engine.Secondary.Delete(stored(t, all[0], 1)); err != nil {
+		t.Fatal(err)
+	}
+	if d := decideAgain(all[0]); d.cleansUpOnly() {
+		t.Error("an accepted spec is not served until it is stored again")
+	}
+	if d := decideAgain(all[1]); !d.cleansUpOnly() {
+		t.Error("a deleted revision is served while the newest generation is refused")
+	}
+}
+
+// A decision on nothing stored would stop what a replica before served.
+func TestADecisionWaitsForTheStoredRevisions(t *testing.T) {
+	for name, test := range map[string]struct {
+		state dynamiccontroller.TypeState
+		told  bool
+	}{
+		"they are being read":   {dynamiccontroller.TypeSyncing, false},
+		"they may not be read":  {dynamiccontroller.TypeForbidden, true},
+		"they cannot be listed": {dynamiccontroller.TypeFailing, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := generations("Wheel")[0]
+			p, _ := newTestController([]*unstructured.Unstructured{asObject(t, b)},
+				[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "u")}, wheel)
+			engine := p.engine
+			engine.SecondaryErr = dynamiccontroller.ErrNotSynced
+			engine.Statuses = []dynamiccontroller.TypeStatus{{GVR: blueprints, Secondaries: []dynamiccontroller.SecondaryStatus{
+				{
+					WatchKey:    dynamiccontroller.WatchKey{GVR: definitions},
+					WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden},
+				},
+				{
+					WatchKey:    dynamiccontroller.WatchKey{GVR: controllerRevisions},
+					WatchStatus: dynamiccontroller.WatchStatus{State: test.state, Message: "in the server's words"},
+				},
+			}}}
+			if _, again := dynamiccontroller.RequeueDelay(p.decide(t.Context(), instances.BlueprintID(b.Name))); !again {
+				t.Error("it does not look again")
+			}
+			d, known := p.registry.get(b.Name)
+			if known != test.told || d.running != nil {
+				t.Fatalf("the decision is %+v", d)
+			}
+			if !test.told {
+				return
+			}
+			serving, _ := p.blueprints.status.serving(d)
+			for _, want := range []string{"in the server's words", "controllerrevisions.apps in namespace system"} {
+				if !strings.Contains(serving.Message, want) {
+					t.Errorf("the Serving condition is %+v, want %q", serving, want)
+				}
+			}
+			id := instances.BlueprintID(b.Name)
+			object := asObject(t, b)
+			object.SetDeletionTimestamp(&metav1.Time{Time: deletedAt})
+			if _, again := dynamiccontroller.RequeueDelay(p.blueprints.teardown.cleanUp(t.Context(), id, object)); !again {
+				t.Error("a Blueprint is ended without its revisions")
+			}
+		})
+	}
+}

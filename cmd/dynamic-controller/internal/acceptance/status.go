@@ -1,0 +1,230 @@
+package acceptance
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+)
+
+// Reasons in the conditions of Blueprints. The reasons for rejections are in validate.go.
+const (
+	reasonCompiled       = "Compiled"
+	reasonEstablished    = "Established"
+	reasonNoDefinition   = "NotDefined"
+	reasonServerRejected = "RejectedByServer"
+	reasonServing        = "Serving"
+	reasonSyncing        = "Syncing"
+	reasonSyncingLong    = "SyncingLong"
+	reasonNotAccepted    = "NothingAccepted"
+	reasonNotStored      = "RevisionNotStored"
+	reasonNoRevisions    = "RevisionsUnavailable"
+	reasonDeleting       = "Deleting"
+)
+
+const (
+	// The Serving condition is updated after quickUpdate while a cache is syncing, and after slowUpdate if syncing fails
+	// or takes longer than longSync.
+	quickUpdate = 100 * time.Millisecond
+	slowUpdate  = 2 * time.Second
+	// longSync is the API server's default timeout for list requests. Streaming lists have no timeout.
+	longSync = time.Minute
+	// countInterval is the minimum time between two counts of a Blueprint's instances.
+	countInterval = time.Second
+)
+
+// statusReporter writes the status of Blueprints.
+type statusReporter struct {
+	writer *handlers.Conditions
+	engine instances.Engine // of instances
+	cache  cache
+	counts instances.Throttle
+}
+
+// conditions are the conditions of a Blueprint.
+type conditions struct {
+	accepted, established, serving metav1.Condition
+	paused                         *metav1.Condition // nil if the Blueprint has never been paused
+	// updateAfter is the delay after which the conditions can change without an event. It is 0 if they cannot.
+	updateAfter time.Duration
+}
+
+func (c conditions) requeue() error {
+	if c.updateAfter > 0 {
+		return dynamiccontroller.RequeueAfter(c.updateAfter)
+	}
+	return nil
+}
+
+func falseCondition(conditionType, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: conditionType, Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+func trueCondition(conditionType, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: conditionType, Status: metav1.ConditionTrue, Reason: reason, Message: message}
+}
+
+func (s *statusReporter) conditionsFor(b *blueprint.Blueprint, d decision) (c conditions, err error) {
+	switch {
+	case d.historyProblem != "":
+		c.accepted = falseCondition(blueprint.Accepted, reasonNoRevisions, d.historyProblem)
+		c.accepted.Status = metav1.ConditionUnknown
+	case d.rejection != nil:
+		c.accepted = falseCondition(blueprint.Accepted, d.rejection.reason, d.rejection.message)
+	default:
+		c.accepted = trueCondition(blueprint.Accepted, reasonCompiled,
+			"each instance creates up to "+objects(len(b.Spec.Resources), "object"))
+	}
+	name := blueprint.DefinitionName(b)
+	crd, err := s.cache.crd(name)
+	if err != nil {
+		return c, err
+	}
+	c.established = trueCondition(blueprint.TypeEstablished, reasonEstablished, "the API server serves "+name)
+	if crd == nil {
+		c.established = falseCondition(blueprint.TypeEstablished, reasonNoDefinition,
+			fmt.Sprintf("the CustomResourceDefinition %s does not exist", name))
+	} else if reason, message := notEstablished(crd); reason != "" {
+		c.established = falseCondition(blueprint.TypeEstablished, reason, message)
+	}
+	if instances.IsPaused(b) {
+		c.paused = ptr.To(trueCondition(instances.ConditionPaused, "BlueprintPaused",
+			"nothing is changed for the instances while the Blueprint has the annotation "+instances.PausedAnnotation))
+	} else if meta.FindStatusCondition(b.Status.Conditions, instances.ConditionPaused) != nil {
+		c.paused = ptr.To(instances.NotPaused())
+	}
+	c.serving, c.updateAfter = s.serving(d)
+	return c, nil
+}
+
+// serving returns the Serving condition, and the delay after which it can change without an event.
+func (s *statusReporter) serving(d decision) (c metav1.Condition, updateAfter time.Duration) {
+	if d.cleansUpOnly() {
+		return notServing(d), 0
+	}
+	for _, t := range s.engine.Status() {
+		if t.GVR != d.running.GVR {
+			continue
+		}
+		switch {
+		case t.State == dynamiccontroller.TypeSynced:
+			return synced(d, t)
+		case isSyncing(t.State) && time.Since(t.Since) > longSync:
+			condition := falseCondition(blueprint.Serving, reasonSyncingLong, "reading the instances takes more than a minute")
+			return condition, slowUpdate
+		case isSyncing(t.State):
+			return falseCondition(blueprint.Serving, reasonSyncing, "reading the instances"), quickUpdate
+		default:
+			return falseCondition(blueprint.Serving, string(t.State), t.Message), slowUpdate
+		}
+	}
+	return falseCondition(blueprint.Serving, reasonSyncing, "the type is not served yet"), quickUpdate
+}
+
+// notServing returns the Serving condition of a Blueprint whose instances are not reconciled.
+func notServing(d decision) metav1.Condition {
+	reason, message := reasonNotAccepted, "no accepted revision is known; only deletions are processed"
+	switch {
+	case d.running == nil && d.historyProblem != "":
+		reason, message = reasonNoRevisions, d.historyProblem
+	case d.running == nil && d.blocked:
+		reason, message = reasonClaimed, "waiting for another Blueprint to release the type"
+	case d.running == nil && d.rejection == nil && d.revision != nil:
+		reason, message = reasonNotStored, "the accepted spec has not been stored yet"
+	case d.running == nil && d.rejection != nil:
+		message = "no generation has been accepted"
+	case d.running == nil:
+		reason, message = reasonNoDefinition, "waiting for the type"
+	case d.lacksConsent():
+		message = "only deletions are processed: the type no longer allows this Blueprint"
+	case d.loadRejection != nil:
+		message = instances.Truncate("only deletions are processed: the stored revision is no longer accepted: " +
+			d.loadRejection.message)
+	}
+	return falseCondition(blueprint.Serving, reason, message)
+}
+
+// synced returns the Serving condition of a type whose cache has synced.
+func synced(d decision, t dynamiccontroller.TypeStatus) (c metav1.Condition, updateAfter time.Duration) {
+	c = trueCondition(blueprint.Serving, reasonServing, fmt.Sprintf("generation %d is served", d.running.generation))
+	for _, s := range t.Secondaries {
+		if s.State != dynamiccontroller.TypeSynced && !isSyncing(s.State) {
+			c.Message += fmt.Sprintf("; %s cannot be watched: %s", nameOf(s.GVR), s.Message)
+			return c, slowUpdate
+		}
+	}
+	return c, 0
+}
+
+// notStored returns the Serving condition for an accepted generation that is not served because its spec cannot be
+// stored.
+func notStored(d decision, serving metav1.Condition, err error) metav1.Condition {
+	message := instances.Truncate(fmt.Sprintf("generation %d is accepted but not served: %s", d.generation, err))
+	if serving.Status == metav1.ConditionTrue {
+		serving.Message += "; " + message
+		return serving
+	}
+	return falseCondition(blueprint.Serving, reasonNotStored, message)
+}
+
+// keepWhileSyncing returns the object's current Serving condition if it is True and the caches of a new process are
+// still syncing. Otherwise, it returns serving.
+func keepWhileSyncing(object *unstructured.Unstructured, serving metav1.Condition) metav1.Condition {
+	before := instances.ConditionOf(object, blueprint.Serving)
+	if serving.Reason != reasonSyncing || before == nil || before.Status != metav1.ConditionTrue ||
+		before.ObservedGeneration != object.GetGeneration() {
+		return serving
+	}
+	return *before
+}
+
+// write writes the conditions, the served revision and the number of instances.
+func (s *statusReporter) write(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured, c conditions,
+	d decision,
+) error {
+	counts, wait := s.count(id.Name(), object, d)
+	fields := map[string]any{"observedGeneration": object.GetGeneration(), "instances": counts, "served": nil}
+	if !d.cleansUpOnly() {
+		fields["served"] = map[string]any{"generation": d.running.generation, "revision": d.running.Name}
+	}
+	all := []metav1.Condition{c.accepted, c.established, c.serving}
+	if c.paused != nil {
+		all = append(all, *c.paused)
+	}
+	_, err := s.writer.SetStatus(ctx, id, object, all, fields)
+	if err == nil && wait > 0 && (c.updateAfter == 0 || wait < c.updateAfter) {
+		return dynamiccontroller.RequeueAfter(wait)
+	}
+	return err
+}
+
+// count counts the instances. Within countInterval of the last count, and while the cache is syncing, it returns the
+// numbers that are already in the status.
+func (s *statusReporter) count(
+	name string, object *unstructured.Unstructured, d decision,
+) (counts map[string]any, wait time.Duration) {
+	counts, _, _ = unstructured.NestedMap(object.Object, "status", "instances")
+	if counts == nil {
+		counts = map[string]any{"total": int64(0), "ready": int64(0), "failing": int64(0)}
+	}
+	if d.running == nil {
+		return counts, 0
+	}
+	if wait := s.counts.Wait(name, countInterval); wait > 0 {
+		return counts, wait
+	}
+	if now, ok := d.running.reconciler.Count(); ok {
+		counts = map[string]any{"total": now.Total, "ready": now.Ready, "failing": now.Failing}
+	}
+	return counts, 0
+}

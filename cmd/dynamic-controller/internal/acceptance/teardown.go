@@ -1,0 +1,223 @@
+package acceptance
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// teardown cleans up after Blueprints that are being deleted.
+type teardown struct {
+	registry *registry
+	client   dynamic.Interface
+	// metadata lists only the metadata of instances, because there can be many large instances.
+	metadata metadata.Interface
+	crds     *crdApplier
+	store    *historyStore
+	status   *statusReporter
+	polls    instances.Throttle
+}
+
+// pollInterval returns the interval at which the remaining instances are listed. It grows with the elapsed time,
+// because each poll lists all of them.
+func pollInterval(elapsed time.Duration) time.Duration {
+	const quick, slow = 500 * time.Millisecond, 5 * time.Second
+	return min(max(elapsed/8, quick), slow)
+}
+
+// cleanUp is called before the finalizer is removed.
+func (t *teardown) cleanUp(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+) error {
+	d, known := t.registry.get(id.Name())
+	if !known || d.uid != object.GetUID() || !d.deleting {
+		return dynamiccontroller.RequeueAfter(soon) // this replica has not observed the deletion yet
+	}
+	b, err := blueprint.FromUnstructured(object)
+	if err != nil {
+		return dynamiccontroller.Terminal(err)
+	}
+	if instances.IsPaused(object) {
+		return t.reportPause(ctx, id, object, b, d)
+	}
+	if d.historyProblem != "" {
+		return dynamiccontroller.RequeueAfter(quickUpdate)
+	}
+	name := blueprint.DefinitionName(b)
+	switch {
+	case d.gvr.Empty() && d.canDelete(b):
+		return t.store.deleteHistory(ctx, b, false)
+	case d.gvr.Empty():
+		return nil // the type belongs to another Blueprint, or does not exist
+	case d.deletes(b):
+		if err := t.deleteAll(ctx, id, object, b, d); err != nil {
+			return err
+		}
+		return t.store.deleteHistory(ctx, b, true)
+	}
+	if d.running != nil {
+		return dynamiccontroller.RequeueAfter(soon)
+	}
+	if d.canDelete(b) {
+		served, err := t.crds.isOwned(ctx, name, b.UID)
+		if err == nil && !served {
+			served, err = t.store.hasLive(ctx, b)
+		}
+		if err != nil || served {
+			return cmp.Or(err, dynamiccontroller.RequeueAfter(soon)) // the cache of this replica lags
+		}
+	}
+	if err := t.releaseInstances(ctx, d.gvr); err != nil {
+		return err
+	}
+	return t.crds.release(ctx, name, b.UID)
+}
+
+// reportPause writes the status of a paused Blueprint. The deletion continues when the annotation is removed, because
+// that triggers an event.
+func (t *teardown) reportPause(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+	b *blueprint.Blueprint, d decision,
+) error {
+	conditions, err := t.status.conditionsFor(b, d)
+	if err == nil {
+		err = t.status.write(ctx, id, object, conditions, d)
+	}
+	return cmp.Or(err, dynamiccontroller.RequeueAfter(time.Minute))
+}
+
+// deleteAll deletes the instances, then the type.
+func (t *teardown) deleteAll(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+	b *blueprint.Blueprint, d decision,
+) error {
+	deleted := object.GetDeletionTimestamp().Time
+	poll := pollInterval(time.Since(deleted))
+	if wait := t.polls.Wait(id.Name(), poll); wait > 0 {
+		return dynamiccontroller.RequeueAfter(wait) // triggered by an event before the next poll is due
+	}
+	left, example, err := t.deleteInstances(ctx, d.gvr, deleted)
+	message := fmt.Sprintf("waiting for %s and their children to be deleted, such as %s",
+		objects(left, "instance"), example)
+	if err == nil && left == 0 {
+		var gone bool
+		if gone, err = t.crds.delete(ctx, blueprint.DefinitionName(b), b.UID); gone && err == nil {
+			return nil
+		}
+		message = "waiting for the type to be deleted"
+	}
+	conditions, statusErr := t.status.conditionsFor(b, d)
+	if statusErr != nil {
+		return cmp.Or(err, statusErr)
+	}
+	if err != nil {
+		message = err.Error()
+	}
+	conditions.serving = falseCondition(blueprint.Serving, reasonDeleting, instances.Truncate(message))
+	conditions.updateAfter = poll
+	return cmp.Or(err, t.status.write(ctx, id, object, conditions, d), conditions.requeue())
+}
+
+// deleteInstances deletes the instances that existed when the Blueprint was deleted. It returns the number of remaining
+// instances and an example of them, preferably one with a finalizer that neither the platform nor Kubernetes removes.
+// The instances are deleted in the foreground, so that an instance exists until its children are deleted: after the
+// type is deleted, the owners of the children are unknown. Instances that are created later are not waited for, because
+// that could take forever.
+func (t *teardown) deleteInstances(
+	ctx context.Context, gvr schema.GroupVersionResource, before time.Time,
+) (left int, example string, err error) {
+	var errs []error
+	blocked := ""
+	err = t.forEach(ctx, gvr, func(instance *metav1.PartialObjectMetadata) {
+		if instance.CreationTimestamp.After(before) {
+			return
+		}
+		left++
+		if example == "" || blocked == "" {
+			blocked = instances.BlockedBy(slices.DeleteFunc(slices.Clone(instance.GetFinalizers()), func(f string) bool {
+				return f == instances.ChildrenFinalizer || f == metav1.FinalizerDeleteDependents
+			}))
+			example = toolscache.MetaObjectToName(instance).String() + blocked
+		}
+		if instance.GetDeletionTimestamp() != nil {
+			return
+		}
+		namespace, name := instance.GetNamespace(), instance.GetName()
+		err := t.client.Resource(gvr).Namespace(namespace).Delete(ctx, name, metav1.DeleteOptions{
+			Preconditions:     &metav1.Preconditions{UID: ptr.To(instance.GetUID())},
+			PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			errs = append(errs, fmt.Errorf("delete instance %s/%s: %w", namespace, name, err))
+		}
+	})
+	return left, example, errors.Join(append(errs, err)...)
+}
+
+// releaseInstances removes the platform's finalizer from the instances, because nothing else would remove it later.
+func (t *teardown) releaseInstances(ctx context.Context, gvr schema.GroupVersionResource) error {
+	var errs []error
+	err := t.forEach(ctx, gvr, func(instance *metav1.PartialObjectMetadata) {
+		if slices.Contains(instance.GetFinalizers(), instances.ChildrenFinalizer) {
+			errs = append(errs, t.releaseInstance(ctx, gvr, instance))
+		}
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+// releaseInstance removes the platform's finalizer from one instance. It returns an error if the instance has changed
+// since it was read, and is then retried.
+func (t *teardown) releaseInstance(
+	ctx context.Context, gvr schema.GroupVersionResource, instance *metav1.PartialObjectMetadata,
+) error {
+	namespace, name := instance.GetNamespace(), instance.GetName()
+	left := slices.DeleteFunc(instance.GetFinalizers(), func(f string) bool { return f == instances.ChildrenFinalizer })
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": instance.GetUID(), "resourceVersion": instance.GetResourceVersion(), "finalizers": left,
+	}})
+	if err == nil {
+		options := metav1.PatchOptions{FieldManager: instances.Name}
+		_, err = t.client.Resource(gvr).Namespace(namespace).Patch(ctx, name, types.MergePatchType, patch, options)
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("remove the finalizer of instance %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+// forEach calls f for every instance in the API server. It does nothing if the type is not served.
+func (t *teardown) forEach(
+	ctx context.Context, gvr schema.GroupVersionResource, f func(*metav1.PartialObjectMetadata),
+) error {
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return t.metadata.Resource(gvr).List(ctx, options)
+	}
+	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+		f(object.(*metav1.PartialObjectMetadata))
+		return nil
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("list the instances: %w", err)
+	}
+	return nil
+}

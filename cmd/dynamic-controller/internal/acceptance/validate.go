@@ -1,0 +1,224 @@
+package acceptance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/go-logr/logr"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+)
+
+// Reasons for rejecting a Blueprint.
+const (
+	reasonInvalid      = "Invalid"
+	reasonClaimed      = "TypeClaimed"
+	reasonNotOwned     = "TypeNotOwned"
+	reasonConsent      = "ConsentMissing"
+	reasonStatus       = "TypeHasNoStatus"
+	reasonPermission   = "PermissionMissing"
+	reasonBudget       = "BudgetExceeded"
+	reasonIncompatible = "IncompatibleSchema"
+)
+
+// dependsOnInputs reports whether the rejection depends only on the inputs of a validation, as opposed to permissions,
+// claims, the memory budget or the history.
+func (r *rejection) dependsOnInputs() bool {
+	return !r.is(reasonPermission) && !r.is(reasonClaimed) && !r.is(reasonConsent) && !r.is(reasonBudget)
+}
+
+// validator decides whether Blueprints are accepted.
+type validator struct {
+	log     logr.Logger
+	kinds   kindFinder
+	schemas Schemas
+	cache   cache
+	claims  *claims
+	reviews *accessReviews
+	memory  *memoryBudget
+	// identities resolves the names of ServiceAccounts.
+	identities Identities
+	// compiling is held while a Blueprint is compiled, because that needs many times as much memory as the result.
+	compiling sync.Mutex
+}
+
+// validate validates a Blueprint. It compiles the Blueprint only if its inputs have changed. It checks permissions and
+// claims on every call, and returns the missing permissions.
+func (v *validator) validate(
+	ctx context.Context, b *blueprint.Blueprint, own claim, before validation,
+) (validation, []permission, error) {
+	in, err := v.inputsOf(ctx, b, own)
+	if err != nil {
+		return validation{}, nil, err
+	}
+	next := before
+	if id := in.String(); before.inputs != id || before.rejection != nil && !before.rejection.dependsOnInputs() {
+		if next, err = v.compile(b, in); err != nil {
+			return validation{}, nil, err
+		}
+		next.inputs = id
+	}
+	next.incomplete = in.incomplete
+	var missing []permission
+	if next.rejection == nil {
+		if missing, err = v.reviews.missing(ctx, next.permissions); err != nil {
+			return validation{}, nil, err
+		}
+		if len(missing) > 0 {
+			next.rejection, next.revision, next.crd = rejectMissing(missing), nil, nil
+		}
+	}
+	next.faulty = next.rejection != nil
+	holder, err := v.claims.holder(own, in.crd, next.faulty)
+	if err != nil {
+		return validation{}, nil, err
+	}
+	if holder != "" {
+		next.rejection = &rejection{reasonClaimed,
+			fmt.Sprintf("spec.type: %s is already claimed by Blueprint %s", own.crd, holder)}
+		next.gvr, next.revision, next.crd = schema.GroupVersionResource{}, nil, nil
+		return next, nil, nil
+	}
+	return next, missing, nil
+}
+
+// compile validates a Blueprint, except for permissions and claims. If the memory budget is exceeded, the spec is not
+// compiled.
+func (v *validator) compile(b *blueprint.Blueprint, in inputs) (validation, error) {
+	crd, named := in.crd, b.Spec.Type.CRD != ""
+	if rejected := rejectType(b, crd); rejected != nil {
+		out := validation{rejection: rejected}
+		if rejected.is(reasonConsent) {
+			out.gvr = gvrOf(crd)
+		}
+		return out, nil
+	}
+	if rejected, err := v.memory.reject(b); err != nil || rejected != nil {
+		out := validation{rejection: rejected}
+		if crd != nil {
+			out.gvr = gvrOf(crd) // the served revision remains served
+		}
+		return out, err
+	}
+	compiled, problems, err := v.compileSpec(b, in)
+	if err != nil {
+		return validation{}, err
+	}
+	// Deletions of instances are processed even if the Blueprint is rejected.
+	var out validation
+	if !named && compiled != nil {
+		out.crd = compiled.Definition()
+		out.gvr = gvrOf(out.crd)
+	} else if crd != nil {
+		out.gvr = gvrOf(crd)
+	}
+	if len(problems) > 0 {
+		return validation{gvr: out.gvr, rejection: &rejection{reasonInvalid, problems.Error()}}, nil
+	}
+	hasRevision := true
+	if named && crd != nil {
+		var problem string
+		if hasRevision, problem = checkStatusSchema(crd); problem != "" {
+			out.rejection = &rejection{reasonStatus, "spec.type.crd: the status of instances cannot be written: " + problem}
+			return out, nil
+		}
+	}
+	b, rejected, err := v.withServiceAccount(b)
+	if err != nil || rejected != nil {
+		return validation{gvr: out.gvr, rejection: rejected}, err
+	}
+	childKinds := childrenOf(b, compiled, in)
+	out.permissions = permissionsFor(b, out.gvr, childKinds)
+	if !named {
+		out.digest = schemaDigest(out.crd)
+		if rejected := rejectIncompatible(b, crd, out.crd, out.digest); rejected != nil {
+			return validation{gvr: out.gvr, rejection: rejected}, nil
+		}
+	}
+	if !out.gvr.Empty() {
+		name, err := revisionName(b)
+		if err != nil {
+			return validation{}, err
+		}
+		out.revision = &servedRevision{
+			inputs: in.served() + "\nas " + b.Spec.ServiceAccountName, generation: b.Generation,
+			crd: out.crd, digest: out.digest,
+			Revision: instances.Revision{
+				Blueprint: b.Name, GVR: out.gvr, Spec: b.Spec, Compiled: compiled, Children: childKinds,
+				Name: name, ReportsRevision: hasRevision,
+			},
+		}
+	}
+	return out, nil
+}
+
+// withServiceAccount returns the Blueprint with the resolved name of its ServiceAccount. The name is empty if the
+// Blueprint runs as the platform.
+func (v *validator) withServiceAccount(b *blueprint.Blueprint) (*blueprint.Blueprint, *rejection, error) {
+	name, err := v.identities.ServiceAccountName(b.Spec.ServiceAccountName)
+	var rejected *identity.Rejection
+	switch {
+	case errors.As(err, &rejected):
+		return nil, &rejection{rejected.Reason, rejected.Message}, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	resolved := *b
+	resolved.Spec.ServiceAccountName = name
+	return &resolved, nil, nil
+}
+
+func (v *validator) compileSpec(b *blueprint.Blueprint, in inputs) (*blueprint.Compiled, blueprint.Problems, error) {
+	options := blueprint.Options{
+		SchemaFor: in.schemaFor,
+		IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {
+			mapping := in.mappings[gvk]
+			return mapping != nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace, mapping != nil
+		},
+	}
+	if b.Spec.Type.CRD != "" {
+		options.CRD = in.crd
+	}
+	v.compiling.Lock()
+	compiled, err := blueprint.Compile(b, options)
+	v.compiling.Unlock()
+	var problems blueprint.Problems
+	if err != nil && !errors.As(err, &problems) {
+		return nil, nil, err
+	}
+	return compiled, append(problems, unknownKinds(b, in)...), nil
+}
+
+// rejectType returns a rejection if the Blueprint must not serve its type, and nil otherwise. crd is nil if the
+// CustomResourceDefinition does not exist.
+func rejectType(b *blueprint.Blueprint, crd *apiextensionsv1.CustomResourceDefinition) *rejection {
+	switch named := b.Spec.Type.CRD != ""; {
+	case blueprint.DefinitionName(b) == blueprints.GroupResource().String():
+		return &rejection{reasonInvalid, "spec.type: Blueprint is reserved for the platform"}
+	case crd == nil || isReservedFor(crd, b):
+		return nil
+	case isCreatedByPlatform(crd):
+		return &rejection{reasonNotOwned, fmt.Sprintf(
+			"spec.type: the CustomResourceDefinition %[1]s was created for Blueprint %[2]q (annotation %[3]s), and its type is "+
+				"reserved for a Blueprint of that name: to serve it with another, name it with spec.type.crd and release it: "+
+				"kubectl annotate crd %[1]s %[3]s- %[4]s- %[5]s=%[6]s --overwrite",
+			crd.Name, crd.Annotations[ownerNameAnnotation], ownerNameAnnotation, ownerUIDAnnotation, allowedAnnotation, b.Name)}
+	case !named:
+		return &rejection{reasonNotOwned, fmt.Sprintf(
+			"spec.type: the CustomResourceDefinition %[1]s exists and was not created by the platform: to serve its type "+
+				"as it is, name it with spec.type.crd and allow it: kubectl annotate crd %[1]s %[2]s=%[3]s",
+			crd.Name, allowedAnnotation, b.Name)}
+	case !allows(crd, b.Name):
+		return &rejection{reasonConsent, fmt.Sprintf(
+			"spec.type.crd: the CustomResourceDefinition %[1]s does not allow this Blueprint to serve its type: to allow it, "+
+				"run kubectl annotate crd %[1]s %[2]s=%[3]s --overwrite", crd.Name, allowedAnnotation, b.Name)}
+	}
+	return nil
+}

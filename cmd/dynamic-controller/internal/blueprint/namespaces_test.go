@@ -1,0 +1,144 @@
+package blueprint_test
+
+import (
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// allowingNamespaces adds spec.allowedNamespaces to a Blueprint.
+func allowingNamespaces(text string, patterns ...string) string {
+	return strings.Replace(text, "spec:\n", "spec:\n  allowedNamespaces: ['"+strings.Join(patterns, "', '")+"']\n", 1)
+}
+
+// scopes reports which of the kinds in these tests are in namespaces.
+func scopes(gvk schema.GroupVersionKind) (namespaced, known bool) {
+	switch gvk.Kind {
+	case "Namespace":
+		return false, true
+	}
+	return true, true
+}
+
+func TestCompile_childMetadata(t *testing.T) {
+	const at = "spec.resources[0].template.metadata"
+	for reason, c := range map[string]struct{ metadata, want string }{
+		"finalizers": {
+			"{name: a, finalizers: [a/b]}", at + ".finalizers: must not be set in a template",
+		},
+		"finalizers of an expression": {
+			"{name: a, finalizers: '${self.spec.tags}'}", at + ".finalizers: must not be set in a template",
+		},
+		"an expression that yields all of metadata": {
+			"\"${{'name': 'a', 'finalizers': ['a/b']}}\"", at + ": must be a map with a name",
+		},
+		"an expression in a key": {
+			"{name: a, \"${'finalizers'}\": [a/b]}", "a key cannot contain expressions",
+		},
+		"a label of the platform": {
+			"{name: a, labels: {platform.example.com/instance: a}}", at +
+				".labels: keys under platform.example.com/ must not be set in a template",
+		},
+		"an annotation of the platform": {
+			"{name: a, annotations: {platform.example.com/inventory: '${self.spec.name}'}}", at +
+				".annotations: keys under platform.example.com/",
+		},
+		"a label that only begins like the platform's": {
+			"{name: a, labels: {platform.example.com: a, platform.example.community/a: b}}", "",
+		},
+		"any other label":    {"{name: a, labels: {example.com/a: b}}", ""},
+		"a namespace":        {"{name: a, namespace: kube-system}", ""},
+		"the instance's own": {`{name: a, namespace: "${ self.metadata.namespace }"}`, ""},
+		"a computed namespace": {
+			`{name: a, namespace: "${self.spec.name}"}`,
+			at + ".namespace: ${self.spec.name}: can be computed only if spec.allowedNamespaces lists the allowed results",
+		},
+		"a namespace with an expression in it": {
+			`{name: a, namespace: "team-${self.spec.name}"}`, at + ".namespace: can be computed only if",
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			got := problemsOf(t,
+				ofWebsites("\n    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: "+c.metadata+"}}"),
+				blueprint.Options{IsNamespaced: scopes})
+			switch {
+			case c.want == "" && got != nil:
+				t.Errorf("rejected: %q", got)
+			case c.want != "" && (len(got) != 1 || !strings.Contains(got[0], c.want)):
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestCompile_allowedNamespaces(t *testing.T) {
+	for reason, c := range map[string]struct {
+		patterns []string
+		want     string
+	}{
+		"names and patterns": {[]string{"shop", "team-*", "*", "*-a-*"}, ""},
+		"is not a name": {
+			[]string{"shop", "Team"}, `spec.allowedNamespaces[1]: "Team" is not a namespace or a pattern such as team-*`,
+		},
+		"is another pattern":    {[]string{"team-[ab]"}, `spec.allowedNamespaces[0]: "team-[ab]" is not`},
+		"is empty":              {[]string{""}, `spec.allowedNamespaces[0]: "" is not`},
+		"is too long":           {[]string{strings.Repeat("a", 64)}, `spec.allowedNamespaces[0]`},
+		"are more than allowed": {make([]string, 65), "spec.allowedNamespaces: has more than 64 items"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			got := problemsOf(t, allowingNamespaces(ofWebsites(" []"), c.patterns...), blueprint.Options{})
+			if c.want == "" && got != nil || c.want != "" && (len(got) == 0 || !strings.Contains(got[0], c.want)) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+func TestStep_childMetadata(t *testing.T) {
+	const at = "spec.resources[0].template.metadata"
+	of := func(namespace, spec string) string {
+		return "{apiVersion: shop.example.com/v1, kind: Website, metadata: {name: a, namespace: " + namespace + "}, spec: " +
+			spec + "}"
+	}
+	const computed = `{name: a, namespace: "${self.spec.name}"}`
+	for reason, c := range map[string]struct {
+		metadata, self string
+		want           string // the namespace, or a problem
+	}{
+		"a namespace that matches": {computed, of("shop", "{name: team-a}"), "team-a"},
+		"another": {
+			computed, of("shop", "{name: default}"), at +
+				`.namespace: namespace "default" does not match spec.allowedNamespaces`,
+		},
+		"a namespace that only has the prefix of the pattern": {
+			computed, of("shop", "{name: team-a/../kube-system}"), at +
+				`.namespace: "team-a/../kube-system" is not a valid name of a namespace`,
+		},
+		"the instance's own": {computed, of("shop", "{name: shop}"), "shop"},
+		"no namespace, which means the instance's own": {
+			`{name: a, namespace: "${dyn(self.spec.?name)}"}`, of("shop", "{}"), "shop",
+		},
+		"a namespace that the template names": {"{name: a, namespace: team-b}", of("shop", "{}"), "team-b"},
+		"a computed label of the platform": {
+			`{name: a, labels: "${self.spec.labels}"}`, of("shop", "{labels: {platform.example.com/instance: b}}"),
+			at + ".labels: keys under platform.example.com/ must not be set in a template",
+		},
+		"a computed label": {`{name: a, labels: "${self.spec.labels}"}`, of("shop", "{labels: {example.com/a: b}}"), "shop"},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			template := "{apiVersion: v1, kind: ConfigMap, metadata: " + c.metadata + "}"
+			text := allowingNamespaces(ofWebsites("\n    - {id: a, template: "+template+"}"), "team-*")
+			s := step(t, compile(t, text, blueprint.Options{IsNamespaced: scopes}), c.self, nil)
+			got := s.Problems.Error()
+			if len(s.Rendered) > 0 {
+				got = s.Rendered[0].Object.GetNamespace()
+			}
+			if got != c.want && (c.want == "" || !strings.HasPrefix(got, c.want)) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,120 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/transport"
+)
+
+// Client returns a client that acts as the identity. All clients share connections and one rate limiter.
+func (m *Manager) Client(id Identity) (dynamic.Interface, error) {
+	if client, found := m.clients.Get(id); found {
+		return client.(dynamic.Interface), nil
+	}
+	if !id.IsPlatform() && !id.isValid() {
+		return nil, fmt.Errorf("%s: invalid name", id)
+	}
+	client, err := dynamic.NewForConfigAndClient(m.config, m.httpClient(id))
+	if err != nil {
+		return nil, fmt.Errorf("%s: create a client: %w", id, err)
+	}
+	m.clients.Add(id, client)
+	return client, nil
+}
+
+// create creates a review as the identity.
+func (m *Manager) create(ctx context.Context, id Identity, gvr schema.GroupVersionResource, kind string,
+	spec map[string]any) (*unstructured.Unstructured, error) {
+	client, err := m.Client(id)
+	if err != nil {
+		return nil, err
+	}
+	review := &unstructured.Unstructured{Object: map[string]any{}}
+	if spec != nil {
+		review.Object["spec"] = spec
+	}
+	review.SetGroupVersionKind(gvr.GroupVersion().WithKind(kind))
+	return client.Resource(gvr).Create(ctx, review, metav1.CreateOptions{})
+}
+
+// httpClient returns an HTTP client with the shared transport. The impersonation is the outermost layer, as in clients
+// that are created from a rest.Config with a rest.ImpersonationConfig. Such clients are not used because, if the config
+// has a dialer or a proxy, they do not share a transport and leak connections.
+func (m *Manager) httpClient(id Identity) *http.Client {
+	client := &http.Client{Transport: m.transport, Timeout: m.config.Timeout}
+	if !id.IsPlatform() {
+		user := transport.ImpersonationConfig{UserName: id.Username()}
+		client.Transport = transport.NewImpersonatingRoundTripper(user, m.transport)
+	}
+	return client
+}
+
+// accessQuestion asks whether an identity can read a resource in a namespace.
+type accessQuestion struct {
+	identity  Identity
+	resource  schema.GroupVersionResource
+	namespace string
+}
+
+func keepAccess(allowed bool) time.Duration {
+	if allowed {
+		return keepPositive
+	}
+	return keepNegative
+}
+
+// CanRead reports whether the identity can get all objects of a resource in a namespace, or in all namespaces if
+// namespace is empty. It always returns true for the platform's own identity. The result can be up to one minute old.
+func (m *Manager) CanRead(ctx context.Context, id Identity, gvr schema.GroupVersionResource, namespace string) (bool,
+	error) {
+	if id.IsPlatform() {
+		return true, nil
+	}
+	return m.access.get(ctx, accessQuestion{id, gvr, namespace}, func(ctx context.Context) (bool, error) {
+		review, err := m.create(ctx, id, authorizationv1.SchemeGroupVersion.WithResource("selfsubjectaccessreviews"),
+			"SelfSubjectAccessReview", map[string]any{"resourceAttributes": map[string]any{
+				"verb": "get", "group": gvr.Group, "version": gvr.Version, "resource": gvr.Resource,
+				"namespace": namespace,
+			}})
+		if err != nil {
+			return false, fmt.Errorf("%s: review its access to %s: %w", id, gvr.GroupResource(), err)
+		}
+		allowed, _, _ := unstructured.NestedBool(review.Object, "status", "allowed")
+		return allowed, nil
+	})
+}
+
+// impersonationForbidden matches the API server's messages about denied impersonation. The verb is impersonate or, for
+// constrained impersonation, impersonate:MODE or impersonate-on:MODE:VERB.
+var impersonationForbidden = regexp.MustCompile(
+	`^\S+ ("([^"\\]|\\.)*" )?is forbidden: User "([^"\\]|\\.)*" cannot impersonate(-on)?[ :]`)
+
+// IsImpersonationForbidden reports whether err means that the platform is not permitted to impersonate an identity.
+// Other Forbidden errors mean that the identity itself is not permitted to make the request.
+func IsImpersonationForbidden(err error) bool {
+	var status apierrors.APIStatus
+	return apierrors.IsForbidden(err) && errors.As(err, &status) &&
+		impersonationForbidden.MatchString(status.Status().Message)
+}
+
+// ImpersonationRejection returns the Rejection for errors for which IsImpersonationForbidden returns true.
+func ImpersonationRejection(id Identity) *Rejection {
+	return reject(ReasonPermissionMissing, "%s: the platform is not permitted to impersonate it; %s", id, grant(id))
+}
+
+// grant describes the rule that the platform requires for an identity.
+func grant(id Identity) string {
+	return fmt.Sprintf("bind the platform's ServiceAccount to a Role in namespace %s: "+
+		"verbs [get, impersonate], resources [serviceaccounts], resourceNames [%s]", id.Namespace, id.Name)
+}

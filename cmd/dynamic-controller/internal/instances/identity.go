@@ -1,0 +1,193 @@
+package instances
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
+)
+
+const (
+	// minIdentityInterval and maxIdentityInterval limit the delay before a rejected identity is resolved again. The delay
+	// is an eighth of the time for which the instance has not been ready.
+	minIdentityInterval = 5 * time.Second
+	maxIdentityInterval = time.Minute
+	// cleanupInterval is the delay before another attempt to delete children that the identity cannot delete.
+	cleanupInterval = 15 * time.Second
+)
+
+// Identities resolves the identities of instances. It is implemented by [identity.Manager].
+type Identities interface {
+	Resolve(ctx context.Context, request identity.Request) (identity.Identity, error)
+	Client(id identity.Identity) (dynamic.Interface, error)
+	CanRead(ctx context.Context, id identity.Identity, gvr schema.GroupVersionResource, namespace string) (bool, error)
+}
+
+// access reads and writes the children of an instance as an identity, during one reconcile.
+type access struct {
+	client *childClient
+	reader childReader
+	as     children.Identity
+}
+
+// accessFor resolves the identity of an instance. If the error is an [identity.Rejection], the access can only be used
+// to clean up, and requests to read or write children return the rejection.
+func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructured) (access, error) {
+	client := &childClient{compiled: r.Compiled}
+	id, err := r.identities.Resolve(ctx, identity.Request{
+		Blueprint: r.Blueprint, ServiceAccountName: r.Spec.ServiceAccountName, Namespace: self.GetNamespace(),
+	})
+	if err == nil {
+		client.identity = id
+		client.Interface, err = r.identities.Client(id)
+	}
+	if err != nil && !errors.As(err, &client.rejection) {
+		return access{}, err
+	}
+	a := access{client: client, reader: childReader{
+		fullReader: fullReader{handlers.Cached(r.lister), handlers.Live(client)},
+		canRead: func(ctx context.Context, gvr schema.GroupVersionResource, namespace string) bool {
+			if client.rejection != nil {
+				return false
+			}
+			// If the review fails, children are read from the API server, which reports the reason.
+			can, err := r.identities.CanRead(ctx, id, gvr, namespace)
+			return can && err == nil
+		},
+	}}
+	a.as = children.Identity{Client: client, Cache: a.reader}
+	if !id.IsPlatform() {
+		a.as.Name = id.Username()
+	}
+	return a, err
+}
+
+// hideUnreadable removes what identifies a child from those that the identity cannot read, because they were found with
+// the permissions of the platform.
+func (a access) hideUnreadable(ctx context.Context, pending []children.PendingChild) {
+	for i, child := range pending {
+		if a.reader.canRead == nil || !a.reader.canRead(ctx, child.GVR, child.Namespace()) {
+			pending[i] = children.PendingChild{Kind: child.Kind, Deleting: child.Deleting}
+		}
+	}
+}
+
+// pendingIn returns the children that are pending according to an error.
+func pendingIn(err error) []children.PendingChild {
+	var pending *children.PendingDeletionError
+	if errors.As(err, &pending) {
+		return pending.Children
+	}
+	return nil
+}
+
+// childReader reads children as an identity. A cached child is returned only if the identity can read it. Otherwise,
+// the child is read from the API server. Children that are not in the cache are not found.
+//
+// List returns cached children regardless of the identity. Only their metadata is used, to find children to delete.
+type childReader struct {
+	fullReader
+	canRead func(ctx context.Context, gvr schema.GroupVersionResource, namespace string) bool
+}
+
+func (r childReader) Get(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace, name string,
+) (*unstructured.Unstructured, error) {
+	object, err := r.Reader.Get(ctx, gvr, namespace, name)
+	if err != nil || !isOmitted(object) && r.canRead(ctx, gvr, namespace) {
+		return object, err
+	}
+	return r.live.Get(ctx, gvr, namespace, name)
+}
+
+// full returns a cached object with its content. It returns nil if the object no longer exists or cannot be read.
+func (r childReader) full(
+	ctx context.Context, gvr schema.GroupVersionResource, cached runtime.Object,
+) *unstructured.Unstructured {
+	object, ok := cached.(*unstructured.Unstructured)
+	if !ok || !isOmitted(object) && r.canRead(ctx, gvr, object.GetNamespace()) {
+		return object
+	}
+	live, err := r.live.Get(ctx, gvr, object.GetNamespace(), object.GetName())
+	if err != nil || live.GetUID() != object.GetUID() {
+		return nil
+	}
+	return live
+}
+
+// retryRejected returns a requeue request if the error is, or wraps, an [identity.Rejection], because a rejection does
+// not count as a failure. It returns other errors unchanged.
+func retryRejected(self *unstructured.Unstructured, err error) error {
+	rejection := rejectionIn(err)
+	if rejection == nil {
+		return err
+	}
+	delay := minIdentityInterval
+	if ready := ConditionOf(self, conditionReady); ready != nil && ready.Status == metav1.ConditionFalse {
+		delay = min(max(time.Since(ready.LastTransitionTime.Time)/8, minIdentityInterval), maxIdentityInterval)
+	}
+	return errors.Join(rejection, dynamiccontroller.RequeueAfter(delay))
+}
+
+// rejectionIn returns the rejection that the error is or wraps, or nil.
+func rejectionIn(err error) (rejection *identity.Rejection) {
+	errors.As(err, &rejection)
+	return rejection
+}
+
+// reportCleanup returns the result of a cleanup. If the identity cannot delete some of the children, the status lists
+// them and explains how to delete the instance without them.
+func (r *Reconciler) reportCleanup(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, client *childClient,
+	err error,
+) error {
+	finalizers := self.GetFinalizers()
+	if !apierrors.IsForbidden(err) || len(client.undeleted) == 0 || !slices.Contains(finalizers, ChildrenFinalizer) {
+		return retryRejected(self, err)
+	}
+	forbidden := metav1.Condition{
+		Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonCleanupForbidden,
+		Message: Truncate(client.undeletedMessage() + "; grant the permissions, or release the instance without its " +
+			"children: " + releaseCommand(id, finalizers)),
+	}
+	return r.report(ctx, id, self, forbidden, dynamiccontroller.RequeueAfter(cleanupInterval))
+}
+
+// releaseCommand returns the command that removes the platform's finalizer from an instance.
+func releaseCommand(id dynamiccontroller.ObjectIdentifiers, finalizers []string) string {
+	left := slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == ChildrenFinalizer })
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": left}})
+	if err != nil {
+		panic(err) // strings can be encoded
+	}
+	command := fmt.Sprintf("kubectl patch %s %s", id.GVR.GroupResource(), id.Name())
+	if id.Namespace() != "" {
+		command += " -n " + id.Namespace()
+	}
+	return command + " --type=merge -p '" + string(patch) + "'"
+}
+
+// undeletedMessage names the first few children that could not be deleted, and the reason for the first one.
+func (c *childClient) undeletedMessage() string {
+	const most = 10
+	names := slices.Clone(c.undeleted[:min(len(c.undeleted), most)])
+	if more := len(c.undeleted) - most; more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf("cannot delete %s: %s", strings.Join(names, ", "), c.undeletedErr)
+}

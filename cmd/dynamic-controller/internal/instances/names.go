@@ -1,0 +1,79 @@
+package instances
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// Name is the platform's field manager, and the prefix of its finalizers, labels and annotations.
+const Name = "platform.example.com"
+
+// PausedAnnotation is an annotation of instances and Blueprints. While it is "true", the children of the instance, or
+// of all instances of the Blueprint, are not written, and a deletion waits.
+const PausedAnnotation = Name + "/paused"
+
+// ConditionPaused is a condition type. The condition is True while an instance or a Blueprint is paused, and False
+// afterwards.
+const ConditionPaused = "Paused"
+
+const (
+	// StatusManager is the field manager of statuses.
+	StatusManager = Name + "/status"
+	// pauseManager is the field manager of the Paused condition while an instance is paused. With a separate field
+	// manager, the other conditions are kept.
+	pauseManager = Name + "/paused"
+	// ChildrenFinalizer is the finalizer of instances with children on which an owner reference has no effect. Package
+	// handlers/children adds it.
+	ChildrenFinalizer = Name + "/children"
+
+	// parentLabel is a label of children. Its value is the UID of their instance. Package handlers/children adds it.
+	parentLabel = Name + "/parent"
+	// inventoryAnnotation is an annotation of instances. Its value lists the kinds of their children. Package
+	// handlers/children writes it. Anyone who can update an instance can change it.
+	inventoryAnnotation = Name + "/inventory"
+	// appliedAnnotation and selfAnnotation are annotations of children. Package handlers/children adds appliedAnnotation
+	// to all children, and selfAnnotation to children on which an owner reference has no effect.
+	appliedAnnotation = Name + "/applied"
+	selfAnnotation    = Name + "/self"
+	// resourceAnnotation and instanceAnnotation are annotations of children. Their values are the id of the template and
+	// the "namespace/name" of the instance.
+	resourceAnnotation = Name + "/resource"
+	instanceAnnotation = Name + "/instance"
+	// managedByLabel and the labels below it are labels of children, which can be used to select them. Values that are not
+	// valid label values are shortened: see LabelValue.
+	managedByLabel         = "app.kubernetes.io/managed-by"
+	instanceNameLabel      = Name + "/instance-name"
+	instanceNamespaceLabel = Name + "/instance-namespace"
+	instanceKindLabel      = Name + "/instance-kind"
+	resourceLabel          = Name + "/resource-id"
+	// stageAnnotation and retainedAnnotation are annotations of children. Their values are the stage of the child and the
+	// instance for which it is retained. Package handlers/children adds them.
+	stageAnnotation    = Name + "/stage"
+	retainedAnnotation = Name + "/retained-by"
+	// budgetAnnotation is an annotation of children that can be instances. Its value is their expansion budget.
+	budgetAnnotation = Name + "/allowance"
+	// omittedAnnotation is an annotation of objects that are cached without their content. If anyone else sets it, the
+	// only effect is that the object is always read from the API server.
+	omittedAnnotation = Name + "/omitted"
+)
+
+// Engine is the part of a [dynamiccontroller.DynamicController] that the platform uses.
+type Engine interface {
+	StartServingGVK(ctx context.Context, gvr schema.GroupVersionResource, handler dynamiccontroller.Handler,
+		opts ...dynamiccontroller.ServeOption) error
+	StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error
+	Lister(gvr schema.GroupVersionResource) (dynamiccontroller.Lister, error)
+	SecondaryLister(gvr schema.GroupVersionResource, key dynamiccontroller.WatchKey) (
+		dynamiccontroller.SecondaryLister, error)
+	Enqueue(ids ...dynamiccontroller.ObjectIdentifiers)
+	Status() []dynamiccontroller.TypeStatus
+}
+
+// BlueprintID identifies a Blueprint in an engine.
+func BlueprintID(name string) dynamiccontroller.ObjectIdentifiers {
+	return dynamiccontroller.ObjectIdentifiers{NamespacedKey: name, GVR: blueprint.GroupVersionResource}
+}

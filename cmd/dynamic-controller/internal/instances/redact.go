@@ -1,0 +1,207 @@
+package instances
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
+)
+
+// childClient is a client that gets and writes the children of an instance as an identity. If the identity was
+// rejected, its requests return a rejectedError.
+//
+// The API server, and admission webhooks and policies, quote values in their messages. Messages about the objects of
+// sensitive resources are replaced as soon as they are received, so that they never reach a status, an error or the
+// log. Warnings about them are dropped.
+type childClient struct {
+	dynamic.Interface // of the identity; nil if it was rejected
+
+	identity  identity.Identity
+	rejection *identity.Rejection // why the identity cannot be used, or nil
+	compiled  *blueprint.Compiled // nil if nothing is applied
+
+	undeleted    []string // children that the identity cannot delete
+	undeletedErr error    // of the first one
+}
+
+var secrets = schema.GroupResource{Resource: "secrets"}
+
+func (c *childClient) Resource(gvr schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	r := childResource{childObjects: childObjects{client: c, gvr: gvr}}
+	if c.Interface != nil {
+		r.resource = c.Interface.Resource(gvr)
+		r.ResourceInterface = r.resource
+	}
+	return r
+}
+
+type childResource struct {
+	childObjects
+	resource dynamic.NamespaceableResourceInterface
+}
+
+func (r childResource) Namespace(namespace string) dynamic.ResourceInterface {
+	objects := childObjects{client: r.client, gvr: r.gvr, namespace: namespace}
+	if r.resource != nil {
+		objects.ResourceInterface = r.resource.Namespace(namespace)
+	}
+	return objects
+}
+
+type childObjects struct {
+	dynamic.ResourceInterface
+	client    *childClient
+	gvr       schema.GroupVersionResource
+	namespace string
+}
+
+func (o childObjects) Get(
+	ctx context.Context, name string, opts metav1.GetOptions, subresources ...string,
+) (object *unstructured.Unstructured, err error) {
+	err = o.request(ctx, nil, func(ctx context.Context) (err error) {
+		object, err = o.ResourceInterface.Get(ctx, name, opts, subresources...)
+		return err
+	})
+	return object, err
+}
+
+// Patch does not send the result of a template, but admission can quote the Secret that is patched.
+func (o childObjects) Patch(
+	ctx context.Context, name string, patchType types.PatchType, data []byte, opts metav1.PatchOptions,
+	subresources ...string,
+) (object *unstructured.Unstructured, err error) {
+	err = o.request(ctx, o.secretField(), func(ctx context.Context) (err error) {
+		object, err = o.ResourceInterface.Patch(ctx, name, patchType, data, opts, subresources...)
+		return err
+	})
+	return object, err
+}
+
+// Delete does not send the result of a template, but admission can quote the Secret that is deleted.
+func (o childObjects) Delete(
+	ctx context.Context, name string, opts metav1.DeleteOptions, subresources ...string,
+) error {
+	err := o.request(ctx, o.secretField(), func(ctx context.Context) error {
+		return o.ResourceInterface.Delete(ctx, name, opts, subresources...)
+	})
+	child := o.gvr.GroupResource().String() + " " + cache.ObjectName{Namespace: o.namespace, Name: name}.String()
+	if apierrors.IsForbidden(err) && !slices.Contains(o.client.undeleted, child) {
+		o.client.undeleted = append(o.client.undeleted, child)
+		o.client.undeletedErr = cmp.Or(o.client.undeletedErr, err)
+	}
+	return err
+}
+
+// Apply is the only request that sends the result of a template.
+func (o childObjects) Apply(
+	ctx context.Context, name string, object *unstructured.Unstructured, opts metav1.ApplyOptions,
+	subresources ...string,
+) (now *unstructured.Unstructured, err error) {
+	id, compiled := object.GetAnnotations()[resourceAnnotation], o.client.compiled
+	var field func(string) string
+	if compiled.IsSensitive(id) {
+		field = func(field string) string { return compiled.KnownField(id, field) }
+	}
+	err = o.request(ctx, field, func(ctx context.Context) (err error) {
+		now, err = o.ResourceInterface.Apply(ctx, name, object, opts, subresources...)
+		return err
+	})
+	return now, err
+}
+
+// secretField returns the field function that redacts errors of requests that do not send the result of a template. It
+// is nil unless the objects are Secrets.
+func (o childObjects) secretField() func(string) string {
+	if o.gvr.GroupResource() != secrets {
+		return nil
+	}
+	return func(string) string { return "" }
+}
+
+// request sends a request as the identity. If field is not nil, the error is redacted, and warnings are dropped.
+func (o childObjects) request(
+	ctx context.Context, field func(string) string, send func(context.Context) error,
+) error {
+	id := o.client.identity
+	if o.client.rejection != nil {
+		return rejectedError{o.client.rejection}
+	}
+	if field != nil {
+		ctx = withoutLog(ctx)
+	}
+	err := send(ctx)
+	if !id.IsPlatform() && identity.IsImpersonationForbidden(err) {
+		return rejectedError{identity.ImpersonationRejection(id)}
+	}
+	if field != nil {
+		err = redacted(err, field)
+	}
+	if !id.IsPlatform() && apierrors.IsForbidden(err) {
+		err = fmt.Errorf("as %s: %w", id, err)
+	}
+	return err
+}
+
+// rejectedError is returned for requests if the identity cannot be used. It is also a Forbidden error, like the API
+// server's response to an identity without permissions.
+type rejectedError struct{ *identity.Rejection }
+
+func (e rejectedError) Unwrap() error { return e.Rejection }
+
+// Status implements [apierrors.APIStatus].
+func (e rejectedError) Status() metav1.Status {
+	return metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden, Message: e.Message,
+	}
+}
+
+// withoutLog returns a context whose logger discards everything. The warning handler and client-go log with the logger
+// of the context.
+func withoutLog(ctx context.Context) context.Context { return logr.NewContext(ctx, logr.Discard()) }
+
+// redacted returns the API server's error with its code, its reason and the fields that it names, but without its
+// messages. The field function returns the part of a field path that can be shown. Other errors come from the client
+// and do not quote values.
+func redacted(err error, field func(string) string) error {
+	var api apierrors.APIStatus
+	if !errors.As(err, &api) {
+		return err
+	}
+	status := api.Status()
+	out := metav1.Status{TypeMeta: status.TypeMeta, Status: status.Status, Code: status.Code, Reason: status.Reason}
+	var fields []string
+	if d := status.Details; d != nil {
+		out.Details = &metav1.StatusDetails{
+			Name: d.Name, Group: d.Group, Kind: d.Kind, UID: d.UID, RetryAfterSeconds: d.RetryAfterSeconds,
+		}
+		for _, cause := range d.Causes {
+			known := metav1.StatusCause{Type: cause.Type, Field: field(cause.Field)}
+			out.Details.Causes = append(out.Details.Causes, known)
+			if known.Field != "" {
+				fields = append(fields, fmt.Sprintf("%s: %s", known.Field, known.Type))
+			}
+		}
+	}
+	out.Message = fmt.Sprintf("the API server rejected the request with %d %s; "+
+		"its message is not shown, because the object can contain data of a Secret", status.Code,
+		cmp.Or(string(status.Reason), "Unknown"))
+	if len(fields) > 0 {
+		out.Message += " (" + strings.Join(slices.Compact(fields), ", ") + ")"
+	}
+	return &apierrors.StatusError{ErrStatus: out}
+}

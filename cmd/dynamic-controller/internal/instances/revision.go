@@ -1,0 +1,165 @@
+package instances
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
+)
+
+// Revision describes how the instances of a Blueprint are reconciled. It is immutable.
+type Revision struct {
+	Blueprint string // name
+	// Name is the name of the ControllerRevision that stores the spec. It is empty if Compiled is nil.
+	Name string
+	// ReportsRevision reports whether the schema of the type has status.revision.
+	ReportsRevision bool
+	GVR             schema.GroupVersionResource
+	// Spec is the accepted spec. Its ServiceAccountName has been resolved. It is empty for the platform's identity.
+	Spec blueprint.Spec
+	// Compiled is nil if only deletions of instances are processed.
+	Compiled *blueprint.Compiled
+	Children []Child
+	// Followed lists the kinds of children that are pruned and cleaned up, including the kinds of other revisions.
+	Followed []children.Kind
+}
+
+// Child is a kind of object that instances create.
+type Child struct {
+	GVK  schema.GroupVersionKind
+	GVR  schema.GroupVersionResource
+	Path string // of the first template of the kind
+	// CrossNamespace reports whether the kind can have objects on which an owner reference has no effect.
+	CrossNamespace bool
+	// HasCRD reports whether the kind has a CustomResourceDefinition. If it does, the objects can be instances themselves.
+	HasCRD bool
+}
+
+// hasCRD reports whether a kind has a CustomResourceDefinition.
+func (r Revision) hasCRD(gvk schema.GroupVersionKind) bool {
+	return slices.ContainsFunc(r.Children, func(child Child) bool { return child.HasCRD && child.GVK == gvk })
+}
+
+// Clients are the dependencies of a [Reconciler].
+type Clients struct {
+	Engine Engine
+	Client dynamic.Interface
+	Mapper meta.RESTMapper
+	// Identities provides the identities for reading and writing children. All other requests are sent as the platform,
+	// with Client.
+	Identities Identities
+}
+
+// Reconciler reconciles the instances of a Blueprint.
+type Reconciler struct {
+	Revision
+	engine     Engine
+	identities Identities
+	stageOf    map[string]int // by the id of the resource
+	status     *handlers.Conditions
+	pauses     *handlers.Conditions
+	paused     atomic.Bool // whether the Blueprint is paused
+	failures   Throttle    // limits messages about repeated failures.
+	children   *children.Reconciler
+	// uncounted reports whether instances have changed since they were counted.
+	uncounted atomic.Bool
+}
+
+// Start serves the revision on the engine. It replaces the revision that was previously served for the same type. If
+// paused is set, instances are paused until [Reconciler.SetPaused] is called.
+func Start(ctx context.Context, c Clients, revision Revision, paused bool) (*Reconciler, error) {
+	r, err := newReconciler(c, revision)
+	if err != nil {
+		return nil, err
+	}
+	r.paused.Store(paused)
+	handler := handlers.Object(fullReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client)}, r.reconcile, r.gone)
+	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, revision.watches()...)
+}
+
+// newReconciler returns a Reconciler. Its only state is cached data that can be read again.
+func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
+	r := &Reconciler{
+		Revision: revision, engine: c.Engine, identities: c.Identities, stageOf: revision.depths(),
+		status: NewConditions(c.Client, StatusManager), pauses: NewConditions(c.Client, pauseManager),
+	}
+	var err error
+	r.children, err = children.New(children.Config{
+		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: revision.Followed,
+		Cache: handlers.Cached(r.lister), Owned: r.ownedBy, // to find children to delete
+	})
+	return r, err
+}
+
+// lister returns the cached children of a type. They are read with the permissions of the platform: see childReader.
+func (r *Reconciler) lister(child schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
+	return r.engine.SecondaryLister(r.GVR, dynamiccontroller.Owns(child, withParentLabel).Key())
+}
+
+// ownedBy returns the cached children of an instance that have an owner reference to it.
+func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
+	lister, err := r.engine.SecondaryLister(r.GVR, dynamiccontroller.Owns(child, withParentLabel).Key())
+	if err != nil {
+		return nil, err
+	}
+	return lister.OwnedBy(instance)
+}
+
+// watches returns the watches of children.
+func (r Revision) watches() (options []dynamiccontroller.ServeOption) {
+	full, managed := dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithManagedFields()
+	retained := map[schema.GroupVersionKind]bool{}
+	for _, t := range r.templates() {
+		retained[t.GVK] = retained[t.GVK] || t.DeletionPolicy == blueprint.Retain
+	}
+	for _, child := range r.Children {
+		options = append(options, dynamiccontroller.Owns(child.GVR, full, managed, withParentLabel))
+		if child.CrossNamespace || retained[child.GVK] {
+			options = append(options, dynamiccontroller.Watches(child.GVR, instanceOf, full, managed, withParentLabel))
+		}
+	}
+	return options
+}
+
+func (r Revision) templates() []blueprint.Template {
+	if r.Compiled == nil {
+		return nil
+	}
+	return r.Compiled.Templates()
+}
+
+// withParentLabel selects objects with the parent label. There can be many large objects of the same types without the
+// label, such as all other Secrets in the cluster.
+var withParentLabel = func() dynamiccontroller.CommonOption {
+	labelled, err := labels.NewRequirement(parentLabel, selection.Exists, nil)
+	if err != nil {
+		panic(err) // the key is a constant
+	}
+	return dynamiccontroller.WithLabelSelector(labels.NewSelector().Add(*labelled))
+}()
+
+// instanceOf returns the instance of a child that cannot have an owner reference.
+func instanceOf(_ context.Context, child dynamiccontroller.Object) []string {
+	if key := child.GetAnnotations()[instanceAnnotation]; key != "" && len(child.GetOwnerReferences()) == 0 {
+		return []string{key}
+	}
+	return nil
+}
+
+// kindOf returns the kind of a template. It is empty if the template does not set it.
+func kindOf(r blueprint.Resource) schema.GroupVersionKind {
+	return (&unstructured.Unstructured{Object: r.Template}).GroupVersionKind()
+}

@@ -1,0 +1,89 @@
+package instances
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"maps"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/handlers/children"
+)
+
+// depths returns the stage of each resource. The stage is 0 if the template refers to no other resource. Otherwise, it
+// is one more than the highest stage of the resources that the template refers to.
+func (r Revision) depths() map[string]int {
+	depth := map[string]int{}
+	for _, t := range r.templates() {
+		depth[t.ID] = 0
+		for _, id := range t.Needs {
+			depth[t.ID] = max(depth[t.ID], depth[id]+1)
+		}
+	}
+	return depth
+}
+
+// stages returns the rendered children by stage. The stages of waiting resources are included but empty, so that the
+// instance gets its finalizer in the same write as its inventory.
+func (r *Reconciler) stages(self *unstructured.Unstructured, step blueprint.Step, share int) [][]children.Child {
+	last := 0
+	for _, rendered := range step.Rendered {
+		last = max(last, r.stageOf[rendered.ID])
+	}
+	for _, waiting := range step.Waiting {
+		last = max(last, r.stageOf[waiting.ID])
+	}
+	stages := make([][]children.Child, last+1)
+	for _, rendered := range step.Rendered {
+		n := r.stageOf[rendered.ID]
+		stages[n] = append(stages[n], children.Child{
+			Object: r.marked(self, rendered, share), Adopt: rendered.Adopt,
+			Retain: rendered.DeletionPolicy == blueprint.Retain,
+		})
+	}
+	return stages
+}
+
+// marked returns a rendered object with the labels and annotations that the platform adds to children. Except for
+// managedByLabel, which the template can set, they replace those of the template.
+func (r *Reconciler) marked(
+	self *unstructured.Unstructured, rendered blueprint.Rendered, share int,
+) *unstructured.Unstructured {
+	object := rendered.Object.DeepCopy()
+	labels := map[string]string{managedByLabel: Name}
+	maps.Copy(labels, object.GetLabels())
+	labels[instanceNameLabel], labels[instanceKindLabel] = LabelValue(self.GetName()), LabelValue(self.GetKind())
+	labels[resourceLabel] = LabelValue(rendered.ID)
+	instance := self.GetName()
+	if namespace := self.GetNamespace(); namespace != "" {
+		labels[instanceNamespaceLabel] = LabelValue(namespace)
+		instance = namespace + "/" + instance
+	}
+	object.SetLabels(labels)
+	annotations := object.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[resourceAnnotation], annotations[instanceAnnotation] = rendered.ID, instance
+	delete(annotations, budgetAnnotation)
+	if r.hasCRD(object.GroupVersionKind()) {
+		annotations[budgetAnnotation] = strconv.Itoa(share)
+	}
+	object.SetAnnotations(annotations)
+	return object
+}
+
+// LabelValue returns a name as a label value. A name that is not a valid label value, for example because it is too
+// long, is replaced with its beginning and a hash.
+func LabelValue(name string) string {
+	if len(validation.IsValidLabelValue(name)) == 0 {
+		return name
+	}
+	const kept, hashed = 30, 16
+	sum := sha256.Sum256([]byte(name))
+	return strings.TrimRight(name[:min(kept, len(name))], "._-") + "-" + hex.EncodeToString(sum[:hashed])
+}

@@ -1,0 +1,209 @@
+package instances
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/handlers"
+)
+
+// Tenants can create instances, and objects with the parent label, so objects of the watched types can be of any size.
+// Objects larger than maxCachedBytes are cached without their content. They are read from the API server when they are
+// needed, which costs one request for each reconcile of an instance.
+const (
+	maxCachedBytes = 64 << 10
+	// maxKeptBytes is the maximum size of the conditions, and of the inventory, that are cached for such an object.
+	maxKeptBytes = 8 << 10
+	// maxForgedBytes replaces maxCachedBytes for objects that have the parent label but are not children.
+	maxForgedBytes = 4 << 10
+	// maxMarkBytes is the maximum size of the controller reference, and of each annotation other than the inventory, that
+	// is kept when an object is cached without its content.
+	maxMarkBytes = 1 << 10
+)
+
+// BlueprintTransform is the default cache transform of the engine that serves Blueprints. It keeps the content of all
+// objects except Blueprints that are rejected because of their size.
+func BlueprintTransform(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok || !isBlueprint(u) {
+		return obj, nil
+	}
+	// Both duplicate the spec and are never read.
+	u.SetManagedFields(nil)
+	unstructured.RemoveNestedField(u.Object, "metadata", "annotations", corev1.LastAppliedConfigAnnotation)
+	spec, _ := u.Object["spec"].(map[string]any)
+	switch {
+	case sizeOf(spec, blueprint.MaxSpecBytes) > blueprint.MaxSpecBytes:
+		u.Object["spec"] = withoutTemplates(spec)
+		annotations := u.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[blueprint.OversizedAnnotation] = "spec"
+		u.SetAnnotations(annotations)
+	case spec["resources"] != nil:
+		// The API server requires this field, and withoutTemplates removes it. So this function did not set the annotation.
+		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", blueprint.OversizedAnnotation)
+	}
+	return u, nil
+}
+
+// withoutTemplates returns the fields of an oversized spec that identify the type and control deletion.
+func withoutTemplates(spec map[string]any) map[string]any {
+	kept := fieldsOf(spec, "deletionPolicy", "revisionHistoryLimit", "serviceAccountName")
+	if t, ok := spec["type"].(map[string]any); ok {
+		kept["type"] = fieldsOf(t, "crd", "group", "version", "kind", "plural", "singular", "scope")
+	}
+	return kept
+}
+
+// fieldsOf returns the named fields that are set.
+func fieldsOf(object map[string]any, names ...string) map[string]any {
+	fields := map[string]any{}
+	for _, name := range names {
+		if value, has := object[name]; has {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// Transform is the default cache transform of the engine that serves instances. It drops the content of large objects.
+func Transform(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	switch {
+	case !ok:
+		return obj, nil
+	case isBlueprint(u):
+		return BlueprintTransform(u)
+	}
+	if limit := maxCached(u); sizeOf(u.Object, limit) <= limit {
+		return u, nil
+	}
+	return withoutContent(u), nil
+}
+
+func isBlueprint(u *unstructured.Unstructured) bool {
+	return u.GroupVersionKind().GroupKind() == blueprint.GroupVersionKind.GroupKind()
+}
+
+// maxCached returns the maximum size of an object that is cached with its content.
+func maxCached(u *unstructured.Unstructured) int {
+	annotations := u.GetAnnotations()
+	isChild := annotations[appliedAnnotation] != "" && annotations[resourceAnnotation] != ""
+	if u.GetLabels()[parentLabel] != "" && !isChild {
+		return maxForgedBytes // all children that the platform writes have both
+	}
+	return maxCachedBytes
+}
+
+// withoutContent returns the metadata that identifies an object and its instance, and the conditions that are counted.
+// Only the metadata that the platform reads is kept, because Kubernetes does not limit the total size of labels, owner
+// references and finalizers.
+func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
+	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind()}}
+	metadata, _ := u.Object["metadata"].(map[string]any)
+	out.Object["metadata"] = fieldsOf(metadata, "name", "namespace", "uid", "resourceVersion", "generation",
+		"creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+	if parent, has := u.GetLabels()[parentLabel]; has && len(parent) <= maxMarkBytes {
+		out.SetLabels(map[string]string{parentLabel: parent})
+	}
+	if slices.Contains(u.GetFinalizers(), ChildrenFinalizer) {
+		out.SetFinalizers([]string{ChildrenFinalizer})
+	}
+	if c := metav1.GetControllerOf(u); c != nil && len(c.APIVersion)+len(c.Kind)+len(c.Name)+len(c.UID) <= maxMarkBytes {
+		out.SetOwnerReferences([]metav1.OwnerReference{*c})
+	}
+	out.SetAnnotations(keptAnnotations(u.GetAnnotations()))
+	status, _ := u.Object["status"].(map[string]any)
+	if conditions, has := status["conditions"]; has && sizeOf(conditions, maxKeptBytes) <= maxKeptBytes {
+		out.Object["status"] = map[string]any{"conditions": conditions}
+	}
+	return out
+}
+
+// keptAnnotations returns the annotations that are kept when an object is cached without its content.
+func keptAnnotations(annotations map[string]string) map[string]string {
+	kept := map[string]string{omittedAnnotation: "content"}
+	for key, limit := range map[string]int{
+		appliedAnnotation: maxMarkBytes, selfAnnotation: maxMarkBytes, resourceAnnotation: maxMarkBytes,
+		instanceAnnotation: maxMarkBytes, budgetAnnotation: maxMarkBytes, stageAnnotation: maxMarkBytes,
+		retainedAnnotation:  maxMarkBytes,
+		inventoryAnnotation: maxKeptBytes,
+	} {
+		if value, has := annotations[key]; has && len(value) <= limit {
+			kept[key] = value
+		}
+	}
+	return kept
+}
+
+// isOmitted reports whether an object was cached without its content.
+func isOmitted(u *unstructured.Unstructured) bool { return u.GetAnnotations()[omittedAnnotation] != "" }
+
+// sizeOf estimates the size of a value as JSON, in bytes. It stops when the limit is exceeded.
+func sizeOf(value any, limit int) int {
+	size := 0
+	switch value := value.(type) {
+	case string:
+		return len(value) + len(`"",`)
+	case map[string]any:
+		for key, field := range value {
+			if size += len(key) + len(`"":`) + sizeOf(field, limit-size); size > limit {
+				return size
+			}
+		}
+	case []any:
+		for _, item := range value {
+			if size += sizeOf(item, limit-size); size > limit {
+				return size
+			}
+		}
+	}
+	return size + len("{},")
+}
+
+// fullReader reads from the cache. If an object was cached without its content, Get reads the object from the API
+// server. List returns such objects without their content.
+type fullReader struct {
+	handlers.Reader
+	live handlers.Reader
+}
+
+func (r fullReader) Get(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace, name string,
+) (*unstructured.Unstructured, error) {
+	object, err := r.Reader.Get(ctx, gvr, namespace, name)
+	if err != nil || !isOmitted(object) {
+		return object, err
+	}
+	return r.live.Get(ctx, gvr, namespace, name)
+}
+
+// InventoryNames reports whether the inventory of a cached instance names the kind. An inventory that was too large for
+// the cache is assumed to name every kind.
+func InventoryNames(instance runtime.Object, kind schema.GroupKind) bool {
+	m, err := meta.Accessor(instance)
+	if err != nil {
+		return false
+	}
+	inventory, has := m.GetAnnotations()[inventoryAnnotation]
+	if !has && m.GetAnnotations()[omittedAnnotation] != "" {
+		return true
+	}
+	for entry := range strings.SplitSeq(inventory, ",") {
+		if name, _, _ := strings.Cut(entry, "="); name == kind.String() {
+			return true
+		}
+	}
+	return false
+}

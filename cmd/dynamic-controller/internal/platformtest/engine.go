@@ -1,0 +1,160 @@
+// Package platformtest provides fakes of the engine and of the API server for the platform's unit tests.
+package platformtest
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// Engine is an engine whose caches are filled by the test and whose handlers are called by the test.
+type Engine struct {
+	// Objects and Secondary are the caches of served types and of watched types.
+	Objects, Secondary cache.Indexer
+	Enqueued           []dynamiccontroller.ObjectIdentifiers
+	Statuses           []dynamiccontroller.TypeStatus
+	// Handlers are the handlers of the types that are served.
+	Handlers map[schema.GroupVersionResource]dynamiccontroller.Handler
+	// SecondaryErr is returned by SecondaryLister, StartErr by StartServingGVK.
+	SecondaryErr, StartErr error
+}
+
+// NewEngine returns an Engine with empty caches.
+func NewEngine() *Engine {
+	index := func() cache.Indexer { return cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}) }
+	return &Engine{
+		Objects: index(), Secondary: index(), Handlers: map[schema.GroupVersionResource]dynamiccontroller.Handler{},
+	}
+}
+
+// Lister returns a lister of Objects.
+func (e *Engine) Lister(gvr schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
+	return lister{cache.NewGenericLister(e.Objects, gvr.GroupResource())}, nil
+}
+
+// SecondaryLister returns a lister of the objects in Secondary that have the watch's type. Typed objects are included
+// for all types.
+func (e *Engine) SecondaryLister(
+	_ schema.GroupVersionResource, key dynamiccontroller.WatchKey,
+) (dynamiccontroller.SecondaryLister, error) {
+	if e.SecondaryErr != nil {
+		return nil, e.SecondaryErr
+	}
+	objects := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	for _, object := range e.Secondary.List() {
+		if u, ok := object.(*unstructured.Unstructured); ok && u.GetKind() != "" {
+			if gvr, _ := meta.UnsafeGuessKindToResource(u.GroupVersionKind()); gvr != key.GVR {
+				continue
+			}
+		}
+		if err := objects.Add(object); err != nil {
+			return nil, err
+		}
+	}
+	return lister{cache.NewGenericLister(objects, key.GVR.GroupResource())}, nil
+}
+
+// Enqueue records the objects.
+func (e *Engine) Enqueue(ids ...dynamiccontroller.ObjectIdentifiers) {
+	e.Enqueued = append(e.Enqueued, ids...)
+}
+
+// Status returns Statuses.
+func (e *Engine) Status() []dynamiccontroller.TypeStatus { return e.Statuses }
+
+// StartServingGVK records the handler.
+func (e *Engine) StartServingGVK(
+	_ context.Context, gvr schema.GroupVersionResource, handler dynamiccontroller.Handler,
+	_ ...dynamiccontroller.ServeOption,
+) error {
+	if e.StartErr == nil {
+		e.Handlers[gvr] = handler
+	}
+	return e.StartErr
+}
+
+// StopServiceGVK removes the handler.
+func (e *Engine) StopServiceGVK(_ context.Context, gvr schema.GroupVersionResource) error {
+	delete(e.Handlers, gvr)
+	return nil
+}
+
+// Run calls the handlers for the enqueued objects until the queue is empty. It returns the delays of requeue requests,
+// and the other errors.
+func (e *Engine) Run(ctx context.Context) (requeues []time.Duration, err error) {
+	for len(e.Enqueued) > 0 {
+		id := e.Enqueued[0]
+		e.Enqueued = e.Enqueued[1:]
+		handler, served := e.Handlers[id.GVR]
+		if !served {
+			continue
+		}
+		result := handler(ctx, id)
+		if delay, again := dynamiccontroller.RequeueDelay(result); again {
+			requeues = append(requeues, delay)
+			continue
+		}
+		err = errors.Join(err, result)
+	}
+	return requeues, err
+}
+
+// lister reads an indexer.
+type lister struct{ cache.GenericLister }
+
+func (l lister) All(namespace string, selector labels.Selector) iter.Seq2[runtime.Object, error] {
+	if selector == nil {
+		selector = labels.Everything()
+	}
+	return func(yield func(runtime.Object, error) bool) {
+		all, err := l.ByNamespace(namespace).List(selector)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for _, object := range all {
+			if !yield(object, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (l lister) OwnedBy(owner types.UID) (owned []runtime.Object, err error) {
+	all, err := l.List(labels.Everything())
+	for _, object := range all {
+		if m, ok := object.(metav1.Object); ok {
+			if controller := metav1.GetControllerOf(m); controller != nil && controller.UID == owner {
+				owned = append(owned, object)
+			}
+		}
+	}
+	return owned, err
+}
+
+// Mapper is a REST mapper that has synced.
+type Mapper struct{ *meta.DefaultRESTMapper }
+
+// NewMapper returns a Mapper with the given namespaced kinds.
+func NewMapper(kinds ...schema.GroupVersionKind) Mapper {
+	mapper := Mapper{meta.NewDefaultRESTMapper(nil)}
+	for _, kind := range kinds {
+		mapper.Add(kind, meta.RESTScopeNamespace)
+	}
+	return mapper
+}
+
+// HasSynced returns true.
+func (Mapper) HasSynced() bool { return true }

@@ -1,0 +1,240 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// parse returns the options of a valid command line.
+func parse(args ...string) (parsed *options, err error) {
+	cmd := newRunCommand(func(_ context.Context, o *options) error {
+		parsed = o
+		return nil
+	})
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	cmd.SetArgs(append([]string{}, args...))
+	return parsed, cmd.Execute()
+}
+
+func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
+	for name, test := range map[string]struct {
+		args string
+		want []string // lines of the error
+	}{
+		"defaults": {},
+		"demonstration": {args: "--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s " +
+			"--leader-elect-retry-period=500ms"},
+		"all together": {
+			args: "--workers=0 --leader-elect=maybe --log-format=xml --shutdown-timeout=20 --metrics-bind-address=80 -v 200 " +
+				"--kube-api-qps=many --default-service-account=A_b --queue-max-retries=0 --min-retry-delay=0 --resync-period=0",
+			want: []string{
+				`--default-service-account: must be a DNS-1123 subdomain, such as blueprints, got "A_b"`,
+				`--kube-api-qps: must be a number, got "many"`,
+				`--leader-elect: must be true or false, got "maybe"`,
+				`--log-format: must be json or console, got "xml"`,
+				`--metrics-bind-address: must be HOST:PORT, :PORT, or 0 to disable the endpoint, got "80"`,
+				`--min-retry-delay: must be positive, got 0s`,
+				`--queue-max-retries: must be at least 1, or negative to never park objects, got 0`,
+				`--resync-period: must be positive, or negative to disable resyncs, got 0s`,
+				`--shutdown-timeout: must be a duration such as 1m30s, got "20"`,
+				`--verbosity: must be from 0 to 127, got 200`,
+				`--workers: must be at least 1, got 0`,
+			},
+		},
+		"short resync period": {
+			args: "--resync-period=10ms",
+			want: []string{"--resync-period: must be at least 1s, or negative to disable resyncs, got 10ms"},
+		},
+		"retry delays in the wrong order": {
+			args: "--min-retry-delay=2s --max-retry-delay=1s",
+			want: []string{"--min-retry-delay: must not exceed --max-retry-delay, which is 1s, got 2s"},
+		},
+		"negative requests": {
+			args: "--kube-api-qps=-1 --kube-api-burst=-1",
+			want: []string{"--kube-api-burst: must not be negative, got -1", "--kube-api-qps: must not be negative, got -1"},
+		},
+		"burst without a limit": {
+			args: "--kube-api-burst=1",
+			want: []string{"--kube-api-burst: requires --kube-api-qps, got 1"},
+		},
+		"memory without a unit that exists": {
+			args: "--max-blueprint-memory=large",
+			want: []string{`--max-blueprint-memory: must be a quantity of bytes such as 64Mi, got "large"`},
+		},
+		"negative memory": {
+			args: "--max-blueprint-memory=-1Mi",
+			want: []string{`--max-blueprint-memory: must be a quantity of bytes such as 64Mi, got "-1Mi"`},
+		},
+		"namespace of the platform, which is the default for the Lease": {
+			args: "--namespace=a.b",
+			want: []string{`--namespace: must be a DNS-1123 label, such as platform-system, got "a.b"`},
+		},
+		"lease duration too short for the other durations": {
+			args: "--leader-elect-lease-duration=12s",
+			want: []string{"--leader-elect-lease-duration: must exceed --leader-elect-renew-deadline 10s + " +
+				"--leader-elect-retry-period 2s + a tenth of itself 1.2s = 13.2s, got 12s"},
+		},
+		"lease duration with a fraction of a second": {
+			args: "--leader-elect-lease-duration=15500ms",
+			want: []string{"--leader-elect-lease-duration: must be a number of whole seconds, " +
+				"because a Lease stores seconds, got 15.5s"},
+		},
+		"renew deadline that one attempt exceeds": {
+			args: "--leader-elect-renew-deadline=1s",
+			want: []string{"--leader-elect-renew-deadline: must exceed 1.2 x --leader-elect-retry-period = 2.4s, got 1s"},
+		},
+		"zero durations of the election": {
+			args: "--leader-elect-lease-duration=0 --leader-elect-retry-period=-1s",
+			want: []string{
+				"--leader-elect-lease-duration: must be positive, got 0s",
+				"--leader-elect-retry-period: must be positive, got -1s",
+			},
+		},
+		"zero durations without an election": {args: "--leader-elect=false --leader-elect-lease-duration=0"},
+		"invalid names of the Lease": {
+			args: "--leader-elect-resource-name=A_B --leader-elect-resource-namespace=c.d",
+			want: []string{"--leader-elect-resource-name: a lowercase RFC 1123 ",
+				"--leader-elect-resource-namespace: must not contain dots, got c.d"},
+		},
+		"no name of the Lease": {
+			args: "--leader-elect-resource-name=",
+			want: []string{`--leader-elect-resource-name: is required with leader election, got ""`},
+		},
+		"unknown flag": {args: "--worker=1", want: []string{"unknown flag: --worker"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parse(strings.Fields(test.args)...)
+			var got []string
+			if err != nil {
+				got = strings.Split(err.Error(), "\n")
+			}
+			if !slices.EqualFunc(got, test.want, strings.HasPrefix) {
+				t.Errorf("got these problems:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+			}
+		})
+	}
+}
+
+func TestFlags_SetOptions(t *testing.T) {
+	t.Setenv("POD_NAMESPACE", "from-the-pod")
+	o, err := parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := o.platform; p.Namespace != "from-the-pod" || p.DefaultServiceAccount != "" || p.AllowPlatformIdentity {
+		t.Errorf("the defaults for the platform are %+v", p)
+	}
+	if o.replica.LeaseNamespace != "from-the-pod" || !*o.replica.LeaderElection ||
+		o.replica.LeaseDuration != 15*time.Second {
+		t.Errorf("the defaults for the election are %+v", o.replica)
+	}
+	if o.engine.QueueMaxRetries >= 0 {
+		t.Errorf("instances are parked after %d retries by default", o.engine.QueueMaxRetries)
+	}
+
+	o, err = parse("--namespace=own", "--default-service-account=some.name", "--allow-platform-identity",
+		"--leader-elect=false", "--shutdown-timeout=1m", "--queue-max-retries=3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := o.platform; p.Namespace != "own" || p.DefaultServiceAccount != "some.name" || !p.AllowPlatformIdentity {
+		t.Errorf("the options of the platform are %+v", p)
+	}
+	if o.replica.LeaseNamespace != "own" || *o.replica.LeaderElection {
+		t.Errorf("the options of the election are %+v", o.replica)
+	}
+	if o.engine.QueueMaxRetries != 3 || o.replica.ShutdownTimeout <= o.engine.ShutdownTimeout {
+		t.Errorf("the options of the engine are %+v, and the replica waits %s", o.engine, o.replica.ShutdownTimeout)
+	}
+}
+
+func TestFlags_MemoryBudgetDefaultsToAShareOfTheMemoryLimit(t *testing.T) {
+	for name, test := range map[string]struct {
+		args        []string
+		limit, want int64
+	}{
+		"with a limit":    {limit: 200 << 20, want: 50 << 20},
+		"without a limit": {want: 256 << 20},
+		"set":             {args: []string{"--max-blueprint-memory=64Mi"}, limit: 200 << 20, want: 64 << 20},
+		"disabled":        {args: []string{"--max-blueprint-memory=0"}, limit: 200 << 20},
+	} {
+		o, err := parse(test.args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.limitBlueprints(test.limit); o.platform.MaxBlueprintMemory != test.want {
+			t.Errorf("%s: got %d bytes, want %d", name, o.platform.MaxBlueprintMemory, test.want)
+		}
+	}
+}
+
+func TestFlags_LimitRequestsOfAllClientsTogether(t *testing.T) {
+	for name, test := range map[string]struct {
+		args  []string
+		qps   float32 // 0 for no limit
+		burst int
+	}{
+		"default":        {},
+		"rate":           {args: []string{"--kube-api-qps=20"}, qps: 20, burst: 40},
+		"rate of 0.2":    {args: []string{"--kube-api-qps=0.2"}, qps: 0.2, burst: 1},
+		"rate and burst": {args: []string{"--kube-api-qps=20", "--kube-api-burst=30"}, qps: 20, burst: 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o, err := parse(test.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := &rest.Config{}
+			o.limitRequests(cfg)
+			if test.qps == 0 {
+				if cfg.QPS != -1 || cfg.RateLimiter != nil {
+					t.Errorf("requests are limited: %+v", cfg)
+				}
+				return
+			}
+			if cfg.RateLimiter == nil || cfg.RateLimiter.QPS() != test.qps {
+				t.Fatalf("requests are not limited to %v per second: %+v", test.qps, cfg)
+			}
+			shared, accepted := rest.CopyConfig(cfg).RateLimiter, 0
+			for shared.TryAccept() {
+				accepted++
+			}
+			if accepted != test.burst || cfg.RateLimiter.TryAccept() {
+				t.Errorf("%d requests were accepted at once, want %d for all copies of the config", accepted, test.burst)
+			}
+		})
+	}
+}
+
+func TestHelp_GroupsFlagsInSections(t *testing.T) {
+	var out bytes.Buffer
+	cmd := newCommand()
+	cmd.SetOut(&out)
+	cmd.SetArgs([]string{"run", "--help"})
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	help := out.String()
+	for _, want := range []string{
+		"Cluster flags:", "--kubeconfig FILE", "Platform flags:", "--allow-platform-identity", "--default-service-account " +
+			"NAME",
+		"Reconciling flags:", "--workers NUMBER", "Leader election flags:", "--leader-elect-lease-duration duration",
+		"Endpoint flags:", "--metrics-bind-address ADDRESS", "Logging flags:", "-v, --verbosity LEVEL",
+	} {
+		before, after, found := strings.Cut(help, want)
+		if !found {
+			t.Errorf("after %q, the help has no %q:\n%s", strings.TrimSpace(before[max(0, len(before)-20):]), want, help)
+			continue
+		}
+		help = after
+	}
+	if strings.Contains(out.String(), "[]") {
+		t.Error("the help shows Go values")
+	}
+}

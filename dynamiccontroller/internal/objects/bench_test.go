@@ -1,0 +1,233 @@
+package objects
+
+import (
+	"bytes"
+	"compress/flate"
+	gojson "encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
+	"k8s.io/apimachinery/pkg/util/json"
+)
+
+var sizes = []struct {
+	name  string
+	bytes int
+}{{"1kB", 1000}, {"2.4kB", 2400}, {"10kB", 10000}}
+
+// randomObjects returns objects of one type, without managedFields. The objects have the same field names but different
+// values, because nearly identical objects would make compression look better than it is.
+func randomObjects(n, size int) [][]byte {
+	random := rand.New(rand.NewPCG(1, uint64(size)))
+	out := make([][]byte, n)
+	for i := range out {
+		out[i] = randomObject(random, size)
+	}
+	return out
+}
+
+func randomObject(random *rand.Rand, size int) []byte {
+	word := func(n int) string {
+		letters := make([]byte, n)
+		for i := range letters {
+			letters[i] = "abcdefghijklmnopqrstuvwxyz0123456789"[random.IntN(36)]
+		}
+		return string(letters)
+	}
+	uid := func() string {
+		return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x",
+			random.Uint32(), random.IntN(1<<16), random.IntN(1<<16), random.IntN(1<<16), random.Int64N(1<<48))
+	}
+	minute := func() string {
+		return fmt.Sprintf("2026-%02d-%02dT%02d:%02d:%02dZ",
+			1+random.IntN(12), 1+random.IntN(28), random.IntN(24), random.IntN(60), random.IntN(60))
+	}
+	var b bytes.Buffer
+	name, namespace := word(14), word(10)
+	fmt.Fprintf(&b, `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"creationTimestamp":%q,"generation":%d,`+
+		`"labels":{"app.kubernetes.io/name":%q},"name":%q,"namespace":%q,"resourceVersion":"%d","uid":%q},`,
+		minute(), random.IntN(50), word(8), name, namespace, random.IntN(1e9), uid())
+	fmt.Fprintf(&b, `"status":{"conditions":[{"lastTransitionTime":%q,"message":"ready with %s","observedGeneration":%d,`+
+		`"reason":"Ready","status":"True","type":"Ready"}],"replicas":%d},"spec":{"owner":%q,"components":[`,
+		minute(), word(12), random.IntN(50), random.IntN(10), word(9)+"@example.com")
+	for separator := ""; b.Len() < size-200; separator = "," {
+		fmt.Fprintf(&b, `%s{"enabled":%t,"env":[{"name":%q,"value":%q}],`+
+			`"image":"registry.example.com/%s/%s:%d.%d","name":%q,"replicas":%d,`+
+			`"resources":{"limits":{"cpu":"%dm","memory":"%dMi"}},"weight":%.3f}`,
+			separator, random.IntN(2) == 0, strings.ToUpper(word(7)), word(16),
+			word(6), word(8), random.IntN(9), random.IntN(99), word(9), random.IntN(20),
+			random.IntN(4000), random.IntN(8000), random.Float64())
+	}
+	b.WriteString(`]}}`)
+	return b.Bytes()
+}
+
+// form is one of the storage forms to compare.
+type form struct {
+	name   string
+	store  func(data []byte) []byte
+	decode func(stored []byte) *unstructured.Unstructured
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func decodeJSON(data []byte) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{}
+	if err := json.Unmarshal(data, &u.Object); err != nil {
+		panic(err)
+	}
+	return u
+}
+
+// forms returns the storage forms to compare. The dictionary is another object of the type.
+func forms(dictionary []byte) []form {
+	var compressed bytes.Buffer
+	writer := must(flate.NewWriterDict(&compressed, flate.DefaultCompression, dictionary))
+	reader := flate.NewReaderDict(nil, dictionary)
+	return []form{
+		{"JSON",
+			func(data []byte) []byte { return []byte(must(Parse(data, Full, metav1.TypeMeta{})).data) },
+			func(stored []byte) *unstructured.Unstructured { return decodeJSON(bytes.Clone(stored)) }},
+		{"CBOR",
+			func(data []byte) []byte { return must(direct.Marshal(decodeJSON(data).Object)) },
+			func(stored []byte) *unstructured.Unstructured {
+				u := &unstructured.Unstructured{}
+				if err := direct.Unmarshal(stored, &u.Object); err != nil {
+					panic(err)
+				}
+				return u
+			}},
+		{"deflate",
+			func(data []byte) []byte {
+				compressed.Reset()
+				writer.Reset(&compressed)
+				must(io.WriteString(writer, must(Parse(data, Full, metav1.TypeMeta{})).data))
+				if err := writer.Close(); err != nil {
+					panic(err)
+				}
+				return bytes.Clone(compressed.Bytes())
+			},
+			func(stored []byte) *unstructured.Unstructured {
+				if err := reader.(flate.Resetter).Reset(bytes.NewReader(stored), dictionary); err != nil {
+					panic(err)
+				}
+				return decodeJSON(must(io.ReadAll(reader)))
+			}},
+	}
+}
+
+// BenchmarkForms compares the storage forms of an object; see docs/adr/0005.
+func BenchmarkForms(b *testing.B) {
+	for _, size := range sizes {
+		data := randomObjects(101, size.bytes)
+		dictionary, data := data[100], data[:100]
+		for _, f := range forms(dictionary) {
+			stored, total := make([][]byte, len(data)), 0
+			for i, d := range data {
+				stored[i] = f.store(d)
+				total += allocated(len(stored[i]))
+			}
+			b.Run(size.name+"/"+f.name+"/store", func(b *testing.B) {
+				for i := 0; b.Loop(); i++ {
+					f.store(data[i%len(data)])
+				}
+				b.ReportMetric(float64(total)/float64(len(data)), "B/object")
+			})
+			b.Run(size.name+"/"+f.name+"/decode", func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					f.decode(stored[i%len(stored)])
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkDecodedCache compares decoding a record with reading from a cache of decoded objects, which requires a deep
+// copy for each read.
+func BenchmarkDecodedCache(b *testing.B) {
+	for _, size := range sizes {
+		data := randomObjects(100, size.bytes)
+		records, objects := make([]*Record, len(data)), make([]*unstructured.Unstructured, len(data))
+		before := heap()
+		for i, d := range data {
+			objects[i] = decodeJSON(d)
+		}
+		decodedBytes := float64(heap()-before) / float64(len(data))
+		for i, d := range data {
+			records[i] = parse(b, string(d), Full)
+		}
+		b.Run(size.name+"/decode", func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				must(records[i%len(records)].Decode(Full))
+			}
+		})
+		b.Run(size.name+"/deepcopy", func(b *testing.B) {
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				objects[i%len(objects)].DeepCopy()
+			}
+			b.ReportMetric(decodedBytes, "B/object")
+		})
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return stats.HeapAlloc
+}
+
+func BenchmarkParse(b *testing.B) {
+	for _, size := range sizes {
+		data := randomObjects(1, size.bytes)[0]
+		for name, projection := range map[string]Projection{"keys": Keys, "metadata": Metadata, "full": Full} {
+			b.Run(size.name+"/"+name, func(b *testing.B) {
+				b.SetBytes(int64(len(data)))
+				b.ReportAllocs()
+				for b.Loop() {
+					must(Parse(data, projection, metav1.TypeMeta{}))
+				}
+			})
+		}
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	r := parse(b, string(randomObjects(1, 2400)[0]), Full)
+	selector := must(labels.Parse("app.kubernetes.io/name=shop"))
+	var into struct {
+		metav1.TypeMeta   `json:",inline"`
+		metav1.ObjectMeta `json:"metadata"`
+		Spec              gojson.RawMessage `json:"spec"`
+	}
+	for name, read := range map[string]func(){
+		"matches":    func() { r.Matches(selector) },
+		"objectmeta": func() { r.ObjectMeta() },
+		"owners":     func() { r.OwnerReferences() },
+		"full":       func() { must(r.Decode(Full)) },
+		"into":       func() { must(0, r.DecodeInto(&into, Complete)) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				read()
+			}
+		})
+	}
+}

@@ -1,0 +1,55 @@
+package objects
+
+import (
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/util/json"
+)
+
+// SameContent reports whether both records have the same content. The order of keys does not matter, nor does the
+// TypeMeta of a record that keeps only metadata.
+func (r *Record) SameContent(other *Record) bool {
+	switch {
+	case r == other:
+		return true
+	case r.opaque != nil || other.opaque != nil:
+		return reflect.DeepEqual(r.opaque, other.opaque)
+	case r.projection != other.projection:
+		return false
+	case r.projection == Metadata:
+		return r.SameMetadata(other)
+	default:
+		return r.header == other.header && sameJSON(r.data, other.data)
+	}
+}
+
+// SameMetadata reports whether both objects have the same metadata, ignoring managedFields. If either record has the
+// projection Keys, only the fields that Keys keeps are compared.
+func (r *Record) SameMetadata(other *Record) bool {
+	opaque := r.opaque != nil || other.opaque != nil
+	if !opaque && (r.metadata == 0 || other.metadata == 0) {
+		return r.header == other.header
+	}
+	if !opaque && r.rawAt(r.metadata) == other.rawAt(other.metadata) {
+		return true
+	}
+	a, err := r.decodeMetadata()
+	if err != nil {
+		return false
+	}
+	b, err := other.decodeMetadata()
+	return err == nil && equality.Semantic.DeepEqual(a, b)
+}
+
+// sameJSON reports whether two JSON values are equal.
+func sameJSON(a, b string) bool {
+	if a == b {
+		return true
+	}
+	var x, y any
+	if json.Unmarshal([]byte(a), &x) != nil || json.Unmarshal([]byte(b), &y) != nil {
+		return false
+	}
+	return reflect.DeepEqual(x, y)
+}

@@ -1,0 +1,195 @@
+package objects
+
+import (
+	"errors"
+
+	"k8s.io/apimachinery/pkg/util/json"
+)
+
+// text is the input of the scanner: received bytes, or the data of a record.
+type text interface{ string | []byte }
+
+// span is a range of a text. The zero value means that the value is absent.
+type span struct{ from, to int }
+
+// members iterates over the members of a JSON object without decoding their values. If the syntax is invalid, it ends
+// early or returns wrong members, but does not panic.
+type members[T text] struct {
+	in  T
+	at  int // position after the current member, or of the opening brace
+	key span
+	// value is the position of the value. Before the caller calls next, it must pass the value's end to endAt or call
+	// skip.
+	value int
+	state memberState
+}
+
+type memberState uint8
+
+const (
+	beforeFirst memberState = iota
+	betweenMembers
+	afterLast // at is the position after the closing brace
+	malformed
+)
+
+// membersOf returns an iterator over the object that begins at a position.
+func membersOf[T text](in T, at int) members[T] { return members[T]{in: in, at: at} }
+
+// next moves to the next member. It returns false after the last member or if the syntax is wrong.
+func (m *members[T]) next() bool {
+	i := skipSpace(m.in, m.at)
+	if i >= len(m.in) || m.state >= afterLast {
+		return m.fail()
+	}
+	switch c := m.in[i]; {
+	case m.state == beforeFirst && c == '{':
+		if i = skipSpace(m.in, i+1); i < len(m.in) && m.in[i] == '}' {
+			return m.end(i)
+		}
+	case m.state == betweenMembers && c == ',':
+		i = skipSpace(m.in, i+1)
+	case m.state == betweenMembers && c == '}':
+		return m.end(i)
+	default:
+		return m.fail()
+	}
+	keyEnd := skipString(m.in, i)
+	if keyEnd < 0 {
+		return m.fail()
+	}
+	m.key = span{i, keyEnd}
+	if i = skipSpace(m.in, keyEnd); i >= len(m.in) || m.in[i] != ':' {
+		return m.fail()
+	}
+	if m.value = skipSpace(m.in, i+1); m.value >= len(m.in) {
+		return m.fail()
+	}
+	m.state = betweenMembers
+	return true
+}
+
+func (m *members[T]) end(brace int) bool {
+	m.at, m.state = brace+1, afterLast
+	return false
+}
+
+func (m *members[T]) fail() bool {
+	if m.state != afterLast {
+		m.state = malformed
+	}
+	return false
+}
+
+// skip moves to the end of the current value and returns its span.
+func (m *members[T]) skip() span {
+	m.endAt(skipValue(m.in, m.value))
+	return span{m.value, m.at}
+}
+
+// endAt sets the end of the current value. A negative value means that its syntax is wrong.
+func (m *members[T]) endAt(end int) {
+	if end < 0 {
+		m.state, end = malformed, len(m.in)
+	}
+	m.at = end
+}
+
+func skipSpace[T text](in T, i int) int {
+	for i < len(in) && (in[i] == ' ' || in[i] == '\n' || in[i] == '\t' || in[i] == '\r') {
+		i++
+	}
+	return i
+}
+
+// skipString returns the end of the string at a position, or -1.
+func skipString[T text](in T, i int) int {
+	if i >= len(in) || in[i] != '"' {
+		return -1
+	}
+	for i++; i < len(in); i++ {
+		if c := in[i]; c == '"' {
+			return i + 1
+		} else if c == '\\' {
+			i++
+		}
+	}
+	return -1
+}
+
+// skipValue returns the end of the value at a position, or -1.
+func skipValue[T text](in T, i int) int {
+	if i >= len(in) {
+		return -1
+	}
+	switch in[i] {
+	case '"':
+		return skipString(in, i)
+	case '{', '[':
+		return skipNested(in, i)
+	}
+	start := i
+	for i < len(in) && !endsScalar(in[i]) {
+		i++
+	}
+	if i == start {
+		return -1
+	}
+	return i
+}
+
+func endsScalar(c byte) bool {
+	switch c {
+	case ',', '}', ']', ' ', '\n', '\t', '\r', ':', '"', '{', '[':
+		return true
+	}
+	return false
+}
+
+// structural marks the characters that matter to skipNested.
+var structural = [256]bool{'"': true, '{': true, '}': true, '[': true, ']': true}
+
+func skipNested[T text](in T, i int) int {
+	for depth := 0; i < len(in); i++ {
+		c := in[i]
+		if !structural[c] {
+			continue
+		}
+		switch c {
+		case '"':
+			if i = skipString(in, i) - 1; i < 0 {
+				return -1
+			}
+		case '{', '[':
+			depth++
+		default:
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return -1
+}
+
+// isPlain reports whether a quoted string can be used without decoding: it is ASCII and has no escapes.
+func isPlain[T text](in T, s span) bool {
+	for i := s.from + 1; i < s.to-1; i++ {
+		if c := in[i]; c < 0x20 || c >= 0x80 || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// unquote decodes a quoted string. It does not copy a plain string.
+func unquote[T text](in T, s span) (decoded T, err error) {
+	if s.to-s.from < len(`""`) {
+		return decoded, errors.New("not a string")
+	}
+	if isPlain(in, s) {
+		return in[s.from+1 : s.to-1], nil
+	}
+	var value string
+	err = json.Unmarshal([]byte(in[s.from:s.to]), &value)
+	return T(value), err
+}

@@ -1,0 +1,398 @@
+package objects
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Store holds the records of a watch, or only their identities. It is safe for concurrent use by any number of readers
+// and one writer. Records that a reader has received do not change.
+type Store struct {
+	keysOnly bool
+	uidFilter
+
+	mu         sync.RWMutex // guards the fields below
+	records    map[string]*Record
+	identities map[string]identity // replaces records if keysOnly is set
+	size       int64
+	// The indexes are nil until they are used for the first time.
+	byNamespace, byOwner index
+	building             *[]Change // changes since the records were copied for a new index; nil if no index is being built
+
+	indexing sync.Mutex // held while an index is being built; taken before mu
+}
+
+// NewStore returns a store. With the projection Keys, it holds the key and 32 bytes per object.
+func NewStore(projection Projection) *Store {
+	return &Store{keysOnly: projection == Keys, records: map[string]*Record{}, identities: map[string]identity{}}
+}
+
+// Change is a change to one object. For a new object, Old is nil. For a deleted object, New is nil.
+type Change struct {
+	Key      string
+	Old, New *Record
+}
+
+// Put stores a record. The result same reports whether that version of the object was already stored.
+func (s *Store) Put(r *Record) (old *Record, same bool) {
+	key, after := r.Key(), identityOf(r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before, known := s.identityLocked(key)
+	if same = known && before.sameVersion(after); same && !s.keysOnly {
+		return s.records[key], true
+	}
+	old = s.removeLocked(key)
+	if s.keysOnly {
+		s.identities[strings.Clone(key)] = after // key is part of the header
+		s.size += identitySize(key)
+	} else {
+		s.records[key] = r
+		s.size += recordSize(r)
+		s.indexLocked(Change{New: r})
+	}
+	if s.add(after.uid) {
+		s.resizeLocked()
+	}
+	return old, same
+}
+
+// Delete removes an object.
+func (s *Store) Delete(key string) (old *Record, known bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old = s.removeLocked(key)
+	return old, old != nil
+}
+
+// removeLocked removes an object and returns it, or nil if it was not stored.
+func (s *Store) removeLocked(key string) *Record {
+	old, known := s.getLocked(key)
+	if !known {
+		return nil
+	}
+	if s.keysOnly {
+		delete(s.identities, key)
+		s.size -= identitySize(key)
+		return old
+	}
+	delete(s.records, key)
+	s.size -= recordSize(old)
+	s.indexLocked(Change{Old: old})
+	return old
+}
+
+func (s *Store) indexLocked(c Change) {
+	s.byNamespace.apply(c, namespaceOf)
+	s.byOwner.apply(c, ownersOf)
+	if s.building != nil {
+		*s.building = append(*s.building, c)
+	}
+}
+
+// Replace replaces the content of the store with records. The caller must not use the map afterwards.
+func (s *Store) Replace(records map[string]*Record) {
+	size, identities := int64(0), map[string]identity{}
+	if s.keysOnly {
+		identities = make(map[string]identity, len(records))
+	}
+	for key, r := range records {
+		if s.keysOnly {
+			identities[strings.Clone(key)] = identityOf(r) // key is part of the header
+			size += identitySize(key)
+		} else {
+			size += recordSize(r)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.size, s.identities = size, identities
+	if !s.keysOnly {
+		s.records, s.byNamespace, s.byOwner, s.building = records, nil, nil, nil
+	}
+	s.resizeLocked()
+}
+
+func (s *Store) resizeLocked() {
+	s.resize(s.lenLocked(), func(add func(uint64)) {
+		for _, id := range s.identities {
+			add(id.uid)
+		}
+		for _, r := range s.records {
+			add(identityOf(r).uid)
+		}
+	})
+}
+
+// Get returns the record of an object. With Keys, the record has only the namespace and the name.
+func (s *Store) Get(key string) (r *Record, known bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.getLocked(key)
+}
+
+func (s *Store) getLocked(key string) (*Record, bool) {
+	if !s.keysOnly {
+		r, known := s.records[key]
+		return r, known
+	}
+	if _, known := s.identities[key]; !known {
+		return nil, false
+	}
+	return stubOf(key), true
+}
+
+// Has reports whether the store holds an object.
+func (s *Store) Has(key string) bool {
+	_, known := s.identity(key)
+	return known
+}
+
+func (s *Store) identity(key string) (id identity, known bool) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.identityLocked(key)
+}
+
+func (s *Store) identityLocked(key string) (id identity, known bool) {
+	if s.keysOnly {
+		id, known = s.identities[key]
+	} else if r := s.records[key]; r != nil {
+		id, known = identityOf(r), true
+	}
+	return id, known
+}
+
+// Keys returns the keys of all objects, in no particular order.
+func (s *Store) Keys() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	keys := make([]string, 0, s.lenLocked())
+	for key := range s.identities {
+		keys = append(keys, key)
+	}
+	for key := range s.records {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// Len returns the number of objects.
+func (s *Store) Len() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.lenLocked()
+}
+
+func (s *Store) lenLocked() int { return len(s.identities) + len(s.records) }
+
+// Size returns the approximate memory that the objects use, in bytes.
+func (s *Store) Size() int64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.size
+}
+
+// List returns the objects of a namespace, or all objects if namespace is empty. With Keys, the result is empty. The
+// first call for a namespace builds an index of all namespaces.
+func (s *Store) List(namespace string) []*Record {
+	if namespace != "" {
+		return s.lookUp(&s.byNamespace, namespaceOf, namespace)
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return values(s.records)
+}
+
+// OwnedBy returns the objects that have an owner reference with the UID. With Keys, the result is empty. The first call
+// builds an index.
+func (s *Store) OwnedBy(owner types.UID) []*Record {
+	return s.lookUp(&s.byOwner, ownersOf, string(owner))
+}
+
+func (s *Store) lookUp(i *index, valuesOf func(*Record) []string, value string) []*Record {
+	s.mu.RLock()
+	built, found := *i != nil, values((*i)[value])
+	s.mu.RUnlock()
+	if built {
+		return found
+	}
+	s.build(i, valuesOf)
+	return s.lookUp(i, valuesOf, value)
+}
+
+// build builds an index. With many objects, this takes seconds, during which the store can be read and changed. If
+// Replace is called in the meantime, the index is discarded.
+func (s *Store) build(i *index, valuesOf func(*Record) []string) {
+	s.indexing.Lock()
+	defer s.indexing.Unlock()
+	s.mu.Lock()
+	if *i != nil {
+		s.mu.Unlock()
+		return
+	}
+	records, changes, built := values(s.records), &[]Change{}, index{}
+	s.building = changes
+	s.mu.Unlock()
+	for _, r := range records {
+		built.apply(Change{New: r}, valuesOf)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.building != changes {
+		return
+	}
+	for _, c := range *changes {
+		built.apply(c, valuesOf)
+	}
+	*i, s.building = built, nil
+}
+
+func values(records map[string]*Record) []*Record {
+	found := make([]*Record, 0, len(records))
+	for _, r := range records {
+		found = append(found, r)
+	}
+	return found
+}
+
+// index maps each value, such as a namespace, to the records with that value. The inner map's key is the object's key.
+type index map[string]map[string]*Record
+
+// apply removes the old record and adds the new one. It does nothing if the index is nil.
+func (i index) apply(c Change, valuesOf func(*Record) []string) {
+	if i == nil {
+		return
+	}
+	if c.Old != nil {
+		for _, value := range valuesOf(c.Old) {
+			if delete(i[value], c.Old.Key()); len(i[value]) == 0 {
+				delete(i, value)
+			}
+		}
+	}
+	if c.New != nil {
+		for _, value := range valuesOf(c.New) {
+			if i[value] == nil {
+				i[value] = map[string]*Record{}
+			}
+			i[value][c.New.Key()] = c.New
+		}
+	}
+}
+
+func namespaceOf(r *Record) []string { return []string{r.GetNamespace()} }
+
+func ownersOf(r *Record) []string {
+	references := r.GetOwnerReferences()
+	uids := make([]string, len(references))
+	for i := range references {
+		uids[i] = string(references[i].UID)
+	}
+	return uids
+}
+
+// ChangesTo returns the changes that Replace would make. An object has changed if its version differs. If byContent is
+// set, an object has also changed if its content differs, because the API server returns different content at the same
+// version after a change to the type's schema.
+func (s *Store) ChangesTo(records map[string]*Record, byContent bool) []Change {
+	changes := s.missing(func(key string) bool { return records[key] != nil })
+	for key, r := range records {
+		before, known := s.identity(key)
+		same := known && before.sameVersion(identityOf(r))
+		if same && (!byContent || s.keysOnly) {
+			continue
+		}
+		old, _ := s.Get(key)
+		if !same || !old.SameContent(r) {
+			changes = append(changes, Change{Key: key, Old: old, New: r})
+		}
+	}
+	return changes
+}
+
+// Difference returns the changes from this store to another one. Objects with equal versions are compared by their
+// metadata if both stores hold records.
+func (s *Store) Difference(to *Store) []Change {
+	changes := s.Deletions(to)
+	for _, key := range to.Keys() {
+		before, known := s.identity(key)
+		after, _ := to.identity(key)
+		same := known && before.sameVersion(after)
+		if same && (s.keysOnly || to.keysOnly) {
+			continue
+		}
+		old, _ := s.Get(key)
+		now, _ := to.Get(key)
+		if !same || !old.SameMetadata(now) {
+			changes = append(changes, Change{Key: key, Old: old, New: now})
+		}
+	}
+	return changes
+}
+
+// Deletions returns a deletion for each object that is not in the other store.
+func (s *Store) Deletions(to *Store) []Change { return s.missing(to.Has) }
+
+func (s *Store) missing(has func(key string) bool) (changes []Change) {
+	for _, key := range s.Keys() {
+		if !has(key) {
+			old, _ := s.Get(key)
+			changes = append(changes, Change{Key: key, Old: old})
+		}
+	}
+	return changes
+}
+
+// HasUID reports whether the store holds an object with the given key and UID. If no object in the store has that UID,
+// HasUID usually takes no lock.
+func (s *Store) HasUID(key string, uid UIDHash) bool {
+	if !s.mayHold(uint64(uid)) {
+		return false
+	}
+	id, known := s.identity(key)
+	return known && id.uid == uint64(uid)
+}
+
+// identity holds numbers derived from the resourceVersion and the UID of an object. Different resourceVersions have
+// different numbers.
+type identity struct{ version, uid uint64 }
+
+// sameVersion reports whether the versions are equal. It returns false if i has no version.
+func (i identity) sameVersion(other identity) bool {
+	return i.version != 0 && i.version == other.version
+}
+
+func identityOf(r *Record) identity {
+	return identity{version: numberOf(r.GetResourceVersion()), uid: hashOf(string(r.GetUID()))}
+}
+
+// stubOf returns a record that has only a namespace and a name.
+func stubOf(key string) *Record {
+	namespaceLen := max(strings.IndexByte(key, '/'), 0)
+	return &Record{header: key, namespaceLen: uint32(namespaceLen), keyLen: uint32(len(key))}
+}
+
+// numberOf converts a resourceVersion to a number. A version that is a number, as in every Kubernetes API since 1.35,
+// is returned as it is. For any other version, numberOf returns a hash, and for an empty version it returns 0.
+func numberOf(version string) uint64 {
+	if version == "" {
+		return 0
+	}
+	if n, err := strconv.ParseUint(version, 10, 64); err == nil {
+		return n
+	}
+	return hashOf(version)
+}
+
+// The slots of a large map are about 57% full on average.
+const (
+	recordEntry   = (16 + 8) * 7 / 4  // key and pointer
+	identityEntry = (16 + 16) * 7 / 4 // key and identity
+)
+
+func recordSize(r *Record) int64    { return int64(recordEntry + r.Size()) }
+func identitySize(key string) int64 { return int64(identityEntry + allocated(len(key))) }

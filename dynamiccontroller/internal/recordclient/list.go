@@ -1,0 +1,158 @@
+package recordclient
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+)
+
+// List is a list of records, or one page of a list.
+type List struct {
+	metav1.TypeMeta
+	metav1.ListMeta
+	Items []*objects.Record
+}
+
+// DeepCopyObject returns a copy of the list. The copy shares the records, because records are immutable.
+func (l *List) DeepCopyObject() runtime.Object {
+	copied := *l
+	l.ListMeta.DeepCopyInto(&copied.ListMeta)
+	copied.Items = slices.Clone(l.Items)
+	return &copied
+}
+
+// readList reads a list from a response. Each item is parsed as it arrives.
+func readList(body io.Reader, projection objects.Projection) (*List, error) {
+	r := &listReader{stream: newStream(body), projection: projection}
+	err := r.readFields()
+	if err == nil {
+		err = r.finish()
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return &r.list, err
+}
+
+// listReader reads the fields of a list, in any order.
+type listReader struct {
+	stream     *stream
+	projection objects.Projection
+	list       List
+	hasItems   bool     // the list has the field items
+	untyped    [][]byte // items that arrived before the kind and the apiVersion
+}
+
+func (r *listReader) readFields() error {
+	switch token, err := r.stream.Token(); {
+	case err != nil:
+		return r.notJSON(err)
+	case token != json.Delim('{'):
+		return fmt.Errorf("expected a list, got %v", token)
+	}
+	for r.stream.More() {
+		name, err := r.stream.Token()
+		if err != nil {
+			return err
+		}
+		if err := r.readField(name); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	_, err := r.stream.Token() // the closing brace
+	return err
+}
+
+// notJSON adds the beginning of the response to the error if the response is not JSON.
+func (r *listReader) notJSON(err error) error {
+	var syntax *json.SyntaxError
+	if !errors.As(err, &syntax) {
+		return err
+	}
+	const excerpt = 100
+	start, _ := io.ReadAll(io.LimitReader(r.stream.Buffered(), excerpt))
+	return fmt.Errorf("expected a list, got %q: %w", start, err)
+}
+
+func (r *listReader) readField(name json.Token) error {
+	var ignored span
+	switch name {
+	case "kind":
+		return r.stream.read(&r.list.Kind)
+	case "apiVersion":
+		return r.stream.read(&r.list.APIVersion)
+	case "metadata":
+		return r.stream.read(&r.list.ListMeta)
+	case "items":
+		return r.readItems()
+	default:
+		return r.stream.read(&ignored)
+	}
+}
+
+func (r *listReader) readItems() error {
+	r.hasItems, r.list.Items, r.untyped = true, nil, nil
+	switch token, err := r.stream.Token(); {
+	case err != nil || token == nil: // null is an empty list
+		return err
+	case token != json.Delim('['):
+		return fmt.Errorf("expected an array, got %v", token)
+	}
+	for r.stream.More() {
+		var item span
+		if err := r.stream.read(&item); err != nil {
+			return err
+		}
+		if err := r.add(item); err != nil {
+			return err
+		}
+	}
+	_, err := r.stream.Token() // the closing bracket
+	return err
+}
+
+// add appends an item. The items of built-in types have neither kind nor apiVersion, so they inherit both from the
+// list.
+func (r *listReader) add(item []byte) error {
+	if r.list.Kind == "" || r.list.APIVersion == "" {
+		r.untyped = append(r.untyped, bytes.Clone(item))
+		return nil
+	}
+	record, err := objects.Parse(item, r.projection, metav1.TypeMeta{
+		APIVersion: r.list.APIVersion, Kind: strings.TrimSuffix(r.list.Kind, "List"),
+	})
+	if err != nil {
+		return fmt.Errorf("item %d: %w", len(r.list.Items), err)
+	}
+	r.list.Items = append(r.list.Items, record)
+	return nil
+}
+
+// finish is called when all fields have been read.
+func (r *listReader) finish() error {
+	isList := r.hasItems || strings.HasSuffix(r.list.Kind, "List")
+	if !isList || r.list.Kind == "" || r.list.APIVersion == "" {
+		return fmt.Errorf("expected a list, got kind %q of %q", r.list.Kind, r.list.APIVersion)
+	}
+	for _, item := range r.untyped {
+		if err := r.add(item); err != nil {
+			return err
+		}
+	}
+	switch token, err := r.stream.Token(); {
+	case err == nil:
+		return fmt.Errorf("unexpected data after the list: %v", token)
+	case !errors.Is(err, io.EOF):
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,184 @@
+package recordclient_test
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/pager"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
+)
+
+const (
+	listType = `"apiVersion":"example.com/v1","kind":"WidgetList"`
+	listMeta = `"metadata":{"resourceVersion":"42","continue":"next","remainingItemCount":3}`
+)
+
+// TestList_MatchesTheDynamicClient compares the items of a list with those that the dynamic client returns.
+func TestList_MatchesTheDynamicClient(t *testing.T) {
+	items := `"items":[` + widget("one") + ",\n" + widget("two") + `]`
+	const podItems = `"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]`
+	for name, fields := range map[string][]string{
+		"in the API server's order":   {listType, listMeta, items},
+		"metadata after the items":    {listType, items, listMeta},
+		"type after the items":        {listMeta, items, listType},
+		"unknown fields":              {`"a":{"items":[1,{"kind":"x"}]}`, listType, `"b":null`, listMeta, items, `"c":"d"`},
+		"empty items":                 {listType, listMeta, `"items":[]`},
+		"built-in type's items":       {`"apiVersion":"v1","kind":"PodList"`, listMeta, podItems},
+		"built-in type's items first": {podItems, listMeta, `"kind":"PodList","apiVersion":"v1"`},
+		"duplicate items":             {listType, listMeta, `"items":[` + widget("other") + `]`, items},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := "{" + strings.Join(fields, ", ") + "}\n"
+			got, err := list(t, iotest.OneByteReader(strings.NewReader(body)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := &unstructured.UnstructuredList{}
+			if _, _, err := unstructured.UnstructuredJSONScheme.Decode([]byte(body), nil, want); err != nil {
+				t.Fatal(err)
+			}
+			wantMeta := metav1.ListMeta{ResourceVersion: "42", Continue: "next", RemainingItemCount: ptr.To[int64](3)}
+			if diff := cmp.Diff(wantMeta, got.ListMeta); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(contents(t, want), contents(t, got)); diff != "" {
+				t.Error(diff)
+			}
+			if got.GroupVersionKind() != want.GroupVersionKind() {
+				t.Errorf("got %s, want %s", got.GroupVersionKind(), want.GroupVersionKind())
+			}
+		})
+	}
+}
+
+// contents returns the items of a list as maps.
+func contents(t *testing.T, list runtime.Object) (all []map[string]any) {
+	t.Helper()
+	items, err := meta.ExtractListWithAlloc(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range items {
+		if u, ok := item.(*unstructured.Unstructured); ok {
+			all = append(all, u.Object)
+			continue
+		}
+		all = append(all, decode(t, item))
+	}
+	return all
+}
+
+func TestList_WithoutItemsIsEmpty(t *testing.T) {
+	for _, items := range []string{"", `,"items":null`, `,"items":[]`} {
+		got, err := list(t, strings.NewReader("{"+listType+","+listMeta+items+"}"))
+		if err != nil || len(got.Items) > 0 || got.ResourceVersion != "42" {
+			t.Errorf("items %q: got %v, %v", items, got, err)
+		}
+	}
+}
+
+func TestList_TruncatedResponseIsAnError(t *testing.T) {
+	cut := errors.New("connection cut")
+	for _, body := range []string{
+		"{" + listType + "," + listMeta + `,"items":[` + widget("one") + "," + widget("two") + "]}",
+		`{"items":[` + widget("one") + "," + widget("two") + "]," + listMeta + "," + listType + "}",
+	} {
+		for n := range len(body) {
+			if _, err := list(t, strings.NewReader(body[:n])); !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Fatalf("after %q: got %v, want %v", body[:n], err, io.ErrUnexpectedEOF)
+			}
+			broken := io.MultiReader(strings.NewReader(body[:n]), iotest.ErrReader(cut))
+			if _, err := list(t, broken); !errors.Is(err, cut) {
+				t.Fatalf("after %q: got %v, want %v", body[:n], err, cut)
+			}
+		}
+	}
+}
+
+func TestList_UnexpectedResponseIsAnError(t *testing.T) {
+	for name, test := range map[string]struct{ body, want string }{
+		"a status":         {`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","code":500}`, `"Status"`},
+		"a table":          {`{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{},"rows":[]}`, `"Table"`},
+		"an object":        {widget("one"), `"Widget"`},
+		"an empty object":  {`{}`, `kind ""`},
+		"no kind":          {`{"apiVersion":"v1","items":[{}]}`, `kind ""`},
+		"no apiVersion":    {`{"kind":"PodList","items":[{}]}`, `of ""`},
+		"HTML":             {"<html>login</html>", "<html>login</html>"},
+		"an array":         {`[1]`, "["},
+		"a string":         {`"text"`, "text"},
+		"items not a list": {`{"kind":"PodList","apiVersion":"v1","items":{}}`, "expected an array"},
+		"an invalid item":  {`{"kind":"PodList","apiVersion":"v1","items":[` + widget("a") + `,7]}`, "item 1"},
+		"two lists":        {`{"kind":"PodList","apiVersion":"v1","items":[]}{}`, "after the list"},
+		"malformed":        {`{"kind":"PodList","apiVersion":"v1","items":[` + widget("a") + `}`, "invalid character"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := list(t, strings.NewReader(test.body)); !contains(err, test.want, "widgets.example.com") {
+				t.Errorf("got %v and error %v, want an error that contains %q", got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestList_LimitsSizeOfItemsButNotOfList(t *testing.T) {
+	const items = 40
+	piece := strings.Replace(widget("one"), "grüße", strings.Repeat("x", 1<<20), 1) + ","
+	large := "{" + listType + `,"items":[` + strings.Repeat(piece, items) + widget("last") + "]}"
+	if got, err := list(t, strings.NewReader(large)); err != nil || len(got.Items) != items+1 {
+		t.Errorf("%d MiB of items: got error %v", items, err)
+	}
+	huge := "{" + listType + `,"items":[{"a":"` + strings.Repeat("x", 17<<20) + `"}]}`
+	if _, err := list(t, strings.NewReader(huge)); !contains(err, "too large") {
+		t.Errorf("an item of 17 MiB: got error %v", err)
+	}
+}
+
+func TestList_IsReadInPages(t *testing.T) {
+	answer := transport(func(r *http.Request) (*http.Response, error) {
+		metadata, name := `"metadata":{"resourceVersion":"42","continue":"second"}`, "one"
+		if r.URL.Query().Get("continue") == "second" {
+			metadata, name = `"metadata":{"resourceVersion":"42"}`, "two"
+		}
+		return response(http.StatusOK, strings.NewReader("{"+listType+","+metadata+`,"items":[`+widget(name)+"]}")), nil
+	})
+	client := newClient(t, answer, widgets, "", objects.Full)
+	got, paginated, err := pager.New(client.List).ListWithAlloc(t.Context(), metav1.ListOptions{})
+	if err != nil || !paginated {
+		t.Fatalf("paginated: %v, error: %v", paginated, err)
+	}
+	var names []string
+	if err := meta.EachListItemWithAlloc(got, func(obj runtime.Object) error {
+		names = append(names, obj.(*objects.Record).GetName())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	accessor, err := meta.ListAccessor(got)
+	if err != nil || accessor.GetResourceVersion() != "42" || !slices.Equal(names, []string{"one", "two"}) {
+		t.Errorf("got names %v, error %v", names, err)
+	}
+}
+
+func TestList_DeepCopyHasItsOwnItems(t *testing.T) {
+	original, err := list(t, strings.NewReader("{"+listType+","+listMeta+`,"items":[`+widget("one")+"]}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := original.DeepCopyObject().(*recordclient.List)
+	copied.Items[0], *copied.RemainingItemCount, copied.Kind = nil, 0, ""
+	if original.Items[0] == nil || *original.RemainingItemCount != 3 || original.Kind == "" {
+		t.Error("the original was modified")
+	}
+}

@@ -1,0 +1,268 @@
+package dynamiccontroller_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"pgregory.net/rapid"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// TestRandomOperations applies random sequences of starts, stops, swaps, runs and changes, with handlers that fail,
+// panic, requeue and hang. It checks that no call for an object is lost, duplicated or concurrent with another call for
+// the same object. With -rapid.checks=2000 it runs 10,000 sequences, which is too many for the race detector.
+func TestRandomOperations(t *testing.T) {
+	runs := 0
+	defer func() {
+		if !t.Failed() && runs < 500 {
+			t.Errorf("only %d sequences were run", runs)
+		}
+		t.Logf("%d sequences", runs)
+	}()
+	synctest.Test(t, func(t *testing.T) {
+		property := func(rt *rapid.T) {
+			runs++
+			s := newSoak(t)
+			defer s.endRun()
+			defer s.endWatches()
+			for _, gvr := range s.types {
+				for _, name := range soakNames {
+					s.putObject(s.id(gvr, name))
+				}
+			}
+			rt.Repeat(s.operations())
+			s.catchUp(rt)
+			s.settled(rt)
+		}
+		// Hide the type of t, because rapid calls Deadline on a *testing.T, which is not allowed in a bubble.
+		for range 5 {
+			rapid.Check(struct{ testing.TB }{t}, property)
+		}
+	})
+}
+
+var (
+	soakNames = []string{"a", "b", "c"}
+	soakPlans = rapid.Custom(func(rt *rapid.T) plan {
+		return plan{
+			// The last value exceeds ShutdownTimeout.
+			takes:          rapid.SampledFrom([]time.Duration{0, 1, 3, 10, 30, 3000}).Draw(rt, "takes") * time.Microsecond,
+			ignoresContext: rapid.Bool().Draw(rt, "ignoresContext"),
+			panic:          rapid.IntRange(0, 9).Draw(rt, "panic") == 0,
+			err: rapid.SampledFrom([]error{
+				nil, errOnPurpose, errOnPurpose, dynamiccontroller.Terminal(errOnPurpose),
+				dynamiccontroller.RequeueAfter(0), dynamiccontroller.RequeueAfter(5 * time.Microsecond),
+			}).Draw(rt, "outcome"),
+		}
+	})
+	// soakSwaps are options that each require a different watch.
+	soakSwaps = rapid.SampledFrom([]dynamiccontroller.ServeOption{
+		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), metadataOnly, withoutLabel,
+		dynamiccontroller.WithTransform(keep),
+	})
+)
+
+// newSoak returns a soak with short delays, because rapid gives up after a day of bubble time.
+func newSoak(t *testing.T) *soak {
+	return &soak{
+		fixture: newFixture(t, 3, dynamiccontroller.Config{
+			Workers: 3, ResyncPeriod: -1, QueueMaxRetries: soakRetries,
+			MinRetryDelay: time.Microsecond, MaxRetryDelay: 10 * time.Microsecond, ShutdownTimeout: time.Millisecond,
+		}),
+		serving: map[schema.GroupVersionResource]bool{},
+		stops:   map[schema.GroupVersionResource]int{},
+		objects: map[dynamiccontroller.ObjectIdentifiers]*soaked{},
+	}
+}
+
+// operations returns the operations by name.
+func (s *soak) operations() map[string]func(*rapid.T) {
+	put := func(rt *rapid.T) { s.putObject(s.drawID(rt)) }
+	addPlan := func(rt *rapid.T) {
+		p := soakPlans.Draw(rt, "plan")
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.plans = append(s.plans, p)
+	}
+	return map[string]func(*rapid.T){
+		// Operations with several names are drawn more often.
+		"put 1":       put,
+		"put 2":       put,
+		"delete":      s.deleteObject,
+		"enqueue":     s.enqueue,
+		"start":       func(rt *rapid.T) { s.startServing(rt, s.drawType(rt)) },
+		"stop":        s.stopServing,
+		"add plan 1":  addPlan,
+		"add plan 2":  addPlan,
+		"watches":     s.toggleWatches,
+		"add watches": s.changeWatches,
+		"run":         func(*rapid.T) { s.beginRun() },
+		"end":         func(*rapid.T) { s.endRun() },
+		"wait": func(rt *rapid.T) {
+			time.Sleep(time.Duration(rapid.IntRange(1, 30).Draw(rt, "wait")) * time.Microsecond)
+		},
+	}
+}
+
+func (s *soak) drawType(rt *rapid.T) schema.GroupVersionResource {
+	return rapid.SampledFrom(s.types).Draw(rt, "type")
+}
+
+func (s *soak) drawID(rt *rapid.T) dynamiccontroller.ObjectIdentifiers {
+	return s.id(s.drawType(rt), rapid.SampledFrom(soakNames).Draw(rt, "name"))
+}
+
+// ownerOf returns the owner of an object of the second type.
+func (s *soak) ownerOf(id dynamiccontroller.ObjectIdentifiers) dynamiccontroller.ObjectIdentifiers {
+	return s.id(s.types[0], id.Name())
+}
+
+func (s *soak) recordEvent(id dynamiccontroller.ObjectIdentifiers) {
+	synctest.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.object(id).due = true
+	s.object(id).parked = false
+	if id.GVR == s.types[1] {
+		s.object(s.ownerOf(id)).due = true
+	}
+}
+
+func (s *soak) putObject(id dynamiccontroller.ObjectIdentifiers) {
+	s.recordEvent(id)
+	var owners []dynamiccontroller.ObjectIdentifiers
+	if id.GVR == s.types[1] {
+		owners = append(owners, s.ownerOf(id))
+	}
+	version := s.put(id.GVR, id.Name(), owners...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.object(id).version = version
+}
+
+func (s *soak) deleteObject(rt *rapid.T) {
+	id := s.drawID(rt)
+	s.mu.Lock()
+	exists := s.object(id).version != ""
+	s.object(id).version = ""
+	s.mu.Unlock()
+	if !exists {
+		return
+	}
+	s.recordEvent(id)
+	s.delete(id.GVR, id.Name())
+}
+
+func (s *soak) enqueue(rt *rapid.T) {
+	id := s.drawID(rt)
+	s.mu.Lock()
+	accepted := s.serving[id.GVR] && s.running
+	s.mu.Unlock()
+	if accepted {
+		s.recordEvent(id)
+	}
+	s.controller.Enqueue(id)
+}
+
+func (s *soak) startServing(rt *rapid.T, gvr schema.GroupVersionResource) {
+	synctest.Wait()
+	s.mu.Lock()
+	for id, o := range s.objects {
+		if id.GVR == gvr && !s.serving[gvr] {
+			o.failures, o.parked = 0, false
+		}
+	}
+	s.serving[gvr] = true
+	s.markDue(func(id dynamiccontroller.ObjectIdentifiers) bool { return id.GVR == gvr })
+	s.mu.Unlock()
+	opts := []dynamiccontroller.ServeOption{soakSwaps.Draw(rt, "options")}
+	if gvr == s.types[0] {
+		opts = append(opts, dynamiccontroller.Owns(s.types[1]))
+	}
+	s.serve(gvr, s.handle, opts...)
+}
+
+func (s *soak) stopServing(rt *rapid.T) {
+	gvr := s.drawType(rt)
+	timeout := time.Duration(rapid.IntRange(1, 40).Draw(rt, "timeout")) * time.Microsecond
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	_ = s.controller.StopServiceGVK(ctx, gvr) // It can time out, but no handler starts afterwards.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serving[gvr] = false
+	s.stops[gvr]++
+}
+
+func (s *soak) toggleWatches(*rapid.T) {
+	if s.stopWatches == nil {
+		s.stopWatches = s.runWatches()
+	} else {
+		s.endWatches()
+	}
+}
+
+func (s *soak) endWatches() {
+	if s.stopWatches != nil {
+		s.stopWatches()
+		s.stopWatches = nil
+	}
+}
+
+func (s *soak) changeWatches(rt *rapid.T) {
+	gvr := s.drawType(rt)
+	// No object owns another object of the same type.
+	watch := dynamiccontroller.Owns(gvr, dynamiccontroller.EveryOwner())
+	if rapid.Bool().Draw(rt, "add") {
+		_ = s.controller.AddWatches(context.Background(), gvr, watch)
+	} else {
+		_ = s.controller.RemoveWatches(context.Background(), gvr, watch.Key())
+	}
+}
+
+func (s *soak) beginRun() {
+	synctest.Wait() // Reconciles requested before the run must not count as requested during the run.
+	s.mu.Lock()
+	already := s.running
+	s.running = true
+	s.markDue(func(dynamiccontroller.ObjectIdentifiers) bool { return !already })
+	s.mu.Unlock()
+	if !already {
+		s.stopRun = s.start()
+	}
+}
+
+func (s *soak) endRun() {
+	if s.stopRun == nil {
+		return
+	}
+	ended := time.Now()
+	_ = s.stopRun() // The error lists hung handlers, which return later.
+	s.stopRun = nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, o := range s.objects {
+		// If a call returned at the moment when the run ended, the controller may or may not have noticed the end.
+		o.unsure = o.unsure || o.returned.Equal(ended)
+	}
+	s.running = false
+}
+
+// catchUp runs the controller until no more calls are due. From then on, all calls succeed.
+func (s *soak) catchUp(rt *rapid.T) {
+	s.mu.Lock()
+	s.plans = nil
+	s.mu.Unlock()
+	s.beginRun()
+	for _, gvr := range s.types {
+		if !s.serving[gvr] {
+			s.startServing(rt, gvr)
+		}
+	}
+	time.Sleep(10 * time.Millisecond)
+	synctest.Wait()
+}

@@ -1,0 +1,112 @@
+package children
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+)
+
+// withAbsent returns a partial Desired with one absent object and one stage.
+func withAbsent(absent *unstructured.Unstructured, stage ...*unstructured.Unstructured) Desired {
+	return Desired{
+		Stages: [][]Child{Stage(stage...)}, Partial: true, Absent: []*unstructured.Unstructured{absent},
+	}
+}
+
+func TestReconcile_DeletesAbsentChildrenFirst(t *testing.T) {
+	a, b := newConfigMap("a", "x"), newConfigMap("b", "x")
+	qualified := newConfigMap("a", "x")
+	qualified.SetNamespace("default")
+	unowned := newObject("v1", "ConfigMap", "default", "unowned")
+	for name, c := range map[string]struct {
+		existing, desired Desired
+		writes            []string
+		err               string // a part of the error; empty if no error is expected
+	}{
+		"another child is applied": {
+			oneStage(a), withAbsent(a, b), []string{"delete configmaps a", "apply configmaps b"}, "",
+		},
+		"no child is applied": {oneStage(a), withAbsent(a), []string{"delete configmaps a"}, ""},
+		"a child is invalid": {
+			oneStage(a), withAbsent(a, newConfigMap("", "x")), []string{"delete configmaps a"}, "must have a name",
+		},
+		"a child is not owned": {
+			oneStage(a), withAbsent(a, newConfigMap("unowned", "x"), b),
+			[]string{"delete configmaps a", "apply configmaps b"}, ErrNotOwned.Error(),
+		},
+		"it is absent twice and others are pruned": {
+			oneStage(a, b), Desired{Absent: []*unstructured.Unstructured{a, a}},
+			[]string{"delete configmaps a", "delete configmaps b"}, "",
+		},
+		"it is in another namespace": {
+			oneStage(newRemoteConfigMap("a")), withAbsent(newRemoteConfigMap("a")), []string{"delete configmaps a"}, "",
+		},
+		"not if the child is in another namespace": {oneStage(newRemoteConfigMap("a")), withAbsent(a), nil, ""},
+		"not if it is desired too":                 {oneStage(a), withAbsent(a, qualified), nil, ""},
+		"not if it is not a child":                 {oneStage(a), withAbsent(unowned), nil, ""},
+		"not if its kind is unknown":               {oneStage(a), withAbsent(newObject("v1", "Unknown", "", "a")), nil, ""},
+		"not if it does not exist":                 {oneStage(a), withAbsent(b), nil, ""},
+		"not if it is cluster-scoped":              {oneStage(a), withAbsent(newObject("v1", "Namespace", "", "a")), nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newFakeServer(newWidget(), unowned)
+			reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+			if _, err := reconciler.Reconcile(t.Context(), first, parent, c.existing); err != nil {
+				t.Fatal(err)
+			}
+			server.TakeWrites()
+			_, err := reconciler.Reconcile(t.Context(), first, parent, c.desired)
+			if _, requeued := dynamiccontroller.RequeueDelay(err); requeued {
+				err = nil
+			}
+			if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+				t.Errorf("got %v", err)
+			}
+			if writes := server.TakeWrites(); !slices.Equal(writes, c.writes) {
+				t.Errorf("wrote %q, want %q", writes, c.writes)
+			}
+		})
+	}
+}
+
+func TestReconcile_FailedDeletionOfAbsentChildDoesNotAffectOthers(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	a, b := newConfigMap("a", "x"), newConfigMap("b", "x")
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(a)); err != nil {
+		t.Fatal(err)
+	}
+	server.TakeWrites()
+	denied := apierrors.NewForbidden(configMaps.GroupResource(), "a", errors.New("denied"))
+	server.PrependReactor("delete", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, denied
+	})
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, withAbsent(a, b)); !errors.Is(err, denied) {
+		t.Errorf("got %v", err)
+	}
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps b"}) {
+		t.Errorf("wrote %q", writes)
+	}
+}
+
+func TestReconcile_NonexistentAbsentObjectsCauseNoRequests(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Owned: ownsNone})
+	server.ClearActions()
+	desired := withAbsent(newConfigMap("a", "x"))
+	if _, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired); err != nil {
+		t.Fatal(err)
+	}
+	if actions := server.Actions(); len(actions) > 0 {
+		t.Errorf("sent %v", actions)
+	}
+}

@@ -1,0 +1,239 @@
+package children
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+)
+
+// The cache of the Reconciler lags: it holds an earlier version of a child, or none.
+func TestApplyCache_LaggingCacheCausesNoWritesInTheSameRun(t *testing.T) {
+	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
+	reconciler := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone})
+	parent := newWidget()
+	reconcile := func(ctx context.Context, value string) (child *unstructured.Unstructured) {
+		t.Helper()
+		children, err := reconciler.Reconcile(ctx, first, parent, oneStage(newConfigMap("a", value)))
+		if err != nil || len(children) != 1 {
+			t.Errorf("got %v, %v", children, err)
+			return nil
+		}
+		return children[0]
+	}
+	var versions []*unstructured.Unstructured
+	fakeserver.InRun(t, func(ctx context.Context) {
+		versions = append(versions, nil, reconcile(ctx, "one"), reconcile(ctx, "two"))
+		server.TakeWrites()
+		for i, version := range versions {
+			cache["a"] = version
+			reconcile(ctx, "two")
+			if writes := server.TakeWrites(); len(writes) != 0 {
+				t.Errorf("with version %d in the cache: wrote %q", i, writes)
+			}
+		}
+	})
+	// Another leader may have written since, so an old version must be treated as drift.
+	cache["a"] = versions[1]
+	fakeserver.InRun(t, func(ctx context.Context) {
+		reconcile(ctx, "two")
+		if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
+			t.Errorf("in the next run: wrote %q", writes)
+		}
+	})
+}
+
+func TestApplyCache_LaggingCacheDoesNotHideAChange(t *testing.T) {
+	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
+	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone}), newWidget()
+	for _, value := range []string{"one", "two", "one"} {
+		children, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", value)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cache["a"] == nil {
+			cache["a"] = children[0]
+		}
+	}
+	current, err := handlers.Live(server).Get(t.Context(), configMaps, "default", "a")
+	if err != nil || fmt.Sprint(current.Object["data"]) != "map[key:one]" {
+		t.Errorf("got %v, %v", current, err)
+	}
+}
+
+// The API server stores a value in a different form, so the configuration never equals the object.
+func TestApplyCache_NormalizedValuesAreWrittenOnce(t *testing.T) {
+	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
+	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone}), newWidget()
+	writes := 0
+	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		writes++
+		written := &unstructured.Unstructured{}
+		if err := written.UnmarshalJSON(action.(clienttesting.PatchAction).GetPatch()); err != nil {
+			return true, nil, err
+		}
+		written.Object["data"] = map[string]any{"key": "1"}
+		written.SetUID("child-uid")
+		written.SetResourceVersion("100")
+		cache["a"] = written.DeepCopy() // without managed fields
+		written.SetManagedFields([]metav1.ManagedFieldsEntry{{
+			Manager: "platform.example.com", Operation: metav1.ManagedFieldsOperationApply,
+			FieldsV1: metav1.NewFieldsV1(`{"f:data":{"f:key":{}}}`),
+		}})
+		return true, written, nil
+	})
+	for range 3 {
+		if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "1000m"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if writes != 1 {
+		t.Errorf("wrote %d times, want 1", writes)
+	}
+}
+
+func TestApplyCache_DropsUndesiredChildren(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	for n := range 5 {
+		name := fmt.Sprintf("child-%d", n)
+		if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap(name, "x"))); err != nil {
+			t.Fatal(err)
+		}
+		objects := server.Resource(configMaps).Namespace("default")
+		if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if children := entriesOf(cacheOf(t, reconciler))[first].children; len(children) != 1 {
+		t.Errorf("the cache holds the children %v, want one", children)
+	}
+}
+
+func TestApplyCache_IsDroppedByForgetAndAtTheEndOfTheRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newFakeServer(newWidget())
+		reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+		fakeserver.InRun(t, func(ctx context.Context) {
+			cache := reconciler.caches.For(ctx)
+			a, b := newConfigMap("a", "x"), newConfigMap("b", "x")
+			for _, desired := range []Desired{oneStage(a, b), oneStage(a)} {
+				if _, err := reconciler.Reconcile(ctx, first, parent, desired); err != nil {
+					t.Error(err)
+				}
+			}
+			if entries := entriesOf(cache); len(entries) != 1 || len(entries[first].children) != 1 {
+				t.Errorf("the cache holds %v, want one parent with one child", entries)
+			}
+			reconciler.Forget(first)
+			if entries := entriesOf(cache); len(entries) != 0 {
+				t.Errorf("the cache holds %v after Forget", entries)
+			}
+		})
+		synctest.Wait()
+		if caches := reconciler.caches.All(); len(caches) != 0 {
+			t.Errorf("%d caches are left after the run", len(caches))
+		}
+	})
+}
+
+// An index by owner can return metadata instead of whole objects.
+func TestReconcile_OwnedFindsTheChildrenToPrune(t *testing.T) {
+	server := newFakeServer(newWidget())
+	ownedErr := fmt.Errorf("configmaps: %w", dynamiccontroller.ErrNotServed)
+	var owned []runtime.Object
+	index := func(_ schema.GroupVersionResource, owner types.UID) ([]runtime.Object, error) {
+		if owner != "widget-uid" {
+			t.Errorf("Owned was called for the owner %s", owner)
+		}
+		return owned, ownedErr
+	}
+	reconciler := newReconciler(t, Config{Client: server, Owned: index})
+	parent := newWidget()
+	reconcile := func(names ...string) error {
+		var stage []*unstructured.Unstructured
+		for _, name := range names {
+			stage = append(stage, newConfigMap(name, "x"))
+		}
+		children, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(stage...))
+		for i, child := range children {
+			if i == 0 {
+				owned = append(owned, child)
+				continue
+			}
+			owned = append(owned, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				Namespace: child.GetNamespace(), Name: child.GetName(), UID: child.GetUID(),
+				OwnerReferences: child.GetOwnerReferences(),
+			}})
+		}
+		return err
+	}
+	if err := errors.Join(reconcile("a", "b", "c"), reconcile("a", "b")); err != nil {
+		t.Fatal(err)
+	}
+	server.TakeWrites()
+	ownedErr = nil
+	owned = owned[:3] // a and b, and c, which no longer exists
+	if err := reconcile("a"); err != nil {
+		t.Fatal(err)
+	}
+	if writes := server.TakeWrites(); !slices.Contains(writes, "delete configmaps b") {
+		t.Errorf("wrote %q", writes)
+	}
+	ownedErr = errors.New("failed")
+	if err := reconcile("a"); !errors.Is(err, ownedErr) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestVersion_IsAfter(t *testing.T) {
+	object := newWidget()
+	object.SetResourceVersion("9")
+	for name, c := range map[string]struct {
+		uid             types.UID
+		resourceVersion string
+		want            bool
+	}{
+		"later":                {"widget-uid", "10", true},
+		"equal":                {"widget-uid", "9", false},
+		"earlier":              {"widget-uid", "8", false},
+		"of another object":    {"other-uid", "10", false},
+		"cannot be compared":   {"widget-uid", "x", false},
+		"there was no version": {"", "", false},
+	} {
+		if got := (version{uid: c.uid, resourceVersion: c.resourceVersion}).isAfter(object); got != c.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
+func TestApplyCache_PollIntervalGrowsWithTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cache parentEntry
+		for _, seconds := range []time.Duration{1, 1, 2, 4, 8, 16, 30, 30} {
+			interval := cache.pollInterval()
+			if interval != seconds*time.Second {
+				t.Errorf("got %s, want %ds", interval, seconds)
+			}
+			time.Sleep(interval)
+		}
+		cache.waitStarted = time.Time{}
+		if interval := cache.pollInterval(); interval != minPollInterval {
+			t.Errorf("got %s for the next wait", interval)
+		}
+	})
+}

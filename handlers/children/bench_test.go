@@ -1,0 +1,47 @@
+package children
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/handlers"
+)
+
+// BenchmarkReconcileUnchanged measures a reconcile of a parent with three children that have not changed.
+func BenchmarkReconcileUnchanged(b *testing.B) {
+	server := newFakeServer(newWidget())
+	indexers := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
+	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, indexers)
+	reader := handlers.Cached(func(gvr schema.GroupVersionResource) (cache.GenericLister, error) {
+		return cache.NewGenericLister(indexer, gvr.GroupResource()), nil
+	})
+	reconciler := newReconciler(b, Config{Client: server, Cache: reader, Owned: ownsNone})
+	var stage []*unstructured.Unstructured
+	for i := range 3 {
+		stage = append(stage, newConfigMap(fmt.Sprintf("child-%d", i), "x"))
+	}
+	parent := newWidget()
+	children, err := reconciler.Reconcile(b.Context(), first, parent, oneStage(stage...))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, child := range children {
+		if err := indexer.Add(child); err != nil {
+			b.Fatal(err)
+		}
+	}
+	server.TakeWrites()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := reconciler.Reconcile(b.Context(), first, parent, oneStage(stage...)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if writes := server.TakeWrites(); len(writes) != 0 {
+		b.Errorf("wrote %q", writes)
+	}
+}

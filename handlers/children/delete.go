@@ -1,0 +1,313 @@
+package children
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
+	"github.com/dynamic-controller/engine/handlers/internal/patch"
+)
+
+// PendingDeletionError is returned while Reconcile waits for children to be deleted. It wraps a
+// dynamiccontroller.RequeueAfter.
+type PendingDeletionError struct {
+	// Children are sorted in the order in which they are deleted.
+	Children []PendingChild
+	requeue  error
+}
+
+// PendingChild is a child that is not gone yet.
+type PendingChild struct {
+	dynamiccontroller.ObjectIdentifiers
+	Kind schema.GroupKind
+	// Deleting reports whether the deletion has been requested. Otherwise, children of later stages must be gone first.
+	Deleting bool
+	// Finalizers must be removed by other controllers before the child is gone.
+	Finalizers  []string
+	Annotations map[string]string
+
+	stage int
+}
+
+// Error lists the first pending children and their first finalizers.
+func (e *PendingDeletionError) Error() string {
+	children := make([]string, len(e.Children))
+	for i, child := range e.Children {
+		children[i] = child.Kind.Kind + " " + child.NamespacedKey
+		if len(child.Finalizers) > 0 {
+			children[i] += " (finalizers: " + firstOf(child.Finalizers) + ")"
+		}
+	}
+	return "waiting for deletion: " + firstOf(children)
+}
+
+// firstOf returns a list of the first items, because messages in conditions are limited in size.
+func firstOf(items []string) string {
+	const maxListed = 3
+	if more := len(items) - maxListed; more > 0 {
+		items = append(slices.Clone(items[:maxListed]), fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(items, ", ")
+}
+
+// Unwrap returns the RequeueAfter.
+func (e *PendingDeletionError) Unwrap() error { return e.requeue }
+
+// newPending describes a child that is to be deleted, or is being deleted.
+func (c *call) newPending(
+	kind schema.GroupKind, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
+) PendingChild {
+	stage, _ := strconv.Atoi(object.GetAnnotations()[c.stageKey()])
+	return PendingChild{
+		ObjectIdentifiers: live.Identify(gvr, object), Kind: kind, stage: stage,
+		Deleting: object.GetDeletionTimestamp() != nil, Finalizers: object.GetFinalizers(),
+		Annotations: object.GetAnnotations(),
+	}
+}
+
+// doomedChild is a child that must be deleted.
+type doomedChild struct {
+	PendingChild
+	object *unstructured.Unstructured
+}
+
+// compareDoomed orders children by descending stage. The order within a stage is always the same, because it determines
+// the text of errors, and a status with another text would cause another reconcile.
+func compareDoomed(a, b doomedChild) int {
+	return cmp.Or(cmp.Compare(b.stage, a.stage), cmp.Compare(a.Kind.String(), b.Kind.String()),
+		cmp.Compare(a.NamespacedKey, b.NamespacedKey))
+}
+
+// deleteInOrder deletes the children of the last stage, and records all as pending. It continues after an error. The
+// others are deleted by a later call, when those of the last stage are gone.
+func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
+	slices.SortFunc(doomed, compareDoomed)
+	var errs []error
+	if len(doomed) > 0 {
+		c.pending = nil // doomed usually includes those that are pending
+	}
+	for _, child := range doomed {
+		if child.stage < doomed[0].stage {
+			c.postponed = true
+		} else if key := (childKey{child.Kind, child.NamespacedKey}); !child.Deleting {
+			if !c.deleted[key] {
+				err := c.delete(ctx, child.ObjectIdentifiers, child.object)
+				errs = append(errs, err)
+				c.deleted[key] = err == nil
+			}
+			child.Deleting = true
+		}
+		c.pending = append(c.pending, child.PendingChild)
+	}
+	return errors.Join(errs...)
+}
+
+// delete deletes an object if it is still a child of the parent.
+func (c *call) delete(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
+) error {
+	delete(c.cache.children, id)
+	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
+	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
+		if !c.isChild(current) || current.GetDeletionTimestamp() != nil {
+			return nil
+		}
+		return objects.Delete(ctx, id.Name(), metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{
+				UID: ptr.To(current.GetUID()), ResourceVersion: ptr.To(current.GetResourceVersion()),
+			},
+			PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
+		})
+	})
+	if err != nil && !patch.IsGone(err) {
+		return fmt.Errorf("delete %s: %w", id, err)
+	}
+	return nil
+}
+
+// prune deletes the children that are not desired. It removes a kind from the inventory if no children of the kind are
+// left and none are desired. It waits for the deletion of children of such kinds, of earlier stages, and of children
+// with finalizers.
+func (c *call) prune(ctx context.Context) error {
+	var errs []error
+	var empty inventory
+	var doomed []doomedChild
+	known, _ := c.inventoryOf(c.parent, c.isKnown)
+	for _, entry := range known {
+		mapping := c.desired.mappings[entry.kind]
+		gvr, children, err := c.listKind(ctx, entry, mapping)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("prune %s: children of kind %s: %w", c.id, entry.kind, err))
+			continue
+		}
+		before := len(doomed)
+		for _, object := range children {
+			if !c.desired.keys[childKey{entry.kind, cache.MetaObjectToName(object).String()}] {
+				doomed = append(doomed, doomedChild{c.newPending(entry.kind, gvr, object), object})
+				c.waiting = c.waiting || mapping == nil || len(object.GetFinalizers()) > 0
+			}
+		}
+		if mapping == nil && len(doomed) == before {
+			empty = append(empty, entry)
+		}
+	}
+	if len(errs) == 0 { // the order of all children is known
+		errs = append(errs, c.deleteInOrder(ctx, doomed))
+	}
+	if err := errors.Join(errs...); err != nil || len(empty) == 0 {
+		return err
+	}
+	_, err := c.changeParent(ctx, c.parent, false, func(now inventory) inventory { return now.without(empty) })
+	return err
+}
+
+// cleanUp deletes the children of a deleted parent in the order of their stages. When they are gone, it removes the
+// parent's finalizer. Children of the first stage that have an owner reference are left to Kubernetes.
+func (c *call) cleanUp(ctx context.Context) error {
+	finalizers := c.parent.GetFinalizers()
+	if !slices.Contains(finalizers, c.finalizer()) {
+		c.Forget(c.id)
+		return nil
+	}
+	ordered := !slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
+	left, err := c.deleteDependents(ctx, ordered)
+	if ordered && err != nil && c.isNamespaceTerminating(ctx) {
+		left, err = c.deleteDependents(ctx, false) // Kubernetes deletes the others
+	}
+	switch {
+	case err != nil:
+		return err
+	case left:
+		return c.pendingError()
+	}
+	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
+		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)
+	}
+	c.Forget(c.id)
+	return nil
+}
+
+// deleteDependents deletes the children of a deleted parent that Kubernetes does not delete and, if ordered is set,
+// those of later stages. It reports whether any of them are left.
+func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, err error) {
+	var doomed []doomedChild
+	var errs []error
+	listed, _ := c.inventoryOf(c.parent, c.isListed)
+	for _, entry := range listed {
+		if !ordered && !c.canCrossNamespaces(entry.kind) {
+			continue
+		}
+		var mapping *meta.RESTMapping
+		if !c.canCrossNamespaces(entry.kind) { // Kubernetes deletes a child that the cache does not hold yet
+			mapping, _ = c.config.Mapper.RESTMapping(entry.kind, entry.version)
+		}
+		gvr, children, err := c.listKind(ctx, entry, mapping)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", c.id, entry.kind, err))
+		}
+		for _, object := range children {
+			child := doomedChild{c.newPending(entry.kind, gvr, object), object}
+			if !ownerref.CanReach(c.parent, object.GetNamespace()) || ordered && child.stage > 0 {
+				doomed = append(doomed, child)
+			}
+		}
+	}
+	if len(errs) == 0 {
+		errs = append(errs, c.deleteInOrder(ctx, doomed))
+	}
+	return len(doomed) > 0, errors.Join(errs...)
+}
+
+// isNamespaceTerminating reports whether the parent's namespace is known to be terminating.
+func (c *call) isNamespaceTerminating(ctx context.Context) bool {
+	namespaces := c.config.Client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
+	namespace, err := namespaces.Get(ctx, c.parent.GetNamespace(), metav1.GetOptions{})
+	return err == nil && namespace.GetDeletionTimestamp() != nil
+}
+
+// deleteAbsent deletes the children in Desired.Absent. If one deletion fails, it continues with the others.
+func (c *call) deleteAbsent(ctx context.Context, desired Desired) error {
+	present := map[childKey]bool{}
+	for _, stage := range desired.Stages {
+		for _, child := range stage {
+			present[c.keyOf(child.Object)] = true
+		}
+	}
+	var errs []error
+	var doomed []doomedChild
+	for _, object := range desired.Absent {
+		key := c.keyOf(object)
+		if present[key] {
+			continue
+		}
+		present[key] = true
+		child, err := c.existingChild(ctx, key, object)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("delete absent child %s %s of %s: %w", key.kind, key.key, c.id, err))
+		} else if child != nil {
+			doomed = append(doomed, *child)
+		}
+	}
+	return errors.Join(append(errs, c.deleteInOrder(ctx, doomed))...)
+}
+
+// keyOf returns the key of a desired object. An object without a namespace gets the parent's namespace, so that a
+// cluster-scoped object has the same key in Stages and in Absent.
+func (c *call) keyOf(object *unstructured.Unstructured) childKey {
+	name := cache.MetaObjectToName(object)
+	if name.Namespace == "" {
+		name.Namespace = c.parent.GetNamespace()
+	}
+	return childKey{kind: object.GroupVersionKind().GroupKind(), key: name.String()}
+}
+
+// existingChild returns an object in the cache if it is a child of the parent, and nil otherwise. It reads from the API
+// server only if the cache does not serve the type.
+func (c *call) existingChild(
+	ctx context.Context, key childKey, object *unstructured.Unstructured,
+) (*doomedChild, error) {
+	mapping, err := c.config.Mapper.RESTMapping(key.kind, object.GroupVersionKind().Version)
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("find the resource: %w", err)
+	}
+	id := dynamiccontroller.ObjectIdentifiers{GVR: mapping.Resource, NamespacedKey: key.key}
+	if object.GetNamespace() == "" && isClusterScoped(mapping) {
+		id.NamespacedKey = object.GetName()
+	}
+	current, err := c.readCached(ctx, id)
+	if isUncached(err) {
+		current, err = live.Get(ctx, c.as.Client, id)
+	}
+	if apierrors.IsNotFound(err) || err == nil && !c.isChild(current) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read: %w", err)
+	}
+	return &doomedChild{c.newPending(key.kind, id.GVR, current), current}, nil
+}
+
+// pendingError returns the error for the children for which the call waits.
+func (c *call) pendingError() error {
+	requeue := dynamiccontroller.RequeueAfter(c.cache.pollInterval())
+	return &PendingDeletionError{Children: c.pending, requeue: requeue}
+}

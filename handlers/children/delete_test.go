@@ -1,0 +1,355 @@
+package children
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+)
+
+// pendingOf returns the names of the children in a PendingDeletionError, with "!" if the deletion has been requested.
+func pendingOf(t *testing.T, err error) (names []string) {
+	t.Helper()
+	var pending *PendingDeletionError
+	if !errors.As(err, &pending) {
+		failUnlessRequeued(t, err)
+		return nil
+	}
+	if _, requeued := dynamiccontroller.RequeueDelay(err); !requeued {
+		t.Errorf("%v is not a RequeueAfter", err)
+	}
+	for _, child := range pending.Children {
+		name := child.Name()
+		if child.Deleting {
+			name += "!"
+		}
+		names = append(names, name)
+	}
+	return names
+}
+
+// block makes a child on the server one that is being deleted and has a finalizer, or removes it if it is one already.
+func block(t *testing.T, server *fakeserver.Server, name string) {
+	t.Helper()
+	objects := server.Resource(configMaps).Namespace("default")
+	object, err := objects.Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if object.GetDeletionTimestamp() != nil {
+		err = objects.Delete(t.Context(), name, metav1.DeleteOptions{})
+	} else {
+		now := metav1.Now()
+		object.SetDeletionTimestamp(&now)
+		object.SetFinalizers([]string{"example.com/backup"})
+		_, err = objects.Update(t.Context(), object, metav1.UpdateOptions{FieldManager: "test"})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.TakeWrites()
+}
+
+func TestReconcile_DeletesInReverseOrderOfTheStages(t *testing.T) {
+	stages := Desired{Stages: [][]Child{
+		Stage(newConfigMap("database", "x")), Stage(newConfigMap("app", "x"), newConfigMap("job", "x")),
+		Stage(newObject("example.com/v1", "Widget", "", "route")),
+	}}
+	now := metav1.Now()
+	for name, c := range map[string]reverseOrder{
+		"prune": {
+			func(*unstructured.Unstructured) Desired { return Desired{} },
+			[]string{"delete configmaps database", "patch widgets first"},
+		},
+		"absent": {func(*unstructured.Unstructured) Desired {
+			desired := Desired{Partial: true}
+			for _, stage := range stages.Stages {
+				for _, child := range stage {
+					desired.Absent = append(desired.Absent, child.Object)
+				}
+			}
+			return desired
+		}, []string{"delete configmaps database"}},
+		"cleanup": {func(parent *unstructured.Unstructured) Desired {
+			parent.SetDeletionTimestamp(&now)
+			return Desired{}
+		}, []string{"patch widgets first"}}, // Kubernetes deletes the first stage
+	} {
+		t.Run(name, func(t *testing.T) { c.run(t, stages) })
+	}
+}
+
+// reverseOrder is a way to delete the children of a parent.
+type reverseOrder struct {
+	delete func(parent *unstructured.Unstructured) Desired
+	last   []string // the last deletion and what follows
+}
+
+func (c reverseOrder) run(t *testing.T, stages Desired) {
+	t.Helper()
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, stages); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(parent.GetFinalizers(), reconciler.finalizer()) {
+		t.Error("the parent has no finalizer")
+	}
+	server.TakeWrites()
+	var desired Desired
+	reconcile := func(writes ...string) []string {
+		t.Helper()
+		desired = c.delete(parent)
+		_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+		isPatch := func(write string) bool { return strings.HasPrefix(write, "patch") }
+		if got := slices.DeleteFunc(server.TakeWrites(), isPatch); !slices.Equal(got, writes) {
+			t.Errorf("wrote %q, want %q", got, writes)
+		}
+		return pendingOf(t, err)
+	}
+	if pending := reconcile("delete widgets route"); len(pending) < 3 || pending[0] != "route!" || pending[1] != "app" {
+		t.Errorf("pending: %q", pending)
+	}
+	block(t, server, "app")
+	if pending := reconcile("delete configmaps job"); len(pending) < 2 || pending[0] != "app!" {
+		t.Errorf("pending: %q", pending)
+	}
+	_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+	if err == nil || !strings.Contains(err.Error(), "ConfigMap default/app (finalizers: example.com/backup)") {
+		t.Errorf("got %v", err)
+	}
+	block(t, server, "app")
+	var all []string
+	for range 3 {
+		if err == nil {
+			break
+		}
+		_, err = reconciler.Reconcile(t.Context(), first, parent, desired)
+		failUnlessRequeued(t, err)
+		all = append(all, server.TakeWrites()...)
+	}
+	if !slices.Equal(all, c.last) {
+		t.Errorf("wrote %q, want %q", all, c.last)
+	}
+}
+
+func TestReconcile_AbsentChildrenOfUnlistedKindsArePending(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler := newReconciler(t, Config{Client: server, Kinds: []Kind{widgetKind}})
+	parent, a, b := newWidget(), newConfigMap("a", "x"), newConfigMap("b", "x")
+	desired := Desired{Stages: [][]Child{Stage(a), Stage(b)}}
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+		t.Fatal(err)
+	}
+	absent := Desired{Absent: []*unstructured.Unstructured{a, b}}
+	_, err := reconciler.Reconcile(t.Context(), first, parent, absent)
+	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"b!", "a"}) {
+		t.Errorf("pending: %q, %v", pending, err)
+	}
+}
+
+func TestPendingDeletionError_MessageIsShort(t *testing.T) {
+	var finalizers []string
+	for i := range 1000 {
+		finalizers = append(finalizers, fmt.Sprintf("example.com/%0200d", i))
+	}
+	child := PendingChild{Finalizers: finalizers}
+	child.NamespacedKey = strings.Repeat("x", 63) + "/" + strings.Repeat("x", 253)
+	err := &PendingDeletionError{Children: slices.Repeat([]PendingChild{child}, 1000)}
+	if message := err.Error(); len(message) > 8<<10 || !strings.Contains(message, "997 more") {
+		t.Errorf("the message has %d bytes", len(message))
+	}
+}
+
+// Later stages can be known only when children of earlier stages exist. A second write to the parent is not needed.
+func TestReconcile_EmptyStagesAddTheFinalizerEarly(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	widget := newObject("example.com/v1", "Widget", "", "b")
+	kinds := []schema.GroupVersionKind{widget.GroupVersionKind()}
+	for _, desired := range []Desired{
+		{Stages: [][]Child{Stage(newConfigMap("a", "x")), nil}, Partial: true, Kinds: kinds},
+		{Stages: [][]Child{Stage(newConfigMap("a", "x")), Stage(widget)}, Kinds: kinds},
+	} {
+		if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := []string{"patch widgets first", "apply configmaps a", "apply widgets b"}
+	if writes := server.TakeWrites(); !slices.Equal(writes, want) {
+		t.Errorf("wrote %q, want %q", writes, want)
+	}
+}
+
+// Reconcile could not keep the order, and the finalizer would only delay the deletion.
+func TestReconcile_WithoutListedKindsThereIsNoFinalizer(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server, Kinds: []Kind{}}), newWidget()
+	desired := Desired{Stages: [][]Child{Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x"))}}
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil || parent.GetFinalizers() != nil {
+		t.Errorf("the parent has the finalizers %q: %v", parent.GetFinalizers(), err)
+	}
+}
+
+// The deletion of a namespace removes the permissions of an identity before the finalizer of the parent.
+func TestReconcile_CleanUpIgnoresStagesInATerminatingNamespace(t *testing.T) {
+	rejected := errors.New("the identity cannot be used")
+	for name, c := range map[string]struct {
+		terminating bool
+		remote      bool // whether there is a child in another namespace
+		released    bool
+	}{
+		"all children are in the namespace":  {true, false, true},
+		"a child is in another namespace":    {true, true, false},
+		"the namespace is not being deleted": {false, false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace := newObject("v1", "Namespace", "", "default")
+			if now := metav1.Now(); c.terminating {
+				namespace.SetDeletionTimestamp(&now)
+			}
+			server := newFakeServer(newWidget(), namespace)
+			identity := newIdentityServer(server)
+			reconciler, parent := newReconciler(t, Config{
+				Client: server, Kinds: []Kind{{GroupKind: configMapKind.GroupKind, CrossNamespace: c.remote}},
+			}), newWidget()
+			desired := Desired{As: Identity{Name: "a", Client: identity}}
+			desired.Stages = [][]Child{Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x"))}
+			if c.remote {
+				desired.Stages[1] = append(desired.Stages[1], Stage(newRemoteConfigMap("c"))...)
+			}
+			if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+				t.Fatal(err)
+			}
+			identity.PrependReactor("delete", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, rejected
+			})
+			now := metav1.Now()
+			parent.SetDeletionTimestamp(&now)
+			_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+			finalizers := getParent(t, server).GetFinalizers()
+			if (len(finalizers) == 0) != c.released || errors.Is(err, rejected) == c.released {
+				t.Errorf("the finalizers are %q: %v", finalizers, err)
+			}
+		})
+	}
+}
+
+// A live list for each deleted parent would cost the API server time proportional to all objects of the namespace.
+func TestReconcile_CleanUpFindsChildrenOfTheNamespaceInTheCache(t *testing.T) {
+	server := newFakeServer(newWidget())
+	var owned []runtime.Object
+	reconciler, parent := newReconciler(t, Config{
+		Client: server, Kinds: []Kind{configMapKind},
+		Owned: func(schema.GroupVersionResource, types.UID) ([]runtime.Object, error) { return owned, nil },
+	}), newWidget()
+	desired := Desired{Stages: [][]Child{Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x"))}}
+	children, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+	if err != nil {
+		t.Fatal(err)
+	}
+	owned = []runtime.Object{children[0], children[1]}
+	server.TakeWrites()
+	server.ClearActions()
+	now := metav1.Now()
+	parent.SetDeletionTimestamp(&now)
+	_, err = reconciler.Reconcile(t.Context(), first, parent, Desired{})
+	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"b!"}) {
+		t.Errorf("pending: %q", pending)
+	}
+	owned = owned[:1]
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, Desired{}); err != nil {
+		t.Error(err)
+	}
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete configmaps b", "patch widgets first"}) {
+		t.Errorf("wrote %q", writes)
+	}
+	if n := len(server.Actions()); n != 2 {
+		t.Errorf("sent %d requests", n)
+	}
+}
+
+func TestReconcile_OrphanedChildrenAreNotDeleted(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	desired := Desired{Stages: [][]Child{nil, Stage(newConfigMap("a", "x"), newRemoteConfigMap("b"))}}
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+		t.Fatal(err)
+	}
+	server.TakeWrites()
+	now := metav1.Now()
+	parent.SetDeletionTimestamp(&now)
+	parent.SetFinalizers(append(parent.GetFinalizers(), metav1.FinalizerOrphanDependents))
+	_, err := reconciler.Reconcile(t.Context(), first, parent, Desired{})
+	failUnlessRequeued(t, err)
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete configmaps b"}) {
+		t.Errorf("wrote %q", writes)
+	}
+}
+
+// Kubernetes removes a child with finalizers only later, so the caller can report it.
+func TestReconcile_WaitsForPrunedChildrenWithFinalizers(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	a, b := newConfigMap("a", "x"), newConfigMap("b", "x")
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(a, b)); err != nil {
+		t.Fatal(err)
+	}
+	block(t, server, "b")
+	_, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(a))
+	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"b!"}) {
+		t.Errorf("pending: %q", pending)
+	}
+	block(t, server, "b")
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(a)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestReconcile_WaitingForADesiredChildReportsIt(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	desired := oneStage(newConfigMap("a", "x"))
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+		t.Fatal(err)
+	}
+	block(t, server, "a")
+	_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"a!"}) {
+		t.Errorf("pending: %q", pending)
+	}
+}
+
+func TestCompareDoomed_OrderDoesNotDependOnTheCache(t *testing.T) {
+	doomed := func(stage int, kind, name string) doomedChild {
+		return doomedChild{PendingChild: PendingChild{
+			ObjectIdentifiers: dynamiccontroller.ObjectIdentifiers{NamespacedKey: name},
+			Kind:              schema.GroupKind{Kind: kind}, stage: stage,
+		}}
+	}
+	want := []doomedChild{
+		doomed(2, "Secret", "shop/b"), doomed(1, "ConfigMap", "shop/a"), doomed(1, "ConfigMap", "shop/b"),
+		doomed(1, "Service", "shop/a"), doomed(0, "ConfigMap", "shop/a"),
+	}
+	for range 10 {
+		got := slices.Clone(want)
+		rand.Shuffle(len(got), func(i, j int) { got[i], got[j] = got[j], got[i] })
+		slices.SortFunc(got, compareDoomed)
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package children
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/applied"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
+)
+
+// Child is a desired child.
+type Child struct {
+	// Object is the desired state. It needs apiVersion, kind and name. Its namespace defaults to that of the parent. Its
+	// status is not applied. It can have any labels except <name>/parent.
+	Object *unstructured.Unstructured
+	// Retain keeps the object when it is no longer desired and when the parent is deleted. The object has no owner
+	// reference, so events of the object do not cause a reconcile with Owns. It keeps the label <name>/parent.
+	Retain bool
+	// Adopt takes over an existing object that has no controller and is not another parent's child. An object that was
+	// retained by an earlier parent with the same name is adopted too.
+	Adopt bool
+}
+
+// Stage returns a stage of children without options.
+func Stage(objects ...*unstructured.Unstructured) []Child {
+	stage := make([]Child, len(objects))
+	for i, object := range objects {
+		stage[i].Object = object
+	}
+	return stage
+}
+
+// desiredSet holds the desired children of a parent, ready to be applied.
+type desiredSet struct {
+	stages       [][]*child
+	keys         map[childKey]bool
+	kinds        []schema.GroupKind                     // of Stages and Kinds, including unknown ones
+	mappings     map[schema.GroupKind]*meta.RESTMapping // of the known kinds, in the desired versions
+	needsCleanUp bool                                   // Kubernetes alone cannot delete the children in order
+}
+
+// child is a desired child, ready to be applied.
+type child struct {
+	Child
+	id      dynamiccontroller.ObjectIdentifiers
+	kind    schema.GroupKind
+	mapping *meta.RESTMapping
+	config  *unstructured.Unstructured // the apply configuration
+	hash    string                     // of config, which contains the hash in an annotation, and the identity
+	marked  bool                       // the child has the parent's mark instead of an owner reference
+	err     error                      // why the child cannot be applied yet: its kind is unknown
+}
+
+// childKey identifies a child regardless of its version.
+type childKey struct {
+	kind schema.GroupKind
+	key  string
+}
+
+// inventory returns the entries that the parent's inventory must contain.
+func (s *desiredSet) inventory() inventory {
+	var kinds inventory
+	for kind, mapping := range s.mappings {
+		kinds = append(kinds, newEntry(kind, mapping.Resource))
+	}
+	return kinds
+}
+
+// newDesiredSet validates the desired children. The error joins the errors of all children. An unknown kind becomes an
+// error only when its stage is applied.
+func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
+	s := &desiredSet{
+		keys: map[childKey]bool{}, mappings: map[schema.GroupKind]*meta.RESTMapping{},
+		needsCleanUp: len(desired.Stages) > 1 && len(c.kinds) > 0,
+	}
+	var errs []error
+	for _, gvk := range desired.Kinds {
+		s.kinds = append(s.kinds, gvk.GroupKind())
+		switch mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version); {
+		case err == nil:
+			s.mappings[gvk.GroupKind()] = mapping
+		case !meta.IsNoMatchError(err):
+			errs = append(errs, fmt.Errorf("find the resource of %s: %w", gvk.GroupKind(), err))
+		}
+	}
+	for stage, objects := range desired.Stages {
+		var children []*child
+		for _, object := range objects {
+			kind := object.Object.GroupVersionKind().GroupKind()
+			s.kinds = append(s.kinds, kind)
+			next, err := c.newChild(object, stage)
+			switch {
+			case meta.IsNoMatchError(err):
+				id := dynamiccontroller.ObjectIdentifiers{NamespacedKey: cache.MetaObjectToName(object.Object).String()}
+				next, err = &child{id: id, kind: kind, err: err}, nil
+			case err == nil:
+				err = s.add(c.id, next)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s %s: %w", kind, object.Object.GetName(), err))
+				continue
+			}
+			children = append(children, next)
+		}
+		s.stages = append(s.stages, children)
+	}
+	return s, errors.Join(errs...)
+}
+
+func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *child) error {
+	key := childKey{kind: child.kind, key: child.id.NamespacedKey}
+	switch known := s.mappings[child.kind]; {
+	case child.id == parent:
+		return errors.New("it is the parent itself")
+	case s.keys[key]:
+		return errors.New("it is desired twice")
+	case known != nil && known.Resource != child.id.GVR:
+		return fmt.Errorf("its kind is desired in two versions, %s and %s", known.Resource.Version, child.id.GVR.Version)
+	}
+	s.keys[key] = true
+	s.mappings[child.kind] = child.mapping
+	s.needsCleanUp = s.needsCleanUp || child.marked && !child.Retain
+	return nil
+}
+
+// newChild returns the child for a desired object, with the hash, and with either the owner reference or the mark.
+func (c *call) newChild(desired Child, stage int) (*child, error) {
+	object := desired.Object
+	if object.GetName() == "" {
+		return nil, errors.New("a child must have a name; use handlers.Expectations for children with a generateName")
+	}
+	gvk := object.GroupVersionKind()
+	mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+	if err != nil {
+		return nil, fmt.Errorf("find the resource: %w", err)
+	}
+	config, err := configurationOf(object)
+	if err != nil {
+		return nil, err
+	}
+	if err := setNamespace(config, c.parent, mapping); err != nil {
+		return nil, err
+	}
+	if desired.Retain && ownerref.Refers(config, c.parent) {
+		return nil, errors.New("it is to be retained, but has an owner reference to its parent")
+	}
+	crossNamespace := !ownerref.CanReach(c.parent, config.GetNamespace())
+	if crossNamespace && !c.kinds[gvk.GroupKind()] {
+		return nil, fmt.Errorf("it is outside its parent's namespace %s: "+
+			"add its kind to children.Config.Kinds with CrossNamespace set", c.parent.GetNamespace())
+	}
+	annotate := func(key, value string) { config.SetAnnotations(with(config.GetAnnotations(), key, value)) }
+	config.SetLabels(with(config.GetLabels(), c.parentLabel(), string(c.parent.GetUID())))
+	if stage > 0 {
+		annotate(c.stageKey(), strconv.Itoa(stage))
+	}
+	if desired.Retain {
+		annotate(c.retainedKey(), c.retainer())
+	}
+	if crossNamespace || desired.Retain {
+		annotate(c.selfKey(), cache.MetaObjectToName(config).String())
+	} else if err := setController(config, c.parent); err != nil {
+		return nil, err
+	}
+	hashed := []any{config.Object}
+	if c.as.Name != "" {
+		hashed = append(hashed, c.as.Name) // so that another identity applies the child too
+	}
+	hash, err := applied.Digest(hashed...)
+	if err != nil {
+		return nil, err
+	}
+	annotate(c.appliedKey(), hash)
+	return &child{
+		Child: desired, id: live.Identify(mapping.Resource, config), kind: gvk.GroupKind(), mapping: mapping,
+		config: config, hash: hash, marked: crossNamespace || desired.Retain,
+	}, nil
+}
+
+func setController(config, parent *unstructured.Unstructured) error {
+	refs, err := ownerref.WithController(config, parent)
+	if err != nil {
+		return err
+	}
+	return unstructured.SetNestedSlice(config.Object, refs, "metadata", "ownerReferences")
+}
+
+// configurationOf returns a copy of an object without the fields that the API server sets.
+func configurationOf(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	// GetLabels and GetAnnotations return nil if any value is not a string, so all other values would be lost.
+	for _, field := range []string{"labels", "annotations"} {
+		if _, _, err := unstructured.NestedStringMap(object.Object, "metadata", field); err != nil {
+			return nil, fmt.Errorf("its %s are not all strings: %w", field, err)
+		}
+	}
+	config := object.DeepCopy()
+	delete(config.Object, "status")
+	for _, field := range []string{
+		"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
+	} {
+		unstructured.RemoveNestedField(config.Object, "metadata", field)
+	}
+	return config, encodeStringData(config)
+}
+
+// setNamespace sets the namespace of a child to that of its parent, unless the child has a namespace or is
+// cluster-scoped.
+func setNamespace(config, parent *unstructured.Unstructured, mapping *meta.RESTMapping) error {
+	switch {
+	case isClusterScoped(mapping) && config.GetNamespace() != "":
+		return fmt.Errorf("it has the namespace %s, but its kind is cluster-scoped", config.GetNamespace())
+	case isClusterScoped(mapping), config.GetNamespace() != "":
+		return nil
+	case parent.GetNamespace() == "":
+		return errors.New("it must have a namespace, because its parent has none")
+	}
+	config.SetNamespace(parent.GetNamespace())
+	return nil
+}
+
+func isClusterScoped(mapping *meta.RESTMapping) bool {
+	return mapping.Scope.Name() == meta.RESTScopeNameRoot
+}
+
+func with(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}

@@ -1,0 +1,103 @@
+// Package children keeps the child objects of a custom resource in their desired state. [Reconciler.Reconcile] creates
+// and corrects the desired children of a parent and deletes the others. All state that must survive a crash is stored
+// in the API server.
+//
+//	reconciler, err := children.New(children.Config{
+//		Client: client,
+//		Mapper: mapper,
+//		Name:   "platform.example.com",
+//		Kinds:  []children.Kind{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}},
+//	})
+//	...
+//	_, err = reconciler.Reconcile(ctx, id, widget, children.Desired{Stages: [][]children.Child{
+//		children.Stage(database), // is applied first and deleted last
+//		children.Stage(frontend, backend),
+//	}})
+//
+// # Apply
+//
+// A child is written with server-side apply. An owner reference makes the parent its controller, so that Kubernetes
+// deletes the child together with the parent. Nothing is written if nothing has changed. A child is applied
+//
+//   - when the desired child or [Identity].Name has changed, which is detected with a hash in an annotation;
+//   - when an applied field has another value in the cache;
+//   - when another manager owns an applied field according to the managed fields in the cache.
+//
+// Drift is therefore corrected with a forced apply. Fields of other managers that were never applied are not changed.
+// An item that someone adds to a list is removed if the list has no keys, and kept otherwise.
+//
+// The API server can store a value in a different form: "1000m" becomes "1". This looks like drift, so the child is
+// applied once more, without effect, in each run of the controller.
+//
+// The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
+// corrected.
+//
+// # Inventory
+//
+// The kinds of a parent's children are recorded in its inventory, an annotation, before the first child of a kind is
+// written. Children that are no longer desired are therefore found and deleted, even by another process, if their kind
+// is in Config.Kinds or desired by the call.
+//
+// Before the first child of a call is created, the parent is read from the API server, because a cache can contain a
+// parent that has been deleted.
+//
+// # Deletion
+//
+// Children are deleted in the reverse order of their stages, which are recorded in an annotation: first those of the
+// last stage, and those of an earlier stage when they are gone. What is pending is returned as a
+// [PendingDeletionError].
+//
+// Kubernetes does not keep this order. A parent with more than one stage is therefore given a finalizer before its
+// children are written. When such a parent is deleted, Reconcile deletes the children of later stages, waits until they
+// are gone, and removes the finalizer. Kubernetes then deletes those of the first stage. If the parent is deleted with
+// foreground propagation, Kubernetes does not wait for Reconcile. If its dependents are orphaned, they are kept. If its
+// namespace is terminating and a request of Reconcile fails, for example because its permissions have been deleted,
+// Kubernetes deletes the children in the namespace in any order. Kubernetes also deletes children of kinds that are not
+// in Config.Kinds in any order.
+//
+// A child of a later stage with a finalizer of another controller delays the deletion of all earlier stages.
+//
+// # Children in other namespaces
+//
+// An owner reference has no effect on a child outside the namespace of a namespaced parent. Such a child is marked
+// instead. The mark consists of a label and an annotation. The annotation contains the child's name, which
+// distinguishes the child from copies. The kind of such a child must be in Config.Kinds with CrossNamespace set. A
+// parent with such children is given the finalizer too, and Reconcile deletes them. A child whose mark is removed no
+// longer belongs to the parent. If the finalizer is removed, such children are not deleted.
+//
+// A controller whose parents have the finalizer must also call Reconcile for a parent that is being deleted, for
+// example from the cleanup of handlers.Finalizer.
+//
+// # Trust
+//
+// The config and the desired children come from the author of a controller, and are trusted. Parents and children can
+// be changed by anyone with permission to do so, and are not trusted. In particular:
+//
+//   - A [Reconciler] looks only for children of kinds that the author names, regardless of the inventory of a parent.
+//     It reads at most 64 KiB and 1,000 entries of the inventory. Entries of other kinds cost no requests, do not delay
+//     the deletion of the parent, and never cause a write to the parent.
+//   - It lists children across namespaces only if the author declares their kind with [Kind].CrossNamespace. If anyone
+//     else adds the finalizer to a parent, it is removed when the parent is deleted.
+//   - It changes or deletes an object only if the object has the parent as its controller or, in another namespace, the
+//     parent's mark. An annotation alone is never sufficient. [Child].Adopt is the exception for objects that have
+//     neither.
+//
+// Users who can update a parent can still hide its children: without the entry in the inventory, children of a kind
+// that is no longer desired are not pruned, and without the finalizer, children in other namespaces outlive the parent.
+// Users who can update a child can take it out of the parent's control by removing the owner reference or the mark, and
+// can change when it is deleted. Users who can create objects of a listed kind in the parent's namespace can delay the
+// deletion of the parent, with an owner reference and a finalizer. The [PendingDeletionError] names such an object.
+//
+// # Writes and permissions
+//
+// Parents are written with Config.Client, and children with the client of Desired.As, which defaults to Config.Client.
+// Children are always listed with Config.Client. The identity therefore does not need list.
+//
+// A write that depends on an object that was read contains the object's resourceVersion or UID, as described in package
+// handlers. An object is created only if it does not exist.
+//
+// A [Reconciler] needs get, list, create, patch and delete on children, and get and patch on parents. Without get on
+// namespaces, it cannot determine whether a namespace is terminating. If the admission plugin
+// OwnerReferencesPermissionEnforcement is enabled, it also needs update on the finalizers subresource of parents,
+// because its owner references set blockOwnerDeletion.
+package children

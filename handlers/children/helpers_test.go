@@ -1,0 +1,118 @@
+package children
+
+import (
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	widgets    = fakeserver.Widgets
+	configMaps = fakeserver.ConfigMaps
+	namespaces = fakeserver.Namespaces
+	first      = fakeserver.First
+
+	newFakeServer = fakeserver.New
+	newWidget     = fakeserver.NewWidget
+	newConfigMap  = fakeserver.NewConfigMap
+	newObject     = fakeserver.NewObject
+
+	configMapKind = Kind{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}
+	widgetKind    = Kind{GroupKind: schema.GroupKind{Group: "example.com", Kind: "Widget"}}
+)
+
+// newReconciler returns a Reconciler. It sets the required fields of config except Client. By default, config maps can
+// be outside their parent's namespace.
+func newReconciler(t testing.TB, config Config) *Reconciler {
+	t.Helper()
+	config.Mapper, config.Name = fakeserver.NewMapper(), "platform.example.com"
+	if config.Kinds == nil {
+		config.Kinds = []Kind{{GroupKind: configMapKind.GroupKind, CrossNamespace: true}, widgetKind}
+	}
+	reconciler, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reconciler
+}
+
+// newIdentityServer returns a server for the config maps of an identity that cannot list them. The platform can.
+func newIdentityServer(platform *fakeserver.Server) *fakeserver.Server {
+	identity, isPlatform := newFakeServer(), false
+	identity.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return !isPlatform, nil, apierrors.NewForbidden(configMaps.GroupResource(), "", errors.New("test"))
+	})
+	platform.PrependReactor("list", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		isPlatform = true
+		defer func() { isPlatform = false }()
+		list, err := identity.Invokes(action, nil)
+		return true, list, err
+	})
+	return identity
+}
+
+// callFor returns a call for the first widget.
+func callFor(t testing.TB, r *Reconciler, parent *unstructured.Unstructured) *call {
+	t.Helper()
+	return r.newCall(t.Context(), first, parent, Identity{})
+}
+
+// cacheOf returns the apply cache that is used outside of runs.
+func cacheOf(t testing.TB, r *Reconciler) *applyCache {
+	t.Helper()
+	return r.caches.For(t.Context())
+}
+
+// entriesOf returns the entries of an apply cache.
+func entriesOf(cache *applyCache) map[any]*parentEntry {
+	entries := map[any]*parentEntry{}
+	for parent, entry := range cache.parents.Range {
+		entries[parent] = entry.(*parentEntry)
+	}
+	return entries
+}
+
+// oneStage returns children in a single stage.
+func oneStage(children ...*unstructured.Unstructured) Desired {
+	return Desired{Stages: [][]Child{Stage(children...)}}
+}
+
+// newRemoteConfigMap returns a config map outside the namespace of the first widget.
+func newRemoteConfigMap(name string) *unstructured.Unstructured {
+	child := newConfigMap(name, "x")
+	child.SetNamespace("other")
+	return child
+}
+
+// failUnlessRequeued fails the test if err is neither nil nor a RequeueAfter.
+func failUnlessRequeued(t testing.TB, err error) {
+	t.Helper()
+	if _, requeued := dynamiccontroller.RequeueDelay(err); err != nil && !requeued {
+		t.Fatal(err)
+	}
+}
+
+// getParent reads the first widget from the server.
+func getParent(t testing.TB, server *fakeserver.Server) *unstructured.Unstructured {
+	t.Helper()
+	parent, err := handlers.Live(server).Get(t.Context(), widgets, first.Namespace(), first.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parent
+}
+
+func ownsNone(schema.GroupVersionResource, types.UID) ([]runtime.Object, error) { return nil, nil }

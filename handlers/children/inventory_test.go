@@ -1,0 +1,160 @@
+package children
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+func acceptAll(schema.GroupKind) bool { return true }
+
+func parseAll(text string) inventory {
+	all, _ := parseInventory(text, acceptAll)
+	return all
+}
+
+func TestInventory_FormatRoundTrips(t *testing.T) {
+	for _, text := range []string{"", "ConfigMap=v1/configmaps", "ConfigMap,Widget.example.com=v1/widgets"} {
+		if got := parseAll(text).String(); got != text {
+			t.Errorf("got %q, want %q", got, text)
+		}
+	}
+}
+
+func TestInventory_WithAndWithout(t *testing.T) {
+	i := parseAll("ConfigMap,Widget.example.com=v1/widgets").with(inventory{newEntry(configMapKind.GroupKind, configMaps)})
+	if i.String() != "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets" {
+		t.Errorf("with: got %s", i)
+	}
+	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != "Widget.example.com=v1/widgets" {
+		t.Errorf("without: got %s", left)
+	}
+}
+
+func TestParseInventory_DropsMalformedEntries(t *testing.T) {
+	for name, text := range map[string]string{
+		"empty":                     ",,",
+		"no kind":                   "=v1/configmaps",
+		"only a group":              ".example.com=v1/widgets",
+		"no version":                "ConfigMap=/configmaps",
+		"no resource":               "ConfigMap=v1/",
+		"no slash":                  "ConfigMap=v1",
+		"a resource that is a path": "ConfigMap=v1/../../apis/apps/v1/deployments",
+		"a version that is a path":  "ConfigMap=../configmaps",
+		"a subresource":             "ConfigMap=v1/configmaps/status",
+		"a query":                   "ConfigMap=v1/configmaps?watch=1",
+		"a group that is a path":    "Widget.example.com/v1/x=v1/widgets",
+		"a space":                   "Config Map=v1/configmaps",
+		"a second entry of a kind":  "ConfigMap=v2/others",
+	} {
+		if got := parseAll("ConfigMap=v1/configmaps," + text).String(); got != "ConfigMap=v1/configmaps" {
+			t.Errorf("%s: got %q", name, got)
+		}
+	}
+}
+
+func TestParseInventory_IsBounded(t *testing.T) {
+	var short, long []string
+	for i := range 2 * maxInventoryEntries {
+		short = append(short, fmt.Sprintf("K%d", i))
+		long = append(long, fmt.Sprintf("K%d.%s.x.io=v1/k%d", i, strings.Repeat("a", 60), i))
+	}
+	if n := len(parseAll(strings.Join(short, ","))); n != maxInventoryEntries {
+		t.Errorf("got %d entries", n)
+	}
+	read := parseAll(strings.Join(long, ","))
+	if n := len(read.String()); n > maxInventoryBytes || n < maxInventoryBytes-200 {
+		t.Errorf("got %d bytes", n)
+	}
+	for _, entry := range read {
+		if entry.resource != strings.ToLower(entry.kind.Kind) {
+			t.Errorf("got an incomplete entry: %s", entry)
+		}
+	}
+	if all := parseAll(strings.Repeat("a", 2*maxInventoryBytes)); len(all) > 0 {
+		t.Errorf("got %d entries", len(all))
+	}
+}
+
+// Entries of other kinds are kept as far as they fit, and never displace those of accepted kinds.
+func TestInventory_AcceptedEntriesComeFirst(t *testing.T) {
+	var others inventory
+	for i := range maxInventoryEntries {
+		others = append(others, inventoryEntry{kind: schema.GroupKind{Kind: fmt.Sprintf("A%d", i)}})
+	}
+	text, err := inventory{newEntry(widgetKind.GroupKind, widgets)}.annotation(others)
+	if err != nil || !strings.HasPrefix(text, "Widget.example.com=v1/widgets,A0,") {
+		t.Fatalf("got %.100s, %v", text, err)
+	}
+	accepted, rest := parseInventory(text, func(kind schema.GroupKind) bool { return kind == widgetKind.GroupKind })
+	if len(accepted) != 1 || len(rest) != maxInventoryEntries-1 {
+		t.Errorf("got %d accepted and %d other entries", len(accepted), len(rest))
+	}
+	if _, err := others.with(accepted).annotation(nil); !errors.Is(err, errInventoryTooLarge) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The discovery of a kind's group may have been failing since the process started. The inventory and the finalizer are
+// kept until the API server reports that the kind is not served.
+func TestReconcile_UnknownKindIsGoneOnlyIfTheServerDoesNotServeIt(t *testing.T) {
+	unavailable := apierrors.NewServiceUnavailable("the API service is down")
+	const body = "404 page not found"
+	notServed := apierrors.NewGenericServerResponse(404, "list", configMaps.GroupResource(), "", body, 0, true)
+	for name, c := range map[string]struct {
+		response error
+		deleted  bool // whether the parent is being deleted
+		fails    bool
+		kept     bool // whether the inventory is kept or, if the parent is being deleted, the finalizer
+	}{
+		"prune, unavailable":   {unavailable, false, true, true},
+		"prune, not served":    {notServed, false, false, false},
+		"prune, served":        {nil, false, false, true},
+		"cleanup, unavailable": {unavailable, true, true, true},
+		"cleanup, not served":  {notServed, true, false, false},
+		"cleanup, served":      {nil, true, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newFakeServer(newWidget())
+			reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+			if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newRemoteConfigMap("a"))); err != nil {
+				t.Fatal(err)
+			}
+			server.TakeWrites()
+			reconciler.config.Mapper = meta.NewDefaultRESTMapper(nil)
+			if c.response != nil {
+				server.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+					return true, nil, c.response
+				})
+			}
+			if c.deleted {
+				now := metav1.Now()
+				parent.SetDeletionTimestamp(&now)
+			}
+			_, err := reconciler.Reconcile(t.Context(), first, parent, oneStage())
+			if _, requeued := dynamiccontroller.RequeueDelay(err); (err != nil && !requeued) != c.fails {
+				t.Errorf("got %v", err)
+			}
+			current := getParent(t, server)
+			kept := current.GetAnnotations()[reconciler.inventoryKey()] != ""
+			if c.deleted {
+				kept = len(current.GetFinalizers()) > 0
+			}
+			writes := server.TakeWrites()
+			if kept != c.kept || slices.Contains(writes, "delete configmaps a") != (c.response == nil) {
+				t.Errorf("kept: %t, want %t; wrote %q", kept, c.kept, writes)
+			}
+		})
+	}
+}

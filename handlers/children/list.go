@@ -1,0 +1,92 @@
+package children
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+)
+
+// listKind returns the parent's children of a kind, and their resource. If cached is the mapping of the kind, they are
+// read from the cache. If it is nil, they are read from the API server. The children are not listed as Desired.As,
+// because permissions for a list cannot be limited to the children.
+//
+// The mapper can lag, and lacks the kinds of a group whose discovery has been failing since the process started. If it
+// does not know the kind, the children are listed with the resource in the inventory. If the API server does not serve
+// that resource, the children no longer exist.
+func (c *call) listKind(
+	ctx context.Context, entry inventoryEntry, cached *meta.RESTMapping,
+) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
+	gvr, mapping := entry.gvr(), cached
+	var mapErr error
+	if cached == nil {
+		mapping, mapErr = c.config.Mapper.RESTMapping(entry.kind)
+	}
+	namespace, crossNamespace := c.parent.GetNamespace(), c.canCrossNamespaces(entry.kind)
+	switch {
+	case mapErr != nil && (!meta.IsNoMatchError(mapErr) || entry.resource == ""):
+		return gvr, nil, fmt.Errorf("find the resource: %w", mapErr)
+	case mapErr == nil:
+		gvr = mapping.Resource
+	}
+	switch {
+	case crossNamespace:
+		namespace = ""
+	case namespace != "" && mapErr == nil && isClusterScoped(mapping):
+		return gvr, nil, nil
+	}
+	selector := labels.SelectorFromSet(labels.Set{c.parentLabel(): string(c.parent.GetUID())})
+	children, err := []*unstructured.Unstructured(nil), error(dynamiccontroller.ErrNotServed)
+	switch {
+	case cached == nil:
+	case c.config.Owned != nil && !crossNamespace:
+		children, err = c.listOwned(gvr)
+	case c.config.Cache != nil:
+		children, err = c.config.Cache.List(ctx, gvr, namespace, selector)
+	}
+	if isUncached(err) {
+		children, err = live.List(ctx, c.config.Client, gvr, namespace, selector)
+	}
+	if mapErr != nil && apierrors.IsNotFound(err) {
+		return gvr, nil, nil
+	}
+	isOther := func(object *unstructured.Unstructured) bool { return !c.isChild(object) }
+	return gvr, slices.DeleteFunc(slices.Clone(children), isOther), err
+}
+
+// canCrossNamespaces reports whether children of a kind can be outside the namespace of a namespaced parent. The kind
+// must be in Config.Kinds with CrossNamespace set, and the parent must have the finalizer, which is added before the
+// first such child is written.
+func (c *call) canCrossNamespaces(kind schema.GroupKind) bool {
+	return c.kinds[kind] && c.parent.GetNamespace() != "" && slices.Contains(c.parent.GetFinalizers(), c.finalizer())
+}
+
+// listOwned returns the objects that Config.Owned returns. Metadata is sufficient to delete a child.
+func (c *call) listOwned(gvr schema.GroupVersionResource) ([]*unstructured.Unstructured, error) {
+	objects, err := c.config.Owned(gvr, c.parent.GetUID())
+	if err != nil {
+		return nil, err
+	}
+	children := make([]*unstructured.Unstructured, len(objects))
+	for i, object := range objects {
+		if whole, ok := object.(*unstructured.Unstructured); ok {
+			children[i] = whole
+			continue
+		}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
+		if err != nil {
+			return nil, err
+		}
+		children[i] = &unstructured.Unstructured{Object: content}
+	}
+	return children, nil
+}

@@ -1,0 +1,248 @@
+package children
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+)
+
+func getConfigMap(t *testing.T, server *fakeserver.Server, namespace, name string) *unstructured.Unstructured {
+	t.Helper()
+	object, err := server.Resource(configMaps).Namespace(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return object
+}
+
+func TestReconcile_RetainedChildrenAreNeverDeleted(t *testing.T) {
+	for name, object := range map[string]*unstructured.Unstructured{
+		"in the parent's namespace": newConfigMap("a", "x"), "in another namespace": newRemoteConfigMap("a"),
+	} {
+		t.Run(name, func(t *testing.T) { testRetained(t, object) })
+	}
+}
+
+func testRetained(t *testing.T, object *unstructured.Unstructured) {
+	t.Helper()
+	server := newFakeServer(newWidget())
+	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
+	namespace := object.GetNamespace()
+	if namespace == "" {
+		namespace = "default"
+	}
+	reconcile := func(desired Desired) {
+		t.Helper()
+		for range 2 {
+			_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+			failUnlessRequeued(t, err)
+		}
+	}
+	stages := func(retain bool) Desired {
+		return Desired{Stages: [][]Child{{{Object: object, Retain: retain}}}}
+	}
+	for _, retain := range []bool{true, false, true} { // Retain can change
+		reconcile(stages(retain))
+		current := getConfigMap(t, server, namespace, "a")
+		if hasOwner := len(current.GetOwnerReferences()) > 0; hasOwner != (!retain && namespace == "default") {
+			t.Errorf("retain: %t, the owner references are %v", retain, current.GetOwnerReferences())
+		}
+		if label := current.GetLabels()[reconciler.parentLabel()]; label != "widget-uid" {
+			t.Errorf("the label is %q", label)
+		}
+	}
+	fresh := newWidget()
+	_, err := reconciler.Reconcile(t.Context(), first, fresh, stages(true))
+	if err != nil || fresh.GetFinalizers() != nil {
+		t.Errorf("the parent has the finalizers %q: %v", fresh.GetFinalizers(), err)
+	}
+	server.TakeWrites()
+	reconcile(stages(true))
+	if writes := server.TakeWrites(); len(writes) > 0 {
+		t.Errorf("without a change, wrote %q", writes)
+	}
+	reconcile(Desired{Partial: true, Absent: []*unstructured.Unstructured{object}})
+	reconcile(Desired{})
+	now := metav1.Now()
+	parent.SetDeletionTimestamp(&now)
+	reconcile(Desired{})
+	if writes := server.TakeWrites(); slices.Contains(writes, "delete configmaps a") {
+		t.Errorf("wrote %q", writes)
+	}
+}
+
+// An owner reference of another field manager is removed too, because Kubernetes would delete the object.
+func TestReconcile_RetainRemovesTheOwnerReferenceOfAnotherManager(t *testing.T) {
+	owned := newConfigMap("a", "x")
+	owned.SetNamespace("default")
+	controller := metav1.NewControllerRef(newWidget(), newWidget().GroupVersionKind())
+	owned.SetOwnerReferences([]metav1.OwnerReference{*controller})
+	server := newFakeServer(newWidget(), owned)
+	reconciler := newReconciler(t, Config{Client: server})
+	desired := Desired{Stages: [][]Child{{{Object: newConfigMap("a", "x"), Retain: true}}}}
+	if _, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired); err != nil {
+		t.Fatal(err)
+	}
+	if refs := getConfigMap(t, server, "default", "a").GetOwnerReferences(); len(refs) > 0 {
+		t.Errorf("the owner references are %v", refs)
+	}
+}
+
+// Kubernetes also deletes an object because of an owner reference that is not the controller.
+func TestReconcile_RetainRemovesEveryOwnerReferenceToTheParent(t *testing.T) {
+	ref := func(uid types.UID, controller *bool) metav1.OwnerReference {
+		return metav1.OwnerReference{
+			APIVersion: "example.com/v1", Kind: "Widget", Name: "first", UID: uid, Controller: controller,
+		}
+	}
+	for name, marked := range map[string]bool{"a child": true, "an object to adopt": false} {
+		existing := newConfigMap("a", "x")
+		existing.SetNamespace("default")
+		existing.SetOwnerReferences([]metav1.OwnerReference{ref("widget-uid", nil), ref("other", nil)})
+		if marked {
+			existing.SetLabels(map[string]string{"platform.example.com/parent": "widget-uid"})
+			existing.SetAnnotations(map[string]string{"platform.example.com/self": "default/a"})
+		}
+		server := newFakeServer(newWidget(), existing)
+		reconciler := newReconciler(t, Config{Client: server})
+		desired := Desired{Stages: [][]Child{{{Object: newConfigMap("a", "x"), Retain: true, Adopt: true}}}}
+		for range 2 {
+			server.TakeWrites()
+			if _, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired); err != nil {
+				t.Fatal(err)
+			}
+		}
+		refs := getConfigMap(t, server, "default", "a").GetOwnerReferences()
+		if len(refs) != 1 || refs[0].UID != "other" {
+			t.Errorf("%s: the owner references are %v", name, refs)
+		}
+		if writes := server.TakeWrites(); len(writes) > 1 { // the parent, which is outdated
+			t.Errorf("%s: without a change, wrote %q", name, writes)
+		}
+	}
+	object := newConfigMap("a", "x")
+	object.SetOwnerReferences([]metav1.OwnerReference{ref("widget-uid", nil)})
+	server := newFakeServer(newWidget())
+	desired := Desired{Stages: [][]Child{{{Object: object, Retain: true}}}}
+	if _, err := newReconciler(t, Config{Client: server}).Reconcile(t.Context(), first, newWidget(), desired); err == nil {
+		t.Error("a retained child with an owner reference to the parent was accepted")
+	}
+}
+
+func TestReconcile_AdoptsOnlyObjectsWithoutAController(t *testing.T) {
+	const label, self, retained = "platform.example.com/parent", "platform.example.com/self",
+		"platform.example.com/retained-by"
+	controlledBy := func(uid types.UID) func(*unstructured.Unstructured) {
+		return func(object *unstructured.Unstructured) {
+			other := newWidget()
+			other.SetUID(uid)
+			object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(other, other.GroupVersionKind())})
+		}
+	}
+	markedBy := func(uid, retainedBy string) func(*unstructured.Unstructured) {
+		return func(object *unstructured.Unstructured) {
+			object.SetLabels(map[string]string{label: uid})
+			object.SetAnnotations(map[string]string{self: object.GetNamespace() + "/a"})
+			if retainedBy != "" {
+				object.SetAnnotations(with(object.GetAnnotations(), retained, retainedBy))
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		existing     func(*unstructured.Unstructured)
+		adopted      bool // with Adopt
+		withoutAdopt bool // adopted without Adopt
+	}{
+		"no labels":                    {func(*unstructured.Unstructured) {}, true, false},
+		"another controller":           {controlledBy("other"), false, false},
+		"the child of another parent":  {markedBy("other", ""), false, false},
+		"retained by another parent":   {markedBy("other", "widgets.example.com/default/second"), false, false},
+		"retained by an earlier first": {markedBy("other", "widgets.example.com/default/first"), true, false},
+		"orphaned by another parent": {func(object *unstructured.Unstructured) {
+			object.SetLabels(map[string]string{label: "other"})
+		}, true, false},
+		"the parent's own mark": {markedBy("widget-uid", ""), true, true},
+	} {
+		for _, namespace := range []string{"default", "other"} {
+			for _, adopt := range []bool{true, false} {
+				existing := newConfigMap("a", "theirs")
+				existing.SetNamespace(namespace)
+				c.existing(existing)
+				server := newFakeServer(newWidget(), existing)
+				object := newConfigMap("a", "mine")
+				object.SetNamespace(namespace)
+				desired := Desired{Stages: [][]Child{{{Object: object, Adopt: adopt}}}}
+				_, err := newReconciler(t, Config{Client: server}).Reconcile(t.Context(), first, newWidget(), desired)
+				want := adopt && c.adopted || c.withoutAdopt
+				value, _, _ := unstructured.NestedString(getConfigMap(t, server, namespace, "a").Object, "data", "key")
+				if (err == nil) != want || err != nil && !errors.Is(err, ErrNotOwned) || (value == "mine") != want {
+					t.Errorf("%s in %s, adopt %t: the value is %s, %v", name, namespace, adopt, value, err)
+				}
+			}
+		}
+	}
+}
+
+func TestReconcile_WritesAsTheIdentity(t *testing.T) {
+	platform := newFakeServer(newWidget())
+	a, b := newIdentityServer(platform), newFakeServer()
+	reconciler, parent := newReconciler(t, Config{Client: platform}), newWidget()
+	clients := map[string]*fakeserver.Server{"a": a, "b": b}
+	reconcile := func(identity string, stage ...*unstructured.Unstructured) {
+		t.Helper()
+		desired := oneStage(stage...)
+		desired.As = Identity{Name: identity, Client: clients[identity]}
+		_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+		failUnlessRequeued(t, err)
+	}
+	want := func(server *fakeserver.Server, want ...string) {
+		t.Helper()
+		if writes := server.TakeWrites(); !slices.Equal(writes, want) {
+			t.Errorf("wrote %q, want %q", writes, want)
+		}
+	}
+	reconcile("a", newConfigMap("x", "1"), newConfigMap("y", "1"))
+	want(a, "apply configmaps x", "apply configmaps y")
+	want(platform, "patch widgets first")
+	reconcile("a", newConfigMap("x", "1"), newConfigMap("y", "1"))
+	reconcile("a", newConfigMap("x", "1"))
+	want(a, "delete configmaps y")
+	reconcile("b", newConfigMap("x", "1"))
+	want(b, "apply configmaps x")
+	for _, action := range platform.Actions() {
+		if action.GetResource() == configMaps && action.GetVerb() != "list" {
+			t.Errorf("the platform's client was used: %v", action)
+		}
+	}
+}
+
+// The cache shows that the child is as desired, but does not show that the identity can write or read it.
+func TestReconcile_ACachedStateOfOneIdentityDoesNotSuppressRequestsOfAnother(t *testing.T) {
+	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
+	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone}), newWidget()
+	for i, identity := range []string{"a", "a", "b", "a", "", ""} {
+		desired := oneStage(newConfigMap("x", "1"))
+		desired.As.Name = identity
+		children, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			server.TakeWrites()
+			cache["x"] = children[0] // lags from then on
+			continue
+		}
+		wrote := strings.Join(server.TakeWrites(), ", ")
+		if want := map[bool]string{true: "", false: "apply configmaps x"}[i == 1 || i == 5]; wrote != want {
+			t.Errorf("call %d as %q: wrote %q, want %q", i, identity, wrote, want)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package children
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
+	"github.com/dynamic-controller/engine/handlers/internal/perrun"
+)
+
+// maxNameLength leaves room for suffixes in the names of field managers, which can have 128 characters.
+const maxNameLength = 100
+
+// Config configures a [Reconciler]. Client, Mapper and Name are required.
+type Config struct {
+	// Client is used for writes, and for reads that must not be outdated.
+	Client dynamic.Interface
+	// Mapper finds the resource and the scope of a kind. Children of a kind that the mapper does not know are listed with
+	// the resource in the parent's inventory. Such children are considered gone only if the API server does not serve that
+	// resource.
+	Mapper meta.RESTMapper
+	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,
+	// annotations and finalizers: the label <name>/parent and the annotations <name>/applied, <name>/stage, <name>/self
+	// and <name>/retained-by of children, and the annotation <name>/inventory and the finalizer <name>/children of
+	// parents. Two controllers with the same parents need different names.
+	Name string
+	// Cache is used to read children. For each type that it serves, it must hold all objects with the label <name>/parent,
+	// in all namespaces. It does not need to hold other objects: an object that Get does not find is read from the API
+	// server before it is created. Get must return whole objects; List must return at least their metadata. Children of
+	// types that the cache does not serve are read from the API server. By default, all children are read from the API
+	// server, with one request for each child and type.
+	Cache handlers.Reader
+	// Owned is used instead of Cache.List if it is set. It returns the cached objects of a type whose controller has the
+	// UID owner, as whole objects or as their metadata. They are not modified. With an index by owner, the cost of a call
+	// is linear in the number of the parent's children, not in the number of all objects. If the error wraps
+	// dynamiccontroller.ErrNotServed or ErrNotSynced, children are listed from the API server. Optional.
+	Owned func(gvr schema.GroupVersionResource, owner types.UID) ([]runtime.Object, error)
+	// Kinds lists all kinds of children, including those of earlier versions of the controller. Anyone who can update a
+	// parent can change its inventory. Children are therefore pruned and cleaned up only if their kind is in Kinds or
+	// desired by the same call of Reconcile. Entries of other kinds stay in the inventory, so that a version that lists
+	// them can prune their children. Such entries cost no requests. When the parent is deleted, Kubernetes deletes
+	// children of these kinds because of their owner references. By default, only children of the kinds that a call
+	// desires are pruned.
+	Kinds []Kind
+}
+
+// Kind is a kind of child that the controller creates, or that an earlier version of the controller created.
+type Kind struct {
+	schema.GroupKind
+	// CrossNamespace reports whether children of this kind can be outside their parent's namespace, where an owner
+	// reference has no effect: in another namespace, or cluster-scoped. The Reconciler finds such children by listing the
+	// kind in all namespaces. CrossNamespace has no effect for cluster-scoped parents, which can own children in any
+	// namespace.
+	CrossNamespace bool
+}
+
+// Reconciler reconciles the children of parents. See the package documentation for what it writes.
+//
+// It is safe for concurrent use with different parents. The engine never calls a handler concurrently for the same
+// parent. A Reconciler caches what it has applied, in order to save requests. The cache of a parent is dropped when
+// [Reconciler.Forget] is called, when the parent's children have been cleaned up, and at the end of each run.
+type Reconciler struct {
+	config Config
+	kinds  map[schema.GroupKind]bool // of Config.Kinds; the value is CrossNamespace
+	caches perrun.State[applyCache]
+}
+
+// New returns a Reconciler. It does not connect to the API server. The error lists all invalid fields of config.
+func New(config Config) (*Reconciler, error) {
+	var errs []error
+	if config.Client == nil {
+		errs = append(errs, errors.New("children: Config.Client: must not be nil"))
+	}
+	if config.Mapper == nil {
+		errs = append(errs, errors.New("children: Config.Mapper: must not be nil"))
+	}
+	for _, problem := range validation.IsDNS1123Subdomain(config.Name) {
+		errs = append(errs, fmt.Errorf("children: Config.Name %q: %s", config.Name, problem))
+	}
+	if len(config.Name) > maxNameLength {
+		errs = append(errs, fmt.Errorf("children: Config.Name %q: must have at most %d characters",
+			config.Name, maxNameLength))
+	}
+	kinds := make(map[schema.GroupKind]bool, len(config.Kinds))
+	for i, kind := range config.Kinds {
+		if kind.Kind == "" {
+			errs = append(errs, fmt.Errorf("children: Config.Kinds[%d] %q: has no kind", i, kind.GroupKind))
+		}
+		kinds[kind.GroupKind] = kinds[kind.GroupKind] || kind.CrossNamespace
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return &Reconciler{config: config, kinds: kinds}, nil
+}
+
+// Forget drops the cache of a parent that no longer exists.
+func (r *Reconciler) Forget(id dynamiccontroller.ObjectIdentifiers) {
+	for _, cache := range r.caches.All() {
+		cache.parents.Delete(id)
+	}
+}
+
+func (r *Reconciler) parents(id dynamiccontroller.ObjectIdentifiers) dynamic.ResourceInterface {
+	return live.Resource(r.config.Client, id.GVR, id.Namespace())
+}
+
+func (r *Reconciler) finalizer() string    { return r.config.Name + "/children" }
+func (r *Reconciler) inventoryKey() string { return r.config.Name + "/inventory" }
+func (r *Reconciler) parentLabel() string  { return r.config.Name + "/parent" }
+func (r *Reconciler) appliedKey() string   { return r.config.Name + "/applied" }
+func (r *Reconciler) stageKey() string     { return r.config.Name + "/stage" }
+func (r *Reconciler) selfKey() string      { return r.config.Name + "/self" }
+func (r *Reconciler) retainedKey() string  { return r.config.Name + "/retained-by" }
+
+// isListed reports whether a kind is in Config.Kinds.
+func (r *Reconciler) isListed(kind schema.GroupKind) bool { _, listed := r.kinds[kind]; return listed }

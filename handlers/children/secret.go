@@ -1,0 +1,45 @@
+package children
+
+import (
+	"encoding/base64"
+	"errors"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+)
+
+var secretKind = corev1.SchemeGroupVersion.WithKind("Secret")
+
+// encodeStringData moves the stringData of a Secret to its data. As in the API server, stringData takes precedence.
+// The API server does the same when it stores a Secret, but a manager that applies stringData does not own the
+// resulting data: drift would not be detected, and keys that are no longer applied would not be removed. Errors contain
+// neither keys nor values, because a template can derive both from another Secret.
+func encodeStringData(secret *unstructured.Unstructured) error {
+	if secret.GroupVersionKind() != secretKind {
+		return nil
+	}
+	if secret.Object["stringData"] == nil {
+		delete(secret.Object, "stringData")
+		return nil
+	}
+	texts, _, err := unstructured.NestedStringMap(secret.Object, "stringData")
+	if err != nil {
+		return errors.New("stringData: must be a map of strings")
+	}
+	delete(secret.Object, "stringData")
+	if len(texts) == 0 {
+		return nil
+	}
+	data, isMap := secret.Object["data"].(map[string]any)
+	if !isMap && secret.Object["data"] != nil {
+		return errors.New("data: must be a map of strings")
+	}
+	if data == nil {
+		data = make(map[string]any, len(texts))
+		secret.Object["data"] = data
+	}
+	for key, text := range texts {
+		data[key] = base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	return nil
+}

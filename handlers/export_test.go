@@ -1,7 +1,0 @@
-package handlers
-
-// The fake server, for examples.
-var (
-	NewFakeServer = newFakeServer
-	NewMapper     = newMapper
-)

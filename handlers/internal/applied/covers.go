@@ -1,0 +1,119 @@
+// Package applied compares an object with a configuration that was applied to it with server-side apply.
+package applied
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"reflect"
+)
+
+// Covers reports whether an object has all values of an applied configuration. The object can have additional fields,
+// such as defaults and fields of other managers. Lists must have the same length, because the owner of an item is
+// unknown without the schema.
+func Covers(config, object any) bool {
+	switch config := config.(type) {
+	case map[string]any:
+		object, isMap := object.(map[string]any)
+		if !isMap {
+			return len(config) == 0 && object == nil
+		}
+		return coversFields(config, object)
+	case []any:
+		object, ok := object.([]any)
+		if !ok || len(config) != len(object) {
+			return false
+		}
+		for i := range config {
+			if !Covers(config[i], object[i]) {
+				return false
+			}
+		}
+		return true
+	default:
+		return equalScalars(config, object)
+	}
+}
+
+func coversFields(config, object map[string]any) bool {
+	for name, value := range config {
+		current, exists := object[name]
+		if name == "ownerReferences" {
+			if !coversOwnerReferences(value, current) {
+				return false
+			}
+			continue
+		}
+		if !exists && value != nil || !Covers(value, current) {
+			return false
+		}
+	}
+	return true
+}
+
+// coversOwnerReferences is like Covers, but for owner references. An object can have additional ones.
+func coversOwnerReferences(config, object any) bool {
+	applied, _ := config.([]any)
+	current, _ := object.([]any)
+	for _, ref := range applied {
+		found := false
+		for _, other := range current {
+			found = found || Covers(ref, other)
+		}
+		if !found {
+			return false
+		}
+	}
+	return true
+}
+
+// equalScalars compares numbers by value, because JSON does not distinguish 1 from 1.0.
+func equalScalars(a, b any) bool {
+	if x, ok := number(a); ok {
+		y, ok := number(b)
+		return ok && x == y
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+func number(v any) (float64, bool) {
+	switch v := v.(type) {
+	case int64:
+		return float64(v), true
+	case float64:
+		return v, true
+	case int:
+		return float64(v), true
+	case int32:
+		return float64(v), true
+	default:
+		return 0, false
+	}
+}
+
+// Projection returns the part of an object that an applied configuration sets. Lists are returned as a whole.
+func Projection(config, object any) any {
+	fields, isMap := config.(map[string]any)
+	current, currentIsMap := object.(map[string]any)
+	if !isMap || !currentIsMap {
+		return object
+	}
+	projected := make(map[string]any, len(fields))
+	for name, value := range fields {
+		if now, exists := current[name]; exists {
+			projected[name] = Projection(value, now)
+		}
+	}
+	return projected
+}
+
+// Digest returns a short hash of the JSON of values, with sorted map keys.
+func Digest(values ...any) (string, error) {
+	hash := sha256.New()
+	for _, value := range values {
+		if err := json.NewEncoder(hash).Encode(value); err != nil {
+			return "", err
+		}
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:12]), nil
+}

@@ -1,0 +1,91 @@
+package applied
+
+import (
+	"encoding/json"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// FieldSet holds the fields that a manager owns, in the format of FieldsV1: "f:name" is a field, "k:{...}" a list item
+// identified by its keys, and "v:..." a list item identified by its value. A field or item with an empty set is owned
+// as a whole.
+type FieldSet map[string]FieldSet
+
+// ParseFields parses the fields of an entry in managedFields.
+func ParseFields(fields *metav1.FieldsV1) (set FieldSet, err error) {
+	if fields == nil {
+		return nil, nil
+	}
+	err = json.Unmarshal(fields.GetRawBytes(), &set)
+	return set, err
+}
+
+// FieldsOf returns the fields that a manager owns through server-side apply. If the object has no readable managed
+// fields, for example because a cache has removed them, ok is false.
+func FieldsOf(object metav1.Object, manager string) (fields FieldSet, ok bool) {
+	entries := object.GetManagedFields()
+	for _, entry := range entries {
+		if entry.Manager != manager || entry.Subresource != "" || entry.FieldsV1 == nil ||
+			entry.Operation != metav1.ManagedFieldsOperationApply {
+			continue
+		}
+		var err error
+		if fields, err = ParseFields(entry.FieldsV1); err != nil {
+			return nil, false
+		}
+	}
+	return fields, len(entries) > 0
+}
+
+// Owns reports whether the set contains all fields of an applied configuration. It needs no schema: a field whose set
+// is empty is owned as a whole, and only list items with keys are compared.
+func (s FieldSet) Owns(config map[string]any) bool {
+	for name, value := range config {
+		fields, owned := s["f:"+name]
+		if !owned {
+			return false
+		}
+		if len(fields) > 0 && !fields.ownsValue(value) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s FieldSet) ownsValue(value any) bool {
+	switch value := value.(type) {
+	case map[string]any:
+		return s.Owns(value)
+	case []any:
+		items := 0
+		for key, fields := range s {
+			keys, isItem := strings.CutPrefix(key, "k:")
+			if !isItem {
+				continue
+			}
+			items++
+			item := itemWith(value, keys)
+			if len(fields) > 0 && item != nil && !fields.Owns(item) {
+				return false
+			}
+		}
+		return items == 0 || items >= len(value)
+	default:
+		return true
+	}
+}
+
+// itemWith returns the list item that has the given keys, or nil if there is no such item. The keys are a JSON object.
+func itemWith(list []any, keys string) map[string]any {
+	var want map[string]any
+	if err := json.Unmarshal([]byte(keys), &want); err != nil {
+		return nil
+	}
+	for _, item := range list {
+		if item, ok := item.(map[string]any); ok && Covers(want, item) {
+			return item
+		}
+	}
+	return nil
+}
