@@ -1,122 +1,125 @@
-# "make" says what there is. All of it works from a clean clone with Go and make alone; what else there is, is used:
-# a C compiler for the race detector.
+# Run "make" to list the targets. Unless its description says otherwise, a target needs only Go and make, and works in a
+# clean clone. If there is a C compiler, tests run with the race detector.
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
 MODULE := github.com/dynamic-controller/engine
 
-# Packages whose tests run a control plane, and what they build on, by who imports test/cluster. They have the machine to
-# themselves, one after another, and are never cached: what they start is not among what Go knows of.
+# CLUSTER_PACKAGES are the packages that import test/cluster: their tests run a control plane. They are tested one after
+# another, and without Go's test cache, which does not track the binaries that they start.
 CLUSTER_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
 	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
 UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
 
-# The race detector needs cgo, for which Go looks for a C compiler.
+# The race detector needs cgo, which Go enables if it finds a C compiler.
 RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
-SAY_RACE = $(if $(RACE),,@echo "there is no C compiler (or CGO_ENABLED=0): the tests go without the race detector")
+PRINT_RACE = $(if $(RACE),,@echo "running tests without the race detector: no C compiler found, or CGO_ENABLED=0")
 
-# Modules within this one. The first is built as it is used, without cgo, or all of Kubernetes would be built twice.
+GOLANGCI_LINT = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+
+# Nested modules. test/controlplane is vetted and tested without cgo, like the binary that is built from it. Otherwise,
+# all of Kubernetes would be compiled twice.
 CONTROLPLANE_MODULE := test/controlplane
-# So is the second, of which everyday tests build only what does not contain Kubernetes.
+# In test/kindnode, "make test" builds only the packages that do not depend on Kubernetes.
 KINDNODE_MODULE := test/kindnode
 OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod)))
 ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES)
 
 .PHONY: help
-help: ## say what there is
+help: ## show this help
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  KUBECONFIG=FILE make demo (or run) takes that cluster; TEST_KUBECONFIG=FILE make test-integration tests on it."
+	@echo "  To use an existing cluster, set KUBECONFIG for demo, run and example-*, and TEST_KUBECONFIG for test-integration."
 
-## To see it
+## Demonstrations
 
 .PHONY: demo
-demo: build $(if $(KUBECONFIG),,controlplane) ## see a Blueprint served, changed and mended, and a killed leader followed, on a control plane of its own
+demo: build $(if $(KUBECONFIG),,controlplane) ## run the scripted demonstration on a temporary control plane
 	@go build -o bin/demo ./examples/demo
 	@bin/demo
 
 .PHONY: run
-run: build $(if $(KUBECONFIG),,controlplane) ## the same setup, to be played with until Ctrl-C
+run: build $(if $(KUBECONFIG),,controlplane) ## set up the demonstration and keep it running until Ctrl-C
 	@go build -o bin/demo ./examples/demo
 	@bin/demo --stay
 
 KIND_DEMO_LOG ?= bin/kind-demo.log
 
 .PHONY: kind-demo
-kind-demo: ## the demo with two replicas on a kind cluster of its own; needs docker. KEEP=1 keeps the cluster
+kind-demo: ## run the demonstration on a temporary kind cluster (requires docker; KEEP=1 keeps the cluster)
 	@KIND_DEMO_LOG=$(KIND_DEMO_LOG) examples/kind/demo.sh
 
 .PHONY: kind-picture
-kind-picture: ## draw docs/kind-demo.svg from the last make kind-demo, or from the output in KIND_DEMO_LOG=FILE
-	@test -f $(KIND_DEMO_LOG) || { echo "make kind-picture: there is no $(KIND_DEMO_LOG): run make kind-demo first" >&2; exit 1; }
+kind-picture: ## draw docs/kind-demo.svg from the log of the last kind-demo, or from KIND_DEMO_LOG=FILE
+	@test -f $(KIND_DEMO_LOG) || { echo "make kind-picture: $(KIND_DEMO_LOG) does not exist: run make kind-demo first" >&2; exit 1; }
 	@mkdir -p bin && go run ./examples/kind/picture <$(KIND_DEMO_LOG) >bin/kind-demo.svg
 	@mv bin/kind-demo.svg docs/kind-demo.svg
 
-example-%: $(if $(KUBECONFIG),,controlplane) ## see an example at work: make example-hello and so on, by the names of their folders
+example-%: $(if $(KUBECONFIG),,controlplane) ## run an example on a temporary control plane, for example make example-hello
 	@go build -C examples/$* -o $(CURDIR)/bin/examples/$* .
 	@go build -o bin/examples/show ./examples/internal/show
 	@bin/examples/show $*
 
-## To build it
+## Build
 
 .PHONY: build
 build: ## build bin/dynamic-controller
 	@go build -o bin/dynamic-controller ./cmd/dynamic-controller
 
 .PHONY: controlplane
-controlplane: bin/controlplane ## build bin/controlplane, a real API server and etcd; the first time takes minutes
+controlplane: bin/controlplane ## build bin/controlplane, with kube-apiserver and etcd (the first build takes minutes)
 
 VERSION_PACKAGE := k8s.io/component-base/version
 CONTROLPLANE_LDFLAGS := -s -w -X $(VERSION_PACKAGE).gitVersion=v1.37.1 -X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=37 -X $(VERSION_PACKAGE).gitTreeState=clean
 
 bin/controlplane: $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*.go)) $(CONTROLPLANE_MODULE)/go.mod $(CONTROLPLANE_MODULE)/go.sum
-	@echo "building kube-apiserver and etcd from their Go modules: the first time this takes some minutes"
+	@echo "building kube-apiserver and etcd from their Go modules: the first build takes a few minutes"
 	@cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go build -ldflags '$(CONTROLPLANE_LDFLAGS)' -o $(CURDIR)/$@ .
 	@touch $@
 
 KIND_IMAGE := dynamic-controller/kind-node:v1.37.1
 
 .PHONY: kind-image
-kind-image: ## build a node image for kind without a registry; needs root, docker, debootstrap, gcc and many minutes
+kind-image: ## build a kind node image without a registry (requires root, docker, debootstrap, gcc and pkg-config)
 	@cd $(KINDNODE_MODULE) && go run . --tag $(KIND_IMAGE) --work $(CURDIR)/bin/kindnode
 
-## To test it
+## Test
 
 .PHONY: test
-test: controlplane ## everything, with the race detector where there is a C compiler
-	$(SAY_RACE)
+test: controlplane ## run all tests, with the race detector if there is a C compiler
+	$(PRINT_RACE)
 	go test $(RACE) $(UNIT_PACKAGES)
-	go test $(RACE) -count=1 -p 1 -timeout 20m $(CLUSTER_PACKAGES)
-	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go vet ./... && CGO_ENABLED=0 go test ./...
-	cd $(KINDNODE_MODULE) && go vet . ./docker && go test . ./docker
-	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && go vet ./... && go test ./..."; (cd $$m && go vet ./... && go test -count=1 ./...); done
+	go test $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
+	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go test ./...
+	cd $(KINDNODE_MODULE) && go test . ./docker
+	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && go test ./..."; (cd $$m && go test -count=1 ./...); done
 
 .PHONY: test-unit
-test-unit: ## the tests that need no control plane, quickly
+test-unit: ## run the tests that need no control plane
 	go test $(UNIT_PACKAGES)
 
 .PHONY: test-race
-test-race: ## the same with the race detector, which needs a C compiler, three times
+test-race: ## run the tests that need no control plane three times with the race detector
 	CGO_ENABLED=1 go test -race -count=3 $(UNIT_PACKAGES)
 
 .PHONY: test-integration
-test-integration: controlplane ## the tests on a real control plane, one package after another
-	$(SAY_RACE)
-	go test $(RACE) -count=1 -p 1 -timeout 20m $(CLUSTER_PACKAGES)
+test-integration: controlplane ## run the tests that need a control plane
+	$(PRINT_RACE)
+	go test $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
 
 .PHONY: test-e2e
-test-e2e: controlplane ## several replicas and every fault once, which is part of "make test" too
-	$(SAY_RACE)
+test-e2e: controlplane ## run several replicas and inject each fault once (included in "make test")
+	$(PRINT_RACE)
 	go test $(RACE) -count=1 -v ./test/e2e
 
 .PHONY: test-kind
-test-kind: ## what only nodes with kubelets show, on a kind cluster of its own; needs docker
+test-kind: ## run the tests that need kubelets on a temporary kind cluster (requires docker)
 	@examples/kind/with-cluster.sh "make test-kind" dynamic-controller-test go test -tags kind -count=1 -v -timeout 20m ./test/kind
 
 .PHONY: test-kind-smoke
-test-kind-smoke: ## start and stop the platform on a kind cluster with one node
+test-kind-smoke: ## start and stop the platform on a temporary kind cluster with one node (requires docker)
 	@KIND_CONFIG=examples/kind/single-node.yaml examples/kind/with-cluster.sh "make test-kind-smoke" dynamic-controller-smoke \
 		go test -tags kind -count=1 -v -timeout 5m -run TestDeletedLeaderReleasesTheLease ./test/kind
 
@@ -124,29 +127,28 @@ ROUNDS := 100
 SEED := 0
 
 .PHONY: test-e2e-rounds
-test-e2e-rounds: controlplane ## ROUNDS of random faults, which SEED repeats; 100 take some ten minutes
-	$(SAY_RACE)
+test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults; SEED repeats an earlier run (100 rounds take about ten minutes)
+	$(PRINT_RACE)
 	go test $(RACE) -count=1 -v -timeout 3h -run Rounds ./test/e2e -rounds $(ROUNDS) -seed $(SEED)
 
 .PHONY: bench
-bench: controlplane ## measure the engine beside others; takes half an hour
+bench: controlplane ## compare the engine with its alternatives (takes about an hour)
 	cd test/bench && go test -run '^$$' -bench . -timeout 3h .
 
-## To keep it in order
+## Code quality
 
 .PHONY: verify
-verify: lint ## whether all is formatted, vetted, tidy and linted
+verify: lint ## check formatting, go vet, go mod tidy and the linters
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
-	go vet ./...
 	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go vet ./...
-	cd $(KINDNODE_MODULE) && CGO_ENABLED=0 go vet ./...
-	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && go vet ./..."; (cd $$m && go vet ./...); done
+	cd $(KINDNODE_MODULE) && go vet . ./docker
 	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
 
 .PHONY: lint
-lint: ## run the linters of .golangci.yml; building them takes minutes the first time
-	go tool -modfile=tools/go.mod golangci-lint run ./...
+lint: ## run the linters of .golangci.yml (the first build takes minutes)
+	$(GOLANGCI_LINT) run ./...
+	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && golangci-lint run ./..."; (cd $$m && $(GOLANGCI_LINT) run ./...); done
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## remove all build output
 	rm -rf bin
