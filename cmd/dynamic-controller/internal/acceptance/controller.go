@@ -140,7 +140,7 @@ func watchRevisions(namespace string, r *registry) dynamiccontroller.Watch {
 			return nil // malformed: the error of readRevision has been logged
 		}
 		return append(r.rivals(changed.blueprint), changed.blueprint)
-	}, dynamiccontroller.WithNamespace(namespace),
+	}, dynamiccontroller.WithNamespaces(namespace),
 		dynamiccontroller.WithLabelSelector(labels.NewSelector().Add(*stored)),
 		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithTransform(readRevision))
 }
