@@ -17,7 +17,7 @@ func TestValidate_LimitsBlueprintsToTheNamespaces(t *testing.T) {
 		want  string
 	}{
 		"a namespaced type":     {apiextensionsv1.NamespaceScoped, ""},
-		"a cluster-scoped type": {apiextensionsv1.ClusterScoped, "spec.type.scope: must be Namespaced, because --namespaces"},
+		"a cluster-scoped type": {apiextensionsv1.ClusterScoped, "spec.type: must be namespaced, because --namespaces"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := generations("Wheel")[0]

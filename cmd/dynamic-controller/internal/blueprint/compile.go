@@ -92,7 +92,9 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	if crd != nil {
 		out.namespaced = crd.Spec.Scope != apiextensionsv1.ClusterScoped
 	}
-	out.checkScope(b.Spec.Type, c)
+	if len(out.namespaces) > 0 && !out.namespaced {
+		c.add(typePath, "", "must be namespaced, because %s", limited)
+	}
 	checkSpec(&b.Spec, c)
 	if len(b.Spec.Resources) > MaxResources {
 		c.add("spec.resources", "", "has more than %d items", MaxResources)

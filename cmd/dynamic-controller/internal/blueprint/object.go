@@ -172,7 +172,7 @@ func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, probl
 	}
 	if !slices.ContainsFunc(parts, func(p expression.Part) bool { return p.Expression }) {
 		if c.isOutside(namespace) {
-			problems.add(r.Path+".metadata.namespace", "", outside, namespace)
+			problems.add(r.Path+".metadata.namespace", "", outside, cut(namespace, maxQuoted))
 		}
 		return
 	}
@@ -193,19 +193,8 @@ func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, probl
 // limited and outside are reasons for rejecting what a platform that is limited to some namespaces does not serve.
 const (
 	limited = "--namespaces limits the platform to some namespaces"
-	outside = "namespace %q is not in --namespaces, which limits the platform to some namespaces"
+	outside = "namespace %q is not in --namespaces, to which the platform is limited"
 )
-
-// checkScope rejects a cluster-scoped type if the platform is limited to some namespaces.
-func (c *Compiled) checkScope(t Type, problems *collector) {
-	switch {
-	case c.namespaced || len(c.namespaces) == 0:
-	case t.CRD != "":
-		problems.add(typePath+".crd", "", "the type is cluster-scoped, but %s", limited)
-	default:
-		problems.add(typePath+".scope", "", "must be Namespaced, because %s", limited)
-	}
-}
 
 // isOutside reports whether the platform is limited to other namespaces.
 func (c *Compiled) isOutside(namespace string) bool {
