@@ -155,7 +155,7 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 	}
 	// A new process has the same result as soon as it has read the instances.
 	before := instances.ConditionOf(object, blueprint.Progressing)
-	if before != nil && before.ObservedGeneration == object.GetGeneration() {
+	if before != nil && before.Reason != reasonRollingOut && before.ObservedGeneration == object.GetGeneration() {
 		return before
 	}
 	c.Reason, c.Message = reasonRollingOut, "reading the instances"
