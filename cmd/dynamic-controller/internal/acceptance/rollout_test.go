@@ -250,6 +250,17 @@ func TestProgressing_OfTypesAndPauses(t *testing.T) {
 		t.Errorf("while the Blueprint is paused, got %+v", got)
 	}
 	object.SetAnnotations(nil)
+	d.running.reconcilers.Survey(nil)
+	accepted := d
+	accepted.generation = 2
+	if got := progressing(object, accepted); got.Reason != reasonRollingOut ||
+		got.Message != "generation 2 is not served yet" {
+		t.Errorf("before the newest generation is served, got %+v", got)
+	}
+	accepted.rejection = &rejection{}
+	if got := progressing(object, accepted); got.Reason != reasonRolloutComplete {
+		t.Errorf("while the newest generation is rejected, got %+v", got)
+	}
 	running := *d.running
 	running.ReportsRevision = false
 	var err error

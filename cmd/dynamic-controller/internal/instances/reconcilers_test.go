@@ -73,7 +73,14 @@ func TestReconcilers_SelectTheRevisionOfAnInstance(t *testing.T) {
 	if err := r.reconcile(t.Context(), flowers, self); err != nil || len(server.Took()) > 0 {
 		t.Errorf("it was reconciled: %v", err)
 	}
+	engine := r.newest.engine.(*platformtest.Engine)
+	if !slices.Contains(engine.Enqueued, BlueprintID(r.newest.Blueprint)) {
+		t.Errorf("enqueued: %v, want the Blueprint", engine.Enqueued)
+	}
 	r.SetPaused(true)
+	if older.pausedBy(self) == "" {
+		t.Error("instances with the older revision are not paused")
+	}
 	expect("a paused instance whose revision is not loaded", "gone", r.newest)
 	r.SetPaused(false)
 	now := metav1.Now()
@@ -83,8 +90,8 @@ func TestReconcilers_SelectTheRevisionOfAnInstance(t *testing.T) {
 	self.SetDeletionTimestamp(nil)
 
 	r.Survey([]rollout.Instance{{Key: flowers.NamespacedKey, Revision: "old", Health: rollout.Ready}})
-	if enqueued := r.newest.engine.(*platformtest.Engine).Enqueued; !slices.Contains(enqueued, flowers) {
-		t.Errorf("enqueued: %v", enqueued)
+	if !slices.Contains(engine.Enqueued, flowers) {
+		t.Errorf("enqueued: %v, want the instance", engine.Enqueued)
 	}
 	expect("an instance that moves", "old", r.newest)
 }
