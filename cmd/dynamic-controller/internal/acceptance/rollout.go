@@ -109,9 +109,18 @@ func (r *registry) olderMemory() (total int64) {
 	return total
 }
 
+// gate returns the gate of the roll-out, or nil if instances do not move in steps.
+func (d decision) gate() *rollout.Gate {
+	if d.running == nil || d.running.reconcilers == nil {
+		return nil
+	}
+	return d.running.reconcilers.Gate
+}
+
 // isInUse reports whether instances may be reconciled with the named revision.
 func (d decision) isInUse(name string) bool {
-	return d.running != nil && d.running.reconcilers != nil && d.running.reconcilers.InUse(name)
+	gate := d.gate()
+	return gate != nil && gate.InUse(name)
 }
 
 // lacksOlder reports whether instances wait because their revision has not been loaded.
@@ -121,14 +130,11 @@ func (d decision) lacksOlder() bool {
 
 // countInterval returns the minimum time between two counts of the instances.
 func (d decision) countInterval() time.Duration {
-	if !d.running.reconcilers.RollsOut() {
+	gate := d.gate()
+	if gate == nil || !gate.RollsOut(d.running.Name) {
 		return countInterval
 	}
-	progress, took, known := d.running.reconcilers.Progress()
-	if known && progress.Complete() {
-		return countInterval
-	}
-	return min(max(stepInterval, countFactor*took), countInterval)
+	return min(max(stepInterval, countFactor*d.running.reconcilers.CountDuration()), countInterval)
 }
 
 // progressing returns the Progressing condition, or nil if nothing is served. Like that of a Deployment, it stays True
@@ -142,7 +148,7 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 	case instances.IsPaused(object):
 		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "BlueprintPaused", "the Blueprint is paused"
 		return &c
-	case !d.running.reconcilers.RollsOut():
+	case d.gate() == nil:
 		c.Status, c.Reason = metav1.ConditionUnknown, reasonNotReported
 		c.Message = "all instances are updated at once, because the schema of the type does not declare status.revision"
 		return &c
@@ -150,7 +156,7 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("generation %d is not served yet", d.generation)
 		return &c
 	}
-	if p, _, known := d.running.reconcilers.Progress(); known {
+	if p, known := d.gate().Progress(); known {
 		return rolloutCondition(p)
 	}
 	// A new process has the same result as soon as it has read the instances.
@@ -175,20 +181,21 @@ func rolloutCondition(p rollout.Progress) *metav1.Condition {
 	case p.Stopped:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonRolloutStopped
 		c.Message += "; failing since the update: " + listed(p.Failing)
-	case p.Waiting.Count > 0:
+	case len(p.Waiting) > 0:
 		c.Message += "; not ready since the update: " + listed(p.Waiting)
 	}
 	return &c
 }
 
 // listed names the first instances with the reasons of their Ready conditions, and counts the others.
-func listed(e rollout.Examples) string {
+func listed(all []rollout.Instance) string {
+	const most = 3
 	var names []string
-	for _, i := range e.First {
+	for _, i := range all[:min(len(all), most)] {
 		names = append(names, fmt.Sprintf("%s (%s)", i.Key, i.Reason))
 	}
 	text := strings.Join(names, ", ")
-	if more := e.Count - len(e.First); more > 0 {
+	if more := len(all) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text

@@ -127,7 +127,7 @@ func TestRollout_RevisionsWithTheSameTemplates(t *testing.T) {
 	c.update(using(2, "one", "one", "two"))
 	c.reconcile()
 	c.survey(first)
-	progress, _, known := c.running().reconcilers.Progress()
+	progress, known := c.running().reconcilers.Gate.Progress()
 	if c.running().Name == first || !known || !progress.Complete() || c.olderNames() != nil {
 		t.Errorf("%+v, the older revisions are %q", progress, c.olderNames())
 	}
@@ -209,10 +209,11 @@ func TestProgressing_FollowsTheRollout(t *testing.T) {
 }
 
 func TestRolloutCondition(t *testing.T) {
-	failing := rollout.Examples{Count: 3, First: []rollout.Instance{
-		{Key: "shop/a", Reason: "Rejected"}, {Key: "shop/b", Reason: "Invalid"},
-	}}
-	waiting := rollout.Examples{Count: 1, First: []rollout.Instance{{Key: "shop/c", Reason: "Waiting"}}}
+	failing := []rollout.Instance{
+		{Key: "shop/a", Reason: "Rejected"}, {Key: "shop/b", Reason: "Invalid"}, {Key: "shop/c", Reason: "Rejected"},
+		{Key: "shop/d", Reason: "Rejected"},
+	}
+	waiting := []rollout.Instance{{Key: "shop/c", Reason: "Waiting"}}
 	for name, test := range map[string]struct {
 		progress        rollout.Progress
 		status          metav1.ConditionStatus
@@ -228,7 +229,7 @@ func TestRolloutCondition(t *testing.T) {
 			"12 of 100 instances are updated; not ready since the update: shop/c (Waiting)"},
 		"stopped": {rollout.Progress{Total: 100, Updated: 12, Stopped: true, Failing: failing, Waiting: waiting},
 			metav1.ConditionFalse, reasonRolloutStopped, "12 of 100 instances are updated; failing since the update: " +
-				"shop/a (Rejected), shop/b (Invalid) and 1 more"},
+				"shop/a (Rejected), shop/b (Invalid), shop/c (Rejected) and 1 more"},
 	} {
 		got := rolloutCondition(test.progress)
 		if got.Status != test.status || got.Reason != test.reason || got.Message != test.message {

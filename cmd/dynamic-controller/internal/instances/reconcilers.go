@@ -32,8 +32,10 @@ type Rollout struct {
 
 // Reconcilers reconciles the instances of a Blueprint with its newest revision and, during a roll-out, with older ones.
 type Reconcilers struct {
+	// Gate is nil if the type does not report revisions, or if only deletions are processed. In these cases, instances
+	// do not move in steps.
+	Gate    *rollout.Gate
 	newest  *Reconciler
-	gate    *rollout.Gate // nil if the type does not report revisions, or if only deletions are processed
 	changed func()
 	took    atomic.Int64 // duration of the last count
 
@@ -70,8 +72,8 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 	}
 	r := &Reconcilers{newest: newest, changed: plan.Changed, older: map[string]*Reconciler{}}
 	if revision.ReportsRevision && revision.Name != "" {
-		r.gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
-		newest.gate = r.gate
+		r.Gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
+		newest.gate = r.Gate
 	}
 	for _, older := range plan.Older {
 		if r.older[older.Name], err = newReconciler(c, older); err != nil {
@@ -97,7 +99,7 @@ func (r *Reconcilers) reconcilerFor(
 	id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) *Reconciler {
 	revision := revisionOf(self)
-	if r.gate == nil || r.gate.IsOpen(id.NamespacedKey, revision) {
+	if r.Gate == nil || r.Gate.IsOpen(id.NamespacedKey, revision) {
 		return r.newest
 	}
 	r.mu.Lock()
@@ -126,16 +128,16 @@ func (r *Reconcilers) SetPaused(paused bool) (changed bool) { return r.newest.Se
 // Survey updates the roll-out with the state of all instances that are not being deleted, and enqueues those that move
 // next. Older revisions that no instance has are dropped.
 func (r *Reconcilers) Survey(all []rollout.Instance) {
-	if r.gate == nil {
+	if r.Gate == nil {
 		return
 	}
-	for _, key := range r.gate.Survey(all) {
+	for _, key := range r.Gate.Survey(all) {
 		r.newest.engine.Enqueue(dynamiccontroller.ObjectIdentifiers{GVR: r.newest.GVR, NamespacedKey: key})
 	}
 	r.mu.Lock()
 	// The watches of their children stay until the type is served again.
-	maps.DeleteFunc(r.older, func(name string, _ *Reconciler) bool { return !r.gate.InUse(name) })
-	missing := slices.DeleteFunc(r.gate.Outdated(), func(name string) bool { return r.older[name] != nil })
+	maps.DeleteFunc(r.older, func(name string, _ *Reconciler) bool { return !r.Gate.InUse(name) })
+	missing := slices.DeleteFunc(r.Gate.Outdated(), func(name string) bool { return r.older[name] != nil })
 	same := slices.Equal(missing, r.missing)
 	r.missing = missing
 	r.mu.Unlock()
@@ -163,20 +165,8 @@ func (r *Reconcilers) Older() (revisions []Revision) {
 	return revisions
 }
 
-// InUse reports whether instances may have the revision with the given name. It is false for types that do not report
-// revisions.
-func (r *Reconcilers) InUse(name string) bool { return r.gate != nil && r.gate.InUse(name) }
-
-// RollsOut reports whether instances move to the newest revision in steps. If the type does not report revisions, they
-// move at once.
-func (r *Reconcilers) RollsOut() bool { return r.gate != nil }
-
-// Progress returns the state of the roll-out at the last count, and the duration of that count. It returns false before
-// the first count. RollsOut must be true.
-func (r *Reconcilers) Progress() (p rollout.Progress, took time.Duration, known bool) {
-	p, known = r.gate.Progress()
-	return p, time.Duration(r.took.Load()), known
-}
+// CountDuration returns the duration of the last count.
+func (r *Reconcilers) CountDuration() time.Duration { return time.Duration(r.took.Load()) }
 
 // regressed returns the Regressed condition of an instance whose Ready condition becomes ready. It returns nil if the
 // instance is not less healthy than before it moved to the newest revision.

@@ -105,7 +105,7 @@ func TestReconcilers_WithoutStatusRevisionMoveAtOnce(t *testing.T) {
 	}
 	self := newFlowers(t, server)
 	withReady(self, "old", readyCondition(reasonReady))
-	if r.RollsOut() || r.reconcilerFor(flowers, self) != r.newest || r.InUse("old") {
+	if r.Gate != nil || r.reconcilerFor(flowers, self) != r.newest {
 		t.Error("the instance waits")
 	}
 	r.Survey(nil)

@@ -8,12 +8,8 @@ import (
 	"time"
 )
 
-const (
-	// tolerance is the number of instances that must be ready with the newest revision for each one that fails.
-	tolerance = 10
-	// examples is the maximum number of instances that a [Progress] names.
-	examples = 3
-)
+// tolerance is the number of instances that must be ready with the newest revision for each one that fails.
+const tolerance = 10
 
 // Health describes the state of an instance. A higher value is better.
 type Health int
@@ -54,25 +50,12 @@ type Progress struct {
 	Total, Updated, Paused int
 	// Stopped reports whether no further instances move because of those that fail.
 	Stopped bool
-	// Failing and Waiting count the instances that have been less healthy since they moved.
-	Failing, Waiting Examples
+	// Failing and Waiting are the instances that have been less healthy since they moved, ordered by key.
+	Failing, Waiting []Instance
 }
 
 // Complete reports whether all instances that are not paused have the newest revision.
 func (p Progress) Complete() bool { return p.Updated == p.Total }
-
-// Examples is a number of instances, and the first few of them.
-type Examples struct {
-	Count int
-	First []Instance
-}
-
-func (e *Examples) add(i Instance) {
-	e.Count++
-	e.First = append(e.First, i)
-	slices.SortFunc(e.First, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
-	e.First = e.First[:min(len(e.First), examples)]
-}
 
 // Gate decides which instances of a Blueprint are reconciled with the newest revision. It is safe for concurrent use.
 type Gate struct {
@@ -165,16 +148,19 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 			proven++
 		case !i.Regressed:
 		case i.Health == Failing:
-			p.Failing.add(i)
+			p.Failing = append(p.Failing, i)
 		default:
-			p.Waiting.add(i)
+			p.Waiting = append(p.Waiting, i)
 		}
 		p.Updated++
 	}
-	p.Stopped = !p.Complete() && p.Failing.Count*tolerance > proven
+	for _, list := range [][]Instance{p.Failing, p.Waiting} {
+		slices.SortFunc(list, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
+	}
+	p.Stopped = !p.Complete() && len(p.Failing)*tolerance > proven
 	var next []string
 	if !p.Stopped {
-		next = append(g.first(healthy, max(1, proven)-p.Waiting.Count), g.first(failing, max(1, p.Updated))...)
+		next = append(g.first(healthy, max(1, proven)-len(p.Waiting)), g.first(failing, max(1, p.Updated))...)
 	}
 
 	g.mu.Lock()
@@ -193,20 +179,12 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 // first returns the first n keys, in an order that differs between revisions and is the same in all processes. Keys
 // that have been returned before are returned again until their instances have moved.
 func (g *Gate) first(keys []string, n int) []string {
-	type ranked struct {
-		key  string
-		rank uint64
-	}
-	all := make([]ranked, 0, len(keys))
+	ranks := make(map[string]uint64, len(keys))
 	for _, key := range keys {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(g.revision.Name + "/" + key)) // it never fails
-		all = append(all, ranked{key, h.Sum64()})
+		ranks[key] = h.Sum64()
 	}
-	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.key, b.key)) })
-	var first []string
-	for _, r := range all[:min(max(n, 0), len(all))] {
-		first = append(first, r.key)
-	}
-	return first
+	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(ranks[a], ranks[b]), cmp.Compare(a, b)) })
+	return keys[:min(max(n, 0), len(keys))]
 }

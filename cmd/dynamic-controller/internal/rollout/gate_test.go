@@ -194,7 +194,7 @@ func TestRollout_StopsAndContinues(t *testing.T) {
 	instances := append(some(12, Instance{Revision: "old", Health: Ready}), some(3, Instance{Revision: "old"})...)
 	g, _ := rollOut(instances, true, func(string) bool { return true })
 	p, _ := g.Progress()
-	if !p.Stopped || p.Failing.Count != 1 || p.Updated > 2 || len(p.Failing.First) != 1 {
+	if !p.Stopped || len(p.Failing) != 1 || p.Updated > 2 {
 		t.Errorf("it has not stopped: %+v", p)
 	}
 	for i := range instances {
@@ -208,12 +208,12 @@ func TestRollout_StopsAndContinues(t *testing.T) {
 	}
 }
 
-func TestExamples_AreTheFirst(t *testing.T) {
-	var e Examples
-	for _, key := range []string{"d", "b", "c", "a"} {
-		e.add(Instance{Key: key})
-	}
-	if e.Count != 4 || len(e.First) != examples || e.First[0].Key != "a" || e.First[2].Key != "c" {
-		t.Errorf("got %+v", e)
+func TestProgress_OrdersInstances(t *testing.T) {
+	g := New(newest)
+	instances := some(4, Instance{Revision: "new", Health: Failing, Regressed: true})
+	slices.Reverse(instances)
+	g.Survey(instances)
+	if p, _ := g.Progress(); len(p.Failing) != 4 || p.Failing[0].Key > p.Failing[3].Key {
+		t.Errorf("got %+v", p)
 	}
 }
