@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// tolerance is the number of instances that must be ready with the newest revision for each one that fails.
+// tolerance is the number of instances that must have moved successfully for each one that fails.
 const tolerance = 10
 
 // Health describes the state of an instance. A higher value is better.
@@ -144,13 +144,12 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 			}
 			continue
 		case i.Created.After(g.revision.Since): // it did not move
-		case i.Health == Ready:
-			proven++
-		case !i.Regressed:
-		case i.Health == Failing:
+		case i.Regressed && i.Health == Failing:
 			p.Failing = append(p.Failing, i)
-		default:
+		case i.Regressed && i.Health == Waiting:
 			p.Waiting = append(p.Waiting, i)
+		case i.Health != Failing:
+			proven++
 		}
 		p.Updated++
 	}

@@ -104,7 +104,10 @@ func TestSurvey(t *testing.T) {
 			slices.Concat(created(50, updated), some(1, failing), some(49, old)), 0, 51, false, true,
 		},
 		"only the schema has changed": {some(100, Instance{Revision: "same", Health: Ready}), 0, 100, true, false},
-		"without a revision":          {some(100, Instance{}), 0, 100, true, false},
+		"as healthy as before": {
+			slices.Concat(some(4, Instance{Revision: "new", Health: Waiting}), some(96, old)), 4, 4, false, false,
+		},
+		"without a revision": {some(100, Instance{}), 0, 100, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := New(newest)
