@@ -23,7 +23,7 @@ const (
 	reasonNotReported     = "RevisionNotReported"
 )
 
-// maxOlder is the maximum number of older revisions of a Blueprint that are loaded during a roll-out.
+// maxOlder is the maximum number of older revisions of a Blueprint that are loaded during a rollout.
 const maxOlder = 2
 
 // newRollout returns how the instances of a Blueprint move to a revision. Older revisions are loaded when instances
@@ -109,7 +109,7 @@ func (r *registry) olderMemory() (total int64) {
 	return total
 }
 
-// gate returns the gate of the roll-out, or nil if instances do not move in steps.
+// gate returns the gate of the rollout, or nil if instances do not move in steps.
 func (d decision) gate() *rollout.Gate {
 	if d.running == nil || d.running.reconcilers == nil {
 		return nil
@@ -138,7 +138,7 @@ func (d decision) countInterval() time.Duration {
 }
 
 // progressing returns the Progressing condition, or nil if nothing is served. Like that of a Deployment, it stays True
-// after the roll-out.
+// after the rollout.
 func progressing(object *unstructured.Unstructured, d decision) *metav1.Condition {
 	if d.cleansUpOnly() || d.running.reconcilers == nil {
 		return nil
@@ -168,7 +168,7 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 	return &c
 }
 
-// rolloutCondition returns the Progressing condition for the state of a roll-out.
+// rolloutCondition returns the Progressing condition for the state of a rollout.
 func rolloutCondition(p rollout.Progress) *metav1.Condition {
 	c := trueCondition(blueprint.Progressing, reasonRollingOut,
 		fmt.Sprintf("%d of %d instances are updated", p.Updated, p.Total))

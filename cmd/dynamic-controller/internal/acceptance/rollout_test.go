@@ -76,7 +76,7 @@ func TestRollout_OlderRevisionIsLoadedWhileInstancesHaveIt(t *testing.T) {
 	}
 	c.survey(second.Name)
 	if got := c.olderNames(); got != nil {
-		t.Errorf("after the roll-out, the older revisions are %q", got)
+		t.Errorf("after the rollout, the older revisions are %q", got)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestRollout_RevisionsWithTheSameTemplates(t *testing.T) {
 	}
 }
 
-// Instances that were created between two roll-outs of a revision do not count as updated.
+// Instances that were created between two rollouts of a revision do not count as updated.
 func TestRollout_RevisionThatIsAcceptedAgain(t *testing.T) {
 	c := newCluster(t, using(1, "one", "one", "two"))
 	c.reconcile()

@@ -40,7 +40,7 @@ const (
 	longSync = time.Minute
 	// countInterval is the minimum time between two counts of a Blueprint's instances.
 	countInterval = time.Second
-	// During a roll-out, the interval is stepInterval, or countFactor times the duration of the last count, up to
+	// During a rollout, the interval is stepInterval, or countFactor times the duration of the last count, up to
 	// countInterval.
 	stepInterval = 50 * time.Millisecond
 	countFactor  = 20
@@ -215,7 +215,7 @@ func (s *statusReporter) write(
 	return err
 }
 
-// count counts the instances, which continues a roll-out. Shortly after the last count, and while the cache is syncing,
+// count counts the instances, which continues a rollout. Shortly after the last count, and while the cache is syncing,
 // it returns the numbers that are already in the status.
 func (s *statusReporter) count(
 	name string, object *unstructured.Unstructured, d decision,

@@ -11,7 +11,7 @@
 //
 // # Revisions
 //
-// There is a [Reconciler] for the newest revision, and during a roll-out for older ones. [Reconcilers] selects one for
+// There is a [Reconciler] for the newest revision, and during a rollout for older ones. [Reconcilers] selects one for
 // each instance, as package rollout decides.
 //
 // # Expansion budget

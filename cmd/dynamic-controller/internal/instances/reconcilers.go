@@ -30,7 +30,7 @@ type Rollout struct {
 	Changed func()
 }
 
-// Reconcilers reconciles the instances of a Blueprint with its newest revision and, during a roll-out, with older ones.
+// Reconcilers reconciles the instances of a Blueprint with its newest revision and, during a rollout, with older ones.
 type Reconcilers struct {
 	// Gate is nil if the type does not report revisions, or if only deletions are processed. In these cases, instances
 	// do not move in steps.
@@ -61,8 +61,9 @@ func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paus
 	}
 	r.newest.paused.Store(paused)
 	handler := handlers.Object(fullReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client)}, r.reconcile, r.gone)
-	options := watches(append([]Revision{revision}, plan.Older...)...)
-	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, options...)
+	within := r.newest.within
+	options := watches(within, append(plan.Older, revision)...)
+	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, append(options, within)...)
 }
 
 func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, error) {
@@ -125,7 +126,7 @@ func (r *Reconcilers) gone(ctx context.Context, id dynamiccontroller.ObjectIdent
 // SetPaused pauses or resumes all instances. It reports whether the state has changed.
 func (r *Reconcilers) SetPaused(paused bool) (changed bool) { return r.newest.SetPaused(paused) }
 
-// Survey updates the roll-out with the state of all instances that are not being deleted, and enqueues those that move
+// Survey updates the rollout with the state of all instances that are not being deleted, and enqueues those that move
 // next. Older revisions that no instance has are dropped.
 func (r *Reconcilers) Survey(all []rollout.Instance) {
 	if r.Gate == nil {

@@ -156,8 +156,8 @@ func TestRegressed(t *testing.T) {
 		"it failed with an earlier revision": {
 			revision: "old", before: reasonRejected, now: reasonRejected, was: true,
 		},
-		"its spec was changed":     {revision: "old", before: reasonReady, now: reasonRejected, edited: true},
-		"the roll-out is complete": {revision: "new", before: reasonReady, now: reasonRejected, complete: true},
+		"its spec was changed":    {revision: "old", before: reasonReady, now: reasonRejected, edited: true},
+		"the rollout is complete": {revision: "new", before: reasonReady, now: reasonRejected, complete: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, _, server := newTestReconcilers(t, func() {})
@@ -209,7 +209,7 @@ func TestWatches_OfAllRevisions(t *testing.T) {
 	retaining := chain(1)
 	retaining.Spec.Resources[0].DeletionPolicy = blueprint.Retain
 	other, _ := newTestReconciler(t, retaining)
-	if n := len(watches(k.Revision, other.Revision, k.Revision)); n != 2 {
+	if n := len(watches(k.within, k.Revision, other.Revision, k.Revision)); n != 2 {
 		t.Errorf("there are %d watches, want one by owner and one by annotation", n)
 	}
 }

@@ -60,6 +60,8 @@ type Clients struct {
 	// Identities provides the identities for reading and writing children. All other requests are sent as the platform,
 	// with Client.
 	Identities Identities
+	// Namespaces are the namespaces to which instances and children are limited. If it is empty, there is no limit.
+	Namespaces []string
 }
 
 // Reconciler reconciles instances with one revision of a Blueprint.
@@ -67,6 +69,7 @@ type Reconciler struct {
 	Revision
 	*shared
 	engine     Engine
+	within     dynamiccontroller.CommonOption // limits watches to Clients.Namespaces
 	identities Identities
 	stageOf    map[string]int // by the id of the resource
 	status     *handlers.Conditions
@@ -79,11 +82,12 @@ type Reconciler struct {
 func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	r := &Reconciler{
 		Revision: revision, shared: &shared{}, engine: c.Engine, identities: c.Identities, stageOf: revision.depths(),
+		within: dynamiccontroller.WithNamespaces(c.Namespaces...),
 		status: NewConditions(c.Client, StatusManager), pauses: NewConditions(c.Client, pauseManager),
 	}
 	var err error
 	r.children, err = children.New(children.Config{
-		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: revision.Followed,
+		Client: listingIn(c.Client, c.Namespaces), Mapper: c.Mapper, Name: Name, Kinds: revision.Followed,
 		Cache: handlers.Cached(r.lister), Owned: r.ownedBy, // to find children to delete
 	})
 	return r, err
@@ -91,12 +95,17 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 
 // lister returns the cached children of a type. They are read with the permissions of the platform: see childReader.
 func (r *Reconciler) lister(child schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
-	return r.engine.SecondaryLister(r.GVR, dynamiccontroller.Owns(child, withParentLabel).Key())
+	return r.engine.SecondaryLister(r.GVR, r.owned(child))
+}
+
+// owned returns the key of the watch of children of a type.
+func (r *Reconciler) owned(child schema.GroupVersionResource) dynamiccontroller.WatchKey {
+	return dynamiccontroller.Owns(child, withParentLabel, r.within).Key()
 }
 
 // ownedBy returns the cached children of an instance that have an owner reference to it.
 func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
-	lister, err := r.engine.SecondaryLister(r.GVR, dynamiccontroller.Owns(child, withParentLabel).Key())
+	lister, err := r.engine.SecondaryLister(r.GVR, r.owned(child))
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +113,9 @@ func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.U
 }
 
 // watches returns the watches of the children of all revisions.
-func watches(revisions ...Revision) (options []dynamiccontroller.ServeOption) {
+func watches(
+	within dynamiccontroller.CommonOption, revisions ...Revision,
+) (options []dynamiccontroller.ServeOption) {
 	full, managed := dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithManagedFields()
 	var kinds []schema.GroupVersionResource
 	byAnnotation := map[schema.GroupVersionResource]bool{} // whether children can have no owner reference
@@ -121,9 +132,9 @@ func watches(revisions ...Revision) (options []dynamiccontroller.ServeOption) {
 		}
 	}
 	for _, kind := range kinds {
-		options = append(options, dynamiccontroller.Owns(kind, full, managed, withParentLabel))
+		options = append(options, dynamiccontroller.Owns(kind, full, managed, withParentLabel, within))
 		if byAnnotation[kind] {
-			options = append(options, dynamiccontroller.Watches(kind, instanceOf, full, managed, withParentLabel))
+			options = append(options, dynamiccontroller.Watches(kind, instanceOf, full, managed, withParentLabel, within))
 		}
 	}
 	return options

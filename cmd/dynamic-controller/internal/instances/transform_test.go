@@ -74,7 +74,7 @@ func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
 		t.Errorf("the conditions were lost: %v", got)
 	}
 	if revisionOf(got) != "r" || !IsPaused(got) {
-		t.Errorf("the state of the roll-out was lost: %v", got)
+		t.Errorf("the state of the rollout was lost: %v", got)
 	}
 	if again := transformed(t, got.DeepCopy()); !reflect.DeepEqual(again, got) {
 		t.Errorf("a second time it became %v", again)

@@ -44,7 +44,7 @@ type Revision struct {
 	Since time.Time
 }
 
-// Progress describes the state of a roll-out.
+// Progress describes the state of a rollout.
 type Progress struct {
 	// Total is the number of instances that are not paused, and Updated the number of those with the newest revision.
 	Total, Updated, Paused int
@@ -93,7 +93,7 @@ func (g *Gate) RollsOut(revision string) bool {
 	return revision == g.revision.Name && (!g.surveyed || !g.progress.Complete())
 }
 
-// Progress returns the state of the roll-out at the last survey. It returns false before the first one.
+// Progress returns the state of the rollout at the last survey. It returns false before the first one.
 func (g *Gate) Progress() (p Progress, surveyed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,7 +122,7 @@ func (g *Gate) Outdated() (revisions []string) {
 	return revisions
 }
 
-// Survey updates the roll-out with the state of all instances that are not being deleted. It returns the keys of those
+// Survey updates the rollout with the state of all instances that are not being deleted. It returns the keys of those
 // that can move now and could not before.
 func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	var p Progress

@@ -155,7 +155,7 @@ func TestGate_Outdated(t *testing.T) {
 		t.Error("the revisions in use are wrong")
 	}
 	if g.Survey(nil); g.RollsOut("new") {
-		t.Error("the roll-out is not complete")
+		t.Error("the rollout is not complete")
 	}
 }
 
