@@ -21,7 +21,8 @@ import (
 type scene struct {
 	*api
 	author, tenant *api
-	platform       *process
+	start          func() // starts another process of the platform
+	processes      *[]*process
 	users          *impersonations
 	other          string // a namespace of others
 	attack
@@ -144,21 +145,16 @@ func (s *scene) marked(namespace, name, more string) string {
 	return "metadata: {" + metadata + more + "}"
 }
 
-// plantUnreadableChild creates a child that the ServiceAccount cannot read. The platform caches it. The ServiceAccount
-// could have lost the permission after it had created the child.
-func (s *scene) plantUnreadableChild() {
+// revokeRead revokes the permission to read a child after the ServiceAccount has created it. The next process finds the
+// child in its cache, up to date.
+func (s *scene) revokeRead() {
 	s.Helper()
-	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "False", s.expandAll(s.want)...))
-	s.apply("{apiVersion: v1, kind: ConfigMap, " + s.marked(s.namespace, s.name+"-leak", "") + ", data: {text: " +
-		foreignText + "}}")
-	user := "system:serviceaccount:" + s.namespace + ":" + s.name
-	eventually(s.T, func() error {
-		if !s.users.includes("create selfsubjectaccessreviews", user) {
-			return fmt.Errorf("the platform has not reviewed the access of %s to its cache", user)
-		}
-		return nil
-	})
-	s.applyInstance("{b: again}")
+	revoke := s.grant(s.namespace, s.namespace, s.name, rule(writeChildren, "", "configmaps"))
+	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "True"))
+	(*s.processes)[len(*s.processes)-1].kill()
+	revoke()
+	s.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: " + s.name + "-leak}, data: {text: " + foreignText + "}}")
+	s.start()
 }
 
 // deleteWithUnreadableChild deletes the instance in the foreground. The name and the finalizer of a child are not
@@ -214,7 +210,9 @@ func (s *scene) checkLeaks() {
 			}
 		}
 	}
-	check("the log", s.platform.output())
+	for _, p := range *s.processes {
+		check("the log", p.output())
+	}
 	for _, gvr := range []schema.GroupVersionResource{
 		blueprint.GroupVersionResource, {Group: s.group, Version: "v1", Resource: s.name + "s"},
 		{Group: "apps", Version: "v1", Resource: "controllerrevisions"}, {Version: "v1", Resource: "events"},

@@ -58,12 +58,12 @@ type attack struct {
 	check          func(*scene)
 }
 
-// copied is a second resource, which shows a field of the first one.
-func copied(field string) string {
+// copied is a second resource, which shows an expression on the first one.
+func copied(expression string) string {
 	return `
     - id: copy
       template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}-copy"},
-        data: {text: "${child.` + field + `}"}}`
+        data: {text: "${` + expression + `}"}}`
 }
 
 const (
@@ -79,14 +79,14 @@ func attacks() map[string]attack {
 	copies := []rbacv1.PolicyRule{rule(writeChildren, "", "configmaps", "blind-copy")}
 	return map[string]attack{
 		"author template: a Secret is read": {
-			kind: "Reader", template: `{apiVersion: v1, kind: Secret, metadata: {name: vault}}` + adopt + copied("data.text"),
-			may:    configMaps,
-			want:   []string{"Forbidden", "as ServiceAccount NAMESPACE/reader: ", `cannot get resource "secrets"`},
-			absent: []string{"v1 ConfigMap reader-copy"},
+			kind: "Reader", may: configMaps,
+			template: `{apiVersion: v1, kind: Secret, metadata: {name: vault}}` + adopt + copied("child.data.text"),
+			want:     []string{"Forbidden", "as ServiceAccount NAMESPACE/reader: ", `cannot get resource "secrets"`},
+			absent:   []string{"v1 ConfigMap reader-copy"},
 		},
 		"author template: an object of another namespace is read": {
-			kind: "Viewer", template: configMap + `metadata: {name: notes, namespace: OTHER}}` + adopt + copied("data.text"),
-			may: configMaps,
+			kind: "Viewer", may: configMaps,
+			template: configMap + `metadata: {name: notes, namespace: OTHER}}` + adopt + copied("child.data.text"),
 			want: []string{"Forbidden", "as ServiceAccount NAMESPACE/viewer: ",
 				`cannot get resource "configmaps" in API group "" in the namespace "OTHER"`},
 			absent: []string{"v1 ConfigMap viewer-copy"},
@@ -113,15 +113,16 @@ func attacks() map[string]attack {
 				"rbac.authorization.k8s.io/v1 ClusterRoleBinding NAMESPACE-granted"},
 		},
 		"author status: a cached child is copied": {
-			kind: "Blind", template: configMap + `metadata: {name: blind-leak}}` + copied("data.text"),
-			may: copies, forge: (*scene).plantUnreadableChild,
-			want:   []string{"Forbidden", "as ServiceAccount NAMESPACE/blind: ", `configmaps "blind-leak" is forbidden`},
-			absent: []string{"v1 ConfigMap blind-copy"},
+			kind:     "Blind",
+			template: configMap + `metadata: {name: blind-leak}}` + copied("child.?data.?text.orValue('nothing')"),
+			may:      copies, forge: (*scene).revokeRead,
+			want:  []string{"Forbidden", "as ServiceAccount NAMESPACE/blind: ", `configmaps "blind-leak" is forbidden`},
+			check: func(s *scene) { s.wait("v1", "ConfigMap", "blind-copy", has("nothing", "data", "text")) },
 		},
 		"author error message: an expression fails with the content of a cached child": {
 			kind: "Quoter", template: configMap + `metadata: {name: quoter-leak}}
-      readyWhen: ["int(child.data.text) > 0"]`,
-			may: copies, forge: (*scene).plantUnreadableChild,
+      readyWhen: ["int(child.?data.?text.orValue('1')) > 0"]`,
+			may: copies, forge: (*scene).revokeRead,
 			want: []string{"Forbidden", "as ServiceAccount NAMESPACE/quoter: ", `configmaps "quoter-leak" is forbidden`},
 		},
 		"author inventory: a template sets it": {
@@ -248,8 +249,12 @@ func attacks() map[string]attack {
 // The platform has all permissions. Authors and tenants can use only those of the ServiceAccount, whatever the channel.
 func TestSecurity(t *testing.T) {
 	a := newAPI(t)
-	s := &scene{api: a, other: a.addNamespace(a.namespace + "-other")}
-	s.platform, s.users = a.platform(everything())
+	s := &scene{api: a, other: a.addNamespace(a.namespace + "-other"), processes: &[]*process{}, users: newImpersonations()}
+	kubeconfig, _ := a.proxied(s.users.wrap)
+	s.start = func() {
+		*s.processes = append(*s.processes, startServing(t, kubeconfig, "--allow-platform-identity=false"))
+	}
+	s.start()
 	s.author, s.tenant = a.author(), a.tenant()
 	for _, text := range foreign {
 		a.apply(s.expand(text))
