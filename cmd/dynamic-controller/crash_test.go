@@ -15,8 +15,8 @@ import (
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
-// withCrossNamespaceChild runs as a ServiceAccount. It also has a child in another namespace, which cannot have an owner
-// reference.
+// withCrossNamespaceChild runs as a ServiceAccount. It also has a child in another namespace, which cannot have an
+// owner reference.
 var withCrossNamespaceChild = strings.Replace(deleting, "spec:\n",
 	"spec:\n"+runsAs+"\n  allowedNamespaces: [\"*-far\"]\n", 1) + `
     - id: far

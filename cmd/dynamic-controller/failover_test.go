@@ -26,18 +26,22 @@ func (a *api) eachFlower(f func(name, text string)) {
 	}
 }
 
+// leaseGate rejects requests for Leases while it is closed.
+type leaseGate struct{ closed atomic.Bool }
+
+func (g *leaseGate) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		if g.closed.Load() && apiproxy.CallOf(r).Resource == "leases" {
+			return nil, errors.New("the gate is closed")
+		}
+		return next.RoundTrip(r)
+	})
+}
+
 func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 	a := newAPI(t)
-	// The standby cannot lead while the gate is closed, however long the changes below take.
-	var closed atomic.Bool
-	kubeconfig, proxy := a.proxied(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			if closed.Load() && apiproxy.CallOf(r).Resource == "leases" {
-				return nil, errors.New("the gate is closed")
-			}
-			return next.RoundTrip(r)
-		})
-	})
+	gate := &leaseGate{}
+	kubeconfig, proxy := a.proxied(gate.wrap)
 	first := startServing(t, a.cluster.Kubeconfig(), shortLease...)
 	a.apply(websites)
 	a.eachFlower(func(name, text string) { a.apply(text) })
@@ -73,14 +77,15 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 	// The new generation of Websites starts its watches after it is reported as served.
 	waitUntilQuiet(t, func() int { return count(proxy, isListOrWatch) })
 	before := len(proxy.Calls())
-	closed.Store(true)
+	// The standby cannot lead while the gate is closed, however long the changes take.
+	gate.closed.Store(true)
 	first.crash()
 	a.eachFlower(func(_, text string) { a.apply(changed(text, change{"roses", "tulips"})) })
 	a.delete("v1", "ConfigMap", "monday-page")
 	if n := len(second.logged(line{Msg: "Started leading"})); n > 0 {
 		t.Fatal("the standby led before the instances were changed")
 	}
-	closed.Store(false)
+	gate.closed.Store(false)
 	second.waitLog(line{Msg: "Started leading", Term: 1})
 	a.eachFlower(func(name, _ string) {
 		a.wait("v1", "ConfigMap", name+"-page", has("fresh tulips", "data", "text"))

@@ -16,8 +16,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// scene is a platform with all permissions, whose Blueprints run as ServiceAccounts, an author, a tenant, and objects of
-// others.
+// scene is a platform with all permissions, whose Blueprints run as ServiceAccounts, an author, a tenant, and objects
+// of others.
 type scene struct {
 	*api
 	author, tenant *api

@@ -99,7 +99,8 @@ func attacks() map[string]attack {
         roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin},
         subjects: [{kind: ServiceAccount, name: granter, namespace: NAMESPACE}]}
     - id: everywhere
-      template: {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: NAMESPACE-granted},
+      template: {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding,
+        metadata: {name: NAMESPACE-granted},
         roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin},
         subjects: [{kind: ServiceAccount, name: granter, namespace: NAMESPACE}]}`,
 			may: []rbacv1.PolicyRule{rule(writeChildren, "rbac.authorization.k8s.io", "roles,rolebindings")},
@@ -249,7 +250,8 @@ func attacks() map[string]attack {
 // The platform has all permissions. Authors and tenants can use only those of the ServiceAccount, whatever the channel.
 func TestSecurity(t *testing.T) {
 	a := newAPI(t)
-	s := &scene{api: a, other: a.addNamespace(a.namespace + "-other"), processes: &[]*process{}, users: newImpersonations()}
+	s := &scene{api: a, processes: &[]*process{}, users: newImpersonations()}
+	s.other = a.addNamespace(a.namespace + "-other")
 	kubeconfig, _ := a.proxied(s.users.wrap)
 	s.start = func() {
 		*s.processes = append(*s.processes, startServing(t, kubeconfig, "--allow-platform-identity=false"))
@@ -266,7 +268,9 @@ func TestSecurity(t *testing.T) {
 	for name, attack := range attacks() {
 		t.Run(name, func(t *testing.T) { s.with(t, attack).run() })
 	}
-	for _, resource := range []string{"configmaps", "secrets", "services", "roles", "rolebindings", "clusterrolebindings"} {
+	for _, resource := range []string{
+		"configmaps", "secrets", "services", "roles", "rolebindings", "clusterrolebindings",
+	} {
 		for _, verb := range []string{"get", "create", "update", "patch", "delete"} {
 			if s.users.includes(verb+" "+resource, "") {
 				t.Errorf("the platform sent %s %s with its own permissions", verb, resource)

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strings"
@@ -27,16 +28,8 @@ func FuzzResolve(f *testing.F) {
 		for _, account := range []string{namespace, platformNamespace} {
 			s.accounts[account+"/"+name] = map[string]string{AllowedBlueprints: annotation}
 		}
-		id, err := m.Resolve(t.Context(), Request{Blueprint: blueprint, ServiceAccountName: name, Namespace: namespace})
-		for _, r := range s.requests {
-			if len(r.Header["Impersonate-User"]) > 0 {
-				t.Errorf("%s was requested as %s", r.URL, r.Header["Impersonate-User"])
-			}
-			path, is := strings.CutPrefix(r.URL.Path, "/api/v1/namespaces/")
-			if is && path != id.Namespace+"/serviceaccounts/"+id.Name && err == nil {
-				t.Errorf("%s was requested for %s", r.URL, id)
-			}
-		}
+		request := Request{Blueprint: blueprint, ServiceAccountName: name, Namespace: namespace}
+		id, err := m.Resolve(t.Context(), request)
 		var rejection *Rejection
 		switch {
 		case err != nil:
@@ -48,16 +41,26 @@ func FuzzResolve(f *testing.F) {
 				t.Fatalf("%q is the platform's own identity", name)
 			}
 		default:
-			consents := slices.ContainsFunc(strings.Split(annotation, ","),
-				func(allowed string) bool { return strings.TrimSpace(allowed) == blueprint })
-			splitNamespace, splitName, splitErr := serviceaccount.SplitUsername(id.Username())
-			if !consents || splitErr != nil || id != (Identity{splitNamespace, splitName}) || id.Name != name ||
-				id.Username() == platformUser || strings.HasPrefix(id.Namespace, "kube-") ||
-				namespace != "" && id.Namespace != namespace || namespace == "" && id.Namespace != platformNamespace ||
-				namespace == platformNamespace {
-				t.Fatalf("%s is used for %q with ServiceAccount %q in namespace %q, whose annotation is %q", id, blueprint, name,
-					namespace, annotation)
+			checkIdentity(t, id, request, annotation)
+			if path := s.last().URL.Path; path != "/api/v1/namespaces/"+id.Namespace+"/serviceaccounts/"+id.Name {
+				t.Fatalf("%s was requested for %s", path, id)
 			}
 		}
 	})
+}
+
+// checkIdentity checks that a ServiceAccount with the annotation can be used for the request.
+func checkIdentity(t *testing.T, id Identity, request Request, annotation string) {
+	t.Helper()
+	consents := slices.ContainsFunc(strings.Split(annotation, ","),
+		func(allowed string) bool { return strings.TrimSpace(allowed) == request.Blueprint })
+	namespace, name, err := serviceaccount.SplitUsername(id.Username())
+	if !consents || err != nil || id != (Identity{namespace, name}) {
+		t.Fatalf("%s with the annotation %q is used for %+v: %v", id, annotation, request, err)
+	}
+	want := Identity{cmp.Or(request.Namespace, platformNamespace), request.ServiceAccountName}
+	if id != want || id.Username() == platformUser || strings.HasPrefix(id.Namespace, "kube-") ||
+		request.Namespace == platformNamespace {
+		t.Fatalf("%s is used for %+v", id, request)
+	}
 }
