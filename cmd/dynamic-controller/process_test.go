@@ -16,6 +16,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
 )
 
@@ -98,10 +99,14 @@ const leaseDuration = 30 * time.Second
 // shortLease are arguments for tests in which a Lease expires.
 var shortLease = []string{"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s"}
 
+// leases holds the names of Leases by *testing.T.
+var leases sync.Map
+
 // leaseOf returns the name of the test's Lease. It is another one if the test is repeated.
 func leaseOf(t *testing.T) string {
-	name := strings.NewReplacer("/", ".", "_", "-", ",", "").Replace(t.Name())
-	return strings.ToLower(fmt.Sprintf("%s-%p", name, t))
+	name := strings.ToLower(strings.NewReplacer("/", ".", "_", "-", ",", "").Replace(t.Name()))
+	lease, _ := leases.LoadOrStore(t, name+"-"+utilrand.String(6))
+	return lease.(string)
 }
 
 // Write appends to the log.
