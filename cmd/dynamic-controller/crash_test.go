@@ -157,7 +157,8 @@ func TestCrash_AfterEachWrite(t *testing.T) {
 		t.Run(fmt.Sprintf("up to %d writes per process", most), func(t *testing.T) {
 			a := newAPI(t)
 			far := a.addNamespace(a.namespace + "-far")
-			web := a.serviceAccount(a.namespace, "web", []string{"websites"}, rule(writeChildren, "", "configmaps,services"))
+			web := a.serviceAccount(a.namespace, "web", rule(writeChildren, "", "configmaps,services"))
+			a.consent(a.namespace, "web", "websites."+a.group)
 			a.grant(far, a.namespace, "web", rule(writeChildren, "", "configmaps"))
 			users := newImpersonations()
 			soFar, stop := a.crashAfterWrites(most, users)

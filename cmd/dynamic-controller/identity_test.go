@@ -14,8 +14,8 @@ const runsAs = "  serviceAccountName: web"
 
 func TestIdentity_BlueprintRunsAsItsServiceAccount(t *testing.T) {
 	a := newAPI(t)
-	_, users := a.platform(a.servingRules()...)
-	web := a.serviceAccount(a.namespace, "web", nil, rule(writeChildren, "", "configmaps"))
+	_, users := a.platform()
+	web := a.serviceAccount(a.namespace, "web", rule(writeChildren, "", "configmaps"))
 
 	configMap := `{apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}"},
         data: {a: "${self.spec.a}"}}`
@@ -31,7 +31,7 @@ func TestIdentity_BlueprintRunsAsItsServiceAccount(t *testing.T) {
 	a.apply("{apiVersion: GROUP/v1, kind: Site, metadata: {name: flowers}, spec: {a: roses}}")
 	a.wait("GROUP/v1", "Site", "flowers", is("Ready", "False", "ConsentMissing",
 		"ServiceAccount "+a.namespace+"/web: does not allow Blueprint sites."+a.group))
-	a.consent(a.namespace, "web", "sites", "vaults")
+	a.consent(a.namespace, "web", "sites."+a.group, "vaults."+a.group)
 	a.wait("GROUP/v1", "Site", "flowers", is("Ready", "True"))
 	a.wait("v1", "ConfigMap", "flowers", has("roses", "data", "a"))
 	a.apply("{apiVersion: GROUP/v1, kind: Site, metadata: {name: flowers}, spec: {a: tulips}}")
@@ -55,9 +55,10 @@ func TestIdentity_BlueprintRunsAsItsServiceAccount(t *testing.T) {
 // The ServiceAccount and its permissions are deleted with the namespace, before the child in another namespace.
 func TestIdentity_NamespaceDeletionKeepsInstancesWithChildrenElsewhere(t *testing.T) {
 	a := newAPI(t)
-	a.platform(a.servingRules()...)
+	a.platform()
 	tenant, far := a.addNamespace(a.namespace+"-tenant"), a.addNamespace(a.namespace+"-far")
-	a.serviceAccount(tenant, "web", []string{"places"})
+	a.serviceAccount(tenant, "web")
+	a.consent(tenant, "web", "places."+a.group)
 	revoke := a.grant(far, tenant, "web", rule(writeChildren, "", "configmaps"))
 	a.apply(making("Place", `{apiVersion: v1, kind: ConfigMap,
         metadata: {name: "${self.metadata.name}", namespace: "${self.spec.a}"}}`,

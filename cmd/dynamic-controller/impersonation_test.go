@@ -21,10 +21,13 @@ func (a *api) servingRules() []rbacv1.PolicyRule {
 // platformName is the name of the platform's ServiceAccount, which is in the namespace default.
 func (a *api) platformName() string { return a.namespace }
 
-// platform starts a platform with only the given permissions, without --allow-platform-identity. It records the users
-// that it impersonates.
+// platform starts a platform with only the given permissions, by default servingRules, without
+// --allow-platform-identity. It records the users that it impersonates.
 func (a *api) platform(rules ...rbacv1.PolicyRule) (*process, *impersonations) {
 	a.Helper()
+	if rules == nil {
+		rules = a.servingRules()
+	}
 	users := newImpersonations()
 	kubeconfig, _ := a.proxiedAs(rules, users.wrap)
 	return startServing(a.T, kubeconfig, "--allow-platform-identity=false"), users

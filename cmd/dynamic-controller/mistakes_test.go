@@ -411,8 +411,9 @@ func TestCrossNamespaceChildren_AreRestoredAndDeleted(t *testing.T) {
 func TestAttack_HostileBlueprintsDoNotDelayOthers(t *testing.T) {
 	a := newAPI(t)
 	p, _ := a.platform(everything())
-	a.serviceAccount(a.namespace, "web", []string{"good", "websites.laughs.hostile", "websites.expensive.hostile"},
-		rule(writeChildren, "", "configmaps,services"))
+	a.serviceAccount(a.namespace, "web", rule(writeChildren, "", "configmaps,services"))
+	a.consent(a.namespace, "web", "good."+a.group, "websites.laughs.hostile."+a.group,
+		"websites.expensive.hostile."+a.group)
 	websites := changed(websites, change{"spec:\n", "spec:\n" + runsAs + "\n"})
 	a.apply(changed(websites, change{"name: websites.GROUP", "name: good.GROUP"}))
 	a.apply(flowers)

@@ -139,8 +139,8 @@ func (a *api) grant(namespace, toNamespace, toName string, rules ...rbacv1.Polic
 }
 
 // serviceAccount creates a ServiceAccount with permissions in its namespace, and returns its user name. The platform
-// can impersonate it, and its annotation allows the Blueprints of the test's group with the given names.
-func (a *api) serviceAccount(namespace, name string, blueprints []string, rules ...rbacv1.PolicyRule) string {
+// can impersonate it.
+func (a *api) serviceAccount(namespace, name string, rules ...rbacv1.PolicyRule) string {
 	a.Helper()
 	_, err := a.kube.CoreV1().ServiceAccounts(namespace).Create(a.Context(),
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -151,17 +151,13 @@ func (a *api) serviceAccount(namespace, name string, blueprints []string, rules 
 	if len(rules) > 0 {
 		a.grant(namespace, namespace, name, rules...)
 	}
-	if len(blueprints) > 0 {
-		a.consent(namespace, name, blueprints...)
-	}
 	return serviceaccount.MakeUsername(namespace, name)
 }
 
-// consent sets the Blueprints of the test's group that a ServiceAccount allows.
+// consent sets the Blueprints that a ServiceAccount allows.
 func (a *api) consent(namespace, name string, blueprints ...string) {
 	a.Helper()
-	list := strings.Join(blueprints, "."+a.group+",") + "." + a.group
-	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, identity.AllowedBlueprints, list)
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, identity.AllowedBlueprints, strings.Join(blueprints, ","))
 	_, err := a.kube.CoreV1().ServiceAccounts(namespace).Patch(a.Context(), name, types.MergePatchType, []byte(patch),
 		metav1.PatchOptions{})
 	if err != nil {

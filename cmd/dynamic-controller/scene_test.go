@@ -84,7 +84,8 @@ func (s *scene) with(t *testing.T, attack attack) *scene {
 // run carries out the attack, and checks its result.
 func (s *scene) run() {
 	s.Helper()
-	s.serviceAccount(s.namespace, s.name, []string{s.name + "s"}, s.may...)
+	s.serviceAccount(s.namespace, s.name, s.may...)
+	s.consent(s.namespace, s.name, s.name+"s."+s.group)
 	text := changed(making(s.kind, s.template, append(s.fields, "  serviceAccountName: "+s.name)...), s.edit...)
 	if s.refused != "" {
 		_, err := s.author.tryApply(s.expand(text))
