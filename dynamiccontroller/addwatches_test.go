@@ -155,7 +155,7 @@ func TestAddWatchesAndRemoveWatches_AreCheapWhenNothingChanges(t *testing.T) {
 
 func TestOptions_AreSeparateForServingOwningAndWatching(t *testing.T) {
 	everywhere := []any{
-		dynamiccontroller.WithNamespace(""), dynamiccontroller.WithCache(0),
+		dynamiccontroller.WithNamespaces(), dynamiccontroller.WithCache(0),
 		dynamiccontroller.WithLabelSelector(nil), dynamiccontroller.WithFieldSelector(nil),
 		dynamiccontroller.WithTransform(nil), dynamiccontroller.WithPredicate(nil),
 	}
@@ -188,10 +188,10 @@ func TestWatchKey(t *testing.T) {
 	ab := dynamiccontroller.WithFieldSelector(fields.AndSelectors(
 		fields.OneTermEqualSelector("metadata.namespace", "a"), fields.OneTermEqualSelector("metadata.name", "b")))
 	keys := map[dynamiccontroller.WatchKey]dynamiccontroller.WatchKey{
-		dynamiccontroller.Owns(gvr).Key():                                        {GVR: gvr, Owned: true},
-		dynamiccontroller.Owns(gvr, dynamiccontroller.EveryOwner()).Key():        {GVR: gvr, Owned: true, EveryOwner: true},
-		dynamiccontroller.Watches(gvr, mapFunc).Key():                            {GVR: gvr},
-		dynamiccontroller.Owns(gvr, dynamiccontroller.WithNamespace("ns")).Key(): {GVR: gvr, Owned: true, Namespace: "ns"},
+		dynamiccontroller.Owns(gvr).Key():                                         {GVR: gvr, Owned: true},
+		dynamiccontroller.Owns(gvr, dynamiccontroller.EveryOwner()).Key():         {GVR: gvr, Owned: true, EveryOwner: true},
+		dynamiccontroller.Watches(gvr, mapFunc).Key():                             {GVR: gvr},
+		dynamiccontroller.Owns(gvr, dynamiccontroller.WithNamespaces("ns")).Key(): {GVR: gvr, Owned: true, Namespaces: "ns"},
 		dynamiccontroller.Owns(gvr, ab).Key(): {
 			GVR: gvr, Owned: true, FieldSelector: "metadata.name=b,metadata.namespace=a",
 		},
@@ -200,8 +200,8 @@ func TestWatchKey(t *testing.T) {
 		},
 		// The cache mode and functions are not part of the key.
 		dynamiccontroller.Watches(gvr, nil,
-			dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithNamespace("x"),
-			dynamiccontroller.WithTransform(annotating("a"))).Key(): {GVR: gvr, Namespace: "x"},
+			dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithNamespaces("x"),
+			dynamiccontroller.WithTransform(annotating("a"))).Key(): {GVR: gvr, Namespaces: "x"},
 		dynamiccontroller.Watch{}.Key(): {},
 	}
 	for got, want := range keys {
@@ -215,7 +215,7 @@ func TestStatus_ListsWatchesByKey(t *testing.T) {
 	f := newFixture(t, 3, dynamiccontroller.Config{})
 	watches := []dynamiccontroller.Watch{
 		dynamiccontroller.Owns(f.types[1]), dynamiccontroller.Owns(f.types[1], dynamiccontroller.EveryOwner()),
-		dynamiccontroller.Owns(f.types[1], dynamiccontroller.WithNamespace("ns")), dynamiccontroller.Owns(f.types[2]),
+		dynamiccontroller.Owns(f.types[1], dynamiccontroller.WithNamespaces("ns")), dynamiccontroller.Owns(f.types[2]),
 		dynamiccontroller.Watches(f.types[2], mapTo()),
 	}
 	var options []dynamiccontroller.ServeOption

@@ -106,12 +106,9 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 	if err != nil {
 		return nil, fmt.Errorf("create a REST client: %w", err)
 	}
-	c := NewDynamicController(log, config, nil, append(opts[:len(opts):len(opts)], withSource(source))...)
+	withSource := func(c *DynamicController) { c.source = source }
+	c := NewDynamicController(log, config, nil, append(opts[:len(opts):len(opts)], withSource)...)
 	return c, c.configErr
-}
-
-func withSource(source recordclient.Source) Option {
-	return func(c *DynamicController) { c.source = source }
 }
 
 // StartServingGVK watches the objects of a type and reconciles them with handler while Run is running. It sends no

@@ -44,7 +44,7 @@
 //     it held is reconciled once more. If a handler returns a NotFound because the type is missing, the object is not
 //     retried.
 //   - S6: All subscriptions to a type share watches, whether the type is served, owned or watched. A watch is
-//     identified by GVR, namespace, selectors and projection: keys, metadata, whole objects without managedFields, or
+//     identified by GVR, namespaces, selectors and projection: keys, metadata, whole objects without managedFields, or
 //     complete objects. A subscription joins a watch that stores at least the projection that the subscription needs.
 //     If a watch stores more than its remaining subscriptions need, these subscriptions move to a watch that stores
 //     less. A watch is replaced only after the new one has synced with a list that is not older than the old cache. No

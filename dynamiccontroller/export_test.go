@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
 // Leftovers returns a function. The function describes what the controller still holds for the registration that was
@@ -23,7 +25,7 @@ func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() st
 		defer reg.mu.Unlock()
 		kept := len(reg.running) + len(reg.records) + reg.active
 		inQueue := queued.Live + queued.Background + queued.Delayed + queued.Running
-		if inQueue+kept == 0 && !registered && !ending && isClosed(reg.ended) {
+		if inQueue+kept == 0 && !registered && !ending && typewatch.IsClosed(reg.ended) {
 			return ""
 		}
 		return fmt.Sprintf("queued %+v, %d kept, registered %v, ending %v", queued, kept, registered, ending)

@@ -57,7 +57,7 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 			return typewatch.View{}, err
 		}
 		view := reg.subscriptions.primary.View()
-		if view.Options().Projection == typewatch.Keys && reg.newest.Load().cache != CacheKeys {
+		if view.Options().Projection == objects.Keys && reg.newest.Load().cache != CacheKeys {
 			return view, errNotSynced(gvr) // a swap is pending
 		}
 		return view, nil
@@ -117,7 +117,7 @@ func (l lister) view() (typewatch.View, error) {
 	switch {
 	case err != nil:
 		return view, err
-	case view.Options().Projection == typewatch.Keys:
+	case view.Options().Projection == objects.Keys:
 		return view, errNoObjects(l.gvr)
 	case !view.HasSynced():
 		return view, errNotSynced(l.gvr)

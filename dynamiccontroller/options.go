@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
@@ -80,15 +83,12 @@ type serveOptions struct {
 
 // watchOptions determines which objects of a type are watched, and which part of each object is kept.
 type watchOptions struct {
-	namespace     string
-	labelSelector string // in the API server's syntax
-	fieldSelector string // in the API server's syntax
 	cache         CacheMode
 	managedFields bool
 	transform     cache.TransformFunc
 	predicate     Predicate
 
-	watch typewatch.Key // identifies the watch that the options above require; set by complete
+	watch typewatch.Key // identifies the watch that the options require; complete sets the GVR and the projection
 	errs  []error       // errors in the options
 }
 
@@ -139,16 +139,19 @@ func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOptio
 	return serveOption(func(o *serveOptions) { o.limiter = l })
 }
 
-// WithNamespace restricts a watch to one namespace. The default is "", which means all namespaces. A cluster-scoped
-// type cannot be watched with a namespace.
-func WithNamespace(namespace string) CommonOption {
+// WithNamespaces restricts a watch to some namespaces. Each of them is listed and watched with requests of its own, for
+// which permissions in the namespace suffice. The watch has synced when the lists of all these namespaces are complete.
+// By default, and without arguments, all namespaces are watched together. A cluster-scoped type cannot be watched with
+// namespaces.
+func WithNamespaces(namespaces ...string) CommonOption {
+	sorted := slices.Compact(slices.Sorted(slices.Values(namespaces)))
 	return CommonOption{func(o *watchOptions) {
-		if namespace != "" {
+		for _, namespace := range sorted {
 			for _, problem := range validation.IsDNS1123Label(namespace) {
-				o.reject("WithNamespace(%q): %s", namespace, problem)
+				o.reject("WithNamespaces(%q): %s", namespace, problem)
 			}
 		}
-		o.namespace = namespace
+		o.watch.Namespaces = strings.Join(sorted, ",")
 	}}
 }
 
@@ -156,12 +159,12 @@ func WithNamespace(namespace string) CommonOption {
 // treated as deleted. By default, and with a nil selector, all objects are watched. No object matches [labels.Nothing],
 // which metav1.LabelSelectorAsSelector returns for nil.
 func WithLabelSelector(selector labels.Selector) CommonOption {
-	text, err := labelSelectorText(selector)
+	text, err := selectorText(selector, labelSelectorText)
 	return CommonOption{func(o *watchOptions) {
 		if err != nil {
 			o.reject("WithLabelSelector: %w", err)
 		}
-		o.labelSelector = text
+		o.watch.LabelSelector = text
 	}}
 }
 
@@ -169,12 +172,12 @@ func WithLabelSelector(selector labels.Selector) CommonOption {
 // support metadata.name and metadata.namespace; custom resources also support the selectableFields of their CRD. The
 // API server rejects selectors on other fields, and the state of the type is then [TypeFailing].
 func WithFieldSelector(selector fields.Selector) CommonOption {
-	text, err := fieldSelectorText(selector)
+	text, err := selectorText(selector, fieldSelectorText)
 	return CommonOption{func(o *watchOptions) {
 		if err != nil {
 			o.reject("WithFieldSelector: %w", err)
 		}
-		o.fieldSelector = text
+		o.watch.FieldSelector = text
 	}}
 }
 
@@ -238,17 +241,9 @@ func (c *DynamicController) newServeOptions(
 	if handler == nil {
 		o.reject("the handler is nil")
 	}
-	for _, opt := range opts {
-		if opt == nil {
-			o.reject("an option is nil")
-			continue
-		}
-		opt.applyToServe(o)
-	}
+	applyAll(opts, ServeOption.applyToServe, o)
 	o.complete(gvr)
-	if err := o.watchOptions.check(c.source); err != nil {
-		o.errs = append(o.errs, err)
-	}
+	o.errs = append(o.errs, o.watchOptions.check(c.source))
 	for _, secondary := range o.secondaries {
 		if err := secondary.check(c.source); err != nil {
 			o.reject("%s: %w", secondary.key.name(), err)
@@ -257,17 +252,26 @@ func (c *DynamicController) newServeOptions(
 	return o, errors.Join(o.errs...)
 }
 
-// complete sets the key of the watch and rejects mutually exclusive options.
+// applyAll applies options with one of their methods, and rejects nil options.
+func applyAll[O comparable, T interface{ reject(string, ...any) }](opts []O, apply func(O, T), to T) {
+	var none O
+	for _, opt := range opts {
+		if opt == none {
+			to.reject("an option is nil")
+		} else {
+			apply(opt, to)
+		}
+	}
+}
+
+// complete completes the key of the watch and rejects mutually exclusive options.
 func (o *watchOptions) complete(gvr schema.GroupVersionResource) {
-	projections := map[CacheMode]typewatch.Projection{
-		CacheFull: typewatch.Full, CacheMetadata: typewatch.Metadata, CacheKeys: typewatch.Keys,
+	projections := map[CacheMode]objects.Projection{
+		CacheFull: objects.Full, CacheMetadata: objects.Metadata, CacheKeys: objects.Keys,
 	}
-	o.watch = typewatch.Key{
-		GVR: gvr, Namespace: o.namespace, LabelSelector: o.labelSelector, FieldSelector: o.fieldSelector,
-		Projection: projections[o.cache],
-	}
+	o.watch.GVR, o.watch.Projection = gvr, projections[o.cache]
 	if o.managedFields {
-		o.watch.Projection = typewatch.Complete
+		o.watch.Projection = objects.Complete
 	}
 	if o.managedFields && o.cache != CacheFull {
 		o.reject("WithManagedFields needs WithCache(CacheFull)")
@@ -312,60 +316,55 @@ const (
 	noFields = "metadata.name!=nothing,metadata.name=nothing"
 )
 
+// selectorText returns the result of format, or an error if one of the selector's methods panics.
+func selectorText[S any](selector S, format func(S) (string, error)) (text string, err error) {
+	if panicked := protect.Call(func() { text, err = format(selector) }); panicked != nil {
+		err = fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
+	}
+	return text, err
+}
+
 // labelSelectorText returns the selector in the API server's syntax.
-func labelSelectorText(selector labels.Selector) (text string, err error) {
+func labelSelectorText(selector labels.Selector) (string, error) {
 	if selector == nil {
 		return "", nil
 	}
-	panicked := protect.Call(func() {
-		requirements, selectable := selector.Requirements()
-		text = cmp.Or(selector.String(), labels.NewSelector().Add(requirements...).String())
-		switch {
-		case !selectable:
-			text = noLabels
-		case text == "" && !selector.Empty():
-			err = fmt.Errorf("selector of type %T is not empty but has no text", selector)
-		}
-	})
-	return text, errorOf(selector, panicked, err)
-}
-
-// errorOf returns err, or an error for a panic in one of the selector's methods.
-func errorOf(selector any, panicked *protect.Mistake, err error) error {
-	if panicked != nil {
-		return fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
+	requirements, selectable := selector.Requirements()
+	text := cmp.Or(selector.String(), labels.NewSelector().Add(requirements...).String())
+	switch {
+	case !selectable:
+		return noLabels, nil
+	case text == "" && !selector.Empty():
+		return "", fmt.Errorf("selector of type %T is not empty but has no text", selector)
 	}
-	return err
+	return text, nil
 }
 
 // fieldSelectorText returns the selector in the API server's syntax, with its terms sorted.
-func fieldSelectorText(selector fields.Selector) (text string, err error) {
+func fieldSelectorText(selector fields.Selector) (string, error) {
 	if selector == nil {
 		return "", nil
 	}
-	panicked := protect.Call(func() {
-		var parsed fields.Selector
-		if parsed, err = fields.ParseSelector(selector.String()); err != nil {
-			return
+	parsed, err := fields.ParseSelector(selector.String())
+	if err != nil {
+		return "", err
+	}
+	// If fields.Nothing is combined with other selectors, it does not appear in the text. To detect it, the code below
+	// builds an object that satisfies every term of the parsed text. If the parsed selector matches this object and the
+	// original does not, the original contains fields.Nothing.
+	object := fields.Set{}
+	for _, term := range parsed.Requirements() {
+		if term.Operator == selection.NotEquals {
+			object[term.Field] += term.Value + "?"
 		}
-		text = parsed.String()
-		// If fields.Nothing is combined with other selectors, it does not appear in the text. To detect it, the code
-		// below builds an object that satisfies every term of the parsed text. If the parsed selector matches this
-		// object and the original does not, the original contains fields.Nothing.
-		object := fields.Set{}
-		for _, term := range parsed.Requirements() {
-			if term.Operator == selection.NotEquals {
-				object[term.Field] += term.Value + "?"
-			}
+	}
+	for _, term := range parsed.Requirements() {
+		if term.Operator != selection.NotEquals {
+			object[term.Field] = term.Value
 		}
-		for _, term := range parsed.Requirements() {
-			if term.Operator != selection.NotEquals {
-				object[term.Field] = term.Value
-			}
-		}
-		if parsed.Matches(object) && !selector.Matches(object) {
-			text = noFields
-		}
-	})
-	return text, errorOf(selector, panicked, err)
+	}
+	if parsed.Matches(object) && !selector.Matches(object) {
+		return noFields, nil
+	}
+	return parsed.String(), nil
 }

@@ -52,12 +52,12 @@ func TestAccepts_AllocatesNothingWithoutAPredicate(t *testing.T) {
 }
 
 // The values of TypeState are part of the API, because they appear in logs, conditions and metrics.
-func TestTypeStateOf_MapsEachPhase(t *testing.T) {
+func TestTypeState_HasAValueForEachPhase(t *testing.T) {
 	for phase, want := range map[typewatch.Phase]TypeState{
 		typewatch.Stopped: "Stopped", typewatch.Syncing: "Syncing", typewatch.Synced: "Synced",
 		typewatch.NotFound: "NotFound", typewatch.Forbidden: "Forbidden", typewatch.Failing: "Failing",
 	} {
-		if got := typeStateOf(phase); got != want {
+		if got := TypeState(phase); got != want {
 			t.Errorf("the state for phase %s is %s, want %s", phase, got, want)
 		}
 	}

@@ -199,7 +199,7 @@ func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.Stat
 	// refers to an object of the same name in another namespace, or a delete event for the object is pending and will end
 	// the retries.
 	primary := reg.subscriptions.primary
-	if primary.View().Has(id.NamespacedKey) {
+	if primary.View().Store().Has(id.NamespacedKey) {
 		return false
 	}
 	if details.Group == id.GVR.Group && details.Kind == id.GVR.Resource && details.Name == id.Name() {

@@ -62,7 +62,7 @@ var (
 	// soakSwaps are options that each require a different watch.
 	soakSwaps = rapid.SampledFrom([]dynamiccontroller.ServeOption{
 		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), metadataOnly, withoutLabel,
-		dynamiccontroller.WithTransform(keep),
+		dynamiccontroller.WithTransform(keep), dynamiccontroller.WithNamespaces("default", "other"),
 	})
 )
 

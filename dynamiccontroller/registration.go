@@ -16,6 +16,7 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
@@ -92,7 +93,7 @@ const maxBatch = 256
 // addAfter adds a key to the live lane after d. If the run has ended, a key that is not in the cache is marked as
 // pending, so that the next run reconciles it.
 func (r *registration) addAfter(key string, d time.Duration) {
-	if !r.group.AddAfter(r.id(key), d) && !r.subscriptions.primary.View().Has(key) {
+	if !r.group.AddAfter(r.id(key), d) && !r.subscriptions.primary.View().Store().Has(key) {
 		r.markPending(key)
 	}
 }
@@ -183,7 +184,7 @@ func await(ctx context.Context, done <-chan struct{}) bool {
 	case <-done:
 		return true
 	case <-ctx.Done():
-		return isClosed(done)
+		return typewatch.IsClosed(done)
 	}
 }
 

@@ -161,13 +161,13 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	})
 	switch {
 	case await(timeout, ended):
-	case !isClosed(released):
+	case !await(timeout, released):
 		for _, gvr := range c.pool.Running() {
 			left = append(left, "the watch of "+nameOf(gvr))
 		}
 	default:
 		for reg, done := range detached {
-			if !isClosed(done) {
+			if !await(timeout, done) {
 				left = append(left, "a predicate or MapFunc of "+nameOf(reg.gvr)+" or of a type that shares its watches")
 			}
 		}
@@ -243,7 +243,7 @@ func (r *run) resync(ctx context.Context) {
 				reg.resyncs.Start(seed, now)
 				due := reg.resyncs.Due(now, period, func() []string {
 					// The cache might no longer hold parked objects.
-					return append(reg.subscriptions.primary.View().Keys(), reg.recordedKeys()...)
+					return append(reg.subscriptions.primary.View().Store().Keys(), reg.recordedKeys()...)
 				})
 				reg.add(fairqueue.Background, due)
 			}

@@ -35,9 +35,6 @@ const (
 	TypeFailing TypeState = "Failing"
 )
 
-// typeStateOf returns the state with the same name as the phase.
-func typeStateOf(phase typewatch.Phase) TypeState { return TypeState(phase) }
-
 // WatchStatus is the status of a type's current watch. [TypeStatus] and [SecondaryStatus] embed it.
 type WatchStatus struct {
 	State   TypeState
@@ -135,7 +132,7 @@ func (c *DynamicController) statusOf(reg *registration) TypeStatus {
 func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
 	state, view := sub.State(), sub.View()
 	status := WatchStatus{
-		State:   typeStateOf(state.Phase),
+		State:   TypeState(state.Phase),
 		Message: state.Message,
 		Since:   state.Since,
 		Synced:  view.HasSynced(),
@@ -143,14 +140,14 @@ func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
 		Bytes:   view.Store().Size(),
 	}
 	if next, pending := sub.Replacement(); pending {
-		status.Replacement = &ReplacementStatus{State: typeStateOf(next.Phase), Message: next.Message, Since: next.Since}
+		status.Replacement = &ReplacementStatus{State: TypeState(next.Phase), Message: next.Message, Since: next.Since}
 	}
 	return status
 }
 
 // logState logs a change in the state of a watch.
 func (c *DynamicController) logState(gvr schema.GroupVersionResource, s typewatch.State) {
-	log, state := c.logOf(gvr), typeStateOf(s.Phase)
+	log, state := c.logOf(gvr), TypeState(s.Phase)
 	switch state {
 	case TypeForbidden:
 		log.Error(nil, "Watch forbidden, will retry", keyState, state, keyMessage, s.Message)
@@ -189,9 +186,9 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 				state = primary.State()
 			}
 			return fmt.Errorf("wait for %s to sync: %w; state %s since %s: %s", nameOf(gvr), context.Cause(ctx),
-				typeStateOf(state.Phase), state.Since.Format(time.RFC3339), cmp.Or(state.Message, "no error so far"))
+				TypeState(state.Phase), state.Since.Format(time.RFC3339), cmp.Or(state.Message, "no error so far"))
 		}
-		if !isClosed(reg.stopped) {
+		if !typewatch.IsClosed(reg.stopped) {
 			return nil
 		}
 	}
@@ -214,13 +211,4 @@ func (r *registration) waitForSync(stop <-chan struct{}) bool {
 		}
 	}
 	return true
-}
-
-func isClosed(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }

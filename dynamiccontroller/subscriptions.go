@@ -125,7 +125,7 @@ func (s *subscriptionSet) swap(next *serveOptions, p *pendingSwap) (finish func(
 	}
 	s.mu.Unlock()
 	if attached {
-		s.reg.add(fairqueue.Background, s.primary.View().Keys())
+		s.reg.add(fairqueue.Background, s.primary.View().Store().Keys())
 		s.reg.add(fairqueue.Background, s.reg.recordedKeys())
 	}
 	return func() {
@@ -165,7 +165,7 @@ func (s *subscriptionSet) finish(p *pendingSwap) {
 
 // endLocked closes p.over if the swap is still pending.
 func (p *pendingSwap) endLocked() {
-	if p != nil && !isClosed(p.over) {
+	if p != nil && !typewatch.IsClosed(p.over) {
 		close(p.over)
 	}
 }
@@ -174,7 +174,7 @@ func (p *pendingSwap) endLocked() {
 func (s *subscriptionSet) pendingSwap() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending == nil || isClosed(s.pending.over) {
+	if s.pending == nil || typewatch.IsClosed(s.pending.over) {
 		return nil
 	}
 	return s.pending.over
@@ -206,31 +206,34 @@ func (s *subscriptionSet) attachSecondary(ctx context.Context, sec *secondary) {
 
 // detach stops delivery. When it returns, no event handler is running.
 func (s *subscriptionSet) detach() {
-	s.mu.Lock()
-	s.lifetime = nil
-	s.initialSync.stopLocked()
-	s.initialSync = nil
-	secondaries := slices.Collect(maps.Values(s.secondaries))
-	s.mu.Unlock()
-	s.primary.Detach()
-	for _, sec := range secondaries {
-		sec.sub.Detach()
+	for _, sub := range s.end(func() { s.lifetime = nil }) {
+		sub.Detach()
 	}
 }
 
 // close ends all subscriptions. It does not wait for event handlers.
 func (s *subscriptionSet) close() {
+	for _, sub := range s.end(func() { s.closed = true }) {
+		s.reg.endSubscription(sub)
+	}
+}
+
+// end ends the initial sync, calls update while the set is locked, and returns all subscriptions. If update closes the
+// set, the secondaries are removed.
+func (s *subscriptionSet) end(update func()) (all []*typewatch.Subscription) {
 	s.mu.Lock()
-	s.closed = true
+	defer s.mu.Unlock()
+	update()
 	s.initialSync.stopLocked()
 	s.initialSync = nil
-	secondaries := slices.Collect(maps.Values(s.secondaries))
-	clear(s.secondaries)
-	s.mu.Unlock()
-	s.reg.endSubscription(s.primary)
-	for _, sec := range secondaries {
-		s.reg.endSubscription(sec.sub)
+	all = append(all, s.primary)
+	for _, sec := range s.secondaries {
+		all = append(all, sec.sub)
 	}
+	if s.closed {
+		clear(s.secondaries)
+	}
+	return all
 }
 
 // endSubscription closes a subscription. The registration does not end until the subscription has ended.
@@ -243,7 +246,7 @@ func (r *registration) endSubscription(sub *typewatch.Subscription) {
 
 // hasSynced reports whether the primary subscription holds a complete list for the newest options.
 func (s *subscriptionSet) hasSynced() bool {
-	return s.pendingSwap() == nil && s.primary.HasSynced()
+	return s.pendingSwap() == nil && s.primary.View().HasSynced()
 }
 
 func (s *subscriptionSet) find(key WatchKey) *secondary {

@@ -27,8 +27,8 @@ var _ ServeOption = Watch{}
 // WatchKey identifies one of the watches of a served type. Two Watch values with equal keys describe the same watch,
 // possibly with different options. A WatchKey can be used as a map key.
 type WatchKey struct {
-	GVR       schema.GroupVersionResource // the watched type
-	Namespace string                      // empty for all namespaces
+	GVR        schema.GroupVersionResource // the watched type
+	Namespaces string                      // sorted, and separated by commas; empty for all namespaces
 	// LabelSelector is in the API server's syntax. If the selector matches no objects, it is "!nothing,nothing".
 	LabelSelector string
 	// FieldSelector is in the API server's syntax, with its terms in alphabetical order. If the selector matches no
@@ -47,11 +47,11 @@ func (k WatchKey) name() string {
 	return "Watches(" + nameOf(k.GVR) + ")"
 }
 
-// compare orders keys by type, namespace, selectors and kind of watch.
+// compare orders keys by type, namespaces, selectors and kind of watch.
 func (k WatchKey) compare(other WatchKey) int {
 	return cmp.Or(
 		strings.Compare(nameOf(k.GVR), nameOf(other.GVR)),
-		strings.Compare(k.Namespace, other.Namespace),
+		strings.Compare(k.Namespaces, other.Namespaces),
 		strings.Compare(k.LabelSelector, other.LabelSelector),
 		strings.Compare(k.FieldSelector, other.FieldSelector),
 		strings.Compare(k.name(), other.name()), // Owns before Watches
@@ -102,14 +102,8 @@ type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
 // its state. Invalid options are reported by StartServingGVK and AddWatches.
 func Owns(child schema.GroupVersionResource, opts ...OwnsOption) Watch {
 	o := &secondaryOptions{key: WatchKey{GVR: child, Owned: true}, watchOptions: watchOptions{cache: CacheMetadata}}
-	for _, opt := range opts {
-		if opt == nil {
-			o.reject("an option is nil")
-			continue
-		}
-		opt.applyToOwns(o)
-	}
-	return o.watch()
+	applyAll(opts, OwnsOption.applyToOwns, o)
+	return o.asWatch()
 }
 
 // Watches watches another type and reconciles the objects of the served type that mapFunc returns for a changed
@@ -119,14 +113,8 @@ func Watches(gvr schema.GroupVersionResource, mapFunc MapFunc, opts ...WatchesOp
 	if mapFunc == nil {
 		o.reject("the MapFunc is nil")
 	}
-	for _, opt := range opts {
-		if opt == nil {
-			o.reject("an option is nil")
-			continue
-		}
-		opt.applyToWatches(o)
-	}
-	return o.watch()
+	applyAll(opts, WatchesOption.applyToWatches, o)
+	return o.asWatch()
 }
 
 // EveryOwner makes [Owns] reconcile all owners of an object instead of only its controller.
@@ -143,8 +131,8 @@ type secondaryOptions struct {
 	mapFunc MapFunc // nil with Owns
 }
 
-// watch completes and validates the options.
-func (o *secondaryOptions) watch() Watch {
+// asWatch completes and validates the options, and returns the Watch.
+func (o *secondaryOptions) asWatch() Watch {
 	if o.key.GVR.Version == "" || o.key.GVR.Resource == "" {
 		o.reject("the GVR %+v has no version or no resource", o.key.GVR)
 	}
@@ -152,7 +140,8 @@ func (o *secondaryOptions) watch() Watch {
 		o.reject("WithCache(CacheKeys) stores no owners: use CacheMetadata or CacheFull")
 	}
 	o.complete(o.key.GVR)
-	o.key.Namespace, o.key.LabelSelector, o.key.FieldSelector = o.namespace, o.labelSelector, o.fieldSelector
+	o.key.Namespaces = o.watch.Namespaces
+	o.key.LabelSelector, o.key.FieldSelector = o.watch.LabelSelector, o.watch.FieldSelector
 	for i, err := range o.errs {
 		o.errs[i] = fmt.Errorf("%s: %w", o.key.name(), err)
 	}

@@ -155,7 +155,7 @@ func TestStartServingGVK_RejectsInvalidWatches(t *testing.T) {
 		{"the GVR has no version", dynamiccontroller.Owns(child.GroupResource().WithVersion("")), "no version"},
 		{"the MapFunc is nil", dynamiccontroller.Watches(child, nil), "MapFunc is nil"},
 		{"CacheKeys stores no owners", dynamiccontroller.Owns(child, keys), "stores no owners"},
-		{"the namespace is invalid", dynamiccontroller.Owns(child, dynamiccontroller.WithNamespace("Not/One")), "Not/One"},
+		{"the namespace is invalid", dynamiccontroller.Owns(child, dynamiccontroller.WithNamespaces("Not/One")), "Not/One"},
 		{"an option is nil", dynamiccontroller.Owns(child, nil), "an option is nil"},
 		{"the Watch is the zero value", dynamiccontroller.Watch{}, "use Owns or Watches"},
 	} {

@@ -34,6 +34,7 @@ const (
 	flagBurst = "kube-api-burst"
 
 	flagNamespace             = "namespace"
+	flagNamespaces            = "namespaces"
 	flagDefaultServiceAccount = "default-service-account"
 	flagMaxBlueprintMemory    = "max-blueprint-memory"
 
@@ -94,6 +95,9 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	f = sections.FlagSet("platform")
 	f.StringVar(&o.platform.Namespace, flagNamespace, "", "the `NAMESPACE` of the platform, in which it stores revisions "+
 		"(default: $POD_NAMESPACE, else the namespace of the Pod, else kube-system)")
+	f.StringSliceVar(&o.platform.Namespaces, flagNamespaces, nil, "the `NAMESPACES` of instances and their children, "+
+		"separated by commas. The platform needs no permissions for them in other namespaces, and serves no cluster-scoped "+
+		"types (default: all namespaces)")
 	f.StringVar(&o.platform.DefaultServiceAccount, flagDefaultServiceAccount, "",
 		"the `NAME` of the ServiceAccount whose "+
 			"permissions apply to Blueprints without spec.serviceAccountName (default: none)")
@@ -176,6 +180,7 @@ type flagValue struct {
 // valueKinds describes the valid values of each flag type.
 var valueKinds = map[string]string{
 	"bool": "true or false", "duration": "a duration such as 1m30s", "float32": "a number", "int": "an integer",
+	"stringSlice": "a list such as shop,team-a",
 }
 
 func (v *flagValue) Set(text string) error {
@@ -223,6 +228,8 @@ func (o *options) validate() error {
 		{flagBurst, o.burst == 0 || o.qps != 0, "requires --" + flagQPS, o.burst},
 		{flagNamespace, len(validation.IsDNS1123Label(o.platform.Namespace)) == 0,
 			"must be a DNS-1123 label, such as platform-system", o.platform.Namespace},
+		{flagNamespaces, o.platform.Namespaces == nil || platform.AreNamespaces(o.platform.Namespaces),
+			"must be different DNS-1123 labels, such as shop,team-a", strings.Join(o.platform.Namespaces, ",")},
 		{flagDefaultServiceAccount, o.platform.DefaultServiceAccount == "" ||
 			len(validation.IsDNS1123Subdomain(o.platform.DefaultServiceAccount)) == 0,
 			"must be a DNS-1123 subdomain, such as blueprints", o.platform.DefaultServiceAccount},

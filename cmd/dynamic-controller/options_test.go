@@ -23,6 +23,7 @@ func parse(args ...string) (parsed *options, err error) {
 }
 
 func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
+	const badNamespaces = "--namespaces: must be different DNS-1123 labels, such as shop,team-a, got "
 	for name, test := range map[string]struct {
 		args string
 		want []string // lines of the error
@@ -74,6 +75,26 @@ func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
 		"namespace of the platform, which is the default for the Lease": {
 			args: "--namespace=a.b",
 			want: []string{`--namespace: must be a DNS-1123 label, such as platform-system, got "a.b"`},
+		},
+		"namespaces that are not names": {
+			args: "--namespaces=shop,Team",
+			want: []string{badNamespaces + `"shop,Team"`},
+		},
+		"no namespaces": {
+			args: "--namespaces=",
+			want: []string{badNamespaces + `""`},
+		},
+		"an empty name of a namespace": {
+			args: "--namespaces=shop,",
+			want: []string{badNamespaces + `"shop,"`},
+		},
+		"a namespace that is listed twice": {
+			args: "--namespaces=shop,team --namespaces=shop",
+			want: []string{badNamespaces + `"shop,team,shop"`},
+		},
+		"namespaces that cannot be parsed": {
+			args: `--namespaces="shop`,
+			want: []string{`--namespaces: must be a list such as shop,team-a, got "\"shop"`},
 		},
 		"lease duration too short for the other durations": {
 			args: "--leader-elect-lease-duration=12s",
@@ -127,7 +148,8 @@ func TestFlags_SetOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := o.platform; p.Namespace != "from-the-pod" || p.DefaultServiceAccount != "" || p.AllowPlatformIdentity {
+	if p := o.platform; p.Namespace != "from-the-pod" || p.Namespaces != nil || p.DefaultServiceAccount != "" ||
+		p.AllowPlatformIdentity {
 		t.Errorf("the defaults for the platform are %+v", p)
 	}
 	if o.replica.LeaseNamespace != "from-the-pod" || !*o.replica.LeaderElection ||
@@ -138,12 +160,13 @@ func TestFlags_SetOptions(t *testing.T) {
 		t.Errorf("instances are parked after %d retries by default", o.engine.QueueMaxRetries)
 	}
 
-	o, err = parse("--namespace=own", "--default-service-account=some.name", "--allow-platform-identity",
-		"--leader-elect=false", "--shutdown-timeout=1m", "--queue-max-retries=3")
+	o, err = parse("--namespace=own", "--namespaces=shop,team-a", "--default-service-account=some.name",
+		"--allow-platform-identity", "--leader-elect=false", "--shutdown-timeout=1m", "--queue-max-retries=3")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := o.platform; p.Namespace != "own" || p.DefaultServiceAccount != "some.name" || !p.AllowPlatformIdentity {
+	if p := o.platform; p.Namespace != "own" || !slices.Equal(p.Namespaces, []string{"shop", "team-a"}) ||
+		p.DefaultServiceAccount != "some.name" || !p.AllowPlatformIdentity {
 		t.Errorf("the options of the platform are %+v", p)
 	}
 	if o.replica.LeaseNamespace != "own" || *o.replica.LeaderElection {

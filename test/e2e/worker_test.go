@@ -135,7 +135,7 @@ func (w *worker) replica(config *rest.Config) (*replica.Replica, error) {
 		return nil, err
 	}
 	err = w.engine.StartServingGVK(context.Background(), widgets, w.handle,
-		dynamiccontroller.WithNamespace(w.Namespace))
+		dynamiccontroller.WithNamespaces(w.Namespace))
 	return r, errors.Join(err,
 		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(w.watch)),
 		r.Register("engine", replica.RunFunc(w.lead)))

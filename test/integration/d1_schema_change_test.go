@@ -100,7 +100,7 @@ func testRelist(t *testing.T, mode dynamiccontroller.CacheMode) {
 	c := w.through(h).controller(dynamiccontroller.Config{Workers: 1})
 	calls := newRecorder(t, nil)
 	h.serve(c, deployments, calls.handle,
-		dynamiccontroller.WithCache(mode), dynamiccontroller.WithNamespace(h.namespace))
+		dynamiccontroller.WithCache(mode), dynamiccontroller.WithNamespaces(h.namespace))
 	h.deploy("unchanged")
 	h.run(c)
 	calls.waitFor(h.id(deployments, "unchanged"), 1)

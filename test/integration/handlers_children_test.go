@@ -71,7 +71,7 @@ func (s *setting) serveParents(
 		s.serve(f.controller, gvr, enqueueParents)
 		s.synced(f.controller, gvr)
 	}
-	s.serve(f.controller, s.parents, f.calls.handle, dynamiccontroller.WithNamespace(s.namespace))
+	s.serve(f.controller, s.parents, f.calls.handle, dynamiccontroller.WithNamespaces(s.namespace))
 	return f
 }
 

@@ -71,7 +71,7 @@ func TestHandlers_LaggingCacheCausesNoDuplicateChildren(t *testing.T) {
 	h.run(controller)
 	h.serve(controller, s.gadgets, func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil })
 	h.synced(controller, s.gadgets)
-	h.serve(controller, s.parents, calls.handle, dynamiccontroller.WithNamespace(h.namespace))
+	h.serve(controller, s.parents, calls.handle, dynamiccontroller.WithNamespaces(h.namespace))
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
 	list := func(reader handlers.Reader) []*unstructured.Unstructured {
 		t.Helper()

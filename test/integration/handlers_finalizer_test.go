@@ -132,7 +132,7 @@ func TestHandlers_CleanupIsCalledUntilItSucceeds(t *testing.T) {
 		nil,
 	))
 	h.run(controller)
-	h.serve(controller, s.parents, calls.handle, dynamiccontroller.WithNamespace(h.namespace))
+	h.serve(controller, s.parents, calls.handle, dynamiccontroller.WithNamespaces(h.namespace))
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
 	calls.waitFor(s.parent("p"), 1)
 	h.eventually("the object has the finalizer", func() error {

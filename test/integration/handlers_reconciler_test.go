@@ -163,7 +163,7 @@ func (r *reconciler) serve(ctx context.Context) error {
 		}),
 		forget,
 	)
-	return r.controller.StartServingGVK(ctx, r.Parents, handler, dynamiccontroller.WithNamespace(r.Namespace))
+	return r.controller.StartServingGVK(ctx, r.Parents, handler, dynamiccontroller.WithNamespaces(r.Namespace))
 }
 
 // reportCache prints the resourceVersion of the cached parent whenever that version changes.

@@ -41,7 +41,7 @@ func TestLister_EqualsDynamicClient(t *testing.T) {
 			h.create(gvr, object)
 			h.serve(c, gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil },
 				dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithManagedFields(),
-				dynamiccontroller.WithNamespace(h.namespace))
+				dynamiccontroller.WithNamespaces(h.namespace))
 			h.synced(c, gvr)
 			h.equalsDynamicClient(c, gvr, object)
 			object = fmt.Sprintf("%s-after", name)

@@ -51,8 +51,8 @@ func TestS2_InvalidStartFailsAndRegistersNothing(t *testing.T) {
 		},
 		{
 			name: "an invalid namespace", gvr: gvr, handler: handler,
-			opts: []dynamiccontroller.ServeOption{dynamiccontroller.WithNamespace("Not/One")},
-			want: []string{"WithNamespace"},
+			opts: []dynamiccontroller.ServeOption{dynamiccontroller.WithNamespaces("Not/One")},
+			want: []string{"WithNamespaces"},
 		},
 		{
 			name: "metadata without a metadata client", c: without, gvr: gvr, handler: handler,
@@ -214,7 +214,7 @@ func TestS2_ConcurrentStartsAndStopsAreSerialized(t *testing.T) {
 					c.Enqueue(h.id(gvr, "w"))
 					_ = c.Status()
 				case 2:
-					err := c.StartServingGVK(t.Context(), gvr, ok, dynamiccontroller.WithNamespace(h.namespace))
+					err := c.StartServingGVK(t.Context(), gvr, ok, dynamiccontroller.WithNamespaces(h.namespace))
 					if err != nil {
 						t.Error(err)
 					}

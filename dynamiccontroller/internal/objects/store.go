@@ -1,7 +1,6 @@
 package objects
 
 import (
-	"strconv"
 	"strings"
 	"sync"
 
@@ -46,18 +45,23 @@ func (s *Store) Put(r *Record) (old *Record, same bool) {
 		return s.records[key], true
 	}
 	old = s.removeLocked(key)
-	if s.keysOnly {
-		s.identities[strings.Clone(key)] = after // key is part of the header
-		s.size += identitySize(key)
-	} else {
-		s.records[key] = r
-		s.size += recordSize(r)
-		s.indexLocked(Change{New: r})
-	}
+	s.insertLocked(key, r)
 	if s.add(after.uid) {
 		s.resizeLocked()
 	}
 	return old, same
+}
+
+// insertLocked stores a record whose key is not stored yet. The caller must update the UID filter.
+func (s *Store) insertLocked(key string, r *Record) {
+	if s.keysOnly {
+		s.identities[strings.Clone(key)] = identityOf(r) // key is part of the header
+		s.size += identitySize(key)
+		return
+	}
+	s.records[key] = r
+	s.size += recordSize(r)
+	s.indexLocked(Change{New: r})
 }
 
 // Delete removes an object.
@@ -93,8 +97,13 @@ func (s *Store) indexLocked(c Change) {
 	}
 }
 
-// Replace replaces the content of the store with records. The caller must not use the map afterwards.
-func (s *Store) Replace(records map[string]*Record) {
+// Replace replaces the objects of a namespace, or all objects if namespace is empty, with records. The caller must not
+// use the map afterwards.
+func (s *Store) Replace(namespace string, records map[string]*Record) {
+	if namespace != "" {
+		s.replaceNamespace(namespace, records)
+		return
+	}
 	size, identities := int64(0), map[string]identity{}
 	if s.keysOnly {
 		identities = make(map[string]identity, len(records))
@@ -114,6 +123,26 @@ func (s *Store) Replace(records map[string]*Record) {
 		s.records, s.byNamespace, s.byOwner, s.building = records, nil, nil, nil
 	}
 	s.resizeLocked()
+}
+
+func (s *Store) replaceNamespace(namespace string, records map[string]*Record) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range s.keysLocked() {
+		if isIn(namespace, key) {
+			s.removeLocked(key)
+		}
+	}
+	for key, r := range records {
+		s.insertLocked(key, r)
+	}
+	s.resizeLocked()
+}
+
+// isIn reports whether a key belongs to a namespace. An empty namespace means all namespaces.
+func isIn(namespace, key string) bool {
+	rest, found := strings.CutPrefix(key, namespace)
+	return namespace == "" || found && strings.HasPrefix(rest, "/")
 }
 
 func (s *Store) resizeLocked() {
@@ -170,6 +199,10 @@ func (s *Store) identityLocked(key string) (id identity, known bool) {
 func (s *Store) Keys() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	return s.keysLocked()
+}
+
+func (s *Store) keysLocked() []string {
 	keys := make([]string, 0, s.lenLocked())
 	for key := range s.identities {
 		keys = append(keys, key)
@@ -298,8 +331,8 @@ func ownersOf(r *Record) []string {
 // ChangesTo returns the changes that Replace would make. An object has changed if its version differs. If byContent is
 // set, an object has also changed if its content differs, because the API server returns different content at the same
 // version after a change to the type's schema.
-func (s *Store) ChangesTo(records map[string]*Record, byContent bool) []Change {
-	changes := s.missing(func(key string) bool { return records[key] != nil })
+func (s *Store) ChangesTo(namespace string, records map[string]*Record, byContent bool) []Change {
+	changes := s.missing(func(key string) bool { return records[key] != nil || !isIn(namespace, key) })
 	for key, r := range records {
 		before, known := s.identity(key)
 		same := known && before.sameVersion(identityOf(r))
@@ -356,43 +389,3 @@ func (s *Store) HasUID(key string, uid UIDHash) bool {
 	id, known := s.identity(key)
 	return known && id.uid == uint64(uid)
 }
-
-// identity holds numbers derived from the resourceVersion and the UID of an object. Different resourceVersions have
-// different numbers.
-type identity struct{ version, uid uint64 }
-
-// sameVersion reports whether the versions are equal. It returns false if i has no version.
-func (i identity) sameVersion(other identity) bool {
-	return i.version != 0 && i.version == other.version
-}
-
-func identityOf(r *Record) identity {
-	return identity{version: numberOf(r.GetResourceVersion()), uid: hashOf(string(r.GetUID()))}
-}
-
-// stubOf returns a record that has only a namespace and a name.
-func stubOf(key string) *Record {
-	namespaceLen := max(strings.IndexByte(key, '/'), 0)
-	return &Record{header: key, namespaceLen: uint32(namespaceLen), keyLen: uint32(len(key))}
-}
-
-// numberOf converts a resourceVersion to a number. A version that is a number, as in every Kubernetes API since 1.35,
-// is returned as it is. For any other version, numberOf returns a hash, and for an empty version it returns 0.
-func numberOf(version string) uint64 {
-	if version == "" {
-		return 0
-	}
-	if n, err := strconv.ParseUint(version, 10, 64); err == nil {
-		return n
-	}
-	return hashOf(version)
-}
-
-// The slots of a large map are about 57% full on average.
-const (
-	recordEntry   = (16 + 8) * 7 / 4  // key and pointer
-	identityEntry = (16 + 16) * 7 / 4 // key and identity
-)
-
-func recordSize(r *Record) int64    { return int64(recordEntry + r.Size()) }
-func identitySize(key string) int64 { return int64(identityEntry + allocated(len(key))) }

@@ -31,7 +31,7 @@ func owned(t testing.TB, namespace, name, version string, owners ...types.UID) *
 func newTestStore(t testing.TB, projection Projection) *Store {
 	t.Helper()
 	s := NewStore(projection)
-	s.Replace(map[string]*Record{"ns/a": owned(t, "ns", "a", "1", "x", "y"), "other/b": owned(t, "other", "b", "2")})
+	s.Replace("", map[string]*Record{"ns/a": owned(t, "ns", "a", "1", "x", "y"), "other/b": owned(t, "other", "b", "2")})
 	return s
 }
 
@@ -85,7 +85,7 @@ func TestStore_ListsObjectsByNamespaceAndOwner(t *testing.T) {
 			s.Delete("ns/a")
 			expect("of the other owner after a deletion", s.OwnedBy("z"), 0)
 			expect("in the namespace after a deletion", s.List("ns"), 0)
-			s.Replace(map[string]*Record{"ns/c": owned(t, "ns", "c", "4", "z")})
+			s.Replace("", map[string]*Record{"ns/c": owned(t, "ns", "c", "4", "z")})
 			expect("of the other owner after a list", s.OwnedBy("z"), test.owned)
 			expect("in the namespace after a list", s.List("ns"), test.some)
 		})
@@ -104,7 +104,7 @@ func TestStore_CanBeChangedWhileAnIndexIsBuilt(t *testing.T) {
 			s.Put(owned(t, "ns", "c", "4"))
 		}, []string{"ns/c"}},
 		"replace": {func(s *Store) {
-			s.Replace(map[string]*Record{"ns/d": owned(t, "ns", "d", "5")})
+			s.Replace("", map[string]*Record{"ns/d": owned(t, "ns", "d", "5")})
 			s.Put(owned(t, "ns", "e", "6"))
 		}, []string{"ns/d", "ns/e"}},
 	} {
@@ -138,7 +138,7 @@ func TestStore_CanBeChangedWhileAnIndexIsBuilt(t *testing.T) {
 
 func TestStore_KeysDoNotRetainRecordHeaders(t *testing.T) {
 	s, listed, added := NewStore(Keys), owned(t, "ns", "a", "1"), owned(t, "ns", "b", "2")
-	s.Replace(map[string]*Record{listed.Key(): listed})
+	s.Replace("", map[string]*Record{listed.Key(): listed})
 	s.Put(added)
 	for _, key := range s.Keys() {
 		for _, r := range []*Record{listed, added} {
@@ -168,7 +168,7 @@ func TestStore_ReportsItsSize(t *testing.T) {
 			if removed := s.Size(); removed != listed {
 				t.Errorf("%d bytes after a list, %d after an object was added and removed", listed, removed)
 			}
-			s.Replace(map[string]*Record{})
+			s.Replace("", map[string]*Record{})
 			if s.Size() != 0 {
 				t.Errorf("%d bytes in an empty store", s.Size())
 			}
@@ -222,7 +222,7 @@ func TestStore_HasUIDFindsEachUID(t *testing.T) {
 			for i := range 100 {
 				listed[fmt.Sprint("ns/list-", i)] = owned(t, "ns", fmt.Sprint("list-", i), "1")
 			}
-			s.Replace(listed)
+			s.Replace("", listed)
 			for i := range 10_000 {
 				s.Put(owned(t, "ns", fmt.Sprint(i), "1"))
 			}
@@ -239,6 +239,46 @@ func TestStore_HasUIDFindsEachUID(t *testing.T) {
 			}
 			if passed > 2500 {
 				t.Errorf("%d of 10,000 unknown UIDs pass the filter", passed)
+			}
+		})
+	}
+}
+
+func TestStore_ReplacesTheObjectsOfOneNamespace(t *testing.T) {
+	for name, projection := range map[string]Projection{"metadata": Metadata, "keys": Keys} {
+		t.Run(name, func(t *testing.T) {
+			s := newTestStore(t, projection)
+			s.Put(owned(t, "ns", "gone", "3"))
+			s.Put(owned(t, "ns2", "a", "4", "x"))
+			s.Put(owned(t, "", "ns", "5"))
+			before := s.List("ns2") // builds the index of namespaces
+			listed := map[string]*Record{"ns/a": owned(t, "ns", "a", "6"), "ns/new": owned(t, "ns", "new", "7", "x")}
+
+			var changed []string
+			for _, c := range s.ChangesTo("ns", listed, true) {
+				changed = append(changed, c.Key)
+			}
+			if slices.Sort(changed); !slices.Equal(changed, []string{"ns/a", "ns/gone", "ns/new"}) {
+				t.Errorf("changes of %v", changed)
+			}
+			s.Replace("ns", listed)
+
+			keys, want := slices.Sorted(slices.Values(s.Keys())), []string{"ns", "ns/a", "ns/new", "ns2/a", "other/b"}
+			if !slices.Equal(keys, want) || s.Len() != len(want) || !s.HasUID("ns/new", HashUID("uid-new")) {
+				t.Errorf("the store holds %v, want %v", keys, want)
+			}
+			if projection == Keys {
+				return
+			}
+			if found := s.List("ns"); len(found) != 2 || !slices.Equal(s.List("ns2"), before) {
+				t.Errorf("the index of namespaces has %d objects in ns, and %v in ns2", len(found), s.List("ns2"))
+			}
+			if owned := s.OwnedBy("x"); len(owned) != 2 {
+				t.Errorf("%d objects are owned by x, want ns/new and ns2/a", len(owned))
+			}
+			s.Replace("ns", map[string]*Record{"ns/a": owned(t, "ns", "a", "6", "y")}) // same version, other content
+			if len(s.OwnedBy("y")) != 1 {
+				t.Error("an object with an unchanged version was not replaced")
 			}
 		})
 	}

@@ -14,17 +14,20 @@ import (
 
 type dynamicClient struct {
 	dynamic.NamespaceableResourceInterface
-	s *server
+	s         *server
+	namespace string
 }
 
 func (c dynamicClient) Resource(schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
 	return c
 }
-func (c dynamicClient) Namespace(string) dynamic.ResourceInterface { return c }
-func (dynamicClient) IsWatchListSemanticsUnSupported() bool        { return true }
+func (c dynamicClient) Namespace(namespace string) dynamic.ResourceInterface {
+	return dynamicClient{s: c.s, namespace: namespace}
+}
+func (dynamicClient) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (c dynamicClient) List(ctx context.Context, options metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	now, err := c.s.list(ctx, Full, options)
+	now, err := c.s.list(ctx, Full, c.namespace, options)
 	if err != nil {
 		return nil, err
 	}
@@ -37,22 +40,25 @@ func (c dynamicClient) List(ctx context.Context, options metav1.ListOptions) (*u
 }
 
 func (c dynamicClient) Watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
-	return c.s.watch(ctx, Full, options)
+	return c.s.watch(ctx, Full, c.namespace, options)
 }
 
 type metadataClient struct {
 	metadata.ResourceInterface
-	s *server
+	s         *server
+	namespace string
 }
 
 func (c metadataClient) Resource(schema.GroupVersionResource) metadata.Getter { return c }
-func (c metadataClient) Namespace(string) metadata.ResourceInterface          { return c }
-func (metadataClient) IsWatchListSemanticsUnSupported() bool                  { return true }
+func (c metadataClient) Namespace(namespace string) metadata.ResourceInterface {
+	return metadataClient{s: c.s, namespace: namespace}
+}
+func (metadataClient) IsWatchListSemanticsUnSupported() bool { return true }
 
 func (c metadataClient) List(
 	ctx context.Context, options metav1.ListOptions,
 ) (*metav1.PartialObjectMetadataList, error) {
-	now, err := c.s.list(ctx, Metadata, options)
+	now, err := c.s.list(ctx, Metadata, c.namespace, options)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +70,7 @@ func (c metadataClient) List(
 }
 
 func (c metadataClient) Watch(ctx context.Context, options metav1.ListOptions) (apiwatch.Interface, error) {
-	return c.s.watch(ctx, Metadata, options)
+	return c.s.watch(ctx, Metadata, c.namespace, options)
 }
 
 func metadataOf(o *unstructured.Unstructured) *metav1.PartialObjectMetadata {

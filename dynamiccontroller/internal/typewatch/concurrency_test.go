@@ -21,7 +21,7 @@ func TestReplace_InOppositeDirectionsDoesNotDeadlock(t *testing.T) {
 	over := make(chan struct{})
 	var users, writer sync.WaitGroup
 	writer.Go(func() {
-		for i := 0; !isClosed(over); i++ {
+		for i := 0; !IsClosed(over); i++ {
 			srv.put(strconv.Itoa(i % 10))
 			time.Sleep(50 * time.Microsecond)
 		}
@@ -63,7 +63,7 @@ func TestView_IsConsistentDuringAReplacement(t *testing.T) {
 	over := make(chan struct{})
 	for range 2 {
 		readers.Go(func() {
-			for !isClosed(over) {
+			for !IsClosed(over) {
 				view := s.View()
 				obj, known := view.Store().Get("ns/a")
 				if !known {

@@ -1,11 +1,12 @@
 // Package typewatch keeps the objects of any number of types in memory and notifies event handlers of changes. Each
-// watch is a [cache.Reflector] with its own store. Each watch needs about four goroutines, whereas a shared informer
-// needs ten.
+// watch has its own store and a [cache.Reflector] that fills it, or one for each of its namespaces. A reflector needs
+// about four goroutines, whereas a shared informer needs ten.
 //
-// A [Pool] holds the watches. A watch is identified by its [Key]: GVR, namespace, selectors and projection. A watch's
-// key never changes. A [Subscription] uses a watch with the projection that it requests or with a deeper one.
-// Subscriptions with the same requirements share a watch. The watch ends when no subscription uses it any longer. Two
-// watches of the same type can exist at the same time, and can be at different resourceVersions.
+// A [Pool] holds the watches. A watch is identified by its [Key]: GVR, namespaces, selectors and projection. A watch's
+// key never changes. It has synced when all of its reflectors have synced. A [Subscription] uses a watch with the
+// projection that it requests or with a deeper one. Subscriptions with the same requirements share a watch. The watch
+// ends when no subscription uses it any longer. Two watches of the same type can exist at the same time, and can be at
+// different resourceVersions.
 //
 //	Subscription ──▶ View ──▶ watch ──▶ store ◀── reflector ◀── package listwatch ◀── API server
 //	      │                                                      Pool.Start ... stop: a term
@@ -24,15 +25,15 @@
 // watch. When the subscription switches, the handler is called once with each difference between the two stores. During
 // these calls, the locks of both watches are held. The new store is not older than the old one.
 //
-// A term is the period from the first call to [Pool.Start] until every stop function that it returned has been called.
-// Stores are kept between terms, so that deletions are detected when the first list of the next term arrives. A list is
-// never older than the store, with one exception: if etcd was restored from a backup, the API server may no longer have
-// the store's version. The store then reverts to the restored state.
+// A term is the period from a call to [Pool.Start] until its stop function is called. Stores are kept between terms, so
+// that deletions are detected when the first list of the next term arrives. A list is never older than the store, with
+// one exception: if etcd was restored from a backup, the API server may no longer have the store's version. The store
+// then reverts to the restored state.
 //
 // A change to a CRD's schema can alter objects without causing events or new resourceVersions. After such a change, the
 // API server closes the type's watches. For this reason, a watch that is closed before its timeout lists its objects
 // again, subject to rate limits. If a listed object has the same resourceVersion as the stored one but different
-// content, it is stored and delivered as a change, except with [Keys].
+// content, it is stored and delivered as a change, except with [objects.Keys].
 //
 // Locks are taken in this order: a watch's deliver lock (for two watches, the older watch's lock first), a watch
 // state's mu, the pool's mu, a store's lock. Event handlers, and the functions passed to Replace, are called while

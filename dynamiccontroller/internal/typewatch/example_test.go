@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/fake"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
@@ -21,7 +22,7 @@ func Example() {
 	})
 	stop := pool.Start()
 
-	options := typewatch.Options{Key: typewatch.Key{GVR: widgets, Projection: typewatch.Full}}
+	options := typewatch.Options{Key: typewatch.Key{GVR: widgets, Projection: objects.Full}}
 	one, other := pool.Subscribe(options, nil), pool.Subscribe(options, nil)
 	<-one.Synced()
 	<-other.Synced()

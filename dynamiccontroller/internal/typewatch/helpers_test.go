@@ -17,6 +17,18 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
+// Projection and the constants below shorten the tests.
+type Projection = objects.Projection
+
+const (
+	Keys     = objects.Keys
+	Metadata = objects.Metadata
+	Full     = objects.Full
+	Complete = objects.Complete
+)
+
+func (s *Subscription) HasSynced() bool { return s.View().HasSynced() }
+
 var widgets = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 
 func newTestPool(s *server) *Pool {
@@ -159,6 +171,10 @@ func (m *model) handler() EventHandler {
 				switch {
 				case !m.synced && c.New != nil:
 					m.t.Errorf("a change to %s was delivered before Synced was called", c.Key)
+				case m.restarts && c.New == nil && !known:
+					// While only some namespaces of a watch have been listed, or the others have stopped, objects are not
+					// announced, but their deletions are delivered.
+					return ""
 				case m.synced && known != (c.Old != nil):
 					m.t.Errorf("%s: old is %v, known: %v", c.Key, c.Old, known)
 				case c.New == nil:

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
@@ -18,10 +19,10 @@ import (
 // Key identifies a watch. The key of a watch never changes.
 type Key struct {
 	GVR           schema.GroupVersionResource
-	Namespace     string // empty for all namespaces
+	Namespaces    string // separated by commas, sorted and without duplicates; empty for all namespaces
 	LabelSelector string // empty for all objects
 	FieldSelector string // empty for all objects
-	Projection    Projection
+	Projection    objects.Projection
 }
 
 // Options describe the objects of a subscription.
@@ -58,11 +59,9 @@ type Pool struct {
 	term    *term                               // nil while no watch runs
 }
 
-// term is a period during which watches run: from the first Start until every stop function has been called.
+// term is a period during which watches run.
 type term struct {
 	ctx     context.Context // the parent context of all watches
-	cancel  context.CancelFunc
-	starts  int // calls to Start whose stop function has not been called; guarded by pool.mu
 	watches sync.WaitGroup
 }
 
@@ -101,7 +100,7 @@ func (p *Pool) joinLocked(options Options) *watch {
 	if options.Transform != nil {
 		return p.newWatchLocked(options.Key, options.Transform)
 	}
-	for key := options.Key; key.Projection <= Complete; key.Projection++ {
+	for key := options.Key; key.Projection <= objects.Complete; key.Projection++ {
 		if w := p.shared[key]; w != nil && (key == options.Key || !w.fails) {
 			return w
 		}
@@ -149,8 +148,8 @@ func (p *Pool) settleLocked(w *watch) {
 	if !w.shared || w.closed {
 		return
 	}
-	stays, deepest := false, Keys
-	visit := func(projection Projection) {
+	stays, deepest := false, objects.Keys
+	visit := func(projection objects.Projection) {
 		if projection < w.key.Projection {
 			deepest = max(deepest, projection)
 		} else {
@@ -173,7 +172,7 @@ func (p *Pool) settleLocked(w *watch) {
 		case stays && s.pending != nil && s.pending.isMove:
 			s.dropLocked()
 		case !stays && s.pending == nil:
-			r := s.replaceLocked(*options, p.exactLocked(key), nil)
+			r := s.replaceLocked(*options, p.exactLocked(key), func() {})
 			r.isMove = true
 			go r.run()
 		}
@@ -192,40 +191,28 @@ func (p *Pool) exactLocked(key Key) *watch {
 	return p.newWatchLocked(key, nil)
 }
 
-// Start runs the watches of all current and future subscriptions until stop is called. It does not block. Calls are
-// counted: the watches run until every returned stop function has been called.
-//
-// The last call to a stop function cancels the watches and returns when their goroutines have ended. A hung event
-// handler or transform can delay this. The stores are kept. Calling the same stop function again has no effect.
+// Start runs the watches of all current and future subscriptions until stop is called. It does not block. The function
+// stop cancels the watches and returns when their goroutines have ended. A hung event handler or transform can delay
+// this. The stores are kept. If Start is called again, watches start once those of the earlier call have ended.
 func (p *Pool) Start() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	t := &term{ctx: ctx}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.term == nil {
-		p.term = &term{}
-		p.term.ctx, p.term.cancel = context.WithCancel(context.Background())
-		for _, watches := range p.byType {
-			for _, w := range watches {
-				p.startLocked(w)
-			}
+	p.term = t
+	for _, watches := range p.byType {
+		for _, w := range watches {
+			p.startLocked(w)
 		}
 	}
-	t, stopped := p.term, false
-	t.starts++
 	return func() {
+		cancel()
 		p.mu.Lock()
-		if !stopped {
-			stopped = true
-			t.starts--
-		}
-		ends := t.starts == 0
-		if ends && p.term == t {
-			t.cancel()
+		if p.term == t {
 			p.term = nil
 		}
 		p.mu.Unlock()
-		if ends {
-			t.watches.Wait()
-		}
+		t.watches.Wait()
 	}
 }
 
@@ -343,7 +330,8 @@ var closedChannel = func() chan struct{} {
 	return ch
 }()
 
-func isClosed(ch <-chan struct{}) bool {
+// IsClosed reports whether a channel to which nothing is sent is closed.
+func IsClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 		return true

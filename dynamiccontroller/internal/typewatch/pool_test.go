@@ -66,7 +66,7 @@ func TestS6_SubscriptionsJoinWatchesOfTheSameOrADeeperProjection(t *testing.T) {
 			t.Error(diff)
 		}
 		namespace, field := options(Keys), options(Keys)
-		namespace.Namespace, field.FieldSelector = "ns", "metadata.name=a"
+		namespace.Namespaces, field.FieldSelector = "ns", "metadata.name=a"
 		for _, o := range []Options{namespace, field, selecting(Keys), transformed(Keys)} {
 			s := p.Subscribe(o, nil)
 			expectWatches(t, srv, p, fmt.Sprintf("%+v", o.Key), Keys, Keys)
@@ -157,27 +157,25 @@ func failDeepSubscription(t *testing.T, srv *server, p *Pool, failure error, ord
 	m.close()
 }
 
-func TestPool_WatchesRunFromTheFirstStartToTheLastStop(t *testing.T) {
+func TestPool_WatchesRunFromStartToStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a", "b")
 		p := newTestPool(srv)
 		s := p.Subscribe(options(Full), nil)
-		if s.HasSynced() || isClosed(s.Synced()) || s.State().Phase != Stopped || p.Watches(widgets) != 1 {
+		if s.HasSynced() || IsClosed(s.Synced()) || s.State().Phase != Stopped || p.Watches(widgets) != 1 {
 			t.Errorf("before Start: %+v", s.State())
 		}
-		first, second := p.Start(), p.Start()
-		synctest.Wait()
-		first()
-		first()
-		expectWatches(t, srv, p, "one stop, called twice", Full)
+		stop := p.Start()
+		expectWatches(t, srv, p, "started", Full)
 		if running := p.Running(); !slices.Equal(running, []schema.GroupVersionResource{widgets}) || !s.HasSynced() {
 			t.Errorf("running: %v", running)
 		}
 		synced := s.Synced()
-		second()
-		if s.HasSynced() || isClosed(s.Synced()) || !isClosed(synced) ||
+		stop()
+		stop()
+		if s.HasSynced() || IsClosed(s.Synced()) || !IsClosed(synced) ||
 			s.State().Phase != Stopped || len(p.Running()) > 0 {
-			t.Errorf("after the last stop: %+v", s.State())
+			t.Errorf("after the stop function was called twice: %+v", s.State())
 		}
 		r := attachRecorder(s)
 		srv.delete("a")
@@ -185,7 +183,7 @@ func TestPool_WatchesRunFromTheFirstStartToTheLastStop(t *testing.T) {
 		if !s.View().Store().Has("ns/a") || s.View().Store().Has("ns/c") {
 			t.Error("the store was not kept")
 		}
-		stop := p.Start()
+		stop = p.Start()
 		synctest.Wait()
 		r.expect(t, "the next term", "known ns/b", "known ns/c", "ns/a 1>-", "synced")
 		stop()
@@ -208,8 +206,8 @@ func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 		stopped := make(chan struct{})
 		go func() { stop(); close(stopped) }()
 		synctest.Wait()
-		if isClosed(stopped) || !slices.Equal(p.Running(), []schema.GroupVersionResource{widgets}) {
-			t.Errorf("stopped: %t, running: %v", isClosed(stopped), p.Running())
+		if IsClosed(stopped) || !slices.Equal(p.Running(), []schema.GroupVersionResource{widgets}) {
+			t.Errorf("stopped: %t, running: %v", IsClosed(stopped), p.Running())
 		}
 		again := p.Start()
 		synctest.Wait()
@@ -217,7 +215,7 @@ func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 			t.Errorf("in the next term: %+v, %d open watches", healthy.State(), srv.openWatches())
 		}
 		hangs.Close() // its goroutine waits for a mutex, which synctest.Wait does not recognize
-		if isClosed(hangs.Ended()) {
+		if IsClosed(hangs.Ended()) {
 			t.Error("the subscription has ended while its handler runs")
 		}
 		close(release)
@@ -243,7 +241,7 @@ func TestS1_SubscriptionEndsAfterItsUnsharedWatches(t *testing.T) {
 		time.Sleep(time.Second)
 		began := time.Now()
 		s.Close()
-		if isClosed(s.Ended()) {
+		if IsClosed(s.Ended()) {
 			t.Error("Ended was closed while a watch was running")
 		}
 		<-s.Ended()
@@ -262,7 +260,7 @@ func TestClose_DoesNotCloseSynced(t *testing.T) {
 		synctest.Wait()
 		synced := s.Synced()
 		closeAndWait(s)
-		if s.HasSynced() || isClosed(synced) || isClosed(s.Synced()) {
+		if s.HasSynced() || IsClosed(synced) || IsClosed(s.Synced()) {
 			t.Error("the subscription is reported as synced")
 		}
 	})

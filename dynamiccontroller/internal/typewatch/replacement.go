@@ -225,7 +225,7 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 	if s.view.Load().watch != from {
 		return true // this replacement was cancelled, and another one has switched
 	}
-	listed := to.listed.Load() && !to.emptied
+	listed := to.listed.Load() && !to.isEmptied()
 	if from.everListed.Load() && listed && to.isBehind(from) {
 		r.relistLater()
 		return false
@@ -271,9 +271,7 @@ func (r *replacement) switchOver(from, to *watch) (over bool) {
 	if s.observe != nil && from.state.current.Load().Phase != to.state.current.Load().Phase {
 		to.state.notify(s.observe)
 	}
-	if r.replaced != nil {
-		r.replaced()
-	}
+	r.replaced()
 	close(r.switched)
 	s.announced = announced
 	for _, c := range changes {

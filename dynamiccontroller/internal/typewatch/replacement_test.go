@@ -305,7 +305,7 @@ func TestReplace_CancelsAnEarlierReplacement(t *testing.T) {
 				srv.set(func() { clear(srv.refuseLists) })
 				time.Sleep(time.Minute)
 				want := 1
-				if isClosed(s.Ended()) {
+				if IsClosed(s.Ended()) {
 					want = 0
 				}
 				if n, open := p.Watches(widgets), srv.openWatches(); n != want || open != want {
@@ -385,7 +385,7 @@ func TestReplace_SwitchesImmediatelyIfListsHaveNoVersion(t *testing.T) {
 	r.take()
 	replaced := make(chan struct{})
 	s.Replace(transformed(Metadata), func() { close(replaced) })
-	to := s.pending.to
+	to := s.pending.to.reflectors[0]
 	if err := to.Replace([]any{object("a", "5")}, ""); err != nil {
 		t.Fatal(err)
 	}

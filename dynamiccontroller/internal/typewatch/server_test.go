@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ type server struct {
 	lagging   *snapshot // the response to lists that accept any version, if not nil
 	expired   bool      // lists that request a version get a 410 response
 
+	refuseIn      map[string]error // lists of a namespace
 	refuseLists   map[Projection]error
 	refuseWatches map[Projection]error
 	hang          map[Projection]bool // lists are never answered
@@ -44,6 +46,7 @@ type server struct {
 type listRequest struct {
 	metav1.ListOptions
 	projection Projection
+	namespace  string
 	time       time.Time
 }
 
@@ -56,7 +59,7 @@ type snapshot struct {
 func newServer(names ...string) *server {
 	s := &server{
 		objects: map[string]*unstructured.Unstructured{}, news: make(chan struct{}), closing: make(chan struct{}),
-		refuseLists: map[Projection]error{}, refuseWatches: map[Projection]error{},
+		refuseIn: map[string]error{}, refuseLists: map[Projection]error{}, refuseWatches: map[Projection]error{},
 		hang: map[Projection]bool{}, paused: map[Projection]bool{},
 	}
 	for _, name := range names {
@@ -81,7 +84,7 @@ func (s *server) notifyLocked() {
 	s.news = make(chan struct{})
 }
 
-// put creates or changes an object.
+// put creates or changes an object. Its namespace is "ns", unless the name has the form namespace/name.
 func (s *server) put(name string) { s.putWith(name, nil) }
 
 func (s *server) putWith(name string, labels map[string]string) {
@@ -92,6 +95,10 @@ func (s *server) putWith(name string, labels map[string]string) {
 	}}
 	object.SetNamespace("ns")
 	object.SetName(name)
+	if namespace, rest, found := strings.Cut(name, "/"); found {
+		object.SetNamespace(namespace)
+		object.SetName(rest)
+	}
 	if labels != nil {
 		object.SetLabels(labels)
 	}
@@ -127,8 +134,8 @@ func (s *server) versions() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	versions := map[string]string{}
-	for name, object := range s.objects {
-		versions["ns/"+name] = object.GetResourceVersion()
+	for _, object := range s.objects {
+		versions[object.GetNamespace()+"/"+object.GetName()] = object.GetResourceVersion()
 	}
 	return versions
 }
@@ -172,7 +179,7 @@ func (s *server) setLabel(name, value string) {
 func (s *server) lag() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.snapshotLocked(labels.Everything())
+	now := s.snapshotLocked("", labels.Everything())
 	s.lagging = &now
 }
 
@@ -182,9 +189,10 @@ func (s *server) restore(version int) {
 	s.version, s.history, s.objects = version, s.history[:version:version], map[string]*unstructured.Unstructured{}
 	for _, event := range s.history {
 		object := event.Object.(*unstructured.Unstructured)
-		s.objects[object.GetName()] = object
+		name := strings.TrimPrefix(object.GetNamespace()+"/"+object.GetName(), "ns/")
+		s.objects[name] = object
 		if event.Type == apiwatch.Deleted {
-			delete(s.objects, object.GetName())
+			delete(s.objects, name)
 		}
 	}
 	s.mu.Unlock()
@@ -198,20 +206,26 @@ func (s *server) listed() []listRequest {
 	return slices.Clone(s.lists)
 }
 
-func (s *server) snapshotLocked(selector labels.Selector) snapshot {
+func (s *server) snapshotLocked(namespace string, selector labels.Selector) snapshot {
 	now := snapshot{version: strconv.Itoa(s.version)}
 	for _, object := range s.objects {
-		if selector.Matches(labels.Set(object.GetLabels())) {
+		if isSelected(object, namespace, selector) {
 			now.items = append(now.items, object.DeepCopy())
 		}
 	}
 	return now
 }
 
-func (s *server) list(ctx context.Context, projection Projection, options metav1.ListOptions) (snapshot, error) {
+func isSelected(o *unstructured.Unstructured, namespace string, selector labels.Selector) bool {
+	return (namespace == "" || o.GetNamespace() == namespace) && selector.Matches(labels.Set(o.GetLabels()))
+}
+
+func (s *server) list(
+	ctx context.Context, projection Projection, namespace string, options metav1.ListOptions,
+) (snapshot, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	request := listRequest{ListOptions: options, projection: projection, time: time.Now()}
+	request := listRequest{ListOptions: options, projection: projection, namespace: namespace, time: time.Now()}
 	s.lists = append(s.lists, request)
 	switch wanted, _ := strconv.Atoi(options.ResourceVersion); {
 	case s.hang[projection]:
@@ -221,6 +235,8 @@ func (s *server) list(ctx context.Context, projection Projection, options metav1
 		return snapshot{}, ctx.Err()
 	case s.refuseLists[projection] != nil:
 		return snapshot{}, s.refuseLists[projection]
+	case s.refuseIn[namespace] != nil:
+		return snapshot{}, s.refuseIn[namespace]
 	case s.expired && options.ResourceVersion != "":
 		return snapshot{}, apierrors.NewResourceExpired("too old resource version")
 	case options.ResourceVersion == "0" && s.lagging != nil:
@@ -234,7 +250,7 @@ func (s *server) list(ctx context.Context, projection Projection, options metav1
 	if err != nil {
 		return snapshot{}, err
 	}
-	return s.snapshotLocked(selector), nil
+	return s.snapshotLocked(namespace, selector), nil
 }
 
 // stateFor returns the events that a stream may send next, the number of bookmarks, and a channel that is closed on the
@@ -249,7 +265,7 @@ func (s *server) stateFor(projection Projection, at int) (events []apiwatch.Even
 }
 
 func (s *server) watch(
-	ctx context.Context, projection Projection, options metav1.ListOptions,
+	ctx context.Context, projection Projection, namespace string, options metav1.ListOptions,
 ) (apiwatch.Interface, error) {
 	at, err := strconv.Atoi(options.ResourceVersion)
 	if err != nil {
@@ -269,7 +285,7 @@ func (s *server) watch(
 	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	w := &stream{
-		server: s, projection: projection, selector: selector, at: at, bookmarks: bookmarks,
+		server: s, projection: projection, namespace: namespace, selector: selector, at: at, bookmarks: bookmarks,
 		results: make(chan apiwatch.Event), ctx: ctx, cancel: cancel,
 	}
 	go w.run(time.Duration(ptr.Deref(options.TimeoutSeconds, 0))*time.Second, closing)
@@ -280,6 +296,7 @@ func (s *server) watch(
 type stream struct {
 	server        *server
 	projection    Projection
+	namespace     string
 	selector      labels.Selector
 	at, bookmarks int
 	results       chan apiwatch.Event
@@ -319,7 +336,7 @@ func (w *stream) run(timeout time.Duration, closing <-chan struct{}) {
 func (w *stream) sendAll(events []apiwatch.Event, bookmarks int) bool {
 	for _, e := range events {
 		object := e.Object.(*unstructured.Unstructured)
-		if w.selector.Matches(labels.Set(object.GetLabels())) && !w.send(e.Type, object) {
+		if isSelected(object, w.namespace, w.selector) && !w.send(e.Type, object) {
 			return false
 		}
 		w.at++

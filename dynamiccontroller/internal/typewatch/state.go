@@ -1,6 +1,7 @@
 package typewatch
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"sync/atomic"
@@ -10,23 +11,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Phase summarizes the state of a watch.
+// Phase summarizes the state of a watch. The phases are documented with dynamiccontroller.TypeState.
 type Phase string
 
 const (
-	// Stopped means that the watch is not running.
-	Stopped Phase = "Stopped"
-	// Syncing means that the first list is in progress.
-	Syncing Phase = "Syncing"
-	// Synced means that the store holds a complete list, and that no request has failed since then.
-	Synced Phase = "Synced"
-	// NotFound means that the API server does not serve the type (404), or that a type event reported that the type is
-	// gone.
-	NotFound Phase = "NotFound"
-	// Forbidden means that the client is not allowed to list or watch the type (401, 403).
+	Stopped   Phase = "Stopped"
+	Syncing   Phase = "Syncing"
+	Synced    Phase = "Synced"
+	NotFound  Phase = "NotFound"
 	Forbidden Phase = "Forbidden"
-	// Failing means that requests fail for another reason.
-	Failing Phase = "Failing"
+	Failing   Phase = "Failing"
 )
 
 // State is the state of a watch.
@@ -36,32 +30,42 @@ type State struct {
 	Since   time.Time // when the phase began
 }
 
-// watchState derives a State from the results of requests, and passes type events to the watch's goroutine.
+// watchState derives a State from the results of requests, and passes type events to the reflectors of a watch.
 type watchState struct {
-	observe func(State) // must not be nil
-	current atomic.Pointer[State]
-	wake    chan struct{} // wakes the watch from its backoff; holds one value
+	observe    func(State) // must not be nil
+	current    atomic.Pointer[State]
+	reflectors []*reflectorState
 
-	mu            sync.Mutex // guards the fields below; held while observe is called
+	mu sync.Mutex // guards the states of the reflectors; held while observe is called
+}
+
+// reflectorState holds the results of one reflector's requests. Its fields are guarded by the watchState's lock.
+type reflectorState struct {
+	*watchState
+	wake          chan struct{} // wakes the reflector from its backoff; holds one value; not guarded
 	running       bool
 	synced        bool
 	listErr       error
 	watchErr      error
 	listErrNewest bool // whether listErr is newer than watchErr
 	attempted     bool // whether the first attempt of the term has begun
-	gone          bool // whether the type has vanished since the watch last checked
+	gone          bool // whether the type has vanished since the reflector last checked
 	endAttempt    context.CancelFunc
 }
 
-func newWatchState(observe func(State)) *watchState {
-	s := &watchState{observe: observe, wake: make(chan struct{}, 1), endAttempt: func() {}}
+func newWatchState(reflectors int, observe func(State)) *watchState {
+	s := &watchState{observe: observe}
+	for range reflectors {
+		s.reflectors = append(s.reflectors,
+			&reflectorState{watchState: s, wake: make(chan struct{}, 1), endAttempt: func() {}})
+	}
 	s.current.Store(&State{Phase: Stopped, Since: time.Now()})
 	return s
 }
 
-func (s *watchState) begin() { s.update(func() { s.running = true }) }
+func (s *reflectorState) begin() { s.update(func() { s.running = true }) }
 
-func (s *watchState) end() {
+func (s *reflectorState) end() {
 	s.update(func() {
 		s.running, s.synced, s.listErr, s.watchErr = false, false, nil, nil
 		s.attempted, s.gone = false, false
@@ -70,12 +74,12 @@ func (s *watchState) end() {
 
 // listFailed records the error from a list or probe. Only a complete list or an opened watch clears the error. The
 // state therefore does not change while probes succeed and lists fail.
-func (s *watchState) listFailed(err error) {
+func (s *reflectorState) listFailed(err error) {
 	s.update(func() { s.listErr, s.listErrNewest = err, true })
 }
 
 // watchResult records whether a watch was opened. If it was refused, err is the reason.
-func (s *watchState) watchResult(err error) {
+func (s *reflectorState) watchResult(err error) {
 	s.update(func() {
 		s.watchErr, s.listErrNewest = err, false
 		if err == nil {
@@ -86,7 +90,7 @@ func (s *watchState) watchResult(err error) {
 
 // listed records that the store holds a complete list. If watching is set, the list was a streaming list that continues
 // as a watch. Otherwise, an earlier watch error is kept until a watch is opened.
-func (s *watchState) listed(watching bool) {
+func (s *reflectorState) listed(watching bool) {
 	s.update(func() {
 		s.synced, s.listErr = true, nil
 		if watching {
@@ -100,18 +104,17 @@ var errVanished = &apierrors.StatusError{ErrStatus: metav1.Status{
 	Reason: metav1.StatusReasonNotFound, Message: "a type event reported that the type is gone",
 }}
 
-// vanished marks a running watch as NotFound until its next request fails or its next list completes. If the watch has
-// started an attempt in this term, that attempt ends and the watch empties its store. Otherwise, the result of the
-// watch's first list determines the phase.
+// vanished marks a running watch as NotFound until its next request fails or its next list completes. If a reflector
+// has started an attempt in this term, that attempt ends and the reflector removes its objects from the store.
+// Otherwise, the result of its first list determines the phase.
 func (s *watchState) vanished() {
 	s.update(func() {
-		if !s.running {
-			return
-		}
-		s.listErr, s.watchErr, s.listErrNewest = errVanished, nil, true
-		if s.attempted {
-			s.gone = true
-			s.endAttempt()
+		for _, r := range s.reflectors {
+			if r.running {
+				r.listErr, r.watchErr, r.listErrNewest = errVanished, nil, true
+				r.gone = r.attempted
+				r.endAttempt()
+			}
 		}
 	})
 	s.appeared()
@@ -119,15 +122,17 @@ func (s *watchState) vanished() {
 
 // appeared ends the backoff of the watch.
 func (s *watchState) appeared() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
+	for _, r := range s.reflectors {
+		select {
+		case r.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
 // beginAttempt returns the context of an attempt. A call to vanished cancels this context. beginAttempt discards the
 // effect of an earlier call to appeared, because the attempt itself shows whether the type is served.
-func (s *watchState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *reflectorState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
 	select {
 	case <-s.wake:
 	default:
@@ -142,15 +147,17 @@ func (s *watchState) beginAttempt(ctx context.Context) (context.Context, context
 	return ctx, cancel
 }
 
-// relist ends the current attempt, so that the watch relists.
+// relist ends the current attempts, so that the watch relists.
 func (s *watchState) relist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.endAttempt()
+	for _, r := range s.reflectors {
+		r.endAttempt()
+	}
 }
 
 // takeVanished reports whether the type has vanished since the last call.
-func (s *watchState) takeVanished() bool {
+func (s *reflectorState) takeVanished() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	gone := s.gone
@@ -165,21 +172,29 @@ func (s *watchState) notify(observe func(State)) {
 	observe(*s.current.Load())
 }
 
+// err returns the error that determines the phase, or nil.
+func (s *reflectorState) err() error {
+	if s.listErr != nil && (s.watchErr == nil || s.listErrNewest) {
+		return s.listErr
+	}
+	return s.watchErr
+}
+
 // update applies a change to the state. It preserves Since unless the phase changes.
 func (s *watchState) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
-	err := s.watchErr
-	if s.listErr != nil && (err == nil || s.listErrNewest) {
-		err = s.listErr
+	running, synced, err := true, true, error(nil)
+	for _, r := range s.reflectors {
+		running, synced, err = running && r.running, synced && r.synced, cmp.Or(err, r.err())
 	}
 	next := State{Phase: Stopped, Since: time.Now()}
 	switch {
-	case !s.running:
+	case !running:
 	case err != nil:
 		next.Phase, next.Message = phaseOf(err), err.Error()
-	case s.synced:
+	case synced:
 		next.Phase = Synced
 	default:
 		next.Phase = Syncing

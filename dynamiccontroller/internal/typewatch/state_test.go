@@ -16,7 +16,7 @@ func TestWatchState_ReportsTheNewestResult(t *testing.T) {
 	unauthorized := apierrors.NewUnauthorized("invalid token")
 	failed := errors.New("webhook failed")
 	observed := &phaseLog{}
-	s := newWatchState(observed.observe)
+	s := newWatchState(1, observed.observe).reflectors[0]
 	for _, step := range []struct {
 		name    string
 		do      func()
@@ -149,4 +149,31 @@ func TestObserve_ReportsTheStateAfterASwitch(t *testing.T) {
 		closeAndWait(s)
 		closeAndWait(keeps)
 	})
+}
+
+func TestWatchState_SummarizesItsReflectors(t *testing.T) {
+	failed := errors.New("on purpose")
+	s := newWatchState(2, func(State) {})
+	one, two := s.reflectors[0], s.reflectors[1]
+	for _, step := range []struct {
+		name    string
+		do      func()
+		phase   Phase
+		message string
+	}{
+		{"one begins", one.begin, Stopped, ""},
+		{"both have begun", two.begin, Syncing, ""},
+		{"one has listed", func() { one.listed(true) }, Syncing, ""},
+		{"the other one fails", func() { two.listFailed(failed) }, Failing, failed.Error()},
+		{"both have listed", func() { two.listed(true) }, Synced, ""},
+		{"the type vanishes", s.vanished, NotFound, errVanished.Error()},
+		{"it is served in one namespace", func() { one.listed(true) }, NotFound, errVanished.Error()},
+		{"it is served again", func() { two.listed(true) }, Synced, ""},
+		{"one ends", one.end, Stopped, ""},
+	} {
+		step.do()
+		if got := *s.current.Load(); got.Phase != step.phase || got.Message != step.message {
+			t.Errorf("%s: %+v", step.name, got)
+		}
+	}
 }

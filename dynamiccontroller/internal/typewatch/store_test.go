@@ -68,7 +68,7 @@ func TestOwners_AreComputedOncePerChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if calls != 2 || w.owners.entries[0].record != nil {
+	if calls != 2 || w.watch.owners.entries[0].record != nil {
 		t.Errorf("got %d calls, want 2 calls and an empty cache", calls)
 	}
 	closeAndWait(s)
@@ -98,7 +98,7 @@ func TestTransform_IsCalledOnceForAStreamedObject(t *testing.T) {
 				return test.result(obj)
 			}
 			s := newTestPool(newServer()).Subscribe(options, nil)
-			w := s.view.Load().watch
+			w := s.view.Load().watch.reflectors[0]
 			received, err := objects.Parse([]byte(`{"kind":"Widget","metadata":{"namespace":"ns","name":"a"}}`),
 				Metadata, metav1.TypeMeta{})
 			if err != nil {
@@ -111,7 +111,7 @@ func TestTransform_IsCalledOnceForAStreamedObject(t *testing.T) {
 			if err := w.Replace([]any{streamed}, "1"); err != nil {
 				t.Fatal(err)
 			}
-			stored, known := w.store.Get("ns/a")
+			stored, known := w.watch.store.Get("ns/a")
 			if !known || calls != 1 || stored.GetGenerateName() != test.want {
 				t.Errorf("%d calls, stored %v", calls, stored)
 			}

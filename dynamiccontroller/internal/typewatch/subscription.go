@@ -22,7 +22,7 @@ type EventHandler struct {
 	Known func(keys []string)
 	// Synced is called after Known has been called for all existing objects.
 	Synced func()
-	// Changed is called with each change. Before Synced has been called, only deletions are delivered.
+	// Changed is called with each change. Before Synced is called, only deletions are delivered, even of unknown objects.
 	Changed func(objects.Change)
 }
 
@@ -49,15 +49,12 @@ type Subscription struct {
 // setSynced is called with pool.mu held.
 func (s *Subscription) setSynced(synced bool) {
 	switch ch := *s.synced.Load(); {
-	case synced && !isClosed(ch):
+	case synced && !IsClosed(ch):
 		close(ch)
-	case !synced && isClosed(ch):
+	case !synced && IsClosed(ch):
 		s.synced.Store(ptr.To(make(chan struct{})))
 	}
 }
-
-// HasSynced reports whether the store holds a complete list of the current term.
-func (s *Subscription) HasSynced() bool { return s.view.Load().HasSynced() }
 
 // Synced returns a channel that is closed when the store holds a complete list from the current or next term. After the
 // term has ended, Synced returns a new channel. Close does not close the channel.
@@ -105,11 +102,6 @@ func (s *Subscription) Attach(handler EventHandler) {
 func (s *Subscription) Detach() {
 	w := s.lockDelivery()
 	defer w.deliver.Unlock()
-	s.detach(w)
-}
-
-// detach removes the event handler. The caller must hold w.deliver.
-func (s *Subscription) detach(w *watch) {
 	w.attached = slices.DeleteFunc(w.attached, func(other *Subscription) bool { return other == s })
 	s.handler, s.announced = nil, false
 }
@@ -166,7 +158,7 @@ func (s *Subscription) Ended() <-chan struct{} { return s.ended }
 
 // waitForLocked makes Ended wait until the channel ended is closed.
 func (s *Subscription) waitForLocked(ended <-chan struct{}) {
-	s.waitFor = append(slices.DeleteFunc(s.waitFor, isClosed), ended)
+	s.waitFor = append(slices.DeleteFunc(s.waitFor, IsClosed), ended)
 }
 
 // View reads the store of one watch with the options of one subscription. The zero View must not be used. If the
@@ -185,12 +177,6 @@ func (v View) HasSynced() bool { return v.watch.listed.Load() }
 // Store returns the store of the watch. It can hold more data of each object than the subscription needs; see
 // [View.Decode]. The caller must not modify it.
 func (v View) Store() *objects.Store { return v.watch.store }
-
-// Has reports whether the store holds an object.
-func (v View) Has(key string) bool { return v.watch.store.Has(key) }
-
-// Keys returns the keys of all objects, in no particular order.
-func (v View) Keys() []string { return v.watch.store.Keys() }
 
 // FindOwner returns the owner's key if the store holds the owner. If the store does not hold the owner, FindOwner
 // usually takes no lock.

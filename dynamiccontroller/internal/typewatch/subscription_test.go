@@ -66,10 +66,10 @@ func TestEventHandler_ReceivesAllChanges(t *testing.T) {
 	}
 }
 
-// newTestWatch returns a subscription and its watch, which has no goroutine.
-func newTestWatch(projection Projection) (*Subscription, *watch) {
+// newTestWatch returns a subscription and the only reflector of its watch, which has no goroutine.
+func newTestWatch(projection Projection) (*Subscription, *reflector) {
 	s := newTestPool(newServer()).Subscribe(options(projection), nil)
-	return s, s.view.Load().watch
+	return s, s.view.Load().watch.reflectors[0]
 }
 
 func TestD1_ContentChangeAtTheSameVersionIsDelivered(t *testing.T) {
@@ -140,7 +140,7 @@ func TestEventHandler_CanReadSubscriptions(t *testing.T) {
 		Known: func([]string) {}, Synced: func() {},
 		Changed: func(c objects.Change) {
 			store := s.View().Store()
-			if !store.Has(c.Key) || store.Len() != 1 || !s.HasSynced() || !isClosed(s.Synced()) {
+			if !store.Has(c.Key) || store.Len() != 1 || !s.HasSynced() || !IsClosed(s.Synced()) {
 				t.Error("the store does not show the change")
 			}
 			_, _ = s.State(), s.View().Store().OwnedBy("uid")

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,41 +23,28 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// watch keeps its store in sync with the API server while it runs, and delivers the changes to event handlers. It is
-// the store that its reflector writes to.
+// watch holds the objects that its reflectors receive, and delivers their changes to event handlers.
 type watch struct {
-	pool      *Pool
-	number    uint64 // watches are numbered in the order of their creation
-	key       Key
-	shared    bool // whether other subscriptions can join
-	log       logr.Logger
-	transform cache.TransformFunc // nil if objects are stored as they are received
-	requests  *listwatch.ListWatch
-	state     *watchState
-	store     *objects.Store
+	pool       *Pool
+	number     uint64 // watches are numbered in the order of their creation
+	key        Key
+	shared     bool // whether other subscriptions can join
+	log        logr.Logger
+	transform  cache.TransformFunc // nil if objects are stored as they are received
+	state      *watchState
+	store      *objects.Store
+	reflectors []*reflector // one for each namespace of the key, or a single one for all namespaces
 
-	// deliver guards the fields attached through emptied, and writes to the store. It is held while event handlers are
-	// called, so that they are called in order and only after the change is visible in the store.
+	// deliver guards attached, owners and fields of reflectors, and writes to the store. It is held while event handlers
+	// are called, so that they are called in order and only after the change is visible in the store.
 	deliver  sync.Mutex
 	attached []*Subscription // subscriptions that have an event handler
 	owners   ownerCache
-	// observed is the version up to which the store reflects all changes. It includes bookmarks.
-	observed version
-	// unordered reports whether the last list had no version. In that case, the store cannot be compared with others.
-	unordered bool
-	// restored reports whether the last list was older than required because the API server's etcd was restored. The
-	// store cannot be compared with one that has not been restored.
-	restored bool
-
-	// emptied reports whether the store is empty because of a type event, not because of a list.
-	emptied bool
 
 	// Written while deliver is held.
-	position   atomic.Uint64 // the version of the last list, or of the newest event since then
-	everListed atomic.Bool   // whether the store has ever held a complete list
-	listed     atomic.Bool   // whether the store holds a complete list of the current term
+	everListed atomic.Bool // whether the store has ever held a complete list
+	listed     atomic.Bool // whether the store holds a complete list of the current term
 
-	required atomic.Uint64                  // the oldest version that the next list may have
 	incoming atomic.Pointer[[]*replacement] // replacements that wait for this watch; written under pool.mu
 
 	// Guarded by pool.mu.
@@ -67,10 +56,34 @@ type watch struct {
 	done          chan struct{}      // closed when the last goroutine has returned
 }
 
+// reflector keeps the objects of one namespace, or of all namespaces, in sync with the API server while it runs. It is
+// the store that a [cache.Reflector] writes to.
+type reflector struct {
+	watch     *watch
+	namespace string // empty for all namespaces
+	requests  *listwatch.ListWatch
+	state     *reflectorState
+
+	// Guarded by the watch's deliver.
+
+	// observed is the version up to which the store reflects all changes. It includes bookmarks.
+	observed version
+	// unordered reports whether the last list had no version. In that case, the store cannot be compared with others.
+	unordered bool
+	// restored reports whether the last list was older than required because the API server's etcd was restored. The
+	// store cannot be compared with one that has not been restored.
+	restored bool
+	listed   bool // whether the store holds a complete list of the current term
+	emptied  bool // whether the objects were removed because of a type event, not because of a list
+
+	position atomic.Uint64 // the version of the last list, or of the newest event since then; written under deliver
+	required atomic.Uint64 // the oldest version that the next list may have
+}
+
 var (
-	_ cache.ReflectorStore         = (*watch)(nil)
-	_ cache.TransformingStore      = (*watch)(nil)
-	_ cache.ReflectorBookmarkStore = (*watch)(nil)
+	_ cache.ReflectorStore         = (*reflector)(nil)
+	_ cache.TransformingStore      = (*reflector)(nil)
+	_ cache.ReflectorBookmarkStore = (*reflector)(nil)
 )
 
 func newWatch(p *Pool, number uint64, key Key, transform cache.TransformFunc) *watch {
@@ -80,17 +93,22 @@ func newWatch(p *Pool, number uint64, key Key, transform cache.TransformFunc) *w
 		store: objects.NewStore(key.Projection), subscriptions: map[*Subscription]struct{}{}, done: closedChannel,
 	}
 	w.incoming.Store(&[]*replacement{})
-	if key.Projection != Keys {
+	if key.Projection != objects.Keys {
 		w.transform = protect.Transform(p.config.Transform, transform)
 	}
-	w.state = newWatchState(func(s State) { p.observe(w, s) })
-	w.requests = listwatch.New(p.config.Source.Client(key.GVR, key.Namespace, key.Projection), listwatch.Config{
-		GVR: key.GVR, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
-		MinVersion:  w.minVersion,
-		ListError:   w.state.listFailed,
-		WatchResult: w.state.watchResult,
-		Relists:     p.relists,
-	})
+	namespaces := strings.Split(key.Namespaces, ",")
+	w.state = newWatchState(len(namespaces), func(s State) { p.observe(w, s) })
+	for i, namespace := range namespaces {
+		r := &reflector{watch: w, namespace: namespace, state: w.state.reflectors[i]}
+		r.requests = listwatch.New(p.config.Source.Client(key.GVR, namespace, key.Projection), listwatch.Config{
+			GVR: key.GVR, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
+			MinVersion:  r.minVersion,
+			ListError:   r.state.listFailed,
+			WatchResult: r.state.watchResult,
+			Relists:     p.relists,
+		})
+		w.reflectors = append(w.reflectors, r)
+	}
 	return w
 }
 
@@ -109,82 +127,94 @@ func newRetry() wait.DelayFunc {
 // run watches until ctx is cancelled and returns when its goroutines have ended. It can be called again. The store is
 // kept between calls, so that deletions are detected when the first list of a term arrives.
 func (w *watch) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, w.log))
-	w.requests.Begin()
-	w.state.begin()
-	defer w.state.end()
-	defer w.endTerm()
-	defer w.requests.Join()
+	ctx = klog.NewContext(ctx, w.log)
+	var others sync.WaitGroup
+	for _, r := range w.reflectors[1:] {
+		others.Go(func() { r.run(ctx) })
+	}
+	w.reflectors[0].run(ctx)
+	others.Wait()
+}
+
+func (r *reflector) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	r.requests.Begin()
+	r.state.begin()
+	defer r.state.end()
+	defer r.endTerm()
+	defer r.requests.Join()
 	defer cancel()
 
-	reflector := w.requests.NewReflector(ctx, w.log, "typewatch", 10*time.Second, w)
+	reflector := r.requests.NewReflector(ctx, r.watch.log, "typewatch", 10*time.Second, r)
 	retry := newRetry()
 	for ctx.Err() == nil {
-		attempt, end := w.state.beginAttempt(ctx)
+		attempt, end := r.state.beginAttempt(ctx)
 		began := time.Now()
-		w.requests.BeginAttempt()
+		r.requests.BeginAttempt()
 		err := reflector.ListAndWatchWithContext(attempt)
 		end()
-		if w.state.takeVanished() {
-			w.requests.JoinStream()
+		if r.state.takeVanished() {
+			r.requests.JoinStream()
 			// All objects are gone. A handler that is waiting for the first list receives an empty list.
-			w.setAll(map[string]*objects.Record{}, "", nil)
+			r.setAll(map[string]*objects.Record{}, "", nil)
 		}
 		if errors.Is(err, listwatch.ErrRelist) || time.Since(began) > steady {
 			retry = newRetry()
 		}
 		select {
 		case <-listwatch.After(ctx, retry()):
-		case <-w.state.wake:
+		case <-r.state.wake:
 			retry = newRetry()
 		}
 	}
 }
 
 // Transformer returns the function that the reflector applies to objects while it collects a streaming list.
-func (w *watch) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return w.record(obj) }
+func (r *reflector) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return r.watch.record(obj) }
 }
 
-func (w *watch) Add(obj any) error { return w.put(obj) }
+func (r *reflector) Add(obj any) error { return r.put(obj) }
 
-func (w *watch) Update(obj any) error { return w.put(obj) }
+func (r *reflector) Update(obj any) error { return r.put(obj) }
 
-func (w *watch) Resync() error { return nil }
+func (r *reflector) Resync() error { return nil }
 
 // Bookmark records that the store reflects all changes up to a resourceVersion.
-func (w *watch) Bookmark(resourceVersion string) error {
+func (r *reflector) Bookmark(resourceVersion string) error {
+	w := r.watch
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
-	w.observed = max(w.observed, versionNumber(resourceVersion))
+	r.observed = max(r.observed, versionNumber(resourceVersion))
 	w.wakeIncoming()
 	return nil
 }
 
-func (w *watch) put(obj any) error {
-	r, err := w.record(obj)
+func (r *reflector) put(obj any) error {
+	w := r.watch
+	now, err := w.record(obj)
 	if err != nil {
 		return err
 	}
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
-	w.advance(versionNumber(r.GetResourceVersion()))
-	if old, same := w.store.Put(r); !same {
-		w.notify(objects.Change{Key: r.Key(), Old: old, New: r})
+	r.advance(versionNumber(now.GetResourceVersion()))
+	if old, same := w.store.Put(now); !same {
+		w.notify(objects.Change{Key: now.Key(), Old: old, New: now})
 	}
 	w.wakeIncoming()
 	return nil
 }
 
-func (w *watch) Delete(obj any) error {
+func (r *reflector) Delete(obj any) error {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return err
 	}
-	key := cache.MetaObjectToName(m).String()
+	w, key := r.watch, cache.MetaObjectToName(m).String()
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
-	w.advance(versionNumber(m.GetResourceVersion()))
+	r.advance(versionNumber(m.GetResourceVersion()))
 	if old, known := w.store.Delete(key); known {
 		w.notify(objects.Change{Key: key, Old: old})
 	}
@@ -193,44 +223,48 @@ func (w *watch) Delete(obj any) error {
 }
 
 // Replace stores a complete list.
-func (w *watch) Replace(list []any, resourceVersion string) error {
+func (r *reflector) Replace(list []any, resourceVersion string) error {
 	items := make(map[string]*objects.Record, len(list))
 	for _, obj := range list {
-		r, err := w.record(obj)
+		item, err := r.watch.record(obj)
 		if err != nil {
 			return err
 		}
-		items[r.Key()] = r
+		items[item.Key()] = item
 	}
-	watching := w.requests.Completed()
-	w.setAll(items, resourceVersion, func() { w.state.listed(watching) })
+	watching := r.requests.Completed()
+	r.setAll(items, resourceVersion, func() { r.state.listed(watching) })
 	return nil
 }
 
-// setAll replaces the content of the store. It calls the function stored before it calls the event handlers. If the
-// type has vanished, stored is nil. Comparing the old and new content can take a long time. Meanwhile, deliver does not
-// need to be held, because only the goroutine that runs the watch modifies the store.
-func (w *watch) setAll(items map[string]*objects.Record, resourceVersion string, stored func()) {
-	changes := w.store.ChangesTo(items, w.listed.Load())
+// setAll replaces the reflector's objects in the store. It calls the function stored before it calls the event
+// handlers. If the type has vanished, stored is nil. Comparing the old and new content can take a long time. Meanwhile,
+// deliver does not need to be held, because only the goroutine that runs the reflector modifies these objects.
+func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, stored func()) {
+	w := r.watch
+	changes := w.store.ChangesTo(r.namespace, items, r.listed)
 	newest := none
-	for _, r := range items {
-		newest = max(newest, versionNumber(r.GetResourceVersion()))
+	for _, item := range items {
+		newest = max(newest, versionNumber(item.GetResourceVersion()))
 	}
 	listed := versionNumber(resourceVersion)
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
-	w.store.Replace(items)
-	required := version(w.required.Swap(0))
-	w.unordered, w.restored = resourceVersion == "", listed != none && required.isNewer(listed)
+	w.store.Replace(r.namespace, items)
+	required := version(r.required.Swap(0))
+	r.unordered, r.restored = resourceVersion == "", listed != none && required.isNewer(listed)
 	if listed != none {
 		// If the API server's etcd was restored, the list's version is older than the position.
-		w.position.Store(uint64(listed))
-		w.observed = listed
+		r.position.Store(uint64(listed))
+		r.observed = listed
 	}
-	w.advance(newest)
-	w.everListed.Store(true)
-	w.listed.Store(true)
-	if w.emptied = stored == nil; !w.emptied {
+	r.advance(newest)
+	r.listed, r.emptied = true, stored == nil
+	if !slices.ContainsFunc(w.reflectors, func(r *reflector) bool { return !r.listed }) {
+		w.everListed.Store(true)
+		w.listed.Store(true)
+	}
+	if !r.emptied {
 		stored()
 	}
 	w.pool.setSynced(w)
@@ -243,9 +277,11 @@ func (w *watch) setAll(items map[string]*objects.Record, resourceVersion string,
 }
 
 // endTerm ends the current term, so that the next list is the first one of a new term.
-func (w *watch) endTerm() {
+func (r *reflector) endTerm() {
+	w := r.watch
 	w.deliver.Lock()
 	defer w.deliver.Unlock()
+	r.listed = false
 	w.listed.Store(false)
 	w.pool.setSynced(w)
 	for _, s := range w.attached {
@@ -253,10 +289,10 @@ func (w *watch) endTerm() {
 	}
 }
 
-// advance records the version of an event. The caller must hold w.deliver.
-func (w *watch) advance(v version) {
-	w.position.Store(max(w.position.Load(), uint64(v)))
-	w.observed = max(w.observed, v)
+// advance records the version of an event. The caller must hold the watch's deliver.
+func (r *reflector) advance(v version) {
+	r.position.Store(max(r.position.Load(), uint64(v)))
+	r.observed = max(r.observed, v)
 }
 
 // notify calls the event handlers. The caller must hold w.deliver.
@@ -275,14 +311,16 @@ func (w *watch) wakeIncoming() {
 }
 
 // minVersion returns the oldest resourceVersion that the next list may have. The list must not be older than the
-// store of this watch, or of any watch that this one will replace.
-func (w *watch) minVersion() string {
-	oldest := version(w.position.Load())
-	for _, r := range *w.incoming.Load() {
-		oldest = max(oldest, version(r.subscription.view.Load().watch.position.Load()))
+// reflector's objects in the store, or than the store of any watch that this one will replace.
+func (r *reflector) minVersion() string {
+	oldest := version(r.position.Load())
+	for _, incoming := range *r.watch.incoming.Load() {
+		for _, other := range incoming.subscription.view.Load().watch.reflectors {
+			oldest = max(oldest, version(other.position.Load()))
+		}
 	}
 	if oldest != unordered {
-		w.required.Store(uint64(oldest))
+		r.required.Store(uint64(oldest))
 	}
 	return oldest.String()
 }
@@ -290,8 +328,20 @@ func (w *watch) minVersion() string {
 // isBehind reports whether the watch may lack changes that the older watch has delivered. The caller must hold the
 // deliver locks of both watches.
 func (w *watch) isBehind(older *watch) bool {
+	return slices.ContainsFunc(w.reflectors, func(r *reflector) bool {
+		return slices.ContainsFunc(older.reflectors, r.isBehind)
+	})
+}
+
+func (r *reflector) isBehind(older *reflector) bool {
+	disjoint := r.namespace != older.namespace && r.namespace != "" && older.namespace != ""
 	position := version(older.position.Load())
-	return !w.unordered && (!w.restored || older.restored) && position.isNewer(w.observed)
+	return !disjoint && !r.unordered && (!r.restored || older.restored) && position.isNewer(r.observed)
+}
+
+// isEmptied reports whether objects are missing because of a type event. The caller must hold w.deliver.
+func (w *watch) isEmptied() bool {
+	return slices.ContainsFunc(w.reflectors, func(r *reflector) bool { return r.emptied })
 }
 
 // version is a resourceVersion parsed as a number, so that it can be read and compared without a lock.

@@ -96,7 +96,7 @@ func TestD4_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
 		r := attachRecorder(s)
 		w := s.view.Load().watch
 		s.pool.Vanished(widgets) // between terms
-		w.state.begin()
+		w.reflectors[0].state.begin()
 		s.pool.Vanished(widgets) // after the watch was started, before its first attempt
 		if state := s.State(); state.Phase != NotFound || !s.View().Store().Has("ns/a") {
 			t.Errorf("the state is %+v, and the store has %v", state, s.View().Store().Keys())
@@ -167,7 +167,7 @@ func TestVersion_IsBehindOnlyIfVersionsCanBeCompared(t *testing.T) {
 		"more than 64 bits":         {"99999999999999999999", "9", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			old, next := &watch{}, &watch{restored: test.restored}
+			old, next := &reflector{}, &reflector{restored: test.restored}
 			old.advance(versionNumber(test.old))
 			next.advance(versionNumber(test.next))
 			if got := next.isBehind(old); got != test.want {

@@ -193,12 +193,12 @@ func TestAdapter_RunsControllerRuntimeReconciler(t *testing.T) {
 	f := newFixture(t)
 	r := &teams{}
 	whole := dynamiccontroller.WithCache(dynamiccontroller.CacheFull)
-	owned := dynamiccontroller.Owns(serviceAccounts, whole, dynamiccontroller.WithNamespace(f.namespace))
+	owned := dynamiccontroller.Owns(serviceAccounts, whole, dynamiccontroller.WithNamespaces(f.namespace))
 	watched := dynamiccontroller.Watches(namespaces, adapter.MapFunc[corev1.Namespace](r.inNamespace), whole)
 	live := must(client.New(f.config, client.Options{Scheme: scheme.Scheme}))
 	r.Client = adapter.NewClient(live, f.engine.Lister, adapter.WatchCache(f.engine, configMaps, owned, watched))
 	f.noError(f.engine.StartServingGVK(t.Context(), configMaps, adapter.Handler(r), owned, watched,
-		dynamiccontroller.WithNamespace(f.namespace), dynamiccontroller.WithConcurrency(1),
+		dynamiccontroller.WithNamespaces(f.namespace), dynamiccontroller.WithConcurrency(1),
 		dynamiccontroller.WithLabelSelector(labels.SelectorFromSet(labels.Set{"team": "red"})),
 		dynamiccontroller.WithPredicate(adapter.Predicate[corev1.ConfigMap](predicate.ResourceVersionChangedPredicate{}))))
 	f.run()
@@ -274,7 +274,7 @@ func (f *fixture) status(delayed, parked int) error {
 func TestClient_ReadsFromCaches(t *testing.T) {
 	f := newFixture(t)
 	none := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return nil }
-	inNamespace := dynamiccontroller.WithNamespace(f.namespace)
+	inNamespace := dynamiccontroller.WithNamespaces(f.namespace)
 	f.noError(f.engine.StartServingGVK(t.Context(), configMaps, none, inNamespace))
 	f.noError(f.engine.StartServingGVK(t.Context(), serviceAccounts, none, inNamespace,
 		dynamiccontroller.WithCache(dynamiccontroller.CacheMetadata)))

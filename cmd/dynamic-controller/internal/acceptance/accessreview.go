@@ -44,6 +44,7 @@ type permission struct {
 	verb        string
 	resource    schema.GroupResource
 	subresource string
+	namespace   string // empty for all namespaces
 	path        string // of the Blueprint's field that needs it
 }
 
@@ -51,6 +52,14 @@ type permission struct {
 func (p permission) key() permission {
 	p.path = ""
 	return p
+}
+
+// scope returns the resource and the namespace, for messages.
+func (p permission) scope() string {
+	if p.namespace == "" {
+		return p.name()
+	}
+	return p.name() + " in namespace " + p.namespace
 }
 
 // name returns the resource as it is written in a role.
@@ -62,16 +71,18 @@ func (p permission) name() string {
 	return (&schema.GroupResource{Group: p.resource.Group, Resource: resource}).String()
 }
 
-// permissionsFor returns the permissions that are needed to serve a Blueprint, without duplicates. The name of the
-// Blueprint's ServiceAccount must already be resolved.
+// permissionsFor returns the permissions that are needed to serve a Blueprint in the given namespaces, without
+// duplicates. No namespaces means all namespaces. The name of the Blueprint's ServiceAccount must already be resolved.
 func permissionsFor(
-	b *blueprint.Blueprint, gvr schema.GroupVersionResource, children []instances.Child,
+	b *blueprint.Blueprint, gvr schema.GroupVersionResource, children []instances.Child, namespaces []string,
 ) (all []permission) {
 	add := func(path string, resource schema.GroupResource, subresource string, verbs ...string) {
-		for _, verb := range verbs {
-			p := permission{verb: verb, resource: resource, subresource: subresource, path: path}
-			if !slices.ContainsFunc(all, func(o permission) bool { return o.key() == p.key() }) {
-				all = append(all, p)
+		for _, namespace := range scopes(namespaces) {
+			for _, verb := range verbs {
+				p := permission{verb: verb, resource: resource, subresource: subresource, namespace: namespace, path: path}
+				if !slices.ContainsFunc(all, func(o permission) bool { return o.key() == p.key() }) {
+					all = append(all, p)
+				}
 			}
 		}
 	}
@@ -141,20 +152,25 @@ func (a *accessReviews) review(ctx context.Context, p permission) (granted bool,
 	answer, err := a.reviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Verb: p.verb, Group: p.resource.Group, Resource: p.resource.Resource, Subresource: p.subresource,
+			Namespace: p.namespace,
 		}},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return false, fmt.Errorf("review the platform's permission to %s %s: %w", p.verb, p.name(), err)
+		return false, fmt.Errorf("review the platform's permission to %s %s: %w", p.verb, p.scope(), err)
 	}
 	return answer.Status.Allowed, nil
 }
 
-// rejectMissing returns a rejection that lists the missing permissions, grouped by path and resource.
+// rejectMissing returns a rejection that lists the missing permissions, grouped by path, resource and namespace.
 func rejectMissing(missing []permission) *rejection {
+	grant := "\ngrant it with a ClusterRole that has the label " + AggregationLabel + `: "true"`
+	if len(missing) > 0 && missing[0].namespace != "" {
+		grant = "\ngrant it with a Role and a RoleBinding in the namespace"
+	}
 	var lines []string
 	for len(missing) > 0 {
 		first := missing[0]
-		same := func(p permission) bool { return p.path == first.path && p.name() == first.name() }
+		same := func(p permission) bool { return p.path == first.path && p.scope() == first.scope() }
 		var verbs []string
 		for _, p := range missing {
 			if same(p) {
@@ -163,10 +179,9 @@ func rejectMissing(missing []permission) *rejection {
 		}
 		missing = slices.DeleteFunc(slices.Clone(missing), same)
 		lines = append(lines, fmt.Sprintf("%s: the platform has no permission to %s %s",
-			first.path, strings.Join(verbs, ", "), first.name()))
+			first.path, strings.Join(verbs, ", "), first.scope()))
 	}
-	return &rejection{reasonPermission, strings.Join(lines, "\n") +
-		"\ngrant it with a ClusterRole that has the label " + AggregationLabel + `: "true"`}
+	return &rejection{reasonPermission, strings.Join(lines, "\n") + grant}
 }
 
 // reviewDelay returns the delay before a missing permission is reviewed again after the given number of attempts.

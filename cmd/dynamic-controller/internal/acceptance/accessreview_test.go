@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,10 +24,11 @@ func typesUID(s string) types.UID { return types.UID(s) }
 
 // answers allows verbs, and counts what it is asked.
 type answers struct {
-	mu      sync.Mutex
-	allowed map[string]bool
-	asked   map[string]int
-	err     error
+	mu         sync.Mutex
+	allowed    map[string]bool
+	asked      map[string]int
+	namespaces []string
+	err        error
 }
 
 func (a *answers) Create(_ context.Context, review *authorizationv1.SelfSubjectAccessReview,
@@ -38,6 +40,7 @@ func (a *answers) Create(_ context.Context, review *authorizationv1.SelfSubjectA
 		a.asked = map[string]int{}
 	}
 	a.asked[verb]++
+	a.namespaces = append(a.namespaces, review.Spec.ResourceAttributes.Namespace)
 	review.Status.Allowed = a.allowed[verb]
 	return review, a.err
 }
@@ -88,11 +91,19 @@ func TestEachRightIsTakenOnce(t *testing.T) {
 	gvr := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	maps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 	b := &blueprint.Blueprint{Spec: blueprint.Spec{DeletionPolicy: blueprint.Delete}}
-	all := permissionsFor(b, gvr, []instances.Child{{GVR: maps, Path: "a"}, {GVR: maps, Path: "b"}})
-	if want := len(instanceVerbs) + 2 + len(childVerbs); len(all) != want {
+	all := permissionsFor(b, gvr, []instances.Child{{GVR: maps, Path: "a"}, {GVR: maps, Path: "b"}}, nil)
+	want := len(instanceVerbs) + 2 + len(childVerbs)
+	if len(all) != want {
 		t.Errorf("%d rights, want %d: %v", len(all), want, all)
 	}
-	if all := permissionsFor(&blueprint.Blueprint{}, schema.GroupVersionResource{}, nil); len(all) > 0 {
+	if slices.ContainsFunc(all, func(p permission) bool { return p.namespace != "" }) {
+		t.Errorf("permissions in a namespace: %v", all)
+	}
+	limited := permissionsFor(b, gvr, []instances.Child{{GVR: maps, Path: "a"}}, []string{"shop", "team"})
+	if len(limited) != 2*want || slices.ContainsFunc(limited, func(p permission) bool { return p.namespace == "" }) {
+		t.Errorf("%d permissions in two namespaces, want %d: %v", len(limited), 2*want, limited)
+	}
+	if all := permissionsFor(&blueprint.Blueprint{}, schema.GroupVersionResource{}, nil, nil); len(all) > 0 {
 		t.Errorf("nothing takes %v", all)
 	}
 }
@@ -122,5 +133,20 @@ func TestAMissingRightIsAskedForLessAndLessOften(t *testing.T) {
 		if got := reviewDelay(times); got != want {
 			t.Errorf("after %d times it is %s, want %s", times, got, want)
 		}
+	}
+}
+
+func TestRejectMissing_NamesTheNamespaces(t *testing.T) {
+	shop, team := widgets("list", "watch"), widgets("watch")
+	for i := range shop {
+		shop[i].namespace = "shop"
+	}
+	team[0].namespace = "team"
+	got, want := rejectMissing(append(shop, team...)).message,
+		"spec.resources[0].template: the platform has no permission to list, watch widgets.example.com in namespace shop\n"+
+			"spec.resources[0].template: the platform has no permission to watch widgets.example.com in namespace team\n"+
+			"grant it with a Role and a RoleBinding in the namespace"
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -38,7 +38,7 @@ type Identities interface {
 	ServiceAccountName(name string) (string, error)
 }
 
-// Config configures a [Controller]. All fields except MaxMemory are required.
+// Config configures a [Controller]. All fields except Namespaces and MaxMemory are required.
 type Config struct {
 	Log logr.Logger
 	// Definitions is the engine that serves Blueprints on every replica.
@@ -56,6 +56,8 @@ type Config struct {
 	Identities Identities
 	// Namespace is the platform's own namespace.
 	Namespace string
+	// Namespaces are the namespaces to which instances and children are limited. If it is empty, there is no limit.
+	Namespaces []string
 	// MaxMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
 	MaxMemory int64
 }
@@ -82,10 +84,12 @@ func New(c Config) *Controller {
 		config: c, registry: r,
 		definitions: &definitionReconciler{
 			log: c.Log, definitions: c.Definitions, mapper: c.Mapper, registry: r, cache: cached, store: store,
-			clients: instances.Clients{Engine: c.Instances, Client: c.Client, Mapper: c.Mapper, Identities: c.Identities},
+			clients: instances.Clients{
+				Engine: c.Instances, Client: c.Client, Mapper: c.Mapper, Identities: c.Identities, Namespaces: c.Namespaces,
+			},
 			validator: &validator{
 				log: c.Log, kinds: kinds, schemas: c.Schemas, cache: cached, claims: claims,
-				reviews: newAccessReviews(c.Reviews), identities: c.Identities,
+				reviews: newAccessReviews(c.Reviews), identities: c.Identities, namespaces: c.Namespaces,
 				memory: &memoryBudget{limit: c.MaxMemory, claims: claims},
 			},
 		},
@@ -93,6 +97,7 @@ func New(c Config) *Controller {
 			registry: r, store: store, crds: crds, status: status,
 			teardown: &teardown{
 				registry: r, client: c.Client, metadata: c.Metadata, crds: crds, store: store, status: status,
+				namespaces: c.Namespaces,
 			},
 		},
 	}
@@ -140,7 +145,7 @@ func watchRevisions(namespace string, r *registry) dynamiccontroller.Watch {
 			return nil // malformed: the error of readRevision has been logged
 		}
 		return append(r.rivals(changed.blueprint), changed.blueprint)
-	}, dynamiccontroller.WithNamespace(namespace),
+	}, dynamiccontroller.WithNamespaces(namespace),
 		dynamiccontroller.WithLabelSelector(labels.NewSelector().Add(*stored)),
 		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithTransform(readRevision))
 }

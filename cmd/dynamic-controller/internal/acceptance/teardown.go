@@ -36,6 +36,8 @@ type teardown struct {
 	store    *historyStore
 	status   *statusReporter
 	polls    instances.Throttle
+	// namespaces are the namespaces to which instances are limited. If it is empty, there is no limit.
+	namespaces []string
 }
 
 // pollInterval returns the interval at which the remaining instances are listed. It grows with the elapsed time,
@@ -205,19 +207,30 @@ func (t *teardown) releaseInstance(
 	return nil
 }
 
-// forEach calls f for every instance in the API server. It does nothing if the type is not served.
+// forEach calls f for every instance in the API server, in the namespaces to which instances are limited. It does
+// nothing if the type is not served.
 func (t *teardown) forEach(
 	ctx context.Context, gvr schema.GroupVersionResource, f func(*metav1.PartialObjectMetadata),
 ) error {
-	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-		return t.metadata.Resource(gvr).List(ctx, options)
-	}
-	err := pager.New(list).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
-		f(object.(*metav1.PartialObjectMetadata))
-		return nil
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("list the instances: %w", err)
+	for _, namespace := range scopes(t.namespaces) {
+		list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return t.metadata.Resource(gvr).Namespace(namespace).List(ctx, options)
+		}
+		err := pager.New(list).EachListItem(ctx, metav1.ListOptions{}, func(object runtime.Object) error {
+			f(object.(*metav1.PartialObjectMetadata))
+			return nil
+		})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("list the instances: %w", err)
+		}
 	}
 	return nil
+}
+
+// scopes returns the namespaces, or only NamespaceAll if there are none.
+func scopes(namespaces []string) []string {
+	if len(namespaces) == 0 {
+		return []string{metav1.NamespaceAll}
+	}
+	return namespaces
 }

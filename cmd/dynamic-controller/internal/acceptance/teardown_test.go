@@ -73,10 +73,15 @@ func newEnding(t *testing.T, policy blueprint.DeletionPolicy, there ...metav1.Pa
 // listing lists the pages, of which each says where the next one begins.
 type listing struct {
 	metadata.Getter
-	e *ending
+	e         *ending
+	namespace string
 }
 
 func (l listing) Resource(schema.GroupVersionResource) metadata.Getter { return l }
+
+func (l listing) Namespace(namespace string) metadata.ResourceInterface {
+	return listing{e: l.e, namespace: namespace}
+}
 
 func (l listing) List(_ context.Context, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	n := 0
@@ -84,7 +89,12 @@ func (l listing) List(_ context.Context, options metav1.ListOptions) (*metav1.Pa
 	if l.e.fails != nil {
 		return nil, l.e.fails
 	}
-	list := &metav1.PartialObjectMetadataList{Items: l.e.pages[n]}
+	list := &metav1.PartialObjectMetadataList{}
+	for _, instance := range l.e.pages[n] {
+		if l.namespace == "" || l.namespace == instance.Namespace {
+			list.Items = append(list.Items, instance)
+		}
+	}
 	if n+1 < len(l.e.pages) {
 		list.Continue = fmt.Sprint(n + 1)
 	}
@@ -440,5 +450,35 @@ func TestTheLongerAnEndTakesTheLessOftenItIsLookedAt(t *testing.T) {
 		if got := pollInterval(elapsed); got != want {
 			t.Errorf("after %v it is looked at every %v, want %v", elapsed, got, want)
 		}
+	}
+}
+
+// Instances in other namespaces may not even be listed.
+func TestTeardown_ReadsAndWritesOnlyInTheNamespacesOfThePlatform(t *testing.T) {
+	in := func(namespace string) func(*metav1.PartialObjectMetadata) {
+		return func(instance *metav1.PartialObjectMetadata) { instance.Namespace = namespace }
+	}
+	for policy, want := range map[blueprint.DeletionPolicy]string{
+		blueprint.Delete: "delete", blueprint.Retain: "patch",
+	} {
+		t.Run(string(policy), func(t *testing.T) {
+			e := newEnding(t, policy, partial("a", held(instances.ChildrenFinalizer)),
+				partial("b", in("team"), held(instances.ChildrenFinalizer)),
+				partial("c", in("other"), held(instances.ChildrenFinalizer)))
+			e.config.Namespaces = []string{"shop", "team"}
+			e.use(e.server, e.crds)
+			if err := e.cleanUp(t); err != nil && !isRequeue(err) {
+				t.Fatal(err)
+			}
+			var changed []string
+			for _, action := range e.server.Actions() {
+				if action.GetResource() == websites && action.GetVerb() == want {
+					changed = append(changed, action.GetNamespace())
+				}
+			}
+			if !slices.Equal(changed, []string{"shop", "team"}) {
+				t.Errorf("instances were changed in the namespaces %q", changed)
+			}
+		})
 	}
 }

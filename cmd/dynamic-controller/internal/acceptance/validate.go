@@ -45,6 +45,8 @@ type validator struct {
 	memory  *memoryBudget
 	// identities resolves the names of ServiceAccounts.
 	identities Identities
+	// namespaces are the namespaces to which instances and children are limited. If it is empty, there is no limit.
+	namespaces []string
 	// compiling is held while a Blueprint is compiled, because that needs many times as much memory as the result.
 	compiling sync.Mutex
 }
@@ -135,7 +137,7 @@ func (v *validator) compile(b *blueprint.Blueprint, in inputs) (validation, erro
 		return validation{gvr: out.gvr, rejection: rejected}, err
 	}
 	childKinds := childrenOf(b, compiled, in)
-	out.permissions = permissionsFor(b, out.gvr, childKinds)
+	out.permissions = permissionsFor(b, out.gvr, childKinds, v.namespaces)
 	if !named {
 		out.digest = schemaDigest(out.crd)
 		if rejected := rejectIncompatible(b, crd, out.crd, out.digest); rejected != nil {
@@ -177,7 +179,7 @@ func (v *validator) withServiceAccount(b *blueprint.Blueprint) (*blueprint.Bluep
 
 func (v *validator) compileSpec(b *blueprint.Blueprint, in inputs) (*blueprint.Compiled, blueprint.Problems, error) {
 	options := blueprint.Options{
-		SchemaFor: in.schemaFor,
+		SchemaFor: in.schemaFor, Namespaces: v.namespaces,
 		IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {
 			mapping := in.mappings[gvk]
 			return mapping != nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace, mapping != nil

@@ -26,6 +26,9 @@ type Options struct {
 	SchemaFor func(schema.GroupVersionKind) common.Schema
 	// IsNamespaced reports whether a kind is namespaced, if that is known.
 	IsNamespaced func(schema.GroupVersionKind) (namespaced, known bool)
+	// Namespaces lists the namespaces to which the platform is limited. If it is empty, instances and children can be in
+	// any namespace.
+	Namespaces []string
 }
 
 // Compiled is a Blueprint that can be served. It is immutable and safe for concurrent use.
@@ -34,6 +37,7 @@ type Compiled struct {
 	namespaced         bool
 	resources          []*resource // each after those that it refers to
 	allowedNamespaces  []string
+	namespaces         []string // see Options
 	serviceAccountName string
 }
 
@@ -83,9 +87,13 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	out := &Compiled{
 		definition: crd, namespaced: b.Spec.Type.Scope != apiextensionsv1.ClusterScoped,
 		allowedNamespaces: b.Spec.AllowedNamespaces, serviceAccountName: b.Spec.ServiceAccountName,
+		namespaces: options.Namespaces,
 	}
 	if crd != nil {
 		out.namespaced = crd.Spec.Scope != apiextensionsv1.ClusterScoped
+	}
+	if len(out.namespaces) > 0 && !out.namespaced {
+		c.add(typePath, "", "must be namespaced, because %s", limited)
 	}
 	checkSpec(&b.Spec, c)
 	if len(b.Spec.Resources) > MaxResources {

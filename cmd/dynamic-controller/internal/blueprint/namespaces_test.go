@@ -1,6 +1,7 @@
 package blueprint_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -140,5 +141,66 @@ func TestStep_childMetadata(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+func TestCompile_limitedNamespaces(t *testing.T) {
+	const at = "spec.resources[0].template"
+	within := []string{"shop", "team-a"}
+	for reason, c := range map[string]struct{ kind, metadata, want string }{
+		"the instance's namespace": {"ConfigMap", "{name: a}", ""},
+		"a namespace in the list":  {"ConfigMap", "{name: a, namespace: team-a}", ""},
+		"a computed namespace":     {"ConfigMap", `{name: a, namespace: "${self.spec.name}"}`, ""},
+		"a namespace outside of it": {
+			"ConfigMap", "{name: a, namespace: kube-system}",
+			at + `.metadata.namespace: namespace "kube-system" is not in --namespaces, to which the platform is limited`,
+		},
+		"a cluster-scoped kind": {
+			"Namespace", "{name: a}", at + ".kind: Namespace is cluster-scoped, but --namespaces limits the platform",
+		},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			template := "{apiVersion: v1, kind: " + c.kind + ", metadata: " + c.metadata + "}"
+			text := allowingNamespaces(ofWebsites("\n    - {id: a, template: "+template+"}"), "*")
+			got := problemsOf(t, text, blueprint.Options{IsNamespaced: scopes, Namespaces: within})
+			if c.want == "" && got != nil || c.want != "" && (len(got) != 1 || !strings.HasPrefix(got[0], c.want)) {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+			if got := problemsOf(t, text, blueprint.Options{IsNamespaced: scopes}); got != nil {
+				t.Errorf("without a limit, it is rejected: %q", got)
+			}
+		})
+	}
+}
+
+func TestCompile_limitedNamespacesRequireANamespacedType(t *testing.T) {
+	clusterScoped := strings.Replace(ofWebsites(" []"), "kind: Website\n", "kind: Website\n    scope: Cluster\n", 1)
+	named := blueprint.Options{CRD: compile(t, clusterScoped, blueprint.Options{}).Definition()}
+	const want = "spec.type: must be namespaced, because --namespaces limits the platform to some namespaces"
+	for text, options := range map[string]blueprint.Options{
+		clusterScoped: {},
+		"{metadata: {name: a}, spec: {type: {crd: websites.shop.example.com}, resources: []}}": named,
+	} {
+		options.Namespaces = []string{"shop"}
+		if got := problemsOf(t, text, options); len(got) != 1 || got[0] != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestStep_limitedNamespaces(t *testing.T) {
+	text := allowingNamespaces(ofWebsites(`
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${self.spec.name}"}}}`), "*")
+	compiled := compile(t, text, blueprint.Options{IsNamespaced: scopes, Namespaces: []string{"shop", "team-a"}})
+	const website = "{apiVersion: shop.example.com/v1, kind: Website, metadata: {name: a, namespace: shop}, " +
+		"spec: {name: %s}}"
+	for namespace, want := range map[string]string{
+		"shop": "", "team-a": "",
+		"team-b": `spec.resources[0].template.metadata.namespace: namespace "team-b" is not in --namespaces`,
+	} {
+		s := step(t, compiled, fmt.Sprintf(website, namespace), nil)
+		if got := s.Problems.Error(); want == "" != (len(s.Problems) == 0) || !strings.HasPrefix(got, want) {
+			t.Errorf("namespace %s: got %q, want %q", namespace, got, want)
+		}
 	}
 }

@@ -113,6 +113,8 @@ func (c *Compiled) checkNamespace(metadata map[string]any, options Options, r *r
 	switch {
 	case !known:
 		return
+	case !namespaced && len(c.namespaces) > 0:
+		problems.add(r.Path+".kind", "", "%s is cluster-scoped, but %s", r.GVK.Kind, limited)
 	case namespaced && !has && !c.namespaced:
 		problems.add(at, "", "is required, because %s is namespaced and the instance is not", r.GVK.Kind)
 	case !namespaced && has:
@@ -165,7 +167,13 @@ func checkAllowedNamespaces(patterns []string, problems *collector) {
 // allowed namespaces. Otherwise, users of instances could choose any namespace.
 func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, problems *collector) {
 	parts, err := expression.Scan(namespace)
-	if err != nil || !slices.ContainsFunc(parts, func(p expression.Part) bool { return p.Expression }) {
+	if err != nil {
+		return
+	}
+	if !slices.ContainsFunc(parts, func(p expression.Part) bool { return p.Expression }) {
+		if c.isOutside(namespace) {
+			problems.add(r.Path+".metadata.namespace", "", outside, cut(namespace, maxQuoted))
+		}
 		return
 	}
 	text := ""
@@ -180,6 +188,17 @@ func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, probl
 		problems.add(r.Path+".metadata.namespace", text,
 			"can be computed only if spec.allowedNamespaces lists the allowed results")
 	}
+}
+
+// limited and outside are reasons for rejecting what a platform that is limited to some namespaces does not serve.
+const (
+	limited = "--namespaces limits the platform to some namespaces"
+	outside = "namespace %q is not in --namespaces, to which the platform is limited"
+)
+
+// isOutside reports whether the platform is limited to other namespaces.
+func (c *Compiled) isOutside(namespace string) bool {
+	return len(c.namespaces) > 0 && !slices.Contains(c.namespaces, namespace)
 }
 
 // checkComputedNamespace checks the result of an expression. The instance's own namespace is always allowed.
@@ -197,6 +216,9 @@ func (c *Compiled) checkComputedNamespace(r *resource, namespace, own string) *P
 	}) {
 		reason := fmt.Sprintf("namespace %q does not match spec.allowedNamespaces of the Blueprint", namespace)
 		return &Problem{Path: at, Reason: reason}
+	}
+	if c.isOutside(namespace) {
+		return &Problem{Path: at, Reason: fmt.Sprintf(outside, namespace)}
 	}
 	return nil
 }

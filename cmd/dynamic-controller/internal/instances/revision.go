@@ -61,12 +61,15 @@ type Clients struct {
 	// Identities provides the identities for reading and writing children. All other requests are sent as the platform,
 	// with Client.
 	Identities Identities
+	// Namespaces are the namespaces to which instances and children are limited. If it is empty, there is no limit.
+	Namespaces []string
 }
 
 // Reconciler reconciles the instances of a Blueprint.
 type Reconciler struct {
 	Revision
 	engine     Engine
+	within     dynamiccontroller.CommonOption // limits watches to Clients.Namespaces
 	identities Identities
 	stageOf    map[string]int // by the id of the resource
 	status     *handlers.Conditions
@@ -87,18 +90,19 @@ func Start(ctx context.Context, c Clients, revision Revision, paused bool) (*Rec
 	}
 	r.paused.Store(paused)
 	handler := handlers.Object(fullReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client)}, r.reconcile, r.gone)
-	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, revision.watches()...)
+	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, append(r.watches(), r.within)...)
 }
 
 // newReconciler returns a Reconciler. Its only state is cached data that can be read again.
 func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	r := &Reconciler{
 		Revision: revision, engine: c.Engine, identities: c.Identities, stageOf: revision.depths(),
+		within: dynamiccontroller.WithNamespaces(c.Namespaces...),
 		status: NewConditions(c.Client, StatusManager), pauses: NewConditions(c.Client, pauseManager),
 	}
 	var err error
 	r.children, err = children.New(children.Config{
-		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: revision.Followed,
+		Client: listingIn(c.Client, c.Namespaces), Mapper: c.Mapper, Name: Name, Kinds: revision.Followed,
 		Cache: handlers.Cached(r.lister), Owned: r.ownedBy, // to find children to delete
 	})
 	return r, err
@@ -106,12 +110,17 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 
 // lister returns the cached children of a type. They are read with the permissions of the platform: see childReader.
 func (r *Reconciler) lister(child schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
-	return r.engine.SecondaryLister(r.GVR, dynamiccontroller.Owns(child, withParentLabel).Key())
+	return r.engine.SecondaryLister(r.GVR, r.owned(child))
+}
+
+// owned returns the key of the watch of children of a type.
+func (r *Reconciler) owned(child schema.GroupVersionResource) dynamiccontroller.WatchKey {
+	return dynamiccontroller.Owns(child, withParentLabel, r.within).Key()
 }
 
 // ownedBy returns the cached children of an instance that have an owner reference to it.
 func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
-	lister, err := r.engine.SecondaryLister(r.GVR, dynamiccontroller.Owns(child, withParentLabel).Key())
+	lister, err := r.engine.SecondaryLister(r.GVR, r.owned(child))
 	if err != nil {
 		return nil, err
 	}
@@ -119,16 +128,17 @@ func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.U
 }
 
 // watches returns the watches of children.
-func (r Revision) watches() (options []dynamiccontroller.ServeOption) {
+func (r *Reconciler) watches() (options []dynamiccontroller.ServeOption) {
 	full, managed := dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithManagedFields()
 	retained := map[schema.GroupVersionKind]bool{}
 	for _, t := range r.templates() {
 		retained[t.GVK] = retained[t.GVK] || t.DeletionPolicy == blueprint.Retain
 	}
 	for _, child := range r.Children {
-		options = append(options, dynamiccontroller.Owns(child.GVR, full, managed, withParentLabel))
+		options = append(options, dynamiccontroller.Owns(child.GVR, full, managed, withParentLabel, r.within))
 		if child.CrossNamespace || retained[child.GVK] {
-			options = append(options, dynamiccontroller.Watches(child.GVR, instanceOf, full, managed, withParentLabel))
+			options = append(options,
+				dynamiccontroller.Watches(child.GVR, instanceOf, full, managed, withParentLabel, r.within))
 		}
 	}
 	return options

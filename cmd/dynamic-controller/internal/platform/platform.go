@@ -63,7 +63,7 @@ func New(
 		Log: log, Definitions: engines.Definitions, Instances: engines.Instances, Mapper: mapper, Schemas: schemas,
 		Reviews: reviews.SelfSubjectAccessReviews(), Client: client, CRDs: crds, Metadata: meta,
 		Identities: identities,
-		Namespace:  options.Namespace, MaxMemory: options.MaxBlueprintMemory,
+		Namespace:  options.Namespace, Namespaces: options.Namespaces, MaxMemory: options.MaxBlueprintMemory,
 	})}, nil
 }
 

@@ -11,17 +11,6 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Projection is the part of each object that a watch requests and stores.
-type Projection = objects.Projection
-
-// The projections, from the shallowest to the deepest.
-const (
-	Keys     = objects.Keys
-	Metadata = objects.Metadata
-	Full     = objects.Full
-	Complete = objects.Complete
-)
-
 // record converts a received object to a record and applies the transform. It is called twice for each object of a
 // streaming list. The second call returns its argument. If the transform fails, the object is stored unchanged, because
 // a large object is better than a missing one.

@@ -1,0 +1,48 @@
+package acceptance
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+)
+
+func TestValidate_LimitsBlueprintsToTheNamespaces(t *testing.T) {
+	for name, test := range map[string]struct {
+		scope apiextensionsv1.ResourceScope
+		want  string
+	}{
+		"a namespaced type":     {apiextensionsv1.NamespaceScoped, ""},
+		"a cluster-scoped type": {apiextensionsv1.ClusterScoped, "spec.type: must be namespaced, because --namespaces"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := generations("Wheel")[0]
+			b.Spec.Type.Scope = test.scope
+			if test.want != "" { // a namespaced child of a cluster-scoped instance must name a namespace
+				b.Spec.Resources[0].Template["metadata"] = map[string]any{"name": "a", "namespace": "shop"}
+			}
+			p, _ := newTestController([]*unstructured.Unstructured{asObject(t, b)}, nil, wheel)
+			reviews := &answers{allowed: everything}
+			p.config.Namespaces, p.config.Reviews = []string{"shop", "team"}, reviews
+			p.forgetDecisions()
+			if err := p.decide(t.Context(), instances.BlueprintID(b.Name)); err != nil && !isRequeue(err) {
+				t.Fatal(err)
+			}
+			d, _ := p.registry.get(b.Name)
+			if test.want != "" {
+				if d.rejection == nil || d.rejection.reason != reasonInvalid || !strings.HasPrefix(d.rejection.message, test.want) {
+					t.Errorf("the rejection is %+v, want %q", d.rejection, test.want)
+				}
+				return
+			}
+			slices.Sort(reviews.namespaces)
+			if got := slices.Compact(reviews.namespaces); d.rejection != nil || !slices.Equal(got, []string{"shop", "team"}) {
+				t.Errorf("the rejection is %+v, and permissions were reviewed in %q", d.rejection, got)
+			}
+		})
+	}
+}
