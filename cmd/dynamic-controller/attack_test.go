@@ -5,29 +5,12 @@ import (
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
-
-// attacker returns a client that has the given permissions and no others.
-func (a *api) attacker(rules ...rbacv1.PolicyRule) dynamic.Interface {
-	a.Helper()
-	cfg, err := clientcmd.BuildConfigFromFlags("", a.account("attacker-"+strings.Split(a.group, ".")[0], rules...))
-	if err != nil {
-		a.Fatal(err)
-	}
-	client, err := dynamic.NewForConfig(cfg)
-	if err != nil {
-		a.Fatal(err)
-	}
-	return client
-}
 
 // forged is a resource that is not in the author's Blueprint.
 const forged = `
@@ -56,10 +39,8 @@ func TestAttack_ForgedStatusIsNotServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attacker := a.attacker(rbacv1.PolicyRule{
-		APIGroups: []string{"platform.example.com"}, Resources: []string{"blueprints/status"}, Verbs: []string{"patch"},
-	})
-	if _, err := attacker.Resource(blueprint.GroupVersionResource).Patch(t.Context(), "websites."+a.group,
+	attacker := a.as("attacker", rule("patch", "platform.example.com", "blueprints/status"))
+	if _, err := attacker.dynamic.Resource(blueprint.GroupVersionResource).Patch(t.Context(), "websites."+a.group,
 		types.MergePatchType, patch,
 		metav1.PatchOptions{}, "status"); err != nil {
 		t.Fatal(err)

@@ -92,8 +92,8 @@ func TestExpansion_BranchingCycleDoesNotDelayOtherBlueprints(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("served in %s, while %d of 401 pings existed", took, len(pings.Items))
-	if took > 5*time.Second {
-		t.Errorf("another Blueprint and its instance took %s", took)
+	if took > 5*time.Second && len(pings.Items) == 401 {
+		t.Errorf("another Blueprint and its instance took %s, until all pings existed", took)
 	}
 
 	a.waitBlueprint("pongs", hasCounts(20, 20, 0))

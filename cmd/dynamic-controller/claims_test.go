@@ -1,17 +1,12 @@
 package main
 
 import (
-	"context"
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
 // withNamedType returns the Blueprint websites with the name of its CustomResourceDefinition instead of a type.
@@ -56,30 +51,13 @@ func (a *api) setConsent(value string) {
 	}
 }
 
-func blueprintsOnly() rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{"platform.example.com"}, Resources: []string{"blueprints"},
-		Verbs: []string{"*"}}
-}
-
-// applyAs applies a Blueprint with another client.
-func (a *api) applyAs(client dynamic.Interface, text string) {
-	a.Helper()
-	b := a.read(text)
-	eventually(a.T, func() error {
-		_, err := client.Resource(blueprint.GroupVersionResource).Apply(a.Context(), b.GetName(), b,
-			metav1.ApplyOptions{FieldManager: "attacker", Force: true})
-		return err
-	})
-	a.Cleanup(func() { a.cleanUp(b) })
-}
-
 func TestAttack_UnacceptedBlueprintDoesNotBlockAType(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
-	attacker := a.attacker(blueprintsOnly())
-	a.applyAs(attacker, changed(websites, change{"name: websites.GROUP", "name: invalid.GROUP"},
+	author := a.author()
+	author.apply(changed(websites, change{"name: websites.GROUP", "name: invalid.GROUP"},
 		change{"${self.spec.text}", "${self.spec.txt}"}))
-	a.applyAs(attacker, withNamedType("waiting"))
+	author.apply(withNamedType("waiting"))
 	a.waitBlueprint("invalid", is("Accepted", "False"))
 	a.waitBlueprint("waiting", is("TypeEstablished", "False"))
 
@@ -89,7 +67,7 @@ func TestAttack_UnacceptedBlueprintDoesNotBlockAType(t *testing.T) {
 	a.wait("v1", "ConfigMap", "flowers-page", has("roses", "data", "text"))
 
 	// An older Blueprint does not get the type when it becomes valid later.
-	a.applyAs(attacker, changed(websites, change{"name: websites.GROUP", "name: invalid.GROUP"},
+	author.apply(changed(websites, change{"name: websites.GROUP", "name: invalid.GROUP"},
 		change{"${self.spec.text}", "stolen"}))
 	a.waitBlueprint("invalid", is("Accepted", "False", "TypeClaimed", "websites."+a.group))
 	a.waitBlueprint("waiting", is("Accepted", "False", "TypeClaimed", "websites."+a.group))
@@ -109,15 +87,12 @@ func TestAttack_ExistingTypeRequiresConsent(t *testing.T) {
 	startServing(t, kubeconfig)
 	a.apply(existingCRDWithStatus)
 	a.apply(flowers)
-	attacker := a.attacker(blueprintsOnly())
-	a.applyAs(attacker, changed(withNamedType("thieves"), change{"spec:\n", "spec:\n  deletionPolicy: Delete\n"}))
+	author := a.author()
+	author.apply(changed(withNamedType("thieves"), change{"spec:\n", "spec:\n  deletionPolicy: Delete\n"}))
 	a.waitBlueprint("thieves", is("Accepted", "False", "ConsentMissing",
 		"kubectl annotate crd websites."+a.group+" platform.example.com/allowed-blueprint=thieves."+a.group),
 		is("Serving", "False"))
-	if err := attacker.Resource(blueprint.GroupVersionResource).Delete(t.Context(), "thieves."+a.group,
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	author.delete(blueprintVersion, "Blueprint", "thieves."+a.group)
 	a.waitGone(blueprintVersion, "Blueprint", "thieves."+a.group)
 	if instance, err := a.get("GROUP/v1", "Website", "flowers"); err != nil || instance.GetDeletionTimestamp() != nil ||
 		len(instance.GetFinalizers()) > 0 {
@@ -128,9 +103,9 @@ func TestAttack_ExistingTypeRequiresConsent(t *testing.T) {
 			t.Errorf("the platform requested %+v", c)
 		}
 	}
-	// The attacker's older Blueprints do not block the choice of the owner.
-	a.applyAs(attacker, withNamedType("thieves"))
-	a.applyAs(attacker, changed(websites, change{"name: websites.GROUP", "name: makers.GROUP"}))
+	// The author's older Blueprints do not block the choice of the owner.
+	author.apply(withNamedType("thieves"))
+	author.apply(changed(websites, change{"name: websites.GROUP", "name: makers.GROUP"}))
 	a.waitBlueprint("thieves", is("Accepted", "False", "ConsentMissing"))
 	a.waitBlueprint("makers", is("Accepted", "False", "TypeNotOwned"))
 	a.setConsent(`"websites.` + a.group + `"`)
@@ -146,7 +121,7 @@ func TestConsent_WithdrawalStopsAllWrites(t *testing.T) {
 	p := startServing(t, a.cluster.Kubeconfig())
 	a.apply(existingCRDWithStatus)
 	a.setConsent(`"websites.` + a.group + `"`)
-	far := metav1.NamespaceDefault
+	far := a.addNamespace(a.namespace + "-far")
 	a.apply(changed(withNamedType("websites"), change{"spec:\n", "spec:\n  deletionPolicy: Delete\n"},
 		change{"metadata: {name: \"${self.metadata.name}-page\"}",
 			"metadata: {name: \"${self.metadata.name}-page\", namespace: " + far + "}"}))
@@ -154,9 +129,6 @@ func TestConsent_WithdrawalStopsAllWrites(t *testing.T) {
 		a.apply(strings.ReplaceAll(flowers, "flowers", name))
 		a.wait("GROUP/v1", "Website", name, is("Ready", "True"))
 	}
-	t.Cleanup(func() {
-		_ = a.kube.CoreV1().ConfigMaps(far).Delete(context.Background(), "flowers-page", metav1.DeleteOptions{})
-	})
 	for _, value := range []string{`null`, `"others.` + a.group + `"`} {
 		a.setConsent(value)
 		a.waitBlueprint("websites", is("Accepted", "False", "ConsentMissing"),
@@ -197,20 +169,17 @@ func TestRetainedType_IsReservedForTheNameOfItsBlueprint(t *testing.T) {
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 
-	attacker := a.attacker(blueprintsOnly())
-	a.applyAs(attacker, changed(websites, change{"name: websites.GROUP", "name: makers.GROUP"},
+	author := a.author()
+	author.apply(changed(websites, change{"name: websites.GROUP", "name: makers.GROUP"},
 		change{"spec:\n", "spec:\n  deletionPolicy: Delete\n"}))
-	a.applyAs(attacker, changed(withNamedType("namers"), change{"spec:\n", "spec:\n  deletionPolicy: Delete\n"}))
+	author.apply(changed(withNamedType("namers"), change{"spec:\n", "spec:\n  deletionPolicy: Delete\n"}))
 	for _, name := range []string{"makers", "namers"} {
 		a.waitBlueprint(name, is("Accepted", "False", "TypeNotOwned", "websites."+a.group), is("Serving", "False"))
 	}
 	// Consent is not sufficient: the reservation must be released first.
 	a.setConsent(`"namers.` + a.group + `"`)
 	a.waitBlueprint("namers", is("Accepted", "False", "TypeNotOwned", "kubectl annotate crd"))
-	if err := attacker.Resource(blueprint.GroupVersionResource).Delete(t.Context(), "makers."+a.group,
-		metav1.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	author.delete(blueprintVersion, "Blueprint", "makers."+a.group)
 	a.waitGone(blueprintVersion, "Blueprint", "makers."+a.group)
 	if _, err := a.get("GROUP/v1", "Website", "flowers"); apierrors.IsNotFound(err) {
 		t.Error("another Blueprint deleted a retained instance")

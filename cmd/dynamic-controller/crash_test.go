@@ -10,15 +10,15 @@ import (
 	"sync"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
-// withCrossNamespaceChild also has a child in another namespace, which cannot have an owner reference.
-var withCrossNamespaceChild = strings.Replace(deleting, "spec:\n", "spec:\n  allowedNamespaces: [\"*-far\"]\n", 1) + `
+// withCrossNamespaceChild runs as a ServiceAccount. It also has a child in another namespace, which cannot have an
+// owner reference.
+var withCrossNamespaceChild = strings.Replace(deleting, "spec:\n",
+	"spec:\n"+runsAs+"\n  allowedNamespaces: [\"*-far\"]\n", 1) + `
     - id: far
       template:
         apiVersion: v1
@@ -55,7 +55,7 @@ func (m *crashingProcess) kill() {
 // crashAfterWrites runs one process after another until the test ends or stop is called. Each process is killed after
 // its nth write, before it receives the response. The function killed returns the number of kills by the kind of the
 // write. The function stop returns the final numbers.
-func (a *api) crashAfterWrites(nth int) (killed, stop func() map[string]int) {
+func (a *api) crashAfterWrites(nth int, users *impersonations) (killed, stop func() map[string]int) {
 	a.Helper()
 	var mu sync.Mutex // guards now; held while a process is started
 	var now *crashingProcess
@@ -65,7 +65,7 @@ func (a *api) crashAfterWrites(nth int) (killed, stop func() map[string]int) {
 		mu.Unlock()
 		m.kill()
 	})
-	kubeconfig, _ := a.proxied(trap.Wrap)
+	kubeconfig, _ := a.proxied(trap.Wrap, users.wrap)
 	over, done := make(chan struct{}), make(chan struct{})
 	var counting sync.Mutex // guards counts
 	counts := map[string]int{}
@@ -81,7 +81,8 @@ func (a *api) crashAfterWrites(nth int) (killed, stop func() map[string]int) {
 		for matches := isWrite; ; {
 			trap.Set(matches, nth, true)
 			mu.Lock()
-			m, err := startCrashing(runArgs(kubeconfig, "--leader-elect=false", "--health-probe-bind-address", "0")...)
+			m, err := startCrashing(runArgs(kubeconfig, "--allow-platform-identity=false", "--leader-elect=false",
+				"--health-probe-bind-address", "0")...)
 			if err == nil {
 				now = m
 			}
@@ -155,14 +156,12 @@ func TestCrash_AfterEachWrite(t *testing.T) {
 	for most := 1; most <= 3; most++ {
 		t.Run(fmt.Sprintf("up to %d writes per process", most), func(t *testing.T) {
 			a := newAPI(t)
-			far := a.namespace + "-far"
-			namespaces := a.kube.CoreV1().Namespaces()
-			if _, err := namespaces.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: far}},
-				metav1.CreateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = namespaces.Delete(a.Context(), far, metav1.DeleteOptions{}) })
-			soFar, stop := a.crashAfterWrites(most)
+			far := a.addNamespace(a.namespace + "-far")
+			web := a.serviceAccount(a.namespace, "web", rule(writeChildren, "", "configmaps,services"))
+			a.consent(a.namespace, "web", "websites."+a.group)
+			a.grant(far, a.namespace, "web", rule(writeChildren, "", "configmaps"))
+			users := newImpersonations()
+			soFar, stop := a.crashAfterWrites(most, users)
 			a.apply(withCrossNamespaceChild)
 			a.apply(flowers)
 			a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "all 4 resources"))
@@ -198,6 +197,9 @@ func TestCrash_AfterEachWrite(t *testing.T) {
 			killed := stop()
 			t.Logf("writes after which processes were killed: %v", killed)
 			checkKills(t, most, killed)
+			for _, kind := range []string{"get configmaps", "patch configmaps", "patch services", "delete configmaps"} {
+				users.onlyAs(t, kind, web)
+			}
 		})
 	}
 }

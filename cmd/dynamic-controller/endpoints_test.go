@@ -40,7 +40,8 @@ func TestProbes_ReportTheirResults(t *testing.T) {
 
 func TestProbes_StandbyIsReady(t *testing.T) {
 	a := newAPI(t)
-	leader, standby := startServing(t, a.cluster.Kubeconfig()), startReplica(t, a.cluster.Kubeconfig())
+	leader := startServing(t, a.cluster.Kubeconfig())
+	standby := startReplica(t, a.cluster.Kubeconfig())
 	for _, p := range []*process{leader, standby} {
 		p.waitReady()
 		if code, body := p.request(flagHealth, "/livez"); code != http.StatusOK {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -43,8 +42,9 @@ func TestInventory_ChildrenOfRevisionsBeyondTheLimitArePruned(t *testing.T) {
 func TestInventory_ChildrenOfEarlierRevisionsAreDeleted(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
+	far := a.addNamespace(a.namespace + "-far")
 	crossNamespace := changed(deleting, change{"metadata: {name: \"${self.metadata.name}-page\"}",
-		"metadata: {name: \"${self.metadata.name}-page\", namespace: default}"})
+		"metadata: {name: \"${self.metadata.name}-page\", namespace: " + far + "}"})
 	a.apply(crossNamespace)
 	for _, name := range []string{"flowers", "trees"} {
 		a.apply(strings.ReplaceAll(flowers, "flowers", name))
@@ -58,10 +58,10 @@ func TestInventory_ChildrenOfEarlierRevisionsAreDeleted(t *testing.T) {
 	a.waitBlueprint("websites", is("Accepted", "False"))
 	a.delete("GROUP/v1", "Website", "trees")
 	a.waitGone("GROUP/v1", "Website", "trees")
-	a.waitGone("v1", "ConfigMap", "default/trees-page")
+	a.waitGone("v1", "ConfigMap", far+"/trees-page")
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
-	a.waitGone("v1", "ConfigMap", "default/flowers-page")
+	a.waitGone("v1", "ConfigMap", far+"/flowers-page")
 }
 
 func TestAttack_ForgedInventorySendsNoRequests(t *testing.T) {
@@ -84,9 +84,7 @@ func TestAttack_ForgedInventorySendsNoRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	gvr := schema.GroupVersionResource{Group: a.group, Version: "v1", Resource: "websites"}
-	tenant := a.attacker(rbacv1.PolicyRule{APIGroups: []string{a.group}, Resources: []string{"websites"},
-		Verbs: []string{"*"}}).
-		Resource(gvr).Namespace(a.namespace)
+	tenant := a.tenant().dynamic.Resource(gvr).Namespace(a.namespace)
 	waitUntilQuiet(t, func() int { return writes(calls) })
 	before := len(calls.Calls())
 	if _, err := tenant.Patch(t.Context(), "flowers", types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {

@@ -31,7 +31,8 @@ import (
 type api struct {
 	*testing.T
 	cluster *cluster.Cluster
-	dynamic dynamic.Interface
+	dynamic dynamic.Interface // without administrative access in the results of as
+	admin   dynamic.Interface
 	crds    clientset.Interface
 	kube    kubernetes.Interface
 	group   string
@@ -50,7 +51,10 @@ func newAPI(t *testing.T) *api {
 			t.Fatal(err)
 		}
 	}
-	a := &api{T: t, cluster: c, dynamic: dynamicClient, crds: crds, kube: kube, namespace: "test-" + utilrand.String(6)}
+	a := &api{
+		T: t, cluster: c, dynamic: dynamicClient, admin: dynamicClient, crds: crds, kube: kube,
+		namespace: "test-" + utilrand.String(6),
+	}
 	a.group = a.namespace + ".example.com"
 	platform := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: platformNamespace}}
 	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), platform, metav1.CreateOptions{}); err != nil &&
@@ -70,6 +74,24 @@ func newAPI(t *testing.T) *api {
 		}
 	})
 	return a
+}
+
+// addNamespace creates a namespace until the test ends.
+func (a *api) addNamespace(name string) string {
+	a.Helper()
+	namespaces := a.kube.CoreV1().Namespaces()
+	_, err := namespaces.Create(a.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		metav1.CreateOptions{})
+	if err != nil {
+		a.Fatal(err)
+	}
+	a.Cleanup(func() {
+		err := namespaces.Delete(context.WithoutCancel(a.Context()), name, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			a.Error(err)
+		}
+	})
+	return name
 }
 
 // read parses an object. GROUP is replaced by the test's group.
@@ -177,6 +199,9 @@ func (a *api) delete(apiVersion, kind, name string) {
 // cleanUp deletes an object of the test despite its finalizers, and the types that a Blueprint has defined.
 func (a *api) cleanUp(obj *unstructured.Unstructured) {
 	a.Helper()
+	admin := *a
+	admin.dynamic = a.admin
+	a = &admin
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	free := []byte(`{"metadata":{"finalizers":null}}`)

@@ -14,11 +14,14 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/kubernetes"
 )
 
 // waitTimeout is the maximum time to wait for an expected state.
-const waitTimeout = time.Minute
+const waitTimeout = 2 * time.Minute
 
 // process is a running process of the program.
 type process struct {
@@ -67,8 +70,7 @@ func startServing(t *testing.T, kubeconfig string, args ...string) *process {
 	return p
 }
 
-// startReplica starts a replica with a Lease of the test's own. Its duration is short, because a killed process does
-// not release it.
+// startReplica starts a replica with a Lease of the test's own.
 func startReplica(t *testing.T, kubeconfig string, args ...string) *process {
 	t.Helper()
 	return start(t, replicaArgs(t, kubeconfig, args...)...)
@@ -77,8 +79,8 @@ func startReplica(t *testing.T, kubeconfig string, args ...string) *process {
 // replicaArgs returns the command line of a replica.
 func replicaArgs(t *testing.T, kubeconfig string, args ...string) []string {
 	return runArgs(kubeconfig, append([]string{"-v", "1", "--health-probe-bind-address", "127.0.0.1:0",
-		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "2s",
-		"--leader-elect-retry-period", retryPeriod.String(),
+		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "20s",
+		"--leader-elect-retry-period", "500ms",
 		"--leader-elect-resource-name", leaseOf(t), "--leader-elect-resource-namespace", metav1.NamespaceDefault,
 		"--namespace", platformNamespace}, args...)...)
 }
@@ -91,13 +93,20 @@ func runArgs(kubeconfig string, args ...string) []string {
 // platformNamespace is the namespace of the platform under test. Instances cannot have children in it.
 const platformNamespace = "platform-system"
 
-const (
-	leaseDuration = 3 * time.Second
-	retryPeriod   = 500 * time.Millisecond
-)
+// leaseDuration is long, so that replicas keep the Lease on a loaded machine.
+const leaseDuration = 30 * time.Second
 
+// shortLease are arguments for tests in which a Lease expires.
+var shortLease = []string{"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s"}
+
+// leases holds the names of Leases by *testing.T.
+var leases sync.Map
+
+// leaseOf returns the name of the test's Lease. It is another one if the test is repeated.
 func leaseOf(t *testing.T) string {
-	return strings.ToLower(strings.NewReplacer("/", ".", "_", "-", ",", "").Replace(t.Name()))
+	name := strings.ToLower(strings.NewReplacer("/", ".", "_", "-", ",", "").Replace(t.Name()))
+	lease, _ := leases.LoadOrStore(t, name+"-"+utilrand.String(6))
+	return lease.(string)
 }
 
 // Write appends to the log.
@@ -116,7 +125,7 @@ func (p *process) output() string {
 // line contains the fields of a log line that tests use.
 type line struct {
 	Level, Msg, GVR, CRD, Object, Problem, Message, Resource, Verb, Leader, Cause, Endpoint, Address string
-	Term                                                                                             int64
+	Term, Generation                                                                                 int64
 }
 
 // logged returns the lines that match want. A field matches if it contains the text in want.
@@ -142,7 +151,7 @@ func (l line) has(want line) bool {
 		strings.Contains(l.Resource, want.Resource) && strings.Contains(l.Verb, want.Verb) &&
 		strings.Contains(l.Leader, want.Leader) && strings.Contains(l.Cause, want.Cause) &&
 		strings.Contains(l.Endpoint, want.Endpoint) &&
-		(want.Term == 0 || l.Term == want.Term)
+		(want.Term == 0 || l.Term == want.Term) && (want.Generation == 0 || l.Generation == want.Generation)
 }
 
 func (p *process) waitLog(want line) {
@@ -181,13 +190,26 @@ func (p *process) stop(sig syscall.Signal) time.Duration {
 	return time.Since(began)
 }
 
-// kill kills the process.
-func (p *process) kill() {
+// crash kills the process, which does not release its Lease.
+func (p *process) crash() {
 	p.Helper()
 	if err := p.cmd.Process.Kill(); err != nil {
 		p.Fatal(err)
 	}
 	<-p.exited
+}
+
+// kill kills the process and deletes its Lease, so that the next process leads at once.
+func (p *process) kill() {
+	p.Helper()
+	p.crash()
+	kube, err := kubernetes.NewForConfig(shared.Cluster(p.T).Config())
+	if err == nil {
+		err = kube.CoordinationV1().Leases(metav1.NamespaceDefault).Delete(p.Context(), leaseOf(p.T), metav1.DeleteOptions{})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		p.Fatal(err)
+	}
 }
 
 // request returns the response of an endpoint.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -153,6 +154,9 @@ func TestAttack_ForgedRevisionIsNotServed(t *testing.T) {
 		if _, err := revisions.Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() {
+			_ = revisions.Delete(context.WithoutCancel(t.Context()), other.Name, metav1.DeleteOptions{})
+		})
 	}
 	p = startServing(t, a.cluster.Kubeconfig())
 	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
@@ -165,12 +169,10 @@ func TestAttack_ForgedRevisionIsNotServed(t *testing.T) {
 // The permissions on a revision's children may have been withdrawn since it was accepted.
 func TestPermissions_AreCheckedAfterARestart(t *testing.T) {
 	a := newAPI(t)
-	name := strings.Split(a.group, ".")[0]
-	all := []string{"get", "list", "watch", "create", "patch", "delete"}
+	name := a.platformName()
 	kubeconfig := a.account(name, append(platformRules(),
-		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps", "services"}, Verbs: all},
-		rbacv1.PolicyRule{APIGroups: []string{a.group}, Resources: []string{"*"},
-			Verbs: []string{"get", "list", "watch", "patch"}})...)
+		rule("get,list,watch,create,patch,delete", "", "configmaps,services"),
+		rule("get,list,watch,patch", a.group, "*"))...)
 	p := startServing(t, kubeconfig)
 	a.apply(websites)
 	a.apply(flowers)
@@ -188,6 +190,8 @@ func TestPermissions_AreCheckedAfterARestart(t *testing.T) {
 	if role, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	// The platform keeps a positive answer of the API server for some minutes.
+	a.waitAccess(metav1.NamespaceDefault, name, "", false, rule("create", "", "services"))
 	startServing(t, kubeconfig)
 	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"txt\""),
 		is("Serving", "False", "no longer accepted", "spec.resources[2].template: the platform has no permission to"))
@@ -200,34 +204,33 @@ func TestPermissions_AreCheckedAfterARestart(t *testing.T) {
 
 func TestRevisions_StorageFailureIsReported(t *testing.T) {
 	a := newAPI(t)
-	name := strings.Split(a.group, ".")[0]
+	name := a.platformName()
 	rules := append(slices.DeleteFunc(platformRules(),
 		func(r rbacv1.PolicyRule) bool { return r.Resources[0] == "controllerrevisions" }),
-		rbacv1.PolicyRule{APIGroups: []string{"", a.group}, Resources: []string{"*"}, Verbs: []string{"*"}})
+		rule("*", "", "*"), rule("*", a.group, "*"))
 	startServing(t, a.account(name, rules...))
 	a.apply(websites)
 	a.waitBlueprint("websites", is("Accepted", "Unknown", "cannot read the stored revisions",
 		"controllerrevisions.apps in namespace "+platformNamespace),
 		is("Serving", "False", "RevisionsUnavailable"))
-	grant := func(verbs ...string) {
+	grant := func(verbs string) {
 		t.Helper()
 		role, err := a.kube.RbacV1().ClusterRoles().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil {
-			role.Rules = append(role.Rules,
-				rbacv1.PolicyRule{APIGroups: []string{"apps"}, Resources: []string{"controllerrevisions"}, Verbs: verbs})
+			role.Rules = append(role.Rules, rule(verbs, "apps", "controllerrevisions"))
 			_, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{})
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	grant("list", "watch")
+	grant("list,watch")
 	a.waitBlueprint("websites", is("Accepted", "True"),
 		is("Serving", "False", "RevisionNotStored", "generation 1 is accepted but not served", "cannot create resource"))
 	if _, err := a.get("apiextensions.k8s.io/v1", "CustomResourceDefinition",
 		"websites."+a.group); !apierrors.IsNotFound(err) {
 		t.Errorf("the type of a Blueprint that is not served exists: %v", err)
 	}
-	grant("create", "patch", "delete", "get")
+	grant("create,patch,delete,get")
 	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True", "generation 1 is served"))
 }

@@ -21,6 +21,7 @@ apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
 metadata: {name: ` + strings.ToLower(kind) + `s.GROUP}
 spec:
+` + runsAs + `
   type:
     group: GROUP
     version: v1
@@ -41,7 +42,10 @@ func TestSecrets_DataIsNotInStatusesAndLogs(t *testing.T) {
 	encoded := base64.StdEncoding.EncodeToString([]byte(value))
 	const read = "string(base64.decode(db.data.password))"
 	a := newAPI(t)
-	p := startServing(t, a.cluster.Kubeconfig())
+	p, _ := a.platform(everything())
+	a.serviceAccount(a.namespace, "web", rule(writeChildren, "", "configmaps,secrets,services"))
+	const kinds = "services ports labels keys refusals numbers words readinesss warnings"
+	a.consent(a.namespace, "web", strings.ReplaceAll(kinds, " ", "."+a.group+",")+"."+a.group)
 	tenant := a.tenant()
 	for _, policy := range []struct{ name, action string }{{"deny", "Deny"}, {"warn", "Warn"}} {
 		for _, text := range []string{`

@@ -69,7 +69,7 @@ func (r *definitionReconciler) reconcile(ctx context.Context, id dynamiccontroll
 	switch {
 	case missing:
 		return dynamiccontroller.RequeueAfter(reviewDelay(before.attempts))
-	case next.incomplete:
+	case next.incomplete, next.lacksOlder():
 		return dynamiccontroller.RequeueAfter(SchemaRetryPeriod)
 	}
 	return nil
@@ -102,7 +102,7 @@ func (r *definitionReconciler) decide(
 	if missing = len(missingNow)+len(missingBefore) > 0; missing {
 		next.attempts = before.attempts + 1
 	}
-	return next, missing, r.serve(ctx, b, &next, wanted, stored)
+	return next, missing, r.serve(ctx, b, own, &next, wanted, stored)
 }
 
 // waitForHistory requeues the Blueprint until the stored revisions have been read. Until then, it is unknown which
@@ -126,7 +126,7 @@ func (r *definitionReconciler) waitForHistory(b *blueprint.Blueprint, before dec
 // serve starts, replaces or stops the served revision. Nothing is started until other Blueprints have released the
 // type.
 func (r *definitionReconciler) serve(
-	ctx context.Context, b *blueprint.Blueprint, d *decision, wanted *servedRevision, stored history,
+	ctx context.Context, b *blueprint.Blueprint, own claim, d *decision, wanted *servedRevision, stored history,
 ) error {
 	if d.running != nil && (wanted == nil || wanted.GVR != d.running.GVR) {
 		if err := r.stop(ctx, d.running); err != nil {
@@ -137,19 +137,26 @@ func (r *definitionReconciler) serve(
 	if wanted == nil {
 		return nil
 	}
-	followed := r.store.followed(wanted, stored)
-	if d.running != nil && d.running.inputs == wanted.inputs && includes(d.running.Followed, followed) {
-		d.running.reconciler.SetPaused(instances.IsPaused(b))
-		return nil
+	next := *wanted
+	next.Followed, next.started = r.store.followed(wanted, stored), time.Now()
+	plan := r.newRollout(b, wanted, stored)
+	if d.running != nil && d.running.inputs == wanted.inputs && includes(d.running.Followed, next.Followed) {
+		older, err := r.loadOlder(ctx, b, own, d.running, stored)
+		if err != nil {
+			return err
+		}
+		if len(older) == 0 {
+			d.running.reconcilers.SetPaused(instances.IsPaused(b))
+			return nil
+		}
+		plan.Older, next.started = append(older, d.running.reconcilers.Older()...), d.running.started
 	}
 	if !r.registry.acquire(wanted.GVR, b.Name) {
 		d.blocked = true
 		return nil
 	}
-	next := *wanted
-	next.Followed, next.started = followed, time.Now()
 	var err error
-	if next.reconciler, err = instances.Start(ctx, r.clients, next.Revision, instances.IsPaused(b)); err != nil {
+	if next.reconcilers, err = instances.Start(ctx, r.clients, next.Revision, plan, instances.IsPaused(b)); err != nil {
 		return err
 	}
 	d.running = &next

@@ -41,6 +41,10 @@
 // history limit has a kind that no newer revision has, it is kept while an inventory names the kind, and for at least
 // ten minutes after the newest revision starts to be served.
 //
+// While a revision is rolled out, instances that have not moved to it are reconciled with the revision that they have:
+// see package rollout. The leader counts the instances and finds those revisions. The definition reconcile then reads
+// them from the API server, compiles their templates with the type of the newest revision, and serves them as well.
+//
 // # Deletion
 //
 // With the deletion policy Retain, the type, the instances, their children and the revisions are kept. The platform

@@ -98,13 +98,18 @@ func (s *historyStore) write(ctx context.Context, b *blueprint.Blueprint, name s
 	return s.renumber(ctx, b, r, max(number, r.number))
 }
 
-// renumber assigns a stored revision to the Blueprint's newest generation.
+// renumber assigns a stored revision to the Blueprint's newest generation. A new number shows that another spec was
+// accepted in between.
 func (s *historyStore) renumber(ctx context.Context, b *blueprint.Blueprint, r *revision, number int64) error {
+	annotations := map[string]any{generationAnnotation: strconv.FormatInt(b.Generation, 10)}
+	if number != r.number {
+		annotations[acceptedAnnotation] = time.Now().UTC().Format(time.RFC3339)
+	}
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{
 			"uid": r.UID, "resourceVersion": r.ResourceVersion,
 			"labels":      map[string]any{blueprintLabel: instances.LabelValue(b.Name)},
-			"annotations": map[string]any{generationAnnotation: strconv.FormatInt(b.Generation, 10)},
+			"annotations": annotations,
 		},
 		"revision": number,
 	})
@@ -157,8 +162,9 @@ func (s *historyStore) restore(
 }
 
 // trim deletes the oldest revisions beyond the Blueprint's limit. The served revision does not count towards the limit
-// and is never deleted. A revision with a kind that no newer revision has is kept while instances can have children of
-// that kind. The returned error can be a requeue request.
+// and is never deleted. A revision is kept while instances are reconciled with it, and a revision with a kind that no
+// newer revision has is kept while instances can have children of that kind. The returned error can be a requeue
+// request.
 func (s *historyStore) trim(ctx context.Context, b *blueprint.Blueprint, d decision) error {
 	if d.historyProblem != "" {
 		return nil
@@ -183,7 +189,7 @@ func (s *historyStore) trim(ctx context.Context, b *blueprint.Blueprint, d decis
 		if !unused {
 			unused, retry = s.areUnused(kinds, d, newest)
 		}
-		if unused {
+		if unused && !d.isInUse(r.Name) {
 			errs = append(errs, s.delete(ctx, r.Name, r.UID))
 			continue
 		}

@@ -57,6 +57,20 @@ func (m *memoryBudget) reject(b *blueprint.Blueprint) (*rejection, error) {
 		quantity(needed), quantity(m.limit), quantity(free))}, nil
 }
 
+// hasFree reports whether an older revision with the given spec can be loaded as well. Older revisions never displace
+// the accepted spec of a Blueprint.
+func (m *memoryBudget) hasFree(spec blueprint.Spec) (bool, error) {
+	if m.limit <= 0 {
+		return true, nil
+	}
+	requests, err := m.requests("")
+	if err != nil {
+		return false, err
+	}
+	_, free := allocate(m.limit, requests)
+	return spec.Memory() <= free-m.claims.registry.olderMemory(), nil
+}
+
 // requests returns the requests of the accepted specs, followed by those of the newest specs, so that a new spec never
 // displaces an accepted one. Both are ordered by the age of the Blueprints, the oldest first. A newest spec that was
 // rejected for reasons other than the budget is omitted, unless its Blueprint has the UID own.

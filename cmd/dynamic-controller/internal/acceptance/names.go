@@ -39,6 +39,9 @@ const (
 	// generationAnnotation is an annotation of ControllerRevisions. It contains the last generation of the Blueprint that
 	// had the spec.
 	generationAnnotation = instances.Name + "/generation"
+	// acceptedAnnotation is an annotation of ControllerRevisions whose spec was applied again after another one. It
+	// contains the time.
+	acceptedAnnotation = instances.Name + "/accepted-again"
 )
 
 // soon is the delay before checking again for a change that is expected shortly but causes no event.
@@ -52,6 +55,7 @@ const (
 	keyGVR        = "gvr"
 	keyProblem    = "problem"
 	keyReason     = "reason"
+	keyRevision   = "revision"
 )
 
 var (

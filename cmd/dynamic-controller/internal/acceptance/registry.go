@@ -48,9 +48,9 @@ type servedRevision struct {
 	// digest of its schema.
 	crd    *apiextensionsv1.CustomResourceDefinition
 	digest string
-	// reconciler is nil until the revision is served. started is the time at which serving began.
-	reconciler *instances.Reconciler
-	started    time.Time
+	// reconcilers is nil until the revision is served. started is the time at which serving began.
+	reconcilers *instances.Reconcilers
+	started     time.Time
 }
 
 // validation is the result of validating a generation of a Blueprint against the current state of the cluster.

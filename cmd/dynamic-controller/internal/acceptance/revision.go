@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -49,6 +50,10 @@ type revision struct {
 	serviceAccount string
 	// kinds are the kinds of the spec's templates.
 	kinds []templateKind
+	// templates is a digest of the fields that determine the children of an instance.
+	templates string
+	// accepted is the time at which the spec last became the newest accepted one.
+	accepted time.Time
 }
 
 // templateKind is the kind of a template.
@@ -125,11 +130,25 @@ func readRevision(obj any) (any, error) {
 	r := &revision{
 		blueprint: data.Blueprint, blueprintUID: data.UID, generation: generation, number: number,
 		memory: data.Spec.Memory(), serviceAccount: data.Spec.ServiceAccountName, kinds: templateKinds(data.Spec.Resources),
+		accepted: u.GetCreationTimestamp().Time,
+	}
+	if r.templates, err = templatesDigest(data.Spec); err != nil {
+		return nil, fmt.Errorf("encode the templates of the ControllerRevision %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	if again, err := time.Parse(time.RFC3339, u.GetAnnotations()[acceptedAnnotation]); err == nil {
+		r.accepted = again
 	}
 	r.SetGroupVersionKind(u.GroupVersionKind())
 	r.Namespace, r.Name, r.UID, r.ResourceVersion = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetResourceVersion()
 	r.Labels, r.Annotations, r.CreationTimestamp = u.GetLabels(), u.GetAnnotations(), u.GetCreationTimestamp()
 	return r, nil
+}
+
+// templatesDigest returns a digest of the fields of a spec that determine the children of an instance.
+func templatesDigest(spec blueprint.Spec) (string, error) {
+	data, err := json.Marshal([]any{spec.Resources, spec.ServiceAccountName, spec.AllowedNamespaces})
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:16]), err
 }
 
 // decodeRevision returns the data of a ControllerRevision.

@@ -40,6 +40,10 @@ const (
 	longSync = time.Minute
 	// countInterval is the minimum time between two counts of a Blueprint's instances.
 	countInterval = time.Second
+	// During a rollout, the interval is stepInterval, or countFactor times the duration of the last count, up to
+	// countInterval.
+	stepInterval = 50 * time.Millisecond
+	countFactor  = 20
 )
 
 // statusReporter writes the status of Blueprints.
@@ -201,6 +205,9 @@ func (s *statusReporter) write(
 	if c.paused != nil {
 		all = append(all, *c.paused)
 	}
+	if progressing := progressing(object, d); progressing != nil {
+		all = append(all, *progressing)
+	}
 	_, err := s.writer.SetStatus(ctx, id, object, all, fields)
 	if err == nil && wait > 0 && (c.updateAfter == 0 || wait < c.updateAfter) {
 		return dynamiccontroller.RequeueAfter(wait)
@@ -208,8 +215,8 @@ func (s *statusReporter) write(
 	return err
 }
 
-// count counts the instances. Within countInterval of the last count, and while the cache is syncing, it returns the
-// numbers that are already in the status.
+// count counts the instances, which continues a rollout. Shortly after the last count, and while the cache is syncing,
+// it returns the numbers that are already in the status.
 func (s *statusReporter) count(
 	name string, object *unstructured.Unstructured, d decision,
 ) (counts map[string]any, wait time.Duration) {
@@ -220,10 +227,10 @@ func (s *statusReporter) count(
 	if d.running == nil {
 		return counts, 0
 	}
-	if wait := s.counts.Wait(name, countInterval); wait > 0 {
+	if wait := s.counts.Wait(name, d.countInterval()); wait > 0 {
 		return counts, wait
 	}
-	if now, ok := d.running.reconciler.Count(); ok {
+	if now, ok := d.running.reconcilers.Count(); ok {
 		counts = map[string]any{"total": now.Total, "ready": now.Ready, "failing": now.Failing}
 	}
 	return counts, 0

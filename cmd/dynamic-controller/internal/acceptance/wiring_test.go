@@ -218,7 +218,7 @@ func TestWiring_PausedBlueprintStaysServed(t *testing.T) {
 			t.Errorf("paused %t: the condition is %+v", paused, got)
 		}
 		now, _ := c.registry.get("websites")
-		if now.running.reconciler != before.running.reconciler || now.running.reconciler.SetPaused(paused) {
+		if now.running.reconcilers != before.running.reconcilers || now.running.reconcilers.SetPaused(paused) {
 			t.Errorf("paused %t: the revision was served again, or its instances do not follow", paused)
 		}
 	}

@@ -115,6 +115,8 @@ const (
 	TypeEstablished = "TypeEstablished"
 	// Serving reports whether instances are reconciled.
 	Serving = "Serving"
+	// Progressing reports whether the served spec is rolled out to the instances, or has been.
+	Progressing = "Progressing"
 )
 
 // FromUnstructured converts an object to a Blueprint, which shares templates and schema with the object.

@@ -2,10 +2,13 @@ package instances
 
 import (
 	"errors"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
@@ -19,10 +22,10 @@ func (r *Reconciler) requestCount() {
 	}
 }
 
-// Count counts the instances in the cache. It returns false if the cache has not synced. In that case, the Blueprint is
-// reconciled after the cache has synced.
-func (r *Reconciler) Count() (counts Counts, ok bool) {
-	lister, err := r.engine.Lister(r.GVR)
+// Count counts the instances in the cache, and lets more of them move to the newest revision: see Survey. It returns
+// false if the cache has not synced. In that case, the Blueprint is reconciled after the cache has synced.
+func (r *Reconcilers) Count() (counts Counts, ok bool) {
+	lister, err := r.newest.engine.Lister(r.newest.GVR)
 	if err != nil {
 		return Counts{}, false
 	}
@@ -30,7 +33,9 @@ func (r *Reconciler) Count() (counts Counts, ok bool) {
 	if err != nil {
 		return Counts{}, false
 	}
-	r.uncounted.Store(false) // later changes cause another count
+	began := time.Now()
+	r.newest.uncounted.Store(false) // later changes cause another count
+	var found []rollout.Instance
 	for instance, err := range all.All("", nil) {
 		if errors.Is(err, dynamiccontroller.ErrNotSynced) || errors.Is(err, dynamiccontroller.ErrNotServed) {
 			return Counts{}, false
@@ -39,13 +44,18 @@ func (r *Reconciler) Count() (counts Counts, ok bool) {
 		if err != nil {
 			continue // the status is malformed
 		}
-		switch isReady, reason := instance.readiness(); {
-		case isReady:
+		switch instance.health() {
+		case rollout.Ready:
 			counts.Ready++
-		case isFailing(reason):
+		case rollout.Failing:
 			counts.Failing++
 		}
+		if instance.Metadata.DeletionTimestamp == nil {
+			found = append(found, instance.state())
+		}
 	}
+	r.Survey(found)
+	r.took.Store(int64(time.Since(began)))
 	return counts, true
 }
 
@@ -53,18 +63,47 @@ func (r *Reconciler) Count() (counts Counts, ok bool) {
 // fraction of the time needed to decode the whole instance.
 type countedInstance struct {
 	Metadata struct {
-		Generation int64 `json:"generation"`
+		Namespace         string       `json:"namespace"`
+		Name              string       `json:"name"`
+		Generation        int64        `json:"generation"`
+		CreationTimestamp metav1.Time  `json:"creationTimestamp"`
+		DeletionTimestamp *metav1.Time `json:"deletionTimestamp"`
+		Annotations       struct {
+			Paused string `json:"platform.example.com/paused"`
+		} `json:"annotations"`
 	} `json:"metadata"`
 	Status struct {
 		Conditions []metav1.Condition `json:"conditions"`
+		Revision   any                `json:"revision"` // the schema of an existing type can declare another type than string
 	} `json:"status"`
 }
 
-// readiness returns the status and the reason of the Ready condition, if it belongs to the instance's generation.
-func (i *countedInstance) readiness() (isReady bool, reason string) {
+// ready returns the Ready condition, or nil if it does not belong to the instance's generation.
+func (i *countedInstance) ready() *metav1.Condition {
 	condition := meta.FindStatusCondition(i.Status.Conditions, conditionReady)
 	if condition == nil || condition.ObservedGeneration != i.Metadata.Generation {
-		return false, ""
+		return nil
 	}
-	return condition.Status == metav1.ConditionTrue, condition.Reason
+	return condition
+}
+
+func (i *countedInstance) health() rollout.Health {
+	if ready := i.ready(); ready != nil {
+		return healthOf(ready)
+	}
+	return rollout.Waiting
+}
+
+func (i *countedInstance) state() rollout.Instance {
+	revision, _ := i.Status.Revision.(string)
+	state := rollout.Instance{
+		Key:      cache.NewObjectName(i.Metadata.Namespace, i.Metadata.Name).String(),
+		Revision: revision, Created: i.Metadata.CreationTimestamp.Time, Health: i.health(), Reason: reasonWaiting,
+		Regressed: meta.IsStatusConditionTrue(i.Status.Conditions, ConditionRegressed),
+		Paused:    i.Metadata.Annotations.Paused == "true",
+	}
+	if state.Health == rollout.Failing {
+		state.Reason = i.ready().Reason
+	}
+	return state
 }

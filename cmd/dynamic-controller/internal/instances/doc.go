@@ -9,6 +9,11 @@
 // Each step evaluates the templates against the children that exist. Applied objects can make further templates ready,
 // so steps are repeated until nothing changes. Children are read from the engine's caches.
 //
+// # Revisions
+//
+// There is a [Reconciler] for the newest revision, and during a rollout for older ones. [Reconcilers] selects one for
+// each instance, as package rollout decides.
+//
 // # Expansion budget
 //
 // Children can be instances of other Blueprints, which can create instances of each other. Therefore, every instance

@@ -20,6 +20,10 @@ const PausedAnnotation = Name + "/paused"
 // afterwards.
 const ConditionPaused = "Paused"
 
+// ConditionRegressed is a condition type. The condition is True while an instance is less healthy than before a new
+// revision was rolled out to it, and absent otherwise.
+const ConditionRegressed = "Regressed"
+
 const (
 	// StatusManager is the field manager of statuses.
 	StatusManager = Name + "/status"

@@ -71,7 +71,7 @@ func TestStart_LimitsAllWatchesToTheNamespaces(t *testing.T) {
 	r, err := Start(t.Context(), Clients{
 		Engine: engine, Client: platformtest.NewServer(kinds), Mapper: platformtest.NewMapper(kinds...),
 		Namespaces: []string{"shop", "team"},
-	}, Revision{GVR: websites, Children: []Child{{GVK: configMapKind, GVR: maps, CrossNamespace: true}}}, false)
+	}, Revision{GVR: websites, Children: []Child{{GVK: configMapKind, GVR: maps, CrossNamespace: true}}}, Rollout{}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestStart_LimitsAllWatchesToTheNamespaces(t *testing.T) {
 			if key := w.Key(); key.Namespaces != "shop,team" {
 				t.Errorf("the watch %+v is not limited", key)
 			}
-			if w.Key().Owned && w.Key() != r.owned(maps) {
+			if w.Key().Owned && w.Key() != r.newest.owned(maps) {
 				t.Error("the lister reads another watch")
 			}
 		}

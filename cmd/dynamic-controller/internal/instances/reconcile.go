@@ -67,6 +67,9 @@ func (r *Reconciler) report(
 	if before := ConditionOf(self, ConditionPaused); before != nil && before.Status == metav1.ConditionTrue {
 		conditions = append(conditions, NotPaused())
 	}
+	if regressed := r.regressed(self, ready); regressed != nil {
+		conditions = append(conditions, *regressed)
+	}
 	fields := map[string]any{"observedGeneration": self.GetGeneration()}
 	if r.ReportsRevision && r.Name != "" {
 		fields["revision"] = r.Name

@@ -3,7 +3,6 @@ package instances
 import (
 	"context"
 	"slices"
-	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,7 +54,7 @@ func (r Revision) hasCRD(gvk schema.GroupVersionKind) bool {
 	return slices.ContainsFunc(r.Children, func(child Child) bool { return child.HasCRD && child.GVK == gvk })
 }
 
-// Clients are the dependencies of a [Reconciler].
+// Clients are the dependencies of [Reconcilers].
 type Clients struct {
 	Engine Engine
 	Client dynamic.Interface
@@ -67,9 +66,10 @@ type Clients struct {
 	Namespaces []string
 }
 
-// Reconciler reconciles the instances of a Blueprint.
+// Reconciler reconciles instances with one revision of a Blueprint.
 type Reconciler struct {
 	Revision
+	*shared
 	engine     Engine
 	within     dynamiccontroller.CommonOption // limits watches to Clients.Namespaces
 	identities Identities
@@ -77,32 +77,16 @@ type Reconciler struct {
 	stageOf    map[string]int // by the id of the resource
 	status     *handlers.Conditions
 	pauses     *handlers.Conditions
-	paused     atomic.Bool // whether the Blueprint is paused
-	failures   Throttle    // limits messages about repeated failures.
+	failures   Throttle // limits messages about repeated failures.
 	children   *children.Reconciler
-	// uncounted reports whether instances have changed since they were counted.
-	uncounted atomic.Bool
-}
-
-// Start serves the revision on the engine. It replaces the revision that was previously served for the same type. If
-// paused is set, instances are paused until [Reconciler.SetPaused] is called.
-func Start(ctx context.Context, c Clients, revision Revision, paused bool) (*Reconciler, error) {
-	r, err := newReconciler(c, revision)
-	if err != nil {
-		return nil, err
-	}
-	r.paused.Store(paused)
-	canRead := func(context.Context, schema.GroupVersionResource, string) bool { return true }
-	reader := cacheReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client), canRead}
-	handler := handlers.Object(reader, r.reconcile, r.gone)
-	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, append(r.watches(), r.within)...)
 }
 
 // newReconciler returns a Reconciler. Its only state is cached data that can be read again.
 func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	r := &Reconciler{
-		Revision: revision, engine: c.Engine, identities: c.Identities, denials: identity.NewDenials(clock.RealClock{}),
-		stageOf: revision.depths(), within: dynamiccontroller.WithNamespaces(c.Namespaces...),
+		Revision: revision, shared: &shared{}, engine: c.Engine, identities: c.Identities,
+		denials: identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
+		within: dynamiccontroller.WithNamespaces(c.Namespaces...),
 		status: NewConditions(c.Client, StatusManager), pauses: NewConditions(c.Client, pauseManager),
 	}
 	var err error
@@ -132,18 +116,29 @@ func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.U
 	return lister.OwnedBy(instance)
 }
 
-// watches returns the watches of children.
-func (r *Reconciler) watches() (options []dynamiccontroller.ServeOption) {
+// watches returns the watches of the children of all revisions.
+func watches(
+	within dynamiccontroller.CommonOption, revisions ...Revision,
+) (options []dynamiccontroller.ServeOption) {
 	full, managed := dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithManagedFields()
-	retained := map[schema.GroupVersionKind]bool{}
-	for _, t := range r.templates() {
-		retained[t.GVK] = retained[t.GVK] || t.DeletionPolicy == blueprint.Retain
+	var kinds []schema.GroupVersionResource
+	byAnnotation := map[schema.GroupVersionResource]bool{} // whether children can have no owner reference
+	for _, r := range revisions {
+		retained := map[schema.GroupVersionKind]bool{}
+		for _, t := range r.templates() {
+			retained[t.GVK] = retained[t.GVK] || t.DeletionPolicy == blueprint.Retain
+		}
+		for _, child := range r.Children {
+			if !slices.Contains(kinds, child.GVR) {
+				kinds = append(kinds, child.GVR)
+			}
+			byAnnotation[child.GVR] = byAnnotation[child.GVR] || child.CrossNamespace || retained[child.GVK]
+		}
 	}
-	for _, child := range r.Children {
-		options = append(options, dynamiccontroller.Owns(child.GVR, full, managed, withParentLabel, r.within))
-		if child.CrossNamespace || retained[child.GVK] {
-			options = append(options,
-				dynamiccontroller.Watches(child.GVR, instanceOf, full, managed, withParentLabel, r.within))
+	for _, kind := range kinds {
+		options = append(options, dynamiccontroller.Owns(kind, full, managed, withParentLabel, within))
+		if byAnnotation[kind] {
+			options = append(options, dynamiccontroller.Watches(kind, instanceOf, full, managed, withParentLabel, within))
 		}
 	}
 	return options

@@ -90,7 +90,7 @@ func TestChildren_AreRetainedAndAdopted(t *testing.T) {
 		t.Errorf("the instance has the finalizers %q", self.GetFinalizers())
 	}
 	// A watch by owner does not cover the retained child.
-	if options := k.watches(); len(options) != 2 {
+	if options := watches(k.within, k.Revision); len(options) != 2 {
 		t.Errorf("there are %d watches, want one by owner and one by annotation", len(options))
 	}
 }

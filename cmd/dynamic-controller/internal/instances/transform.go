@@ -23,8 +23,8 @@ const (
 	maxKeptBytes = 8 << 10
 	// maxForgedBytes replaces maxCachedBytes for objects that have the parent label but are not children.
 	maxForgedBytes = 4 << 10
-	// maxMarkBytes is the maximum size of the controller reference, and of each annotation other than the inventory, that
-	// is kept when an object is cached without its content.
+	// maxMarkBytes is the maximum size of the controller reference, of status.revision, and of each annotation other than
+	// the inventory, that is kept when an object is cached without its content.
 	maxMarkBytes = 1 << 10
 )
 
@@ -104,9 +104,9 @@ func maxCached(u *unstructured.Unstructured) int {
 	return maxCachedBytes
 }
 
-// withoutContent returns the metadata that identifies an object and its instance, and the conditions that are counted.
-// Only the metadata that the platform reads is kept, because Kubernetes does not limit the total size of labels, owner
-// references and finalizers.
+// withoutContent returns the metadata that identifies an object and its instance, and the part of the status that is
+// counted. Only the metadata that the platform reads is kept, because Kubernetes does not limit the total size of
+// labels, owner references and finalizers.
 func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind()}}
 	metadata, _ := u.Object["metadata"].(map[string]any)
@@ -123,8 +123,14 @@ func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 	}
 	out.SetAnnotations(keptAnnotations(u.GetAnnotations()))
 	status, _ := u.Object["status"].(map[string]any)
-	if conditions, has := status["conditions"]; has && sizeOf(conditions, maxKeptBytes) <= maxKeptBytes {
-		out.Object["status"] = map[string]any{"conditions": conditions}
+	kept := map[string]any{}
+	for field, limit := range map[string]int{"conditions": maxKeptBytes, "revision": maxMarkBytes} {
+		if value, has := status[field]; has && sizeOf(value, limit) <= limit {
+			kept[field] = value
+		}
+	}
+	if len(kept) > 0 {
+		out.Object["status"] = kept
 	}
 	return out
 }
@@ -135,7 +141,7 @@ func keptAnnotations(annotations map[string]string) map[string]string {
 	for key, limit := range map[string]int{
 		appliedAnnotation: maxMarkBytes, selfAnnotation: maxMarkBytes, resourceAnnotation: maxMarkBytes,
 		instanceAnnotation: maxMarkBytes, budgetAnnotation: maxMarkBytes, stageAnnotation: maxMarkBytes,
-		retainedAnnotation:  maxMarkBytes,
+		retainedAnnotation: maxMarkBytes, PausedAnnotation: maxMarkBytes,
 		inventoryAnnotation: maxKeptBytes,
 	} {
 		if value, has := annotations[key]; has && len(value) <= limit {

@@ -29,7 +29,7 @@ func configMap(bytes int) *unstructured.Unstructured {
 			"labels": map[string]any{parentLabel: "3"},
 			"annotations": map[string]any{
 				resourceAnnotation: "page", appliedAnnotation: "hash", instanceAnnotation: "default/a", Name +
-					"/huge": strings.Repeat("x", maxKeptBytes+1), "note": "x",
+					"/huge": strings.Repeat("x", maxKeptBytes+1), "note": "x", PausedAnnotation: "true",
 			},
 			"ownerReferences": []any{
 				map[string]any{"uid": "3", "controller": true, "kind": "A", "name": "a", "apiVersion": "v1"},
@@ -37,7 +37,7 @@ func configMap(bytes int) *unstructured.Unstructured {
 			"managedFields": []any{map[string]any{"manager": "x"}},
 		},
 		"data":   map[string]any{"text": strings.Repeat("x", bytes)},
-		"status": map[string]any{"conditions": []any{map[string]any{"type": conditionReady}}, "text": "x"},
+		"status": map[string]any{"conditions": []any{map[string]any{"type": conditionReady}}, "revision": "r", "text": "x"},
 	}}
 }
 
@@ -72,6 +72,9 @@ func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
 	}
 	if conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions"); len(conditions) != 1 {
 		t.Errorf("the conditions were lost: %v", got)
+	}
+	if revisionOf(got) != "r" || !IsPaused(got) {
+		t.Errorf("the state of the rollout was lost: %v", got)
 	}
 	if again := transformed(t, got.DeepCopy()); !reflect.DeepEqual(again, got) {
 		t.Errorf("a second time it became %v", again)

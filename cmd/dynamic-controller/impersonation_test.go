@@ -1,0 +1,83 @@
+package main
+
+import (
+	"net/http"
+	"sync"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/transport"
+
+	"github.com/dynamic-controller/engine/test/apiproxy"
+)
+
+// servingRules are the permissions of a platform whose Blueprints run as ServiceAccounts. It can list and watch
+// children, and impersonate nobody.
+func (a *api) servingRules() []rbacv1.PolicyRule {
+	return append(platformRules(), rule("*", a.group, "*"), rule("list,watch", "", "configmaps,secrets"))
+}
+
+// platformName is the name of the platform's ServiceAccount, which is in the namespace default.
+func (a *api) platformName() string { return a.namespace }
+
+// platform starts a platform with only the given permissions, by default servingRules, without
+// --allow-platform-identity. It records the users that it impersonates.
+func (a *api) platform(rules ...rbacv1.PolicyRule) (*process, *impersonations) {
+	a.Helper()
+	if rules == nil {
+		rules = a.servingRules()
+	}
+	users := newImpersonations()
+	kubeconfig, _ := a.proxiedAs(rules, users.wrap)
+	return startServing(a.T, kubeconfig, "--allow-platform-identity=false"), users
+}
+
+// impersonations records the impersonated users of requests.
+type impersonations struct {
+	mu    sync.Mutex                 // guards users
+	users map[string]map[string]bool // by verb and resource; the platform is ""
+}
+
+func newImpersonations() *impersonations { return &impersonations{users: map[string]map[string]bool{}} }
+
+func (i *impersonations) wrap(next http.RoundTripper) http.RoundTripper {
+	return &impersonationRecorder{i, next}
+}
+
+type impersonationRecorder struct {
+	*impersonations
+	next http.RoundTripper
+}
+
+func (r *impersonationRecorder) WrappedRoundTripper() http.RoundTripper { return r.next }
+
+func (r *impersonationRecorder) RoundTrip(request *http.Request) (*http.Response, error) {
+	kind := apiproxy.CallOf(request).Kind()
+	r.mu.Lock()
+	if r.users[kind] == nil {
+		r.users[kind] = map[string]bool{}
+	}
+	r.users[kind][request.Header.Get(transport.ImpersonateUserHeader)] = true
+	r.mu.Unlock()
+	return r.next.RoundTrip(request)
+}
+
+var _ utilnet.RoundTripperWrapper = &impersonationRecorder{}
+
+// onlyAs fails the test unless all requests of the kind were sent as the user.
+func (i *impersonations) onlyAs(t *testing.T, kind, user string) {
+	t.Helper()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if got := i.users[kind]; len(got) != 1 || !got[user] {
+		t.Errorf("%s was sent as %v, want only %q", kind, got, user)
+	}
+}
+
+// includes reports whether a request of the kind was sent as the user.
+func (i *impersonations) includes(kind, user string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.users[kind][user]
+}

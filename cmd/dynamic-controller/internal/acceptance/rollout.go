@@ -1,0 +1,202 @@
+package acceptance
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
+)
+
+// Reasons of the Progressing condition.
+const (
+	reasonRollingOut      = "RollingOut"
+	reasonRolloutStopped  = "RolloutStopped"
+	reasonRolloutComplete = "RolloutComplete"
+	reasonNotReported     = "RevisionNotReported"
+)
+
+// maxOlder is the maximum number of older revisions of a Blueprint that are loaded during a rollout.
+const maxOlder = 2
+
+// newRollout returns how the instances of a Blueprint move to a revision. Older revisions are loaded when instances
+// that have them are found.
+func (r *definitionReconciler) newRollout(
+	b *blueprint.Blueprint, revision *servedRevision, stored history,
+) instances.Rollout {
+	plan := instances.Rollout{
+		Changed: func() { r.definitions.Enqueue(instances.BlueprintID(b.Name)) },
+	}
+	if newest := stored.get(b.UID, revision.Name); newest != nil {
+		plan.Since = newest.accepted
+		for _, other := range stored {
+			if other.blueprintUID == b.UID && other.templates == newest.templates {
+				plan.Same = append(plan.Same, other.Name)
+			}
+		}
+	}
+	return plan
+}
+
+// loadOlder returns the revisions that are missing to reconcile instances that have not moved yet.
+func (r *definitionReconciler) loadOlder(
+	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored history,
+) (loaded []instances.Revision, err error) {
+	free := maxOlder - len(running.reconcilers.Older())
+	for _, name := range running.reconcilers.Missing() {
+		missing := stored.get(b.UID, name)
+		if missing == nil || len(loaded) >= free {
+			continue
+		}
+		older, err := r.compileOlder(ctx, b, own, running, missing)
+		if err != nil {
+			return nil, err
+		}
+		if older != nil {
+			loaded = append(loaded, *older)
+		}
+	}
+	return loaded, nil
+}
+
+// compileOlder compiles the templates of a stored revision with the type of the running one, because the type has
+// changed for all instances. It returns nil if they are not accepted any longer, or if the memory budget is too small.
+func (r *definitionReconciler) compileOlder(
+	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored *revision,
+) (*instances.Revision, error) {
+	restored, err := r.store.restore(ctx, b, stored)
+	if err != nil {
+		return nil, err
+	}
+	restored.Generation, restored.Spec.Type = running.generation, running.Spec.Type
+	log := r.log.WithValues(keyBlueprint, b.Name, keyRevision, stored.Name)
+	if free, err := r.validator.memory.hasFree(restored.Spec); err != nil || !free {
+		log.Info("Older revision not loaded because of the memory budget, its instances wait")
+		return nil, err
+	}
+	result, _, err := r.validator.validate(ctx, restored, own, validation{})
+	if err != nil {
+		return nil, fmt.Errorf("load revision %s: %w", stored.Name, err)
+	}
+	if result.revision == nil {
+		log.Info("Older revision rejected, its instances wait", keyProblem, ptr.Deref(result.rejection, rejection{}).message)
+		return nil, nil
+	}
+	older := result.revision.Revision
+	older.Name, older.Followed = stored.Name, running.Followed
+	return &older, nil
+}
+
+// olderMemory returns the memory that the older revisions of all Blueprints need.
+func (r *registry) olderMemory() (total int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range r.decisions {
+		if d.running == nil || d.running.reconcilers == nil {
+			continue
+		}
+		for _, older := range d.running.reconcilers.Older() {
+			total += older.Spec.Memory()
+		}
+	}
+	return total
+}
+
+// gate returns the gate of the rollout, or nil if instances do not move in steps.
+func (d decision) gate() *rollout.Gate {
+	if d.running == nil || d.running.reconcilers == nil {
+		return nil
+	}
+	return d.running.reconcilers.Gate
+}
+
+// isInUse reports whether instances may be reconciled with the named revision.
+func (d decision) isInUse(name string) bool {
+	gate := d.gate()
+	return gate != nil && gate.InUse(name)
+}
+
+// lacksOlder reports whether instances wait because their revision has not been loaded.
+func (d decision) lacksOlder() bool {
+	return d.running != nil && d.running.reconcilers != nil && len(d.running.reconcilers.Missing()) > 0
+}
+
+// countInterval returns the minimum time between two counts of the instances.
+func (d decision) countInterval() time.Duration {
+	gate := d.gate()
+	if gate == nil || !gate.RollsOut(d.running.Name) {
+		return countInterval
+	}
+	return min(max(stepInterval, countFactor*d.running.reconcilers.CountDuration()), countInterval)
+}
+
+// progressing returns the Progressing condition, or nil if nothing is served. Like that of a Deployment, it stays True
+// after the rollout.
+func progressing(object *unstructured.Unstructured, d decision) *metav1.Condition {
+	if d.cleansUpOnly() || d.running.reconcilers == nil {
+		return nil
+	}
+	c := trueCondition(blueprint.Progressing, reasonRolloutComplete, "all instances are updated")
+	switch {
+	case instances.IsPaused(object):
+		c.Status, c.Reason, c.Message = metav1.ConditionUnknown, "BlueprintPaused", "the Blueprint is paused"
+		return &c
+	case d.gate() == nil:
+		c.Status, c.Reason = metav1.ConditionUnknown, reasonNotReported
+		c.Message = "all instances are updated at once, because the schema of the type does not declare status.revision"
+		return &c
+	case d.rejection == nil && d.running.generation != d.generation:
+		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("generation %d is not served yet", d.generation)
+		return &c
+	}
+	if p, known := d.gate().Progress(); known {
+		return rolloutCondition(p)
+	}
+	// A new process has the same result as soon as it has read the instances.
+	before := instances.ConditionOf(object, blueprint.Progressing)
+	if before != nil && before.Reason != reasonRollingOut && before.ObservedGeneration == object.GetGeneration() {
+		return before
+	}
+	c.Reason, c.Message = reasonRollingOut, "reading the instances"
+	return &c
+}
+
+// rolloutCondition returns the Progressing condition for the state of a rollout.
+func rolloutCondition(p rollout.Progress) *metav1.Condition {
+	c := trueCondition(blueprint.Progressing, reasonRollingOut,
+		fmt.Sprintf("%d of %d instances are updated", p.Updated, p.Total))
+	switch {
+	case p.Complete():
+		c.Reason, c.Message = reasonRolloutComplete, "all instances are updated"
+		if p.Paused > 0 {
+			c.Message += ", except those that are paused"
+		}
+	case p.Stopped:
+		c.Status, c.Reason = metav1.ConditionFalse, reasonRolloutStopped
+		c.Message += "; failing since the update: " + listed(p.Failing)
+	case len(p.Waiting) > 0:
+		c.Message += "; not ready since the update: " + listed(p.Waiting)
+	}
+	return &c
+}
+
+// listed names the first instances with the reasons of their Ready conditions, and counts the others.
+func listed(all []rollout.Instance) string {
+	const most = 3
+	var names []string
+	for _, i := range all[:min(len(all), most)] {
+		names = append(names, fmt.Sprintf("%s (%s)", i.Key, i.Reason))
+	}
+	text := strings.Join(names, ", ")
+	if more := len(all) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}

@@ -1,0 +1,281 @@
+package acceptance
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
+)
+
+// using returns a generation of the Blueprint whose type has these fields, and whose template uses one of them.
+func using(generation int64, field string, fields ...string) *blueprint.Blueprint {
+	b := withFields(generation, fields...)
+	b.Spec.Resources[0].Template["data"] = "${self.spec." + field + "}"
+	return b
+}
+
+// served returns the revision that is served.
+func (c *cluster) running() *servedRevision {
+	c.t.Helper()
+	d, _ := c.registry.get("websites")
+	if d.cleansUpOnly() {
+		c.t.Fatalf("the decision is %+v", d)
+	}
+	return d.running
+}
+
+// survey reports instances with these revisions, and reconciles.
+func (c *cluster) survey(revisions ...string) {
+	c.t.Helper()
+	var all []rollout.Instance
+	for _, revision := range revisions {
+		all = append(all, rollout.Instance{Key: "shop/" + revision, Revision: revision, Health: rollout.Ready})
+	}
+	c.running().reconcilers.Survey(all)
+	c.reconcile()
+}
+
+// olderNames returns the names of the older revisions that are loaded.
+func (c *cluster) olderNames() (names []string) {
+	for _, r := range c.running().reconcilers.Older() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+func TestRollout_OlderRevisionIsLoadedWhileInstancesHaveIt(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one", "two"))
+	c.reconcile()
+	first := c.running().Name
+	c.update(using(2, "two", "one", "two"))
+	c.reconcile()
+	second := c.running()
+	if second.Name == first || second.generation != 2 || c.olderNames() != nil {
+		t.Fatalf("the running revision is %+v, the older ones are %q", second, c.olderNames())
+	}
+	c.survey(first, second.Name)
+	if got := c.olderNames(); !slices.Equal(got, []string{first}) {
+		t.Fatalf("the older revisions are %q", got)
+	}
+	older := c.running().reconcilers.Older()[0]
+	if older.Compiled == nil || older.Spec.Resources[0].Template["data"] != "${self.spec.one}" ||
+		len(older.Followed) == 0 {
+		t.Errorf("the older revision is %+v", older)
+	}
+	if now := c.running(); now.started != second.started || now.Name != second.Name {
+		t.Errorf("the running revision is %+v", now)
+	}
+	c.survey(second.Name)
+	if got := c.olderNames(); got != nil {
+		t.Errorf("after the rollout, the older revisions are %q", got)
+	}
+}
+
+func TestRollout_RevisionThatCannotBeLoaded(t *testing.T) {
+	for name, change := range map[string]func(*cluster, string) *blueprint.Blueprint{
+		"its templates do not fit the type": func(c *cluster, _ string) *blueprint.Blueprint {
+			b := using(2, "two", "two")
+			b.Annotations = map[string]string{incompatibleAnnotation: "2"}
+			return b
+		},
+		"it has been deleted": func(c *cluster, first string) *blueprint.Blueprint {
+			if err := c.server.Tracker().Delete(controllerRevisions, "system", first); err != nil {
+				c.t.Fatal(err)
+			}
+			return using(2, "two", "one", "two")
+		},
+		"the memory budget is too small": func(c *cluster, _ string) *blueprint.Blueprint {
+			b := using(2, "two", "one", "two")
+			c.definitions.validator.memory.limit = b.Spec.Memory()
+			return b
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, using(1, "one", "one", "two"))
+			c.reconcile()
+			first := c.running().Name
+			c.update(change(c, first))
+			c.reconcile()
+			c.survey(first)
+			if now := c.running(); now.generation != 2 || c.olderNames() != nil ||
+				!slices.Equal(now.reconcilers.Missing(), []string{first}) {
+				t.Errorf("the running revision is %+v, the older ones are %q", now, c.olderNames())
+			}
+			c.engine.Enqueue(instances.BlueprintID("websites"))
+			requeues, err := c.engine.Run(t.Context())
+			if err != nil || !slices.Contains(requeues, SchemaRetryPeriod) {
+				t.Errorf("it is not tried again: %v, %v", requeues, err)
+			}
+		})
+	}
+}
+
+// A change of the schema alone does not delay any instance.
+func TestRollout_RevisionsWithTheSameTemplates(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one"))
+	c.reconcile()
+	first := c.running().Name
+	c.update(using(2, "one", "one", "two"))
+	c.reconcile()
+	c.survey(first)
+	progress, known := c.running().reconcilers.Gate.Progress()
+	if c.running().Name == first || !known || !progress.Complete() || c.olderNames() != nil {
+		t.Errorf("%+v, the older revisions are %q", progress, c.olderNames())
+	}
+}
+
+// Instances that were created between two rollouts of a revision do not count as updated.
+func TestRollout_RevisionThatIsAcceptedAgain(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one", "two"))
+	c.reconcile()
+	first := c.running().Name
+	c.update(using(2, "two", "one", "two"))
+	c.reconcile()
+	began := time.Now().Truncate(time.Second)
+	c.update(using(3, "one", "one", "two"))
+	c.reconcile()
+	h, err := c.definitions.cache.history("websites")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := h.get("u", first); c.running().Name != first || again.accepted.Before(began) || again.number != 3 {
+		t.Errorf("the revision is %+v", again)
+	}
+}
+
+func TestRollout_RevisionInUseIsNotDeleted(t *testing.T) {
+	limited := func(b *blueprint.Blueprint) *blueprint.Blueprint {
+		b.Spec.RevisionHistoryLimit = ptr.To(int32(0))
+		return b
+	}
+	c := newCluster(t, limited(using(1, "one", "one", "two")))
+	c.reconcile()
+	first := c.running().Name
+	c.survey(first)
+	c.update(limited(using(2, "two", "one", "two")))
+	c.reconcile()
+	c.survey(first)
+	stored := func() bool {
+		_, err := c.server.Tracker().Get(controllerRevisions, "system", first)
+		if err != nil && !apierrors.IsNotFound(err) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	if !stored() {
+		t.Error("the revision was deleted while an instance has it")
+	}
+	c.survey(c.running().Name)
+	if stored() {
+		t.Error("the revision is still stored")
+	}
+}
+
+func TestProgressing_FollowsTheRollout(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one", "two"))
+	c.reconcile()
+	first := c.running().Name
+	expect := func(reason, message string) {
+		t.Helper()
+		if got := c.condition(blueprint.Progressing); got == nil || got.Status != metav1.ConditionTrue ||
+			got.Reason != reason || got.Message != message {
+			t.Errorf("the condition is %+v", got)
+		}
+	}
+	expect(reasonRollingOut, "reading the instances")
+	c.survey(first)
+	expect(reasonRolloutComplete, "all instances are updated")
+	c.forgetDecisions() // until this process has read the instances, the condition stays
+	if err := c.Serve(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile()
+	expect(reasonRolloutComplete, "all instances are updated")
+	c.update(using(2, "two", "one", "two"))
+	c.reconcile()
+	expect(reasonRollingOut, "reading the instances")
+	c.survey(first) // loads the older revision
+	c.survey(first)
+	expect(reasonRollingOut, "0 of 1 instances are updated")
+}
+
+func TestRolloutCondition(t *testing.T) {
+	failing := []rollout.Instance{
+		{Key: "shop/a", Reason: "Rejected"}, {Key: "shop/b", Reason: "Invalid"}, {Key: "shop/c", Reason: "Rejected"},
+		{Key: "shop/d", Reason: "Rejected"},
+	}
+	waiting := []rollout.Instance{{Key: "shop/c", Reason: "Waiting"}}
+	for name, test := range map[string]struct {
+		progress        rollout.Progress
+		status          metav1.ConditionStatus
+		reason, message string
+	}{
+		"complete": {rollout.Progress{Total: 3, Updated: 3, Failing: failing}, metav1.ConditionTrue, reasonRolloutComplete,
+			"all instances are updated"},
+		"complete, with paused instances": {rollout.Progress{Total: 3, Updated: 3, Paused: 1}, metav1.ConditionTrue,
+			reasonRolloutComplete, "all instances are updated, except those that are paused"},
+		"in progress": {rollout.Progress{Total: 100, Updated: 12}, metav1.ConditionTrue, reasonRollingOut,
+			"12 of 100 instances are updated"},
+		"waiting": {rollout.Progress{Total: 100, Updated: 12, Waiting: waiting}, metav1.ConditionTrue, reasonRollingOut,
+			"12 of 100 instances are updated; not ready since the update: shop/c (Waiting)"},
+		"stopped": {rollout.Progress{Total: 100, Updated: 12, Stopped: true, Failing: failing, Waiting: waiting},
+			metav1.ConditionFalse, reasonRolloutStopped, "12 of 100 instances are updated; failing since the update: " +
+				"shop/a (Rejected), shop/b (Invalid), shop/c (Rejected) and 1 more"},
+	} {
+		got := rolloutCondition(test.progress)
+		if got.Status != test.status || got.Reason != test.reason || got.Message != test.message {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}
+
+func TestProgressing_OfTypesAndPauses(t *testing.T) {
+	object := &unstructured.Unstructured{}
+	if got := progressing(object, decision{running: cleaningUp}); got != nil {
+		t.Errorf("while only deletions are processed, got %+v", got)
+	}
+	c := newCluster(t, using(1, "one", "one"))
+	c.reconcile()
+	d, _ := c.registry.get("websites")
+	object.SetAnnotations(map[string]string{instances.PausedAnnotation: "true"})
+	if got := progressing(object, d); got.Status != metav1.ConditionUnknown || got.Reason != "BlueprintPaused" {
+		t.Errorf("while the Blueprint is paused, got %+v", got)
+	}
+	object.SetAnnotations(nil)
+	d.running.reconcilers.Survey(nil)
+	accepted := d
+	accepted.generation = 2
+	if got := progressing(object, accepted); got.Reason != reasonRollingOut ||
+		got.Message != "generation 2 is not served yet" {
+		t.Errorf("before the newest generation is served, got %+v", got)
+	}
+	accepted.rejection = &rejection{}
+	if got := progressing(object, accepted); got.Reason != reasonRolloutComplete {
+		t.Errorf("while the newest generation is rejected, got %+v", got)
+	}
+	running := *d.running
+	running.ReportsRevision = false
+	var err error
+	running.reconcilers, err = instances.Start(t.Context(), instances.Clients{
+		Engine: platformtest.NewEngine(), Client: c.server, Mapper: c.mapper,
+	}, running.Revision, instances.Rollout{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.running = &running
+	if got := progressing(object, d); got.Status != metav1.ConditionUnknown || got.Reason != reasonNotReported {
+		t.Errorf("without status.revision, got %+v", got)
+	}
+	if d.countInterval() != countInterval {
+		t.Errorf("the instances are counted every %s", d.countInterval())
+	}
+}

@@ -1,0 +1,215 @@
+package instances
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
+)
+
+// Rollout describes how instances with other revisions move to the newest one.
+type Rollout struct {
+	// Same and Since are explained in [rollout.Revision].
+	Same  []string
+	Since time.Time
+	// Older are the revisions with which instances are reconciled until they move. They have the schema of the newest
+	// revision. An instance with any other revision is not reconciled until it moves.
+	Older []Revision
+	// Changed is called when the result of [Reconcilers.Missing] changes.
+	Changed func()
+}
+
+// Reconcilers reconciles the instances of a Blueprint with its newest revision and, during a rollout, with older ones.
+type Reconcilers struct {
+	// Gate is nil if the type does not report revisions, or if only deletions are processed. In these cases, instances
+	// do not move in steps.
+	Gate    *rollout.Gate
+	newest  *Reconciler
+	changed func()
+	took    atomic.Int64 // duration of the last count
+
+	mu      sync.Mutex // guards the fields below
+	older   map[string]*Reconciler
+	missing []string
+}
+
+// shared is the state that the reconcilers of a Blueprint share.
+type shared struct {
+	gate   *rollout.Gate // as in [Reconcilers]
+	paused atomic.Bool   // whether the Blueprint is paused
+	// uncounted reports whether instances have changed since they were counted.
+	uncounted atomic.Bool
+}
+
+// Start serves the revision on the engine. It replaces the revision that was previously served for the same type. If
+// paused is set, instances are paused until [Reconcilers.SetPaused] is called.
+func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paused bool) (*Reconcilers, error) {
+	r, err := newReconcilers(c, revision, plan)
+	if err != nil {
+		return nil, err
+	}
+	r.newest.paused.Store(paused)
+	canRead := func(context.Context, schema.GroupVersionResource, string) bool { return true }
+	reader := cacheReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client), canRead}
+	handler := handlers.Object(reader, r.reconcile, r.gone)
+	within := r.newest.within
+	options := watches(within, append(plan.Older, revision)...)
+	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, append(options, within)...)
+}
+
+func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, error) {
+	newest, err := newReconciler(c, revision)
+	if err != nil {
+		return nil, err
+	}
+	r := &Reconcilers{newest: newest, changed: plan.Changed, older: map[string]*Reconciler{}}
+	if revision.ReportsRevision && revision.Name != "" {
+		r.Gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
+		newest.gate = r.Gate
+	}
+	for _, older := range plan.Older {
+		if r.older[older.Name], err = newReconciler(c, older); err != nil {
+			return nil, err
+		}
+		r.older[older.Name].shared = newest.shared
+	}
+	return r, nil
+}
+
+func (r *Reconcilers) reconcile(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
+) error {
+	if selected := r.reconcilerFor(id, self); selected != nil {
+		return selected.reconcile(ctx, id, self)
+	}
+	r.newest.requestCount() // after which the instance moves, or its revision is loaded
+	return nil
+}
+
+// reconcilerFor returns the Reconciler for an instance, or nil if the instance waits until it can move.
+func (r *Reconcilers) reconcilerFor(
+	id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
+) *Reconciler {
+	revision := revisionOf(self)
+	if r.Gate == nil || r.Gate.IsOpen(id.NamespacedKey, revision) {
+		return r.newest
+	}
+	r.mu.Lock()
+	older := r.older[revision]
+	r.mu.Unlock()
+	if older == nil && (self.GetDeletionTimestamp() != nil || r.newest.pausedBy(self) != "") {
+		return r.newest
+	}
+	return older
+}
+
+// gone is called for instances that do not exist.
+func (r *Reconcilers) gone(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	r.mu.Lock()
+	older := slices.Collect(maps.Values(r.older))
+	r.mu.Unlock()
+	for _, o := range older {
+		_ = o.gone(ctx, id) // as for the newest one
+	}
+	return r.newest.gone(ctx, id)
+}
+
+// SetPaused pauses or resumes all instances. It reports whether the state has changed.
+func (r *Reconcilers) SetPaused(paused bool) (changed bool) { return r.newest.SetPaused(paused) }
+
+// Survey updates the rollout with the state of all instances that are not being deleted, and enqueues those that move
+// next. Older revisions that no instance has are dropped.
+func (r *Reconcilers) Survey(all []rollout.Instance) {
+	if r.Gate == nil {
+		return
+	}
+	for _, key := range r.Gate.Survey(all) {
+		r.newest.engine.Enqueue(dynamiccontroller.ObjectIdentifiers{GVR: r.newest.GVR, NamespacedKey: key})
+	}
+	r.mu.Lock()
+	// The watches of their children stay until the type is served again.
+	maps.DeleteFunc(r.older, func(name string, _ *Reconciler) bool { return !r.Gate.InUse(name) })
+	missing := slices.DeleteFunc(r.Gate.Outdated(), func(name string) bool { return r.older[name] != nil })
+	same := slices.Equal(missing, r.missing)
+	r.missing = missing
+	r.mu.Unlock()
+	if !same {
+		r.changed()
+	}
+}
+
+// Missing returns the revisions that instances have and with which they cannot be reconciled, because the revisions
+// have not been loaded. The most frequent ones come first.
+func (r *Reconcilers) Missing() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.missing)
+}
+
+// Older returns the older revisions that have been loaded and are still in use.
+func (r *Reconcilers) Older() (revisions []Revision) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, older := range r.older {
+		revisions = append(revisions, older.Revision)
+	}
+	slices.SortFunc(revisions, func(a, b Revision) int { return cmp.Compare(a.Name, b.Name) })
+	return revisions
+}
+
+// CountDuration returns the duration of the last count.
+func (r *Reconcilers) CountDuration() time.Duration { return time.Duration(r.took.Load()) }
+
+// regressed returns the Regressed condition of an instance whose Ready condition becomes ready. It returns nil if the
+// instance is not less healthy than before it moved to the newest revision.
+func (r *Reconciler) regressed(self *unstructured.Unstructured, ready metav1.Condition) *metav1.Condition {
+	before := ConditionOf(self, conditionReady)
+	if r.gate == nil || before == nil || ready.Status == metav1.ConditionTrue || self.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	state := "did not fail"
+	switch was := healthOf(before); {
+	case healthOf(&ready) < was && before.ObservedGeneration == self.GetGeneration() && r.gate.RollsOut(r.Name):
+		if was == rollout.Ready {
+			state = "was ready"
+		}
+	case revisionOf(self) == r.Name:
+		return ConditionOf(self, ConditionRegressed)
+	default:
+		return nil
+	}
+	return &metav1.Condition{
+		Type: ConditionRegressed, Status: metav1.ConditionTrue, Reason: "RevisionChanged",
+		Message: fmt.Sprintf("the instance %s before revision %s was rolled out", state, r.Name),
+	}
+}
+
+// healthOf returns the state that a Ready condition describes.
+func healthOf(ready *metav1.Condition) rollout.Health {
+	switch {
+	case ready.Status == metav1.ConditionTrue:
+		return rollout.Ready
+	case isFailing(ready.Reason):
+		return rollout.Failing
+	default:
+		return rollout.Waiting
+	}
+}
+
+// revisionOf returns the revision with which an instance was last reconciled.
+func revisionOf(self *unstructured.Unstructured) string {
+	revision, _, _ := unstructured.NestedString(self.Object, "status", "revision")
+	return revision
+}

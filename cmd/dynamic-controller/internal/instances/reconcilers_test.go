@@ -1,0 +1,215 @@
+package instances
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
+)
+
+// withReady sets the status of an instance.
+func withReady(self *unstructured.Unstructured, revision string, ready metav1.Condition, more ...metav1.Condition) {
+	var conditions []any
+	for _, c := range append([]metav1.Condition{ready}, more...) {
+		c.ObservedGeneration = self.GetGeneration()
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&c)
+		if err != nil {
+			panic(err)
+		}
+		conditions = append(conditions, content)
+	}
+	self.Object["status"] = map[string]any{"revision": revision, "conditions": conditions}
+}
+
+func readyCondition(reason string) metav1.Condition {
+	c := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse, Reason: reason}
+	if reason == reasonReady {
+		c.Status = metav1.ConditionTrue
+	}
+	return c
+}
+
+// newTestReconcilers returns Reconcilers for the revision "new", to which instances with the revision "old" move.
+func newTestReconcilers(t *testing.T, changed func()) (*Reconcilers, *Reconciler, *platformtest.Server) {
+	t.Helper()
+	k, server := newTestReconciler(t, chain(1))
+	revision := k.Revision
+	revision.Name, revision.ReportsRevision = "new", true
+	older := revision
+	older.Name = "old"
+	r, err := newReconcilers(Clients{
+		Engine: k.engine, Client: server, Mapper: platformtest.NewMapper(append(revision.Compiled.Kinds(), website)...),
+		Identities: k.identities,
+	}, revision, Rollout{Since: time.Now(), Older: []Revision{older}, Changed: changed})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, r.older["old"], server
+}
+
+func TestReconcilers_SelectTheRevisionOfAnInstance(t *testing.T) {
+	r, older, server := newTestReconcilers(t, func() {})
+	self := newFlowers(t, server)
+	expect := func(name, revision string, want *Reconciler) {
+		t.Helper()
+		withReady(self, revision, readyCondition(reasonReady))
+		if got := r.reconcilerFor(flowers, self); got != want {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+	expect("a new instance", "", r.newest)
+	expect("an instance that has moved", "new", r.newest)
+	expect("an instance before its turn", "old", older)
+	expect("an instance whose revision is not loaded", "gone", nil)
+	if err := r.reconcile(t.Context(), flowers, self); err != nil || len(server.Took()) > 0 {
+		t.Errorf("it was reconciled: %v", err)
+	}
+	engine := r.newest.engine.(*platformtest.Engine)
+	if !slices.Contains(engine.Enqueued, BlueprintID(r.newest.Blueprint)) {
+		t.Errorf("enqueued: %v, want the Blueprint", engine.Enqueued)
+	}
+	r.SetPaused(true)
+	if older.pausedBy(self) == "" {
+		t.Error("instances with the older revision are not paused")
+	}
+	expect("a paused instance whose revision is not loaded", "gone", r.newest)
+	r.SetPaused(false)
+	now := metav1.Now()
+	self.SetDeletionTimestamp(&now)
+	expect("a deleted instance whose revision is not loaded", "gone", r.newest)
+	expect("a deleted instance", "old", older)
+	self.SetDeletionTimestamp(nil)
+
+	r.Survey([]rollout.Instance{{Key: flowers.NamespacedKey, Revision: "old", Health: rollout.Ready}})
+	if !slices.Contains(engine.Enqueued, flowers) {
+		t.Errorf("enqueued: %v, want the instance", engine.Enqueued)
+	}
+	expect("an instance that moves", "old", r.newest)
+}
+
+func TestReconcilers_WithoutStatusRevisionMoveAtOnce(t *testing.T) {
+	k, server := newTestReconciler(t, chain(1))
+	r, err := newReconcilers(Clients{Engine: k.engine, Client: server, Identities: k.identities,
+		Mapper: platformtest.NewMapper(k.Compiled.Kinds()...)}, k.Revision, Rollout{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := newFlowers(t, server)
+	withReady(self, "old", readyCondition(reasonReady))
+	if r.Gate != nil || r.reconcilerFor(flowers, self) != r.newest {
+		t.Error("the instance waits")
+	}
+	r.Survey(nil)
+}
+
+func TestReconcilers_RequestMissingRevisions(t *testing.T) {
+	requests := 0
+	r, _, _ := newTestReconcilers(t, func() { requests++ })
+	expect := func(missing []string, older, wantRequests int) {
+		t.Helper()
+		if got := r.Missing(); !slices.Equal(got, missing) || len(r.Older()) != older || requests != wantRequests {
+			t.Errorf("missing: %q, %d are loaded, %d requests", got, len(r.Older()), requests)
+		}
+	}
+	expect(nil, 1, 0)
+	before := []rollout.Instance{{Key: "a", Revision: "old"}, {Key: "b", Revision: "older"}, {Key: "c", Revision: "new"}}
+	r.Survey(before)
+	expect([]string{"older"}, 1, 1)
+	r.Survey(before)
+	expect([]string{"older"}, 1, 1)
+	r.Survey([]rollout.Instance{{Key: "c", Revision: "new"}})
+	expect(nil, 0, 2)
+}
+
+func TestRegressed(t *testing.T) {
+	regressed := metav1.Condition{Type: ConditionRegressed, Status: metav1.ConditionTrue, Reason: "RevisionChanged"}
+	for name, test := range map[string]struct {
+		revision, before, now string
+		was, edited, complete bool
+		want                  bool
+	}{
+		"it was ready and fails":      {revision: "old", before: reasonReady, now: reasonRejected, want: true},
+		"it was ready and is not":     {revision: "old", before: reasonReady, now: reasonWaiting, want: true},
+		"it was waiting and fails":    {revision: "old", before: reasonWaiting, now: reasonInvalid, want: true},
+		"it failed and fails":         {revision: "old", before: reasonRejected, now: reasonInvalid},
+		"it was waiting and still is": {revision: "old", before: reasonWaiting, now: reasonWaiting},
+		"it is ready":                 {revision: "old", before: reasonReady, now: reasonReady},
+		"it fails later":              {revision: "new", before: reasonReady, now: reasonRejected, want: true},
+		"it still fails": {
+			revision: "new", before: reasonRejected, now: reasonRejected, was: true, want: true,
+		},
+		"it no longer fails": {
+			revision: "new", before: reasonRejected, now: reasonWaiting, was: true, want: true,
+		},
+		"it is ready again": {
+			revision: "new", before: reasonRejected, now: reasonReady, was: true,
+		},
+		"it failed with an earlier revision": {
+			revision: "old", before: reasonRejected, now: reasonRejected, was: true,
+		},
+		"its spec was changed":    {revision: "old", before: reasonReady, now: reasonRejected, edited: true},
+		"the rollout is complete": {revision: "new", before: reasonReady, now: reasonRejected, complete: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, _, server := newTestReconcilers(t, func() {})
+			self := newFlowers(t, server)
+			if withReady(self, test.revision, readyCondition(test.before)); test.was {
+				withReady(self, test.revision, readyCondition(test.before), regressed)
+			}
+			if test.edited {
+				self.SetGeneration(self.GetGeneration() + 1)
+			}
+			if test.complete {
+				r.Survey(nil)
+			}
+			got := r.newest.regressed(self, readyCondition(test.now))
+			if (got != nil) != test.want {
+				t.Errorf("got %+v", got)
+			}
+			now := metav1.Now()
+			self.SetDeletionTimestamp(&now)
+			if got := r.newest.regressed(self, readyCondition(test.now)); got != nil {
+				t.Errorf("while it is deleted, got %+v", got)
+			}
+		})
+	}
+}
+
+// The status is written with the revision, so that another process can tell why an instance fails.
+func TestReconcilers_RegressionIsReported(t *testing.T) {
+	r, _, server := newTestReconcilers(t, func() {})
+	self := newFlowers(t, server)
+	withReady(self, "old", readyCondition(reasonReady))
+	r.Survey([]rollout.Instance{{Key: flowers.NamespacedKey, Revision: "old", Health: rollout.Ready}})
+	server.Fails("patch", "r0", apierrors.NewInvalid(schema.GroupKind{}, "r0", nil))
+	if err := r.reconcile(t.Context(), flowers, self); err == nil {
+		t.Fatal("the child was not rejected")
+	}
+	c := conditionOf(t, server, ConditionRegressed)
+	if c.Status != metav1.ConditionTrue || c.Message != "the instance was ready before revision new was rolled out" {
+		t.Errorf("got %+v", c)
+	}
+	if revision := revisionOf(self); revision != "new" {
+		t.Errorf("the revision is %q", revision)
+	}
+}
+
+func TestWatches_OfAllRevisions(t *testing.T) {
+	b := chain(1)
+	k, _ := newTestReconciler(t, b)
+	retaining := chain(1)
+	retaining.Spec.Resources[0].DeletionPolicy = blueprint.Retain
+	other, _ := newTestReconciler(t, retaining)
+	if n := len(watches(k.within, k.Revision, other.Revision, k.Revision)); n != 2 {
+		t.Errorf("there are %d watches, want one by owner and one by annotation", n)
+	}
+}

@@ -1,0 +1,189 @@
+package rollout
+
+import (
+	"cmp"
+	"hash/fnv"
+	"slices"
+	"sync"
+	"time"
+)
+
+// tolerance is the number of instances that must have moved successfully for each one that fails.
+const tolerance = 10
+
+// Health describes the state of an instance. A higher value is better.
+type Health int
+
+// The states of an instance.
+const (
+	Failing Health = iota
+	Waiting
+	Ready
+)
+
+// Instance is the state of an instance, according to its status.
+type Instance struct {
+	Key string // "namespace/name"
+	// Revision is the revision with which the instance was last reconciled. It is empty for a new instance.
+	Revision string
+	Created  time.Time
+	Health   Health
+	Reason   string // for Failing and Waiting
+	// Regressed reports whether the instance is less healthy than before it moved to its revision.
+	Regressed bool
+	Paused    bool
+}
+
+// Revision identifies the revision to roll out.
+type Revision struct {
+	Name string
+	// Same lists the other revisions with the same templates. Instances that have one of them are not delayed.
+	Same []string
+	// Since is the time at which the revision was accepted. Instances that were created later do not prove that existing
+	// ones can be updated.
+	Since time.Time
+}
+
+// Progress describes the state of a rollout.
+type Progress struct {
+	// Total is the number of instances that are not paused, and Updated the number of those with the newest revision.
+	Total, Updated, Paused int
+	// Stopped reports whether no further instances move because of those that fail.
+	Stopped bool
+	// Failing and Waiting are the instances that have been less healthy since they moved, ordered by key.
+	Failing, Waiting []Instance
+}
+
+// Complete reports whether all instances that are not paused have the newest revision.
+func (p Progress) Complete() bool { return p.Updated == p.Total }
+
+// Gate decides which instances of a Blueprint are reconciled with the newest revision. It is safe for concurrent use.
+type Gate struct {
+	revision Revision
+
+	mu       sync.Mutex // guards the fields below
+	surveyed bool
+	progress Progress
+	inUse    map[string]int  // number of instances by revision
+	admitted map[string]bool // keys of instances with another revision
+}
+
+// New returns a Gate for a revision. Until the first call of Survey, no instance moves.
+func New(revision Revision) *Gate { return &Gate{revision: revision} }
+
+// IsOpen reports whether an instance with the given key and revision is reconciled with the newest revision.
+func (g *Gate) IsOpen(key, revision string) bool {
+	if g.hasTemplatesOf(revision) {
+		return true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.admitted[key]
+}
+
+// hasTemplatesOf reports whether the newest revision has the templates of the named revision. A new instance has none.
+func (g *Gate) hasTemplatesOf(revision string) bool {
+	return revision == "" || revision == g.revision.Name || slices.Contains(g.revision.Same, revision)
+}
+
+// RollsOut reports whether this is the revision that is rolled out, and instances with another one may remain.
+func (g *Gate) RollsOut(revision string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return revision == g.revision.Name && (!g.surveyed || !g.progress.Complete())
+}
+
+// Progress returns the state of the rollout at the last survey. It returns false before the first one.
+func (g *Gate) Progress() (p Progress, surveyed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.progress, g.surveyed
+}
+
+// InUse reports whether instances had the revision at the last survey. Before the first survey, it returns true.
+func (g *Gate) InUse(revision string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.surveyed || g.inUse[revision] > 0
+}
+
+// Outdated returns the revisions with other templates that instances had at the last survey, the most frequent first.
+func (g *Gate) Outdated() (revisions []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for revision := range g.inUse {
+		if !g.hasTemplatesOf(revision) {
+			revisions = append(revisions, revision)
+		}
+	}
+	slices.SortFunc(revisions, func(a, b string) int {
+		return cmp.Or(cmp.Compare(g.inUse[b], g.inUse[a]), cmp.Compare(a, b))
+	})
+	return revisions
+}
+
+// Survey updates the rollout with the state of all instances that are not being deleted. It returns the keys of those
+// that can move now and could not before.
+func (g *Gate) Survey(instances []Instance) (admitted []string) {
+	var p Progress
+	var healthy, failing []string
+	inUse, proven := map[string]int{}, 0
+	for _, i := range instances {
+		if i.Paused {
+			p.Paused++
+			continue
+		}
+		p.Total++
+		inUse[i.Revision]++
+		switch {
+		case !g.hasTemplatesOf(i.Revision):
+			if i.Health == Failing {
+				failing = append(failing, i.Key)
+			} else {
+				healthy = append(healthy, i.Key)
+			}
+			continue
+		case i.Created.After(g.revision.Since): // it did not move
+		case i.Regressed && i.Health == Failing:
+			p.Failing = append(p.Failing, i)
+		case i.Regressed && i.Health == Waiting:
+			p.Waiting = append(p.Waiting, i)
+		case i.Health != Failing:
+			proven++
+		}
+		p.Updated++
+	}
+	for _, list := range [][]Instance{p.Failing, p.Waiting} {
+		slices.SortFunc(list, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
+	}
+	p.Stopped = !p.Complete() && len(p.Failing)*tolerance > proven
+	var next []string
+	if !p.Stopped {
+		next = append(g.first(healthy, max(1, proven)-len(p.Waiting)), g.first(failing, max(1, p.Updated))...)
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.admitted
+	g.surveyed, g.progress, g.inUse, g.admitted = true, p, inUse, make(map[string]bool, len(next))
+	for _, key := range next {
+		g.admitted[key] = true
+		if !before[key] {
+			admitted = append(admitted, key)
+		}
+	}
+	return admitted
+}
+
+// first returns the first n keys, in an order that differs between revisions and is the same in all processes. Keys
+// that have been returned before are returned again until their instances have moved.
+func (g *Gate) first(keys []string, n int) []string {
+	ranks := make(map[string]uint64, len(keys))
+	for _, key := range keys {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(g.revision.Name + "/" + key)) // it never fails
+		ranks[key] = h.Sum64()
+	}
+	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(ranks[a], ranks[b]), cmp.Compare(a, b)) })
+	return keys[:min(max(n, 0), len(keys))]
+}

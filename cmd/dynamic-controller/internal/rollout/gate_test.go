@@ -1,0 +1,222 @@
+package rollout
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+var (
+	accepted = time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	newest   = Revision{Name: "new", Same: []string{"new", "same"}, Since: accepted}
+)
+
+// some returns n instances with the given state, which were created before the newest revision was accepted.
+func some(n int, state Instance) (all []Instance) {
+	state.Created = accepted.Add(-time.Hour)
+	for i := range n {
+		state.Key = fmt.Sprintf("shop/%s-%t-%d-%d-%d", state.Revision, state.Regressed, state.Health, n, i)
+		all = append(all, state)
+	}
+	return all
+}
+
+func TestSurvey(t *testing.T) {
+	var (
+		old       = Instance{Revision: "old", Health: Ready}
+		oldFailed = Instance{Revision: "old", Health: Failing}
+		updated   = Instance{Revision: "new", Health: Ready}
+		failing   = Instance{Revision: "new", Health: Failing, Regressed: true}
+		waiting   = Instance{Revision: "new", Health: Waiting, Regressed: true}
+		asBefore  = Instance{Revision: "new", Health: Failing}
+		paused    = Instance{Revision: "new", Health: Failing, Regressed: true, Paused: true}
+	)
+	created := func(n int, state Instance) []Instance {
+		all := some(n, state)
+		for i := range all {
+			all[i].Created = accepted.Add(time.Hour)
+		}
+		return all
+	}
+	for name, test := range map[string]struct {
+		instances         []Instance
+		admitted          int
+		updated           int
+		complete, stopped bool
+	}{
+		"no instances":       {nil, 0, 0, true, false},
+		"the first instance": {some(100, old), 1, 0, false, false},
+		"the first one is ready": {
+			slices.Concat(some(1, updated), some(99, old)), 1, 1, false, false,
+		},
+		"the number doubles": {
+			slices.Concat(some(8, updated), some(92, old)), 8, 8, false, false,
+		},
+		"the last ones": {
+			slices.Concat(some(64, updated), some(36, old)), 36, 64, false, false,
+		},
+		"all are updated": {some(100, updated), 0, 100, true, false},
+		"some are not ready yet": {
+			slices.Concat(some(8, updated), some(3, waiting), some(89, old)), 5, 11, false, false,
+		},
+		"as many are not ready as ready": {
+			slices.Concat(some(8, updated), some(8, waiting), some(84, old)), 0, 16, false, false,
+		},
+		"the first one fails": {
+			slices.Concat(some(1, failing), some(99, old)), 0, 1, false, true,
+		},
+		"one of the first fails": {
+			slices.Concat(some(9, updated), some(1, failing), some(90, old)), 0, 10, false, true,
+		},
+		"few fail": {
+			slices.Concat(some(20, updated), some(2, failing), some(78, old)), 20, 22, false, false,
+		},
+		"too many fail": {
+			slices.Concat(some(20, updated), some(3, failing), some(77, old)), 0, 23, false, true,
+		},
+		"the last one fails": {some(1, failing), 0, 1, true, false},
+		"the first one failed before": {
+			slices.Concat(some(1, asBefore), some(99, old)), 1, 1, false, false,
+		},
+		"failing ones move, too": {
+			slices.Concat(some(4, updated), some(20, oldFailed)), 4, 4, false, false,
+		},
+		"failing ones do not delay the others": {
+			slices.Concat(some(4, asBefore), some(20, oldFailed), some(20, old)), 4 + 1, 4, false, false,
+		},
+		"failing ones wait if it has stopped": {
+			slices.Concat(some(1, failing), some(20, oldFailed)), 0, 1, false, true,
+		},
+		"a paused one fails": {
+			slices.Concat(some(2, paused), some(98, old)), 1, 0, false, false,
+		},
+		"all others are paused": {
+			slices.Concat(some(2, updated), some(2, paused)), 0, 2, true, false,
+		},
+		"new ones are ready": {
+			slices.Concat(created(50, updated), some(50, old)), 1, 50, false, false,
+		},
+		"new ones fail": {
+			slices.Concat(created(50, failing), some(50, old)), 1, 50, false, false,
+		},
+		"new ones are ready, but moved ones fail": {
+			slices.Concat(created(50, updated), some(1, failing), some(49, old)), 0, 51, false, true,
+		},
+		"only the schema has changed": {some(100, Instance{Revision: "same", Health: Ready}), 0, 100, true, false},
+		"as healthy as before": {
+			slices.Concat(some(4, Instance{Revision: "new", Health: Waiting}), some(96, old)), 4, 4, false, false,
+		},
+		"without a revision": {some(100, Instance{}), 0, 100, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := New(newest)
+			admitted := g.Survey(test.instances)
+			p, known := g.Progress()
+			if len(admitted) != test.admitted || p.Updated != test.updated || p.Complete() != test.complete ||
+				p.Stopped != test.stopped || !known {
+				t.Errorf("%d are admitted, %+v", len(admitted), p)
+			}
+			for _, i := range test.instances {
+				want := i.Revision != "old" || slices.Contains(admitted, i.Key)
+				if got := g.IsOpen(i.Key, i.Revision); got != want {
+					t.Errorf("%s can move: %t", i.Key, got)
+				}
+			}
+			// Another process makes the same decision, and none is repeated.
+			if again := New(newest).Survey(test.instances); !slices.Equal(again, admitted) {
+				t.Errorf("another process admits %q, not %q", again, admitted)
+			}
+			if again := g.Survey(test.instances); len(again) > 0 {
+				t.Errorf("admitted again: %q", again)
+			}
+		})
+	}
+}
+
+func TestGate_BeforeTheFirstSurvey(t *testing.T) {
+	g := New(newest)
+	if g.IsOpen("shop/a", "old") || !g.IsOpen("shop/a", "same") || !g.IsOpen("shop/a", "") {
+		t.Error("an instance moved before the first survey, or one that need not wait did not")
+	}
+	if _, known := g.Progress(); known || !g.InUse("old") || !g.RollsOut("new") || g.RollsOut("old") {
+		t.Error("the state is known before the first survey")
+	}
+}
+
+func TestGate_Outdated(t *testing.T) {
+	g := New(newest)
+	g.Survey(slices.Concat(some(2, Instance{Revision: "rare"}), some(3, Instance{Revision: "old"}),
+		some(1, Instance{Revision: "also rare", Paused: true}), some(1, Instance{Revision: "same"})))
+	if got := g.Outdated(); !slices.Equal(got, []string{"old", "rare"}) {
+		t.Errorf("got %q", got)
+	}
+	if !g.InUse("rare") || g.InUse("also rare") || !g.RollsOut("new") {
+		t.Error("the revisions in use are wrong")
+	}
+	if g.Survey(nil); g.RollsOut("new") {
+		t.Error("the rollout is not complete")
+	}
+}
+
+// rollOut moves instances until nothing changes, and returns the number of surveys. Instances fail if fails says so. A
+// process that is killed after each survey is replaced if restarts is set.
+func rollOut(instances []Instance, restarts bool, fails func(key string) bool) (g *Gate, surveys int) {
+	g = New(newest)
+	for {
+		surveys++
+		admitted := g.Survey(instances)
+		if len(admitted) == 0 {
+			return g, surveys
+		}
+		for n, i := range instances {
+			if slices.Contains(admitted, i.Key) {
+				instances[n].Revision = "new"
+				if fails(i.Key) {
+					instances[n].Health, instances[n].Regressed = Failing, i.Health != Failing
+				}
+			}
+		}
+		if restarts {
+			g = New(newest)
+		}
+	}
+}
+
+func TestRollout_LargeOneTakesFewSteps(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		g, surveys := rollOut(some(10_000, Instance{Revision: "old", Health: Ready}), restarts,
+			func(string) bool { return false })
+		if p, _ := g.Progress(); !p.Complete() || surveys > 17 {
+			t.Errorf("restarts %t: %d surveys, %+v", restarts, surveys, p)
+		}
+	}
+}
+
+func TestRollout_StopsAndContinues(t *testing.T) {
+	instances := append(some(12, Instance{Revision: "old", Health: Ready}), some(3, Instance{Revision: "old"})...)
+	g, _ := rollOut(instances, true, func(string) bool { return true })
+	p, _ := g.Progress()
+	if !p.Stopped || len(p.Failing) != 1 || p.Updated > 2 {
+		t.Errorf("it has not stopped: %+v", p)
+	}
+	for i := range instances {
+		if instances[i].Regressed {
+			instances[i].Regressed, instances[i].Health = false, Ready
+		}
+	}
+	g, _ = rollOut(instances, true, func(string) bool { return false })
+	if p, _ := g.Progress(); !p.Complete() {
+		t.Errorf("it has not continued: %+v", p)
+	}
+}
+
+func TestProgress_OrdersInstances(t *testing.T) {
+	g := New(newest)
+	instances := some(4, Instance{Revision: "new", Health: Failing, Regressed: true})
+	slices.Reverse(instances)
+	g.Survey(instances)
+	if p, _ := g.Progress(); len(p.Failing) != 4 || p.Failing[0].Key > p.Failing[3].Key {
+		t.Errorf("got %+v", p)
+	}
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+)
+
+// scene is a platform with all permissions, whose Blueprints run as ServiceAccounts, an author, a tenant, and objects
+// of others.
+type scene struct {
+	*api
+	author, tenant *api
+	start          func() // starts another process of the platform
+	processes      *[]*process
+	users          *impersonations
+	other          string // a namespace of others
+	attack
+	name     string                     // of the instance and of the ServiceAccount
+	instance *unstructured.Unstructured // after the attack has begun
+}
+
+// checkRoles checks that the author and the tenant have no permissions that would make the other tests meaningless.
+func (s *scene) checkRoles(t *testing.T) {
+	instance := "{apiVersion: GROUP/v1, kind: First, metadata: {name: first}}"
+	consent := "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, annotations: {a: b}}}"
+	for who, request := range map[string]func() error{
+		"author reads a Secret": func() error { _, err := s.author.get("v1", "Secret", "vault"); return err },
+		"author creates an instance": func() error {
+			_, err := s.author.tryApply(instance)
+			return err
+		},
+		"author consents":        func() error { _, err := s.author.tryApply(consent); return err },
+		"tenant consents":        func() error { _, err := s.tenant.tryApply(consent); return err },
+		"tenant reads a Secret":  func() error { _, err := s.tenant.get("v1", "Secret", "vault"); return err },
+		"tenant reads elsewhere": func() error { _, err := s.tenant.get("v1", "ConfigMap", s.other+"/notes"); return err },
+		"tenant creates a Blueprint": func() error {
+			_, err := s.tenant.tryApply(making("Second", configMap+namedChild+"}"))
+			return err
+		},
+	} {
+		if err := request(); !apierrors.IsForbidden(err) {
+			t.Errorf("%s: got %v, want Forbidden", who, err)
+		}
+	}
+}
+
+// expand replaces the names of the namespaces.
+func (s *scene) expand(text string) string {
+	return strings.NewReplacer("NAMESPACE", s.namespace, "OTHER", s.other, "GROUP", s.group).Replace(text)
+}
+
+func (s *scene) expandAll(words []string) (expanded []string) {
+	for _, word := range words {
+		expanded = append(expanded, s.expand(word))
+	}
+	return expanded
+}
+
+// with returns the scene of one attack, whose types have a group of their own.
+func (s *scene) with(t *testing.T, attack attack) *scene {
+	t.Helper()
+	own := *s
+	own.attack, own.name = attack, strings.ToLower(attack.kind)
+	admin, author, tenant := *s.api, *s.author, *s.tenant
+	for _, each := range []*api{&admin, &author, &tenant} {
+		each.T, each.group = t, own.name+"."+s.group
+	}
+	own.api, own.author, own.tenant = &admin, &author, &tenant
+	own.grant(own.namespace, metav1.NamespaceDefault, own.namespace+"-tenant", rule("*", own.group, "*"))
+	return &own
+}
+
+// run carries out the attack, and checks its result.
+func (s *scene) run() {
+	s.Helper()
+	s.serviceAccount(s.namespace, s.name, s.may...)
+	s.consent(s.namespace, s.name, s.name+"s."+s.group)
+	text := changed(making(s.kind, s.template, append(s.fields, "  serviceAccountName: "+s.name)...), s.edit...)
+	if s.refused != "" {
+		_, err := s.author.tryApply(s.expand(text))
+		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), s.refused) {
+			s.Errorf("got the error %v, want %q", err, s.refused)
+		}
+		return
+	}
+	s.author.apply(s.expand(text))
+	if s.rejected != nil {
+		s.waitBlueprint(s.name+"s", is("Accepted", "False", s.expandAll(s.rejected)...), is("Serving", "False"))
+		s.checkLeaks()
+		return
+	}
+	s.waitBlueprint(s.name+"s", is("Accepted", "True"), is("Serving", "True"))
+	s.applyInstance(s.spec)
+	if s.forge != nil {
+		s.forge(s)
+	}
+	if s.want != nil {
+		s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "False", s.expandAll(s.want)...))
+	} else {
+		s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "True"))
+	}
+	for _, object := range s.absent {
+		fields := strings.Fields(s.expand(object))
+		if obj, err := s.get(fields[0], fields[1], fields[2]); !apierrors.IsNotFound(err) {
+			s.Errorf("%s is %v, %v", object, obj, err)
+		}
+	}
+	s.checkLeaks()
+	if s.check != nil {
+		s.check(s)
+	}
+}
+
+// applyInstance creates or changes the instance as the tenant.
+func (s *scene) applyInstance(spec string) {
+	s.Helper()
+	if spec == "" {
+		spec = "{}"
+	}
+	s.instance = s.tenant.apply(fmt.Sprintf("{apiVersion: GROUP/v1, kind: %s, metadata: {name: %s}, spec: %s}", s.kind,
+		s.name, s.expand(spec)))
+}
+
+// marked returns the metadata of an object that is marked as a child of the instance. In the instance's namespace, the
+// mark is an owner reference.
+func (s *scene) marked(namespace, name, more string) string {
+	uid := s.instance.GetUID()
+	metadata := fmt.Sprintf(`name: %s, namespace: %s, labels: {platform.example.com/parent: %s}, annotations: {
+		platform.example.com/resource: child, platform.example.com/instance: %s/%s, platform.example.com/self: %s/%[1]s}`,
+		name, namespace, uid, s.namespace, s.name, namespace)
+	if namespace == s.namespace {
+		metadata += fmt.Sprintf(", ownerReferences: [{apiVersion: GROUP/v1, kind: %s, name: %s, uid: %s, controller: true, "+
+			"blockOwnerDeletion: true}]", s.kind, s.name, uid)
+	}
+	return "metadata: {" + metadata + more + "}"
+}
+
+// revokeRead revokes the permission to read a child after the ServiceAccount has created it. The next process finds the
+// child in its cache, up to date.
+func (s *scene) revokeRead() {
+	s.Helper()
+	revoke := s.grant(s.namespace, s.namespace, s.name, rule(writeChildren, "", "configmaps"))
+	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "True"))
+	(*s.processes)[len(*s.processes)-1].kill()
+	revoke()
+	s.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: " + s.name + "-leak}, data: {text: " + foreignText + "}}")
+	s.start()
+}
+
+// deleteWithUnreadableChild deletes the instance in the foreground. The name and the finalizer of a child are not
+// readable.
+func (s *scene) deleteWithUnreadableChild() {
+	s.Helper()
+	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "False", "Forbidden", `cannot get resource "secrets"`))
+	s.apply("{apiVersion: v1, kind: Secret, " +
+		s.marked(s.namespace, foreignText, ", finalizers: [example.com/"+foreignText+"]") + "}")
+	if err := s.tenant.client(s.instance).Delete(s.Context(), s.name,
+		metav1.DeleteOptions{PropagationPolicy: ptr.To(metav1.DeletePropagationForeground)}); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// forgeInventory makes the platform look for children among the objects of others.
+func (s *scene) forgeInventory() {
+	s.Helper()
+	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "True"))
+	for _, kind := range []string{"Secret", "ConfigMap"} {
+		s.apply("{apiVersion: v1, kind: " + kind + ", " + s.marked(s.other, "marked", "") + "}")
+	}
+	s.tenant.apply(s.expand(fmt.Sprintf(`{apiVersion: GROUP/v1, kind: %s, metadata: {name: %s,
+		finalizers: [platform.example.com/children], annotations: {platform.example.com/inventory:
+		"ConfigMap=v1/configmaps@OTHER,Secret=v1/secrets@OTHER,Namespace=v1/namespaces"}}, spec: %s}`,
+		s.kind, s.name, s.spec)))
+}
+
+// forgeChild creates the object that is to become the child after a change of the instance. The platform would prune
+// the object if the instance was not paused.
+func (s *scene) forgeChild() {
+	s.Helper()
+	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "True"))
+	s.tenant.annotate("GROUP/v1", s.kind, s.name, "platform.example.com/paused", "true")
+	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Paused", "True"))
+	s.tenant.apply("{apiVersion: v1, kind: ConfigMap, " + s.marked(s.namespace, "forged", "") + ", data: {text: weeds}}")
+	s.applyInstance("{a: forged}")
+	s.tenant.annotate("GROUP/v1", s.kind, s.name, "platform.example.com/paused", "false")
+}
+
+// checkLeaks checks that the content of the objects of others is neither in the log nor in other objects.
+func (s *scene) checkLeaks() {
+	s.Helper()
+	check := func(where string, content any) {
+		s.Helper()
+		text, err := json.Marshal(content)
+		if err != nil {
+			s.Fatal(err)
+		}
+		for _, secret := range []string{foreignText, base64.StdEncoding.EncodeToString([]byte(foreignText))} {
+			if strings.Contains(string(text), secret) {
+				s.Errorf("%s: contains the content of an object of others: %s", where, text)
+			}
+		}
+	}
+	for _, p := range *s.processes {
+		check("the log", p.output())
+	}
+	for _, gvr := range []schema.GroupVersionResource{
+		blueprint.GroupVersionResource, {Group: s.group, Version: "v1", Resource: s.name + "s"},
+		{Group: "apps", Version: "v1", Resource: "controllerrevisions"}, {Version: "v1", Resource: "events"},
+		{Version: "v1", Resource: "configmaps"}, {Version: "v1", Resource: "services"},
+	} {
+		list, err := s.dynamic.Resource(gvr).List(s.Context(), metav1.ListOptions{})
+		if apierrors.IsNotFound(err) {
+			continue // the Blueprint was rejected
+		}
+		if err != nil {
+			s.Fatal(err)
+		}
+		for _, item := range list.Items {
+			key := item.GetNamespace() + "/" + item.GetName()
+			if key != s.other+"/notes" && key != s.namespace+"/theirs" && !strings.HasSuffix(key, "-leak") {
+				check(gvr.Resource+" "+key, item.Object)
+			}
+		}
+	}
+}
