@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -23,6 +24,9 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
+
+// ErrNoStatus is returned by [Conditions] if the type of the object has no status subresource.
+var ErrNoStatus = errors.New("the type has no status subresource")
 
 // ConditionsConfig configures [Conditions]. All fields are required.
 type ConditionsConfig struct {
@@ -64,7 +68,8 @@ func NewConditions(config ConditionsConfig) (*Conditions, error) {
 // The parameter object is the object that was reconciled. Its generation becomes the observedGeneration of the
 // conditions, even if the object has changed since. A condition with a later observedGeneration is not replaced. If the
 // API server reports that the object is outdated, Set reads the object and tries again. Set updates the status and the
-// resourceVersion of the given object. If the object no longer exists, the error is a NotFound.
+// resourceVersion of the given object. If the object no longer exists, the error is a NotFound. If its type has no
+// status subresource, the error wraps [ErrNoStatus].
 func (c *Conditions) Set(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
 	conditions ...metav1.Condition,
@@ -101,6 +106,11 @@ func (c *Conditions) SetStatus(
 			return nil
 		}
 		now, err := patch.Merge(ctx, objects, current, c.config.FieldManager, map[string]any{"status": change}, "status")
+		if apierrors.IsNotFound(err) { // the API server returns the same error if the subresource is missing
+			if _, err = patch.Read(ctx, objects, object); err == nil {
+				err = ErrNoStatus
+			}
+		}
 		if err != nil {
 			return err
 		}

@@ -1,10 +1,12 @@
 package handlers
 
 import (
+	"errors"
 	"reflect"
 	"slices"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -261,6 +263,25 @@ func TestConditions_InvalidCurrentConditionsAreReplaced(t *testing.T) {
 		last, _ := list[len(list)-1].(map[string]any)
 		if last["reason"] != "R" || last["lastTransitionTime"] == nil || name == "twice" && len(list) != 1 {
 			t.Errorf("%s: got %v", name, list)
+		}
+	}
+}
+
+// The API server returns the same error if the subresource and if the object is missing.
+func TestConditions_MissingStatusSubresource(t *testing.T) {
+	widget := newWidget()
+	for name, c := range map[string]struct {
+		objects  []*unstructured.Unstructured
+		noStatus bool
+	}{"the object exists": {[]*unstructured.Unstructured{widget}, true}, "the object is gone": {nil, false}} {
+		server := newFakeServer(c.objects...)
+		server.PrependReactor("patch", "widgets", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewNotFound(widgets.GroupResource(), widget.GetName())
+		})
+		ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "R"}
+		_, err := newConditions(t, server).Set(t.Context(), first, newWidget(), ready)
+		if errors.Is(err, ErrNoStatus) != c.noStatus || apierrors.IsNotFound(err) == c.noStatus {
+			t.Errorf("%s: got %v", name, err)
 		}
 	}
 }

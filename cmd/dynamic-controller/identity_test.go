@@ -90,3 +90,32 @@ func TestIdentity_NamespaceDeletionKeepsInstancesWithChildrenElsewhere(t *testin
 		t.Error(err)
 	}
 }
+
+// A tenant of another namespace forges a child there, where the ServiceAccount has no permissions.
+func TestIdentity_ForgedChildElsewhereDoesNotBlockAnInstance(t *testing.T) {
+	a := newAPI(t)
+	a.platform()
+	far, theirs := a.addNamespace(a.namespace+"-far"), a.addNamespace(a.namespace+"-theirs")
+	a.serviceAccount(a.namespace, "web")
+	a.consent(a.namespace, "web", "places."+a.group)
+	a.grant(far, a.namespace, "web", rule(writeChildren, "", "configmaps"))
+	a.apply(making("Place", `{apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "${self.metadata.name}", namespace: "${self.spec.a}"}, data: {b: "${self.spec.b}"}}`,
+		runsAs, "  allowedNamespaces: [test-*]"))
+	a.waitBlueprint("places", is("Accepted", "True"), is("Serving", "True"))
+	place := a.apply("{apiVersion: GROUP/v1, kind: Place, metadata: {name: flowers}, spec: {a: " + far + ", b: roses}}")
+	a.wait("GROUP/v1", "Place", "flowers", is("Ready", "True"))
+	a.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: forged, namespace: ` + theirs + `,
+        labels: {platform.example.com/parent: ` + string(place.GetUID()) + `},
+        annotations: {platform.example.com/self: ` + theirs + `/forged, platform.example.com/stage: "9",
+        platform.example.com/resource: child, platform.example.com/instance: ` + a.namespace + `/flowers}}}`)
+	a.apply("{apiVersion: GROUP/v1, kind: Place, metadata: {name: flowers}, spec: {a: " + far + ", b: tulips}}")
+	a.wait("v1", "ConfigMap", far+"/flowers", has("tulips", "data", "b"))
+	a.wait("GROUP/v1", "Place", "flowers", is("Ready", "True"))
+	a.delete("GROUP/v1", "Place", "flowers")
+	a.waitGone("GROUP/v1", "Place", "flowers")
+	a.waitGone("v1", "ConfigMap", far+"/flowers")
+	if _, err := a.get("v1", "ConfigMap", theirs+"/forged"); err != nil {
+		t.Error(err)
+	}
+}

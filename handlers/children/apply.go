@@ -73,7 +73,7 @@ func (c *call) applyTo(
 	}
 	if current.GetDeletionTimestamp() != nil {
 		c.waiting = true
-		c.pending = append(c.pending, c.newPending(child.kind, child.id.GVR, current))
+		c.pending = append(c.pending, c.newPending(inventoryEntry{kind: child.kind}, child.id.GVR, current))
 		return current, nil
 	}
 	owned, err := c.isOwned(child, current)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,6 +24,9 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
+
+// keyObjects is a key of log messages.
+const keyObjects = "objects"
 
 // PendingDeletionError is returned while Reconcile waits for children to be deleted. It wraps a
 // dynamiccontroller.RequeueAfter.
@@ -71,11 +75,11 @@ func (e *PendingDeletionError) Unwrap() error { return e.requeue }
 
 // newPending describes a child that is to be deleted, or is being deleted.
 func (c *call) newPending(
-	kind schema.GroupKind, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
+	entry inventoryEntry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
 ) PendingChild {
 	stage, _ := strconv.Atoi(object.GetAnnotations()[c.stageKey()])
 	return PendingChild{
-		ObjectIdentifiers: live.Identify(gvr, object), Kind: kind, stage: stage,
+		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.kind, stage: min(max(stage, 0), entry.stage),
 		Deleting: object.GetDeletionTimestamp() != nil, Finalizers: object.GetFinalizers(),
 		Annotations: object.GetAnnotations(),
 	}
@@ -95,24 +99,31 @@ func compareDoomed(a, b doomedChild) int {
 }
 
 // deleteInOrder deletes the children of the last stage, and records all as pending. It continues after an error. The
-// others are deleted by a later call, when those of the last stage are gone.
+// others are deleted by a later call, when those of the last stage are gone. If the parent is not being deleted,
+// children that the identity cannot delete do not delay others, because they may be forged.
 func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 	slices.SortFunc(doomed, compareDoomed)
 	var errs []error
 	if len(doomed) > 0 {
 		c.pending = nil // doomed usually includes those that are pending
 	}
+	last := 0
 	for _, child := range doomed {
-		if child.stage < doomed[0].stage {
+		if child.stage < last {
 			c.postponed = true
 		} else if key := (childKey{child.Kind, child.NamespacedKey}); !child.Deleting {
-			if !c.deleted[key] {
-				err := c.delete(ctx, child.ObjectIdentifiers, child.object)
+			err, tried := c.deleted[key]
+			if !tried {
+				err = c.delete(ctx, child.ObjectIdentifiers, child.object)
 				errs = append(errs, err)
-				c.deleted[key] = err == nil
+				c.deleted[key] = err
+			}
+			if apierrors.IsForbidden(err) && c.parent.GetDeletionTimestamp() == nil {
+				continue
 			}
 			child.Deleting = true
 		}
+		last = max(last, child.stage)
 		c.pending = append(c.pending, child.PendingChild)
 	}
 	return errors.Join(errs...)
@@ -142,39 +153,63 @@ func (c *call) delete(
 }
 
 // prune deletes the children that are not desired. It removes a kind from the inventory if no children of the kind are
-// left and none are desired. It waits for the deletion of children of such kinds, of earlier stages, and of children
-// with finalizers.
+// left and none are desired, and the namespaces of a kind in the same way. It waits for the deletion of children of
+// such kinds, of earlier stages, and of children with finalizers.
 func (c *call) prune(ctx context.Context) error {
 	var errs []error
-	var empty inventory
+	var changed, left inventory
 	var doomed []doomedChild
 	known, _ := c.inventoryOf(c.parent, c.isKnown)
 	for _, entry := range known {
-		mapping := c.desired.mappings[entry.kind]
-		gvr, children, err := c.listKind(ctx, entry, mapping)
+		undesired, next, err := c.undesired(ctx, entry)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("prune %s: children of kind %s: %w", c.id, entry.kind, err))
 			continue
 		}
-		before := len(doomed)
-		for _, object := range children {
-			if !c.desired.keys[childKey{entry.kind, cache.MetaObjectToName(object).String()}] {
-				doomed = append(doomed, doomedChild{c.newPending(entry.kind, gvr, object), object})
-				c.waiting = c.waiting || mapping == nil || len(object.GetFinalizers()) > 0
-			}
-		}
-		if mapping == nil && len(doomed) == before {
-			empty = append(empty, entry)
+		doomed = append(doomed, undesired...)
+		if next.String() != entry.String() {
+			changed, left = append(changed, entry), append(left, next...)
 		}
 	}
 	if len(errs) == 0 { // the order of all children is known
 		errs = append(errs, c.deleteInOrder(ctx, doomed))
 	}
-	if err := errors.Join(errs...); err != nil || len(empty) == 0 {
-		return err
+	if len(changed) > 0 {
+		_, err := c.changeParent(ctx, c.parent, false, func(now inventory) inventory {
+			return now.without(changed).with(left)
+		})
+		errs = append(errs, err)
 	}
-	_, err := c.changeParent(ctx, c.parent, false, func(now inventory) inventory { return now.without(empty) })
-	return err
+	return errors.Join(errs...)
+}
+
+// undesired returns the children of a kind that are not desired, and the part of the inventory's entry that is still
+// needed. An entry is reduced only after a list from the API server.
+func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []doomedChild, left inventory, err error) {
+	needed := c.desired.namespaces[entry.kind].Clone()
+	mapping := c.desired.mappings[entry.kind]
+	cached := mapping
+	if !needed.HasAll(entry.namespaces...) {
+		cached = nil
+	}
+	gvr, children, err := c.listKind(ctx, entry, cached)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, object := range children {
+		if !c.desired.keys[childKey{entry.kind, cache.MetaObjectToName(object).String()}] {
+			doomed = append(doomed, doomedChild{c.newPending(entry, gvr, object), object})
+			c.waiting = c.waiting || cached == nil || len(object.GetFinalizers()) > 0
+			needed.Insert(object.GetNamespace())
+		}
+	}
+	if mapping == nil && len(doomed) == 0 {
+		return nil, nil, nil
+	}
+	entry.namespaces = slices.DeleteFunc(slices.Clone(entry.namespaces), func(namespace string) bool {
+		return !needed.Has(namespace)
+	})
+	return doomed, inventory{entry}, nil
 }
 
 // cleanUp deletes the children of a deleted parent in the order of their stages. When they are gone, it removes the
@@ -188,6 +223,7 @@ func (c *call) cleanUp(ctx context.Context) error {
 	ordered := !slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
 	left, err := c.deleteDependents(ctx, ordered)
 	if ordered && err != nil && c.isNamespaceTerminating(ctx) {
+		clear(c.deleted)
 		left, err = c.deleteDependents(ctx, false) // Kubernetes deletes the others
 	}
 	switch {
@@ -195,6 +231,9 @@ func (c *call) cleanUp(ctx context.Context) error {
 		return err
 	case left:
 		return c.pendingError()
+	case len(c.ignored) > 0:
+		logr.FromContextOrDiscard(ctx).Info("Ignored objects that claim to be children, in other namespaces than those "+
+			"in the inventory", keyObjects, firstOf(c.ignored))
 	}
 	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
 		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)
@@ -222,7 +261,7 @@ func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, e
 			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", c.id, entry.kind, err))
 		}
 		for _, object := range children {
-			child := doomedChild{c.newPending(entry.kind, gvr, object), object}
+			child := doomedChild{c.newPending(entry, gvr, object), object}
 			if !ownerref.CanReach(c.parent, object.GetNamespace()) || ordered && child.stage > 0 {
 				doomed = append(doomed, child)
 			}
@@ -303,7 +342,8 @@ func (c *call) existingChild(
 	if err != nil {
 		return nil, fmt.Errorf("read: %w", err)
 	}
-	return &doomedChild{c.newPending(key.kind, id.GVR, current), current}, nil
+	recorded, _ := c.inventoryOf(c.parent, func(kind schema.GroupKind) bool { return kind == key.kind })
+	return &doomedChild{c.newPending(recorded.entryOf(key.kind), id.GVR, current), current}, nil
 }
 
 // pendingError returns the error for the children for which the call waits.

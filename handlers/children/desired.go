@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -44,6 +45,7 @@ type desiredSet struct {
 	keys         map[childKey]bool
 	kinds        []schema.GroupKind                     // of Stages and Kinds, including unknown ones
 	mappings     map[schema.GroupKind]*meta.RESTMapping // of the known kinds, in the desired versions
+	namespaces   map[schema.GroupKind]sets.Set[string]  // other than the parent's, of children that are not retained
 	needsCleanUp bool                                   // Kubernetes alone cannot delete the children in order
 }
 
@@ -69,7 +71,9 @@ type childKey struct {
 func (s *desiredSet) inventory() inventory {
 	var kinds inventory
 	for kind, mapping := range s.mappings {
-		kinds = append(kinds, newEntry(kind, mapping.Resource))
+		entry := newEntry(kind, mapping.Resource)
+		entry.stage, entry.namespaces = max(len(s.stages)-1, 0), s.namespaces[kind].UnsortedList()
+		kinds = append(kinds, entry)
 	}
 	return kinds
 }
@@ -79,6 +83,7 @@ func (s *desiredSet) inventory() inventory {
 func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
 	s := &desiredSet{
 		keys: map[childKey]bool{}, mappings: map[schema.GroupKind]*meta.RESTMapping{},
+		namespaces:   map[schema.GroupKind]sets.Set[string]{},
 		needsCleanUp: len(desired.Stages) > 1 && len(c.kinds) > 0,
 	}
 	var errs []error
@@ -128,6 +133,9 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 	s.keys[key] = true
 	s.mappings[child.kind] = child.mapping
 	s.needsCleanUp = s.needsCleanUp || child.marked && !child.Retain
+	if namespace := child.id.Namespace(); namespace != "" && namespace != parent.Namespace() && !child.Retain {
+		s.namespaces[child.kind] = s.namespaces[child.kind].Union(sets.New(namespace))
+	}
 	return nil
 }
 

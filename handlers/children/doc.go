@@ -35,8 +35,9 @@
 // # Inventory
 //
 // The kinds of a parent's children are recorded in its inventory, an annotation, before the first child of a kind is
-// written. Children that are no longer desired are therefore found and deleted, even by another process, if their kind
-// is in Config.Kinds or desired by the call.
+// written. So are the last stage, and the namespaces of children that are not in the parent's namespace. Children that
+// are no longer desired are therefore found and deleted, even by another process, if their kind is in Config.Kinds or
+// desired by the call.
 //
 // Before the first child of a call is created, the parent is read from the API server, because a cache can contain a
 // parent that has been deleted.
@@ -63,7 +64,7 @@
 // instead. The mark consists of a label and an annotation. The annotation contains the child's name, which
 // distinguishes the child from copies. The kind of such a child must be in Config.Kinds with CrossNamespace set. A
 // parent with such children is given the finalizer too, and Reconcile deletes them. A child whose mark is removed no
-// longer belongs to the parent. If the finalizer is removed, such children are not deleted.
+// longer belongs to the parent. If the finalizer or the inventory is removed, such children are not deleted.
 //
 // A controller whose parents have the finalizer must also call Reconcile for a parent that is being deleted, for
 // example from the cleanup of handlers.Finalizer.
@@ -81,12 +82,18 @@
 //   - It changes or deletes an object only if the object has the parent as its controller or, in another namespace, the
 //     parent's mark. An annotation alone is never sufficient. [Child].Adopt is the exception for objects that have
 //     neither.
+//   - Anyone who can create an object can forge the owner reference, the mark and the stage of a child. An object is
+//     ignored if the parent's inventory does not contain its namespace for its kind. A stage beyond the last one in the
+//     inventory counts as the last one. Pruning continues after a child that the identity cannot delete.
 //
 // Users who can update a parent can still hide its children: without the entry in the inventory, children of a kind
-// that is no longer desired are not pruned, and without the finalizer, children in other namespaces outlive the parent.
+// that is no longer desired are not pruned. Without the finalizer, or the namespaces in the inventory, children in
+// other namespaces outlive the parent.
+//
 // Users who can update a child can take it out of the parent's control by removing the owner reference or the mark, and
-// can change when it is deleted. Users who can create objects of a listed kind in the parent's namespace can delay the
-// deletion of the parent, with an owner reference and a finalizer. The [PendingDeletionError] names such an object.
+// can change when it is deleted. Users who can create objects of a kind, in a namespace that contains children of that
+// kind, can delay the deletion of the parent, with an owner reference and a finalizer, or with an object that the
+// identity cannot delete. The error names such an object.
 //
 // # Writes and permissions
 //

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -21,19 +23,26 @@ const (
 	maxInventoryEntries = 1000
 )
 
-// errInventoryTooLarge is returned if a parent's desired children are of more kinds than an inventory can hold.
-var errInventoryTooLarge = fmt.Errorf("too many kinds of children: an inventory has at most %d kinds and %d bytes",
+// errInventoryTooLarge is returned if a parent's desired children do not fit into an inventory.
+var errInventoryTooLarge = fmt.Errorf(
+	"too many kinds and namespaces of children: an inventory has at most %d kinds and %d bytes",
 	maxInventoryEntries, maxInventoryBytes)
 
 // inventory lists the kinds of children that a parent can have, sorted by kind. As the value of an annotation, it is
-// formatted as "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets".
+// formatted as "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets:2@far@near".
 type inventory []inventoryEntry
 
-// inventoryEntry is a kind, and the version and the resource that were last used to write its children. The version and
-// the resource are both empty if the entry was written without them.
+// inventoryEntry is a kind of children that a parent can have. The version and the resource were last used to write
+// children of the kind. Both are empty if the entry was written without them.
 type inventoryEntry struct {
 	kind              schema.GroupKind
 	version, resource string
+	// stage is the last stage of the parent's children. Users who can create an object can set any stage on it.
+	stage int
+	// namespaces lists the namespaces other than the parent's that can contain children of the kind, sorted. Objects in
+	// other namespaces are not children, because anyone who can create an object can set the parent's owner reference or
+	// mark on it.
+	namespaces []string
 }
 
 func newEntry(kind schema.GroupKind, gvr schema.GroupVersionResource) inventoryEntry {
@@ -44,18 +53,29 @@ func (e inventoryEntry) gvr() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: e.kind.Group, Version: e.version, Resource: e.resource}
 }
 
-func (e inventoryEntry) String() string {
-	if e.resource == "" {
-		return e.kind.String()
-	}
-	return e.kind.String() + "=" + e.version + "/" + e.resource
+// covers reports whether a namespace can contain the parent's children of the kind. The namespace of cluster-scoped
+// objects is empty.
+func (e inventoryEntry) covers(parent metav1.Object, namespace string) bool {
+	return namespace == "" || namespace == parent.GetNamespace() || slices.Contains(e.namespaces, namespace)
 }
 
-// entryPattern matches the kind, group, version and resource of an entry. They become part of a URL, so they must not
-// contain other characters.
+func (e inventoryEntry) String() string {
+	text := e.kind.String()
+	if e.resource != "" {
+		text += "=" + e.version + "/" + e.resource
+	}
+	if e.stage > 0 {
+		text += ":" + strconv.Itoa(e.stage)
+	}
+	return strings.Join(append([]string{text}, e.namespaces...), "@")
+}
+
+// entryPattern matches the kind, group, version, resource, stage and namespaces of an entry. They become part of URLs,
+// so they must not contain other characters.
 var entryPattern = func() *regexp.Regexp {
 	const name = `([A-Za-z0-9][-.A-Za-z0-9]*)`
-	return regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9]*)(?:\.` + name + `)?(?:=` + name + `/` + name + `)?$`)
+	return regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9]*)(?:\.` + name + `)?(?:=` + name + `/` + name + `)?` +
+		`(?::([0-9]{1,4}))?((?:@[-a-z0-9]+)*)$`)
 }()
 
 // parseEntry parses an entry, and reports whether it is valid.
@@ -64,8 +84,12 @@ func parseEntry(text string) (entry inventoryEntry, valid bool) {
 	if parts == nil {
 		return inventoryEntry{}, false
 	}
-	kind := schema.GroupKind{Group: parts[2], Kind: parts[1]}
-	return inventoryEntry{kind: kind, version: parts[3], resource: parts[4]}, true
+	entry = inventoryEntry{kind: schema.GroupKind{Group: parts[2], Kind: parts[1]}, version: parts[3], resource: parts[4]}
+	entry.stage, _ = strconv.Atoi(parts[5])
+	if parts[6] != "" {
+		entry.namespaces = strings.Split(parts[6][1:], "@")
+	}
+	return entry, true
 }
 
 // parseInventory returns the entries whose kinds are accepted, sorted, and the others in their original order. It drops
@@ -126,18 +150,37 @@ func (i inventory) annotation(others inventory) (string, error) {
 	return text, nil
 }
 
-// with returns the inventory with the other entries added. An added entry replaces the entry of the same kind.
+// entryOf returns the entry of a kind, or one without a resource.
+func (i inventory) entryOf(kind schema.GroupKind) inventoryEntry {
+	if n := i.index(kind); n >= 0 {
+		return i[n]
+	}
+	return inventoryEntry{kind: kind}
+}
+
+func (i inventory) index(kind schema.GroupKind) int {
+	return slices.IndexFunc(i, func(entry inventoryEntry) bool { return entry.kind == kind })
+}
+
+// with returns the inventory with the other entries added. An added entry replaces the entry of the same kind, but
+// keeps its namespaces and the later stage.
 func (i inventory) with(others inventory) inventory {
-	all := slices.Concat(i.without(others), others)
+	all := i.without(others)
+	for _, other := range others {
+		before := i.entryOf(other.kind)
+		other.stage = max(other.stage, before.stage)
+		other.namespaces = slices.Concat(before.namespaces, other.namespaces)
+		slices.Sort(other.namespaces)
+		other.namespaces = slices.Compact(other.namespaces)
+		all = append(all, other)
+	}
 	all.sort()
 	return all
 }
 
 // without returns the inventory without the kinds of the other entries.
 func (i inventory) without(others inventory) inventory {
-	return slices.DeleteFunc(slices.Clone(i), func(entry inventoryEntry) bool {
-		return slices.ContainsFunc(others, func(other inventoryEntry) bool { return other.kind == entry.kind })
-	})
+	return i.filter(func(kind schema.GroupKind) bool { return others.index(kind) < 0 })
 }
 
 // filter returns the entries whose kinds are accepted.
@@ -169,7 +212,7 @@ func (c *call) changeParent(
 		now, others := c.inventoryOf(current, c.isKnown)
 		next, finalizers := change(now), current.GetFinalizers()
 		finalize := finalize && !slices.Contains(finalizers, c.finalizer())
-		if slices.Equal(now, next) && !finalize {
+		if now.String() == next.String() && !finalize {
 			return nil
 		}
 		if gone = current.GetDeletionTimestamp() != nil; gone {

@@ -25,7 +25,10 @@ func parseAll(text string) inventory {
 }
 
 func TestInventory_FormatRoundTrips(t *testing.T) {
-	for _, text := range []string{"", "ConfigMap=v1/configmaps", "ConfigMap,Widget.example.com=v1/widgets"} {
+	for _, text := range []string{
+		"", "ConfigMap=v1/configmaps", "ConfigMap,Widget.example.com=v1/widgets",
+		"ConfigMap:2,Job.batch@a,Secret=v1/secrets:1@a@b,Widget.example.com=v1/widgets@c",
+	} {
 		if got := parseAll(text).String(); got != text {
 			t.Errorf("got %q, want %q", got, text)
 		}
@@ -33,8 +36,8 @@ func TestInventory_FormatRoundTrips(t *testing.T) {
 }
 
 func TestInventory_WithAndWithout(t *testing.T) {
-	i := parseAll("ConfigMap,Widget.example.com=v1/widgets").with(inventory{newEntry(configMapKind.GroupKind, configMaps)})
-	if i.String() != "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets" {
+	i := parseAll("ConfigMap:2@b,Widget.example.com=v1/widgets").with(parseAll("ConfigMap=v1/configmaps:1@c@a"))
+	if i.String() != "ConfigMap=v1/configmaps:2@a@b@c,Widget.example.com=v1/widgets" {
 		t.Errorf("with: got %s", i)
 	}
 	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != "Widget.example.com=v1/widgets" {
@@ -56,6 +59,8 @@ func TestParseInventory_DropsMalformedEntries(t *testing.T) {
 		"a query":                   "ConfigMap=v1/configmaps?watch=1",
 		"a group that is a path":    "Widget.example.com/v1/x=v1/widgets",
 		"a space":                   "Config Map=v1/configmaps",
+		"an invalid stage":          "Pod=v1/pods:x",
+		"an invalid namespace":      "Pod=v1/pods@a/b",
 		"a second entry of a kind":  "ConfigMap=v2/others",
 	} {
 		if got := parseAll("ConfigMap=v1/configmaps," + text).String(); got != "ConfigMap=v1/configmaps" {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
@@ -59,7 +60,14 @@ func (c *call) listKind(
 	if mapErr != nil && apierrors.IsNotFound(err) {
 		return gvr, nil, nil
 	}
-	isOther := func(object *unstructured.Unstructured) bool { return !c.isChild(object) }
+	isOther := func(object *unstructured.Unstructured) bool {
+		isChild := c.isChild(object)
+		if isChild && !entry.covers(c.parent, object.GetNamespace()) {
+			c.ignored = append(c.ignored, entry.kind.Kind+" "+cache.MetaObjectToName(object).String())
+			return true
+		}
+		return !isChild
+	}
 	return gvr, slices.DeleteFunc(slices.Clone(children), isOther), err
 }
 

@@ -39,7 +39,8 @@ type Desired struct {
 	Absent []*unstructured.Unstructured
 	// Kinds lists the kinds of children that other calls can desire, in the versions that those calls use. Recording these
 	// kinds together with those of Stages saves a write to the parent for each kind. They stay recorded even if the parent
-	// has no children of these kinds. A kind that the mapper does not know is recorded with its first child. Optional.
+	// has no children of these kinds. A kind that the mapper does not know is recorded with its first child, and so are
+	// namespaces other than the parent's. Optional.
 	Kinds []schema.GroupVersionKind
 	// As is the identity that reads and writes the children. Defaults to Config.Client.
 	As Identity
@@ -88,10 +89,10 @@ func (r *Reconciler) Reconcile(
 	if errors.Is(err, errParentGone) {
 		return children, absentErr // the parent's deletion causes another reconcile
 	}
-	err = errors.Join(absentErr, err)
 	if err == nil && !c.waiting && !desired.Partial {
 		err = c.prune(ctx)
 	}
+	err = errors.Join(absentErr, err)
 	if err == nil && (c.waiting || c.postponed) {
 		return children, c.pendingError()
 	}
@@ -111,8 +112,9 @@ type call struct {
 	parent       *unstructured.Unstructured
 	desired      *desiredSet
 	canAdopt     func() error
-	deleted      map[childKey]bool // children that the call has deleted
-	parentExists bool              // the parent has been read from the API server and is not being deleted
+	deleted      map[childKey]error // results of the call's attempts to delete children
+	parentExists bool               // the parent has been read from the API server and is not being deleted
+	ignored      []string           // objects that claim to be children, in namespaces that are not in the inventory
 	pending      []PendingChild
 	waiting      bool // whether the call waits for pending children before it continues
 	postponed    bool // whether pending children must be deleted by a later call
@@ -129,7 +131,7 @@ func (r *Reconciler) newCall(
 	}
 	return &call{
 		Reconciler: r, as: as, cache: r.caches.For(ctx).entry(id), id: id, parent: parent,
-		canAdopt: ownerref.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[childKey]bool{},
+		canAdopt: ownerref.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[childKey]error{},
 	}
 }
 

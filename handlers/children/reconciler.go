@@ -3,8 +3,10 @@ package children
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -101,6 +103,18 @@ func New(config Config) (*Reconciler, error) {
 		return nil, errors.Join(errs...)
 	}
 	return &Reconciler{config: config, kinds: kinds}, nil
+}
+
+// Recorded returns a function that reports whether a parent's inventory contains a namespace for a kind of children.
+// The parent's own namespace is always included, and so are cluster-scoped objects, whose namespace is empty.
+func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, namespace string) bool {
+	recorded := sync.OnceValue(func() inventory {
+		all, _ := parseInventory(parent.GetAnnotations()[r.inventoryKey()], func(schema.GroupKind) bool { return true })
+		return all
+	})
+	return func(kind schema.GroupKind, namespace string) bool {
+		return inventoryEntry{}.covers(parent, namespace) || recorded().entryOf(kind).covers(parent, namespace)
+	}
 }
 
 // Forget drops the cache of a parent that no longer exists.

@@ -314,3 +314,31 @@ func TestHandlers_ConditionsAreWrittenWithoutAMatchingSchema(t *testing.T) {
 		t.Errorf("the status is %v", now.Object["status"])
 	}
 }
+
+// The API server returns the same error if the status subresource or the object is missing.
+func TestHandlers_ConditionsOfATypeWithoutStatusSubresource(t *testing.T) {
+	h := newHarness(t)
+	s := newSetting(h)
+	object := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
+	h.updateCRD(s.parents.GroupResource().String(), func(crd *apiextensionsv1.CustomResourceDefinition) {
+		crd.Spec.Versions[0].Subresources = nil
+	})
+	conditions := must(handlers.NewConditions(handlers.ConditionsConfig{Client: h.client, FieldManager: platformName}))
+	attempts := 0
+	set := func() error {
+		attempts++ // each attempt changes the status
+		_, err := conditions.Set(t.Context(), s.parent("p"), object,
+			metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: fmt.Sprintf("R%d", attempts)})
+		return err
+	}
+	h.eventually("the subresource is missing", func() error {
+		if err := set(); !errors.Is(err, handlers.ErrNoStatus) || apierrors.IsNotFound(err) {
+			return errors.New(fmt.Sprint("got ", err))
+		}
+		return nil
+	})
+	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
+	if err := set(); !apierrors.IsNotFound(err) || errors.Is(err, handlers.ErrNoStatus) {
+		t.Errorf("got %v for an object that is gone", err)
+	}
+}

@@ -224,8 +224,9 @@ func (l *lifecycle) phases() []phase {
 	const finalizers = "finalizers [" + platformName + "/bucket " + platformName + "/children]"
 	return []phase{
 		{put("first"), fmt.Sprintf("a, remote, g, 2 unnamed, bucket, parent with "+
-			"ConfigMap=v1/configmaps,Gadget.%s=v1/gadgets, %s, Ready=True", l.gadgets.Group, finalizers)},
-		{put("second"), "b, remote, 1 unnamed, bucket, parent with ConfigMap=v1/configmaps, " + finalizers + ", Ready=True"},
+			"ConfigMap=v1/configmaps@%s,Gadget.%s=v1/gadgets, %s, Ready=True", l.other, l.gadgets.Group, finalizers)},
+		{put("second"), fmt.Sprintf("b, remote, 1 unnamed, bucket, parent with "+
+			"ConfigMap=v1/configmaps@%s, %s, Ready=True", l.other, finalizers)},
 		{remove, ""},
 	}
 }
@@ -263,8 +264,9 @@ func (l *lifecycle) parentState() string {
 	if parent == nil {
 		return ""
 	}
-	state := fmt.Sprintf("parent with %s, finalizers %v",
-		parent.GetAnnotations()[platformName+"/inventory"], parent.GetFinalizers())
+	// After a crash, the last stage of the first version is recorded only if that version was reconciled.
+	inventory := strings.ReplaceAll(parent.GetAnnotations()[platformName+"/inventory"], ":1", "")
+	state := fmt.Sprintf("parent with %s, finalizers %v", inventory, parent.GetFinalizers())
 	conditions, _, _ := unstructured.NestedSlice(parent.Object, "status", "conditions")
 	for _, condition := range conditions {
 		condition := condition.(map[string]any)

@@ -95,17 +95,28 @@ func (m *Manager) CanRead(ctx context.Context, id Identity, gvr schema.GroupVers
 	})
 }
 
-// impersonationForbidden matches the API server's messages about denied impersonation. The verb is impersonate or, for
-// constrained impersonation, impersonate:MODE or impersonate-on:MODE:VERB.
-var impersonationForbidden = regexp.MustCompile(
-	`^\S+ ("([^"\\]|\\.)*" )?is forbidden: User "([^"\\]|\\.)*" cannot impersonate(-on)?[ :]`)
+// unauthorized matches the API server's messages about requests that are not authorized. Messages of admission plugins
+// and webhooks begin differently.
+const unauthorized = `^\S+ ("([^"\\]|\\.)*" )?is forbidden: User "([^"\\]|\\.)*" cannot `
+
+var (
+	permissionMissing = regexp.MustCompile(unauthorized + `[-:a-z*]+ (resource|path) `)
+	// impersonationForbidden matches messages about denied impersonation. The verb is impersonate or, for constrained
+	// impersonation, impersonate:MODE or impersonate-on:MODE:VERB.
+	impersonationForbidden = regexp.MustCompile(unauthorized + `impersonate(-on)?[ :]`)
+)
+
+// IsPermissionMissing reports whether err means that a user is not permitted to make the request. Such an error does
+// not depend on the content of objects.
+func IsPermissionMissing(err error) bool { return isForbidden(err, permissionMissing) }
 
 // IsImpersonationForbidden reports whether err means that the platform is not permitted to impersonate an identity.
 // Other Forbidden errors mean that the identity itself is not permitted to make the request.
-func IsImpersonationForbidden(err error) bool {
+func IsImpersonationForbidden(err error) bool { return isForbidden(err, impersonationForbidden) }
+
+func isForbidden(err error, message *regexp.Regexp) bool {
 	var status apierrors.APIStatus
-	return apierrors.IsForbidden(err) && errors.As(err, &status) &&
-		impersonationForbidden.MatchString(status.Status().Message)
+	return apierrors.IsForbidden(err) && errors.As(err, &status) && message.MatchString(status.Status().Message)
 }
 
 // ImpersonationRejection returns the Rejection for errors for which IsImpersonationForbidden returns true.

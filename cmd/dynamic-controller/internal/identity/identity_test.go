@@ -126,6 +126,15 @@ func wantRejection(t *testing.T, err error, reason, message string) {
 	}
 }
 
+// The author cannot choose the namespace of the ServiceAccount.
+func TestResolve_ClusterScopedTypeOfAPlatformInAProtectedNamespace(t *testing.T) {
+	m, _, _ := newFake(t, Options{})
+	m.options.Namespace = "kube-system"
+	_, err := m.Resolve(t.Context(), Request{Blueprint: "teams", ServiceAccountName: "teams"})
+	wantRejection(t, err, ReasonServiceAccountNotAllowed, "ServiceAccount kube-system/teams: cluster-scoped types are "+
+		"not supported while the platform runs in a kube-* namespace; ask the operator to run it in another namespace")
+}
+
 func TestResolve_FailsWhileThePlatformsOwnUserIsUnknown(t *testing.T) {
 	m, s, _ := newFake(t, Options{})
 	s.change(func() { s.err = errDown })
@@ -250,6 +259,10 @@ func TestIsImpersonationForbidden(t *testing.T) {
 				t.Errorf("got %t for %v", got, test.err)
 			}
 		})
+	}
+	if !IsPermissionMissing(forbidden("configmaps", "a", `User "web" cannot delete resource "configmaps"`)) ||
+		IsPermissionMissing(forbidden("configmaps", "a", `the policy says: User "web" cannot delete resource "x"`)) {
+		t.Error("a missing permission is confused with the message of a policy")
 	}
 	wantRejection(t, ImpersonationRejection(web), ReasonPermissionMissing,
 		"ServiceAccount shop/web: the platform is not permitted to impersonate it; "+

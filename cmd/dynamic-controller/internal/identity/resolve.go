@@ -59,9 +59,14 @@ func (m *Manager) Resolve(ctx context.Context, request Request) (Identity, error
 		return Identity{}, err
 	}
 	switch {
+	case strings.HasPrefix(id.Namespace, protectedPrefix) && request.Namespace == "":
+		return Identity{}, reject(ReasonServiceAccountNotAllowed,
+			"%s: cluster-scoped types are not supported while the platform runs in a %s* namespace; "+
+				"ask the operator to run it in another namespace", id, protectedPrefix)
 	case strings.HasPrefix(id.Namespace, protectedPrefix):
 		return Identity{}, reject(ReasonServiceAccountNotAllowed,
-			"%s: ServiceAccounts in %s* namespaces are not allowed; use another namespace", id, protectedPrefix)
+			"%s: ServiceAccounts in %s* namespaces are not allowed; create the instance in another namespace",
+			id, protectedPrefix)
 	case id == own:
 		return Identity{}, reject(ReasonServiceAccountNotAllowed,
 			"%s: the platform's own ServiceAccount is not allowed; use another one", id)

@@ -12,7 +12,8 @@ import (
 
 // absent returns the objects that must not be children because their resources are excluded: objects with the names of
 // these resources, and children whose annotation names such a resource. The annotation alone is not sufficient, because
-// users who can update a child can change it. Everything is read from the caches.
+// users who can update a child can change it. Nor is the mark of a child, because users who can create objects in other
+// namespaces can forge it. Everything is read from the caches.
 func (o *observed) absent(ctx context.Context, excluded []blueprint.Excluded) (all []*unstructured.Unstructured) {
 	for _, e := range excluded {
 		if e.Name != "" {
@@ -41,5 +42,7 @@ func (o *observed) crossNamespace(ctx context.Context, e blueprint.Excluded) []*
 	}
 	labelled := labels.SelectorFromSet(labels.Set{parentLabel: string(o.self.GetUID())})
 	children, _ := o.reader.List(ctx, o.kinds[i].GVR, "", labelled)
-	return children
+	return slices.DeleteFunc(children, func(child *unstructured.Unstructured) bool {
+		return !o.recorded(e.GVK.GroupKind(), child.GetNamespace())
+	})
 }

@@ -9,10 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -41,14 +41,17 @@ type Identities interface {
 // access reads and writes the children of an instance as an identity, during one reconcile.
 type access struct {
 	client *childClient
-	reader childReader
+	reader cacheReader
 	as     children.Identity
 }
 
 // accessFor resolves the identity of an instance. If the error is an [identity.Rejection], the access can only be used
 // to clean up, and requests to read or write children return the rejection.
 func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructured) (access, error) {
-	client := &childClient{compiled: r.Compiled}
+	client := &childClient{
+		compiled: r.Compiled, children: r.Children, denials: r.denials,
+		reads: map[dynamiccontroller.ObjectIdentifiers]read{},
+	}
 	id, err := r.identities.Resolve(ctx, identity.Request{
 		Blueprint: r.Blueprint, ServiceAccountName: r.Spec.ServiceAccountName, Namespace: self.GetNamespace(),
 	})
@@ -59,14 +62,18 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 	if err != nil && !errors.As(err, &client.rejection) {
 		return access{}, err
 	}
-	a := access{client: client, reader: childReader{
-		fullReader: fullReader{handlers.Cached(r.lister), handlers.Live(client)},
+	a := access{client: client, reader: cacheReader{
+		Reader: handlers.Cached(r.lister), live: handlers.Live(client),
 		canRead: func(ctx context.Context, gvr schema.GroupVersionResource, namespace string) bool {
 			if client.rejection != nil {
 				return false
 			}
 			// If the review fails, children are read from the API server, which reports the reason.
-			can, err := r.identities.CanRead(ctx, id, gvr, namespace)
+			can := false
+			err := r.denials.Do(identity.Attempt{Identity: id, Verb: "review"}, func() (err error) {
+				can, err = r.identities.CanRead(ctx, id, gvr, namespace)
+				return err
+			})
 			return can && err == nil
 		},
 	}}
@@ -96,38 +103,31 @@ func pendingIn(err error) []children.PendingChild {
 	return nil
 }
 
-// childReader reads children as an identity. A cached child is returned only if the identity can read it. Otherwise,
-// the child is read from the API server. Children that are not in the cache are not found.
+// cacheReader reads objects as an identity. A cached object is returned only if it has its content and the identity can
+// read it. Otherwise, the object is read from the API server. Objects that are not in the cache are not found.
 //
-// List returns cached children regardless of the identity. Only their metadata is used, to find children to delete.
-type childReader struct {
-	fullReader
+// List returns cached objects regardless of the identity. Only their metadata is used, to find children to delete.
+type cacheReader struct {
+	handlers.Reader
+	live    handlers.Reader
 	canRead func(ctx context.Context, gvr schema.GroupVersionResource, namespace string) bool
 }
 
-func (r childReader) Get(
+func (r cacheReader) Get(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace, name string,
 ) (*unstructured.Unstructured, error) {
 	object, err := r.Reader.Get(ctx, gvr, namespace, name)
-	if err != nil || !isOmitted(object) && r.canRead(ctx, gvr, namespace) {
+	if err != nil || r.isUsable(ctx, gvr, object) {
 		return object, err
 	}
 	return r.live.Get(ctx, gvr, namespace, name)
 }
 
-// full returns a cached object with its content. It returns nil if the object no longer exists or cannot be read.
-func (r childReader) full(
-	ctx context.Context, gvr schema.GroupVersionResource, cached runtime.Object,
-) *unstructured.Unstructured {
-	object, ok := cached.(*unstructured.Unstructured)
-	if !ok || !isOmitted(object) && r.canRead(ctx, gvr, object.GetNamespace()) {
-		return object
-	}
-	live, err := r.live.Get(ctx, gvr, object.GetNamespace(), object.GetName())
-	if err != nil || live.GetUID() != object.GetUID() {
-		return nil
-	}
-	return live
+// isUsable reports whether a cached object has its content and can be read by the identity.
+func (r cacheReader) isUsable(
+	ctx context.Context, gvr schema.GroupVersionResource, cached *unstructured.Unstructured,
+) bool {
+	return !isOmitted(cached) && r.canRead(ctx, gvr, cached.GetNamespace())
 }
 
 // retryRejected returns a requeue request if the error is, or wraps, an [identity.Rejection], because a rejection does
@@ -164,6 +164,9 @@ func (r *Reconciler) reportCleanup(
 		Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonCleanupForbidden,
 		Message: Truncate(client.undeletedMessage() + "; grant the permissions, or release the instance without its " +
 			"children: " + releaseCommand(id, finalizers)),
+	}
+	if !r.hasStatus() {
+		logr.FromContextOrDiscard(ctx).Info("Cleanup forbidden, will retry", "message", forbidden.Message)
 	}
 	return r.report(ctx, id, self, forbidden, dynamiccontroller.RequeueAfter(cleanupInterval))
 }

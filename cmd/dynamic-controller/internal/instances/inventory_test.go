@@ -15,7 +15,9 @@ func TestAnInventoryThatIsNotCachedNamesEveryKind(t *testing.T) {
 		want      bool
 	}{
 		"an inventory that names the kind":                {entries + ",Wheel.parts.example.com=v1/wheels", 0, true},
+		"an inventory with a stage and a namespace":       {"Wheel.parts.example.com:1@far", 0, true},
 		"an inventory without the kind":                   {entries, 0, false},
+		"an inventory with a longer kind":                 {"Wheel.parts.example.com.x=v1/wheels", 0, false},
 		"no inventory":                                    {"", 0, false},
 		"a large instance with an inventory that is kept": {entries, maxCachedBytes, false},
 		"a large instance with a large inventory": {

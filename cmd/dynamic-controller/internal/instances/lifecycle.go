@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
@@ -32,10 +33,7 @@ func (r *Reconciler) reportDeletion(
 ) error {
 	blocked := r.blockedChildren(self)
 	if len(blocked) > 0 {
-		access, accessErr := r.accessFor(ctx, self)
-		if accessErr != nil {
-			access.reader.canRead = nil
-		}
+		access, _ := r.accessFor(ctx, self) // an access that cannot be used hides all children
 		access.hideUnreadable(ctx, blocked)
 	}
 	ready := deletion(self, blocked, err)
@@ -143,11 +141,15 @@ func (r *Reconciler) reportPause(
 	if !r.hasStatus() {
 		return nil
 	}
+	what := "nothing is changed"
+	if self.GetDeletionTimestamp() != nil && slices.Contains(self.GetFinalizers(), ChildrenFinalizer) {
+		what = "the instance is not deleted"
+	}
 	_, err := r.pauses.Set(ctx, id, self, metav1.Condition{
 		Type: ConditionPaused, Status: metav1.ConditionTrue, Reason: by + "Paused",
-		Message: fmt.Sprintf("nothing is changed while the %s has the annotation %s", strings.ToLower(by), PausedAnnotation),
+		Message: fmt.Sprintf("%s while the %s has the annotation %s", what, strings.ToLower(by), PausedAnnotation),
 	})
-	if apierrors.IsNotFound(err) {
+	if errors.Is(err, handlers.ErrNoStatus) || apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err

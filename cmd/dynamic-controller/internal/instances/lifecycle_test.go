@@ -200,19 +200,32 @@ func TestPaused_NothingIsWrittenForTheChildren(t *testing.T) {
 			_ = engine.Objects.Add(self)
 			test.pause(k, self, true)
 			deleted := metav1.Now()
-			for _, at := range []*metav1.Time{nil, &deleted} {
-				self.SetDeletionTimestamp(at)
+			while := " while the " + strings.ToLower(name) + " has the annotation " + PausedAnnotation
+			for _, step := range []struct {
+				at         *metav1.Time
+				finalizers []string
+				want       string
+				writes     []string
+			}{
+				{nil, nil, "nothing is changed", []string{"patch websites flowers status"}},
+				{&deleted, []string{"example.com/hold"}, "nothing is changed", nil}, // others delay the deletion
+				{&deleted, []string{ChildrenFinalizer}, "the instance is not deleted", []string{"patch websites flowers status"}},
+			} {
+				self.SetDeletionTimestamp(step.at)
+				self.SetFinalizers(step.finalizers)
 				if err := k.reconcile(t.Context(), flowers, self); err != nil {
 					t.Fatal(err)
 				}
-			}
-			if got := server.Took(); !slices.Equal(got, []string{"patch websites flowers status"}) {
-				t.Errorf("written: %q, want only the status", got)
-			}
-			if c := conditionOf(t, server, ConditionPaused); c.Status != metav1.ConditionTrue || c.Reason != test.reason {
-				t.Errorf("got %+v", c)
+				if got := server.Took(); !slices.Equal(got, step.writes) {
+					t.Errorf("written: %q, want %q", got, step.writes)
+				}
+				c := conditionOf(t, server, ConditionPaused)
+				if c.Status != metav1.ConditionTrue || c.Reason != test.reason || c.Message != step.want+while {
+					t.Errorf("got %+v, want %s", c, step.want)
+				}
 			}
 			self.SetDeletionTimestamp(nil)
+			self.SetFinalizers(nil)
 			engine.Enqueued = nil
 			test.pause(k, self, false)
 			if name == "Blueprint" && !slices.Contains(engine.Enqueued, flowers) {

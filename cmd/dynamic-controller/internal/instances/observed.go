@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
@@ -17,29 +18,43 @@ import (
 type observed struct {
 	byID map[string]*unstructured.Unstructured
 	// owned are the children with an owner reference to the instance.
-	owned  []*unstructured.Unstructured
-	looked map[string]bool // resources that have been looked up by name
-	reader childReader
+	owned  []*unstructured.Unstructured // their content must not be used
+	looked map[string]bool              // resources that have been looked up by name
+	reader cacheReader
 	kinds  []Child
 	self   *unstructured.Unstructured
+	// recorded reports whether the inventory contains a namespace for a kind.
+	recorded func(kind schema.GroupKind, namespace string) bool
 }
 
 // observe reads the children with an owner reference. In most cases these are all the children, so a single step is
-// sufficient.
-func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructured, reader childReader) *observed {
+// sufficient. Anyone who can create an object can forge the owner reference and the annotation: at most one object for
+// each resource is read from the API server, and find replaces an object that is not the rendered one.
+func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructured, reader cacheReader) *observed {
 	o := &observed{
 		byID: map[string]*unstructured.Unstructured{}, looked: map[string]bool{},
-		reader: reader, kinds: r.Children, self: self,
+		reader: reader, kinds: r.Children, self: self, recorded: r.children.Recorded(self),
+	}
+	unread := sets.New[string]() // ids of resources of which no object has been read from the API server
+	for _, t := range r.templates() {
+		unread.Insert(t.ID)
 	}
 	for _, kind := range r.Children {
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID()) // other children are looked up by name
 		for _, child := range owned {
-			if !canBeOwned(child, self) {
+			object, ok := child.(*unstructured.Unstructured)
+			if !ok || !canBeOwned(object, self) || !o.recorded(kind.GVK.GroupKind(), object.GetNamespace()) {
 				continue
 			}
-			if object := o.reader.full(ctx, kind.GVR, child); object != nil {
-				o.owned = append(o.owned, object)
+			o.owned = append(o.owned, object)
+			if id := object.GetAnnotations()[resourceAnnotation]; o.reader.isUsable(ctx, kind.GVR, object) {
 				o.update([]*unstructured.Unstructured{object})
+			} else if unread.Has(id) {
+				unread.Delete(id)
+				live, err := o.reader.live.Get(ctx, kind.GVR, object.GetNamespace(), object.GetName())
+				if err == nil && live.GetUID() == object.GetUID() {
+					o.update([]*unstructured.Unstructured{live})
+				}
 			}
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
@@ -74,7 +75,10 @@ func (r *Reconciler) report(
 		fields["revision"] = r.Name
 	}
 	_, statusErr := r.status.SetStatus(ctx, id, self, conditions, fields)
-	if apierrors.IsNotFound(statusErr) {
+	switch {
+	case errors.Is(statusErr, handlers.ErrNoStatus), statusErr != nil && !r.hasStatus():
+		return err
+	case apierrors.IsNotFound(statusErr):
 		return nil // the instance or its type has been deleted
 	}
 	return outcome(err, statusErr)

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -60,7 +61,9 @@ func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paus
 		return nil, err
 	}
 	r.newest.paused.Store(paused)
-	handler := handlers.Object(fullReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client)}, r.reconcile, r.gone)
+	canRead := func(context.Context, schema.GroupVersionResource, string) bool { return true }
+	reader := cacheReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client), canRead}
+	handler := handlers.Object(reader, r.reconcile, r.gone)
 	within := r.newest.within
 	options := watches(within, append(plan.Older, revision)...)
 	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, append(options, within)...)

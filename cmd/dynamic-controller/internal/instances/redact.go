@@ -20,6 +20,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
 // childClient is a client that gets and writes the children of an instance as an identity. If the identity was
@@ -33,13 +34,21 @@ type childClient struct {
 
 	identity  identity.Identity
 	rejection *identity.Rejection // why the identity cannot be used, or nil
+	denials   *identity.Denials
 	compiled  *blueprint.Compiled // nil if nothing is applied
+	children  []Child
 
+	// reads are the results of reads, so that each object is read once in a reconcile, unless it is written. Without
+	// permission to read all objects of a type, children are not read from the cache.
+	reads        map[dynamiccontroller.ObjectIdentifiers]read
 	undeleted    []string // children that the identity cannot delete
 	undeletedErr error    // of the first one
 }
 
-var secrets = schema.GroupResource{Resource: "secrets"}
+type read struct {
+	object *unstructured.Unstructured
+	err    error
+}
 
 func (c *childClient) Resource(gvr schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
 	r := childResource{childObjects: childObjects{client: c, gvr: gvr}}
@@ -73,33 +82,48 @@ type childObjects struct {
 func (o childObjects) Get(
 	ctx context.Context, name string, opts metav1.GetOptions, subresources ...string,
 ) (object *unstructured.Unstructured, err error) {
-	err = o.request(ctx, nil, func(ctx context.Context) (err error) {
+	id := o.identifiers(name)
+	if known, has := o.client.reads[id]; has {
+		return known.object.DeepCopy(), known.err
+	}
+	err = o.request(ctx, "get", nil, func(ctx context.Context) (err error) {
 		object, err = o.ResourceInterface.Get(ctx, name, opts, subresources...)
 		return err
 	})
+	if o.client.reads != nil && (err == nil || apierrors.IsForbidden(err)) {
+		o.client.reads[id] = read{object.DeepCopy(), err}
+	}
 	return object, err
 }
 
-// Patch does not send the result of a template, but admission can quote the Secret that is patched.
+func (o childObjects) identifiers(name string) dynamiccontroller.ObjectIdentifiers {
+	key := cache.ObjectName{Namespace: o.namespace, Name: name}
+	return dynamiccontroller.ObjectIdentifiers{GVR: o.gvr, NamespacedKey: key.String()}
+}
+
+// Patch does not send the result of a template, but the API server can quote the object that is patched.
 func (o childObjects) Patch(
 	ctx context.Context, name string, patchType types.PatchType, data []byte, opts metav1.PatchOptions,
 	subresources ...string,
 ) (object *unstructured.Unstructured, err error) {
-	err = o.request(ctx, o.secretField(), func(ctx context.Context) (err error) {
+	delete(o.client.reads, o.identifiers(name))
+	err = o.request(ctx, "patch", o.fieldOfType(), func(ctx context.Context) (err error) {
 		object, err = o.ResourceInterface.Patch(ctx, name, patchType, data, opts, subresources...)
 		return err
 	})
 	return object, err
 }
 
-// Delete does not send the result of a template, but admission can quote the Secret that is deleted.
+// Delete does not send the result of a template, but admission can quote the object that is deleted.
 func (o childObjects) Delete(
 	ctx context.Context, name string, opts metav1.DeleteOptions, subresources ...string,
 ) error {
-	err := o.request(ctx, o.secretField(), func(ctx context.Context) error {
+	id := o.identifiers(name)
+	delete(o.client.reads, id)
+	err := o.request(ctx, "delete", o.fieldOfType(), func(ctx context.Context) error {
 		return o.ResourceInterface.Delete(ctx, name, opts, subresources...)
 	})
-	child := o.gvr.GroupResource().String() + " " + cache.ObjectName{Namespace: o.namespace, Name: name}.String()
+	child := o.gvr.GroupResource().String() + " " + id.NamespacedKey
 	if apierrors.IsForbidden(err) && !slices.Contains(o.client.undeleted, child) {
 		o.client.undeleted = append(o.client.undeleted, child)
 		o.client.undeletedErr = cmp.Or(o.client.undeletedErr, err)
@@ -112,22 +136,30 @@ func (o childObjects) Apply(
 	ctx context.Context, name string, object *unstructured.Unstructured, opts metav1.ApplyOptions,
 	subresources ...string,
 ) (now *unstructured.Unstructured, err error) {
+	delete(o.client.reads, o.identifiers(name))
 	id, compiled := object.GetAnnotations()[resourceAnnotation], o.client.compiled
 	var field func(string) string
 	if compiled.IsSensitive(id) {
 		field = func(field string) string { return compiled.KnownField(id, field) }
 	}
-	err = o.request(ctx, field, func(ctx context.Context) (err error) {
+	err = o.request(ctx, "patch", field, func(ctx context.Context) (err error) {
 		now, err = o.ResourceInterface.Apply(ctx, name, object, opts, subresources...)
 		return err
 	})
 	return now, err
 }
 
-// secretField returns the field function that redacts errors of requests that do not send the result of a template. It
-// is nil unless the objects are Secrets.
-func (o childObjects) secretField() func(string) string {
-	if o.gvr.GroupResource() != secrets {
+// fieldOfType returns the field function that redacts errors of requests that do not send the result of a template. It
+// is nil if the revision has templates of the type and none of them is sensitive. Children of other types were created
+// by other revisions, whose templates are unknown.
+func (o childObjects) fieldOfType() func(string) string {
+	compiled := o.client.compiled
+	i := slices.IndexFunc(o.client.children, func(child Child) bool {
+		return child.GVR.GroupResource() == o.gvr.GroupResource()
+	})
+	if compiled != nil && i >= 0 && !slices.ContainsFunc(compiled.Templates(), func(t blueprint.Template) bool {
+		return t.GVK == o.client.children[i].GVK && compiled.IsSensitive(t.ID)
+	}) {
 		return nil
 	}
 	return func(string) string { return "" }
@@ -135,7 +167,7 @@ func (o childObjects) secretField() func(string) string {
 
 // request sends a request as the identity. If field is not nil, the error is redacted, and warnings are dropped.
 func (o childObjects) request(
-	ctx context.Context, field func(string) string, send func(context.Context) error,
+	ctx context.Context, verb string, field func(string) string, send func(context.Context) error,
 ) error {
 	id := o.client.identity
 	if o.client.rejection != nil {
@@ -144,11 +176,12 @@ func (o childObjects) request(
 	if field != nil {
 		ctx = withoutLog(ctx)
 	}
-	err := send(ctx)
-	if !id.IsPlatform() && identity.IsImpersonationForbidden(err) {
-		return rejectedError{identity.ImpersonationRejection(id)}
+	attempt := identity.Attempt{Identity: id, Verb: verb, Resource: o.gvr, Namespace: o.namespace}
+	err := o.client.denials.Do(attempt, func() error { return send(ctx) })
+	if rejection := rejectionIn(err); rejection != nil {
+		return rejectedError{rejection}
 	}
-	if field != nil {
+	if field != nil && !identity.IsPermissionMissing(err) {
 		err = redacted(err, field)
 	}
 	if !id.IsPlatform() && apierrors.IsForbidden(err) {

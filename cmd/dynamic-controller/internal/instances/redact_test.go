@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/client-go/dynamic"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -114,28 +115,64 @@ func TestErrorsOfSensitiveChildrenAreRedacted(t *testing.T) {
 	}
 }
 
-func TestErrorsOfPatchingAndDeletingSecretsAreRedacted(t *testing.T) {
-	compiled, err := blueprint.Compile(&blueprint.Blueprint{Spec: chain(1).Spec}, blueprint.Options{})
+// The API server can quote the object that is patched or deleted. What other revisions wrote into it is unknown.
+func TestErrorsOfPatchingAndDeletingSensitiveChildrenAreRedacted(t *testing.T) {
+	b := chain(1)
+	vault := newTemplate("vault", "vault", nil)
+	vault.Template["kind"] = "Secret"
+	page := newTemplate("page", "page", map[string]any{"data": map[string]any{"a": "${string(vault.data.key)}"}})
+	b.Spec.Resources = append(b.Spec.Resources, vault, page)
+	mixed, err := blueprint.Compile(b, blueprint.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := platformtest.NewServer(nil)
-	server.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("hunter2"))
-	})
-	client := &childClient{Interface: server, compiled: compiled}
-	for resource, redacts := range map[string]bool{"secrets": true, "configmaps": false} {
-		objects := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: resource})
-		_, patch := objects.Patch(t.Context(), "a", types.MergePatchType, nil, metav1.PatchOptions{})
-		_, patchIn := objects.Namespace("shop").Patch(t.Context(), "a", types.MergePatchType, nil, metav1.PatchOptions{})
-		for verb, err := range map[string]error{
-			"patch": patch, "patch in a namespace": patchIn,
-			"delete":                objects.Delete(t.Context(), "a", metav1.DeleteOptions{}),
-			"delete in a namespace": objects.Namespace("shop").Delete(t.Context(), "a", metav1.DeleteOptions{}),
-		} {
-			if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "hunter2") == redacts {
-				t.Errorf("%s %s: got %v", verb, resource, err)
-			}
-		}
+	plain, err := blueprint.Compile(chain(1), blueprint.Options{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	children := []Child{
+		{GVK: schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, GVR: gvrOf("configmaps")},
+		{GVK: schema.GroupVersionKind{Version: "v1", Kind: "Secret"}, GVR: gvrOf("secrets")},
+	}
+	for name, test := range map[string]struct {
+		compiled *blueprint.Compiled
+		children []Child
+		resource string
+		redacts  bool
+	}{
+		"a Secret": {mixed, children, "secrets", true},
+		"a type of a child that can contain a Secret": {mixed, children, "configmaps", true},
+		"a type without such children":                {plain, children[:1], "configmaps", false},
+		"a Secret of another revision":                {plain, children[:1], "secrets", true},
+		"a type of another revision":                  {plain, children[:1], "pods", true},
+		"only deletions are processed":                {nil, nil, "configmaps", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := platformtest.NewServer(nil)
+			message := "hunter2"
+			server.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+				return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "x"}, "a", errors.New(message))
+			})
+			client := &childClient{Interface: server, compiled: test.compiled, children: test.children}
+			objects := client.Resource(gvrOf(test.resource))
+			for _, o := range []dynamic.ResourceInterface{objects, objects.Namespace("shop")} {
+				message = "hunter2"
+				_, patch := o.Patch(t.Context(), "a", types.MergePatchType, nil, metav1.PatchOptions{})
+				for _, err := range []error{patch, o.Delete(t.Context(), "a", metav1.DeleteOptions{})} {
+					if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "hunter2") == test.redacts {
+						t.Errorf("got %v", err)
+					}
+				}
+				// The authorizer does not see the object.
+				message = `User "web" cannot delete resource "x" in API group "" in the namespace "shop"`
+				if err := o.Delete(t.Context(), "a", metav1.DeleteOptions{}); !strings.Contains(err.Error(), message) {
+					t.Errorf("got %v", err)
+				}
+			}
+		})
+	}
+}
+
+func gvrOf(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Version: "v1", Resource: resource}
 }

@@ -12,8 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/utils/clock"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/children"
@@ -71,6 +73,7 @@ type Reconciler struct {
 	engine     Engine
 	within     dynamiccontroller.CommonOption // limits watches to Clients.Namespaces
 	identities Identities
+	denials    *identity.Denials
 	stageOf    map[string]int // by the id of the resource
 	status     *handlers.Conditions
 	pauses     *handlers.Conditions
@@ -81,7 +84,8 @@ type Reconciler struct {
 // newReconciler returns a Reconciler. Its only state is cached data that can be read again.
 func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	r := &Reconciler{
-		Revision: revision, shared: &shared{}, engine: c.Engine, identities: c.Identities, stageOf: revision.depths(),
+		Revision: revision, shared: &shared{}, engine: c.Engine, identities: c.Identities,
+		denials: identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
 		within: dynamiccontroller.WithNamespaces(c.Namespaces...),
 		status: NewConditions(c.Client, StatusManager), pauses: NewConditions(c.Client, pauseManager),
 	}
@@ -93,8 +97,8 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	return r, err
 }
 
-// lister returns the cached children of a type. They are read with the permissions of the platform: see childReader.
-func (r *Reconciler) lister(child schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
+// lister returns the cached children of a type. They are read with the permissions of the platform: see cacheReader.
+func (r *Reconciler) lister(child schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
 	return r.engine.SecondaryLister(r.GVR, r.owned(child))
 }
 
@@ -105,7 +109,7 @@ func (r *Reconciler) owned(child schema.GroupVersionResource) dynamiccontroller.
 
 // ownedBy returns the cached children of an instance that have an owner reference to it.
 func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
-	lister, err := r.engine.SecondaryLister(r.GVR, r.owned(child))
+	lister, err := r.lister(child)
 	if err != nil {
 		return nil, err
 	}

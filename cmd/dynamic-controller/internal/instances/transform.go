@@ -1,7 +1,6 @@
 package instances
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -13,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
-	"github.com/dynamic-controller/engine/handlers"
 )
 
 // Tenants can create instances, and objects with the parent label, so objects of the watched types can be of any size.
@@ -178,23 +176,6 @@ func sizeOf(value any, limit int) int {
 	return size + len("{},")
 }
 
-// fullReader reads from the cache. If an object was cached without its content, Get reads the object from the API
-// server. List returns such objects without their content.
-type fullReader struct {
-	handlers.Reader
-	live handlers.Reader
-}
-
-func (r fullReader) Get(
-	ctx context.Context, gvr schema.GroupVersionResource, namespace, name string,
-) (*unstructured.Unstructured, error) {
-	object, err := r.Reader.Get(ctx, gvr, namespace, name)
-	if err != nil || !isOmitted(object) {
-		return object, err
-	}
-	return r.live.Get(ctx, gvr, namespace, name)
-}
-
 // InventoryNames reports whether the inventory of a cached instance names the kind. An inventory that was too large for
 // the cache is assumed to name every kind.
 func InventoryNames(instance runtime.Object, kind schema.GroupKind) bool {
@@ -207,7 +188,8 @@ func InventoryNames(instance runtime.Object, kind schema.GroupKind) bool {
 		return true
 	}
 	for entry := range strings.SplitSeq(inventory, ",") {
-		if name, _, _ := strings.Cut(entry, "="); name == kind.String() {
+		rest, found := strings.CutPrefix(entry, kind.String())
+		if found && (rest == "" || strings.ContainsAny(rest[:1], "=:@")) {
 			return true
 		}
 	}

@@ -277,7 +277,10 @@ func TestOmittedContentIsReadFromTheAPIServer(t *testing.T) {
 	for bytes, reads := range map[int]int{100: 0, maxCachedBytes: 1} {
 		object := configMap(bytes)
 		live := &one{object: object}
-		reader := fullReader{Reader: &one{object: transformed(t, object.DeepCopy())}, live: live}
+		reader := cacheReader{
+			Reader: &one{object: transformed(t, object.DeepCopy())}, live: live,
+			canRead: func(context.Context, schema.GroupVersionResource, string) bool { return true },
+		}
 		got, err := reader.Get(t.Context(), schema.GroupVersionResource{}, "default", "large")
 		if err != nil || !reflect.DeepEqual(got, object) {
 			t.Errorf("%d bytes: got %v, %v", bytes, got, err)

@@ -1,0 +1,48 @@
+package identity
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilcache "k8s.io/apimachinery/pkg/util/cache"
+)
+
+// Denials remembers for three seconds which impersonations the API server has denied, so that requests that would be
+// denied as well are not sent. Its methods can be called concurrently.
+type Denials struct{ cache *utilcache.LRUExpireCache }
+
+// NewDenials returns empty Denials.
+func NewDenials(clock utilcache.Clock) *Denials {
+	return &Denials{cache: utilcache.NewLRUExpireCacheWithClock(maxAnswers, clock)}
+}
+
+// Attempt describes a request that is sent as an identity.
+type Attempt struct {
+	Identity  Identity
+	Verb      string
+	Resource  schema.GroupVersionResource
+	Namespace string
+}
+
+// Do calls send and returns its error. If the impersonation is denied, or has been denied for such a request, the error
+// is a *Rejection. With constrained impersonation, other requests as the same identity can be permitted.
+func (d *Denials) Do(a Attempt, send func() error) error {
+	if a.Identity.IsPlatform() {
+		return send()
+	}
+	every := Attempt{Identity: a.Identity}
+	for _, denied := range []Attempt{every, a} {
+		if _, found := d.cache.Get(denied); found {
+			return ImpersonationRejection(a.Identity)
+		}
+	}
+	err := send()
+	if !IsImpersonationForbidden(err) {
+		return err
+	}
+	if !strings.Contains(err.Error(), " cannot impersonate-on:") {
+		a = every
+	}
+	d.cache.Add(a, nil, keepNegative)
+	return ImpersonationRejection(a.Identity)
+}
