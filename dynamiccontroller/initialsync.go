@@ -24,7 +24,7 @@ type initialSync struct {
 const (
 	// maxSecondaryWait limits the wait for a list that hangs.
 	maxSecondaryWait = 10 * time.Second
-	// maxFailingWait limits the wait for a type that fails. A rejected request is retried after a second.
+	// maxFailingWait limits the wait for a type whose requests fail. A rejected request is retried after one second.
 	maxFailingWait = 1100 * time.Millisecond
 	// maxUnavailableWait limits the wait for a type that is not found or forbidden. Requests for a type return NotFound
 	// for about 14 ms after its CRD has been established. New RBAC rules become effective after about the same time.

@@ -77,7 +77,7 @@ func (r *registration) recordSuccess(key string) {
 	r.group.Forget(r.id(key))
 }
 
-// park records that the object is not retried until its next event, resync or run.
+// park records that the object must not be retried until its next event, resync or run.
 func (r *registration) park(key string) {
 	r.group.Forget(r.id(key))
 	r.updateRecord(key, func(rec record) record {

@@ -20,7 +20,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
-// run serves Blueprints until ctx is cancelled. It returns nil if no work was left undone.
+// run serves Blueprints until ctx is cancelled. It returns nil if all work was completed.
 func run(ctx context.Context, o *options) error {
 	log := newLogger(os.Stderr, o.logFormat, o.verbosity)
 	klog.SetLogger(log.WithName("client-go"))

@@ -234,7 +234,7 @@ func (q *Queue[T, K, V]) pushLocked(g *group[T, K, V], it *item[T, K, V]) {
 	q.waiting++
 }
 
-// clearLocked drops all items that are not running.
+// clearLocked drops all items that are not being processed.
 func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
 	q.waiting -= g.waitingLocked()
 	g.lanes = [lanes]list[*item[T, K, V]]{}

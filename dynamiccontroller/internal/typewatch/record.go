@@ -70,8 +70,8 @@ type Owner struct {
 	hash objects.UIDHash
 }
 
-// ownerCache holds the owners of an object before and after a change, because the subscriptions of a thousand owner
-// types can all handle the same change and need the owners.
+// ownerCache caches the owners of an object before and after a change. They are computed once, even if the subscriptions
+// of many owner types handle the same change.
 type ownerCache struct {
 	entries [2]struct {
 		record *objects.Record

@@ -35,8 +35,8 @@ type watch struct {
 	store      *objects.Store
 	reflectors []*reflector // one for each namespace of the key, or a single one for all namespaces
 
-	// deliver guards attached, owners and fields of reflectors, and writes to the store. It is held while event handlers
-	// are called, so that they are called in order and only after the change is visible in the store.
+	// deliver guards the fields attached and owners, the fields of the reflectors, and all writes to the store. It is held
+	// while event handlers are called, so that they are called in order and after the change is visible in the store.
 	deliver  sync.Mutex
 	attached []*Subscription // subscriptions that have an event handler
 	owners   ownerCache
@@ -70,8 +70,8 @@ type reflector struct {
 	observed version
 	// unordered reports whether the last list had no version. In that case, the store cannot be compared with others.
 	unordered bool
-	// restored reports whether the last list was older than required because the API server's etcd was restored. The
-	// store cannot be compared with one that has not been restored.
+	// restored reports whether the last list was older than minVersion because the API server's etcd was restored. The
+	// versions in this watch's store then cannot be compared with those in stores that were filled before.
 	restored bool
 	listed   bool // whether the store holds a complete list of the current term
 	emptied  bool // whether the objects were removed because of a type event, not because of a list

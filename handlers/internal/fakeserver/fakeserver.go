@@ -33,6 +33,10 @@ var (
 	Namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
 )
 
+var kinds = map[schema.GroupVersionResource]string{
+	Widgets: "Widget", ConfigMaps: "ConfigMap", Namespaces: "Namespace",
+}
+
 // First identifies the object that NewWidget returns.
 var First = dynamiccontroller.ObjectIdentifiers{GVR: Widgets, NamespacedKey: "default/first"}
 
@@ -52,9 +56,7 @@ var _ dynamic.Interface = &Server{}
 func New(objects ...*unstructured.Unstructured) *Server {
 	scheme := runtime.NewScheme()
 	lists := map[schema.GroupVersionResource]string{}
-	for gvr, kind := range map[schema.GroupVersionResource]string{
-		Widgets: "Widget", ConfigMaps: "ConfigMap", Namespaces: "Namespace",
-	} {
+	for gvr, kind := range kinds {
 		scheme.AddKnownTypeWithName(gvr.GroupVersion().WithKind(kind), &unstructured.Unstructured{})
 		lists[gvr] = kind + "List"
 	}
@@ -64,6 +66,7 @@ func New(objects ...*unstructured.Unstructured) *Server {
 	react := clienttesting.ObjectReaction(tracker)
 	server.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		handled, object, err := react(action)
+		setKind(object, action.GetResource())
 		if err != nil || !isWrite(action) {
 			return handled, object, err
 		}
@@ -76,6 +79,20 @@ func New(objects ...*unstructured.Unstructured) *Server {
 		}
 	}
 	return server
+}
+
+// setKind restores the kind of an object, or of the items of a list. All types of the scheme have the same Go type, so
+// that a conversion sets the kind of any type of the group version.
+func setKind(object runtime.Object, gvr schema.GroupVersionResource) {
+	gvk := gvr.GroupVersion().WithKind(kinds[gvr])
+	switch object := object.(type) {
+	case *unstructured.Unstructured:
+		object.SetGroupVersionKind(gvk)
+	case *unstructured.UnstructuredList:
+		for i := range object.Items {
+			object.Items[i].SetGroupVersionKind(gvk)
+		}
+	}
 }
 
 func isWrite(action clienttesting.Action) bool {

@@ -184,7 +184,7 @@ func rejectMissing(missing []permission) *rejection {
 	return &rejection{reasonPermission, strings.Join(lines, "\n") + grant}
 }
 
-// reviewDelay returns the delay before a missing permission is reviewed again after the given number of attempts.
+// reviewDelay returns how long to wait before a missing permission is reviewed again. The delay grows with attempts.
 func reviewDelay(attempts int) time.Duration {
 	return cmp.Or(min(minReviewDelay<<min(attempts, 10), maxReviewDelay), minReviewDelay)
 }

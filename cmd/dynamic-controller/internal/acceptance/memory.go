@@ -72,8 +72,8 @@ func (m *memoryBudget) hasFree(spec blueprint.Spec) (bool, error) {
 }
 
 // requests returns the requests of the accepted specs, followed by those of the newest specs, so that a new spec never
-// displaces an accepted one. Both are ordered by the age of the Blueprints, the oldest first. A newest spec that was
-// rejected for reasons other than the budget is omitted, unless its Blueprint has the UID own.
+// displaces an accepted one. Both are ordered by the age of the Blueprints, the oldest first. The newest spec of
+// a Blueprint is omitted if it was rejected for reasons other than the budget, unless the UID of the Blueprint is own.
 func (m *memoryBudget) requests(own types.UID) ([]request, error) {
 	all, err := m.claims.all()
 	if err != nil {

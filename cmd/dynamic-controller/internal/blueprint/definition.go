@@ -233,7 +233,7 @@ func columns(
 	return out
 }
 
-// plainPath matches a JSON path that consists of names.
+// plainPath matches a JSON path that consists only of field names.
 var plainPath = regexp.MustCompile(`^\.(spec|status)(\.[A-Za-z_][A-Za-z0-9_-]*)*$`)
 
 // checkColumns rejects columns for unknown fields, which Kubernetes accepts and prints as empty.

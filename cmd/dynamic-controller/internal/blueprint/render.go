@@ -115,7 +115,7 @@ func checkRenderedMaps(r *resource, object *unstructured.Unstructured) *Problem 
 	return nil
 }
 
-// place checks the name and the namespace of an object, and sets the default namespace.
+// place checks the name and the namespace of an object. It sets the namespace if it is empty.
 func (s *stepping) place(r *resource, object *unstructured.Unstructured) *Problem {
 	at := r.Path + ".metadata"
 	metadata := object.Object["metadata"].(map[string]any)

@@ -20,7 +20,8 @@ const (
 	requestTimeout = 10 * time.Second
 )
 
-// errAbandoned is returned by a request whose caller was cancelled. Other callers repeat the request.
+// errAbandoned is returned by a request whose context was cancelled. Callers that waited for the result repeat the
+// request.
 var errAbandoned = errors.New("the request was cancelled")
 
 // answers caches answers from the API server by question. Concurrent callers with the same question share one request.

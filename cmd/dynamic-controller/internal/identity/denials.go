@@ -24,8 +24,8 @@ type Attempt struct {
 	Namespace string
 }
 
-// Do calls send and returns its error. If the impersonation is denied, or has been denied for such a request, the error
-// is a *Rejection. With constrained impersonation, other requests as the same identity can be permitted.
+// Do calls send and returns its error. If the impersonation is denied, or was recently denied for the same kind of
+// request, the error is a *Rejection. With constrained impersonation, other requests as this identity can be permitted.
 func (d *Denials) Do(a Attempt, send func() error) error {
 	if a.Identity.IsPlatform() {
 		return send()

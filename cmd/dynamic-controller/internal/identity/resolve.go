@@ -22,7 +22,7 @@ const protectedPrefix = "kube-"
 
 var serviceAccounts = corev1.SchemeGroupVersion.WithResource("serviceaccounts")
 
-// Request asks for the identity of an instance.
+// Request contains the facts that determine the identity of an instance.
 type Request struct {
 	// Blueprint is the name of the instance's Blueprint, and ServiceAccountName its spec.serviceAccountName.
 	Blueprint, ServiceAccountName string

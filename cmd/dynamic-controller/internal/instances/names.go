@@ -30,7 +30,7 @@ const (
 	// pauseManager is the field manager of the Paused condition while an instance is paused. With a separate field
 	// manager, the other conditions are kept.
 	pauseManager = Name + "/paused"
-	// ChildrenFinalizer is the finalizer of instances with children on which an owner reference has no effect. Package
+	// ChildrenFinalizer is the finalizer of instances whose children are not all deleted through owner references. Package
 	// handlers/children adds it.
 	ChildrenFinalizer = Name + "/children"
 
@@ -47,8 +47,8 @@ const (
 	// the "namespace/name" of the instance.
 	resourceAnnotation = Name + "/resource"
 	instanceAnnotation = Name + "/instance"
-	// managedByLabel and the labels below it are labels of children, which can be used to select them. Values that are not
-	// valid label values are shortened: see LabelValue.
+	// managedByLabel and the labels below it are set on children, so that users can select them. Values that are not valid
+	// label values are shortened: see LabelValue.
 	managedByLabel         = "app.kubernetes.io/managed-by"
 	instanceNameLabel      = Name + "/instance-name"
 	instanceNamespaceLabel = Name + "/instance-namespace"

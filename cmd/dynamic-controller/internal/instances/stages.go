@@ -78,7 +78,7 @@ func (r *Reconciler) marked(
 }
 
 // LabelValue returns a name as a label value. A name that is not a valid label value, for example because it is too
-// long, is replaced with its beginning and a hash.
+// long, is replaced with a prefix of the name and a hash.
 func LabelValue(name string) string {
 	if len(validation.IsValidLabelValue(name)) == 0 {
 		return name

@@ -42,7 +42,8 @@ func traversal(length int) uint64 {
 	return uint64(math.Ceil(float64(length) * common.StringTraversalCostFactor))
 }
 
-// matchCost is Kubernetes' cost of matching, except that a repetition counts as many times as it can repeat.
+// matchCost estimates the cost of a match as Kubernetes does, except that a repetition counts as many times as it can
+// repeat.
 func matchCost(args []ref.Val) uint64 {
 	pattern := stringAt(args, 1)
 	if len(pattern) > MaxLength {
