@@ -70,8 +70,8 @@ type Owner struct {
 	hash objects.UIDHash
 }
 
-// ownerCache caches the owners of an object before and after a change. They are computed once, even if the subscriptions
-// of many owner types handle the same change.
+// ownerCache caches the owners of an object before and after a change. They are computed once, even if subscriptions of
+// many owner types handle the same change.
 type ownerCache struct {
 	entries [2]struct {
 		record *objects.Record

@@ -63,7 +63,7 @@ type templateKind struct {
 	setsNamespace bool
 }
 
-// DeepCopyObject implements [runtime.Object]. The copy and the original share the slice of kinds, which is never modified.
+// DeepCopyObject implements [runtime.Object]. Both revisions share the slice of kinds, which is never modified.
 func (r *revision) DeepCopyObject() runtime.Object {
 	next := *r
 	r.ObjectMeta.DeepCopyInto(&next.ObjectMeta)

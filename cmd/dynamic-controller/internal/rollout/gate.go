@@ -100,7 +100,8 @@ func (g *Gate) Progress() (p Progress, surveyed bool) {
 	return g.progress, g.surveyed
 }
 
-// InUse reports whether any instance had the given status.revision at the last survey. Before the first survey, it returns true.
+// InUse reports whether any instance had the given status.revision at the last survey. Before the first survey, it
+// returns true.
 func (g *Gate) InUse(revision string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
