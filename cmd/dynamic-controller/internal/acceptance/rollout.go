@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -45,53 +46,55 @@ func (r *definitionReconciler) newRollout(
 	return plan
 }
 
-// loadOlder returns the revisions that are missing to reconcile instances that have not moved yet.
+// loadOlder returns the revisions that are missing to reconcile instances that have not moved yet. If some cannot be
+// loaded, problem describes why.
 func (r *definitionReconciler) loadOlder(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored history,
-) (loaded []instances.Revision, err error) {
+) (loaded []instances.Revision, problem string, err error) {
 	free := maxOlder - len(running.reconcilers.Older())
 	for _, name := range running.reconcilers.Missing() {
-		missing := stored.get(b.UID, name)
-		if missing == nil || len(loaded) >= free {
-			continue
-		}
-		older, err := r.compileOlder(ctx, b, own, running, missing)
-		if err != nil {
-			return nil, err
+		var older *instances.Revision
+		why := ""
+		switch missing := stored.get(b.UID, name); {
+		case missing == nil:
+			why = "their revision is not stored for this Blueprint" // its name can be any text
+		case len(loaded) >= free:
+			why = fmt.Sprintf("no more than %d older revisions are loaded", maxOlder)
+		default:
+			if older, why, err = r.compileOlder(ctx, b, own, running, missing); err != nil {
+				return nil, "", err
+			}
 		}
 		if older != nil {
 			loaded = append(loaded, *older)
 		}
+		problem = cmp.Or(problem, why)
 	}
-	return loaded, nil
+	return loaded, problem, nil
 }
 
 // compileOlder compiles the templates of a stored revision with the type of the running one, because the type has
-// changed for all instances. It returns nil if they are not accepted any longer, or if the memory budget is too small.
+// changed for all instances. It returns nil and a problem if they are not accepted any longer, or if the memory budget
+// is too small.
 func (r *definitionReconciler) compileOlder(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored *revision,
-) (*instances.Revision, error) {
+) (older *instances.Revision, problem string, err error) {
 	restored, err := r.store.restore(ctx, b, stored)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	restored.Generation, restored.Spec.Type = running.generation, running.Spec.Type
-	log := r.log.WithValues(keyBlueprint, b.Name, keyRevision, stored.Name)
-	if free, err := r.validator.memory.hasFree(restored.Spec); err != nil || !free {
-		log.Info("Older revision not loaded because of the memory budget, its instances wait")
-		return nil, err
-	}
-	result, _, err := r.validator.validate(ctx, restored, own, validation{})
+	result, _, err := r.validator.validate(ctx, restored, own, validation{}, r.validator.memory.rejectOlder)
 	if err != nil {
-		return nil, fmt.Errorf("load revision %s: %w", stored.Name, err)
+		return nil, "", fmt.Errorf("load revision %s: %w", stored.Name, err)
 	}
 	if result.revision == nil {
-		log.Info("Older revision rejected, its instances wait", keyProblem, ptr.Deref(result.rejection, rejection{}).message)
-		return nil, nil
+		rejected := ptr.Deref(result.rejection, rejection{message: "the type is not known yet"})
+		return nil, fmt.Sprintf("revision %s: %s", stored.Name, rejected.message), nil
 	}
-	older := result.revision.Revision
+	older = &result.revision.Revision
 	older.Name, older.Followed = stored.Name, running.Followed
-	return &older, nil
+	return older, "", nil
 }
 
 // olderMemory returns the memory that the older revisions of all Blueprints need.
@@ -157,7 +160,7 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 		return &c
 	}
 	if p, known := d.gate().Progress(); known {
-		return rolloutCondition(p)
+		return rolloutCondition(p, d.olderProblem)
 	}
 	// A new process has the same result as soon as it has read the instances.
 	before := instances.ConditionOf(object, blueprint.Progressing)
@@ -168,8 +171,9 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 	return &c
 }
 
-// rolloutCondition returns the Progressing condition for the state of a rollout.
-func rolloutCondition(p rollout.Progress) *metav1.Condition {
+// rolloutCondition returns the Progressing condition for the state of a rollout. If an older revision cannot be loaded,
+// olderProblem describes why.
+func rolloutCondition(p rollout.Progress, olderProblem string) *metav1.Condition {
 	c := trueCondition(blueprint.Progressing, reasonRollingOut,
 		fmt.Sprintf("%d of %d instances are updated", p.Updated, p.Total))
 	switch {
@@ -183,6 +187,9 @@ func rolloutCondition(p rollout.Progress) *metav1.Condition {
 		c.Message += "; failing since the update: " + listed(p.Failing)
 	case len(p.Waiting) > 0:
 		c.Message += "; not ready since the update: " + listed(p.Waiting)
+	}
+	if olderProblem != "" && !p.Complete() {
+		c.Message = instances.Truncate(c.Message + "; instances are not reconciled until they are updated: " + olderProblem)
 	}
 	return &c
 }

@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,35 +81,63 @@ func TestRollout_OlderRevisionIsLoadedWhileInstancesHaveIt(t *testing.T) {
 	}
 }
 
+// The newest spec is accepted, and the budget has room for an older one, even if it is larger.
+func TestRollout_OlderRevisionIsLargerThanTheNewest(t *testing.T) {
+	large := using(1, "one", "one", "two")
+	large.Spec.Resources[0].Template["data"] = "${self.spec.one}" + strings.Repeat(" ", 10_000)
+	c := newCluster(t, large)
+	c.definitions.validator.memory.limit = 2 * large.Spec.Memory()
+	c.reconcile()
+	first := c.running().Name
+	small := using(2, "two", "one", "two")
+	c.update(small)
+	c.reconcile()
+	if small.Spec.Memory() >= large.Spec.Memory() || c.running().Name == first {
+		t.Fatalf("the specs need %d and %d bytes", large.Spec.Memory(), small.Spec.Memory())
+	}
+	c.survey(first)
+	if got := c.olderNames(); !slices.Equal(got, []string{first}) {
+		t.Errorf("the older revisions are %q", got)
+	}
+}
+
 func TestRollout_RevisionThatCannotBeLoaded(t *testing.T) {
-	for name, change := range map[string]func(*cluster, string) *blueprint.Blueprint{
-		"its templates do not fit the type": func(c *cluster, _ string) *blueprint.Blueprint {
+	for name, test := range map[string]struct {
+		change  func(c *cluster, first string) *blueprint.Blueprint
+		problem string
+	}{
+		"its templates do not fit the type": {func(c *cluster, _ string) *blueprint.Blueprint {
 			b := using(2, "two", "two")
 			b.Annotations = map[string]string{incompatibleAnnotation: "2"}
 			return b
-		},
-		"it has been deleted": func(c *cluster, first string) *blueprint.Blueprint {
+		}, `.template.data: ${self.spec.one}: unknown field "one"`},
+		"it has been deleted": {func(c *cluster, first string) *blueprint.Blueprint {
 			if err := c.server.Tracker().Delete(controllerRevisions, "system", first); err != nil {
 				c.t.Fatal(err)
 			}
 			return using(2, "two", "one", "two")
-		},
-		"the memory budget is too small": func(c *cluster, _ string) *blueprint.Blueprint {
+		}, "their revision is not stored for this Blueprint"},
+		"the memory budget is too small": {func(c *cluster, _ string) *blueprint.Blueprint {
 			b := using(2, "two", "one", "two")
 			c.definitions.validator.memory.limit = b.Spec.Memory()
 			return b
-		},
+		}, "delete another Blueprint, or raise --max-blueprint-memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, using(1, "one", "one", "two"))
 			c.reconcile()
 			first := c.running().Name
-			c.update(change(c, first))
+			c.update(test.change(c, first))
 			c.reconcile()
 			c.survey(first)
 			if now := c.running(); now.generation != 2 || c.olderNames() != nil ||
 				!slices.Equal(now.reconcilers.Missing(), []string{first}) {
 				t.Errorf("the running revision is %+v, the older ones are %q", now, c.olderNames())
+			}
+			waiting := "0 of 1 instances are updated; instances are not reconciled until they are updated: "
+			if got := c.condition(blueprint.Progressing); !strings.HasPrefix(got.Message, waiting) ||
+				!strings.Contains(got.Message, test.problem) {
+				t.Errorf("the condition is %+v", got)
 			}
 			c.engine.Enqueue(instances.BlueprintID("websites"))
 			requeues, err := c.engine.Run(t.Context())
@@ -231,7 +260,7 @@ func TestRolloutCondition(t *testing.T) {
 			metav1.ConditionFalse, reasonRolloutStopped, "12 of 100 instances are updated; failing since the update: " +
 				"shop/a (Rejected), shop/b (Invalid), shop/c (Rejected) and 1 more"},
 	} {
-		got := rolloutCondition(test.progress)
+		got := rolloutCondition(test.progress, "")
 		if got.Status != test.status || got.Reason != test.reason || got.Message != test.message {
 			t.Errorf("%s: got %+v", name, got)
 		}
