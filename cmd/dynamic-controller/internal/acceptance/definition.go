@@ -142,13 +142,9 @@ func (r *definitionReconciler) serve(
 	next.Followed, next.started = r.store.followed(wanted, stored), time.Now()
 	plan := r.newRollout(b, wanted, stored)
 	if d.running != nil && d.running.inputs == wanted.inputs && includes(d.running.Followed, next.Followed) {
-		older, problem, err := r.loadOlder(ctx, b, own, d.running, stored)
-		if err != nil {
-			return err
-		}
-		d.olderProblem = problem
-		if len(older) == 0 {
-			d.running.reconcilers.SetPaused(instances.IsPaused(b))
+		d.running.reconcilers.SetPaused(instances.IsPaused(b))
+		var older []instances.Revision
+		if older, d.olderProblem = r.loadOlder(ctx, b, own, d.running, stored); len(older) == 0 {
 			return nil
 		}
 		plan.Older, next.started = append(older, d.running.reconcilers.Older()...), d.running.started

@@ -47,10 +47,10 @@ func (r *definitionReconciler) newRollout(
 }
 
 // loadOlder returns the revisions that are missing to reconcile instances that have not moved yet. If some cannot be
-// loaded, problem describes why.
+// loaded, problem describes why, and they are loaded later.
 func (r *definitionReconciler) loadOlder(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored history,
-) (loaded []instances.Revision, problem string, err error) {
+) (loaded []instances.Revision, problem string) {
 	free := maxOlder - len(running.reconcilers.Older())
 	for _, name := range running.reconcilers.Missing() {
 		var older *instances.Revision
@@ -61,8 +61,10 @@ func (r *definitionReconciler) loadOlder(
 		case len(loaded) >= free:
 			why = fmt.Sprintf("no more than %d older revisions are loaded", maxOlder)
 		default:
+			var err error
 			if older, why, err = r.compileOlder(ctx, b, own, running, missing); err != nil {
-				return nil, "", err
+				why = fmt.Sprintf("revision %s cannot be read", name)
+				r.log.Info("Older revision cannot be read, will retry", keyBlueprint, b.Name, keyProblem, err.Error())
 			}
 		}
 		if older != nil {
@@ -70,7 +72,7 @@ func (r *definitionReconciler) loadOlder(
 		}
 		problem = cmp.Or(problem, why)
 	}
-	return loaded, problem, nil
+	return loaded, problem
 }
 
 // compileOlder compiles the templates of a stored revision with the type of the running one, because the type has

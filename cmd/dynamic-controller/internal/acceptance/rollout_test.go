@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -145,6 +146,30 @@ func TestRollout_RevisionThatCannotBeLoaded(t *testing.T) {
 				t.Errorf("it is not tried again: %v, %v", requeues, err)
 			}
 		})
+	}
+}
+
+// Pausing takes effect, and newer generations are reported, while an older revision cannot be read.
+func TestRollout_ErrorOfLoadingAnOlderRevision(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one", "two"))
+	c.reconcile()
+	first := c.running().Name
+	c.update(using(2, "two", "one", "two"))
+	c.reconcile()
+	c.server.Fails("get", first, apierrors.NewInternalError(errors.New("storage")))
+	c.survey(first)
+	paused := using(3, "two", "two")
+	paused.Annotations = map[string]string{instances.PausedAnnotation: "true"}
+	c.update(paused)
+	c.reconcile()
+	if c.running().reconcilers.SetPaused(true) {
+		t.Error("the instances were not paused")
+	}
+	if got := c.condition(blueprint.Accepted); got == nil || got.Reason != reasonIncompatible {
+		t.Errorf("the condition is %+v", got)
+	}
+	if d, _ := c.registry.get("websites"); d.olderProblem != "revision "+first+" cannot be read" || !d.lacksOlder() {
+		t.Errorf("the problem is %q", d.olderProblem)
 	}
 }
 
