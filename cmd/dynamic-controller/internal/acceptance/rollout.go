@@ -37,8 +37,8 @@ func (r *definitionReconciler) newRollout(
 	}
 	if newest := stored.get(b.UID, revision.Name); newest != nil {
 		plan.Since = newest.accepted
-		for _, other := range stored {
-			if other.blueprintUID == b.UID && other.templates == newest.templates {
+		for _, other := range stored { // including those of earlier Blueprints with this name
+			if other.templates == newest.templates {
 				plan.Same = append(plan.Same, other.Name)
 			}
 		}

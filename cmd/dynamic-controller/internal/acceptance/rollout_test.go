@@ -187,6 +187,30 @@ func TestRollout_RevisionsWithTheSameTemplates(t *testing.T) {
 	}
 }
 
+// A Blueprint that was deleted with the policy Retain and created again takes over the instances.
+func TestRollout_RevisionsOfAnEarlierBlueprint(t *testing.T) {
+	earlier := using(1, "one", "one")
+	earlier.UID = "earlier"
+	name, err := revisionName(earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := newRevision("system", name, earlier, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, using(1, "one", "one"))
+	if err := c.server.Tracker().Add(object); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile()
+	c.survey(name)
+	if progress, known := c.running().reconcilers.Gate.Progress(); c.running().Name == name || !known ||
+		!progress.Complete() || len(c.running().reconcilers.Missing()) > 0 {
+		t.Errorf("%+v, missing: %q", progress, c.running().reconcilers.Missing())
+	}
+}
+
 // Instances that were created between two rollouts of a revision do not count as updated.
 func TestRollout_RevisionThatIsAcceptedAgain(t *testing.T) {
 	c := newCluster(t, using(1, "one", "one", "two"))
