@@ -65,7 +65,7 @@ type Gate struct {
 	surveyed bool
 	progress Progress
 	inUse    map[string]int  // number of instances by revision
-	admitted map[string]bool // keys of instances with another revision
+	admitted map[string]bool // keys of instances with another revision that can move
 }
 
 // New returns a Gate for a revision. Until the first call of Survey, no instance moves.
@@ -124,12 +124,20 @@ func (g *Gate) Outdated() (revisions []string) {
 }
 
 // Survey updates the rollout with the state of all instances that are not being deleted. It returns the keys of those
-// that can move now and could not before.
+// that can move now and could not before. An instance that can move remains so until it has moved, because it may have
+// been updated in part.
 func (g *Gate) Survey(instances []Instance) (admitted []string) {
+	g.mu.Lock()
+	before := g.admitted // the map is never modified
+	g.mu.Unlock()
+	next := map[string]bool{}
 	var p Progress
 	var healthy, failing []string
 	inUse, proven := map[string]int{}, 0
 	for _, i := range instances {
+		if before[i.Key] && !g.hasTemplatesOf(i.Revision) {
+			next[i.Key] = true
+		}
 		if i.Paused {
 			p.Paused++
 			continue
@@ -158,21 +166,19 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 		slices.SortFunc(list, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	p.Stopped = !p.Complete() && len(p.Failing)*tolerance > proven
-	var next []string
 	if !p.Stopped {
-		next = append(g.first(healthy, max(1, proven)-len(p.Waiting)), g.first(failing, max(1, p.Updated))...)
+		first := append(g.first(healthy, max(1, proven)-len(p.Waiting)), g.first(failing, max(1, p.Updated))...)
+		for _, key := range first {
+			if !next[key] {
+				next[key] = true
+				admitted = append(admitted, key)
+			}
+		}
 	}
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	before := g.admitted
-	g.surveyed, g.progress, g.inUse, g.admitted = true, p, inUse, make(map[string]bool, len(next))
-	for _, key := range next {
-		g.admitted[key] = true
-		if !before[key] {
-			admitted = append(admitted, key)
-		}
-	}
+	g.surveyed, g.progress, g.inUse, g.admitted = true, p, inUse, next
 	return admitted
 }
 

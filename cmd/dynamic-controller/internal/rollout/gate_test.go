@@ -134,6 +134,37 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
+// An instance that is being updated when another one fails does not return to its old revision.
+func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
+	old := Instance{Revision: "old", Health: Ready}
+	updated, others := some(8, Instance{Revision: "new", Health: Ready}), some(92, old)
+	g := New(newest)
+	admitted := g.Survey(slices.Concat(updated, others))
+	if len(admitted) != 8 {
+		t.Fatalf("admitted: %q", admitted)
+	}
+	others = slices.DeleteFunc(others, func(i Instance) bool { return i.Key == admitted[0] })
+	for _, state := range []Instance{
+		{Revision: "new", Health: Failing, Regressed: true}, {Revision: "new", Health: Waiting, Regressed: true},
+	} {
+		moved := old
+		moved.Key, moved.Revision, moved.Health, moved.Regressed = admitted[0], state.Revision, state.Health, state.Regressed
+		more := g.Survey(slices.Concat(updated, []Instance{moved}, others))
+		for _, key := range admitted[1:] {
+			if !g.IsOpen(key, "old") {
+				t.Errorf("%s is no longer admitted", key)
+			}
+		}
+		if len(more) > 0 {
+			t.Errorf("%q are admitted, too", more)
+		}
+	}
+	g.Survey(updated)
+	if g.IsOpen(admitted[1], "old") {
+		t.Error("an instance that is gone is still admitted")
+	}
+}
+
 func TestGate_BeforeTheFirstSurvey(t *testing.T) {
 	g := New(newest)
 	if g.IsOpen("shop/a", "old") || !g.IsOpen("shop/a", "same") || !g.IsOpen("shop/a", "") {
