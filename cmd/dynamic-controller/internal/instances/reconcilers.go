@@ -173,19 +173,22 @@ func (r *Reconcilers) Older() (revisions []Revision) {
 func (r *Reconcilers) CountDuration() time.Duration { return time.Duration(r.took.Load()) }
 
 // regressed returns the Regressed condition of an instance whose Ready condition becomes ready. It returns nil if the
-// instance is not less healthy than before it moved to the newest revision.
+// instance is not less healthy than before it moved to the newest revision, has been ready since, or has a new spec.
 func (r *Reconciler) regressed(self *unstructured.Unstructured, ready metav1.Condition) *metav1.Condition {
 	before := ConditionOf(self, conditionReady)
 	if r.gate == nil || before == nil || ready.Status == metav1.ConditionTrue || self.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	state := "did not fail"
-	switch was := healthOf(before); {
-	case healthOf(&ready) < was && before.ObservedGeneration == self.GetGeneration() && r.gate.RollsOut(r.Name):
-		if was == rollout.Ready {
-			state = "was ready"
-		}
-	case revisionOf(self) == r.Name:
+	state, was, hasMoved := "did not fail", healthOf(before), revisionOf(self) == r.Name
+	if was == rollout.Ready {
+		state = "was ready"
+	}
+	readySince := hasMoved && (was == rollout.Ready || before.LastTransitionTime.After(r.gate.Since()))
+	switch {
+	case before.ObservedGeneration != self.GetGeneration():
+		return nil
+	case healthOf(&ready) < was && !readySince && r.gate.RollsOut(r.Name):
+	case hasMoved:
 		return ConditionOf(self, ConditionRegressed)
 	default:
 		return nil

@@ -86,6 +86,9 @@ func (g *Gate) hasTemplatesOf(revision string) bool {
 	return revision == "" || revision == g.revision.Name || slices.Contains(g.revision.Same, revision)
 }
 
+// Since returns the time at which the revision was accepted.
+func (g *Gate) Since() time.Time { return g.revision.Since }
+
 // RollsOut reports whether this is the revision that is rolled out, and instances with another one may remain.
 func (g *Gate) RollsOut(revision string) bool {
 	g.mu.Lock()
