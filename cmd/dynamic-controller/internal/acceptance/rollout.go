@@ -14,14 +14,16 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
 // Reasons of the Progressing condition.
 const (
-	reasonRollingOut      = "RollingOut"
-	reasonRolloutStopped  = "RolloutStopped"
-	reasonRolloutComplete = "RolloutComplete"
-	reasonNotReported     = "RevisionNotReported"
+	reasonRollingOut       = "RollingOut"
+	reasonRolloutStopped   = "RolloutStopped"
+	reasonDeadlineExceeded = "ProgressDeadlineExceeded"
+	reasonRolloutComplete  = "RolloutComplete"
+	reasonNotReported      = "RevisionNotReported"
 )
 
 // maxOlder is the maximum number of older revisions of a Blueprint that are loaded during a rollout.
@@ -142,6 +144,18 @@ func (d decision) countInterval() time.Duration {
 	return min(max(stepInterval, countFactor*d.running.reconcilers.CountDuration()), countInterval)
 }
 
+// recheck returns a requeue request if the state of the rollout can change without an event, and nil otherwise.
+func (d decision) recheck() error {
+	gate := d.gate()
+	if gate == nil {
+		return nil
+	}
+	if p, _ := gate.Progress(); !p.Recheck.IsZero() {
+		return dynamiccontroller.RequeueAfter(max(time.Until(p.Recheck), countInterval))
+	}
+	return nil
+}
+
 // progressing returns the Progressing condition, or nil if nothing is served. Like that of a Deployment, it stays True
 // after the rollout.
 func progressing(object *unstructured.Unstructured, d decision) *metav1.Condition {
@@ -188,6 +202,9 @@ func rolloutCondition(p rollout.Progress, olderProblem string) *metav1.Condition
 		c.Status, c.Reason = metav1.ConditionFalse, reasonRolloutStopped
 		c.Message += "; failing since the update: " + listed(p.Failing)
 	case len(p.Waiting) > 0:
+		if p.Stalled {
+			c.Status, c.Reason = metav1.ConditionFalse, reasonDeadlineExceeded
+		}
 		c.Message += "; not ready since the update: " + listed(p.Waiting)
 	}
 	if olderProblem != "" && !p.Complete() {

@@ -16,6 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
 // using returns a generation of the Blueprint whose type has these fields, and whose template uses one of them.
@@ -305,6 +306,9 @@ func TestRolloutCondition(t *testing.T) {
 			"12 of 100 instances are updated"},
 		"waiting": {rollout.Progress{Total: 100, Updated: 12, Waiting: waiting}, metav1.ConditionTrue, reasonRollingOut,
 			"12 of 100 instances are updated; not ready since the update: shop/c (Waiting)"},
+		"waiting for a long time": {rollout.Progress{Total: 100, Updated: 12, Stalled: true, Waiting: waiting},
+			metav1.ConditionFalse, reasonDeadlineExceeded,
+			"12 of 100 instances are updated; not ready since the update: shop/c (Waiting)"},
 		"stopped": {rollout.Progress{Total: 100, Updated: 12, Stopped: true, Failing: failing, Waiting: waiting},
 			metav1.ConditionFalse, reasonRolloutStopped, "12 of 100 instances are updated; failing since the update: " +
 				"shop/a (Rejected), shop/b (Invalid), shop/c (Rejected) and 1 more"},
@@ -313,6 +317,25 @@ func TestRolloutCondition(t *testing.T) {
 		if got.Status != test.status || got.Reason != test.reason || got.Message != test.message {
 			t.Errorf("%s: got %+v", name, got)
 		}
+	}
+}
+
+// No event occurs when the deadline passes.
+func TestProgressing_IsUpdatedAtTheDeadline(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one"))
+	c.reconcile()
+	c.running().reconcilers.Survey([]rollout.Instance{
+		{Key: "shop/a", Revision: c.running().Name, Health: rollout.Waiting, Regressed: true, Changed: time.Now()},
+		{Key: "shop/b", Revision: "old", Health: rollout.Ready},
+	})
+	c.blueprints.status.counts.Forget("websites")
+	c.instances.Statuses = []dynamiccontroller.TypeStatus{
+		{GVR: websites, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced}},
+	}
+	c.instances.Enqueue(instances.BlueprintID("websites"))
+	requeues, err := c.instances.Run(t.Context())
+	if err != nil || len(requeues) != 1 || requeues[0] > 10*time.Minute || requeues[0] < 9*time.Minute {
+		t.Errorf("requeued after %s: %v", requeues, err)
 	}
 }
 

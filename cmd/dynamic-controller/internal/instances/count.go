@@ -119,6 +119,11 @@ func (i *countedInstance) state() rollout.Instance {
 		Regressed: meta.IsStatusConditionTrue(i.Status.Conditions, ConditionRegressed),
 		Paused:    i.Metadata.Annotations.Paused == "true",
 	}
+	for _, c := range i.Status.Conditions {
+		if c.Status == metav1.ConditionTrue && (c.Type == conditionReady || c.Type == ConditionRegressed) {
+			state.Changed = c.LastTransitionTime.Time // an instance does not have both
+		}
+	}
 	if state.Health == rollout.Failing {
 		state.Reason = i.ready().Reason
 	}

@@ -2,7 +2,9 @@ package instances
 
 import (
 	"testing"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
@@ -36,5 +38,26 @@ func TestCountedInstance_MalformedStatus(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+func TestCountedInstance_ReportsWhenItChanged(t *testing.T) {
+	ready, regressed := metav1.Unix(100, 0), metav1.Unix(200, 0)
+	for name, test := range map[string]struct {
+		ready, regressed metav1.ConditionStatus
+		want             time.Time
+	}{
+		"ready":     {metav1.ConditionTrue, metav1.ConditionFalse, ready.Time},
+		"regressed": {metav1.ConditionFalse, metav1.ConditionTrue, regressed.Time},
+		"neither":   {metav1.ConditionFalse, metav1.ConditionFalse, time.Time{}},
+	} {
+		var i countedInstance
+		i.Status.Conditions = []metav1.Condition{
+			{Type: conditionReady, Status: test.ready, LastTransitionTime: ready},
+			{Type: ConditionRegressed, Status: test.regressed, LastTransitionTime: regressed},
+		}
+		if got := i.state().Changed; !got.Equal(test.want) {
+			t.Errorf("%s: it changed at %s, want %s", name, got, test.want)
+		}
 	}
 }

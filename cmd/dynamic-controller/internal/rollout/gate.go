@@ -11,6 +11,9 @@ import (
 // tolerance is the number of instances that must have moved successfully for each one that fails.
 const tolerance = 10
 
+// progressDeadline is the default of the progressDeadlineSeconds of Deployments.
+const progressDeadline = 10 * time.Minute
+
 // Health describes the state of an instance. A higher value is better.
 type Health int
 
@@ -31,7 +34,9 @@ type Instance struct {
 	Reason   string // for Failing and Waiting
 	// Regressed reports whether the instance is less healthy than before it moved to its revision.
 	Regressed bool
-	Paused    bool
+	// Changed is the time at which the instance became ready or regressed.
+	Changed time.Time
+	Paused  bool
 }
 
 // Revision identifies the revision to roll out.
@@ -50,6 +55,10 @@ type Progress struct {
 	Total, Updated, Paused int
 	// Stopped reports whether no further instances move because of those that fail.
 	Stopped bool
+	// Stalled reports whether the rollout has been waiting for instances for more than ten minutes.
+	Stalled bool
+	// Recheck is the time at which the state can change even if no instance changes. It is zero if there is none.
+	Recheck time.Time
 	// Failing and Waiting are the instances that have been less healthy since they moved, ordered by key.
 	Failing, Waiting []Instance
 }
@@ -133,44 +142,22 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	g.mu.Lock()
 	before := g.admitted // the map is never modified
 	g.mu.Unlock()
+	s := survey{inUse: map[string]int{}}
 	next := map[string]bool{}
-	var p Progress
-	var healthy, failing []string
-	inUse, proven := map[string]int{}, 0
 	for _, i := range instances {
-		if before[i.Key] && !g.hasTemplatesOf(i.Revision) {
+		hasMoved := g.hasTemplatesOf(i.Revision)
+		if before[i.Key] && !hasMoved {
 			next[i.Key] = true
 		}
-		if i.Paused {
-			p.Paused++
-			continue
-		}
-		p.Total++
-		inUse[i.Revision]++
-		switch {
-		case !g.hasTemplatesOf(i.Revision):
-			if i.Health == Failing {
-				failing = append(failing, i.Key)
-			} else {
-				healthy = append(healthy, i.Key)
-			}
-			continue
-		case i.Created.After(g.revision.Since): // it did not move
-		case i.Regressed && i.Health == Failing:
-			p.Failing = append(p.Failing, i)
-		case i.Regressed && i.Health == Waiting:
-			p.Waiting = append(p.Waiting, i)
-		case i.Health != Failing:
-			proven++
-		}
-		p.Updated++
+		s.add(i, hasMoved, i.Created.After(g.revision.Since))
 	}
+	p := s.Progress
 	for _, list := range [][]Instance{p.Failing, p.Waiting} {
 		slices.SortFunc(list, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
 	}
-	p.Stopped = !p.Complete() && len(p.Failing)*tolerance > proven
+	p.Stopped = !p.Complete() && len(p.Failing)*tolerance > s.proven
 	if !p.Stopped {
-		first := append(g.first(healthy, max(1, proven)-len(p.Waiting)), g.first(failing, max(1, p.Updated))...)
+		first := append(g.first(s.healthy, max(1, s.proven)-len(p.Waiting)), g.first(s.failing, max(1, p.Updated))...)
 		for _, key := range first {
 			if !next[key] {
 				next[key] = true
@@ -178,11 +165,59 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 			}
 		}
 	}
+	if !p.Complete() && !p.Stopped && len(next) == 0 {
+		if deadline := s.changed.Add(progressDeadline); time.Now().Before(deadline) {
+			p.Recheck = deadline
+		} else {
+			p.Stalled = true
+		}
+	}
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.surveyed, g.progress, g.inUse, g.admitted = true, p, inUse, next
+	g.surveyed, g.progress, g.inUse, g.admitted = true, p, s.inUse, next
 	return admitted
+}
+
+// survey sums up the states of instances.
+type survey struct {
+	Progress
+	inUse            map[string]int
+	healthy, failing []string  // keys of instances that have not moved
+	proven           int       // number of instances that have moved successfully
+	changed          time.Time // when an instance that has moved last became ready or regressed
+}
+
+// add adds an instance. isNew reports whether it was created with the newest revision.
+func (s *survey) add(i Instance, hasMoved, isNew bool) {
+	if i.Paused {
+		s.Paused++
+		return
+	}
+	s.Total++
+	s.inUse[i.Revision]++
+	switch {
+	case hasMoved:
+		s.Updated++
+	case i.Health == Failing:
+		s.failing = append(s.failing, i.Key)
+	default:
+		s.healthy = append(s.healthy, i.Key)
+	}
+	if !hasMoved || isNew {
+		return
+	}
+	if i.Changed.After(s.changed) {
+		s.changed = i.Changed
+	}
+	switch {
+	case i.Regressed && i.Health == Failing:
+		s.Failing = append(s.Failing, i)
+	case i.Regressed && i.Health == Waiting:
+		s.Waiting = append(s.Waiting, i)
+	case i.Health != Failing:
+		s.proven++
+	}
 }
 
 // first returns the first n keys, in an order that differs between revisions and is the same in all processes. Keys

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -163,6 +164,43 @@ func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
 	if g.IsOpen(admitted[1], "old") {
 		t.Error("an instance that is gone is still admitted")
 	}
+}
+
+func TestSurvey_ProgressDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		instances := some(2, Instance{Revision: "old", Health: Ready})
+		instances[0].Revision, instances[0].Health, instances[0].Regressed = "new", Waiting, true
+		instances[0].Changed = time.Now()
+		g := New(newest)
+		expect := func(stalled bool, recheck time.Duration) {
+			t.Helper()
+			g.Survey(instances)
+			p, _ := g.Progress()
+			if p.Stalled != stalled || p.Stopped || !stalled && time.Until(p.Recheck) != recheck ||
+				stalled && !p.Recheck.IsZero() {
+				t.Errorf("%+v, the next check is in %s", p, time.Until(p.Recheck))
+			}
+			if g = New(newest); !slices.Equal(g.Survey(instances), nil) {
+				t.Error("an instance is admitted")
+			}
+		}
+		expect(false, 10*time.Minute)
+		time.Sleep(6 * time.Minute)
+		expect(false, 4*time.Minute)
+		// Another instance has become ready.
+		ready := some(1, Instance{Revision: "new", Health: Ready, Changed: time.Now()})
+		instances = slices.Concat(instances, ready)
+		expect(false, 10*time.Minute)
+		time.Sleep(10 * time.Minute)
+		expect(true, 0)
+		instances[0].Health, instances[0].Regressed = Ready, false
+		if admitted := g.Survey(instances); len(admitted) != 1 {
+			t.Errorf("admitted: %q", admitted)
+		}
+		if p, _ := g.Progress(); p.Stalled {
+			t.Errorf("it has not continued: %+v", p)
+		}
+	})
 }
 
 func TestGate_BeforeTheFirstSurvey(t *testing.T) {
