@@ -198,29 +198,36 @@ func rolloutCondition(p rollout.Progress, olderProblem string) *metav1.Condition
 		if p.Paused > 0 {
 			c.Message += ", except those that are paused"
 		}
+		return &c
 	case p.Stopped:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonRolloutStopped
-		c.Message += "; failing since the update: " + listed(p.Failing)
-	case len(p.Waiting) > 0:
-		if p.Stalled {
-			c.Status, c.Reason = metav1.ConditionFalse, reasonDeadlineExceeded
-		}
-		c.Message += "; not ready since the update: " + listed(p.Waiting)
+	case p.Stalled:
+		c.Status, c.Reason = metav1.ConditionFalse, reasonDeadlineExceeded
 	}
-	if olderProblem != "" && !p.Complete() {
+	c.Message += listed("failing since the update", p.Failing) + listed("not ready since the update", p.Waiting) +
+		listed("not updated within a minute", p.Stuck)
+	if olderProblem != "" {
 		c.Message = instances.Truncate(c.Message + "; instances are not reconciled until they are updated: " + olderProblem)
 	}
 	return &c
 }
 
-// listed names the first instances with the reasons of their Ready conditions, and counts the others.
-func listed(all []rollout.Instance) string {
+// listed names the first instances with the reasons of their Ready conditions, and counts the others. It returns "" if
+// there are none.
+func listed(what string, all []rollout.Instance) string {
 	const most = 3
 	var names []string
 	for _, i := range all[:min(len(all), most)] {
-		names = append(names, fmt.Sprintf("%s (%s)", i.Key, i.Reason))
+		name := i.Key
+		if i.Reason != "" {
+			name += " (" + i.Reason + ")"
+		}
+		names = append(names, name)
 	}
-	text := strings.Join(names, ", ")
+	if len(names) == 0 {
+		return ""
+	}
+	text := "; " + what + ": " + strings.Join(names, ", ")
 	if more := len(all) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}

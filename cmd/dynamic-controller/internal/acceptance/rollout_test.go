@@ -311,7 +311,9 @@ func TestRolloutCondition(t *testing.T) {
 			"12 of 100 instances are updated; not ready since the update: shop/c (Waiting)"},
 		"stopped": {rollout.Progress{Total: 100, Updated: 12, Stopped: true, Failing: failing, Waiting: waiting},
 			metav1.ConditionFalse, reasonRolloutStopped, "12 of 100 instances are updated; failing since the update: " +
-				"shop/a (Rejected), shop/b (Invalid), shop/c (Rejected) and 1 more"},
+				"shop/a (Rejected), shop/b (Invalid), shop/c (Rejected) and 1 more; not ready since the update: shop/c (Waiting)"},
+		"stuck": {rollout.Progress{Total: 100, Updated: 12, Stuck: []rollout.Instance{{Key: "shop/d"}}}, metav1.ConditionTrue,
+			reasonRollingOut, "12 of 100 instances are updated; not updated within a minute: shop/d"},
 	} {
 		got := rolloutCondition(test.progress, "")
 		if got.Status != test.status || got.Reason != test.reason || got.Message != test.message {

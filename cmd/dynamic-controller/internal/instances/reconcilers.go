@@ -127,7 +127,13 @@ func (r *Reconcilers) gone(ctx context.Context, id dynamiccontroller.ObjectIdent
 }
 
 // SetPaused pauses or resumes all instances. It reports whether the state has changed.
-func (r *Reconcilers) SetPaused(paused bool) (changed bool) { return r.newest.SetPaused(paused) }
+func (r *Reconcilers) SetPaused(paused bool) (changed bool) {
+	changed = r.newest.SetPaused(paused)
+	if changed && r.Gate != nil {
+		r.Gate.RestartTimer()
+	}
+	return changed
+}
 
 // Survey updates the rollout with the state of all instances that are not being deleted, and enqueues those that move
 // next. Older revisions that no instance has are dropped.

@@ -3,6 +3,7 @@ package instances
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -213,6 +214,21 @@ func TestReconcilers_RegressionIsReported(t *testing.T) {
 	if revision := revisionOf(self); revision != "new" {
 		t.Errorf("the revision is %q", revision)
 	}
+}
+
+func TestReconcilers_InstancesAreNotStuckAfterAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, _ := newTestReconcilers(t, func() {})
+		instances := []rollout.Instance{{Key: flowers.NamespacedKey, Revision: "old", Health: rollout.Ready}}
+		r.Survey(instances)
+		r.SetPaused(true)
+		time.Sleep(time.Hour)
+		r.SetPaused(false)
+		r.Survey(instances)
+		if p, _ := r.Gate.Progress(); len(p.Stuck) > 0 {
+			t.Errorf("%+v", p)
+		}
+	})
 }
 
 func TestWatches_OfAllRevisions(t *testing.T) {

@@ -14,6 +14,9 @@ const tolerance = 10
 // progressDeadline is the default of the progressDeadlineSeconds of Deployments.
 const progressDeadline = 10 * time.Minute
 
+// stuckAfter is the time after which an instance that has not moved no longer delays others.
+const stuckAfter = time.Minute
+
 // Health describes the state of an instance. A higher value is better.
 type Health int
 
@@ -59,6 +62,8 @@ type Progress struct {
 	Stalled bool
 	// Recheck is the time at which the state can change even if no instance changes. It is zero if there is none.
 	Recheck time.Time
+	// Stuck are the instances that could move for a minute and have not, while no other instance moved, ordered by key.
+	Stuck []Instance
 	// Failing and Waiting are the instances that have been less healthy since they moved, ordered by key.
 	Failing, Waiting []Instance
 }
@@ -73,8 +78,10 @@ type Gate struct {
 	mu       sync.Mutex // guards the fields below
 	surveyed bool
 	progress Progress
-	inUse    map[string]int  // number of instances by revision
-	admitted map[string]bool // keys of instances with another revision that can move
+	inUse    map[string]int // number of instances by revision
+	// admitted has the keys of instances with another revision that can move, and since when. The map is never modified.
+	admitted map[string]time.Time
+	moved    time.Time // when an instance last moved, or RestartTimer was called
 }
 
 // New returns a Gate for a revision. Until the first call of Survey, no instance moves.
@@ -87,12 +94,20 @@ func (g *Gate) IsOpen(key, revision string) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.admitted[key]
+	_, is := g.admitted[key]
+	return is
 }
 
 // hasTemplatesOf reports whether the newest revision has the templates of the named revision. A new instance has none.
 func (g *Gate) hasTemplatesOf(revision string) bool {
 	return revision == "" || revision == g.revision.Name || slices.Contains(g.revision.Same, revision)
+}
+
+// RestartTimer gives instances another minute to move. It must be called after a pause of all instances.
+func (g *Gate) RestartTimer() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.moved = time.Now()
 }
 
 // Since returns the time at which the revision was accepted.
@@ -140,43 +155,69 @@ func (g *Gate) Outdated() (revisions []string) {
 // been updated in part.
 func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	g.mu.Lock()
-	before := g.admitted // the map is never modified
+	before, moved, now := g.admitted, g.moved, time.Now()
 	g.mu.Unlock()
 	s := survey{inUse: map[string]int{}}
-	next := map[string]bool{}
+	next := map[string]time.Time{}
+	var moving []Instance
 	for _, i := range instances {
 		hasMoved := g.hasTemplatesOf(i.Revision)
-		if before[i.Key] && !hasMoved {
-			next[i.Key] = true
+		if since, can := before[i.Key]; can && !hasMoved && i.Paused {
+			next[i.Key] = now
+		} else if can && !hasMoved {
+			next[i.Key], moving = since, append(moving, i)
 		}
 		s.add(i, hasMoved, i.Created.After(g.revision.Since))
 	}
+	if len(next) < len(before) {
+		moved = now
+	}
 	p := s.Progress
-	for _, list := range [][]Instance{p.Failing, p.Waiting} {
+	for _, i := range moving {
+		if now.Sub(moved) >= stuckAfter && now.Sub(next[i.Key]) >= stuckAfter {
+			i.Reason = "" // it is not the reason why the instance has not moved
+			p.Stuck = append(p.Stuck, i)
+		}
+	}
+	for _, list := range [][]Instance{p.Failing, p.Waiting, p.Stuck} {
 		slices.SortFunc(list, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
 	}
-	p.Stopped = !p.Complete() && len(p.Failing)*tolerance > s.proven
+	stuck := len(p.Stuck)
+	p.Stopped = !p.Complete() && (len(p.Failing)+max(0, stuck-1))*tolerance > s.proven
 	if !p.Stopped {
-		first := append(g.first(s.healthy, max(1, s.proven)-len(p.Waiting)), g.first(s.failing, max(1, p.Updated))...)
+		first := append(g.first(s.healthy, max(1, s.proven)+stuck-len(p.Waiting)),
+			g.first(s.failing, max(1, p.Updated)+stuck)...)
 		for _, key := range first {
-			if !next[key] {
-				next[key] = true
+			if _, is := next[key]; !is {
+				next[key] = now
 				admitted = append(admitted, key)
 			}
 		}
 	}
-	if !p.Complete() && !p.Stopped && len(next) == 0 {
-		if deadline := s.changed.Add(progressDeadline); time.Now().Before(deadline) {
-			p.Recheck = deadline
-		} else {
-			p.Stalled = true
-		}
-	}
+	p.setDeadline(now, s.changed, len(moving)+len(admitted) > stuck)
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if moved.After(g.moved) {
+		g.moved = moved
+	}
 	g.surveyed, g.progress, g.inUse, g.admitted = true, p, s.inUse, next
 	return admitted
+}
+
+// setDeadline sets Stalled and Recheck. An instance that has moved became ready or regressed last at changed. moves
+// reports whether instances are expected to move.
+func (p *Progress) setDeadline(now, changed time.Time, moves bool) {
+	deadline := changed.Add(progressDeadline)
+	switch {
+	case moves:
+		p.Recheck = now.Add(stuckAfter)
+	case p.Complete() || p.Stopped || len(p.Waiting) == 0:
+	case now.Before(deadline):
+		p.Recheck = deadline
+	default:
+		p.Stalled = true
+	}
 }
 
 // survey sums up the states of instances.

@@ -203,6 +203,76 @@ func TestSurvey_ProgressDeadline(t *testing.T) {
 	})
 }
 
+// keysOf returns the keys of instances.
+func keysOf(instances []Instance) (keys []string) {
+	for _, i := range instances {
+		keys = append(keys, i.Key)
+	}
+	return keys
+}
+
+// move gives the named instance the newest revision.
+func move(instances []Instance, key string) {
+	i := slices.IndexFunc(instances, func(i Instance) bool { return i.Key == key })
+	instances[i].Revision, instances[i].Health = "new", Ready
+}
+
+// The status of an instance may be impossible to write.
+func TestSurvey_InstanceThatDoesNotMove(t *testing.T) {
+	for _, health := range []Health{Failing, Ready} {
+		synctest.Test(t, func(t *testing.T) {
+			instances := some(4, Instance{Revision: "old", Health: health})
+			g := New(newest)
+			expect := func(admits int, stuck ...string) (admitted []string) {
+				t.Helper()
+				admitted = g.Survey(instances)
+				p, _ := g.Progress()
+				slices.Sort(stuck)
+				if len(admitted) != admits || !slices.Equal(keysOf(p.Stuck), stuck) || p.Stopped != (len(stuck) > 1) {
+					t.Fatalf("%q are admitted, %+v", admitted, p)
+				}
+				return admitted
+			}
+			first := expect(1)[0]
+			time.Sleep(59 * time.Second)
+			expect(0)
+			time.Sleep(time.Second)
+			move(instances, expect(1, first)[0])
+			expect(0) // another minute begins
+			time.Sleep(time.Minute)
+			third := expect(1, first)[0]
+			time.Sleep(time.Minute)
+			expect(0, first, third)
+			g.RestartTimer()
+			expect(0)
+			time.Sleep(time.Minute)
+			expect(0, first, third)
+			move(instances, first)
+			move(instances, third)
+			move(instances, expect(1)[0])
+			expect(0)
+			if p, _ := g.Progress(); !p.Complete() {
+				t.Errorf("%+v", p)
+			}
+		})
+	}
+}
+
+func TestSurvey_PausedInstanceIsNotStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		instances := some(1, Instance{Revision: "old", Health: Ready})
+		g := New(newest)
+		for _, paused := range []bool{false, true, false} {
+			instances[0].Paused = paused
+			g.Survey(instances)
+			if p, _ := g.Progress(); len(p.Stuck) > 0 || !g.IsOpen(instances[0].Key, "old") {
+				t.Errorf("paused %t: %+v", paused, p)
+			}
+			time.Sleep(50 * time.Second)
+		}
+	})
+}
+
 func TestGate_BeforeTheFirstSurvey(t *testing.T) {
 	g := New(newest)
 	if g.IsOpen("shop/a", "old") || !g.IsOpen("shop/a", "same") || !g.IsOpen("shop/a", "") {
