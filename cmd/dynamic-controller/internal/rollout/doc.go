@@ -9,9 +9,9 @@
 // stalled. If the instance fails, the rollout stops: no further instance moves until at least ten instances have moved
 // successfully for each one that fails. Instances that have been allowed to move are not held back.
 //
-// If no instance moves for a minute, those that could move are stuck, and others move in addition. If several are stuck,
-// all but one of them count as failing. The minute begins again after a restart.
+// If no instance moves for a minute, those that could move are stuck, and others move in addition. If several are
+// stuck, all but one of them count as failing. The minute begins again after a restart.
 //
-// All other decisions are derived from the statuses of the instances, and instances move in an order that depends only on
-// their names and the revision. A restarted or another process therefore continues where the last one stopped.
+// All other decisions are derived from the statuses of the instances, and instances move in an order that depends only
+// on their names and the revision. A restarted or another process therefore continues where the last one stopped.
 package rollout
