@@ -147,6 +147,7 @@ func (r *definitionReconciler) serve(
 		if older, d.olderProblem = r.loadOlder(ctx, b, own, d.running, stored); len(older) == 0 {
 			return nil
 		}
+		plan.Gate = d.running.reconcilers.Gate
 		plan.Older, next.started = append(older, d.running.reconcilers.Older()...), d.running.started
 	}
 	if !r.registry.acquire(wanted.GVR, b.Name) {

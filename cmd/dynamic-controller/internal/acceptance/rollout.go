@@ -175,8 +175,10 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("generation %d is not served yet", d.generation)
 		return &c
 	}
-	if p, known := d.gate().Progress(); known {
+	if p, known := d.gate().Progress(); known && d.lacksOlder() {
 		return rolloutCondition(p, d.olderProblem)
+	} else if known {
+		return rolloutCondition(p, "")
 	}
 	// A new process has the same result as soon as it has read the instances.
 	before := instances.ConditionOf(object, blueprint.Progressing)

@@ -69,6 +69,9 @@ func TestRollout_OlderRevisionIsLoadedWhileInstancesHaveIt(t *testing.T) {
 	if got := c.olderNames(); !slices.Equal(got, []string{first}) {
 		t.Fatalf("the older revisions are %q", got)
 	}
+	if !c.running().reconcilers.Gate.IsOpen("shop/"+first, first) {
+		t.Error("the instance that was about to move is held back")
+	}
 	older := c.running().reconcilers.Older()[0]
 	if older.Compiled == nil || older.Spec.Resources[0].Template["data"] != "${self.spec.one}" ||
 		len(older.Followed) == 0 {

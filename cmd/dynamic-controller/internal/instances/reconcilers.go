@@ -27,6 +27,8 @@ type Rollout struct {
 	// Older are the revisions with which instances are reconciled until they move. They have the schema of the newest
 	// revision. An instance with any other revision is not reconciled until it moves.
 	Older []Revision
+	// Gate is that of the Reconcilers to replace, if they have the same newest revision. Otherwise, it is nil.
+	Gate *rollout.Gate
 	// Changed is called when the result of [Reconcilers.Missing] changes.
 	Changed func()
 }
@@ -76,7 +78,9 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 	}
 	r := &Reconcilers{newest: newest, changed: plan.Changed, older: map[string]*Reconciler{}}
 	if revision.ReportsRevision && revision.Name != "" {
-		r.Gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
+		if r.Gate = plan.Gate; r.Gate == nil {
+			r.Gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
+		}
 		newest.gate = r.Gate
 	}
 	for _, older := range plan.Older {
