@@ -55,7 +55,7 @@ func (c *call) listKind(
 		children, err = c.config.Cache.List(ctx, gvr, namespace, selector)
 	}
 	if isUncached(err) {
-		children, err = live.List(ctx, c.config.Client, gvr, namespace, selector)
+		children, err = c.listLive(ctx, gvr, namespace, mapErr == nil && isClusterScoped(mapping), selector)
 	}
 	if mapErr != nil && apierrors.IsNotFound(err) {
 		return gvr, nil, nil
@@ -69,6 +69,24 @@ func (c *call) listKind(
 		return !isChild
 	}
 	return gvr, slices.DeleteFunc(slices.Clone(children), isOther), err
+}
+
+// listLive lists objects from the API server. A list across namespaces is limited to Config.Namespaces.
+func (c *call) listLive(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, clusterScoped bool, selector labels.Selector,
+) (all []*unstructured.Unstructured, err error) {
+	namespaces := []string{namespace}
+	if namespace == "" && !clusterScoped && len(c.config.Namespaces) > 0 {
+		namespaces = c.config.Namespaces
+	}
+	for _, namespace := range namespaces {
+		objects, err := live.List(ctx, c.config.Client, gvr, namespace, selector)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
 }
 
 // canCrossNamespaces reports whether children of a kind can be outside the namespace of a namespaced parent. The kind

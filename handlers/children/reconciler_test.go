@@ -14,6 +14,7 @@ import (
 
 	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
 func TestNew_RejectsInvalidConfig(t *testing.T) {
@@ -270,5 +271,50 @@ func TestReconcile_EarlierStageCanDefineAKind(t *testing.T) {
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, want) {
 		t.Errorf("wrote %q, want %q", writes, want)
+	}
+}
+
+// The namespaces also limit lists for cluster-scoped parents. They do not limit lists of cluster-scoped kinds.
+func TestReconcile_FindsChildrenInTheNamespaces(t *testing.T) {
+	clusterScoped := newObject("v1", "Namespace", "", "first")
+	clusterScoped.SetUID("namespace-uid")
+	clusterScoped.SetResourceVersion("1")
+	for name, parent := range map[string]*unstructured.Unstructured{
+		"cluster-scoped parent": clusterScoped, "namespaced parent": newWidget(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, id := newFakeServer(parent), live.Identify(namespaces, parent)
+			if parent.GetNamespace() != "" {
+				id = first
+			}
+			reconciler := newReconciler(t, Config{
+				Client: server, Namespaces: []string{"default", "far"},
+				Kinds: []Kind{
+					{GroupKind: configMapKind.GroupKind, CrossNamespace: true},
+					{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true},
+				},
+			})
+			desired := oneStage(inNamespace("far", "a"), inNamespace("default", "b"), newObject("v1", "Namespace", "", "c"))
+			if _, err := reconciler.Reconcile(t.Context(), id, parent, desired); err != nil {
+				t.Fatal(err)
+			}
+			server.TakeWrites()
+			server.ClearActions()
+			_, err := reconciler.Reconcile(t.Context(), id, parent, oneStage())
+			failUnlessRequeued(t, err)
+			want := []string{"delete configmaps b", "delete configmaps a", "delete namespaces c"}
+			if writes := server.TakeWrites(); !slices.Equal(writes, want) {
+				t.Errorf("wrote %q, want %q", writes, want)
+			}
+			var lists []string
+			for _, action := range server.Actions() {
+				if action.GetVerb() == "list" {
+					lists = append(lists, action.GetResource().Resource+" "+action.GetNamespace())
+				}
+			}
+			if want := []string{"configmaps default", "configmaps far", "namespaces "}; !slices.Equal(lists, want) {
+				t.Errorf("sent the requests %q, want %q", lists, want)
+			}
+		})
 	}
 }
