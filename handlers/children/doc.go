@@ -37,7 +37,8 @@
 // The kinds of a parent's children are recorded in its inventory, an annotation, before the first child of a kind is
 // written. So are the last stage, and the namespaces of children that are not in the parent's namespace. Children that
 // are no longer desired are therefore found and deleted, even by another process, if their kind is in Config.Kinds or
-// desired by the call.
+// desired by the call. While the inventory contains a namespace that is not in Config.Namespaces, Reconcile returns
+// [ErrNamespaceNotListed] and keeps the inventory and the finalizer.
 //
 // Before the first child of a call is created, the parent is read from the API server, because a cache can contain a
 // parent that has been deleted.

@@ -163,3 +163,39 @@ func TestReconcile_UnknownKindIsGoneOnlyIfTheServerDoesNotServeIt(t *testing.T) 
 		})
 	}
 }
+
+// A child in a namespace that was removed from Config.Namespaces is not forgotten.
+func TestReconcile_KeepsNamespacesThatAreNotListed(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deleted: %t", deleted), func(t *testing.T) {
+			server, parent := newFakeServer(newWidget()), newWidget()
+			reconciler := newReconciler(t, Config{Client: server, Namespaces: []string{"default", "far"}})
+			if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(inNamespace("far", "a"))); err != nil {
+				t.Fatal(err)
+			}
+			if deleted {
+				now := metav1.Now()
+				parent.SetDeletionTimestamp(&now)
+			}
+			inventory := parent.GetAnnotations()[reconciler.inventoryKey()]
+			server.TakeWrites()
+			limited := newReconciler(t, Config{Client: server, Namespaces: []string{"default"}})
+			_, err := limited.Reconcile(t.Context(), first, parent.DeepCopy(), oneStage())
+			if !errors.Is(err, ErrNamespaceNotListed) || !strings.Contains(err.Error(), "namespace far: ") {
+				t.Errorf("got %v", err)
+			}
+			if writes := server.TakeWrites(); len(writes) > 0 {
+				t.Errorf("wrote %q", writes)
+			}
+			current := getParent(t, server)
+			if current.GetAnnotations()[reconciler.inventoryKey()] != inventory || len(current.GetFinalizers()) == 0 {
+				t.Errorf("the parent is %v", current)
+			}
+			_, err = reconciler.Reconcile(t.Context(), first, parent, oneStage())
+			failUnlessRequeued(t, err)
+			if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete configmaps a"}) {
+				t.Errorf("with the namespace, it wrote %q", writes)
+			}
+		})
+	}
+}

@@ -1,8 +1,13 @@
 package instances
 
 import (
+	"errors"
+	"fmt"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // NamespacesOf returns the namespaces to which the objects of a type are limited. If there are none, there is no limit.
@@ -17,4 +22,12 @@ func (c Clients) NamespacesOf(gvr schema.GroupVersionResource) []string {
 		return nil
 	}
 	return c.Namespaces
+}
+
+// explain adds to an error what to do if a namespace is missing in Clients.Namespaces.
+func explain(err error) error {
+	if errors.Is(err, children.ErrNamespaceNotListed) {
+		return fmt.Errorf("%w; add the namespace to --namespaces", err)
+	}
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children"
@@ -114,5 +115,46 @@ func TestStart_ClusterScopedTypeIsNotLimited(t *testing.T) {
 	limited := dynamiccontroller.Owns(websites, engine.options[0].(dynamiccontroller.CommonOption)).Key().Namespaces
 	if limited != "" {
 		t.Errorf("the watch is limited to %q", limited)
+	}
+}
+
+// A child in a namespace that was removed from --namespaces is not forgotten.
+func TestNamespaces_ChildInARemovedNamespaceIsReported(t *testing.T) {
+	for name, test := range map[string]struct {
+		deleted bool
+		reason  string
+		words   []string
+	}{
+		"prune": {false, reasonFailed, []string{"children of kind ConfigMap: namespace far: ", "--namespaces"}},
+		"cleanup": {true, reasonCleanupForbidden, []string{
+			"children of kind ConfigMap: namespace far: ", "--namespaces", "kubectl patch websites.shop.example.com flowers",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newIdentityTest(t, place())
+			if _, err := c.run(); err != nil {
+				t.Fatal(err)
+			}
+			if test.deleted {
+				c.deleted()
+			}
+			revision := c.Revision
+			var err error
+			if revision.Compiled, err = blueprint.Compile(chain(1), blueprint.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			c.Reconciler, err = newReconciler(Clients{
+				Engine: c.engine, Client: c.server, Mapper: platformtest.NewMapper(configMapKind, website),
+				Identities: c.identities, Namespaces: []string{"shop"},
+			}, revision)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ready, err := c.run()
+			c.wantCondition(ready, test.reason, test.words...)
+			if err == nil || !slices.Contains(c.finalizers(), ChildrenFinalizer) {
+				t.Errorf("got the error %v and the finalizers %q", err, c.finalizers())
+			}
+		})
 	}
 }
