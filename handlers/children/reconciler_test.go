@@ -88,7 +88,7 @@ func TestReconcile_RecordsTheKindsOfLaterCalls(t *testing.T) {
 	configMap, widget := newObject("v1", "ConfigMap", "", "").GroupVersionKind(), newWidget().GroupVersionKind()
 	kinds := []schema.GroupVersionKind{configMap, widget, widget.GroupVersion().WithKind("Unknown")}
 	a, b := newConfigMap("a", "x"), newObject("example.com/v1", "Widget", "", "b")
-	const both = "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets"
+	const both = "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0"
 	for _, step := range []struct {
 		name      string
 		desired   Desired
@@ -104,7 +104,7 @@ func TestReconcile_RecordsTheKindsOfLaterCalls(t *testing.T) {
 		{"a kind without children", Desired{Stages: oneStage(a).Stages, Kinds: kinds}, nil, both},
 		{
 			"a kind that is no longer in Kinds", Desired{Stages: oneStage(a).Stages, Kinds: kinds[:1]},
-			[]string{"patch widgets first"}, "ConfigMap=v1/configmaps",
+			[]string{"patch widgets first"}, "ConfigMap=v1/configmaps:0",
 		},
 		{"only Kinds", Desired{Kinds: kinds}, []string{"patch widgets first", "delete configmaps a"}, both},
 		{"nothing", Desired{}, []string{"patch widgets first"}, ""},
