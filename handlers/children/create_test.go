@@ -26,7 +26,7 @@ func TestReconcile_CreatesNothingForDeletedParent(t *testing.T) {
 			reconciler := newReconciler(t, Config{Client: server})
 			parent := newWidget() // with everything that is written to it before its children
 			parent.SetFinalizers([]string{reconciler.finalizer()})
-			parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "ConfigMap=v1/configmaps@other"})
+			parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "ConfigMap=v1/configmaps:0@other"})
 			desired := oneStage(newRemoteConfigMap("a"), newConfigMap("b", "x"))
 			children, err := reconciler.Reconcile(t.Context(), first, parent, desired)
 			if err != nil || len(children) != 0 {

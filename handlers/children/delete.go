@@ -78,8 +78,11 @@ func (c *call) newPending(
 	entry inventoryEntry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
 ) PendingChild {
 	stage, _ := strconv.Atoi(object.GetAnnotations()[c.stageKey()])
+	if !entry.unbounded {
+		stage = min(stage, entry.stage)
+	}
 	return PendingChild{
-		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.kind, stage: min(max(stage, 0), entry.stage),
+		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.kind, stage: max(stage, 0),
 		Deleting: object.GetDeletionTimestamp() != nil, Finalizers: object.GetFinalizers(),
 		Annotations: object.GetAnnotations(),
 	}
@@ -184,12 +187,14 @@ func (c *call) prune(ctx context.Context) error {
 }
 
 // undesired returns the children of a kind that are not desired, and the part of the inventory's entry that is still
-// needed. An entry is reduced only after a list from the API server.
+// needed. An entry is reduced only after a list from the API server. An unbounded entry is replaced when all children
+// are desired.
 func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []doomedChild, left inventory, err error) {
 	needed := c.desired.namespaces[entry.kind].Clone()
 	mapping := c.desired.mappings[entry.kind]
 	cached := mapping
-	if !needed.HasAll(entry.namespaces...) {
+	isElsewhere := entry.unbounded && (c.parent.GetNamespace() == "" || c.canCrossNamespaces(entry.kind))
+	if isElsewhere || !needed.HasAll(entry.namespaces...) {
 		cached = nil
 	}
 	gvr, children, err := c.listKind(ctx, entry, cached)
@@ -203,8 +208,12 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 			needed.Insert(object.GetNamespace())
 		}
 	}
-	if mapping == nil && len(doomed) == 0 {
+	switch {
+	case len(doomed) > 0:
+	case mapping == nil:
 		return nil, nil, nil
+	case entry.unbounded:
+		return nil, inventory{c.desired.inventory().entryOf(entry.kind)}, nil
 	}
 	entry.namespaces = slices.DeleteFunc(slices.Clone(entry.namespaces), func(namespace string) bool {
 		return !needed.Has(namespace)

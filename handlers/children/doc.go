@@ -37,7 +37,8 @@
 // The kinds of a parent's children are recorded in its inventory, an annotation, before the first child of a kind is
 // written. So are the last stage, and the namespaces of children that are not in the parent's namespace. Children that
 // are no longer desired are therefore found and deleted, even by another process, if their kind is in Config.Kinds or
-// desired by the call.
+// desired by the call. While the inventory contains a namespace that is not in Config.Namespaces, Reconcile returns
+// [ErrNamespaceNotListed] and keeps the inventory and the finalizer.
 //
 // Before the first child of a call is created, the parent is read from the API server, because a cache can contain a
 // parent that has been deleted.
@@ -84,7 +85,9 @@
 //     neither.
 //   - Anyone who can create an object can forge the owner reference, the mark and the stage of a child. An object is
 //     ignored if the parent's inventory does not contain its namespace for its kind. A stage beyond the last one in the
-//     inventory counts as the last one. Pruning continues after a child that the identity cannot delete.
+//     inventory counts as the last one. Pruning continues after a child that the identity cannot delete. An inventory
+//     that an earlier version wrote does not contain the namespaces and the last stage. Pruning adds them when no
+//     undesired children of the kind are left.
 //
 // Users who can update a parent can still hide its children: without the entry in the inventory, children of a kind
 // that is no longer desired are not pruned. Without the finalizer, or the namespaces in the inventory, children in

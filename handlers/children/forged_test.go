@@ -174,15 +174,15 @@ func TestReconcile_RecordsNamespacesWhileTheyHaveChildren(t *testing.T) {
 	}{
 		{
 			oneStage(inNamespace("far", "a")),
-			[]string{"patch widgets first", "apply configmaps a"}, "ConfigMap=v1/configmaps@far",
+			[]string{"patch widgets first", "apply configmaps a"}, "ConfigMap=v1/configmaps:0@far",
 		},
 		{
 			oneStage(inNamespace("near", "a")), []string{"patch widgets first", "apply configmaps a", "delete configmaps a"},
-			"ConfigMap=v1/configmaps@far@near",
+			"ConfigMap=v1/configmaps:0@far@near",
 		},
-		{oneStage(inNamespace("near", "a")), []string{"patch widgets first"}, "ConfigMap=v1/configmaps@near"},
-		{oneStage(inNamespace("near", "a")), nil, "ConfigMap=v1/configmaps@near"},
-		{oneStage(), []string{"delete configmaps a"}, "ConfigMap=v1/configmaps@near"},
+		{oneStage(inNamespace("near", "a")), []string{"patch widgets first"}, "ConfigMap=v1/configmaps:0@near"},
+		{oneStage(inNamespace("near", "a")), nil, "ConfigMap=v1/configmaps:0@near"},
+		{oneStage(), []string{"delete configmaps a"}, "ConfigMap=v1/configmaps:0@near"},
 		{oneStage(), []string{"patch widgets first"}, ""},
 	} {
 		reconciler := newReconciler(t, Config{Client: server})
@@ -199,7 +199,7 @@ func TestReconcile_RecordsNamespacesWhileTheyHaveChildren(t *testing.T) {
 
 func TestRecorded(t *testing.T) {
 	reconciler, parent := newReconciler(t, Config{Client: newFakeServer()}), newWidget()
-	parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "ConfigMap=v1/configmaps@far,Pod=v1/pods@near"})
+	parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "ConfigMap=v1/configmaps:0@far,Pod=v1/pods:0@near"})
 	for namespace, want := range map[string]bool{"default": true, "far": true, "": true, "near": false} {
 		if got := reconciler.Recorded(parent)(configMapKind.GroupKind, namespace); got != want {
 			t.Errorf("%q: got %t", namespace, got)

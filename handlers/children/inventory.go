@@ -29,7 +29,7 @@ var errInventoryTooLarge = fmt.Errorf(
 	maxInventoryEntries, maxInventoryBytes)
 
 // inventory lists the kinds of children that a parent can have, sorted by kind. As the value of an annotation, it is
-// formatted as "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets:2@far@near".
+// formatted as "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:2@far@near".
 type inventory []inventoryEntry
 
 // inventoryEntry is a kind of children that a parent can have. The version and the resource were last used to write
@@ -43,6 +43,9 @@ type inventoryEntry struct {
 	// other namespaces are not children, because anyone who can create an object can set the parent's owner reference or
 	// mark on it.
 	namespaces []string
+	// unbounded is set if the entry was written by an earlier version, which recorded neither the stage nor the
+	// namespaces. Children can have any stage and be in any namespace.
+	unbounded bool
 }
 
 func newEntry(kind schema.GroupKind, gvr schema.GroupVersionResource) inventoryEntry {
@@ -56,7 +59,7 @@ func (e inventoryEntry) gvr() schema.GroupVersionResource {
 // covers reports whether a namespace can contain the parent's children of the kind. The namespace of cluster-scoped
 // objects is empty.
 func (e inventoryEntry) covers(parent metav1.Object, namespace string) bool {
-	return namespace == "" || namespace == parent.GetNamespace() || slices.Contains(e.namespaces, namespace)
+	return e.unbounded || namespace == "" || namespace == parent.GetNamespace() || slices.Contains(e.namespaces, namespace)
 }
 
 func (e inventoryEntry) String() string {
@@ -64,7 +67,7 @@ func (e inventoryEntry) String() string {
 	if e.resource != "" {
 		text += "=" + e.version + "/" + e.resource
 	}
-	if e.stage > 0 {
+	if !e.unbounded {
 		text += ":" + strconv.Itoa(e.stage)
 	}
 	return strings.Join(append([]string{text}, e.namespaces...), "@")
@@ -86,6 +89,7 @@ func parseEntry(text string) (entry inventoryEntry, valid bool) {
 	}
 	entry = inventoryEntry{kind: schema.GroupKind{Group: parts[2], Kind: parts[1]}, version: parts[3], resource: parts[4]}
 	entry.stage, _ = strconv.Atoi(parts[5])
+	entry.unbounded = parts[5] == ""
 	if parts[6] != "" {
 		entry.namespaces = strings.Split(parts[6][1:], "@")
 	}
@@ -163,11 +167,16 @@ func (i inventory) index(kind schema.GroupKind) int {
 }
 
 // with returns the inventory with the other entries added. An added entry replaces the entry of the same kind, but
-// keeps its namespaces and the later stage.
+// keeps its namespaces and the later stage. An unbounded entry stays unbounded.
 func (i inventory) with(others inventory) inventory {
 	all := i.without(others)
 	for _, other := range others {
 		before := i.entryOf(other.kind)
+		if before.unbounded {
+			before.version, before.resource = other.version, other.resource
+			all = append(all, before)
+			continue
+		}
 		other.stage = max(other.stage, before.stage)
 		other.namespaces = slices.Concat(before.namespaces, other.namespaces)
 		slices.Sort(other.namespaces)

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
@@ -26,8 +27,8 @@ func parseAll(text string) inventory {
 
 func TestInventory_FormatRoundTrips(t *testing.T) {
 	for _, text := range []string{
-		"", "ConfigMap=v1/configmaps", "ConfigMap,Widget.example.com=v1/widgets",
-		"ConfigMap:2,Job.batch@a,Secret=v1/secrets:1@a@b,Widget.example.com=v1/widgets@c",
+		"", "ConfigMap=v1/configmaps:0", "ConfigMap,Widget.example.com=v1/widgets",
+		"ConfigMap:2,Job.batch:0@a,Secret=v1/secrets:1@a@b,Widget.example.com=v1/widgets:0@c",
 	} {
 		if got := parseAll(text).String(); got != text {
 			t.Errorf("got %q, want %q", got, text)
@@ -36,11 +37,12 @@ func TestInventory_FormatRoundTrips(t *testing.T) {
 }
 
 func TestInventory_WithAndWithout(t *testing.T) {
-	i := parseAll("ConfigMap:2@b,Widget.example.com=v1/widgets").with(parseAll("ConfigMap=v1/configmaps:1@c@a"))
-	if i.String() != "ConfigMap=v1/configmaps:2@a@b@c,Widget.example.com=v1/widgets" {
+	i := parseAll("ConfigMap:2@b,Widget.example.com=v1/widgets").
+		with(parseAll("ConfigMap=v1/configmaps:1@c@a,Widget.example.com=v2/widgets:1@a"))
+	if i.String() != "ConfigMap=v1/configmaps:2@a@b@c,Widget.example.com=v2/widgets" {
 		t.Errorf("with: got %s", i)
 	}
-	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != "Widget.example.com=v1/widgets" {
+	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != "Widget.example.com=v2/widgets" {
 		t.Errorf("without: got %s", left)
 	}
 }
@@ -99,7 +101,7 @@ func TestInventory_AcceptedEntriesComeFirst(t *testing.T) {
 		others = append(others, inventoryEntry{kind: schema.GroupKind{Kind: fmt.Sprintf("A%d", i)}})
 	}
 	text, err := inventory{newEntry(widgetKind.GroupKind, widgets)}.annotation(others)
-	if err != nil || !strings.HasPrefix(text, "Widget.example.com=v1/widgets,A0,") {
+	if err != nil || !strings.HasPrefix(text, "Widget.example.com=v1/widgets:0,A0:0,") {
 		t.Fatalf("got %.100s, %v", text, err)
 	}
 	accepted, rest := parseInventory(text, func(kind schema.GroupKind) bool { return kind == widgetKind.GroupKind })
@@ -161,5 +163,122 @@ func TestReconcile_UnknownKindIsGoneOnlyIfTheServerDoesNotServeIt(t *testing.T) 
 				t.Errorf("kept: %t, want %t; wrote %q", kept, c.kept, writes)
 			}
 		})
+	}
+}
+
+// A child in a namespace that was removed from Config.Namespaces is not forgotten.
+func TestReconcile_KeepsNamespacesThatAreNotListed(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("deleted: %t", deleted), func(t *testing.T) {
+			server, parent := newFakeServer(newWidget()), newWidget()
+			reconciler := newReconciler(t, Config{Client: server, Namespaces: []string{"default", "far"}})
+			if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(inNamespace("far", "a"))); err != nil {
+				t.Fatal(err)
+			}
+			if deleted {
+				now := metav1.Now()
+				parent.SetDeletionTimestamp(&now)
+			}
+			inventory := parent.GetAnnotations()[reconciler.inventoryKey()]
+			server.TakeWrites()
+			limited := newReconciler(t, Config{Client: server, Namespaces: []string{"default"}})
+			_, err := limited.Reconcile(t.Context(), first, parent.DeepCopy(), oneStage())
+			if !errors.Is(err, ErrNamespaceNotListed) || !strings.Contains(err.Error(), "namespace far: ") {
+				t.Errorf("got %v", err)
+			}
+			if writes := server.TakeWrites(); len(writes) > 0 {
+				t.Errorf("wrote %q", writes)
+			}
+			current := getParent(t, server)
+			if current.GetAnnotations()[reconciler.inventoryKey()] != inventory || len(current.GetFinalizers()) == 0 {
+				t.Errorf("the parent is %v", current)
+			}
+			_, err = reconciler.Reconcile(t.Context(), first, parent, oneStage())
+			failUnlessRequeued(t, err)
+			if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete configmaps a"}) {
+				t.Errorf("with the namespace, it wrote %q", writes)
+			}
+		})
+	}
+}
+
+// Earlier versions recorded neither the stage nor the namespaces of children.
+func TestReconcile_ReadsInventoriesOfEarlierVersions(t *testing.T) {
+	far, near := inNamespace("far", "a"), inNamespace("near", "b")
+	for name, test := range map[string]struct {
+		desired   []*unstructured.Unstructured
+		deleted   bool
+		writes    [][]string // of each call
+		inventory string
+	}{
+		"the kind is desired": {
+			[]*unstructured.Unstructured{near}, false,
+			[][]string{{"delete configmaps a"}, {"patch widgets first"}, nil}, "ConfigMap=v1/configmaps:0@near",
+		},
+		"the kind is not desired": {
+			nil, false, [][]string{{"delete configmaps a", "delete configmaps b"}, {"patch widgets first"}, nil}, "",
+		},
+		"the parent is deleted": {
+			nil, true, [][]string{{"delete configmaps a", "delete configmaps b"}, {"patch widgets first"}}, earlierInventory,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, parent := newFakeServer(newWidget()), newWidget()
+			reconciler := newReconciler(t, Config{Client: server})
+			if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(far, near)); err != nil {
+				t.Fatal(err)
+			}
+			parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): earlierInventory})
+			parents := server.Resource(widgets).Namespace(first.Namespace())
+			parent, err := parents.Update(t.Context(), parent, metav1.UpdateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.deleted {
+				now := metav1.Now()
+				parent.SetDeletionTimestamp(&now)
+			}
+			reconciler = newReconciler(t, Config{Client: server})
+			server.TakeWrites()
+			for i, want := range test.writes {
+				_, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(test.desired...))
+				failUnlessRequeued(t, err)
+				if writes := server.TakeWrites(); !slices.Equal(writes, want) {
+					t.Errorf("call %d wrote %q, want %q", i, writes, want)
+				}
+			}
+			if got := getParent(t, server).GetAnnotations()[reconciler.inventoryKey()]; got != test.inventory {
+				t.Errorf("the inventory is %q, want %q", got, test.inventory)
+			}
+		})
+	}
+}
+
+const earlierInventory = "ConfigMap=v1/configmaps"
+
+// Until the entry is rewritten, a child can have any stage.
+func TestReconcile_DeletesInOrderWithInventoriesOfEarlierVersions(t *testing.T) {
+	server, parent := newFakeServer(newWidget()), newWidget()
+	reconciler := newReconciler(t, Config{Client: server})
+	all := Desired{Stages: [][]Child{
+		Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x")), Stage(newConfigMap("c", "x")),
+	}}
+	if _, err := reconciler.Reconcile(t.Context(), first, parent, all); err != nil {
+		t.Fatal(err)
+	}
+	parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): earlierInventory})
+	parents := server.Resource(widgets).Namespace(first.Namespace())
+	parent, err := parents.Update(t.Context(), parent, metav1.UpdateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reconciler = newReconciler(t, Config{Client: server})
+	server.TakeWrites()
+	for _, want := range []string{"delete configmaps c", "delete configmaps b", "patch widgets first"} {
+		_, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x")))
+		failUnlessRequeued(t, err)
+		if writes := server.TakeWrites(); !slices.Equal(writes, []string{want}) {
+			t.Errorf("wrote %q, want %q", writes, want)
+		}
 	}
 }

@@ -23,7 +23,8 @@ import (
 //
 // The mapper can lag, and lacks the kinds of a group whose discovery has been failing since the process started. If it
 // does not know the kind, the children are listed with the resource in the inventory. If the API server does not serve
-// that resource, the children no longer exist.
+// that resource, the children no longer exist. A list that cannot contain all children of the kind is an error that
+// wraps ErrNamespaceNotListed.
 func (c *call) listKind(
 	ctx context.Context, entry inventoryEntry, cached *meta.RESTMapping,
 ) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
@@ -45,6 +46,7 @@ func (c *call) listKind(
 	case namespace != "" && mapErr == nil && isClusterScoped(mapping):
 		return gvr, nil, nil
 	}
+	acrossNamespaces := namespace == "" && (mapErr != nil || !isClusterScoped(mapping))
 	selector := labels.SelectorFromSet(labels.Set{c.parentLabel(): string(c.parent.GetUID())})
 	children, err := []*unstructured.Unstructured(nil), error(dynamiccontroller.ErrNotServed)
 	switch {
@@ -55,10 +57,13 @@ func (c *call) listKind(
 		children, err = c.config.Cache.List(ctx, gvr, namespace, selector)
 	}
 	if isUncached(err) {
-		children, err = live.List(ctx, c.config.Client, gvr, namespace, selector)
+		children, err = c.listLive(ctx, gvr, namespace, acrossNamespaces, selector)
 	}
-	if mapErr != nil && apierrors.IsNotFound(err) {
+	switch {
+	case mapErr != nil && apierrors.IsNotFound(err):
 		return gvr, nil, nil
+	case err == nil && acrossNamespaces:
+		err = c.checkListed(entry)
 	}
 	isOther := func(object *unstructured.Unstructured) bool {
 		isChild := c.isChild(object)
@@ -69,6 +74,35 @@ func (c *call) listKind(
 		return !isChild
 	}
 	return gvr, slices.DeleteFunc(slices.Clone(children), isOther), err
+}
+
+// checkListed returns an error if children of the kind can be in namespaces that are not in Config.Namespaces.
+func (c *call) checkListed(entry inventoryEntry) error {
+	for _, namespace := range entry.namespaces {
+		if len(c.config.Namespaces) > 0 && !slices.Contains(c.config.Namespaces, namespace) {
+			return fmt.Errorf("namespace %s: %w", namespace, ErrNamespaceNotListed)
+		}
+	}
+	return nil
+}
+
+// listLive lists objects from the API server. A list across namespaces is limited to Config.Namespaces.
+func (c *call) listLive(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, acrossNamespaces bool,
+	selector labels.Selector,
+) (all []*unstructured.Unstructured, err error) {
+	namespaces := []string{namespace}
+	if acrossNamespaces && len(c.config.Namespaces) > 0 {
+		namespaces = c.config.Namespaces
+	}
+	for _, namespace := range namespaces {
+		objects, err := live.List(ctx, c.config.Client, gvr, namespace, selector)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, objects...)
+	}
+	return all, nil
 }
 
 // canCrossNamespaces reports whether children of a kind can be outside the namespace of a namespaced parent. The kind

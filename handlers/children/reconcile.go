@@ -22,6 +22,10 @@ import (
 // changed.
 var ErrNotOwned = errors.New("the object exists and does not belong to this parent")
 
+// ErrNamespaceNotListed is returned when a parent's inventory contains a namespace that is not in Config.Namespaces.
+// Children in this namespace cannot be found. The inventory and the finalizer are therefore kept.
+var ErrNamespaceNotListed = errors.New("the controller is limited to other namespaces")
+
 // Desired describes the desired children of a parent.
 type Desired struct {
 	// Stages are applied in order. A stage is applied when all children of the previous stage exist. The children of a

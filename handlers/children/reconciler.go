@@ -36,10 +36,10 @@ type Config struct {
 	// parents. Two controllers with the same parents need different names.
 	Name string
 	// Cache is used to read children. For each type that it serves, it must hold all objects with the label <name>/parent,
-	// in all namespaces. It does not need to hold other objects: an object that Get does not find is read from the API
-	// server before it is created. Get must return whole objects; List must return at least their metadata. Children of
-	// types that the cache does not serve are read from the API server. By default, all children are read from the API
-	// server, with one request for each child and type.
+	// in all namespaces or, if it is set, in Namespaces. It does not need to hold other objects: an object that Get does
+	// not find is read from the API server before it is created. Get must return whole objects; List must return at least
+	// their metadata. Children of types that the cache does not serve are read from the API server. By default, all
+	// children are read from the API server, with one request for each child and type.
 	Cache handlers.Reader
 	// Owned is used instead of Cache.List if it is set. It returns the cached objects of a type whose controller has the
 	// UID owner, as whole objects or as their metadata. They are not modified. With an index by owner, the cost of a call
@@ -53,6 +53,10 @@ type Config struct {
 	// children of these kinds because of their owner references. By default, only children of the kinds that a call
 	// desires are pruned.
 	Kinds []Kind
+	// Namespaces limits the namespaces in which children are found. Lists across namespaces are replaced with a list of
+	// each of these namespaces, so that permissions in these namespaces suffice. Cluster-scoped children are listed as
+	// usual. By default, children can be in all namespaces.
+	Namespaces []string
 }
 
 // Kind is a kind of child that the controller creates, or that an earlier version of the controller created.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
 func TestNew_RejectsInvalidConfig(t *testing.T) {
@@ -87,7 +88,7 @@ func TestReconcile_RecordsTheKindsOfLaterCalls(t *testing.T) {
 	configMap, widget := newObject("v1", "ConfigMap", "", "").GroupVersionKind(), newWidget().GroupVersionKind()
 	kinds := []schema.GroupVersionKind{configMap, widget, widget.GroupVersion().WithKind("Unknown")}
 	a, b := newConfigMap("a", "x"), newObject("example.com/v1", "Widget", "", "b")
-	const both = "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets"
+	const both = "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0"
 	for _, step := range []struct {
 		name      string
 		desired   Desired
@@ -103,7 +104,7 @@ func TestReconcile_RecordsTheKindsOfLaterCalls(t *testing.T) {
 		{"a kind without children", Desired{Stages: oneStage(a).Stages, Kinds: kinds}, nil, both},
 		{
 			"a kind that is no longer in Kinds", Desired{Stages: oneStage(a).Stages, Kinds: kinds[:1]},
-			[]string{"patch widgets first"}, "ConfigMap=v1/configmaps",
+			[]string{"patch widgets first"}, "ConfigMap=v1/configmaps:0",
 		},
 		{"only Kinds", Desired{Kinds: kinds}, []string{"patch widgets first", "delete configmaps a"}, both},
 		{"nothing", Desired{}, []string{"patch widgets first"}, ""},
@@ -270,5 +271,50 @@ func TestReconcile_EarlierStageCanDefineAKind(t *testing.T) {
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, want) {
 		t.Errorf("wrote %q, want %q", writes, want)
+	}
+}
+
+// The namespaces also limit lists for cluster-scoped parents. They do not limit lists of cluster-scoped kinds.
+func TestReconcile_FindsChildrenInTheNamespaces(t *testing.T) {
+	clusterScoped := newObject("v1", "Namespace", "", "first")
+	clusterScoped.SetUID("namespace-uid")
+	clusterScoped.SetResourceVersion("1")
+	for name, parent := range map[string]*unstructured.Unstructured{
+		"cluster-scoped parent": clusterScoped, "namespaced parent": newWidget(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, id := newFakeServer(parent), live.Identify(namespaces, parent)
+			if parent.GetNamespace() != "" {
+				id = first
+			}
+			reconciler := newReconciler(t, Config{
+				Client: server, Namespaces: []string{"default", "far"},
+				Kinds: []Kind{
+					{GroupKind: configMapKind.GroupKind, CrossNamespace: true},
+					{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true},
+				},
+			})
+			desired := oneStage(inNamespace("far", "a"), inNamespace("default", "b"), newObject("v1", "Namespace", "", "c"))
+			if _, err := reconciler.Reconcile(t.Context(), id, parent, desired); err != nil {
+				t.Fatal(err)
+			}
+			server.TakeWrites()
+			server.ClearActions()
+			_, err := reconciler.Reconcile(t.Context(), id, parent, oneStage())
+			failUnlessRequeued(t, err)
+			want := []string{"delete configmaps b", "delete configmaps a", "delete namespaces c"}
+			if writes := server.TakeWrites(); !slices.Equal(writes, want) {
+				t.Errorf("wrote %q, want %q", writes, want)
+			}
+			var lists []string
+			for _, action := range server.Actions() {
+				if action.GetVerb() == "list" {
+					lists = append(lists, action.GetResource().Resource+" "+action.GetNamespace())
+				}
+			}
+			if want := []string{"configmaps default", "configmaps far", "namespaces "}; !slices.Equal(lists, want) {
+				t.Errorf("sent the requests %q, want %q", lists, want)
+			}
+		})
 	}
 }

@@ -26,7 +26,7 @@ const forgedKinds = 7500
 
 // forge writes an inventory of unknown kinds and the finalizer to a parent, as anyone who can update the parent could.
 func forge(parent *unstructured.Unstructured) {
-	entries := []string{"ConfigMap=v1/configmaps", ",,=,=/,ConfigMap=v1/../../secrets"}
+	entries := []string{"ConfigMap=v1/configmaps:0", ",,=,=/,ConfigMap=v1/../../secrets"}
 	for i := range forgedKinds {
 		entries = append(entries, fmt.Sprintf("K%d.x.io=v1/k%d", i, i))
 	}
@@ -144,7 +144,7 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 	reconciler := newReconciler(t, Config{Client: server, Kinds: []Kind{configMapKind}})
 	for round := range 3 {
 		forge(parent)
-		forged := strings.TrimPrefix(parent.GetAnnotations()[reconciler.inventoryKey()], "ConfigMap=v1/configmaps,")
+		forged := strings.TrimPrefix(parent.GetAnnotations()[reconciler.inventoryKey()], "ConfigMap=v1/configmaps:0,")
 		parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): forged})
 		parent.SetResourceVersion(fmt.Sprint(1000 + round))
 		server.TakeWrites()
@@ -157,11 +157,11 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 			}
 		}
 		text := parent.GetAnnotations()[reconciler.inventoryKey()]
-		if !strings.HasPrefix(text, "ConfigMap=v1/configmaps,") || len(text) > maxInventoryBytes {
+		if !strings.HasPrefix(text, "ConfigMap=v1/configmaps:0,") || len(text) > maxInventoryBytes {
 			t.Errorf("round %d: the inventory has %d bytes and begins with %.60s", round, len(text), text)
 		}
 	}
-	if cached := entriesOf(cacheOf(t, reconciler))[first].inventory.String(); cached != "ConfigMap=v1/configmaps" {
+	if cached := entriesOf(cacheOf(t, reconciler))[first].inventory.String(); cached != "ConfigMap=v1/configmaps:0" {
 		t.Errorf("the apply cache holds the inventory %.100s", cached)
 	}
 }
@@ -183,22 +183,22 @@ func TestTrust_UnlistedKindsAreKeptForALaterVersion(t *testing.T) {
 	}
 	a, b := newConfigMap("a", "x"), newObject("example.com/v1", "Widget", "", "b")
 	both := newReconciler(t, Config{Client: counter, Kinds: []Kind{configMapKind, widgetKind}})
-	reconcile(both, oneStage(a, b), "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets")
+	reconcile(both, oneStage(a, b), "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0")
 	counter.take()
 	server.TakeWrites()
 
 	none := newReconciler(t, Config{Client: counter, Kinds: []Kind{}})
-	reconcile(none, oneStage(b), "ConfigMap=v1/configmaps,Widget.example.com=v1/widgets")
+	reconcile(none, oneStage(b), "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0")
 	if writes := server.TakeWrites(); len(writes) > 0 || counter.lists[configMaps] > 0 {
 		t.Errorf("wrote %q and sent %d lists", writes, counter.lists[configMaps])
 	}
 	namespace := newObject("v1", "Namespace", "", "").GroupVersionKind()
 	reconcile(none, Desired{Kinds: []schema.GroupVersionKind{namespace}},
-		"Namespace=v1/namespaces,ConfigMap=v1/configmaps,Widget.example.com=v1/widgets")
+		"Namespace=v1/namespaces:0,ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0")
 	server.TakeWrites()
 
 	one := newReconciler(t, Config{Client: counter, Kinds: []Kind{configMapKind}})
-	reconcile(one, oneStage(b), "Widget.example.com=v1/widgets,Namespace=v1/namespaces")
+	reconcile(one, oneStage(b), "Widget.example.com=v1/widgets:0,Namespace=v1/namespaces:0")
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete configmaps a", "patch widgets first"}) {
 		t.Errorf("wrote %q", writes)
 	}
@@ -273,7 +273,7 @@ func TestTrust_LabelledObjectsWithoutTheControllerAreNeitherDeletedNorAwaited(t 
 	server := newFakeServer(newWidget(), copied, stolen)
 	reconciler := newReconciler(t, Config{Client: server})
 	parent := newWidget()
-	parent.SetAnnotations(map[string]string{"platform.example.com/inventory": "ConfigMap=v1/configmaps"})
+	parent.SetAnnotations(map[string]string{"platform.example.com/inventory": "ConfigMap=v1/configmaps:0"})
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, Desired{}); err != nil {
 		t.Errorf("got %v", err)
 	}
@@ -300,7 +300,7 @@ func TestReconcile_NotFoundForAKnownKindDoesNotMeanThatItsChildrenAreGone(t *tes
 	})
 	reconciler := newReconciler(t, Config{Client: server})
 	parent := newWidget()
-	parent.SetAnnotations(map[string]string{"platform.example.com/inventory": "ConfigMap=v1/configmaps"})
+	parent.SetAnnotations(map[string]string{"platform.example.com/inventory": "ConfigMap=v1/configmaps:0"})
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, Desired{}); !apierrors.IsNotFound(err) {
 		t.Errorf("got the error %v, want that of the list", err)
 	}

@@ -265,7 +265,7 @@ func (l *lifecycle) parentState() string {
 		return ""
 	}
 	// After a crash, the last stage of the first version is recorded only if that version was reconciled.
-	inventory := strings.ReplaceAll(parent.GetAnnotations()[platformName+"/inventory"], ":1", "")
+	inventory := strings.NewReplacer(":0", "", ":1", "").Replace(parent.GetAnnotations()[platformName+"/inventory"])
 	state := fmt.Sprintf("parent with %s, finalizers %v", inventory, parent.GetFinalizers())
 	conditions, _, _ := unstructured.NestedSlice(parent.Object, "status", "conditions")
 	for _, condition := range conditions {

@@ -50,7 +50,7 @@ func TestHandlers_ForgedInventoryCausesNoRequests(t *testing.T) {
 		t.Errorf("got %d writes for an inventory and a child, want 2", n)
 	}
 	inventory := h.get(s.parents, h.namespace, "p").GetAnnotations()[platformName+"/inventory"]
-	if !strings.HasPrefix(inventory, "ConfigMap=v1/configmaps,Secret=v1/secrets,") || len(inventory) > 64<<10 {
+	if !strings.HasPrefix(inventory, "ConfigMap=v1/configmaps:0,Secret=v1/secrets,") || len(inventory) > 64<<10 {
 		t.Errorf("the inventory has %d bytes and begins with %.80s", len(inventory), inventory)
 	}
 	lists.Store(0)

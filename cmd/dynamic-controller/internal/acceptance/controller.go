@@ -80,13 +80,14 @@ func New(c Config) *Controller {
 	status := &statusReporter{
 		writer: instances.NewConditions(c.Client, instances.StatusManager), engine: c.Instances, cache: cached,
 	}
+	clients := instances.Clients{
+		Engine: c.Instances, Client: c.Client, Mapper: c.Mapper, Identities: c.Identities, Namespaces: c.Namespaces,
+	}
 	return &Controller{
 		config: c, registry: r,
 		definitions: &definitionReconciler{
 			log: c.Log, definitions: c.Definitions, mapper: c.Mapper, registry: r, cache: cached, store: store,
-			clients: instances.Clients{
-				Engine: c.Instances, Client: c.Client, Mapper: c.Mapper, Identities: c.Identities, Namespaces: c.Namespaces,
-			},
+			clients: clients,
 			validator: &validator{
 				log: c.Log, kinds: kinds, schemas: c.Schemas, cache: cached, claims: claims,
 				reviews: newAccessReviews(c.Reviews), identities: c.Identities, namespaces: c.Namespaces,
@@ -97,7 +98,7 @@ func New(c Config) *Controller {
 			registry: r, store: store, crds: crds, status: status,
 			teardown: &teardown{
 				registry: r, client: c.Client, metadata: c.Metadata, crds: crds, store: store, status: status,
-				namespaces: c.Namespaces,
+				namespacesOf: clients.NamespacesOf,
 			},
 		},
 	}

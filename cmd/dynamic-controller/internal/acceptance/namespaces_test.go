@@ -6,8 +6,11 @@ import (
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
@@ -42,6 +45,37 @@ func TestValidate_LimitsBlueprintsToTheNamespaces(t *testing.T) {
 			slices.Sort(reviews.namespaces)
 			if got := slices.Compact(reviews.namespaces); d.rejection != nil || !slices.Equal(got, []string{"shop", "team"}) {
 				t.Errorf("the rejection is %+v, and permissions were reviewed in %q", d.rejection, got)
+			}
+		})
+	}
+}
+
+// Instances of a cluster-scoped type were created before the platform was limited.
+func TestTeardown_FindsInstancesWithinTheirScope(t *testing.T) {
+	for scope, test := range map[meta.RESTScope]struct {
+		in   []string // the namespaces of the instances
+		want []string
+	}{
+		meta.RESTScopeNamespace: {
+			[]string{"shop", "team", "other"}, []string{"delete websites in-shop", "delete websites in-team"},
+		},
+		meta.RESTScopeRoot: {[]string{""}, []string{"delete websites in-"}},
+	} {
+		t.Run(string(scope.Name()), func(t *testing.T) {
+			var all []metav1.PartialObjectMetadata
+			for _, namespace := range test.in {
+				all = append(all, partial("in-"+namespace, func(m *metav1.PartialObjectMetadata) { m.Namespace = namespace }))
+			}
+			e := newEnding(t, blueprint.Delete, all...)
+			e.mapper.Add(website, scope)
+			e.config.Namespaces = []string{"shop", "team"}
+			e.use(nil, nil)
+			if err := e.cleanUp(t); !isRequeue(err) {
+				t.Fatal(err)
+			}
+			definition, others := e.written()
+			if !slices.Equal(others[:len(others)-1], test.want) || len(definition) > 0 {
+				t.Errorf("wrote %q and %q, want %q", definition, others, test.want)
 			}
 		})
 	}

@@ -36,8 +36,8 @@ type teardown struct {
 	store    *historyStore
 	status   *statusReporter
 	polls    instances.Throttle
-	// namespaces are the namespaces to which instances are limited. If it is empty, there is no limit.
-	namespaces []string
+	// namespacesOf returns the namespaces to which the instances of a type are limited, or none if there is no limit.
+	namespacesOf func(gvr schema.GroupVersionResource) []string
 }
 
 // pollInterval returns the interval at which the remaining instances are listed. It grows with the elapsed time,
@@ -212,7 +212,7 @@ func (t *teardown) releaseInstance(
 func (t *teardown) forEach(
 	ctx context.Context, gvr schema.GroupVersionResource, f func(*metav1.PartialObjectMetadata),
 ) error {
-	for _, namespace := range scopes(t.namespaces) {
+	for _, namespace := range scopes(t.namespacesOf(gvr)) {
 		list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 			return t.metadata.Resource(gvr).Namespace(namespace).List(ctx, options)
 		}

@@ -150,20 +150,26 @@ func rejectionIn(err error) (rejection *identity.Rejection) {
 	return rejection
 }
 
-// reportCleanup returns the result of a cleanup. If the identity cannot delete some of the children, the status lists
-// them and explains how to delete the instance without them.
+// reportCleanup returns the result of a cleanup. If the identity cannot delete some of the children, or the platform
+// cannot find them, the status explains how to delete the instance without them.
 func (r *Reconciler) reportCleanup(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, client *childClient,
 	err error,
 ) error {
-	finalizers := self.GetFinalizers()
-	if !apierrors.IsForbidden(err) || len(client.undeleted) == 0 || !slices.Contains(finalizers, ChildrenFinalizer) {
+	finalizers, problem := self.GetFinalizers(), ""
+	switch {
+	case errors.Is(err, children.ErrNamespaceNotListed):
+		problem = explain(err).Error()
+	case apierrors.IsForbidden(err) && len(client.undeleted) > 0:
+		problem = client.undeletedMessage() + "; grant the permissions"
+	}
+	if problem == "" || !slices.Contains(finalizers, ChildrenFinalizer) {
 		return retryRejected(self, err)
 	}
 	forbidden := metav1.Condition{
 		Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonCleanupForbidden,
-		Message: Truncate(client.undeletedMessage() + "; grant the permissions, or release the instance without its " +
-			"children: " + releaseCommand(id, finalizers)),
+		Message: Truncate(problem + ", or release the instance without its children: " +
+			releaseCommand(id, finalizers)),
 	}
 	if !r.hasStatus() {
 		logr.FromContextOrDiscard(ctx).Info("Cleanup forbidden, will retry", "message", forbidden.Message)

@@ -1,49 +1,33 @@
 package instances
 
 import (
-	"context"
+	"errors"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
+
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// listingIn returns a client whose lists of all namespaces only contain the objects of the given namespaces. They
-// require permissions in these namespaces only. If there are no namespaces, it returns the client unchanged.
-func listingIn(client dynamic.Interface, namespaces []string) dynamic.Interface {
-	if len(namespaces) == 0 {
-		return client
+// NamespacesOf returns the namespaces to which the objects of a type are limited. If there are none, there is no limit.
+// A cluster-scoped type is not limited. Its instances can only be cleaned up.
+func (c Clients) NamespacesOf(gvr schema.GroupVersionResource) []string {
+	kind, err := c.Mapper.KindFor(gvr)
+	if err != nil {
+		return c.Namespaces
 	}
-	return namespacesClient{client, namespaces}
-}
-
-type namespacesClient struct {
-	dynamic.Interface
-	namespaces []string
-}
-
-func (c namespacesClient) Resource(gvr schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
-	return namespacesResource{c.Interface.Resource(gvr), c.namespaces}
-}
-
-type namespacesResource struct {
-	dynamic.NamespaceableResourceInterface
-	namespaces []string
-}
-
-// List lists the objects of one namespace after the other. The result has no resourceVersion.
-func (r namespacesResource) List(
-	ctx context.Context, options metav1.ListOptions,
-) (*unstructured.UnstructuredList, error) {
-	all := &unstructured.UnstructuredList{}
-	for _, namespace := range r.namespaces {
-		list, err := r.Namespace(namespace).List(ctx, options)
-		if err != nil {
-			return nil, fmt.Errorf("namespace %s: %w", namespace, err)
-		}
-		all.Items = append(all.Items, list.Items...)
+	mapping, err := c.Mapper.RESTMapping(kind.GroupKind(), kind.Version)
+	if err == nil && mapping.Scope.Name() == meta.RESTScopeNameRoot {
+		return nil
 	}
-	return all, nil
+	return c.Namespaces
+}
+
+// explain adds to an error what to do if a namespace is missing in Clients.Namespaces.
+func explain(err error) error {
+	if errors.Is(err, children.ErrNamespaceNotListed) {
+		return fmt.Errorf("%w; add the namespace to --namespaces", err)
+	}
+	return err
 }

@@ -5,50 +5,17 @@ import (
 	"slices"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 var configMapKind = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
-
-func TestListingIn_ListsEachNamespace(t *testing.T) {
-	var objects []*unstructured.Unstructured
-	for _, namespace := range []string{"shop", "team", "other"} {
-		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(configMapKind)
-		object.SetNamespace(namespace)
-		object.SetName("a")
-		objects = append(objects, object)
-	}
-	server := platformtest.NewServer([]schema.GroupVersionKind{configMapKind}, objects...)
-	maps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
-	for _, test := range []struct{ limit, want, requests []string }{
-		{nil, []string{"other", "shop", "team"}, []string{""}},
-		{[]string{"team", "shop"}, []string{"shop", "team"}, []string{"team", "shop"}},
-	} {
-		server.ClearActions()
-		list, err := listingIn(server, test.limit).Resource(maps).List(t.Context(), metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got, requests []string
-		for _, object := range list.Items {
-			got = append(got, object.GetNamespace())
-		}
-		for _, action := range server.Actions() {
-			requests = append(requests, action.GetNamespace())
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, test.want) || !slices.Equal(requests, test.requests) {
-			t.Errorf("listed %q with requests for %q, want %q with %q", got, requests, test.want, test.requests)
-		}
-	}
-}
 
 // recordingEngine records the options of the types that it serves.
 type recordingEngine struct {
@@ -92,22 +59,31 @@ func TestStart_LimitsAllWatchesToTheNamespaces(t *testing.T) {
 	}
 }
 
-// Children outside of the instance's namespace are listed in the API server.
+// Children outside of the instance's namespace are listed in the API server. Cluster-scoped children were created
+// before the platform was limited.
 func TestCleanUp_ListsChildrenInTheNamespacesOnly(t *testing.T) {
-	maps := schema.GroupKind{Kind: "ConfigMap"}
+	maps, roles := schema.GroupKind{Kind: "ConfigMap"}, schema.GroupKind{Group: "rbac.example.com", Kind: "ClusterRole"}
 	self := &unstructured.Unstructured{Object: map[string]any{}}
 	self.SetGroupVersionKind(website)
 	self.SetNamespace("shop")
 	self.SetName("flowers")
 	self.SetUID("u")
 	self.SetFinalizers([]string{ChildrenFinalizer})
-	self.SetAnnotations(map[string]string{inventoryAnnotation: "ConfigMap=v1/configmaps"})
-	kinds := []schema.GroupVersionKind{website, configMapKind}
-	server := platformtest.NewServer(kinds, self)
+	self.SetAnnotations(map[string]string{
+		inventoryAnnotation: "ClusterRole.rbac.example.com=v1/clusterroles,ConfigMap=v1/configmaps",
+	})
+	mapper := platformtest.Mapper{DefaultRESTMapper: meta.NewDefaultRESTMapper([]schema.GroupVersion{
+		configMapKind.GroupVersion(), roles.WithVersion("v1").GroupVersion(),
+	})}
+	mapper.Add(configMapKind, meta.RESTScopeNamespace)
+	mapper.Add(roles.WithVersion("v1"), meta.RESTScopeRoot)
+	server := platformtest.NewServer([]schema.GroupVersionKind{website, configMapKind, roles.WithVersion("v1")}, self)
 	r, err := newReconciler(Clients{
-		Engine: platformtest.NewEngine(), Client: server, Mapper: platformtest.NewMapper(kinds...),
+		Engine: platformtest.NewEngine(), Client: server, Mapper: mapper,
 		Identities: &fakeIdentities{client: server}, Namespaces: []string{"shop", "team"},
-	}, Revision{GVR: websites, Followed: []children.Kind{{GroupKind: maps, CrossNamespace: true}}})
+	}, Revision{GVR: websites, Followed: []children.Kind{
+		{GroupKind: maps, CrossNamespace: true}, {GroupKind: roles, CrossNamespace: true},
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,10 +93,68 @@ func TestCleanUp_ListsChildrenInTheNamespacesOnly(t *testing.T) {
 	var lists []string
 	for _, action := range server.Actions() {
 		if action.GetVerb() == "list" {
-			lists = append(lists, action.GetNamespace())
+			lists = append(lists, action.GetResource().Resource+" "+action.GetNamespace())
 		}
 	}
-	if !slices.Equal(lists, []string{"shop", "team"}) {
-		t.Errorf("children were listed in the namespaces %q", lists)
+	if !slices.Equal(lists, []string{"clusterroles ", "configmaps shop", "configmaps team"}) {
+		t.Errorf("children were listed with the requests %q", lists)
+	}
+}
+
+// Instances of a cluster-scoped type were created before the platform was limited.
+func TestStart_ClusterScopedTypeIsNotLimited(t *testing.T) {
+	engine := &recordingEngine{Engine: platformtest.NewEngine()}
+	mapper := platformtest.NewMapper()
+	mapper.Add(website, meta.RESTScopeRoot)
+	_, err := Start(t.Context(), Clients{
+		Engine: engine, Client: platformtest.NewServer(nil), Mapper: mapper, Namespaces: []string{"shop"},
+	}, Revision{GVR: websites}, Rollout{}, false)
+	if err != nil || len(engine.options) != 1 {
+		t.Fatalf("%d options, %v", len(engine.options), err)
+	}
+	limited := dynamiccontroller.Owns(websites, engine.options[0].(dynamiccontroller.CommonOption)).Key().Namespaces
+	if limited != "" {
+		t.Errorf("the watch is limited to %q", limited)
+	}
+}
+
+// A child in a namespace that was removed from --namespaces is not forgotten.
+func TestNamespaces_ChildInARemovedNamespaceIsReported(t *testing.T) {
+	for name, test := range map[string]struct {
+		deleted bool
+		reason  string
+		words   []string
+	}{
+		"prune": {false, reasonFailed, []string{"children of kind ConfigMap: namespace far: ", "--namespaces"}},
+		"cleanup": {true, reasonCleanupForbidden, []string{
+			"children of kind ConfigMap: namespace far: ", "--namespaces", "kubectl patch websites.shop.example.com flowers",
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newIdentityTest(t, place())
+			if _, err := c.run(); err != nil {
+				t.Fatal(err)
+			}
+			if test.deleted {
+				c.deleted()
+			}
+			revision := c.Revision
+			var err error
+			if revision.Compiled, err = blueprint.Compile(chain(1), blueprint.Options{}); err != nil {
+				t.Fatal(err)
+			}
+			c.Reconciler, err = newReconciler(Clients{
+				Engine: c.engine, Client: c.server, Mapper: platformtest.NewMapper(configMapKind, website),
+				Identities: c.identities, Namespaces: []string{"shop"},
+			}, revision)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ready, err := c.run()
+			c.wantCondition(ready, test.reason, test.words...)
+			if err == nil || !slices.Contains(c.finalizers(), ChildrenFinalizer) {
+				t.Errorf("got the error %v and the finalizers %q", err, c.finalizers())
+			}
+		})
 	}
 }

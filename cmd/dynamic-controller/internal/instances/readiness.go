@@ -34,8 +34,8 @@ const (
 	reasonFailed    = "ChildrenFailed" // any other error
 	reasonDeleting  = "Deleting"
 
-	// reasonCleanupForbidden is the reason if an instance is being deleted and its identity cannot delete some of its
-	// children.
+	// reasonCleanupForbidden is the reason if an instance is being deleted, and its identity cannot delete some of its
+	// children, or they are in a namespace that is not in --namespaces.
 	reasonCleanupForbidden = "CleanupForbidden"
 )
 
@@ -68,7 +68,7 @@ func readiness(step blueprint.Step, err error) metav1.Condition {
 	case isRequeue(err):
 		c.Reason, c.Message = reasonWaiting, "waiting for objects that are being deleted"
 	case err != nil:
-		c.Reason, c.Message = reasonOf(err), err.Error()
+		c.Reason, c.Message = reasonOf(err), explain(err).Error()
 	case !step.Ready:
 		c.Reason, c.Message = reasonWaiting, joinReasons(append(step.Unready, step.Waiting...))
 	default:

@@ -71,7 +71,7 @@ type Reconciler struct {
 	Revision
 	*shared
 	engine     Engine
-	within     dynamiccontroller.CommonOption // limits watches to Clients.Namespaces
+	within     dynamiccontroller.CommonOption // limits watches: see Clients.NamespacesOf
 	identities Identities
 	denials    *identity.Denials
 	stageOf    map[string]int // by the id of the resource
@@ -86,12 +86,12 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	r := &Reconciler{
 		Revision: revision, shared: &shared{}, engine: c.Engine, identities: c.Identities,
 		denials: identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
-		within: dynamiccontroller.WithNamespaces(c.Namespaces...),
+		within: dynamiccontroller.WithNamespaces(c.NamespacesOf(revision.GVR)...),
 		status: NewConditions(c.Client, StatusManager), pauses: NewConditions(c.Client, pauseManager),
 	}
 	var err error
 	r.children, err = children.New(children.Config{
-		Client: listingIn(c.Client, c.Namespaces), Mapper: c.Mapper, Name: Name, Kinds: revision.Followed,
+		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: revision.Followed, Namespaces: c.Namespaces,
 		Cache: handlers.Cached(r.lister), Owned: r.ownedBy, // to find children to delete
 	})
 	return r, err
