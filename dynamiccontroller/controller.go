@@ -189,7 +189,7 @@ func (c *DynamicController) register(
 // an error and stops nothing, because it would otherwise wait for the handler that called it.
 func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
 	if own, _ := ctx.Value(handlerOf{c}).(*registration); own != nil && own.gvr == gvr {
-		return fmt.Errorf("stop serving %s: must not be called with the context of a handler of this type", nameOf(gvr))
+		return fmt.Errorf("stop serving %s: must not be called with the context of one of the type's own handlers", nameOf(gvr))
 	}
 	ending := c.unregister(gvr)
 	for _, reg := range ending {

@@ -204,7 +204,7 @@ func WithManagedFields() CommonOption {
 // of the cache mode's Go type, and may modify and return it. It is called once per event. It must be deterministic;
 // otherwise, each relist would report every object as changed. It must keep the metadata that the handler and the
 // watches need, such as owner references; the resourceVersion is always kept. It must be safe for concurrent use,
-// because two watches can call it concurrently while one replaces the other.
+// because each watched namespace has a goroutine that calls it.
 //
 // If f returns an object of a different Go type, the object is kept in decoded form and shared by all readers. The
 // transform fails if f panics, returns an error or a nil object, or changes the namespace or name, or if the result

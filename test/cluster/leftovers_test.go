@@ -27,6 +27,9 @@ func runStarter() {
 		err = errors.Join(c.APIServer().Kill(), c.APIServer().Start(ctx))
 	}
 	if err != nil {
+		if c != nil {
+			err = errors.Join(err, c.Stop()) // The second error has the output of a control plane that has exited.
+		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // Store holds the records of a watch, or only their identities. It is safe for concurrent use by any number of readers
-// and one writer. Records that a reader has received do not change.
+// and one writer at a time. Records that a reader has received do not change.
 type Store struct {
 	keysOnly bool
 	uidFilter
@@ -100,7 +100,7 @@ func (s *Store) indexLocked(c Change) {
 // Replace replaces the objects of a namespace, or all objects if namespace is empty, with records. The caller must not
 // use the map afterwards.
 func (s *Store) Replace(namespace string, records map[string]*Record) {
-	if namespace != "" {
+	if s.hasOthers(namespace) {
 		s.replaceNamespace(namespace, records)
 		return
 	}
@@ -123,26 +123,6 @@ func (s *Store) Replace(namespace string, records map[string]*Record) {
 		s.records, s.byNamespace, s.byOwner, s.building = records, nil, nil, nil
 	}
 	s.resizeLocked()
-}
-
-func (s *Store) replaceNamespace(namespace string, records map[string]*Record) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, key := range s.keysLocked() {
-		if isIn(namespace, key) {
-			s.removeLocked(key)
-		}
-	}
-	for key, r := range records {
-		s.insertLocked(key, r)
-	}
-	s.resizeLocked()
-}
-
-// isIn reports whether a key belongs to a namespace. An empty namespace means all namespaces.
-func isIn(namespace, key string) bool {
-	rest, found := strings.CutPrefix(key, namespace)
-	return namespace == "" || found && strings.HasPrefix(rest, "/")
 }
 
 func (s *Store) resizeLocked() {

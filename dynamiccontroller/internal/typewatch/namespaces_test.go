@@ -2,11 +2,14 @@ package typewatch
 
 import (
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 // in returns options for the objects in the namespaces.
@@ -198,4 +201,39 @@ func TestNamespaces_ReplacementWaitsForEachEmptiedNamespace(t *testing.T) {
 		closeAndWait(other)
 		closeAndWait(s)
 	})
+}
+
+func TestNamespaces_StopWaitsForAllAfterAnEventHandlerEndedItsGoroutine(t *testing.T) {
+	for _, namespaces := range []string{"a", "a,b"} {
+		t.Run(namespaces, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := newServer("a/1", "b/1")
+				srv.linger = time.Minute
+				p := newTestPool(srv)
+				stop := p.Start()
+				s := p.Subscribe(in(namespaces, Full), nil)
+				exits := true
+				s.Attach(EventHandler{Known: func([]string) {}, Synced: func() {}, Changed: func(c objects.Change) {
+					if c.Key == "a/2" && exits {
+						exits = false
+						runtime.Goexit()
+					}
+				}})
+				synctest.Wait()
+				srv.put("a/2")
+				time.Sleep(srv.linger + time.Second) // until the reflector of namespace a has ended
+				stop()
+				if n := srv.openWatches(); n > 0 {
+					t.Errorf("%d watches are open", n)
+				}
+				stop = p.Start()
+				synctest.Wait()
+				if !s.HasSynced() {
+					t.Errorf("not synced in the next term: %+v", s.State())
+				}
+				stop()
+				closeAndWait(s)
+			})
+		})
+	}
 }

@@ -28,9 +28,8 @@ type Key struct {
 // Options describe the objects of a subscription.
 type Options struct {
 	Key
-	// Transform, if not nil, changes objects before they are stored. It is called once per event. A watch with a transform
-	// is never shared, because functions cannot be compared. While a subscription moves from one watch to another, two
-	// goroutines can call the transform concurrently.
+	// Transform, if not nil, changes objects before they are stored. It must be safe for concurrent use. A watch with a
+	// transform is never shared, because functions cannot be compared.
 	Transform cache.TransformFunc
 }
 

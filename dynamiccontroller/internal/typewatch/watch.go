@@ -127,13 +127,14 @@ func newRetry() wait.DelayFunc {
 // run watches until ctx is cancelled and returns when its goroutines have ended. It can be called again. The store is
 // kept between calls, so that deletions are detected when the first list of a term arrives.
 func (w *watch) run(ctx context.Context) {
-	ctx = klog.NewContext(ctx, w.log)
+	ctx, cancel := context.WithCancel(klog.NewContext(ctx, w.log))
 	var others sync.WaitGroup
+	defer others.Wait()
+	defer cancel() // An event handler can end this goroutine.
 	for _, r := range w.reflectors[1:] {
 		others.Go(func() { r.run(ctx) })
 	}
 	w.reflectors[0].run(ctx)
-	others.Wait()
 }
 
 func (r *reflector) run(ctx context.Context) {

@@ -89,7 +89,8 @@ func (r *definitionReconciler) decide(
 		served: before.served || stored.newest(b.UID) != nil || isOwnedBy(crd, b.UID),
 	}
 	var missingNow, missingBefore []permission
-	if next.validation, missingNow, err = r.validator.validate(ctx, b, own, before.validation); err != nil {
+	v := r.validator
+	if next.validation, missingNow, err = v.validate(ctx, b, own, before.validation, v.memory.reject); err != nil {
 		return next, false, err
 	}
 	if next.lacksConsent() && !next.served {
@@ -141,14 +142,12 @@ func (r *definitionReconciler) serve(
 	next.Followed, next.started = r.store.followed(wanted, stored), time.Now()
 	plan := r.newRollout(b, wanted, stored)
 	if d.running != nil && d.running.inputs == wanted.inputs && includes(d.running.Followed, next.Followed) {
-		older, err := r.loadOlder(ctx, b, own, d.running, stored)
-		if err != nil {
-			return err
-		}
-		if len(older) == 0 {
-			d.running.reconcilers.SetPaused(instances.IsPaused(b))
+		d.running.reconcilers.SetPaused(instances.IsPaused(b))
+		var older []instances.Revision
+		if older, d.olderProblem = r.loadOlder(ctx, b, own, d.running, stored); len(older) == 0 {
 			return nil
 		}
+		plan.Gate = d.running.reconcilers.Gate
 		plan.Older, next.started = append(older, d.running.reconcilers.Older()...), d.running.started
 	}
 	if !r.registry.acquire(wanted.GVR, b.Name) {
@@ -203,6 +202,9 @@ func (r *definitionReconciler) logChanges(name string, before, next decision) {
 	isNew := func(before, next *rejection) bool { return next != nil && (before == nil || *before != *next) }
 	if isNew(before.loadRejection, next.loadRejection) {
 		log.Info("Stored revision rejected", keyReason, next.loadRejection.reason, keyProblem, next.loadRejection.message)
+	}
+	if next.olderProblem != "" && next.olderProblem != before.olderProblem {
+		log.Info("Older revision not loaded, its instances wait", keyProblem, next.olderProblem)
 	}
 	switch {
 	case isNew(before.rejection, next.rejection):

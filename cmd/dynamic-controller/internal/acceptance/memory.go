@@ -36,8 +36,8 @@ func allocate(budget int64, requests []request) (granted map[types.UID]int64, fr
 }
 
 // reject returns a rejection if the budget is too small for the spec of b, and nil otherwise. The spec can be the
-// newest one of the Blueprint or that of a stored revision. All replicas get the same result if their caches and their
-// decisions on the other Blueprints agree.
+// newest one of the Blueprint or that of its newest stored revision. All replicas get the same result if their caches
+// and their decisions on the other Blueprints agree.
 func (m *memoryBudget) reject(b *blueprint.Blueprint) (*rejection, error) {
 	if m.limit <= 0 {
 		return nil, nil
@@ -51,24 +51,31 @@ func (m *memoryBudget) reject(b *blueprint.Blueprint) (*rejection, error) {
 	if needed <= granted[b.UID] {
 		return nil, nil
 	}
-	return &rejection{reasonBudget, fmt.Sprintf(
-		"spec: needs about %s of memory, but of the %s for all Blueprints only %s are free: "+
-			"make the spec smaller, delete another Blueprint, or raise --max-blueprint-memory",
-		quantity(needed), quantity(m.limit), quantity(free))}, nil
+	return m.exceeded(needed, free, "make the spec smaller, delete another Blueprint, or raise"), nil
 }
 
-// hasFree reports whether an older revision with the given spec can be loaded as well. Older revisions never displace
-// the accepted spec of a Blueprint.
-func (m *memoryBudget) hasFree(spec blueprint.Spec) (bool, error) {
+// rejectOlder returns a rejection if the spec of b does not fit in addition to the newest specs and the older ones that
+// have been loaded. Older revisions never displace the accepted spec of a Blueprint.
+func (m *memoryBudget) rejectOlder(b *blueprint.Blueprint) (*rejection, error) {
 	if m.limit <= 0 {
-		return true, nil
+		return nil, nil
 	}
 	requests, err := m.requests("")
 	if err != nil {
-		return false, err
+		return nil, err
 	}
+	needed := b.Spec.Memory()
 	_, free := allocate(m.limit, requests)
-	return spec.Memory() <= free-m.claims.registry.olderMemory(), nil
+	if free -= m.claims.registry.olderMemory(); needed <= free {
+		return nil, nil
+	}
+	return m.exceeded(needed, max(0, free), "delete another Blueprint, or raise"), nil
+}
+
+func (m *memoryBudget) exceeded(needed, free int64, advice string) *rejection {
+	return &rejection{reasonBudget, fmt.Sprintf(
+		"spec: needs about %s of memory, but of the %s for all Blueprints only %s are free: %s --max-blueprint-memory",
+		quantity(needed), quantity(m.limit), quantity(free), advice)}
 }
 
 // requests returns the requests of the accepted specs, followed by those of the newest specs, so that a new spec never

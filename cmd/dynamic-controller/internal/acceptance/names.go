@@ -55,7 +55,6 @@ const (
 	keyGVR        = "gvr"
 	keyProblem    = "problem"
 	keyReason     = "reason"
-	keyRevision   = "revision"
 )
 
 var (

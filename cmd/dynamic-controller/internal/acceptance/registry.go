@@ -26,6 +26,8 @@ type decision struct {
 	// loadRejection is the reason why the stored revision is not served. It is nil if the revision is served or none is
 	// stored.
 	loadRejection *rejection
+	// olderProblem describes why an older revision that instances have is not loaded. It is empty if all are.
+	olderProblem string
 	// historyProblem describes why the stored revisions cannot be read. While it is set, no decision is made.
 	historyProblem string
 	// attempts is the number of consecutive reconciles in which a permission was missing.

@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -13,14 +14,16 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
 // Reasons of the Progressing condition.
 const (
-	reasonRollingOut      = "RollingOut"
-	reasonRolloutStopped  = "RolloutStopped"
-	reasonRolloutComplete = "RolloutComplete"
-	reasonNotReported     = "RevisionNotReported"
+	reasonRollingOut       = "RollingOut"
+	reasonRolloutStopped   = "RolloutStopped"
+	reasonDeadlineExceeded = "ProgressDeadlineExceeded"
+	reasonRolloutComplete  = "RolloutComplete"
+	reasonNotReported      = "RevisionNotReported"
 )
 
 // maxOlder is the maximum number of older revisions of a Blueprint that are loaded during a rollout.
@@ -36,8 +39,8 @@ func (r *definitionReconciler) newRollout(
 	}
 	if newest := stored.get(b.UID, revision.Name); newest != nil {
 		plan.Since = newest.accepted
-		for _, other := range stored {
-			if other.blueprintUID == b.UID && other.templates == newest.templates {
+		for _, other := range stored { // including those of earlier Blueprints with this name
+			if other.templates == newest.templates {
 				plan.Same = append(plan.Same, other.Name)
 			}
 		}
@@ -45,53 +48,57 @@ func (r *definitionReconciler) newRollout(
 	return plan
 }
 
-// loadOlder returns the revisions that are missing to reconcile instances that have not moved yet.
+// loadOlder returns the revisions that are missing to reconcile instances that have not moved yet. If some cannot be
+// loaded, problem describes why, and they are loaded later.
 func (r *definitionReconciler) loadOlder(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored history,
-) (loaded []instances.Revision, err error) {
+) (loaded []instances.Revision, problem string) {
 	free := maxOlder - len(running.reconcilers.Older())
 	for _, name := range running.reconcilers.Missing() {
-		missing := stored.get(b.UID, name)
-		if missing == nil || len(loaded) >= free {
-			continue
-		}
-		older, err := r.compileOlder(ctx, b, own, running, missing)
-		if err != nil {
-			return nil, err
+		var older *instances.Revision
+		why := ""
+		switch missing := stored.get(b.UID, name); {
+		case missing == nil:
+			why = "their revision is not stored for this Blueprint" // its name can be any text
+		case len(loaded) >= free:
+			why = fmt.Sprintf("no more than %d older revisions are loaded", maxOlder)
+		default:
+			var err error
+			if older, why, err = r.compileOlder(ctx, b, own, running, missing); err != nil {
+				why = fmt.Sprintf("revision %s cannot be read", name)
+				r.log.Info("Older revision cannot be read, will retry", keyBlueprint, b.Name, keyProblem, err.Error())
+			}
 		}
 		if older != nil {
 			loaded = append(loaded, *older)
 		}
+		problem = cmp.Or(problem, why)
 	}
-	return loaded, nil
+	return loaded, problem
 }
 
 // compileOlder compiles the templates of a stored revision with the type of the running one, because the type has
-// changed for all instances. It returns nil if they are not accepted any longer, or if the memory budget is too small.
+// changed for all instances. It returns nil and a problem if they are not accepted any longer, or if the memory budget
+// is too small.
 func (r *definitionReconciler) compileOlder(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored *revision,
-) (*instances.Revision, error) {
+) (older *instances.Revision, problem string, err error) {
 	restored, err := r.store.restore(ctx, b, stored)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	restored.Generation, restored.Spec.Type = running.generation, running.Spec.Type
-	log := r.log.WithValues(keyBlueprint, b.Name, keyRevision, stored.Name)
-	if free, err := r.validator.memory.hasFree(restored.Spec); err != nil || !free {
-		log.Info("Older revision not loaded because of the memory budget, its instances wait")
-		return nil, err
-	}
-	result, _, err := r.validator.validate(ctx, restored, own, validation{})
+	result, _, err := r.validator.validate(ctx, restored, own, validation{}, r.validator.memory.rejectOlder)
 	if err != nil {
-		return nil, fmt.Errorf("load revision %s: %w", stored.Name, err)
+		return nil, "", fmt.Errorf("load revision %s: %w", stored.Name, err)
 	}
 	if result.revision == nil {
-		log.Info("Older revision rejected, its instances wait", keyProblem, ptr.Deref(result.rejection, rejection{}).message)
-		return nil, nil
+		rejected := ptr.Deref(result.rejection, rejection{message: "the type is not known yet"})
+		return nil, fmt.Sprintf("revision %s: %s", stored.Name, rejected.message), nil
 	}
-	older := result.revision.Revision
+	older = &result.revision.Revision
 	older.Name, older.Followed = stored.Name, running.Followed
-	return &older, nil
+	return older, "", nil
 }
 
 // olderMemory returns the memory that the older revisions of all Blueprints need.
@@ -137,6 +144,18 @@ func (d decision) countInterval() time.Duration {
 	return min(max(stepInterval, countFactor*d.running.reconcilers.CountDuration()), countInterval)
 }
 
+// recheck returns a requeue request if the state of the rollout can change without an event, and nil otherwise.
+func (d decision) recheck() error {
+	gate := d.gate()
+	if gate == nil {
+		return nil
+	}
+	if p, _ := gate.Progress(); !p.Recheck.IsZero() {
+		return dynamiccontroller.RequeueAfter(max(time.Until(p.Recheck), countInterval))
+	}
+	return nil
+}
+
 // progressing returns the Progressing condition, or nil if nothing is served. Like that of a Deployment, it stays True
 // after the rollout.
 func progressing(object *unstructured.Unstructured, d decision) *metav1.Condition {
@@ -156,8 +175,10 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("generation %d is not served yet", d.generation)
 		return &c
 	}
-	if p, known := d.gate().Progress(); known {
-		return rolloutCondition(p)
+	if p, known := d.gate().Progress(); known && d.lacksOlder() {
+		return rolloutCondition(p, d.olderProblem)
+	} else if known {
+		return rolloutCondition(p, "")
 	}
 	// A new process has the same result as soon as it has read the instances.
 	before := instances.ConditionOf(object, blueprint.Progressing)
@@ -168,8 +189,9 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 	return &c
 }
 
-// rolloutCondition returns the Progressing condition for the state of a rollout.
-func rolloutCondition(p rollout.Progress) *metav1.Condition {
+// rolloutCondition returns the Progressing condition for the state of a rollout. If an older revision cannot be loaded,
+// olderProblem describes why.
+func rolloutCondition(p rollout.Progress, olderProblem string) *metav1.Condition {
 	c := trueCondition(blueprint.Progressing, reasonRollingOut,
 		fmt.Sprintf("%d of %d instances are updated", p.Updated, p.Total))
 	switch {
@@ -178,23 +200,36 @@ func rolloutCondition(p rollout.Progress) *metav1.Condition {
 		if p.Paused > 0 {
 			c.Message += ", except those that are paused"
 		}
+		return &c
 	case p.Stopped:
 		c.Status, c.Reason = metav1.ConditionFalse, reasonRolloutStopped
-		c.Message += "; failing since the update: " + listed(p.Failing)
-	case len(p.Waiting) > 0:
-		c.Message += "; not ready since the update: " + listed(p.Waiting)
+	case p.Stalled:
+		c.Status, c.Reason = metav1.ConditionFalse, reasonDeadlineExceeded
+	}
+	c.Message += listed("failing since the update", p.Failing) + listed("not ready since the update", p.Waiting) +
+		listed("not updated within a minute", p.Stuck)
+	if olderProblem != "" {
+		c.Message = instances.Truncate(c.Message + "; instances are not reconciled until they are updated: " + olderProblem)
 	}
 	return &c
 }
 
-// listed names the first instances with the reasons of their Ready conditions, and counts the others.
-func listed(all []rollout.Instance) string {
+// listed names the first instances with the reasons of their Ready conditions, and counts the others. It returns "" if
+// there are none.
+func listed(what string, all []rollout.Instance) string {
 	const most = 3
 	var names []string
 	for _, i := range all[:min(len(all), most)] {
-		names = append(names, fmt.Sprintf("%s (%s)", i.Key, i.Reason))
+		name := i.Key
+		if i.Reason != "" {
+			name += " (" + i.Reason + ")"
+		}
+		names = append(names, name)
 	}
-	text := strings.Join(names, ", ")
+	if len(names) == 0 {
+		return ""
+	}
+	text := "; " + what + ": " + strings.Join(names, ", ")
 	if more := len(all) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}

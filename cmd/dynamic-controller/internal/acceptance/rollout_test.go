@@ -1,7 +1,9 @@
 package acceptance
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
 // using returns a generation of the Blueprint whose type has these fields, and whose template uses one of them.
@@ -66,6 +69,9 @@ func TestRollout_OlderRevisionIsLoadedWhileInstancesHaveIt(t *testing.T) {
 	if got := c.olderNames(); !slices.Equal(got, []string{first}) {
 		t.Fatalf("the older revisions are %q", got)
 	}
+	if !c.running().reconcilers.Gate.IsOpen("shop/"+first, first) {
+		t.Error("the instance that was about to move is held back")
+	}
 	older := c.running().reconcilers.Older()[0]
 	if older.Compiled == nil || older.Spec.Resources[0].Template["data"] != "${self.spec.one}" ||
 		len(older.Followed) == 0 {
@@ -80,35 +86,63 @@ func TestRollout_OlderRevisionIsLoadedWhileInstancesHaveIt(t *testing.T) {
 	}
 }
 
+// The newest spec is accepted, and the budget has room for an older one, even if it is larger.
+func TestRollout_OlderRevisionIsLargerThanTheNewest(t *testing.T) {
+	large := using(1, "one", "one", "two")
+	large.Spec.Resources[0].Template["data"] = "${self.spec.one}" + strings.Repeat(" ", 10_000)
+	c := newCluster(t, large)
+	c.definitions.validator.memory.limit = 2 * large.Spec.Memory()
+	c.reconcile()
+	first := c.running().Name
+	small := using(2, "two", "one", "two")
+	c.update(small)
+	c.reconcile()
+	if small.Spec.Memory() >= large.Spec.Memory() || c.running().Name == first {
+		t.Fatalf("the specs need %d and %d bytes", large.Spec.Memory(), small.Spec.Memory())
+	}
+	c.survey(first)
+	if got := c.olderNames(); !slices.Equal(got, []string{first}) {
+		t.Errorf("the older revisions are %q", got)
+	}
+}
+
 func TestRollout_RevisionThatCannotBeLoaded(t *testing.T) {
-	for name, change := range map[string]func(*cluster, string) *blueprint.Blueprint{
-		"its templates do not fit the type": func(c *cluster, _ string) *blueprint.Blueprint {
+	for name, test := range map[string]struct {
+		change  func(c *cluster, first string) *blueprint.Blueprint
+		problem string
+	}{
+		"its templates do not fit the type": {func(c *cluster, _ string) *blueprint.Blueprint {
 			b := using(2, "two", "two")
 			b.Annotations = map[string]string{incompatibleAnnotation: "2"}
 			return b
-		},
-		"it has been deleted": func(c *cluster, first string) *blueprint.Blueprint {
+		}, `.template.data: ${self.spec.one}: unknown field "one"`},
+		"it has been deleted": {func(c *cluster, first string) *blueprint.Blueprint {
 			if err := c.server.Tracker().Delete(controllerRevisions, "system", first); err != nil {
 				c.t.Fatal(err)
 			}
 			return using(2, "two", "one", "two")
-		},
-		"the memory budget is too small": func(c *cluster, _ string) *blueprint.Blueprint {
+		}, "their revision is not stored for this Blueprint"},
+		"the memory budget is too small": {func(c *cluster, _ string) *blueprint.Blueprint {
 			b := using(2, "two", "one", "two")
 			c.definitions.validator.memory.limit = b.Spec.Memory()
 			return b
-		},
+		}, "delete another Blueprint, or raise --max-blueprint-memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, using(1, "one", "one", "two"))
 			c.reconcile()
 			first := c.running().Name
-			c.update(change(c, first))
+			c.update(test.change(c, first))
 			c.reconcile()
 			c.survey(first)
 			if now := c.running(); now.generation != 2 || c.olderNames() != nil ||
 				!slices.Equal(now.reconcilers.Missing(), []string{first}) {
 				t.Errorf("the running revision is %+v, the older ones are %q", now, c.olderNames())
+			}
+			waiting := "0 of 1 instances are updated; instances are not reconciled until they are updated: "
+			if got := c.condition(blueprint.Progressing); !strings.HasPrefix(got.Message, waiting) ||
+				!strings.Contains(got.Message, test.problem) {
+				t.Errorf("the condition is %+v", got)
 			}
 			c.engine.Enqueue(instances.BlueprintID("websites"))
 			requeues, err := c.engine.Run(t.Context())
@@ -116,6 +150,30 @@ func TestRollout_RevisionThatCannotBeLoaded(t *testing.T) {
 				t.Errorf("it is not tried again: %v, %v", requeues, err)
 			}
 		})
+	}
+}
+
+// Pausing takes effect, and newer generations are reported, while an older revision cannot be read.
+func TestRollout_ErrorOfLoadingAnOlderRevision(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one", "two"))
+	c.reconcile()
+	first := c.running().Name
+	c.update(using(2, "two", "one", "two"))
+	c.reconcile()
+	c.server.Fails("get", first, apierrors.NewInternalError(errors.New("storage")))
+	c.survey(first)
+	paused := using(3, "two", "two")
+	paused.Annotations = map[string]string{instances.PausedAnnotation: "true"}
+	c.update(paused)
+	c.reconcile()
+	if c.running().reconcilers.SetPaused(true) {
+		t.Error("the instances were not paused")
+	}
+	if got := c.condition(blueprint.Accepted); got == nil || got.Reason != reasonIncompatible {
+		t.Errorf("the condition is %+v", got)
+	}
+	if d, _ := c.registry.get("websites"); d.olderProblem != "revision "+first+" cannot be read" || !d.lacksOlder() {
+		t.Errorf("the problem is %q", d.olderProblem)
 	}
 }
 
@@ -130,6 +188,30 @@ func TestRollout_RevisionsWithTheSameTemplates(t *testing.T) {
 	progress, known := c.running().reconcilers.Gate.Progress()
 	if c.running().Name == first || !known || !progress.Complete() || c.olderNames() != nil {
 		t.Errorf("%+v, the older revisions are %q", progress, c.olderNames())
+	}
+}
+
+// A Blueprint that was deleted with the policy Retain and created again takes over the instances.
+func TestRollout_RevisionsOfAnEarlierBlueprint(t *testing.T) {
+	earlier := using(1, "one", "one")
+	earlier.UID = "earlier"
+	name, err := revisionName(earlier)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := newRevision("system", name, earlier, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newCluster(t, using(1, "one", "one"))
+	if err := c.server.Tracker().Add(object); err != nil {
+		t.Fatal(err)
+	}
+	c.reconcile()
+	c.survey(name)
+	if progress, known := c.running().reconcilers.Gate.Progress(); c.running().Name == name || !known ||
+		!progress.Complete() || len(c.running().reconcilers.Missing()) > 0 {
+		t.Errorf("%+v, missing: %q", progress, c.running().reconcilers.Missing())
 	}
 }
 
@@ -227,14 +309,38 @@ func TestRolloutCondition(t *testing.T) {
 			"12 of 100 instances are updated"},
 		"waiting": {rollout.Progress{Total: 100, Updated: 12, Waiting: waiting}, metav1.ConditionTrue, reasonRollingOut,
 			"12 of 100 instances are updated; not ready since the update: shop/c (Waiting)"},
+		"waiting for a long time": {rollout.Progress{Total: 100, Updated: 12, Stalled: true, Waiting: waiting},
+			metav1.ConditionFalse, reasonDeadlineExceeded,
+			"12 of 100 instances are updated; not ready since the update: shop/c (Waiting)"},
 		"stopped": {rollout.Progress{Total: 100, Updated: 12, Stopped: true, Failing: failing, Waiting: waiting},
 			metav1.ConditionFalse, reasonRolloutStopped, "12 of 100 instances are updated; failing since the update: " +
-				"shop/a (Rejected), shop/b (Invalid), shop/c (Rejected) and 1 more"},
+				"shop/a (Rejected), shop/b (Invalid), shop/c (Rejected) and 1 more; not ready since the update: shop/c (Waiting)"},
+		"stuck": {rollout.Progress{Total: 100, Updated: 12, Stuck: []rollout.Instance{{Key: "shop/d"}}}, metav1.ConditionTrue,
+			reasonRollingOut, "12 of 100 instances are updated; not updated within a minute: shop/d"},
 	} {
-		got := rolloutCondition(test.progress)
+		got := rolloutCondition(test.progress, "")
 		if got.Status != test.status || got.Reason != test.reason || got.Message != test.message {
 			t.Errorf("%s: got %+v", name, got)
 		}
+	}
+}
+
+// No event occurs when the deadline passes.
+func TestProgressing_IsUpdatedAtTheDeadline(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one"))
+	c.reconcile()
+	c.running().reconcilers.Survey([]rollout.Instance{
+		{Key: "shop/a", Revision: c.running().Name, Health: rollout.Waiting, Regressed: true, Changed: time.Now()},
+		{Key: "shop/b", Revision: "old", Health: rollout.Ready},
+	})
+	c.blueprints.status.counts.Forget("websites")
+	c.instances.Statuses = []dynamiccontroller.TypeStatus{
+		{GVR: websites, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced}},
+	}
+	c.instances.Enqueue(instances.BlueprintID("websites"))
+	requeues, err := c.instances.Run(t.Context())
+	if err != nil || len(requeues) != 1 || requeues[0] > 10*time.Minute || requeues[0] < 9*time.Minute {
+		t.Errorf("requeued after %s: %v", requeues, err)
 	}
 }
 

@@ -76,7 +76,7 @@ func (r *definitionReconciler) load(
 		return validation{rejection: &rejection{reasonInvalid,
 			fmt.Sprintf("revision %s defines another type, %s", stored.Name, name)}}, nil, nil
 	}
-	loaded, missing, err := r.validator.validate(ctx, restored, own, validation{})
+	loaded, missing, err := r.validator.validate(ctx, restored, own, validation{}, r.validator.memory.reject)
 	if err != nil {
 		return validation{}, nil, fmt.Errorf("load revision %s: %w", stored.Name, err)
 	}

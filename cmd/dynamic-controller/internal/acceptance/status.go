@@ -212,7 +212,7 @@ func (s *statusReporter) write(
 	if err == nil && wait > 0 && (c.updateAfter == 0 || wait < c.updateAfter) {
 		return dynamiccontroller.RequeueAfter(wait)
 	}
-	return err
+	return earliest(err, d.recheck())
 }
 
 // count counts the instances, which continues a rollout. Shortly after the last count, and while the cache is syncing,

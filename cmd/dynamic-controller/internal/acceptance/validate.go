@@ -51,10 +51,13 @@ type validator struct {
 	compiling sync.Mutex
 }
 
+// budget returns a rejection if the memory budget is too small for the spec of a Blueprint, and nil otherwise.
+type budget func(*blueprint.Blueprint) (*rejection, error)
+
 // validate validates a Blueprint. It compiles the Blueprint only if its inputs have changed. It checks permissions and
-// claims on every call, and returns the missing permissions.
+// claims on every call, and returns the missing permissions. Specs that exceeds rejects are not compiled.
 func (v *validator) validate(
-	ctx context.Context, b *blueprint.Blueprint, own claim, before validation,
+	ctx context.Context, b *blueprint.Blueprint, own claim, before validation, exceeds budget,
 ) (validation, []permission, error) {
 	in, err := v.inputsOf(ctx, b, own)
 	if err != nil {
@@ -62,7 +65,7 @@ func (v *validator) validate(
 	}
 	next := before
 	if id := in.String(); before.inputs != id || before.rejection != nil && !before.rejection.dependsOnInputs() {
-		if next, err = v.compile(b, in); err != nil {
+		if next, err = v.compile(b, in, exceeds); err != nil {
 			return validation{}, nil, err
 		}
 		next.inputs = id
@@ -93,7 +96,7 @@ func (v *validator) validate(
 
 // compile validates a Blueprint, except for permissions and claims. If the memory budget is exceeded, the spec is not
 // compiled.
-func (v *validator) compile(b *blueprint.Blueprint, in inputs) (validation, error) {
+func (v *validator) compile(b *blueprint.Blueprint, in inputs, exceeds budget) (validation, error) {
 	crd, named := in.crd, b.Spec.Type.CRD != ""
 	if rejected := rejectType(b, crd); rejected != nil {
 		out := validation{rejection: rejected}
@@ -102,7 +105,7 @@ func (v *validator) compile(b *blueprint.Blueprint, in inputs) (validation, erro
 		}
 		return out, nil
 	}
-	if rejected, err := v.memory.reject(b); err != nil || rejected != nil {
+	if rejected, err := exceeds(b); err != nil || rejected != nil {
 		out := validation{rejection: rejected}
 		if crd != nil {
 			out.gvr = gvrOf(crd) // the served revision remains served

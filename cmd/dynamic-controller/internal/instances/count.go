@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
@@ -42,7 +43,7 @@ func (r *Reconcilers) Count() (counts Counts, ok bool) {
 		}
 		counts.Total++
 		if err != nil {
-			continue // the status is malformed
+			continue // it cannot be decoded
 		}
 		switch instance.health() {
 		case rollout.Ready:
@@ -72,10 +73,26 @@ type countedInstance struct {
 			Paused string `json:"platform.example.com/paused"`
 		} `json:"annotations"`
 	} `json:"metadata"`
-	Status struct {
-		Conditions []metav1.Condition `json:"conditions"`
-		Revision   any                `json:"revision"` // the schema of an existing type can declare another type than string
-	} `json:"status"`
+	Status countedStatus `json:"status"`
+}
+
+type countedStatus struct {
+	Conditions []metav1.Condition `json:"conditions"`
+	Revision   any                `json:"revision"` // the schema of an existing type can declare another type than string
+}
+
+// UnmarshalJSON ignores the conditions if they are malformed, so that the instance takes part in a rollout.
+func (s *countedStatus) UnmarshalJSON(data []byte) error {
+	type fields countedStatus
+	if err := json.Unmarshal(data, (*fields)(s)); err == nil {
+		return nil
+	}
+	var lenient struct {
+		Revision any `json:"revision"`
+	}
+	_ = json.Unmarshal(data, &lenient) // the status can have another type
+	*s = countedStatus{Revision: lenient.Revision}
+	return nil
 }
 
 // ready returns the Ready condition, or nil if it does not belong to the instance's generation.
@@ -101,6 +118,11 @@ func (i *countedInstance) state() rollout.Instance {
 		Revision: revision, Created: i.Metadata.CreationTimestamp.Time, Health: i.health(), Reason: reasonWaiting,
 		Regressed: meta.IsStatusConditionTrue(i.Status.Conditions, ConditionRegressed),
 		Paused:    i.Metadata.Annotations.Paused == "true",
+	}
+	for _, c := range i.Status.Conditions {
+		if c.Status == metav1.ConditionTrue && (c.Type == conditionReady || c.Type == ConditionRegressed) {
+			state.Changed = c.LastTransitionTime.Time // an instance does not have both
+		}
 	}
 	if state.Health == rollout.Failing {
 		state.Reason = i.ready().Reason

@@ -27,6 +27,8 @@ type Rollout struct {
 	// Older are the revisions with which instances are reconciled until they move. They have the schema of the newest
 	// revision. An instance with any other revision is not reconciled until it moves.
 	Older []Revision
+	// Gate is that of the Reconcilers to replace, if they have the same newest revision. Otherwise, it is nil.
+	Gate *rollout.Gate
 	// Changed is called when the result of [Reconcilers.Missing] changes.
 	Changed func()
 }
@@ -76,7 +78,9 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 	}
 	r := &Reconcilers{newest: newest, changed: plan.Changed, older: map[string]*Reconciler{}}
 	if revision.ReportsRevision && revision.Name != "" {
-		r.Gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
+		if r.Gate = plan.Gate; r.Gate == nil {
+			r.Gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
+		}
 		newest.gate = r.Gate
 	}
 	for _, older := range plan.Older {
@@ -127,7 +131,13 @@ func (r *Reconcilers) gone(ctx context.Context, id dynamiccontroller.ObjectIdent
 }
 
 // SetPaused pauses or resumes all instances. It reports whether the state has changed.
-func (r *Reconcilers) SetPaused(paused bool) (changed bool) { return r.newest.SetPaused(paused) }
+func (r *Reconcilers) SetPaused(paused bool) (changed bool) {
+	changed = r.newest.SetPaused(paused)
+	if changed && r.Gate != nil {
+		r.Gate.RestartTimer()
+	}
+	return changed
+}
 
 // Survey updates the rollout with the state of all instances that are not being deleted, and enqueues those that move
 // next. Older revisions that no instance has are dropped.
@@ -173,19 +183,22 @@ func (r *Reconcilers) Older() (revisions []Revision) {
 func (r *Reconcilers) CountDuration() time.Duration { return time.Duration(r.took.Load()) }
 
 // regressed returns the Regressed condition of an instance whose Ready condition becomes ready. It returns nil if the
-// instance is not less healthy than before it moved to the newest revision.
+// instance is not less healthy than before it moved to the newest revision, has been ready since, or has a new spec.
 func (r *Reconciler) regressed(self *unstructured.Unstructured, ready metav1.Condition) *metav1.Condition {
 	before := ConditionOf(self, conditionReady)
 	if r.gate == nil || before == nil || ready.Status == metav1.ConditionTrue || self.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	state := "did not fail"
-	switch was := healthOf(before); {
-	case healthOf(&ready) < was && before.ObservedGeneration == self.GetGeneration() && r.gate.RollsOut(r.Name):
-		if was == rollout.Ready {
-			state = "was ready"
-		}
-	case revisionOf(self) == r.Name:
+	state, was, hasMoved := "did not fail", healthOf(before), revisionOf(self) == r.Name
+	if was == rollout.Ready {
+		state = "was ready"
+	}
+	readySince := hasMoved && (was == rollout.Ready || before.LastTransitionTime.After(r.gate.Since()))
+	switch {
+	case before.ObservedGeneration != self.GetGeneration():
+		return nil
+	case healthOf(&ready) < was && !readySince && r.gate.RollsOut(r.Name):
+	case hasMoved:
 		return ConditionOf(self, ConditionRegressed)
 	default:
 		return nil

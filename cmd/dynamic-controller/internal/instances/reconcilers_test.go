@@ -3,6 +3,7 @@ package instances
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -134,6 +135,7 @@ func TestRegressed(t *testing.T) {
 	regressed := metav1.Condition{Type: ConditionRegressed, Status: metav1.ConditionTrue, Reason: "RevisionChanged"}
 	for name, test := range map[string]struct {
 		revision, before, now string
+		since                 time.Duration // between the start of the rollout and the Ready condition
 		was, edited, complete bool
 		want                  bool
 	}{
@@ -143,7 +145,16 @@ func TestRegressed(t *testing.T) {
 		"it failed and fails":         {revision: "old", before: reasonRejected, now: reasonInvalid},
 		"it was waiting and still is": {revision: "old", before: reasonWaiting, now: reasonWaiting},
 		"it is ready":                 {revision: "old", before: reasonReady, now: reasonReady},
-		"it fails later":              {revision: "new", before: reasonReady, now: reasonRejected, want: true},
+		"it fails after it was ready": {revision: "new", before: reasonReady, now: reasonRejected},
+		"it was waiting before it moved and fails": {
+			revision: "new", before: reasonWaiting, now: reasonRejected, want: true,
+		},
+		"it was ready after it moved, then waits and fails": {
+			revision: "new", before: reasonWaiting, since: time.Hour, now: reasonRejected,
+		},
+		"its spec was changed after it failed": {
+			revision: "new", before: reasonRejected, now: reasonRejected, was: true, edited: true,
+		},
 		"it still fails": {
 			revision: "new", before: reasonRejected, now: reasonRejected, was: true, want: true,
 		},
@@ -162,8 +173,10 @@ func TestRegressed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, _, server := newTestReconcilers(t, func() {})
 			self := newFlowers(t, server)
-			if withReady(self, test.revision, readyCondition(test.before)); test.was {
-				withReady(self, test.revision, readyCondition(test.before), regressed)
+			before := readyCondition(test.before)
+			before.LastTransitionTime = metav1.NewTime(r.Gate.Since().Add(test.since))
+			if withReady(self, test.revision, before); test.was {
+				withReady(self, test.revision, before, regressed)
 			}
 			if test.edited {
 				self.SetGeneration(self.GetGeneration() + 1)
@@ -201,6 +214,21 @@ func TestReconcilers_RegressionIsReported(t *testing.T) {
 	if revision := revisionOf(self); revision != "new" {
 		t.Errorf("the revision is %q", revision)
 	}
+}
+
+func TestReconcilers_InstancesAreNotStuckAfterAPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, _ := newTestReconcilers(t, func() {})
+		instances := []rollout.Instance{{Key: flowers.NamespacedKey, Revision: "old", Health: rollout.Ready}}
+		r.Survey(instances)
+		r.SetPaused(true)
+		time.Sleep(time.Hour)
+		r.SetPaused(false)
+		r.Survey(instances)
+		if p, _ := r.Gate.Progress(); len(p.Stuck) > 0 {
+			t.Errorf("%+v", p)
+		}
+	})
 }
 
 func TestWatches_OfAllRevisions(t *testing.T) {

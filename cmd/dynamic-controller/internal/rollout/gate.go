@@ -11,6 +11,12 @@ import (
 // tolerance is the number of instances that must have moved successfully for each one that fails.
 const tolerance = 10
 
+// progressDeadline is the default of the progressDeadlineSeconds of Deployments.
+const progressDeadline = 10 * time.Minute
+
+// stuckAfter is the time after which an instance that has not moved no longer delays others.
+const stuckAfter = time.Minute
+
 // Health describes the state of an instance. A higher value is better.
 type Health int
 
@@ -31,7 +37,9 @@ type Instance struct {
 	Reason   string // for Failing and Waiting
 	// Regressed reports whether the instance is less healthy than before it moved to its revision.
 	Regressed bool
-	Paused    bool
+	// Changed is the time at which the instance became ready or regressed.
+	Changed time.Time
+	Paused  bool
 }
 
 // Revision identifies the revision to roll out.
@@ -50,6 +58,12 @@ type Progress struct {
 	Total, Updated, Paused int
 	// Stopped reports whether no further instances move because of those that fail.
 	Stopped bool
+	// Stalled reports whether the rollout has been waiting for instances for more than ten minutes.
+	Stalled bool
+	// Recheck is the time at which the state can change even if no instance changes. It is zero if there is none.
+	Recheck time.Time
+	// Stuck are the instances that could move for a minute and have not, while no other instance moved, ordered by key.
+	Stuck []Instance
 	// Failing and Waiting are the instances that have been less healthy since they moved, ordered by key.
 	Failing, Waiting []Instance
 }
@@ -64,8 +78,10 @@ type Gate struct {
 	mu       sync.Mutex // guards the fields below
 	surveyed bool
 	progress Progress
-	inUse    map[string]int  // number of instances by revision
-	admitted map[string]bool // keys of instances with another revision
+	inUse    map[string]int // number of instances by revision
+	// admitted has the keys of instances with another revision that can move, and since when. The map is never modified.
+	admitted map[string]time.Time
+	moved    time.Time // when an instance last moved, or RestartTimer was called
 }
 
 // New returns a Gate for a revision. Until the first call of Survey, no instance moves.
@@ -78,13 +94,24 @@ func (g *Gate) IsOpen(key, revision string) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.admitted[key]
+	_, is := g.admitted[key]
+	return is
 }
 
 // hasTemplatesOf reports whether the newest revision has the templates of the named revision. A new instance has none.
 func (g *Gate) hasTemplatesOf(revision string) bool {
 	return revision == "" || revision == g.revision.Name || slices.Contains(g.revision.Same, revision)
 }
+
+// RestartTimer gives instances another minute to move. It must be called after a pause of all instances.
+func (g *Gate) RestartTimer() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.moved = time.Now()
+}
+
+// Since returns the time at which the revision was accepted.
+func (g *Gate) Since() time.Time { return g.revision.Since }
 
 // RollsOut reports whether this is the revision that is rolled out, and instances with another one may remain.
 func (g *Gate) RollsOut(revision string) bool {
@@ -124,56 +151,114 @@ func (g *Gate) Outdated() (revisions []string) {
 }
 
 // Survey updates the rollout with the state of all instances that are not being deleted. It returns the keys of those
-// that can move now and could not before.
+// that can move now and could not before. An instance that can move remains so until it has moved, because it may have
+// been updated in part.
 func (g *Gate) Survey(instances []Instance) (admitted []string) {
-	var p Progress
-	var healthy, failing []string
-	inUse, proven := map[string]int{}, 0
+	g.mu.Lock()
+	before, moved, now := g.admitted, g.moved, time.Now()
+	g.mu.Unlock()
+	s := survey{inUse: map[string]int{}}
+	next := map[string]time.Time{}
+	var moving []Instance
 	for _, i := range instances {
-		if i.Paused {
-			p.Paused++
-			continue
+		hasMoved := g.hasTemplatesOf(i.Revision)
+		if since, can := before[i.Key]; can && !hasMoved && i.Paused {
+			next[i.Key] = now
+		} else if can && !hasMoved {
+			next[i.Key], moving = since, append(moving, i)
 		}
-		p.Total++
-		inUse[i.Revision]++
-		switch {
-		case !g.hasTemplatesOf(i.Revision):
-			if i.Health == Failing {
-				failing = append(failing, i.Key)
-			} else {
-				healthy = append(healthy, i.Key)
-			}
-			continue
-		case i.Created.After(g.revision.Since): // it did not move
-		case i.Regressed && i.Health == Failing:
-			p.Failing = append(p.Failing, i)
-		case i.Regressed && i.Health == Waiting:
-			p.Waiting = append(p.Waiting, i)
-		case i.Health != Failing:
-			proven++
-		}
-		p.Updated++
+		s.add(i, hasMoved, i.Created.After(g.revision.Since))
 	}
-	for _, list := range [][]Instance{p.Failing, p.Waiting} {
+	if len(next) < len(before) {
+		moved = now
+	}
+	p := s.Progress
+	for _, i := range moving {
+		if now.Sub(moved) >= stuckAfter && now.Sub(next[i.Key]) >= stuckAfter {
+			i.Reason = "" // it is not the reason why the instance has not moved
+			p.Stuck = append(p.Stuck, i)
+		}
+	}
+	for _, list := range [][]Instance{p.Failing, p.Waiting, p.Stuck} {
 		slices.SortFunc(list, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
 	}
-	p.Stopped = !p.Complete() && len(p.Failing)*tolerance > proven
-	var next []string
+	stuck := len(p.Stuck)
+	p.Stopped = !p.Complete() && (len(p.Failing)+max(0, stuck-1))*tolerance > s.proven
 	if !p.Stopped {
-		next = append(g.first(healthy, max(1, proven)-len(p.Waiting)), g.first(failing, max(1, p.Updated))...)
+		first := append(g.first(s.healthy, max(1, s.proven)+stuck-len(p.Waiting)),
+			g.first(s.failing, max(1, p.Updated)+stuck)...)
+		for _, key := range first {
+			if _, is := next[key]; !is {
+				next[key] = now
+				admitted = append(admitted, key)
+			}
+		}
 	}
+	p.setDeadline(now, s.changed, len(moving)+len(admitted) > stuck)
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	before := g.admitted
-	g.surveyed, g.progress, g.inUse, g.admitted = true, p, inUse, make(map[string]bool, len(next))
-	for _, key := range next {
-		g.admitted[key] = true
-		if !before[key] {
-			admitted = append(admitted, key)
-		}
+	if moved.After(g.moved) {
+		g.moved = moved
 	}
+	g.surveyed, g.progress, g.inUse, g.admitted = true, p, s.inUse, next
 	return admitted
+}
+
+// setDeadline sets Stalled and Recheck. An instance that has moved became ready or regressed last at changed. moves
+// reports whether instances are expected to move.
+func (p *Progress) setDeadline(now, changed time.Time, moves bool) {
+	deadline := changed.Add(progressDeadline)
+	switch {
+	case moves:
+		p.Recheck = now.Add(stuckAfter)
+	case p.Complete() || p.Stopped || len(p.Waiting) == 0:
+	case now.Before(deadline):
+		p.Recheck = deadline
+	default:
+		p.Stalled = true
+	}
+}
+
+// survey sums up the states of instances.
+type survey struct {
+	Progress
+	inUse            map[string]int
+	healthy, failing []string  // keys of instances that have not moved
+	proven           int       // number of instances that have moved successfully
+	changed          time.Time // when an instance that has moved last became ready or regressed
+}
+
+// add adds an instance. isNew reports whether it was created with the newest revision.
+func (s *survey) add(i Instance, hasMoved, isNew bool) {
+	if i.Paused {
+		s.Paused++
+		return
+	}
+	s.Total++
+	s.inUse[i.Revision]++
+	switch {
+	case hasMoved:
+		s.Updated++
+	case i.Health == Failing:
+		s.failing = append(s.failing, i.Key)
+	default:
+		s.healthy = append(s.healthy, i.Key)
+	}
+	if !hasMoved || isNew {
+		return
+	}
+	if i.Changed.After(s.changed) {
+		s.changed = i.Changed
+	}
+	switch {
+	case i.Regressed && i.Health == Failing:
+		s.Failing = append(s.Failing, i)
+	case i.Regressed && i.Health == Waiting:
+		s.Waiting = append(s.Waiting, i)
+	case i.Health != Failing:
+		s.proven++
+	}
 }
 
 // first returns the first n keys, in an order that differs between revisions and is the same in all processes. Keys

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -132,6 +133,144 @@ func TestSurvey(t *testing.T) {
 			}
 		})
 	}
+}
+
+// An instance that is being updated when another one fails does not return to its old revision.
+func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
+	old := Instance{Revision: "old", Health: Ready}
+	updated, others := some(8, Instance{Revision: "new", Health: Ready}), some(92, old)
+	g := New(newest)
+	admitted := g.Survey(slices.Concat(updated, others))
+	if len(admitted) != 8 {
+		t.Fatalf("admitted: %q", admitted)
+	}
+	others = slices.DeleteFunc(others, func(i Instance) bool { return i.Key == admitted[0] })
+	for _, state := range []Instance{
+		{Revision: "new", Health: Failing, Regressed: true}, {Revision: "new", Health: Waiting, Regressed: true},
+	} {
+		moved := old
+		moved.Key, moved.Revision, moved.Health, moved.Regressed = admitted[0], state.Revision, state.Health, state.Regressed
+		more := g.Survey(slices.Concat(updated, []Instance{moved}, others))
+		for _, key := range admitted[1:] {
+			if !g.IsOpen(key, "old") {
+				t.Errorf("%s is no longer admitted", key)
+			}
+		}
+		if len(more) > 0 {
+			t.Errorf("%q are admitted, too", more)
+		}
+	}
+	g.Survey(updated)
+	if g.IsOpen(admitted[1], "old") {
+		t.Error("an instance that is gone is still admitted")
+	}
+}
+
+func TestSurvey_ProgressDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		instances := some(2, Instance{Revision: "old", Health: Ready})
+		instances[0].Revision, instances[0].Health, instances[0].Regressed = "new", Waiting, true
+		instances[0].Changed = time.Now()
+		g := New(newest)
+		expect := func(stalled bool, recheck time.Duration) {
+			t.Helper()
+			g.Survey(instances)
+			p, _ := g.Progress()
+			if p.Stalled != stalled || p.Stopped || !stalled && time.Until(p.Recheck) != recheck ||
+				stalled && !p.Recheck.IsZero() {
+				t.Errorf("%+v, the next check is in %s", p, time.Until(p.Recheck))
+			}
+			if g = New(newest); !slices.Equal(g.Survey(instances), nil) {
+				t.Error("an instance is admitted")
+			}
+		}
+		expect(false, 10*time.Minute)
+		time.Sleep(6 * time.Minute)
+		expect(false, 4*time.Minute)
+		// Another instance has become ready.
+		ready := some(1, Instance{Revision: "new", Health: Ready, Changed: time.Now()})
+		instances = slices.Concat(instances, ready)
+		expect(false, 10*time.Minute)
+		time.Sleep(10 * time.Minute)
+		expect(true, 0)
+		instances[0].Health, instances[0].Regressed = Ready, false
+		if admitted := g.Survey(instances); len(admitted) != 1 {
+			t.Errorf("admitted: %q", admitted)
+		}
+		if p, _ := g.Progress(); p.Stalled {
+			t.Errorf("it has not continued: %+v", p)
+		}
+	})
+}
+
+// keysOf returns the keys of instances.
+func keysOf(instances []Instance) (keys []string) {
+	for _, i := range instances {
+		keys = append(keys, i.Key)
+	}
+	return keys
+}
+
+// move gives the named instance the newest revision.
+func move(instances []Instance, key string) {
+	i := slices.IndexFunc(instances, func(i Instance) bool { return i.Key == key })
+	instances[i].Revision, instances[i].Health = "new", Ready
+}
+
+// The status of an instance may be impossible to write.
+func TestSurvey_InstanceThatDoesNotMove(t *testing.T) {
+	for _, health := range []Health{Failing, Ready} {
+		synctest.Test(t, func(t *testing.T) {
+			instances := some(4, Instance{Revision: "old", Health: health})
+			g := New(newest)
+			expect := func(admits int, stuck ...string) (admitted []string) {
+				t.Helper()
+				admitted = g.Survey(instances)
+				p, _ := g.Progress()
+				slices.Sort(stuck)
+				if len(admitted) != admits || !slices.Equal(keysOf(p.Stuck), stuck) || p.Stopped != (len(stuck) > 1) {
+					t.Fatalf("%q are admitted, %+v", admitted, p)
+				}
+				return admitted
+			}
+			first := expect(1)[0]
+			time.Sleep(59 * time.Second)
+			expect(0)
+			time.Sleep(time.Second)
+			move(instances, expect(1, first)[0])
+			expect(0) // another minute begins
+			time.Sleep(time.Minute)
+			third := expect(1, first)[0]
+			time.Sleep(time.Minute)
+			expect(0, first, third)
+			g.RestartTimer()
+			expect(0)
+			time.Sleep(time.Minute)
+			expect(0, first, third)
+			move(instances, first)
+			move(instances, third)
+			move(instances, expect(1)[0])
+			expect(0)
+			if p, _ := g.Progress(); !p.Complete() {
+				t.Errorf("%+v", p)
+			}
+		})
+	}
+}
+
+func TestSurvey_PausedInstanceIsNotStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		instances := some(1, Instance{Revision: "old", Health: Ready})
+		g := New(newest)
+		for _, paused := range []bool{false, true, false} {
+			instances[0].Paused = paused
+			g.Survey(instances)
+			if p, _ := g.Progress(); len(p.Stuck) > 0 || !g.IsOpen(instances[0].Key, "old") {
+				t.Errorf("paused %t: %+v", paused, p)
+			}
+			time.Sleep(50 * time.Second)
+		}
+	})
 }
 
 func TestGate_BeforeTheFirstSurvey(t *testing.T) {
