@@ -214,8 +214,8 @@ func rolloutCondition(p rollout.Progress, olderProblem string) *metav1.Condition
 	return &c
 }
 
-// listed names the first instances with the reasons of their Ready conditions, and counts the others. It returns "" if
-// there are none.
+// listed names the first instances with the reasons of their Ready conditions, and counts the others. If all is empty,
+// it returns "".
 func listed(what string, all []rollout.Instance) string {
 	const most = 3
 	var names []string

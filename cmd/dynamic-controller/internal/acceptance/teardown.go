@@ -227,7 +227,7 @@ func (t *teardown) forEach(
 	return nil
 }
 
-// scopes returns the namespaces, or only NamespaceAll if there are none.
+// scopes returns the namespaces. If the list is empty, it returns NamespaceAll.
 func scopes(namespaces []string) []string {
 	if len(namespaces) == 0 {
 		return []string{metav1.NamespaceAll}

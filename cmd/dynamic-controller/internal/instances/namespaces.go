@@ -10,8 +10,8 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// NamespacesOf returns the namespaces to which the objects of a type are limited. If there are none, there is no limit.
-// A cluster-scoped type is not limited. Its instances can only be cleaned up.
+// NamespacesOf returns the namespaces in which objects of a type are watched and listed. An empty result means all
+// namespaces. It is always empty for a cluster-scoped type, whose instances can only be cleaned up.
 func (c Clients) NamespacesOf(gvr schema.GroupVersionResource) []string {
 	kind, err := c.Mapper.KindFor(gvr)
 	if err != nil {

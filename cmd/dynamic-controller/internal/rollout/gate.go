@@ -60,9 +60,10 @@ type Progress struct {
 	Stopped bool
 	// Stalled reports whether the rollout has been waiting for instances for more than ten minutes.
 	Stalled bool
-	// Recheck is the time at which the state can change even if no instance changes. It is zero if there is none.
+	// Recheck is the time of the next change that does not depend on an instance. It is zero if none is expected.
 	Recheck time.Time
-	// Stuck are the instances that could move for a minute and have not, while no other instance moved, ordered by key.
+	// Stuck lists the instances that have been allowed to move for a minute and have not moved, ordered by key. Instances
+	// are not stuck while others move.
 	Stuck []Instance
 	// Failing and Waiting are the instances that have been less healthy since they moved, ordered by key.
 	Failing, Waiting []Instance
@@ -79,7 +80,7 @@ type Gate struct {
 	surveyed bool
 	progress Progress
 	inUse    map[string]int // number of instances by revision
-	// admitted has the keys of instances with another revision that can move, and since when. The map is never modified.
+	// admitted maps the keys of instances that can move to the time since which they can. The map is never modified.
 	admitted map[string]time.Time
 	moved    time.Time // when an instance last moved, or RestartTimer was called
 }
@@ -113,7 +114,7 @@ func (g *Gate) RestartTimer() {
 // Since returns the time at which the revision was accepted.
 func (g *Gate) Since() time.Time { return g.revision.Since }
 
-// RollsOut reports whether this is the revision that is rolled out, and instances with another one may remain.
+// RollsOut reports whether the given revision is the newest one and some instances may still have another one.
 func (g *Gate) RollsOut(revision string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -205,8 +206,8 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	return admitted
 }
 
-// setDeadline sets Stalled and Recheck. An instance that has moved became ready or regressed last at changed. moves
-// reports whether instances are expected to move.
+// setDeadline sets Stalled and Recheck. The last time at which an instance that has moved became ready or regressed is
+// changed. moves reports whether instances are expected to move.
 func (p *Progress) setDeadline(now, changed time.Time, moves bool) {
 	deadline := changed.Add(progressDeadline)
 	switch {

@@ -298,8 +298,8 @@ func TestGate_Outdated(t *testing.T) {
 	}
 }
 
-// rollOut moves instances until nothing changes, and returns the number of surveys. Instances fail if fails says so. A
-// process that is killed after each survey is replaced if restarts is set.
+// rollOut moves instances until nothing changes, and returns the number of surveys. Instances for which fails returns
+// true fail. If restarts is set, the process is replaced after each survey.
 func rollOut(instances []Instance, restarts bool, fails func(key string) bool) (g *Gate, surveys int) {
 	g = New(newest)
 	for {
