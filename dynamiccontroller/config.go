@@ -13,12 +13,12 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// Config configures a DynamicController. Zero fields use defaults. To disable retries, return [Terminal] errors.
+// Config configures a DynamicController. A zero field uses its default. To disable retries, return [Terminal] errors.
 type Config struct {
 	// Workers is the maximum number of concurrent handler calls across all types. Defaults to 10.
 	Workers int
 	// ResyncPeriod is the interval at which each object is reconciled even without events. A type's resyncs are
-	// spread evenly over the period. Must be at least a second. Defaults to 10 hours. Negative disables resyncs.
+	// spread evenly over the period. Must be at least a second. Defaults to 10 hours. A negative value disables resyncs.
 	ResyncPeriod time.Duration
 	// QueueMaxRetries is the number of consecutive retries after which a failing object is parked. Defaults to 20. With
 	// the default delays, the object is then parked after about 40 minutes. A negative value disables parking.
@@ -96,8 +96,8 @@ func WithMetadataClient(client metadata.Interface) Option {
 }
 
 // TypeEvents calls notify whenever the API server starts or stops serving a type, until cancel is called. Calls to
-// notify must not overlap. The returned function cancel may be nil. It must not return while notify is running. A type
-// must be reported as no longer served only after its CRD was deleted or discovery no longer lists it. A NotFound
+// notify must not overlap. The returned cancel function can be nil. It must not return while notify is running. A type
+// can be reported as no longer served only if its CRD has been deleted or discovery no longer lists it. A NotFound
 // response is not sufficient, because a lagging API server can return it for a type that is served.
 type TypeEvents func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func())
 
@@ -116,6 +116,12 @@ func WithMetrics(m Metrics) Option {
 		}
 		c.metrics = m
 	}
+}
+
+// WithParked sets a function that is called each time an object is parked, after the call to its handler, for example
+// to notify users. It is called concurrently and must return quickly. By default, or if f is nil, nothing is called.
+func WithParked(f func(id ObjectIdentifiers)) Option {
+	return func(c *DynamicController) { c.parked = f }
 }
 
 // WithDefaultTransform sets a transform for the objects of all types, including those watched by [Owns] and

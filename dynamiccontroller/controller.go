@@ -28,6 +28,7 @@ type DynamicController struct {
 	clients   recordclient.Clients
 	source    recordclient.Source // clients, unless NewForConfig created the controller
 	metrics   Metrics
+	parked    func(ObjectIdentifiers) // can be nil
 
 	typeEvents       TypeEvents          // can be nil
 	defaultTransform cache.TransformFunc // can be nil
@@ -121,8 +122,7 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 // reports the state of the new watch. Another call to StartServingGVK supersedes a pending swap.
 //
 // StartServingGVK may have to wait for predicates and MapFuncs of types that share a watch with this type. If ctx is
-// cancelled first, it returns nil and the work continues in the background. It can be called at any time, even by
-// handlers.
+// cancelled first, it returns nil and the work continues in the background. Handlers can call it.
 func (c *DynamicController) StartServingGVK(
 	ctx context.Context, gvr schema.GroupVersionResource, handler Handler, opts ...ServeOption,
 ) error {
@@ -143,8 +143,7 @@ func (c *DynamicController) StartServingGVK(
 	return nil
 }
 
-// register creates or changes a registration. The channel done is closed when the registration's subscriptions have
-// been updated.
+// register creates or changes a registration. The done channel is closed when its subscriptions have been updated.
 func (c *DynamicController) register(
 	gvr schema.GroupVersionResource, next *serveOptions,
 ) (reg *registration, done <-chan struct{}) {
@@ -183,7 +182,7 @@ func (c *DynamicController) register(
 // StopServiceGVK stops serving a type. No handler of the type starts afterwards, the contexts of running handlers are
 // cancelled with [ErrServingStopped], and the type is removed from the queue, the status and the metrics.
 // StopServiceGVK waits for the handlers and the watch to end. If ctx is cancelled first, they end in the background,
-// and the error lists those still running. StopServiceGVK can then be called again to wait for them.
+// and the error lists what is still running. StopServiceGVK can then be called again to wait for them.
 //
 // It returns nil if the type is not served. When called with the context of one of the type's own handlers, it returns
 // an error and stops nothing, because it would otherwise wait for the handler that called it.
@@ -226,8 +225,7 @@ func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending 
 	return slices.Clone(c.ending[gvr])
 }
 
-// forget removes a registration that has ended. If no other registration of the type is left, forget also calls
-// Metrics.Forget.
+// forget removes a registration that has ended. It calls Metrics.Forget for the last registration of the type.
 func (c *DynamicController) forget(reg *registration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

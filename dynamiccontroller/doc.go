@@ -27,9 +27,9 @@
 //
 // Serving:
 //
-//   - S1: After StopServiceGVK returns nil, no handler for that registration is running or will be called again, its
-//     goroutines have exited, and its queue entries, retries, status, metrics and cache have been removed. If its
-//     context is cancelled first, the error lists what is still running, and no new handler starts.
+//   - S1: After StopServiceGVK returns nil, no handler for that registration is running or will be called again. The
+//     registration's goroutines have exited, and its queue entries, retries, status, metrics and cache have been
+//     removed. If the call's context is cancelled first, the error lists what is still running. No new handler starts.
 //   - S2: StartServingGVK either succeeds or changes nothing. It sends no requests and does not wait for a sync. A swap
 //     replaces the handler and the options, and reconciles every object once. If the new options can use the current
 //     watch, they take effect immediately. Otherwise, the previous handler and options stay in effect until a new watch
@@ -43,7 +43,7 @@
 //     causes reconciles. After a type event reports that the type is gone, the cache is emptied and each object that
 //     it held is reconciled once more. If a handler returns a NotFound because the type is missing, the object is not
 //     retried.
-//   - S6: All subscriptions to a type share watches, whether the type is served, owned or watched. A watch is
+//   - S6: Subscriptions to the same type share watches, whether the type is served, owned or watched. A watch is
 //     identified by GVR, namespaces, selectors and projection: keys, metadata, whole objects without managedFields, or
 //     complete objects. A subscription joins a watch that stores at least the projection that the subscription needs.
 //     If a watch stores more than its remaining subscriptions need, these subscriptions move to a watch that stores
@@ -69,9 +69,9 @@
 //     owned and watched types. If the list of an owned or watched type fails, the reconcile is delayed by at most about
 //     a second. If the list hangs, the reconcile is delayed by at most ten seconds.
 //   - D5: Panics in user code (handlers, transforms, predicates and the like) and invalid return values never crash
-//     the process. A handler panic counts as a failure. Stacks are logged. A typed nil error, or an error with a
-//     method that panics, counts as a panic. If a transform returns an invalid object, this counts as an error and
-//     the object is stored without the transform. If a predicate panics, the change is processed.
+//     the process. The stack of a panic is logged. A handler panic counts as a failure. A typed nil error, or an error
+//     with a method that panics, counts as a panic. If a transform fails or returns an invalid object, the error is
+//     logged and the object is stored without the transform. If a predicate panics, the change is processed.
 //   - D6: [RequeueAfter], [Terminal] and [Interrupted] are recognized in wrapped errors. After a RequeueAfter without a
 //     delay, the object is retried with backoff. An interrupted call does not count as a failure.
 //   - D7: Failures of one type never delay the first reconcile or the retries of another type.
@@ -124,7 +124,7 @@
 // # Implementation
 //
 //   - controller.go: StartServingGVK and StopServiceGVK. options.go: the options of StartServingGVK.
-//   - registration.go: the lifecycle of a served type.
+//   - registration.go: the state of a served type, and its teardown, which StopServiceGVK starts and waits for.
 //   - subscriptions.go: the subscriptions of a registration, and swaps.
 //   - initialsync.go: the wait for the initial lists of a registration.
 //   - watch.go: Owns, Watches and AddWatches. events.go: event handlers, which turn changes into keys in the queue.

@@ -66,7 +66,7 @@ type storedObject struct {
 	*objects.Record
 	view typewatch.View
 	once sync.Once
-	meta *metav1.ObjectMeta // set by once
+	meta *metav1.ObjectMeta // set by once.Do
 }
 
 // newObject returns the record as an Object. If r is nil, it returns a nil Object.
@@ -97,8 +97,7 @@ func (o *storedObject) GetLabels() map[string]string       { return o.metadata()
 func (o *storedObject) GetAnnotations() map[string]string  { return o.metadata().Annotations }
 func (o *storedObject) GetFinalizers() []string            { return o.metadata().Finalizers }
 
-// accepts reports whether the predicate accepts a change. If there is no predicate, or if it panics, accepts returns
-// true.
+// accepts reports whether the predicate accepts a change. Without a predicate, or if it panics, accepts returns true.
 func (o *watchOptions) accepts(
 	ctx context.Context, log logr.Logger, view typewatch.View, c objects.Change,
 ) (accepted bool) {
@@ -128,8 +127,7 @@ func (o *secondaryOptions) mapKeys(
 	return keys
 }
 
-// eventHandler returns an event handler that adds changed objects of the served type to the queue. The context is
-// passed to predicates.
+// eventHandler returns an event handler that adds changed objects of the served type to the queue. Predicates get ctx.
 func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler {
 	primary := r.subscriptions.primary
 	return typewatch.EventHandler{

@@ -54,8 +54,8 @@ var (
 	ErrReconcileTimeout = errors.New("the reconcile took longer than its timeout")
 )
 
-// Interrupted is implemented by errors that can indicate that work was interrupted rather than failed, such as
-// replica.ErrNotLeading after this replica has lost leadership. See [Handler]. To check for it:
+// Interrupted is implemented by errors that can indicate an interruption rather than a failure, such as
+// replica.ErrNotLeading after this replica has lost leadership. See [Handler]. To check for an interruption:
 //
 //	var interrupted dynamiccontroller.Interrupted
 //	if errors.As(err, &interrupted) && interrupted.Interrupted() { ... }

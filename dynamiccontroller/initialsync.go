@@ -17,7 +17,7 @@ type initialSync struct {
 	// waiting holds the last known state of each subscription whose initial list has not been delivered.
 	waiting     map[*typewatch.Subscription]typewatch.State
 	primaryDone time.Time // when the primary subscription delivered its list; zero before that
-	swapPending bool      // also wait, for up to maxFailingWait, for a swap that was requested before the run
+	swapPending bool      // whether to wait, for up to maxFailingWait, for a swap that was requested before the run
 	timer       *time.Timer
 }
 
@@ -27,7 +27,7 @@ const (
 	// maxFailingWait limits the wait for a type whose requests fail. A rejected request is retried after one second.
 	maxFailingWait = 1100 * time.Millisecond
 	// maxUnavailableWait limits the wait for a type that is not found or forbidden. Requests for a type return NotFound
-	// for about 14 ms after its CRD has been established. New RBAC rules become effective after about the same time.
+	// for about 14 ms after its CRD has been established. New RBAC rules take about as long to become effective.
 	maxUnavailableWait = 250 * time.Millisecond
 )
 

@@ -96,7 +96,7 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 }
 
 func errNoObjects(gvr schema.GroupVersionResource) error {
-	return fmt.Errorf("list %s from the cache: it is served with CacheKeys, which keeps no objects", nameOf(gvr))
+	return fmt.Errorf("list %s from the cache: CacheKeys keeps no objects; use CacheMetadata or CacheFull", nameOf(gvr))
 }
 
 func errNotSynced(gvr schema.GroupVersionResource) error {
@@ -261,8 +261,8 @@ type TypedLister[T any] struct{ lister lister }
 
 // NewTypedLister returns a typed lister that reads the same cache as a lister returned by [DynamicController.Lister] or
 // [DynamicController.SecondaryLister]. It returns an error for any other lister. With [CacheMetadata], only the
-// metadata of T is set. Fields of an object that T does not have are ignored. If a field's value does not fit the
-// field's type in T, the methods of the typed lister return an error.
+// metadata of T is set. Object fields that do not exist in T are ignored. If a field's value does not fit the field's
+// type in T, the methods of the typed lister return an error.
 func NewTypedLister[T any](from Lister) (TypedLister[T], error) {
 	switch l := from.(type) {
 	case lister:

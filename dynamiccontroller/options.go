@@ -67,7 +67,7 @@ const (
 )
 
 // defaultReconcileTimeout is much longer than API calls and their retries take. It is short enough that a hung handler
-// is usually cancelled before an operator notices it.
+// is usually cancelled before an operator has to intervene.
 const defaultReconcileTimeout = 5 * time.Minute
 
 // serveOptions holds the handler and the options of one call to StartServingGVK. It is immutable.
@@ -88,7 +88,7 @@ type watchOptions struct {
 	transform     cache.TransformFunc
 	predicate     Predicate
 
-	watch typewatch.Key // identifies the watch that the options require; complete sets the GVR and the projection
+	watch typewatch.Key // the watch that the options require; the method complete sets its GVR and projection
 	errs  []error       // errors in the options
 }
 
@@ -139,10 +139,10 @@ func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOptio
 	return serveOption(func(o *serveOptions) { o.limiter = l })
 }
 
-// WithNamespaces restricts a watch to some namespaces. Each of them is listed and watched with requests of its own, for
-// which permissions in the namespace suffice. The watch has synced when the lists of all these namespaces are complete.
-// By default, and without arguments, all namespaces are watched together. A cluster-scoped type cannot be watched with
-// namespaces.
+// WithNamespaces restricts a watch to the given namespaces. Each of them is listed and watched with separate requests,
+// so permissions in these namespaces are sufficient. The watch has synced when the lists of all these namespaces are
+// complete. By default, and without arguments, all namespaces are watched together. The watch of a cluster-scoped type
+// cannot be restricted to namespaces.
 func WithNamespaces(namespaces ...string) CommonOption {
 	sorted := slices.Compact(slices.Sorted(slices.Values(namespaces)))
 	return CommonOption{func(o *watchOptions) {
@@ -181,13 +181,13 @@ func WithFieldSelector(selector fields.Selector) CommonOption {
 	}}
 }
 
-// WithCache sets which part of each object is kept. Listers, predicates and MapFuncs receive objects in this form,
-// even if a shared watch keeps more for another subscriber. Defaults to [CacheFull] for a served type, and to
-// [CacheMetadata] in [Owns] and [Watches].
+// WithCache sets which part of each object is kept. Listers return objects in this form, and predicates and MapFuncs
+// receive them in this form, even if a shared watch keeps more for another subscriber. Defaults to [CacheFull] for a
+// served type, and to [CacheMetadata] in [Owns] and [Watches].
 func WithCache(mode CacheMode) CommonOption {
 	return CommonOption{func(o *watchOptions) {
 		if mode > CacheKeys {
-			o.reject("WithCache(%d): unknown mode", mode)
+			o.reject("WithCache(%d): unknown mode; use CacheFull, CacheMetadata or CacheKeys", mode)
 		}
 		o.cache = mode
 	}}
@@ -236,7 +236,7 @@ func (c *DynamicController) newServeOptions(
 		timeout: defaultReconcileTimeout,
 	}
 	if gvr.Version == "" || gvr.Resource == "" {
-		o.reject("the GVR %+v has no version or no resource", gvr)
+		o.reject("the GVR %+v must have a version and a resource", gvr)
 	}
 	if handler == nil {
 		o.reject("the handler is nil")
@@ -252,7 +252,7 @@ func (c *DynamicController) newServeOptions(
 	return o, errors.Join(o.errs...)
 }
 
-// applyAll applies options with one of their methods, and rejects nil options.
+// applyAll calls apply for each option, and rejects nil options.
 func applyAll[O comparable, T interface{ reject(string, ...any) }](opts []O, apply func(O, T), to T) {
 	var none O
 	for _, opt := range opts {
@@ -274,10 +274,10 @@ func (o *watchOptions) complete(gvr schema.GroupVersionResource) {
 		o.watch.Projection = objects.Complete
 	}
 	if o.managedFields && o.cache != CacheFull {
-		o.reject("WithManagedFields needs WithCache(CacheFull)")
+		o.reject("WithManagedFields requires WithCache(CacheFull)")
 	}
 	if o.cache == CacheKeys && (o.predicate != nil || o.transform != nil) {
-		o.reject("WithPredicate and WithTransform need objects, which WithCache(CacheKeys) does not keep")
+		o.reject("WithPredicate and WithTransform cannot be combined with WithCache(CacheKeys)")
 	}
 }
 
@@ -335,7 +335,7 @@ func labelSelectorText(selector labels.Selector) (string, error) {
 	case !selectable:
 		return noLabels, nil
 	case text == "" && !selector.Empty():
-		return "", fmt.Errorf("selector of type %T is not empty but has no text", selector)
+		return "", fmt.Errorf("selector of type %T is not empty, but its String method returns an empty string", selector)
 	}
 	return text, nil
 }

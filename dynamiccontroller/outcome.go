@@ -23,9 +23,9 @@ const (
 	OutcomeRequeue     Outcome = "requeue"     // the handler returned RequeueAfter
 	OutcomeGone        Outcome = "gone"        // the object or its type is gone, or its namespace is terminating
 	OutcomeInterrupted Outcome = "interrupted" // the run ended, serving stopped, or the error is an Interrupted error
-	OutcomeFailure     Outcome = "failure"     // will be retried
-	OutcomePanic       Outcome = "panic"       // will be retried
-	OutcomeParked      Outcome = "parked"      // too many consecutive failures
+	OutcomeFailure     Outcome = "failure"     // the object will be retried
+	OutcomePanic       Outcome = "panic"       // the object will be retried
+	OutcomeParked      Outcome = "parked"      // parked after too many consecutive failures
 	OutcomeTerminal    Outcome = "terminal"    // parked because the handler returned Terminal
 )
 
@@ -87,6 +87,9 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 	case OutcomeParked, OutcomeTerminal:
 		r.park(key)
 		log.Error(got.err, "Reconcile failed, object parked", keyFailures, failures)
+		if notify := r.controller.parked; notify != nil {
+			callUserCode(log, "Parked function panicked", func() { notify(id) })
+		}
 	}
 	return outcome
 }
@@ -113,7 +116,7 @@ type result struct {
 	outcome Outcome
 	err     error         // nil on success; otherwise has the text of the handler's error
 	after   time.Duration // the delay of a requeue
-	stack   []byte        // of a panic
+	stack   []byte        // the stack of a panic, or nil
 }
 
 // goexitResult is the result of a handler that called runtime.Goexit, as FailNow does in a test.
@@ -195,9 +198,8 @@ func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.Stat
 		!matches(details.Name, id.Name()) {
 		return false
 	}
-	// The details never include the namespace. If the object is in the cache, there are two possibilities: the NotFound
-	// refers to an object of the same name in another namespace, or a delete event for the object is pending and will end
-	// the retries.
+	// The details never include the namespace. If the object is in the cache, the NotFound refers to an object of the same
+	// name in another namespace, or a pending delete event will end the retries.
 	primary := reg.subscriptions.primary
 	if primary.View().Store().Has(id.NamespacedKey) {
 		return false

@@ -155,7 +155,7 @@ func TestD5_InvalidErrorFailsOnlyItsObject(t *testing.T) {
 	const (
 		isPanic      = dynamiccontroller.OutcomePanic
 		isTerminal   = dynamiccontroller.OutcomeTerminal
-		methodPanics = "a method that panics, dynamiccontroller_test.brokenError: panic: on purpose"
+		methodPanics = "type dynamiccontroller_test.brokenError with a method that panics: panic: on purpose"
 	)
 	var nilPointer *nilError
 	var nilStatus *apierrors.StatusError
@@ -309,4 +309,25 @@ func TestD5_PanicsThatCannotBeFormatted(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) { synctest.Test(t, test.run) })
 	}
+}
+
+func TestD5_PanicOfTheParkedFunctionIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logged := &logBuffer{}
+		f := newFixtureWithLogger(t, logged.logger(0), 1, retryEverySecond(1),
+			dynamiccontroller.WithParked(func(dynamiccontroller.ObjectIdentifiers) { panic(unformattable) }))
+		stop := f.run()
+		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			return dynamiccontroller.Terminal(errOnPurpose)
+		})
+		f.serve(f.types[0], c.handle)
+		for _, name := range []string{"a", "b"} {
+			f.put(f.types[0], name)
+			time.Sleep(time.Second)
+		}
+		stop()
+		if n := logged.count("Parked function panicked"); n != 2 || len(c.at["b"]) != 1 {
+			t.Errorf("%d panics are logged, and b was reconciled %d times: %q", n, len(c.at["b"]), logged.lines)
+		}
+	})
 }

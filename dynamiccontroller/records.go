@@ -17,7 +17,7 @@ import (
 type record struct {
 	failures    int       // consecutive failures
 	requeues    int       // consecutive requeues without a delay
-	lastError   string    // of the last failure
+	lastError   string    // text of the last failure
 	parkedSince time.Time // zero unless the object is parked
 	pending     bool      // the next run must reconcile the key even if it is not in the cache
 }
@@ -77,7 +77,7 @@ func (r *registration) recordSuccess(key string) {
 	r.group.Forget(r.id(key))
 }
 
-// park records that the object must not be retried until its next event, resync or run.
+// park records that the object must not be retried until its next event, Enqueue, resync or run.
 func (r *registration) park(key string) {
 	r.group.Forget(r.id(key))
 	r.updateRecord(key, func(rec record) record {
@@ -104,8 +104,8 @@ func (r *registration) markPending(key string) {
 	})
 }
 
-// recordedKeys returns the keys that have a record. They are reconciled on a resync and when a run starts, even if
-// they are not in the cache.
+// recordedKeys returns the keys that have a record. They are reconciled on a resync, on a swap and when a run
+// starts, even if they are not in the cache.
 func (r *registration) recordedKeys() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

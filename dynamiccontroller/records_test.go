@@ -3,6 +3,7 @@ package dynamiccontroller_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -260,5 +261,40 @@ func TestMetrics_AreKeptWhileTheTypeIsServedAgain(t *testing.T) {
 			t.Errorf("the calls are %v, want two calls of reconciled and none of forget", m.calls)
 		}
 		stop()
+	})
+}
+
+func TestD8_ParkedObjectsAreReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex // guards parked
+		parked := map[string]int{}
+		w := newFixture(t, 1, retryEverySecond(2), dynamiccontroller.WithParked(func(id dynamiccontroller.ObjectIdentifiers) {
+			mu.Lock()
+			defer mu.Unlock()
+			parked[id.Name()]++
+		}))
+		stop := w.run()
+		c := newCalls(func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+			switch id.Name() {
+			case "failing":
+				return errOnPurpose
+			case "terminal":
+				return dynamiccontroller.Terminal(errOnPurpose)
+			}
+			return nil
+		})
+		w.serve(w.types[0], c.handle)
+		for _, name := range []string{"failing", "terminal", "healthy"} {
+			w.put(w.types[0], name)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		stop()
+		if len(parked) != 2 || parked["failing"] != 1 || parked["terminal"] != 1 {
+			t.Errorf("parked: %v, want failing and terminal, once each", parked)
+		}
+		if n := len(c.at["failing"]); n != 3 {
+			t.Errorf("%d calls for the failing object, want 3", n)
+		}
 	})
 }

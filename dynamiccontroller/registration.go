@@ -31,7 +31,7 @@ type registration struct {
 	group group
 	// options holds the handler and the options that are in effect.
 	options       atomic.Pointer[serveOptions]
-	newest        atomic.Pointer[serveOptions] // from the last call to StartServingGVK; may still be pending
+	newest        atomic.Pointer[serveOptions] // from the last call to StartServingGVK; may not be in effect yet
 	backoff       backoff                      // the default rate limiter
 	subscriptions *subscriptionSet
 	// resyncs is used only by the goroutine that performs resyncs.
@@ -40,8 +40,8 @@ type registration struct {
 	metricsForgotten <-chan struct{}
 	forgetting       bool // Metrics.Forget has been called; guarded by the controller's lock
 
-	stopped chan struct{} // closed by close
-	ended   chan struct{} // closed when the registration has been closed and is not in use
+	stopped chan struct{} // closed when the registration is closed
+	ended   chan struct{} // closed when the registration is closed and no longer in use
 	end     func()        // closes ended; may be called more than once
 
 	mu sync.Mutex // guards the fields below
@@ -51,7 +51,7 @@ type registration struct {
 	running       map[string]time.Time    // start times of running handlers, by key
 	records       map[string]record
 	malformedKeys int // number of malformed keys ignored so far
-	active        int // running handlers and background tasks
+	active        int // number of running handlers and background tasks
 	closed        bool
 }
 
@@ -188,8 +188,8 @@ func await(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// release records that a handler call or a background task has ended. When the last one of a closed registration has
-// ended, the registration ends.
+// release records that a handler call or a background task has ended. If the registration is closed and was waiting
+// only for that call or task, the registration ends.
 func (r *registration) release() {
 	r.mu.Lock()
 	r.active--
@@ -200,7 +200,7 @@ func (r *registration) release() {
 	}
 }
 
-// close cancels the contexts of handlers and removes all records. No handler starts afterwards.
+// close cancels the contexts of handlers, removes all records and ends the subscriptions. No handler starts afterwards.
 func (r *registration) close() {
 	r.mu.Lock()
 	if r.closed {

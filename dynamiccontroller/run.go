@@ -57,7 +57,7 @@ func RunContext(ctx context.Context) context.Context {
 }
 
 // Run reconciles objects until ctx is cancelled. It starts the workers and, unless RunWatches is already running, the
-// watches of all served types. First, it reconciles every object in the cache once.
+// watches of all served types. Each run reconciles every object in the cache once, even if the object has not changed.
 //
 // When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with a cause that
 // wraps both [ErrRunEnded] and the cause of ctx. Run waits at most Config.ShutdownTimeout for handlers, predicates,
@@ -97,7 +97,7 @@ func (c *DynamicController) Run(ctx context.Context) error {
 }
 
 // beginRun makes r the current run and starts its workers. The returned channels are closed when the existing
-// registrations are attached. StartServingGVK attaches later ones.
+// registrations are attached. StartServingGVK attaches registrations that it creates later.
 func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -314,8 +314,7 @@ func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan 
 	}
 }
 
-// subscribeTypeEvents passes type events to the watches until cancel is called. If TypeEvents panics, the watches run
-// without type events.
+// subscribeTypeEvents passes type events to the watches until cancel is called, unless TypeEvents panics.
 func (c *DynamicController) subscribeTypeEvents() (cancel func()) {
 	if c.typeEvents == nil {
 		return func() {}

@@ -119,7 +119,7 @@ func TestWithLabelSelector(t *testing.T) {
 			selector: customSelector{text: "c", requirements: requirements("c")},
 			want:     ptr.To("c"),
 		},
-		{name: "a custom selector without text and requirements", selector: customSelector{}, err: "has no text"},
+		{name: "a custom selector without text and requirements", selector: customSelector{}, err: "returns an empty string"},
 		{name: "a nil pointer", selector: (*customSelector)(nil), err: "panicked"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

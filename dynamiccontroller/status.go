@@ -22,7 +22,7 @@ type TypeState string
 const (
 	// TypeStopped means that neither Run nor RunWatches is running.
 	TypeStopped TypeState = "Stopped"
-	// TypeSyncing means that the first list has not completed.
+	// TypeSyncing means that the first list since the watch was started has not completed.
 	TypeSyncing TypeState = "Syncing"
 	// TypeSynced means that the cache holds the objects and that a watch keeps the cache up to date.
 	TypeSynced TypeState = "Synced"
@@ -40,7 +40,7 @@ type WatchStatus struct {
 	State   TypeState
 	Message string    // the error from the API server, if State reports a failure
 	Since   time.Time // when State last changed
-	Synced  bool      // the cache holds a complete list; it can be out of date if State reports a failure
+	Synced  bool      // the cache holds a complete list, which can be out of date if State reports a failure
 	Objects int       // number of objects in the cache
 	Bytes   int64     // approximate memory used by these objects
 	// Replacement describes a watch with other options that will replace the current one once it has synced. Until then,
@@ -58,10 +58,10 @@ type ReplacementStatus struct {
 // TypeStatus is the status of a served type.
 type TypeStatus struct {
 	GVR         schema.GroupVersionResource
-	WatchStatus // of the primary watch, for the objects of the type
+	WatchStatus // of the watch for the type's own objects
 
 	Live       int           // objects waiting because of events, retries that are due, or Enqueue
-	Background int           // objects waiting because of an initial list, a promotion or a resync
+	Background int           // objects waiting because of an initial list, a swap, a promotion or a resync
 	Oldest     time.Duration // how long the object at the head of the queue has waited
 	Delayed    int           // objects waiting for a retry or a RequeueAfter
 	Running    int           // running calls to the handler
@@ -97,7 +97,7 @@ const maxParkedDetails = 10
 // StopServiceGVK has stopped it.
 var ErrNotServed = errors.New("the type is not served")
 
-// Status returns a snapshot of the status of each served type, sorted by name. It does not delay other work.
+// Status returns a snapshot of the status of each served type, sorted by name. It sends no requests.
 func (c *DynamicController) Status() []TypeStatus {
 	regs := c.registered()
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(nameOf(a.gvr), nameOf(b.gvr)) })
@@ -194,8 +194,7 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 	}
 }
 
-// waitForSync waits until the registration has synced with its newest options, or is closed. It returns false if stop
-// is closed first.
+// waitForSync waits until the registration has synced with its newest options, or is closed. It returns false on stop.
 func (r *registration) waitForSync(stop <-chan struct{}) bool {
 	for !r.subscriptions.hasSynced() {
 		wait := r.subscriptions.pendingSwap()

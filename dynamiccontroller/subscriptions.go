@@ -83,7 +83,7 @@ type pendingSwap struct {
 
 // configure replaces the handler and the options. If the primary subscription needs a different watch, the new handler
 // and options take effect when that watch has synced. Any pending swap is cancelled. Like addWatches, removeWatches,
-// attach and detach, configure must be called only while a change is being applied.
+// attach and detach, configure must be called only as part of a change.
 func (s *subscriptionSet) configure(next *serveOptions) {
 	s.primary.CancelReplace()
 	p := &pendingSwap{over: make(chan struct{}), secondaries: map[WatchKey]*secondaryOptions{}}
@@ -201,7 +201,7 @@ func (s *subscriptionSet) attach(r *run) {
 
 func (s *subscriptionSet) attachSecondary(ctx context.Context, sec *secondary) {
 	sec.sub.Attach(sec.eventHandler(ctx))
-	s.observe(sec, sec.sub.State()) // it may already be failing
+	s.observe(sec, sec.sub.State()) // the subscription may already be failing
 }
 
 // detach stops delivery. When it returns, no event handler is running.

@@ -78,7 +78,7 @@ func (w Watch) applyToServe(o *serveOptions) {
 // err returns the errors in the options that can be found without a controller.
 func (w Watch) err() error {
 	if w.options == nil {
-		return errors.New("the Watch is empty: use Owns or Watches")
+		return errors.New("the Watch is empty; use Owns or Watches")
 	}
 	return errors.Join(w.options.errs...)
 }
@@ -128,16 +128,16 @@ func (everyOwner) applyToOwns(o *secondaryOptions) { o.key.EveryOwner = true }
 type secondaryOptions struct {
 	watchOptions
 	key     WatchKey
-	mapFunc MapFunc // nil with Owns
+	mapFunc MapFunc // nil if the Watch was created by Owns
 }
 
 // asWatch completes and validates the options, and returns the Watch.
 func (o *secondaryOptions) asWatch() Watch {
 	if o.key.GVR.Version == "" || o.key.GVR.Resource == "" {
-		o.reject("the GVR %+v has no version or no resource", o.key.GVR)
+		o.reject("the GVR %+v must have a version and a resource", o.key.GVR)
 	}
 	if o.cache == CacheKeys {
-		o.reject("WithCache(CacheKeys) stores no owners: use CacheMetadata or CacheFull")
+		o.reject("WithCache(CacheKeys) is not supported; use CacheMetadata or CacheFull")
 	}
 	o.complete(o.key.GVR)
 	o.key.Namespaces = o.watch.Namespaces
@@ -197,8 +197,8 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 }
 
 // RemoveWatches ends the watches with the given keys (see [Watch.Key]), whether AddWatches or StartServingGVK added
-// them. Once it has returned nil, these watches cause no more reconciles. Unknown keys and types that are not served
-// are ignored. A call that removes nothing is cheap.
+// them. Once it has returned nil, these watches add no more objects to the queue. Unknown keys and types that are not
+// served are ignored. A call that removes nothing is cheap.
 //
 // RemoveWatches waits for predicates and MapFuncs of types that share a watch with this type. If ctx is cancelled
 // first, it returns the cause, and the removal continues in the background.

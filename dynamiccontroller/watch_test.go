@@ -152,9 +152,9 @@ func TestStartServingGVK_RejectsInvalidWatches(t *testing.T) {
 		watch dynamiccontroller.Watch
 		want  string
 	}{
-		{"the GVR has no version", dynamiccontroller.Owns(child.GroupResource().WithVersion("")), "no version"},
+		{"the GVR has no version", dynamiccontroller.Owns(child.GroupResource().WithVersion("")), "must have a version"},
 		{"the MapFunc is nil", dynamiccontroller.Watches(child, nil), "MapFunc is nil"},
-		{"CacheKeys stores no owners", dynamiccontroller.Owns(child, keys), "stores no owners"},
+		{"CacheKeys is not supported", dynamiccontroller.Owns(child, keys), "CacheKeys) is not supported"},
 		{"the namespace is invalid", dynamiccontroller.Owns(child, dynamiccontroller.WithNamespaces("Not/One")), "Not/One"},
 		{"an option is nil", dynamiccontroller.Owns(child, nil), "an option is nil"},
 		{"the Watch is the zero value", dynamiccontroller.Watch{}, "use Owns or Watches"},

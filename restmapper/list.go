@@ -63,10 +63,10 @@ func (w *watcher) decodeItems(d *json.Decoder, list *metainternalversion.List) e
 	switch begin, err := d.Token(); {
 	case err != nil:
 		return err
-	case begin == nil: // null is an empty list
+	case begin == nil: // null means an empty list
 		return nil
 	case begin != json.Delim('['):
-		return fmt.Errorf("unexpected %v instead of [", begin)
+		return fmt.Errorf("expected [, got %v", begin)
 	}
 	for d.More() {
 		object := w.newObject()
@@ -91,7 +91,7 @@ func expectDelim(d *json.Decoder, delim json.Delim) error {
 	case err != nil:
 		return err
 	case token != delim:
-		return fmt.Errorf("unexpected %v instead of %v", token, delim)
+		return fmt.Errorf("expected %v, got %v", delim, token)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func expectDelim(d *json.Decoder, delim json.Delim) error {
 // expectKind returns an error if a response has a kind other than the expected one.
 func expectKind(kind, expected string) error {
 	if kind != expected {
-		return fmt.Errorf("unexpected response of kind %q instead of %q", kind, expected)
+		return fmt.Errorf("expected a response of kind %q, got kind %q", expected, kind)
 	}
 	return nil
 }

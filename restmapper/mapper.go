@@ -76,7 +76,7 @@ func New(log logr.Logger, cfg *rest.Config, opts ...Option) (*Mapper, error) {
 	}
 	for _, opt := range opts {
 		if err := opt(m); err != nil {
-			return nil, fmt.Errorf("REST mapper: %w", err)
+			return nil, fmt.Errorf("create REST mapper: %w", err)
 		}
 	}
 	m.crds, m.services = m.newCRDWatcher(), m.newServiceWatcher()
@@ -85,7 +85,7 @@ func New(log logr.Logger, cfg *rest.Config, opts ...Option) (*Mapper, error) {
 		err = errors.Join(m.crds.init(cfg), m.services.init(cfg))
 	}
 	if err != nil {
-		return nil, fmt.Errorf("REST mapper: %w", err)
+		return nil, fmt.Errorf("create REST mapper: %w", err)
 	}
 	return m, nil
 }
@@ -308,14 +308,14 @@ func (m *Mapper) publishFirst() (groups int, isFirst bool) {
 
 // Subscribe calls f with each kind that is currently served, as [Added], and then with each change. Calls do not
 // overlap, and are made in the order of the changes. They are made only while the mapper is running. The next Run
-// delivers the changes that were pending when the last one returned, and those that have happened since.
+// delivers the changes that were pending when the previous Run returned, and those that have happened since.
 //
 // The mapper never waits for f. While a call is in progress, the changes of each kind are merged into one: Old is the
 // state that the last call delivered, and New is the newest state. Kinds whose state has not changed are skipped. When
 // f is called, lookups return New or a newer state. A change that affects only short names, singulars or categories is
 // not reported. A panic in f is logged, and the subscription continues with the next change.
 //
-// After cancel has been called, no further call of f begins. The channel that cancel returns is closed when no call is
+// After cancel has been called, no further call to f begins. The channel that cancel returns is closed when no call is
 // in progress. Callers other than subscribers can wait for it with <-cancel().
 func (m *Mapper) Subscribe(f func(Change)) (cancel func() (done <-chan struct{})) {
 	m.mu.Lock()

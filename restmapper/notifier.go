@@ -159,7 +159,7 @@ func (n *notifier) call(s *subscription, c Change) {
 	}
 }
 
-// cancel ends a subscription. It returns a channel that is closed when no call of the subscriber is in progress.
+// cancel ends a subscription. It returns a channel that is closed when no call to the subscriber is in progress.
 func (n *notifier) cancel(s *subscription) <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -42,7 +42,7 @@ func (m *Mapper) KindsFor(resource schema.GroupVersionResource) ([]schema.GroupV
 	return s.kindsFor(resource)
 }
 
-// ResourceFor returns the full resource of a partial resource, a singular or a short name. If several resources match,
+// ResourceFor returns the full resource for a partial resource, a singular or a short name. If several resources match,
 // ResourceFor returns the one with the highest priority.
 func (m *Mapper) ResourceFor(input schema.GroupVersionResource) (schema.GroupVersionResource, error) {
 	s, err := m.snapshot()

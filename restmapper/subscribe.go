@@ -79,7 +79,7 @@ func (g *group) servedMappings(kind string) (mappings []*meta.RESTMapping) {
 	}
 }
 
-// nextServed returns the first version at or after index i that serves the kind. It sets i to the index after it.
+// nextServed returns the first version at or after index i that serves the kind. It sets i to the following index.
 func (g *group) nextServed(kind string, i *int) (v *groupVersion, e *kindEntry) {
 	for g != nil && *i < len(g.versions) {
 		v := &g.versions[*i]

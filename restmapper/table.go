@@ -42,7 +42,7 @@ type kindEntry struct {
 	plural     string
 	namespaced bool
 	real       bool        // discovery contains the kind
-	resources  []*resource // that define the entry, in order
+	resources  []*resource // the resources that define the entry, in order
 }
 
 func (e *kindEntry) scope() meta.RESTScope {
@@ -66,7 +66,7 @@ type nameEntry struct {
 	// shortFor is the resource that has the name as a short name. If several resources have it, the first one is used, as
 	// in client-go.
 	shortFor  string
-	resources []*resource // that define the entry, in order
+	resources []*resource // the resources that define the entry, in order
 }
 
 // definition is a kind and its names as defined by one resource.

@@ -27,7 +27,7 @@ func (m *Mapper) WaitForMapping(
 			return mapping, nil
 		}
 		w := m.join(gk.Group)
-		// A change between the lookup and join does not close w.changed.
+		// Repeat the lookup, because a change between the first lookup and join does not close w.changed.
 		mapping, err = m.RESTMapping(gk, versions...)
 		if err == nil {
 			m.leave(gk.Group, w)
@@ -37,7 +37,7 @@ func (m *Mapper) WaitForMapping(
 		case <-w.changed:
 		case <-ctx.Done():
 			m.leave(gk.Group, w)
-			return nil, fmt.Errorf("waiting for the mapping of %s: %w (%w)", describe(gk, versions), context.Cause(ctx), err)
+			return nil, fmt.Errorf("wait for the mapping of %s: %w (%w)", describe(gk, versions), context.Cause(ctx), err)
 		}
 	}
 }

@@ -1,13 +1,21 @@
-// Package metrics exports the metrics of a DynamicController to Prometheus. Only served types have series.
+// Package metrics exports the metrics of a DynamicController and of a Replica to Prometheus. Only served types have
+// series.
 //
-//	dynamic_controller_reconciles_total{group,version,resource,outcome}   handler calls, by outcome
-//	dynamic_controller_reconcile_duration_seconds{group,version,resource} duration of handler calls
-//	dynamic_controller_objects{group,version,resource}                    objects in the cache
-//	dynamic_controller_cache_bytes{group,version,resource}                approximate memory used by the cache
-//	dynamic_controller_queue_items{group,version,resource,lane}           waiting objects: live, background, delayed
-//	dynamic_controller_queue_oldest_seconds{group,version,resource}       waiting time of the head of the queue
-//	dynamic_controller_handlers_running{group,version,resource}           running handlers
-//	dynamic_controller_objects_failing{group,version,resource}            objects that will be retried
-//	dynamic_controller_objects_parked{group,version,resource}             objects that wait for their next event
-//	dynamic_controller_type_state{group,version,resource,state}           1 for the current state of the type
+//	dynamiccontroller_reconciles_total{group,version,resource,outcome}   handler calls, by outcome
+//	dynamiccontroller_reconcile_duration_seconds{group,version,resource} duration of handler calls
+//	dynamiccontroller_objects{group,version,resource}                    objects in the cache
+//	dynamiccontroller_cache_bytes{group,version,resource}                approximate memory used by the cache
+//	dynamiccontroller_queue_items{group,version,resource,lane}           waiting objects: live, background, delayed
+//	dynamiccontroller_queue_oldest_seconds{group,version,resource}       waiting time of the head of the queue
+//	dynamiccontroller_handlers_running{group,version,resource}           running handlers
+//	dynamiccontroller_objects_failing{group,version,resource}            objects that will be retried
+//	dynamiccontroller_objects_parked{group,version,resource}             objects that wait for their next event
+//	dynamiccontroller_type_state{group,version,resource,state}           1 for the current state of the type's watch
+//	dynamiccontroller_secondary_watches{group,version,resource,state}    watches added by Owns and Watches
+//	dynamiccontroller_secondary_objects{group,version,resource}          objects in the caches of these watches
+//	dynamiccontroller_secondary_cache_bytes{group,version,resource}      approximate memory used by these caches
+//	dynamiccontroller_leading                                            1 if the replica leads
+//	dynamiccontroller_term                                               the current or last term of the replica
+//
+// With [WithoutTypeLabels], the labels group, version and resource are left out, and values are summed over all types.
 package metrics

@@ -2,15 +2,21 @@ package metrics_test
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,7 +53,7 @@ func TestS1_ForgetRemovesSeriesOfStoppedType(t *testing.T) {
 		r.Reconciled(gvr, dynamiccontroller.OutcomeSuccess, time.Millisecond)
 		r.Reconciled(gvr, dynamiccontroller.OutcomePanic, time.Hour)
 	}
-	const reconciles, duration = "dynamic_controller_reconciles_total", "dynamic_controller_reconcile_duration_seconds"
+	const reconciles, duration = "dynamiccontroller_reconciles_total", "dynamiccontroller_reconcile_duration_seconds"
 	if n := series(t, r); n[reconciles] != 4 || n[duration] != 2 {
 		t.Errorf("got series %v before Forget, want 4 reconciles and 2 durations", n)
 	}
@@ -68,9 +74,106 @@ func TestNewStatus_HasSeriesForEachType(t *testing.T) {
 		{GVR: widgets, WatchStatus: synced, Live: 1},
 		{GVR: gadgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden}},
 	}))
-	if len(n) != 8 || n["dynamic_controller_queue_items"] != 6 || n["dynamic_controller_type_state"] != 2 {
-		t.Errorf("got the series counts %v, want 8 metrics with 6 series for queue_items and 2 for type_state", n)
+	if len(n) != 10 || n["dynamiccontroller_queue_items"] != 6 || n["dynamiccontroller_type_state"] != 2 {
+		t.Errorf("got the series counts %v, want 10 metrics with 6 series for queue_items and 2 for type_state", n)
 	}
+}
+
+// wantText fails the test unless the metrics of the collectors are exactly the given lines, without their help.
+func wantText(t *testing.T, want string, from ...prometheus.Collector) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(from...)
+	w := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	var got strings.Builder
+	for line := range strings.Lines(w.Body.String()) {
+		if !strings.HasPrefix(line, "#") {
+			got.WriteString(line)
+		}
+	}
+	if diff := cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(got.String())); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// types are two types, of which one has watches for children.
+var types = fixedStatus{
+	{
+		GVR: widgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 3, Bytes: 96},
+		Live: 1, Background: 2, Delayed: 3, Oldest: time.Second, Running: 4, Failing: 5, Parked: 6,
+		Secondaries: []dynamiccontroller.SecondaryStatus{
+			{WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 10, Bytes: 100}},
+			{WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 20, Bytes: 200}},
+			{WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden}},
+		},
+	},
+	{
+		GVR: gadgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 1, Bytes: 4},
+		Live: 10, Oldest: time.Minute, Running: 1,
+	},
+}
+
+func TestNewStatus_ExportsNumbersOfType(t *testing.T) {
+	const labels = `group="example.com",resource="widgets",version="v1"`
+	wantText(t, strings.ReplaceAll(`
+dynamiccontroller_cache_bytes{LABELS} 96
+dynamiccontroller_handlers_running{LABELS} 4
+dynamiccontroller_objects{LABELS} 3
+dynamiccontroller_objects_failing{LABELS} 5
+dynamiccontroller_objects_parked{LABELS} 6
+dynamiccontroller_queue_items{group="example.com",lane="background",resource="widgets",version="v1"} 2
+dynamiccontroller_queue_items{group="example.com",lane="delayed",resource="widgets",version="v1"} 3
+dynamiccontroller_queue_items{group="example.com",lane="live",resource="widgets",version="v1"} 1
+dynamiccontroller_queue_oldest_seconds{LABELS} 1
+dynamiccontroller_secondary_cache_bytes{LABELS} 300
+dynamiccontroller_secondary_objects{LABELS} 30
+dynamiccontroller_secondary_watches{group="example.com",resource="widgets",state="Forbidden",version="v1"} 1
+dynamiccontroller_secondary_watches{group="example.com",resource="widgets",state="Synced",version="v1"} 2
+dynamiccontroller_type_state{group="example.com",resource="widgets",state="Synced",version="v1"} 1
+`, "LABELS", labels), metrics.NewStatus(types[:1]))
+}
+
+func TestWithoutTypeLabels_AddsUpAllTypes(t *testing.T) {
+	wantText(t, `
+dynamiccontroller_cache_bytes 100
+dynamiccontroller_handlers_running 5
+dynamiccontroller_objects 4
+dynamiccontroller_objects_failing 5
+dynamiccontroller_objects_parked 6
+dynamiccontroller_queue_items{lane="background"} 2
+dynamiccontroller_queue_items{lane="delayed"} 3
+dynamiccontroller_queue_items{lane="live"} 11
+dynamiccontroller_queue_oldest_seconds 60
+dynamiccontroller_secondary_cache_bytes 300
+dynamiccontroller_secondary_objects 30
+dynamiccontroller_secondary_watches{state="Forbidden"} 1
+dynamiccontroller_secondary_watches{state="Synced"} 2
+dynamiccontroller_type_state{state="Synced"} 2
+`, metrics.NewStatus(types, metrics.WithoutTypeLabels()))
+}
+
+// Counters must not decrease, so the reconciles of stopped types remain.
+func TestWithoutTypeLabels_KeepsCountersOfStoppedTypes(t *testing.T) {
+	r := metrics.NewReconciles(metrics.WithoutTypeLabels())
+	for _, gvr := range []schema.GroupVersionResource{widgets, gadgets} {
+		r.Reconciled(gvr, dynamiccontroller.OutcomeSuccess, time.Millisecond)
+		r.Forget(gvr)
+	}
+	n := series(t, r)
+	if n["dynamiccontroller_reconciles_total"] != 1 || n["dynamiccontroller_reconcile_duration_seconds"] != 1 {
+		t.Errorf("got series %v, want one of each metric", n)
+	}
+}
+
+type fixedReplica replica.Status
+
+func (f fixedReplica) Status() replica.Status { return replica.Status(f) }
+
+func TestNewLeadership_ExportsLeaderAndTerm(t *testing.T) {
+	wantText(t, "dynamiccontroller_leading 1\ndynamiccontroller_term 3",
+		metrics.NewLeadership(fixedReplica{Leading: true, Term: 3}))
+	wantText(t, "dynamiccontroller_leading 0\ndynamiccontroller_term 4", metrics.NewLeadership(fixedReplica{Term: 4}))
 }
 
 // Register both collectors: NewReconciles counts reconciles, and NewStatus reports the status of the types.

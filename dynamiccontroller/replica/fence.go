@@ -145,7 +145,7 @@ func withFenceError(ctx context.Context, err error) error {
 // fencedBody is the body of the response to a write. Its Read fails when the fence closes.
 type fencedBody struct {
 	io.ReadCloser
-	ctx    context.Context // of the request
+	ctx    context.Context // the context of the request
 	caller context.Context // the parent of ctx
 	done   func()
 	stop   func() bool // prevents ctx from closing an upgraded connection, nil for other bodies

@@ -39,7 +39,7 @@ type termRun struct {
 	term       *term
 	log        logr.Logger
 	group      *runnableGroup
-	cancel     context.CancelCauseFunc // of the runnables' context
+	cancel     context.CancelCauseFunc // cancels the runnables' context
 	policy     leadPolicy
 	state      leadState
 	err        error // returned by Run, or logged if the replica campaigns again
@@ -160,9 +160,9 @@ func (r *termRun) perform(action leadAction, event leadEvent, cause error) {
 	case actionLoseTerm:
 		r.lost = nil // logged already
 		if event == eventTimeout {
-			_ = r.term.lose("its runnables did not return in time")
+			_ = r.term.lose("the runnables did not return in time")
 		} else {
-			_ = r.term.lose("goroutines of its runnables may still be running")
+			_ = r.term.lose("goroutines of the runnables may still be running")
 		}
 	case actionReportLoss:
 		r.err = errors.Join(r.term.loss(), r.err)

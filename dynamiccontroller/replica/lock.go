@@ -19,7 +19,7 @@ import (
 //
 //   - The leader's term ends at the first request that finds another holder, an emptied lease or no lease.
 //   - A candidate treats a lease that was emptied without a release as held for another LeaseDuration, because the
-//     previous holder may not have noticed. For the same reason, a candidate that recreates the lease leads only after
+//     previous holder may still be leading. For the same reason, a candidate that recreates the lease leads only after
 //     it has held the new lease for a LeaseDuration.
 //   - If the duration of a lease is shorter than the configured one, or if the lease has no holder, the configured
 //     duration applies.
@@ -33,7 +33,7 @@ type lock struct {
 	resourcelock.Interface
 	clock            clock
 	duration         time.Duration
-	timeout          time.Duration // of a request
+	timeout          time.Duration // limits each request
 	log              logr.Logger
 	closeConnections func()                   // closes the connections to the API server
 	beginTerm        func(sent instant) *term // called when the lease is acquired
@@ -42,7 +42,7 @@ type lock struct {
 	term          *term     // the elector's term, nil for a candidate
 	leaseSeen     bool      // a response has shown that the lease existed
 	claiming      bool      // this replica has recreated the lease and cannot lead yet
-	claimedAt     time.Time // when the claim was first confirmed, zero before
+	claimedAt     time.Time // when the claim was first confirmed, zero before that
 	holderUnknown bool      // a write without a response may have made this replica the holder
 
 	mu     sync.Mutex // guards leader
@@ -126,10 +126,9 @@ func (l *lock) handleMissing(err error) error {
 }
 
 // Create creates the lease with this replica as the holder. If the lease existed before, the new lease is only a claim,
-// because the previous holder may not have noticed that the lease is missing. The previous holder has not renewed the
-// lease since the deletion, and will have noticed the deletion after LeaseDuration. Until then, this replica renews the
-// lease and does not lead. A process that has never seen the lease leads at once, so that a first start does not take a
-// LeaseDuration.
+// because the previous holder may still be leading. The previous holder cannot have renewed the lease since the
+// deletion, so it stops leading within LeaseDuration. Until then, this replica renews the lease and does not lead. A
+// process that has never seen the lease leads at once, so that a first start does not take a LeaseDuration.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if err := l.checkTerm(); err != nil {
 		return err

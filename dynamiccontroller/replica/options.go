@@ -49,8 +49,8 @@ type Options struct {
 
 	// ShutdownTimeout limits the time that Run takes to return after its ctx is cancelled or after it starts to end for
 	// another reason. Three steps share this time: stopping the leader-gated runnables, releasing the lease, and stopping
-	// the per-replica runnables. The last two steps can take one second each even if the time is used up, so that the
-	// total is at most 2 seconds more. ShutdownTimeout should exceed the shutdown timeout of every runnable.
+	// the per-replica runnables. The last two steps can take one second each even if the time is used up, so the
+	// total can be up to 2 seconds longer. ShutdownTimeout should exceed the shutdown timeout of every runnable.
 	//
 	// Defaults to 25 seconds. That is more than the 20 seconds of a DynamicController. Even with the additional 2 seconds,
 	// it is less than the 30 seconds that Kubernetes gives a terminating Pod. The time that a preStop hook takes counts
@@ -153,7 +153,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, nil
 }
 
-// defaultNamespace returns the namespace of the process.
+// defaultNamespace returns the default of Options.LeaseNamespace.
 func defaultNamespace(file string) string {
 	if ns := os.Getenv("POD_NAMESPACE"); ns != "" {
 		return ns

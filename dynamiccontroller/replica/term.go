@@ -41,7 +41,7 @@ type term struct {
 	// methods of the caller's context.
 	mu        sync.Mutex
 	overdueAt time.Time                                // time of the first call to overdue that observed an overdue term
-	cancel    context.CancelCauseFunc                  // of the runnables' context
+	cancel    context.CancelCauseFunc                  // cancels the runnables' context
 	inFlight  map[*fencedWrite]context.CancelCauseFunc // nil after the writes have been cancelled
 }
 
@@ -71,7 +71,7 @@ func newTerm(number int64, of *fence, renewed instant, validity time.Duration) *
 type termContext struct {
 	context.Context
 	term   *term
-	cancel context.CancelCauseFunc // of Context
+	cancel context.CancelCauseFunc // cancels Context
 }
 
 // Err takes no lock of this package, because the context package and callers can call it while they hold locks. After

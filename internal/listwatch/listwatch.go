@@ -58,8 +58,8 @@ type Config struct {
 	ListTimeout time.Duration
 }
 
-// ListWatch makes the requests of one reflector. The reflector sends lists from a separate goroutine. In all other
-// cases, the methods must be called from the goroutine that runs the reflector.
+// ListWatch makes the requests of one reflector. Its methods must be called from the goroutine that runs the reflector.
+// Only the reflector's list requests run in a separate goroutine.
 type ListWatch struct {
 	config     Config
 	client     Client
@@ -272,7 +272,7 @@ func (l *ListWatch) JoinStream() {
 		return
 	}
 	l.stream.Stop()
-	for range l.stream.ResultChan() { // until its sender closes the channel
+	for range l.stream.ResultChan() { // until the channel is closed
 	}
 	l.stream = nil
 }

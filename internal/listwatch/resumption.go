@@ -30,8 +30,8 @@ const (
 // ErrRelist is returned by the reflector when a list is required before the watch can continue.
 var ErrRelist = errors.New("the watch was closed early")
 
-// resumption decides whether a watch that has ended is resumed or followed by a relist. Except for listed(), its
-// methods are called only from the goroutine that runs the watch.
+// resumption decides whether a watch that has ended is resumed or followed by a relist. The
+// methods other than listed are called only from the goroutine that runs the watch.
 type resumption struct {
 	// resumes reports whether the next plain watch resumes a stream of this attempt rather than following a list.
 	resumes atomic.Bool
@@ -42,8 +42,8 @@ type resumption struct {
 	relistDue bool
 	relistAt  time.Time     // when the relist can be sent; zero if the type's limiter has not allowed it
 	custom    bool          // the type may be a custom resource
-	relists   *rate.Limiter // of this type
-	shared    *rate.Limiter // of all types
+	relists   *rate.Limiter // limits the relists of this type
+	shared    *rate.Limiter // limits the relists of all types
 }
 
 // newResumption returns the resumption for a type in the group. The limiter shared limits the relists of all types
@@ -87,7 +87,7 @@ func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
 	if !r.custom || !r.resumes.Load() {
 		return nil
 	}
-	const skew = time.Second // tolerated between the API server's clock and the local one
+	const skew = time.Second // tolerated difference between the API server's clock and the local one
 	r.relistDue = r.relistDue || ended.Sub(r.opened) < r.timeout-skew
 	if !r.relistDue {
 		return nil

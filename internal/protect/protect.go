@@ -39,7 +39,7 @@ func Call(f func()) (panicked *Mistake) {
 // If err wraps a typed nil, the text names the type of the nil value.
 func Error(source string, err error, use func()) (text string, mistake *Mistake) {
 	if IsNil(err) {
-		return "", &Mistake{text: fmt.Sprintf("%s returned a nil %T as error, which is not equal to nil", source, err)}
+		return "", &Mistake{text: fmt.Sprintf("%s returned a nil %T as an error; return an untyped nil instead", source, err)}
 	}
 	var t tree
 	panicked := Call(func() {
@@ -57,17 +57,18 @@ func Error(source string, err error, use func()) (text string, mistake *Mistake)
 	}
 	switch {
 	case panicked != nil:
-		text = fmt.Sprintf("%s returned an error with a method that panics, %T%s: %s", source, err, wraps, panicked.text)
+		text = fmt.Sprintf("%s returned an error of type %T%s with a method that panics: %s",
+			source, err, wraps, panicked.text)
 		return "", &Mistake{text: text, Stack: panicked.Stack}
 	case t.endless:
-		text = fmt.Sprintf("%s returned an error that wraps more than %d errors, %T", source, maxLinks, err)
+		text = fmt.Sprintf("%s returned an error of type %T that wraps more than %d errors", source, err, maxLinks)
 		return "", &Mistake{text: text}
 	default:
 		return text + wraps, nil
 	}
 }
 
-// IsNil reports whether v holds a nil pointer, map, slice, func or channel. It is false for a plain nil.
+// IsNil reports whether v holds a nil pointer, map, slice, func or channel. It returns false for an untyped nil.
 func IsNil(v any) bool {
 	value := reflect.ValueOf(v)
 	switch value.Kind() {

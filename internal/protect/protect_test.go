@@ -55,5 +55,5 @@ func ExampleError() {
 	var err *fs.PathError
 	_, mistake := protect.Error("handler", err, nil)
 	fmt.Println(mistake)
-	// Output: handler returned a nil *fs.PathError as error, which is not equal to nil
+	// Output: handler returned a nil *fs.PathError as an error; return an untyped nil instead
 }

@@ -64,9 +64,9 @@ func TestD5_TransformReportsMistakes(t *testing.T) {
 		{"an object with a method that panics", func(any) (any, error) { return brokenObject{partial("a")}, nil },
 			"panic: on purpose"},
 		{"a nil pointer as error", func(obj any) (any, error) { return obj, nilStatus },
-			"transform returned a nil *errors.StatusError as error"},
+			"transform returned a nil *errors.StatusError as an error"},
 		{"an error that panics", func(obj any) (any, error) { return obj, brokenError{} },
-			"transform returned an error with a method that panics"},
+			"transform returned an error of type protect.brokenError with a method that panics"},
 		{"a panic that cannot be formatted", func(any) (any, error) { panic(brokenError{}) }, "brokenError"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -44,8 +44,7 @@ func (q *Queue[T, K, V]) Open(
 	return Group[T, K, V]{q, g.opening}
 }
 
-// Close closes the group and drops its waiting and delayed items. Running items are tracked until Done is called for
-// them.
+// Close closes the group and drops its waiting and delayed items. Running items are tracked until they are Done.
 func (h Group[T, K, V]) Close() {
 	h.change(func(g *group[T, K, V]) {
 		g.opening = nil
@@ -199,11 +198,11 @@ type item[T, K comparable, V any] struct {
 	delay
 
 	key     T
-	opening *opening[T, K, V] // the opening from which the item was handed out; nil if the item is not running
+	opening *opening[T, K, V] // the group's opening when the item was handed out; nil if the item is not running
 	since   time.Duration     // when the item started to wait or to run
 	queued  bool              // the item is in its lane, or Done will add it to the lane
 	lane    Lane
-	term    int // the term in which the item was handed out
+	term    int // the queue's term when the item was handed out
 }
 
 // addLocked adds the item to the lane. A queued item can only move from the background to the live lane.

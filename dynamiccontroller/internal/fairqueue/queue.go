@@ -52,7 +52,7 @@ type Queue[T, K comparable, V any] struct {
 
 	delays delayHeap[*group[T, K, V]] // groups with delayed items
 	timer  *time.Timer
-	armed  time.Duration  // when the timer expires, or 0
+	armed  time.Duration  // when the timer expires; 0 if it is not set
 	firing sync.WaitGroup // pending calls to fire
 
 	free sync.Pool // of *item[T, K, V]
@@ -79,7 +79,7 @@ func (q *Queue[T, K, V]) Add(key T) {
 }
 
 // AddAfter calls [Group.AddAfter] on the current handle of the item's group or, if the item is running, on the handle
-// from which the item was handed out. AddRateLimited, Forget and NumRequeues use the same handle.
+// that was current when the item was handed out. AddRateLimited, Forget and NumRequeues use the same handle.
 func (q *Queue[T, K, V]) AddAfter(key T, d time.Duration) { q.groupFor(key).AddAfter(key, d) }
 
 // AddRateLimited calls [Group.AddRateLimited].

@@ -50,8 +50,7 @@ func (q *Queue[T, K, V]) wakeLocked() {
 	}
 }
 
-// takeLocked hands out the next item of the group. The group's turn ends when its credit is used up or it has no more
-// waiting items.
+// takeLocked hands out the next item of the group. The group's turn ends when it has no credit or no waiting items.
 func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) *item[T, K, V] {
 	lane := Live
 	switch {

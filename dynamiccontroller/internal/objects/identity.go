@@ -6,7 +6,7 @@ import (
 )
 
 // identity holds numbers derived from the resourceVersion and the UID of an object. Different resourceVersions have
-// different numbers.
+// different numbers, apart from hash collisions; see numberOf.
 type identity struct{ version, uid uint64 }
 
 // sameVersion reports whether the versions are equal. It returns false if i has no version.

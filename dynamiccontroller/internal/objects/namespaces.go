@@ -2,7 +2,7 @@ package objects
 
 import "strings"
 
-// replaceNamespace replaces the objects of a namespace and keeps those of others.
+// replaceNamespace replaces the objects of a namespace and keeps the objects of other namespaces.
 func (s *Store) replaceNamespace(namespace string, records map[string]*Record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -46,9 +46,9 @@ type parsed struct {
 	kind, apiVersion, metadata            span
 	name, namespace, uid, resourceVersion span
 	labels, ownerReferences               span
-	managedFields                         span // the whole member, including a comma
+	managedFields                         span // the whole member, including the comma to remove with it
 
-	others    uint8 // the other fields of the metadata that were found
+	others    uint8 // bit set of the otherFields that were found
 	irregular bool  // a field occurs twice, or an empty value must be replaced with a default
 }
 
@@ -73,7 +73,7 @@ func (p *parsed) scan(data []byte, typeMeta metav1.TypeMeta) error {
 func regularize(data []byte, typeMeta metav1.TypeMeta) ([]byte, error) {
 	object := map[string]any{}
 	decoder := gojson.NewDecoder(bytes.NewReader(data))
-	decoder.UseNumber() // numbers stay as they are
+	decoder.UseNumber() // keep numbers as they are
 	if err := decoder.Decode(&object); err != nil {
 		return nil, err
 	}

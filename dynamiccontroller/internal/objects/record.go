@@ -81,7 +81,7 @@ func (r *Record) GetResourceVersion() string { return r.header[r.keyLen+r.uidLen
 // IsEncoded reports whether the record was created by [Encode] rather than by [Parse].
 func (r *Record) IsEncoded() bool { return r.encoded }
 
-// Encoded returns an encoded copy of the record, as reported by [Record.IsEncoded].
+// Encoded returns a copy of the record for which [Record.IsEncoded] returns true.
 func (r *Record) Encoded() *Record {
 	marked := *r
 	marked.encoded = true

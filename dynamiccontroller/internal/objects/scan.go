@@ -33,10 +33,10 @@ const (
 	malformed
 )
 
-// membersOf returns an iterator over the object that begins at a position.
+// membersOf returns an iterator over the members of the object at a position.
 func membersOf[T text](in T, at int) members[T] { return members[T]{in: in, at: at} }
 
-// next moves to the next member. It returns false after the last member or if the syntax is wrong.
+// next moves to the next member. It returns false after the last member or if the syntax is invalid.
 func (m *members[T]) next() bool {
 	i := skipSpace(m.in, m.at)
 	if i >= len(m.in) || m.state >= afterLast {
@@ -87,7 +87,7 @@ func (m *members[T]) skip() span {
 	return span{m.value, m.at}
 }
 
-// endAt sets the end of the current value. A negative value means that its syntax is wrong.
+// endAt sets the end of the current value. A negative end means that the value is malformed.
 func (m *members[T]) endAt(end int) {
 	if end < 0 {
 		m.state, end = malformed, len(m.in)

@@ -97,8 +97,8 @@ func (s *Store) indexLocked(c Change) {
 	}
 }
 
-// Replace replaces the objects of a namespace, or all objects if namespace is empty, with records. The caller must not
-// use the map afterwards.
+// Replace replaces the objects of a namespace, or all objects if namespace is empty, with the given records. The
+// caller must not use the map afterwards.
 func (s *Store) Replace(namespace string, records map[string]*Record) {
 	if s.hasOthers(namespace) {
 		s.replaceNamespace(namespace, records)

@@ -25,8 +25,7 @@ func hashOf(s string) uint64 {
 // uidFilter reports, without taking a lock, whether the store may hold an object with a UID. It speeds up the search
 // for owners. A child type can have a thousand owner types, and for each event, the owner is looked up in the stores of
 // all these types. The filter is a Bloom filter with one hash function: about one in ten unknown UIDs passes the filter
-// and is then looked up in the store. There can be any number of readers and one writer
-// at a time.
+// and is then looked up in the store. There can be any number of readers and one writer at a time.
 type uidFilter struct {
 	bits atomic.Pointer[[]atomic.Uint64]
 	free int // number of bits that can be set before the filter must grow

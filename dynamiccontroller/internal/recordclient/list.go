@@ -102,7 +102,7 @@ func (r *listReader) readField(name json.Token) error {
 func (r *listReader) readItems() error {
 	r.hasItems, r.list.Items, r.untyped = true, nil, nil
 	switch token, err := r.stream.Token(); {
-	case err != nil || token == nil: // null is an empty list
+	case err != nil || token == nil: // null means an empty list
 		return err
 	case token != json.Delim('['):
 		return fmt.Errorf("expected an array, got %v", token)

@@ -57,10 +57,11 @@ func (s restSource) Check(objects.Projection) error { return nil }
 func (s restSource) Client(
 	gvr schema.GroupVersionResource, namespace string, projection objects.Projection,
 ) listwatch.Client {
-	return client{s.client, gvr, namespace, projection}
+	return &client{s.client, gvr, namespace, projection}
 }
 
-// client lists and watches the objects of one type.
+// client lists and watches the objects of one type. Its methods have pointer receivers because copies of the client
+// would make the stacks of reflector goroutines, which send the watch requests, grow from 8 kB to 16 kB.
 type client struct {
 	rest       rest.Interface
 	gvr        schema.GroupVersionResource
@@ -70,7 +71,7 @@ type client struct {
 
 // List returns a *List. The caller sets the page size. The page size does not affect memory use, because only records
 // are kept. The API server ignores the page size for a list at resourceVersion "0".
-func (c client) List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+func (c *client) List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	body, err := c.send(ctx, c.request(options, acceptMetadataList), isConnectionLost)
 	if err != nil {
 		return nil, err
@@ -86,7 +87,7 @@ func (c client) List(ctx context.Context, options metav1.ListOptions) (runtime.O
 // Watch returns a watch whose events carry records. An event of type ERROR carries a *metav1.Status, and one of type
 // BOOKMARK a *metav1.PartialObjectMetadata. One goroutine reads the response. It ends when Stop is called, the response
 // ends or ctx is cancelled.
-func (c client) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+func (c *client) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	// Decompressing the response would take 45 kB of memory for as long as the watch is open.
 	request := c.request(options, acceptMetadata).SetHeader("Accept-Encoding", "identity").
@@ -101,7 +102,7 @@ func (c client) Watch(ctx context.Context, options metav1.ListOptions) (watch.In
 		apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding")), nil
 }
 
-func (c client) request(options metav1.ListOptions, acceptMetadata string) *rest.Request {
+func (c *client) request(options metav1.ListOptions, acceptMetadata string) *rest.Request {
 	accept := acceptObjects
 	if c.projection < objects.Full {
 		accept = acceptMetadata
@@ -110,7 +111,7 @@ func (c client) request(options metav1.ListOptions, acceptMetadata string) *rest
 		SpecificallyVersionedParams(&options, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})
 }
 
-func (c client) path() []string {
+func (c *client) path() []string {
 	path := []string{"api"}
 	if c.gvr.Group != "" {
 		path = []string{"apis", c.gvr.Group}
@@ -122,7 +123,7 @@ func (c client) path() []string {
 	return append(path, c.gvr.Resource)
 }
 
-// If the connection of a request is lost, the request is retried as many times as by client-go's other methods.
+// Limits for retries of a request whose connection is lost. client-go's other methods use the same values.
 const (
 	maxRetries = 10
 	retryDelay = time.Second
@@ -131,7 +132,7 @@ const (
 // send sends a request and returns the response body. Request.Stream retries a request only if the server asks for a
 // retry. Like other methods of rest.Request, send also retries a request whose connection is lost. This is important
 // for watches, because after an error, the reflector would relist instead of resuming the watch.
-func (c client) send(ctx context.Context, request *rest.Request, retriable func(error) bool) (io.ReadCloser, error) {
+func (c *client) send(ctx context.Context, request *rest.Request, retriable func(error) bool) (io.ReadCloser, error) {
 	if problems := rest.IsValidPathSegmentName(c.namespace); len(problems) > 0 {
 		return nil, fmt.Errorf("invalid namespace %q: %s", c.namespace, strings.Join(problems, ", "))
 	}

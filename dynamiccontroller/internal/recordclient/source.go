@@ -37,9 +37,9 @@ var _ Source = Clients{}
 func (c Clients) Check(projection objects.Projection) error {
 	switch {
 	case projection >= objects.Full && c.Dynamic == nil:
-		return errors.New("WithCache(CacheFull) needs a dynamic client, but the controller has none")
+		return errors.New("WithCache(CacheFull) requires a dynamic client; pass one to NewDynamicController")
 	case projection < objects.Full && c.Metadata == nil:
-		return errors.New("WithCache(CacheMetadata) and WithCache(CacheKeys) need a metadata client: " +
+		return errors.New("WithCache(CacheMetadata) and WithCache(CacheKeys) require a metadata client; " +
 			"use NewForConfig or WithMetadataClient")
 	}
 	return nil

@@ -46,7 +46,7 @@ func (s *stream) shrink() {
 	s.Decoder = json.NewDecoder(s.source)
 }
 
-// limitedReader returns an error once it has read the number of bytes that the field left allows.
+// limitedReader returns an error after left bytes have been read.
 type limitedReader struct {
 	io.Reader
 	left int

@@ -1,9 +1,9 @@
 // Package typewatch keeps the objects of any number of types in memory and notifies event handlers of changes. Each
-// watch has its own store and a [cache.Reflector] that fills it, or one for each of its namespaces. A reflector needs
-// about four goroutines, whereas a shared informer needs ten.
+// watch has its own store. One [cache.Reflector] fills the store, or one per namespace if the watch is restricted to
+// namespaces. A reflector needs about four goroutines, whereas a shared informer needs ten.
 //
 // A [Pool] holds the watches. A watch is identified by its [Key]: GVR, namespaces, selectors and projection. A watch's
-// key never changes. It has synced when all of its reflectors have synced. A [Subscription] uses a watch with the
+// key never changes. A watch has synced when all of its reflectors have synced. A [Subscription] uses a watch with the
 // projection that it requests or with a deeper one. Subscriptions with the same requirements share a watch. The watch
 // ends when no subscription uses it any longer. Two watches of the same type can exist at the same time, and can be at
 // different resourceVersions.

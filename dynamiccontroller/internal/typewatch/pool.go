@@ -54,7 +54,7 @@ type Pool struct {
 	created uint64     // the number of watches that have been created
 	shared  map[Key]*watch
 	byType  map[schema.GroupVersionResource][]*watch
-	running map[schema.GroupVersionResource]int // number of running goroutines, including those of closed watches
+	running map[schema.GroupVersionResource]int // number of running goroutines per type, including those of closed watches
 	term    *term                               // nil while no watch runs
 }
 
@@ -118,8 +118,7 @@ func (p *Pool) newWatchLocked(key Key, transform cache.TransformFunc) *watch {
 	return w
 }
 
-// leaveLocked is called after the subscription s, or its replacement, has left the watch. The watch ends if nothing
-// else uses it.
+// leaveLocked is called after the subscription s, or its replacement, has left the watch. It closes an unused watch.
 func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	p.settleLocked(w)
 	if w.closed || len(w.subscriptions)+len(*w.incoming.Load()) > 0 {
@@ -329,7 +328,7 @@ var closedChannel = func() chan struct{} {
 	return ch
 }()
 
-// IsClosed reports whether a channel to which nothing is sent is closed.
+// IsClosed reports whether the channel is closed. No values may be sent on the channel.
 func IsClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Phase summarizes the state of a watch. The phases are documented with dynamiccontroller.TypeState.
+// Phase summarizes the state of a watch. The constants of dynamiccontroller.TypeState document the phases.
 type Phase string
 
 const (

@@ -36,7 +36,7 @@ type Subscription struct {
 	closed  atomic.Bool                   // written while pool.mu is held
 	ended   chan struct{}
 
-	// Guarded by deliver of the current watch.
+	// Guarded by the deliver lock of the current watch.
 	handler   *EventHandler
 	announced bool // whether the handler has been called with all existing objects in this term
 
@@ -152,11 +152,11 @@ func (s *Subscription) Close() {
 	}()
 }
 
-// Ended returns a channel. After Close, the channel is closed once no event handler of the subscription is running and
-// all watches that only this subscription used have ended.
+// Ended returns a channel that is closed after Close, once no event handler of the subscription is running and all
+// watches that only this subscription used have ended.
 func (s *Subscription) Ended() <-chan struct{} { return s.ended }
 
-// waitForLocked makes Ended wait until the channel ended is closed.
+// waitForLocked keeps the channel that Ended returns open until the given channel is closed.
 func (s *Subscription) waitForLocked(ended <-chan struct{}) {
 	s.waitFor = append(slices.DeleteFunc(s.waitFor, IsClosed), ended)
 }

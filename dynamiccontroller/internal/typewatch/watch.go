@@ -64,7 +64,7 @@ type reflector struct {
 	requests  *listwatch.ListWatch
 	state     *reflectorState
 
-	// Guarded by the watch's deliver.
+	// Guarded by the watch's deliver lock.
 
 	// observed is the version up to which the store reflects all changes. It includes bookmarks.
 	observed version
@@ -112,8 +112,7 @@ func newWatch(p *Pool, number uint64, key Key, transform cache.TransformFunc) *w
 	return w
 }
 
-// steady is how long an attempt must last to reset the backoff. Relists after watches were closed early are limited
-// separately.
+// steady is how long an attempt must last to reset the backoff. Relists after an early close are limited separately.
 const steady = time.Minute
 
 // newRetry returns the delays between attempts. The first delays are short, because the API server returns NotFound for
@@ -130,7 +129,7 @@ func (w *watch) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, w.log))
 	var others sync.WaitGroup
 	defer others.Wait()
-	defer cancel() // An event handler can end this goroutine.
+	defer cancel() // before others.Wait, even if an event handler calls runtime.Goexit
 	for _, r := range w.reflectors[1:] {
 		others.Go(func() { r.run(ctx) })
 	}
@@ -290,7 +289,7 @@ func (r *reflector) endTerm() {
 	}
 }
 
-// advance records the version of an event. The caller must hold the watch's deliver.
+// advance records the version of an event. The caller must hold the watch's deliver lock.
 func (r *reflector) advance(v version) {
 	r.position.Store(max(r.position.Load(), uint64(v)))
 	r.observed = max(r.observed, v)
