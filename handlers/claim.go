@@ -63,9 +63,10 @@ func NewClaimer(config ClaimerConfig) (*Claimer, error) {
 	return &Claimer{config: config}, nil
 }
 
-// Claim adopts and releases candidates of a type, and returns those that the owner then controls. A candidate that no
-// longer exists is skipped. Claim continues after an error. The returned error joins the errors of all candidates, each
-// of which names its object. The error of a candidate is a conflict if the candidate has changed since it was read.
+// Claim adopts and releases candidates of a type and returns those that the owner controls afterwards. It skips
+// candidates that no longer exist, and continues after an error. The returned error joins the errors of all candidates,
+// each of which names its object. The error of a candidate is a conflict if the candidate has changed since it was
+// read.
 func (c *Claimer) Claim(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, owner *unstructured.Unstructured,
 	gvr schema.GroupVersionResource, candidates []*unstructured.Unstructured,

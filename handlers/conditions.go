@@ -28,21 +28,26 @@ import (
 // ErrNoStatus is returned by [Conditions] if the type of the object has no status subresource.
 var ErrNoStatus = errors.New("the type has no status subresource")
 
-// ConditionsConfig configures [Conditions]. All fields are required.
+// ConditionsConfig configures [Conditions]. Client and FieldManager are required.
 type ConditionsConfig struct {
 	Client dynamic.Interface
-	// FieldManager owns the conditions that are written. Other writers of the status need other names.
+	// FieldManager owns the conditions that are written. Other writers of the status must use different names.
 	FieldManager string
+	// Changed is called after each write with the object before and after it. The API server accepts a write only if the
+	// object still has the resourceVersion of before. Each change of a condition is therefore reported exactly once, even
+	// if the cache lags. If the process ends right after a write, the change is not reported. Changed must return quickly
+	// and must not modify the objects. Optional.
+	Changed func(ctx context.Context, before, after *unstructured.Unstructured)
 }
 
-// Conditions writes conditions to status.conditions, and other fields of the status together with them. It is safe for
-// concurrent use. It needs patch on the status subresource of the type, and get on the type.
+// Conditions writes status.conditions and, in the same request, other fields of the status. It is safe for concurrent
+// use. It needs patch on the status subresource of the type, and get on the type.
 //
-// Conditions of other managers are never changed. The list should be declared with x-kubernetes-list-type "map" and
-// the list map key "type", so that other managers can write theirs in the same way.
+// Conditions of other managers are never changed. The schema should declare the list with x-kubernetes-list-type "map"
+// and the list map key "type", so that other managers can write their conditions in the same way.
 //
-// Conditions uses a merge patch with the resourceVersion of the object that it was computed from. Unlike an apply, it
-// also succeeds if other parts of the object no longer match a schema that has changed.
+// Conditions uses a merge patch with the resourceVersion of the object from which the patch was computed. Unlike an
+// apply, such a patch succeeds even if the schema has changed and other parts of the object no longer match it.
 type Conditions struct{ config ConditionsConfig }
 
 // NewConditions returns Conditions. The error lists all invalid fields of config.
@@ -60,16 +65,16 @@ func NewConditions(config ConditionsConfig) (*Conditions, error) {
 	return &Conditions{config: config}, nil
 }
 
-// Set replaces the conditions of this field manager. It writes new and changed conditions, and removes those that the
-// manager wrote earlier and that are no longer in conditions, according to the object's managed fields. If the given
-// object has none, because caches remove them by default, such conditions are removed with the next other change. If
-// nothing changes, Set writes nothing. A condition's lastTransitionTime changes only with its status.
+// Set replaces the conditions of this field manager. It writes new and changed conditions. It removes conditions that
+// are not passed to Set but that, according to the object's managed fields, the manager wrote earlier. Caches remove
+// managed fields by default. If the given object has none, obsolete conditions are not removed until another change is
+// written. If nothing changes, Set writes nothing. The lastTransitionTime of a condition changes only with its status.
 //
-// The parameter object is the object that was reconciled. Its generation becomes the observedGeneration of the
-// conditions, even if the object has changed since. A condition with a later observedGeneration is not replaced. If the
-// API server reports that the object is outdated, Set reads the object and tries again. Set updates the status and the
-// resourceVersion of the given object. If the object no longer exists, the error is a NotFound. If its type has no
-// status subresource, the error wraps [ErrNoStatus].
+// object is the object that was reconciled. Its generation becomes the observedGeneration of the conditions, even if
+// the object has changed since. A condition with a later observedGeneration is not replaced. If the API server reports
+// that the object is outdated, Set reads the object and tries again. Set updates the status and the resourceVersion of
+// the given object. If the object no longer exists, the error is a NotFound. If its type has no status subresource, the
+// error wraps [ErrNoStatus].
 func (c *Conditions) Set(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
 	conditions ...metav1.Condition,
@@ -77,9 +82,9 @@ func (c *Conditions) Set(
 	return c.SetStatus(ctx, id, object, conditions, nil)
 }
 
-// SetStatus is like Set, and also sets the given fields of the status, in the same request. Each value replaces the
-// whole field, and nil removes it. Fields that are not given are not changed. If one of the conditions has a later
-// observedGeneration, the fields are not set.
+// SetStatus is like Set but also sets the given fields of the status in the same request. Each value replaces the whole
+// field, and nil removes it. Other fields are not changed. If one of the conditions has a later observedGeneration, the
+// fields are not set.
 func (c *Conditions) SetStatus(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
 	conditions []metav1.Condition, fields map[string]any,
@@ -106,7 +111,7 @@ func (c *Conditions) SetStatus(
 			return nil
 		}
 		now, err := patch.Merge(ctx, objects, current, c.config.FieldManager, map[string]any{"status": change}, "status")
-		if apierrors.IsNotFound(err) { // the API server returns the same error if the subresource is missing
+		if apierrors.IsNotFound(err) { // also returned if the subresource is missing
 			if _, err = patch.Read(ctx, objects, object); err == nil {
 				err = ErrNoStatus
 			}
@@ -118,6 +123,9 @@ func (c *Conditions) SetStatus(
 			return errors.New("the schema of the type does not declare status.conditions")
 		}
 		changed = true
+		if c.config.Changed != nil {
+			c.config.Changed(ctx, current, now)
+		}
 		updateStatus(object, now)
 		return nil
 	})
@@ -131,7 +139,7 @@ func validateStatus(conditions []metav1.Condition, fields map[string]any) error 
 	types := map[string]bool{}
 	for _, condition := range conditions {
 		if condition.Type == "" || condition.Status == "" || condition.Reason == "" {
-			return fmt.Errorf("condition %+v: type, status and reason are required", condition)
+			return fmt.Errorf("condition %q: type, status and reason are required", condition.Type)
 		}
 		if types[condition.Type] {
 			return fmt.Errorf("condition %s: must not be set twice", condition.Type)
@@ -172,7 +180,7 @@ func (c *Conditions) change(
 	return mergePatch(status, next), nil
 }
 
-// decodeFields returns the fields as they are decoded from JSON, so that they can be compared with a status.
+// decodeFields returns the fields in the form in which JSON decodes them, so that they can be compared with a status.
 func decodeFields(fields map[string]any) (decoded map[string]any, err error) {
 	content, err := json.Marshal(fields)
 	if err != nil {
@@ -181,8 +189,8 @@ func decodeFields(fields map[string]any) (decoded map[string]any, err error) {
 	return decoded, utiljson.Unmarshal(content, &decoded)
 }
 
-// mergePatch returns the JSON merge patch that changes before to after. In after, null means that a field is missing.
-// The package jsonmergepatch rounds integers beyond 2^53.
+// mergePatch returns the JSON merge patch that changes before to after. A nil value in after means that the field is
+// absent. Package jsonmergepatch is not used because it rounds integers beyond 2^53.
 func mergePatch(before, after map[string]any) map[string]any {
 	changes := map[string]any{}
 	for name := range before {
@@ -203,8 +211,9 @@ func mergePatch(before, after map[string]any) map[string]any {
 	return changes
 }
 
-// nextConditions returns the list of conditions to write, with those of other managers. If a condition was observed at
-// a later generation, it is kept, and outdated is true: a later leader has written the status.
+// nextConditions returns the list of conditions to write, including those of other managers. It does not replace a
+// condition that was observed at a later generation. If there is such a condition, a later leader has written the
+// status, and outdated is true.
 func (c *Conditions) nextConditions(
 	current *unstructured.Unstructured, generation int64, conditions []metav1.Condition,
 ) (next []any, outdated bool, err error) {
@@ -213,7 +222,7 @@ func (c *Conditions) nextConditions(
 	next = []any{}
 	add := func(condition metav1.Condition, existing []metav1.Condition) error {
 		condition.ObservedGeneration = generation
-		// A generation that the object has not reached was not written by a controller.
+		// An observedGeneration beyond the object's generation cannot come from a controller.
 		if len(existing) > 0 && existing[0].ObservedGeneration > generation &&
 			existing[0].ObservedGeneration <= current.GetGeneration() {
 			outdated = true
@@ -245,8 +254,8 @@ func (c *Conditions) nextConditions(
 	return next, outdated, err
 }
 
-// ownersAreUnknown reports whether an object has no managed fields, which caches remove by default, but conditions that
-// are not in conditions.
+// ownersAreUnknown reports whether an object has conditions that are not in conditions, but no managed fields that show
+// their owners. Caches remove managed fields by default.
 func ownersAreUnknown(current *unstructured.Unstructured, conditions []metav1.Condition) bool {
 	list, _, _ := unstructured.NestedSlice(current.Object, "status", "conditions")
 	return len(current.GetManagedFields()) == 0 && slices.ContainsFunc(list, func(item any) bool {
@@ -256,7 +265,7 @@ func ownersAreUnknown(current *unstructured.Unstructured, conditions []metav1.Co
 	})
 }
 
-// readCondition returns a condition, or none if it is not a valid metav1.Condition.
+// readCondition returns a list with the condition, or nil if the fields are not a valid metav1.Condition.
 func readCondition(fields map[string]any) []metav1.Condition {
 	var condition metav1.Condition
 	err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &condition)
@@ -292,8 +301,8 @@ func (c *Conditions) ownedTypes(current *unstructured.Unstructured) sets.Set[str
 	return owned.Difference(others)
 }
 
-// updateStatus updates the caller's object after its status has been written. If the spec has changed too, the caller
-// has not seen the new spec, so the resourceVersion is not updated.
+// updateStatus updates the caller's object after a write of its status. If the spec has changed as well, the
+// resourceVersion is not updated because the caller has not seen the new spec.
 func updateStatus(object, now *unstructured.Unstructured) {
 	if status, ok := now.Object["status"]; ok {
 		object.Object["status"] = status

@@ -1,7 +1,9 @@
 package handlers
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"testing"
@@ -17,11 +19,11 @@ func TestConditions_InvalidConditionsAreRejected(t *testing.T) {
 	server := newFakeServer(newWidget())
 	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: "R"}
 	for name, invalid := range map[string][]metav1.Condition{
-		"no type":         {{Status: metav1.ConditionTrue, Reason: "R"}},
-		"no status":       {{Type: "Ready", Reason: "R"}},
-		"no reason":       {{Type: "Ready", Status: metav1.ConditionTrue}},
-		"the same twice":  {ready, ready},
-		"one of them bad": {ready, {Type: "Other"}},
+		"no type":                      {{Status: metav1.ConditionTrue, Reason: "R"}},
+		"no status":                    {{Type: "Ready", Reason: "R"}},
+		"no reason":                    {{Type: "Ready", Status: metav1.ConditionTrue}},
+		"a duplicate condition":        {ready, ready},
+		"one invalid condition of two": {ready, {Type: "Other"}},
 	} {
 		if _, err := newConditions(t, server).Set(t.Context(), first, newWidget(), invalid...); err == nil {
 			t.Errorf("%s: no error", name)
@@ -32,7 +34,7 @@ func TestConditions_InvalidConditionsAreRejected(t *testing.T) {
 	}
 }
 
-func TestConditions_TransitionTimeChangesOnlyWithTheStatus(t *testing.T) {
+func TestConditions_TransitionTimeChangesOnlyWithStatus(t *testing.T) {
 	widget := newWidget()
 	server := newFakeServer(widget)
 	conditions := newConditions(t, server)
@@ -65,9 +67,9 @@ func TestConditions_TransitionTimeChangesOnlyWithTheStatus(t *testing.T) {
 }
 
 // With the new resourceVersion, the caller could overwrite a spec that it has not seen.
-func TestConditions_KeepTheResourceVersionOfAnOutdatedSpec(t *testing.T) {
+func TestConditions_KeepResourceVersionOfOutdatedSpec(t *testing.T) {
 	for name, c := range map[string]struct {
-		generation int64 // of the object on the server
+		generation int64 // the spec on the server
 		want       bool
 	}{"the same spec": {1, true}, "a newer spec": {2, false}} {
 		t.Run(name, func(t *testing.T) {
@@ -81,7 +83,7 @@ func TestConditions_KeepTheResourceVersionOfAnOutdatedSpec(t *testing.T) {
 				t.Errorf("changed: %t, error: %v", changed, err)
 			}
 			if updated := object.GetResourceVersion() != "0"; updated != c.want {
-				t.Errorf("the resourceVersion is %s", object.GetResourceVersion())
+				t.Errorf("got the resourceVersion %s", object.GetResourceVersion())
 			}
 			if list, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions"); len(list) != 1 {
 				t.Errorf("got the conditions %v", list)
@@ -90,7 +92,7 @@ func TestConditions_KeepTheResourceVersionOfAnOutdatedSpec(t *testing.T) {
 	}
 }
 
-// statusAfter sets the status of an object on a new server, and returns the status and the writes.
+// statusAfter sets the status of an object on a new server and returns the status and the writes.
 func statusAfter(
 	t *testing.T, object *unstructured.Unstructured, conditions []metav1.Condition, fields map[string]any,
 ) (status map[string]any, writes []string) {
@@ -128,7 +130,7 @@ func TestConditions_SetStatusWritesFieldsInTheSameRequest(t *testing.T) {
 		t.Errorf("got %v, want %v", status, want)
 	}
 	if _, writes := statusAfter(t, widget, ready, fields); len(writes) > 0 {
-		t.Errorf("without a change, wrote %q", writes)
+		t.Errorf("wrote %q without a change", writes)
 	}
 	fields["observedGeneration"] = int64(2)
 	if status, _ := statusAfter(t, widget, ready, fields); status["observedGeneration"] != int64(2) {
@@ -160,8 +162,8 @@ func TestConditions_SetStatusIsIdempotentForAllValues(t *testing.T) {
 	}
 }
 
-// Caches remove managed fields by default, so the owners of other conditions must be read.
-func TestConditions_ObsoleteConditionsAreRemovedWithoutManagedFieldsInTheCache(t *testing.T) {
+// Caches remove managed fields by default. The owners of the other conditions must then be read from the API server.
+func TestConditions_RemoveObsoleteConditionsWithoutManagedFields(t *testing.T) {
 	widget := newWidget()
 	server := newFakeServer(widget.DeepCopy())
 	conditions := newConditions(t, server)
@@ -188,7 +190,7 @@ func TestConditions_ObsoleteConditionsAreRemovedWithoutManagedFieldsInTheCache(t
 	}
 }
 
-func TestConditions_ConditionsOfOthersAreKept(t *testing.T) {
+func TestConditions_KeepConditionsOfOtherManagers(t *testing.T) {
 	managed := func(manager, conditions string) metav1.ManagedFieldsEntry {
 		fields := `{"f:status":{"f:conditions":` + conditions + `}}`
 		return metav1.ManagedFieldsEntry{
@@ -206,10 +208,10 @@ func TestConditions_ConditionsOfOthersAreKept(t *testing.T) {
 		"a condition has two managers": {
 			[]metav1.ManagedFieldsEntry{managed(manager, both), managed("x", mine)}, []any{"Mine", "Ready"},
 		},
-		"the list is a single value": {
+		"the list is atomic": {
 			[]metav1.ManagedFieldsEntry{managed(manager, `{}`)}, []any{"Theirs", "Mine", "Ready"},
 		},
-		"there are no managed fields": {nil, []any{"Theirs", "Mine", "Ready"}},
+		"no managed fields": {nil, []any{"Theirs", "Mine", "Ready"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			widget := newWidget()
@@ -230,8 +232,8 @@ func TestConditions_ConditionsOfOthersAreKept(t *testing.T) {
 	}
 }
 
-// Anyone with permission to write the status can write an observedGeneration that the object has not reached.
-func TestConditions_OnlyConditionsOfExistingGenerationsAreKept(t *testing.T) {
+// Anyone who can write the status can set an observedGeneration that the object has not reached.
+func TestConditions_ReplaceConditionsOfFutureGenerations(t *testing.T) {
 	for observed, want := range map[int64]string{2: "True", 3: "False"} {
 		widget := newWidget()
 		widget.SetGeneration(2)
@@ -243,7 +245,7 @@ func TestConditions_OnlyConditionsOfExistingGenerationsAreKept(t *testing.T) {
 		fields := map[string]any{"field": "new"}
 		change, err := newConditions(t, newFakeServer()).change(widget, 1, ready, fields)
 		if err != nil || (len(change) > 0) != (want == "False") {
-			t.Errorf("observed generation %d: the change is %s, %v", observed, change, err)
+			t.Errorf("observed generation %d: got the patch %s, %v", observed, change, err)
 		}
 	}
 }
@@ -267,13 +269,13 @@ func TestConditions_InvalidCurrentConditionsAreReplaced(t *testing.T) {
 	}
 }
 
-// The API server returns the same error if the subresource and if the object is missing.
+// The API server returns the same error for a missing subresource as for a missing object.
 func TestConditions_MissingStatusSubresource(t *testing.T) {
 	widget := newWidget()
 	for name, c := range map[string]struct {
 		objects  []*unstructured.Unstructured
 		noStatus bool
-	}{"the object exists": {[]*unstructured.Unstructured{widget}, true}, "the object is gone": {nil, false}} {
+	}{"the object exists": {[]*unstructured.Unstructured{widget}, true}, "the object does not exist": {nil, false}} {
 		server := newFakeServer(c.objects...)
 		server.PrependReactor("patch", "widgets", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, apierrors.NewNotFound(widgets.GroupResource(), widget.GetName())
@@ -283,5 +285,46 @@ func TestConditions_MissingStatusSubresource(t *testing.T) {
 		if errors.Is(err, ErrNoStatus) != c.noStatus || apierrors.IsNotFound(err) == c.noStatus {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// If the cache lags, Changed must receive the replaced status instead of the cached one.
+func TestConditions_ChangedReceivesReplacedStatus(t *testing.T) {
+	server := newFakeServer(newWidget())
+	var reported []string
+	conditions, err := NewConditions(ConditionsConfig{
+		Client: server, FieldManager: "m",
+		Changed: func(_ context.Context, before, after *unstructured.Unstructured) {
+			_, had, _ := unstructured.NestedSlice(before.Object, "status", "conditions")
+			list, _, _ := unstructured.NestedSlice(after.Object, "status", "conditions")
+			reported = append(reported, fmt.Sprint(had, " ", list[0].(map[string]any)["reason"]))
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	widget := newWidget()
+	set := func(object *unstructured.Unstructured, reason string) {
+		t.Helper()
+		ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionTrue, Reason: reason}
+		if _, err := conditions.Set(t.Context(), first, object, ready); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(widget, "A")
+	set(widget, "A")
+	set(widget, "B")
+	conflicts := 1
+	server.PrependReactor("patch", "widgets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		conflicts--
+		return conflicts >= 0, nil, apierrors.NewConflict(widgets.GroupResource(), "first", errors.New("test"))
+	})
+	ready := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionTrue, Reason: "B"}}
+	outdated := newWidget() // as in a lagging cache
+	if _, err := conditions.SetStatus(t.Context(), first, outdated, ready, map[string]any{"a": "b"}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"false A", "true B", "true B"}; !slices.Equal(reported, want) {
+		t.Errorf("got %q, want %q", reported, want)
 	}
 }

@@ -2,8 +2,8 @@
 // of them is an ordinary [dynamiccontroller.Handler].
 //
 //   - [Chain] combines middlewares: [Timeout], [Logging] and [Concurrency].
-//   - [Object] reads the object from a [Reader] and calls one handler if the object exists, and another one if it has
-//     been deleted. [Typed] decodes the object into a Go type.
+//   - [Object] reads the object from a [Reader] and calls one handler if the object exists, and a different one if it
+//     has been deleted. [Typed] decodes the object into a Go type.
 //   - [Cached] reads objects from the cache, and [Live] reads them from the API server. [Fresh] reads an object from
 //     the cache once the cache has caught up with the previous leader.
 //   - [Finalizer] runs a cleanup before an object is removed.
@@ -32,8 +32,8 @@
 // # Configuration
 //
 // Parts with required fields are configured with a Config struct. The functions NewClaimer, NewConditions and
-// NewExpectations return an error that lists all invalid fields. A handler of [Finalizer] returns such an error when it
-// is called. All parts are safe for concurrent use.
+// NewExpectations return an error that lists all invalid fields. The handler that [Finalizer] returns reports such an
+// error when it is called. All parts are safe for concurrent use.
 //
 // # State
 //

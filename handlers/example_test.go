@@ -154,7 +154,7 @@ func ExampleObject() {
 }
 
 func ExampleFresh() {
-	lagging := handlers.Live(fakeserver.New(newWidget())) // stands for a cache that still holds the widget
+	lagging := handlers.Live(fakeserver.New(newWidget())) // simulates a cache that still holds the widget
 	client := fakeserver.New()                            // the previous leader has cleaned up the widget
 	handler := handlers.Object(handlers.Fresh(client, lagging),
 		func(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructured.Unstructured) error {
@@ -243,7 +243,7 @@ func ExampleClaimer() {
 
 func ExampleExpectations() {
 	client := fakeserver.New()
-	lagging := handlers.Live(fakeserver.New()) // stands for a cache that does not hold the child yet
+	lagging := handlers.Live(fakeserver.New()) // simulates a cache that does not hold the child yet
 	expectations, err := handlers.NewExpectations(handlers.ExpectationsConfig{Client: client, Cache: lagging})
 	if err != nil {
 		fmt.Println(err)

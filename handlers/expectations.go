@@ -24,15 +24,15 @@ import (
 )
 
 const (
-	// defaultExpectationsTimeout is the ExpectationsTimeout of Kubernetes' controllers
+	// defaultExpectationsTimeout equals ExpectationsTimeout in Kubernetes' controllers
 	// (pkg/controller/controller_utils.go).
 	defaultExpectationsTimeout = 5 * time.Minute
-	// awaitRequeue is the requeue delay of Await. An event from a child usually causes a reconcile sooner.
+	// awaitRequeue is the requeue delay of Await. An event of a child usually causes an earlier reconcile.
 	awaitRequeue = time.Second
-	// confirmInterval is the interval at which an expected child is read from the API server. A child that is created and
-	// deleted between two reads of the cache is never seen there.
+	// confirmInterval is the interval at which an expected child is read from the API server. This is necessary because
+	// the handler never sees a child that is created and deleted between two reads of the cache.
 	confirmInterval = 10 * time.Second
-	// As in Kubernetes, a generated name has room for a suffix within the 63 characters of a label value.
+	// As in Kubernetes, a generated name leaves room for a suffix within the 63 characters of a label value.
 	maxGenerateNameLength, suffixLength = 58, 5
 )
 
@@ -41,8 +41,8 @@ type ExpectationsConfig struct {
 	Client dynamic.Interface
 	// Cache must be the Reader that the handler uses to count children.
 	Cache Reader
-	// Timeout is the time after which a change that does not appear in the cache is no longer expected. Defaults to
-	// 5 minutes, as in kube-controller-manager.
+	// Timeout is the time after which a change is no longer expected even if the cache does not show it. Defaults to 5
+	// minutes, as in kube-controller-manager.
 	Timeout time.Duration
 }
 
@@ -63,17 +63,17 @@ type ExpectationsConfig struct {
 //
 // Expectations reads the cache and needs no events, so there is nothing to register, and a missed event does no harm.
 //
-// Expectations are stored in memory, for each run of the controller. When a replica becomes the leader, its cache can
-// lag behind the writes of the previous leader. [Expectations.CatchUp], called before Await, therefore lists the
-// children from the API server once in each run. The owner should be up to date too, because it determines the number
-// of children: see [Fresh]. The API server can still execute a request from the previous leader later. A handler that
-// needs exactly n children must therefore delete the excess children. If there must never be too many children, give
-// them fixed names and use children.Reconciler.
+// Expectations are stored in memory, separately for each run of the controller. When a replica becomes the leader, its
+// cache can lag behind the writes of the previous leader. [Expectations.CatchUp], called before Await, therefore lists
+// the children from the API server once in each run. The owner should be up to date too, because it determines the
+// number of children: see [Fresh]. Even then, the API server can still execute a request that the previous leader sent.
+// A handler that needs exactly n children must therefore delete excess children. If there must never be too many
+// children, give them fixed names and use children.Reconciler.
 //
 // Expectations is safe for concurrent use. It uses no memory for an owner that has no expectations and for which
 // CatchUp was not called. The expectations of an owner are dropped when [Expectations.Forget] is called, when they time
-// out, and at the end of each run. Expectations also stores for which owners CatchUp was called, until Forget is called
-// or the run ends.
+// out, and at the end of each run. The owners for which CatchUp was called are also stored, until Forget is called or
+// the run ends.
 type Expectations struct {
 	config ExpectationsConfig
 	runs   perrun.State[expectedChildren]
@@ -98,9 +98,9 @@ func NewExpectations(config ExpectationsConfig) (*Expectations, error) {
 	return &Expectations{config: config}, nil
 }
 
-// Await returns nil if the cache reflects all writes for the owner. Otherwise, it returns a RequeueAfter of a second,
-// which the handler should return. If the controller watches the children with Owns, an event from a child causes a
-// reconcile sooner.
+// Await returns nil if the cache reflects all writes for the owner. Otherwise, it returns a RequeueAfter of one second,
+// which the handler should return. If the controller watches the children with Owns, an event of a child causes an
+// earlier reconcile.
 //
 // If the cache does not show a write within ten seconds, Await reads the child from the API server. If the response to
 // a create was lost, Await sends the create again, with the same name, and returns the error of that request.
@@ -155,7 +155,7 @@ func (e *Expectations) isMet(
 	current, err := live.Get(ctx, e.config.Client, child)
 	switch {
 	case apierrors.IsNotFound(err):
-		return !expectation.deleted, nil // a deleted child must also disappear from the cache
+		return !expectation.deleted, nil // the child must also disappear from the cache
 	case err != nil:
 		return false, err
 	case current.GetUID() != expectation.uid:
@@ -164,8 +164,8 @@ func (e *Expectations) isMet(
 	return expectation.deleted && current.GetDeletionTimestamp() == nil, nil // the delete was not executed
 }
 
-// createAgain repeats a create whose response was lost. If the API server rejects the create, the child is no longer
-// expected, and createAgain returns true.
+// createAgain repeats a create whose response was lost. It returns true if the API server rejects the create, because
+// the child is then no longer expected.
 func (e *Expectations) createAgain(
 	ctx context.Context, child dynamiccontroller.ObjectIdentifiers, expectation *expectation,
 ) (rejected bool, err error) {
@@ -184,10 +184,10 @@ func (e *Expectations) createAgain(
 	return false, nil
 }
 
-// CatchUp makes Await also wait until the cache has caught up with the API server. This applies to the objects of the
-// type that are in the namespace and match the selector. An empty namespace means all namespaces. CatchUp sends a list
-// request when it is first called for an owner and a type in a run of the controller, and after Forget. Otherwise it
-// does nothing. It needs list on the type.
+// CatchUp makes Await also wait until the cache has caught up with the API server for the objects of the type that are
+// in the namespace and match the selector. An empty namespace means all namespaces. CatchUp sends a list request when
+// it is first called for an owner and a type in a run of the controller, and when it is first called after Forget.
+// Otherwise it does nothing. It needs list on the type.
 func (e *Expectations) CatchUp(
 	ctx context.Context, owner dynamiccontroller.ObjectIdentifiers,
 	gvr schema.GroupVersionResource, namespace string, selector labels.Selector,
@@ -196,8 +196,8 @@ func (e *Expectations) CatchUp(
 	if expected.hasCaughtUp(owner, gvr) {
 		return nil
 	}
-	// The cache is read first. An object that is in the cache but not in the later list has been deleted. If the list were
-	// read first, such an object could also be new.
+	// The cache is read first: an object in the cache that is missing from the later list has been deleted. In the reverse
+	// order, such an object could be new instead.
 	cached, err := e.config.Cache.List(ctx, gvr, namespace, selector)
 	if err != nil {
 		return fmt.Errorf("list %s in the cache for %s: %w", gvr.Resource, owner, err)
@@ -221,10 +221,10 @@ func (e *Expectations) CatchUp(
 	return nil
 }
 
-// Create creates a child. The child is expected even before the request is sent. If a child has no name, Create
-// generates one from its generateName and a random suffix, so that the child can be found if the response is lost.
-// After a lost response, the child is expected until Await has found out whether it exists. A child that the API server
-// rejects is not expected.
+// Create creates a child, which is expected even before the request is sent. If the child has no name, Create generates
+// one from its generateName and a random suffix, so that the child can be found if the response is lost. After a lost
+// response, the child is expected until Await has found out whether it exists. A child that the API server rejects is
+// not expected.
 //
 // Create needs create on the type of the child, and get for children that do not appear in the cache. If the admission
 // plugin OwnerReferencesPermissionEnforcement is enabled, an owner reference with blockOwnerDeletion also needs update
@@ -254,8 +254,8 @@ func (e *Expectations) Create(
 	return created, nil
 }
 
-// Delete deletes a child. The child is then expected to disappear from the cache, or to have a deletionTimestamp there.
-// Delete returns nil if the child no longer exists, or has been replaced by another object with the same name.
+// Delete deletes a child. The cache is then expected to drop the child or to show its deletionTimestamp. Delete returns
+// nil if the child no longer exists or has been replaced by another object with the same name.
 //
 // Delete needs delete on the type of the child, and get for children that do not disappear from the cache.
 func (e *Expectations) Delete(
@@ -270,7 +270,7 @@ func (e *Expectations) Delete(
 		PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 	})
 	if apierrors.IsConflict(err) {
-		// Either the child has been replaced, or an admission webhook returned the conflict.
+		// Either the child has been replaced, or the conflict comes from an admission webhook.
 		now, getErr := live.Get(ctx, e.config.Client, id)
 		if apierrors.IsNotFound(getErr) || getErr == nil && now.GetUID() != uid {
 			return nil
@@ -295,8 +295,8 @@ func (e *Expectations) Forget(owner dynamiccontroller.ObjectIdentifiers) {
 	}
 }
 
-// isRejected reports whether err is a response from the API server which shows that the request was not executed. After
-// any other error, the request may have been executed.
+// isRejected reports whether err is a response that shows that the API server did not execute the request. After any
+// other error, the request may have been executed.
 func isRejected(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

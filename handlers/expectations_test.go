@@ -22,7 +22,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
-// expectationsTest is a server, a cache that lags behind it, and Expectations that use both.
+// expectationsTest contains a server, a cache that lags behind it, and Expectations that use both.
 type expectationsTest struct {
 	*testing.T
 	*Expectations
@@ -57,7 +57,7 @@ func (e *expectationsTest) mustCreate() *unstructured.Unstructured {
 	return child
 }
 
-// mustShow adds a child to the cache, so that the expectation of its creation is met.
+// mustShow adds a child to the cache, which meets the expectation of its creation.
 func (e *expectationsTest) mustShow(child *unstructured.Unstructured) {
 	e.Helper()
 	e.cache[child.GetName()] = child
@@ -100,7 +100,7 @@ func (e *expectationsTest) wantWaiting(ctx context.Context, want bool) {
 // state returns the state that is used outside of runs.
 func (e *expectationsTest) state() *expectedChildren { return e.runs.For(e.Context()) }
 
-func TestExpectations_WritesAreAwaitedUntilTheyAreInTheCache(t *testing.T) {
+func TestExpectations_AwaitWritesUntilCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newExpectations(t, 0)
 		e.wantWaiting(t.Context(), false)
@@ -123,7 +123,7 @@ func TestExpectations_WritesAreAwaitedUntilTheyAreInTheCache(t *testing.T) {
 	})
 }
 
-func TestExpectations_DeletionTimestampMeetsADelete(t *testing.T) {
+func TestExpectations_DeletionTimestampMeetsDelete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newExpectations(t, 0)
 		child := e.mustCreate()
@@ -140,7 +140,7 @@ func TestExpectations_DeletionTimestampMeetsADelete(t *testing.T) {
 	})
 }
 
-// If the response to a create is lost, the child may exist. If the create is rejected, it does not.
+// If the response to a create is lost, the child may exist. If the create is rejected, the child does not exist.
 func TestExpectations_OnlyRejectedCreatesAreNotExpected(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
@@ -172,8 +172,8 @@ func TestExpectations_OnlyRejectedCreatesAreNotExpected(t *testing.T) {
 	}
 }
 
-// A child that is created and deleted between two reads of the cache never appears in it.
-func TestExpectations_MissingChildIsReadFromTheServer(t *testing.T) {
+// A child that is created and deleted between two reads of the cache never appears in the cache.
+func TestExpectations_MissingChildIsReadLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newExpectations(t, 0)
 		child := e.mustCreate()
@@ -198,7 +198,7 @@ func TestExpectations_MissingChildIsReadFromTheServer(t *testing.T) {
 	})
 }
 
-func TestExpectations_AreDroppedByForgetAndAfterTheTimeout(t *testing.T) {
+func TestExpectations_DroppedByForgetAndTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newExpectations(t, time.Minute)
 		for _, owner := range []string{"default/a", "default/b"} {
@@ -246,7 +246,7 @@ func TestExpectations_AreSafeForConcurrentUse(t *testing.T) {
 	}
 }
 
-// A create can be lost before it is sent, for example because the replica is no longer the leader.
+// A create can get lost before it is sent, for example because the replica is no longer the leader.
 func TestExpectations_LostCreateIsSentAgain(t *testing.T) {
 	for name, executed := range map[string]bool{"the request was lost": false, "the response was lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestExpectations_LostCreateIsSentAgain(t *testing.T) {
 	}
 }
 
-func TestExpectations_LostDeleteIsNotAwaitedForLong(t *testing.T) {
+func TestExpectations_LostDeleteIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newExpectations(t, 0)
 		child := e.mustCreate()
@@ -291,7 +291,7 @@ func TestExpectations_LostDeleteIsNotAwaitedForLong(t *testing.T) {
 	})
 }
 
-// If the child has not been replaced, a conflict comes from an admission webhook.
+// Unless the child has been replaced, the conflict comes from an admission webhook.
 func TestExpectations_RejectedDeleteIsNotExpected(t *testing.T) {
 	e := newExpectations(t, 0)
 	child := e.mustCreate()
@@ -305,7 +305,7 @@ func TestExpectations_RejectedDeleteIsNotExpected(t *testing.T) {
 }
 
 // A standby's cache can lag when the standby becomes the leader.
-func TestExpectations_OwnerCatchesUpOnceInEachRun(t *testing.T) {
+func TestExpectations_CatchUpOncePerRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, lagging := newFakeServer(), newFakeServer()
 		children := func(server *fakeserver.Server) dynamic.ResourceInterface {
@@ -352,7 +352,7 @@ func TestExpectations_OwnerCatchesUpOnceInEachRun(t *testing.T) {
 
 			create(server)
 			catchUp(ctx)
-			e.wantWaiting(ctx, false) // CatchUp sends a list only once in each run
+			e.wantWaiting(ctx, false) // CatchUp lists only once per run
 			e.Forget(first)
 			catchUp(ctx)
 			e.wantWaiting(ctx, true)

@@ -12,13 +12,13 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// expectation describes a child that is expected to appear in the cache, or to disappear from it.
+// expectation is a child that is expected to appear in the cache or to disappear from it.
 type expectation struct {
 	deleted   bool
-	uid       types.UID                  // empty until the response to the create has been received
-	create    *unstructured.Unstructured // the create to send again; nil when the response has been received
+	uid       types.UID                  // empty until the response to the create arrives
+	create    *unstructured.Unstructured // the create to send again, or nil once its response has arrived
 	since     time.Time
-	confirmed time.Time // when the child was last read from the API server; initially equal to since
+	confirmed time.Time // the time of the last read from the API server, initially equal to since
 }
 
 // isMetBy reports whether the expectation is met by the cached object with the child's name.
@@ -29,12 +29,12 @@ func (e *expectation) isMetBy(cached *unstructured.Unstructured) bool {
 	return e.uid == "" || cached.GetUID() == e.uid
 }
 
-// expectedChildren holds the expectations of a run. The zero value is empty and ready to use.
+// expectedChildren stores the expectations of a run. The zero value is empty and ready to use.
 type expectedChildren struct {
 	mu        sync.Mutex // guards the fields below
 	owners    map[dynamiccontroller.ObjectIdentifiers]map[dynamiccontroller.ObjectIdentifiers]expectation
 	lastSweep time.Time
-	// caughtUp holds the types for which CatchUp has been called, by owner.
+	// caughtUp maps owners to the types for which CatchUp has been called.
 	caughtUp map[dynamiccontroller.ObjectIdentifiers]map[schema.GroupVersionResource]bool
 }
 
@@ -47,8 +47,7 @@ func (e *expectedChildren) of(
 	return maps.Clone(e.owners[owner])
 }
 
-// add adds an expectation that begins now. It also removes all expectations that have timed out, regardless of their
-// owner.
+// add adds an expectation that starts now. It also removes all expectations that have timed out, for all owners.
 func (e *expectedChildren) add(
 	owner, child dynamiccontroller.ObjectIdentifiers, added expectation, timeout time.Duration,
 ) {
@@ -110,7 +109,7 @@ func (e *expectedChildren) forget(owner dynamiccontroller.ObjectIdentifiers) {
 	delete(e.caughtUp, owner)
 }
 
-// sweepLocked removes expectations that have timed out. It does so at most once per timeout.
+// sweepLocked removes expectations that have timed out, at most once per timeout.
 func (e *expectedChildren) sweepLocked(now time.Time, timeout time.Duration) {
 	if now.Sub(e.lastSweep) < timeout {
 		return

@@ -48,8 +48,8 @@ type FinalizerConfig struct {
 //
 // Finalizer changes metadata.finalizers with a patch that the API server rejects if the object has changed since it was
 // read. After a rejection, it reads the object and tries again, so no finalizer of another controller is lost.
-// Finalizer needs get and patch on the type, even if the admission plugin OwnerReferencesPermissionEnforcement is
-// enabled.
+// Finalizer needs get and patch on the type. The admission plugin OwnerReferencesPermissionEnforcement does not require
+// further permissions.
 //
 // If config is invalid, the handler does nothing and returns an error that lists all invalid fields. The error is
 // [dynamiccontroller.Terminal].
@@ -67,7 +67,7 @@ func Finalizer(config FinalizerConfig) ObjectHandler {
 			case err != nil && !patch.IsGone(err):
 				return fmt.Errorf("add finalizer %s to %s: %w", config.Name, id, err)
 			case err != nil || object.GetDeletionTimestamp() != nil:
-				return nil // the deletion's event causes another reconcile
+				return nil // the event of the deletion causes another reconcile
 			}
 			return config.Reconcile(ctx, id, object)
 		}
@@ -102,7 +102,7 @@ func (c FinalizerConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// isOfController reports whether a finalizer belongs to a controller, as opposed to Kubernetes' garbage collector.
+// isOfController reports whether a finalizer belongs to a controller rather than to Kubernetes' garbage collector.
 func isOfController(finalizer string) bool {
 	return finalizer != metav1.FinalizerDeleteDependents && finalizer != metav1.FinalizerOrphanDependents
 }

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-func TestFinalizer_CallsCleanupWhileAControllerHasAFinalizer(t *testing.T) {
+func TestFinalizer_CallsCleanupWhileControllersHaveFinalizers(t *testing.T) {
 	now := metav1.Now()
 	ofGarbageCollector := []string{metav1.FinalizerDeleteDependents, metav1.FinalizerOrphanDependents}
 	for name, c := range map[string]struct {

@@ -12,30 +12,29 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/perrun"
 )
 
-// Fresh returns a Reader that reads from a cache, but never returns an object that was already outdated when this
+// Fresh returns a Reader that reads from a cache but never returns an object that was already outdated when this
 // replica became the leader. It is meant for [Object].
 //
-// When a replica becomes the leader, its cache can lag: it can hold an object as it was before the previous leader
-// changed it, or an object that the previous leader cleaned up and that no longer exists. If a handler created
-// something outside the API server for such an object, nothing would clean it up, and a handler that counts children
-// would use an outdated spec. In each run of the controller, Fresh therefore reads an object from the API server until
-// the cache holds the same version. After that, the cache is sufficient, because only the leader removes the platform's
-// finalizers.
+// When a replica becomes the leader, its cache can lag: it can hold an object that the previous leader has since
+// changed or cleaned up. If a handler created something outside the API server for an object that no longer exists,
+// nothing would clean it up. A handler that counts children would use an outdated spec. In each run of the controller,
+// Fresh therefore reads an object from the API server until the cache holds the same version. After that, the cache is
+// sufficient because only the leader removes the platform's finalizers.
 //
 // Fresh costs one get per object and run, and more while the cache lags. It needs get on the type. Get returns a
-// NotFound if the cache does not hold the object, even if the object exists. In that case, an event for the object will
-// follow. List returns the objects in the cache.
+// NotFound if the cache does not hold the object, even if the object exists; an event for the object will follow. List
+// returns the objects in the cache.
 //
 // The Reader is safe for concurrent use with different objects. The engine never calls a handler concurrently for the
 // same object. The Reader stores the identifiers of the objects for which the cache has caught up. It drops an
-// identifier when Get does not find the object in the cache, and drops all of them at the end of each run.
+// identifier when Get does not find the object in the cache, and all identifiers at the end of each run.
 func Fresh(client dynamic.Interface, cache Reader) Reader {
 	return &freshReader{live: Live(client), cache: cache}
 }
 
 type freshReader struct {
 	live, cache Reader
-	confirmed   perrun.State[sync.Map] // identifiers of objects for which the cache has caught up
+	confirmed   perrun.State[sync.Map] // identifiers of objects that are up to date in the cache
 }
 
 func (f *freshReader) Get(
@@ -54,8 +53,8 @@ func (f *freshReader) Get(
 	if err != nil {
 		return nil, err
 	}
-	// The current object was read after the cached one and is therefore not older. Only equality is tested, because not
-	// all resourceVersions can be ordered.
+	// The live object was read after the cached one and is therefore not older. Only equality is tested because not all
+	// resourceVersions can be ordered.
 	if current.GetUID() == cached.GetUID() && current.GetResourceVersion() == cached.GetResourceVersion() {
 		confirmed.Store(id, nil)
 	}

@@ -18,18 +18,18 @@ func widgetAt(uid, resourceVersion string) *unstructured.Unstructured {
 	return widget
 }
 
-func TestFresh_ReturnsTheLiveObject(t *testing.T) {
+func TestFresh_ReturnsLiveObject(t *testing.T) {
 	for name, c := range map[string]struct {
 		cached, live *unstructured.Unstructured
-		want         string // the resourceVersion; empty if the object is not found
+		want         string // the resourceVersion, or empty if the object is not found
 	}{
-		"the versions are equal":                 {widgetAt("a", "5"), widgetAt("a", "5"), "5"},
-		"etcd was restored":                      {widgetAt("a", "6"), widgetAt("a", "5"), "5"},
-		"the versions cannot be compared":        {widgetAt("a", "x"), widgetAt("a", "y"), "y"},
-		"the cache is older":                     {widgetAt("a", "5"), widgetAt("a", "10"), "10"},
-		"the cache holds a predecessor":          {widgetAt("a", "5"), widgetAt("b", "10"), "10"},
-		"the cache holds a deleted object":       {widgetAt("a", "5"), nil, ""},
-		"the cache does not hold the object yet": {nil, widgetAt("a", "5"), ""},
+		"the versions are equal":                            {widgetAt("a", "5"), widgetAt("a", "5"), "5"},
+		"etcd was restored":                                 {widgetAt("a", "6"), widgetAt("a", "5"), "5"},
+		"the versions cannot be compared":                   {widgetAt("a", "x"), widgetAt("a", "y"), "y"},
+		"the cache is older":                                {widgetAt("a", "5"), widgetAt("a", "10"), "10"},
+		"the cache holds a deleted object of the same name": {widgetAt("a", "5"), widgetAt("b", "10"), "10"},
+		"the cache holds a deleted object":                  {widgetAt("a", "5"), nil, ""},
+		"the cache does not hold the object yet":            {nil, widgetAt("a", "5"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := newFakeServer()
@@ -47,15 +47,15 @@ func TestFresh_ReturnsTheLiveObject(t *testing.T) {
 	}
 }
 
-func TestFresh_ReadsLiveUntilTheCacheHasCaughtUpInEachRun(t *testing.T) {
+func TestFresh_ReadsLiveUntilCacheHasCaughtUp(t *testing.T) {
 	cache, server := fakeserver.Cache{"first": widgetAt("a", "5")}, newFakeServer(widgetAt("a", "10"))
 	reader := Fresh(server, cache)
-	// wantRequests calls Get once for each element of want, which is the expected number of requests.
+	// wantRequests calls Get once for each element of want and compares the number of requests with it.
 	wantRequests := func(ctx context.Context, name string, want ...int) {
 		t.Helper()
 		for call, want := range want {
 			before := len(server.Actions())
-			_, _ = reader.Get(ctx, widgets, "default", "first") // returns a NotFound if the cache does not hold the object
+			_, _ = reader.Get(ctx, widgets, "default", "first") // Get returns a NotFound if the cache does not hold the object
 			if n := len(server.Actions()) - before; n != want {
 				t.Errorf("%s, call %d: sent %d requests, want %d", name, call, n, want)
 			}

@@ -9,12 +9,12 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// outcomeDone is logged for a nil error.
+// outcomeDone is the logged outcome for a nil error.
 const outcomeDone = "done"
 
 // Logging logs the outcome and the duration of each call at V(1). It uses the logger in the context, to which the
-// engine has added the object. Errors are logged at the same level, because the engine already logs parked objects and
-// the first of several consecutive failures for operators.
+// engine has added the object. Errors are logged at the same level because the engine already logs parked objects, and
+// the first of several consecutive failures, for operators.
 func Logging() Middleware {
 	return func(handler dynamiccontroller.Handler) dynamiccontroller.Handler {
 		return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {

@@ -17,8 +17,8 @@ type ObjectHandler func(
 ) error
 
 // Object returns a handler that reads the object and calls reconcile, or gone if the object does not exist. If gone is
-// nil, objects that do not exist are ignored. If the object cannot be read, the handler returns the error and calls
-// neither.
+// nil, missing objects are ignored. If the object cannot be read, the handler returns the error and calls neither
+// function.
 //
 // Object writes nothing. With [Live], it needs get on the type.
 func Object(reader Reader, reconcile ObjectHandler, gone dynamiccontroller.Handler) dynamiccontroller.Handler {

@@ -17,19 +17,19 @@ import (
 
 // Reader reads objects. See [Cached], [Live] and [Fresh].
 type Reader interface {
-	// Get returns an object, which the caller can modify. It returns an error for which apierrors.IsNotFound is true
-	// only if the type is served and the object does not exist.
+	// Get returns an object, which the caller can modify. apierrors.IsNotFound is true for the error only if the type is
+	// served and the object does not exist.
 	Get(ctx context.Context, gvr schema.GroupVersionResource, namespace, name string) (*unstructured.Unstructured, error)
-	// List returns the objects that match the selector, which the caller can modify. An empty namespace means all
+	// List returns the objects that match the selector. The caller can modify them. An empty namespace means all
 	// namespaces.
 	List(
 		ctx context.Context, gvr schema.GroupVersionResource, namespace string, selector labels.Selector,
 	) ([]*unstructured.Unstructured, error)
 }
 
-// Cached returns a Reader for the engine's caches. The function lister is usually DynamicController.Lister. It can also
-// return one of client-go's listers, whose objects are then copied. If the type is not served or has not synced, the
-// Reader's methods return the error that the function or its lister returned. The type must be served with CacheFull.
+// Cached returns a Reader for the engine's caches. lister is usually DynamicController.Lister. It can also return a
+// client-go lister, whose objects are then copied. If the type is not served or has not synced, the Reader returns the
+// error from lister. The type must be served with CacheFull.
 func Cached[L cache.GenericLister](lister func(schema.GroupVersionResource) (L, error)) Reader {
 	return cached{lister: func(gvr schema.GroupVersionResource) (cache.GenericLister, error) { return lister(gvr) }}
 }
@@ -38,8 +38,8 @@ type cached struct {
 	lister func(schema.GroupVersionResource) (cache.GenericLister, error)
 }
 
-// listerFor returns a lister for the namespace, and reports whether the lister's objects are shared with other readers.
-// An empty namespace means all namespaces.
+// listerFor returns a lister for the namespace, and reports whether its objects are shared with other readers. An empty
+// namespace means all namespaces.
 func (c cached) listerFor(
 	gvr schema.GroupVersionResource, namespace string,
 ) (l cache.GenericNamespaceLister, shared bool, err error) {
@@ -92,7 +92,7 @@ func (c cached) List(
 func wholeObject(object runtime.Object, shared bool) (*unstructured.Unstructured, error) {
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
-		return nil, fmt.Errorf("the cache holds a %T instead of a whole object: "+
+		return nil, fmt.Errorf("the cache holds a %T instead of a whole object; "+
 			"serve the type with CacheFull, or read it from the API server", object)
 	}
 	if shared {

@@ -62,7 +62,7 @@ func TestCached_RejectsMetadata(t *testing.T) {
 	}
 }
 
-// labels.Nothing is formatted as "", which the API server interprets as selecting everything.
+// The text of labels.Nothing is "", which the API server interprets as selecting everything.
 func TestLive_NothingSelectorMatchesNothing(t *testing.T) {
 	server := newFakeServer(newWidget())
 	for name, c := range map[string]struct {
@@ -79,7 +79,7 @@ func TestLive_NothingSelectorMatchesNothing(t *testing.T) {
 	}
 }
 
-// An API server that does not serve the type, or does not serve it yet, responds with 404 for each object.
+// An API server that does not (yet) serve the type responds with 404 for each object.
 func TestLive_UnservedTypeDoesNotReturnNotFound(t *testing.T) {
 	server := newFakeServer()
 	const body = "404 page not found"

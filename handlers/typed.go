@@ -15,9 +15,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// TypedHandler reconciles an existing object that was decoded into the Go type T. The parameter object is the same
-// object as typed, in the form that the other parts of this package accept. The handler can modify both, and they share
-// no memory. The error of the handler has the same meaning as that of a [dynamiccontroller.Handler].
+// TypedHandler reconciles an existing object that was decoded into the Go type T. object is the same object as typed,
+// in the form that the other parts of this package accept. The handler can modify both; they share no memory. The
+// returned error has the same meaning as that of a [dynamiccontroller.Handler].
 type TypedHandler[T any] func(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, typed *T, object *unstructured.Unstructured,
 ) error
@@ -33,8 +33,8 @@ type TypedHandler[T any] func(
 //
 // If the object cannot be decoded, handle is not called. The error names the object and the field. It is
 // [dynamiccontroller.Terminal], because a retry would decode the same object: the object is parked until it changes. A
-// cleanup that must succeed for invalid objects too, such as that of a [Finalizer], should not be Typed, or should use
-// a T with only the fields that it needs.
+// cleanup that must succeed even for invalid objects, such as that of a [Finalizer], should not use Typed, or should
+// use a T with only the fields that it needs.
 //
 // The returned handler is safe for concurrent use if handle is. It sends no requests.
 //
@@ -51,8 +51,8 @@ func Typed[T any](handle TypedHandler[T]) ObjectHandler {
 	}
 }
 
-// decode decodes a value of an unstructured object. It uses JSON instead of runtime.DefaultUnstructuredConverter,
-// which truncates numbers that overflow, and shares memory with the object.
+// decode decodes a value of an unstructured object. It uses JSON instead of runtime.DefaultUnstructuredConverter, which
+// truncates numbers that overflow and shares memory with the object.
 func decode(value, into any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -61,7 +61,7 @@ func decode(value, into any) error {
 	return json.Unmarshal(data, into)
 }
 
-// explain adds the path of the rejected field to the error from decoding an object.
+// explain adds the path of the rejected field to a decoding error.
 func explain(object map[string]any, err error, decode func(any) error) error {
 	path, cause := rejectedField(nil, object, func(value any) error {
 		if alone := decode(value); alone != nil && alone.Error() == err.Error() {
@@ -70,7 +70,7 @@ func explain(object map[string]any, err error, decode func(any) error) error {
 		return nil
 	})
 	if cause == nil {
-		return err // no single field causes the error
+		return err // the error is not caused by a single field
 	}
 	var mismatch *stdjson.UnmarshalTypeError
 	if errors.As(cause, &mismatch) {
@@ -79,9 +79,9 @@ func explain(object map[string]any, err error, decode func(any) error) error {
 	return fmt.Errorf("%s: %w", path, cause)
 }
 
-// rejectedField returns the path of the first field that decode rejects even in an object without any other fields, and
-// the error for that field. If there is no such field, it returns no error. Errors from custom JSON decoders, such as
-// that of resource.Quantity, do not name the field.
+// rejectedField returns the path and the error of the first field that decode rejects when it is the only field of the
+// object. If there is no such field, it returns no error. The path is needed because errors of custom JSON decoders,
+// such as those of resource.Quantity, do not name the field.
 func rejectedField(path *field.Path, value any, decode func(any) error) (*field.Path, error) {
 	switch value := value.(type) {
 	case map[string]any:

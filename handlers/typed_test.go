@@ -36,7 +36,7 @@ type typedStage struct {
 	Name string `json:"name"`
 }
 
-// typedUnion cannot be decoded if its field type is missing or unknown.
+// typedUnion can be decoded only if its type field has a known value.
 type typedUnion map[string]any
 
 func (u *typedUnion) UnmarshalJSON(data []byte) error {
@@ -133,7 +133,7 @@ func TestTyped_ValueAndObjectShareNoMemory(t *testing.T) {
 	}
 }
 
-// TestTyped_ComposesWithFinalizer also shows that an object that cannot be decoded keeps its finalizer, and that its
+// TestTyped_ComposesWithFinalizer also shows that an object that cannot be decoded keeps its finalizer and that its
 // untyped cleanup still runs.
 func TestTyped_ComposesWithFinalizer(t *testing.T) {
 	server := newFakeServer(newTypedWidget(map[string]any{"size": int64(1)}))

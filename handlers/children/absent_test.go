@@ -30,7 +30,7 @@ func TestReconcile_DeletesAbsentChildrenFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		existing, desired Desired
 		writes            []string
-		err               string // a part of the error; empty if no error is expected
+		err               string // part of the error, or empty if no error is expected
 	}{
 		"another child is applied": {
 			oneStage(a), withAbsent(a, b), []string{"delete configmaps a", "apply configmaps b"}, "",
@@ -43,19 +43,19 @@ func TestReconcile_DeletesAbsentChildrenFirst(t *testing.T) {
 			oneStage(a), withAbsent(a, newConfigMap("unowned", "x"), b),
 			[]string{"delete configmaps a", "apply configmaps b"}, ErrNotOwned.Error(),
 		},
-		"it is absent twice and others are pruned": {
+		"a duplicate absent object, and others are pruned": {
 			oneStage(a, b), Desired{Absent: []*unstructured.Unstructured{a, a}},
 			[]string{"delete configmaps a", "delete configmaps b"}, "",
 		},
-		"it is in another namespace": {
+		"an object in another namespace": {
 			oneStage(newRemoteConfigMap("a")), withAbsent(newRemoteConfigMap("a")), []string{"delete configmaps a"}, "",
 		},
-		"not if the child is in another namespace": {oneStage(newRemoteConfigMap("a")), withAbsent(a), nil, ""},
-		"not if it is desired too":                 {oneStage(a), withAbsent(a, qualified), nil, ""},
-		"not if it is not a child":                 {oneStage(a), withAbsent(unowned), nil, ""},
-		"not if its kind is unknown":               {oneStage(a), withAbsent(newObject("v1", "Unknown", "", "a")), nil, ""},
-		"not if it does not exist":                 {oneStage(a), withAbsent(b), nil, ""},
-		"not if it is cluster-scoped":              {oneStage(a), withAbsent(newObject("v1", "Namespace", "", "a")), nil, ""},
+		"not a child in another namespace":   {oneStage(newRemoteConfigMap("a")), withAbsent(a), nil, ""},
+		"not an object that is also desired": {oneStage(a), withAbsent(a, qualified), nil, ""},
+		"not an object that is not a child":  {oneStage(a), withAbsent(unowned), nil, ""},
+		"not an object of an unknown kind":   {oneStage(a), withAbsent(newObject("v1", "Unknown", "", "a")), nil, ""},
+		"not an object that does not exist":  {oneStage(a), withAbsent(b), nil, ""},
+		"not a cluster-scoped object":        {oneStage(a), withAbsent(newObject("v1", "Namespace", "", "a")), nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := newFakeServer(newWidget(), unowned)

@@ -17,14 +17,14 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// applyStages applies the stages in order. It stops after an incomplete stage. It returns the desired children that
+// applyStages applies the stages in order and stops after an incomplete stage. It returns the desired children that
 // exist.
 func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstructured, err error) {
 	for _, stage := range c.desired.stages {
 		var errs []error
 		for _, child := range stage {
 			if child.err != nil {
-				errs = append(errs, fmt.Errorf("child %s %s of %s: %w", child.kind, child.id.NamespacedKey, c.id, child.err))
+				errs = append(errs, c.childError(child, child.err))
 				continue
 			}
 			now, err := c.apply(ctx, child)
@@ -32,7 +32,7 @@ func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstru
 				return children, err
 			}
 			if err != nil {
-				errs = append(errs, fmt.Errorf("child %s of %s: %w", child.id, c.id, err))
+				errs = append(errs, c.childError(child, err))
 			}
 			if now != nil {
 				children = append(children, now)
@@ -46,7 +46,7 @@ func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstru
 }
 
 // apply creates or updates a child if necessary, and returns it. If the API server rejects the write because the child
-// has been changed or created since it was read, apply reads the child from the API server and tries again.
+// has been changed or created in the meantime, apply reads the child from the API server and tries again.
 func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstructured, err error) {
 	read := c.read
 	err = retry.OnError(retry.DefaultRetry, isOutdated, func() error {
@@ -61,10 +61,10 @@ func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstr
 	return now, err
 }
 
-// isOutdated reports whether a write was rejected because the object has changed or has been created since it was read.
+// isOutdated reports whether a write was rejected because the object has been changed or created since it was read.
 func isOutdated(err error) bool { return apierrors.IsConflict(err) || existsAlready(err) }
 
-// applyTo applies a child to the current object. It creates the object if current is nil.
+// applyTo applies a child on top of the current object. If current is nil, it creates the object.
 func (c *call) applyTo(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
@@ -92,20 +92,26 @@ func (c *call) applyTo(
 	case owned && c.isUpToDate(child, current):
 		return current, nil
 	}
-	// The UID prevents a write based on outdated state from recreating a deleted child. The resourceVersion prevents such
-	// a write from taking back a child that has been released or orphaned. If an orphaned child got an owner reference to
-	// a parent that no longer exists, the child would be garbage-collected.
+	// The UID prevents an outdated write from recreating a deleted child. The resourceVersion prevents it from taking back
+	// a child that has been released or orphaned. If an orphaned child got an owner reference to a parent that no longer
+	// exists, Kubernetes would garbage-collect the child.
 	return c.write(ctx, child, true, map[string]any{
 		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
 	})
 }
 
-// read returns the child from the cache. A child that the cache does not hold is read from the API server. If the child
-// does not exist, read returns nil.
+// read returns the child from the cache, or nil if it does not exist. It reads from the API server in two cases: the
+// cache does not serve the type, or it lacks a child that this run has applied or failed to create. In the second case,
+// either the cache lags behind, or the existing object is not a child and therefore not in the cache. All other
+// children that the cache lacks are assumed not to exist; if one exists, creating it fails.
 func (c *call) read(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
 	current, err := c.readCached(ctx, child.id)
-	if apierrors.IsNotFound(err) || isUncached(err) {
+	_, wasWritten := c.cache.children[child.id]
+	switch {
+	case isUncached(err), apierrors.IsNotFound(err) && wasWritten:
 		return c.readLive(ctx, child)
+	case apierrors.IsNotFound(err):
+		return nil, nil
 	}
 	return current, err
 }
@@ -127,16 +133,16 @@ func (c *call) readCached(
 	return c.as.Cache.Get(ctx, id.GVR, id.Namespace(), id.Name())
 }
 
-// isUncached reports whether a cache returned an error because it does not serve the type, or does not serve it yet.
+// isUncached reports whether the error means that the cache does not serve the type, or does not serve it yet.
 func isUncached(err error) bool {
 	return errors.Is(err, dynamiccontroller.ErrNotServed) || errors.Is(err, dynamiccontroller.ErrNotSynced)
 }
 
-// isUpToDate reports whether a child does not have to be applied.
+// isUpToDate reports whether the child need not be applied.
 func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool {
 	last := c.cache.children[child.id]
 	if last.written.isAfter(current) {
-		return last.hash == child.hash // the object was read from a cache that lags behind the last apply
+		return last.hash == child.hash // the cached object predates the last apply
 	}
 	if applied.Covers(child.config.Object, current.Object) && c.ownsFields(child, current) {
 		return true
@@ -149,7 +155,7 @@ func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool
 		(now.owned == "" || now.owned == last.signature.owned)
 }
 
-// ownsFields reports whether this controller owns all fields that it applied, as far as the managed fields show.
+// ownsFields reports whether this controller owns all fields that it applied, according to the managed fields.
 func (c *call) ownsFields(child *child, current *unstructured.Unstructured) bool {
 	fields, ok := applied.FieldsOf(current, c.config.Name)
 	if !ok {
@@ -173,8 +179,8 @@ func (c *call) ownsFields(child *child, current *unstructured.Unstructured) bool
 	return true
 }
 
-// signature holds two digests of the fields that were applied to an object: one of the values that the API server
-// stored, and one of the ownership of the fields. The digest owned is empty if the object has no managed fields.
+// signature contains two digests of the fields that were applied to an object: one of their stored values, and one of
+// their ownership. If the object has no managed fields, owned is empty.
 type signature struct{ values, owned string }
 
 func (c *call) signatureOf(child *child, current *unstructured.Unstructured) (s signature, err error) {

@@ -11,25 +11,25 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A parent that waits for a deletion is reconciled again after a delay equal to the time that it has already waited,
-// within these limits. Events from its children usually cause an earlier reconcile.
+// Limits for the delay before a parent that waits for a deletion is reconciled again. The delay equals the time that
+// the parent has already waited. Events of the children usually cause an earlier reconcile.
 const minPollInterval, maxPollInterval = time.Second, 30 * time.Second
 
-// applyCache holds the last writes of a run. It only saves requests: a reconcile with an empty cache has the same
+// applyCache stores the last writes of a run. It only saves requests: with an empty cache, a reconcile has the same
 // result.
-type applyCache struct{ parents sync.Map } // the values are *parentEntry
+type applyCache struct{ parents sync.Map } // maps UIDs to *parentEntry
 
-// parentEntry holds the last writes for a parent. Only one call at a time uses it.
+// parentEntry stores the last writes for a parent. It is used by one call at a time.
 type parentEntry struct {
 	inventory   inventory
-	written     version   // the version of the parent with that inventory
-	waitStarted time.Time // when the parent began to wait for a deletion; zero if it is not waiting
+	written     version   // the version of the parent after the inventory was written
+	waitStarted time.Time // when the parent began to wait for a deletion, or zero
 	children    map[dynamiccontroller.ObjectIdentifiers]appliedChild
 }
 
 // appliedChild describes the last apply of a child.
 type appliedChild struct {
-	hash      string  // of the configuration and the identity
+	hash      string  // a hash of the configuration and the identity
 	written   version // the resulting version
 	signature signature
 }
@@ -44,7 +44,7 @@ func versionOf(object metav1.Object) version {
 	return version{uid: object.GetUID(), resourceVersion: object.GetResourceVersion()}
 }
 
-// isAfter reports whether v is a later version of the object. It returns false if the two cannot be compared.
+// isAfter reports whether v is a later version of the same object. It returns false if the versions cannot be compared.
 func (v version) isAfter(object metav1.Object) bool {
 	if v.uid != object.GetUID() {
 		return false
@@ -53,7 +53,7 @@ func (v version) isAfter(object metav1.Object) bool {
 	return err == nil && order > 0
 }
 
-// entry returns the entry of a parent. It creates the entry if necessary.
+// entry returns the entry of a parent, creating it if necessary.
 func (a *applyCache) entry(parent dynamiccontroller.ObjectIdentifiers) *parentEntry {
 	entry, _ := a.parents.LoadOrStore(parent, &parentEntry{
 		children: map[dynamiccontroller.ObjectIdentifiers]appliedChild{},
@@ -61,7 +61,7 @@ func (a *applyCache) entry(parent dynamiccontroller.ObjectIdentifiers) *parentEn
 	return entry.(*parentEntry)
 }
 
-// pollInterval returns the time after which a parent that waits for a deletion is reconciled again.
+// pollInterval returns the delay before a parent that waits for a deletion is reconciled again.
 func (e *parentEntry) pollInterval() time.Duration {
 	if e.waitStarted.IsZero() {
 		e.waitStarted = time.Now()

@@ -21,8 +21,8 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
-// The cache of the Reconciler lags: it holds an earlier version of a child, or none.
-func TestApplyCache_LaggingCacheCausesNoWritesInTheSameRun(t *testing.T) {
+// The Reconciler's cache lags: it holds an earlier version of a child, or none.
+func TestApplyCache_LaggingCacheCausesNoWrites(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
 	reconciler := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone})
 	parent := newWidget()
@@ -47,7 +47,7 @@ func TestApplyCache_LaggingCacheCausesNoWritesInTheSameRun(t *testing.T) {
 			}
 		}
 	})
-	// Another leader may have written since, so an old version must be treated as drift.
+	// Another leader may have written in the meantime, so an old version must be treated as drift.
 	cache["a"] = versions[1]
 	fakeserver.InRun(t, func(ctx context.Context) {
 		reconcile(ctx, "two")
@@ -57,7 +57,7 @@ func TestApplyCache_LaggingCacheCausesNoWritesInTheSameRun(t *testing.T) {
 	})
 }
 
-func TestApplyCache_LaggingCacheDoesNotHideAChange(t *testing.T) {
+func TestApplyCache_LaggingCacheDoesNotHideChange(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
 	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone}), newWidget()
 	for _, value := range []string{"one", "two", "one"} {
@@ -120,11 +120,11 @@ func TestApplyCache_DropsUndesiredChildren(t *testing.T) {
 		}
 	}
 	if children := entriesOf(cacheOf(t, reconciler))[first].children; len(children) != 1 {
-		t.Errorf("the cache holds the children %v, want one", children)
+		t.Errorf("got the cached children %v, want one", children)
 	}
 }
 
-func TestApplyCache_IsDroppedByForgetAndAtTheEndOfTheRun(t *testing.T) {
+func TestApplyCache_DroppedByForgetAndAtEndOfRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := newFakeServer(newWidget())
 		reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
@@ -137,11 +137,11 @@ func TestApplyCache_IsDroppedByForgetAndAtTheEndOfTheRun(t *testing.T) {
 				}
 			}
 			if entries := entriesOf(cache); len(entries) != 1 || len(entries[first].children) != 1 {
-				t.Errorf("the cache holds %v, want one parent with one child", entries)
+				t.Errorf("got the cache %v, want one parent with one child", entries)
 			}
 			reconciler.Forget(first)
 			if entries := entriesOf(cache); len(entries) != 0 {
-				t.Errorf("the cache holds %v after Forget", entries)
+				t.Errorf("got the cache %v after Forget", entries)
 			}
 		})
 		synctest.Wait()
@@ -187,7 +187,7 @@ func TestReconcile_OwnedFindsTheChildrenToPrune(t *testing.T) {
 	}
 	server.TakeWrites()
 	ownedErr = nil
-	owned = owned[:3] // a and b, and c, which no longer exists
+	owned = owned[:3] // a, b, and c, which no longer exists
 	if err := reconcile("a"); err != nil {
 		t.Fatal(err)
 	}
@@ -208,12 +208,12 @@ func TestVersion_IsAfter(t *testing.T) {
 		resourceVersion string
 		want            bool
 	}{
-		"later":                {"widget-uid", "10", true},
-		"equal":                {"widget-uid", "9", false},
-		"earlier":              {"widget-uid", "8", false},
-		"of another object":    {"other-uid", "10", false},
-		"cannot be compared":   {"widget-uid", "x", false},
-		"there was no version": {"", "", false},
+		"later":                            {"widget-uid", "10", true},
+		"equal":                            {"widget-uid", "9", false},
+		"earlier":                          {"widget-uid", "8", false},
+		"versions of different objects":    {"other-uid", "10", false},
+		"versions that cannot be compared": {"widget-uid", "x", false},
+		"no earlier version":               {"", "", false},
 	} {
 		if got := (version{uid: c.uid, resourceVersion: c.resourceVersion}).isAfter(object); got != c.want {
 			t.Errorf("%s: got %t", name, got)

@@ -13,30 +13,45 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// createOnlyField is a field of the metadata that makes an apply fail if the object exists. The API server clears it in
-// objects that it creates (rest.FillObjectMetaSystemFields) and rejects updates that set it
-// (ValidateObjectMetaAccessorUpdate), for all types.
+// createOnlyField is a metadata field that makes an apply fail if the object exists. For all types, the API server
+// clears the field in objects that it creates (rest.WipeObjectMetaSystemFields) and rejects updates that change it
+// (ValidateObjectMetaAccessorUpdate). No object has the value createOnly; objects that are being deleted can have the
+// value 0.
 //
-// Without this field, an apply would merge with an object that someone else created in the meantime, and would take
-// over that object: there is no conflict if the fields differ or have the same manager. A create request would return
-// AlreadyExists. However, later applies would not remove fields that a create request set, and a create request for a
-// new type takes two seconds.
-const createOnlyField = "deletionGracePeriodSeconds"
+// Without this field, an apply could take over an object that someone else created in the meantime: there is no
+// conflict if the fields differ or have the same manager. A create request would fail with AlreadyExists, but later
+// applies would not remove the fields that a create request has set. In addition, create requests for a new type take
+// two seconds.
+const (
+	createOnlyField       = "deletionGracePeriodSeconds"
+	createOnly      int64 = -1
+)
 
-// errParentGone is returned when the parent is being deleted, or is gone.
+// errParentGone is returned if the parent is being deleted or no longer exists.
 var errParentGone = errors.New("the parent is being deleted or gone")
 
-// create creates a child that did not exist when it was read.
+// create creates a child that is assumed not to exist. If the child does exist, the request fails, and later calls read
+// the child from the API server. Admission can reject the request before the API server checks whether the child
+// exists. After such an error, create therefore reads the child.
 func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
 	if err := c.checkParent(ctx); err != nil {
 		return nil, err
 	}
-	return c.write(ctx, child, false, map[string]any{createOnlyField: int64(0)})
+	now, err := c.write(ctx, child, false, map[string]any{createOnlyField: createOnly})
+	if isOutdated(err) {
+		c.cache.children[child.id] = appliedChild{}
+	}
+	if apierrors.IsForbidden(err) {
+		if current, readErr := c.readLive(ctx, child); readErr == nil && current != nil {
+			return c.applyTo(ctx, child, current)
+		}
+	}
+	return now, err
 }
 
-// checkParent reads the parent from the API server before the first child of a call is created. The cache can lag
-// behind the previous leader: the parent may be gone, so that nothing would delete the child, or a kind may have been
-// removed from the parent's inventory.
+// checkParent reads the parent from the API server before a call creates its first child. The caller's parent can be
+// outdated, for example because the cache lags behind the previous leader. If the parent is gone, nothing would delete
+// the child. If a kind has been removed from the parent's inventory, the kind must be recorded again.
 func (c *call) checkParent(ctx context.Context) error {
 	if c.parentExists {
 		return nil

@@ -1,18 +1,22 @@
 package children
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
-// The cache can hold a parent that has been deleted. Nothing would delete a child that is created for it.
+// The cache can hold a parent that has been deleted. Nothing would delete a child created for it.
 func TestReconcile_CreatesNothingForDeletedParent(t *testing.T) {
 	now := metav1.Now()
 	deleting, recreated := newWidget(), newWidget()
@@ -24,7 +28,7 @@ func TestReconcile_CreatesNothingForDeletedParent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := newFakeServer(live...)
 			reconciler := newReconciler(t, Config{Client: server})
-			parent := newWidget() // with everything that is written to it before its children
+			parent := newWidget() // the cached parent has the finalizer and the inventory
 			parent.SetFinalizers([]string{reconciler.finalizer()})
 			parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "ConfigMap=v1/configmaps:0@other"})
 			desired := oneStage(newRemoteConfigMap("a"), newConfigMap("b", "x"))
@@ -40,7 +44,7 @@ func TestReconcile_CreatesNothingForDeletedParent(t *testing.T) {
 }
 
 // The cache can hold the parent as it was before the kind was removed from its inventory.
-func TestReconcile_RecordsARemovedKindAgainBeforeCreating(t *testing.T) {
+func TestReconcile_RecordsRemovedKindBeforeCreating(t *testing.T) {
 	server := newFakeServer(newWidget())
 	previous, parent := newReconciler(t, Config{Client: server}), newWidget()
 	reconcile := func(reconciler *Reconciler, parent *unstructured.Unstructured, desired Desired) {
@@ -69,23 +73,88 @@ func TestReconcile_RecordsARemovedKindAgainBeforeCreating(t *testing.T) {
 	}
 }
 
-func TestReconcile_ReadsTheParentOnceBeforeCreating(t *testing.T) {
+// Before children are created, the parent is written, or else read once. With a cache, the children are not read.
+func TestReconcile_CreatesWithoutFurtherRequests(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
-	for call, want := range []int{1, 0} {
+	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Owned: ownsNone})
+	parent := newWidget()
+	for _, call := range []struct {
+		children []*unstructured.Unstructured
+		want     []string
+	}{
+		{
+			[]*unstructured.Unstructured{newConfigMap("a", "x"), newConfigMap("b", "x")},
+			[]string{"patch widgets", "patch configmaps", "patch configmaps"},
+		},
+		{
+			[]*unstructured.Unstructured{newConfigMap("c", "x"), newConfigMap("d", "x")},
+			[]string{"get widgets", "patch configmaps", "patch configmaps"},
+		},
+	} {
 		server.ClearActions()
-		desired := oneStage(newConfigMap("a", "x"), newConfigMap("b", "x"))
-		if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+		if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(call.children...)); err != nil {
 			t.Fatal(err)
 		}
-		reads := 0
+		var got []string
 		for _, action := range server.Actions() {
-			if get, ok := action.(clienttesting.GetAction); ok && get.GetVerb() == "get" && get.GetResource() == widgets {
-				reads++
-			}
+			got = append(got, action.GetVerb()+" "+action.GetResource().Resource)
 		}
-		if reads != want {
-			t.Errorf("call %d: read the parent %d times, want %d", call, reads, want)
+		if !slices.Equal(got, call.want) {
+			t.Errorf("got requests %q, want %q", got, call.want)
 		}
 	}
 }
+
+// The cache can lag behind an apply. The child is then read instead of created again.
+func TestReconcile_ReadsAppliedChildrenMissingFromCache(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Owned: ownsNone})
+	parent, desired := newWidget(), oneStage(newConfigMap("a", "x"))
+	for _, want := range [][]string{{"patch widgets first", "apply configmaps a"}, nil} {
+		if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+			t.Fatal(err)
+		}
+		if writes := server.TakeWrites(); !slices.Equal(writes, want) {
+			t.Errorf("wrote %q, want %q", writes, want)
+		}
+	}
+}
+
+// Otherwise, the caller's next write, with the resourceVersion of the parent that was read, would restore the cached
+// status.
+func TestCreate_UpdatesTheStatusOfAnOutdatedParent(t *testing.T) {
+	now := newWidget()
+	now.Object["status"] = map[string]any{"phase": "new"}
+	server := newFakeServer(now)
+	parent := newWidget()
+	parent.Object["status"] = map[string]any{"phase": "old"}
+	r := newReconciler(t, Config{Client: server})
+	if _, err := r.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x"))); err != nil {
+		t.Fatal(err)
+	}
+	if phase, _, _ := unstructured.NestedString(parent.Object, "status", "phase"); phase != "new" {
+		t.Errorf("the parent has the status %q", phase)
+	}
+}
+
+// Admission can deny an update before the API server rejects it because the object exists.
+func TestReconcile_DeniedCreationOfAnExistingObject(t *testing.T) {
+	for exists, want := range map[bool]error{true: ErrNotOwned, false: errDenied} {
+		server := newFakeServer(newWidget())
+		if exists {
+			foreign := newConfigMap("a", "foreign")
+			foreign.SetNamespace(first.Namespace())
+			server = newFakeServer(newWidget(), foreign)
+		}
+		server.PrependReactor("patch", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, errDenied
+		})
+		reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Owned: ownsNone})
+		_, err := reconciler.Reconcile(t.Context(), first, newWidget(), oneStage(newConfigMap("a", "x")))
+		if !errors.Is(err, want) {
+			t.Errorf("exists: %t: got %v, want %v", exists, err, want)
+		}
+	}
+}
+
+var errDenied = apierrors.NewForbidden(configMaps.GroupResource(), "a", errors.New("test"))

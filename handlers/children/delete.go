@@ -25,24 +25,25 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// keyObjects is a key of log messages.
+// keyObjects is a key for log messages.
 const keyObjects = "objects"
 
 // PendingDeletionError is returned while Reconcile waits for children to be deleted. It wraps a
 // dynamiccontroller.RequeueAfter.
 type PendingDeletionError struct {
-	// Children are sorted in the order in which they are deleted.
+	// Children lists the pending children in the order in which they are deleted.
 	Children []PendingChild
 	requeue  error
 }
 
-// PendingChild is a child that is not gone yet.
+// PendingChild is a child that still exists.
 type PendingChild struct {
 	dynamiccontroller.ObjectIdentifiers
 	Kind schema.GroupKind
-	// Deleting reports whether the deletion has been requested. Otherwise, children of later stages must be gone first.
+	// Deleting reports whether the deletion has been requested. If it is false, children of later stages must be deleted
+	// first.
 	Deleting bool
-	// Finalizers must be removed by other controllers before the child is gone.
+	// Finalizers lists the finalizers that other controllers must remove before the child is gone.
 	Finalizers  []string
 	Annotations map[string]string
 
@@ -61,7 +62,7 @@ func (e *PendingDeletionError) Error() string {
 	return "waiting for deletion: " + firstOf(children)
 }
 
-// firstOf returns a list of the first items, because messages in conditions are limited in size.
+// firstOf lists the first items, because the size of condition messages is limited.
 func firstOf(items []string) string {
 	const maxListed = 3
 	if more := len(items) - maxListed; more > 0 {
@@ -73,7 +74,7 @@ func firstOf(items []string) string {
 // Unwrap returns the RequeueAfter.
 func (e *PendingDeletionError) Unwrap() error { return e.requeue }
 
-// newPending describes a child that is to be deleted, or is being deleted.
+// newPending describes a child that is being deleted or must be deleted.
 func (c *call) newPending(
 	entry inventoryEntry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
 ) PendingChild {
@@ -94,21 +95,23 @@ type doomedChild struct {
 	object *unstructured.Unstructured
 }
 
-// compareDoomed orders children by descending stage. The order within a stage is always the same, because it determines
-// the text of errors, and a status with another text would cause another reconcile.
+// compareDoomed orders children by descending stage. Within a stage, the order must be deterministic because it
+// determines the text of errors. If a status contained a different text each time, every reconcile would trigger the
+// next one.
 func compareDoomed(a, b doomedChild) int {
 	return cmp.Or(cmp.Compare(b.stage, a.stage), cmp.Compare(a.Kind.String(), b.Kind.String()),
 		cmp.Compare(a.NamespacedKey, b.NamespacedKey))
 }
 
-// deleteInOrder deletes the children of the last stage, and records all as pending. It continues after an error. The
-// others are deleted by a later call, when those of the last stage are gone. If the parent is not being deleted,
-// children that the identity cannot delete do not delay others, because they may be forged.
+// deleteInOrder deletes the children of the last stage and records all children as pending. It continues after an
+// error. Once the children of the last stage are gone, a later call deletes those of the stage before it. Unless the
+// parent is being deleted, a child that the identity cannot delete does not delay earlier stages, because it may be
+// forged.
 func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 	slices.SortFunc(doomed, compareDoomed)
 	var errs []error
 	if len(doomed) > 0 {
-		c.pending = nil // doomed usually includes those that are pending
+		c.pending = nil // doomed usually includes the pending children
 	}
 	last := 0
 	for _, child := range doomed {
@@ -155,9 +158,10 @@ func (c *call) delete(
 	return nil
 }
 
-// prune deletes the children that are not desired. It removes a kind from the inventory if no children of the kind are
-// left and none are desired, and the namespaces of a kind in the same way. It waits for the deletion of children of
-// such kinds, of earlier stages, and of children with finalizers.
+// prune deletes the children that are not desired. When no children of a kind are left and none are desired, it removes
+// the kind from the inventory. The same applies to each namespace of a kind. prune waits for deleted children to
+// disappear if their kind or namespace is no longer desired, if they have finalizers, or if children of earlier stages
+// must be deleted next.
 func (c *call) prune(ctx context.Context) error {
 	var errs []error
 	var changed, left inventory
@@ -174,7 +178,7 @@ func (c *call) prune(ctx context.Context) error {
 			changed, left = append(changed, entry), append(left, next...)
 		}
 	}
-	if len(errs) == 0 { // the order of all children is known
+	if len(errs) == 0 { // the order is known only if all children are known
 		errs = append(errs, c.deleteInOrder(ctx, doomed))
 	}
 	if len(changed) > 0 {
@@ -186,9 +190,9 @@ func (c *call) prune(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// undesired returns the children of a kind that are not desired, and the part of the inventory's entry that is still
-// needed. An entry is reduced only after a list from the API server. An unbounded entry is replaced when all children
-// are desired.
+// undesired returns the children of a kind that are not desired, and the part of the kind's inventory entry that is
+// still needed. The entry is reduced only after the children have been listed from the API server. An unbounded entry
+// is replaced once no undesired children of the kind are left.
 func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []doomedChild, left inventory, err error) {
 	needed := c.desired.namespaces[entry.kind].Clone()
 	mapping := c.desired.mappings[entry.kind]
@@ -221,8 +225,9 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 	return doomed, inventory{entry}, nil
 }
 
-// cleanUp deletes the children of a deleted parent in the order of their stages. When they are gone, it removes the
-// parent's finalizer. Children of the first stage that have an owner reference are left to Kubernetes.
+// cleanUp deletes the children of a parent that is being deleted, in the reverse order of their stages. Children of the
+// first stage that have an owner reference are left for Kubernetes to delete. Once the other children are gone, cleanUp
+// removes the parent's finalizer.
 func (c *call) cleanUp(ctx context.Context) error {
 	finalizers := c.parent.GetFinalizers()
 	if !slices.Contains(finalizers, c.finalizer()) {
@@ -241,8 +246,8 @@ func (c *call) cleanUp(ctx context.Context) error {
 	case left:
 		return c.pendingError()
 	case len(c.ignored) > 0:
-		logr.FromContextOrDiscard(ctx).Info("Ignored objects that claim to be children, in other namespaces than those "+
-			"in the inventory", keyObjects, firstOf(c.ignored))
+		logr.FromContextOrDiscard(ctx).Info("Ignored objects that look like children, because the inventory does not "+
+			"contain their namespaces", keyObjects, firstOf(c.ignored))
 	}
 	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
 		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)
@@ -251,8 +256,8 @@ func (c *call) cleanUp(ctx context.Context) error {
 	return nil
 }
 
-// deleteDependents deletes the children of a deleted parent that Kubernetes does not delete and, if ordered is set,
-// those of later stages. It reports whether any of them are left.
+// deleteDependents deletes the children that Kubernetes does not delete together with the parent. If ordered is set, it
+// also deletes all children of stages after the first. It reports whether any of these children are left.
 func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, err error) {
 	var doomed []doomedChild
 	var errs []error
@@ -262,7 +267,7 @@ func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, e
 			continue
 		}
 		var mapping *meta.RESTMapping
-		if !c.canCrossNamespaces(entry.kind) { // Kubernetes deletes a child that the cache does not hold yet
+		if !c.canCrossNamespaces(entry.kind) { // Kubernetes deletes children that the cache does not hold yet
 			mapping, _ = c.config.Mapper.RESTMapping(entry.kind, entry.version)
 		}
 		gvr, children, err := c.listKind(ctx, entry, mapping)
@@ -289,7 +294,7 @@ func (c *call) isNamespaceTerminating(ctx context.Context) bool {
 	return err == nil && namespace.GetDeletionTimestamp() != nil
 }
 
-// deleteAbsent deletes the children in Desired.Absent. If one deletion fails, it continues with the others.
+// deleteAbsent deletes the children in Desired.Absent. It continues if a deletion fails.
 func (c *call) deleteAbsent(ctx context.Context, desired Desired) error {
 	present := map[childKey]bool{}
 	for _, stage := range desired.Stages {
@@ -315,8 +320,8 @@ func (c *call) deleteAbsent(ctx context.Context, desired Desired) error {
 	return errors.Join(append(errs, c.deleteInOrder(ctx, doomed))...)
 }
 
-// keyOf returns the key of a desired object. An object without a namespace gets the parent's namespace, so that a
-// cluster-scoped object has the same key in Stages and in Absent.
+// keyOf returns the key of a desired object. The namespace defaults to the parent's, so a cluster-scoped object has the
+// same key in Stages and in Absent.
 func (c *call) keyOf(object *unstructured.Unstructured) childKey {
 	name := cache.MetaObjectToName(object)
 	if name.Namespace == "" {
@@ -325,8 +330,8 @@ func (c *call) keyOf(object *unstructured.Unstructured) childKey {
 	return childKey{kind: object.GroupVersionKind().GroupKind(), key: name.String()}
 }
 
-// existingChild returns an object in the cache if it is a child of the parent, and nil otherwise. It reads from the API
-// server only if the cache does not serve the type.
+// existingChild returns an object from the cache if it is a child of the parent, and nil otherwise. It reads from the
+// API server only if the cache does not serve the type.
 func (c *call) existingChild(
 	ctx context.Context, key childKey, object *unstructured.Unstructured,
 ) (*doomedChild, error) {
@@ -355,7 +360,7 @@ func (c *call) existingChild(
 	return &doomedChild{c.newPending(recorded.entryOf(key.kind), id.GVR, current), current}, nil
 }
 
-// pendingError returns the error for the children for which the call waits.
+// pendingError returns the error for the children that the call waits for.
 func (c *call) pendingError() error {
 	requeue := dynamiccontroller.RequeueAfter(c.cache.pollInterval())
 	return &PendingDeletionError{Children: c.pending, requeue: requeue}

@@ -20,7 +20,8 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
-// pendingOf returns the names of the children in a PendingDeletionError, with "!" if the deletion has been requested.
+// pendingOf returns the names of the children in a PendingDeletionError. A "!" marks children whose deletion has been
+// requested.
 func pendingOf(t *testing.T, err error) (names []string) {
 	t.Helper()
 	var pending *PendingDeletionError
@@ -41,7 +42,8 @@ func pendingOf(t *testing.T, err error) (names []string) {
 	return names
 }
 
-// block makes a child on the server one that is being deleted and has a finalizer, or removes it if it is one already.
+// block marks a child on the server as being deleted and adds a finalizer. If the child is already blocked, it removes
+// the child.
 func block(t *testing.T, server *fakeserver.Server, name string) {
 	t.Helper()
 	objects := server.Resource(configMaps).Namespace("default")
@@ -63,7 +65,7 @@ func block(t *testing.T, server *fakeserver.Server, name string) {
 	server.TakeWrites()
 }
 
-func TestReconcile_DeletesInReverseOrderOfTheStages(t *testing.T) {
+func TestReconcile_DeletesStagesInReverseOrder(t *testing.T) {
 	stages := Desired{Stages: [][]Child{
 		Stage(newConfigMap("database", "x")), Stage(newConfigMap("app", "x"), newConfigMap("job", "x")),
 		Stage(newObject("example.com/v1", "Widget", "", "route")),
@@ -92,10 +94,10 @@ func TestReconcile_DeletesInReverseOrderOfTheStages(t *testing.T) {
 	}
 }
 
-// reverseOrder is a way to delete the children of a parent.
+// reverseOrder describes one way to delete the children of a parent.
 type reverseOrder struct {
 	delete func(parent *unstructured.Unstructured) Desired
-	last   []string // the last deletion and what follows
+	last   []string // the writes from the last deletion on
 }
 
 func (c reverseOrder) run(t *testing.T, stages Desired) {
@@ -174,7 +176,7 @@ func TestPendingDeletionError_MessageIsShort(t *testing.T) {
 	}
 }
 
-// Later stages can be known only when children of earlier stages exist. A second write to the parent is not needed.
+// Later stages may be known only once children of earlier stages exist. They need no second write to the parent.
 func TestReconcile_EmptyStagesAddTheFinalizerEarly(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
@@ -194,8 +196,8 @@ func TestReconcile_EmptyStagesAddTheFinalizerEarly(t *testing.T) {
 	}
 }
 
-// Reconcile could not keep the order, and the finalizer would only delay the deletion.
-func TestReconcile_WithoutListedKindsThereIsNoFinalizer(t *testing.T) {
+// Reconcile could not keep the order, so the finalizer would only delay the deletion.
+func TestReconcile_NoFinalizerWithoutListedKinds(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler, parent := newReconciler(t, Config{Client: server, Kinds: []Kind{}}), newWidget()
 	desired := Desired{Stages: [][]Child{Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x"))}}
@@ -204,12 +206,12 @@ func TestReconcile_WithoutListedKindsThereIsNoFinalizer(t *testing.T) {
 	}
 }
 
-// The deletion of a namespace removes the permissions of an identity before the finalizer of the parent.
+// When a namespace is deleted, the permissions of an identity can be removed before the finalizer of the parent.
 func TestReconcile_CleanUpIgnoresStagesInATerminatingNamespace(t *testing.T) {
 	rejected := errors.New("the identity cannot be used")
 	for name, c := range map[string]struct {
 		terminating bool
-		remote      bool // whether there is a child in another namespace
+		remote      bool // whether a child is in another namespace
 		released    bool
 	}{
 		"all children are in the namespace":  {true, false, true},
@@ -248,8 +250,9 @@ func TestReconcile_CleanUpIgnoresStagesInATerminatingNamespace(t *testing.T) {
 	}
 }
 
-// A live list for each deleted parent would cost the API server time proportional to all objects of the namespace.
-func TestReconcile_CleanUpFindsChildrenOfTheNamespaceInTheCache(t *testing.T) {
+// With a live list for each deleted parent, the cost to the API server would grow with the number of objects in the
+// namespace.
+func TestReconcile_CleanUpFindsChildrenInCache(t *testing.T) {
 	server := newFakeServer(newWidget())
 	var owned []runtime.Object
 	reconciler, parent := newReconciler(t, Config{
@@ -300,7 +303,7 @@ func TestReconcile_OrphanedChildrenAreNotDeleted(t *testing.T) {
 	}
 }
 
-// Kubernetes removes a child with finalizers only later, so the caller can report it.
+// Kubernetes removes a child with finalizers only later. Until then, the caller can report it.
 func TestReconcile_WaitsForPrunedChildrenWithFinalizers(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
@@ -319,7 +322,7 @@ func TestReconcile_WaitsForPrunedChildrenWithFinalizers(t *testing.T) {
 	}
 }
 
-func TestReconcile_WaitingForADesiredChildReportsIt(t *testing.T) {
+func TestReconcile_ReportsPendingDesiredChild(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
 	desired := oneStage(newConfigMap("a", "x"))

@@ -19,18 +19,18 @@ import (
 
 // Child is a desired child.
 type Child struct {
-	// Object is the desired state. It needs apiVersion, kind and name. Its namespace defaults to that of the parent. Its
+	// Object is the desired state. It must have apiVersion, kind and name. Its namespace defaults to the parent's. Its
 	// status is not applied. It can have any labels except <name>/parent.
 	Object *unstructured.Unstructured
-	// Retain keeps the object when it is no longer desired and when the parent is deleted. The object has no owner
-	// reference, so events of the object do not cause a reconcile with Owns. It keeps the label <name>/parent.
+	// Retain keeps the object when it is no longer desired and when the parent is deleted. The object has the label
+	// <name>/parent but no owner reference, so a watch with Owns does not reconcile the parent when the object changes.
 	Retain bool
-	// Adopt takes over an existing object that has no controller and is not another parent's child. An object that was
-	// retained by an earlier parent with the same name is adopted too.
+	// Adopt allows Reconcile to take over an existing object that has no controller and is not a child of another parent,
+	// or an object that an earlier parent with the same name retained.
 	Adopt bool
 }
 
-// Stage returns a stage of children without options.
+// Stage returns a stage of children that have only an Object, without Retain or Adopt.
 func Stage(objects ...*unstructured.Unstructured) []Child {
 	stage := make([]Child, len(objects))
 	for i, object := range objects {
@@ -39,14 +39,14 @@ func Stage(objects ...*unstructured.Unstructured) []Child {
 	return stage
 }
 
-// desiredSet holds the desired children of a parent, ready to be applied.
+// desiredSet contains the desired children of a parent, ready to be applied.
 type desiredSet struct {
 	stages       [][]*child
 	keys         map[childKey]bool
-	kinds        []schema.GroupKind                     // of Stages and Kinds, including unknown ones
-	mappings     map[schema.GroupKind]*meta.RESTMapping // of the known kinds, in the desired versions
-	namespaces   map[schema.GroupKind]sets.Set[string]  // other than the parent's, of children that are not retained
-	needsCleanUp bool                                   // Kubernetes alone cannot delete the children in order
+	kinds        []schema.GroupKind                     // the kinds of Stages and Kinds, including unknown ones
+	mappings     map[schema.GroupKind]*meta.RESTMapping // the known kinds in the desired versions
+	namespaces   map[schema.GroupKind]sets.Set[string]  // excludes the parent's, and those of retained children
+	needsCleanUp bool                                   // whether the parent needs the finalizer
 }
 
 // child is a desired child, ready to be applied.
@@ -56,12 +56,12 @@ type child struct {
 	kind    schema.GroupKind
 	mapping *meta.RESTMapping
 	config  *unstructured.Unstructured // the apply configuration
-	hash    string                     // of config, which contains the hash in an annotation, and the identity
-	marked  bool                       // the child has the parent's mark instead of an owner reference
-	err     error                      // why the child cannot be applied yet: its kind is unknown
+	hash    string                     // hash of config (which contains it as an annotation) and the identity
+	marked  bool                       // whether the child has a mark instead of an owner reference
+	err     error                      // set while the child's kind is unknown
 }
 
-// childKey identifies a child regardless of its version.
+// childKey identifies a child regardless of its API version.
 type childKey struct {
 	kind schema.GroupKind
 	key  string
@@ -78,8 +78,8 @@ func (s *desiredSet) inventory() inventory {
 	return kinds
 }
 
-// newDesiredSet validates the desired children. The error joins the errors of all children. An unknown kind becomes an
-// error only when its stage is applied.
+// newDesiredSet validates the desired children. Its error joins the errors of all children. An unknown kind is an error
+// only once its stage is applied.
 func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
 	s := &desiredSet{
 		keys: map[childKey]bool{}, mappings: map[schema.GroupKind]*meta.RESTMapping{},
@@ -105,7 +105,7 @@ func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
 			switch {
 			case meta.IsNoMatchError(err):
 				id := dynamiccontroller.ObjectIdentifiers{NamespacedKey: cache.MetaObjectToName(object.Object).String()}
-				next, err = &child{id: id, kind: kind, err: err}, nil
+				next, err = &child{Child: object, id: id, kind: kind, err: err}, nil
 			case err == nil:
 				err = s.add(c.id, next)
 			}
@@ -124,26 +124,30 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 	key := childKey{kind: child.kind, key: child.id.NamespacedKey}
 	switch known := s.mappings[child.kind]; {
 	case child.id == parent:
-		return errors.New("it is the parent itself")
+		return errors.New("must not be the parent itself")
 	case s.keys[key]:
-		return errors.New("it is desired twice")
+		return errors.New("must not be desired twice")
 	case known != nil && known.Resource != child.id.GVR:
-		return fmt.Errorf("its kind is desired in two versions, %s and %s", known.Resource.Version, child.id.GVR.Version)
+		return fmt.Errorf("its kind must not be desired in two versions, %s and %s",
+			known.Resource.Version, child.id.GVR.Version)
 	}
 	s.keys[key] = true
 	s.mappings[child.kind] = child.mapping
 	s.needsCleanUp = s.needsCleanUp || child.marked && !child.Retain
 	if namespace := child.id.Namespace(); namespace != "" && namespace != parent.Namespace() && !child.Retain {
-		s.namespaces[child.kind] = s.namespaces[child.kind].Union(sets.New(namespace))
+		if s.namespaces[child.kind] == nil {
+			s.namespaces[child.kind] = sets.New[string]()
+		}
+		s.namespaces[child.kind].Insert(namespace)
 	}
 	return nil
 }
 
-// newChild returns the child for a desired object, with the hash, and with either the owner reference or the mark.
+// newChild returns the child for a desired object. It adds the hash and either the owner reference or the mark.
 func (c *call) newChild(desired Child, stage int) (*child, error) {
 	object := desired.Object
 	if object.GetName() == "" {
-		return nil, errors.New("a child must have a name; use handlers.Expectations for children with a generateName")
+		return nil, errors.New("must have a name; use handlers.Expectations for children with a generateName")
 	}
 	gvk := object.GroupVersionKind()
 	mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
@@ -158,11 +162,11 @@ func (c *call) newChild(desired Child, stage int) (*child, error) {
 		return nil, err
 	}
 	if desired.Retain && ownerref.Refers(config, c.parent) {
-		return nil, errors.New("it is to be retained, but has an owner reference to its parent")
+		return nil, errors.New("must not have an owner reference to its parent, because it is retained")
 	}
 	crossNamespace := !ownerref.CanReach(c.parent, config.GetNamespace())
 	if crossNamespace && !c.kinds[gvk.GroupKind()] {
-		return nil, fmt.Errorf("it is outside its parent's namespace %s: "+
+		return nil, fmt.Errorf("outside its parent's namespace %s; "+
 			"add its kind to children.Config.Kinds with CrossNamespace set", c.parent.GetNamespace())
 	}
 	annotate := func(key, value string) { config.SetAnnotations(with(config.GetAnnotations(), key, value)) }
@@ -180,7 +184,7 @@ func (c *call) newChild(desired Child, stage int) (*child, error) {
 	}
 	hashed := []any{config.Object}
 	if c.as.Name != "" {
-		hashed = append(hashed, c.as.Name) // so that another identity applies the child too
+		hashed = append(hashed, c.as.Name) // a child is applied again if the identity changes
 	}
 	hash, err := applied.Digest(hashed...)
 	if err != nil {
@@ -203,10 +207,10 @@ func setController(config, parent *unstructured.Unstructured) error {
 
 // configurationOf returns a copy of an object without the fields that the API server sets.
 func configurationOf(object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	// GetLabels and GetAnnotations return nil if any value is not a string, so all other values would be lost.
+	// If any value is not a string, GetLabels and GetAnnotations return nil, and all other values would be lost.
 	for _, field := range []string{"labels", "annotations"} {
 		if _, _, err := unstructured.NestedStringMap(object.Object, "metadata", field); err != nil {
-			return nil, fmt.Errorf("its %s are not all strings: %w", field, err)
+			return nil, fmt.Errorf("metadata.%s: must be a map of strings", field)
 		}
 	}
 	config := object.DeepCopy()
@@ -219,16 +223,15 @@ func configurationOf(object *unstructured.Unstructured) (*unstructured.Unstructu
 	return config, encodeStringData(config)
 }
 
-// setNamespace sets the namespace of a child to that of its parent, unless the child has a namespace or is
-// cluster-scoped.
+// setNamespace sets the namespace of a child to the parent's unless the child has a namespace or is cluster-scoped.
 func setNamespace(config, parent *unstructured.Unstructured, mapping *meta.RESTMapping) error {
 	switch {
 	case isClusterScoped(mapping) && config.GetNamespace() != "":
-		return fmt.Errorf("it has the namespace %s, but its kind is cluster-scoped", config.GetNamespace())
+		return fmt.Errorf("must not have the namespace %s, because its kind is cluster-scoped", config.GetNamespace())
 	case isClusterScoped(mapping), config.GetNamespace() != "":
 		return nil
 	case parent.GetNamespace() == "":
-		return errors.New("it must have a namespace, because its parent has none")
+		return errors.New("must have a namespace, because its parent has none")
 	}
 	config.SetNamespace(parent.GetNamespace())
 	return nil

@@ -1,6 +1,6 @@
 // Package children keeps the child objects of a custom resource in their desired state. [Reconciler.Reconcile] creates
-// and corrects the desired children of a parent and deletes the others. All state that must survive a crash is stored
-// in the API server.
+// and corrects the desired children of a parent, and deletes all other children. All state that must survive a crash is
+// stored in the API server.
 //
 //	reconciler, err := children.New(children.Config{
 //		Client: client,
@@ -20,11 +20,11 @@
 // deletes the child together with the parent. Nothing is written if nothing has changed. A child is applied
 //
 //   - when the desired child or [Identity].Name has changed, which is detected with a hash in an annotation;
-//   - when an applied field has another value in the cache;
-//   - when another manager owns an applied field according to the managed fields in the cache.
+//   - when an applied field has a different value in the cache;
+//   - when this controller no longer owns an applied field, according to the managed fields in the cache.
 //
-// Drift is therefore corrected with a forced apply. Fields of other managers that were never applied are not changed.
-// An item that someone adds to a list is removed if the list has no keys, and kept otherwise.
+// Drift is therefore corrected with a forced apply. Fields that the controller never applied are not changed. If
+// someone adds an item to an applied list, the item is kept if the list has keys, and removed otherwise.
 //
 // The API server can store a value in a different form: "1000m" becomes "1". This looks like drift, so the child is
 // applied once more, without effect, in each run of the controller.
@@ -34,38 +34,38 @@
 //
 // # Inventory
 //
-// The kinds of a parent's children are recorded in its inventory, an annotation, before the first child of a kind is
-// written. So are the last stage, and the namespaces of children that are not in the parent's namespace. Children that
-// are no longer desired are therefore found and deleted, even by another process, if their kind is in Config.Kinds or
-// desired by the call. While the inventory contains a namespace that is not in Config.Namespaces, Reconcile returns
-// [ErrNamespaceNotListed] and keeps the inventory and the finalizer.
+// The inventory is an annotation of the parent that lists the kinds of its children. A kind is recorded before the
+// first child of that kind is written. The last stage, and the namespaces of children outside the parent's namespace,
+// are recorded as well. Children that are no longer desired are therefore found and deleted, even by another process,
+// if their kind is in Config.Kinds or desired by the current call. While the inventory contains a namespace that is not
+// in Config.Namespaces, Reconcile returns [ErrNamespaceNotListed] and keeps the inventory and the finalizer.
 //
-// Before the first child of a call is created, the parent is read from the API server, because a cache can contain a
-// parent that has been deleted.
+// A cache can contain a parent that has been deleted. Before the first child of a call is created, the parent is
+// therefore read from the API server, unless recording the inventory has already shown that it exists.
 //
 // # Deletion
 //
-// Children are deleted in the reverse order of their stages, which are recorded in an annotation: first those of the
-// last stage, and those of an earlier stage when they are gone. What is pending is returned as a
+// Children are deleted in the reverse order of their stages, which are recorded in an annotation: the children of a
+// stage are deleted when those of all later stages are gone. Pending deletions are returned as a
 // [PendingDeletionError].
 //
 // Kubernetes does not keep this order. A parent with more than one stage is therefore given a finalizer before its
 // children are written. When such a parent is deleted, Reconcile deletes the children of later stages, waits until they
-// are gone, and removes the finalizer. Kubernetes then deletes those of the first stage. If the parent is deleted with
-// foreground propagation, Kubernetes does not wait for Reconcile. If its dependents are orphaned, they are kept. If its
-// namespace is terminating and a request of Reconcile fails, for example because its permissions have been deleted,
-// Kubernetes deletes the children in the namespace in any order. Kubernetes also deletes children of kinds that are not
-// in Config.Kinds in any order.
+// are gone, and removes the finalizer. Kubernetes then deletes the children of the first stage. If the parent is
+// deleted with foreground propagation, Kubernetes does not wait for Reconcile. If its dependents are orphaned, they are
+// kept. If its namespace is terminating and a request of Reconcile fails, for example because its permissions have been
+// deleted, Kubernetes deletes the children in the namespace in any order. Children of kinds that are not in
+// Config.Kinds are also deleted in any order.
 //
-// A child of a later stage with a finalizer of another controller delays the deletion of all earlier stages.
+// While a child of a later stage has a finalizer of another controller, the deletion of all earlier stages waits.
 //
 // # Children in other namespaces
 //
 // An owner reference has no effect on a child outside the namespace of a namespaced parent. Such a child is marked
 // instead. The mark consists of a label and an annotation. The annotation contains the child's name, which
 // distinguishes the child from copies. The kind of such a child must be in Config.Kinds with CrossNamespace set. A
-// parent with such children is given the finalizer too, and Reconcile deletes them. A child whose mark is removed no
-// longer belongs to the parent. If the finalizer or the inventory is removed, such children are not deleted.
+// parent with such children is given the finalizer too, and Reconcile deletes the children. A child whose mark is
+// removed no longer belongs to the parent. If the finalizer or the inventory is removed, such children are not deleted.
 //
 // A controller whose parents have the finalizer must also call Reconcile for a parent that is being deleted, for
 // example from the cleanup of handlers.Finalizer.
@@ -81,13 +81,13 @@
 //   - It lists children across namespaces only if the author declares their kind with [Kind].CrossNamespace. If anyone
 //     else adds the finalizer to a parent, it is removed when the parent is deleted.
 //   - It changes or deletes an object only if the object has the parent as its controller or, in another namespace, the
-//     parent's mark. An annotation alone is never sufficient. [Child].Adopt is the exception for objects that have
-//     neither.
+//     parent's mark. An annotation alone is never sufficient. [Child].Adopt makes an exception for objects that have
+//     neither a controller nor a mark.
 //   - Anyone who can create an object can forge the owner reference, the mark and the stage of a child. An object is
 //     ignored if the parent's inventory does not contain its namespace for its kind. A stage beyond the last one in the
 //     inventory counts as the last one. Pruning continues after a child that the identity cannot delete. An inventory
-//     that an earlier version wrote does not contain the namespaces and the last stage. Pruning adds them when no
-//     undesired children of the kind are left.
+//     that was written by an earlier version of this package contains neither the namespaces nor the last stage.
+//     Pruning adds them when no undesired children of the kind are left.
 //
 // Users who can update a parent can still hide its children: without the entry in the inventory, children of a kind
 // that is no longer desired are not pruned. Without the finalizer, or the namespaces in the inventory, children in
@@ -95,8 +95,8 @@
 //
 // Users who can update a child can take it out of the parent's control by removing the owner reference or the mark, and
 // can change when it is deleted. Users who can create objects of a kind, in a namespace that contains children of that
-// kind, can delay the deletion of the parent, with an owner reference and a finalizer, or with an object that the
-// identity cannot delete. The error names such an object.
+// kind, can delay the deletion of the parent. To do so, they create an object with an owner reference to the parent
+// that has a finalizer or that the identity cannot delete. The error of Reconcile names the object.
 //
 // # Writes and permissions
 //

@@ -16,7 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
-// denyDelete makes the server reject deletions of config maps that match.
+// denyDelete makes the server reject deletions of matching config maps.
 func denyDelete(server *fakeserver.Server, matches func(namespace, name string) bool) {
 	server.PrependReactor("delete", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		name := action.(clienttesting.DeleteAction).GetName()
@@ -54,8 +54,9 @@ func inNamespace(namespace, name string) *unstructured.Unstructured {
 	return child
 }
 
-// A user who can create objects in a namespace, where the identity cannot delete them, must not block the parent.
-func TestTrust_ForgedChildrenInOtherNamespacesAreIgnored(t *testing.T) {
+// A user who can create objects in a namespace where the identity cannot delete them must not be able to block the
+// parent.
+func TestTrust_IgnoresForgedChildrenInOtherNamespaces(t *testing.T) {
 	clusterScoped := newObject("v1", "Namespace", "", "first")
 	clusterScoped.SetUID("namespace-uid")
 	clusterScoped.SetResourceVersion("1")
@@ -139,7 +140,7 @@ func TestReconcile_PruneContinuesAfterForbidden(t *testing.T) {
 	server.TakeWrites()
 	denyDelete(server, func(_, name string) bool { return name == "c" || name == "d" })
 	for _, want := range []string{"delete configmaps b", "delete configmaps a"} {
-		// An object that must not exist does not delay the others either.
+		// Nor does an object that must be absent delay the others.
 		_, err := reconciler.Reconcile(t.Context(), first, parent,
 			Desired{Absent: []*unstructured.Unstructured{newConfigMap("d", "x")}})
 		if !apierrors.IsForbidden(err) || strings.Count(err.Error(), "default/c") != 1 ||
@@ -163,7 +164,7 @@ func TestReconcile_PruneContinuesAfterForbidden(t *testing.T) {
 	}
 }
 
-// Another process finds the children in the inventory.
+// Another process finds the children through the inventory.
 func TestReconcile_RecordsNamespacesWhileTheyHaveChildren(t *testing.T) {
 	server := newFakeServer(newWidget())
 	parent := newWidget()

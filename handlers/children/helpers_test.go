@@ -34,7 +34,7 @@ var (
 	widgetKind    = Kind{GroupKind: schema.GroupKind{Group: "example.com", Kind: "Widget"}}
 )
 
-// newReconciler returns a Reconciler. It sets the required fields of config except Client. By default, config maps can
+// newReconciler returns a Reconciler. It sets all required fields of config except Client. By default, config maps can
 // be outside their parent's namespace.
 func newReconciler(t testing.TB, config Config) *Reconciler {
 	t.Helper()
@@ -49,7 +49,7 @@ func newReconciler(t testing.TB, config Config) *Reconciler {
 	return reconciler
 }
 
-// newIdentityServer returns a server for the config maps of an identity that cannot list them. The platform can.
+// newIdentityServer returns a server for the config maps of an identity. Only the platform can list them.
 func newIdentityServer(platform *fakeserver.Server) *fakeserver.Server {
 	identity, isPlatform := newFakeServer(), false
 	identity.PrependReactor("list", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -15,36 +15,37 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// Limits of an inventory. Anyone who can update a parent can write its annotations, which can have 256 KiB in total, so
-// entries beyond the limits are not read. An entry takes about 60 bytes: both limits allow for about a thousand kinds
-// of children.
+// Limits for inventories. Anyone who can update a parent can write its annotations, which can have 256 KiB in total, so
+// entries beyond the limits are ignored. An entry takes about 60 bytes. Both limits therefore allow about a thousand
+// kinds of children.
 const (
 	maxInventoryBytes   = 64 << 10
 	maxInventoryEntries = 1000
 )
 
-// errInventoryTooLarge is returned if a parent's desired children do not fit into an inventory.
+// errInventoryTooLarge is returned if the desired children of a parent exceed the limits of an inventory.
 var errInventoryTooLarge = fmt.Errorf(
-	"too many kinds and namespaces of children: an inventory has at most %d kinds and %d bytes",
+	"too many kinds and namespaces of children: an inventory can have at most %d kinds and %d bytes",
 	maxInventoryEntries, maxInventoryBytes)
 
-// inventory lists the kinds of children that a parent can have, sorted by kind. As the value of an annotation, it is
-// formatted as "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:2@far@near".
+// inventory lists the kinds of children that a parent can have, sorted by kind. The value of the annotation has the
+// format "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:2@far@near".
 type inventory []inventoryEntry
 
-// inventoryEntry is a kind of children that a parent can have. The version and the resource were last used to write
-// children of the kind. Both are empty if the entry was written without them.
+// inventoryEntry is a kind of children that a parent can have. The version and the resource are those of the last write
+// to a child of the kind. Both are empty if the entry was written without them.
 type inventoryEntry struct {
 	kind              schema.GroupKind
 	version, resource string
-	// stage is the last stage of the parent's children. Users who can create an object can set any stage on it.
+	// stage is the last stage of the parent's children. Any later stage of an object counts as this one because users who
+	// can create an object can set any stage.
 	stage int
-	// namespaces lists the namespaces other than the parent's that can contain children of the kind, sorted. Objects in
-	// other namespaces are not children, because anyone who can create an object can set the parent's owner reference or
-	// mark on it.
+	// namespaces lists the namespaces, other than the parent's, that can contain children of the kind, sorted. Objects in
+	// other namespaces are not children: anyone who can create an object can set the parent's owner reference or mark on
+	// it.
 	namespaces []string
-	// unbounded is set if the entry was written by an earlier version, which recorded neither the stage nor the
-	// namespaces. Children can have any stage and be in any namespace.
+	// unbounded is set if an earlier version of this package wrote the entry, without the stage and the namespaces.
+	// Children can then have any stage and be in any namespace.
 	unbounded bool
 }
 
@@ -56,8 +57,8 @@ func (e inventoryEntry) gvr() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: e.kind.Group, Version: e.version, Resource: e.resource}
 }
 
-// covers reports whether a namespace can contain the parent's children of the kind. The namespace of cluster-scoped
-// objects is empty.
+// covers reports whether a namespace can contain children of the kind. For cluster-scoped objects, the namespace is
+// empty.
 func (e inventoryEntry) covers(parent metav1.Object, namespace string) bool {
 	return e.unbounded || namespace == "" || namespace == parent.GetNamespace() || slices.Contains(e.namespaces, namespace)
 }
@@ -73,8 +74,8 @@ func (e inventoryEntry) String() string {
 	return strings.Join(append([]string{text}, e.namespaces...), "@")
 }
 
-// entryPattern matches the kind, group, version, resource, stage and namespaces of an entry. They become part of URLs,
-// so they must not contain other characters.
+// entryPattern matches the kind, group, version, resource, stage and namespaces of an entry. These become part of URLs
+// and must not contain other characters.
 var entryPattern = func() *regexp.Regexp {
 	const name = `([A-Za-z0-9][-.A-Za-z0-9]*)`
 	return regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9]*)(?:\.` + name + `)?(?:=` + name + `/` + name + `)?` +
@@ -96,8 +97,8 @@ func parseEntry(text string) (entry inventoryEntry, valid bool) {
 	return entry, true
 }
 
-// parseInventory returns the entries whose kinds are accepted, sorted, and the others in their original order. It drops
-// malformed entries, further entries of the same kind, and entries beyond the limits.
+// parseInventory returns the entries whose kinds are accepted, sorted by kind, and all others in their original order.
+// It drops malformed entries, duplicate kinds, and entries beyond the limits.
 func parseInventory(text string, accept func(schema.GroupKind) bool) (accepted, others inventory) {
 	if len(text) > maxInventoryBytes {
 		text = text[:maxInventoryBytes]
@@ -134,8 +135,8 @@ func (i inventory) String() string {
 	return strings.Join(entries, ",")
 }
 
-// annotation returns the text of the inventory, followed by as many of the other entries as fit. The entries of the
-// inventory come first, so that other entries cannot displace them when the annotation is read.
+// annotation returns the text of the inventory, followed by as many of the other entries as fit. Because the
+// inventory's own entries come first, other entries cannot displace them when the annotation is read.
 func (i inventory) annotation(others inventory) (string, error) {
 	text, entries := i.String(), len(i)
 	if len(text) > maxInventoryBytes || entries > maxInventoryEntries {
@@ -154,7 +155,7 @@ func (i inventory) annotation(others inventory) (string, error) {
 	return text, nil
 }
 
-// entryOf returns the entry of a kind, or one without a resource.
+// entryOf returns the entry of a kind, or an entry without a resource if there is none.
 func (i inventory) entryOf(kind schema.GroupKind) inventoryEntry {
 	if n := i.index(kind); n >= 0 {
 		return i[n]
@@ -166,8 +167,8 @@ func (i inventory) index(kind schema.GroupKind) int {
 	return slices.IndexFunc(i, func(entry inventoryEntry) bool { return entry.kind == kind })
 }
 
-// with returns the inventory with the other entries added. An added entry replaces the entry of the same kind, but
-// keeps its namespaces and the later stage. An unbounded entry stays unbounded.
+// with returns the inventory with the given entries added. An added entry replaces the existing entry of its kind, but
+// keeps that entry's namespaces and the later of the two stages. An unbounded entry stays unbounded.
 func (i inventory) with(others inventory) inventory {
 	all := i.without(others)
 	for _, other := range others {
@@ -187,7 +188,7 @@ func (i inventory) with(others inventory) inventory {
 	return all
 }
 
-// without returns the inventory without the kinds of the other entries.
+// without returns the inventory without the kinds of the given entries.
 func (i inventory) without(others inventory) inventory {
 	return i.filter(func(kind schema.GroupKind) bool { return others.index(kind) < 0 })
 }
@@ -197,8 +198,8 @@ func (i inventory) filter(accept func(schema.GroupKind) bool) inventory {
 	return slices.DeleteFunc(slices.Clone(i), func(entry inventoryEntry) bool { return !accept(entry.kind) })
 }
 
-// inventoryOf returns the entries of the parent's inventory whose kinds are accepted, and the others. If the caller's
-// parent is older than the last write of the inventory, inventoryOf uses the entries that were written, and returns no
+// inventoryOf splits the parent's inventory into the entries whose kinds are accepted and all others. If the given
+// parent is older than the last write of the inventory, it returns the accepted entries of that write, and nil for the
 // others.
 func (c *call) inventoryOf(
 	parent *unstructured.Unstructured, accept func(schema.GroupKind) bool,
@@ -211,8 +212,9 @@ func (c *call) inventoryOf(
 
 // changeParent changes the inventory and, if finalize is set, adds the finalizer. It writes only if the finalizer or
 // the entry of a known kind changes. Entries of other kinds never cause a write, but each write keeps them. The write
-// is rejected if the parent has changed since it was read, because an inventory computed from an outdated parent would
-// lose entries that were added in the meantime. The result gone is true if the parent is being deleted or gone.
+// is rejected if the parent has changed since it was read. Without this check, an inventory computed from an outdated
+// parent would lose entries that were added in the meantime. The result gone is true if the parent is being deleted or
+// no longer exists.
 func (c *call) changeParent(
 	ctx context.Context, parent *unstructured.Unstructured, finalize bool, change func(inventory) inventory,
 ) (gone bool, err error) {
@@ -243,6 +245,7 @@ func (c *call) changeParent(
 			return err
 		}
 		updateMetadata(parent, written)
+		c.parentExists = written.GetDeletionTimestamp() == nil
 		c.cache.inventory, c.cache.written = next, versionOf(written)
 		return nil
 	})

@@ -49,21 +49,21 @@ func TestInventory_WithAndWithout(t *testing.T) {
 
 func TestParseInventory_DropsMalformedEntries(t *testing.T) {
 	for name, text := range map[string]string{
-		"empty":                     ",,",
-		"no kind":                   "=v1/configmaps",
-		"only a group":              ".example.com=v1/widgets",
-		"no version":                "ConfigMap=/configmaps",
-		"no resource":               "ConfigMap=v1/",
-		"no slash":                  "ConfigMap=v1",
-		"a resource that is a path": "ConfigMap=v1/../../apis/apps/v1/deployments",
-		"a version that is a path":  "ConfigMap=../configmaps",
-		"a subresource":             "ConfigMap=v1/configmaps/status",
-		"a query":                   "ConfigMap=v1/configmaps?watch=1",
-		"a group that is a path":    "Widget.example.com/v1/x=v1/widgets",
-		"a space":                   "Config Map=v1/configmaps",
-		"an invalid stage":          "Pod=v1/pods:x",
-		"an invalid namespace":      "Pod=v1/pods@a/b",
-		"a second entry of a kind":  "ConfigMap=v2/others",
+		"empty":                    ",,",
+		"no kind":                  "=v1/configmaps",
+		"only a group":             ".example.com=v1/widgets",
+		"no version":               "ConfigMap=/configmaps",
+		"no resource":              "ConfigMap=v1/",
+		"no slash":                 "ConfigMap=v1",
+		"a path as the resource":   "ConfigMap=v1/../../apis/apps/v1/deployments",
+		"a path as the version":    "ConfigMap=../configmaps",
+		"a subresource":            "ConfigMap=v1/configmaps/status",
+		"a query":                  "ConfigMap=v1/configmaps?watch=1",
+		"a path as the group":      "Widget.example.com/v1/x=v1/widgets",
+		"a space":                  "Config Map=v1/configmaps",
+		"an invalid stage":         "Pod=v1/pods:x",
+		"an invalid namespace":     "Pod=v1/pods@a/b",
+		"a second entry of a kind": "ConfigMap=v2/others",
 	} {
 		if got := parseAll("ConfigMap=v1/configmaps," + text).String(); got != "ConfigMap=v1/configmaps" {
 			t.Errorf("%s: got %q", name, got)
@@ -71,7 +71,7 @@ func TestParseInventory_DropsMalformedEntries(t *testing.T) {
 	}
 }
 
-func TestParseInventory_IsBounded(t *testing.T) {
+func TestParseInventory_Limits(t *testing.T) {
 	var short, long []string
 	for i := range 2 * maxInventoryEntries {
 		short = append(short, fmt.Sprintf("K%d", i))
@@ -86,7 +86,7 @@ func TestParseInventory_IsBounded(t *testing.T) {
 	}
 	for _, entry := range read {
 		if entry.resource != strings.ToLower(entry.kind.Kind) {
-			t.Errorf("got an incomplete entry: %s", entry)
+			t.Errorf("got a truncated entry: %s", entry)
 		}
 	}
 	if all := parseAll(strings.Repeat("a", 2*maxInventoryBytes)); len(all) > 0 {
@@ -115,7 +115,7 @@ func TestInventory_AcceptedEntriesComeFirst(t *testing.T) {
 
 // The discovery of a kind's group may have been failing since the process started. The inventory and the finalizer are
 // kept until the API server reports that the kind is not served.
-func TestReconcile_UnknownKindIsGoneOnlyIfTheServerDoesNotServeIt(t *testing.T) {
+func TestReconcile_UnknownKindIsGoneOnlyIfNotServed(t *testing.T) {
 	unavailable := apierrors.NewServiceUnavailable("the API service is down")
 	const body = "404 page not found"
 	notServed := apierrors.NewGenericServerResponse(404, "list", configMaps.GroupResource(), "", body, 0, true)

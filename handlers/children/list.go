@@ -17,14 +17,14 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
-// listKind returns the parent's children of a kind, and their resource. If cached is the mapping of the kind, they are
-// read from the cache. If it is nil, they are read from the API server. The children are not listed as Desired.As,
-// because permissions for a list cannot be limited to the children.
+// listKind returns the parent's children of a kind, and the resource of the kind. If cached is set, it is the mapping
+// of the kind, and the children are read from the cache. Otherwise, they are read from the API server. The children are
+// not listed as Desired.As because permissions for a list cannot be limited to the children.
 //
-// The mapper can lag, and lacks the kinds of a group whose discovery has been failing since the process started. If it
-// does not know the kind, the children are listed with the resource in the inventory. If the API server does not serve
-// that resource, the children no longer exist. A list that cannot contain all children of the kind is an error that
-// wraps ErrNamespaceNotListed.
+// The mapper can lag behind. It also lacks the kinds of a group whose discovery has failed since the process started.
+// If it does not know the kind, listKind uses the resource in the inventory. If the API server does not serve that
+// resource, the children no longer exist. If the list cannot contain all children of the kind, the error wraps
+// ErrNamespaceNotListed.
 func (c *call) listKind(
 	ctx context.Context, entry inventoryEntry, cached *meta.RESTMapping,
 ) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
@@ -86,7 +86,7 @@ func (c *call) checkListed(entry inventoryEntry) error {
 	return nil
 }
 
-// listLive lists objects from the API server. A list across namespaces is limited to Config.Namespaces.
+// listLive lists objects from the API server. A list across namespaces is restricted to Config.Namespaces.
 func (c *call) listLive(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, acrossNamespaces bool,
 	selector labels.Selector,
@@ -105,14 +105,14 @@ func (c *call) listLive(
 	return all, nil
 }
 
-// canCrossNamespaces reports whether children of a kind can be outside the namespace of a namespaced parent. The kind
-// must be in Config.Kinds with CrossNamespace set, and the parent must have the finalizer, which is added before the
-// first such child is written.
+// canCrossNamespaces reports whether children of a kind can be outside the namespace of a namespaced parent. This
+// requires CrossNamespace for the kind in Config.Kinds. The parent must also have the finalizer, which is added before
+// the first such child is written.
 func (c *call) canCrossNamespaces(kind schema.GroupKind) bool {
 	return c.kinds[kind] && c.parent.GetNamespace() != "" && slices.Contains(c.parent.GetFinalizers(), c.finalizer())
 }
 
-// listOwned returns the objects that Config.Owned returns. Metadata is sufficient to delete a child.
+// listOwned returns the objects from Config.Owned. Their metadata is sufficient to delete them.
 func (c *call) listOwned(gvr schema.GroupVersionResource) ([]*unstructured.Unstructured, error) {
 	objects, err := c.config.Owned(gvr, c.parent.GetUID())
 	if err != nil {

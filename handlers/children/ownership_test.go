@@ -53,10 +53,10 @@ func testRetained(t *testing.T, object *unstructured.Unstructured) {
 		reconcile(stages(retain))
 		current := getConfigMap(t, server, namespace, "a")
 		if hasOwner := len(current.GetOwnerReferences()) > 0; hasOwner != (!retain && namespace == "default") {
-			t.Errorf("retain: %t, the owner references are %v", retain, current.GetOwnerReferences())
+			t.Errorf("retain %t: got the owner references %v", retain, current.GetOwnerReferences())
 		}
 		if label := current.GetLabels()[reconciler.parentLabel()]; label != "widget-uid" {
-			t.Errorf("the label is %q", label)
+			t.Errorf("got the label %q", label)
 		}
 	}
 	fresh := newWidget()
@@ -67,7 +67,7 @@ func testRetained(t *testing.T, object *unstructured.Unstructured) {
 	server.TakeWrites()
 	reconcile(stages(true))
 	if writes := server.TakeWrites(); len(writes) > 0 {
-		t.Errorf("without a change, wrote %q", writes)
+		t.Errorf("wrote %q without a change", writes)
 	}
 	reconcile(Desired{Partial: true, Absent: []*unstructured.Unstructured{object}})
 	reconcile(Desired{})
@@ -79,8 +79,8 @@ func testRetained(t *testing.T, object *unstructured.Unstructured) {
 	}
 }
 
-// An owner reference of another field manager is removed too, because Kubernetes would delete the object.
-func TestReconcile_RetainRemovesTheOwnerReferenceOfAnotherManager(t *testing.T) {
+// Owner references of other field managers are removed too because Kubernetes would delete the object.
+func TestReconcile_RetainRemovesOwnerReferenceOfOtherManager(t *testing.T) {
 	owned := newConfigMap("a", "x")
 	owned.SetNamespace("default")
 	controller := metav1.NewControllerRef(newWidget(), newWidget().GroupVersionKind())
@@ -92,12 +92,12 @@ func TestReconcile_RetainRemovesTheOwnerReferenceOfAnotherManager(t *testing.T) 
 		t.Fatal(err)
 	}
 	if refs := getConfigMap(t, server, "default", "a").GetOwnerReferences(); len(refs) > 0 {
-		t.Errorf("the owner references are %v", refs)
+		t.Errorf("got the owner references %v", refs)
 	}
 }
 
-// Kubernetes also deletes an object because of an owner reference that is not the controller.
-func TestReconcile_RetainRemovesEveryOwnerReferenceToTheParent(t *testing.T) {
+// An owner reference makes Kubernetes delete an object even if the owner is not its controller.
+func TestReconcile_RetainRemovesAllOwnerReferencesToParent(t *testing.T) {
 	ref := func(uid types.UID, controller *bool) metav1.OwnerReference {
 		return metav1.OwnerReference{
 			APIVersion: "example.com/v1", Kind: "Widget", Name: "first", UID: uid, Controller: controller,
@@ -122,10 +122,10 @@ func TestReconcile_RetainRemovesEveryOwnerReferenceToTheParent(t *testing.T) {
 		}
 		refs := getConfigMap(t, server, "default", "a").GetOwnerReferences()
 		if len(refs) != 1 || refs[0].UID != "other" {
-			t.Errorf("%s: the owner references are %v", name, refs)
+			t.Errorf("%s: got the owner references %v", name, refs)
 		}
-		if writes := server.TakeWrites(); len(writes) > 1 { // the parent, which is outdated
-			t.Errorf("%s: without a change, wrote %q", name, writes)
+		if writes := server.TakeWrites(); len(writes) > 1 { // the outdated parent
+			t.Errorf("%s: wrote %q without a change", name, writes)
 		}
 	}
 	object := newConfigMap("a", "x")
@@ -137,7 +137,7 @@ func TestReconcile_RetainRemovesEveryOwnerReferenceToTheParent(t *testing.T) {
 	}
 }
 
-func TestReconcile_AdoptsOnlyObjectsWithoutAController(t *testing.T) {
+func TestReconcile_AdoptsOnlyObjectsWithoutController(t *testing.T) {
 	const label, self, retained = "platform.example.com/parent", "platform.example.com/self",
 		"platform.example.com/retained-by"
 	controlledBy := func(uid types.UID) func(*unstructured.Unstructured) {
@@ -158,14 +158,14 @@ func TestReconcile_AdoptsOnlyObjectsWithoutAController(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		existing     func(*unstructured.Unstructured)
-		adopted      bool // with Adopt
-		withoutAdopt bool // adopted without Adopt
+		adopted      bool // expected with Adopt
+		withoutAdopt bool // whether it is adopted without Adopt
 	}{
-		"no labels":                    {func(*unstructured.Unstructured) {}, true, false},
-		"another controller":           {controlledBy("other"), false, false},
-		"the child of another parent":  {markedBy("other", ""), false, false},
-		"retained by another parent":   {markedBy("other", "widgets.example.com/default/second"), false, false},
-		"retained by an earlier first": {markedBy("other", "widgets.example.com/default/first"), true, false},
+		"no labels":                     {func(*unstructured.Unstructured) {}, true, false},
+		"another controller":            {controlledBy("other"), false, false},
+		"the child of another parent":   {markedBy("other", ""), false, false},
+		"retained by another parent":    {markedBy("other", "widgets.example.com/default/second"), false, false},
+		"retained by an earlier parent": {markedBy("other", "widgets.example.com/default/first"), true, false},
 		"orphaned by another parent": {func(object *unstructured.Unstructured) {
 			object.SetLabels(map[string]string{label: "other"})
 		}, true, false},
@@ -184,7 +184,10 @@ func TestReconcile_AdoptsOnlyObjectsWithoutAController(t *testing.T) {
 				want := adopt && c.adopted || c.withoutAdopt
 				value, _, _ := unstructured.NestedString(getConfigMap(t, server, namespace, "a").Object, "data", "key")
 				if (err == nil) != want || err != nil && !errors.Is(err, ErrNotOwned) || (value == "mine") != want {
-					t.Errorf("%s in %s, adopt %t: the value is %s, %v", name, namespace, adopt, value, err)
+					t.Errorf("%s in %s, adopt %t: got the value %s, %v", name, namespace, adopt, value, err)
+				}
+				if would := !adopt && c.adopted && !c.withoutAdopt; errors.Is(err, ErrAdoptionNotEnabled) != would {
+					t.Errorf("%s in %s, adopt %t: got %v", name, namespace, adopt, err)
 				}
 			}
 		}
@@ -219,13 +222,13 @@ func TestReconcile_WritesAsTheIdentity(t *testing.T) {
 	want(b, "apply configmaps x")
 	for _, action := range platform.Actions() {
 		if action.GetResource() == configMaps && action.GetVerb() != "list" {
-			t.Errorf("the platform's client was used: %v", action)
+			t.Errorf("requests with the platform's client: %v", action)
 		}
 	}
 }
 
-// The cache shows that the child is as desired, but does not show that the identity can write or read it.
-func TestReconcile_ACachedStateOfOneIdentityDoesNotSuppressRequestsOfAnother(t *testing.T) {
+// The cached child is as desired, but the cache does not show whether the new identity can read or write it.
+func TestReconcile_CachedStateIsPerIdentity(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
 	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone}), newWidget()
 	for i, identity := range []string{"a", "a", "b", "a", "", ""} {
@@ -237,7 +240,7 @@ func TestReconcile_ACachedStateOfOneIdentityDoesNotSuppressRequestsOfAnother(t *
 		}
 		if i == 0 {
 			server.TakeWrites()
-			cache["x"] = children[0] // lags from then on
+			cache["x"] = children[0] // the cache lags from here on
 			continue
 		}
 		wrote := strings.Join(server.TakeWrites(), ", ")

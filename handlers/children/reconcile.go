@@ -17,41 +17,45 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 )
 
-// ErrNotOwned is returned when a desired child exists, but does not belong to the parent and cannot be adopted: it has
-// another controller or another parent's mark, or has no controller and Adopt is not set. Such an object is never
-// changed.
+// ErrNotOwned is returned if an object with the name of a desired child exists but does not belong to the parent and
+// cannot be adopted. It has another controller or another parent's mark, or it has no controller and Adopt is not set.
+// Such an object is never changed.
 var ErrNotOwned = errors.New("the object exists and does not belong to this parent")
 
-// ErrNamespaceNotListed is returned when a parent's inventory contains a namespace that is not in Config.Namespaces.
-// Children in this namespace cannot be found. The inventory and the finalizer are therefore kept.
+// ErrAdoptionNotEnabled is returned if Reconcile could adopt the existing object, but Adopt is not set. It wraps
+// [ErrNotOwned].
+var ErrAdoptionNotEnabled = fmt.Errorf("%w: it has no controller, and adoption is not enabled", ErrNotOwned)
+
+// ErrNamespaceNotListed is returned if a parent's inventory contains a namespace that is not in Config.Namespaces.
+// Children in such a namespace cannot be found. Therefore, the inventory and the finalizer are kept.
 var ErrNamespaceNotListed = errors.New("the controller is limited to other namespaces")
 
 // Desired describes the desired children of a parent.
 type Desired struct {
-	// Stages are applied in order. A stage is applied when all children of the previous stage exist. The children of a
-	// stage are also applied in order, but do not wait for each other. If the mapper does not know a child's kind, only
-	// that child fails, because an earlier stage can define the kind. Children are deleted in the reverse order: those of
-	// a stage when those of later stages are gone. The index of a child's stage is recorded in an annotation. If a later
-	// stage is not known yet, an empty stage in its place saves a write to the parent.
+	// Stages are applied in order. A stage is applied once all children of the previous stage exist. Within a stage,
+	// children are applied in order but do not wait for each other. If the mapper does not know a child's kind, only that
+	// child fails, because an earlier stage can define the kind. Children are deleted in the reverse order: a stage is
+	// deleted once all later stages are gone. The index of a child's stage is recorded in an annotation. If the children
+	// of a later stage are not known yet, an empty stage in its place saves a write to the parent.
 	Stages [][]Child
-	// Partial means that there may be further desired children that are not known yet. If it is set, nothing is pruned.
+	// Partial means that not all desired children are known yet, so nothing is pruned.
 	Partial bool
 	// Absent lists objects that must not be children of the parent. They are identified by apiVersion, kind, name and
-	// namespace. The namespace defaults to the parent's. Those that are children of the parent are deleted before anything
-	// is applied, even if Partial is set or Stages cannot be applied. An object that is also in Stages is not deleted. The
+	// namespace, which defaults to the parent's. Those that are children of the parent are deleted before anything is
+	// applied, even if Partial is set or Stages cannot be applied. An object that is also in Stages is not deleted. The
 	// objects are read from the cache, so objects that do not exist cost no requests. Optional.
 	Absent []*unstructured.Unstructured
-	// Kinds lists the kinds of children that other calls can desire, in the versions that those calls use. Recording these
-	// kinds together with those of Stages saves a write to the parent for each kind. They stay recorded even if the parent
-	// has no children of these kinds. A kind that the mapper does not know is recorded with its first child, and so are
-	// namespaces other than the parent's. Optional.
+	// Kinds lists the kinds of children that other calls can desire, in the versions that those calls use. Recording them
+	// together with the kinds in Stages saves one write to the parent per kind. They stay recorded even if the parent has
+	// no such children. A kind that the mapper does not know is recorded with its first child, and so are namespaces other
+	// than the parent's. Optional.
 	Kinds []schema.GroupVersionKind
 	// As is the identity that reads and writes the children. Defaults to Config.Client.
 	As Identity
 }
 
-// Identity gets and writes children. Config.Client and Config.Cache are used for parents, and to list the children that
-// must be deleted. An identity therefore does not need list.
+// Identity reads and writes children. Parents are still read and written with Config.Client and Config.Cache, which are
+// also used to list the children to delete. An identity therefore does not need list.
 type Identity struct {
 	// Name distinguishes identities. If it changes, all children are applied again.
 	Name   string
@@ -61,15 +65,16 @@ type Identity struct {
 }
 
 // Reconcile deletes the children in desired.Absent, applies those in desired.Stages, and prunes all others once all
-// desired children exist. It returns the latest known versions of the desired children that exist, in order. It updates
-// the metadata of parent after each write to the parent.
+// desired children exist. It returns the latest known versions of the desired children that exist, in order. After each
+// write to the parent, it updates the metadata and the status of the given parent.
 //
-// The error joins the errors of all children, each with the child's name. It wraps [ErrNotOwned] if an object belongs
-// to someone else. If nothing failed but Reconcile is waiting for children to be deleted, the error is a
-// [PendingDeletionError].
+// The error joins the errors of all children. A child that cannot be applied has an error of type *[ChildError]. The
+// error wraps [ErrNotOwned] if an object does not belong to the parent. If nothing failed but Reconcile waits for
+// children to be deleted, the error is a *[PendingDeletionError].
 //
-// For a parent that is being deleted, Reconcile deletes the children in desired.Absent and those that Kubernetes does
-// not delete, or not in order, and ignores the rest of desired. For a parent that no longer exists, call Forget.
+// For a parent that is being deleted, Reconcile uses only desired.Absent and desired.As. It deletes the children in
+// desired.Absent, and the children that Kubernetes would not delete or would not delete in order. For a parent that no
+// longer exists, call Forget.
 func (r *Reconciler) Reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
 ) ([]*unstructured.Unstructured, error) {
@@ -116,12 +121,12 @@ type call struct {
 	parent       *unstructured.Unstructured
 	desired      *desiredSet
 	canAdopt     func() error
-	deleted      map[childKey]error // results of the call's attempts to delete children
-	parentExists bool               // the parent has been read from the API server and is not being deleted
-	ignored      []string           // objects that claim to be children, in namespaces that are not in the inventory
+	deleted      map[childKey]error // results of the deletions that this call has attempted
+	parentExists bool               // set once the API server has returned the parent and it is not being deleted
+	ignored      []string           // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild
-	waiting      bool // whether the call waits for pending children before it continues
-	postponed    bool // whether pending children must be deleted by a later call
+	waiting      bool // whether the call must wait for pending children
+	postponed    bool // whether a later call must delete pending children
 }
 
 func (r *Reconciler) newCall(
@@ -158,21 +163,25 @@ func (c *call) isKnown(kind schema.GroupKind) bool {
 	return c.isListed(kind) || slices.Contains(c.desired.kinds, kind)
 }
 
-// prepareParent adds the finalizer and the desired kinds to the parent, before its children are written. It reports
-// whether the parent is being deleted or gone.
+// prepareParent adds the finalizer and the desired kinds to the parent before its children are written. It reports
+// whether the parent is being deleted or no longer exists.
 func (c *call) prepareParent(ctx context.Context, parent *unstructured.Unstructured) (gone bool, err error) {
 	return c.changeParent(ctx, parent, c.desired.needsCleanUp, func(now inventory) inventory {
 		return now.with(c.desired.inventory())
 	})
 }
 
-// updateMetadata updates the caller's object after a write to its metadata. If the spec has changed too, the caller has
-// not seen the new spec, so the resourceVersion is not updated.
+// updateMetadata updates the caller's object after a write to its metadata. If the spec has changed as well, the
+// resourceVersion is not updated because the caller has not seen the new spec. The status is updated together with the
+// resourceVersion. Otherwise, a later write of the caller could replace a newer status with one from a lagging cache.
 func updateMetadata(object, now *unstructured.Unstructured) {
 	object.SetFinalizers(now.GetFinalizers())
 	object.SetAnnotations(now.GetAnnotations())
 	object.SetManagedFields(now.GetManagedFields())
 	if object.GetGeneration() == now.GetGeneration() {
 		object.SetResourceVersion(now.GetResourceVersion())
+		if status, has := now.Object["status"]; has {
+			object.Object["status"] = status
+		}
 	}
 }

@@ -19,64 +19,63 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/perrun"
 )
 
-// maxNameLength leaves room for suffixes in the names of field managers, which can have 128 characters.
+// maxNameLength leaves room for suffixes in field manager names, which can have 128 characters.
 const maxNameLength = 100
 
 // Config configures a [Reconciler]. Client, Mapper and Name are required.
 type Config struct {
 	// Client is used for writes, and for reads that must not be outdated.
 	Client dynamic.Interface
-	// Mapper finds the resource and the scope of a kind. Children of a kind that the mapper does not know are listed with
-	// the resource in the parent's inventory. Such children are considered gone only if the API server does not serve that
-	// resource.
+	// Mapper finds the resource and the scope of a kind. If it does not know a kind, children are listed with the resource
+	// in the parent's inventory. They are considered gone only if the API server does not serve that resource.
 	Mapper meta.RESTMapper
 	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,
-	// annotations and finalizers: the label <name>/parent and the annotations <name>/applied, <name>/stage, <name>/self
-	// and <name>/retained-by of children, and the annotation <name>/inventory and the finalizer <name>/children of
-	// parents. Two controllers with the same parents need different names.
+	// annotations and finalizers. Children have the label <name>/parent and the annotations <name>/applied, <name>/stage,
+	// <name>/self and <name>/retained-by. Parents have the annotation <name>/inventory and the finalizer <name>/children.
+	// Two controllers with the same parents need different names.
 	Name string
 	// Cache is used to read children. For each type that it serves, it must hold all objects with the label <name>/parent,
-	// in all namespaces or, if it is set, in Namespaces. It does not need to hold other objects: an object that Get does
-	// not find is read from the API server before it is created. Get must return whole objects; List must return at least
-	// their metadata. Children of types that the cache does not serve are read from the API server. By default, all
-	// children are read from the API server, with one request for each child and type.
+	// in Namespaces or, if Namespaces is empty, in all namespaces. It need not hold other objects: if Get does not find a
+	// child, the child is created with a request that fails if the object exists; in that case, the object is read from
+	// the API server. Get must return whole objects. List must return at least their metadata. Children of other types are
+	// read from the API server. By default, all children are read from the API server, with one request per child and
+	// type.
 	Cache handlers.Reader
-	// Owned is used instead of Cache.List if it is set. It returns the cached objects of a type whose controller has the
-	// UID owner, as whole objects or as their metadata. They are not modified. With an index by owner, the cost of a call
-	// is linear in the number of the parent's children, not in the number of all objects. If the error wraps
+	// Owned replaces Cache.List if it is set. It returns the cached objects of a type whose controller has the UID owner,
+	// either whole or as metadata. The Reconciler does not modify them. With an index by owner, the cost of a call is
+	// linear in the number of the parent's children instead of all objects. If the error wraps
 	// dynamiccontroller.ErrNotServed or ErrNotSynced, children are listed from the API server. Optional.
 	Owned func(gvr schema.GroupVersionResource, owner types.UID) ([]runtime.Object, error)
 	// Kinds lists all kinds of children, including those of earlier versions of the controller. Anyone who can update a
-	// parent can change its inventory. Children are therefore pruned and cleaned up only if their kind is in Kinds or
-	// desired by the same call of Reconcile. Entries of other kinds stay in the inventory, so that a version that lists
-	// them can prune their children. Such entries cost no requests. When the parent is deleted, Kubernetes deletes
-	// children of these kinds because of their owner references. By default, only children of the kinds that a call
-	// desires are pruned.
+	// parent can change its inventory. Therefore, only children whose kinds are in Kinds or desired by the same call of
+	// Reconcile are pruned and cleaned up. Entries of other kinds stay in the inventory, so that a version of the
+	// controller that lists these kinds can prune their children. Such entries cost no requests. When the parent is
+	// deleted, Kubernetes deletes children of such kinds because of their owner references. By default, only children of
+	// kinds that a call desires are pruned.
 	Kinds []Kind
-	// Namespaces limits the namespaces in which children are found. Lists across namespaces are replaced with a list of
-	// each of these namespaces, so that permissions in these namespaces suffice. Cluster-scoped children are listed as
-	// usual. By default, children can be in all namespaces.
+	// Namespaces restricts the namespaces in which children are found. A list across namespaces is replaced with one list
+	// per namespace, so permissions in these namespaces suffice. Cluster-scoped children are listed as usual. By default,
+	// children can be in all namespaces.
 	Namespaces []string
 }
 
-// Kind is a kind of child that the controller creates, or that an earlier version of the controller created.
+// Kind is a kind of child that the controller, or an earlier version of it, creates.
 type Kind struct {
 	schema.GroupKind
-	// CrossNamespace reports whether children of this kind can be outside their parent's namespace, where an owner
-	// reference has no effect: in another namespace, or cluster-scoped. The Reconciler finds such children by listing the
-	// kind in all namespaces. CrossNamespace has no effect for cluster-scoped parents, which can own children in any
-	// namespace.
+	// CrossNamespace reports whether children of this kind can be where an owner reference to the parent has no effect: in
+	// another namespace, or cluster-scoped. The Reconciler finds such children by listing the kind in all namespaces.
+	// CrossNamespace has no effect for cluster-scoped parents, which can own children in any namespace.
 	CrossNamespace bool
 }
 
-// Reconciler reconciles the children of parents. See the package documentation for what it writes.
+// Reconciler reconciles the children of parents. The package documentation describes what it writes.
 //
 // It is safe for concurrent use with different parents. The engine never calls a handler concurrently for the same
-// parent. A Reconciler caches what it has applied, in order to save requests. The cache of a parent is dropped when
+// parent. To save requests, a Reconciler caches what it has applied. The cache of a parent is dropped when
 // [Reconciler.Forget] is called, when the parent's children have been cleaned up, and at the end of each run.
 type Reconciler struct {
 	config Config
-	kinds  map[schema.GroupKind]bool // of Config.Kinds; the value is CrossNamespace
+	kinds  map[schema.GroupKind]bool // maps the kinds in Config.Kinds to CrossNamespace
 	caches perrun.State[applyCache]
 }
 
@@ -99,7 +98,7 @@ func New(config Config) (*Reconciler, error) {
 	kinds := make(map[schema.GroupKind]bool, len(config.Kinds))
 	for i, kind := range config.Kinds {
 		if kind.Kind == "" {
-			errs = append(errs, fmt.Errorf("children: Config.Kinds[%d] %q: has no kind", i, kind.GroupKind))
+			errs = append(errs, fmt.Errorf("children: Config.Kinds[%d] %q: must have a kind", i, kind.GroupKind))
 		}
 		kinds[kind.GroupKind] = kinds[kind.GroupKind] || kind.CrossNamespace
 	}
@@ -110,7 +109,8 @@ func New(config Config) (*Reconciler, error) {
 }
 
 // Recorded returns a function that reports whether a parent's inventory contains a namespace for a kind of children.
-// The parent's own namespace is always included, and so are cluster-scoped objects, whose namespace is empty.
+// The function always returns true for the parent's own namespace, and for cluster-scoped objects, whose namespace is
+// empty.
 func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, namespace string) bool {
 	recorded := sync.OnceValue(func() inventory {
 		all, _ := parseInventory(parent.GetAnnotations()[r.inventoryKey()], func(schema.GroupKind) bool { return true })

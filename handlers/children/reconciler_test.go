@@ -39,7 +39,7 @@ func TestNew_RejectsInvalidConfig(t *testing.T) {
 	}
 }
 
-func TestNew_KindListedTwiceCanCrossNamespacesIfOneEntryCan(t *testing.T) {
+func TestNew_DuplicateKindCanCrossNamespacesIfOneEntryCan(t *testing.T) {
 	server := newFakeServer(newWidget())
 	kind := schema.GroupKind{Kind: "ConfigMap"}
 	reconciler := newReconciler(t, Config{
@@ -155,7 +155,7 @@ func TestReconcile_InvalidChildrenAreRejectedBeforeAnyWrite(t *testing.T) {
 		"must have a name": newConfigMap("", "x"),
 		"cluster-scoped":   newObject("v1", "Namespace", "somewhere", "placed"),
 		"desired twice":    valid,
-		"not all strings":  numbered,
+		"map of strings":   numbered,
 		"parent itself":    itself,
 	} {
 		_, err := reconciler.Reconcile(t.Context(), first, newWidget(), oneStage(valid, child))
@@ -168,8 +168,8 @@ func TestReconcile_InvalidChildrenAreRejectedBeforeAnyWrite(t *testing.T) {
 	}
 }
 
-// The other children of the stage are applied. Later stages are not, and nothing is pruned.
-func TestReconcile_FailedChildDoesNotAffectOthersOfItsStage(t *testing.T) {
+// The other children of the stage are applied. Later stages are not applied, and nothing is pruned.
+func TestReconcile_FailedChildDoesNotAffectItsStage(t *testing.T) {
 	server := newFakeServer(newWidget(), newObject("v1", "ConfigMap", "default", "unowned"))
 	reconciler := newReconciler(t, Config{Client: server})
 	parent := newWidget()
@@ -180,7 +180,10 @@ func TestReconcile_FailedChildDoesNotAffectOthersOfItsStage(t *testing.T) {
 	existing, err := reconciler.Reconcile(t.Context(), first, parent, Desired{Stages: [][]Child{
 		Stage(newConfigMap("unowned", "x"), newConfigMap("new", "x")), Stage(newConfigMap("later", "x")),
 	}})
-	if !errors.Is(err, ErrNotOwned) || !strings.Contains(err.Error(), "default/unowned") {
+	var failed *ChildError
+	if !errors.Is(err, ErrNotOwned) || !errors.As(err, &failed) || failed.NamespacedKey != "default/unowned" ||
+		failed.Kind.Kind != "ConfigMap" || failed.Parent != first ||
+		!strings.HasPrefix(err.Error(), "child configmaps.v1 default/unowned of widgets.v1.example.com ") {
 		t.Errorf("got %v", err)
 	}
 	if len(existing) != 1 || existing[0].GetName() != "new" {
@@ -191,7 +194,7 @@ func TestReconcile_FailedChildDoesNotAffectOthersOfItsStage(t *testing.T) {
 	}
 }
 
-// A copy of a child in another namespace has the child's labels and annotations.
+// A copy of a child in another namespace has the same labels and annotations.
 func TestReconcile_IgnoresCopiesOfChildren(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
@@ -222,7 +225,7 @@ func TestReconcile_IgnoresCopiesOfChildren(t *testing.T) {
 			names = append(names, object.GetNamespace()+"/"+object.GetName())
 		}
 		if slices.Sort(names); !slices.Equal(names, want) {
-			t.Errorf("%s: there are %q, want %q", when, names, want)
+			t.Errorf("%s: got %q, want %q", when, names, want)
 		}
 	}
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
@@ -239,7 +242,7 @@ func TestReconcile_IgnoresCopiesOfChildren(t *testing.T) {
 }
 
 // Nothing is pruned while a kind is unknown.
-func TestReconcile_EarlierStageCanDefineAKind(t *testing.T) {
+func TestReconcile_EarlierStageCanDefineKind(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("old", "x"))); err != nil {
@@ -274,8 +277,8 @@ func TestReconcile_EarlierStageCanDefineAKind(t *testing.T) {
 	}
 }
 
-// The namespaces also limit lists for cluster-scoped parents. They do not limit lists of cluster-scoped kinds.
-func TestReconcile_FindsChildrenInTheNamespaces(t *testing.T) {
+// The namespaces also restrict lists for cluster-scoped parents, but not lists of cluster-scoped kinds.
+func TestReconcile_ListsEachNamespace(t *testing.T) {
 	clusterScoped := newObject("v1", "Namespace", "", "first")
 	clusterScoped.SetUID("namespace-uid")
 	clusterScoped.SetResourceVersion("1")

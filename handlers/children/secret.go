@@ -10,10 +10,10 @@ import (
 
 var secretKind = corev1.SchemeGroupVersion.WithKind("Secret")
 
-// encodeStringData moves the stringData of a Secret to its data. As in the API server, stringData takes precedence.
-// The API server does the same when it stores a Secret, but a manager that applies stringData does not own the
-// resulting data: drift would not be detected, and keys that are no longer applied would not be removed. Errors contain
-// neither keys nor values, because a template can derive both from another Secret.
+// encodeStringData moves the stringData of a Secret to its data, where stringData takes precedence. The API server does
+// the same when it stores a Secret, but a manager that applies stringData does not own the resulting data. Drift would
+// then not be detected, and keys that are no longer applied would not be removed. Errors contain neither keys nor
+// values because a template can derive both from another Secret.
 func encodeStringData(secret *unstructured.Unstructured) error {
 	if secret.GroupVersionKind() != secretKind {
 		return nil

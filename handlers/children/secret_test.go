@@ -28,9 +28,9 @@ func TestEncodeStringData(t *testing.T) {
 		"stringData takes precedence": {
 			`{"stringData":{"a":"x"},"data":{"a":"eQ==","b":"eg=="}}`, `{"data":{"a":"eA==","b":"eg=="}}`, "",
 		},
-		"data alone is not changed": {`{"data":{"a":"x"}}`, `{"data":{"a":"x"}}`, ""},
-		"empty":                     {`{"stringData":{},"type":"Opaque"}`, `{"type":"Opaque"}`, ""},
-		"null":                      {`{"stringData":null}`, `{}`, ""},
+		"data without stringData": {`{"data":{"a":"x"}}`, `{"data":{"a":"x"}}`, ""},
+		"empty":                   {`{"stringData":{},"type":"Opaque"}`, `{"type":"Opaque"}`, ""},
+		"null":                    {`{"stringData":null}`, `{}`, ""},
 		"another group": {
 			`{"apiVersion":"example.com/v1","stringData":{"a":"x"}}`,
 			`{"apiVersion":"example.com/v1","stringData":{"a":"x"}}`, "",

@@ -21,10 +21,11 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
-// forgedKinds is approximately the number of entries that fit into one object's annotations.
+// forgedKinds is the approximate number of entries that fit into the annotations of one object.
 const forgedKinds = 7500
 
-// forge writes an inventory of unknown kinds and the finalizer to a parent, as anyone who can update the parent could.
+// forge writes an inventory of unknown kinds and the finalizer to a parent. Anyone who can update the parent could do
+// the same.
 func forge(parent *unstructured.Unstructured) {
 	entries := []string{"ConfigMap=v1/configmaps:0", ",,=,=/,ConfigMap=v1/../../secrets"}
 	for i := range forgedKinds {
@@ -34,7 +35,7 @@ func forge(parent *unstructured.Unstructured) {
 	parent.SetFinalizers([]string{"platform.example.com/children"})
 }
 
-// listCounter is a client that counts lists. It responds to lists of unknown types as an API server does.
+// listCounter is a client that counts lists. Like an API server, it responds with 404 to lists of unknown types.
 type listCounter struct {
 	dynamic.Interface
 
@@ -51,7 +52,7 @@ func (c *listCounter) Resource(gvr schema.GroupVersionResource) dynamic.Namespac
 	return &countedResource{NamespaceableResourceInterface: c.Interface.Resource(gvr), counter: c, gvr: gvr}
 }
 
-// take returns the number of lists since the last call, and how many of them covered all namespaces.
+// take returns the number of lists since the last call, and the number of those across all namespaces.
 func (c *listCounter) take() (all, crossNamespace int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,12 +114,12 @@ func TestTrust_ForgedInventoryCausesNoRequests(t *testing.T) {
 	server := newFakeServer(parent)
 	counter := newListCounter(server)
 	reconciler := newReconciler(t, Config{Client: counter, Kinds: []Kind{configMapKind}})
-	for call := range 3 { // each lists the config maps of the namespace
+	for call := range 3 { // each call lists the config maps of the namespace
 		if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x"))); err != nil {
 			t.Fatal(err)
 		}
 		if all, crossNamespace := counter.take(); all > 1 || crossNamespace > 0 {
-			t.Errorf("call %d sent %d lists, %d of them of all namespaces", call, all, crossNamespace)
+			t.Errorf("call %d sent %d lists, %d of them across all namespaces", call, all, crossNamespace)
 		}
 	}
 	if writes := server.TakeWrites(); len(writes) != 1 {
@@ -130,10 +131,10 @@ func TestTrust_ForgedInventoryCausesNoRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	if all, crossNamespace := counter.take(); all > 1 || crossNamespace > 0 {
-		t.Errorf("the cleanup sent %d lists, %d of them of all namespaces", all, crossNamespace)
+		t.Errorf("the cleanup sent %d lists, %d of them across all namespaces", all, crossNamespace)
 	}
 	if finalizers := getParent(t, server).GetFinalizers(); len(finalizers) > 0 {
-		t.Errorf("the parent still has the finalizers %q", finalizers)
+		t.Errorf("got the finalizers %q", finalizers)
 	}
 }
 
@@ -148,7 +149,7 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 		parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): forged})
 		parent.SetResourceVersion(fmt.Sprint(1000 + round))
 		server.TakeWrites()
-		for call, limit := range []int{2, 0, 0} { // the inventory and, in the first round, the child
+		for call, limit := range []int{2, 0, 0} { // the first round also writes the child
 			if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x"))); err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +167,8 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 	}
 }
 
-// Children of a kind that is not in Config.Kinds are pruned by a version of the controller that lists the kind.
+// Children of a kind that is not in Config.Kinds are kept. A version of the controller that lists the kind can prune
+// them.
 func TestTrust_UnlistedKindsAreKeptForALaterVersion(t *testing.T) {
 	parent := newWidget()
 	server := newFakeServer(parent)
@@ -204,7 +206,7 @@ func TestTrust_UnlistedKindsAreKeptForALaterVersion(t *testing.T) {
 	}
 }
 
-// Both the declaration of the kind and the finalizer of the parent are required.
+// The kind must be declared, and the parent must have the finalizer.
 func TestTrust_OnlyCrossNamespaceKindsAreListedInAllNamespaces(t *testing.T) {
 	for name, c := range map[string]struct {
 		finalizer, crossNamespace bool
@@ -227,7 +229,7 @@ func TestTrust_OnlyCrossNamespaceKindsAreListedInAllNamespaces(t *testing.T) {
 				t.Fatal(err)
 			}
 			if all, crossNamespace := counter.take(); all != 1 || crossNamespace != c.want {
-				t.Errorf("sent %d lists, %d of them of all namespaces", all, crossNamespace)
+				t.Errorf("sent %d lists, %d of them across all namespaces", all, crossNamespace)
 			}
 		})
 	}
@@ -260,8 +262,8 @@ func TestTrust_ClusterScopedKindsAreNotListedInANamespace(t *testing.T) {
 	}
 }
 
-// A copy of a child has the child's labels and annotations, but not its controller. Anyone can create such a copy.
-func TestTrust_LabelledObjectsWithoutTheControllerAreNeitherDeletedNorAwaited(t *testing.T) {
+// A copy of a child has the same labels and annotations but not the same controller. Anyone can create such a copy.
+func TestTrust_IgnoresLabelledObjectsWithoutController(t *testing.T) {
 	copied := newObject("v1", "ConfigMap", "default", "copy")
 	copied.SetLabels(map[string]string{"platform.example.com/parent": "widget-uid"})
 	stolen := copied.DeepCopy()
@@ -289,9 +291,9 @@ func TestTrust_LabelledObjectsWithoutTheControllerAreNeitherDeletedNorAwaited(t 
 	}
 }
 
-// The API server responds with 404 to a list while it starts or stops serving the type. If the mapper knows the type,
-// children of that type can still exist.
-func TestReconcile_NotFoundForAKnownKindDoesNotMeanThatItsChildrenAreGone(t *testing.T) {
+// The API server responds with 404 to a list while it starts or stops serving a type. If the mapper knows the type,
+// children of the type can still exist.
+func TestReconcile_NotFoundForKnownKindIsError(t *testing.T) {
 	server := newFakeServer(newWidget())
 	notFound := apierrors.NewGenericServerResponse(
 		404, "list", configMaps.GroupResource(), "", "404 page not found", 0, true)
@@ -315,9 +317,9 @@ func TestReconcile_NotFoundForAKnownKindDoesNotMeanThatItsChildrenAreGone(t *tes
 	}
 }
 
-// Outside the parent's namespace, an object is a child only if it has both the label and the annotation, and has no
+// Outside the parent's namespace, an object is a child only if it has both the label and the annotation but no
 // controller.
-func TestTrust_ObjectsInOtherNamespacesWithoutTheWholeMarkAreNotChildren(t *testing.T) {
+func TestTrust_IgnoresObjectsWithPartialMark(t *testing.T) {
 	label := map[string]string{"platform.example.com/parent": "widget-uid"}
 	self := map[string]string{"platform.example.com/self": "other/a"}
 	isController := true

@@ -6,11 +6,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"reflect"
+	"slices"
 )
 
-// Covers reports whether an object has all values of an applied configuration. The object can have additional fields,
-// such as defaults and fields of other managers. Lists must have the same length, because the owner of an item is
-// unknown without the schema.
+// Covers reports whether an object has all values of an applied configuration. The object can have more fields, such as
+// defaults and fields of other managers. Lists must have the same length because the owner of an item is unknown
+// without the schema.
 func Covers(config, object any) bool {
 	switch config := config.(type) {
 	case map[string]any:
@@ -21,15 +22,7 @@ func Covers(config, object any) bool {
 		return coversFields(config, object)
 	case []any:
 		object, ok := object.([]any)
-		if !ok || len(config) != len(object) {
-			return false
-		}
-		for i := range config {
-			if !Covers(config[i], object[i]) {
-				return false
-			}
-		}
-		return true
+		return ok && slices.EqualFunc(config, object, Covers)
 	default:
 		return equalScalars(config, object)
 	}
@@ -51,23 +44,19 @@ func coversFields(config, object map[string]any) bool {
 	return true
 }
 
-// coversOwnerReferences is like Covers, but for owner references. An object can have additional ones.
+// coversOwnerReferences is like Covers but accepts additional owner references in the object.
 func coversOwnerReferences(config, object any) bool {
 	applied, _ := config.([]any)
 	current, _ := object.([]any)
 	for _, ref := range applied {
-		found := false
-		for _, other := range current {
-			found = found || Covers(ref, other)
-		}
-		if !found {
+		if !slices.ContainsFunc(current, func(other any) bool { return Covers(ref, other) }) {
 			return false
 		}
 	}
 	return true
 }
 
-// equalScalars compares numbers by value, because JSON does not distinguish 1 from 1.0.
+// equalScalars compares numbers by value because JSON does not distinguish 1 from 1.0.
 func equalScalars(a, b any) bool {
 	if x, ok := number(a); ok {
 		y, ok := number(b)
@@ -107,7 +96,7 @@ func Projection(config, object any) any {
 	return projected
 }
 
-// Digest returns a short hash of the JSON of values, with sorted map keys.
+// Digest returns a short hash of the values as JSON with sorted map keys.
 func Digest(values ...any) (string, error) {
 	hash := sha256.New()
 	for _, value := range values {

@@ -7,12 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FieldSet holds the fields that a manager owns, in the format of FieldsV1: "f:name" is a field, "k:{...}" a list item
-// identified by its keys, and "v:..." a list item identified by its value. A field or item with an empty set is owned
-// as a whole.
+// FieldSet is the set of fields that a manager owns, in the format of FieldsV1. "f:name" is a field, "k:{...}" is a
+// list item identified by its keys, and "v:..." is a list item identified by its value. A field or item with an empty
+// set is owned as a whole.
 type FieldSet map[string]FieldSet
 
-// ParseFields parses the fields of an entry in managedFields.
+// ParseFields parses the fields of a managedFields entry.
 func ParseFields(fields *metav1.FieldsV1) (set FieldSet, err error) {
 	if fields == nil {
 		return nil, nil
@@ -21,8 +21,8 @@ func ParseFields(fields *metav1.FieldsV1) (set FieldSet, err error) {
 	return set, err
 }
 
-// FieldsOf returns the fields that a manager owns through server-side apply. If the object has no readable managed
-// fields, for example because a cache has removed them, ok is false.
+// FieldsOf returns the fields that a manager owns through server-side apply. ok is false if the object has no readable
+// managed fields, for example because a cache has removed them.
 func FieldsOf(object metav1.Object, manager string) (fields FieldSet, ok bool) {
 	entries := object.GetManagedFields()
 	for _, entry := range entries {
@@ -38,15 +38,12 @@ func FieldsOf(object metav1.Object, manager string) (fields FieldSet, ok bool) {
 	return fields, len(entries) > 0
 }
 
-// Owns reports whether the set contains all fields of an applied configuration. It needs no schema: a field whose set
-// is empty is owned as a whole, and only list items with keys are compared.
+// Owns reports whether the set contains all fields of an applied configuration. It needs no schema: a field with an
+// empty set is owned as a whole, and only list items with keys are compared.
 func (s FieldSet) Owns(config map[string]any) bool {
 	for name, value := range config {
 		fields, owned := s["f:"+name]
-		if !owned {
-			return false
-		}
-		if len(fields) > 0 && !fields.ownsValue(value) {
+		if !owned || len(fields) > 0 && !fields.ownsValue(value) {
 			return false
 		}
 	}
@@ -76,7 +73,7 @@ func (s FieldSet) ownsValue(value any) bool {
 	}
 }
 
-// itemWith returns the list item that has the given keys, or nil if there is no such item. The keys are a JSON object.
+// itemWith returns the list item that has the given keys, or nil if there is none. The keys are a JSON object.
 func itemWith(list []any, keys string) map[string]any {
 	var want map[string]any
 	if err := json.Unmarshal([]byte(keys), &want); err != nil {

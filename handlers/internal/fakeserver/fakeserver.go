@@ -26,7 +26,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// The types that the server serves.
+// Types that the server serves.
 var (
 	Widgets    = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
 	ConfigMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -40,13 +40,13 @@ var kinds = map[schema.GroupVersionResource]string{
 // First identifies the object that NewWidget returns.
 var First = dynamiccontroller.ObjectIdentifiers{GVR: Widgets, NamespacedKey: "default/first"}
 
-// Server is client-go's fake client with UIDs, resourceVersions and server-side apply. It does not check preconditions.
-// Conflicts are tested on a real API server, in test/integration.
+// Server is client-go's fake client, extended with UIDs, resourceVersions and server-side apply. It does not check
+// preconditions. Conflicts are tested against a real API server in test/integration.
 type Server struct {
 	*fake.FakeDynamicClient
 
 	mu          sync.Mutex // guards the fields below
-	writes      []string   // verb, resource and name
+	writes      []string   // each with verb, resource and name
 	lastVersion int
 }
 
@@ -82,7 +82,7 @@ func New(objects ...*unstructured.Unstructured) *Server {
 }
 
 // setKind restores the kind of an object, or of the items of a list. All types of the scheme have the same Go type, so
-// that a conversion sets the kind of any type of the group version.
+// a conversion sets an arbitrary kind of the group version.
 func setKind(object runtime.Object, gvr schema.GroupVersionResource) {
 	gvk := gvr.GroupVersion().WithKind(kinds[gvr])
 	switch object := object.(type) {
@@ -99,7 +99,7 @@ func isWrite(action clienttesting.Action) bool {
 	return slices.Contains([]string{"create", "update", "patch", "delete"}, action.GetVerb())
 }
 
-// record records a write and sets the metadata that an API server sets.
+// record records a write and sets the metadata that an API server would set.
 func (s *Server) record(
 	tracker clienttesting.ObjectTracker, action clienttesting.Action, written runtime.Object,
 ) runtime.Object {
@@ -145,11 +145,10 @@ func (s *Server) TakeWrites() []string {
 	return writes
 }
 
-// Cache is a reader that returns fixed objects. Its keys are the names of the objects. It simulates a cache that lags
-// behind the server.
+// Cache is a reader that returns fixed objects by name. It simulates a cache that lags behind the server.
 type Cache map[string]*unstructured.Unstructured
 
-// Get returns the object with the name, in any namespace.
+// Get returns the object with the given name, in any namespace.
 func (c Cache) Get(
 	_ context.Context, gvr schema.GroupVersionResource, _, name string,
 ) (*unstructured.Unstructured, error) {
@@ -195,7 +194,7 @@ func NewWidget() *unstructured.Unstructured {
 	return widget
 }
 
-// NewConfigMap returns a config map without a namespace, with one key that has the given value.
+// NewConfigMap returns a config map without a namespace and with a single key.
 func NewConfigMap(name, value string) *unstructured.Unstructured {
 	object := NewObject("v1", "ConfigMap", "", name)
 	object.Object["data"] = map[string]any{"key": value}

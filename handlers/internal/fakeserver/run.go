@@ -10,8 +10,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// InRun calls f in a handler of a controller, with the handler's context, and then ends the run. Each call of InRun is
-// a separate run.
+// InRun calls f from a controller's handler, with the context of the handler, and then ends the run. Each call of InRun
+// is a separate run.
 func InRun(t testing.TB, f func(ctx context.Context)) {
 	t.Helper()
 	config := dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}

@@ -21,7 +21,7 @@ func Get(
 	ctx context.Context, client dynamic.Interface, id dynamiccontroller.ObjectIdentifiers,
 ) (*unstructured.Unstructured, error) {
 	object, err := Resource(client, id.GVR, id.Namespace()).Get(ctx, id.Name(), metav1.GetOptions{})
-	// An API server that does not serve the type, or does not serve it yet, also responds with 404.
+	// An API server that does not (yet) serve the type also responds with 404.
 	if apierrors.IsNotFound(err) && apierrors.IsUnexpectedServerError(err) {
 		return nil, fmt.Errorf("get %s: the API server does not serve the type: %s", id.GVR, err.Error())
 	}
@@ -34,7 +34,7 @@ func List(
 	selector labels.Selector,
 ) ([]*unstructured.Unstructured, error) {
 	if _, selectable := selector.Requirements(); !selectable {
-		return nil, nil // labels.Nothing is formatted as "", which selects everything
+		return nil, nil // the text of labels.Nothing is "", which selects everything
 	}
 	list, err := Resource(client, gvr, namespace).List(ctx, metav1.ListOptions{LabelSelector: selector.String()})
 	if err != nil {
@@ -47,7 +47,8 @@ func List(
 	return objects, nil
 }
 
-// Resource returns the client for the objects of a type in a namespace, or in all namespaces if namespace is empty.
+// Resource returns the client for the objects of a type in a namespace. If namespace is empty, it covers all
+// namespaces.
 func Resource(client dynamic.Interface, gvr schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {
 	if namespace == "" {
 		return client.Resource(gvr)

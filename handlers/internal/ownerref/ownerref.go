@@ -1,4 +1,4 @@
-// Package ownerref computes the owner references of children, and decides which objects an owner can adopt.
+// Package ownerref computes owner references of children and decides which objects an owner can adopt.
 package ownerref
 
 import (
@@ -17,13 +17,13 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// CanReach reports whether an object in the namespace can have an owner reference to the owner. The namespace of a
-// cluster-scoped object is empty.
+// CanReach reports whether an object in the namespace can have an owner reference to the owner. For a cluster-scoped
+// object, the namespace is empty.
 func CanReach(owner metav1.Object, namespace string) bool {
 	return owner.GetNamespace() == "" || owner.GetNamespace() == namespace
 }
 
-// WithController returns the owner references of an object, with the owner as its controller, for use in an
+// WithController returns the owner references of an object with the owner added as controller, for use in an
 // unstructured object.
 func WithController(object metav1.Object, owner *unstructured.Unstructured) ([]any, error) {
 	refs := append(Without(object, owner), *metav1.NewControllerRef(owner, owner.GroupVersionKind()))
@@ -38,7 +38,7 @@ func WithController(object metav1.Object, owner *unstructured.Unstructured) ([]a
 	return list, nil
 }
 
-// Without returns the owner references of an object except those to the owner. It never returns nil, because null in a
+// Without returns the owner references of an object except those to the owner. It never returns nil because null in a
 // merge patch does not mean an empty list.
 func Without(object, owner metav1.Object) []metav1.OwnerReference {
 	left := []metav1.OwnerReference{}
@@ -55,8 +55,8 @@ func Refers(object, owner metav1.Object) bool {
 	return len(Without(object, owner)) < len(object.GetOwnerReferences())
 }
 
-// CanAdoptFunc returns a function that returns an error if the owner cannot adopt objects. The function reads the owner
-// from the API server when it is first called.
+// CanAdoptFunc returns a function that returns an error if the owner cannot adopt objects. On its first call, the
+// function reads the owner from the API server.
 func CanAdoptFunc(
 	ctx context.Context, client dynamic.Interface, id dynamiccontroller.ObjectIdentifiers,
 	owner *unstructured.Unstructured,
@@ -64,7 +64,8 @@ func CanAdoptFunc(
 	return sync.OnceValue(func() error { return canAdopt(ctx, client, id, owner) })
 }
 
-// canAdopt does not wrap errors about the owner, because callers would mistake them for errors about the child.
+// canAdopt does not wrap errors about the owner because callers would otherwise mistake them for errors about the
+// child.
 func canAdopt(
 	ctx context.Context, client dynamic.Interface, id dynamiccontroller.ObjectIdentifiers,
 	owner *unstructured.Unstructured,

@@ -1,5 +1,5 @@
-// Package patch changes objects with optimistic concurrency: the API server rejects a change that was computed from an
-// outdated object.
+// Package patch changes objects with optimistic concurrency: the API server rejects a change computed from an outdated
+// object.
 package patch
 
 import (
@@ -18,17 +18,17 @@ import (
 	"k8s.io/client-go/util/retry"
 )
 
-// ErrReplaced is returned when an object has been deleted and another one with its name has been created.
+// ErrReplaced is returned if an object has been deleted and recreated with the same name.
 var ErrReplaced = errors.New("it has been deleted and recreated")
 
-// IsGone reports whether err means that the object no longer exists, or has been replaced by another one with the same
-// name.
+// IsGone reports whether err means that the object no longer exists or has been replaced by another object with the
+// same name.
 func IsGone(err error) bool {
 	return errors.Is(err, ErrReplaced) || apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
-// RetryOnConflict calls write with the object. If write returns a conflict, RetryOnConflict reads the object and calls
-// write with the result. If the object no longer exists, RetryOnConflict returns an error for which IsGone is true.
+// RetryOnConflict calls write with the object. If write returns a conflict, RetryOnConflict reads the object and tries
+// again. If the object no longer exists, it returns an error for which IsGone is true.
 func RetryOnConflict(
 	ctx context.Context, client dynamic.ResourceInterface, object *unstructured.Unstructured,
 	write func(current *unstructured.Unstructured) error,
@@ -45,7 +45,8 @@ func RetryOnConflict(
 	})
 }
 
-// Read reads the object from the API server. If the object no longer exists, IsGone is true for the error.
+// Read reads the object from the API server. If the object no longer exists, it returns an error for which IsGone is
+// true.
 func Read(
 	ctx context.Context, client dynamic.ResourceInterface, object *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
@@ -59,8 +60,8 @@ func Read(
 	return now, nil
 }
 
-// Metadata changes fields of an object's metadata with a JSON merge patch. The API server rejects the patch with a
-// conflict if the object has changed. A list in the patch therefore replaces exactly the list that was read.
+// Metadata changes metadata fields of an object with a JSON merge patch. If the object has changed, the API server
+// rejects the patch with a conflict. A list in the patch therefore replaces exactly the list that was read.
 func Metadata(
 	ctx context.Context, client dynamic.ResourceInterface, object *unstructured.Unstructured, manager string,
 	changes map[string]any,
@@ -68,8 +69,8 @@ func Metadata(
 	return Merge(ctx, client, object, manager, map[string]any{"metadata": changes})
 }
 
-// Merge changes an object with a JSON merge patch. The API server rejects the patch with a conflict if the object has
-// changed.
+// Merge changes an object with a JSON merge patch. If the object has changed, the API server rejects the patch with a
+// conflict.
 func Merge(
 	ctx context.Context, client dynamic.ResourceInterface, object *unstructured.Unstructured, manager string,
 	changes map[string]any, subresources ...string,

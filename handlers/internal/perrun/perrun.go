@@ -11,16 +11,16 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// State stores one T for each run. The zero value is an empty State, and the zero value of T must be ready to use. A
-// State is safe for concurrent use and must not be copied.
+// State stores one T per run. The zero value is an empty State, and the zero value of T must be ready to use. A State
+// is safe for concurrent use and must not be copied.
 type State[T any] struct {
 	mu   sync.Mutex // guards runs
 	runs map[context.Context]*T
 }
 
-// For returns the T of the run that called the handler with ctx. The T is created when it is first needed, and removed
-// when the run has ended and all of the run's handlers have returned. If ctx is not derived from a handler's context,
-// For returns a T that is shared by all such contexts and is never removed.
+// For returns the T of the run that called the handler with ctx. The T is created on first use, and removed once the
+// run has ended and all of its handlers have returned. If ctx is not derived from a handler's context, For returns a T
+// that is shared by all such contexts and never removed.
 func (s *State[T]) For(ctx context.Context) *T {
 	run := dynamiccontroller.RunContext(ctx)
 	s.mu.Lock()
@@ -43,7 +43,7 @@ func (s *State[T]) For(ctx context.Context) *T {
 	return state
 }
 
-// All returns all states that have not been removed.
+// All returns all T that have not been removed.
 func (s *State[T]) All() []*T {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,7 +43,7 @@ func newWidget(name string) *unstructured.Unstructured {
 	return widget
 }
 
-// start calls Run in the background. The returned function ends the run and returns the error from Run.
+// start calls Run in the background. The returned function ends the run and returns Run's error.
 func start(controller *dynamiccontroller.DynamicController) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
@@ -69,7 +69,7 @@ func (c *counter) add() int {
 	return c.calls
 }
 
-func TestState_IsSharedWithinARunAndEmptyInTheNext(t *testing.T) {
+func TestState_SharedWithinRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var state State[counter]
 		var mu sync.Mutex
@@ -121,13 +121,13 @@ func TestState_DoesNotLeakOver1000Runs(t *testing.T) {
 	})
 }
 
-// A handler that ignores its context can still be running in the next run. It keeps the state of the run that called
-// it.
-func TestState_IsKeptUntilTheLastHandlerOfItsRunHasReturned(t *testing.T) {
+// A handler that ignores its context can still be running during the next run. It keeps the state of the run that
+// called it.
+func TestState_KeptUntilLastHandlerReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var state State[counter]
 		hang := make(chan struct{})
-		var counts sync.Map // by key of the object
+		var counts sync.Map // by object key
 		controller := newController(t, func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 			before := state.For(ctx)
 			if _, ran := counts.LoadOrStore(id.NamespacedKey, true); id.Name() == "a" && !ran {
@@ -180,8 +180,8 @@ func TestState_DiffersBetweenControllers(t *testing.T) {
 	})
 }
 
-// A goroutine that a handler started can outlive the run. State that the goroutine creates after the run is removed.
-func TestState_IsRemovedIfItIsCreatedAfterTheRun(t *testing.T) {
+// A goroutine that a handler started can outlive the run. If it creates state after the run, that state is removed.
+func TestState_RemovedIfCreatedAfterRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var state State[counter]
 		contexts := make(chan context.Context, 2)
@@ -200,7 +200,7 @@ func TestState_IsRemovedIfItIsCreatedAfterTheRun(t *testing.T) {
 	})
 }
 
-func TestState_IsSharedOutsideRuns(t *testing.T) {
+func TestState_SharedOutsideRuns(t *testing.T) {
 	var state State[counter]
 	ctx, cancel := context.WithCancel(t.Context())
 	state.For(ctx).add()
@@ -210,8 +210,8 @@ func TestState_IsSharedOutsideRuns(t *testing.T) {
 	}
 }
 
-// Handlers can be replaced during a run. The state of replaced handlers can then be garbage-collected.
-func TestState_IsNotKeptAliveByTheRun(t *testing.T) {
+// Handlers can be replaced during a run. The state of replaced handlers must then be garbage-collected.
+func TestState_NotKeptAliveByRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var once sync.Once
 		var reference weak.Pointer[counter]

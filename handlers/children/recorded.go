@@ -1,0 +1,33 @@
+package children
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// RecordedKind is an entry of a parent's inventory.
+type RecordedKind struct {
+	schema.GroupKind
+	// GVR is the type with which children of the kind were last written. It is empty if an earlier version of this package
+	// wrote the entry.
+	GVR schema.GroupVersionResource
+	// Namespaces lists the namespaces other than the parent's that can contain children of the kind.
+	Namespaces []string
+	// AnyNamespace is set if an earlier version of this package wrote the entry, without the namespaces. Children can then
+	// be in any namespace.
+	AnyNamespace bool
+}
+
+// RecordedKinds returns the inventory of a parent, sorted by kind. The name is the [Config].Name of its [Reconciler].
+// Programs that display children can use it. Anyone who can update the parent can change the inventory.
+func RecordedKinds(parent metav1.Object, name string) (kinds []RecordedKind) {
+	all, _ := parseInventory(parent.GetAnnotations()[name+"/inventory"], func(schema.GroupKind) bool { return true })
+	for _, entry := range all {
+		kind := RecordedKind{GroupKind: entry.kind, Namespaces: entry.namespaces, AnyNamespace: entry.unbounded}
+		if entry.resource != "" {
+			kind.GVR = entry.gvr()
+		}
+		kinds = append(kinds, kind)
+	}
+	return kinds
+}
