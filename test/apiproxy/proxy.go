@@ -1,6 +1,7 @@
 package apiproxy
 
 import (
+	"bytes"
 	"encoding/pem"
 	"io"
 	"log"
@@ -41,7 +42,7 @@ func Start(cfg *rest.Config, wrappers ...transport.WrapperFunc) (*Proxy, error) 
 	for _, wrap := range slices.Backward(wrappers) {
 		wrapped = wrap(wrapped)
 	}
-	p.server = httptest.NewUnstartedServer(&httputil.ReverseProxy{
+	p.server = httptest.NewUnstartedServer(readBodyFirst(&httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     wrapped,
 		FlushInterval: -1, // Forward watch events immediately.
@@ -54,11 +55,27 @@ func Start(cfg *rest.Config, wrappers ...transport.WrapperFunc) (*Proxy, error) 
 			p.record(r, http.StatusBadGateway)
 			w.WriteHeader(http.StatusBadGateway)
 		},
-	})
+	}))
 	p.server.EnableHTTP2 = true
 	p.server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	p.server.StartTLS()
 	return p, nil
+}
+
+// readBodyFirst reads the bodies of requests before it calls next. An API server can deny a request before it has read
+// the body. An HTTP/2 client then stops sending the body, and waits for the end of the response. ReverseProxy does not
+// end the response before it has read the body, so that both would wait forever.
+func readBodyFirst(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return // the client has cancelled the request
+			}
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func (p *Proxy) record(r *http.Request, status int) {

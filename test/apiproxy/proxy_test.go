@@ -1,13 +1,18 @@
 package apiproxy
 
 import (
+	"context"
+	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -83,4 +88,40 @@ func TestProxy_UsesOnlyClientCredentials(t *testing.T) {
 	if got := p.Calls(); len(got) != 1 || got[0] != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
+}
+
+func TestProxy_ForwardsResponsesToRequestsWhoseBodyIsNotRead(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, strings.Repeat("denied ", 100), http.StatusForbidden)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	p, err := Start(&rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host: p.URL(), QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: p.CAData()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				err := client.CoreV1().ConfigMaps("a").Delete(ctx, "b", *metav1.NewPreconditionDeleteOptions("c"))
+				if !apierrors.IsForbidden(err) {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
 }

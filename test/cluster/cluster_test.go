@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -353,10 +354,42 @@ func TestShared_FailsEveryTestIfTheClusterCannotStart(t *testing.T) {
 	}
 }
 
-type fakeTest struct{ failed bool }
+func TestPool_GivesAClusterToOneTestAtATime(t *testing.T) {
+	c := shared.Cluster(t)
+	t.Setenv(kubeconfigEnv, c.Kubeconfig())
+	synctest.Test(t, func(t *testing.T) {
+		pool := cluster.NewPool(2, cluster.Options{}) // There is only one external cluster.
+		first, second := &fakeTest{}, &fakeTest{}
+		pool.Take(first)
+		hasTaken := false
+		go func() {
+			pool.Take(second)
+			hasTaken = true
+		}()
+		if synctest.Wait(); hasTaken {
+			t.Error("two tests have the same cluster")
+		}
+		first.end()
+		if synctest.Wait(); !hasTaken {
+			t.Error("the cluster is not free after the test has ended")
+		}
+		if first.failed || second.failed {
+			t.Error("Take failed a test")
+		}
+		if code := pool.Main(runner(func() int { return 7 })).Run(); code != 7 {
+			t.Errorf("got exit code %d, want 7", code)
+		}
+	})
+}
+
+type fakeTest struct {
+	failed bool
+	end    func()
+}
 
 func (*fakeTest) Helper()                 {}
 func (f *fakeTest) Fatalf(string, ...any) { f.failed = true }
+func (f *fakeTest) Cleanup(end func())    { f.end = end }
 
 type runner func() int
 

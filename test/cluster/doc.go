@@ -9,8 +9,8 @@
 //
 //	func TestWidgets(t *testing.T) { c := shared.Cluster(t); ... }
 //
-// The cluster is started by the first test that requests it. If TEST_KUBECONFIG is set, the tests run on the cluster of
-// that kubeconfig instead.
+// The cluster is started by the first test that requests it. With a Pool, parallel tests have clusters of their own. If
+// TEST_KUBECONFIG is set, the tests run on the cluster of that kubeconfig instead.
 //
 // The package guarantees the following:
 //

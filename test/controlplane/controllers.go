@@ -10,7 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/discovery/cached/memory"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -117,9 +119,12 @@ func runControllers(ctx context.Context, config *rest.Config) error {
 	}
 	shared := informers.NewSharedInformerFactory(client, 0)
 
-	namespaces := namespace.NewNamespaceController(ctx, client, metadataClient,
-		client.Discovery().ServerPreferredNamespacedResources, shared.Core().V1().Namespaces(), namespaceResync,
-		corev1.FinalizerKubernetes)
+	discover, err := neverEmpty(ctx, client.Discovery().ServerPreferredNamespacedResources)
+	if err != nil {
+		return err
+	}
+	namespaces := namespace.NewNamespaceController(ctx, client, metadataClient, discover,
+		shared.Core().V1().Namespaces(), namespaceResync, corev1.FinalizerKubernetes)
 	roles := clusterroleaggregation.NewClusterRoleAggregation(shared.Rbac().V1().ClusterRoles(), client.RbacV1())
 	collector, err := newGarbageCollector(ctx, client, metadataClient)
 	if err != nil {
@@ -135,6 +140,33 @@ func runControllers(ctx context.Context, config *rest.Config) error {
 	wg.Wait()
 	shared.Shutdown()
 	return nil
+}
+
+type discoverFunc = func() ([]*metav1.APIResourceList, error)
+
+// neverEmpty waits until discover returns resources. The function that it returns calls discover, and returns these
+// first resources, with the error, when discover returns none. The namespace controller's constructor exits the process
+// if there are no resources, for example because a test has just stopped the API server.
+func neverEmpty(ctx context.Context, discover discoverFunc) (discoverFunc, error) {
+	const interval = 100 * time.Millisecond
+	var first []*metav1.APIResourceList
+	err := wait.PollUntilContextCancel(ctx, interval, true, func(context.Context) (bool, error) {
+		var err error
+		if first, err = discover(); err != nil {
+			klog.ErrorS(err, "Discovery failed")
+		}
+		return len(first) > 0, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func() ([]*metav1.APIResourceList, error) {
+		resources, err := discover()
+		if len(resources) == 0 {
+			return first, err
+		}
+		return resources, err
+	}, nil
 }
 
 func newGarbageCollector(
