@@ -11,12 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// IncompatibleChanges compares the schema of an existing CustomResourceDefinition with the one that replaces it. It
-// returns the changes that could make an existing object invalid or remove fields from it, or nil if there are none.
+// IncompatibleChanges compares the schemas of an existing CustomResourceDefinition with those of its replacement. It
+// returns the changes that can invalidate existing objects or remove fields from them, or nil if there are none.
 //
-// It does not compare x-kubernetes-validations, because a rule can restrict transitions, and the API server does not
-// evaluate it for a value that an update does not change. The status fields that the platform defines are not compared
-// either.
+// It ignores x-kubernetes-validations. The API server does not evaluate these rules for values that an update leaves
+// unchanged, and some rules apply only to updates. It also ignores the status fields that the platform defines.
 func IncompatibleChanges(before, after *apiextensionsv1.CustomResourceDefinition) Problems {
 	c := &collector{}
 	for _, next := range after.Spec.Versions {
@@ -30,7 +29,7 @@ func IncompatibleChanges(before, after *apiextensionsv1.CustomResourceDefinition
 	return c.problems
 }
 
-// jsonSchema is a schema as decoded JSON.
+// jsonSchema is an OpenAPI v3 schema, decoded from JSON.
 type jsonSchema map[string]any
 
 // authorsPart returns the schema without the status fields that the platform defines.
@@ -38,17 +37,17 @@ func authorsPart(root *apiextensionsv1.JSONSchemaProps) jsonSchema {
 	var out jsonSchema
 	data, err := json.Marshal(root)
 	if err != nil || json.Unmarshal(data, &out) != nil {
-		return jsonSchema{} // cannot happen: the API server has accepted it, or it was read from JSON
+		return jsonSchema{} // cannot happen: the schema was decoded from JSON or accepted by the API server
 	}
-	for _, name := range writtenStatus {
+	for _, name := range PlatformStatus {
 		unstructured.RemoveNestedField(out, "properties", "status", "properties", name)
 	}
 	return out
 }
 
-// restrictions lists the keywords that restrict values. Each function reports whether a value that was accepted before
-// is no longer accepted. If the keyword is absent before the change, the first argument is nil. A keyword that is
-// absent after the change does not restrict anything.
+// restrictions maps each keyword that restricts values to a function. The function reports whether the new value of the
+// keyword can reject objects that the old value accepts. before is nil if the keyword is new. Removing a keyword never
+// rejects more objects.
 var restrictions = []struct {
 	keyword  string
 	restrict func(before, after any) bool
@@ -90,7 +89,7 @@ func removesValues(before, after any) bool {
 	})
 }
 
-// compare adds the incompatible changes from s to after.
+// compare reports the incompatible changes from schema s to schema after.
 func (s jsonSchema) compare(after jsonSchema, path string, c *collector) {
 	if from, to := s.typeName(), after.typeName(); !acceptsType(from, to) {
 		c.add(path, "", "the type changes from %s to %s", from, to)
@@ -113,13 +112,13 @@ func (s jsonSchema) compare(after jsonSchema, path string, c *collector) {
 	case next != last && next != "atomic":
 		c.add(path+"."+listType, "", "changes from %s to %s, which does not allow duplicate items", last, next)
 	case next == last && changed(s[listKeys], after[listKeys]):
-		c.add(path+"."+listKeys, "", "are changed")
+		c.add(path+"."+listKeys, "", "the keys change")
 	}
 }
 
 func (s jsonSchema) compareFields(after jsonSchema, path string, c *collector) {
 	if s.isFree() && !after.isFree() {
-		c.add(path, "", "unknown fields are no longer kept")
+		c.add(path, "", "unknown fields are no longer preserved")
 	}
 	const values = "additionalProperties"
 	if last, next := s.get(values), after.get(values); last != nil && next != nil {
@@ -145,7 +144,7 @@ func (s jsonSchema) compareFields(after jsonSchema, path string, c *collector) {
 	for _, name := range required {
 		name, _ := name.(string)
 		if _, hasDefault := after.get("properties").get(name)["default"]; !hasDefault && !slices.Contains(was, any(name)) {
-			c.add(child(path+".properties", name), "", "the field is required now and has no default")
+			c.add(child(path+".properties", name), "", "the field becomes required and has no default")
 		}
 	}
 }
@@ -163,7 +162,7 @@ func (s jsonSchema) text(keyword, absent string) string {
 	return absent
 }
 
-// field returns the schema that applies to a field. It is nil if the field is pruned.
+// field returns the schema of a field, or nil if the API server prunes the field.
 func (s jsonSchema) field(name string) jsonSchema {
 	switch field, values := s.get("properties").get(name), s.get("additionalProperties"); {
 	case field != nil:
@@ -176,7 +175,7 @@ func (s jsonSchema) field(name string) jsonSchema {
 	return nil
 }
 
-// isFree reports whether an object's unknown fields are kept as they are.
+// isFree reports whether unknown fields of an object are preserved.
 func (s jsonSchema) isFree() bool {
 	return s["x-kubernetes-preserve-unknown-fields"] == true || s["additionalProperties"] == true
 }

@@ -9,14 +9,11 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// definition returns the CustomResourceDefinition of a type whose spec has these keywords.
+// definition returns the CustomResourceDefinition of a type whose spec has the given keywords.
 func definition(t *testing.T, spec string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	crd, err := blueprint.Definition(read(ofType("schema: {properties: {spec: {type: object, " + spec + "}}}")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return crd
+	text := ofType("schema: {properties: {spec: {type: object, " + spec + "}}}")
+	return compile(t, text, blueprint.Options{}).Definition()
 }
 
 func TestIncompatibleChanges(t *testing.T) {
@@ -48,16 +45,16 @@ func TestIncompatibleChanges(t *testing.T) {
 			after:  "properties: {a: {type: object}}",
 			want:   []string{a + `.properties["my/b"]: the field is removed`},
 		},
-		"a field becomes one of a map": {
+		"a field becomes a key of a map with the same type": {
 			before: "properties: {a: {type: string}}",
 			after:  "additionalProperties: {type: string}",
 		},
-		"a field becomes one of another map": {
+		"a field becomes a key of a map with another type": {
 			before: "properties: {a: {type: string}}",
 			after:  "additionalProperties: {type: integer}",
 			want:   []string{a + ": the type changes from string to integer"},
 		},
-		"a field becomes any": {
+		"a field accepts any value": {
 			before: "properties: {a: {type: string}}",
 			after:  "x-kubernetes-preserve-unknown-fields: true",
 		},
@@ -106,10 +103,10 @@ func TestIncompatibleChanges(t *testing.T) {
 				a + ".additionalProperties: is removed", a + ".properties.b: the type changes from string to integer",
 			},
 		},
-		"unknown fields are no longer kept": {
+		"unknown fields are no longer preserved": {
 			before: "properties: {a: {type: object, x-kubernetes-preserve-unknown-fields: true}}",
 			after:  "properties: {a: {type: object}}",
-			want:   []string{a + ": unknown fields are no longer kept"},
+			want:   []string{a + ": unknown fields are no longer preserved"},
 		},
 		"a field of an open object gets a type": {
 			before: "x-kubernetes-preserve-unknown-fields: true",
@@ -121,17 +118,17 @@ func TestIncompatibleChanges(t *testing.T) {
 			after:  "properties: {a: {type: string}}",
 			want:   []string{a + ": null is no longer accepted"},
 		},
-		"a field is required": {
+		"a field becomes required": {
 			before: "properties: {a: {type: string}}",
 			after:  "required: [a], properties: {a: {type: string}}",
-			want:   []string{a + ": the field is required now and has no default"},
+			want:   []string{a + ": the field becomes required and has no default"},
 		},
 		"a new field is required": {
 			before: "properties: {b: {type: string}}",
 			after:  "required: [a], properties: {a: {type: string}, b: {type: string}}",
-			want:   []string{a + ": the field is required now and has no default"},
+			want:   []string{a + ": the field becomes required and has no default"},
 		},
-		"one with a default is required": {
+		"a field with a default becomes required": {
 			before: "properties: {b: {type: string}}",
 			after:  "required: [a], properties: {a: {type: string, default: x}, b: {type: string}}",
 		},
@@ -173,7 +170,7 @@ func TestIncompatibleChanges(t *testing.T) {
 				a + ".multipleOf: is added or accepts fewer values",
 			},
 		},
-		"bounds are exclusive": {
+		"a bound becomes exclusive": {
 			before: "properties: {a: {type: integer, minimum: 1}}",
 			after:  "properties: {a: {type: integer, minimum: 1, exclusiveMinimum: true}}",
 			want:   []string{a + ".exclusiveMinimum: is added or accepts fewer values"},
@@ -204,11 +201,11 @@ func TestIncompatibleChanges(t *testing.T) {
 			before: "properties: {a: {type: string, not: {pattern: x}}}",
 			after:  "properties: {a: {type: string}}",
 		},
-		"a rule is added, which is not compared": {
+		"rules are ignored": {
 			before: "properties: {a: {type: string}}",
 			after:  "properties: {a: {type: string}}, x-kubernetes-validations: [{rule: 'true'}]",
 		},
-		"a type that is changed has no more to say": {
+		"only the type is reported if it changes": {
 			before: "properties: {a: {type: object, properties: {b: {type: string}}}}",
 			after:  "properties: {a: {type: string, maxLength: 1}}",
 			want:   []string{a + ": the type changes from object to string"},
@@ -226,18 +223,18 @@ func TestIncompatibleChanges(t *testing.T) {
 	}
 }
 
-func TestIncompatibleChanges_platformsOwnStatus(t *testing.T) {
+func TestIncompatibleChanges_ignoresPlatformStatus(t *testing.T) {
 	before, after := definition(t, "properties: {}"), definition(t, "properties: {}")
 	status := before.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
 	conditions := status.Properties["conditions"]
 	conditions.MaxItems = nil
 	status.Properties["conditions"] = conditions
 	if got := blueprint.IncompatibleChanges(before, after); got != nil {
-		t.Errorf("a schema of another version of the platform: %v", got)
+		t.Errorf("platform status fields are compared: %v", got)
 	}
 	status.Properties["url"] = apiextensionsv1.JSONSchemaProps{Type: "string"}
 	if got := blueprint.IncompatibleChanges(before, after); len(got) != 1 ||
 		got[0].Path != "spec.type.schema.properties.status.properties.url" {
-		t.Errorf("a field of the author's status is removed: %v", got)
+		t.Errorf("after removing a status field of the author: got %v", got)
 	}
 }

@@ -10,24 +10,23 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// Options describe the cluster. All fields are optional, but checks that need a missing field are skipped.
+// Options describes the cluster. All fields are optional. Checks that depend on an unset field are skipped.
 type Options struct {
-	// CRD is the CustomResourceDefinition that spec.type.crd names, or nil if it does not exist.
+	// CRD is the existing CustomResourceDefinition of the type, or nil if there is none. If the Blueprint defines the type
+	// itself, CRD affects only the schema of spec.type.status. See [Compiled.Definition].
 	CRD *apiextensionsv1.CustomResourceDefinition
-	// Version is the version in which instances are read. Defaults to VersionOf(CRD).
+	// Version is the version in which the platform reads instances. Defaults to VersionOf(CRD).
 	Version string
 	// SchemaFor returns the schema of a kind, or nil if it is unknown.
 	SchemaFor func(schema.GroupVersionKind) common.Schema
-	// IsNamespaced reports whether a kind is namespaced, if that is known.
+	// IsNamespaced reports whether a kind is namespaced, and whether the scope of the kind is known.
 	IsNamespaced func(schema.GroupVersionKind) (namespaced, known bool)
-	// Namespaces lists the namespaces to which the platform is limited. If it is empty, instances and children can be in
-	// any namespace.
+	// Namespaces restricts instances and children to these namespaces. If it is empty, all namespaces are allowed.
 	Namespaces []string
 }
 
@@ -35,45 +34,59 @@ type Options struct {
 type Compiled struct {
 	definition         *apiextensionsv1.CustomResourceDefinition
 	namespaced         bool
-	resources          []*resource // each after those that it refers to
+	resources          []*resource // sorted, each after the resources that it refers to
+	report             report
+	writtenStatus      []string // the status fields that the platform writes
 	allowedNamespaces  []string
-	namespaces         []string // see Options
+	namespaces         []string // Options.Namespaces
 	serviceAccountName string
 }
 
-// Template describes a compiled template.
+// Template describes a compiled template or reference.
 type Template struct {
 	ID         string
-	Path       string // as in problems: spec.resources[2].template
+	Path       string // the path in problems, such as spec.resources[2].template
+	Reference  bool   // whether the resource refers to existing objects instead of defining a child
 	GVK        schema.GroupVersionKind
-	Namespaced bool     // a guess if Options.IsNamespaced does not return the scope of the kind.
-	Needs      []string // the ids that the template refers to
+	Namespaced bool     // assumed if the scope of the kind is unknown
+	Needs      []string // the ids of the resources that the template refers to
+	Collection bool     // whether the resource is a collection, or a reference with a selector
 
-	DeletionPolicy DeletionPolicy // of the children
-	Adopt          bool           // whether existing objects are taken over
+	DeletionPolicy DeletionPolicy // the policy for the children
+	Adopt          bool           // whether the instance can adopt existing objects
 }
 
 // resource is a compiled Template.
 type resource struct {
 	Template
-	index int // in the spec
-	// sensitive reports whether objects can contain data of a Secret: see markSensitive.
+	index int // the index in spec.resources
+	// sensitive reports whether objects of the resource can contain data from a Secret. See markSensitive.
 	sensitive bool
-	// computesNamespace reports whether an expression other than ownNamespace computes the namespace.
+	// isList reports whether the resource is a reference with a selector. In expressions, its id is a list of objects.
+	isList bool
+	// computesNamespace reports whether the namespace is computed by an expression other than ownNamespace.
 	computesNamespace bool
 
 	body    node
+	forEach []iterator // set for collections only
 	include []*expressionAt
 	ready   []*expressionAt
 	needs   []*resource
+
+	// includeLater holds the conditions of includeWhen that read other resources. Conditions that read only self are in
+	// include. includeNeeds holds the resources that the conditions in includeLater read.
+	includeLater []*expressionAt
+	includeNeeds []*resource
+	// decidedLater reports whether the decision to include the resource depends on other resources. See splitConditions.
+	decidedLater bool
 }
 
-// OversizedAnnotation marks a cached Blueprint whose spec has more than MaxSpecBytes, and was cached without its
-// templates and schema. Compile rejects it.
+// OversizedAnnotation marks a cached Blueprint whose spec exceeds MaxSpecBytes. The cache does not store the templates
+// and the schema of such a Blueprint, and Compile rejects it.
 const OversizedAnnotation = "platform.example.com/oversized"
 
-// Compile compiles a Blueprint. The error is of type Problems, and lists the problems of the schema and of all
-// templates.
+// Compile compiles a Blueprint, which must be valid against the Blueprint CustomResourceDefinition. A returned error
+// has type Problems and lists the problems in the schema and in all templates.
 func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	c := &collector{}
 	if b.Annotations[OversizedAnnotation] != "" {
@@ -87,7 +100,7 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	out := &Compiled{
 		definition: crd, namespaced: b.Spec.Type.Scope != apiextensionsv1.ClusterScoped,
 		allowedNamespaces: b.Spec.AllowedNamespaces, serviceAccountName: b.Spec.ServiceAccountName,
-		namespaces: options.Namespaces,
+		namespaces: options.Namespaces, writtenStatus: writtenStatusOf(b.Spec.Type),
 	}
 	if crd != nil {
 		out.namespaced = crd.Spec.Scope != apiextensionsv1.ClusterScoped
@@ -95,22 +108,25 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	if len(out.namespaces) > 0 && !out.namespaced {
 		c.add(typePath, "", "must be namespaced, because %s", limited)
 	}
-	checkSpec(&b.Spec, c)
 	if len(b.Spec.Resources) > MaxResources {
 		c.add("spec.resources", "", "has more than %d items", MaxResources)
 		return nil, c.err()
 	}
 	parsing := &parsing{problems: c}
+	out.report = parsing.report(b.Spec.Type)
 	resources := make([]*resource, len(b.Spec.Resources))
 	ids := map[string]*resource{}
 	for i, r := range b.Spec.Resources {
 		resources[i] = out.parse(i, r, b.Spec.Type, options, parsing)
 		checkID(resources[i], ids, c)
 	}
-	if !enoughExpressions(parsing, c) {
+	if !checkExpressionLimits(parsing, c) {
 		return nil, c.err()
 	}
-	self, err := selfSchema(crd, options.Version)
+	for _, r := range resources {
+		r.checkIterators(ids, c)
+	}
+	self, err := selfSchema(crd, options.Version, out.writtenStatus)
 	if err != nil && len(c.problems) == 0 {
 		c.add(typePath, "", "%v", err)
 	}
@@ -121,10 +137,17 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 		return nil, c.err()
 	}
 	compileAll(env, parsing.found, resources, ids, c)
+	checkIdentities(resources, parsing.found, c)
 	for _, r := range resources {
-		r.checkFields(schemas[r.GVK], c)
+		if !r.Reference {
+			r.checkFields(schemas[r.GVK], c)
+		}
 	}
+	checkKeys(resources, schemas, parsing.found, c)
+	out.addStatus(b.Spec.Type, options, c)
 	if out.resources = ordered(resources, c); len(c.problems) == 0 {
+		splitConditions(out.resources)
+		out.report.reads = readsOf(out.resources, parsing.found)
 		markSensitive(out.resources, parsing.found, c)
 	}
 	if len(c.problems) > 0 {
@@ -133,13 +156,19 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	return out, nil
 }
 
-// Definition returns the CustomResourceDefinition made for the Blueprint, or Options.CRD. It must not be modified.
+// Definition returns the CustomResourceDefinition generated from the Blueprint, or Options.CRD if the Blueprint refers
+// to an existing type. The result must not be modified.
+//
+// The schema of a field of spec.type.status is derived from its expressions, unless the author's schema declares the
+// field. The derived schema can change when the schemas of other kinds become known or change. To avoid frequent
+// changes, the schema of the field in Options.CRD is kept if it accepts all values of the derived schema.
 func (c *Compiled) Definition() *apiextensionsv1.CustomResourceDefinition { return c.definition }
 
 // ServiceAccountName returns spec.serviceAccountName.
 func (c *Compiled) ServiceAccountName() string { return c.serviceAccountName }
 
-// Templates returns the templates, each after those that it refers to. Children must be deleted in the reverse order.
+// Templates returns the templates and references, sorted so that each one follows those that it refers to. Children
+// must be deleted in the reverse order.
 func (c *Compiled) Templates() []Template {
 	out := make([]Template, len(c.resources))
 	for i, r := range c.resources {
@@ -151,71 +180,69 @@ func (c *Compiled) Templates() []Template {
 	return out
 }
 
-// Kinds returns the sorted kinds of all templates.
+// Kinds returns the kinds of all templates, sorted.
 func (c *Compiled) Kinds() []schema.GroupVersionKind {
 	var out []schema.GroupVersionKind
 	for _, r := range c.resources {
-		out = append(out, r.GVK)
+		if !r.Reference {
+			out = append(out, r.GVK)
+		}
 	}
 	slices.SortFunc(out, func(a, b schema.GroupVersionKind) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(out)
 }
 
-// checkSpec includes checks that the CustomResourceDefinition of Blueprints also makes, because stored revisions can be
-// older than the CustomResourceDefinition.
-func checkSpec(s *Spec, c *collector) {
-	checkDeletionPolicy(s.DeletionPolicy, "spec.deletionPolicy", c)
-	if s.ServiceAccountName != "" && len(validation.IsDNS1123Subdomain(s.ServiceAccountName)) > 0 {
-		c.add("spec.serviceAccountName", "", "%q is not a valid name of a ServiceAccount",
-			cut(s.ServiceAccountName, maxQuoted))
-	}
-	checkAllowedNamespaces(s.AllowedNamespaces, c)
-}
-
-func checkDeletionPolicy(p DeletionPolicy, path string, c *collector) {
-	if p != "" && p != Retain && p != Delete {
-		c.add(path, "", "must be %s or %s", Delete, Retain)
-	}
-}
-
-// parse checks a resource, except for its expressions.
+// parse parses a resource and checks everything except its expressions.
 func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsing *parsing) *resource {
 	at := fmt.Sprintf("spec.resources[%d]", index)
 	out := &resource{index: index, body: literal{}, Template: Template{
 		ID: r.ID, Path: at + ".template", DeletionPolicy: cmp.Or(r.DeletionPolicy, Delete), Adopt: r.Adopt,
+		Collection: len(r.ForEach) > 0,
 	}}
+	out.forEach = parsing.iterators(r.ForEach, at+".forEach", index)
 	out.include = parsing.conditions(r.IncludeWhen, at+".includeWhen", index, includes)
 	out.ready = parsing.conditions(r.ReadyWhen, at+".readyWhen", index, readies)
 	problems := parsing.problems
-	checkDeletionPolicy(r.DeletionPolicy, at+".deletionPolicy", problems)
-	size, depth, _ := measure(r.Template)
+	body := r.Template
+	if r.ExternalRef != nil {
+		body = r.ExternalRef.content()
+		out.Reference, out.Path = true, at+".externalRef"
+		if out.Collection {
+			problems.add(at+".forEach", "", "must not be set with externalRef; use a selector to refer to several objects")
+		}
+		if selector := r.ExternalRef.Metadata.Selector; selector != nil {
+			out.isList = true
+			checkSelector(selector, out.Path+".metadata.selector", problems)
+		}
+	}
+	size, depth, _ := measure(body)
 	switch {
 	case size > MaxTemplateBytes:
 		problems.add(out.Path, "", "has more than %d bytes", MaxTemplateBytes)
 	case depth > MaxTemplateDepth:
 		problems.add(out.Path, "", "has more than %d levels", MaxTemplateDepth)
 	default:
-		c.checkObject(r.Template, own, options, out, problems)
-		out.body = parsing.parse(r.Template, out.Path, index)
+		c.checkObject(body, own, options, out, problems)
+		out.body = parsing.parse(body, out.Path, index)
 	}
 	return out
 }
 
 var validID = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]{0,62}$`)
 
-// reservedIDs are identifiers that have a meaning in CEL.
-var reservedIDs = strings.Fields("self true false null in as break const continue else for function if import let " +
-	"loop package namespace return var void while int uint double bool string bytes list map type dyn null_type " +
+// reservedIDs lists self, each and the reserved words of CEL.
+var reservedIDs = strings.Fields("self each true false null in as break const continue else for function if import " +
+	"let loop package namespace return var void while int uint double bool string bytes list map type dyn null_type " +
 	"optional_type")
 
 func checkID(r *resource, ids map[string]*resource, c *collector) {
 	path := fmt.Sprintf("spec.resources[%d].id", r.index)
 	switch {
 	case !validID.MatchString(r.ID):
-		c.add(path, "", "%q must be an identifier: a letter, then at most 62 letters, digits and underscores",
-			cut(r.ID, maxQuoted))
+		c.add(path, "", "%q is not a valid id; use a letter followed by at most 62 letters, digits or underscores",
+			Cut(r.ID, maxQuoted))
 	case slices.Contains(reservedIDs, r.ID):
-		c.add(path, "", "%q is reserved by CEL", r.ID)
+		c.add(path, "", "%q is reserved; use a different id", r.ID)
 	case ids[r.ID] != nil:
 		c.add(path, "", "%q is already the id of spec.resources[%d]", r.ID, ids[r.ID].index)
 	default:
@@ -223,19 +250,20 @@ func checkID(r *resource, ids map[string]*resource, c *collector) {
 	}
 }
 
-func enoughExpressions(p *parsing, c *collector) bool {
+// checkExpressionLimits reports whether the number and the total size of the expressions are within the limits.
+func checkExpressionLimits(p *parsing, c *collector) bool {
 	switch {
 	case len(p.found) > MaxExpressions:
-		c.add("spec.resources", "", "has %d expressions, more than %d", len(p.found), MaxExpressions)
+		c.add("spec", "", "has %d expressions; the maximum is %d", len(p.found), MaxExpressions)
 	case p.bytes > MaxExpressionBytes:
-		c.add("spec.resources", "", "has %d bytes of expressions, more than %d", p.bytes, MaxExpressionBytes)
+		c.add("spec", "", "has %d bytes of expressions; the maximum is %d", p.bytes, MaxExpressionBytes)
 	default:
 		return true
 	}
 	return false
 }
 
-// schemasOf requests each schema once.
+// schemasOf returns the schemas of all kinds in the Blueprint. It looks up each schema only once.
 func schemasOf(resources []*resource, options Options) map[schema.GroupVersionKind]common.Schema {
 	schemas := map[schema.GroupVersionKind]common.Schema{}
 	if options.SchemaFor == nil {
@@ -257,10 +285,12 @@ func environment(self common.Schema, resources []*resource, ids map[string]*reso
 		if ids[r.ID] != r {
 			continue
 		}
-		v := expression.Variable{Name: r.ID}
-		// Only schemas that expressions can use are declared, because schemas are large. The schema of a Deployment has more
-		// than a thousand fields.
-		if slices.ContainsFunc(all, func(f *found) bool { return strings.Contains(f.text, r.ID) }) {
+		v := expression.Variable{Name: r.ID, List: r.Collection || r.isList}
+		// Schemas are large: the schema of Deployments has more than a thousand fields. Declare a schema only if an
+		// expression can read an object of the resource.
+		if slices.ContainsFunc(all, func(f *found) bool {
+			return strings.Contains(f.text, r.ID) || r.Collection && f.owner == r.index && f.use == readies
+		}) {
 			v.Schema = schemas[r.GVK]
 		}
 		variables = append(variables, v)
@@ -269,33 +299,52 @@ func environment(self common.Schema, resources []*resource, ids map[string]*reso
 }
 
 func compileAll(env *expression.Env, all []*found, resources []*resource, ids map[string]*resource, c *collector) {
-	programs := map[string]*expression.Program{} // by text: equal expressions share a program
+	// Equal expressions with the same environment share a program.
+	type key struct {
+		env  *expression.Env
+		text string
+	}
+	programs := map[key]*expression.Program{}
+	scopes := newScopes(env)
 	for _, f := range all {
 		if c.full() {
 			return
 		}
-		program, err := programs[f.text], error(nil)
-		if program == nil {
-			program, err = env.Compile(f.text)
+		var owner *resource // nil for expressions of spec.type
+		if f.owner != ofType {
+			owner = resources[f.owner]
+		}
+		scope, err := scopes.of(f, owner)
+		program := programs[key{scope, f.text}]
+		if err == nil && program == nil {
+			program, err = scope.Compile(f.text)
 		}
 		if err != nil {
 			c.add(f.path, f.text, "%s", f.explainCompile(err))
 			continue
 		}
-		programs[f.text] = program
+		programs[key{scope, f.text}] = program
 		f.compiled.Program = program
 		f.checkUse(c)
-		f.checkReferences(resources[f.owner], ids, c)
+		if owner != nil { // the status can read all resources and does not wait for any
+			f.checkReferences(owner, ids, c)
+		}
 	}
 }
 
 var (
 	undeclared  = regexp.MustCompile(`^undeclared reference to '([^']*)'`)
 	parserError = regexp.MustCompile("no viable alternative|(mismatched|extraneous) input|token recognition|missing '")
-	position    = regexp.MustCompile(` ?\(line \d+, column \d+\)$`)
+	// mergeAsFunction matches the error for merge(a, b), which lists the types in parentheses. The error for a.merge(b)
+	// starts with the type of a instead.
+	mergeAsFunction = regexp.MustCompile(`^found no matching overload for 'merge' applied to '\(`)
+	position        = regexp.MustCompile(` ?\(line \d+, column \d+\)$`)
 )
 
-// explainCompile returns the compiler's error without the output of the parser, and with a suggestion.
+// instanceInKro is the variable for the instance in kro's expressions.
+const instanceInKro = "schema"
+
+// explainCompile rewrites a compile error for users. It suggests names and leaves out parser output.
 func (f *found) explainCompile(err error) string {
 	reason := err.Error()
 	where := position.FindString(reason)
@@ -305,8 +354,12 @@ func (f *found) explainCompile(err error) string {
 	switch {
 	case m != nil && strings.Contains(f.text, m[1]+"("):
 		reason = fmt.Sprintf("unknown function %q", m[1])
+	case m != nil && m[1] == instanceInKro:
+		return fmt.Sprintf("unknown name %q%s; did you mean self?", m[1], where)
 	case m != nil:
 		reason = fmt.Sprintf("unknown name %q; use self or the id of a resource", m[1])
+	case mergeAsFunction.MatchString(reason):
+		return reason + where + "; write a.merge(b)"
 	case errors.As(err, &unknown):
 		return fmt.Sprintf("unknown field %q%s%s", unknown.Field, where, insteadOf(unknown))
 	case parserError.MatchString(reason):
@@ -315,18 +368,18 @@ func (f *found) explainCompile(err error) string {
 	return reason + where
 }
 
-// maxSuggestedFields is the maximum length of the list of fields that is shown if no field has a similar name. A longer
-// list is not shown.
+// maxSuggestedFields is the maximum number of fields that an error lists if no field has a similar name. If the object
+// has more fields, the error lists none of them.
 const maxSuggestedFields = 8
 
 func insteadOf(unknown *expression.UnknownFieldError) string {
-	if suggestion := suggest(unknown.Field, unknown.Beside); suggestion != "" {
+	if suggestion := suggest(unknown.Field, unknown.Known); suggestion != "" {
 		return suggestion
 	}
-	if len(unknown.Beside) == 0 || len(unknown.Beside) > maxSuggestedFields {
+	if len(unknown.Known) == 0 || len(unknown.Known) > maxSuggestedFields {
 		return ""
 	}
-	return "; the fields are " + strings.Join(unknown.Beside, ", ")
+	return "; the fields are " + strings.Join(unknown.Known, ", ")
 }
 
 func (f *found) checkUse(c *collector) {
@@ -334,45 +387,53 @@ func (f *found) checkUse(c *collector) {
 	switch f.use {
 	case withinText:
 		if !p.IsPrimitive() {
-			c.add(f.path, f.text, "must be a string, number or boolean within text, not %s", p.Type())
+			c.add(f.path, f.text, "text can contain only strings, numbers and booleans, not %s", describeType(p.Type()))
 		}
 	case aString:
 		if !p.IsString() {
-			c.add(f.path, f.text, "must be a string, not %s", p.Type())
+			c.add(f.path, f.text, "must be a string, not %s", describeType(p.Type()))
 		}
 	case aText:
 		if !p.IsText() {
-			c.add(f.path, f.text, "must be a string, not %s; convert it with string()", p.Type())
+			c.add(f.path, f.text, "must be a string, not %s; convert it with string()", describeType(p.Type()))
 		}
-	case includes, readies:
+	case includes, readies, reports:
 		if !p.IsBool() {
-			c.add(f.path, f.text, "must be a bool, not %s", p.Type())
+			c.add(f.path, f.text, "must be a boolean, not %s", describeType(p.Type()))
 		}
+	case iterates:
+		f.checkList(c)
 	}
 }
 
 func (f *found) checkReferences(owner *resource, ids map[string]*resource, c *collector) {
 	for _, name := range f.compiled.References() {
 		switch {
-		case name == "self":
-		case f.use == includes:
-			c.add(f.path, f.text, "must not refer to %s; includeWhen can read only self", name)
+		case name == "self", owner.iterator(name) != nil:
 		case f.use == readies:
-			if name != owner.ID {
-				c.add(f.path, f.text, "must not refer to %s; readyWhen can read only %s and self", name, owner.ID)
+			if object := owner.readyVariable(); name != object {
+				c.add(f.path, f.text, "must not refer to %s; readyWhen can read only %s and self", name, object)
 			}
 		case name == owner.ID:
 			c.add(f.path, f.text, "must not refer to the resource itself, which does not exist yet")
 		default:
-			if other := ids[name]; !slices.Contains(owner.needs, other) {
-				owner.needs = append(owner.needs, other)
+			owner.needs = withResource(owner.needs, ids[name])
+			if f.use == includes {
+				owner.includeNeeds = withResource(owner.includeNeeds, ids[name])
 			}
 		}
 	}
 }
 
-// ordered sorts resources so that each comes after those that it refers to, and otherwise keeps their order. It reports
-// a cycle, if there is one.
+func withResource(all []*resource, r *resource) []*resource {
+	if slices.Contains(all, r) {
+		return all
+	}
+	return append(all, r)
+}
+
+// ordered sorts resources so that each one follows those that it refers to. Otherwise, it keeps the order of the spec.
+// It reports a cycle if it finds one.
 func ordered(resources []*resource, c *collector) []*resource {
 	out := make([]*resource, 0, len(resources))
 	done := make(map[*resource]bool, len(resources))
@@ -391,7 +452,7 @@ func ordered(resources []*resource, c *collector) []*resource {
 	return out
 }
 
-// reportCycle follows references between pending resources, which must revisit one of them.
+// reportCycle follows references between pending resources until it reaches a resource for the second time.
 func reportCycle(at *resource, pending func(*resource) bool, c *collector) {
 	var walked []*resource
 	for !slices.Contains(walked, at) {

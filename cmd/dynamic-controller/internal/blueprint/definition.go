@@ -16,12 +16,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 )
 
 const typePath = "spec.type"
 
-// DefinitionName returns the name of the CustomResourceDefinition to which a Blueprint refers or which is created for
-// it.
+// DefinitionName returns the name of the CustomResourceDefinition that the Blueprint refers to, or that is generated
+// from it.
 func DefinitionName(b *Blueprint) string {
 	if t := b.Spec.Type; t.CRD == "" {
 		return plural(t) + "." + t.Group
@@ -29,27 +30,17 @@ func DefinitionName(b *Blueprint) string {
 	return b.Spec.Type.CRD
 }
 
-// Definition returns the CustomResourceDefinition of a Blueprint's type, or nil if the Blueprint refers to one by name.
-// It adds conditions, observedGeneration, revision and printer columns to the author's status fields and columns.
-//
-// The result is validated as the API server would validate it. The error is of type Problems.
-func Definition(b *Blueprint) (*apiextensionsv1.CustomResourceDefinition, error) {
-	c := &collector{}
-	crd := define(b, c)
-	if len(c.problems) > 0 {
-		return nil, c.err()
-	}
-	return crd, nil
-}
-
-// define returns the CustomResourceDefinition, even if it is invalid, or nil if the schema cannot be read.
+// define generates the CustomResourceDefinition of a Blueprint and validates it in the same way as the API server. It
+// adds the status fields and printer columns of the platform to those of the author. Fields of spec.type.status accept
+// any value at first. addStatus sets their schemas after the expressions have been compiled. define returns nil if the
+// Blueprint refers to a CustomResourceDefinition by name, or if the schema is invalid.
 func define(b *Blueprint, c *collector) *apiextensionsv1.CustomResourceDefinition {
 	t := b.Spec.Type
-	before := len(c.problems)
-	if checkType(t, c); len(c.problems) > before || t.CRD != "" {
+	if t.CRD != "" {
 		return nil
 	}
-	root := rootSchema(t.Schema, c)
+	before := len(c.problems)
+	root := rootSchema(t, c)
 	if root == nil {
 		return nil
 	}
@@ -89,35 +80,13 @@ func plural(t Type) string {
 	return gvr.Resource
 }
 
-const reservedType = "Blueprint is reserved for the platform"
-
-// checkType includes checks that the CustomResourceDefinition of Blueprints also makes, because stored revisions can be
-// older than the CustomResourceDefinition.
-func checkType(t Type, c *collector) {
-	own := GroupVersionResource.GroupResource().String()
-	if t.CRD != "" {
-		names := t.Group + t.Version + t.Kind + t.Plural + t.Singular + string(t.Scope)
-		if names != "" || len(t.ShortNames)+len(t.PrinterColumns) > 0 || t.Schema != nil {
-			c.add(typePath, "", "set either crd, or group, version, kind and schema")
-		}
-		if t.CRD == own {
-			c.add(typePath+".crd", "", reservedType)
-		}
-		return
-	}
-	for _, f := range []struct {
-		name    string
-		missing bool
-	}{{"group", t.Group == ""}, {"version", t.Version == ""}, {"kind", t.Kind == ""}, {"schema", t.Schema == nil}} {
-		if f.missing {
-			c.add(typePath+"."+f.name, "", "is required without crd")
-		}
-	}
-	if plural(t)+"."+t.Group == own {
-		c.add(typePath, "", reservedType)
-	}
-	size, depth, rules := measure(t.Schema)
-	switch path := typePath + ".schema"; {
+// rootSchema returns the schema of an instance, which consists of the author's schema and the status fields that the
+// platform writes. It returns nil if the author's schema is invalid.
+func rootSchema(t Type, c *collector) *apiextensionsv1.JSONSchemaProps {
+	authors := t.Schema
+	const path = typePath + ".schema"
+	before := len(c.problems)
+	switch size, depth, rules := measure(authors); {
 	case size > MaxSchemaBytes:
 		c.add(path, "", "has more than %d bytes", MaxSchemaBytes)
 	case depth > MaxSchemaDepth:
@@ -125,13 +94,6 @@ func checkType(t Type, c *collector) {
 	case rules > MaxSchemaRules:
 		c.add(path, "", "has more than %d rules (x-kubernetes-validations) and patterns", MaxSchemaRules)
 	}
-}
-
-// rootSchema returns the schema of an instance, which is the author's schema with the status fields of the platform. It
-// returns nil if the schema cannot be read.
-func rootSchema(authors map[string]any, c *collector) *apiextensionsv1.JSONSchemaProps {
-	const path = typePath + ".schema"
-	before := len(c.problems)
 	for _, name := range []string{"spec", "status"} {
 		if _, has := authors[name]; has {
 			c.add(path+"."+name, "", "must be under properties")
@@ -148,7 +110,7 @@ func rootSchema(authors map[string]any, c *collector) *apiextensionsv1.JSONSchem
 	if err == nil {
 		err = json.Unmarshal(raw, &root)
 	}
-	if err != nil { // such as a number that overflows
+	if err != nil { // for example, a number overflows
 		c.add(path, "", "is not a valid OpenAPI v3 schema")
 		return nil
 	}
@@ -169,6 +131,11 @@ func rootSchema(authors map[string]any, c *collector) *apiextensionsv1.JSONSchem
 		Type: "string", Description: "The revision of the Blueprint with which the instance was last reconciled.",
 	}
 	properties["conditions"] = conditionsSchema()
+	for name := range t.Status {
+		if _, declared := properties[name]; !declared {
+			properties[name] = apiextensionsv1.JSONSchemaProps{XPreserveUnknownFields: ptr.To(true)} // replaced by addStatus
+		}
+	}
 	status.Properties = properties
 	if root.Properties == nil {
 		root.Properties = map[string]apiextensionsv1.JSONSchemaProps{}
@@ -177,7 +144,7 @@ func rootSchema(authors map[string]any, c *collector) *apiextensionsv1.JSONSchem
 	return &root
 }
 
-// checkRoot checks the properties of an instance.
+// checkRoot checks the top-level properties of an instance.
 func checkRoot(root *apiextensionsv1.JSONSchemaProps, path string, c *collector) {
 	for _, name := range slices.Sorted(maps.Keys(root.Properties)) {
 		switch name {
@@ -192,35 +159,40 @@ func checkRoot(root *apiextensionsv1.JSONSchemaProps, path string, c *collector)
 		}
 	}
 	if _, has := root.Properties["spec"]; !has {
-		c.add(path, "", "must have spec")
+		c.add(path, "", "must contain spec")
 	}
-	for _, name := range writtenStatus {
+	for _, name := range PlatformStatus {
 		if _, has := root.Properties["status"].Properties[name]; has {
 			c.add(path+".status.properties."+name, "", "must not be set; the platform defines it")
 		}
 	}
 }
 
-// conditionsSchema returns the schema of a list of metav1.Condition. It is the same as for the conditions of
+// conditionsSchema returns the schema of a list of metav1.Condition. It is copied from the CustomResourceDefinition of
 // Blueprints.
 func conditionsSchema() apiextensionsv1.JSONSchemaProps {
-	crd, err := Manifest()
+	crd, err := parsedManifest()
 	if err != nil {
-		panic(err) // the manifest is a part of the binary, and tested
+		panic(err) // the manifest is embedded and tested
 	}
-	out := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties["conditions"]
-	out.Description = "Ready reports whether all children exist and are ready, and Paused whether the instance is paused."
+	conditions := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties["conditions"]
+	out := *conditions.DeepCopy()
+	out.Description = "Ready reports whether all children exist and are ready, Paused whether the instance is paused, " +
+		"and Regressed whether it is less healthy than before its revision was rolled out. " +
+		"The Blueprint can define more conditions."
 	return out
 }
 
-// columns returns the author's columns, followed by readiness and age. An author's column replaces the platform's
-// column of the same name. The order matters: the API server reports errors by index.
+// columns returns the author's columns, followed by the platform's columns. An author's column replaces a platform
+// column of the same name. The author's columns come first because errors of the API server identify columns by index,
+// and the indexes must match those in the Blueprint.
 func columns(
 	authors []apiextensionsv1.CustomResourceColumnDefinition,
 ) (out []apiextensionsv1.CustomResourceColumnDefinition) {
 	out = slices.Clone(authors)
 	for _, c := range []apiextensionsv1.CustomResourceColumnDefinition{
 		{Name: "Ready", Type: "string", JSONPath: `.status.conditions[?(@.type=="Ready")].status`},
+		{Name: "Reason", Type: "string", JSONPath: `.status.conditions[?(@.type=="Ready")].reason`},
 		{Name: "Message", Type: "string", Priority: 1, JSONPath: `.status.conditions[?(@.type=="Ready")].message`},
 		{Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp"},
 	} {
@@ -236,7 +208,7 @@ func columns(
 // plainPath matches a JSON path that consists only of field names.
 var plainPath = regexp.MustCompile(`^\.(spec|status)(\.[A-Za-z_][A-Za-z0-9_-]*)*$`)
 
-// checkColumns rejects columns for unknown fields, which Kubernetes accepts and prints as empty.
+// checkColumns rejects columns that refer to unknown fields. Kubernetes accepts such columns and prints them as empty.
 func checkColumns(
 	authors []apiextensionsv1.CustomResourceColumnDefinition, root *apiextensionsv1.JSONSchemaProps, c *collector,
 ) {
@@ -260,10 +232,10 @@ func checkColumns(
 	}
 }
 
-// blueprintPath maps fields of the CustomResourceDefinition to those of the Blueprint.
+// blueprintPath maps fields of the CustomResourceDefinition to fields of the Blueprint.
 var blueprintPath = strings.NewReplacer(
 	"spec.versions[0].schema.openAPIV3Schema", typePath+".schema",
-	"spec.validation.openAPIV3Schema", typePath+".schema", // used if there is one version
+	"spec.validation.openAPIV3Schema", typePath+".schema", // used if there is only one version
 	"spec.versions[0].additionalPrinterColumns", typePath+".printerColumns",
 	"spec.additionalPrinterColumns", typePath+".printerColumns",
 	"spec.versions[0].name", typePath+".version",
@@ -275,7 +247,8 @@ var blueprintPath = strings.NewReplacer(
 	".JSONPath", ".jsonPath",
 )
 
-// validate validates the CustomResourceDefinition as the API server does. The API server reports some fields twice.
+// validate validates the CustomResourceDefinition with the validation of the API server. It removes duplicate errors
+// because that validation reports some errors twice.
 func validate(crd *apiextensionsv1.CustomResourceDefinition, c *collector) {
 	defaulted := crd.DeepCopy()
 	apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(defaulted)
@@ -285,7 +258,7 @@ func validate(crd *apiextensionsv1.CustomResourceDefinition, c *collector) {
 		c.add(typePath+".schema", "", "is not a valid OpenAPI v3 schema")
 		return
 	}
-	internal.Status.StoredVersions = []string{crd.Spec.Versions[0].Name} // set by the API server when it creates one
+	internal.Status.StoredVersions = []string{crd.Spec.Versions[0].Name} // the API server sets this on creation
 	var found collector
 	for _, e := range validation.ValidateCustomResourceDefinition(context.Background(), &internal) {
 		found.add(blueprintPath.Replace(e.Field), "", "%s", strings.Join(strings.Fields(e.ErrorBody()), " "))
@@ -293,8 +266,8 @@ func validate(crd *apiextensionsv1.CustomResourceDefinition, c *collector) {
 	c.problems = append(c.problems, slices.Compact(found.problems.sorted())...)
 }
 
-// measure returns the approximate size of a JSON value, its depth, and the number of rules and patterns if it is a
-// schema.
+// measure returns the approximate size and the depth of a JSON value. For a schema, it also returns the number of rules
+// and patterns.
 func measure(v any) (size, depth, rules int) {
 	switch v := v.(type) {
 	case map[string]any:

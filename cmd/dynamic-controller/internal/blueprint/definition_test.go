@@ -12,12 +12,13 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	structural "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	schemacel "k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	crvalidation "k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// ofType is a Blueprint whose type has these fields besides its names.
+// ofType returns a Blueprint whose type has the given fields in addition to its names.
 func ofType(fields string) string {
 	return `
 spec:
@@ -28,13 +29,10 @@ spec:
 const plain = `schema: {properties: {spec: {type: object, properties: {size: {type: integer}}}}}`
 
 func TestDefinition(t *testing.T) {
-	crd, err := blueprint.Definition(read(ofType(`
+	crd := compile(t, ofType(`
     shortNames: [cr], printerColumns: [{name: Size, type: integer, jsonPath: .spec.size}],
     schema: {required: [spec], properties: {spec: {type: object, properties: {size: {type: integer}}},
-      status: {type: object, properties: {url: {type: string}}}}}`)))
-	if err != nil {
-		t.Fatal(err)
-	}
+      status: {type: object, properties: {url: {type: string}}}}}`), blueprint.Options{}).Definition()
 	names := crd.Spec.Names
 	if crd.Name != "crates.shop.example.com" || names.Plural != "crates" || names.Singular != "crate" ||
 		names.ListKind != "CrateList" || crd.Spec.Scope != "Namespaced" {
@@ -48,13 +46,13 @@ func TestDefinition(t *testing.T) {
 	for _, c := range v.AdditionalPrinterColumns {
 		columns = append(columns, c.Name)
 	}
-	if d := cmp.Diff([]string{"Size", "Ready", "Message", "Age"}, columns); d != "" {
+	if d := cmp.Diff([]string{"Size", "Ready", "Reason", "Message", "Age"}, columns); d != "" {
 		t.Errorf("columns (-want +got):\n%s", d)
 	}
 	status := v.Schema.OpenAPIV3Schema.Properties["status"]
 	for _, name := range []string{"url", "conditions", "observedGeneration"} {
 		if _, has := status.Properties[name]; !has {
-			t.Errorf("status has no %s", name)
+			t.Errorf("the status lacks %s", name)
 		}
 	}
 	if keys := status.Properties["conditions"].XListMapKeys; !slices.Equal(keys, []string{"type"}) {
@@ -65,55 +63,36 @@ func TestDefinition(t *testing.T) {
 	}
 }
 
-func TestDefinition_refused(t *testing.T) {
+func TestDefinition_invalid(t *testing.T) {
 	for reason, c := range map[string]struct {
 		text string
 		want []string
 	}{
-		"crd is instead of the rest": {
-			"{spec: {type: {crd: a.b, kind: C}, resources: []}}",
-			[]string{"spec.type: set either crd, or group, version, kind and schema"},
-		},
-		"without it the rest is required": {
-			"{spec: {type: {}, resources: []}}",
-			[]string{
-				"spec.type.group: is required without crd", "spec.type.version: is required without crd",
-				"spec.type.kind: is required without crd", "spec.type.schema: is required without crd",
-			},
-		},
-		"Blueprints are no type for a Blueprint": {
-			"{spec: {type: {crd: blueprints.platform.example.com}, resources: []}}",
-			[]string{"spec.type.crd: Blueprint is reserved for the platform"},
-		},
-		"nor by another name": {
-			"{spec: {type: {group: platform.example.com, version: v1, kind: Blueprint, " + plain + "}, resources: []}}",
-			[]string{"spec.type: Blueprint is reserved for the platform"},
-		},
-		"names are Kubernetes' to judge": {
+		"invalid names": {
 			ofType("plural: Crates, " + plain),
 			[]string{
 				`spec.type.plural: Invalid value: "Crates": a DNS-1035 label`,
 				`spec.type.plural: Invalid value: "Crates.shop.example.com": a lowercase RFC 1123 subdomain`,
 			},
 		},
-		"a schema says spec and status alone": {
+		"fields next to spec and status": {
 			ofType("schema: {properties: {spec: {type: object}, metadata: {type: object}, size: {type: integer}}}"),
 			[]string{
 				"spec.type.schema.properties.metadata: must not be set; Kubernetes defines it",
 				"spec.type.schema.properties.size: must be under spec or status",
 			},
 		},
-		"a schema has a spec": {
-			ofType("schema: {properties: {}}"), []string{"spec.type.schema.properties: must have spec"},
+		"no spec": {
+			ofType("schema: {properties: {}}"), []string{"spec.type.schema.properties: must contain spec"},
 		},
-		"a field outside of properties": {
+		"fields outside of properties": {
 			ofType("schema: {type: object, spec: {type: object}, status: {type: object}}"),
 			[]string{
 				"spec.type.schema.spec: must be under properties",
 				"spec.type.schema.status: must be under properties",
 			},
 		},
-		"the platform's status is its own": {
+		"a status field of the platform": {
 			ofType("schema: {properties: {spec: {type: object}, status: {type: object, properties: {conditions: {type: " +
 				"string}}}}}"),
 			[]string{"spec.type.schema.properties.status.properties.conditions: must not be set; the platform defines it"},
@@ -122,12 +101,12 @@ func TestDefinition_refused(t *testing.T) {
 			ofType("schema: {properties: {spec: {type: object, propertys: {}}}}"),
 			[]string{"spec.type.schema.properties.spec.propertys: unknown field; did you mean properties?"},
 		},
-		"keywords have their case": {
+		"a keyword in the wrong case": {
 			ofType("schema: {properties: {spec: {type: object, properties: {a: {type: array, items: {type: string, " +
 				"maxlength: 3}}}}}}"),
 			[]string{"spec.type.schema.properties.spec.properties.a.items.maxlength: unknown field; did you mean maxLength?"},
 		},
-		"a type instead of a schema": {
+		"a type name instead of a schema": {
 			ofType("schema: {properties: {spec: {type: object, properties: {a: string, b: {type: object, " +
 				"additionalProperties: string, properties: null}}}}}"),
 			[]string{
@@ -143,7 +122,7 @@ func TestDefinition_refused(t *testing.T) {
 				"spec.type.schema.properties.spec.properties.a.required: must be a list of strings",
 			},
 		},
-		"so is a schema within one": {
+		"a nested openAPIV3Schema": {
 			ofType("schema: {openAPIV3Schema: {type: object}}"),
 			[]string{"spec.type.schema.openAPIV3Schema: unknown field"},
 		},
@@ -168,37 +147,37 @@ func TestDefinition_refused(t *testing.T) {
 			ofType("schema: {properties: {spec: {type: object, properties: {size: {type: int}}}}}"),
 			[]string{`spec.type.schema.properties[spec].properties[size].type: Unsupported value: "int"`},
 		},
-		"so is a schema that is not structural": {
+		"a schema that is not structural": {
 			ofType("schema: {properties: {spec: {type: object, properties: {size: {}}}}}"),
 			[]string{"spec.type.schema.properties[spec].properties[size].type: Required value"},
 		},
-		"so is recursion": {
+		"a recursive schema": {
 			ofType("schema: {properties: {spec: {type: object, properties: {size: {$ref: '#'}}}}}"),
 			[]string{"spec.type.schema.properties[spec].properties[size].$ref: Forbidden"},
 		},
-		"so is a default that does not fit": {
+		"a default of the wrong type": {
 			ofType("schema: {properties: {spec: {type: object, properties: {size: {type: integer, default: x}}}}}"),
 			[]string{
 				`spec.type.schema.properties[spec].properties[size].default: Invalid value: "string": in body must be of type ` +
 					`integer`,
 			},
 		},
-		"so is a rule that does not compile": {
+		"a rule that does not compile": {
 			ofType("schema: {properties: {spec: {type: object, x-kubernetes-validations: [{rule: self.nome == 1}], " +
 				"properties: {size: {type: integer}}}}}"),
 			[]string{"spec.type.schema.properties[spec].x-kubernetes-validations[0].rule: Invalid value"},
 		},
-		"so is a column that prints nothing": {
+		"an invalid JSON path of a column": {
 			ofType("printerColumns: [{name: A, type: string, jsonPath: 'a[['}], " + plain),
 			[]string{"spec.type.printerColumns[0].jsonPath: Invalid value"},
 		},
-		"Kubernetes' own groups are not for everyone": {
+		"a protected API group": {
 			"{spec: {type: {group: apps.k8s.io, version: v1, kind: Crate, " + plain + "}, resources: []}}",
 			[]string{"metadata.annotations[api-approved.kubernetes.io]: Required value"},
 		},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			_, err := blueprint.Definition(read(c.text))
+			_, err := blueprint.Compile(read(c.text), blueprint.Options{})
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -209,7 +188,7 @@ func TestDefinition_refused(t *testing.T) {
 				}
 			}
 			if len(got) > len(c.want) {
-				t.Errorf("got more: %q", got[len(c.want):])
+				t.Errorf("more problems than expected: %q", got[len(c.want):])
 			}
 		})
 	}
@@ -234,7 +213,7 @@ func TestManifest(t *testing.T) {
 		t.Fatal(err)
 	}
 	if errs := validation.ValidateCustomResourceDefinition(context.Background(), internal(t, crd)); len(errs) > 0 {
-		t.Errorf("the API server would refuse it: %v", errs)
+		t.Errorf("the manifest is invalid: %v", errs)
 	}
 	if got := crd.Spec.Group + "/" + crd.Spec.Versions[0].Name; got != blueprint.GroupVersion.String() ||
 		crd.Name != blueprint.GroupVersionResource.GroupResource().String() {
@@ -242,13 +221,15 @@ func TestManifest(t *testing.T) {
 	}
 	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 	resources := spec.Properties["resources"]
-	conditions := resources.Items.Schema.Properties["includeWhen"]
-	if *resources.MaxItems != blueprint.MaxResources || *conditions.MaxItems != blueprint.MaxConditions {
-		t.Errorf("it allows %d resources and %d conditions", *resources.MaxItems, *conditions.MaxItems)
+	conditions, lists := resources.Items.Schema.Properties["includeWhen"], resources.Items.Schema.Properties["forEach"]
+	if *resources.MaxItems != blueprint.MaxResources || *conditions.MaxItems != blueprint.MaxConditions ||
+		*lists.MaxItems != blueprint.MaxIterators {
+		t.Errorf("it allows %d resources, %d conditions and %d lists", *resources.MaxItems, *conditions.MaxItems,
+			*lists.MaxItems)
 	}
 }
 
-// What the manifest's own rules refuse never becomes a Blueprint that somebody would have to look at.
+// The validation rules of the manifest reject Blueprints before they are stored.
 func TestManifest_rules(t *testing.T) {
 	crd, err := blueprint.Manifest()
 	if err != nil {
@@ -258,10 +239,12 @@ func TestManifest_rules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	validator := schemacel.NewValidator(schema, true, celconfig.PerCallLimit)
+	validator := crvalidation.NewSchemaValidatorFromOpenAPI(schema.ToKubeOpenAPI())
+	rules := schemacel.NewValidator(schema, true, celconfig.PerCallLimit)
+	of := func(fields string) string { return "{spec: {type: {crd: a.b.c}, resources: [], " + fields + "}}" }
 	for reason, c := range map[string]struct{ text, want string }{
-		"names and a schema":       {ofType(plain), ""},
-		"the name of a definition": {"{spec: {type: {crd: a.b.c}, resources: []}}", ""},
+		"a defined type":   {ofType(plain), ""},
+		"an existing type": {"{spec: {type: {crd: a.b.c}, resources: []}}", ""},
 		"both": {
 			"{spec: {type: {crd: a.b.c, group: x, version: v1, kind: X, schema: {}}, resources: []}}",
 			"set either crd, or group, version, kind and schema",
@@ -271,21 +254,36 @@ func TestManifest_rules(t *testing.T) {
 		},
 		"half": {
 			"{spec: {type: {group: x, version: v1, kind: X}, resources: []}}",
-			"group, version, kind and schema are required without crd",
+			"group, version, kind and schema are required unless crd is set",
 		},
-		"a scope in addition to the name": {
+		"an existing type with a scope": {
 			"{spec: {type: {crd: a.b.c, scope: Cluster}, resources: []}}", "must not be set with crd",
 		},
-		"short names in addition to the name": {
+		"an existing type with short names": {
 			"{spec: {type: {crd: a.b.c, shortNames: [x]}, resources: []}}", "must not be set with crd",
 		},
-		"columns in addition to the name": {
+		"an existing type with columns": {
 			"{spec: {type: {crd: a.b.c, printerColumns: []}, resources: []}}", "must not be set with crd",
 		},
+		"a service account":                            {of("serviceAccountName: shop.a"), ""},
+		"an invalid name of a service account":         {of("serviceAccountName: Shop_"), "spec.serviceAccountName"},
+		"a username instead of a service account name": {of("serviceAccountName: 'a:b'"), "spec.serviceAccountName"},
+		"an unknown deletion policy":                   {of("deletionPolicy: Keep"), "spec.deletionPolicy"},
+		"an unknown deletion policy of a child": {
+			"{spec: {type: {crd: a.b.c}, resources: [{id: a, deletionPolicy: Keep, template: {}}]}}",
+			"spec.resources[0].deletionPolicy",
+		},
+		"namespaces and patterns": {of("allowedNamespaces: [shop, team-*, '*', '*-a-*']"), ""},
+		"an invalid namespace":    {of("allowedNamespaces: [shop, Team]"), "spec.allowedNamespaces[1]"},
+		"an unsupported pattern":  {of("allowedNamespaces: ['team-[ab]']"), "spec.allowedNamespaces[0]"},
+		"an empty namespace":      {of("allowedNamespaces: ['']"), "spec.allowedNamespaces[0]"},
+		"an overlong namespace":   {of("allowedNamespaces: [" + strings.Repeat("a", 64) + "]"), "spec.allowedNamespaces[0]"},
+		"too many namespaces":     {of("allowedNamespaces: [" + strings.Repeat("a, ", 65) + "]"), "spec.allowedNamespaces"},
 	} {
 		t.Run(reason, func(t *testing.T) {
-			errs, _ := validator.Validate(context.Background(), nil, schema, object(c.text).Object, nil,
-				celconfig.RuntimeCELCostBudget)
+			text := object(c.text).Object
+			errs, _ := rules.Validate(context.Background(), nil, schema, text, nil, celconfig.RuntimeCELCostBudget)
+			errs = append(errs, crvalidation.ValidateCustomResource(nil, text, validator)...)
 			if got := errs.ToAggregate(); c.want == "" && got != nil || c.want != "" &&
 				(got == nil || !strings.Contains(got.Error(), c.want)) {
 				t.Errorf("got %v, want %q", got, c.want)
@@ -296,9 +294,9 @@ func TestManifest_rules(t *testing.T) {
 
 func TestDefinitionName(t *testing.T) {
 	if got := blueprint.DefinitionName(read("{spec: {type: {crd: a.b.c}, resources: []}}")); got != "a.b.c" {
-		t.Errorf("of a name: %s", got)
+		t.Errorf("for a Blueprint that refers to a CustomResourceDefinition: %s", got)
 	}
 	if got := blueprint.DefinitionName(read(ofType("plural: cases, " + plain))); got != "cases.shop.example.com" {
-		t.Errorf("of a type: %s", got)
+		t.Errorf("for a Blueprint that defines a type: %s", got)
 	}
 }

@@ -76,7 +76,7 @@ spec: {size: 2, public: true}
 			}
 			fmt.Println(" ", r.Object.GetKind(), r.Object.GetNamespace()+"/"+r.Object.GetName(), r.Object.Object["spec"],
 				r.Object.Object["data"])
-			if r.ID == "service" { // as if it had been applied
+			if r.ID == "service" { // simulate an apply
 				_ = unstructured.SetNestedField(r.Object.Object, "10.0.0.7", "spec", "clusterIP")
 			}
 			observed[r.ID] = r.Object
@@ -91,7 +91,7 @@ spec: {size: 2, public: true}
 	// ready: true waiting: [] unready: []
 }
 
-// All problems are reported together, each with its path and a reason.
+// All problems are reported together, each with a path and a reason.
 func ExampleProblems() {
 	_, err := blueprint.Compile(read(`
 metadata: {name: websites}
@@ -117,7 +117,7 @@ spec:
 	}
 	// Output:
 	// spec.resources[0].template.metadata.generateName
-	//   must not be set; set a name such as ${self.metadata.name}-web
+	//   must not be set; set metadata.name, for example ${self.metadata.name}-web
 	// spec.resources[0].template.spec.paused
 	//   unknown name "database"; use self or the id of a resource (line 1, column 1)
 	// spec.resources[0].template.spec.replicas

@@ -2,35 +2,59 @@ package blueprint
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"slices"
 
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// Excluded is a resource that is not wanted, because its includeWhen, or that of a resource that it refers to, is
-// false. A resource whose includeWhen cannot be evaluated is not excluded.
+// Excluded is a resource that is not wanted. Either its own includeWhen is false, or it refers to a resource that is
+// not wanted. A resource whose includeWhen cannot be evaluated is not excluded.
 type Excluded struct {
 	ID  string
 	GVK schema.GroupVersionKind
-	// Namespace and Name identify its object. Name is empty if they depend on other resources, or if a resource that is
-	// not excluded has the same object.
-	Namespace, Name string
-	DeletionPolicy  DeletionPolicy
+	// Names identifies the objects of the resource. It omits objects whose names are not known yet, and objects that can
+	// also belong to another resource.
+	Names          []types.NamespacedName
+	DeletionPolicy DeletionPolicy
+	// Reference reports whether the resource is a reference, which has no objects to delete.
+	Reference bool
 }
 
 func (e Excluded) String() string { return e.ID }
 
-// maxPlaceBytes limits the lengths of the name and the namespace of an excluded resource. Names have at most 253 bytes.
+// maxPlaceBytes limits the size of a name or namespace that placeOf evaluates. Valid names have at most 253 bytes.
 const maxPlaceBytes = 1 << 10
 
-// include decides whether a resource is wanted. It is called before any resource is rendered, so that the decision
-// depends neither on the results of other resources nor on the cost of their expressions.
+// splitConditions separates the conditions that read only self from the conditions that also read other resources. The
+// resources must be sorted so that each one follows those that it refers to.
+func splitConditions(resources []*resource) {
+	for _, r := range resources {
+		all := r.include
+		r.include = nil
+		for _, condition := range all {
+			if slices.ContainsFunc(condition.References(), func(name string) bool { return name != "self" }) {
+				r.includeLater = append(r.includeLater, condition)
+			} else {
+				r.include = append(r.include, condition)
+			}
+		}
+		r.decidedLater = len(r.includeLater) > 0 ||
+			slices.ContainsFunc(r.needs, func(o *resource) bool { return o.decidedLater })
+	}
+}
+
+// include excludes a resource if a condition that reads only self is false, or if the resource refers to an excluded
+// one. It is called for all resources before any of them is rendered. Rendering, and its cost, therefore cannot affect
+// the result.
 func (s *stepping) include(ctx context.Context, r *resource) {
 	for _, o := range r.needs {
 		if s.state[o] == excluded {
-			s.exclude(ctx, r)
+			s.exclude(r)
 			return
 		}
 	}
@@ -41,98 +65,190 @@ func (s *stepping) include(ctx context.Context, r *resource) {
 			s.problem(r, Problem{Path: condition.path, Expression: condition.String(), Reason: reason})
 			return
 		case !wanted:
-			s.exclude(ctx, r)
+			s.exclude(r)
 			return
 		}
 	}
 }
 
-func (s *stepping) exclude(ctx context.Context, r *resource) {
+// includeLater evaluates the conditions that read other resources. It returns false if the resource is excluded, must
+// wait for these resources or has a problem.
+func (s *stepping) includeLater(ctx context.Context, r *resource) (wanted bool) {
+	if slices.ContainsFunc(r.needs, func(o *resource) bool { return s.state[o] == excluded }) {
+		s.exclude(r)
+		return false
+	}
+	for _, o := range r.includeNeeds {
+		if s.state[o] != ready {
+			s.wait(r, "waiting for "+s.blocked[o])
+			return false
+		}
+	}
+	for _, condition := range r.includeLater {
+		value, err := s.run(ctx, condition, s.ready)
+		is := false
+		if err == nil {
+			is, err = value.Bool()
+		}
+		var missing *expression.MissingError
+		switch {
+		case errors.As(err, &missing) && condition.waitsFor(missing):
+			s.wait(r, condition.waiting(missing))
+			return false
+		case err != nil:
+			s.problem(r, Problem{condition.path, condition.String(), condition.explain(err)})
+			return false
+		case !is:
+			s.exclude(r)
+			return false
+		}
+	}
+	return true
+}
+
+func (s *stepping) exclude(r *resource) {
 	s.state[r] = excluded
-	e := Excluded{ID: r.ID, GVK: r.GVK, DeletionPolicy: r.DeletionPolicy}
-	if at, known := s.placeOf(ctx, r); known {
-		e.Namespace, e.Name = at.namespace, at.name
-	}
-	s.out.Excluded = append(s.out.Excluded, e)
+	s.out.Excluded = append(s.out.Excluded, Excluded{
+		ID: r.ID, GVK: r.GVK, DeletionPolicy: r.DeletionPolicy, Reference: r.Reference,
+	})
 }
 
-// placesInUse returns the identities of the objects of resources that are not excluded, if they depend only on the
-// instance. It returns only identities whose kind is also the kind of an excluded resource.
-func (s *stepping) placesInUse(ctx context.Context, resources []*resource) map[identity]bool {
-	kinds := map[schema.GroupKind]bool{}
-	for _, e := range s.out.Excluded {
-		kinds[e.GVK.GroupKind()] = true
-	}
-	used := map[identity]bool{}
-	for _, r := range resources {
-		if s.state[r] == excluded || !kinds[r.GVK.GroupKind()] {
-			continue
+// nameExcluded sets the names of the objects of excluded resources. It is called first for the resources that include
+// has excluded and later, when all resources have been rendered, for those that includeLater has excluded. The cost of
+// all calls has a separate limit and therefore cannot prevent other resources from being included or rendered.
+// Collections are named last because their cost grows with the lengths of their lists.
+func (s *stepping) nameExcluded(ctx context.Context, resources []*resource, all []Excluded) {
+	cost := s.cost
+	s.cost, s.placed = s.namingCost, 0
+	for _, collections := range []bool{false, true} {
+		for i := range all {
+			e := &all[i]
+			r := resources[slices.IndexFunc(resources, func(r *resource) bool { return r.ID == e.ID })]
+			if r.Reference || r.Collection != collections {
+				continue
+			}
+			places, _ := s.placesOf(ctx, r)
+			for _, at := range places {
+				e.Names = append(e.Names, types.NamespacedName{Namespace: at.namespace, Name: at.name})
+			}
 		}
-		if at, known := s.placeOf(ctx, r); known {
-			used[at] = true
-		}
 	}
-	return used
+	s.namingCost, s.cost, s.placed = s.cost, cost, 0
 }
 
-// dropShared removes the names of excluded resources whose object is also the object of another resource, rendered or
-// not. Templates that exclude each other often share a name.
-func (s *stepping) dropShared(used map[identity]bool) {
+// dropShared removes the names of objects that can also belong to a resource that is not excluded. Such objects must
+// not be deleted. For example, alternative templates, of which includeWhen selects one, often have the same name.
+// dropShared is called after all resources have been rendered.
+func (s *stepping) dropShared(ctx context.Context, resources []*resource) {
+	used, unknown := s.placesInUse(ctx, resources)
 	for i := range s.out.Excluded {
 		e := &s.out.Excluded[i]
-		at := identity{e.GVK.GroupKind(), e.Namespace, e.Name}
-		if _, made := s.made[at]; made || used[at] {
-			e.Namespace, e.Name = "", ""
-		}
+		kind := e.GVK.GroupKind()
+		e.Names = slices.DeleteFunc(e.Names, func(name types.NamespacedName) bool {
+			at := identity{kind, name.Namespace, name.Name}
+			_, made := s.made[at]
+			return made || used[at] || unknown[kind]
+		})
 	}
 }
 
-// placeOf returns the identity of a resource's object, if it can already be determined. It does not render the rest of
-// the object.
-func (s *stepping) placeOf(ctx context.Context, r *resource) (at identity, known bool) {
+// placesInUse returns the identities of the objects of all resources that are neither rendered nor excluded. It also
+// returns the kinds for which some of these identities are not known yet. It ignores resources whose kind differs from
+// the kinds of all excluded resources.
+func (s *stepping) placesInUse(
+	ctx context.Context, resources []*resource,
+) (used map[identity]bool, unknown map[schema.GroupKind]bool) {
+	done, kinds := map[string]bool{}, map[schema.GroupKind]bool{}
+	for _, o := range s.out.Rendered {
+		done[o.ID] = true
+	}
+	for id := range s.out.Collections { // including empty collections
+		done[id] = true
+	}
+	for _, e := range s.out.Excluded {
+		done[e.ID], kinds[e.GVK.GroupKind()] = true, true
+	}
+	s.placed = 0
+	used, unknown = map[identity]bool{}, map[schema.GroupKind]bool{}
+	for _, r := range resources {
+		kind := r.GVK.GroupKind()
+		if r.Reference || done[r.ID] || !kinds[kind] {
+			continue
+		}
+		places, complete := s.placesOf(ctx, r)
+		for _, at := range places {
+			used[at] = true
+		}
+		unknown[kind] = unknown[kind] || !complete
+	}
+	return used, unknown
+}
+
+// placesOf returns the identities of the objects of a resource, as far as they are known, without rendering the
+// objects. complete is false if some identities are not known yet.
+func (s *stepping) placesOf(ctx context.Context, r *resource) (all []identity, complete bool) {
+	objects, variables := &combinations{count: 1}, s.ready
+	if r.Collection {
+		if objects, _, _ = s.combine(ctx, r); objects == nil {
+			return nil, false
+		}
+		if s.placed += objects.count; s.placed > MaxCollected {
+			return nil, false
+		}
+		variables = maps.Clone(s.ready)
+	}
+	complete = true
+	for n := range objects.count {
+		objects.set(n, variables)
+		at, known := s.placeOf(ctx, r, variables)
+		if complete = complete && known; known {
+			all = append(all, at)
+		}
+	}
+	return all, complete
+}
+
+// placeOf returns the kind, namespace and name of an object without rendering the rest of it. known is false if the
+// namespace or the name cannot be evaluated yet.
+func (s *stepping) placeOf(ctx context.Context, r *resource, variables map[string]any) (at identity, known bool) {
 	metadata, has := field(r.body, "metadata")
 	if !has {
 		return at, false
 	}
 	at.kind = r.GVK.GroupKind()
-	if at.name, known = s.textOf(ctx, metadata, "name"); !known || at.name == "" {
+	if at.name, known = s.textOf(ctx, metadata, "name", variables); !known || at.name == "" {
 		return at, false
 	}
 	if _, has := field(metadata, "namespace"); has {
-		at.namespace, known = s.textOf(ctx, metadata, "namespace")
+		at.namespace, known = s.textOf(ctx, metadata, "namespace", variables)
 		return at, known && at.namespace != ""
 	}
 	if r.Namespaced {
-		at.namespace = (&unstructured.Unstructured{Object: s.self}).GetNamespace()
+		at.namespace = s.ownNamespace()
 	}
 	return at, true
 }
 
-// textOf evaluates a field that is a string.
-func (s *stepping) textOf(ctx context.Context, of node, name string) (text string, known bool) {
+// textOf evaluates a string field of a part of a template. known is false if the field is absent or cannot be
+// evaluated.
+func (s *stepping) textOf(
+	ctx context.Context, of node, name string, variables map[string]any,
+) (text string, known bool) {
 	n, has := field(of, name)
 	if !has {
 		return "", false
 	}
-	value, _, err := n.render(ctx, &rendering{stepping: s, room: &expression.Room{Left: maxPlaceBytes}})
+	room := &expression.Room{Left: maxPlaceBytes}
+	value, _, err := n.render(ctx, &rendering{stepping: s, variables: variables, room: room})
 	text, known = value.(string)
 	return text, known && err == nil
 }
 
-// field returns a field of an object in a template.
+// field returns a field of a part of a template.
 func field(of node, name string) (node, bool) {
-	switch of := of.(type) {
-	case object:
-		for i, key := range of.keys {
-			if key == name {
-				return of.values[i], true
-			}
-		}
-	case literal:
-		if fields, is := of.value.(map[string]any); is {
-			value, has := fields[name]
-			return literal{value: value}, has
-		}
+	keys, value := fieldsOf(of)
+	if i := slices.Index(keys, name); i >= 0 {
+		return value(i), true
 	}
 	return nil, false
 }

@@ -11,10 +11,10 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 )
 
-// checking checks a template against the schema of its kind. It reports only errors that cause the API server to reject
-// an object before admission: unknown fields, values of the wrong type and values that are not in an enum. Missing
-// required fields are not reported, because admission can add them. Null is accepted everywhere. Only the type of an
-// expression is known.
+// checking checks a template against the schema of its kind. It reports only problems for which the API server rejects
+// an object before admission: unknown fields, values of the wrong type, and values that an enum does not allow. It does
+// not report missing required fields because admission can add them. It accepts null, except as an item of a list whose
+// x-kubernetes-list-type is map or set. For expressions, it checks only the type.
 type checking struct {
 	kind     schema.GroupVersionKind
 	problems *collector
@@ -29,7 +29,7 @@ func (r *resource) checkFields(s common.Schema, problems *collector) {
 	keys, value := fieldsOf(r.body)
 	for i, key := range keys {
 		switch at := child(r.Path, key); key {
-		case "apiVersion", "kind", "status": // see checkObject
+		case "apiVersion", "kind", "status": // checked by checkObject
 		case "metadata":
 			if m := root.field(key); m != nil {
 				c.checkMetadata(value(i), m, at)
@@ -40,7 +40,7 @@ func (r *resource) checkFields(s common.Schema, problems *collector) {
 	}
 }
 
-// checkMetadata checks the names of fields. checkObject checks their values.
+// checkMetadata checks the field names of metadata. checkObject checks the values.
 func (c *checking) checkMetadata(n node, s *fieldSchema, path string) {
 	keys, value := fieldsOf(n)
 	for i, key := range keys {
@@ -50,8 +50,8 @@ func (c *checking) checkMetadata(n node, s *fieldSchema, path string) {
 	}
 }
 
-// checkField checks a field of an object. The argument open is true if the object, or an object that contains it,
-// preserves unknown fields.
+// checkField checks a field of an object. open is true if the object, or an object that contains it, preserves unknown
+// fields.
 func (c *checking) checkField(n node, key string, s *fieldSchema, path string, open bool) {
 	if field := s.field(key); field != nil {
 		c.check(n, field, path, open)
@@ -66,12 +66,11 @@ func (c *checking) checkField(n node, key string, s *fieldSchema, path string, o
 	}
 	of := ""
 	if c.kind.Kind != "" {
-		of = fmt.Sprintf(" in %s of %s", c.kind.Kind, c.kind.GroupVersion())
+		of = fmt.Sprintf(" in %s %s", c.kind.GroupVersion(), c.kind.Kind)
 	}
 	c.problems.add(path, "", "unknown field%s%s", of, s.suggest(key))
 }
 
-// check checks a value.
 func (c *checking) check(n node, s *fieldSchema, path string, open bool) {
 	wanted := s.types()
 	if wanted == nil || c.problems.full() {
@@ -83,7 +82,7 @@ func (c *checking) check(n node, s *fieldSchema, path string, open bool) {
 			if wanted[0] == "string" && e.IsPrimitive() {
 				hint = "; convert it with string()"
 			}
-			c.problems.add(path, e.String(), "must be %s, not %s%s", s.typeName(), e.Type(), hint)
+			c.problems.add(path, e.String(), "must be %s, not %s%s", s.typeName(), describeType(e.Type()), hint)
 		}
 		return
 	}
@@ -111,7 +110,8 @@ func (c *checking) check(n node, s *fieldSchema, path string, open bool) {
 	}
 }
 
-// checkItemKeys checks that an item of a list can be identified, if the list is a map or a set.
+// checkItemKeys checks an item of a list. If the x-kubernetes-list-type of the list is map or set, the item must not be
+// null. If it is map, the item must also have at least one of the keys.
 func (c *checking) checkItemKeys(item node, s *fieldSchema, path string) {
 	if l, is := item.(literal); is && l.value == nil && (s.XListType() == "map" || s.XListType() == "set") {
 		c.problems.add(path, "", "must not be null")
@@ -130,7 +130,8 @@ func (c *checking) checkItemKeys(item node, s *fieldSchema, path string) {
 	}
 }
 
-// checkString checks a string without expressions. Kubernetes' built-in kinds treat an empty string as absent.
+// checkString checks a string without expressions. It accepts the empty string because the built-in kinds of Kubernetes
+// treat it as absent.
 func (c *checking) checkString(n node, s *fieldSchema, path string) {
 	l, is := n.(literal)
 	if !is || l.value == "" {
@@ -141,15 +142,15 @@ func (c *checking) checkString(n node, s *fieldSchema, path string) {
 		if _, err := base64.StdEncoding.DecodeString(text); err != nil {
 			hint := ""
 			if c.kind.Kind == "Secret" && c.kind.Group == "" {
-				hint = "; put text into stringData"
+				hint = "; use stringData for plain text"
 			}
-			c.problems.add(path, "", "must be base64%s", hint)
+			c.problems.add(path, "", "must be base64-encoded%s", hint)
 		}
 		return
 	}
 	if values := s.Enum(); len(values) > 0 && !slices.Contains(values, l.value) {
 		var names []string
-		for _, v := range values[:min(len(values), maxValuesTold)] {
+		for _, v := range values[:min(len(values), maxValues)] {
 			names = append(names, fmt.Sprintf("%q", v))
 		}
 		if len(values) > len(names) {
@@ -159,7 +160,8 @@ func (c *checking) checkString(n node, s *fieldSchema, path string) {
 	}
 }
 
-// typeHint explains why a value does not have the type that its author may expect.
+// typeHint returns a hint to append to a type error, or "" if there is none. made is the type of the value and wanted
+// is the type in the schema.
 func typeHint(n node, made, wanted string) string {
 	_, mixed := n.(text)
 	switch {
@@ -173,7 +175,22 @@ func typeHint(n node, made, wanted string) string {
 	return ""
 }
 
-// typeOf returns the JSON type that a node yields, or "" if that is unknown or null.
+// describeType describes the type of an expression. Parameterized types keep CEL's notation.
+func describeType(t string) string {
+	switch t {
+	case "string":
+		return "a string"
+	case "int", "uint":
+		return "an integer"
+	case "double":
+		return "a number"
+	case "bool":
+		return "a boolean"
+	}
+	return t
+}
+
+// typeOf returns the JSON type of a node's value, or "" if the type is unknown or null.
 func typeOf(n node) string {
 	switch n := n.(type) {
 	case object:
@@ -199,7 +216,7 @@ func typeOf(n node) string {
 	return ""
 }
 
-// fieldsOf returns the fields of an object.
+// fieldsOf returns the sorted keys of an object, and a function that returns the value of the i-th key.
 func fieldsOf(n node) (keys []string, value func(i int) node) {
 	switch n := n.(type) {
 	case object:
@@ -212,7 +229,7 @@ func fieldsOf(n node) (keys []string, value func(i int) node) {
 	return nil, nil
 }
 
-// itemsOf returns the items of a list.
+// itemsOf returns the number of items of a list, and a function that returns the i-th item.
 func itemsOf(n node) (count int, item func(i int) node) {
 	switch n := n.(type) {
 	case list:

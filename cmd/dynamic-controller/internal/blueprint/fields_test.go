@@ -17,7 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// crates is a type that has a field of each kind.
+// crates defines a type that has a field of each kind.
 const crates = `
 metadata: {name: crates.shop.example.com}
 spec:
@@ -69,7 +69,7 @@ func definitionOf(t testing.TB, text string) *apiextensionsv1.CustomResourceDefi
 	return &crd
 }
 
-// describing knows of Crates.
+// describing returns Options in which only the schema of Crates is known.
 func describing(t testing.TB, crd *apiextensionsv1.CustomResourceDefinition) blueprint.Options {
 	t.Helper()
 	described, err := blueprint.SchemaOf(crd, "v1")
@@ -88,7 +88,7 @@ func TestCompile_fields(t *testing.T) {
 	options := describing(t, definitionOf(t, crates))
 	for reason, c := range map[string]struct {
 		spec string
-		want []string // after spec.resources[0].template.spec
+		want []string // paths are relative to spec.resources[0].template.spec
 	}{
 		"valid values": {spec: `{size: 3, ratio: 1, color: red, lid: true, port: 80, tags: [a], set: [a],
 			labels: {a: b}, owner: {email: a}, free: {any: [thing]}, open: {any: thing}, bytes: aGk=,
@@ -100,25 +100,25 @@ func TestCompile_fields(t *testing.T) {
 		"an unknown field, with a suggestion": {
 			spec: `{siez: 3, Color: red, whatever: x, owner: {mail: x}, parts: [{name: a, sort: b}]}`,
 			want: []string{
-				".Color: unknown field in Crate of shop.example.com/v1; did you mean color?",
-				".owner.mail: unknown field in Crate of shop.example.com/v1; did you mean email?",
-				".parts[0].sort: unknown field in Crate of shop.example.com/v1",
-				".siez: unknown field in Crate of shop.example.com/v1; did you mean size?",
-				".whatever: unknown field in Crate of shop.example.com/v1",
+				".Color: unknown field in shop.example.com/v1 Crate; did you mean color?",
+				".owner.mail: unknown field in shop.example.com/v1 Crate; did you mean email?",
+				".parts[0].sort: unknown field in shop.example.com/v1 Crate",
+				".siez: unknown field in shop.example.com/v1 Crate; did you mean size?",
+				".whatever: unknown field in shop.example.com/v1 Crate",
 			},
 		},
-		"but not one of which more is wrong than right": {
+		"an unknown field without a similar name": {
 			spec: `{sixes: 3, tig: [], log: x, od: x}`,
 			want: []string{
-				".log: unknown field in Crate of shop.example.com/v1",
-				".od: unknown field in Crate of shop.example.com/v1",
-				".sixes: unknown field in Crate of shop.example.com/v1",
-				".tig: unknown field in Crate of shop.example.com/v1",
+				".log: unknown field in shop.example.com/v1 Crate",
+				".od: unknown field in shop.example.com/v1 Crate",
+				".sixes: unknown field in shop.example.com/v1 Crate",
+				".tig: unknown field in shop.example.com/v1 Crate",
 			},
 		},
-		"even if it may be left out": {
+		"an unknown field with an optional value": {
 			spec: `{sizes: "${self.spec.?size}"}`,
-			want: []string{".sizes: unknown field in Crate of shop.example.com/v1; did you mean size?"},
+			want: []string{".sizes: unknown field in shop.example.com/v1 Crate; did you mean size?"},
 		},
 		"a value of another type": {
 			spec: `{size: "3", ratio: x, color: 3, lid: "true", port: [80], tags: a, labels: {a: 1}, owner: x, raw: x, open: ` +
@@ -137,17 +137,17 @@ func TestCompile_fields(t *testing.T) {
 				".tags: must be a list of strings",
 			},
 		},
-		"so is an expression of another type": {
+		"an expression of another type": {
 			spec: `{size: "${self.spec.name}", color: "${self.spec.size}", lid: "${[true]}", port: "${self.spec.live}", ` +
 				`tags: "${[1]}", labels: "${{'a': 1}}", owner: "${self.spec.tags}", raw: "${1}"}`,
 			want: []string{
-				".color: ${self.spec.size}: must be a string, not int; convert it with string()",
+				".color: ${self.spec.size}: must be a string, not an integer; convert it with string()",
 				".labels: ${{'a': 1}}: must be a map of strings, not map(string, int)",
 				".lid: ${[true]}: must be a boolean, not list(bool)",
 				".owner: ${self.spec.tags}: must be an object, not list(string)",
-				".port: ${self.spec.live}: must be a number or a string, not bool",
-				".raw: ${1}: must be an object, not int",
-				".size: ${self.spec.name}: must be an integer, not string",
+				".port: ${self.spec.live}: must be a number or a string, not a boolean",
+				".raw: ${1}: must be an object, not an integer",
+				".size: ${self.spec.name}: must be an integer, not a string",
 				".tags: ${[1]}: must be a list of strings, not list(int)",
 			},
 		},
@@ -160,31 +160,31 @@ func TestCompile_fields(t *testing.T) {
 				`"${self.spec.?name}"}`,
 			want: []string{".lid: ${self.spec.?name}: must be a boolean, not optional_type(string)"},
 		},
-		"null is for any field": {
+		"null in any field": {
 			spec: `{size: null, color: "${null}", tags: null, owner: {email: null}, parts: null}`,
 		},
 		"null in a set": {
 			spec: `{set: [null], tags: [null]}`,
 			want: []string{".set[0]: must not be null"},
 		},
-		"a fraction is a number":              {spec: `{size: 1.5}`},
+		"a fraction in a number field":        {spec: `{size: 1.5}`},
 		"a required field from an expression": {spec: `{}`},
-		"a value outside of an enum": {
+		"a value that the enum does not allow": {
 			spec: `{color: blue}`,
 			want: []string{`.color: must be one of "red", "green"`},
 		},
-		"an empty one may be none": {spec: `{color: ""}`},
+		"an empty string in an enum field": {spec: `{color: ""}`},
 		"an escaped expression": {
 			spec: `{color: "$${red}"}`,
 			want: []string{`.color: must be one of "red", "green"`},
 		},
-		"bytes are base64":            {spec: `{bytes: "text!"}`, want: []string{".bytes: must be base64"}},
+		"bytes that are not base64":   {spec: `{bytes: "text!"}`, want: []string{".bytes: must be base64-encoded"}},
 		"fields below an open object": {spec: `{free: {known: {b: c}}}`},
 		"known fields of an open object": {
 			spec: `{free: {known: {a: 1}}}`,
 			want: []string{".free.known.a: must be a string; put it in quotes"},
 		},
-		"a key that tells items apart is there": {
+		"items of a map without their keys": {
 			spec: `{parts: [{}, {kind: a}, "${{}}"]}`,
 			want: []string{".parts[0]: must have name or kind, which identifies the item"},
 		},
@@ -216,17 +216,17 @@ func TestCompile_fieldsOfMetadata(t *testing.T) {
       template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, lables: {a: b}}, whatever: x}`), options)
 	want := []string{
 		"spec.resources[0].template.metadata.finalizers: must not be set in a template",
-		"spec.resources[0].template.metadata.lables: unknown field in Crate of shop.example.com/v1; did you mean labels?",
-		"spec.resources[0].template.specs: unknown field in Crate of shop.example.com/v1; did you mean spec?",
+		"spec.resources[0].template.metadata.lables: unknown field in shop.example.com/v1 Crate; did you mean labels?",
+		"spec.resources[0].template.specs: unknown field in shop.example.com/v1 Crate; did you mean spec?",
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("problems (-want +got):\n%s", d)
 	}
 }
 
-// The schema of another kind says seldom how much there may be, and is not the author's to change: what an expression
-// costs is counted when it runs.
-func TestCompile_costsOfOtherKinds(t *testing.T) {
+// Schemas of other kinds rarely limit sizes, and the author cannot change them. Therefore, cost is not estimated for
+// them but counted at run time.
+func TestCompile_noCostEstimateForOtherKinds(t *testing.T) {
 	text := `
     - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}}, readyWhen:
         ["a.spec.parts.all(p, a.spec.set.all(s, a.spec.tags.exists(t, t == p.name + s)))"]}`
@@ -235,8 +235,8 @@ func TestCompile_costsOfOtherKinds(t *testing.T) {
 	}
 }
 
-// Before version 1 a CustomResourceDefinition could keep all unknown fields.
-func TestCompile_fieldsThatAreAllKept(t *testing.T) {
+// In v1beta1, a CustomResourceDefinition could preserve all unknown fields.
+func TestCompile_preserveUnknownFields(t *testing.T) {
 	crd := definitionOf(t, crates)
 	crd.Spec.PreserveUnknownFields = true
 	if got := problemsOf(t, ofWebsites(`
@@ -246,19 +246,19 @@ func TestCompile_fieldsThatAreAllKept(t *testing.T) {
 	}
 }
 
-// What a schema does not say is not checked.
-func TestCompile_fieldsOfSchemasThatAreCut(t *testing.T) {
+// Parts that the schema leaves open are not checked.
+func TestCompile_incompleteSchemas(t *testing.T) {
 	for reason, s := range map[string]*spec.Schema{
 		"none":          {},
 		"no type":       {SchemaProps: spec.SchemaProps{Properties: map[string]spec.Schema{"a": *spec.StringProperty()}}},
 		"no properties": {SchemaProps: spec.SchemaProps{Type: []string{"object"}}},
-		"all fields kept": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
+		"all unknown fields are preserved": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
 			Properties: map[string]spec.Schema{"metadata": {}}},
 			VendorExtensible: spec.VendorExtensible{Extensions: spec.Extensions{"x-kubernetes-preserve-unknown-fields": true}}},
-		"a field of no type": {
+		"a field without a type": {
 			SchemaProps: spec.SchemaProps{Type: []string{"object"}, Properties: map[string]spec.Schema{"spec": {}}},
 		},
-		"a list of anything": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
+		"a list of any values": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
 			Properties: map[string]spec.Schema{"spec": {SchemaProps: spec.SchemaProps{Type: []string{"object"},
 				Properties: map[string]spec.Schema{"list": {SchemaProps: spec.SchemaProps{Type: []string{"array"}}}, "any": {}},
 			}}}}},
@@ -276,7 +276,7 @@ func TestCompile_fieldsOfSchemasThatAreCut(t *testing.T) {
 	}
 }
 
-// endless is a schema that is its own parts.
+// endless is a schema that contains itself.
 type endless struct{ common.Schema }
 
 func (endless) Type() string { return "object" }
@@ -288,8 +288,8 @@ func (e endless) Properties() map[string]common.Schema {
 	return parts
 }
 
-// Kubernetes' own schemas refer to themselves: they are looked at as deep as a template is, and no deeper.
-func TestCompile_fieldsOfASchemaWithoutEnd(t *testing.T) {
+// Kubernetes' own schemas are recursive. The check goes only as deep as the template.
+func TestCompile_recursiveSchema(t *testing.T) {
 	options := blueprint.Options{SchemaFor: func(schema.GroupVersionKind) common.Schema {
 		return endless{&openapi.Schema{Schema: &spec.Schema{}}}
 	}}
@@ -299,7 +299,7 @@ func TestCompile_fieldsOfASchemaWithoutEnd(t *testing.T) {
         ` + strings.Repeat("f1: {", depth) + "word: 1, fx: 1" + strings.Repeat("}", depth) + "}}"
 	at := "spec.resources[0].template" + strings.Repeat(".f1", depth)
 	want := []string{
-		at + ".fx: unknown field in A of v1",
+		at + ".fx: unknown field in v1 A",
 		at + ".word: must be a string; put it in quotes",
 	}
 	if d := cmp.Diff(want, problemsOf(t, ofWebsites(text), options)); d != "" {
@@ -307,8 +307,8 @@ func TestCompile_fieldsOfASchemaWithoutEnd(t *testing.T) {
 	}
 }
 
-// A template cannot make checking it expensive, whatever the schema: another Blueprint's may be as hostile.
-func TestCompile_fieldsOfHostileTemplates(t *testing.T) {
+// Checking a template is cheap, whatever the schema. Schemas of other Blueprints can be hostile, too.
+func TestCompile_hostileTemplates(t *testing.T) {
 	crd := definitionOf(t, crates)
 	properties := map[string]apiextensionsv1.JSONSchemaProps{"a": {Type: "string"}}
 	for i := range 4000 {
@@ -339,7 +339,7 @@ func TestCompile_fieldsOfHostileTemplates(t *testing.T) {
 			allocated := (after.TotalAlloc - before.TotalAlloc) >> 20
 			t.Logf("%d MiB", allocated)
 			if allocated > 100 {
-				t.Errorf("it took %d MiB", allocated)
+				t.Errorf("Compile allocated %d MiB", allocated)
 			}
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)

@@ -15,15 +15,15 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// fieldSchema is a schema that converts each of its parts only once.
+// fieldSchema wraps a schema and converts each part of it at most once.
 type fieldSchema struct {
 	common.Schema
 	fields        map[string]*fieldSchema
 	items, values *fieldSchema
-	orBool        bool // booleans are accepted, too
+	orBool        bool // whether booleans are accepted in addition to the type
 }
 
-// newFieldSchema returns a schema that accepts any value if s is nil.
+// newFieldSchema wraps a schema. If s is nil, the result accepts any value.
 func newFieldSchema(s common.Schema) *fieldSchema {
 	if s == nil {
 		s = &openapi.Schema{Schema: &spec.Schema{}}
@@ -49,7 +49,7 @@ func (s *fieldSchema) item() *fieldSchema {
 	return s.items
 }
 
-// isMap reports whether fields other than those listed are accepted.
+// isMap reports whether fields other than those in Properties are accepted.
 func (s *fieldSchema) isMap() bool {
 	a := s.AdditionalProperties()
 	return a != nil && (a.Allows() || a.Schema() != nil)
@@ -108,12 +108,13 @@ func itemType(s *fieldSchema) string {
 	}
 }
 
-// keywords returns the schema of an OpenAPI v3 schema in a CustomResourceDefinition.
+// keywords returns the schema of a schema: it describes the keywords of an OpenAPI v3 schema in a
+// CustomResourceDefinition.
 var keywords = sync.OnceValue(func() *fieldSchema {
 	return schemaOfType(reflect.TypeFor[apiextensionsv1.JSONSchemaProps](), map[reflect.Type]*fieldSchema{})
 })
 
-// schemaOfType returns the schema of a Go type, which can refer to itself.
+// schemaOfType returns the schema of a Go type, which can be recursive.
 func schemaOfType(t reflect.Type, known map[reflect.Type]*fieldSchema) *fieldSchema {
 	of := func(kind string) *fieldSchema {
 		return newFieldSchema(&openapi.Schema{Schema: &spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{kind}}}})

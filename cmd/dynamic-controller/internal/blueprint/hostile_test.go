@@ -20,7 +20,7 @@ func config(id, rest string) blueprint.Resource {
 	return blueprint.Resource{ID: id, Template: template}
 }
 
-// wide is a value of many small parts, deep is one in one in one.
+// wide returns a value with many small parts. deep returns a deeply nested value.
 func wide(n int) any {
 	list := make([]any, n)
 	for i := range list {
@@ -37,13 +37,14 @@ func deep(n int) any {
 	return v
 }
 
-// A hostileCase changes a Blueprint so that it requires excessive memory or time.
+// A hostileCase changes a Blueprint so that it would need excessive memory or time.
 type hostileCase struct {
 	change func(*blueprint.Blueprint)
 	want   string // a problem of the Blueprint or of its instance, or empty
 }
 
-// hostileProblems compiles the Blueprint and renders an instance with a long text. It returns the problems of either.
+// hostileProblems compiles the Blueprint and renders an instance that contains a long text. It returns the problems of
+// both.
 func hostileProblems(t *testing.T, b *blueprint.Blueprint) string {
 	t.Helper()
 	compiled, err := blueprint.Compile(b, blueprint.Options{})
@@ -62,6 +63,35 @@ func hostileProblems(t *testing.T, b *blueprint.Blueprint) string {
 func hostileSpecs() map[string]hostileCase {
 	text := strings.Repeat("x", 60)
 	return map[string]hostileCase{
+		"many environments": {func(b *blueprint.Blueprint) {
+			for i := range 100 {
+				r := config(fmt.Sprint("a", i), fmt.Sprintf("${x%d}", i))
+				r.Template["metadata"] = map[string]any{"name": fmt.Sprintf("a%d-${x%[1]d}", i)}
+				r.ForEach = []map[string]string{{fmt.Sprint("x", i): "${self.spec.tags}"}}
+				r.ReadyWhen = []string{"each.data.k == 'x'"}
+				b.Spec.Resources = append(b.Spec.Resources, r)
+			}
+		}, ""},
+		"many objects with large names": {func(b *blueprint.Blueprint) {
+			for i := range 100 {
+				r := config(fmt.Sprint("a", i), "")
+				r.Template["metadata"] = map[string]any{"name": fmt.Sprintf("a%d-${x}", i)}
+				r.ForEach = []map[string]string{{"x": "${lists.range(1000)}"}}
+				if i >= 50 {
+					r.IncludeWhen = []string{"false"}
+				}
+				b.Spec.Resources = append(b.Spec.Resources, r)
+			}
+		}, "the collections have more than 5000 objects in total"},
+		"a costly expression for each object": {func(b *blueprint.Blueprint) {
+			first := config("a", "")
+			first.Template["metadata"] = map[string]any{"name": "a-${x}"}
+			first.ForEach = []map[string]string{{"x": "${lists.range(1000)}"}}
+			second := config("b", "${lists.range(x).map(y, lists.range(x)).size()}")
+			second.Template["metadata"] = map[string]any{"name": "b-${x}"}
+			second.ForEach = first.ForEach
+			b.Spec.Resources = []blueprint.Resource{first, second}
+		}, "the total cost of the instance's expressions exceeds"},
 		"a large template": {func(b *blueprint.Blueprint) {
 			b.Spec.Resources = []blueprint.Resource{config("a", "")}
 			b.Spec.Resources[0].Template["data"] = wide(100_000)
@@ -96,13 +126,13 @@ func hostileSpecs() map[string]hostileCase {
 				b.Spec.Resources = append(b.Spec.Resources, config(fmt.Sprint("a", i), text))
 			}
 		}, "spec.resources: has more than 100 items"},
-		"ten thousand expressions": {func(b *blueprint.Blueprint) {
+		"too many expressions": {func(b *blueprint.Blueprint) {
 			b.Spec.Resources = []blueprint.Resource{config("a", strings.Repeat("${1}", 10_000))}
-		}, "spec.resources: has 10000 expressions, more than 1000"},
-		"expressions that are large together": {func(b *blueprint.Blueprint) {
+		}, "spec: has 10000 expressions; the maximum is 1000"},
+		"expressions whose total size is too large": {func(b *blueprint.Blueprint) {
 			b.Spec.Resources = []blueprint.Resource{config("a", strings.Repeat("${'"+strings.Repeat("x", 1000)+"'}", 100))}
-		}, "spec.resources: has 100200 bytes of expressions, more than 65536"},
-		"a thousand expressions that are all wrong": {func(b *blueprint.Blueprint) {
+		}, "spec: has 100200 bytes of expressions; the maximum is 65536"},
+		"a thousand invalid expressions": {func(b *blueprint.Blueprint) {
 			b.Spec.Resources = []blueprint.Resource{config("a", strings.Repeat("${nope.nope.nope}", 1000))}
 		}, "and 190 more"},
 		"many conditions": {func(b *blueprint.Blueprint) {
@@ -120,7 +150,7 @@ func hostileSpecs() map[string]hostileCase {
 
 func hostileExpressions() map[string]hostileCase {
 	return map[string]hostileCase{
-		"everything refers to everything": {func(b *blueprint.Blueprint) {
+		"resources that all refer to each other": {func(b *blueprint.Blueprint) {
 			all := "${[self.metadata.name"
 			for i := range 100 {
 				all += fmt.Sprintf(", a%d.k", i)
@@ -133,43 +163,43 @@ func hostileExpressions() map[string]hostileCase {
 				b.Spec.Resources = append(b.Spec.Resources, config(fmt.Sprint("a", i+50), ""))
 			}
 		}, "a0 -> a1 -> a0"},
-		"a cycle of a hundred": {func(b *blueprint.Blueprint) {
+		"a cycle of a hundred resources": {func(b *blueprint.Blueprint) {
 			for i := range 100 {
 				b.Spec.Resources = append(b.Spec.Resources,
 					config(fmt.Sprint("a", i), fmt.Sprintf("${a%d.metadata.uid}", (i+1)%100)))
 			}
 		}, "a0 -> a1 -> a2"},
-		"keys that are long": {func(b *blueprint.Blueprint) {
+		"expressions in long keys": {func(b *blueprint.Blueprint) {
 			b.Spec.Resources = []blueprint.Resource{config("a", "")}
 			b.Spec.Resources[0].Template[strings.Repeat("${", 50_000)] = "x"
-		}, "a key cannot contain expressions"},
-		"a text that becomes large": {func(b *blueprint.Blueprint) {
+		}, "keys must not contain expressions"},
+		"a large rendered string": {func(b *blueprint.Blueprint) {
 			b.Spec.Resources = []blueprint.Resource{config("a", strings.Repeat("${self.spec.text}", 900))}
-		}, "spec.resources[0].template: the object has more than 1048576 bytes"},
-		"values that become large": {func(b *blueprint.Blueprint) {
+		}, "spec.resources[0].template: the object exceeds 1048576 bytes"},
+		"a large rendered value": {func(b *blueprint.Blueprint) {
 			b.Spec.Resources = []blueprint.Resource{config("a",
 				"${[self.spec].map(a, [a,a,a,a,a,a,a,a]).map(a, [a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a])}")}
-		}, "spec.resources[0].template: the object has more than 1048576 bytes"},
-		"many objects that are large together": {func(b *blueprint.Blueprint) {
+		}, "spec.resources[0].template: the object exceeds 1048576 bytes"},
+		"objects whose total size is too large": {func(b *blueprint.Blueprint) {
 			for i := range 100 {
 				b.Spec.Resources = append(b.Spec.Resources, config(fmt.Sprint("a", i), strings.Repeat("${self.spec.text}", 9)))
 			}
-		}, "or all children of the instance more than 4194304"},
-		"expressions that cost much together": {func(b *blueprint.Blueprint) {
+		}, "or all children together exceed 4194304"},
+		"expressions whose total cost is too high": {func(b *blueprint.Blueprint) {
 			for i := range 100 {
 				b.Spec.Resources = append(b.Spec.Resources, config(fmt.Sprint("a", i), "${lists.range(240).map(a, "+
 					"lists.range(240).map(b, b)).size()}"))
 			}
-		}, "the expressions of this instance cost more than 10000000 together"},
-		"one that costs too much": {func(b *blueprint.Blueprint) {
+		}, "the total cost of the instance's expressions exceeds 10000000"},
+		"an expression whose cost is too high": {func(b *blueprint.Blueprint) {
 			b.Spec.Resources = []blueprint.Resource{config("a",
 				"${lists.range(size(self.spec.text)).map(a, lists.range(size(self.spec.text)).map(b, b)).size()}")}
-		}, "the expression costs more than 1000000"},
+		}, "the cost of the expression exceeds 1000000"},
 	}
 }
 
-// A hostile Blueprint is rejected, or its instance fails, within the limits of memory and time. Other Blueprints are
-// compiled and rendered as usual afterwards.
+// A hostile Blueprint is rejected, or its instance fails, within the limits of memory and time. Afterwards, other
+// Blueprints still compile and render.
 func TestHostile(t *testing.T) {
 	cases := hostileSpecs()
 	maps.Copy(cases, hostileExpressions())
@@ -200,7 +230,7 @@ func TestHostile(t *testing.T) {
 			}
 			if s := step(t, compile(t, website, blueprint.Options{}), flowers, nil); len(s.Rendered) != 1 ||
 				len(s.Problems) > 0 {
-				t.Errorf("another afterwards: %+v", s)
+				t.Errorf("the next Blueprint fails: %+v", s)
 			}
 		})
 	}

@@ -8,76 +8,117 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Instance computes the children of an object of a Blueprint's type. Its results depend only on its inputs. It is safe
-// for concurrent use. It does not modify the object, and it ignores the fields that the platform writes: see selfOf.
+// Instance computes the children of one instance of a Blueprint's type. The results depend only on the Blueprint, the
+// instance, the arguments of Step and the objects that the [Lookup] returns. An Instance is safe for concurrent use. It
+// does not modify the given object, and it ignores the fields that the platform writes. See selfOf.
 type Instance struct {
 	compiled *Compiled
 	self     map[string]any
+	lookup   Lookup
+	// isInstance reports whether objects of a kind are instances of a Blueprint. If isInstance is nil, no children are
+	// treated as instances.
+	isInstance func(schema.GroupVersionKind) bool
 }
 
-// Instance returns the Instance of an object.
+// Instance returns the Instance of the given object.
 func (c *Compiled) Instance(self *unstructured.Unstructured) *Instance {
-	return &Instance{compiled: c, self: selfOf(self.Object)}
+	return &Instance{compiled: c, self: selfOf(self.Object, c.writtenStatus)}
 }
 
-// Step is the result of one step of an instance. Each resource is in one of Rendered, Waiting, Excluded and Problems.
+// WithInstances returns a copy of the Instance that supports children that are instances of a Blueprint themselves.
+// Such a child is not ready until it has a Ready condition. isInstance reports whether objects of a kind are instances
+// of a Blueprint.
+func (i *Instance) WithInstances(isInstance func(schema.GroupVersionKind) bool) *Instance {
+	next := *i
+	next.isInstance = isInstance
+	return &next
+}
+
+// Step is the result of one step of an instance. Each template is in exactly one of Rendered, Waiting, Excluded and
+// Problems. Each reference is in exactly one of Referenced, Waiting, Excluded and Problems.
 type Step struct {
-	// Rendered lists the desired objects, each after those that it refers to.
+	// Rendered lists the desired objects, sorted so that each one follows those that it refers to.
 	Rendered []Rendered
-	// Waiting lists the resources that cannot be rendered yet. Their existing objects must be kept.
+	// Referenced lists the references that have been looked up.
+	Referenced []string
+	// Waiting lists resources that cannot be rendered yet, and resources whose includeWhen cannot be evaluated yet. Their
+	// existing objects must be kept.
 	Waiting []Reason
-	// Unready lists the rendered resources that do not exist or are not ready.
+	// Unready lists rendered resources and references whose objects are missing or not ready.
 	Unready []Reason
 	// Excluded lists the resources that are not wanted. Their objects must be deleted, regardless of the state of other
 	// resources.
 	Excluded []Excluded
-	// Problems lists errors that can be fixed only by changing the spec or the instance.
+	// Problems lists failed expressions and invalid results.
 	Problems Problems
-	// Ready reports whether all wanted resources exist and are ready.
+	// Report is the part of the instance's status that the Blueprint defines. It is nil if it depends on a reference whose
+	// lookup failed.
+	Report *Report
+	// Named lists the objects that Report depends on and whose resources are not rendered. Only their API versions, kinds,
+	// namespaces and names are set. Objects of collections and objects whose names are not known yet are omitted.
+	Named []Rendered
+	// Collections maps the id of each rendered collection to its number of objects.
+	Collections map[string]int
+	// Ready reports whether all wanted resources exist and are ready, and Report has no problems.
 	Ready bool
-	// Cost is the cost of the expressions in Kubernetes' units.
+	// Cost is the total cost of the expressions, in the units of Kubernetes' cost model.
 	Cost uint64
 }
 
-// Rendered is a desired object, which belongs to the caller.
+// Rendered is a desired object. The caller can modify it.
 type Rendered struct {
-	ID     string
+	ID string // the id of the resource
+	// Key identifies the object among the objects of the instance. It is the id of the resource or, in a collection, an
+	// ItemKey.
+	Key    string
 	Object *unstructured.Unstructured
 
 	DeletionPolicy DeletionPolicy
 	Adopt          bool
 }
 
-// Reason explains why a resource is waiting or not ready.
+// Reason explains why a resource is waiting or is not ready.
 type Reason struct{ ID, Reason string }
 
 func (r Reason) String() string { return r.ID + ": " + r.Reason }
 
-// Step computes the next step. Observed holds the existing objects by resource id, except those that are being deleted,
-// and is not modified. Step returns an error if ctx is cancelled.
+// Step computes the next step. observed maps the keys of rendered objects to the existing objects. See [Rendered].
+// observed must not contain objects that are being deleted, and Step does not modify it. Step returns an error only if
+// ctx is cancelled.
 func (i *Instance) Step(ctx context.Context, observed map[string]*unstructured.Unstructured) (Step, error) {
 	s := &stepping{
 		evaluation: evaluation{self: i.self, left: MaxInstanceBytes},
 		compiled:   i.compiled,
+		lookup:     i.lookup,
+		isInstance: i.isInstance,
 		observed:   observed,
 		ready:      map[string]any{"self": i.self},
 		state:      map[*resource]state{},
 		blocked:    map[*resource]string{},
+		existing:   map[string]any{},
 		made:       map[identity]string{},
+		out:        Step{Collections: map[string]int{}},
 	}
 	for _, r := range i.compiled.resources {
 		s.include(ctx, r)
 	}
-	used := s.placesInUse(ctx, i.compiled.resources)
+	s.nameExcluded(ctx, i.compiled.resources, s.out.Excluded)
+	excludedFirst := len(s.out.Excluded)
 	for _, r := range i.compiled.resources {
 		s.step(ctx, r)
 		if ctx.Err() != nil {
 			return Step{}, fmt.Errorf("render the children: %w", context.Cause(ctx))
 		}
 	}
-	s.dropShared(used)
-	s.out.Cost = s.cost
-	s.out.Ready = len(s.out.Waiting)+len(s.out.Unready)+len(s.out.Problems) == 0
+	s.nameExcluded(ctx, i.compiled.resources, s.out.Excluded[excludedFirst:])
+	s.dropShared(ctx, i.compiled.resources)
+	s.out.Report = s.report(ctx)
+	if ctx.Err() != nil {
+		return Step{}, fmt.Errorf("compute the status: %w", context.Cause(ctx))
+	}
+	s.out.Cost = s.cost + s.namingCost
+	s.out.Ready = len(s.out.Waiting)+len(s.out.Unready)+len(s.out.Problems) == 0 &&
+		(s.out.Report == nil || len(s.out.Report.Problems) == 0)
 	return s.out, nil
 }
 
@@ -85,7 +126,7 @@ func (i *Instance) Step(ctx context.Context, observed map[string]*unstructured.U
 type state int
 
 const (
-	blocked state = iota // resources that refer to it must wait
+	blocked state = iota // dependent resources must wait
 	excluded
 	ready
 )
@@ -95,22 +136,36 @@ type identity struct {
 	namespace, name string
 }
 
-// stepping is the state of one call of Step.
+// stepping holds the state of one call to Step.
 type stepping struct {
 	evaluation
 	compiled *Compiled
+	lookup   Lookup
+	// isInstance is the same function as in Instance.
+	isInstance func(schema.GroupVersionKind) bool
+
 	observed map[string]*unstructured.Unstructured
-	ready    map[string]any // the variables of templates: self, and ready resources
+	ready    map[string]any // the variables of templates: self and ready resources
 	state    map[*resource]state
-	blocked  map[*resource]string // why resources that refer to it must wait
+	blocked  map[*resource]string // why dependent resources must wait
+	existing map[string]any       // the objects of references that were looked up, ready or not
 	made     map[identity]string
 	out      Step
+
+	unread    bool // whether the lookup of a reference that Report reads failed
+	collected int  // the total number of objects in collections
+	placed    int  // the number of objects in collections whose identities placesOf has computed
+
+	namingCost uint64 // the cost of nameExcluded
 }
 
-// step renders a resource, if that is possible now.
+// step renders a resource if it can be rendered now.
 func (s *stepping) step(ctx context.Context, r *resource) {
 	if _, failed := s.blocked[r]; failed || s.state[r] == excluded {
-		return // see include
+		return // include has excluded it or found a problem
+	}
+	if r.decidedLater && !s.includeLater(ctx, r) {
+		return
 	}
 	for _, o := range r.needs {
 		if s.state[o] != ready {
@@ -118,7 +173,11 @@ func (s *stepping) step(ctx context.Context, r *resource) {
 			return
 		}
 	}
-	object, waits, problem := s.render(ctx, r)
+	if r.Collection {
+		s.stepCollection(ctx, r)
+		return
+	}
+	object, waits, problem := s.render(ctx, r, s.ready, "")
 	switch {
 	case problem != nil:
 		s.problem(r, *problem)
@@ -127,11 +186,17 @@ func (s *stepping) step(ctx context.Context, r *resource) {
 		s.wait(r, waits)
 		return
 	}
-	s.out.Rendered = append(s.out.Rendered, Rendered{r.ID, object, r.DeletionPolicy, r.Adopt})
-	if reason := s.unready(ctx, r); reason != "" {
-		s.out.Unready = append(s.out.Unready, Reason{r.ID, reason})
-		s.blocked[r] = r.ID
+	if r.Reference {
+		s.refer(ctx, r, object)
 		return
+	}
+	s.out.Rendered = append(s.out.Rendered, Rendered{r.ID, r.ID, object, r.DeletionPolicy, r.Adopt})
+	if reason := s.unready(ctx, r, r.ID); reason != "" {
+		s.out.Unready = append(s.out.Unready, Reason{r.ID, reason})
+		if s.observed[r.ID] == nil || !r.isReadableUnready() {
+			s.blocked[r] = r.ID
+			return
+		}
 	}
 	s.state[r] = ready
 	s.ready[r.ID] = s.observed[r.ID].Object
@@ -147,15 +212,24 @@ func (s *stepping) problem(r *resource, p Problem) {
 	s.blocked[r] = r.ID + ", which has an error"
 }
 
-// unready returns why a rendered resource is not ready, or "".
-func (s *stepping) unready(ctx context.Context, r *resource) string {
-	observed := s.observed[r.ID]
+// unready returns why a rendered object is not ready, or "" if it is ready.
+func (s *stepping) unready(ctx context.Context, r *resource, key string) string {
+	observed := s.observed[key]
 	if observed == nil {
 		return "does not exist yet"
 	}
+	if len(r.ready) == 0 {
+		return r.waitsFor(observed, s.isInstance != nil && s.isInstance(r.GVK))
+	}
+	return s.unmet(ctx, r, observed.Object)
+}
+
+// unmet evaluates readyWhen for the value of a resource. It describes the first condition that is not met, or returns
+// "" if all conditions are met.
+func (s *stepping) unmet(ctx context.Context, r *resource, value any) string {
 	for _, condition := range r.ready {
-		is, reason := s.condition(ctx, condition, map[string]any{"self": s.self, r.ID: observed.Object})
-		text := cut(condition.String(), maxQuoted)
+		is, reason := s.condition(ctx, condition, map[string]any{"self": s.self, r.readyVariable(): value})
+		text := Cut(condition.String(), maxQuoted)
 		switch {
 		case reason != "":
 			return fmt.Sprintf("waiting for readyWhen %q: %s", text, reason)

@@ -46,28 +46,28 @@ func step(t testing.TB, compiled *blueprint.Compiled, self string, observed map[
 
 func TestStep_values(t *testing.T) {
 	for reason, c := range map[string]struct{ value, want, problem string }{
-		"an integer stays one": {value: `"${self.spec.size + 1}"`, want: `3`},
-		"a number":             {value: `"${self.spec.ratio * 2.0}"`, want: `3`},
-		"a boolean":            {value: `"${self.spec.size == 2}"`, want: `true`},
-		"a list":               {value: `"${self.spec.tags + ['c']}"`, want: `["a","b","c"]`},
+		"an integer": {value: `"${self.spec.size + 1}"`, want: `3`},
+		"a number":   {value: `"${self.spec.ratio * 2.0}"`, want: `3`},
+		"a boolean":  {value: `"${self.spec.size == 2}"`, want: `true`},
+		"a list":     {value: `"${self.spec.tags + ['c']}"`, want: `["a","b","c"]`},
 		"a map": {
 			value: `"${{'a': self.spec.size, 'b': [{'c': 'd'}]}}"`,
 			want:  `{"a":2,"b":[{"c":"d"}]}`,
 		},
-		"null":             {value: `"${null}"`, want: `null`},
-		"bytes are base64": {value: `"${b'abc'}"`, want: `"YWJj"`},
+		"null":                {value: `"${null}"`, want: `null`},
+		"bytes become base64": {value: `"${b'abc'}"`, want: `"YWJj"`},
 		"a time": {
 			value: `"${timestamp('2026-01-02T03:04:05Z') + duration('1s')}"`,
 			want:  `"2026-01-02T03:04:06Z"`,
 		},
-		"within text all becomes text": {
+		"values within text": {
 			value: `"${self.spec.name}-${self.spec.size}-${1.5}-${true}-${1u}"`,
 			want:  `"Flowers-2-1.5-true-1"`,
 		},
-		"spaces around an expression make it text": {value: `" ${self.spec.size}"`, want: `" 2"`},
-		"an escaped expression is text":            {value: `"$${self.spec.size}"`, want: `"${self.spec.size}"`},
-		"an escaped expression next to a real one": {value: `["$${a}", "${self.spec.size}"]`, want: `["${a}",2]`},
-		"and where all is text":                    {value: `{a: ["$${a}"]}`, want: `{"a":["${a}"]}`},
+		"spaces around an expression make it text":    {value: `" ${self.spec.size}"`, want: `" 2"`},
+		"an escaped expression is text":               {value: `"$${self.spec.size}"`, want: `"${self.spec.size}"`},
+		"an escaped expression next to a real one":    {value: `["$${a}", "${self.spec.size}"]`, want: `["${a}",2]`},
+		"a string that is only an escaped expression": {value: `{a: ["$${a}"]}`, want: `{"a":["${a}"]}`},
 		"an absent optional field is omitted": {
 			value: `{a: "${self.spec.?missing}", b: "${self.spec.?name}"}`,
 			want:  `{"b":"Flowers"}`,
@@ -76,7 +76,7 @@ func TestStep_values(t *testing.T) {
 			value: `["${self.spec.?missing}", "${self.spec.?size}"]`,
 			want:  `[2]`,
 		},
-		"and within a value": {value: `"${[self.spec.?missing, optional.of(1)]}"`, want: `[1]`},
+		"an absent optional value in a literal": {value: `"${[self.spec.?missing, optional.of(1)]}"`, want: `[1]`},
 		"a missing field is reported with its path": {
 			value:   `"${self.spec.owner.email}"`,
 			problem: "${self.spec.owner.email}: self.spec.owner does not exist; test it with has(), or read it with ?",
@@ -87,7 +87,7 @@ func TestStep_values(t *testing.T) {
 		},
 		"null within text": {
 			value:   `"x${self.spec.free.none}"`,
-			problem: "is of type null_type; text can contain",
+			problem: "is of type null_type; text can contain only",
 		},
 		"a number that JSON cannot represent": {
 			value:   `"${1.0 / 0.0}"`,
@@ -97,15 +97,15 @@ func TestStep_values(t *testing.T) {
 			value:   `"${{1: 2}}"`,
 			problem: "has a map key of type int, not string",
 		},
-		"Kubernetes' own values are to be strings": {
+		"a quantity": {
 			value:   `"${quantity('1Gi')}"`,
 			problem: "is of type kubernetes.Quantity, which an object cannot contain",
 		},
-		"an error of the evaluation": {
+		"a failed evaluation": {
 			value:   `"${self.spec.size / 0}"`,
 			problem: "${self.spec.size / 0}: division by zero",
 		},
-		"an absent optional value within text": {value: `"x${dyn(self.spec.?missing)}"`, problem: "text can contain"},
+		"an absent optional value within text": {value: `"x${dyn(self.spec.?missing)}"`, problem: "text can contain only"},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			text := strings.Replace(withData(c.value), "id: map", "id: config", 1)
@@ -123,14 +123,15 @@ func TestStep_values(t *testing.T) {
 			if got, _ := json.Marshal(data["k"]); string(got) != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
-			s.Rendered[0].Object.DeepCopy() // panics on what is no JSON value
+			s.Rendered[0].Object.DeepCopy() // panics if a value is not a JSON value
 		})
 	}
 }
 
-// chain is three resources, each after the one before, in the wrong order.
+// chain defines three resources in the wrong order. Each depends on the previous one.
 const chain = `
     - id: web
+      readyWhen: ["true"]
       template: {apiVersion: apps/v1, kind: Deployment, metadata: {name: "${self.metadata.name}"},
         spec: {host: "${service.status.ip}"}}
     - id: service
@@ -167,7 +168,7 @@ func TestStep_inOrder(t *testing.T) {
 			want: "rendered [database] waiting [service: waiting for database web: waiting for service] unready [database: " +
 				"waiting for readyWhen \"database.status.phase == 'Up'\": database.status does not exist] excluded []",
 		},
-		"readyWhen may be false": {
+		"readyWhen is false": {
 			database: down,
 			want: "rendered [database] waiting [service: waiting for database web: waiting for service] unready [database: " +
 				"waiting for readyWhen \"database.status.phase == 'Up'\"] excluded []",
@@ -253,7 +254,7 @@ func TestStep_places(t *testing.T) {
 		options        blueprint.Options
 		want           string
 	}{
-		"a namespaced object is where its instance is": {
+		"a namespaced object without a namespace": {
 			`{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}`, flowers, blueprint.Options{IsNamespaced: known}, "shop/a",
 		},
 		"an object with a namespace": {
@@ -303,10 +304,10 @@ func TestStep_labelsAndAnnotations(t *testing.T) {
 		"are strings": {
 			`labels: {a: "${string(self.spec.size)}"}, annotations: "${{'b': self.spec.name}}"`, "map[a:2] map[b:Flowers]",
 		},
-		"one may be left out": {
+		"an absent label is omitted": {
 			`labels: {a: "${self.spec.?missing.hasValue() ? optional.of('x') : optional.none()}", b: b}`, "map[b:b] map[]",
 		},
-		"all may be": {`labels: "${optional.none()}", annotations: null`, "map[] map[]"},
+		"absent labels and null annotations": {`labels: "${optional.none()}", annotations: null`, "map[] map[]"},
 		"an expression that yields a number": {
 			`labels: {app: a, b: "${dyn(self.spec.size)}"}`, at + "labels.b: must be a string; convert it with string()",
 		},
@@ -345,8 +346,8 @@ func TestStep_labelsAndAnnotations(t *testing.T) {
 	}
 }
 
-// Neither of a type that is described nor of one that is not.
-func TestStep_seesNothingThatThePlatformWrites(t *testing.T) {
+// Fields that the platform writes are invisible to expressions, whether or not the schema of the type is known.
+func TestStep_ignoresPlatformFields(t *testing.T) {
 	const written = `
 metadata: {name: flowers, namespace: shop, resourceVersion: "7", managedFields: [{manager: m}], finalizers: [a/b],
   generation: 3}
@@ -382,12 +383,12 @@ func TestStep_sameObjectTwice(t *testing.T) {
     - {id: b, template: {apiVersion: apps/v1beta1, kind: Deployment,
         metadata: {name: "${self.metadata.name}"}}}`), blueprint.Options{}), flowers, nil)
 	if len(s.Rendered) != 1 || s.Problems.Error() != "spec.resources[1].template.metadata.name: Deployment flowers is "+
-		"also the object of a" {
+		"already rendered by a; use a different name" {
 		t.Errorf("step %+v", s)
 	}
 }
 
-func TestStep_changesNothingAndIsTheSameAgain(t *testing.T) {
+func TestStep_isPureAndRepeatable(t *testing.T) {
 	compiled := compile(t, ofWebsites(strings.Replace(chain, `readyWhen: ["database.spec.x == 1"]`, "", 1)+`
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a},
         data: {all: "${self.spec}", tags: ["${self.spec.tags}", {a: [b]}]}}}`), blueprint.Options{})
@@ -407,7 +408,7 @@ func TestStep_changesNothingAndIsTheSameAgain(t *testing.T) {
 				if got, _ := json.Marshal(again); err != nil || string(got) != string(want) {
 					t.Errorf("a step again: %v\n%s\nwant\n%s", err, got, want)
 				}
-				for _, r := range again.Rendered { // it is the caller's
+				for _, r := range again.Rendered { // The caller can modify the result.
 					scribble(r.Object.Object)
 				}
 			}
@@ -434,9 +435,9 @@ func scribble(v any) {
 	}
 }
 
-func TestStep_endsWithItsContext(t *testing.T) {
+func TestStep_stopsWhenContextIsCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	why := errors.New("the term is over")
+	why := errors.New("the term has ended")
 	cancel(why)
 	compiled := compile(t,
 		strings.Replace(withData(`"${lists.range(9000).map(i, i + self.spec.size).size()}"`), "id: map", "id: config", 1),

@@ -1,8 +1,9 @@
 package blueprint
 
 import (
-	_ "embed" // the manifest
+	_ "embed" // for the manifest
 	"fmt"
+	"sync"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"sigs.k8s.io/yaml"
@@ -11,11 +12,18 @@ import (
 //go:embed crd.yaml
 var manifest []byte
 
-// Manifest returns a new copy of the CustomResourceDefinition of Blueprints.
+// Manifest returns a new copy of the Blueprint CustomResourceDefinition.
 func Manifest() (*apiextensionsv1.CustomResourceDefinition, error) {
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := yaml.UnmarshalStrict(manifest, &crd); err != nil {
+	crd, err := parsedManifest()
+	return crd.DeepCopy(), err
+}
+
+// parsedManifest returns the shared Blueprint CustomResourceDefinition, which must not be changed. The manifest is
+// parsed only once because each compilation of a Blueprint uses it.
+var parsedManifest = sync.OnceValues(func() (*apiextensionsv1.CustomResourceDefinition, error) {
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	if err := yaml.UnmarshalStrict(manifest, crd); err != nil {
 		return nil, fmt.Errorf("read the manifest of Blueprints: %w", err)
 	}
-	return &crd, nil
-}
+	return crd, nil
+})

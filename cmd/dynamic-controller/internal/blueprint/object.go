@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,19 +13,19 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// forbiddenMetadata lists the fields of metadata that templates cannot set. A finalizer that no controller removes
-// would block the deletion of the object, its instance and their namespace.
+// forbiddenMetadata lists the metadata fields that templates must not set. For example, a finalizer that no controller
+// removes would block deletion of the object, the instance and the namespace.
 var forbiddenMetadata = []string{
 	"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
 	"managedFields", "selfLink", "ownerReferences", "finalizers",
 }
 
-// stringMaps are the fields of metadata that are maps of strings.
+// stringMaps lists the metadata fields that are maps of strings.
 var stringMaps = []string{"labels", "annotations"}
 
 const (
 	notInTemplates = "must not be set in a template"
-	// notOwnKeys is the reason for rejecting labels and annotations that only the platform sets.
+	// notOwnKeys is the reason for rejecting labels and annotations whose keys are reserved for the platform.
 	notOwnKeys = "keys under platform.example.com/ " + notInTemplates
 )
 
@@ -39,12 +38,13 @@ func setsOwnKey(fields map[string]any) bool {
 	return false
 }
 
-// checkObject checks the fields that all objects have, and sets the kind of the template.
+// checkObject checks the fields that all objects have in common, and sets r.GVK and r.Namespaced.
 func (c *Compiled) checkObject(template map[string]any, own Type, options Options, r *resource, problems *collector) {
 	apiVersion, kind := fixed(template, "apiVersion", r, problems), fixed(template, "kind", r, problems)
 	gv, err := schema.ParseGroupVersion(apiVersion)
 	if err != nil || apiVersion != "" && gv.Version == "" {
-		problems.add(r.Path+".apiVersion", "", "%q is not a valid apiVersion", cut(apiVersion, maxQuoted))
+		problems.add(r.Path+".apiVersion", "", "%q is not a valid apiVersion; use one such as apps/v1",
+			Cut(apiVersion, maxQuoted))
 	}
 	r.GVK = gv.WithKind(kind)
 	if c.isOwn(r.GVK.GroupKind(), own) {
@@ -55,12 +55,16 @@ func (c *Compiled) checkObject(template map[string]any, own Type, options Option
 	}
 	at := r.Path + ".metadata"
 	metadata, is := template["metadata"].(map[string]any)
-	if !is {
+	switch {
+	case !is:
 		problems.add(at, "", "must be a map with a name")
+		return
+	case r.Reference:
+		c.checkNamespace(metadata, options, r, problems)
 		return
 	}
 	if _, has := metadata["generateName"]; has {
-		problems.add(at+".generateName", "", "must not be set; set a name such as ${self.metadata.name}-web")
+		problems.add(at+".generateName", "", "must not be set; set metadata.name, for example ${self.metadata.name}-web")
 	} else if name, is := metadata["name"].(string); !is || name == "" {
 		problems.add(at+".name", "", "is required, for example ${self.metadata.name}-web")
 	}
@@ -75,7 +79,8 @@ func (c *Compiled) checkObject(template map[string]any, own Type, options Option
 	c.checkNamespace(metadata, options, r, problems)
 }
 
-// checkStringMap checks labels or annotations, except for expressions.
+// checkStringMap checks labels or annotations. If the whole map is an expression, it is checked after rendering
+// instead. See checkRenderedMaps.
 func checkStringMap(v any, path string, problems *collector) {
 	if s, is := v.(string); v == nil || is && strings.Contains(s, "${") {
 		return
@@ -95,13 +100,13 @@ func checkStringMap(v any, path string, problems *collector) {
 	}
 }
 
-// checkNamespace checks the namespace, and sets whether the objects are namespaced. If the scope of the kind is
-// unknown, they are assumed to be namespaced if the template sets a namespace or the instance is namespaced.
+// checkNamespace checks the namespace and sets r.Namespaced. A kind whose scope is unknown is assumed to be namespaced
+// if the template sets a namespace or the instance is namespaced.
 func (c *Compiled) checkNamespace(metadata map[string]any, options Options, r *resource, problems *collector) {
 	at := r.Path + ".metadata.namespace"
 	namespace, has := metadata["namespace"]
 	if s, is := namespace.(string); has && (!is || s == "") {
-		problems.add(at, "", "must be a string that is not empty")
+		problems.add(at, "", "must be a non-empty string")
 	} else if has {
 		c.checkNamespaceExpression(s, r, problems)
 	}
@@ -123,7 +128,8 @@ func (c *Compiled) checkNamespace(metadata map[string]any, options Options, r *r
 	r.Namespaced = namespaced
 }
 
-// fixed returns a string that must not contain expressions.
+// fixed returns the value of a required string field that must not contain expressions. It returns "" if the value is
+// invalid.
 func fixed(template map[string]any, field string, r *resource, problems *collector) string {
 	s, is := template[field].(string)
 	switch {
@@ -144,27 +150,12 @@ func (c *Compiled) isOwn(gk schema.GroupKind, own Type) bool {
 	return own.CRD == "" && gk.Kind != "" && gk == schema.GroupKind{Group: own.Group, Kind: own.Kind}
 }
 
-// ownNamespace is the expression for the default namespace of a child.
+// ownNamespace is the expression that yields the namespace of the instance. Templates can always use it.
 const ownNamespace = "self.metadata.namespace"
 
-var validNamespacePattern = regexp.MustCompile(`^[a-z0-9*]([-a-z0-9*]{0,61}[a-z0-9*])?$`)
-
-func checkAllowedNamespaces(patterns []string, problems *collector) {
-	const at = "spec.allowedNamespaces"
-	if len(patterns) > MaxAllowedNamespaces {
-		problems.add(at, "", "has more than %d items", MaxAllowedNamespaces)
-		return
-	}
-	for i, pattern := range patterns {
-		if !validNamespacePattern.MatchString(pattern) {
-			problems.add(fmt.Sprintf("%s[%d]", at, i), "", "%q is not a namespace or a pattern such as team-*",
-				cut(pattern, maxQuoted))
-		}
-	}
-}
-
-// checkNamespaceExpression rejects a namespace that is computed from the instance if the Blueprint does not list the
-// allowed namespaces. Otherwise, users of instances could choose any namespace.
+// checkNamespaceExpression checks the namespace of a template. It rejects a constant namespace that --namespaces
+// excludes. It rejects a computed namespace if spec.allowedNamespaces is empty because users could then choose any
+// namespace for the children of their instances.
 func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, problems *collector) {
 	parts, err := expression.Scan(namespace)
 	if err != nil {
@@ -172,7 +163,7 @@ func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, probl
 	}
 	if !slices.ContainsFunc(parts, func(p expression.Part) bool { return p.Expression }) {
 		if c.isOutside(namespace) {
-			problems.add(r.Path+".metadata.namespace", "", outside, cut(namespace, maxQuoted))
+			problems.add(r.Path+".metadata.namespace", "", outside, Cut(namespace, maxQuoted))
 		}
 		return
 	}
@@ -186,29 +177,30 @@ func (c *Compiled) checkNamespaceExpression(namespace string, r *resource, probl
 	r.computesNamespace = true
 	if len(c.allowedNamespaces) == 0 {
 		problems.add(r.Path+".metadata.namespace", text,
-			"can be computed only if spec.allowedNamespaces lists the allowed results")
+			"can be computed only if spec.allowedNamespaces lists the allowed namespaces")
 	}
 }
 
-// limited and outside are reasons for rejecting what a platform that is limited to some namespaces does not serve.
+// limited and outside are the reasons for rejecting objects outside the namespaces in --namespaces.
 const (
 	limited = "--namespaces limits the platform to some namespaces"
-	outside = "namespace %q is not in --namespaces, to which the platform is limited"
+	outside = "namespace %q is not listed in --namespaces"
 )
 
-// isOutside reports whether the platform is limited to other namespaces.
+// isOutside reports whether the namespace is excluded by --namespaces.
 func (c *Compiled) isOutside(namespace string) bool {
 	return len(c.namespaces) > 0 && !slices.Contains(c.namespaces, namespace)
 }
 
-// checkComputedNamespace checks the result of an expression. The instance's own namespace is always allowed.
+// checkComputedNamespace checks the namespace that an expression yields. The instance's own namespace is always
+// allowed.
 func (c *Compiled) checkComputedNamespace(r *resource, namespace, own string) *Problem {
 	if !r.computesNamespace || namespace == own && own != "" {
 		return nil
 	}
 	at := r.Path + ".metadata.namespace"
 	if len(validation.IsDNS1123Label(namespace)) > 0 {
-		return &Problem{Path: at, Reason: fmt.Sprintf("%q is not a valid name of a namespace", cut(namespace, maxQuoted))}
+		return &Problem{Path: at, Reason: fmt.Sprintf("%q is not a valid namespace name", Cut(namespace, maxQuoted))}
 	}
 	if !slices.ContainsFunc(c.allowedNamespaces, func(pattern string) bool {
 		matches, err := path.Match(pattern, namespace)

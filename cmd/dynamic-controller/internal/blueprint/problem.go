@@ -11,36 +11,37 @@ import (
 // Problem is an error in a Blueprint or in the children of an instance.
 type Problem struct {
 	Path       string // such as spec.resources[2].template.spec.replicas
-	Expression string // optional
+	Expression string // the expression that failed, if any
 	Reason     string
 }
 
 func (p Problem) String() string {
-	s := cut(p.Path, maxPath)
+	s := Cut(p.Path, maxPath)
 	if p.Expression != "" {
-		s += fmt.Sprintf(": ${%s}", cut(strings.Join(strings.Fields(p.Expression), " "), maxQuoted))
+		s += fmt.Sprintf(": ${%s}", Cut(strings.Join(strings.Fields(p.Expression), " "), maxQuoted))
 	}
-	return s + ": " + cut(p.Reason, maxReason)
+	return s + ": " + Cut(p.Reason, maxReason)
 }
 
 // Problems is a list of problems, in the order of the spec.
 type Problems []Problem
 
-// Error returns the first ten problems and the number of remaining problems. The text has at most half the maximum
-// length of a condition message.
+// Error returns the first ten problems and the number of remaining problems. The text has at most half the length that
+// a condition message can have.
 func (p Problems) Error() string {
 	var lines []string
-	for _, problem := range p[:min(len(p), maxProblemsTold)] {
+	for _, problem := range p[:min(len(p), maxProblems)] {
 		lines = append(lines, problem.String())
 	}
-	if more := len(p) - maxProblemsTold; more > 0 {
+	if more := len(p) - maxProblems; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(lines, "\n")
 }
 
-// cut shortens a string to at most n bytes and an ellipsis.
-func cut(s string, n int) string {
+// Cut returns s if it has at most n bytes. Otherwise, it returns the first n bytes of s, without a partial character,
+// and an ellipsis. It replaces invalid UTF-8 with question marks.
+func Cut(s string, n int) string {
 	s = strings.ToValidUTF8(s, "?")
 	if len(s) <= n {
 		return s
@@ -52,10 +53,10 @@ func cut(s string, n int) string {
 	return s + "..."
 }
 
-// collector collects up to enoughProblems problems.
+// collector collects problems, up to enoughProblems.
 type collector struct{ problems Problems }
 
-// enoughProblems is the number of problems after which compiling stops.
+// enoughProblems is the number of problems after which compilation stops.
 const enoughProblems = 200
 
 func (c *collector) add(path, expression, format string, args ...any) {
@@ -73,7 +74,7 @@ func (c *collector) err() error {
 	return c.problems
 }
 
-// sorted sorts problems by path.
+// sorted sorts the problems by path and returns them.
 func (p Problems) sorted() Problems {
 	slices.SortStableFunc(p, func(a, b Problem) int {
 		return cmp.Or(strings.Compare(a.Path, b.Path), strings.Compare(a.Reason, b.Reason))

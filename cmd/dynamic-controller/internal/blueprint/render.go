@@ -12,14 +12,14 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// errInstanceCost is returned if the total cost of an instance's expressions is too high.
-var errInstanceCost = fmt.Errorf("the expressions of this instance cost more than %d together", MaxInstanceCost)
+// errInstanceCost is returned if the expressions of an instance cost more than MaxInstanceCost in total.
+var errInstanceCost = fmt.Errorf("the total cost of the instance's expressions exceeds %d", MaxInstanceCost)
 
-// evaluation counts the cost of an instance's expressions.
+// evaluation tracks the cost of an instance's expressions.
 type evaluation struct {
 	self map[string]any
 	cost uint64
-	left int // bytes that further objects can have
+	left int // the number of bytes left for further objects
 }
 
 func (e *evaluation) run(ctx context.Context, at *expressionAt, variables map[string]any) (expression.Value, error) {
@@ -31,7 +31,7 @@ func (e *evaluation) run(ctx context.Context, at *expressionAt, variables map[st
 	return value, err
 }
 
-// condition evaluates a condition. If the evaluation fails, the reason is not empty.
+// condition evaluates a condition. If the evaluation fails, it returns a non-empty reason.
 func (e *evaluation) condition(
 	ctx context.Context, at *expressionAt, variables map[string]any,
 ) (is bool, reason string) {
@@ -48,39 +48,33 @@ func (e *evaluation) condition(
 // rendering renders one object.
 type rendering struct {
 	*stepping
-	room *expression.Room
+	variables map[string]any
+	room      *expression.Room
 }
 
 func (r *rendering) run(ctx context.Context, at *expressionAt) (expression.Value, error) {
-	value, err := r.evaluation.run(ctx, at, r.ready)
+	value, err := r.evaluation.run(ctx, at, r.variables)
 	return value, at.failed(err)
 }
 
-// render returns the object of a resource, or the reason why the resource must wait, or a problem.
-func (s *stepping) render(ctx context.Context, r *resource) (*unstructured.Unstructured, string, *Problem) {
+// render returns an object for the resource, the reason the resource must wait, or a problem. If the resource is a
+// collection, item is the object's position in it.
+func (s *stepping) render(
+	ctx context.Context, r *resource, variables map[string]any, item string,
+) (*unstructured.Unstructured, string, *Problem) {
 	room := &expression.Room{Left: min(MaxObjectBytes, s.left)}
 	before := room.Left
-	made, _, err := r.body.render(ctx, &rendering{stepping: s, room: room})
+	made, _, err := r.body.render(ctx, &rendering{stepping: s, variables: variables, room: room})
 	s.left -= before - max(room.Left, 0)
-	var failed *evaluationError
-	switch {
-	case errors.As(err, &failed):
-		var missing *expression.MissingError
-		if errors.As(err, &missing) && failed.at.waitsFor(missing) {
-			return nil, fmt.Sprintf("waiting for %s, which %s reads", failed.at.explainMissing(missing), failed.at.path), nil
-		}
-		return nil, "", &Problem{failed.at.path, failed.at.String(), failed.at.explain(failed.cause)}
-	case errors.Is(err, expression.ErrTooLarge):
-		return nil, "", &Problem{Path: r.Path, Reason: fmt.Sprintf(
-			"the object has more than %d bytes, or all children of the instance more than %d", MaxObjectBytes, MaxInstanceBytes)}
-	case err != nil:
-		return nil, "", &Problem{Path: r.Path, Reason: err.Error()}
+	if err != nil {
+		reason, problem := explainFailure(r, err)
+		return nil, reason, problem
 	}
 	object := &unstructured.Unstructured{Object: made.(map[string]any)}
 	if problem := checkRenderedMaps(r, object); problem != nil {
 		return nil, "", problem
 	}
-	if problem := s.place(r, object); problem != nil {
+	if problem := s.place(r, object, item); problem != nil {
 		return nil, "", problem
 	}
 	if problem := s.compiled.checkComputedNamespace(r, object.GetNamespace(), s.ownNamespace()); problem != nil {
@@ -89,7 +83,24 @@ func (s *stepping) render(ctx context.Context, r *resource) (*unstructured.Unstr
 	return object, "", nil
 }
 
-// checkRenderedMaps reports an expression that yields a non-string value in labels or annotations.
+// explainFailure returns either the reason why the resource must wait, or the problem with the resource.
+func explainFailure(r *resource, err error) (string, *Problem) {
+	var failed *evaluationError
+	switch {
+	case errors.As(err, &failed):
+		var missing *expression.MissingError
+		if errors.As(err, &missing) && failed.at.waitsFor(missing) {
+			return failed.at.waiting(missing), nil
+		}
+		return "", &Problem{failed.at.path, failed.at.String(), failed.at.explain(failed.cause)}
+	case errors.Is(err, expression.ErrTooLarge):
+		return "", &Problem{Path: r.Path, Reason: fmt.Sprintf(
+			"the object exceeds %d bytes, or all children together exceed %d bytes", MaxObjectBytes, MaxInstanceBytes)}
+	}
+	return "", &Problem{Path: r.Path, Reason: err.Error()}
+}
+
+// checkRenderedMaps checks the labels and annotations of a rendered object.
 func checkRenderedMaps(r *resource, object *unstructured.Unstructured) *Problem {
 	metadata := object.Object["metadata"].(map[string]any)
 	for _, field := range stringMaps {
@@ -115,12 +126,12 @@ func checkRenderedMaps(r *resource, object *unstructured.Unstructured) *Problem 
 	return nil
 }
 
-// place checks the name and the namespace of an object. It sets the namespace if it is empty.
-func (s *stepping) place(r *resource, object *unstructured.Unstructured) *Problem {
+// place checks the name and namespace of an object. It sets the default namespace if the template sets none.
+func (s *stepping) place(r *resource, object *unstructured.Unstructured, item string) *Problem {
 	at := r.Path + ".metadata"
 	metadata := object.Object["metadata"].(map[string]any)
 	name, is := metadata["name"].(string)
-	if !is || name == "" {
+	if (!is || name == "") && !r.isList {
 		return &Problem{Path: at + ".name", Reason: "must not be empty"}
 	}
 	namespace, has := metadata["namespace"]
@@ -135,11 +146,18 @@ func (s *stepping) place(r *resource, object *unstructured.Unstructured) *Proble
 		}
 		object.SetNamespace(own)
 	}
+	if r.Reference {
+		return nil
+	}
 	id := identity{r.GVK.GroupKind(), object.GetNamespace(), name}
 	if other, twice := s.made[id]; twice {
-		return &Problem{Path: at + ".name", Reason: fmt.Sprintf("%s %s is also the object of %s", r.GVK.Kind, name, other)}
+		reason := fmt.Sprintf("%s %s is already rendered by %s; use a different name", r.GVK.Kind, name, other)
+		return &Problem{Path: at + ".name", Reason: reason}
 	}
 	s.made[id] = r.ID
+	if item != "" {
+		s.made[id] += " with " + item
+	}
 	return nil
 }
 
@@ -147,26 +165,26 @@ func (s *stepping) ownNamespace() string {
 	return (&unstructured.Unstructured{Object: s.self}).GetNamespace()
 }
 
-// waitsFor reports whether the missing value can appear later, because it belongs to another resource.
-func (e *expressionAt) waitsFor(missing *expression.MissingError) bool {
-	if missing.Path != nil {
-		return missing.Path[0] != "self"
-	}
-	for _, name := range e.References() {
-		if name != "self" {
-			return true
-		}
-	}
-	return false
+// waiting returns the reason why a resource waits if the expression reads a missing value.
+func (e *expressionAt) waiting(missing *expression.MissingError) string {
+	return fmt.Sprintf("waiting for %s, which %s reads", e.explainMissing(missing), e.path)
 }
 
-func explained(err error) string {
+// waitsFor reports whether the missing value depends on another resource and can therefore appear later.
+func (e *expressionAt) waitsFor(missing *expression.MissingError) bool {
+	if missing.Path != nil {
+		return e.canChange(missing.Path[0].(string))
+	}
+	return slices.ContainsFunc(e.References(), e.canChange)
+}
+
+func (e *expressionAt) explained(err error) string {
 	var missing *expression.MissingError
 	if !errors.As(err, &missing) || missing.Path == nil {
 		return err.Error()
 	}
 	reason := missing.Path.String() + " does not exist"
-	if missing.Path[0] == "self" {
+	if name := missing.Path[0].(string); name == "self" || e.collection.iterator(name) != nil {
 		reason += "; test it with has(), or read it with ?"
 	}
 	return reason

@@ -3,6 +3,7 @@ package blueprint
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -12,8 +13,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// VersionOf returns the default version in which instances are read: the storage version if it is served, else the
-// first served version, or "" if none is served.
+// VersionOf returns the version in which instances are read by default. It is the storage version if that version is
+// served, otherwise the first served version. It returns "" if no version is served.
 func VersionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	first := ""
 	for _, v := range crd.Spec.Versions {
@@ -27,8 +28,8 @@ func VersionOf(crd *apiextensionsv1.CustomResourceDefinition) string {
 	return first
 }
 
-// SchemaOf returns the schema of a type's version for [Options.SchemaFor], or nil if the CustomResourceDefinition has
-// none.
+// SchemaOf returns the schema of one version of a type, for use in [Options.SchemaFor]. It returns nil if the
+// CustomResourceDefinition has no schema for that version.
 func SchemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (common.Schema, error) {
 	if crd != nil && crd.Spec.PreserveUnknownFields {
 		return nil, nil
@@ -40,8 +41,11 @@ func SchemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (co
 	return &model.Structural{Structural: root}, nil
 }
 
-// selfSchema returns the schema of self in expressions, or nil if it is unknown.
-func selfSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (common.Schema, error) {
+// selfSchema returns the schema of self in expressions, or nil if the schema is unknown. It omits the metadata and
+// status fields that the platform writes. written lists these status fields.
+func selfSchema(
+	crd *apiextensionsv1.CustomResourceDefinition, version string, written []string,
+) (common.Schema, error) {
 	root, err := schemaOf(crd, version)
 	if root == nil {
 		return nil, err
@@ -51,7 +55,7 @@ func selfSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (
 	root.Properties["metadata"] = metadata
 	if status, has := root.Properties["status"]; has {
 		described := len(status.Properties) > 0 && !status.XPreserveUnknownFields
-		if status.Properties = without(status.Properties, writtenStatus); described && len(status.Properties) == 0 {
+		if status.Properties = without(status.Properties, written); described && len(status.Properties) == 0 {
 			delete(root.Properties, "status")
 		} else {
 			root.Properties["status"] = status
@@ -60,25 +64,32 @@ func selfSchema(crd *apiextensionsv1.CustomResourceDefinition, version string) (
 	return &model.Structural{Structural: root}, nil
 }
 
-// Fields that the platform writes are not part of self. Otherwise, every change to an instance's status could change
-// its children, which would change the status again, in an endless loop.
-var (
-	writtenMetadata = []string{"resourceVersion", "managedFields", "finalizers"}
-	writtenStatus   = []string{"conditions", "observedGeneration", "revision"}
-)
+// writtenMetadata lists the metadata fields that the platform or the API server changes when an instance is updated.
+// Like the status fields that the platform writes, they are not part of self. Otherwise, each update could change the
+// children of the instance, and lead to the next update, in an endless loop.
+var writtenMetadata = []string{"resourceVersion", "managedFields", "finalizers"}
 
-// selfOf returns an instance without the fields that the platform writes. The other fields are shared with the
-// instance.
-func selfOf(instance map[string]any) map[string]any {
+// PlatformStatus lists the status fields that the platform writes for all Blueprints.
+var PlatformStatus = []string{"conditions", "observedGeneration", "revision"}
+
+// writtenStatusOf returns the names of the status fields that the platform writes: those in PlatformStatus and those in
+// spec.type.status.
+func writtenStatusOf(t Type) []string {
+	return slices.AppendSeq(slices.Clone(PlatformStatus), maps.Keys(t.Status))
+}
+
+// selfOf returns a copy of the instance without the fields that the platform writes. The copy is shallow: nested values
+// are shared with the instance and must not be modified.
+func selfOf(instance map[string]any, written []string) map[string]any {
 	self := maps.Clone(instance)
 	if metadata, is := instance["metadata"].(map[string]any); is {
 		self["metadata"] = without(metadata, writtenMetadata)
 	}
 	if status, is := instance["status"].(map[string]any); is {
-		if status = without(status, writtenStatus); len(status) > 0 {
+		if status = without(status, written); len(status) > 0 {
 			self["status"] = status
 		} else {
-			delete(self, "status") // its presence must not be visible either
+			delete(self, "status") // expressions must not see whether the platform has written a status
 		}
 	}
 	return self
@@ -92,7 +103,8 @@ func without[V any](fields map[string]V, names []string) map[string]V {
 	return fields
 }
 
-// schemaOf returns the schema of a type, or nil if it is unknown. The caller can modify its properties.
+// schemaOf returns the schema of one version of a type, or nil if it is unknown. The caller can modify the Properties
+// map of the result.
 func schemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*structural.Structural, error) {
 	if crd == nil {
 		return nil, nil
@@ -125,7 +137,7 @@ func schemaOf(crd *apiextensionsv1.CustomResourceDefinition, version string) (*s
 	return nil, nil
 }
 
-// str returns the schema of a string. The length is not limited if longest is 0.
+// str returns the schema of a string. If longest is 0, the length is unlimited.
 func str(longest int64) structural.Structural {
 	s := structural.Structural{Generic: structural.Generic{Type: "string"}}
 	if longest > 0 {
@@ -134,7 +146,7 @@ func str(longest int64) structural.Structural {
 	return s
 }
 
-// metadata returns the schema of metadata, which is not described by the schemas of types.
+// metadata returns the schema of metadata. CustomResourceDefinitions do not contain it.
 func metadata() structural.Structural {
 	texts := structural.Structural{
 		Generic:              structural.Generic{Type: "object"},

@@ -8,7 +8,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// ofSecret is a Blueprint whose instances become a Secret, with the readiness conditions, and these resources.
+// ofSecret returns a Blueprint with a Secret, its readiness conditions, and the given resources.
 func ofSecret(readyWhen, resources string) string {
 	return ofWebsites("\n    - {id: db, readyWhen: [" + readyWhen +
 		"], template: {apiVersion: v1, kind: Secret, metadata: {name: db}}}" + resources)
@@ -17,7 +17,7 @@ func ofSecret(readyWhen, resources string) string {
 const observedSecret = `{apiVersion: v1, kind: Secret, metadata: {name: db, uid: u1, labels: {a: hunter2}}, data: ` +
 	`{password: hunter2}, type: Opaque}`
 
-func TestStep_withholdsDataOfSecrets(t *testing.T) {
+func TestStep_hidesSecretData(t *testing.T) {
 	config := func(data string) string {
 		return "\n    - {id: config, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: \"" + data +
 			"\"}}}"
@@ -26,27 +26,27 @@ func TestStep_withholdsDataOfSecrets(t *testing.T) {
 		readyWhen, resources string
 		observed             map[string]string
 		want                 string
-		shown                bool // the value is shown, because it is not of a Secret
+		shown                bool // Values that are not from a Secret are shown.
 	}{
 		"an expression that cannot convert a value": {
 			resources: config("${int(db.data.password)}"),
 			want: "spec.resources[1].template.data.k: ${int(db.data.password)}: the reason is hidden, because the expression " +
 				"reads a Secret",
 		},
-		"one that reads it in an optional way": {
+		"an expression that reads an optional value": {
 			resources: config("${int(db.?data.password.orValue('7'))}"), want: "the reason is hidden",
 		},
-		"one that reads it by another name": {
+		"an expression that binds the value to a variable": {
 			resources: config("${[db].map(x, int(x.data.password))}"), want: "the reason is hidden",
 		},
-		"one that finds its field": {
+		"an expression that searches for a field": {
 			resources: config("${int(db[self.spec.name][self.spec.owner.email])}"), want: "the reason is hidden",
 		},
-		"one that looks up a value": {
+		"an expression that computes a key": {
 			resources: config("${dyn(self.spec.labels)[db.data.password]}"),
 			want:      "config: waiting for a key or an index of a Secret, which spec.resources[1].template.data.k reads",
 		},
-		"a field that is not there": {
+		"a missing field": {
 			resources: config("${db.data.user}"), want: "config: waiting for db.data.user, which " +
 				"spec.resources[1].template.data.k reads",
 		},
@@ -54,7 +54,7 @@ func TestStep_withholdsDataOfSecrets(t *testing.T) {
 			readyWhen: "int(db.data.password) > 1",
 			want:      "db: waiting for readyWhen \"int(db.data.password) > 1\": the reason is hidden",
 		},
-		"an expression that reads what was made of it": {
+		"an expression that reads a copy of the data": {
 			resources: config("${db.data.password}") +
 				"\n    - {id: last, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}, data: {k: " +
 				"\"${int(config.data.k)}\"}}}",
@@ -71,10 +71,29 @@ func TestStep_withholdsDataOfSecrets(t *testing.T) {
 				"\"${{'platform.example.com/' + db.data.password: 'x'}}\"}}}",
 			want: "spec.resources[1].template.metadata.labels: keys under platform.example.com/ must not be set in a template",
 		},
-		"an expression that reads its name alone": {
+		"an expression that reads only the name": {
 			resources: config("${int(db.metadata.name + 'hunter2')}"), want: "hunter2", shown: true,
 		},
-		"an expression of self": {
+		"invalid JSON": {
+			resources: config("${json.unmarshal(db.data.password).a}"), want: "the reason is hidden",
+		},
+		"a key of decoded JSON": {
+			resources: config("${json.unmarshal('{}')[db.data.password]}"),
+			want:      "config: waiting for a key or an index of a Secret, which spec.resources[1].template.data.k reads",
+		},
+		"encoded data": {
+			resources: config("${int(json.marshal(db.data))}"), want: "the reason is hidden",
+		},
+		"merged data": {
+			resources: config("${int({'a': 'b'}.merge(db.data).password)}"), want: "the reason is hidden",
+		},
+		"deeply merged data": {
+			resources: config("${int({'data': {}}.deepMerge(db).data.password)}"), want: "the reason is hidden",
+		},
+		"data in a list": {
+			resources: config("${int(lists.setAtIndex(['a'], 0, db.data.password)[0])}"), want: "the reason is hidden",
+		},
+		"an expression that reads only self": {
 			resources: config("${int(self.spec.name + 'hunter2')}"), want: "hunter2", shown: true,
 		},
 	} {
@@ -91,31 +110,50 @@ func TestStep_withholdsDataOfSecrets(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 			if !c.shown && strings.Contains(got, "hunter2") {
-				t.Errorf("the value is shown: %s", got)
+				t.Errorf("the message contains the value: %s", got)
 			}
 		})
 	}
 }
 
-func TestCompile_namesAreNotSecret(t *testing.T) {
+func TestCompile_namesMustNotReadSecrets(t *testing.T) {
 	for reason, c := range map[string]struct{ resources, want string }{
-		"a name of a Secret's data": {
+		"a name from a Secret's data": {
 			`
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "a-${db.data.password}"}}}`,
 			"spec.resources[1].template.metadata.name: ${db.data.password}: must not be derived from a Secret's data",
 		},
-		"a name of what was made of it": {
+		"a name from a copy of a Secret's data": {
 			`
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {k: "${db.data.password}"}}}
     - {id: b, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${a.data.k}"}}}`,
 			"spec.resources[2].template.metadata.name: ${a.data.k}: must not be derived from a Secret's data",
+		},
+		"a hash of a Secret's data": {
+			`
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "${'a%x'.format([hash.sha256(db.data.password)])}"}}}`,
+			"spec.resources[1].template.metadata.name: ${'a%x'.format([hash.sha256(db.data.password)])}: must not be derived " +
+				"from a Secret's data",
+		},
+		"a random string with a Secret's data as the seed": {
+			`
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "a-${random.seededString(8, json.marshal(db))}"}}}`,
+			"spec.resources[1].template.metadata.name: ${random.seededString(8, json.marshal(db))}: must not be derived from " +
+				"a Secret's data",
+		},
+		"a random string with a Secret's identity as the seed": {
+			`
+    - {id: a, template: {apiVersion: v1, kind: ConfigMap,
+        metadata: {name: "a-${random.seededString(8, db.metadata.uid)}"}}}`, "",
 		},
 		"a namespace": {
 			`
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: "${db.data.password}"}}}`,
 			"spec.resources[1].template.metadata.namespace: ${db.data.password}: must not be derived from a Secret's data",
 		},
-		"a name of a Secret's name": {
+		"a name from a Secret's name": {
 			`
     - {id: a, template: {apiVersion: v1, kind: ConfigMap,
         metadata: {name: "${db.metadata.name}-${db.metadata.uid}"}}}`, "",
@@ -140,9 +178,11 @@ func TestIsSensitive(t *testing.T) {
         data: {k: "${copied.data.password}"}}}
     - {id: other, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${copied.metadata.name}-x"},
         data: {k: "${named.data.k}"}}}
+    - {id: hashed, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: e},
+        data: {k: "${string(hash.sha256(json.marshal(db.data)))}"}}}
     - {id: vault, template: {apiVersion: example.com/v1, kind: Secret, metadata: {name: v}}}`), blueprint.Options{})
 	for id, want := range map[string]bool{"db": true, "named": false, "copied": true, "asked": true, "second": true,
-		"other": false, "vault": false, "unknown": false} {
+		"hashed": true, "other": false, "vault": false, "unknown": false} {
 		if got := compiled.IsSensitive(id); got != want {
 			t.Errorf("IsSensitive(%s) = %t", id, got)
 		}
@@ -176,10 +216,10 @@ func TestKnownField(t *testing.T) {
 		"[":                                   "",
 	} {
 		if got := compiled.KnownField("a", field); got != want {
-			t.Errorf("%q is %q, want %q", field, got, want)
+			t.Errorf("KnownField(%q) = %q, want %q", field, got, want)
 		}
 	}
 	if got := compiled.KnownField("b", "spec"); got != "" {
-		t.Errorf("of an unknown resource it is %q", got)
+		t.Errorf("for an unknown resource, got %q", got)
 	}
 }

@@ -6,12 +6,17 @@ import (
 	"strings"
 )
 
-// maxSuggestedLength is the maximum length of a name for which a suggestion is computed.
+// maxSuggestedLength is the maximum length of a name for which suggest looks for similar names.
 const maxSuggestedLength = 64
 
-// suggest returns the end of a message that suggests a similar name, or "". A name that differs only in case is
-// preferred. Otherwise, the first name with the smallest edit distance is suggested. The distance must not exceed 2 or
-// a third of the length of the name.
+// minSuggestedPrefix is the minimum length of a name for which suggest looks for longer names that begin with it.
+// maxSuggestedNames is the maximum number of these longer names.
+const minSuggestedPrefix, maxSuggestedNames = 3, 3
+
+// suggest returns a suggestion to append to a message, or "" if no name is similar. It prefers a name that differs only
+// in case. If there is no such name, it suggests the name with the smallest edit distance, which must be at most 2 and
+// at most a third of the length. If there is no such name either, it suggests the first few names that begin with the
+// given name.
 func suggest(name string, names []string) string {
 	if len(name) > maxSuggestedLength {
 		return ""
@@ -29,19 +34,37 @@ func suggest(name string, names []string) string {
 			best, least = other, d
 		}
 	}
+	meant := []string{best}
 	if best == "" {
+		meant = withPrefix(name, names)
+	}
+	if len(meant) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; did you mean %s?", best)
+	return fmt.Sprintf("; did you mean %s?", strings.Join(meant, " or "))
 }
 
-// editDistance returns the number of bytes to insert, delete, replace or transpose.
+// withPrefix returns the first few names with the given prefix, ignoring case.
+func withPrefix(prefix string, names []string) (found []string) {
+	if len(prefix) < minSuggestedPrefix {
+		return nil
+	}
+	for _, name := range names {
+		if len(found) < maxSuggestedNames && strings.HasPrefix(strings.ToLower(name), strings.ToLower(prefix)) {
+			found = append(found, name)
+		}
+	}
+	return found
+}
+
+// editDistance returns the minimum number of byte insertions, deletions, replacements and transpositions that turn a
+// into b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j
 	}
-	var earlier, last []int // the two rows before
+	var earlier, last []int // the previous two rows
 	for i := range len(a) {
 		earlier, last, row = last, row, slices.Repeat([]int{i + 1}, len(b)+1)
 		for j := range len(b) {

@@ -14,8 +14,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
 )
 
-// node is a part of a compiled template. Its method render returns the corresponding part of an object, or false if
-// that part is absent.
+// node is a part of a compiled template. Its render method returns the rendered part, or false if the part is omitted.
 type node interface {
 	render(ctx context.Context, r *rendering) (any, bool, error)
 }
@@ -27,7 +26,7 @@ type literal struct {
 }
 
 type object struct {
-	keys   []string // sorted, so that the first error is always the same
+	keys   []string // sorted so that the same error is always reported first
 	values []node
 }
 
@@ -39,7 +38,7 @@ type whole struct{ *expressionAt }
 // text is a string that contains expressions.
 type text []textPart
 
-// textPart is an expression, or text if the expression is nil.
+// textPart is either an expression or, if expressionAt is nil, literal text.
 type textPart struct {
 	text string
 	*expressionAt
@@ -49,37 +48,45 @@ type textPart struct {
 type expressionAt struct {
 	*expression.Program
 	path string
-	// sensitive reports whether it reads data of a Secret: see markSensitive.
+	// collection is the collection whose variables the expression can read, or nil.
+	collection *resource
+	// sensitive reports whether the expression reads data from a Secret. See markSensitive.
 	sensitive bool
 }
 
-// parsing parses templates and collects their expressions, which are compiled after their number is known.
+// parsing parses templates and collects their expressions. The expressions are compiled once their total number is
+// known.
 type parsing struct {
 	problems *collector
 	found    []*found
 	bytes    int
 }
 
-// found is an expression to be compiled.
+// found is an expression of a Blueprint and its context. compileAll compiles text and sets compiled.Program.
 type found struct {
 	text     string
 	path     string
-	owner    int // the index of its resource
+	owner    int // index of the resource, or ofType
 	use      use
 	compiled *expressionAt
 }
 
-// use is the purpose of an expression.
+// use is the purpose of an expression. It determines which type of value the expression must yield.
 type use int
 
 const (
 	aValue use = iota
 	withinText
 	aString
-	aText // a string that can be absent
+	aText // an optional string
 	includes
 	readies
+	reports // the boolean status of a condition
+	iterates
 )
+
+// ofType is the owner of expressions in spec.type.
+const ofType = -1
 
 func (p *parsing) expression(text, path string, owner int, purpose use) *expressionAt {
 	at := &expressionAt{path: path}
@@ -99,7 +106,7 @@ func (p *parsing) conditions(list []string, path string, owner int, purpose use)
 	return out
 }
 
-// unwrapped removes the optional ${} around a condition.
+// unwrapped removes the optional ${} around a condition or a list expression.
 func unwrapped(s string) string {
 	if parts, err := expression.Scan(s); err == nil && len(parts) == 1 && parts[0].Expression {
 		return parts[0].Text
@@ -107,16 +114,16 @@ func unwrapped(s string) string {
 	return s
 }
 
-// parse parses a part of a template.
+// parse parses one part of a template.
 func (p *parsing) parse(v any, path string, owner int) node {
 	switch v := v.(type) {
 	case map[string]any:
 		o := object{}
-		values := make(map[string]any, len(v)) // without expressions, and with ${ where it was escaped
+		values := make(map[string]any, len(v)) // values without expressions, with $${ unescaped
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			at := child(path, key)
 			if strings.Contains(key, "${") {
-				p.problems.add(at, "", "a key cannot contain expressions; use one that yields the whole map")
+				p.problems.add(at, "", "keys must not contain expressions; use an expression that yields the whole map")
 				continue
 			}
 			n := p.parse(v[key], at, owner)
@@ -171,10 +178,15 @@ func (p *parsing) parseString(s, path string, owner int) node {
 	return t
 }
 
-// useAt returns the purpose of an expression that is a whole string: in metadata, it must yield a string.
+// useAt returns the use of an expression that makes up a whole string. Values in metadata and externalRef, and the
+// reasons and messages of conditions, must be strings. All other values can have any type.
 func useAt(path string, owner int) use {
+	if strings.HasPrefix(path, conditionsPath) {
+		return aText
+	}
 	metadata := fmt.Sprintf("spec.resources[%d].template.metadata.", owner)
-	if path == metadata+"name" || path == metadata+"namespace" {
+	if path == metadata+"name" || path == metadata+"namespace" ||
+		strings.HasPrefix(path, fmt.Sprintf("spec.resources[%d].externalRef.", owner)) {
 		return aString
 	}
 	for _, field := range stringMaps {
@@ -197,10 +209,10 @@ func child(path, key string) string {
 	if identifier.MatchString(key) {
 		return path + "." + key
 	}
-	return fmt.Sprintf("%s[%q]", path, cut(key, maxQuoted))
+	return fmt.Sprintf("%s[%q]", path, Cut(key, maxQuoted))
 }
 
-// evaluationError is the error of one expression.
+// evaluationError is returned if an expression cannot be evaluated.
 type evaluationError struct {
 	at    *expressionAt
 	cause error

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// The identifiers of Blueprints in the API.
+// Identifiers of Blueprints in the Kubernetes API.
 var (
 	GroupVersion         = schema.GroupVersion{Group: "platform.example.com", Version: "v1alpha1"}
 	GroupVersionKind     = GroupVersion.WithKind("Blueprint")
 	GroupVersionResource = GroupVersion.WithResource("blueprints")
 )
 
-// Blueprint defines a type, and the objects that are created for each of its instances. It is cluster-scoped.
+// Blueprint defines a type and the objects to create for each of its instances. It is cluster-scoped.
 type Blueprint struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -26,100 +26,123 @@ type Blueprint struct {
 	Status Status `json:"status,omitempty"`
 }
 
-// Spec is written by the author of a Blueprint.
+// Spec is the desired state, written by the author of the Blueprint.
 type Spec struct {
 	Type      Type       `json:"type"`
 	Resources []Resource `json:"resources"`
 	// ServiceAccountName is the ServiceAccount that the platform impersonates to read and write the children of an
-	// instance. It is in the instance's namespace, or in the platform's namespace if the type is cluster-scoped.
+	// instance. The ServiceAccount is in the namespace of the instance or, if the type is cluster-scoped, in the namespace
+	// of the platform.
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
-	// DeletionPolicy determines whether the instances, and the CustomResourceDefinition created for the Blueprint, are
-	// deleted with the Blueprint. Defaults to Retain.
+	// DeletionPolicy determines whether deleting the Blueprint also deletes the instances and the generated
+	// CustomResourceDefinition. Defaults to Retain.
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
-	// RevisionHistoryLimit is the number of accepted specs to keep in addition to the served one. Defaults to 10.
+	// RevisionHistoryLimit is the number of accepted specs to keep in addition to the one being served. Defaults to 10.
 	RevisionHistoryLimit *int32 `json:"revisionHistoryLimit,omitempty"`
-	// AllowedNamespaces lists the namespaces that an expression in metadata.namespace of a template can yield, as names or
-	// patterns in which * matches any characters. The instance's own namespace is always allowed. Without the list, no
-	// template can compute another namespace.
+	// AllowedNamespaces lists the namespaces that metadata.namespace of a template can evaluate to. Entries are names or
+	// patterns, in which * matches any characters. The instance's own namespace is always allowed. If the list is empty,
+	// templates cannot compute a different namespace.
 	AllowedNamespaces []string `json:"allowedNamespaces,omitempty"`
 }
 
-// DeletionPolicy is Retain or Delete.
+// DeletionPolicy is either Retain or Delete.
 type DeletionPolicy string
 
-// The deletion policies.
+// Values of DeletionPolicy.
 const (
 	Retain DeletionPolicy = "Retain"
 	Delete DeletionPolicy = "Delete"
 )
 
-// Type defines a type. Alternatively, CRD names a CustomResourceDefinition that exists or will exist.
+// Type defines a type, or refers to an existing type if CRD is set. CRD is the name of a CustomResourceDefinition,
+// which can be created after the Blueprint.
 type Type struct {
 	CRD string `json:"crd,omitempty"`
 
 	Group   string `json:"group,omitempty"`
 	Version string `json:"version,omitempty"`
 	Kind    string `json:"kind,omitempty"`
-	// Plural defaults to the English plural of the kind, and Singular to the kind, both in lower case.
+	// Plural defaults to the English plural of the kind in lower case. Singular defaults to the kind in lower case.
 	Plural     string   `json:"plural,omitempty"`
 	Singular   string   `json:"singular,omitempty"`
 	ShortNames []string `json:"shortNames,omitempty"`
 	// Scope is Namespaced or Cluster. Defaults to Namespaced.
 	Scope          apiextensionsv1.ResourceScope                    `json:"scope,omitempty"`
 	PrinterColumns []apiextensionsv1.CustomResourceColumnDefinition `json:"printerColumns,omitempty"`
-	// Schema is the OpenAPI v3 schema of an instance. It describes spec, and optionally fields of status.
+	// Schema is the OpenAPI v3 schema of an instance. It describes spec and, optionally, fields of status.
 	Schema map[string]any `json:"schema,omitempty"`
+
+	// Status defines fields of the instance's status. Like templates, they can contain expressions. Fields that the schema
+	// does not declare are added to it.
+	Status map[string]any `json:"status,omitempty"`
+	// Conditions defines conditions of an instance, in addition to those of the platform.
+	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// Resource describes one child of an instance.
+// Condition computes a condition of an instance.
+type Condition struct {
+	Type string `json:"type"`
+	// Status is an expression that yields a boolean.
+	Status string `json:"status"`
+	// Reason and Message are strings that can contain expressions. Both are optional.
+	Reason  string `json:"reason,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// Resource describes one child of an instance, or existing objects that other resources read. Exactly one of Template
+// and ExternalRef is set.
 type Resource struct {
-	// ID is the name of the child in expressions of other resources.
+	// ID is the name by which expressions of other resources refer to the child or to the existing objects.
 	ID          string         `json:"id"`
-	Template    map[string]any `json:"template"`
-	IncludeWhen []string       `json:"includeWhen,omitempty"`
-	ReadyWhen   []string       `json:"readyWhen,omitempty"`
-	// DeletionPolicy determines whether the child is deleted when it is no longer part of the instance. Defaults to
-	// Delete.
+	Template    map[string]any `json:"template,omitempty"`
+	ExternalRef *ExternalRef   `json:"externalRef,omitempty"`
+	// ForEach makes the resource a collection, with one child for each combination of the items of its lists. Each entry
+	// has a single key: the name of a template variable. Its value is an expression that yields a list.
+	ForEach     []map[string]string `json:"forEach,omitempty"`
+	IncludeWhen []string            `json:"includeWhen,omitempty"`
+	ReadyWhen   []string            `json:"readyWhen,omitempty"`
+	// DeletionPolicy determines whether the child is deleted when its instance is deleted, or when the child is no longer
+	// part of the instance. Defaults to Delete.
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 	// Adopt allows the instance to take over an existing object that has no controller.
 	Adopt bool `json:"adopt,omitempty"`
 }
 
-// Status is written by the platform.
+// Status is the observed state, written by the platform.
 type Status struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 	Instances          *Instances         `json:"instances,omitempty"`
-	// Served is the generation that is served. It is informational: the platform never reads it.
+	// Served is the generation that is served. It is for users only: the platform never reads it.
 	Served *Served `json:"served,omitempty"`
 }
 
-// Served names a generation that was accepted, and the ControllerRevision in which its spec is stored.
+// Served identifies an accepted generation and the ControllerRevision that stores its spec.
 type Served struct {
 	Generation int64  `json:"generation"`
 	Revision   string `json:"revision"`
 }
 
-// Instances counts the objects of a Blueprint's type.
+// Instances counts the objects of the Blueprint's type.
 type Instances struct {
 	Total   int64 `json:"total"`
 	Ready   int64 `json:"ready"`
 	Failing int64 `json:"failing"`
 }
 
-// The conditions of a Blueprint.
+// Condition types of a Blueprint.
 const (
-	// Accepted reports whether the newest spec is accepted. Until it is, the last accepted spec is served.
+	// Accepted reports whether the newest spec is accepted. If it is not, the platform serves the last accepted spec.
 	Accepted = "Accepted"
 	// TypeEstablished reports whether the API server serves the type.
 	TypeEstablished = "TypeEstablished"
 	// Serving reports whether instances are reconciled.
 	Serving = "Serving"
-	// Progressing reports whether the served spec is rolled out to the instances, or has been.
+	// Progressing reports the rollout of the served spec to the instances.
 	Progressing = "Progressing"
 )
 
-// FromUnstructured converts an object to a Blueprint, which shares templates and schema with the object.
+// FromUnstructured converts an object to a Blueprint. The result shares its templates and schema with the object.
 func FromUnstructured(object *unstructured.Unstructured) (*Blueprint, error) {
 	var b Blueprint
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &b); err != nil {

@@ -17,18 +17,21 @@ import (
 	"github.com/google/cel-go/interpreter"
 )
 
-// callCosts maps functions to their costs, for functions that can take much longer, or return much larger values, than
-// the size of their arguments suggests. A cost depends only on the arguments, so that it can be checked before the
-// call.
+// callCosts maps functions to their costs. It contains functions that can take much longer, or return much larger
+// values, than the sizes of their arguments suggest. The cost is computed from the arguments alone so that it can be
+// checked before the call.
 var callCosts = map[string]func(args []ref.Val) uint64{
 	"matches": matchCost, "find": matchCost, "findAll": matchCost,
 	"contains": searchCost, "indexOf": searchCost, "lastIndexOf": searchCost,
 	"distinct": pairsCost, "sets.contains": pairsCost, "sets.equivalent": pairsCost, "sets.intersects": pairsCost,
 	"quantity": parseCost, "isQuantity": parseCost,
 	"replace": replaceCost, "join": joinCost, "format": formatCost,
+	"json.marshal": copyCost, "json.unmarshal": unmarshalCost, "merge": copyCost, "deepMerge": copyCost,
+	"lists.setAtIndex": copyCost, "lists.insertAtIndex": copyCost, "lists.removeAtIndex": copyCost,
 }
 
-// stringAt returns an argument, or "" for an argument of another type, which the function rejects.
+// stringAt returns the argument at index i, or "" if it is not a string. The called function rejects arguments of the
+// wrong type.
 func stringAt(args []ref.Val, i int) string {
 	if i >= len(args) {
 		return ""
@@ -37,13 +40,13 @@ func stringAt(args []ref.Val, i int) string {
 	return string(s)
 }
 
-// traversal is Kubernetes' cost of reading a string once.
+// traversal is Kubernetes' cost for reading a string once.
 func traversal(length int) uint64 {
 	return uint64(math.Ceil(float64(length) * common.StringTraversalCostFactor))
 }
 
-// matchCost estimates the cost of a match as Kubernetes does, except that a repetition counts as many times as it can
-// repeat.
+// matchCost estimates the cost of matching a regular expression. Unlike Kubernetes' estimate, it multiplies the cost of
+// a repetition by its maximum count.
 func matchCost(args []ref.Val) uint64 {
 	pattern := stringAt(args, 1)
 	if len(pattern) > MaxLength {
@@ -52,7 +55,7 @@ func matchCost(args []ref.Val) uint64 {
 	n, err := regexInstructions(pattern)
 	switch {
 	case err != nil:
-		n = len(pattern) // for parsing it
+		n = len(pattern) // the cost of parsing the pattern
 	case n > maxRegexInstructions:
 		return math.MaxUint64
 	}
@@ -63,13 +66,14 @@ func searchCost(args []ref.Val) uint64 {
 	return traversal(len(stringAt(args, 0))) * traversal(len(stringAt(args, 1)))
 }
 
-// pairsCost is the cost of comparing all pairs of items.
+// pairsCost returns the cost of comparing all pairs of items.
 func pairsCost(args []ref.Val) uint64 {
 	first, second := sizeOf(args[0], sizeLimit), sizeOf(args[len(args)-1], sizeLimit)
 	return traversal(first / bytesPerCost * second / bytesPerCost)
 }
 
-// parseCost is quadratic, because quantities can have any number of digits.
+// parseCost returns the cost of parsing a quantity. It is quadratic in the length of the argument because a quantity
+// can have any number of digits.
 func parseCost(args []ref.Val) uint64 {
 	n := traversal(len(stringAt(args, 0)))
 	return n * n
@@ -100,7 +104,7 @@ func joinCost(args []ref.Val) uint64 {
 
 var precision = regexp.MustCompile(`%\.([0-9]+)`)
 
-// formatCost is the cost of the digits that formats such as %.3f request.
+// formatCost returns the cost of the decimal places that a format such as %.3f requests.
 func formatCost(args []ref.Val) uint64 {
 	digits := 0
 	for _, match := range precision.FindAllStringSubmatch(stringAt(args, 0), -1) {
@@ -113,7 +117,7 @@ func formatCost(args []ref.Val) uint64 {
 	return traversal(digits)
 }
 
-// regexInstructions estimates the size of a compiled regular expression, without compiling it.
+// regexInstructions estimates the size of a compiled regular expression without compiling it.
 func regexInstructions(pattern string) (int, error) {
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
@@ -133,13 +137,13 @@ func expanded(re *syntax.Regexp) int {
 	return min(n, math.MaxInt32)
 }
 
-// calls finds the parts of one expression that the cost tracker treats as calls.
+// calls records the loop conditions of one expression, which the cost tracker must treat as calls. See trackedCall.
 type calls struct {
 	conditions map[int64]bool // ids of the loop conditions of comprehensions
 	nodes      int
 }
 
-// inspect collects the loop conditions and checks constant regular expressions. It returns the nesting depth of types.
+// inspect collects the loop conditions, checks constant regular expressions and returns the nesting depth of types.
 func (c *calls) inspect(e ast.NavigableExpr) (depth int, err error) {
 	if c.nodes++; c.nodes > maxNodes {
 		return 0, fmt.Errorf("the expression has more than %d operations and values", maxNodes)
@@ -151,7 +155,7 @@ func (c *calls) inspect(e ast.NavigableExpr) (depth int, err error) {
 			return 0, err
 		}
 		if e.Kind() == ast.ComprehensionKind && i < loopParts {
-			outer = max(outer, d) // the loop can put its variables into other values
+			outer = max(outer, d) // the loop can nest the range and the initial value in other values
 		} else {
 			depth = max(depth, d)
 		}
@@ -172,7 +176,7 @@ func (c *calls) inspect(e ast.NavigableExpr) (depth int, err error) {
 		}
 	}
 	if depth += outer; depth > maxTypeDepth {
-		return 0, fmt.Errorf("lists, maps, optionals and comprehensions are nested deeper than %d", maxTypeDepth)
+		return 0, fmt.Errorf("lists, maps, optionals and comprehensions are nested more than %d levels deep", maxTypeDepth)
 	}
 	return depth, err
 }
@@ -188,7 +192,7 @@ func checkConstantRegex(call ast.CallExpr) error {
 			return err
 		}
 		if n > maxRegexInstructions {
-			return fmt.Errorf("regular expression of about %d instructions, more than %d", n, maxRegexInstructions)
+			return fmt.Errorf("the regular expression has about %d instructions; the maximum is %d", n, maxRegexInstructions)
 		}
 	}
 	return nil
@@ -208,7 +212,8 @@ func (c *calls) decorate(i interpreter.InterpretableV2) (interpreter.Interpretab
 	return i, nil
 }
 
-// checked returns a function that checks its cost before the call.
+// checked returns a function that checks the cost of a call before it calls f. It returns f itself if callCosts has no
+// entry for the function.
 func checked(name string, f *functions.Overload) *functions.Overload {
 	cost := callCosts[name]
 	if cost == nil {
@@ -233,8 +238,9 @@ const (
 	construction = "@construction"
 )
 
-// trackedCall makes the cost tracker treat a part of an expression as a call. For a loop condition, the argument is the
-// condition itself, so that the tracker discards the values of the previous iteration.
+// trackedCall makes the cost tracker treat a part of an expression as a call. A loop condition has itself as its
+// argument. When the tracker looks up that argument, it discards all values that it has stored since the previous
+// evaluation of the condition.
 type trackedCall struct {
 	interpreter.InterpretableV2
 	function string

@@ -27,11 +27,11 @@ type Program struct {
 // String returns the text of the expression.
 func (p *Program) String() string { return p.text }
 
-// References returns the sorted names of the variables that the expression reads.
+// References returns the names of the variables that the expression reads, sorted.
 func (p *Program) References() []string { return p.refs }
 
-// Paths returns the paths that the expression reads, without duplicates. For an optional part (has() and ?), and for a
-// part that is known only at evaluation, it returns the path of the value that contains the part.
+// Paths returns the paths that the expression reads, without duplicates. A path ends before an optional part (has() and
+// ?), and before a part that is known only at evaluation.
 func (p *Program) Paths() []Path { return p.paths }
 
 // IsBool reports whether the value can be a boolean.
@@ -48,7 +48,8 @@ func (p *Program) IsText() bool {
 	return p.IsString()
 }
 
-// IsPrimitive reports whether the value can be a string, a number or a boolean, which can be embedded in text.
+// IsPrimitive reports whether the value can be a string, a number or a boolean. Only these values can be embedded in
+// text.
 func (p *Program) IsPrimitive() bool {
 	return canBe(p.output, types.StringKind, types.IntKind, types.UintKind, types.DoubleKind, types.BoolKind)
 }
@@ -60,11 +61,11 @@ func canBe(t *types.Type, kinds ...types.Kind) bool {
 	return slices.Contains(append(kinds, types.DynKind, types.AnyKind, types.TypeParamKind), t.Kind())
 }
 
-// Compile compiles an expression. The error is one line. It is an [*UnknownFieldError] if the expression reads a field
-// that the schema does not have.
+// Compile compiles an expression. The text of an error is a single line. The error is an [*UnknownFieldError] if the
+// expression reads a field that is not in the schema.
 func (e *Env) Compile(text string) (*Program, error) {
 	if len(text) > MaxLength {
-		return nil, fmt.Errorf("the expression has %d bytes, more than %d", len(text), MaxLength)
+		return nil, fmt.Errorf("the expression has %d bytes; the maximum is %d", len(text), MaxLength)
 	}
 	parsed, issues := e.env.Parse(text)
 	if issues.Err() != nil {
@@ -80,7 +81,9 @@ func (e *Env) Compile(text string) (*Program, error) {
 	}
 	p := &Program{text: text, output: checked.OutputType(), paths: pathsOf(checked.NativeRep())}
 	for _, path := range p.paths {
-		p.refs = append(p.refs, path[0].(string))
+		if name := path[0].(string); e.types[name] != nil { // a variable, not the name of a type
+			p.refs = append(p.refs, name)
+		}
 	}
 	p.refs = slices.Compact(p.refs)
 	if err := e.checkEstimate(checked, p.refs); err != nil {
@@ -100,22 +103,22 @@ func (e *Env) Compile(text string) (*Program, error) {
 	return p, nil
 }
 
-// checkEstimate rejects an expression if its estimated cost is too high and schemas can limit it.
+// checkEstimate rejects an expression whose estimated cost is too high. It accepts the expression if limits in the
+// schema could not lower the estimate.
 func (e *Env) checkEstimate(checked *cel.Ast, refs []string) error {
-	const unbounded = 1 << 53 // estimates are at least as high if a size is unknown, such as that of lists.range
+	const unbounded = 1 << 53 // lower bound of estimates with an unknown size, such as that of lists.range
 	estimate, err := e.env.EstimateCost(checked, &library.CostEstimator{SizeEstimator: sizeEstimator(e.types)})
 	if err != nil {
 		return fmt.Errorf("estimate the cost: %w", err)
 	}
-	isUnlimited := func(variable string) bool { return !e.limited[variable] }
-	if estimate.Max <= PerCallLimit || estimate.Max >= unbounded || slices.ContainsFunc(refs, isUnlimited) {
+	if estimate.Max <= PerCallLimit || estimate.Max >= unbounded || !e.areLimited(refs) {
 		return nil
 	}
-	return fmt.Errorf("estimated cost of %d exceeds %d: set maxItems, maxProperties and maxLength in the schema, "+
+	return fmt.Errorf("the estimated cost of %d exceeds %d; set maxItems, maxProperties and maxLength in the schema, "+
 		"or simplify the expression", estimate.Max, PerCallLimit)
 }
 
-// summary returns the compiler's first few messages in one line.
+// summary returns the first few messages of the compiler on one line.
 func summary(issues *cel.Issues) error {
 	const maxMessages = 3
 	var all []string
@@ -130,21 +133,21 @@ func summary(issues *cel.Issues) error {
 	return errors.New(strings.Join(all, "; "))
 }
 
-// UnknownFieldError is returned for an expression that reads a field that the schema does not have.
+// UnknownFieldError is returned if an expression reads a field that is not in the schema.
 type UnknownFieldError struct {
-	Field  string
-	Beside []string // the sorted names of the fields that the schema has there
-	cause  error
+	Field string
+	Known []string // the known fields of the same object, sorted
+	cause error
 }
 
 func (e *UnknownFieldError) Error() string { return e.cause.Error() }
 
-// withUnknownField returns an UnknownFieldError if the compiler's error is about a field in one of the paths.
+// withUnknownField converts the compiler's error to an UnknownFieldError if it concerns a field in one of the paths.
 func (e *Env) withUnknownField(err error, paths []Path) error {
 	for _, p := range paths {
 		field, known := unknownField(e.types[p[0].(string)], p[1:])
 		if field != "" && strings.Contains(err.Error(), "undefined field '"+field+"'") {
-			return &UnknownFieldError{Field: field, Beside: known, cause: err}
+			return &UnknownFieldError{Field: field, Known: known, cause: err}
 		}
 	}
 	return err

@@ -11,25 +11,25 @@ import (
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// Kubernetes estimates the cost of an expression from the schema, counts the actual cost of each call after it has
-// returned, and stops the evaluation at PerCallLimit. That leaves gaps where schemas set no limits, which this file
-// closes:
+// Kubernetes estimates the cost of an expression from the schema. During the evaluation, it adds the actual cost of
+// each call after the call has returned, and stops at PerCallLimit. This is not sufficient for values whose size the
+// schema does not limit. This file therefore changes the following:
 //
 //   - Kubernetes counts a nested list or map as one value. Here, a call costs at least the total size of its arguments
-//     and of its result, so that the size of a value is bounded by its cost.
-//   - A single call of a function in callCosts can far exceed the limit. Its cost is checked before the call.
-//   - The cost tracker keeps values of all iterations of a comprehension and searches them, which takes quadratic time.
-//     Here, each iteration discards the values of the previous one.
+//     and its result, so the cost limits the size of values.
+//   - A single call to a function in callCosts can far exceed the limit. Here, its cost is checked before the call.
+//   - The cost tracker stores and searches the values of all iterations of a comprehension, which takes quadratic time.
+//     Here, each iteration discards the values of the previous iteration.
 type costs struct{ library.CostEstimator }
 
-// bytesPerCost is the number of bytes that cost 1. As in Kubernetes, ten bytes of a string cost 1. The size of any
-// other value is bytesPerCost plus the sizes of its parts.
+// bytesPerCost is the number of bytes of a string that cost 1, as in Kubernetes. It is also the base size of every
+// value, to which sizeOf adds the sizes of the parts of the value.
 const bytesPerCost = 10
 
-// sizeLimit is a size that costs more than PerCallLimit.
+// sizeLimit is the size above which the cost of a value exceeds PerCallLimit.
 const sizeLimit = bytesPerCost * (PerCallLimit + 1)
 
-// cheapCalls are functions whose cost does not depend on the size of their arguments and results.
+// cheapCalls lists functions whose cost does not depend on the sizes of their arguments and results.
 var cheapCalls = map[string]bool{
 	"size": true, "type": true, "dyn": true, "_[_]": true, "_?_:_": true, "_[?_]": true, "_?._": true,
 	"optional.of": true, "optional.none": true, "optional.ofNonZeroValue": true, "hasValue": true, "value": true,
@@ -43,7 +43,7 @@ func (c costs) CallCost(function, overload string, args []ref.Val, result ref.Va
 	}
 	isString := len(args) > 0 && args[0].Type() == types.StringType
 	if cheapCalls[function] && (function != "size" || !isString) {
-		return &cost // size counts the characters of a string
+		return &cost // except for size() of a string, which counts the characters
 	}
 	if callCost := callCosts[function]; callCost != nil {
 		cost = max(cost, callCost(args))
@@ -55,7 +55,9 @@ func (c costs) CallCost(function, overload string, args []ref.Val, result ref.Va
 	for _, v := range append(args[:len(args):len(args)], result) {
 		switch v.(type) {
 		case traits.MutableLister, traits.MutableMapper:
-			// The result of a comprehension grows in place. The added value is the other argument.
+			// A mutable list or map is the unfinished result of a comprehension. Each iteration calls a function that adds a
+			// value to it. Earlier calls have already counted its contents, so this call counts only the other argument, which
+			// is the added value.
 		default:
 			size += sizeOf(v, sizeLimit-size)
 		}
@@ -64,7 +66,8 @@ func (c costs) CallCost(function, overload string, args []ref.Val, result ref.Va
 	return &cost
 }
 
-// sizeOf returns the size of a value, counting shared parts each time they occur. It stops at the limit.
+// sizeOf returns the size of a value. A part that occurs several times counts each time. If the size reaches the limit,
+// sizeOf stops and returns the size up to this point.
 func sizeOf(v ref.Val, limit int) int {
 	size := bytesPerCost
 	switch v := v.(type) {
@@ -92,7 +95,7 @@ func sizeOf(v ref.Val, limit int) int {
 	return size
 }
 
-// sizeEstimator returns the sizes that the schemas of the variables allow.
+// sizeEstimator estimates the sizes of variables from their schemas.
 type sizeEstimator map[string]*apiservercel.DeclType
 
 func (s sizeEstimator) EstimateSize(element checker.AstNode) *checker.SizeEstimate {

@@ -12,9 +12,11 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// The cost is checked before the function runs. The cost that Kubernetes counts afterwards would hide an omission.
+// The cost must be checked before the function runs. The tests call the check directly because the cost that Kubernetes
+// counts afterwards would hide a missing check.
 func TestCallCosts(t *testing.T) {
-	text := types.String(strings.Repeat("a", 4000))
+	repeated := func(s string, n int) types.String { return types.String(strings.Repeat(s, n)) }
+	text := repeated("a", 4000)
 	list := func(n int) ref.Val {
 		items := make([]ref.Val, n)
 		for i := range items {
@@ -22,9 +24,12 @@ func TestCallCosts(t *testing.T) {
 		}
 		return types.DefaultTypeAdapter.NativeToValue(items)
 	}
-	tooLong := types.String(strings.Repeat("(", MaxLength+1))
+	mapOf := func(v ref.Val) ref.Val {
+		return types.DefaultTypeAdapter.NativeToValue(map[string]ref.Val{"a": v})
+	}
+	tooLong := repeated("(", MaxLength+1)
 	letter, label := types.String("a"), types.String("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
-	long := types.String(strings.Repeat("1", 20_000))
+	long := repeated("1", 20_000)
 	for name, c := range map[string]struct {
 		function string
 		args     []ref.Val
@@ -38,24 +43,34 @@ func TestCallCosts(t *testing.T) {
 		"joining a few strings":                 {"join", []ref.Val{list(100), types.String(",")}, false},
 		"joining many strings":                  {"join", []ref.Val{list(2000)}, true},
 		"joining with a long separator":         {"join", []ref.Val{list(1000), text}, true},
-		"comparing a few with each other":       {"distinct", []ref.Val{list(5)}, false},
-		"comparing many with each other":        {"distinct", []ref.Val{list(20)}, true},
-		"comparing a few with many":             {"sets.contains", []ref.Val{list(1), list(50)}, false},
-		"comparing many with many":              {"sets.contains", []ref.Val{list(50), list(50)}, true},
+		"comparing a few items in pairs":        {"distinct", []ref.Val{list(5)}, false},
+		"comparing many items in pairs":         {"distinct", []ref.Val{list(20)}, true},
+		"comparing a few items with many":       {"sets.contains", []ref.Val{list(1), list(50)}, false},
+		"comparing many items with many":        {"sets.contains", []ref.Val{list(50), list(50)}, true},
 		"a quantity":                            {"quantity", []ref.Val{types.String("1Gi")}, false},
-		"a quantity of many digits":             {"quantity", []ref.Val{long}, true},
+		"a quantity with many digits":           {"quantity", []ref.Val{long}, true},
 		"a usual precision":                     {"format", []ref.Val{types.String("%.100f")}, false},
 		"a high precision":                      {"format", []ref.Val{types.String("%.3f%.99999999f")}, true},
 		"a precision beyond int":                {"format", []ref.Val{types.String("%.99999999999999999999999f")}, true},
 		"matching a DNS label":                  {"matches", []ref.Val{text, label}, false},
 		"matching many repetitions":             {"matches", []ref.Val{long, types.String("(a?){400}")}, true},
-		"a regular expression of few parts":     {"matches", []ref.Val{letter, types.String("(a{600})")}, false},
-		"a regular expression of too many":      {"find", []ref.Val{letter, types.String("(a{900})(b{900})")}, true},
+		"a regular expression with few parts":   {"matches", []ref.Val{letter, types.String("(a{600})")}, false},
+		"a regular expression with many parts":  {"find", []ref.Val{letter, types.String("(a{900})(b{900})")}, true},
 		"a regular expression that is too long": {"matches", []ref.Val{letter, tooLong}, true},
 		"searching for a short string":          {"indexOf", []ref.Val{long, types.String("abc")}, false},
 		"searching for a long string":           {"indexOf", []ref.Val{long, long}, true},
 		"arguments of the wrong type":           {"replace", []ref.Val{list(1), text, text}, false},
 		"joining a value that is not a list":    {"join", []ref.Val{text}, false},
+		"encoding a list":                       {"json.marshal", []ref.Val{list(1000)}, false},
+		"encoding a large list":                 {"json.marshal", []ref.Val{list(2000)}, true},
+		"decoding a long text":                  {"json.unmarshal", []ref.Val{repeated("a", 1<<20)}, false},
+		"decoding many values":                  {"json.unmarshal", []ref.Val{repeated("0,", 1<<19)}, true},
+		"decoding many quoted commas":           {"json.unmarshal", []ref.Val{`"` + repeated(",", 1<<19)}, false},
+		"merging a large map":                   {"merge", []ref.Val{mapOf(list(1000)), mapOf(list(1000))}, true},
+		"merging two maps deeply":               {"deepMerge", []ref.Val{mapOf(list(500)), mapOf(list(500))}, false},
+		"changing a large list":                 {"lists.setAtIndex", []ref.Val{list(2000), types.Int(0), text}, true},
+		"adding a value to a list":              {"lists.insertAtIndex", []ref.Val{list(1000), types.Int(0), text}, false},
+		"removing from a large list":            {"lists.removeAtIndex", []ref.Val{list(2000), types.Int(0)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if cost := callCosts[c.function](c.args); (cost > PerCallLimit) != c.exceeds {
@@ -77,15 +92,19 @@ func TestRun_Cost(t *testing.T) {
 		text     string
 		min, max uint64
 	}{
-		"the size of a list is cheap":              {"self.list.size()", 1, 5},
-		"a string costs its bytes":                 {"self.text + self.text", 400, 410},
-		"a string of dynamic type costs its bytes": {"dyn(self.text) + dyn(self.text)", 400, 410},
-		"a list costs all its parts":               {"[self.text, self.text]", 200, 215},
-		"a map costs all its parts":                {"{'a': self.text, 'b': [self.text]}", 300, 325},
-		"a comparison costs all parts":             {"self.list == self.list", 12, 20},
-		"a collected item is counted once":         {"lists.range(100).map(i, i)", 400, 1000},
-		"a constant list is free":                  {"[1, 2, 3]", 0, 0},
-		"a search costs its product, capped":       {"self.text.contains(self.text) || true", 10_000, math.MaxUint64},
+		"the size of a list is cheap":                   {"self.list.size()", 1, 5},
+		"a string costs its bytes":                      {"self.text + self.text", 400, 410},
+		"a string of dynamic type costs its bytes":      {"dyn(self.text) + dyn(self.text)", 400, 410},
+		"a list costs all its parts":                    {"[self.text, self.text]", 200, 215},
+		"a map costs all its parts":                     {"{'a': self.text, 'b': [self.text]}", 300, 325},
+		"a comparison costs all parts of its arguments": {"self.list == self.list", 12, 20},
+		"a collected item is counted once":              {"lists.range(100).map(i, i)", 400, 1000},
+		"a constant list is free":                       {"[1, 2, 3]", 0, 0},
+		"a search costs the product, capped":            {"self.text.contains(self.text) || true", 10_000, math.MaxUint64},
+		"a hash costs its argument":                     {"hash.sha256(self.text)", 100, 110},
+		"encoding costs all parts twice":                {"json.marshal([self.text])", 300, 325},
+		"decoding costs each value":                     {"json.unmarshal('[0,0,0,0,0,0,0,0,0,0]')", 40, 60},
+		"merging costs all parts twice":                 {"self.merge(self)", 400, 450},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, err := env.Compile(c.text)
@@ -99,14 +118,13 @@ func TestRun_Cost(t *testing.T) {
 	}
 }
 
-// The time for checking types grows with the third power of the depth of types, and with the square of the number of
-// operations and values.
-func TestCompile_BoundsTypes(t *testing.T) {
+// Type checking takes time cubic in the depth of types, and quadratic in the number of operations and values.
+func TestCompile_LimitsTypes(t *testing.T) {
 	env, err := NewEnv(Variable{Name: "self"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const tooDeep, tooMany = "nested deeper than 24", "more than 1000 operations and values"
+	const tooDeep, tooMany = "nested more than 24 levels deep", "more than 1000 operations and values"
 	for name, c := range map[string]struct{ text, want string }{
 		"lists in lists":             {strings.Repeat("[", 25) + strings.Repeat("]", 25), tooDeep},
 		"maps in maps":               {strings.Repeat("{'a':", 25) + "1" + strings.Repeat("}", 25), tooDeep},
@@ -127,7 +145,7 @@ func TestCompile_BoundsTypes(t *testing.T) {
 	}
 }
 
-// A function whose cost exceeds the limit is not called: the evaluation ends before it allocates the result.
+// A function whose cost exceeds the limit is not called. The evaluation stops before the result is allocated.
 func TestRun_ChecksCostsBeforeCalls(t *testing.T) {
 	env, err := NewEnv(Variable{Name: "self"})
 	if err != nil {
@@ -137,7 +155,7 @@ func TestRun_ChecksCostsBeforeCalls(t *testing.T) {
 	variables := map[string]any{"self": map[string]any{
 		"text": text, "list": slices.Repeat([]any{text}, 8000),
 		"format": strings.Repeat("%.999999f", 50), "numbers": slices.Repeat([]any{1.5}, 50),
-		"long": strings.Repeat("1", 256<<10), // with -race, its size is determined by a copy of four times as many bytes
+		"long": strings.Repeat("1", 256<<10), // -race allocates a copy that is four times as large
 		"one":  "a", "pattern": strings.Repeat("(a{900})", 400),
 	}}
 	for _, text := range []string{

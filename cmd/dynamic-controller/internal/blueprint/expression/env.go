@@ -15,10 +15,10 @@ import (
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// language lists the libraries and options of environment.MustBaseEnvSet in Kubernetes 1.37, with each library in the
-// same version. That environment itself is not used, because it requires all values of a list or map literal to have
-// the same type: {"name": p.name, "port": p.port} would not compile. cel.bind and base64 are added, and the libraries
-// for authorization are left out.
+// language lists the libraries and options of environment.MustBaseEnvSet in Kubernetes 1.37, with the same library
+// versions. That environment is not used because it requires all values of a list or map literal to have the same type:
+// {"name": p.name, "port": p.port} would not compile. cel.bind, base64, the reverse function for strings and kro's
+// functions are added. The authorization libraries are left out.
 var language = []cel.EnvOption{
 	cel.EagerlyValidateDeclarations(true),
 	cel.DefaultUTCTimeZone(true),
@@ -28,7 +28,7 @@ var language = []cel.EnvOption{
 	cel.EnableIdentifierEscapeSyntax(),
 	cel.ParserExpressionSizeLimit(MaxLength),
 	cel.CostEstimatorOptions(checker.PresenceTestHasCost(false)),
-	ext.Strings(ext.StringsVersion(2)),
+	ext.Strings(ext.StringsVersion(3)),
 	ext.Sets(),
 	ext.TwoVarComprehensions(ext.TwoVarComprehensionsVersion(0)),
 	ext.Lists(ext.ListsVersion(3), ext.ListsMaxRangeSize(maxRangeItems)),
@@ -42,28 +42,33 @@ var language = []cel.EnvOption{
 	library.CIDR(),
 	library.Format(),
 	library.SemverLib(library.SemverVersion(1)),
+	cel.Lib(kroLibrary{}),
 }
 
 // Variable is a variable that expressions can use.
 type Variable struct {
 	Name string
-	// Schema describes the values. Parts that it does not describe are not checked. It must be comparable and can be nil.
+	// Schema describes the value of the variable. Parts that it does not describe are not checked. Schema must be
+	// comparable and can be nil.
 	Schema common.Schema
-	// Limited reports whether the author of the expressions can limit the size of the values in the schema. Expressions
-	// that read only such variables are rejected if the schema allows too high a cost.
+	// List reports whether the variable is a list. If it is, Schema describes the items of the list.
+	List bool
+	// Limited reports whether the author of the expressions can set limits for the sizes of values in the schema. An
+	// expression that reads only such variables is rejected if its estimated cost is too high.
 	Limited bool
 }
 
-// Env compiles expressions with the same variables.
+// Env compiles expressions that share the same variables.
 type Env struct {
 	base    *base
 	env     *cel.Env
-	types   map[string]*apiservercel.DeclType // of the variables
-	limited map[string]bool                   // by variable
+	types   map[string]*apiservercel.DeclType // types of the variables
+	limited map[string]bool                   // Variable.Limited by variable
+	structs *apiservercel.DeclTypeProvider    // nil if no variable is an object
 }
 
-// base is the part that all environments share. Programs refer to it and not to an Env, so that the types of the
-// variables can be freed after compilation.
+// base is shared by all environments. Programs refer to base instead of an Env, so the types of the variables can be
+// freed after compilation.
 type base struct {
 	env         *cel.Env
 	interpreter interpreter.Interpreter
@@ -90,7 +95,7 @@ var newBase = sync.OnceValues(func() (*base, error) {
 	if err != nil {
 		return nil, err
 	}
-	provider, adapter := env.CELTypeProvider(), env.CELTypeAdapter()
+	provider, adapter := env.CELTypeProvider(), sorting{env.CELTypeAdapter()}
 	attributes := interpreter.NewAttributeFactory(env.Container, adapter, provider)
 	return &base{
 		env:         env,
@@ -99,7 +104,7 @@ var newBase = sync.OnceValues(func() (*base, error) {
 	}, nil
 })
 
-// NewEnv returns an environment with the given variables, whose names must be distinct identifiers.
+// NewEnv returns an environment with the given variables. Their names must be distinct identifiers.
 func NewEnv(variables ...Variable) (*Env, error) {
 	base, err := newBase()
 	if err != nil {
@@ -116,14 +121,19 @@ func NewEnv(variables ...Variable) (*Env, error) {
 			t = declarations.typeOf(v.Schema, "type of "+v.Name, 0)
 			bySchema[v.Schema] = t
 		}
-		e.types[v.Name], e.limited[v.Name] = t, v.Limited && t.IsObject()
-		options = append(options, cel.Variable(v.Name, t.CelType()))
 		if t.IsObject() && !slices.Contains(roots, t) {
 			roots = append(roots, t)
 		}
+		e.limited[v.Name] = v.Limited && t.IsObject()
+		if v.List {
+			t = apiservercel.NewListType(t, assumedItems)
+		}
+		e.types[v.Name] = t
+		options = append(options, cel.Variable(v.Name, t.CelType()))
 	}
 	if len(roots) > 0 {
-		provider, err := apiservercel.NewDeclTypeProvider(roots...).EnvOptions(base.env.CELTypeProvider())
+		e.structs = apiservercel.NewDeclTypeProvider(roots...)
+		provider, err := e.structs.EnvOptions(base.env.CELTypeProvider())
 		if err != nil {
 			return nil, fmt.Errorf("declare the types: %w", err)
 		}

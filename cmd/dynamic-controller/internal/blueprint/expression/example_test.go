@@ -30,7 +30,7 @@ func ExampleEnv_Compile() {
 	}
 	// Output:
 	// [map[name:a] map[name:b]] <nil>
-	// self.spec.size is not there
+	// self.spec.size does not exist
 	// does not compile
 }
 

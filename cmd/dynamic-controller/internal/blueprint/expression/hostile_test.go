@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// then chains steps, each of which makes more of what the one before made, as a variable of a comprehension.
+// then chains steps as nested cel.bind calls. Each step uses the result of the previous one.
 func then(first string, times int, more string) string {
 	return "[" + first + "]" + strings.Repeat(".map(a, "+more+")", times) + "[0]"
 }
@@ -19,8 +19,9 @@ func times(n int, s, between string) string {
 	return strings.TrimSuffix(strings.Repeat(s+between, n), between)
 }
 
-// What is written to take all there is of memory or time is stopped, each kind by what it would take too much of, and
-// harms nothing else. All of them see a list of 2,000 items and strings of 2,000 bytes that no schema bounds.
+// Each expression tries to exhaust memory or time and must be stopped by the limit that applies to it. Other
+// expressions still work afterwards. All of them read a list of 2,000 items and strings of 2,000 bytes, without limits
+// in the schema.
 func TestHostile(t *testing.T) {
 	items := make([]any, 2000)
 	for i := range items {
@@ -34,7 +35,7 @@ func TestHostile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const tooCostly = "costs more"
+	const tooCostly = "the cost of the expression exceeds"
 	for reason, c := range map[string]struct{ text, want string }{
 		"strings that double": {then("self.text", 8, "a + a + a + a + a + a"), tooCostly},
 		"strings that double where types are unknown": {
@@ -46,91 +47,91 @@ func TestHostile(t *testing.T) {
 		"lists that double": {
 			then("self.items", 10, "a + a + a + a + a + a + a + a + a + a") + ".size()", tooCostly,
 		},
-		"lists that double, to be compared": {
+		"comparing lists that double": {
 			then("self.items", 9, "a + a + a + a + a + a + a + a") + " == []", tooCostly,
 		},
-		"lists of lists of lists of the same": {
+		"nested lists that share their items": {
 			then("self.items", 9, "[a, a, a, a, a, a, a, a, a, a]"), tooCostly,
 		},
-		"maps of maps of the same": {
+		"nested maps that share their values": {
 			then("self.items", 9, "{'x': a, 'y': a, 'z': a, 'w': a}"), tooCostly,
 		},
-		"lists of the same that are compared": {
+		"comparing lists that share their items": {
 			then("self.items", 9, "[a, a, a, a, a, a, a, a]") + " == self.items", tooCostly,
 		},
-		"lists of the same that are flattened": {
+		"flattening lists that share their items": {
 			then("self.items", 9, "[a, a, a, a, a, a, a, a]") + ".flatten(20)", tooCostly,
 		},
 		"optionals in optionals": {
 			then("self.items", 6, "optional.of([a, a, a, a, a, a])"), tooCostly,
 		},
-		"large texts whose size is read, often": {
+		"the size of a large string in a loop": {
 			"self.items.all(i, self.items.all(j, self.text.size() > 0))", tooCostly,
 		},
-		"regular expressions that are invalid, often": {
+		"invalid regular expressions in a loop": {
 			"self.items.all(i, self.text.matches(self.invalid) || true)", tooCostly,
 		},
-		"texts that are searched for texts": {
+		"searching for a large string in another one": {
 			then("self.text", 5, "a + a") + ".indexOf(" + then("self.text", 4, "a + a") + " + 'b')", tooCostly,
 		},
-		"a list that counts far": {
+		"a huge range": {
 			"lists.range(size(self.text) * 1000000000)", "lists.range: size 2000000000000 exceeds maximum",
 		},
-		"lists that count": {
+		"ranges in a loop": {
 			"lists.range(size(self.text) * 4).map(i, lists.range(size(self.text) * 4))", tooCostly,
 		},
-		"comprehensions in comprehensions": {
+		"nested comprehensions": {
 			"self.items.map(a, self.items.map(b, self.items.map(c, a + b + c)))", tooCostly,
 		},
-		"comprehensions over two variables": {
+		"nested comprehensions with two variables": {
 			"self.items.all(i, a, self.items.all(j, b, i + a + j + b > -1))", tooCostly,
 		},
-		"comprehensions that find nothing": {"self.items.filter(a, self.items.exists(b, b < 0))", tooCostly},
+		"nested comprehensions with an empty result": {"self.items.filter(a, self.items.exists(b, b < 0))", tooCostly},
 		"items that are compared with each other": {
 			"(self.items + self.items + self.items + self.items).distinct()", tooCostly,
 		},
-		"sets that are compared": {
+		"comparing large sets": {
 			"sets.equivalent(self.items + self.items + self.items, self.items + self.items + self.items)", tooCostly,
 		},
-		"texts that are compared, often": {
+		"comparing large strings in a loop": {
 			"self.items.all(i, self.items.all(j, self.text + 'b' > self.text))", tooCostly,
 		},
-		"texts that are searched, often": {
+		"searching large strings in a loop": {
 			"self.items.all(i, self.items.all(j, !self.text.contains('aaaaaaaaaaaaaaaaaaab')))", tooCostly,
 		},
-		"a number with many digits":                {"'%.999999999f'.format([1.0])", tooCostly},
-		"a number with more digits than there are": {"'%.99999999999999999999999f'.format([1.0])", "precision"},
-		"a regular expression that unfolds": {
+		"a number with many digits":     {"'%.999999999f'.format([1.0])", tooCostly},
+		"a number with too many digits": {"'%.99999999999999999999999f'.format([1.0])", "precision"},
+		"a regular expression with nested repetitions": {
 			"self.one.matches('((a{100}){100}){100}')", "invalid regular expression",
 		},
-		"a regular expression of many that unfold": {
-			"self.one.matches('" + times(100, "(a{900})", "") + "')", "regular expression of",
+		"a regular expression with many repetitions": {
+			"self.one.matches('" + times(100, "(a{900})", "") + "')", "the regular expression has about",
 		},
-		"so with find": {
-			"self.one.find('" + times(100, "(a{900})", "") + "')", "regular expression of",
+		"a large regular expression in find": {
+			"self.one.find('" + times(100, "(a{900})", "") + "')", "the regular expression has about",
 		},
-		"one that is known later":  {"self.one.matches(self.thousand)", "invalid repeat count"},
-		"one that is large, later": {"self.one.findAll(self.many)", tooCostly},
-		"one that is made": {
+		"an invalid regular expression known only at evaluation": {"self.one.matches(self.thousand)", "invalid repeat count"},
+		"a large regular expression known only at evaluation":    {"self.one.findAll(self.many)", tooCostly},
+		"a computed regular expression": {
 			"self.one.matches(" + then("'(a{900})'", 8, "a + a") + ")", tooCostly,
 		},
-		"one on a large text": {
+		"a regular expression on a large string": {
 			then("self.text", 5, "a + a") + ".matches('" + times(20, "(a?){15}", "") + "')", tooCostly,
 		},
-		"ones on large texts, often": {
+		"regular expressions on large strings in a loop": {
 			"self.items.map(i, self.text.matches('(a|b|[^c])*d' + string(i)))", tooCostly,
 		},
-		"an expression that is too long": {times(3000, "1", "+"), "more than 4096"},
-		"one that is too deep": {
+		"an expression that is too long": {times(3000, "1", "+"), "the maximum is 4096"},
+		"an expression that is too deep": {
 			strings.Repeat("(", 1000) + "1" + strings.Repeat(")", 1000), "recursion limit",
 		},
 		"lists that are too deep": {
-			strings.Repeat("[", 30) + strings.Repeat("]", 30), "nested deeper than 24",
+			strings.Repeat("[", 30) + strings.Repeat("]", 30), "nested more than 24 levels deep",
 		},
-		"comprehensions one after another": {then("1", 24, "a"), "nested deeper than 24"},
-		"types in types":                   {then("1", 9, "[[[a]]]"), "nested deeper than 24"},
-		"a negation of a negation":         {strings.Repeat("!", 2000) + "true", ""},
-		"conditions in conditions": {
+		"chained comprehensions": {then("1", 24, "a"), "nested more than 24 levels deep"},
+		"nested types":           {then("1", 9, "[[[a]]]"), "nested more than 24 levels deep"},
+		"nested negations":       {strings.Repeat("!", 2000) + "true", ""},
+		"nested conditions": {
 			strings.Repeat("true ? ", 350) + "1" + strings.Repeat(" : 2", 350), "limit exceeded",
 		},
 		"a number with many digits that is a quantity": {
@@ -140,23 +141,23 @@ func TestHostile(t *testing.T) {
 			then("self.items", 5, "{'x': a, 'y': a, 'z': a}") + " == " + then("self.items", 5, "{'x': a, 'y': a, 'z': a}"),
 			tooCostly,
 		},
-		"a sum of sums":     {"self.items.map(i, self.items.sum()).sum()", tooCostly},
-		"a sort of sorts":   {"self.items.map(i, self.items.sortBy(j, -j))", tooCostly},
+		"nested sums":       {"self.items.map(i, self.items.sum()).sum()", tooCostly},
+		"nested sorting":    {"self.items.map(i, self.items.sortBy(j, -j))", tooCostly},
 		"bytes that double": {then("bytes(self.text)", 9, "a + a + a + a + a"), tooCostly},
-		"base64 of base64": {
+		"repeated base64 encoding": {
 			then("self.text", 9, "base64.encode(bytes(a + a + a + a))"), tooCostly,
 		},
-		"a format that repeats": {
+		"repeated formatting": {
 			then("self.text", 9, "'%s%s%s%s'.format([a, a, a, a])"), tooCostly,
 		},
-		"a split into letters, often": {"self.items.map(i, self.text.split(''))", tooCostly},
-		"a quote of quotes": {
+		"splitting into letters in a loop": {"self.items.map(i, self.text.split(''))", tooCostly},
+		"repeated quoting": {
 			then("self.text.replace('a', '\"')", 9, "strings.quote(a + a)"), tooCostly,
 		},
 		"entries that overwrite each other": {
 			"self.items.transformMapEntry(i, v, {'k': self.items.map(j, v)})", "",
 		},
-		"a bound name that is used twice, again and again": {
+		"nested bindings that multiply their values": {
 			"cel.bind(a, [self.items, self.items], cel.bind(b, [a, a, a, a, a, a, a, a], cel.bind(c, [b, b, b, b, b, b, b, " +
 				"b], cel.bind(d, [c, c, c, c, c, c, c, c], [d, d, d, d, d, d, d, d] == []))))",
 			tooCostly,
@@ -178,7 +179,7 @@ func TestHostile(t *testing.T) {
 				t.Errorf("%d MiB were allocated", allocated)
 			}
 			if out, err := runOnce(env, "self.items.size()", variables); err != nil || out != int64(2000) {
-				t.Errorf("afterwards another gives %v, %v", out, err)
+				t.Errorf("the next expression returned %v, %v", out, err)
 			}
 		})
 	}
@@ -197,8 +198,8 @@ func runOnce(env *Env, text string, variables map[string]any) (any, error) {
 	return out, err
 }
 
-// A value that costs little to make in many places takes room in each of them.
-func TestJSON_takesRoom(t *testing.T) {
+// A shared value takes up room each time it occurs in the result.
+func TestJSON_CountsSharedValues(t *testing.T) {
 	env, err := NewEnv(Variable{Name: "self"})
 	if err != nil {
 		t.Fatal(err)
@@ -210,20 +211,20 @@ func TestJSON_takesRoom(t *testing.T) {
 	if _, err := runOnce(env, then("self.text", 1, "[a, a, a]"), variables); err != nil {
 		t.Error(err)
 	}
-	// No expression is so deep, but what it reads may be.
+	// Expressions cannot be that deep, but the values that they read can.
 	var deep any = "end"
 	for range maxValueDepth + 1 {
 		deep = []any{deep}
 	}
 	variables["self"].(map[string]any)["deep"] = deep
 	if _, err := runOnce(env, "self.deep", variables); err == nil ||
-		!strings.Contains(err.Error(), fmt.Sprint("deeper than ", maxValueDepth)) {
+		!strings.Contains(err.Error(), fmt.Sprintf("more than %d levels", maxValueDepth)) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// What runs long is interrupted, though nothing of it costs too much.
-func TestRun_isInterrupted(t *testing.T) {
+// An evaluation is interrupted when its context ends, even if it stays within the cost limit.
+func TestRun_StopsWhenContextEnds(t *testing.T) {
 	env, err := NewEnv(Variable{Name: "self"})
 	if err != nil {
 		t.Fatal(err)

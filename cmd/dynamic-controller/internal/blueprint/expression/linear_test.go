@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// comprehensions go once through all items of self, each in another way.
+// comprehensions iterate over all items of self, each with another macro.
 var comprehensions = map[string]string{
 	"all":          "self.items.all(a, a >= 0)",
 	"exists":       "!self.items.exists(a, a < 0)",
@@ -25,10 +25,9 @@ func counted(n int) map[string]any {
 	return map[string]any{"self": map[string]any{"items": items}}
 }
 
-// An item costs the same whether there are a thousand or thirty times as many, and so it takes the same time: whoever
-// pays for a million things cannot have a billion. Times are compared with each other, the shortest of some, and do not
-// count while others have the processor, which long runs always have to share.
-func TestRun_takesTimeInProportion(t *testing.T) {
+// Evaluation takes time proportional to the number of items, because each item costs the same. The test compares the
+// shortest of several CPU times, which are hardly affected by other processes.
+func TestRun_TakesLinearTime(t *testing.T) {
 	const few, many, tries = 1_000, 30_000, 5
 	env, err := NewEnv(Variable{Name: "self"})
 	if err != nil {
@@ -58,7 +57,7 @@ func TestRun_takesTimeInProportion(t *testing.T) {
 	}
 }
 
-// cpuTime is what this process has had of the processors.
+// cpuTime returns the CPU time that this process has used.
 func cpuTime(t *testing.T) time.Duration {
 	t.Helper()
 	var used syscall.Rusage
@@ -68,7 +67,7 @@ func cpuTime(t *testing.T) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// BenchmarkRun is what an item takes.
+// BenchmarkRun measures the time per item.
 func BenchmarkRun(b *testing.B) {
 	env, err := NewEnv(Variable{Name: "self"})
 	if err != nil {

@@ -9,10 +9,11 @@ import (
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/traits"
 )
 
-// Path is a part of a variable that an expression reads: the name of the variable, followed by field names and list
-// indexes.
+// Path is the part of a variable that an expression reads. It consists of the name of the variable, followed by field
+// names and list indexes.
 type Path []any
 
 func (p Path) String() string {
@@ -33,7 +34,7 @@ func (p Path) String() string {
 	return s.String()
 }
 
-// missingIn returns the shortest prefix of the path that does not exist in the variables, or nil if the path exists.
+// missingIn returns the shortest prefix of the path that is missing from the variables, or nil if the path exists.
 func (p Path) missingIn(variables map[string]any) Path {
 	value, found := variables[p[0].(string)]
 	for i, step := range p[1:] {
@@ -42,11 +43,14 @@ func (p Path) missingIn(variables map[string]any) Path {
 		}
 		switch step := step.(type) {
 		case string:
-			m, isMap := value.(map[string]any)
-			if !isMap {
+			switch m := value.(type) {
+			case map[string]any:
+				value, found = m[step]
+			case traits.Mapper: // values from Value.Items
+				value, found = m.Find(types.String(step))
+			default:
 				return p[:i+2]
 			}
-			value, found = m[step]
 		case int64:
 			l, isList := value.([]any)
 			if found = isList && step >= 0 && step < int64(len(l)); found {
@@ -60,8 +64,8 @@ func (p Path) missingIn(variables map[string]any) Path {
 	return nil
 }
 
-// pathsOf returns the paths that an expression reads, sorted and without duplicates. Optional parts (has() and ?) are
-// cut off.
+// pathsOf returns the paths that an expression reads, sorted and without duplicates. Paths end before optional parts
+// (has() and ?).
 func pathsOf(a *ast.AST) []Path {
 	found := map[string]Path{}
 	collectPaths(ast.NavigateAST(a), nil, found)
@@ -72,7 +76,8 @@ func pathsOf(a *ast.AST) []Path {
 	return paths
 }
 
-// collectPaths adds the paths in e to found. It ignores local, the variables of the surrounding comprehensions.
+// collectPaths adds the paths in e to found. It ignores the variables of surrounding comprehensions, which are in
+// local.
 func collectPaths(e ast.NavigableExpr, local []string, found map[string]Path) {
 	if p := asPath(e, local); p != nil {
 		found[p.String()] = p
@@ -96,7 +101,7 @@ const loopParts = 2
 func asPath(e ast.Expr, local []string) Path {
 	switch e.Kind() {
 	case ast.IdentKind:
-		// A global variable that a local one hides is written with a leading dot.
+		// A leading dot refers to the global variable, even if a local variable has the same name.
 		name := e.AsIdent()
 		if global, isDotted := strings.CutPrefix(name, "."); isDotted || !slices.Contains(local, name) {
 			return Path{global}

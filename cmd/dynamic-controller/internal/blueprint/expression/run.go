@@ -18,15 +18,15 @@ import (
 )
 
 var (
-	// ErrCost is returned if an evaluation costs more than PerCallLimit.
-	ErrCost = fmt.Errorf("the expression costs more than %d", PerCallLimit)
+	// ErrCost is returned if the cost of an evaluation exceeds PerCallLimit.
+	ErrCost = fmt.Errorf("the cost of the expression exceeds %d", PerCallLimit)
 	// ErrTooLarge is returned if an object exceeds its maximum size.
-	ErrTooLarge = errors.New("the object becomes too large")
+	ErrTooLarge = errors.New("the object is too large")
 )
 
 // MissingError is returned if an expression reads a value that does not exist.
 type MissingError struct {
-	// Path is the path of the missing value. It is nil if the path is known only at evaluation.
+	// Path is the path of the missing value, or nil if the expression computes a part of the path, such as a key.
 	Path   Path
 	reason string
 }
@@ -34,10 +34,16 @@ type MissingError struct {
 func (e *MissingError) Error() string { return e.reason }
 
 // Run evaluates the expression and returns its value and cost. The variables are JSON values as in an unstructured
-// object. They are not changed, and values that are derived from the result do not share maps or lists with them.
+// object. Run does not modify them, and values converted from the result share no maps or lists with them.
 //
-// The error is a [*MissingError], [ErrCost] or the reason of the failure. If ctx is done, it wraps the cause.
+// The error is a [*MissingError] or [ErrCost], or it describes a different failure. If ctx is done, the error wraps its
+// cause.
 func (p *Program) Run(ctx context.Context, variables map[string]any) (Value, uint64, error) {
+	for _, name := range p.refs {
+		if _, has := variables[name]; !has {
+			return Value{}, 0, &MissingError{Path: Path{name}, reason: name + " does not exist"}
+		}
+	}
 	out, cost, err := evaluate(ctx, p.program, variables)
 	if err == nil {
 		return Value{out}, cost, nil
@@ -55,16 +61,16 @@ func (p *Program) Run(ctx context.Context, variables map[string]any) (Value, uin
 	}
 	for _, path := range p.paths {
 		if m := path.missingIn(variables); m != nil {
-			return Value{}, cost, &MissingError{Path: m, reason: m.String() + " is not there"}
+			return Value{}, cost, &MissingError{Path: m, reason: m.String() + " does not exist"}
 		}
 	}
 	return Value{}, cost, &MissingError{reason: message}
 }
 
-// Room is the number of bytes of JSON that an object can still grow by.
+// Room tracks how many more bytes of JSON an object can contain.
 type Room struct{ Left int }
 
-// Take reserves n bytes.
+// Take reserves n bytes. It returns ErrTooLarge if fewer are left.
 func (r *Room) Take(n int) error {
 	if r.Left -= n; r.Left < 0 {
 		return ErrTooLarge
@@ -72,10 +78,10 @@ func (r *Room) Take(n int) error {
 	return nil
 }
 
-// Value is the value of an expression.
+// Value is the result of an expression.
 type Value struct{ value ref.Val }
 
-// Bool returns the value of a condition.
+// Bool returns the value as a boolean.
 func (v Value) Bool() (bool, error) {
 	b, ok := v.value.(types.Bool)
 	if !ok {
@@ -99,7 +105,7 @@ func (v Value) Text(room *Room) (string, error) {
 	case types.Bool:
 		s = strconv.FormatBool(bool(v))
 	default:
-		return "", fmt.Errorf("is of type %s; text can contain strings, numbers and booleans", v.Type().TypeName())
+		return "", fmt.Errorf("is of type %s; text can contain only strings, numbers and booleans", v.Type().TypeName())
 	}
 	return s, room.Take(len(s))
 }
@@ -109,7 +115,7 @@ func (v Value) JSON(room *Room) (any, bool, error) { return toJSON(v.value, room
 
 func toJSON(v ref.Val, room *Room, depth int) (any, bool, error) {
 	if depth > maxValueDepth {
-		return nil, false, fmt.Errorf("is nested deeper than %d", maxValueDepth)
+		return nil, false, fmt.Errorf("has more than %d levels", maxValueDepth)
 	}
 	switch v := v.(type) {
 	case types.Null:
@@ -147,7 +153,7 @@ func toJSON(v ref.Val, room *Room, depth int) (any, bool, error) {
 	case traits.Lister:
 		return toList(v, room, depth)
 	}
-	return nil, false, fmt.Errorf("is of type %s, which an object cannot contain: convert it to a string or a number",
+	return nil, false, fmt.Errorf("is of type %s, which an object cannot contain; convert it to a string or a number",
 		v.Type().TypeName())
 }
 
@@ -165,7 +171,7 @@ func toMap(m traits.Mapper, room *Room, depth int) (any, bool, error) {
 		values[string(name)], _ = m.Find(key)
 	}
 	out := make(map[string]any, len(values))
-	for _, name := range slices.Sorted(maps.Keys(values)) { // sorted, so that the first error is always the same
+	for _, name := range slices.Sorted(maps.Keys(values)) { // sorted so that the same error is always reported first
 		value, present, err := toJSON(values[name], room, depth+1)
 		if err != nil {
 			return nil, false, err

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// Part is a part of a string: text or an expression.
+// Part is a part of a string, which is either text or an expression.
 type Part struct {
 	Text       string // the text, or the expression without ${ and }
 	Expression bool
 }
 
 var (
-	// ErrUnclosed is returned for a string with a ${ that is not closed.
+	// ErrUnclosed is returned if a ${ in the string is not closed.
 	ErrUnclosed = errors.New("${ without }; write $${ for the text ${")
-	// ErrEmpty is returned for a string with an empty expression.
+	// ErrEmpty is returned if the string contains an empty expression.
 	ErrEmpty = errors.New("${} without an expression; write $${ for the text ${")
 )
 
-// Scan splits a string into its parts, in order and without empty text.
+// Scan splits a string into its parts, in order. It omits empty text.
 func Scan(s string) ([]Part, error) {
 	var parts []Part
 	var text strings.Builder
@@ -56,15 +56,15 @@ func Scan(s string) ([]Part, error) {
 	}
 }
 
-// token matches the parts of an expression that matter for finding its end: string literals, quoted field names,
-// comments and braces. If a quote or a comment is not closed, only its opening characters match.
+// token matches everything that matters for finding the end of an expression: string literals, quoted field names,
+// comments and braces. For an unclosed quote or comment, it matches only the opening characters.
 var token = regexp.MustCompile(strings.Join([]string{
 	`(?:[bB]?[rR]|[rR][bB])(?:"""(?s:.*?)"""|'''(?s:.*?)'''|"[^"\n]*"|'[^'\n]*')`,
 	`"""(?s:\\.|[^\\])*?"""`, `'''(?s:\\.|[^\\])*?'''`, `"(?:\\(?s:.)|[^"\\\n])*"`, `'(?:\\(?s:.)|[^'\\\n])*'`,
 	"`[^`]*`", `//[^\n]*\n`, `//`, "[\"'`{}]",
 }, "|"))
 
-// endOfExpression returns the index of the brace that closes the expression at the start of s, or -1 without one.
+// endOfExpression returns the index of the brace that closes the expression at the start of s, or -1 if there is none.
 func endOfExpression(s string) int {
 	depth, start := 0, 0
 	for {

@@ -12,11 +12,12 @@ import (
 // declarations converts schemas to the types of one environment.
 //
 // Kubernetes' own conversion is designed for validation. It omits values that a schema does not describe, renames
-// fields whose names are not identifiers, and converts strings with certain formats to timestamps. Templates copy
-// values. So here, values that a schema does not describe are dyn, names do not change, and strings remain strings.
+// fields whose names are not identifiers, and converts strings of certain formats to timestamps. Templates, however,
+// copy values. In this conversion, values that a schema does not describe have the type dyn, the names of fields do not
+// change, and strings remain strings.
 type declarations struct{ left int }
 
-// typeOf returns the type of the values that a schema describes. Values that the schema does not describe are dyn.
+// typeOf converts a schema to a type. Values that the schema does not describe have the type dyn.
 func (d *declarations) typeOf(s common.Schema, name string, depth int) *apiservercel.DeclType {
 	if d.left--; d.left < 0 || depth > maxSchemaDepth || isOpen(s) || s.IsXPreserveUnknownFields() {
 		return apiservercel.DynType
@@ -25,7 +26,7 @@ func (d *declarations) typeOf(s common.Schema, name string, depth int) *apiserve
 	case "object":
 		if properties := s.Properties(); len(properties) > 0 {
 			fields := make(map[string]*apiservercel.DeclField, len(properties))
-			// Sorted, so that each replica checks the same fields within the limits.
+			// The fields are sorted so that all replicas declare the same fields if maxSchemaTypes is exceeded.
 			for _, field := range slices.Sorted(maps.Keys(properties)) {
 				t := d.typeOf(properties[field], name+"."+field, depth+1)
 				fields[field] = apiservercel.NewDeclField(field, t, slices.Contains(s.Required(), field), nil, nil)
@@ -49,10 +50,10 @@ func (d *declarations) typeOf(s common.Schema, name string, depth int) *apiserve
 	case "integer":
 		return apiservercel.IntType
 	}
-	return apiservercel.DynType // also for numbers, which JSON decodes as integers if they have no fraction
+	return apiservercel.DynType // including numbers, which are decoded as integers if they have no fraction
 }
 
-// isOpen reports whether the schema does not describe the parts of its values.
+// isOpen reports whether the schema does not describe the fields or items of the values that it accepts.
 func isOpen(s common.Schema) bool {
 	return s == nil || s.Type() == "" || isIntOrString(s) || s.IsXEmbeddedResource()
 }
@@ -68,7 +69,7 @@ func maxItems(declared *int64) int64 {
 
 func maxBytes(s common.Schema) int64 {
 	if s.MaxLength() != nil {
-		return 4 * max(*s.MaxLength(), 0) // a character has up to four bytes
+		return 4 * max(*s.MaxLength(), 0) // a character can have four bytes
 	}
 	var longest int64
 	for _, v := range s.Enum() {
@@ -82,8 +83,8 @@ func maxBytes(s common.Schema) int64 {
 	return assumedLength
 }
 
-// TypesOf returns the JSON types that a schema allows, or nil if it allows any. An integer is a number, because the API
-// server converts between them.
+// TypesOf returns the JSON types that a schema allows, or nil if it allows all types. Integers are reported as "number"
+// because the API server converts between the two.
 func TypesOf(s common.Schema) []string {
 	switch {
 	case s == nil:
@@ -100,8 +101,8 @@ func TypesOf(s common.Schema) []string {
 	return []string{s.Type()}
 }
 
-// Fits reports whether the value can be assigned to a field with the schema. An optional value is assignable if the
-// value in it is.
+// Fits reports whether the value can be assigned to a field with the schema. An optional fits if the value that it
+// contains fits.
 func (p *Program) Fits(s common.Schema) bool { return assignable(p.output, s) }
 
 func assignable(t *types.Type, s common.Schema) bool {
@@ -128,5 +129,5 @@ func assignable(t *types.Type, s common.Schema) bool {
 			return assignable(t.Parameters()[0], s)
 		}
 	}
-	return true // known only at evaluation
+	return true // the type is known only at evaluation
 }

@@ -28,6 +28,8 @@ spec:
     version: v1
     kind: Crate
     shortNames: [crt]
+    status: {size: "${self.spec.size}"}
+    conditions: [{type: Large, status: self.spec.size > 5, reason: Size}]
     printerColumns: [{name: Size, type: integer, jsonPath: .spec.size}]
     schema:
       properties:
@@ -44,8 +46,8 @@ spec:
 
 var definitions = apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 
-// The API server must accept the manifest, the definition of a Blueprint's type and the children of an instance. The
-// objects that it returns are the input of the next step.
+// The API server must accept the manifest, the definition of a Blueprint's type, and the children of an instance. The
+// objects that it returns are the input for the next step.
 func TestBlueprint(t *testing.T) {
 	client, err := dynamic.NewForConfig(shared.Cluster(t).Config())
 	if err != nil {
@@ -58,7 +60,7 @@ func TestBlueprint(t *testing.T) {
 	define(t, client, manifest)
 	stored := apply(t, client, blueprint.GroupVersionResource, "", object(t, text))
 	if policy, _, _ := unstructured.NestedString(stored.Object, "spec", "deletionPolicy"); policy != "Retain" {
-		t.Errorf("deletionPolicy is %q unless somebody says otherwise", policy)
+		t.Errorf("deletionPolicy defaults to %q", policy)
 	}
 	b, err := blueprint.FromUnstructured(stored)
 	if err != nil {
@@ -85,8 +87,8 @@ func TestBlueprint(t *testing.T) {
 	}
 }
 
-// What the manifest refuses is refused with words that say what to do.
-func TestManifest_refuses(t *testing.T) {
+// Errors of the manifest's own validation explain what to do.
+func TestManifest_rejects(t *testing.T) {
 	client, err := dynamic.NewForConfig(shared.Cluster(t).Config())
 	if err != nil {
 		t.Fatal(err)
@@ -97,12 +99,34 @@ func TestManifest_refuses(t *testing.T) {
 	}
 	define(t, client, manifest)
 	for reason, c := range map[string]struct{ change, to, want string }{
-		"a type twice over": {"group:", "crd: a.b\n    group:", "set either crd, or group, version, kind and schema"},
-		"an invalid id":     {"id: config", "id: con-fig", "should match '^[a-zA-Z][a-zA-Z0-9_]*$'"},
+		"a defined type and crd": {"group:", "crd: a.b\n    group:", "set either crd, or group, version, kind and schema"},
+		"an invalid id":          {"id: config", "id: con-fig", "should match '^[a-zA-Z][a-zA-Z0-9_]*$'"},
 		"an invalid policy": {
 			"spec:\n  type:", "spec:\n  deletionPolicy: Maybe\n  type:", `supported values: "Retain", "Delete"`,
 		},
-		"a template of nothing": {"        kind: ConfigMap\n", "", "template.kind: Required value"},
+		"a condition of the platform": {"type: Large", "type: Ready", "Ready, Paused and Regressed are reserved"},
+		"an invalid condition":        {"type: Large", "type: so large", "conditions[0].type: Invalid value"},
+		"a duplicate condition": {
+			"conditions: [", "conditions: [{type: Large, status: 'true'}, ", `duplicate entries for key [type="Large"]`,
+		},
+		"a template without a kind": {"        kind: ConfigMap\n", "", "template.kind: Required value"},
+		"a template and a reference": {
+			"    - id: config\n", "    - id: config\n      externalRef: {apiVersion: v1, kind: ConfigMap, " +
+				"metadata: {name: a}}\n",
+			"set either template or externalRef",
+		},
+		"a reference with adopt": {
+			"  resources:\n", "  resources:\n    - {id: a, adopt: true, externalRef: {apiVersion: v1, kind: ConfigMap, " +
+				"metadata: {name: a}}}\n", "must not be set with externalRef",
+		},
+		"a reference with forEach": {
+			"  resources:\n", "  resources:\n    - {id: a, forEach: [{b: '${[1]}'}], externalRef: {apiVersion: v1, " +
+				"kind: ConfigMap, metadata: {name: a}}}\n", "forEach must not be set with externalRef; use a selector",
+		},
+		"a reference without a name and a selector": {
+			"  resources:\n", "  resources:\n    - {id: a, externalRef: {apiVersion: v1, kind: ConfigMap, metadata: {}}}\n",
+			"set either name or selector",
+		},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			o := object(t, strings.Replace(text, c.change, c.to, 1))
@@ -115,7 +139,7 @@ func TestManifest_refuses(t *testing.T) {
 	}
 }
 
-// define creates a CustomResourceDefinition and waits until it is Established.
+// define creates a CustomResourceDefinition and waits until it is established.
 func define(t *testing.T, client dynamic.Interface, crd *apiextensionsv1.CustomResourceDefinition) {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(crd)
@@ -130,7 +154,7 @@ func define(t *testing.T, client dynamic.Interface, crd *apiextensionsv1.CustomR
 			if err != nil {
 				return false, err
 			}
-			conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions") // which are null at first
+			conditions, _, _ := unstructured.NestedSlice(now.Object, "status", "conditions") // null at first
 			for _, c := range conditions {
 				if c := c.(map[string]any); c["type"] == "Established" && c["status"] == "True" {
 					return true, nil
@@ -139,11 +163,11 @@ func define(t *testing.T, client dynamic.Interface, crd *apiextensionsv1.CustomR
 			return false, nil
 		})
 	if err != nil {
-		t.Fatalf("%s is not Established: %v", crd.Name, err)
+		t.Fatalf("%s is not established: %v", crd.Name, err)
 	}
 }
 
-// apply applies an object, again while its type is not served yet.
+// apply applies an object. It retries while the type is not served yet.
 func apply(t *testing.T, client dynamic.Interface, gvr schema.GroupVersionResource, namespace string,
 	o *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()

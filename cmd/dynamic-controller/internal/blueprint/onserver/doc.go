@@ -1,3 +1,3 @@
-// Package onserver tests the output of package blueprint against a real API server, which must accept the manifest, the
-// definitions and the rendered objects.
+// Package onserver tests the output of package blueprint against a real API server. The API server must accept the
+// manifest, the definitions and the rendered objects.
 package onserver
