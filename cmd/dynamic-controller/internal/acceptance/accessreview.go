@@ -1,7 +1,6 @@
 package acceptance
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,37 +17,38 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
-// Verbs that the platform needs on instances and children. If a Blueprint has a ServiceAccount, the platform itself
-// only watches the children.
+// Verbs that the platform needs on instances, children and referenced objects. If a Blueprint runs as a ServiceAccount,
+// the platform needs only watchVerbs on the children and the referenced objects.
 var (
-	instanceVerbs = []string{"get", "list", "watch", "patch"}
-	childVerbs    = []string{"get", "list", "watch", "create", "patch", "delete"}
-	watchVerbs    = []string{"list", "watch"}
+	instanceVerbs  = []string{"get", "list", "watch", "patch"}
+	childVerbs     = []string{"get", "list", "watch", "create", "patch", "delete"}
+	referenceVerbs = []string{"get", "list", "watch"}
+	watchVerbs     = []string{"list", "watch"}
 )
 
 const (
-	// Up to maxGranted granted permissions are cached, each for grantedFor. Denials are not cached, so that a new
-	// permission takes effect soon.
+	// grantedFor is how long a granted permission is cached, and maxGranted is the size of the cache. Denials are not
+	// cached, so that new grants take effect soon.
 	grantedFor = 5 * time.Minute
 	maxGranted = 4096
-	// A missing permission is reviewed again after minReviewDelay. The delay doubles with each attempt, up to
-	// maxReviewDelay.
+	// If a permission is missing, the Blueprint is reconciled again after minReviewDelay. The delay doubles each time the
+	// permission is still missing, up to maxReviewDelay.
 	minReviewDelay = time.Second
 	maxReviewDelay = 30 * time.Second
-	// parallelReviews is the maximum number of concurrent reviews of a Blueprint.
+	// parallelReviews is the maximum number of concurrent access reviews for one Blueprint.
 	parallelReviews = 8
 )
 
-// permission is a verb on all objects of a resource.
+// permission allows a verb on all objects of a resource.
 type permission struct {
 	verb        string
 	resource    schema.GroupResource
 	subresource string
 	namespace   string // empty for all namespaces
-	path        string // of the Blueprint's field that needs it
+	path        string // path of the Blueprint field that needs the permission
 }
 
-// key returns the permission without its path.
+// key returns the permission without its path, so that it can be compared and used as a map key.
 func (p permission) key() permission {
 	p.path = ""
 	return p
@@ -62,7 +62,7 @@ func (p permission) scope() string {
 	return p.name() + " in namespace " + p.namespace
 }
 
-// name returns the resource as it is written in a role.
+// name returns the resource in a form such as "deployments/status.apps".
 func (p permission) name() string {
 	resource := p.resource.Resource
 	if p.subresource != "" {
@@ -71,10 +71,11 @@ func (p permission) name() string {
 	return (&schema.GroupResource{Group: p.resource.Group, Resource: resource}).String()
 }
 
-// permissionsFor returns the permissions that are needed to serve a Blueprint in the given namespaces, without
-// duplicates. No namespaces means all namespaces. The name of the Blueprint's ServiceAccount must already be resolved.
+// permissionsFor returns the permissions that the platform needs to serve a Blueprint in the given namespaces, without
+// duplicates. If namespaces is empty, the permissions apply to all namespaces. The name of the Blueprint's
+// ServiceAccount must already be resolved.
 func permissionsFor(
-	b *blueprint.Blueprint, gvr schema.GroupVersionResource, children []instances.Child, namespaces []string,
+	b *blueprint.Blueprint, gvr schema.GroupVersionResource, children, references []instances.Child, namespaces []string,
 ) (all []permission) {
 	add := func(path string, resource schema.GroupResource, subresource string, verbs ...string) {
 		for _, namespace := range scopes(namespaces) {
@@ -93,17 +94,20 @@ func permissionsFor(
 			add("spec.deletionPolicy", gvr.GroupResource(), "", "delete")
 		}
 	}
-	verbs := childVerbs
+	onChildren, onReferences := childVerbs, referenceVerbs
 	if b.Spec.ServiceAccountName != "" {
-		verbs = watchVerbs
+		onChildren, onReferences = watchVerbs, watchVerbs
 	}
 	for _, child := range children {
-		add(child.Path, child.GVR.GroupResource(), "", verbs...)
+		add(child.Path, child.GVR.GroupResource(), "", onChildren...)
+	}
+	for _, reference := range references {
+		add(reference.Path, reference.GVR.GroupResource(), "", onReferences...)
 	}
 	return all
 }
 
-// Reviewer is the part of a SelfSubjectAccessReviewInterface that the platform uses.
+// Reviewer is the subset of SelfSubjectAccessReviewInterface that the platform uses.
 type Reviewer interface {
 	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (
 		*authorizationv1.SelfSubjectAccessReview, error)
@@ -119,7 +123,7 @@ func newAccessReviews(reviews Reviewer) *accessReviews {
 	return &accessReviews{reviews: reviews, granted: utilcache.NewLRUExpireCache(maxGranted)}
 }
 
-// missing returns the wanted permissions that the platform does not have, in the given order.
+// missing returns the wanted permissions that the platform does not have, in the order of wanted.
 func (a *accessReviews) missing(ctx context.Context, wanted []permission) (missing []permission, err error) {
 	denied := make([]bool, len(wanted))
 	group, ctx := errgroup.WithContext(ctx)
@@ -163,9 +167,9 @@ func (a *accessReviews) review(ctx context.Context, p permission) (granted bool,
 
 // rejectMissing returns a rejection that lists the missing permissions, grouped by path, resource and namespace.
 func rejectMissing(missing []permission) *rejection {
-	grant := "\ngrant it with a ClusterRole that has the label " + AggregationLabel + `: "true"`
+	grant := "\ngrant the missing permissions with a ClusterRole that has the label " + AggregationLabel + `: "true"`
 	if len(missing) > 0 && missing[0].namespace != "" {
-		grant = "\ngrant it with a Role and a RoleBinding in the namespace"
+		grant = "\ngrant the missing permissions with a Role and a RoleBinding in the namespace"
 	}
 	var lines []string
 	for len(missing) > 0 {
@@ -184,7 +188,8 @@ func rejectMissing(missing []permission) *rejection {
 	return &rejection{reasonPermission, strings.Join(lines, "\n") + grant}
 }
 
-// reviewDelay returns how long to wait before a missing permission is reviewed again. The delay grows with attempts.
+// reviewDelay returns the delay before a Blueprint with a missing permission is reconciled again. attempts is the
+// number of earlier reconciles in which a permission was missing.
 func reviewDelay(attempts int) time.Duration {
-	return cmp.Or(min(minReviewDelay<<min(attempts, 10), maxReviewDelay), minReviewDelay)
+	return min(minReviewDelay<<min(attempts, 10), maxReviewDelay)
 }

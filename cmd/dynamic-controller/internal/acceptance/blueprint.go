@@ -12,7 +12,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// blueprintReconciler applies the decisions of this replica to the cluster. It runs on the leader.
+// blueprintReconciler applies the decisions of this replica to the cluster. It runs only on the leader.
 type blueprintReconciler struct {
 	registry *registry
 	store    *historyStore
@@ -21,7 +21,8 @@ type blueprintReconciler struct {
 	teardown *teardown
 }
 
-// reconcile does nothing for a generation without a decision. The Blueprint is enqueued again after the decision.
+// reconcile does nothing until this replica has made a decision about the Blueprint's generation. The definition
+// reconciler enqueues the Blueprint after each decision.
 func (r *blueprintReconciler) reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
 ) error {
@@ -33,7 +34,8 @@ func (r *blueprintReconciler) reconcile(
 	if err != nil {
 		return dynamiccontroller.Terminal(err)
 	}
-	// If the generation cannot be stored, its type is not changed, and the served generation remains served.
+	// If the generation cannot be stored, do not change the CustomResourceDefinition. The previous generation remains
+	// served.
 	storeErr := r.store.store(ctx, b, d)
 	var applyErr error
 	if storeErr == nil {
@@ -55,15 +57,15 @@ func (r *blueprintReconciler) reconcile(
 	return cmp.Or(storeErr, applyErr, earliest(r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
 }
 
-// gone is called for Blueprints that do not exist.
+// gone discards the state that is kept for a Blueprint after the Blueprint has been deleted.
 func (r *blueprintReconciler) gone(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	r.status.counts.Forget(id.Name())
 	r.teardown.polls.Forget(id.Name())
 	return nil
 }
 
-// earliest returns the first error that is not a requeue request. Without such an error, it returns the requeue request
-// with the shortest delay.
+// earliest returns the first error that is not a requeue request. If there is none, it returns the requeue request with
+// the shortest delay, or nil.
 func earliest(errs ...error) (first error) {
 	for _, err := range errs {
 		wait, again := dynamiccontroller.RequeueDelay(err)
@@ -77,7 +79,7 @@ func earliest(errs ...error) (first error) {
 	return first
 }
 
-// objects formats a number of objects.
+// objects returns n followed by the noun, which is in the plural unless n is 1.
 func objects(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

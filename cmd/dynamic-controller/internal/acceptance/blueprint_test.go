@@ -18,7 +18,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-func TestWhatIsSaidOfServing(t *testing.T) {
+func TestServingCondition(t *testing.T) {
 	const quick, slow = 100 * time.Millisecond, 2 * time.Second
 	running := &servedRevision{Revision: instances.Revision{GVR: websites, Compiled: &blueprint.Compiled{}}, generation: 3}
 	refused := validation{rejection: &rejection{reasonInvalid, "x"}}
@@ -27,11 +27,11 @@ func TestWhatIsSaidOfServing(t *testing.T) {
 		return []dynamiccontroller.TypeStatus{
 			{
 				GVR:         blueprints,
-				WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden, Message: "of another type"},
+				WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden, Message: "other type"},
 			},
 			{
 				GVR:         websites,
-				WatchStatus: dynamiccontroller.WatchStatus{State: state, Since: since, Message: "in the server's words"},
+				WatchStatus: dynamiccontroller.WatchStatus{State: state, Since: since, Message: "the server's message"},
 				Secondaries: secondaries,
 			},
 		}
@@ -54,86 +54,90 @@ func TestWhatIsSaidOfServing(t *testing.T) {
 		message  string
 		again    time.Duration
 	}{
-		"nothing is accepted": {
+		"no accepted generation": {
 			decided: decision{validation: refused},
 			reason:  reasonNotAccepted,
 			message: "no generation has been accepted",
 		},
-		"there is no type yet": {decided: decision{}, reason: reasonNoDefinition, message: "waiting for the type"},
-		"only deletions are processed": {
+		"no CustomResourceDefinition": {
+			decided: decision{},
+			reason:  reasonNoDefinition,
+			message: "waiting for the CustomResourceDefinition to be created",
+		},
+		"clean-up only": {
 			decided:  decision{running: cleaningUp},
 			statuses: served(dynamiccontroller.TypeSynced),
 			reason:   reasonNotAccepted,
 			message:  "only deletions are processed",
 		},
-		"the engine has yet to begin": {
+		"type not served yet": {
 			decided:  decision{running: running},
 			statuses: served(dynamiccontroller.TypeSynced)[:1],
 			reason:   reasonSyncing,
 			message:  "the type is not served yet",
 			again:    quick,
 		},
-		"the cache fills": {
+		"cache syncing": {
 			decided:  decision{running: running},
 			statuses: served(dynamiccontroller.TypeSyncing),
 			reason:   reasonSyncing,
 			message:  "reading the instances",
 			again:    quick,
 		},
-		"the cache fills for long": {
+		"cache syncing for a long time": {
 			decided:  decision{running: running},
 			statuses: servedSince(longAgo, dynamiccontroller.TypeSyncing),
 			reason:   reasonSyncingLong,
-			message:  "takes more than a minute",
+			message:  "has taken more than a minute",
 			again:    slow,
 		},
-		"all has long been there": {
+		"synced long ago": {
 			decided:  decision{running: running},
 			statuses: servedSince(longAgo, dynamiccontroller.TypeSynced),
 			serving:  true,
 			reason:   reasonServing,
 			message:  "generation 3 is served",
 		},
-		"the watches are stopped": {
+		"watches stopped": {
 			decided:  decision{running: running},
 			statuses: served(dynamiccontroller.TypeStopped),
 			reason:   reasonSyncing,
 			message:  "reading the instances",
 			again:    quick,
 		},
-		"the cache may not be filled": {
+		"watch forbidden": {
 			decided:  decision{running: running},
 			statuses: served(dynamiccontroller.TypeForbidden),
 			reason:   string(dynamiccontroller.TypeForbidden),
-			message:  "in the server's words",
+			message:  "the server's message",
 			again:    slow,
 		},
-		"the cache cannot be filled": {
+		"watch failing": {
 			decided:  decision{running: running},
 			statuses: served(dynamiccontroller.TypeFailing),
 			reason:   string(dynamiccontroller.TypeFailing),
-			message:  "in the server's words",
+			message:  "the server's message",
 			again:    slow,
 		},
-		"all is there": {
+		"synced": {
 			decided:  decision{running: running},
 			statuses: served(dynamiccontroller.TypeSynced),
 			serving:  true,
 			reason:   reasonServing,
 			message:  "generation 3 is served",
 		},
-		"all is there of an earlier": {
+		"earlier generation synced": {
 			decided:  decision{running: running, generation: 4, validation: refused},
 			statuses: served(dynamiccontroller.TypeSynced),
 			serving:  true,
 			reason:   reasonServing,
 			message:  "generation 3 is served",
 		},
-		"children are being read": {decided: decision{running: running}, serving: true, reason: reasonServing,
+		"children syncing": {decided: decision{running: running}, serving: true, reason: reasonServing,
 			message: "generation 3 is served",
 			statuses: served(dynamiccontroller.TypeSynced, secondary("secrets", dynamiccontroller.TypeSyncing),
 				secondary("pods", dynamiccontroller.TypeStopped))},
-		"children may not be read": {decided: decision{running: running}, serving: true, reason: reasonServing,
+		"watch of children forbidden": {decided: decision{running: running}, serving: true, reason: reasonServing,
 			message: "generation 3 is served; secrets.v1 cannot be watched: not yours", again: slow,
 			statuses: served(dynamiccontroller.TypeSynced, secondary("pods", dynamiccontroller.TypeSynced),
 				secondary("secrets", dynamiccontroller.TypeForbidden))},
@@ -144,13 +148,42 @@ func TestWhatIsSaidOfServing(t *testing.T) {
 			got, again := (&statusReporter{engine: engine}).serving(test.decided)
 			if (got.Status == metav1.ConditionTrue) != test.serving || got.Reason != test.reason ||
 				!strings.HasSuffix(got.Message, test.message) || again != test.again {
-				t.Errorf("got %+v, and again after %s", got, again)
+				t.Errorf("got %+v, next update after %s", got, again)
 			}
 		})
 	}
 }
 
-func TestHowABlueprintStands(t *testing.T) {
+func TestServingProblems(t *testing.T) {
+	failing := dynamiccontroller.SecondaryStatus{
+		WatchKey:    dynamiccontroller.WatchKey{GVR: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}},
+		WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden, Message: "not yours; ask"},
+	}
+	const watch = "secrets.v1 cannot be watched: not yours; ask"
+	const store = "generation 2 is accepted but not served: store: no; retry"
+	for name, test := range map[string]struct {
+		secondaries         []dynamiccontroller.SecondaryStatus
+		storeErr            error
+		unwatched, unserved string
+	}{
+		"no problem":      {},
+		"a watch fails":   {secondaries: []dynamiccontroller.SecondaryStatus{failing}, unwatched: watch},
+		"a store fails":   {storeErr: errors.New("store: no; retry"), unserved: store},
+		"both of them do": {[]dynamiccontroller.SecondaryStatus{failing}, errors.New("store: no; retry"), watch, store},
+	} {
+		d := decision{generation: 2, running: &servedRevision{generation: 1}}
+		c, _ := synced(d, dynamiccontroller.TypeStatus{Secondaries: test.secondaries})
+		if test.storeErr != nil {
+			c = notStored(d, c, test.storeErr)
+		}
+		c.ObservedGeneration = 2
+		if unwatched, unserved := ServingProblems(&c); unwatched != test.unwatched || unserved != test.unserved {
+			t.Errorf("%s: got %q, %q", name, unwatched, unserved)
+		}
+	}
+}
+
+func TestConditions(t *testing.T) {
 	b := &blueprint.Blueprint{Spec: making("Wheel")}
 	b.Name, b.UID = "websites", "u"
 	type crds = []*apiextensionsv1.CustomResourceDefinition
@@ -170,27 +203,27 @@ func TestHowABlueprintStands(t *testing.T) {
 		crds                  []*apiextensionsv1.CustomResourceDefinition
 		accepted, established string
 	}{
-		"accepted, with its type": {
+		"accepted, type established": {
 			decision{}, crd(establishedNow), "True Compiled: each instance creates up to 1 object",
 			"True Established: the API server serves websites.shop.example.com",
 		},
-		"accepted, before its type": {
+		"accepted, type missing": {
 			decision{}, nil, "True Compiled: each instance creates up to 1 object",
 			"False NotDefined: the CustomResourceDefinition websites.shop.example.com does not exist",
 		},
-		"its type has yet to be seen": {
+		"type not established": {
 			decision{}, crd(), "True Compiled: each instance creates up to 1 object",
 			"False Installing: the API server has not established the type yet",
 		},
-		"its type's names are taken": {
+		"names of the type taken": {
 			decision{}, crd(taken), "True Compiled: each instance creates up to 1 object",
 			"False NamesNotAccepted: website is taken",
 		},
-		"its type is being deleted": {
+		"type terminating": {
 			decision{}, going, "True Compiled: each instance creates up to 1 object",
 			"False Terminating: the CustomResourceDefinition is being deleted",
 		},
-		"refused, with its type": {
+		"rejected, type established": {
 			decision{validation: validation{rejection: &rejection{reasonInvalid, "x"}}}, crd(establishedNow), "False Invalid: x",
 			"True Established: the API server serves websites.shop.example.com",
 		},
@@ -214,29 +247,29 @@ func TestHowABlueprintStands(t *testing.T) {
 	p, _ := newTestController(nil, nil)
 	p.engine.SecondaryErr = dynamiccontroller.ErrNotSynced
 	if _, err := p.blueprints.status.conditionsFor(b, decision{}); !errors.Is(err, dynamiccontroller.ErrNotSynced) {
-		t.Errorf("without a cache of definitions: %v", err)
+		t.Errorf("with metadata instead of CustomResourceDefinitions in the cache: %v", err)
 	}
 }
 
-// A process that begins takes back nothing of what is still so as far as it knows.
-func TestABlueprintIsStillServedWhileTheCachesFill(t *testing.T) {
+// A new process does not reset the Serving condition before it knows the current state.
+func TestKeepWhileSyncing(t *testing.T) {
 	syncing := falseCondition(blueprint.Serving, reasonSyncing, "reading the instances")
-	syncingLong := falseCondition(blueprint.Serving, reasonSyncingLong, "reading the instances takes more than a minute")
+	syncingLong := falseCondition(blueprint.Serving, reasonSyncingLong, "syncing has taken more than a minute")
 	served := metav1.Condition{Type: blueprint.Serving, Status: metav1.ConditionTrue, Reason: reasonServing,
 		Message: "generation 2 is served"}
 	notServed := falseCondition(blueprint.Serving, reasonNotAccepted, "no generation has been accepted")
 	for name, c := range map[string]struct {
 		said       *metav1.Condition
-		generation int64 // of which it was said; the object's is 2
+		generation int64 // observed by the condition; that of the object is 2
 		now, want  metav1.Condition
 	}{
-		"it was served":               {&served, 2, syncing, served},
-		"another generation was":      {&served, 1, syncing, syncing},
-		"it was not":                  {&notServed, 2, syncing, syncing},
-		"nothing was said":            {nil, 2, syncing, syncing},
-		"the caches cannot be filled": {&served, 2, notServed, notServed},
-		"the caches fill for long":    {&served, 2, syncingLong, syncingLong},
-		"the caches have been filled": {&notServed, 2, served, served},
+		"served before":                    {&served, 2, syncing, served},
+		"another generation served before": {&served, 1, syncing, syncing},
+		"not served before":                {&notServed, 2, syncing, syncing},
+		"no condition":                     {nil, 2, syncing, syncing},
+		"served before, now rejected":      {&served, 2, notServed, notServed},
+		"syncing takes too long":           {&served, 2, syncingLong, syncingLong},
+		"synced":                           {&notServed, 2, served, served},
 	} {
 		object := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"generation": c.generation}}}
 		if c.said != nil {

@@ -46,13 +46,13 @@ func (c cache) blueprint(name string) (*blueprint.Blueprint, claim, error) {
 	}
 	u, ok := object.(*unstructured.Unstructured)
 	if !ok {
-		return nil, claim{}, dynamiccontroller.Terminal(errors.New("the cache does not hold full Blueprints"))
+		return nil, claim{}, dynamiccontroller.Terminal(errors.New("the cache contains Blueprints of an unexpected Go type"))
 	}
 	b, err := blueprint.FromUnstructured(u)
 	if err != nil {
 		return nil, claim{}, dynamiccontroller.Terminal(err)
 	}
-	return b, claimOf(u), nil
+	return b, claimOf(b), nil
 }
 
 // crd returns a CustomResourceDefinition, or nil if it does not exist.
@@ -82,15 +82,15 @@ func (c cache) revisions(selector labels.Selector) (all []*revision, err error) 
 	}
 	objects, err := lister.List(selector)
 	for _, object := range objects {
-		if r, ok := object.(*revision); ok { // others are malformed
+		if r, ok := object.(*revision); ok { // malformed ControllerRevisions are cached unchanged
 			all = append(all, r)
 		}
 	}
 	return all, err
 }
 
-// history returns the stored revisions of Blueprints with the given name. Until all revisions have been read, it
-// returns [dynamiccontroller.ErrNotSynced].
+// history returns the stored revisions of Blueprints with the given name. It returns [dynamiccontroller.ErrNotSynced]
+// until the cache contains all revisions.
 func (c cache) history(name string) (h history, err error) {
 	all, err := c.revisions(labels.SelectorFromSet(labels.Set{blueprintLabel: instances.LabelValue(name)}))
 	for _, r := range all {
@@ -101,7 +101,7 @@ func (c cache) history(name string) (h history, err error) {
 	return h, err
 }
 
-// newestRevisions returns the newest stored revision of each Blueprint.
+// newestRevisions returns the newest stored revision of each Blueprint, by the UID of the Blueprint.
 func (c cache) newestRevisions() (map[types.UID]*revision, error) {
 	all, err := c.revisions(labels.Everything())
 	newest := map[types.UID]*revision{}
@@ -113,8 +113,8 @@ func (c cache) newestRevisions() (map[types.UID]*revision, error) {
 	return newest, err
 }
 
-// historyProblem returns the reason why the stored revisions cannot be read. It is empty if they have been read or are
-// being read.
+// historyProblem returns the reason why the stored revisions cannot be read. It returns "" if the cache of revisions
+// has synced or is still syncing.
 func (c cache) historyProblem() string {
 	for _, t := range c.engine.Status() {
 		if t.GVR != blueprints {
@@ -124,8 +124,8 @@ func (c cache) historyProblem() string {
 			if s.GVR != controllerRevisions || isSyncing(s.State) || s.State == dynamiccontroller.TypeSynced {
 				continue
 			}
-			return fmt.Sprintf("cannot read the stored revisions: %s; the platform needs get, list, watch, create, patch and "+
-				"delete on controllerrevisions.apps in namespace %s", s.Message, c.namespace)
+			return fmt.Sprintf("the stored revisions cannot be read: %s; the platform must be permitted to get, list, watch, "+
+				"create, patch and delete controllerrevisions.apps in namespace %s", s.Message, c.namespace)
 		}
 	}
 	return ""

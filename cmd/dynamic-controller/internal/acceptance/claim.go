@@ -7,45 +7,48 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// claim is a Blueprint's claim to a type.
+// claim is the claim of a Blueprint to a type.
 type claim struct {
 	crd string // name of the CustomResourceDefinition
-	// named reports whether the Blueprint names the CustomResourceDefinition with spec.type.crd. Otherwise the platform
-	// creates it from spec.type.
+	// named reports whether the Blueprint names an existing CustomResourceDefinition in spec.type.crd. If it is false, the
+	// platform creates the CustomResourceDefinition from spec.type.
 	named    bool
-	deleting bool // the Blueprint is being deleted
-	since    int64
+	deleting bool  // the Blueprint is being deleted
+	since    int64 // creation time of the Blueprint in Unix seconds
 	name     string
 	uid      types.UID
 	memory   int64 // estimated memory of the spec
 }
 
-// claimRank ranks the claims to one type. The oldest claim with the lowest rank holds the type, unless it is
-// unqualified.
+// claimRank is the rank of a claim to a type. The claim with the lowest rank wins. Among claims of the same rank, the
+// claim of the oldest Blueprint wins. Unqualified claims never win.
 type claimRank int
 
 const (
-	// reserved: the platform created the CustomResourceDefinition for this Blueprint, or for an earlier one of the same
-	// name.
+	// reserved means that the platform created the CustomResourceDefinition for this Blueprint or for an earlier Blueprint
+	// with the same name.
 	reserved claimRank = iota
-	// allowed: somebody else created the CustomResourceDefinition, and it allows this Blueprint.
+	// allowed means that the platform did not create the CustomResourceDefinition, and that an annotation of the
+	// CustomResourceDefinition allows this Blueprint.
 	allowed
-	// established: the type does not exist, and a spec of this Blueprint has been accepted before.
+	// established means that the type does not exist, and that a spec of this Blueprint has been accepted before.
 	established
-	// candidate: the type does not exist, and this Blueprint would be accepted.
+	// candidate means that the type does not exist, and that this Blueprint would be accepted.
 	candidate
-	// unqualified: this Blueprint must not serve the type, or is rejected for other reasons and was never accepted.
+	// unqualified means that this Blueprint must not serve the type, or that it has never been accepted and is rejected
+	// for a reason other than its claim.
 	unqualified
 )
 
 // rank returns the rank of the claim. crd is nil if the claimed CustomResourceDefinition does not exist. stored reports
-// whether an accepted spec of the Blueprint is stored, and faulty whether the Blueprint is rejected for reasons other
-// than a claim.
+// whether the Blueprint has a stored revision. faulty reports whether the Blueprint is rejected for a reason other than
+// its claim.
 func (c claim) rank(crd *apiextensionsv1.CustomResourceDefinition, stored, faulty bool) claimRank {
 	switch {
 	case isOwnedBy(crd, c.uid) || crd != nil && crd.Annotations[ownerNameAnnotation] == c.name:
@@ -60,26 +63,15 @@ func (c claim) rank(crd *apiextensionsv1.CustomResourceDefinition, stored, fault
 	return unqualified
 }
 
-// claimOf reads a claim without decoding the whole Blueprint.
-func claimOf(object *unstructured.Unstructured) claim {
-	field := func(name string) string {
-		s, _, _ := unstructured.NestedString(object.Object, "spec", "type", name)
-		return s
-	}
+func claimOf(b *blueprint.Blueprint) claim {
 	return claim{
-		named:    field("crd") != "",
-		deleting: object.GetDeletionTimestamp() != nil,
-		crd: blueprint.DefinitionName(&blueprint.Blueprint{Spec: blueprint.Spec{Type: blueprint.Type{
-			CRD: field("crd"), Group: field("group"), Kind: field("kind"), Plural: field("plural"),
-		}}}),
-		since: object.GetCreationTimestamp().Unix(),
-		name:  object.GetName(),
-		uid:   object.GetUID(),
+		crd: blueprint.DefinitionName(b), named: b.Spec.Type.CRD != "", deleting: b.DeletionTimestamp != nil,
+		since: b.CreationTimestamp.Unix(), name: b.Name, uid: b.UID, memory: b.Spec.Memory(),
 	}
 }
 
-// compareAge orders claims from oldest to newest. Claims of the same second are ordered by name, so that the order is
-// the same on all replicas.
+// compareAge orders claims from oldest to newest. Claims from the same second are ordered by name, so that all replicas
+// agree.
 func compareAge(a, b claim) int {
 	return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.name, b.name))
 }
@@ -88,10 +80,18 @@ func compareAge(a, b claim) int {
 type claims struct {
 	cache    cache
 	registry *registry
+	decoded  *decodedClaims
+	// candidate is the claim of a Blueprint that is being reviewed before it is stored, and nil otherwise. It replaces the
+	// cached claim of the Blueprint with the same name.
+	candidate *claim
+}
 
+// decodedClaims caches the claims of cached Blueprints.
+type decodedClaims struct {
 	mu sync.Mutex // guards known
-	// known holds the claims by cached object, because decoding a thousand Blueprints would take up most of a validation.
-	// The objects are immutable. known is cleared when most of its objects are no longer in the cache.
+	// known contains the claims by cached Blueprint. Cached Blueprints are immutable. Decoding a thousand of them for each
+	// validation would take most of the time of the validation. known is cleared when most of its Blueprints are no longer
+	// cached.
 	known map[*unstructured.Unstructured]claim
 }
 
@@ -101,6 +101,15 @@ func (c *claims) all() (all []claim, err error) {
 	if err != nil {
 		return nil, err
 	}
+	all = c.decoded.claimsOf(objects)
+	if c.candidate != nil {
+		all = slices.DeleteFunc(all, func(other claim) bool { return other.name == c.candidate.name })
+		all = append(all, *c.candidate)
+	}
+	return all, nil
+}
+
+func (c *decodedClaims) claimsOf(objects []runtime.Object) (all []claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.known == nil || len(c.known) > 2*len(objects) {
@@ -113,19 +122,21 @@ func (c *claims) all() (all []claim, err error) {
 		}
 		known, has := c.known[u]
 		if !has {
-			known = claimOf(u)
-			if b, err := blueprint.FromUnstructured(u); err == nil { // malformed Blueprints are never served
-				known.memory = b.Spec.Memory()
+			b, err := blueprint.FromUnstructured(u)
+			if err != nil {
+				continue // malformed Blueprints are never served
 			}
+			known = claimOf(b)
 			c.known[u] = known
 		}
 		all = append(all, known)
 	}
-	return all, nil
+	return all
 }
 
-// holder returns the name of another Blueprint that holds the claimed type, or an empty string. All replicas get the
-// same result if their caches and their decisions on the other Blueprints agree.
+// holder returns the name of the Blueprint whose claim to the type takes precedence over own. It returns "" if there is
+// none. All replicas that have the same caches and have made the same decisions about the other Blueprints get the same
+// result.
 func (c *claims) holder(own claim, crd *apiextensionsv1.CustomResourceDefinition, faulty bool) (string, error) {
 	all, err := c.all()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 )
 
-func TestStandingOfAClaim(t *testing.T) {
+func TestClaim_Rank(t *testing.T) {
 	crd := func(annotations ...string) *apiextensionsv1.CustomResourceDefinition {
 		crd := &apiextensionsv1.CustomResourceDefinition{}
 		crd.Annotations = map[string]string{}
@@ -33,65 +33,65 @@ func TestStandingOfAClaim(t *testing.T) {
 		stored, faulty bool
 		want           claimRank
 	}{
-		"its own type": {
+		"created for this Blueprint": {
 			claim:  made,
 			crd:    crd(ownerNameAnnotation, "a", ownerUIDAnnotation, "1"),
 			faulty: true,
 			want:   reserved,
 		},
-		"its own type, by name": {
+		"created for this Blueprint, named in spec.type.crd": {
 			claim: naming,
 			crd:   crd(ownerNameAnnotation, "a", ownerUIDAnnotation, "1"),
 			want:  reserved,
 		},
-		"retained for its name": {claim: made, crd: crd(ownerNameAnnotation, "a"), want: reserved},
-		"of a lost Blueprint of its name": {
+		"retained for the same name": {claim: made, crd: crd(ownerNameAnnotation, "a"), want: reserved},
+		"created for a lost Blueprint with the same name": {
 			claim: naming,
 			crd:   crd(ownerNameAnnotation, "a", ownerUIDAnnotation, "0"),
 			want:  reserved,
 		},
-		"of another": {
+		"created for another Blueprint": {
 			claim:  made,
 			crd:    crd(ownerNameAnnotation, "b", ownerUIDAnnotation, "2"),
 			stored: true,
 			want:   unqualified,
 		},
-		"retained for another": {
+		"retained for another Blueprint": {
 			claim:  naming,
 			crd:    crd(ownerNameAnnotation, "b"),
 			stored: true,
 			want:   unqualified,
 		},
-		"retained for another, with consent": {
+		"retained for another Blueprint, with consent": {
 			claim: naming,
 			crd:   crd(ownerNameAnnotation, "b", allowedAnnotation, "a"),
 			want:  unqualified,
 		},
-		"of another, whose name was removed, with consent": {
+		"created for another Blueprint, name removed, with consent": {
 			claim: naming,
 			crd:   crd(ownerUIDAnnotation, "2", allowedAnnotation, "a"),
 			want:  unqualified,
 		},
-		"nobody's, with consent": {claim: naming, crd: crd(allowedAnnotation, "a"), want: allowed},
-		"nobody's, with consent, not by name": {
+		"created by someone else, with consent": {claim: naming, crd: crd(allowedAnnotation, "a"), want: allowed},
+		"created by someone else, with consent, not named in spec.type.crd": {
 			claim: made,
 			crd:   crd(allowedAnnotation, "a"),
 			want:  unqualified,
 		},
-		"nobody's, with consent for another": {
+		"created by someone else, with consent for another Blueprint": {
 			claim:  naming,
 			crd:    crd(allowedAnnotation, "b"),
 			stored: true,
 			want:   unqualified,
 		},
-		"nobody's":                                    {claim: naming, crd: crd(), stored: true, want: unqualified},
-		"a type that is to be created":                {claim: made, want: candidate},
-		"a type that is to be created, refused":       {claim: made, faulty: true, want: unqualified},
-		"a type that is to be created, being deleted": {claim: ending, want: unqualified},
-		"a type that is to be created again":          {claim: made, stored: true, want: established},
-		"a type that is to be created again, refused": {claim: made, stored: true, faulty: true, want: established},
-		"a type that somebody else may create":        {claim: naming, want: unqualified},
-		"a type that somebody else may create again":  {claim: naming, stored: true, want: established},
+		"created by someone else":           {claim: naming, crd: crd(), stored: true, want: unqualified},
+		"new type":                          {claim: made, want: candidate},
+		"new type, rejected":                {claim: made, faulty: true, want: unqualified},
+		"new type, Blueprint being deleted": {claim: ending, want: unqualified},
+		"lost type":                         {claim: made, stored: true, want: established},
+		"lost type, rejected":               {claim: made, stored: true, faulty: true, want: established},
+		"missing named type":                {claim: naming, want: unqualified},
+		"missing named type, served before": {claim: naming, stored: true, want: established},
 	} {
 		if got := test.claim.rank(test.crd, test.stored, test.faulty); got != test.want {
 			t.Errorf("%s: got %d, want %d", name, got, test.want)
@@ -99,7 +99,7 @@ func TestStandingOfAClaim(t *testing.T) {
 	}
 }
 
-func TestOlderClaim(t *testing.T) {
+func TestCompareAge(t *testing.T) {
 	older, newer, twin := claim{name: "b", since: 1}, claim{name: "a", since: 2}, claim{name: "c", since: 1}
 	for _, pair := range [][2]claim{{older, newer}, {twin, newer}, {older, twin}} {
 		if compareAge(pair[0], pair[1]) >= 0 || compareAge(pair[1], pair[0]) <= 0 {
@@ -108,30 +108,28 @@ func TestOlderClaim(t *testing.T) {
 	}
 }
 
-func TestWhatIsClaimed(t *testing.T) {
+func TestClaimOf(t *testing.T) {
 	for name, test := range map[string]struct {
-		spec map[string]any
+		of   blueprint.Type
 		want string
 	}{
-		"a type that is named": {map[string]any{"crd": "widgets.example.com"}, "widgets.example.com"},
-		"a type that is made": {
-			map[string]any{"group": "example.com", "kind": "Policy"}, "policies.example.com",
-		},
-		"a type that is made, with its plural": {
-			map[string]any{"group": "example.com", "kind": "Ox", "plural": "oxen"}, "oxen.example.com",
+		"named CustomResourceDefinition": {blueprint.Type{CRD: "widgets.example.com"}, "widgets.example.com"},
+		"new type":                       {blueprint.Type{Group: "example.com", Kind: "Policy"}, "policies.example.com"},
+		"new type with a plural": {
+			blueprint.Type{Group: "example.com", Kind: "Ox", Plural: "oxen"}, "oxen.example.com",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"type": test.spec}}}
-			if got := claimOf(object).crd; got != test.want {
+			b := &blueprint.Blueprint{Spec: blueprint.Spec{Type: test.of}}
+			if got := claimOf(b).crd; got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
 	}
 }
 
-// A Blueprint counts as soon as the cache has it, whether it has been decided on or not, and as it is now.
-func TestWhoHoldsAType(t *testing.T) {
+// holder uses the current Blueprints in the cache, even if no decision has been made on them.
+func TestClaims_Holder(t *testing.T) {
 	claiming := func(name, kind string, since int64) *blueprint.Blueprint {
 		b := &blueprint.Blueprint{Spec: making("Wheel")}
 		b.Name, b.UID, b.Spec.Type.Kind, b.CreationTimestamp = name, typesUID(name), kind, metav1.Unix(since, 0)
@@ -139,7 +137,7 @@ func TestWhoHoldsAType(t *testing.T) {
 	}
 	p, _ := newTestController(nil, nil)
 	engine := p.engine
-	own := claimOf(asObject(t, claiming("own", "Website", 5)))
+	own := claimOf(claiming("own", "Website", 5))
 	change := func(b *blueprint.Blueprint) func() {
 		return func() { _ = engine.Objects.Add(asObject(t, b)) }
 	}
@@ -154,25 +152,25 @@ func TestWhoHoldsAType(t *testing.T) {
 		faulty bool
 		want   string
 	}{
-		{name: "nobody else", change: change(claiming("own", "Website", 5))},
-		{name: "one of another type", change: change(claiming("other", "Page", 1))},
-		{name: "one that is older", change: change(claiming("older", "Website", 3)), want: "older"},
-		{name: "one that is older still", change: change(claiming("oldest", "Website", 2)), want: "oldest"},
-		{name: "the next, when that one is refused", change: decide("oldest", true), want: "older"},
-		{name: "nobody else, when both are", change: decide("older", true)},
-		{name: "the oldest again, when it is accepted", change: decide("oldest", false), want: "oldest"},
-		{name: "the Blueprint for which it was created, whatever is older", change: func() {}, crd: crd, faulty: true},
+		{name: "only this Blueprint", change: change(claiming("own", "Website", 5))},
+		{name: "a Blueprint with another type", change: change(claiming("other", "Page", 1))},
+		{name: "an older Blueprint", change: change(claiming("older", "Website", 3)), want: "older"},
+		{name: "the oldest Blueprint", change: change(claiming("oldest", "Website", 2)), want: "oldest"},
+		{name: "the oldest is rejected", change: decide("oldest", true), want: "older"},
+		{name: "both others are rejected", change: decide("older", true)},
+		{name: "the oldest is accepted", change: decide("oldest", false), want: "oldest"},
+		{name: "the type was created for this Blueprint", change: func() {}, crd: crd, faulty: true},
 		{
-			name:   "the Blueprint of which a spec is stored",
+			name:   "only this Blueprint has a stored revision",
 			change: func() { add(t, p, stored(t, claiming("own", "Website", 5), 1)) },
 			faulty: true,
 		},
 		{
-			name:   "the older of two of which specs are stored",
+			name:   "both Blueprints have stored revisions",
 			change: func() { add(t, p, stored(t, claiming("older", "Website", 3), 1)) },
 			want:   "older",
 		},
-		{name: "nobody else, when that one claims another type", change: change(claiming("older", "Page", 3))},
+		{name: "the older Blueprint now claims another type", change: change(claiming("older", "Page", 3))},
 	} {
 		step.change()
 		if got, err := p.definitions.validator.claims.holder(own, step.crd, step.faulty); err != nil || got != step.want {
@@ -181,8 +179,8 @@ func TestWhoHoldsAType(t *testing.T) {
 	}
 }
 
-// Both Blueprints are decided on in both orders, and the younger one has the type once it is stored.
-func TestARefusedBlueprintDoesNotHoldAType(t *testing.T) {
+// Blueprints are decided on in both orders. The younger Blueprint gets the type, and keeps it once its spec is stored.
+func TestClaims_RejectedBlueprintDoesNotBlockOthers(t *testing.T) {
 	for name, order := range map[string][]string{"the older first": {"older", "younger"},
 		"the younger first": {"younger", "older"}} {
 		t.Run(name, func(t *testing.T) {
@@ -192,21 +190,21 @@ func TestARefusedBlueprintDoesNotHoldAType(t *testing.T) {
 			p, mapper := newTestController([]*unstructured.Unstructured{asObject(t, older), asObject(t, younger)}, nil, wheel)
 			decideAll(t, p, order...)
 			if d, _ := p.registry.get("older"); d.rejection == nil {
-				t.Error("the older is accepted")
+				t.Error("the older Blueprint is accepted")
 			}
 			if d, _ := p.registry.get("younger"); d.rejection != nil {
-				t.Errorf("the younger is refused: %+v", d.rejection)
+				t.Errorf("the younger Blueprint is rejected: %+v", d.rejection)
 			}
-			// An older Blueprint that becomes valid later does not take the type.
+			// An older Blueprint that becomes valid later does not get the type.
 			add(t, p, stored(t, younger, 1))
 			mapper.Add(schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Missing"},
 				meta.RESTScopeNamespace)
 			decideAll(t, p, order...)
 			if d, _ := p.registry.get("older"); d.rejection == nil || d.rejection.reason != reasonClaimed {
-				t.Errorf("the older is accepted, or refused for %+v", d.rejection)
+				t.Errorf("got rejection of the older Blueprint %+v, want reason Claimed", d.rejection)
 			}
 			if d, _ := p.registry.get("younger"); d.cleansUpOnly() {
-				t.Error("the younger is not served")
+				t.Error("the younger Blueprint is not served")
 			}
 		})
 	}
@@ -214,7 +212,7 @@ func TestARefusedBlueprintDoesNotHoldAType(t *testing.T) {
 
 func TestClaims_AreCachedAndBounded(t *testing.T) {
 	engine := platformtest.NewEngine()
-	c := &claims{cache: cache{engine: engine}, registry: newRegistry()}
+	c := &claims{cache: cache{engine: engine}, registry: newRegistry(), decoded: &decodedClaims{}}
 	replace := func() {
 		for i := range 10 {
 			object := &unstructured.Unstructured{Object: map[string]any{
@@ -231,20 +229,19 @@ func TestClaims_AreCachedAndBounded(t *testing.T) {
 				t.Fatalf("got %d claims, %v", len(all), err)
 			}
 		}
-		if n := len(c.known); n > 30 {
-			t.Fatalf("%d claims of 10 Blueprints are cached", n)
+		if n := len(c.decoded.known); n > 30 {
+			t.Fatalf("got %d cached claims for 10 Blueprints", n)
 		}
 	}
 }
 
-// decideAll decides on the Blueprints, and on those that are enqueued meanwhile. It fails if the decisions do not
-// settle.
+// decideAll reconciles the Blueprints and those that are enqueued meanwhile. It fails if the queue does not drain.
 func decideAll(t *testing.T, p *testController, names ...string) {
 	t.Helper()
 	engine := p.engine
 	for n := 0; len(names) > 0; n++ {
 		if n > 10 {
-			t.Fatalf("the decisions do not settle: %q are decided on again", names)
+			t.Fatalf("the decisions do not settle: %q are still queued", names)
 		}
 		engine.Enqueued = nil
 		if err := p.decide(t.Context(), instances.BlueprintID(names[0])); err != nil {
@@ -257,7 +254,7 @@ func decideAll(t *testing.T, p *testController, names ...string) {
 	}
 }
 
-// twins returns two Blueprints of one type. The older one is named a.
+// twins returns two Blueprints that claim the same type. The older one is named a.
 func twins(kind string) (a, b *blueprint.Blueprint) {
 	a, b = generations(kind)[0], generations(kind)[0]
 	a.Name, a.UID, a.CreationTimestamp = "a", "ua", metav1.Unix(1, 0)
@@ -265,23 +262,23 @@ func twins(kind string) (a, b *blueprint.Blueprint) {
 	return a, b
 }
 
-func TestTwoRefusedBlueprintsOfOneTypeSettle(t *testing.T) {
+func TestClaims_TwoRejectedBlueprintsDoNotRetryForever(t *testing.T) {
 	a, b := twins("Missing")
 	p, _ := newTestController([]*unstructured.Unstructured{asObject(t, a), asObject(t, b)}, nil)
 	decideAll(t, p, "a", "b")
 	for _, name := range []string{"a", "b"} {
 		d, known := p.registry.get(name)
 		if !known || d.rejection == nil || d.rejection.reason != reasonInvalid || d.running != nil {
-			t.Errorf("the decision on %s is %+v", name, d)
+			t.Errorf("got decision %+[2]v for %[1]s, want a rejection", name, d)
 		}
 	}
 }
 
-// The annotation that allowed each of them to serve the type was removed.
-func TestATypeIsServedWhenAnotherBlueprintReleasesIt(t *testing.T) {
+// Neither Blueprint is allowed to serve the type any longer, because the annotation was removed.
+func TestClaims_ReleasedTypeIsServedForTheNextBlueprint(t *testing.T) {
 	for name, end := range map[string]func(toolscache.Indexer, *unstructured.Unstructured){
-		"because it is gone": func(objects toolscache.Indexer, a *unstructured.Unstructured) { _ = objects.Delete(a) },
-		"because it is being deleted": func(objects toolscache.Indexer, a *unstructured.Unstructured) {
+		"deleted": func(objects toolscache.Indexer, a *unstructured.Unstructured) { _ = objects.Delete(a) },
+		"being deleted": func(objects toolscache.Indexer, a *unstructured.Unstructured) {
 			a.SetDeletionTimestamp(&metav1.Time{Time: deletedAt})
 			_ = objects.Update(a)
 		},
@@ -298,15 +295,15 @@ func TestATypeIsServedWhenAnotherBlueprintReleasesIt(t *testing.T) {
 			decideAll(t, p, "a", "b")
 			d, known := p.registry.get("b")
 			if !known || d.running != nil || !d.lacksConsent() {
-				t.Fatalf("while a has the type, the decision on b is %+v", d)
+				t.Fatalf("while Blueprint a has the type, got decision %+v for b", d)
 			}
 			if serving, _ := p.blueprints.status.serving(d); serving.Reason != reasonClaimed {
-				t.Errorf("the Serving condition is %+v", serving)
+				t.Errorf("got Serving condition %+v", serving)
 			}
 			end(engine.Objects, asObject(t, a))
 			decideAll(t, p, "a")
 			if d, _ := p.registry.get("b"); d.running == nil || !d.cleansUpOnly() {
-				t.Errorf("when a has released it, the decision on b is %+v", d)
+				t.Errorf("after Blueprint a released the type, got decision %+v for b", d)
 			}
 		})
 	}

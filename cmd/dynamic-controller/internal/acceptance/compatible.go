@@ -1,9 +1,6 @@
 package acceptance
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -12,14 +9,14 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// allowsIncompatible reports whether the Blueprint's annotation allows its newest generation to change the schema in an
-// incompatible way. The annotation contains the generation, so that it allows one change but no later ones.
+// allowsIncompatible reports whether an annotation allows the Blueprint's newest generation to change the schema in an
+// incompatible way. The value of the annotation is the generation, so that later generations are not allowed to do so.
 func allowsIncompatible(b *blueprint.Blueprint) bool {
 	return b.Annotations[incompatibleAnnotation] == strconv.FormatInt(b.Generation, 10)
 }
 
-// rejectIncompatible returns a rejection if the Blueprint's CustomResourceDefinition must not replace the current one,
-// and nil otherwise.
+// rejectIncompatible returns a rejection if the new CustomResourceDefinition is incompatible with the current one, and
+// nil otherwise.
 func rejectIncompatible(
 	b *blueprint.Blueprint, current, wanted *apiextensionsv1.CustomResourceDefinition, digest string,
 ) *rejection {
@@ -35,17 +32,16 @@ func rejectIncompatible(
 		strconv.FormatInt(b.Generation, 10))}
 }
 
-// schemaDigest returns a digest of the schemas of a CustomResourceDefinition. It is empty if the schemas cannot be
-// represented in JSON.
+// schemaDigest returns a digest of the schemas of a CustomResourceDefinition, or "" if the schemas cannot be encoded as
+// JSON.
 func schemaDigest(crd *apiextensionsv1.CustomResourceDefinition) string {
 	var schemas []*apiextensionsv1.CustomResourceValidation
 	for _, v := range crd.Spec.Versions {
 		schemas = append(schemas, v.Schema)
 	}
-	data, err := json.Marshal(schemas)
+	hash, err := digest(schemas)
 	if err != nil {
 		return ""
 	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:16])
+	return hash
 }

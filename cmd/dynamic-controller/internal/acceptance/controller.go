@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -15,6 +16,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
@@ -26,7 +29,7 @@ type Mapper interface {
 	HasSynced() bool
 }
 
-// Schemas returns the published schemas of kinds without a CustomResourceDefinition.
+// Schemas provides the published schemas of kinds that have no CustomResourceDefinition.
 type Schemas interface {
 	For(ctx context.Context, kind schema.GroupVersionKind) (described common.Schema, name string, err error)
 	Changed(group string)
@@ -35,10 +38,10 @@ type Schemas interface {
 // Identities resolves the identities of Blueprints and of instances. It is implemented by [identity.Manager].
 type Identities interface {
 	instances.Identities
-	ServiceAccountName(name string) (string, error)
+	ServiceAccountName(name string) (string, *identity.Rejection)
 }
 
-// Config configures a [Controller]. All fields except Namespaces and MaxMemory are required.
+// Config configures a [Controller]. All fields except Namespaces, MaxMemory and Record are required.
 type Config struct {
 	Log logr.Logger
 	// Definitions is the engine that serves Blueprints on every replica.
@@ -56,13 +59,15 @@ type Config struct {
 	Identities Identities
 	// Namespace is the platform's own namespace.
 	Namespace string
-	// Namespaces are the namespaces to which instances and children are limited. If it is empty, there is no limit.
+	// Namespaces lists the namespaces to which instances and children are limited. An empty list means no limit.
 	Namespaces []string
 	// MaxMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
 	MaxMemory int64
+	// Record records events about Blueprints and instances.
+	Record func(events.Event)
 }
 
-// Controller accepts Blueprints, and starts and stops reconciling their instances.
+// Controller validates Blueprints, and starts and stops reconciling their instances.
 type Controller struct {
 	config      Config
 	registry    *registry
@@ -72,16 +77,21 @@ type Controller struct {
 
 // New returns a Controller. It does not connect to the API server.
 func New(c Config) *Controller {
+	if c.Record == nil {
+		c.Record = func(events.Event) {}
+	}
 	r, cached := newRegistry(), cache{c.Definitions, c.Namespace}
-	claims := &claims{cache: cached, registry: r}
+	claims := &claims{cache: cached, registry: r, decoded: &decodedClaims{}}
 	kinds := kindFinder{c.Mapper}
 	store := &historyStore{cache: cached, client: c.Client, namespace: c.Namespace, kinds: kinds, instances: c.Instances}
 	crds := &crdApplier{c.CRDs.ApiextensionsV1().CustomResourceDefinitions(), c.Client, cached}
 	status := &statusReporter{
-		writer: instances.NewConditions(c.Client, instances.StatusManager), engine: c.Instances, cache: cached,
+		writer: instances.NewConditions(c.Client, instances.StatusManager, recorder(c.Record).recordConditions),
+		engine: c.Instances, cache: cached,
 	}
 	clients := instances.Clients{
 		Engine: c.Instances, Client: c.Client, Mapper: c.Mapper, Identities: c.Identities, Namespaces: c.Namespaces,
+		Record: c.Record,
 	}
 	return &Controller{
 		config: c, registry: r,
@@ -89,9 +99,9 @@ func New(c Config) *Controller {
 			log: c.Log, definitions: c.Definitions, mapper: c.Mapper, registry: r, cache: cached, store: store,
 			clients: clients,
 			validator: &validator{
-				log: c.Log, kinds: kinds, schemas: c.Schemas, cache: cached, claims: claims,
+				log: c.Log, kinds: kinds, schemas: c.Schemas, crd: cached.crd, claims: claims,
 				reviews: newAccessReviews(c.Reviews), identities: c.Identities, namespaces: c.Namespaces,
-				memory: &memoryBudget{limit: c.MaxMemory, claims: claims},
+				memory: &memoryBudget{limit: c.MaxMemory, claims: claims}, compiling: &sync.Mutex{},
 			},
 		},
 		blueprints: &blueprintReconciler{
@@ -124,8 +134,8 @@ func (c *Controller) KindChanged(kind schema.GroupKind) {
 	c.definitions.enqueue(c.registry.dependentsOfKind(kind), "")
 }
 
-// watchCRDs returns a watch of CustomResourceDefinitions. A change to one of them triggers a reconcile of the
-// Blueprints that depend on it.
+// watchCRDs returns a watch of CustomResourceDefinitions. A change to a CustomResourceDefinition triggers a reconcile
+// of the Blueprints that depend on it.
 func watchCRDs(r *registry) dynamiccontroller.Watch {
 	return dynamiccontroller.Watches(definitions, func(_ context.Context, crd dynamiccontroller.Object) []string {
 		_, group, _ := strings.Cut(crd.GetName(), ".")
@@ -133,7 +143,7 @@ func watchCRDs(r *registry) dynamiccontroller.Watch {
 	}, dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithTransform(typedCRD))
 }
 
-// watchRevisions returns a watch of the stored revisions. A change to one of them triggers a reconcile of its Blueprint
+// watchRevisions returns a watch of the stored revisions. A change to a revision triggers a reconcile of its Blueprint
 // and of all Blueprints that claim the same type.
 func watchRevisions(namespace string, r *registry) dynamiccontroller.Watch {
 	stored, err := labels.NewRequirement(blueprintLabel, selection.Exists, nil)
@@ -143,7 +153,7 @@ func watchRevisions(namespace string, r *registry) dynamiccontroller.Watch {
 	return dynamiccontroller.Watches(controllerRevisions, func(_ context.Context, o dynamiccontroller.Object) []string {
 		changed, ok := o.Object().(*revision)
 		if !ok {
-			return nil // malformed: the error of readRevision has been logged
+			return nil // malformed; readRevision has returned an error, which was logged
 		}
 		return append(r.rivals(changed.blueprint), changed.blueprint)
 	}, dynamiccontroller.WithNamespaces(namespace),

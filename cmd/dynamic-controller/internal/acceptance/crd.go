@@ -1,11 +1,13 @@
 package acceptance
 
 import (
+	"cmp"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,7 +16,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// typedCRD is a cache transform. It returns a typed CustomResourceDefinition without fields that are never read.
+// typedCRD is a cache transform. It returns a typed CustomResourceDefinition without the fields that the platform does
+// not use.
 func typedCRD(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -25,7 +28,7 @@ func typedCRD(obj any) (any, error) {
 		return nil, fmt.Errorf("decode the CustomResourceDefinition %s: %w", u.GetName(), err)
 	}
 	crd.ManagedFields = nil
-	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation) // it duplicates the schemas
+	delete(crd.Annotations, corev1.LastAppliedConfigAnnotation) // it contains a copy of the schemas
 	return crd, nil
 }
 
@@ -34,25 +37,31 @@ func isOwnedBy(crd *apiextensionsv1.CustomResourceDefinition, uid types.UID) boo
 	return crd != nil && crd.Annotations[ownerUIDAnnotation] == string(uid)
 }
 
-// isReservedFor reports whether the platform created the CustomResourceDefinition for this Blueprint, or for an earlier
-// Blueprint of the same name. The earlier Blueprint was deleted and its type retained, or it was lost and then restored
-// from a backup with another UID.
+// isReservedFor reports whether the platform created the CustomResourceDefinition for this Blueprint or for an earlier
+// Blueprint with the same name. If it was created for an earlier Blueprint, either that Blueprint was deleted and its
+// type was retained, or this Blueprint was restored from a backup and has a new UID.
 func isReservedFor(crd *apiextensionsv1.CustomResourceDefinition, b *blueprint.Blueprint) bool {
 	return isOwnedBy(crd, b.UID) || crd.Annotations[ownerNameAnnotation] == b.Name
 }
 
-// isCreatedByPlatform reports whether the platform created the CustomResourceDefinition, for any Blueprint.
+// isCreatedByPlatform reports whether the platform created the CustomResourceDefinition for any Blueprint.
 func isCreatedByPlatform(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Annotations[ownerUIDAnnotation] != "" || crd.Annotations[ownerNameAnnotation] != ""
 }
 
-// allows reports whether a CustomResourceDefinition that the platform did not create allows the Blueprint to serve it.
+// allows reports whether an annotation of the CustomResourceDefinition allows the Blueprint to serve its type. It
+// returns false if the platform created the CustomResourceDefinition.
 func allows(crd *apiextensionsv1.CustomResourceDefinition, blueprintName string) bool {
 	return !isCreatedByPlatform(crd) && crd.Annotations[allowedAnnotation] == blueprintName
 }
 
-// notEstablished returns the reason and a message if the API server does not serve the type. Both are empty if the type
-// is served.
+// BlueprintOf returns the name of the Blueprint for which the platform created a CustomResourceDefinition, or that the
+// definition allows to serve its type. It returns "" if there is neither.
+func BlueprintOf(crd metav1.Object) string {
+	return cmp.Or(crd.GetAnnotations()[ownerNameAnnotation], crd.GetAnnotations()[allowedAnnotation])
+}
+
+// notEstablished returns a reason and a message if the API server does not serve the type, and empty strings otherwise.
 func notEstablished(crd *apiextensionsv1.CustomResourceDefinition) (reason, message string) {
 	switch {
 	case crd.DeletionTimestamp != nil:
@@ -67,8 +76,8 @@ func notEstablished(crd *apiextensionsv1.CustomResourceDefinition) (reason, mess
 	return "Installing", "the API server has not established the type yet"
 }
 
-// gvrOf returns the GVR of the instances. Its version is the storage version if that is served, and the first served
-// version otherwise. The GVR is empty if no version is served.
+// gvrOf returns the GVR of the instances. Its version is the storage version if that version is served, and the first
+// served version otherwise. The GVR is empty if no version is served.
 func gvrOf(crd *apiextensionsv1.CustomResourceDefinition) schema.GroupVersionResource {
 	version := blueprint.VersionOf(crd)
 	if version == "" {

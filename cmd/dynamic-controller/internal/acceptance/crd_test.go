@@ -12,22 +12,24 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
-func TestWhoseADefinitionIs(t *testing.T) {
+func TestValidate_OwnerOfTheCRD(t *testing.T) {
 	for name, test := range map[string]struct {
 		annotations map[string]string
-		refused     string // with these words
+		refused     string // part of the message of the rejection, or "" if the Blueprint is accepted
 	}{
-		"its own": {annotations: map[string]string{ownerNameAnnotation: "websites", ownerUIDAnnotation: "u"}},
-		"its own, of which the name was taken off": {annotations: map[string]string{ownerUIDAnnotation: "u"}},
-		"left behind by one of its name":           {annotations: map[string]string{ownerNameAnnotation: "websites"}},
-		"of one of its name that is lost": {
+		"created for this Blueprint": {
+			annotations: map[string]string{ownerNameAnnotation: "websites", ownerUIDAnnotation: "u"},
+		},
+		"created for this Blueprint, name removed": {annotations: map[string]string{ownerUIDAnnotation: "u"}},
+		"retained for the same name":               {annotations: map[string]string{ownerNameAnnotation: "websites"}},
+		"created for a lost Blueprint with the same name": {
 			annotations: map[string]string{ownerNameAnnotation: "websites", ownerUIDAnnotation: "lost"},
 		},
-		"another's": {
-			map[string]string{ownerNameAnnotation: "others", ownerUIDAnnotation: "o"}, `was created for Blueprint "others"`,
+		"created for another Blueprint": {
+			map[string]string{ownerNameAnnotation: "others", ownerUIDAnnotation: "o"}, `reserved for Blueprint "others"`,
 		},
-		"left behind by another": {map[string]string{ownerNameAnnotation: "others"}, `reserved`},
-		"nobody's":               {nil, "name it with spec.type.crd"},
+		"retained for another Blueprint": {map[string]string{ownerNameAnnotation: "others"}, `reserved`},
+		"created by someone else":        {nil, "name it in spec.type.crd"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := &blueprint.Blueprint{Spec: making("Wheel")}
@@ -43,32 +45,32 @@ func TestWhoseADefinitionIs(t *testing.T) {
 			}
 			switch d, _ := p.registry.get(b.Name); {
 			case test.refused == "" && (d.rejection != nil || d.running == nil):
-				t.Errorf("decided %+v, %+v", d, d.rejection)
+				t.Errorf("got decision %+v with rejection %+v", d, d.rejection)
 			case test.refused != "" && (d.rejection == nil || !strings.Contains(d.rejection.message, test.refused)):
-				t.Errorf("refused %+v, want %s", d.rejection, test.refused)
+				t.Errorf("got rejection %+v, want message %q", d.rejection, test.refused)
 			}
 		})
 	}
 }
 
-func TestATypeMustAllowTheBlueprintThatNamesIt(t *testing.T) {
+func TestValidate_NamedTypeMustAllowTheBlueprint(t *testing.T) {
 	for name, test := range map[string]struct {
 		annotations map[string]string
-		reason      string // of the refusal, if any
+		reason      string // of the rejection, or "" if the Blueprint is accepted
 		message     string
 	}{
-		"it allows it":                       {annotations: map[string]string{allowedAnnotation: "websites"}},
-		"it was created for one of its name": {annotations: map[string]string{ownerNameAnnotation: "websites"}},
-		"it allows nobody": {
+		"allows this Blueprint":                      {annotations: map[string]string{allowedAnnotation: "websites"}},
+		"created for a Blueprint with the same name": {annotations: map[string]string{ownerNameAnnotation: "websites"}},
+		"allows no Blueprint": {
 			nil, reasonConsent, "kubectl annotate crd websites.shop.example.com platform.example.com/allowed-blueprint=websites",
 		},
-		"it allows another": {
+		"allows another Blueprint": {
 			map[string]string{allowedAnnotation: "others"}, reasonConsent, "kubectl annotate crd",
 		},
-		"it is reserved for another": {
+		"reserved for another Blueprint": {
 			map[string]string{ownerNameAnnotation: "others"}, reasonNotOwned, "platform.example.com/blueprint- ",
 		},
-		"it is reserved for another, and allows it": {
+		"reserved for another Blueprint, but allows this one": {
 			map[string]string{ownerNameAnnotation: "others", allowedAnnotation: "websites"}, reasonNotOwned,
 			"platform.example.com/blueprint- ",
 		},
@@ -91,23 +93,23 @@ func TestATypeMustAllowTheBlueprintThatNamesIt(t *testing.T) {
 			if d := decide(); test.reason != "" &&
 				(d.rejection == nil || d.rejection.reason != test.reason || !strings.Contains(d.rejection.message, test.message) ||
 					d.running != nil) {
-				t.Errorf("the refusal is %+v", d.rejection)
+				t.Errorf("got rejection %+v", d.rejection)
 			}
-			// Only a Blueprint that was accepted before cleans up, and has no finalizers on instances otherwise.
+			// A Blueprint that was never accepted has added no finalizers to instances, so it has nothing to clean up.
 			add(t, p, stored(t, b, 1))
 			switch d := decide(); {
 			case test.reason == "" && d.cleansUpOnly():
-				t.Errorf("it is not served, but refused: %+v", d.rejection)
+				t.Errorf("the Blueprint is not served: %+v", d.rejection)
 			case test.reason == reasonConsent && (d.running == nil || !d.cleansUpOnly()):
-				t.Errorf("without consent this runs: %+v", d.running)
+				t.Errorf("without consent, got served revision %+v", d.running)
 			case test.reason == reasonNotOwned && d.running != nil:
-				t.Errorf("on a type of another Blueprint this runs: %+v", d.running)
+				t.Errorf("on the type of another Blueprint, got served revision %+v", d.running)
 			}
 		})
 	}
 }
 
-func TestConsentThatIsWithdrawnStopsTheProgram(t *testing.T) {
+func TestValidate_WithdrawnConsentStopsServing(t *testing.T) {
 	b := generations("Wheel")[0]
 	crd := madeFor(t, b, "u")
 	crd.Annotations = map[string]string{allowedAnnotation: "websites"}
@@ -125,7 +127,7 @@ func TestConsentThatIsWithdrawnStopsTheProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		if d, _ := p.registry.get(b.Name); d.running == nil || d.cleansUpOnly() == consents {
-			t.Errorf("with consent %t this runs: %+v", consents, d.running)
+			t.Errorf("with consent %t, got served revision %+v", consents, d.running)
 		}
 	}
 }

@@ -47,10 +47,11 @@ func (a *crdApplier) apply(ctx context.Context, b *blueprint.Blueprint, d decisi
 	if !isReservedFor(current, b) || isUpToDate(wanted, current) {
 		return nil
 	}
-	// The cached object lacks annotations that the platform never reads, but an update must keep them.
+	// The cache omits annotations that the platform does not read. Read the live object, so that the update keeps these
+	// annotations.
 	next, err := a.crds.Get(ctx, wanted.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && next.ResourceVersion != current.ResourceVersion {
-		return nil // the cache lags: the event reconciles the Blueprint
+		return nil // the cache lags; an event triggers another reconcile
 	}
 	if err != nil {
 		return fmt.Errorf("read the CustomResourceDefinition: %w", err)
@@ -62,7 +63,7 @@ func (a *crdApplier) apply(ctx context.Context, b *blueprint.Blueprint, d decisi
 	maps.Copy(next.Annotations, wanted.Annotations)
 	_, err = a.crds.Update(ctx, next, metav1.UpdateOptions{FieldManager: instances.Name})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the cache lags: the event reconciles the Blueprint
+		return nil // the cache lags; an event triggers another reconcile
 	}
 	if err != nil {
 		return fmt.Errorf("update the CustomResourceDefinition: %w", err)
@@ -70,8 +71,9 @@ func (a *crdApplier) apply(ctx context.Context, b *blueprint.Blueprint, d decisi
 	return nil
 }
 
-// create creates a CustomResourceDefinition, unless somebody else has created it. The cache of a new leader can hold a
-// Blueprint that is gone. Its CustomResourceDefinition would never be deleted, so the Blueprint is read first.
+// create creates a CustomResourceDefinition unless it already exists. It first reads the Blueprint from the API server,
+// because the cache of a new leader can contain a Blueprint that has been deleted. Nothing would delete a
+// CustomResourceDefinition that is created for a deleted Blueprint.
 func (a *crdApplier) create(
 	ctx context.Context, b *blueprint.Blueprint, wanted *apiextensionsv1.CustomResourceDefinition,
 ) error {
@@ -82,11 +84,11 @@ func (a *crdApplier) create(
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create the CustomResourceDefinition: %w", err)
 	}
-	return nil // if nothing was created, an event reconciles the Blueprint
+	return nil // if nothing was created, an event triggers another reconcile
 }
 
-// isUpToDate reports whether current already matches wanted, so that no update is needed. If the API server stores a
-// value in a different form than the one it was sent in, each reconcile sends an update that has no effect.
+// isUpToDate reports whether current already matches wanted, so that no update is needed. If the API server changes a
+// value when it stores the object, isUpToDate always returns false, and each reconcile sends an update without effect.
 func isUpToDate(wanted, current *apiextensionsv1.CustomResourceDefinition) bool {
 	for key, value := range wanted.Annotations {
 		if current.Annotations[key] != value {
@@ -99,7 +101,8 @@ func isUpToDate(wanted, current *apiextensionsv1.CustomResourceDefinition) bool 
 	return equality.Semantic.DeepEqual(wanted.Spec, current.Spec)
 }
 
-// isOwned reports whether, according to the API server, the CustomResourceDefinition was created for the Blueprint.
+// isOwned reads a CustomResourceDefinition from the API server and reports whether it was created for the Blueprint
+// with the given UID.
 func (a *crdApplier) isOwned(ctx context.Context, name string, uid types.UID) (bool, error) {
 	current, err := a.crds.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -111,7 +114,8 @@ func (a *crdApplier) isOwned(ctx context.Context, name string, uid types.UID) (b
 	return isOwnedBy(current, uid), nil
 }
 
-// release keeps a CustomResourceDefinition for later Blueprints of the same name.
+// release removes the Blueprint's UID from its CustomResourceDefinition. The CustomResourceDefinition then remains
+// reserved for later Blueprints with the same name.
 func (a *crdApplier) release(ctx context.Context, name string, uid types.UID) error {
 	current, err := a.crds.Get(ctx, name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && !isOwnedBy(current, uid) {
@@ -127,7 +131,8 @@ func (a *crdApplier) release(ctx context.Context, name string, uid types.UID) er
 	return nil
 }
 
-// delete deletes a CustomResourceDefinition if it was created for the Blueprint, and reports whether it is gone.
+// delete deletes a CustomResourceDefinition if it was created for the Blueprint with the given UID. gone reports
+// whether no such CustomResourceDefinition exists any longer.
 func (a *crdApplier) delete(ctx context.Context, name string, uid types.UID) (gone bool, err error) {
 	current, err := a.crds.Get(ctx, name, metav1.GetOptions{})
 	switch {

@@ -18,20 +18,21 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 )
 
-// A cache may show a Blueprint that is gone. No definition is made for it, which nobody would delete.
-func TestADefinitionIsMadeForABlueprintThatIsThere(t *testing.T) {
+// The cache can contain a Blueprint that has been deleted. Nothing would delete a CustomResourceDefinition created for
+// it.
+func TestCRDApplier_CreatesCRDOnlyForExistingBlueprints(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(live *unstructured.Unstructured) // nil if the Blueprint does not exist
 		fails  error
 		made   bool
 	}{
-		"it is there": {change: func(*unstructured.Unstructured) {}, made: true},
-		"it is gone":  {},
-		"another is":  {change: func(live *unstructured.Unstructured) { live.SetUID("another") }},
-		"it is being deleted": {
+		"unchanged": {change: func(*unstructured.Unstructured) {}, made: true},
+		"deleted":   {},
+		"replaced":  {change: func(live *unstructured.Unstructured) { live.SetUID("another") }},
+		"being deleted": {
 			change: func(live *unstructured.Unstructured) { live.SetDeletionTimestamp(&metav1.Time{Time: time.Now()}) },
 		},
-		"nobody can tell": {
+		"API server unavailable": {
 			change: func(*unstructured.Unstructured) {},
 			fails:  apierrors.NewServiceUnavailable("etcd is down"),
 		},
@@ -56,18 +57,17 @@ func TestADefinitionIsMadeForABlueprintThatIsThere(t *testing.T) {
 			p.use(server, crds)
 			err := p.blueprints.crds.apply(t.Context(), b, decision{validation: validation{crd: madeFor(t, b, "u")}})
 			if (err != nil) != (c.fails != nil) {
-				t.Errorf("define: %v", err)
+				t.Errorf("apply: %v", err)
 			}
 			if made := len(crds.Actions()) > 0; made != c.made {
-				t.Errorf("it was made: %t, want %t", made, c.made)
+				t.Errorf("created: %t, want %t", made, c.made)
 			}
 		})
 	}
 }
 
-// A leader that ended between storing a generation and updating the definition has left the definition of the
-// generation before.
-func TestTheDefinitionOfALoadedRevisionIsApplied(t *testing.T) {
+// The previous leader stored a generation, but stopped before updating the CustomResourceDefinition.
+func TestCRDApplier_AppliesCRDOfServedRevision(t *testing.T) {
 	all := generations("Wheel", "Wheel", "Missing")
 	for i, field := range []string{"one", "two", "three"} {
 		spec := all[i].Spec.Type.Schema["properties"].(map[string]any)["spec"].(map[string]any)
@@ -101,7 +101,7 @@ func TestTheDefinitionOfALoadedRevisionIsApplied(t *testing.T) {
 				}
 				if got := fields(now); !slices.Equal(got, []string{"one", "two"}) || now.Annotations[schemaAnnotation] == "" ||
 					now.Annotations[ownerUIDAnnotation] != "u" {
-					t.Errorf("the fields are %q, and the annotations %v", got, now.Annotations)
+					t.Errorf("got fields %q and annotations %v", got, now.Annotations)
 				}
 				if n := countVerb(crds.Actions(), test.verb); n != 1 {
 					t.Errorf("got %d %s requests, want 1; the cache is current: %t", n, test.verb, replaced)
@@ -112,8 +112,8 @@ func TestTheDefinitionOfALoadedRevisionIsApplied(t *testing.T) {
 	}
 }
 
-// applyServedDefinition applies the definition of a Blueprint whose newest generation is rejected. It fails the test if
-// another generation than the given one is served.
+// applyServedDefinition applies the CustomResourceDefinition of a Blueprint whose newest generation is rejected. It
+// fails the test unless the given generation is served.
 func applyServedDefinition(t *testing.T, p *testController, b *blueprint.Blueprint, generation int64) {
 	t.Helper()
 	if err := p.decide(t.Context(), instances.BlueprintID(b.Name)); err != nil {
@@ -121,7 +121,7 @@ func applyServedDefinition(t *testing.T, p *testController, b *blueprint.Bluepri
 	}
 	d, _ := p.registry.get(b.Name)
 	if d.rejection == nil || d.cleansUpOnly() || d.running.generation != generation {
-		t.Fatalf("the decision is %+v", d)
+		t.Fatalf("got decision %+v", d)
 	}
 	if err := p.blueprints.crds.apply(t.Context(), b, d); err != nil {
 		t.Fatal(err)

@@ -13,8 +13,9 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// definitionReconciler decides which revision of each Blueprint is served, and serves it. It runs on every replica. It
-// writes only to the registry, and then enqueues the Blueprint to be reconciled on the leader.
+// definitionReconciler decides which revision of each Blueprint is served, and starts and stops serving revisions. It
+// runs on every replica. It stores its decisions in the registry and then enqueues the Blueprint in the instances
+// engine, so that the leader updates the status of the Blueprint.
 type definitionReconciler struct {
 	log         logr.Logger
 	definitions instances.Engine
@@ -52,7 +53,7 @@ func (r *definitionReconciler) reconcile(ctx context.Context, id dynamiccontroll
 	}
 	r.registry.setDependencies(name, dependencies{crd: own.crd, kinds: kindsOfInterest(b, stored)})
 	if !known {
-		r.enqueue(r.registry.claimants(own.crd), name) // the new Blueprint can be older than the others
+		r.enqueue(r.registry.claimants(own.crd), name) // the Blueprint may be older than other claimants
 	}
 	next, missing, err := r.decide(ctx, b, own, before, stored)
 	if err != nil {
@@ -64,7 +65,7 @@ func (r *definitionReconciler) reconcile(ctx context.Context, id dynamiccontroll
 		r.enqueue(r.registry.overBudget(), name)
 	}
 	if before.faulty != next.faulty {
-		r.enqueue(r.registry.claimants(own.crd), name) // the holder of the type depends on it
+		r.enqueue(r.registry.claimants(own.crd), name) // the type may now belong to a different Blueprint
 	}
 	switch {
 	case missing:
@@ -75,7 +76,7 @@ func (r *definitionReconciler) reconcile(ctx context.Context, id dynamiccontroll
 	return nil
 }
 
-// decide validates the Blueprint, and selects and serves a revision. missing reports whether a permission is missing.
+// decide validates the Blueprint, and selects the revision to serve. missing reports whether a permission is missing.
 func (r *definitionReconciler) decide(
 	ctx context.Context, b *blueprint.Blueprint, own claim, before decision, stored history,
 ) (next decision, missing bool, err error) {
@@ -94,7 +95,7 @@ func (r *definitionReconciler) decide(
 		return next, false, err
 	}
 	if next.lacksConsent() && !next.served {
-		next.gvr = schema.GroupVersionResource{} // nothing has been served: there is nothing to clean up
+		next.gvr = schema.GroupVersionResource{} // nothing has been served, so there is nothing to clean up
 	}
 	wanted, missingBefore, err := r.selectRevision(ctx, b, own, &next, stored)
 	if err != nil {
@@ -106,8 +107,8 @@ func (r *definitionReconciler) decide(
 	return next, missing, r.serve(ctx, b, own, &next, wanted, stored)
 }
 
-// waitForHistory requeues the Blueprint until the stored revisions have been read. Until then, it is unknown which
-// specs can be served, and the served revision remains served.
+// waitForHistory requeues the Blueprint until the stored revisions have been read. Until then, the current revision
+// remains served.
 func (r *definitionReconciler) waitForHistory(b *blueprint.Blueprint, before decision) error {
 	const slow = 2 * time.Second
 	problem := r.cache.historyProblem()
@@ -124,8 +125,8 @@ func (r *definitionReconciler) waitForHistory(b *blueprint.Blueprint, before dec
 	return dynamiccontroller.RequeueAfter(slow)
 }
 
-// serve starts, replaces or stops the served revision. Nothing is started until other Blueprints have released the
-// type.
+// serve starts, replaces or stops the served revision. It does not start a revision while another Blueprint still
+// serves the type.
 func (r *definitionReconciler) serve(
 	ctx context.Context, b *blueprint.Blueprint, own claim, d *decision, wanted *servedRevision, stored history,
 ) error {
@@ -141,6 +142,9 @@ func (r *definitionReconciler) serve(
 	next := *wanted
 	next.Followed, next.started = r.store.followed(wanted, stored), time.Now()
 	plan := r.newRollout(b, wanted, stored)
+	if d.running != nil {
+		plan.Replaces = d.running.reconcilers
+	}
 	if d.running != nil && d.running.inputs == wanted.inputs && includes(d.running.Followed, next.Followed) {
 		d.running.reconcilers.SetPaused(instances.IsPaused(b))
 		var older []instances.Revision
@@ -175,7 +179,8 @@ func (r *definitionReconciler) stop(ctx context.Context, running *servedRevision
 	return nil
 }
 
-// forget stops serving a Blueprint that no longer exists, and enqueues the others that claim its type.
+// forget stops serving a Blueprint that no longer exists. It enqueues the other Blueprints that claim its type, and the
+// Blueprints that exceed the memory budget.
 func (r *definitionReconciler) forget(ctx context.Context, name string, before decision) error {
 	if before.running != nil {
 		if err := r.stop(ctx, before.running); err != nil {
@@ -187,7 +192,8 @@ func (r *definitionReconciler) forget(ctx context.Context, name string, before d
 	return nil
 }
 
-// enqueue adds the named Blueprints to the queue of the definitions engine, except for one.
+// enqueue adds the named Blueprints to the queue of the definitions engine. It skips the Blueprint whose name is
+// except.
 func (r *definitionReconciler) enqueue(names []string, except string) {
 	for _, name := range names {
 		if name != except {
@@ -196,7 +202,7 @@ func (r *definitionReconciler) enqueue(names []string, except string) {
 	}
 }
 
-// logChanges logs each new decision once.
+// logChanges logs the changes since the previous decision.
 func (r *definitionReconciler) logChanges(name string, before, next decision) {
 	log := r.log.WithValues(keyBlueprint, name, keyGeneration, next.generation)
 	isNew := func(before, next *rejection) bool { return next != nil && (before == nil || *before != *next) }
@@ -204,7 +210,7 @@ func (r *definitionReconciler) logChanges(name string, before, next decision) {
 		log.Info("Stored revision rejected", keyReason, next.loadRejection.reason, keyProblem, next.loadRejection.message)
 	}
 	if next.olderProblem != "" && next.olderProblem != before.olderProblem {
-		log.Info("Older revision not loaded, its instances wait", keyProblem, next.olderProblem)
+		log.Info("Older revision not loaded; its instances are not reconciled", keyProblem, next.olderProblem)
 	}
 	switch {
 	case isNew(before.rejection, next.rejection):

@@ -1,32 +1,34 @@
-// Package acceptance turns a Blueprint into a served revision. It validates the Blueprint, stores its spec, applies its
-// CustomResourceDefinition, and starts and stops reconciling its instances, which is implemented in package instances.
+// Package acceptance turns Blueprints into served revisions. It validates a Blueprint, stores its spec, applies its
+// CustomResourceDefinition, and starts and stops reconciling its instances. The reconciliation itself is implemented in
+// package instances.
 //
 //	            every replica                                 the leader
 //	Blueprint ─▶ definition reconcile: claim, compile,  ─▶ registry ─▶ blueprint reconcile: store the spec, apply the
 //	            access review, memory budget                           CustomResourceDefinition, status, teardown
 //	                 ▲                                                              │
-//	                 └── the stored revision is served once the cache holds it ◀────┘
+//	                 └── the stored revision is served once the cache contains it ◀─┘
 //
 // The definition reconcile runs on every replica, so that a standby replica has warm caches. It does not write to the
 // API server.
 //
 // # Types
 //
-// The platform creates the type of a Blueprint, or the Blueprint names an existing one with spec.type.crd. A
-// CustomResourceDefinition that the platform created has the Blueprint's name and UID as annotations. The platform
-// never changes any other CustomResourceDefinition. It serves a type that it did not create only if the annotation
-// platform.example.com/allowed-blueprint names the Blueprint. If the annotation is removed, only deletions of instances
-// are processed.
+// The platform creates the type of a Blueprint, unless the Blueprint names an existing CustomResourceDefinition in
+// spec.type.crd. A CustomResourceDefinition that the platform created has annotations with the name and the UID of its
+// Blueprint. The platform never changes any other CustomResourceDefinition. It serves the type of such a
+// CustomResourceDefinition only if the annotation platform.example.com/allowed-blueprint names the Blueprint. If the
+// annotation is removed later, the platform processes only deletions of instances.
 //
-// If several Blueprints claim the same type, the type belongs to the Blueprint for which it was created. A retained
-// type is reserved for Blueprints of the same name. A type that does not exist yet belongs to a previously accepted
-// Blueprint, or otherwise to the oldest Blueprint that is not rejected for other reasons. A Blueprint that has never
-// been accepted does not block others, and cannot take a type from another Blueprint.
+// If several Blueprints claim the same type, the type belongs to the Blueprint for which it was created. A type that
+// was retained when its Blueprint was deleted is reserved for Blueprints with the same name. If the type does not exist
+// yet, it belongs to a Blueprint that has been accepted before. If no Blueprint has been accepted before, the type
+// belongs to the oldest Blueprint that would otherwise be accepted. A rejected Blueprint that has never been accepted
+// does not block others.
 //
-// The schema of a type can change only in compatible ways: every valid object stays valid and keeps its fields. Other
-// changes are rejected, and the previously accepted generation remains served. The annotation
-// platform.example.com/allow-incompatible-schema, set to the number of a generation, allows that generation to change
-// the schema in any way.
+// The schema of a type can change only in compatible ways: every valid object must stay valid and keep its fields.
+// Other changes are rejected, and the previously accepted generation remains served. To allow a generation to change
+// the schema in any way, set the annotation platform.example.com/allow-incompatible-schema to the number of the
+// generation.
 //
 // # Revisions
 //
@@ -35,20 +37,23 @@
 // time reads the revision from the API server and validates it like a new generation. If the revision is rejected, only
 // deletions of instances are processed, and the Serving condition reports the reason.
 //
-// Only revisions with the UID of the Blueprint are served, and nothing in a status is ever executed. Each spec is
-// stored only once: if the same spec is applied again, its revision gets the highest number. The stored revisions
-// define which kinds of children are pruned, regardless of an instance's inventory annotation. If a revision beyond the
-// history limit has a kind that no newer revision has, it is kept while an inventory names the kind, and for at least
-// ten minutes after the newest revision starts to be served.
+// Only revisions with the UID of the Blueprint are served. Templates are never read from a status. Each spec is stored
+// once: if the same spec is applied again, its revision gets the highest number.
 //
-// While a revision is rolled out, instances that have not moved to it are reconciled with the revision that they have:
-// see package rollout. The leader counts the instances and finds those revisions. The definition reconcile then reads
-// them from the API server, compiles their templates with the type of the newest revision, and serves them as well.
+// The kinds in the stored revisions determine which children can be pruned. Kinds that appear only in the inventory
+// annotation of an instance are ignored. Revisions beyond the history limit are deleted. If such a revision contains a
+// kind that no newer revision contains, it is kept until no inventory contains the kind and the newest revision has
+// been served for ten minutes.
+//
+// During a rollout, instances that have not moved to the new revision are reconciled with their current revision: see
+// package rollout. The leader counts the instances and finds the revisions that they still use. The definition
+// reconcile then reads these revisions from the API server, compiles their templates with the type of the newest
+// revision, and serves them as well.
 //
 // # Deletion
 //
 // With the deletion policy Retain, the type, the instances, their children and the revisions are kept. The platform
-// removes its finalizer from the instances. A later Blueprint of the same name takes them over. With Delete, the
-// instances are deleted together with their children. Then the type, if the platform created it, and the revisions are
-// deleted. Nothing is deleted with a Blueprint that was never accepted.
+// removes its finalizer from the instances. A later Blueprint with the same name can serve the type again. With Delete,
+// the instances and their children are deleted first, followed by the type and the revisions. The type is kept if the
+// platform did not create it. If a Blueprint was never accepted, nothing is deleted with it.
 package acceptance

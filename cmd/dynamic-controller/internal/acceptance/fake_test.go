@@ -40,10 +40,10 @@ func (f *fakeSchemas) Changed(group string) { f.changed = append(f.changed, grou
 var everything = map[string]bool{"get": true, "list": true, "watch": true, "create": true, "patch": true,
 	"delete": true}
 
-// storedObjects are the ControllerRevisions that function stored has made, by UID.
+// storedObjects contains the ControllerRevisions that the function stored has created, by UID.
 var storedObjects sync.Map
 
-// storedClient reads ControllerRevisions of which the cache has the revision.
+// storedClient reads the ControllerRevisions of the cached revisions.
 type storedClient struct {
 	dynamic.Interface
 	cached toolscache.Indexer
@@ -84,7 +84,7 @@ type testController struct {
 	schemas           *fakeSchemas
 }
 
-// newTestController returns a Controller whose caches have these Blueprints and CustomResourceDefinitions.
+// newTestController returns a Controller whose caches contain these Blueprints and CustomResourceDefinitions.
 func newTestController(
 	objects []*unstructured.Unstructured, crds []*apiextensionsv1.CustomResourceDefinition,
 	kinds ...schema.GroupVersionKind,
@@ -113,7 +113,7 @@ func newTestController(
 	return p, p.mapper
 }
 
-// use replaces the clients. A nil client stays.
+// use replaces the clients. A client is kept if its replacement is nil.
 func (p *testController) use(client dynamic.Interface, crds clientset.Interface) {
 	c := p.config
 	if client != nil {
@@ -130,7 +130,7 @@ func (p *testController) use(client dynamic.Interface, crds clientset.Interface)
 	}
 }
 
-// forgetDecisions has the effect of a restart.
+// forgetDecisions simulates a restart.
 func (p *testController) forgetDecisions() { p.Controller = New(p.config) }
 
 func (p *testController) decide(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
@@ -151,5 +151,5 @@ var (
 	websites, _ = meta.UnsafeGuessKindToResource(website)
 )
 
-// cleaningUp is a revision with which only deletions are processed.
+// cleaningUp is a revision for which only deletions are processed.
 var cleaningUp = &servedRevision{Revision: instances.Revision{GVR: websites}}

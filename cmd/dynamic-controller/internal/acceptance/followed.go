@@ -14,14 +14,14 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// trimDelay is the time for which a revision must have been served before kinds that it does not have are dropped. It
-// is well above the possible duration of a reconcile with an earlier revision, and the possible lag of the instance
-// cache.
+// trimDelay is how long the newest revision must have been served before older revisions with additional kinds are
+// deleted. It is much longer than a reconcile with an older revision can take, and much longer than the instance cache
+// can lag.
 const trimDelay = 10 * time.Minute
 
-// followed returns the kinds of children that instances can have: those of the served revision, and those of the stored
-// revisions of all Blueprints with the same name. An inventory can name other kinds, because anyone who can update an
-// instance can change its inventory. Such kinds are ignored.
+// followed returns the kinds of children that instances can have. These are the kinds in the served revision and in the
+// stored revisions of all Blueprints with the same name. A kind that appears only in the inventory of an instance is
+// ignored, because anyone who can update the instance can change its inventory.
 func (s *historyStore) followed(served *servedRevision, stored history) []children.Kind {
 	kinds := kindSet{}
 	for _, child := range served.Children {
@@ -36,7 +36,7 @@ func (s *historyStore) followed(served *servedRevision, stored history) []childr
 // kindsOf returns the kinds of a revision's templates.
 func (s *historyStore) kindsOf(r *revision) (kinds []children.Kind) {
 	for _, t := range r.kinds {
-		if t.Kind != "" {
+		if t.Kind != "" && !t.isReference {
 			crossNamespace := t.setsNamespace || !s.kinds.isNamespaced(t.GroupVersionKind)
 			kinds = append(kinds, children.Kind{GroupKind: t.GroupKind(), CrossNamespace: crossNamespace})
 		}
@@ -44,8 +44,9 @@ func (s *historyStore) kindsOf(r *revision) (kinds []children.Kind) {
 	return kinds
 }
 
-// areUnused reports whether the kinds of an older revision are absent from the inventories of all instances. If it
-// returns false, they must be checked again after retry, or after the next decision if retry is 0.
+// areUnused reports whether no instance has one of the kinds in its inventory. The kinds are those of an older
+// revision. If unused is false, the caller must check again after retry. If retry is 0, the caller must check again
+// after the next decision.
 func (s *historyStore) areUnused(
 	kinds []children.Kind, d decision, newest *revision,
 ) (unused bool, retry time.Duration) {
@@ -67,8 +68,8 @@ func (s *historyStore) areUnused(
 	}), trimDelay
 }
 
-// kindSet is a set of kinds of children. The value reports whether children of the kind can be outside the namespace of
-// their instance.
+// kindSet is a set of kinds of children. The value of a kind reports whether children of the kind can be outside the
+// namespace of their instance.
 type kindSet map[schema.GroupKind]bool
 
 func (s kindSet) add(kinds ...children.Kind) {
@@ -87,7 +88,8 @@ func (s kindSet) list() (kinds []children.Kind) {
 	return kinds
 }
 
-// includes reports whether all of the wanted kinds are among the followed ones.
+// includes reports whether followed contains all wanted kinds. A wanted kind with CrossNamespace is contained only if
+// followed contains the kind with CrossNamespace.
 func includes(followed, wanted []children.Kind) bool {
 	set := kindSet{}
 	set.add(followed...)

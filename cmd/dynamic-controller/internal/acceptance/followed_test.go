@@ -26,11 +26,11 @@ func childKindOf(kind string, elsewhere bool) children.Kind {
 	return children.Kind{GroupKind: schema.GroupKind{Group: "parts.example.com", Kind: kind}, CrossNamespace: elsewhere}
 }
 
-func TestKindsOfAllRevisionsAreFollowed(t *testing.T) {
+func TestFollowed_IncludesKindsOfAllRevisions(t *testing.T) {
 	all := generations("Wheel", "Brake", "Spoke", "Missing")
 	all[1].Spec.Resources[0].Template["metadata"].(map[string]any)["namespace"] = "elsewhere"
 	earlier := generations("Engine")[0]
-	earlier.UID = "of an earlier Blueprint"
+	earlier.UID = "earlier"
 	spoke, engine, other := wheel, wheel, wheel
 	spoke.Kind, engine.Kind, other.Kind = "Spoke", "Engine", "Other"
 	revisions := func() []*revision {
@@ -44,10 +44,10 @@ func TestKindsOfAllRevisionsAreFollowed(t *testing.T) {
 		newest *blueprint.Blueprint
 		cleans bool
 	}{
-		"by the newest generation":                       {all[2], false},
-		"by the one before, while the newest is refused": {all[3], false},
-		"by what only cleans up, while all are refused":  {all[3], true},
-		"by what only cleans up, at the Blueprint's end": {all[2], true},
+		"newest generation served":   {all[2], false},
+		"newest generation rejected": {all[3], false},
+		"all generations rejected":   {all[3], true},
+		"Blueprint being deleted":    {all[2], true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := slices.Clone(want)
@@ -70,10 +70,10 @@ func TestKindsOfAllRevisionsAreFollowed(t *testing.T) {
 			}
 			d, _ := p.registry.get("websites")
 			if d.running == nil || d.cleansUpOnly() != test.cleans {
-				t.Fatalf("the decision is %+v", d)
+				t.Fatalf("got decision %+v", d)
 			}
 			if !slices.Equal(d.running.Followed, want) {
-				t.Errorf("followed are %v, want %v", d.running.Followed, want)
+				t.Errorf("got followed kinds %v, want %v", d.running.Followed, want)
 			}
 			added := stored(t, earlier, 10)
 			added.Name, added.kinds = "added", []templateKind{{GroupVersionKind: other}}
@@ -82,8 +82,8 @@ func TestKindsOfAllRevisionsAreFollowed(t *testing.T) {
 	}
 }
 
-// checkAddedKind adds a stored revision with the kind Other and removes it. The kind must be followed immediately. When
-// it is no longer needed, the revision that runs must not be restarted.
+// checkAddedKind adds a stored revision with the kind Other and removes it. The kind must be followed immediately. The
+// served revision must not be restarted when the kind is no longer needed.
 func checkAddedKind(t *testing.T, p *testController, added *revision, running *servedRevision) {
 	t.Helper()
 	for _, step := range []struct {
@@ -99,13 +99,13 @@ func checkAddedKind(t *testing.T, p *testController, added *revision, running *s
 		}
 		d, _ := p.registry.get("websites")
 		if (d.running == running) != step.same || !slices.Contains(d.running.Followed, childKindOf("Other", true)) {
-			t.Errorf("the followed kinds are %v, the same revision runs: %t", d.running.Followed, d.running == running)
+			t.Errorf("got followed kinds %v; same served revision: %t", d.running.Followed, d.running == running)
 		}
 		running = d.running
 	}
 }
 
-func TestTrim_KeepsKindsOfWhichInstancesCanHaveChildren(t *testing.T) {
+func TestTrim_KeepsRevisionsWhoseKindsAreInUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := generations("Wheel", "Brake", "Wheel", "Brake")
 		s := newStoring(t, all[0])
@@ -129,7 +129,7 @@ func TestTrim_KeepsKindsOfWhichInstancesCanHaveChildren(t *testing.T) {
 			}
 			kinds := strings.Join(slices.Sorted(maps.Keys(s.see())), " ")
 			if kinds != wantKinds || retry != wantRetry {
-				t.Errorf("revisions of %s are left, and trim is repeated after %s; want %s, %s",
+				t.Errorf("got revisions of %s and a retry after %s; want %s and %s",
 					kinds, retry, wantKinds, wantRetry)
 			}
 		}
@@ -160,7 +160,7 @@ func TestTrim_KeepsKindsOfWhichInstancesCanHaveChildren(t *testing.T) {
 	})
 }
 
-func TestTrim_DeletesRevisionsWithoutOtherKinds(t *testing.T) {
+func TestTrim_DeletesRevisionsWithoutUniqueKinds(t *testing.T) {
 	all := generations("Wheel", "Wheel", "Wheel")
 	s := newStoring(t, all[0])
 	for i, b := range all {
@@ -175,6 +175,6 @@ func TestTrim_DeletesRevisionsWithoutOtherKinds(t *testing.T) {
 	}
 	s.see()
 	if h, err := s.definitions.cache.history("websites"); err != nil || len(h) != 2 {
-		t.Errorf("%d revisions are left, %v", len(h), err)
+		t.Errorf("got %d revisions (%v), want 2", len(h), err)
 	}
 }

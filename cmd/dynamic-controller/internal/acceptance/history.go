@@ -41,8 +41,8 @@ func (s *historyStore) revisions() dynamic.ResourceInterface {
 	return s.client.Resource(controllerRevisions).Namespace(s.namespace)
 }
 
-// store stores the accepted spec, unless it is already the newest stored one. A spec is not served until it is stored,
-// so that all replicas can read it.
+// store stores the accepted spec, unless the newest stored revision already contains it. A spec is served only after it
+// has been stored, so that all replicas can read it.
 func (s *historyStore) store(ctx context.Context, b *blueprint.Blueprint, d decision) error {
 	if d.revision == nil || d.deleting {
 		return nil
@@ -56,7 +56,7 @@ func (s *historyStore) store(ctx context.Context, b *blueprint.Blueprint, d deci
 		return nil // already stored, or the cached Blueprint is outdated
 	}
 	accepted := *b
-	accepted.Spec.ServiceAccountName = d.revision.Spec.ServiceAccountName // the resolved one
+	accepted.Spec.ServiceAccountName = d.revision.Spec.ServiceAccountName // as resolved by the validation
 	if err := s.write(ctx, &accepted, name, h); err != nil {
 		return fmt.Errorf("store the accepted spec as ControllerRevision %s/%s: %w", s.namespace, name, err)
 	}
@@ -71,7 +71,8 @@ func (s *historyStore) write(ctx context.Context, b *blueprint.Blueprint, name s
 		}
 		return s.renumber(ctx, b, known, number)
 	}
-	// The cache of a new leader can hold a Blueprint that is gone. Its revision would never be deleted.
+	// The cache of a new leader can contain a Blueprint that has been deleted. Nothing would delete a revision that is
+	// created for it.
 	if current, err := isCurrent(ctx, s.client, b); err != nil || !current {
 		return err
 	}
@@ -93,13 +94,15 @@ func (s *historyStore) write(ctx context.Context, b *blueprint.Blueprint, name s
 	}
 	r := read.(*revision)
 	if r.blueprint != b.Name || r.blueprintUID != b.UID {
-		return fmt.Errorf("it exists and belongs to another Blueprint (%s, UID %s): delete it", r.blueprint, r.blueprintUID)
+		return fmt.Errorf("the existing ControllerRevision belongs to Blueprint %s with UID %s; "+
+			"delete the ControllerRevision", r.blueprint, r.blueprintUID)
 	}
 	return s.renumber(ctx, b, r, max(number, r.number))
 }
 
-// renumber assigns a stored revision to the Blueprint's newest generation. A new number shows that another spec was
-// accepted in between.
+// renumber updates a stored revision whose spec has been accepted again. It sets the generation to that of b, and the
+// number to the given one. If the number changes, because a different spec was accepted in between, renumber also
+// records the time.
 func (s *historyStore) renumber(ctx context.Context, b *blueprint.Blueprint, r *revision, number int64) error {
 	annotations := map[string]any{generationAnnotation: strconv.FormatInt(b.Generation, 10)}
 	if number != r.number {
@@ -119,13 +122,12 @@ func (s *historyStore) renumber(ctx context.Context, b *blueprint.Blueprint, r *
 	options := metav1.PatchOptions{FieldManager: instances.Name}
 	_, err = s.revisions().Patch(ctx, r.Name, types.MergePatchType, patch, options)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the cache lags: the revision's event reconciles the Blueprint
+		return nil // the cache lags; the event of the revision triggers another reconcile
 	}
 	return err
 }
 
-// isCurrent reports whether, according to the API server, this is the newest generation of the Blueprint, and the
-// Blueprint is not being deleted.
+// isCurrent reports whether b is the Blueprint's newest generation in the API server and is not being deleted.
 func isCurrent(ctx context.Context, client dynamic.Interface, b *blueprint.Blueprint) (bool, error) {
 	live, err := client.Resource(blueprints).Get(ctx, b.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
@@ -137,8 +139,8 @@ func isCurrent(ctx context.Context, client dynamic.Interface, b *blueprint.Bluep
 	return live.GetUID() == b.UID && live.GetGeneration() == b.Generation && live.GetDeletionTimestamp() == nil, nil
 }
 
-// restore reads the revision from the API server and returns the Blueprint as it was when the revision was stored. The
-// deletion policy and the history limit remain those of the newest generation.
+// restore returns a copy of b with the spec of a stored revision, which it reads from the API server. The copy keeps
+// the deletion policy and the history limit of b.
 func (s *historyStore) restore(
 	ctx context.Context, b *blueprint.Blueprint, r *revision,
 ) (*blueprint.Blueprint, error) {
@@ -147,7 +149,7 @@ func (s *historyStore) restore(
 		return nil, fmt.Errorf("read revision %s: %w", r.Name, err)
 	}
 	if live.GetUID() != r.UID {
-		return nil, fmt.Errorf("read revision %s: it has been replaced", r.Name) // the cache lags
+		return nil, fmt.Errorf("read revision %s: the cached UID is outdated", r.Name)
 	}
 	data, err := decodeRevision(live)
 	if err != nil {
@@ -155,16 +157,15 @@ func (s *historyStore) restore(
 	}
 	restored := *b
 	restored.Annotations = maps.Clone(b.Annotations)
-	delete(restored.Annotations, blueprint.OversizedAnnotation) // it describes the newest spec
+	delete(restored.Annotations, blueprint.OversizedAnnotation) // the annotation describes the newest spec
 	restored.Generation, restored.Spec = r.generation, data.Spec
 	restored.Spec.DeletionPolicy, restored.Spec.RevisionHistoryLimit = b.Spec.DeletionPolicy, b.Spec.RevisionHistoryLimit
 	return &restored, nil
 }
 
-// trim deletes the oldest revisions beyond the Blueprint's limit. The served revision does not count towards the limit
-// and is never deleted. A revision is kept while instances are reconciled with it, and a revision with a kind that no
-// newer revision has is kept while instances can have children of that kind. The returned error can be a requeue
-// request.
+// trim deletes the oldest revisions beyond the Blueprint's history limit. The served revision does not count towards
+// the limit and is never deleted. A revision is kept while instances are reconciled with it. It is also kept while
+// instances can have children of a kind that no newer revision contains. The returned error can be a requeue request.
 func (s *historyStore) trim(ctx context.Context, b *blueprint.Blueprint, d decision) error {
 	if d.historyProblem != "" {
 		return nil
@@ -211,17 +212,17 @@ func (s *historyStore) list(ctx context.Context, name string) ([]unstructured.Un
 	return list.Items, nil
 }
 
-// hasLive reports whether, according to the API server, a spec of the Blueprint is stored.
+// hasLive reports whether the API server contains a stored revision of the Blueprint.
 func (s *historyStore) hasLive(ctx context.Context, b *blueprint.Blueprint) (bool, error) {
 	items, err := s.list(ctx, b.Name)
 	return slices.ContainsFunc(items, func(object unstructured.Unstructured) bool {
 		data, err := decodeRevision(&object)
-		return err == nil && data.Blueprint == b.Name && data.UID == b.UID // the cache ignores malformed revisions, too
+		return err == nil && data.Blueprint == b.Name && data.UID == b.UID // like the cache, ignore malformed revisions
 	}), err
 }
 
 // deleteHistory deletes the revisions of a Blueprint that is being deleted. If all is true, it deletes the revisions of
-// all Blueprints with its name, and otherwise only those with its UID.
+// all Blueprints with the same name.
 func (s *historyStore) deleteHistory(ctx context.Context, b *blueprint.Blueprint, all bool) error {
 	items, err := s.list(ctx, b.Name)
 	if err != nil {

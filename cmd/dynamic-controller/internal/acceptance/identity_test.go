@@ -11,7 +11,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 )
 
-// identifies restarts the platform with other options for identities.
+// identifies restarts the platform with other identity options.
 func (c *cluster) identifies(o identity.Options) {
 	c.t.Helper()
 	identities, err := identity.New(&rest.Config{Host: "http://127.0.0.1:1"}, o)
@@ -53,9 +53,10 @@ func TestIdentityRequired(t *testing.T) {
 	c.identifies(identity.Options{Namespace: "system"})
 	c.reconcile()
 	accepted := c.condition(blueprint.Accepted)
+	const required = "spec.serviceAccountName: required; set it, or ask the operator to set --default-service-account"
 	if accepted == nil || accepted.Status != metav1.ConditionFalse || accepted.Reason != identity.ReasonIdentityRequired ||
-		accepted.Message != "spec.serviceAccountName: required; set it, or ask the operator for --default-service-account" {
-		t.Errorf("the Accepted condition is %+v", accepted)
+		accepted.Message != required {
+		t.Errorf("got Accepted condition %+v", accepted)
 	}
 	if c.served() || c.crd() != nil || len(c.storedAccounts()) > 0 {
 		t.Error("the rejected Blueprint is served")
@@ -68,7 +69,7 @@ func TestIdentityRequired(t *testing.T) {
 		c.identifies(o)
 		c.reconcile()
 		if accepted := c.condition(blueprint.Accepted); accepted == nil || accepted.Status != metav1.ConditionTrue {
-			t.Errorf("%s: the Accepted condition is %+v", name, accepted)
+			t.Errorf("%s: got Accepted condition %+v", name, accepted)
 		}
 		if got := c.runsAs(); got != o.DefaultServiceAccount {
 			t.Errorf("%s: served as %q", name, got)
@@ -81,22 +82,22 @@ func TestIdentity_ResolvedNameIsStoredAndServed(t *testing.T) {
 	c.identifies(identity.Options{Namespace: "system", DefaultServiceAccount: "web"})
 	c.reconcile()
 	if got := c.storedAccounts(); !slices.Equal(got, []string{"web"}) || c.runsAs() != "web" {
-		t.Fatalf("stored %q, served as %q", got, c.runsAs())
+		t.Fatalf("got stored ServiceAccounts %q, served as %q", got, c.runsAs())
 	}
-	// Another default is another revision.
+	// Another default creates another revision.
 	c.identifies(identity.Options{Namespace: "system", DefaultServiceAccount: "other"})
 	c.reconcile()
 	if got := c.storedAccounts(); !slices.Equal(got, []string{"web", "other"}) || c.runsAs() != "other" {
-		t.Fatalf("stored %q, served as %q", got, c.runsAs())
+		t.Fatalf("got stored ServiceAccounts %q, served as %q", got, c.runsAs())
 	}
-	// Without a default, the newest generation is rejected. The stored one is served as it was accepted.
+	// Without a default, the newest generation is rejected. The stored revision stays served.
 	c.identifies(identity.Options{Namespace: "system"})
 	c.reconcile()
 	accepted := c.condition(blueprint.Accepted)
 	if accepted == nil || accepted.Reason != identity.ReasonIdentityRequired || c.runsAs() != "other" {
-		t.Errorf("the Accepted condition is %+v, served as %q", accepted, c.runsAs())
+		t.Errorf("got Accepted condition %+v, served as %q", accepted, c.runsAs())
 	}
-	// The Blueprint's own name takes precedence.
+	// The name in the spec takes precedence.
 	b := withFields(2, "one")
 	b.Spec.ServiceAccountName = "own"
 	c.update(b)
@@ -110,7 +111,7 @@ func TestIdentity_CleanUpRunsAsTheNewestRevision(t *testing.T) {
 	c := newCluster(t, withFields(1, "one"))
 	c.identifies(identity.Options{Namespace: "system", DefaultServiceAccount: "web"})
 	c.reconcile()
-	// The stored spec is no longer accepted: only deletions of instances are processed.
+	// The stored spec is rejected now, so only deletions of instances are processed.
 	c.identifies(identity.Options{Namespace: "system", DefaultServiceAccount: "other"})
 	c.allow(&answers{})
 	c.reconcile()
@@ -119,13 +120,13 @@ func TestIdentity_CleanUpRunsAsTheNewestRevision(t *testing.T) {
 	}
 }
 
-func TestIdentity_PermissionsOfThePlatform(t *testing.T) {
+func TestIdentity_PlatformNeedsOnlyWatchWithServiceAccount(t *testing.T) {
 	watchOnly := &answers{allowed: map[string]bool{"get": true, "list": true, "watch": true, "patch": true}}
 	for account, want := range map[string]string{"web": "Compiled", "": reasonPermission} {
 		b := withFields(1, "one")
 		b.Spec.ServiceAccountName = account
 		c := newCluster(t, b)
-		c.allow(watchOnly) // neither create nor delete
+		c.allow(watchOnly) // neither create nor delete is allowed
 		c.reconcile()
 		if accepted := c.condition(blueprint.Accepted); accepted == nil || accepted.Reason != want {
 			t.Errorf("as %q, the Accepted condition is %+v, want %s", account, accepted, want)

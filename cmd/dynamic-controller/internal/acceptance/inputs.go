@@ -14,12 +14,13 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// inputs contains everything that a validation depends on, except for permissions and claims.
+// inputs contains everything that the result of a validation depends on, except permissions, claims and the memory
+// budget.
 type inputs struct {
 	blueprint string // UID and generation
-	// allowsIncompatible reports whether this generation can change the schema in an incompatible way.
+	// allowsIncompatible reports whether this generation is allowed to change the schema in an incompatible way.
 	allowsIncompatible bool
-	// crd is the Blueprint's CustomResourceDefinition. It is nil if it does not exist.
+	// crd is the Blueprint's CustomResourceDefinition, or nil if it does not exist.
 	crd         *apiextensionsv1.CustomResourceDefinition
 	mappings    map[schema.GroupVersionKind]*meta.RESTMapping // nil for unknown kinds
 	suggestions map[schema.GroupVersionKind]string            // for unknown kinds
@@ -27,11 +28,15 @@ type inputs struct {
 	childCRDs map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
 	// published are the schemas of kinds without a CustomResourceDefinition.
 	published map[schema.GroupVersionKind]publishedSchema
-	// incomplete reports whether some schemas could not be read. In that case, some mistakes are not found.
+	// incomplete reports whether some schemas could not be read. Validation then does not detect all problems.
 	incomplete bool
+
+	// unknownKindAdvice and allowUnknownKinds are set by Check: see Types.
+	unknownKindAdvice string
+	allowUnknownKinds bool
 }
 
-// publishedSchema is a schema that the API server publishes for a kind. Schemas with the same name are equal.
+// publishedSchema is a schema that the API server publishes for a kind. Two schemas with the same name are equal.
 type publishedSchema struct {
 	schema common.Schema
 	name   string
@@ -44,7 +49,7 @@ func (v *validator) inputsOf(ctx context.Context, b *blueprint.Blueprint, own cl
 		childCRDs: map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
 		published: map[schema.GroupVersionKind]publishedSchema{},
 	}
-	if in.crd, err = v.cache.crd(own.crd); err != nil {
+	if in.crd, err = v.crd(own.crd); err != nil {
 		return in, err
 	}
 	for _, r := range b.Spec.Resources {
@@ -69,7 +74,7 @@ func (v *validator) addKind(ctx context.Context, in *inputs, blueprintName strin
 		in.suggestions[gvk] = v.kinds.suggest(gvk)
 		return nil
 	}
-	if in.childCRDs[gvk], err = v.cache.crd(mapping.Resource.GroupResource().String()); err != nil {
+	if in.childCRDs[gvk], err = v.crd(mapping.Resource.GroupResource().String()); err != nil {
 		return err
 	}
 	if in.childCRDs[gvk] != nil {
@@ -84,12 +89,12 @@ func (v *validator) addKind(ctx context.Context, in *inputs, blueprintName strin
 		return err
 	}
 	in.incomplete = true
-	v.log.Info("Published schemas cannot be read, templates are not checked against them, will retry",
+	v.log.Info("Published schema cannot be read, templates are not checked against it, will retry",
 		keyBlueprint, blueprintName, keyProblem, err.Error())
 	return nil
 }
 
-// schemaFor returns the schema of a kind, or nil if the kind has no schema or the schema cannot be read.
+// schemaFor returns the schema of a kind. It returns nil if the kind has no schema or if the schema cannot be read.
 func (in inputs) schemaFor(gvk schema.GroupVersionKind) common.Schema {
 	if crd := in.childCRDs[gvk]; crd != nil {
 		described, err := blueprint.SchemaOf(crd, gvk.Version)
@@ -101,7 +106,7 @@ func (in inputs) schemaFor(gvk schema.GroupVersionKind) common.Schema {
 	return in.published[gvk].schema
 }
 
-// String identifies the inputs.
+// String returns a string that identifies the inputs.
 func (in inputs) String() string {
 	parts := []string{in.blueprint}
 	if in.crd != nil {
@@ -130,9 +135,10 @@ func (in inputs) String() string {
 	return strings.Join(parts, "\n")
 }
 
-// served identifies the inputs that affect how instances are reconciled. A CustomResourceDefinition that the platform
-// created is excluded, because it is derived from the Blueprint. Published schemas are excluded, because they are only
-// used for validation, and API servers of different versions publish different ones during an upgrade.
+// served returns a string that identifies the inputs that affect how instances are reconciled. It excludes a
+// CustomResourceDefinition that the platform created, because the platform derives it from the Blueprint. It also
+// excludes published schemas, because they are used only for validation and can differ between API servers during an
+// upgrade.
 func (in inputs) served() string {
 	in.published, in.allowsIncompatible = nil, false
 	if in.crd != nil && in.crd.Annotations[ownerUIDAnnotation] != "" {

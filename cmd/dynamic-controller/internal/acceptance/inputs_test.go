@@ -17,14 +17,14 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// withField describes objects that have one field.
+// withField returns a schema of objects with one field.
 func withField(name string) *openapi.Schema {
 	return &openapi.Schema{Schema: &spec.Schema{SchemaProps: spec.SchemaProps{
 		Type: []string{"object"}, Properties: map[string]spec.Schema{"metadata": {}, name: *spec.StringProperty()},
 	}}}
 }
 
-func TestWhatIsPublishedIsAmongWhatAJudgementIsOf(t *testing.T) {
+func TestValidate_DependsOnPublishedSchemas(t *testing.T) {
 	b := &blueprint.Blueprint{Spec: making("Wheel")}
 	b.Name, b.UID, b.Generation = "websites", "u", 1
 	b.Spec.Resources[0].Template["size"] = "a"
@@ -45,31 +45,30 @@ func TestWhatIsPublishedIsAmongWhatAJudgementIsOf(t *testing.T) {
 	schemas.described, schemas.name = withField("size"), "first"
 	first := decided()
 	if first.rejection != nil || first.running == nil {
-		t.Fatalf("with its field %+v is decided", first)
+		t.Fatalf("with the field in the schema: got decision %+v", first)
 	}
 	if again := decided(); again.revision != first.revision {
-		t.Error("the same was judged twice")
+		t.Error("the Blueprint was validated again although its inputs have not changed")
 	}
 	schemas.name = "second"
 	second := decided()
 	if second.revision == first.revision {
-		t.Error("what is published is another, and nothing was judged")
+		t.Error("the Blueprint was not validated again after a schema changed")
 	}
 	if second.running != first.running {
-		t.Error("what runs was changed for another that does the same")
+		t.Error("the served revision was replaced by an equivalent one")
 	}
 	schemas.described, schemas.name = withField("width"), "third"
 	if third := decided(); third.rejection == nil ||
-		!strings.Contains(third.rejection.message, "spec.resources[0].template.size: unknown field in Wheel of "+
-			"parts.example.com/v1") ||
+		!strings.Contains(third.rejection.message, "spec.resources[0].template.size: unknown field in "+
+			"parts.example.com/v1 Wheel") ||
 		third.running != first.running {
-		t.Errorf("without its field %+v is decided", third)
+		t.Errorf("without the field in the schema: got decision %+v", third)
 	}
 }
 
-// While what is published cannot be read less is checked, and nobody is held up: what is there comes back when it can
-// be.
-func TestWhatCannotBeReadIsLookedAtAgain(t *testing.T) {
+// While a schema cannot be read, the Blueprint is accepted without checking its templates against the schema.
+func TestValidate_ReadsUnavailableSchemasAgain(t *testing.T) {
 	b := &blueprint.Blueprint{Spec: making("Wheel")}
 	b.Name, b.UID, b.Generation = "websites", "u", 1
 	b.Spec.Resources[0].Template["size"] = "a"
@@ -82,22 +81,22 @@ func TestWhatCannotBeReadIsLookedAtAgain(t *testing.T) {
 	for range 2 {
 		if delay, is := dynamiccontroller.RequeueDelay(p.decide(t.Context(), instances.BlueprintID(b.Name))); !is ||
 			delay != SchemaRetryPeriod {
-			t.Errorf("it is looked at again in %s", delay)
+			t.Errorf("got retry delay %s, want %s", delay, SchemaRetryPeriod)
 		}
 		if d, _ := p.registry.get(b.Name); d.rejection != nil || d.running == nil {
-			t.Errorf("%+v is decided", d)
+			t.Errorf("got decision %+v", d)
 		}
 	}
 	schemas.err, schemas.described, schemas.name = nil, withField("width"), "first"
 	if err := p.decide(t.Context(), instances.BlueprintID(b.Name)); err != nil {
-		t.Errorf("when it can be read: %v", err)
+		t.Errorf("with a readable schema: %v", err)
 	}
 	if d, _ := p.registry.get(b.Name); d.rejection == nil || d.running == nil {
-		t.Errorf("when it can be read %+v is decided", d)
+		t.Errorf("with a readable schema: got decision %+v", d)
 	}
 }
 
-func TestOfAKindThatHasADefinitionThatSaysWhatThereIs(t *testing.T) {
+func TestValidate_PrefersTheSchemaOfACRD(t *testing.T) {
 	b := &blueprint.Blueprint{Spec: making("Wheel")}
 	b.Name, b.UID, b.Generation = "websites", "u", 1
 	wheels := &blueprint.Blueprint{Spec: making("Spoke")}
@@ -111,14 +110,14 @@ func TestOfAKindThatHasADefinitionThatSaysWhatThereIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d, _ := p.registry.get(b.Name); d.rejection != nil {
-		t.Errorf("refused: %s", d.rejection.message)
+		t.Errorf("rejected: %s", d.rejection.message)
 	}
 }
 
-func TestWhatIsPublishedIsAskedForAgainWhenAKindChanges(t *testing.T) {
+func TestKindChanged_InvalidatesPublishedSchemas(t *testing.T) {
 	p, _ := newTestController(nil, nil)
 	p.KindChanged(schema.GroupKind{Group: "parts.example.com", Kind: "Wheel"})
 	if got := p.schemas.changed; !slices.Equal(got, []string{"parts.example.com"}) {
-		t.Errorf("told of %q", got)
+		t.Errorf("changed groups: %q", got)
 	}
 }

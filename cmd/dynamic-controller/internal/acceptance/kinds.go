@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,8 +15,11 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
-// kindOf returns the kind of a template. It is empty if the template does not set it.
+// kindOf returns the kind of a resource's template or reference. The kind is empty if the resource does not set it.
 func kindOf(r blueprint.Resource) schema.GroupVersionKind {
+	if ref := r.ExternalRef; ref != nil {
+		return schema.FromAPIVersionAndKind(ref.APIVersion, ref.Kind)
+	}
 	return (&unstructured.Unstructured{Object: r.Template}).GroupVersionKind()
 }
 
@@ -26,8 +30,8 @@ func setsNamespace(r blueprint.Resource) bool {
 	return has
 }
 
-// kindsOfInterest returns the kinds that affect whether a Blueprint can be served: those of the newest generation and
-// of the stored revisions.
+// kindsOfInterest returns the kinds that affect whether a Blueprint can be served. These are the kinds in its newest
+// generation and in its stored revisions.
 func kindsOfInterest(b *blueprint.Blueprint, stored history) (kinds []schema.GroupKind) {
 	add := func(kind schema.GroupKind) {
 		if !slices.Contains(kinds, kind) {
@@ -47,7 +51,7 @@ func kindsOfInterest(b *blueprint.Blueprint, stored history) (kinds []schema.Gro
 	return kinds
 }
 
-// kindFinder finds the resources of kinds.
+// kindFinder looks up kinds.
 type kindFinder struct{ mapper meta.RESTMapper }
 
 // find returns the mapping of a kind, or nil if the kind is unknown.
@@ -62,8 +66,9 @@ func (f kindFinder) find(gvk schema.GroupVersionKind) (*meta.RESTMapping, error)
 	return mapping, nil
 }
 
-// isGuess reports whether the kind of the mapping does not exist. Like client-go's mapper, this mapper adds two guessed
-// kinds for each kind: its name in lower case, and its list. The API server accepts objects of neither.
+// isGuess reports whether the mapper guessed the mapping of a kind that does not exist. For each kind, the mapper also
+// maps the lower-case name and the list kind, as client-go's mapper does. The API server does not accept objects of
+// these guessed kinds.
 func (f kindFinder) isGuess(gvk schema.GroupVersionKind, mapping *meta.RESTMapping) bool {
 	if gvk.Kind == "List" {
 		return true
@@ -74,11 +79,11 @@ func (f kindFinder) isGuess(gvk schema.GroupVersionKind, mapping *meta.RESTMappi
 			return true
 		}
 	}
-	kinds, err := f.mapper.KindsFor(mapping.Resource) // does not return the name in lower case
+	kinds, err := f.mapper.KindsFor(mapping.Resource) // does not return the lower-case name
 	return err == nil && len(kinds) > 0 && !slices.Contains(kinds, gvk)
 }
 
-// suggest returns up to three other kinds with the same name as gvk, ignoring case.
+// suggest returns up to three existing kinds whose names match that of gvk, ignoring case.
 func (f kindFinder) suggest(gvk schema.GroupVersionKind) string {
 	kinds, err := f.mapper.KindsFor(schema.GroupVersionResource{Resource: strings.ToLower(gvk.Kind)})
 	if err != nil {
@@ -99,8 +104,8 @@ func (f kindFinder) isNamespaced(gvk schema.GroupVersionKind) bool {
 	return err == nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace
 }
 
-// unknownKinds rejects templates whose kind is unknown, and templates that use the same kind in different versions,
-// because only one version of a kind can be watched.
+// unknownKinds rejects resources whose kind is unknown. It also rejects resources that use different versions of a
+// kind, because only one version of a kind can be watched.
 func unknownKinds(b *blueprint.Blueprint, in inputs) (problems blueprint.Problems) {
 	first := map[schema.GroupKind]int{}
 	for i, r := range b.Spec.Resources {
@@ -109,12 +114,15 @@ func unknownKinds(b *blueprint.Blueprint, in inputs) (problems blueprint.Problem
 			continue // rejected by blueprint.Compile
 		}
 		path := fmt.Sprintf("spec.resources[%d].template", i)
-		if in.mappings[gvk] == nil {
+		if r.ExternalRef != nil {
+			path = fmt.Sprintf("spec.resources[%d].externalRef", i)
+		}
+		if in.mappings[gvk] == nil && !in.allowUnknownKinds {
 			reason := fmt.Sprintf("unknown kind %s in %s", gvk.Kind, gvk.GroupVersion())
 			if suggestion := in.suggestions[gvk]; suggestion != "" {
 				reason += fmt.Sprintf("; did you mean %s?", suggestion)
 			} else {
-				reason += "; the Blueprint is checked again when the kind exists"
+				reason += "; " + cmp.Or(in.unknownKindAdvice, "the Blueprint will be checked again once the kind exists")
 			}
 			problems = append(problems, blueprint.Problem{Path: path, Reason: reason})
 		}
@@ -123,7 +131,8 @@ func unknownKinds(b *blueprint.Blueprint, in inputs) (problems blueprint.Problem
 			first[gvk.GroupKind()] = i
 		} else if version := kindOf(b.Spec.Resources[other]).Version; version != gvk.Version {
 			problems = append(problems, blueprint.Problem{Path: path + ".apiVersion", Reason: fmt.Sprintf(
-				"is %s, but spec.resources[%d] has the same kind in version %s: use one version", gvk.Version, other, version)})
+				"version %s differs from version %s of the same kind in spec.resources[%d]; use one version",
+				gvk.Version, version, other)})
 		}
 	}
 	return problems
@@ -138,6 +147,9 @@ func childrenOf(b *blueprint.Blueprint, compiled *blueprint.Compiled, in inputs)
 	crd := compiled.Definition()
 	namespaced := crd == nil || crd.Spec.Scope != apiextensionsv1.ClusterScoped
 	for _, t := range compiled.Templates() {
+		if t.Reference {
+			continue
+		}
 		i := slices.IndexFunc(all, func(c instances.Child) bool { return c.GVK == t.GVK })
 		if i < 0 {
 			i = len(all)
@@ -147,6 +159,16 @@ func childrenOf(b *blueprint.Blueprint, compiled *blueprint.Compiled, in inputs)
 		}
 		crossNamespace := namespaced && (setsNamespace(byID[t.ID]) || !t.Namespaced)
 		all[i].CrossNamespace = all[i].CrossNamespace || crossNamespace
+	}
+	return all
+}
+
+// referencesOf returns the kinds of the referenced objects, without duplicates.
+func referencesOf(compiled *blueprint.Compiled, in inputs) (all []instances.Child) {
+	for _, t := range compiled.Templates() {
+		if t.Reference && !slices.ContainsFunc(all, func(c instances.Child) bool { return c.GVK == t.GVK }) {
+			all = append(all, instances.Child{GVK: t.GVK, GVR: in.mappings[t.GVK].Resource, Path: t.Path})
+		}
 	}
 	return all
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-func TestKindsThatAreRefused(t *testing.T) {
+func TestUnknownKinds(t *testing.T) {
 	known := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	for name, test := range map[string]struct {
 		made []string // apiVersion kind
@@ -21,9 +21,9 @@ func TestKindsThatAreRefused(t *testing.T) {
 		"an unknown kind": {
 			[]string{"v1 ConfigMip"}, []string{"spec.resources[0].template: unknown kind ConfigMip in v1"},
 		},
-		"one in two versions": {
+		"two versions of a kind": {
 			[]string{"v1 ConfigMap", "v2 ConfigMap"},
-			[]string{"unknown kind ConfigMap in v2", "spec.resources[1].template.apiVersion: is v2"},
+			[]string{"unknown kind ConfigMap in v2", "template.apiVersion: version v2 differs from version v1 of the same kind"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,11 +46,11 @@ func TestKindsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestKindsThatAMapperOnlyGuesses(t *testing.T) {
+func TestKindFinder_IgnoresGuessedKinds(t *testing.T) {
 	deployment := schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}
 	allow := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "AllowList"}
 	p, mapper := newTestController(nil, nil)
-	// As meta's mapper is filled from discovery: with two guesses beside each kind.
+	// Like meta's mapper filled from discovery, the mapper contains two guesses for each kind.
 	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "List"}, meta.RESTScopeRoot)
 	for _, kind := range []schema.GroupVersionKind{deployment, allow} {
 		lower, list := kind, kind
@@ -65,19 +65,19 @@ func TestKindsThatAMapperOnlyGuesses(t *testing.T) {
 		is    bool
 		meant string
 	}{
-		"a kind":                    {kind: deployment, is: true},
-		"one that is called a list": {kind: allow, is: true},
+		"a kind":                           {kind: deployment, is: true},
+		"a kind whose name ends with List": {kind: allow, is: true},
 		"a kind in lower case": {
 			schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "deployment"}, false, "Deployment in apps/v1",
 		},
-		"the list of a kind": {
+		"a list kind": {
 			kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "DeploymentList"},
 		},
-		"a list of anything": {kind: schema.GroupVersionKind{Version: "v1", Kind: "List"}},
-		"a kind that is in another group": {
+		"the generic list": {kind: schema.GroupVersionKind{Version: "v1", Kind: "List"}},
+		"a kind of another group": {
 			schema.GroupVersionKind{Version: "v1", Kind: "Deployment"}, false, "Deployment in apps/v1",
 		},
-		"a kind whose version was removed": {
+		"a kind of a removed version": {
 			schema.GroupVersionKind{Group: "extensions", Version: "v1beta1", Kind: "Deployment"}, false, "Deployment in apps/v1",
 		},
 	} {
@@ -89,7 +89,7 @@ func TestKindsThatAMapperOnlyGuesses(t *testing.T) {
 		}
 		if is := f.mappings[test.kind] != nil; is != test.is || !strings.HasPrefix(f.suggestions[test.kind], test.meant) ||
 			test.meant == "" && f.suggestions[test.kind] != "" {
-			t.Errorf("%s: there is one: %v, and meant may be %q", reason, is, f.suggestions[test.kind])
+			t.Errorf("%s: known: %t, suggestion: %q", reason, is, f.suggestions[test.kind])
 		}
 		if got := fmt.Sprint(unknownKinds(b, f)); test.meant != "" && !strings.Contains(got, "did you mean "+test.meant) {
 			t.Errorf("%s: got %s", reason, got)

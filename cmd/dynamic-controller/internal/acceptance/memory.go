@@ -16,14 +16,14 @@ type memoryBudget struct {
 	claims *claims
 }
 
-// request is the memory that a spec of a Blueprint needs.
+// request is the estimated memory of a Blueprint's spec.
 type request struct {
 	uid    types.UID
 	memory int64
 }
 
-// allocate grants the requests in order. A request that does not fit is skipped. If a Blueprint has two requests, the
-// later one only needs the difference.
+// allocate grants requests in order, and skips requests that exceed the free memory. If a Blueprint has two requests,
+// the second one is granted in place of the first, so that only the difference is subtracted from the free memory.
 func allocate(budget int64, requests []request) (granted map[types.UID]int64, free int64) {
 	granted, free = map[types.UID]int64{}, budget
 	for _, r := range requests {
@@ -35,9 +35,9 @@ func allocate(budget int64, requests []request) (granted map[types.UID]int64, fr
 	return granted, free
 }
 
-// reject returns a rejection if the budget is too small for the spec of b, and nil otherwise. The spec can be the
-// newest one of the Blueprint or that of its newest stored revision. All replicas get the same result if their caches
-// and their decisions on the other Blueprints agree.
+// reject returns a rejection if the budget is too small for the spec of b, and nil otherwise. The spec is that of the
+// newest generation or of the newest stored revision. All replicas that have the same caches and have made the same
+// decisions about the other Blueprints get the same result.
 func (m *memoryBudget) reject(b *blueprint.Blueprint) (*rejection, error) {
 	if m.limit <= 0 {
 		return nil, nil
@@ -54,8 +54,9 @@ func (m *memoryBudget) reject(b *blueprint.Blueprint) (*rejection, error) {
 	return m.exceeded(needed, free, "make the spec smaller, delete another Blueprint, or raise"), nil
 }
 
-// rejectOlder returns a rejection if the spec of b does not fit in addition to the newest specs and the older ones that
-// have been loaded. Older revisions never displace the accepted spec of a Blueprint.
+// rejectOlder returns a rejection if the budget is too small for b, which has the spec of an older revision. It returns
+// nil otherwise. Memory is first allocated to accepted specs, to newest specs and to older specs that are already
+// loaded. An older revision therefore never displaces an accepted spec.
 func (m *memoryBudget) rejectOlder(b *blueprint.Blueprint) (*rejection, error) {
 	if m.limit <= 0 {
 		return nil, nil
@@ -74,13 +75,13 @@ func (m *memoryBudget) rejectOlder(b *blueprint.Blueprint) (*rejection, error) {
 
 func (m *memoryBudget) exceeded(needed, free int64, advice string) *rejection {
 	return &rejection{reasonBudget, fmt.Sprintf(
-		"spec: needs about %s of memory, but of the %s for all Blueprints only %s are free: %s --max-blueprint-memory",
-		quantity(needed), quantity(m.limit), quantity(free), advice)}
+		"spec: about %s of memory is needed, but only %s of the %s for all Blueprints is free; %s --max-blueprint-memory",
+		quantity(needed), quantity(free), quantity(m.limit), advice)}
 }
 
 // requests returns the requests of the accepted specs, followed by those of the newest specs, so that a new spec never
-// displaces an accepted one. Both are ordered by the age of the Blueprints, the oldest first. The newest spec of
-// a Blueprint is omitted if it was rejected for reasons other than the budget, unless the UID of the Blueprint is own.
+// displaces an accepted one. Each group is ordered from the oldest to the newest Blueprint. A newest spec that was
+// rejected for a reason other than the budget is omitted, unless it belongs to the Blueprint with the UID own.
 func (m *memoryBudget) requests(own types.UID) ([]request, error) {
 	all, err := m.claims.all()
 	if err != nil {
@@ -115,7 +116,8 @@ func quantity(bytes int64) string {
 	return resource.NewQuantity(bytes, resource.BinarySI).String()
 }
 
-// freesMemory reports whether replacing one decision with the next can free memory for other Blueprints.
+// freesMemory reports whether replacing the decision before with the decision next can free memory for other
+// Blueprints.
 func freesMemory(before, next decision) bool {
 	return before.generation != next.generation || before.running != next.running ||
 		before.rejection == nil && next.rejection != nil

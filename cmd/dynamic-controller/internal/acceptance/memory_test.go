@@ -11,16 +11,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestBudgetIsDivided(t *testing.T) {
+func TestAllocate(t *testing.T) {
 	for name, test := range map[string]struct {
 		requests []request
 		granted  map[types.UID]int64
 		free     int64
 	}{
-		"nobody":                       {nil, nil, 100},
-		"all fit":                      {[]request{{"a", 50}, {"b", 50}}, map[types.UID]int64{"a": 50, "b": 50}, 0},
-		"the first request goes first": {[]request{{"a", 60}, {"b", 60}}, map[types.UID]int64{"a": 60}, 40},
-		"a smaller one takes the rest": {
+		"no requests":                        {nil, nil, 100},
+		"all fit":                            {[]request{{"a", 50}, {"b", 50}}, map[types.UID]int64{"a": 50, "b": 50}, 0},
+		"the first request takes precedence": {[]request{{"a", 60}, {"b", 60}}, map[types.UID]int64{"a": 60}, 40},
+		"a later smaller request fits": {
 			[]request{{"a", 60}, {"b", 60}, {"c", 40}}, map[types.UID]int64{"a": 60, "c": 40}, 0,
 		},
 		"a spec that is too large": {
@@ -29,13 +29,13 @@ func TestBudgetIsDivided(t *testing.T) {
 		"a spec that grows": {
 			[]request{{"a", 40}, {"b", 40}, {"a", 60}, {"b", 40}}, map[types.UID]int64{"a": 60, "b": 40}, 0,
 		},
-		"a spec that shrinks":             {[]request{{"a", 80}, {"a", 10}, {"b", 40}}, map[types.UID]int64{"a": 80}, 20},
-		"a smaller spec than the refused": {[]request{{"a", 120}, {"a", 60}}, map[types.UID]int64{"a": 60}, 40},
+		"a spec that shrinks":                 {[]request{{"a", 80}, {"a", 10}, {"b", 40}}, map[types.UID]int64{"a": 80}, 20},
+		"a smaller spec after a rejected one": {[]request{{"a", 120}, {"a", 60}}, map[types.UID]int64{"a": 60}, 40},
 	} {
 		t.Run(name, func(t *testing.T) {
 			granted, free := allocate(100, test.requests)
 			if !maps.Equal(granted, test.granted) || free != test.free {
-				t.Errorf("granted are %v, and %d are free; want %v, %d", granted, free, test.granted, test.free)
+				t.Errorf("got granted %v and free %d; want %v and %d", granted, free, test.granted, test.free)
 			}
 		})
 	}
@@ -63,22 +63,22 @@ func TestMemoryBudget_AcceptedSpecsComeFirst(t *testing.T) {
 		return uids
 	}
 	if got := order("o"); !slices.Equal(got, []types.UID{"y", "o", "y"}) {
-		t.Errorf("the order is %v", got)
+		t.Errorf("got order %v", got)
 	}
 	if got := order("r"); !slices.Equal(got, []types.UID{"y", "r", "o", "y"}) {
-		t.Errorf("of the rejected one, the order is %v", got)
+		t.Errorf("for the rejected Blueprint: got order %v", got)
 	}
 	p.registry.set("rejected", decision{uid: "r", validation: validation{rejection: &rejection{reason: reasonBudget}}})
 	if got := order("o"); !slices.Equal(got, []types.UID{"y", "r", "o", "y"}) {
-		t.Errorf("with one over the budget, the order is %v", got)
+		t.Errorf("with one Blueprint over the budget: got order %v", got)
 	}
 }
 
-func TestQuantities(t *testing.T) {
+func TestQuantity(t *testing.T) {
 	for bytes, want := range map[int64]string{0: "0", 1000: "0", 1 << 10: "1Ki", 300_000: "292Ki", 5 << 20: "5Mi", 5<<20 +
 		1<<19: "5632Ki", 57_500_000: "54Mi"} {
 		if got := quantity(bytes); got != want {
-			t.Errorf("%s is written as %s, want %s", fmt.Sprint(bytes), got, want)
+			t.Errorf("%s bytes: got %s, want %s", fmt.Sprint(bytes), got, want)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
-// AggregationLabel is a label of ClusterRoles. If it is set to "true", the permissions of the ClusterRole are granted
+// AggregationLabel is a label of ClusterRoles. If its value is "true", the permissions of the ClusterRole are granted
 // to the platform: see examples/kind.
 const AggregationLabel = instances.Name + "/aggregate-to-dynamic-controller"
 
@@ -18,33 +18,34 @@ const (
 	// finalizer is the finalizer of Blueprints.
 	finalizer = instances.Name + "/blueprint"
 
-	// ownerNameAnnotation and ownerUIDAnnotation are annotations of a CustomResourceDefinition that the platform created.
-	// They contain the name and the UID of its Blueprint. A CustomResourceDefinition with only the name was retained for a
-	// later Blueprint of the same name.
+	// ownerNameAnnotation and ownerUIDAnnotation are set on a CustomResourceDefinition that the platform created. They
+	// contain the name and the UID of its Blueprint. If only the name is set, the type was retained for a later Blueprint
+	// with the same name.
 	ownerNameAnnotation = instances.Name + "/blueprint"
 	ownerUIDAnnotation  = instances.Name + "/blueprint-uid"
-	// allowedAnnotation is an annotation of a CustomResourceDefinition that the platform did not create. It contains the
-	// name of the Blueprint that can serve the type with spec.type.crd.
+	// allowedAnnotation is set by an operator on a CustomResourceDefinition that the platform did not create. It contains
+	// the name of the Blueprint that is allowed to name the CustomResourceDefinition in spec.type.crd.
 	allowedAnnotation = instances.Name + "/allowed-blueprint"
-	// schemaAnnotation is an annotation of a CustomResourceDefinition that the platform wrote. It contains a digest of the
-	// schema in the Blueprint. While the Blueprint's schema has this digest, any difference was made by somebody else and
-	// must be reverted.
+	// schemaAnnotation is set on a CustomResourceDefinition that the platform wrote. It contains a digest of the
+	// Blueprint's schema. If the schema of the Blueprint still has this digest, the Blueprint has not changed the schema
+	// since the platform wrote it. Any change to the schema in the CustomResourceDefinition was then made by someone else,
+	// and the platform reverts it even if that is an incompatible change.
 	schemaAnnotation = instances.Name + "/schema"
-	// incompatibleAnnotation is an annotation of a Blueprint. It contains the generation that is allowed to change the
-	// type's schema even if existing instances become invalid or lose fields.
+	// incompatibleAnnotation is set by an author on a Blueprint. It contains the generation that is allowed to change the
+	// schema even if existing instances become invalid or lose fields.
 	incompatibleAnnotation = instances.Name + "/allow-incompatible-schema"
 
 	// blueprintLabel is a label of the ControllerRevisions that store accepted specs: see instances.LabelValue.
 	blueprintLabel = instances.Name + "/blueprint"
-	// generationAnnotation is an annotation of ControllerRevisions. It contains the last generation of the Blueprint that
-	// had the spec.
+	// generationAnnotation is set on ControllerRevisions. It contains the last generation of the Blueprint that had this
+	// spec.
 	generationAnnotation = instances.Name + "/generation"
-	// acceptedAnnotation is an annotation of ControllerRevisions whose spec was applied again after another one. It
-	// contains the time.
+	// acceptedAnnotation is set on a ControllerRevision when its spec is accepted again after a different spec. It
+	// contains the time at which the spec was accepted again.
 	acceptedAnnotation = instances.Name + "/accepted-again"
 )
 
-// soon is the delay before checking again for a change that is expected shortly but causes no event.
+// soon is the delay before checking again for an expected change that causes no event.
 const soon = 50 * time.Millisecond
 
 // Keys of log values.

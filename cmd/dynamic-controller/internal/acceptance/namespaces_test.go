@@ -25,7 +25,7 @@ func TestValidate_LimitsBlueprintsToTheNamespaces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := generations("Wheel")[0]
 			b.Spec.Type.Scope = test.scope
-			if test.want != "" { // a namespaced child of a cluster-scoped instance must name a namespace
+			if test.want != "" { // a namespaced child of a cluster-scoped instance must set its namespace
 				b.Spec.Resources[0].Template["metadata"] = map[string]any{"name": "a", "namespace": "shop"}
 			}
 			p, _ := newTestController([]*unstructured.Unstructured{asObject(t, b)}, nil, wheel)
@@ -38,22 +38,23 @@ func TestValidate_LimitsBlueprintsToTheNamespaces(t *testing.T) {
 			d, _ := p.registry.get(b.Name)
 			if test.want != "" {
 				if d.rejection == nil || d.rejection.reason != reasonInvalid || !strings.HasPrefix(d.rejection.message, test.want) {
-					t.Errorf("the rejection is %+v, want %q", d.rejection, test.want)
+					t.Errorf("got rejection %+v, want %q", d.rejection, test.want)
 				}
 				return
 			}
 			slices.Sort(reviews.namespaces)
 			if got := slices.Compact(reviews.namespaces); d.rejection != nil || !slices.Equal(got, []string{"shop", "team"}) {
-				t.Errorf("the rejection is %+v, and permissions were reviewed in %q", d.rejection, got)
+				t.Errorf("got rejection %+v and reviews in namespaces %q", d.rejection, got)
 			}
 		})
 	}
 }
 
-// Instances of a cluster-scoped type were created before the platform was limited.
+// Namespaced instances are limited to the namespaces. Instances of a cluster-scoped type can remain from before the
+// platform was limited.
 func TestTeardown_FindsInstancesWithinTheirScope(t *testing.T) {
 	for scope, test := range map[meta.RESTScope]struct {
-		in   []string // the namespaces of the instances
+		in   []string // namespaces of the instances
 		want []string
 	}{
 		meta.RESTScopeNamespace: {
@@ -75,7 +76,7 @@ func TestTeardown_FindsInstancesWithinTheirScope(t *testing.T) {
 			}
 			definition, others := e.written()
 			if !slices.Equal(others[:len(others)-1], test.want) || len(definition) > 0 {
-				t.Errorf("wrote %q and %q, want %q", definition, others, test.want)
+				t.Errorf("got CRD writes %q and other writes %q, want %q", definition, others, test.want)
 			}
 		})
 	}

@@ -20,13 +20,14 @@ type decision struct {
 	deleting   bool
 
 	validation
-	// running is the served revision. It belongs to an earlier generation if the newest one is rejected, and is nil if
-	// nothing is served.
+	// running is the served revision, or nil if nothing is served. It belongs to an earlier generation if the newest one
+	// is rejected.
 	running *servedRevision
-	// loadRejection is the reason why the stored revision is not served. It is nil if the revision is served or none is
-	// stored.
+	// loadRejection is the reason why the stored revision is not served. It is nil if the revision is served or does not
+	// exist.
 	loadRejection *rejection
-	// olderProblem describes why an older revision that instances have is not loaded. It is empty if all are.
+	// olderProblem describes why an older revision that instances still use has not been loaded. It is empty if there is
+	// no problem.
 	olderProblem string
 	// historyProblem describes why the stored revisions cannot be read. While it is set, no decision is made.
 	historyProblem string
@@ -34,20 +35,20 @@ type decision struct {
 	attempts int
 	// hasCRD reports whether the CustomResourceDefinition exists.
 	hasCRD bool
-	// served reports whether the type was created for this Blueprint, or whether one of its specs was accepted and stored.
+	// served reports whether the type was created for this Blueprint or one of its specs is stored.
 	served bool
-	// blocked reports whether another Blueprint has not released the type yet. This Blueprint is reconciled when the type
-	// is released.
+	// blocked reports whether another Blueprint still serves the type. This Blueprint is reconciled again when that
+	// Blueprint releases the type.
 	blocked bool
 }
 
 // servedRevision is an accepted spec that is served or can be served. It is immutable.
 type servedRevision struct {
 	instances.Revision
-	inputs     string // see validation
+	inputs     string // identifies the inputs that affect how instances are reconciled
 	generation int64
-	// crd is the CustomResourceDefinition of the spec. It is nil if the Blueprint names an existing one. digest is the
-	// digest of its schema.
+	// crd is the CustomResourceDefinition of the spec, and digest is the digest of its schema. crd is nil if the Blueprint
+	// names an existing CustomResourceDefinition.
 	crd    *apiextensionsv1.CustomResourceDefinition
 	digest string
 	// reconcilers is nil until the revision is served. started is the time at which serving began.
@@ -57,11 +58,11 @@ type servedRevision struct {
 
 // validation is the result of validating a generation of a Blueprint against the current state of the cluster.
 type validation struct {
-	// inputs identifies the inputs that the result depends on, except for permissions and claims.
+	// inputs identifies the inputs of the validation, except permissions, claims and the memory budget.
 	inputs string
 	// rejection is nil if the generation is accepted.
 	rejection *rejection
-	// faulty reports whether the generation would be rejected even if no other Blueprint claimed its type.
+	// faulty reports whether the generation would be rejected even if no other Blueprint claimed the type.
 	faulty bool
 	// revision is nil if the generation is rejected, or if the type is not known yet.
 	revision *servedRevision
@@ -69,7 +70,7 @@ type validation struct {
 	// names an existing CustomResourceDefinition or is rejected.
 	crd    *apiextensionsv1.CustomResourceDefinition
 	digest string
-	// gvr is the type of the Blueprint, even if the Blueprint is rejected. It is empty if the type does not exist yet or
+	// gvr is the type of the Blueprint. It is set even if the Blueprint is rejected. It is empty if the type is unknown or
 	// belongs to another Blueprint.
 	gvr         schema.GroupVersionResource
 	permissions []permission
@@ -83,14 +84,13 @@ type rejection struct{ reason, message string }
 // cleansUpOnly reports whether nothing is served, or only deletions of instances are processed.
 func (d decision) cleansUpOnly() bool { return d.running == nil || d.running.Compiled == nil }
 
-// lacksConsent reports whether the type does not allow the Blueprint to serve it.
-func (d decision) lacksConsent() bool {
-	return d.rejection != nil && d.rejection.reason == reasonConsent
-}
+// lacksConsent reports whether the Blueprint is rejected because its CustomResourceDefinition has no annotation that
+// allows the Blueprint.
+func (d decision) lacksConsent() bool { return d.rejection.is(reasonConsent) }
 
-// definitionToApply returns the CustomResourceDefinition to apply, and the digest of its schema. The
-// CustomResourceDefinition is that of the newest generation or, if the newest generation is rejected, of the served
-// one. It is nil if there is nothing to apply.
+// definitionToApply returns the CustomResourceDefinition to apply and the digest of its schema. Both are those of the
+// newest generation. If the newest generation is rejected, they are those of the served generation. crd is nil if there
+// is nothing to apply.
 func (d decision) definitionToApply() (crd *apiextensionsv1.CustomResourceDefinition, digest string) {
 	if d.rejection != nil && !d.cleansUpOnly() {
 		return d.running.crd, d.running.digest
@@ -98,22 +98,22 @@ func (d decision) definitionToApply() (crd *apiextensionsv1.CustomResourceDefini
 	return d.crd, d.digest
 }
 
-// deletes reports whether the instances and their type are deleted with the Blueprint. Nothing is deleted with a
-// Blueprint that was never served, because any existing type and instances were retained for its name.
+// deletes reports whether the type and its instances are deleted with the Blueprint. If the Blueprint was never served,
+// the type and its instances belong to an earlier Blueprint and are kept.
 func (d decision) deletes(b *blueprint.Blueprint) bool { return d.canDelete(b) && d.served }
 
-// canDelete reports whether the instances and their type are deleted with the Blueprint if it was served.
+// canDelete reports whether the Blueprint has the deletion policy Delete and is allowed to serve its type.
 func (d decision) canDelete(b *blueprint.Blueprint) bool {
 	return b.Spec.DeletionPolicy == blueprint.Delete && !d.lacksConsent()
 }
 
-// dependencies identifies the types that a decision depends on, in addition to the Blueprint.
+// dependencies identifies the types that a decision depends on.
 type dependencies struct {
 	crd   string // name of the Blueprint's own CustomResourceDefinition
 	kinds []schema.GroupKind
 }
 
-// registry holds the decisions by Blueprint name. It is safe for concurrent use.
+// registry contains the decisions by Blueprint name. It is safe for concurrent use.
 type registry struct {
 	mu           sync.Mutex // guards the fields below
 	decisions    map[string]decision
@@ -141,14 +141,15 @@ func (r *registry) set(name string, d decision) {
 	r.decisions[name] = d
 }
 
-// setDependencies must be called before the dependencies are read, so that later changes reconcile the Blueprint.
+// setDependencies sets the types that the decision on a Blueprint depends on. It must be called before the types are
+// read, so that a later change to one of them triggers a reconcile.
 func (r *registry) setDependencies(name string, d dependencies) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dependencies[name] = d
 }
 
-// forget removes a Blueprint. It returns the others that claim the same type.
+// forget removes a Blueprint and returns the other Blueprints that claim its type.
 func (r *registry) forget(name string) (rivals []string) {
 	r.mu.Lock()
 	crd := r.dependencies[name].crd
@@ -169,7 +170,7 @@ func (r *registry) dependents(matches func(dependencies) bool) (names []string) 
 	return names
 }
 
-// rivals returns the Blueprints that claim the same type, including the named one.
+// rivals returns all Blueprints that claim the type of the named Blueprint, including the named Blueprint.
 func (r *registry) rivals(name string) []string {
 	r.mu.Lock()
 	crd := r.dependencies[name].crd
@@ -177,12 +178,12 @@ func (r *registry) rivals(name string) []string {
 	return r.claimants(crd)
 }
 
-// claimants returns the Blueprints that claim the type.
+// claimants returns the Blueprints that claim the type with the given CustomResourceDefinition name.
 func (r *registry) claimants(crd string) []string {
 	return r.dependents(func(d dependencies) bool { return d.crd == crd })
 }
 
-// dependentsOfCRD returns the Blueprints that claim the type, or have children in its API group.
+// dependentsOfCRD returns the Blueprints that claim the type or have children in its API group.
 func (r *registry) dependentsOfCRD(crd, group string) []string {
 	return r.dependents(func(d dependencies) bool {
 		return d.crd == crd || slices.ContainsFunc(d.kinds, func(kind schema.GroupKind) bool { return kind.Group == group })
@@ -193,7 +194,7 @@ func (r *registry) dependentsOfKind(kind schema.GroupKind) []string {
 	return r.dependents(func(d dependencies) bool { return slices.Contains(d.kinds, kind) })
 }
 
-// overBudget returns the Blueprints that are rejected because of the memory budget.
+// overBudget returns the Blueprints that are rejected because they exceed the memory budget.
 func (r *registry) overBudget() (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -207,7 +208,7 @@ func (r *registry) overBudget() (names []string) {
 
 func (r *rejection) is(reason string) bool { return r != nil && r.reason == reason }
 
-// acquire reserves a type for a Blueprint. It returns false if another Blueprint has reserved the type.
+// acquire reserves a type for a Blueprint. It returns false if the type is reserved for another Blueprint.
 func (r *registry) acquire(gvr schema.GroupVersionResource, name string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -7,40 +7,40 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func TestTheRegistryKnowsWhoDependsOnWhat(t *testing.T) {
+func TestRegistry_ReturnsDependents(t *testing.T) {
 	r := newRegistry()
 	widget := schema.GroupKind{Group: "example.com", Kind: "Widget"}
 	r.setDependencies("a", dependencies{crd: "x", kinds: []schema.GroupKind{widget}})
 	r.setDependencies("b", dependencies{crd: "x"})
 	if got := r.dependentsOfKind(widget); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("in the kind: %v", got)
+		t.Errorf("got dependents %v of the kind", got)
 	}
 	if got := r.claimants("x"); len(got) != 2 {
-		t.Errorf("in the type: %v", got)
+		t.Errorf("got claimants %v of the type", got)
 	}
 	if got := r.dependentsOfCRD("widgets.example.com", "example.com"); !slices.Equal(got, []string{"a"}) {
-		t.Errorf("in the type of a child: %v", got)
+		t.Errorf("got dependents %v of the child's type", got)
 	}
 	if others := r.forget("a"); !slices.Equal(others, []string{"b"}) {
-		t.Errorf("the others: %v", others)
+		t.Errorf("got rivals %v", others)
 	}
 	if got := r.dependentsOfKind(widget); len(got) > 0 {
-		t.Errorf("one that is forgotten is interested: %v", got)
+		t.Errorf("got dependents %v after the Blueprint was removed", got)
 	}
 }
 
-func TestATypeIsServedForOneBlueprint(t *testing.T) {
+func TestRegistry_TypeBelongsToOneBlueprint(t *testing.T) {
 	r, gvr := newRegistry(), schema.GroupVersionResource{Resource: "widgets"}
 	for who, want := range map[string]bool{"a": true, "b": false} {
 		if first := r.acquire(gvr, "a"); !first {
-			t.Error("a cannot take it, or not again")
+			t.Error("Blueprint a cannot acquire the type, or cannot acquire it again")
 		}
 		if got := r.acquire(gvr, who); got != want {
-			t.Errorf("%s takes it: %t", who, got)
+			t.Errorf("Blueprint %s acquires the type: %t, want %t", who, got, want)
 		}
 	}
 	r.release(gvr)
 	if !r.acquire(gvr, "b") {
-		t.Error("the type cannot be acquired after its release")
+		t.Error("a released type cannot be acquired")
 	}
 }

@@ -30,40 +30,42 @@ var (
 	controllerRevisionKind = appsv1.SchemeGroupVersion.WithKind("ControllerRevision")
 )
 
-// revision is an accepted spec of a Blueprint. It is stored in a ControllerRevision in the platform's own namespace.
-// The data of a ControllerRevision is immutable. The cache holds revisions in this form, without the spec, because
-// there can be many large specs. Cached revisions must not be modified.
+// revision is an accepted spec of a Blueprint. It is stored in a ControllerRevision in the platform's namespace. The
+// data of a ControllerRevision is immutable. Revisions are cached without their specs, because specs can be large.
+// Cached revisions must not be modified.
 type revision struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 
-	// blueprint and blueprintUID identify the Blueprint that the spec belongs to.
+	// blueprint and blueprintUID identify the Blueprint of the spec.
 	blueprint    string
 	blueprintUID types.UID
-	// generation is the last generation of the Blueprint that had this spec.
+	// generation is the latest generation of the Blueprint that had this spec.
 	generation int64
-	// number counts the changes of the Blueprint's accepted spec. A spec that is applied again gets a new number.
+	// number increases when the Blueprint's accepted spec changes. A spec that is applied again gets a new number.
 	number int64
 	// memory is the estimated memory that serving the spec needs.
 	memory int64
 	// serviceAccount is the name of the ServiceAccount. It is empty for the platform's own identity.
 	serviceAccount string
-	// kinds are the kinds of the spec's templates.
+	// kinds are the kinds of the spec's templates and references.
 	kinds []templateKind
-	// templates is a digest of the fields that determine the children of an instance.
+	// templates is a digest of the fields that determine an instance's children and status.
 	templates string
-	// accepted is the time at which the spec last became the newest accepted one.
+	// accepted is the time at which the spec last became the accepted spec.
 	accepted time.Time
 }
 
-// templateKind is the kind of a template.
+// templateKind is the kind of a template or a reference.
 type templateKind struct {
 	schema.GroupVersionKind
 	// setsNamespace reports whether a template of the kind sets metadata.namespace.
 	setsNamespace bool
+	// isReference reports whether the kind is used by a reference. Referenced objects are not children.
+	isReference bool
 }
 
-// DeepCopyObject implements [runtime.Object]. Both revisions share the slice of kinds, which is never modified.
+// DeepCopyObject implements [runtime.Object]. The copy shares the slice of kinds, which is never modified.
 func (r *revision) DeepCopyObject() runtime.Object {
 	next := *r
 	r.ObjectMeta.DeepCopyInto(&next.ObjectMeta)
@@ -77,25 +79,30 @@ type revisionData struct {
 	Spec      blueprint.Spec `json:"spec"`
 }
 
-// revisionDataOf returns the data to store. It omits the history limit, which does not affect serving. The name of the
-// Blueprint's ServiceAccount must already be resolved, so that a change of the default leads to a new revision.
+// revisionDataOf returns the data to store. It omits the history limit, which does not affect serving. The
+// ServiceAccount name must already be resolved, so that a change of the default ServiceAccount creates a new revision.
 func revisionDataOf(b *blueprint.Blueprint) revisionData {
 	data := revisionData{Blueprint: b.Name, UID: b.UID, Spec: b.Spec}
 	data.Spec.RevisionHistoryLimit = nil
 	return data
 }
 
-// revisionName returns the name of the ControllerRevision with the Blueprint's spec. It depends only on the Blueprint's
-// name, UID and spec, so that a spec is stored once, even if it is applied again or the write is retried.
+// revisionName returns the name of the ControllerRevision for the Blueprint's spec. It depends only on the Blueprint's
+// name, UID and spec. A spec is therefore stored once, even if it is applied again or a write is retried.
 func revisionName(b *blueprint.Blueprint) (string, error) {
-	data, err := json.Marshal(revisionDataOf(b))
+	hash, err := digest(revisionDataOf(b))
 	if err != nil {
 		return "", fmt.Errorf("encode the spec of Blueprint %s: %w", b.Name, err)
 	}
-	const hashed = 16 // bytes of the hash
+	prefix := b.Name[:min(len(b.Name), apivalidation.DNS1123SubdomainMaxLength-len(hash)-1)]
+	return strings.TrimRight(prefix, ".-") + "-" + hash, nil
+}
+
+// digest returns a hash of the JSON encoding of value.
+func digest(value any) (string, error) {
+	data, err := json.Marshal(value)
 	sum := sha256.Sum256(data)
-	prefix := b.Name[:min(len(b.Name), apivalidation.DNS1123SubdomainMaxLength-2*hashed-1)]
-	return strings.TrimRight(prefix, ".-") + "-" + hex.EncodeToString(sum[:hashed]), nil
+	return hex.EncodeToString(sum[:16]), err
 }
 
 // newRevision returns the ControllerRevision to create for the Blueprint's spec.
@@ -113,9 +120,8 @@ func newRevision(namespace, name string, b *blueprint.Blueprint, number int64) (
 	return object, nil
 }
 
-// readRevision is a cache transform. It returns the revision that is stored in a ControllerRevision. If the
-// ControllerRevision is malformed, it returns an error. The cache then keeps the ControllerRevision unchanged, and
-// readers ignore it.
+// readRevision is a cache transform. It returns the revision that is stored in a ControllerRevision, or an error if the
+// ControllerRevision is malformed. The cache keeps malformed ControllerRevisions unchanged, and readers ignore them.
 func readRevision(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -123,7 +129,7 @@ func readRevision(obj any) (any, error) {
 	}
 	data, err := decodeRevision(u)
 	if err != nil {
-		return nil, fmt.Errorf("ignoring the malformed ControllerRevision %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+		return nil, fmt.Errorf("ControllerRevision %s/%s is malformed and is ignored: %w", u.GetNamespace(), u.GetName(), err)
 	}
 	number, _, _ := unstructured.NestedInt64(u.Object, "revision")
 	generation, _ := strconv.ParseInt(u.GetAnnotations()[generationAnnotation], 10, 64)
@@ -132,7 +138,11 @@ func readRevision(obj any) (any, error) {
 		memory: data.Spec.Memory(), serviceAccount: data.Spec.ServiceAccountName, kinds: templateKinds(data.Spec.Resources),
 		accepted: u.GetCreationTimestamp().Time,
 	}
-	if r.templates, err = templatesDigest(data.Spec); err != nil {
+	t := data.Spec.Type
+	r.templates, err = digest([]any{
+		data.Spec.Resources, data.Spec.ServiceAccountName, data.Spec.AllowedNamespaces, t.Status, t.Conditions,
+	})
+	if err != nil {
 		return nil, fmt.Errorf("encode the templates of the ControllerRevision %s/%s: %w", u.GetNamespace(), u.GetName(), err)
 	}
 	if again, err := time.Parse(time.RFC3339, u.GetAnnotations()[acceptedAnnotation]); err == nil {
@@ -142,13 +152,6 @@ func readRevision(obj any) (any, error) {
 	r.Namespace, r.Name, r.UID, r.ResourceVersion = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetResourceVersion()
 	r.Labels, r.Annotations, r.CreationTimestamp = u.GetLabels(), u.GetAnnotations(), u.GetCreationTimestamp()
 	return r, nil
-}
-
-// templatesDigest returns a digest of the fields of a spec that determine the children of an instance.
-func templatesDigest(spec blueprint.Spec) (string, error) {
-	data, err := json.Marshal([]any{spec.Resources, spec.ServiceAccountName, spec.AllowedNamespaces})
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:16]), err
 }
 
 // decodeRevision returns the data of a ControllerRevision.
@@ -165,10 +168,12 @@ func decodeRevision(u *unstructured.Unstructured) (data revisionData, err error)
 
 func templateKinds(resources []blueprint.Resource) (kinds []templateKind) {
 	for _, r := range resources {
-		gvk := kindOf(r)
-		i := slices.IndexFunc(kinds, func(k templateKind) bool { return k.GroupVersionKind == gvk })
+		gvk, isReference := kindOf(r), r.ExternalRef != nil
+		i := slices.IndexFunc(kinds, func(k templateKind) bool {
+			return k.GroupVersionKind == gvk && k.isReference == isReference
+		})
 		if i < 0 {
-			kinds = append(kinds, templateKind{GroupVersionKind: gvk})
+			kinds = append(kinds, templateKind{GroupVersionKind: gvk, isReference: isReference})
 			i = len(kinds) - 1
 		}
 		kinds[i].setsNamespace = kinds[i].setsNamespace || setsNamespace(r)
@@ -180,7 +185,7 @@ func templateKinds(resources []blueprint.Resource) (kinds []templateKind) {
 // deletion policy Retain.
 type history []*revision
 
-// newest returns the last accepted revision of the Blueprint with the given UID, or nil without one. Revisions of
+// newest returns the last accepted revision of the Blueprint with the given UID, or nil if there is none. Revisions of
 // other Blueprints with the same name are never served.
 func (h history) newest(uid types.UID) (newest *revision) {
 	for _, r := range h {
@@ -201,7 +206,7 @@ func (h history) get(uid types.UID, name string) *revision {
 	return nil
 }
 
-// nextNumber returns a number that is higher than the number of any revision of the Blueprint with the given UID.
+// nextNumber returns a number that is higher than the numbers of all revisions of the Blueprint with the given UID.
 func (h history) nextNumber(uid types.UID) int64 {
 	next := int64(1)
 	for _, r := range h {
@@ -212,8 +217,9 @@ func (h history) nextNumber(uid types.UID) int64 {
 	return next
 }
 
-// beyond returns the revisions to delete, from newest to oldest, so that limit revisions are left in addition to the
-// served one. Revisions of earlier Blueprints count as older than those of the Blueprint with the given UID.
+// beyond returns the revisions beyond the history limit, from newest to oldest. The newest revision of the Blueprint
+// with the given UID is served, and does not count towards the limit. Revisions of earlier Blueprints with the same
+// name are ordered last.
 func (h history) beyond(uid types.UID, limit int) []*revision {
 	served := h.newest(uid)
 	old := slices.DeleteFunc(slices.Clone(h), func(r *revision) bool { return r == served })
@@ -236,7 +242,7 @@ func (h history) beyond(uid types.UID, limit int) []*revision {
 }
 
 // isNewer reports whether a was accepted after b. Both must belong to the same Blueprint. The generation is compared
-// first, so that a leader with a stale cache cannot make an older spec the newest one.
+// first, so that a leader with a stale cache cannot restore an older spec.
 func isNewer(a, b *revision) bool {
 	return cmp.Or(
 		cmp.Compare(a.generation, b.generation), cmp.Compare(a.number, b.number), strings.Compare(a.Name, b.Name),

@@ -20,7 +20,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 )
 
-func TestRevisionNameDependsOnWhatIsServed(t *testing.T) {
+func TestRevisionName_DependsOnBlueprintAndSpec(t *testing.T) {
 	nameOf := func(change func(*blueprint.Blueprint)) string {
 		t.Helper()
 		b := generations("Wheel")[0]
@@ -42,22 +42,22 @@ func TestRevisionNameDependsOnWhatIsServed(t *testing.T) {
 		"another Blueprint":     {func(b *blueprint.Blueprint) { b.UID = "v" }, false},
 	} {
 		if got := nameOf(test.change); (got == same) != test.same {
-			t.Errorf("with %s the name is %s, without it %s", what, got, same)
+			t.Errorf("with %s: got name %s; otherwise %s", what, got, same)
 		}
 	}
 	for _, name := range []string{"a", strings.Repeat("a", apivalidation.DNS1123SubdomainMaxLength),
 		strings.Repeat("a.", 126) + "a"} {
 		got := nameOf(func(b *blueprint.Blueprint) { b.Name = name })
 		if problems := apivalidation.IsDNS1123Subdomain(got); len(problems) > 0 {
-			t.Errorf("the revision of %s is named %s: %v", name, got, problems)
+			t.Errorf("Blueprint %s: invalid revision name %s: %v", name, got, problems)
 		}
 		if problems := apivalidation.IsValidLabelValue(instances.LabelValue(name)); len(problems) > 0 {
-			t.Errorf("the revision of %s is labelled %s: %v", name, instances.LabelValue(name), problems)
+			t.Errorf("Blueprint %s: invalid label value %s: %v", name, instances.LabelValue(name), problems)
 		}
 	}
 }
 
-func TestRevisionRestoresTheSpec(t *testing.T) {
+func TestRestore_ReturnsTheStoredSpec(t *testing.T) {
 	b := generations("Wheel")[0]
 	b.Spec.Resources[0].Template["size"] = int64(3)
 	r := stored(t, b, 4)
@@ -79,12 +79,12 @@ func TestRevisionRestoresTheSpec(t *testing.T) {
 	}
 }
 
-// A Blueprint can have a hundred stored revisions, and revisions can remain after their Blueprint.
-func TestRevisionsAreCachedWithoutTheirSpec(t *testing.T) {
+// A Blueprint can have a hundred stored revisions. They can remain after the Blueprint was deleted.
+func TestReadRevision_DropsTheSpec(t *testing.T) {
 	const count, size = 30, 1 << 20
 	heap := func() int64 {
 		runtime.GC()
-		runtime.GC() // the first one leaves the pooled buffers of encoding/json
+		runtime.GC() // the first collection keeps the pooled buffers of encoding/json
 		var stats runtime.MemStats
 		runtime.ReadMemStats(&stats)
 		return int64(stats.HeapAlloc)
@@ -106,47 +106,47 @@ func TestRevisionsAreCachedWithoutTheirSpec(t *testing.T) {
 	}
 	b.Spec = blueprint.Spec{}
 	if taken := heap() - before; taken > size {
-		t.Errorf("%d revisions of 1 MiB take %d KiB", count, taken>>10)
+		t.Errorf("%d cached revisions of 1 MiB take %d KiB", count, taken>>10)
 	}
 	runtime.KeepAlive(cached)
 }
 
-func TestMalformedRevisionsAreIgnored(t *testing.T) {
+func TestReadRevision_IgnoresMalformedRevisions(t *testing.T) {
 	b := generations("Wheel")[0]
 	for name, change := range map[string]func(data map[string]any){
-		"no data":               func(data map[string]any) { clear(data) },
-		"no UID":                func(data map[string]any) { delete(data, "uid") },
-		"no name":               func(data map[string]any) { delete(data, "blueprint") },
-		"a UID of another type": func(data map[string]any) { data["uid"] = map[string]any{} },
-		"no spec":               func(data map[string]any) { delete(data, "spec") },
-		"a spec that is a list": func(data map[string]any) { data["spec"] = []any{} },
-		"resources of another type": func(data map[string]any) {
+		"no data":                    func(data map[string]any) { clear(data) },
+		"no UID":                     func(data map[string]any) { delete(data, "uid") },
+		"no name":                    func(data map[string]any) { delete(data, "blueprint") },
+		"a UID that is not a string": func(data map[string]any) { data["uid"] = map[string]any{} },
+		"no spec":                    func(data map[string]any) { delete(data, "spec") },
+		"a spec that is a list":      func(data map[string]any) { data["spec"] = []any{} },
+		"resources that are not a list": func(data map[string]any) {
 			data["spec"].(map[string]any)["resources"] = "all"
 		},
-		"a template of another type": func(data map[string]any) {
+		"a template that is not an object": func(data map[string]any) {
 			data["spec"].(map[string]any)["resources"].([]any)[0].(map[string]any)["template"] = "x"
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			object, err := newRevision("system", "forged", b, 1)
+			object, err := newRevision("system", "malformed", b, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
 			change(object.Object["data"].(map[string]any))
 			kept, err := readRevision(object.DeepCopy())
 			if err == nil {
-				t.Fatalf("it was read as %+v", kept)
+				t.Fatalf("the malformed revision was read as %+v", kept)
 			}
-			// The engine's cache keeps an object that a transform rejects.
+			// The engine's cache keeps objects for which a transform fails.
 			d, p := decided(t, b, []*revision{stored(t, b, 1)}, wheel)
 			if d.cleansUpOnly() {
-				t.Fatal("the genuine revision is not served")
+				t.Fatal("the valid revision is not served")
 			}
 			if err := p.engine.Secondary.Add(object); err != nil {
 				t.Fatal(err)
 			}
 			if h, err := p.definitions.cache.history(b.Name); err != nil || len(h) != 1 {
-				t.Errorf("the history is %v, %v", h, err)
+				t.Errorf("got history %v, %v", h, err)
 			}
 		})
 	}
@@ -176,18 +176,18 @@ func TestHistory_Beyond(t *testing.T) {
 			got = append(got, r.Name)
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("with limit %d these are deleted: %q, want %q", limit, got, want)
+			t.Errorf("limit %d: got %q to delete, want %q", limit, got, want)
 		}
 	}
 	if newest := h.newest("u"); newest.Name != "again" {
 		t.Errorf("the newest is %s", newest.Name)
 	}
 	if next := h.nextNumber("u"); next != 5 {
-		t.Errorf("the next number is %d", next)
+		t.Errorf("got next number %d", next)
 	}
 }
 
-// storing is a leader whose cache shows a revision when see is called.
+// storing is a leader whose cache is updated by calling see.
 type storing struct {
 	*testController
 	server *platformtest.Server
@@ -204,7 +204,7 @@ func newStoring(t *testing.T, b *blueprint.Blueprint) *storing {
 	return s
 }
 
-// store stores the spec of a generation that the API server has.
+// store stores the spec of a generation after creating or updating the Blueprint in the API server.
 func (s *storing) store(b *blueprint.Blueprint) error {
 	s.t.Helper()
 	live := asObject(s.t, b)
@@ -222,8 +222,7 @@ func (s *storing) store(b *blueprint.Blueprint) error {
 	})
 }
 
-// see brings the cache up to date with the server and returns the numbers of the revisions by kind of the first
-// template.
+// see updates the cache from the server. It returns the numbers of the revisions by the kind of their first template.
 func (s *storing) see() map[string]int64 {
 	s.t.Helper()
 	list, err := s.blueprints.store.revisions().List(s.t.Context(), metav1.ListOptions{})
@@ -246,7 +245,7 @@ func (s *storing) see() map[string]int64 {
 	return numbers
 }
 
-func TestEachAcceptedSpecIsStoredOnce(t *testing.T) {
+func TestStore_StoresEachSpecOnce(t *testing.T) {
 	all := generations("Wheel", "Brake", "Wheel", "Wheel")
 	all[3].Spec.RevisionHistoryLimit = ptr.To[int32](3)
 	s := newStoring(t, all[0])
@@ -256,38 +255,38 @@ func TestEachAcceptedSpecIsStoredOnce(t *testing.T) {
 		{"Wheel": 3, "Brake": 2}, // applied again
 		{"Wheel": 3, "Brake": 2}, // with another history limit
 	} {
-		for range 2 { // the cache lags
+		for range 2 { // the cache is not updated in between
 			if err := s.store(all[i]); err != nil {
 				t.Fatal(err)
 			}
 		}
 		got := s.see()
 		if !maps.Equal(got, want) {
-			t.Errorf("generation %d: stored are %v, want %v", i+1, got, want)
+			t.Errorf("generation %d: got stored revisions %v, want %v", i+1, got, want)
 		}
 		s.server.Took()
 		if err := s.store(all[i]); err != nil {
 			t.Fatal(err)
 		}
 		if writes := s.server.Took(); len(writes) > 0 {
-			t.Errorf("generation %d is stored again: %q", i+1, writes)
+			t.Errorf("generation %d was stored again: %q", i+1, writes)
 		}
 		if h, _ := s.definitions.cache.history("websites"); h.newest("u").generation != all[i].Generation {
-			t.Errorf("generation %d: the newest is %+v", i+1, h.newest("u"))
+			t.Errorf("generation %d: got newest revision %+v", i+1, h.newest("u"))
 		}
 	}
-	// A leader whose cached Blueprint is old does not bring an old spec back.
+	// A leader with an outdated Blueprint in its cache does not restore an old spec.
 	s.server.Took()
 	if err := s.blueprints.store.store(t.Context(), all[1],
 		decision{validation: validation{revision: &servedRevision{Revision: instances.Revision{Name: "any"}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if writes := s.server.Took(); len(writes) > 0 {
-		t.Errorf("an old generation is stored again: %q", writes)
+		t.Errorf("an old generation was stored again: %q", writes)
 	}
 }
 
-func TestNothingIsStoredForABlueprintThatIsGoneOrChanged(t *testing.T) {
+func TestStore_ChecksTheBlueprintInTheAPIServer(t *testing.T) {
 	for name, change := range map[string]func(live *unstructured.Unstructured){
 		"another UID":        func(live *unstructured.Unstructured) { live.SetUID("another") },
 		"another generation": func(live *unstructured.Unstructured) { live.SetGeneration(2) },
@@ -307,13 +306,13 @@ func TestNothingIsStoredForABlueprintThatIsGoneOrChanged(t *testing.T) {
 			err := s.blueprints.store.store(t.Context(), b,
 				decision{validation: validation{revision: &servedRevision{Revision: instances.Revision{Name: "any"}}}})
 			if writes := s.server.Took(); err != nil || len(writes) > 0 {
-				t.Errorf("it ends with %v and wrote %q", err, writes)
+				t.Errorf("got error %v and writes %q", err, writes)
 			}
 		})
 	}
 }
 
-func TestARevisionOfAnotherBlueprintIsNotTaken(t *testing.T) {
+func TestStore_RejectsARevisionOfAnotherBlueprint(t *testing.T) {
 	b := generations("Wheel")[0]
 	s := newStoring(t, b)
 	name, err := revisionName(b)
@@ -329,12 +328,12 @@ func TestARevisionOfAnotherBlueprintIsNotTaken(t *testing.T) {
 	if err := s.server.Tracker().Add(object); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.store(b); err == nil || !strings.Contains(err.Error(), "belongs to another Blueprint") {
-		t.Errorf("it ends with %v", err)
+	if err := s.store(b); err == nil || !strings.Contains(err.Error(), "belongs to Blueprint websites with UID another") {
+		t.Errorf("got error %v", err)
 	}
 }
 
-func TestAGenerationThatCannotBeStoredIsNotServed(t *testing.T) {
+func TestStore_ReturnsErrors(t *testing.T) {
 	b := generations("Wheel")[0]
 	s := newStoring(t, b)
 	name, err := revisionName(b)
@@ -343,6 +342,6 @@ func TestAGenerationThatCannotBeStoredIsNotServed(t *testing.T) {
 	}
 	s.server.Fails("create", name, apierrors.NewForbidden(controllerRevisions.GroupResource(), name, nil))
 	if err := s.store(b); !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "system/"+name) {
-		t.Errorf("it ends with %v", err)
+		t.Errorf("got error %v", err)
 	}
 }

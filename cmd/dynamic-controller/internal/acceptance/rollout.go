@@ -26,11 +26,11 @@ const (
 	reasonNotReported      = "RevisionNotReported"
 )
 
-// maxOlder is the maximum number of older revisions of a Blueprint that are loaded during a rollout.
+// maxOlder is the maximum number of older revisions that are loaded for a Blueprint during a rollout.
 const maxOlder = 2
 
-// newRollout returns how the instances of a Blueprint move to a revision. Older revisions are loaded when instances
-// that have them are found.
+// newRollout creates a rollout that moves instances to a revision. It starts without older revisions. They are loaded
+// when instances that still use them are found.
 func (r *definitionReconciler) newRollout(
 	b *blueprint.Blueprint, revision *servedRevision, stored history,
 ) instances.Rollout {
@@ -48,8 +48,8 @@ func (r *definitionReconciler) newRollout(
 	return plan
 }
 
-// loadOlder returns the revisions that are missing to reconcile instances that have not moved yet. If some cannot be
-// loaded, problem describes why, and they are loaded later.
+// loadOlder loads the revisions that instances still use but that have not been loaded. If a revision cannot be loaded,
+// problem describes why, and the caller must retry.
 func (r *definitionReconciler) loadOlder(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored history,
 ) (loaded []instances.Revision, problem string) {
@@ -59,14 +59,14 @@ func (r *definitionReconciler) loadOlder(
 		why := ""
 		switch missing := stored.get(b.UID, name); {
 		case missing == nil:
-			why = "their revision is not stored for this Blueprint" // its name can be any text
+			why = "their revision is not stored for this Blueprint" // a status can contain any name
 		case len(loaded) >= free:
-			why = fmt.Sprintf("no more than %d older revisions are loaded", maxOlder)
+			why = fmt.Sprintf("no more than %d older revisions can be loaded", maxOlder)
 		default:
 			var err error
 			if older, why, err = r.compileOlder(ctx, b, own, running, missing); err != nil {
 				why = fmt.Sprintf("revision %s cannot be read", name)
-				r.log.Info("Older revision cannot be read, will retry", keyBlueprint, b.Name, keyProblem, err.Error())
+				r.log.Info("Cannot read an older revision, will retry", keyBlueprint, b.Name, keyProblem, err.Error())
 			}
 		}
 		if older != nil {
@@ -77,9 +77,9 @@ func (r *definitionReconciler) loadOlder(
 	return loaded, problem
 }
 
-// compileOlder compiles the templates of a stored revision with the type of the running one, because the type has
-// changed for all instances. It returns nil and a problem if they are not accepted any longer, or if the memory budget
-// is too small.
+// compileOlder compiles the templates of a stored revision with the type of the running revision, because the type has
+// already changed for all instances. It returns nil and a problem if the templates are no longer accepted or if the
+// memory budget is too small.
 func (r *definitionReconciler) compileOlder(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored *revision,
 ) (older *instances.Revision, problem string, err error) {
@@ -87,7 +87,8 @@ func (r *definitionReconciler) compileOlder(
 	if err != nil {
 		return nil, "", err
 	}
-	restored.Generation, restored.Spec.Type = running.generation, running.Spec.Type
+	restored.Generation = running.generation
+	restored.Spec.Type = running.Compiled.OlderType(running.Spec.Type, restored.Spec.Type)
 	result, _, err := r.validator.validate(ctx, restored, own, validation{}, r.validator.memory.rejectOlder)
 	if err != nil {
 		return nil, "", fmt.Errorf("load revision %s: %w", stored.Name, err)
@@ -101,7 +102,7 @@ func (r *definitionReconciler) compileOlder(
 	return older, "", nil
 }
 
-// olderMemory returns the memory that the older revisions of all Blueprints need.
+// olderMemory estimates the memory used by the loaded older revisions of all Blueprints.
 func (r *registry) olderMemory() (total int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,7 +117,7 @@ func (r *registry) olderMemory() (total int64) {
 	return total
 }
 
-// gate returns the gate of the rollout, or nil if instances do not move in steps.
+// gate returns the gate of the rollout, or nil if instances are not updated in steps.
 func (d decision) gate() *rollout.Gate {
 	if d.running == nil || d.running.reconcilers == nil {
 		return nil
@@ -124,13 +125,13 @@ func (d decision) gate() *rollout.Gate {
 	return d.running.reconcilers.Gate
 }
 
-// isInUse reports whether instances may be reconciled with the named revision.
+// isInUse reports whether any instance might still be reconciled with the named revision.
 func (d decision) isInUse(name string) bool {
 	gate := d.gate()
 	return gate != nil && gate.InUse(name)
 }
 
-// lacksOlder reports whether instances wait because their revision has not been loaded.
+// lacksOlder reports whether instances are waiting because their revision has not been loaded.
 func (d decision) lacksOlder() bool {
 	return d.running != nil && d.running.reconcilers != nil && len(d.running.reconcilers.Missing()) > 0
 }
@@ -156,8 +157,8 @@ func (d decision) recheck() error {
 	return nil
 }
 
-// progressing returns the Progressing condition, or nil if nothing is served. Like that of a Deployment, it stays True
-// after the rollout.
+// progressing returns the Progressing condition, or nil if nothing is served. As with a Deployment, the condition stays
+// True after the rollout is complete.
 func progressing(object *unstructured.Unstructured, d decision) *metav1.Condition {
 	if d.cleansUpOnly() || d.running.reconcilers == nil {
 		return nil
@@ -169,7 +170,7 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 		return &c
 	case d.gate() == nil:
 		c.Status, c.Reason = metav1.ConditionUnknown, reasonNotReported
-		c.Message = "all instances are updated at once, because the schema of the type does not declare status.revision"
+		c.Message = "all instances are updated at once because the schema of the type does not declare status.revision"
 		return &c
 	case d.rejection == nil && d.running.generation != d.generation:
 		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("generation %d is not served yet", d.generation)
@@ -180,7 +181,7 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 	} else if known {
 		return rolloutCondition(p, "")
 	}
-	// A new process has the same result as soon as it has read the instances.
+	// A new process keeps the condition until it has read the instances.
 	before := instances.ConditionOf(object, blueprint.Progressing)
 	if before != nil && before.Reason != reasonRollingOut && before.ObservedGeneration == object.GetGeneration() {
 		return before
@@ -209,13 +210,14 @@ func rolloutCondition(p rollout.Progress, olderProblem string) *metav1.Condition
 	c.Message += listed("failing since the update", p.Failing) + listed("not ready since the update", p.Waiting) +
 		listed("not updated within a minute", p.Stuck)
 	if olderProblem != "" {
-		c.Message = instances.Truncate(c.Message + "; instances are not reconciled until they are updated: " + olderProblem)
+		c.Message += "; some instances are not reconciled until they are updated: " + olderProblem
+		c.Message = instances.Truncate(c.Message)
 	}
 	return &c
 }
 
-// listed names the first instances with the reasons of their Ready conditions, and counts the others. If all is empty,
-// it returns "".
+// listed formats the names of the first few instances with the reasons of their Ready conditions, followed by the
+// number of remaining instances. It returns "" if there are no instances.
 func listed(what string, all []rollout.Instance) string {
 	const most = 3
 	var names []string

@@ -19,24 +19,24 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// using returns a generation of the Blueprint whose type has these fields, and whose template uses one of them.
+// using returns a generation of the Blueprint whose type has these fields and whose template uses the given field.
 func using(generation int64, field string, fields ...string) *blueprint.Blueprint {
 	b := withFields(generation, fields...)
 	b.Spec.Resources[0].Template["data"] = "${self.spec." + field + "}"
 	return b
 }
 
-// served returns the revision that is served.
+// running returns the served revision.
 func (c *cluster) running() *servedRevision {
 	c.t.Helper()
 	d, _ := c.registry.get("websites")
 	if d.cleansUpOnly() {
-		c.t.Fatalf("the decision is %+v", d)
+		c.t.Fatalf("got decision %+v", d)
 	}
 	return d.running
 }
 
-// survey reports instances with these revisions, and reconciles.
+// survey reports instances with these revisions to the gate, and reconciles.
 func (c *cluster) survey(revisions ...string) {
 	c.t.Helper()
 	var all []rollout.Instance
@@ -47,7 +47,7 @@ func (c *cluster) survey(revisions ...string) {
 	c.reconcile()
 }
 
-// olderNames returns the names of the older revisions that are loaded.
+// olderNames returns the names of the loaded older revisions.
 func (c *cluster) olderNames() (names []string) {
 	for _, r := range c.running().reconcilers.Older() {
 		names = append(names, r.Name)
@@ -55,7 +55,7 @@ func (c *cluster) olderNames() (names []string) {
 	return names
 }
 
-func TestRollout_OlderRevisionIsLoadedWhileInstancesHaveIt(t *testing.T) {
+func TestRollout_LoadsOlderRevisionsOfInstances(t *testing.T) {
 	c := newCluster(t, using(1, "one", "one", "two"))
 	c.reconcile()
 	first := c.running().Name
@@ -63,31 +63,31 @@ func TestRollout_OlderRevisionIsLoadedWhileInstancesHaveIt(t *testing.T) {
 	c.reconcile()
 	second := c.running()
 	if second.Name == first || second.generation != 2 || c.olderNames() != nil {
-		t.Fatalf("the running revision is %+v, the older ones are %q", second, c.olderNames())
+		t.Fatalf("got served revision %+v and older revisions %q", second, c.olderNames())
 	}
 	c.survey(first, second.Name)
 	if got := c.olderNames(); !slices.Equal(got, []string{first}) {
-		t.Fatalf("the older revisions are %q", got)
+		t.Fatalf("got older revisions %q", got)
 	}
 	if !c.running().reconcilers.Gate.IsOpen("shop/"+first, first) {
-		t.Error("the instance that was about to move is held back")
+		t.Error("an admitted instance is no longer allowed to move")
 	}
 	older := c.running().reconcilers.Older()[0]
 	if older.Compiled == nil || older.Spec.Resources[0].Template["data"] != "${self.spec.one}" ||
 		len(older.Followed) == 0 {
-		t.Errorf("the older revision is %+v", older)
+		t.Errorf("got older revision %+v", older)
 	}
 	if now := c.running(); now.started != second.started || now.Name != second.Name {
-		t.Errorf("the running revision is %+v", now)
+		t.Errorf("got running revision %+v", now)
 	}
 	c.survey(second.Name)
 	if got := c.olderNames(); got != nil {
-		t.Errorf("after the rollout, the older revisions are %q", got)
+		t.Errorf("got older revisions %q after the rollout", got)
 	}
 }
 
-// The newest spec is accepted, and the budget has room for an older one, even if it is larger.
-func TestRollout_OlderRevisionIsLargerThanTheNewest(t *testing.T) {
+// The budget has room for the newest spec and for a larger older one.
+func TestRollout_LoadsALargerOlderRevision(t *testing.T) {
 	large := using(1, "one", "one", "two")
 	large.Spec.Resources[0].Template["data"] = "${self.spec.one}" + strings.Repeat(" ", 10_000)
 	c := newCluster(t, large)
@@ -98,31 +98,31 @@ func TestRollout_OlderRevisionIsLargerThanTheNewest(t *testing.T) {
 	c.update(small)
 	c.reconcile()
 	if small.Spec.Memory() >= large.Spec.Memory() || c.running().Name == first {
-		t.Fatalf("the specs need %d and %d bytes", large.Spec.Memory(), small.Spec.Memory())
+		t.Fatalf("got estimates of %d and %d bytes", large.Spec.Memory(), small.Spec.Memory())
 	}
 	c.survey(first)
 	if got := c.olderNames(); !slices.Equal(got, []string{first}) {
-		t.Errorf("the older revisions are %q", got)
+		t.Errorf("got older revisions %q", got)
 	}
 }
 
-func TestRollout_RevisionThatCannotBeLoaded(t *testing.T) {
+func TestRollout_ReportsOlderRevisionsThatCannotBeLoaded(t *testing.T) {
 	for name, test := range map[string]struct {
 		change  func(c *cluster, first string) *blueprint.Blueprint
 		problem string
 	}{
-		"its templates do not fit the type": {func(c *cluster, _ string) *blueprint.Blueprint {
+		"templates do not match the type": {func(c *cluster, _ string) *blueprint.Blueprint {
 			b := using(2, "two", "two")
 			b.Annotations = map[string]string{incompatibleAnnotation: "2"}
 			return b
 		}, `.template.data: ${self.spec.one}: unknown field "one"`},
-		"it has been deleted": {func(c *cluster, first string) *blueprint.Blueprint {
+		"revision deleted": {func(c *cluster, first string) *blueprint.Blueprint {
 			if err := c.server.Tracker().Delete(controllerRevisions, "system", first); err != nil {
 				c.t.Fatal(err)
 			}
 			return using(2, "two", "one", "two")
 		}, "their revision is not stored for this Blueprint"},
-		"the memory budget is too small": {func(c *cluster, _ string) *blueprint.Blueprint {
+		"memory budget too small": {func(c *cluster, _ string) *blueprint.Blueprint {
 			b := using(2, "two", "one", "two")
 			c.definitions.validator.memory.limit = b.Spec.Memory()
 			return b
@@ -137,24 +137,24 @@ func TestRollout_RevisionThatCannotBeLoaded(t *testing.T) {
 			c.survey(first)
 			if now := c.running(); now.generation != 2 || c.olderNames() != nil ||
 				!slices.Equal(now.reconcilers.Missing(), []string{first}) {
-				t.Errorf("the running revision is %+v, the older ones are %q", now, c.olderNames())
+				t.Errorf("got served revision %+v and older revisions %q", now, c.olderNames())
 			}
-			waiting := "0 of 1 instances are updated; instances are not reconciled until they are updated: "
+			waiting := "0 of 1 instances are updated; some instances are not reconciled until they are updated: "
 			if got := c.condition(blueprint.Progressing); !strings.HasPrefix(got.Message, waiting) ||
 				!strings.Contains(got.Message, test.problem) {
-				t.Errorf("the condition is %+v", got)
+				t.Errorf("got condition %+v", got)
 			}
 			c.engine.Enqueue(instances.BlueprintID("websites"))
 			requeues, err := c.engine.Run(t.Context())
 			if err != nil || !slices.Contains(requeues, SchemaRetryPeriod) {
-				t.Errorf("it is not tried again: %v, %v", requeues, err)
+				t.Errorf("got requeues %v (%v), want a retry", requeues, err)
 			}
 		})
 	}
 }
 
-// Pausing takes effect, and newer generations are reported, while an older revision cannot be read.
-func TestRollout_ErrorOfLoadingAnOlderRevision(t *testing.T) {
+// While an older revision cannot be read, the instances can be paused and newer generations are validated.
+func TestRollout_ContinuesWhileAnOlderRevisionCannotBeRead(t *testing.T) {
 	c := newCluster(t, using(1, "one", "one", "two"))
 	c.reconcile()
 	first := c.running().Name
@@ -170,15 +170,15 @@ func TestRollout_ErrorOfLoadingAnOlderRevision(t *testing.T) {
 		t.Error("the instances were not paused")
 	}
 	if got := c.condition(blueprint.Accepted); got == nil || got.Reason != reasonIncompatible {
-		t.Errorf("the condition is %+v", got)
+		t.Errorf("got condition %+v", got)
 	}
 	if d, _ := c.registry.get("websites"); d.olderProblem != "revision "+first+" cannot be read" || !d.lacksOlder() {
-		t.Errorf("the problem is %q", d.olderProblem)
+		t.Errorf("got problem %q", d.olderProblem)
 	}
 }
 
 // A change of the schema alone does not delay any instance.
-func TestRollout_RevisionsWithTheSameTemplates(t *testing.T) {
+func TestRollout_SchemaChangeDelaysNoInstance(t *testing.T) {
 	c := newCluster(t, using(1, "one", "one"))
 	c.reconcile()
 	first := c.running().Name
@@ -187,12 +187,12 @@ func TestRollout_RevisionsWithTheSameTemplates(t *testing.T) {
 	c.survey(first)
 	progress, known := c.running().reconcilers.Gate.Progress()
 	if c.running().Name == first || !known || !progress.Complete() || c.olderNames() != nil {
-		t.Errorf("%+v, the older revisions are %q", progress, c.olderNames())
+		t.Errorf("got progress %+v and older revisions %q", progress, c.olderNames())
 	}
 }
 
-// A Blueprint that was deleted with the policy Retain and created again takes over the instances.
-func TestRollout_RevisionsOfAnEarlierBlueprint(t *testing.T) {
+// The Blueprint was deleted with the deletion policy Retain and created again.
+func TestRollout_TakesOverInstancesOfAnEarlierBlueprint(t *testing.T) {
 	earlier := using(1, "one", "one")
 	earlier.UID = "earlier"
 	name, err := revisionName(earlier)
@@ -216,7 +216,7 @@ func TestRollout_RevisionsOfAnEarlierBlueprint(t *testing.T) {
 }
 
 // Instances that were created between two rollouts of a revision do not count as updated.
-func TestRollout_RevisionThatIsAcceptedAgain(t *testing.T) {
+func TestRollout_RevisionAcceptedAgain(t *testing.T) {
 	c := newCluster(t, using(1, "one", "one", "two"))
 	c.reconcile()
 	first := c.running().Name
@@ -230,7 +230,7 @@ func TestRollout_RevisionThatIsAcceptedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again := h.get("u", first); c.running().Name != first || again.accepted.Before(began) || again.number != 3 {
-		t.Errorf("the revision is %+v", again)
+		t.Errorf("got revision %+v", again)
 	}
 }
 
@@ -270,13 +270,13 @@ func TestProgressing_FollowsTheRollout(t *testing.T) {
 		t.Helper()
 		if got := c.condition(blueprint.Progressing); got == nil || got.Status != metav1.ConditionTrue ||
 			got.Reason != reason || got.Message != message {
-			t.Errorf("the condition is %+v", got)
+			t.Errorf("got condition %+v", got)
 		}
 	}
 	expect(reasonRollingOut, "reading the instances")
 	c.survey(first)
 	expect(reasonRolloutComplete, "all instances are updated")
-	c.forgetDecisions() // until this process has read the instances, the condition stays
+	c.forgetDecisions() // the condition is kept until the new process has read the instances
 	if err := c.Serve(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestRolloutCondition(t *testing.T) {
 	}
 }
 
-// No event occurs when the deadline passes.
+// The deadline causes no event.
 func TestProgressing_IsUpdatedAtTheDeadline(t *testing.T) {
 	c := newCluster(t, using(1, "one", "one"))
 	c.reconcile()
@@ -344,17 +344,17 @@ func TestProgressing_IsUpdatedAtTheDeadline(t *testing.T) {
 	}
 }
 
-func TestProgressing_OfTypesAndPauses(t *testing.T) {
+func TestProgressing_ReportsPausesAndUnservedGenerations(t *testing.T) {
 	object := &unstructured.Unstructured{}
 	if got := progressing(object, decision{running: cleaningUp}); got != nil {
-		t.Errorf("while only deletions are processed, got %+v", got)
+		t.Errorf("only deletions are processed: got %+v", got)
 	}
 	c := newCluster(t, using(1, "one", "one"))
 	c.reconcile()
 	d, _ := c.registry.get("websites")
 	object.SetAnnotations(map[string]string{instances.PausedAnnotation: "true"})
 	if got := progressing(object, d); got.Status != metav1.ConditionUnknown || got.Reason != "BlueprintPaused" {
-		t.Errorf("while the Blueprint is paused, got %+v", got)
+		t.Errorf("paused: got %+v", got)
 	}
 	object.SetAnnotations(nil)
 	d.running.reconcilers.Survey(nil)
@@ -362,11 +362,11 @@ func TestProgressing_OfTypesAndPauses(t *testing.T) {
 	accepted.generation = 2
 	if got := progressing(object, accepted); got.Reason != reasonRollingOut ||
 		got.Message != "generation 2 is not served yet" {
-		t.Errorf("before the newest generation is served, got %+v", got)
+		t.Errorf("newest generation not served yet: got %+v", got)
 	}
 	accepted.rejection = &rejection{}
 	if got := progressing(object, accepted); got.Reason != reasonRolloutComplete {
-		t.Errorf("while the newest generation is rejected, got %+v", got)
+		t.Errorf("newest generation rejected: got %+v", got)
 	}
 	running := *d.running
 	running.ReportsRevision = false
@@ -379,9 +379,9 @@ func TestProgressing_OfTypesAndPauses(t *testing.T) {
 	}
 	d.running = &running
 	if got := progressing(object, d); got.Status != metav1.ConditionUnknown || got.Reason != reasonNotReported {
-		t.Errorf("without status.revision, got %+v", got)
+		t.Errorf("without status.revision: got %+v", got)
 	}
 	if d.countInterval() != countInterval {
-		t.Errorf("the instances are counted every %s", d.countInterval())
+		t.Errorf("got count interval %s", d.countInterval())
 	}
 }

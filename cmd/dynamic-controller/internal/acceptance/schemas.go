@@ -22,28 +22,30 @@ import (
 )
 
 const (
-	// SchemaRetryPeriod is the time for which the error of a failed schema request is cached.
+	// SchemaRetryPeriod is how long the error of a failed schema request is cached.
 	SchemaRetryPeriod = 30 * time.Second
 
 	schemaTimeout = 10 * time.Second
-	// schemaMaxAge bounds the age of a schema. No event is sent when an upgrade of the API server changes built-in kinds.
+	// schemaMaxAge limits the age of a cached schema, because no event is sent when an upgrade of the API server changes
+	// built-in kinds.
 	schemaMaxAge = 5 * time.Minute
-	// maxSchemas bounds the cache. The schema of a Deployment, the largest kind, takes about 2 MB.
+	// maxSchemas limits the number of cached schemas. The largest one, that of a Deployment, takes about 2 MB.
 	maxSchemas = 32
 )
 
-// OpenAPISchemas caches the schemas of kinds, which the API server publishes at /openapi/v3. Every authenticated user
-// can read them. OpenAPISchemas is safe for concurrent use.
+// OpenAPISchemas caches the schemas of kinds from /openapi/v3 of the API server, which all authenticated users can
+// read. It is safe for concurrent use.
 type OpenAPISchemas struct {
 	resolver resolver.SchemaResolver
 	requests singleflight.Group
 	cache    *lru.Cache // of *cachedSchema by schemaKey
 
 	mu      sync.Mutex     // guards changes
-	changes map[string]int // by group
+	changes map[string]int // number of calls to Changed, by group
 }
 
-// schemaKey identifies the schema of a kind between two changes of its group.
+// schemaKey identifies the schema of a kind. The key changes when any kind of the same group changes, so that the
+// schema is read again.
 type schemaKey struct {
 	kind    schema.GroupVersionKind
 	changes int
@@ -65,16 +67,18 @@ func NewOpenAPISchemas(cfg *rest.Config) (*OpenAPISchemas, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newOpenAPISchemas(&resolver.ClientDiscoveryResolver{Discovery: client}), nil
+	return NewOpenAPISchemasFrom(&resolver.ClientDiscoveryResolver{Discovery: client}), nil
 }
 
-func newOpenAPISchemas(r resolver.SchemaResolver) *OpenAPISchemas {
+// NewOpenAPISchemasFrom returns an empty cache of the schemas that r resolves. Each call of r must return a new schema,
+// because the cache modifies it.
+func NewOpenAPISchemasFrom(r resolver.SchemaResolver) *OpenAPISchemas {
 	return &OpenAPISchemas{resolver: r, cache: lru.New(maxSchemas), changes: map[string]int{}}
 }
 
-// For returns the schema of a kind and its version: schemas with the same version are equal. The schema is nil if none
-// is published, or if the platform is not permitted to read it. An error is returned if the API server cannot be
-// reached and the schema is unknown or may have changed.
+// For returns the schema of a kind and its version. Schemas with the same version are equal. The schema is nil if it is
+// not published or if the platform is not permitted to read it. If the request fails, For returns the schema of an
+// earlier request, or an error if there is none.
 func (s *OpenAPISchemas) For(ctx context.Context, kind schema.GroupVersionKind) (common.Schema, string, error) {
 	s.mu.Lock()
 	key := schemaKey{kind, s.changes[kind.Group]}
@@ -110,7 +114,7 @@ func (s *OpenAPISchemas) Changed(group string) {
 	s.changes[group]++
 }
 
-// read reads a schema. If that fails, it returns the last schema that was read successfully, if there is one.
+// read reads a schema. If the request fails, it returns the last schema that was read successfully, if any.
 func (s *OpenAPISchemas) read(kind schema.GroupVersionKind, last *cachedSchema) *cachedSchema {
 	next := &cachedSchema{expires: time.Now().Add(schemaMaxAge)}
 	next.schema, next.version, next.err = s.resolve(kind)
@@ -123,8 +127,8 @@ func (s *OpenAPISchemas) read(kind schema.GroupVersionKind, last *cachedSchema) 
 	return next
 }
 
-// resolve reads a schema with the resolver. It returns an error if the resolver panics, which happens for documents
-// with null schemas.
+// resolve reads a schema with the resolver. It returns an error if the resolver panics, as it does for documents with
+// null schemas.
 func (s *OpenAPISchemas) resolve(kind schema.GroupVersionKind) (_ *spec.Schema, version string, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -141,8 +145,8 @@ func (s *OpenAPISchemas) resolve(kind schema.GroupVersionKind) (_ *spec.Schema, 
 	return compact(resolved)
 }
 
-// compact returns a copy of the used parts of a schema, and their hash. The strings of the original would keep the
-// whole document in memory.
+// compact returns a copy of the parts of a schema that are used, and a hash of these parts. The schema must be copied
+// because its strings keep the whole OpenAPI document in memory.
 func compact(original *spec.Schema) (*spec.Schema, string, error) {
 	prepare(original)
 	data, err := json.Marshal(original)
@@ -156,8 +160,8 @@ func compact(original *spec.Schema) (*spec.Schema, string, error) {
 	return &out, fmt.Sprintf("%x", sha256.Sum256(data)), nil
 }
 
-// prepare removes descriptions, which are never read, and adapts the schemas of types for which the API server accepts
-// more values than the published schema: a Quantity accepts numbers and strings, and a RawExtension accepts any value.
+// prepare removes unused descriptions. It also adapts the schemas of types for which the API server accepts more values
+// than the published schema: a Quantity can be a number or a string, and a RawExtension can be any value.
 func prepare(s *spec.Schema) {
 	s.Description = ""
 	switch {

@@ -19,11 +19,11 @@ import (
 
 var pod = schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
 
-// fakeResolver returns objects with one field.
+// fakeResolver returns schemas of objects with one field.
 type fakeResolver struct {
 	field string
 	err   error
-	hold  chan struct{} // a request waits until it is closed
+	hold  chan struct{} // if set, requests wait until it is closed
 
 	mu       sync.Mutex
 	requests int
@@ -48,8 +48,8 @@ func (f *fakeResolver) ResolveSchema(schema.GroupVersionKind) (*spec.Schema, err
 	}}, nil
 }
 
-// expect compares the field of the schema and the number of requests since the last call. Without a schema, the field
-// is empty.
+// expect compares the field in the schema, the error, and the number of requests since the last call. field is empty if
+// no schema is expected.
 func expect(t *testing.T, s *OpenAPISchemas, f *fakeResolver, field string, failure error,
 	requests int) (version string) {
 	t.Helper()
@@ -65,10 +65,10 @@ func expect(t *testing.T, s *OpenAPISchemas, f *fakeResolver, field string, fail
 	return version
 }
 
-func TestOpenAPISchemas_areCachedUntilTheGroupChanges(t *testing.T) {
+func TestOpenAPISchemas_CachedUntilTheGroupChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeResolver{field: "a"}
-		s := newOpenAPISchemas(f)
+		s := NewOpenAPISchemasFrom(f)
 		first := expect(t, s, f, "a", nil, 1)
 		f.field = "b"
 		expect(t, s, f, "a", nil, 0)
@@ -77,11 +77,11 @@ func TestOpenAPISchemas_areCachedUntilTheGroupChanges(t *testing.T) {
 		s.Changed("")
 		second := expect(t, s, f, "b", nil, 1)
 		if first == second || second == "" {
-			t.Errorf("the versions are %q and %q", first, second)
+			t.Errorf("got versions %q and %q", first, second)
 		}
 		s.Changed("")
 		if again := expect(t, s, f, "b", nil, 1); again != second {
-			t.Errorf("the version of an equal schema changes from %q to %q", second, again)
+			t.Errorf("got version %[2]q for a schema equal to version %[1]q", second, again)
 		}
 		f.field = "c"
 		time.Sleep(schemaMaxAge)
@@ -89,7 +89,7 @@ func TestOpenAPISchemas_areCachedUntilTheGroupChanges(t *testing.T) {
 	})
 }
 
-func TestOpenAPISchemas_returnNothingForKindsWithoutSchema(t *testing.T) {
+func TestOpenAPISchemas_ReturnNilForKindsWithoutSchema(t *testing.T) {
 	for reason, err := range map[string]error{
 		"unknown kind":  resolver.ErrSchemaNotFound,
 		"not published": apierrors.NewNotFound(schema.GroupResource{}, "openapi"),
@@ -97,18 +97,18 @@ func TestOpenAPISchemas_returnNothingForKindsWithoutSchema(t *testing.T) {
 	} {
 		t.Run(reason, func(t *testing.T) {
 			f := &fakeResolver{err: err}
-			s := newOpenAPISchemas(f)
+			s := NewOpenAPISchemasFrom(f)
 			expect(t, s, f, "", nil, 1)
 			expect(t, s, f, "", nil, 0)
 		})
 	}
 }
 
-func TestOpenAPISchemas_retryAfterErrors(t *testing.T) {
+func TestOpenAPISchemas_RetryAfterErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("connection refused")
 		f := &fakeResolver{err: down}
-		s := newOpenAPISchemas(f)
+		s := NewOpenAPISchemasFrom(f)
 		expect(t, s, f, "", down, 1)
 		f.err, f.field = nil, "a"
 		time.Sleep(SchemaRetryPeriod - time.Nanosecond)
@@ -116,7 +116,7 @@ func TestOpenAPISchemas_retryAfterErrors(t *testing.T) {
 		time.Sleep(time.Nanosecond)
 		expect(t, s, f, "a", nil, 1)
 
-		// An old schema is used while it cannot be read again, unless the group has changed.
+		// While a schema cannot be read, the old one is used unless the group has changed.
 		f.err = down
 		time.Sleep(schemaMaxAge)
 		expect(t, s, f, "a", nil, 1)
@@ -126,15 +126,15 @@ func TestOpenAPISchemas_retryAfterErrors(t *testing.T) {
 		f.err, f.field = nil, ""
 		time.Sleep(SchemaRetryPeriod)
 		if _, _, err := s.For(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "invalid document") {
-			t.Errorf("a panic of the resolver is reported as %v", err)
+			t.Errorf("got error %v for a panic of the resolver", err)
 		}
 	})
 }
 
-func TestOpenAPISchemas_shareRequests(t *testing.T) {
+func TestOpenAPISchemas_ShareRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeResolver{field: "a", hold: make(chan struct{})}
-		s := newOpenAPISchemas(f)
+		s := NewOpenAPISchemasFrom(f)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		stopped := errors.New("stopped")
 		go func() {
@@ -142,7 +142,7 @@ func TestOpenAPISchemas_shareRequests(t *testing.T) {
 			cancel(stopped)
 		}()
 		if _, _, err := s.For(ctx, pod); !errors.Is(err, stopped) {
-			t.Errorf("a caller whose context is cancelled gets %v", err)
+			t.Errorf("got error %v for a cancelled caller", err)
 		}
 		var calls sync.WaitGroup
 		for range 10 {
@@ -163,7 +163,7 @@ func TestOpenAPISchemas_shareRequests(t *testing.T) {
 		close(f.hold)
 		calls.Wait()
 		if f.requests != 2 {
-			t.Errorf("%d requests, want one, and another after the change", f.requests)
+			t.Errorf("got %d requests, want one before and one after the change", f.requests)
 		}
 	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
-// newCleanUp returns a revision that only processes deletions of instances. Children are deleted as the
-// ServiceAccount of the newest stored revision or, if no revision is stored, as that of the Blueprint.
+// newCleanUp returns a revision for which only deletions of instances are processed. Children are deleted with the
+// ServiceAccount of the newest stored revision or, if none is stored, with that of the Blueprint.
 func newCleanUp(b *blueprint.Blueprint, gvr schema.GroupVersionResource, newest *revision) *servedRevision {
 	spec := blueprint.Spec{Type: b.Spec.Type, ServiceAccountName: b.Spec.ServiceAccountName}
 	if newest != nil {
@@ -23,9 +23,9 @@ func newCleanUp(b *blueprint.Blueprint, gvr schema.GroupVersionResource, newest 
 	}
 }
 
-// selectRevision returns the revision to serve, or nil, and the permissions that are missing for a stored revision.
-// Except to process deletions, only stored specs are served. If the type does not exist and nothing is stored, there
-// are no instances to clean up.
+// selectRevision returns the revision to serve, or nil if nothing can be served. It also returns the permissions that
+// are missing for a stored revision. The returned revision is always stored, unless only deletions are processed. If
+// the type does not exist and no revision is stored, there are no instances to clean up.
 func (r *definitionReconciler) selectRevision(
 	ctx context.Context, b *blueprint.Blueprint, own claim, d *decision, stored history,
 ) (*servedRevision, []permission, error) {
@@ -38,7 +38,7 @@ func (r *definitionReconciler) selectRevision(
 	case d.gvr.Empty() && d.rejection != nil:
 		return nil, nil, nil // the type does not belong to this Blueprint
 	case d.gvr.Empty() && !d.deleting:
-		return d.running, nil, nil // the type is not known yet
+		return d.running, nil, nil // the type is unknown
 	case d.deleting && (!d.deletes(b) || d.gvr.Empty()):
 		return nil, nil, nil
 	case d.deleting || d.lacksConsent():
@@ -47,7 +47,7 @@ func (r *definitionReconciler) selectRevision(
 	if d.revision != nil && newest != nil && newest.Name == d.revision.Name {
 		return d.revision, nil, nil
 	}
-	// The newest generation is rejected, or not stored yet: the previous one remains served.
+	// The newest generation is rejected or not stored yet. The previous one remains served.
 	if !d.cleansUpOnly() && (d.rejection == nil || stored.get(b.UID, d.running.Name) != nil) ||
 		d.rejection == nil && newest == nil {
 		return d.running, nil, nil
@@ -55,7 +55,7 @@ func (r *definitionReconciler) selectRevision(
 	if newest == nil {
 		return cleanUp, nil, nil
 	}
-	// This is repeated on each call, because a missing permission or type may have been added.
+	// Repeat this on each call: a missing permission or type may have been added.
 	loaded, missing, err := r.load(ctx, b, own, newest)
 	if err != nil || loaded.revision != nil {
 		return loaded.revision, missing, err
@@ -64,7 +64,7 @@ func (r *definitionReconciler) selectRevision(
 	return cleanUp, missing, nil
 }
 
-// load validates a stored revision like a new generation.
+// load validates a stored revision in the same way as a new generation.
 func (r *definitionReconciler) load(
 	ctx context.Context, b *blueprint.Blueprint, own claim, stored *revision,
 ) (validation, []permission, error) {
@@ -74,7 +74,7 @@ func (r *definitionReconciler) load(
 	}
 	if name := blueprint.DefinitionName(restored); name != own.crd {
 		return validation{rejection: &rejection{reasonInvalid,
-			fmt.Sprintf("revision %s defines another type, %s", stored.Name, name)}}, nil, nil
+			fmt.Sprintf("revision %s defines a different type (%s)", stored.Name, name)}}, nil, nil
 	}
 	loaded, missing, err := r.validator.validate(ctx, restored, own, validation{}, r.validator.memory.reject)
 	if err != nil {

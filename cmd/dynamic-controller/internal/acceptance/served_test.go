@@ -19,7 +19,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// making is a spec whose instances become one object of the kind.
+// making returns a spec with one template of the given kind.
 func making(kind string) blueprint.Spec {
 	return blueprint.Spec{
 		Type: blueprint.Type{Group: "shop.example.com", Version: "v1", Kind: "Website", Schema: map[string]any{
@@ -31,7 +31,7 @@ func making(kind string) blueprint.Spec {
 	}
 }
 
-// asObject is the Blueprint as a cache has it.
+// asObject returns the Blueprint in the form in which it is cached.
 func asObject(t *testing.T, b *blueprint.Blueprint) *unstructured.Unstructured {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(b)
@@ -41,18 +41,19 @@ func asObject(t *testing.T, b *blueprint.Blueprint) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: content}
 }
 
-// madeFor is the definition that the platform made for a Blueprint.
+// madeFor returns the CustomResourceDefinition that the platform creates for a Blueprint.
 func madeFor(t *testing.T, b *blueprint.Blueprint, uid string) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
-	crd, err := blueprint.Definition(b)
+	compiled, err := blueprint.Compile(b, blueprint.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	crd := compiled.Definition()
 	crd.Annotations = map[string]string{ownerNameAnnotation: b.Name, ownerUIDAnnotation: uid}
 	return crd
 }
 
-// stored returns the revision of the Blueprint as the cache holds it.
+// stored returns the revision of the Blueprint in the form in which it is cached.
 func stored(t *testing.T, b *blueprint.Blueprint, number int64) *revision {
 	t.Helper()
 	name, err := revisionName(b)
@@ -72,7 +73,7 @@ func stored(t *testing.T, b *blueprint.Blueprint, number int64) *revision {
 	return r.(*revision)
 }
 
-// add puts revisions into the cache.
+// add adds revisions to the cache.
 func add(t *testing.T, p *testController, revisions ...*revision) {
 	t.Helper()
 	for _, r := range revisions {
@@ -87,8 +88,7 @@ var (
 	brake = schema.GroupVersionKind{Group: "parts.example.com", Version: "v1", Kind: "Brake"}
 )
 
-// generations returns the Blueprint whose instances become one object of the first kind in its first generation, and so
-// on.
+// generations returns generations of a Blueprint, each with one template of the given kind.
 func generations(kinds ...string) (all []*blueprint.Blueprint) {
 	for i, kind := range kinds {
 		b := &blueprint.Blueprint{Spec: making(kind)}
@@ -98,7 +98,7 @@ func generations(kinds ...string) (all []*blueprint.Blueprint) {
 	return all
 }
 
-// decided returns what is decided on a Blueprint by a platform that starts with these revisions stored.
+// decided returns the decision on a Blueprint after a restart with these stored revisions.
 func decided(t *testing.T, b *blueprint.Blueprint, revisions []*revision, kinds ...schema.GroupVersionKind) (decision,
 	*testController) {
 	t.Helper()
@@ -114,7 +114,7 @@ func decided(t *testing.T, b *blueprint.Blueprint, revisions []*revision, kinds 
 	return d, p
 }
 
-func TestStoredRevisionIsServedOnceItsKindIsKnown(t *testing.T) {
+func TestServe_StoredRevisionWaitsForItsKind(t *testing.T) {
 	all := generations("Wheel", "Missing")
 	p, mapper := newTestController([]*unstructured.Unstructured{asObject(t, all[1])},
 		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")})
@@ -125,14 +125,14 @@ func TestStoredRevisionIsServedOnceItsKindIsKnown(t *testing.T) {
 	}
 	d, _ := p.registry.get("websites")
 	if d.rejection == nil || d.running == nil || !d.cleansUpOnly() || d.loadRejection == nil {
-		t.Fatalf("before the kind is known, the decision is %+v", d)
+		t.Fatalf("got decision %+v while the kind is unknown", d)
 	}
 	if serving, _ := p.blueprints.status.serving(d); !strings.Contains(serving.Message, "unknown kind") &&
 		!strings.Contains(serving.Message, "unknown kind Wheel") {
-		t.Errorf("the Serving condition is %+v", serving)
+		t.Errorf("got Serving condition %+v", serving)
 	}
 	if names := p.registry.dependentsOfKind(wheel.GroupKind()); !slices.Contains(names, "websites") {
-		t.Error("a change of the kind would not reconcile the Blueprint")
+		t.Error("the Blueprint does not depend on the kind")
 	}
 	mapper.Add(wheel, meta.RESTScopeNamespace)
 	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
@@ -140,55 +140,55 @@ func TestStoredRevisionIsServedOnceItsKindIsKnown(t *testing.T) {
 	}
 	if d, _ = p.registry.get("websites"); d.rejection == nil || d.cleansUpOnly() || d.running.generation != 1 ||
 		d.loadRejection != nil {
-		t.Errorf("when the kind is known, the decision is %+v", d)
+		t.Errorf("got decision %+v after the kind was added", d)
 	}
 }
 
-func TestOnlyStoredSpecsAreServed(t *testing.T) {
+func TestServe_OnlyStoredSpecs(t *testing.T) {
 	all := generations("Wheel", "Brake", "Missing")
 	other := generations("Wheel")[0]
-	other.UID = "of an earlier Blueprint"
+	other.UID = "earlier"
 	again := generations("Wheel", "Brake", "Wheel")[2]
 	for name, test := range map[string]struct {
 		newest  *blueprint.Blueprint
 		stored  []*revision
-		served  int64 // generation, 0 if none
+		served  int64 // generation, or 0
 		refused bool
 	}{
-		"nothing before the first generation is stored": {newest: all[0]},
-		"the first generation when it is stored": {
+		"first generation not stored yet": {newest: all[0]},
+		"first generation stored": {
 			newest: all[0],
 			stored: []*revision{stored(t, all[0], 1)},
 			served: 1,
 		},
-		"the one before until the newest is stored": {
+		"newest generation not stored yet": {
 			newest: all[1],
 			stored: []*revision{stored(t, all[0], 1)},
 			served: 1,
 		},
-		"the newest when it is stored": {
+		"newest generation stored": {
 			newest: all[1],
 			stored: []*revision{stored(t, all[0], 1), stored(t, all[1], 2)},
 			served: 2,
 		},
-		"the last accepted while the newest is refused": {
+		"newest generation rejected": {
 			newest:  all[2],
 			stored:  []*revision{stored(t, all[1], 2), stored(t, all[0], 1)},
 			served:  2,
 			refused: true,
 		},
-		"none of another Blueprint of the name": {
+		"revision of another Blueprint with the same name": {
 			newest:  all[2],
 			stored:  []*revision{stored(t, other, 9)},
 			refused: true,
 		},
-		"none of another Blueprint, though its own spec": {newest: all[0], stored: []*revision{stored(t, other, 9)}},
-		"the one before until an old spec is renumbered": {
+		"equal spec of another Blueprint": {newest: all[0], stored: []*revision{stored(t, other, 9)}},
+		"old spec applied again, not renumbered yet": {
 			newest: again,
 			stored: []*revision{stored(t, all[0], 1), stored(t, all[1], 2)},
 			served: 2,
 		},
-		"an old spec that is applied again": {
+		"old spec applied again": {
 			newest: again,
 			stored: []*revision{stored(t, again, 3), stored(t, all[1], 2)},
 			served: 3,
@@ -201,30 +201,30 @@ func TestOnlyStoredSpecsAreServed(t *testing.T) {
 				served = d.running.generation
 			}
 			if served != test.served || (d.rejection != nil) != test.refused {
-				t.Errorf("generation %d is served, refusal %+v; want %d", served, d.rejection, test.served)
+				t.Errorf("got served generation %d and rejection %+v, want generation %d", served, d.rejection, test.served)
 			}
 		})
 	}
 }
 
-// Another version of the platform may have given the revision another name.
-func TestALoadedRevisionIsTheOneThatIsServed(t *testing.T) {
+// Another version of the platform may name the revision differently.
+func TestServe_LoadsARevisionOnce(t *testing.T) {
 	all := generations("Wheel", "Missing")
 	r := stored(t, all[0], 1)
 	r.Name = "of-another-version"
 	d, p := decided(t, all[1], []*revision{r}, wheel)
 	if d.cleansUpOnly() || d.running.Name != r.Name {
-		t.Fatalf("the decision is %+v", d)
+		t.Fatalf("got decision %+v", d)
 	}
 	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
 		t.Fatal(err)
 	}
 	if again, _ := p.registry.get("websites"); again.running != d.running {
-		t.Error("the revision was loaded twice")
+		t.Error("the revision was loaded again")
 	}
 }
 
-func TestARevisionThatCannotBeReadIsNotRefused(t *testing.T) {
+func TestServe_RetriesARevisionThatCannotBeRead(t *testing.T) {
 	all := generations("Wheel", "Missing")
 	p, _ := newTestController([]*unstructured.Unstructured{asObject(t, all[1])},
 		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")}, wheel)
@@ -240,16 +240,16 @@ func TestARevisionThatCannotBeReadIsNotRefused(t *testing.T) {
 	malformed.SetUID(r.UID)
 	delete(malformed.Object, "data")
 	for name, server := range map[string]*platformtest.Server{
-		"it is gone": platformtest.NewServer(nil), "it has been replaced": platformtest.NewServer(nil, replaced),
-		"it is malformed": platformtest.NewServer(nil, malformed),
+		"deleted": platformtest.NewServer(nil), "replaced": platformtest.NewServer(nil, replaced),
+		"malformed": platformtest.NewServer(nil, malformed),
 	} {
 		p.use(server, nil)
 		err := p.decide(t.Context(), instances.BlueprintID("websites"))
 		if _, again := dynamiccontroller.RequeueDelay(err); err == nil || again {
-			t.Errorf("%s: it ends with %v", name, err)
+			t.Errorf("%s: got error %v", name, err)
 		}
 		if d, known := p.registry.get("websites"); known {
-			t.Errorf("%s: the decision is %+v", name, d)
+			t.Errorf("%s: got decision %+v", name, d)
 		}
 	}
 	object.SetUID(r.UID)
@@ -258,11 +258,11 @@ func TestARevisionThatCannotBeReadIsNotRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d, _ := p.registry.get("websites"); d.cleansUpOnly() || d.running.generation != 1 {
-		t.Errorf("when it can be read, the decision is %+v", d)
+		t.Errorf("got decision %+v for a readable revision", d)
 	}
 }
 
-func TestStatusServedIsNotExecuted(t *testing.T) {
+func TestServe_IgnoresSpecsInTheStatus(t *testing.T) {
 	newest := generations("Wheel", "Missing")[1]
 	p, _ := newTestController(nil, []*apiextensionsv1.CustomResourceDefinition{madeFor(t, newest, "u")}, wheel)
 	object := asObject(t, newest)
@@ -278,11 +278,11 @@ func TestStatusServedIsNotExecuted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d, _ := p.registry.get("websites"); !d.cleansUpOnly() {
-		t.Errorf("a spec in the status is served: %+v", d.running)
+		t.Errorf("a spec from the status is served: %+v", d.running)
 	}
 }
 
-func TestPermissionsAreCheckedWhenARevisionIsLoaded(t *testing.T) {
+func TestServe_ChecksPermissionsForStoredRevisions(t *testing.T) {
 	all := generations("Wheel", "Missing")
 	p, _ := newTestController([]*unstructured.Unstructured{asObject(t, all[1])},
 		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, all[1], "u")}, wheel)
@@ -290,22 +290,22 @@ func TestPermissionsAreCheckedWhenARevisionIsLoaded(t *testing.T) {
 	permissions := &answers{allowed: map[string]bool{"get": true}}
 	p.allow(permissions)
 	if _, again := dynamiccontroller.RequeueDelay(p.decide(t.Context(), instances.BlueprintID("websites"))); !again {
-		t.Error("the permissions are not checked again later")
+		t.Error("missing permissions are not checked again")
 	}
 	d, _ := p.registry.get("websites")
 	if !d.cleansUpOnly() || d.loadRejection == nil || d.loadRejection.reason != reasonPermission {
-		t.Errorf("without permissions, the decision is %+v, %+v", d, d.loadRejection)
+		t.Errorf("without permissions: got decision %+v with rejection %+v", d, d.loadRejection)
 	}
 	permissions.allowed = everything
 	if err := p.decide(t.Context(), instances.BlueprintID("websites")); err != nil {
 		t.Fatal(err)
 	}
 	if d, _ = p.registry.get("websites"); d.cleansUpOnly() || d.running.generation != 1 {
-		t.Errorf("with all permissions, the decision is %+v", d)
+		t.Errorf("with all permissions: got decision %+v", d)
 	}
 }
 
-func TestARevisionThatIsDeletedIsNoLongerServed(t *testing.T) {
+func TestServe_DeletedRevision(t *testing.T) {
 	all := generations("Wheel", "Missing")
 	d, p := decided(t, all[0], []*revision{stored(t, all[0], 1)}, wheel)
 	if d.cleansUpOnly() {
@@ -327,22 +327,22 @@ func TestARevisionThatIsDeletedIsNoLongerServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := decideAgain(all[0]); d.cleansUpOnly() {
-		t.Error("an accepted spec is not served until it is stored again")
+		t.Error("an accepted spec is no longer served while it is stored again")
 	}
 	if d := decideAgain(all[1]); !d.cleansUpOnly() {
-		t.Error("a deleted revision is served while the newest generation is refused")
+		t.Error("a deleted revision is served while the newest generation is rejected")
 	}
 }
 
-// A decision on nothing stored would stop what a replica before served.
-func TestADecisionWaitsForTheStoredRevisions(t *testing.T) {
+// Without the stored revisions, the decision would stop what another replica serves.
+func TestServe_WaitsForTheStoredRevisions(t *testing.T) {
 	for name, test := range map[string]struct {
-		state dynamiccontroller.TypeState
-		told  bool
+		state   dynamiccontroller.TypeState
+		decided bool
 	}{
-		"they are being read":   {dynamiccontroller.TypeSyncing, false},
-		"they may not be read":  {dynamiccontroller.TypeForbidden, true},
-		"they cannot be listed": {dynamiccontroller.TypeFailing, true},
+		"syncing":   {dynamiccontroller.TypeSyncing, false},
+		"forbidden": {dynamiccontroller.TypeForbidden, true},
+		"failing":   {dynamiccontroller.TypeFailing, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := generations("Wheel")[0]
@@ -357,30 +357,30 @@ func TestADecisionWaitsForTheStoredRevisions(t *testing.T) {
 				},
 				{
 					WatchKey:    dynamiccontroller.WatchKey{GVR: controllerRevisions},
-					WatchStatus: dynamiccontroller.WatchStatus{State: test.state, Message: "in the server's words"},
+					WatchStatus: dynamiccontroller.WatchStatus{State: test.state, Message: "the server's message"},
 				},
 			}}}
 			if _, again := dynamiccontroller.RequeueDelay(p.decide(t.Context(), instances.BlueprintID(b.Name))); !again {
-				t.Error("it does not look again")
+				t.Error("the Blueprint is not requeued")
 			}
 			d, known := p.registry.get(b.Name)
-			if known != test.told || d.running != nil {
-				t.Fatalf("the decision is %+v", d)
+			if known != test.decided || d.running != nil {
+				t.Fatalf("got decision %+v", d)
 			}
-			if !test.told {
+			if !test.decided {
 				return
 			}
 			serving, _ := p.blueprints.status.serving(d)
-			for _, want := range []string{"in the server's words", "controllerrevisions.apps in namespace system"} {
+			for _, want := range []string{"the server's message", "controllerrevisions.apps in namespace system"} {
 				if !strings.Contains(serving.Message, want) {
-					t.Errorf("the Serving condition is %+v, want %q", serving, want)
+					t.Errorf("got Serving condition %+v, want %q", serving, want)
 				}
 			}
 			id := instances.BlueprintID(b.Name)
 			object := asObject(t, b)
 			object.SetDeletionTimestamp(&metav1.Time{Time: deletedAt})
 			if _, again := dynamiccontroller.RequeueDelay(p.blueprints.teardown.cleanUp(t.Context(), id, object)); !again {
-				t.Error("a Blueprint is ended without its revisions")
+				t.Error("the Blueprint is cleaned up before its revisions have been read")
 			}
 		})
 	}

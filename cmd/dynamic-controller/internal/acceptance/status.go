@@ -3,6 +3,7 @@ package acceptance
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -32,16 +33,16 @@ const (
 )
 
 const (
-	// The Serving condition is updated after quickUpdate while a cache is syncing, and after slowUpdate if syncing fails
-	// or takes longer than longSync.
+	// While a cache is syncing, the Serving condition is updated at intervals of quickUpdate. If syncing fails or takes
+	// longer than longSync, the interval is slowUpdate.
 	quickUpdate = 100 * time.Millisecond
 	slowUpdate  = 2 * time.Second
-	// longSync is the API server's default timeout for list requests. Streaming lists have no timeout.
+	// longSync equals the API server's default timeout for list requests. Streaming lists have no timeout.
 	longSync = time.Minute
 	// countInterval is the minimum time between two counts of a Blueprint's instances.
 	countInterval = time.Second
-	// During a rollout, the interval is stepInterval, or countFactor times the duration of the last count, up to
-	// countInterval.
+	// During a rollout, the time between two counts is countFactor times the duration of the last count, but at least
+	// stepInterval and at most countInterval.
 	stepInterval = 50 * time.Millisecond
 	countFactor  = 20
 )
@@ -49,7 +50,7 @@ const (
 // statusReporter writes the status of Blueprints.
 type statusReporter struct {
 	writer *handlers.Conditions
-	engine instances.Engine // of instances
+	engine instances.Engine // serves the instances
 	cache  cache
 	counts instances.Throttle
 }
@@ -57,8 +58,9 @@ type statusReporter struct {
 // conditions are the conditions of a Blueprint.
 type conditions struct {
 	accepted, established, serving metav1.Condition
-	paused                         *metav1.Condition // nil if the Blueprint has never been paused
-	// updateAfter is the delay after which the conditions can change without an event. It is 0 if they cannot.
+	paused                         *metav1.Condition // nil if the Blueprint was never paused
+	// updateAfter is the delay after which the conditions must be computed again, because they can change without an
+	// event. It is 0 if they cannot.
 	updateAfter time.Duration
 }
 
@@ -102,7 +104,7 @@ func (s *statusReporter) conditionsFor(b *blueprint.Blueprint, d decision) (c co
 	}
 	if instances.IsPaused(b) {
 		c.paused = ptr.To(trueCondition(instances.ConditionPaused, "BlueprintPaused",
-			"nothing is changed for the instances while the Blueprint has the annotation "+instances.PausedAnnotation))
+			"instances are not reconciled while the Blueprint has the annotation "+instances.PausedAnnotation))
 	} else if meta.FindStatusCondition(b.Status.Conditions, instances.ConditionPaused) != nil {
 		c.paused = ptr.To(instances.NotPaused())
 	}
@@ -110,7 +112,8 @@ func (s *statusReporter) conditionsFor(b *blueprint.Blueprint, d decision) (c co
 	return c, nil
 }
 
-// serving returns the Serving condition, and the delay after which it can change without an event.
+// serving returns the Serving condition, and the delay after which the condition must be computed again. The delay is 0
+// if the condition cannot change without an event.
 func (s *statusReporter) serving(d decision) (c metav1.Condition, updateAfter time.Duration) {
 	if d.cleansUpOnly() {
 		return notServing(d), 0
@@ -123,8 +126,8 @@ func (s *statusReporter) serving(d decision) (c metav1.Condition, updateAfter ti
 		case t.State == dynamiccontroller.TypeSynced:
 			return synced(d, t)
 		case isSyncing(t.State) && time.Since(t.Since) > longSync:
-			condition := falseCondition(blueprint.Serving, reasonSyncingLong, "reading the instances takes more than a minute")
-			return condition, slowUpdate
+			return falseCondition(blueprint.Serving, reasonSyncingLong,
+				"reading the instances has taken more than a minute"), slowUpdate
 		case isSyncing(t.State):
 			return falseCondition(blueprint.Serving, reasonSyncing, "reading the instances"), quickUpdate
 		default:
@@ -147,7 +150,7 @@ func notServing(d decision) metav1.Condition {
 	case d.running == nil && d.rejection != nil:
 		message = "no generation has been accepted"
 	case d.running == nil:
-		reason, message = reasonNoDefinition, "waiting for the type"
+		reason, message = reasonNoDefinition, "waiting for the CustomResourceDefinition to be created"
 	case d.lacksConsent():
 		message = "only deletions are processed: the type no longer allows this Blueprint"
 	case d.loadRejection != nil:
@@ -157,12 +160,33 @@ func notServing(d decision) metav1.Condition {
 	return falseCondition(blueprint.Serving, reason, message)
 }
 
+// Parts of the message of a Serving condition that is True. ServingProblems parses them.
+const (
+	separator     = "; "
+	notWatched    = " cannot be watched"
+	notServedText = " is accepted but not served: "
+)
+
+// ServingProblems returns the problems in a Serving condition that is True. Types of children that cannot be watched
+// are in unwatched. The reason for which the newest generation is not served is in unserved. Both can be empty.
+func ServingProblems(serving *metav1.Condition) (unwatched, unserved string) {
+	_, problems, _ := strings.Cut(serving.Message, separator)
+	generation := fmt.Sprintf("generation %d%s", serving.ObservedGeneration, notServedText)
+	if i := strings.LastIndex(problems, generation); i >= 0 {
+		problems, unserved = strings.TrimSuffix(problems[:i], separator), problems[i:]
+	}
+	if strings.Contains(problems, notWatched+": ") {
+		unwatched = problems
+	}
+	return unwatched, unserved
+}
+
 // synced returns the Serving condition of a type whose cache has synced.
 func synced(d decision, t dynamiccontroller.TypeStatus) (c metav1.Condition, updateAfter time.Duration) {
 	c = trueCondition(blueprint.Serving, reasonServing, fmt.Sprintf("generation %d is served", d.running.generation))
 	for _, s := range t.Secondaries {
 		if s.State != dynamiccontroller.TypeSynced && !isSyncing(s.State) {
-			c.Message += fmt.Sprintf("; %s cannot be watched: %s", nameOf(s.GVR), s.Message)
+			c.Message += fmt.Sprintf("%s%s%s: %s", separator, nameOf(s.GVR), notWatched, s.Message)
 			return c, slowUpdate
 		}
 	}
@@ -172,16 +196,16 @@ func synced(d decision, t dynamiccontroller.TypeStatus) (c metav1.Condition, upd
 // notStored returns the Serving condition for an accepted generation that is not served because its spec cannot be
 // stored.
 func notStored(d decision, serving metav1.Condition, err error) metav1.Condition {
-	message := instances.Truncate(fmt.Sprintf("generation %d is accepted but not served: %s", d.generation, err))
+	message := instances.Truncate(fmt.Sprintf("generation %d%s%s", d.generation, notServedText, err))
 	if serving.Status == metav1.ConditionTrue {
-		serving.Message += "; " + message
+		serving.Message += separator + message
 		return serving
 	}
 	return falseCondition(blueprint.Serving, reasonNotStored, message)
 }
 
-// keepWhileSyncing returns the object's current Serving condition if it is True and the caches of a new process are
-// still syncing. Otherwise, it returns serving.
+// keepWhileSyncing returns the current Serving condition if it is True and the caches of a new process are still
+// syncing, and serving otherwise.
 func keepWhileSyncing(object *unstructured.Unstructured, serving metav1.Condition) metav1.Condition {
 	before := instances.ConditionOf(object, blueprint.Serving)
 	if serving.Reason != reasonSyncing || before == nil || before.Status != metav1.ConditionTrue ||
@@ -191,7 +215,7 @@ func keepWhileSyncing(object *unstructured.Unstructured, serving metav1.Conditio
 	return *before
 }
 
-// write writes the conditions, the served revision and the number of instances.
+// write writes the conditions, the served revision and the number of instances. It can return a requeue request.
 func (s *statusReporter) write(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured, c conditions,
 	d decision,
@@ -215,8 +239,9 @@ func (s *statusReporter) write(
 	return earliest(err, d.recheck())
 }
 
-// count counts the instances, which continues a rollout. Shortly after the last count, and while the cache is syncing,
-// it returns the numbers that are already in the status.
+// count counts the instances, which also advances the rollout. While the cache is syncing, or if the last count was
+// recent, it returns the numbers from the current status. If wait is positive, the caller must count again after that
+// time.
 func (s *statusReporter) count(
 	name string, object *unstructured.Unstructured, d decision,
 ) (counts map[string]any, wait time.Duration) {

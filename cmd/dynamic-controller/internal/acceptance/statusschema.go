@@ -15,7 +15,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// sampleStatus has all fields that the platform writes.
+// sampleStatus is a status with all fields that the platform writes.
 var sampleStatus = map[string]any{"status": map[string]any{
 	"observedGeneration": int64(1),
 	"conditions": []any{map[string]any{
@@ -24,15 +24,15 @@ var sampleStatus = map[string]any{"status": map[string]any{
 	}},
 }}
 
-// checkStatusSchema checks whether the platform can write the status of the type's objects. If not, problem describes
-// the reason. Otherwise, it is empty. hasRevision reports whether the schema declares status.revision.
+// checkStatusSchema checks whether the platform can write the status of instances. If it cannot, problem describes why;
+// otherwise, problem is empty. hasRevision reports whether the schema declares status.revision.
 func checkStatusSchema(crd *apiextensionsv1.CustomResourceDefinition) (hasRevision bool, problem string) {
 	served := blueprint.VersionOf(crd)
 	i := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 		return v.Name == served
 	})
 	if i < 0 {
-		return false, "none of its versions is served"
+		return false, "no version of the type is served"
 	}
 	v := crd.Spec.Versions[i]
 	if v.Subresources == nil || v.Subresources.Status == nil {
@@ -51,8 +51,9 @@ func checkStatusSchema(crd *apiextensionsv1.CustomResourceDefinition) (hasRevisi
 	return v.Schema.OpenAPIV3Schema.Properties["status"].Properties["revision"].Type == "string", ""
 }
 
-// missingFields returns the fields that the platform writes but the schema does not declare, or declares with another
-// type. The API server rejects undeclared fields in server-side apply requests, and prunes them in other requests.
+// missingFields returns the fields of sampleStatus that the schema does not declare, or that it declares with a
+// different type. The API server rejects undeclared fields in server-side apply requests and prunes them in other
+// requests.
 func missingFields(root *apiextensionsv1.JSONSchemaProps) (missing []string, err error) {
 	var internal apiextensions.JSONSchemaProps
 	convert := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps

@@ -6,7 +6,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-func TestStatusRulesOf(t *testing.T) {
+func TestCheckStatusSchema(t *testing.T) {
 	type version = apiextensionsv1.CustomResourceDefinitionVersion
 	type props = apiextensionsv1.JSONSchemaProps
 	yes := true
@@ -20,7 +20,7 @@ func TestStatusRulesOf(t *testing.T) {
 		change func(*version)
 		want   string
 	}{
-		"a schema with all fields": {
+		"all fields declared": {
 			func(*version) {},
 			"",
 		},
@@ -28,7 +28,7 @@ func TestStatusRulesOf(t *testing.T) {
 			func(v *version) { v.Subresources = nil },
 			"version v1 has no status subresource",
 		},
-		"another subresource alone": {
+		"only the scale subresource": {
 			func(v *version) { v.Subresources.Status = nil },
 			"version v1 has no status subresource",
 		},
@@ -54,15 +54,15 @@ func TestStatusRulesOf(t *testing.T) {
 			func(v *version) { delete(conditions(v).Items.Schema.Properties, "reason") },
 			"the schema of version v1 has no status.conditions[0].reason",
 		},
-		"a status that keeps anything": {
+		"status with unknown fields preserved": {
 			func(v *version) { setStatus(v, props{Type: "object", XPreserveUnknownFields: &yes}) },
 			"",
 		},
-		"a root that keeps anything": {
+		"root with unknown fields preserved": {
 			func(v *version) { v.Schema.OpenAPIV3Schema = &props{Type: "object", XPreserveUnknownFields: &yes} },
 			"",
 		},
-		"a status whose fields are free but all of one type": {
+		"status with fields of one type": {
 			func(v *version) {
 				setStatus(v, props{Type: "object",
 					AdditionalProperties: &apiextensionsv1.JSONSchemaPropsOrBool{Schema: &props{Type: "string"}}})
@@ -96,7 +96,7 @@ func TestStatusRevision_IsReportedIfDeclared(t *testing.T) {
 	}
 }
 
-// testVersion has all that the platform needs.
+// testVersion returns a version that the platform can serve.
 func testVersion(name string) apiextensionsv1.CustomResourceDefinitionVersion {
 	type props = map[string]apiextensionsv1.JSONSchemaProps
 	condition := props{"observedGeneration": {Type: "integer"}}

@@ -30,24 +30,25 @@ import (
 type teardown struct {
 	registry *registry
 	client   dynamic.Interface
-	// metadata lists only the metadata of instances, because there can be many large instances.
+	// metadata lists instances. Only their metadata is read, because instances can be large.
 	metadata metadata.Interface
 	crds     *crdApplier
 	store    *historyStore
 	status   *statusReporter
 	polls    instances.Throttle
-	// namespacesOf returns the namespaces to which the instances of a type are limited, or none if there is no limit.
+	// namespacesOf returns the namespaces to which the instances of a type are limited. An empty list means no limit.
 	namespacesOf func(gvr schema.GroupVersionResource) []string
 }
 
-// pollInterval returns the interval at which the remaining instances are listed. It grows with the elapsed time,
-// because each poll lists all of them.
+// pollInterval returns the interval at which the remaining instances are listed. The interval grows with the elapsed
+// time, because each poll lists all remaining instances.
 func pollInterval(elapsed time.Duration) time.Duration {
 	const quick, slow = 500 * time.Millisecond, 5 * time.Second
 	return min(max(elapsed/8, quick), slow)
 }
 
-// cleanUp is called before the finalizer is removed.
+// cleanUp deletes or releases the type and the instances of a Blueprint that is being deleted. It must be called until
+// it returns nil. Only then can the finalizer of the Blueprint be removed.
 func (t *teardown) cleanUp(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
 ) error {
@@ -95,8 +96,8 @@ func (t *teardown) cleanUp(
 	return t.crds.release(ctx, name, b.UID)
 }
 
-// reportPause writes the status of a paused Blueprint. The deletion continues when the annotation is removed, because
-// that triggers an event.
+// reportPause writes the status of a paused Blueprint. When the annotation is removed, an event triggers another
+// reconcile, and the deletion continues.
 func (t *teardown) reportPause(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
 	b *blueprint.Blueprint, d decision,
@@ -108,7 +109,7 @@ func (t *teardown) reportPause(
 	return cmp.Or(err, dynamiccontroller.RequeueAfter(time.Minute))
 }
 
-// deleteAll deletes the instances, then the type.
+// deleteAll deletes the instances, and then the type. It returns an error until all of them are gone.
 func (t *teardown) deleteAll(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
 	b *blueprint.Blueprint, d decision,
@@ -116,11 +117,10 @@ func (t *teardown) deleteAll(
 	deleted := object.GetDeletionTimestamp().Time
 	poll := pollInterval(time.Since(deleted))
 	if wait := t.polls.Wait(id.Name(), poll); wait > 0 {
-		return dynamiccontroller.RequeueAfter(wait) // triggered by an event before the next poll is due
+		return dynamiccontroller.RequeueAfter(wait) // an event triggered this call before the next poll is due
 	}
 	left, example, err := t.deleteInstances(ctx, d.gvr, deleted)
-	message := fmt.Sprintf("waiting for %s and their children to be deleted, such as %s",
-		objects(left, "instance"), example)
+	message := fmt.Sprintf("waiting for %s to be deleted, for example %s", objects(left, "instance"), example)
 	if err == nil && left == 0 {
 		var gone bool
 		if gone, err = t.crds.delete(ctx, blueprint.DefinitionName(b), b.UID); gone && err == nil {
@@ -141,10 +141,10 @@ func (t *teardown) deleteAll(
 }
 
 // deleteInstances deletes the instances that existed when the Blueprint was deleted. It returns the number of remaining
-// instances and an example of them, preferably one with a finalizer that neither the platform nor Kubernetes removes.
-// The instances are deleted in the foreground, so that an instance exists until its children are deleted: after the
-// type is deleted, the owners of the children are unknown. Instances that are created later are not waited for, because
-// that could take forever.
+// instances and an example, preferably an instance whose deletion is blocked by a finalizer of another controller.
+// Instances are deleted in the foreground, so that each instance exists until its children are deleted. Otherwise, the
+// type could be deleted first, and the garbage collector could no longer look up the owners of the children. Instances
+// that are created later are ignored, because waiting for them might never end.
 func (t *teardown) deleteInstances(
 	ctx context.Context, gvr schema.GroupVersionResource, before time.Time,
 ) (left int, example string, err error) {
@@ -170,13 +170,13 @@ func (t *teardown) deleteInstances(
 			PropagationPolicy: ptr.To(metav1.DeletePropagationForeground),
 		})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			errs = append(errs, fmt.Errorf("delete instance %s/%s: %w", namespace, name, err))
+			errs = append(errs, fmt.Errorf("delete instance %s: %w", toolscache.MetaObjectToName(instance), err))
 		}
 	})
 	return left, example, errors.Join(append(errs, err)...)
 }
 
-// releaseInstances removes the platform's finalizer from the instances, because nothing else would remove it later.
+// releaseInstances removes the platform's finalizer from all instances, because no controller will remove it later.
 func (t *teardown) releaseInstances(ctx context.Context, gvr schema.GroupVersionResource) error {
 	var errs []error
 	err := t.forEach(ctx, gvr, func(instance *metav1.PartialObjectMetadata) {
@@ -187,8 +187,8 @@ func (t *teardown) releaseInstances(ctx context.Context, gvr schema.GroupVersion
 	return errors.Join(append(errs, err)...)
 }
 
-// releaseInstance removes the platform's finalizer from one instance. It returns an error if the instance has changed
-// since it was read, and is then retried.
+// releaseInstance removes the platform's finalizer from an instance. It returns an error if the instance has changed
+// since it was read. The cleanup is then retried.
 func (t *teardown) releaseInstance(
 	ctx context.Context, gvr schema.GroupVersionResource, instance *metav1.PartialObjectMetadata,
 ) error {
@@ -202,13 +202,13 @@ func (t *teardown) releaseInstance(
 		_, err = t.client.Resource(gvr).Namespace(namespace).Patch(ctx, name, types.MergePatchType, patch, options)
 	}
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("remove the finalizer of instance %s/%s: %w", namespace, name, err)
+		return fmt.Errorf("remove the finalizer from instance %s: %w", toolscache.MetaObjectToName(instance), err)
 	}
 	return nil
 }
 
-// forEach calls f for every instance in the API server, in the namespaces to which instances are limited. It does
-// nothing if the type is not served.
+// forEach lists the instances in the API server and calls f for each of them. It lists only the namespaces to which the
+// type is limited. It does nothing if the type is not served.
 func (t *teardown) forEach(
 	ctx context.Context, gvr schema.GroupVersionResource, f func(*metav1.PartialObjectMetadata),
 ) error {
@@ -227,7 +227,7 @@ func (t *teardown) forEach(
 	return nil
 }
 
-// scopes returns the namespaces. If the list is empty, it returns NamespaceAll.
+// scopes returns the namespaces, or NamespaceAll if the list is empty.
 func scopes(namespaces []string) []string {
 	if len(namespaces) == 0 {
 		return []string{metav1.NamespaceAll}

@@ -26,14 +26,14 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// ending is a Blueprint that is being deleted, on a leader that has seen that.
+// ending is a Blueprint that is being deleted, on a leader that has observed the deletion.
 type ending struct {
 	*testController
 	server *platformtest.Server
 	crds   *crdfake.Clientset
 	object *unstructured.Unstructured
 	id     dynamiccontroller.ObjectIdentifiers
-	// pages are the instances that the API server has, as it lists them, and fails what it answers instead.
+	// pages are the instances in the API server, by page of the list. If fails is set, lists return that error.
 	pages [][]metav1.PartialObjectMetadata
 	fails error
 }
@@ -70,7 +70,7 @@ func newEnding(t *testing.T, policy blueprint.DeletionPolicy, there ...metav1.Pa
 	return e
 }
 
-// listing lists the pages, of which each says where the next one begins.
+// listing returns the pages, with a continue token for each next page.
 type listing struct {
 	metadata.Getter
 	e         *ending
@@ -105,7 +105,7 @@ func (e *ending) cleanUp(t *testing.T) error {
 	return e.blueprints.teardown.cleanUp(t.Context(), e.id, e.object)
 }
 
-// written is what was written to the definition, and to all else.
+// written returns the verbs of the writes to the CustomResourceDefinition, and the other writes.
 func (e *ending) written() (definition, others []string) {
 	for _, action := range e.crds.Actions() {
 		if verb := action.GetVerb(); verb != "get" {
@@ -116,7 +116,7 @@ func (e *ending) written() (definition, others []string) {
 	return definition, e.server.Took()
 }
 
-// serving is what the status says of that.
+// serving returns the message of the Serving condition.
 func (e *ending) serving(t *testing.T) string {
 	t.Helper()
 	object, err := e.server.Tracker().Get(blueprints, "", e.id.Name())
@@ -129,7 +129,7 @@ func (e *ending) serving(t *testing.T) string {
 	return ""
 }
 
-// partial is an instance, made a second before the Blueprint was deleted.
+// partial returns an instance that was created a second before the Blueprint was deleted.
 func partial(name string, changes ...func(*metav1.PartialObjectMetadata)) metav1.PartialObjectMetadata {
 	instance := metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "shop", Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(deletedAt.Add(-time.Second)),
@@ -144,11 +144,11 @@ func held(by ...string) func(*metav1.PartialObjectMetadata) {
 	return func(instance *metav1.PartialObjectMetadata) { instance.Finalizers = by }
 }
 
-func madeLater(instance *metav1.PartialObjectMetadata) {
+func createdLater(instance *metav1.PartialObjectMetadata) {
 	instance.CreationTimestamp = metav1.NewTime(deletedAt.Add(time.Second))
 }
 
-func goingAlready(instance *metav1.PartialObjectMetadata) {
+func terminating(instance *metav1.PartialObjectMetadata) {
 	instance.DeletionTimestamp = &metav1.Time{Time: deletedAt}
 }
 
@@ -160,12 +160,12 @@ var (
 	errDown        = apierrors.NewServiceUnavailable("etcd is down")
 )
 
-func TestAnEndWaitsForWhatThisReplicaHasYetToSee(t *testing.T) {
+func TestTeardown_WaitsForTheDefinitionReconcile(t *testing.T) {
 	for name, change := range map[string]func(*decision){
-		"that there is the Blueprint":          nil,
-		"that it is another of the name":       func(d *decision) { d.uid = "before" },
-		"that it ends":                         func(d *decision) { d.deleting = false },
-		"that its type is not served any more": func(d *decision) { d.running = cleaningUp },
+		"Blueprint unknown":          nil,
+		"Blueprint with another UID": func(d *decision) { d.uid = "before" },
+		"deletion not observed":      func(d *decision) { d.deleting = false },
+		"type still served":          func(d *decision) { d.running = cleaningUp },
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnding(t, blueprint.Retain, partial("a", held(instances.ChildrenFinalizer)))
@@ -178,13 +178,13 @@ func TestAnEndWaitsForWhatThisReplicaHasYetToSee(t *testing.T) {
 			}
 			wait, again := dynamiccontroller.RequeueDelay(e.cleanUp(t))
 			if definition, others := e.written(); !again || wait != soon || len(definition)+len(others) > 0 {
-				t.Errorf("it asks for another call %t, after %s, and wrote %q and %q", again, wait, definition, others)
+				t.Errorf("got requeue %t after %s, CRD writes %q and other writes %q", again, wait, definition, others)
 			}
 		})
 	}
 }
 
-func TestAnEndLeavesATypeOfOthersAlone(t *testing.T) {
+func TestTeardown_LeavesTheTypeOfAnotherBlueprint(t *testing.T) {
 	for _, policy := range []blueprint.DeletionPolicy{blueprint.Retain, blueprint.Delete} {
 		t.Run(string(policy), func(t *testing.T) {
 			e := newEnding(t, policy, partial("a", held(instances.ChildrenFinalizer)))
@@ -193,13 +193,13 @@ func TestAnEndLeavesATypeOfOthersAlone(t *testing.T) {
 					validation: validation{rejection: &rejection{reasonClaimed, "x"}}})
 			err := e.cleanUp(t)
 			if definition, others := e.written(); err != nil || len(definition)+len(others) > 0 {
-				t.Errorf("it ends with %v, and wrote %q and %q", err, definition, others)
+				t.Errorf("got error %v, CRD writes %q and other writes %q", err, definition, others)
 			}
 		})
 	}
 }
 
-func TestWhatIsRetainedIsFreedAndLeftBehind(t *testing.T) {
+func TestTeardown_RetainReleasesInstancesAndType(t *testing.T) {
 	all := func() []metav1.PartialObjectMetadata {
 		return []metav1.PartialObjectMetadata{
 			partial("a", held(instances.ChildrenFinalizer)), partial("b", held("example.com/other")),
@@ -209,35 +209,35 @@ func TestWhatIsRetainedIsFreedAndLeftBehind(t *testing.T) {
 	freed := []string{"patch websites a", "patch websites c"}
 	for name, test := range map[string]struct {
 		change             func(*ending)
-		wrong              string
+		wantErr            string
 		definition, others []string
 	}{
-		"all of it": {nil, "", []string{"update"}, freed},
-		"on several pages": {func(e *ending) {
+		"all instances": {nil, "", []string{"update"}, freed},
+		"several pages": {func(e *ending) {
 			e.pages = [][]metav1.PartialObjectMetadata{all()[:1], all()[1:2], all()[2:]}
 		}, "", []string{"update"}, freed},
-		"none of a type that is not served": {
+		"type not served": {
 			func(e *ending) { e.fails = errNotFound }, "", []string{"update"}, nil,
 		},
-		"not without a list": {func(e *ending) { e.fails = errDown }, "etcd is down", nil, nil},
-		"one that is gone, and the others": {
+		"list failed": {func(e *ending) { e.fails = errDown }, "etcd is down", nil, nil},
+		"instance deleted meanwhile": {
 			func(e *ending) { e.server.Fails("patch", "a", errNotFound) }, "", []string{"update"}, freed[1:],
 		},
-		"one that has changed, and the others": {
-			func(e *ending) { e.server.Fails("patch", "a", errConflict) }, "remove the finalizer of instance shop/a", nil,
+		"instance changed meanwhile": {
+			func(e *ending) { e.server.Fails("patch", "a", errConflict) }, "remove the finalizer from instance shop/a", nil,
 			freed[1:],
 		},
-		"one that may not be written, and the others": {
+		"write forbidden": {
 			func(e *ending) { e.server.Fails("patch", "a", errForbidden) }, "not yours", nil, freed[1:],
 		},
-		"a definition of another of the name": {func(e *ending) {
+		"CRD of another Blueprint": {func(e *ending) {
 			e.crds.PrependReactor("get", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{
 					Annotations: map[string]string{ownerUIDAnnotation: "another"},
 				}}, nil
 			})
 		}, "", nil, freed},
-		"a definition that has changed": {func(e *ending) {
+		"CRD changed meanwhile": {func(e *ending) {
 			e.crds.PrependReactor("update", "*",
 				func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errConflict })
 		}, "release the CustomResourceDefinition websites.shop.example.com", []string{"update"}, freed},
@@ -248,67 +248,68 @@ func TestWhatIsRetainedIsFreedAndLeftBehind(t *testing.T) {
 				test.change(e)
 			}
 			err := e.cleanUp(t)
-			if told := fmt.Sprint(err); (err == nil) != (test.wrong == "") || !strings.Contains(told, test.wrong) && err != nil {
-				t.Errorf("it ends with %v, want %q", err, test.wrong)
+			if message := fmt.Sprint(err); (err == nil) != (test.wantErr == "") ||
+				!strings.Contains(message, test.wantErr) && err != nil {
+				t.Errorf("got error %v, want %q", err, test.wantErr)
 			}
 			if definition, others := e.written(); !slices.Equal(definition, test.definition) ||
 				!slices.Equal(others, test.others) {
-				t.Errorf("written: %q and %q, want %q and %q", definition, others, test.definition, test.others)
+				t.Errorf("got CRD writes %q and other writes %q, want %q and %q", definition, others, test.definition, test.others)
 			}
 			if object, err := e.server.Tracker().Get(websites, "shop", "c"); err != nil {
 				t.Error(err)
 			} else if left := object.(*unstructured.Unstructured).GetFinalizers(); !slices.Contains(left, "example.com/other") ||
 				slices.Contains(left, instances.ChildrenFinalizer) == slices.Contains(test.others, "patch websites c") {
-				t.Errorf("c is held by %v", left)
+				t.Errorf("got finalizers %v of instance c", left)
 			}
 		})
 	}
 }
 
-func TestAllIsDeletedInTurn(t *testing.T) {
+func TestTeardown_DeletesInstancesThenType(t *testing.T) {
 	const status = "patch blueprints websites status"
 	for name, test := range map[string]struct {
 		change     func(*ending)
-		wrong      string // what it ends with, if not with another call
+		wantErr    string // "" for a requeue
 		definition []string
 		others     []string
-		told       string
+		message    string
 	}{
-		"instances": {
+		"instances remain": {
 			nil, "", nil, []string{"delete websites a", "delete websites b", status},
-			"waiting for 2 instances and their children to be deleted",
+			"waiting for 2 instances to be deleted",
 		},
-		"instances, of which a blocked one is named": {func(e *ending) {
+		"blocked instance": {func(e *ending) {
 			e.pages = [][]metav1.PartialObjectMetadata{{partial("a"), partial("b", func(m *metav1.PartialObjectMetadata) {
 				m.Finalizers = []string{instances.ChildrenFinalizer, metav1.FinalizerDeleteDependents, "example.com/x"}
 			}), partial("c")}}
 		}, "", nil, []string{"delete websites a", "delete websites b", "delete websites c", status},
-			"waiting for 3 instances and their children to be deleted, such as shop/b; blocked by finalizer example.com/x"},
-		"nothing while it is paused": {func(e *ending) {
+			"waiting for 3 instances to be deleted, for example shop/b; blocked by finalizer example.com/x"},
+		"paused": {func(e *ending) {
 			e.object.SetAnnotations(map[string]string{instances.PausedAnnotation: "true"})
 		}, "", nil, []string{status}, ""},
-		"on several pages": {func(e *ending) {
+		"several pages": {func(e *ending) {
 			e.pages = [][]metav1.PartialObjectMetadata{{partial("a")}, {partial("b")}}
-		}, "", nil, []string{"delete websites a", "delete websites b", status}, "waiting for 2 instances and"},
-		"a terminating instance is not deleted again": {func(e *ending) {
-			e.pages[0] = []metav1.PartialObjectMetadata{partial("a", goingAlready)}
-		}, "", nil, []string{status}, "waiting for 1 instance and"},
-		"a later instance is neither deleted nor waited for": {func(e *ending) {
-			e.pages[0] = []metav1.PartialObjectMetadata{partial("a", madeLater)}
+		}, "", nil, []string{"delete websites a", "delete websites b", status}, "waiting for 2 instances to be deleted"},
+		"terminating instance": {func(e *ending) {
+			e.pages[0] = []metav1.PartialObjectMetadata{partial("a", terminating)}
+		}, "", nil, []string{status}, "waiting for 1 instance to be deleted"},
+		"instance created later": {func(e *ending) {
+			e.pages[0] = []metav1.PartialObjectMetadata{partial("a", createdLater)}
 		}, "", []string{"delete"}, []string{status}, "waiting for the type to be deleted"},
-		"an instance that is gone counts until the next call": {func(e *ending) {
+		"instance deleted meanwhile": {func(e *ending) {
 			e.server.Fails("delete", "a", errNotFound)
 		},
 			"", nil, []string{"delete websites b", status}, "waiting for 2 instances"},
-		"a recreated instance is deleted in the next call": {func(e *ending) { e.server.Fails("delete", "a", errConflict) },
+		"instance recreated meanwhile": {func(e *ending) { e.server.Fails("delete", "a", errConflict) },
 			"", nil, []string{"delete websites b", status}, "waiting for 2 instances"},
-		"a forbidden deletion is reported": {func(e *ending) { e.server.Fails("delete", "a", errForbidden) },
+		"deletion forbidden": {func(e *ending) { e.server.Fails("delete", "a", errForbidden) },
 			"delete instance shop/a", nil, []string{"delete websites b", status}, "not yours"},
-		"a failed list is reported": {func(e *ending) { e.fails = errDown },
+		"list failed": {func(e *ending) { e.fails = errDown },
 			"list the instances", nil, []string{status}, "etcd is down"},
-		"the type, when it is not served": {func(e *ending) { e.fails = errNotFound },
+		"type not served": {func(e *ending) { e.fails = errNotFound },
 			"", []string{"delete"}, []string{status}, "waiting for the type to be deleted"},
-		"the type, unless it has changed": {func(e *ending) {
+		"type changed meanwhile": {func(e *ending) {
 			e.pages[0] = nil
 			e.crds.PrependReactor("delete", "*",
 				func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, errConflict })
@@ -321,29 +322,29 @@ func TestAllIsDeletedInTurn(t *testing.T) {
 				test.change(e)
 			}
 			err := e.cleanUp(t)
-			if test.wrong == "" != isRequeue(err) || !strings.Contains(fmt.Sprint(err), test.wrong) {
-				t.Errorf("it ends with %v, want %q", err, test.wrong)
+			if test.wantErr == "" != isRequeue(err) || !strings.Contains(fmt.Sprint(err), test.wantErr) {
+				t.Errorf("got error %v, want %q", err, test.wantErr)
 			}
 			if definition, others := e.written(); !slices.Equal(definition, test.definition) ||
 				!slices.Equal(others, test.others) {
-				t.Errorf("written: %q and %q, want %q and %q", definition, others, test.definition, test.others)
+				t.Errorf("got CRD writes %q and other writes %q, want %q and %q", definition, others, test.definition, test.others)
 			}
-			if told := e.serving(t); !strings.Contains(told, test.told) {
-				t.Errorf("told is %q, want %q", told, test.told)
+			if message := e.serving(t); !strings.Contains(message, test.message) {
+				t.Errorf("got Serving message %q, want %q", message, test.message)
 			}
-			// Whatever event comes next, all is not listed again at once.
-			e.fails = errors.New("it was listed")
+			// The next event does not cause another list immediately.
+			e.fails = errors.New("the instances were listed")
 			if _, later := dynamiccontroller.RequeueDelay(e.cleanUp(t)); !later {
-				t.Error("it looks again at once")
+				t.Error("the instances are listed again immediately")
 			}
 		})
 	}
 }
 
-func TestAllIsDeletedWhenTheTypeIsGoneOrAnothers(t *testing.T) {
+func TestTeardown_CompletesIfTheTypeIsNotOwned(t *testing.T) {
 	for name, change := range map[string]func(*apiextensionsv1.CustomResourceDefinition) error{
-		"gone": func(*apiextensionsv1.CustomResourceDefinition) error { return errNotFound },
-		"another's": func(crd *apiextensionsv1.CustomResourceDefinition) error {
+		"deleted": func(*apiextensionsv1.CustomResourceDefinition) error { return errNotFound },
+		"of another Blueprint": func(crd *apiextensionsv1.CustomResourceDefinition) error {
 			crd.Annotations[ownerUIDAnnotation] = "another"
 			return nil
 		},
@@ -360,27 +361,27 @@ func TestAllIsDeletedWhenTheTypeIsGoneOrAnothers(t *testing.T) {
 			})
 			err := e.cleanUp(t)
 			if definition, others := e.written(); err != nil || len(definition)+len(others) > 0 {
-				t.Errorf("it ends with %v, and wrote %q and %q", err, definition, others)
+				t.Errorf("got error %v, CRD writes %q and other writes %q", err, definition, others)
 			}
 		})
 	}
 }
 
-func TestDeletionPolicyAppliesToBlueprintsThatWereServed(t *testing.T) {
+func TestTeardown_DeletesOnlyAfterServing(t *testing.T) {
 	for name, test := range map[string]struct {
-		madeBy   string // annotation of the definition in the cache
-		live     string // annotation of the definition in the API server
+		madeBy   string // UID annotation of the CustomResourceDefinition in the cache
+		live     string // UID annotation of the CustomResourceDefinition in the API server
 		revision types.UID
 		deletes  bool
 		waits    bool
 	}{
-		"the type was retained":                       {},
-		"the type was retained, and has revisions":    {revision: "before"},
-		"the type was made for a lost Blueprint":      {madeBy: "before", live: "before", revision: "before"},
-		"the type was made for it":                    {madeBy: "u", live: "u", deletes: true},
-		"a spec of it is stored":                      {revision: "u", deletes: true},
-		"the type was made for it, unseen":            {live: "u", waits: true},
-		"the type was made for another one meanwhile": {live: "another"},
+		"type retained":                                   {},
+		"type and revisions retained":                     {revision: "before"},
+		"type created for a lost Blueprint":               {madeBy: "before", live: "before", revision: "before"},
+		"type created for this Blueprint":                 {madeBy: "u", live: "u", deletes: true},
+		"spec stored":                                     {revision: "u", deletes: true},
+		"type created for this Blueprint, not cached yet": {live: "u", waits: true},
+		"type created for another Blueprint meanwhile":    {live: "another"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnding(t, blueprint.Delete, partial("a", held(instances.ChildrenFinalizer)))
@@ -405,26 +406,26 @@ func TestDeletionPolicyAppliesToBlueprintsThatWereServed(t *testing.T) {
 			}
 			d, _ := e.registry.get("websites")
 			if (d.running != nil) != test.deletes {
-				t.Errorf("deleted instances are cleaned up: %t", d.running != nil)
+				t.Errorf("got clean-up of deleted instances: %t", d.running != nil)
 			}
 			err := e.cleanUp(t)
 			_, others := e.written()
 			switch wait, again := dynamiccontroller.RequeueDelay(err); {
 			case test.waits:
 				if !again || wait != soon || len(others) > 0 {
-					t.Errorf("it does not wait for the cache: %v, and wrote %q", err, others)
+					t.Errorf("got error %v and writes %q, want to wait for the cache", err, others)
 				}
 			case test.deletes != slices.Contains(others, "delete websites a"):
-				t.Errorf("it ends with %v, and wrote %q", err, others)
+				t.Errorf("got error %v and writes %q", err, others)
 			case !test.deletes && (err != nil || !slices.Equal(others, []string{"patch websites a"})):
-				t.Errorf("it ends with %v, and wrote %q", err, others)
+				t.Errorf("got error %v and writes %q", err, others)
 			}
 		})
 	}
 }
 
-// A revision that is not in the cache yet must not be left behind.
-func TestDeletionPolicyAppliesToASpecThatWasJustStored(t *testing.T) {
+// A revision that is not cached yet must be deleted, too.
+func TestTeardown_WaitsForARevisionThatIsNotCached(t *testing.T) {
 	e := newEnding(t, blueprint.Delete)
 	e.crds = crdfake.NewClientset()
 	e.use(nil, e.crds)
@@ -438,23 +439,23 @@ func TestDeletionPolicyAppliesToASpecThatWasJustStored(t *testing.T) {
 	}
 	e.registry.set("websites", decision{uid: "u", generation: 1, deleting: true, validation: validation{gvr: websites}})
 	if wait, again := dynamiccontroller.RequeueDelay(e.cleanUp(t)); !again || wait != soon {
-		t.Error("it does not wait for the cache")
+		t.Error("the teardown does not wait for the cache")
 	}
 }
 
-func TestTheLongerAnEndTakesTheLessOftenItIsLookedAt(t *testing.T) {
+func TestPollInterval_Grows(t *testing.T) {
 	for elapsed, want := range map[time.Duration]time.Duration{
 		-time.Minute: 500 * time.Millisecond, 0: 500 * time.Millisecond, time.Second: 500 * time.Millisecond,
 		8 * time.Second: time.Second, 24 * time.Second: 3 * time.Second, time.Hour: 5 * time.Second,
 	} {
 		if got := pollInterval(elapsed); got != want {
-			t.Errorf("after %v it is looked at every %v, want %v", elapsed, got, want)
+			t.Errorf("after %v: got interval %v, want %v", elapsed, got, want)
 		}
 	}
 }
 
-// Instances in other namespaces may not even be listed.
-func TestTeardown_ReadsAndWritesOnlyInTheNamespacesOfThePlatform(t *testing.T) {
+// The platform may not even be permitted to list instances in other namespaces.
+func TestTeardown_IsLimitedToNamespaces(t *testing.T) {
 	in := func(namespace string) func(*metav1.PartialObjectMetadata) {
 		return func(instance *metav1.PartialObjectMetadata) { instance.Namespace = namespace }
 	}
@@ -477,7 +478,7 @@ func TestTeardown_ReadsAndWritesOnlyInTheNamespacesOfThePlatform(t *testing.T) {
 				}
 			}
 			if !slices.Equal(changed, []string{"shop", "team"}) {
-				t.Errorf("instances were changed in the namespaces %q", changed)
+				t.Errorf("got changed instances in namespaces %q", changed)
 			}
 		})
 	}

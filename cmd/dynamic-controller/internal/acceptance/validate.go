@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
@@ -28,8 +27,8 @@ const (
 	reasonIncompatible = "IncompatibleSchema"
 )
 
-// dependsOnInputs reports whether the rejection depends only on the inputs of a validation, as opposed to permissions,
-// claims, the memory budget or the history.
+// dependsOnInputs reports whether the rejection depends only on the inputs of the validation. Rejections that depend on
+// permissions, claims, consent or the memory budget must be computed again even if the inputs have not changed.
 func (r *rejection) dependsOnInputs() bool {
 	return !r.is(reasonPermission) && !r.is(reasonClaimed) && !r.is(reasonConsent) && !r.is(reasonBudget)
 }
@@ -39,23 +38,26 @@ type validator struct {
 	log     logr.Logger
 	kinds   kindFinder
 	schemas Schemas
-	cache   cache
+	// crd returns a CustomResourceDefinition, or nil if it does not exist.
+	crd     func(name string) (*apiextensionsv1.CustomResourceDefinition, error)
 	claims  *claims
 	reviews *accessReviews
 	memory  *memoryBudget
 	// identities resolves the names of ServiceAccounts.
 	identities Identities
-	// namespaces are the namespaces to which instances and children are limited. If it is empty, there is no limit.
+	// namespaces lists the namespaces to which instances and children are limited. An empty list means no limit.
 	namespaces []string
-	// compiling is held while a Blueprint is compiled, because that needs many times as much memory as the result.
-	compiling sync.Mutex
+	// compiling is held while a Blueprint is compiled. Compilation needs many times as much memory as its result, so only
+	// one Blueprint is compiled at a time. Copies of the validator share the mutex.
+	compiling *sync.Mutex
 }
 
-// budget returns a rejection if the memory budget is too small for the spec of a Blueprint, and nil otherwise.
+// budget returns a rejection if the memory budget is too small for a Blueprint's spec, and nil otherwise.
 type budget func(*blueprint.Blueprint) (*rejection, error)
 
-// validate validates a Blueprint. It compiles the Blueprint only if its inputs have changed. It checks permissions and
-// claims on every call, and returns the missing permissions. Specs that exceeds rejects are not compiled.
+// validate validates a Blueprint and returns the missing permissions. before is the previous result. The Blueprint is
+// compiled only if its inputs have changed since then, but permissions and claims are checked on every call. If exceeds
+// returns a rejection, the spec is not compiled.
 func (v *validator) validate(
 	ctx context.Context, b *blueprint.Blueprint, own claim, before validation, exceeds budget,
 ) (validation, []permission, error) {
@@ -87,15 +89,15 @@ func (v *validator) validate(
 	}
 	if holder != "" {
 		next.rejection = &rejection{reasonClaimed,
-			fmt.Sprintf("spec.type: %s is already claimed by Blueprint %s", own.crd, holder)}
+			fmt.Sprintf("spec.type: %s is already claimed by Blueprint %s; use another type", own.crd, holder)}
 		next.gvr, next.revision, next.crd = schema.GroupVersionResource{}, nil, nil
 		return next, nil, nil
 	}
 	return next, missing, nil
 }
 
-// compile validates a Blueprint, except for permissions and claims. If the memory budget is exceeded, the spec is not
-// compiled.
+// compile validates a Blueprint, but does not check permissions and claims. If exceeds returns a rejection, the spec is
+// not compiled.
 func (v *validator) compile(b *blueprint.Blueprint, in inputs, exceeds budget) (validation, error) {
 	crd, named := in.crd, b.Spec.Type.CRD != ""
 	if rejected := rejectType(b, crd); rejected != nil {
@@ -116,7 +118,7 @@ func (v *validator) compile(b *blueprint.Blueprint, in inputs, exceeds budget) (
 	if err != nil {
 		return validation{}, err
 	}
-	// Deletions of instances are processed even if the Blueprint is rejected.
+	// Set the GVR even if the Blueprint is rejected, because deletions of instances are still processed.
 	var out validation
 	if !named && compiled != nil {
 		out.crd = compiled.Definition()
@@ -131,16 +133,19 @@ func (v *validator) compile(b *blueprint.Blueprint, in inputs, exceeds budget) (
 	if named && crd != nil {
 		var problem string
 		if hasRevision, problem = checkStatusSchema(crd); problem != "" {
-			out.rejection = &rejection{reasonStatus, "spec.type.crd: the status of instances cannot be written: " + problem}
+			out.rejection = rejectStatus(problem)
 			return out, nil
 		}
 	}
-	b, rejected, err := v.withServiceAccount(b)
-	if err != nil || rejected != nil {
-		return validation{gvr: out.gvr, rejection: rejected}, err
+	account, rejected := v.identities.ServiceAccountName(b.Spec.ServiceAccountName)
+	if rejected != nil {
+		return validation{gvr: out.gvr, rejection: &rejection{rejected.Reason, rejected.Message}}, nil
 	}
-	childKinds := childrenOf(b, compiled, in)
-	out.permissions = permissionsFor(b, out.gvr, childKinds, v.namespaces)
+	resolved := *b
+	resolved.Spec.ServiceAccountName = account // empty if the Blueprint runs as the platform
+	b = &resolved
+	childKinds, references := childrenOf(b, compiled, in), referencesOf(compiled, in)
+	out.permissions = permissionsFor(b, out.gvr, childKinds, references, v.namespaces)
 	if !named {
 		out.digest = schemaDigest(out.crd)
 		if rejected := rejectIncompatible(b, crd, out.crd, out.digest); rejected != nil {
@@ -157,39 +162,20 @@ func (v *validator) compile(b *blueprint.Blueprint, in inputs, exceeds budget) (
 			crd: out.crd, digest: out.digest,
 			Revision: instances.Revision{
 				Blueprint: b.Name, GVR: out.gvr, Spec: b.Spec, Compiled: compiled, Children: childKinds,
-				Name: name, ReportsRevision: hasRevision,
+				References: references, Name: name, ReportsRevision: hasRevision,
 			},
 		}
 	}
 	return out, nil
 }
 
-// withServiceAccount returns the Blueprint with the resolved name of its ServiceAccount. The name is empty if the
-// Blueprint runs as the platform.
-func (v *validator) withServiceAccount(b *blueprint.Blueprint) (*blueprint.Blueprint, *rejection, error) {
-	name, err := v.identities.ServiceAccountName(b.Spec.ServiceAccountName)
-	var rejected *identity.Rejection
-	switch {
-	case errors.As(err, &rejected):
-		return nil, &rejection{rejected.Reason, rejected.Message}, nil
-	case err != nil:
-		return nil, nil, err
-	}
-	resolved := *b
-	resolved.Spec.ServiceAccountName = name
-	return &resolved, nil, nil
-}
-
 func (v *validator) compileSpec(b *blueprint.Blueprint, in inputs) (*blueprint.Compiled, blueprint.Problems, error) {
 	options := blueprint.Options{
-		SchemaFor: in.schemaFor, Namespaces: v.namespaces,
+		CRD: in.crd, SchemaFor: in.schemaFor, Namespaces: v.namespaces,
 		IsNamespaced: func(gvk schema.GroupVersionKind) (namespaced, known bool) {
 			mapping := in.mappings[gvk]
 			return mapping != nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace, mapping != nil
 		},
-	}
-	if b.Spec.Type.CRD != "" {
-		options.CRD = in.crd
 	}
 	v.compiling.Lock()
 	compiled, err := blueprint.Compile(b, options)
@@ -211,18 +197,17 @@ func rejectType(b *blueprint.Blueprint, crd *apiextensionsv1.CustomResourceDefin
 		return nil
 	case isCreatedByPlatform(crd):
 		return &rejection{reasonNotOwned, fmt.Sprintf(
-			"spec.type: the CustomResourceDefinition %[1]s was created for Blueprint %[2]q (annotation %[3]s), and its type is "+
-				"reserved for a Blueprint of that name: to serve it with another, name it with spec.type.crd and release it: "+
-				"kubectl annotate crd %[1]s %[3]s- %[4]s- %[5]s=%[6]s --overwrite",
+			"spec.type: the CustomResourceDefinition %[1]s is reserved for Blueprint %[2]q; to serve its type with this "+
+				"Blueprint, name it in spec.type.crd and run kubectl annotate crd %[1]s %[3]s- %[4]s- %[5]s=%[6]s --overwrite",
 			crd.Name, crd.Annotations[ownerNameAnnotation], ownerNameAnnotation, ownerUIDAnnotation, allowedAnnotation, b.Name)}
 	case !named:
 		return &rejection{reasonNotOwned, fmt.Sprintf(
-			"spec.type: the CustomResourceDefinition %[1]s exists and was not created by the platform: to serve its type "+
-				"as it is, name it with spec.type.crd and allow it: kubectl annotate crd %[1]s %[2]s=%[3]s",
+			"spec.type: the CustomResourceDefinition %[1]s exists and was not created by the platform; to serve its type "+
+				"unchanged, name it in spec.type.crd and run kubectl annotate crd %[1]s %[2]s=%[3]s",
 			crd.Name, allowedAnnotation, b.Name)}
 	case !allows(crd, b.Name):
 		return &rejection{reasonConsent, fmt.Sprintf(
-			"spec.type.crd: the CustomResourceDefinition %[1]s does not allow this Blueprint to serve its type: to allow it, "+
+			"spec.type.crd: the CustomResourceDefinition %[1]s does not allow this Blueprint; "+
 				"run kubectl annotate crd %[1]s %[2]s=%[3]s --overwrite", crd.Name, allowedAnnotation, b.Name)}
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 )
 
-// cluster is a leader with fake engines. Its caches show what the API server has when sync is called.
+// cluster is a leader with fake engines. Its caches are updated from the API server by calling sync.
 type cluster struct {
 	*testController
 	t      *testing.T
@@ -54,7 +54,7 @@ func (c *cluster) update(b *blueprint.Blueprint) {
 	}
 }
 
-// reconcile syncs the caches and runs both engines until nothing is enqueued, several times.
+// reconcile syncs the caches and runs both engines several times, until nothing is enqueued.
 func (c *cluster) reconcile() {
 	c.t.Helper()
 	for range 4 {
@@ -125,7 +125,7 @@ func (c *cluster) condition(conditionType string) *metav1.Condition {
 	return instances.ConditionOf(object.(*unstructured.Unstructured), conditionType)
 }
 
-// withFields returns a generation of the Blueprint whose type has these fields.
+// withFields returns a generation of the Blueprint whose type has the given fields.
 func withFields(generation int64, fields ...string) *blueprint.Blueprint {
 	b := generations("Wheel")[0]
 	b.Generation = generation
@@ -137,28 +137,28 @@ func withFields(generation int64, fields ...string) *blueprint.Blueprint {
 	return b
 }
 
-func TestWiring_AcceptedBlueprintIsStoredDefinedAndServed(t *testing.T) {
+func TestWiring_StoresDefinesAndServesABlueprint(t *testing.T) {
 	c := newCluster(t, withFields(1, "one"))
 	c.reconcile()
 	crd := c.crd()
 	if crd == nil || crd.Annotations[ownerUIDAnnotation] != "u" || crd.Annotations[ownerNameAnnotation] != "websites" {
-		t.Fatalf("the CustomResourceDefinition is %+v", crd)
+		t.Fatalf("got CustomResourceDefinition %+v", crd)
 	}
 	if h, err := c.definitions.cache.history("websites"); err != nil || len(h) != 1 || h[0].generation != 1 {
-		t.Errorf("the stored revisions are %+v, %v", h, err)
+		t.Errorf("got stored revisions %+v, %v", h, err)
 	}
 	if !c.served() {
 		t.Error("the type is not served")
 	}
 	if accepted := c.condition(blueprint.Accepted); accepted == nil || accepted.Status != metav1.ConditionTrue {
-		t.Errorf("the Accepted condition is %+v", accepted)
+		t.Errorf("got Accepted condition %+v", accepted)
 	}
 }
 
-func TestWiring_ChangedSchemaUpdatesTheCRD(t *testing.T) {
+func TestWiring_UpdatesTheCRDForAChangedSchema(t *testing.T) {
 	c := newCluster(t, withFields(1, "one"))
 	c.reconcile()
-	// Annotations of others must survive the update, including one that the cache does not hold.
+	// The update must keep annotations of other clients, including one that is not cached.
 	crd := c.crd()
 	crd.Annotations["example.com/note"] = "x"
 	crd.Annotations["kubectl.kubernetes.io/last-applied-configuration"] = "{}"
@@ -170,14 +170,14 @@ func TestWiring_ChangedSchemaUpdatesTheCRD(t *testing.T) {
 	crd = c.crd()
 	fields := slices.Sorted(maps.Keys(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties))
 	if !slices.Equal(fields, []string{"one", "two"}) {
-		t.Errorf("the fields are %q", fields)
+		t.Errorf("got fields %q", fields)
 	}
 	if crd.Annotations["example.com/note"] != "x" ||
 		crd.Annotations["kubectl.kubernetes.io/last-applied-configuration"] != "{}" {
-		t.Errorf("the annotations are %v", crd.Annotations)
+		t.Errorf("got annotations %v", crd.Annotations)
 	}
 	if d, _ := c.registry.get("websites"); d.cleansUpOnly() || d.running.generation != 2 {
-		t.Errorf("the decision is %+v", d)
+		t.Errorf("got decision %+v", d)
 	}
 	updates := func() (n int) {
 		for _, action := range c.crds.Actions() {
@@ -190,16 +190,16 @@ func TestWiring_ChangedSchemaUpdatesTheCRD(t *testing.T) {
 	before := updates()
 	c.reconcile()
 	if n := updates() - before; n > 0 {
-		t.Errorf("an unchanged CustomResourceDefinition was updated %d times", n)
+		t.Errorf("got %d updates of an unchanged CustomResourceDefinition", n)
 	}
 }
 
-// The annotation does not change the generation, and the revision is not served again.
+// The annotation does not change the generation, and the revision is not replaced.
 func TestWiring_PausedBlueprintStaysServed(t *testing.T) {
 	c := newCluster(t, withFields(1, "one"))
 	c.reconcile()
 	if paused := c.condition(instances.ConditionPaused); paused != nil {
-		t.Errorf("the Paused condition is %+v", paused)
+		t.Errorf("got Paused condition %+v", paused)
 	}
 	before, _ := c.registry.get("websites")
 	for _, paused := range []bool{true, false} {
@@ -215,37 +215,37 @@ func TestWiring_PausedBlueprintStaysServed(t *testing.T) {
 		c.reconcile()
 		got := c.condition(instances.ConditionPaused)
 		if got == nil || (got.Status == metav1.ConditionTrue) != paused {
-			t.Errorf("paused %t: the condition is %+v", paused, got)
+			t.Errorf("paused %t: got condition %+v", paused, got)
 		}
 		now, _ := c.registry.get("websites")
 		if now.running.reconcilers != before.running.reconcilers || now.running.reconcilers.SetPaused(paused) {
-			t.Errorf("paused %t: the revision was served again, or its instances do not follow", paused)
+			t.Errorf("paused %t: the revision was replaced, or its instances are not paused or resumed", paused)
 		}
 	}
 }
 
-func TestWiring_TypeThatIsLostIsCreatedAndServedAgain(t *testing.T) {
+func TestWiring_RestoresALostType(t *testing.T) {
 	c := newCluster(t, withFields(1, "one"))
 	c.reconcile()
 	lost := c.crd()
 	if err := c.crds.Tracker().Delete(definitions, "", lost.Name); err != nil {
 		t.Fatal(err)
 	}
-	delete(c.instances.Handlers, websites) // as the engine does when the type is gone
+	delete(c.instances.Handlers, websites) // as the engine does when the type is deleted
 	c.reconcile()
 	again := c.crd()
 	if again == nil {
 		t.Fatal("the CustomResourceDefinition was not created again")
 	}
 	if again.Annotations[ownerUIDAnnotation] != "u" {
-		t.Errorf("the annotations are %v", again.Annotations)
+		t.Errorf("got annotations %v", again.Annotations)
 	}
 	if d, _ := c.registry.get("websites"); d.cleansUpOnly() || d.running.generation != 1 {
-		t.Errorf("the decision is %+v", d)
+		t.Errorf("got decision %+v", d)
 	}
 }
 
-func TestWiring_NamedTypeThatIsLostAndRestoredIsServedAgain(t *testing.T) {
+func TestWiring_ServesARestoredNamedType(t *testing.T) {
 	named := generations("Wheel")[0]
 	crd := madeFor(t, named, "")
 	crd.Annotations = map[string]string{allowedAnnotation: "websites"}
@@ -263,7 +263,7 @@ func TestWiring_NamedTypeThatIsLostAndRestoredIsServedAgain(t *testing.T) {
 	}
 	c.reconcile()
 	if d, _ := c.registry.get("websites"); !d.validation.gvr.Empty() {
-		t.Fatalf("without the type, the decision is %+v", d)
+		t.Fatalf("without the type: got decision %+v", d)
 	}
 	if err := c.crds.Tracker().Add(crd); err != nil {
 		t.Fatal(err)
@@ -271,9 +271,9 @@ func TestWiring_NamedTypeThatIsLostAndRestoredIsServedAgain(t *testing.T) {
 	c.reconcile()
 	d, _ := c.registry.get("websites")
 	if d.cleansUpOnly() || d.rejection != nil || !c.served() {
-		t.Errorf("with the type again, it is served: %t, and the decision is %+v", c.served(), d)
+		t.Errorf("with the type restored: served %t, got decision %+v", c.served(), d)
 	}
 	if serving := c.condition(blueprint.Accepted); serving == nil || serving.Status != metav1.ConditionTrue {
-		t.Errorf("the Accepted condition is %+v", serving)
+		t.Errorf("got Accepted condition %+v", serving)
 	}
 }

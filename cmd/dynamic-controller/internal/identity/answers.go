@@ -12,16 +12,24 @@ import (
 )
 
 const (
-	// keepPositive and keepNegative are the ages at which cached answers expire. A negative answer expires early, because
-	// a user who has just granted access is waiting for it to take effect.
+	// keepPositive and keepNegative are how long positive and negative answers are cached. Negative answers expire
+	// earlier, so that newly granted access takes effect soon.
 	keepPositive = time.Minute
 	keepNegative = 3 * time.Second
 
 	requestTimeout = 10 * time.Second
 )
 
-// errAbandoned is returned by a request whose context was cancelled. Callers that waited for the result repeat the
-// request.
+// keep returns how long a positive or negative answer is cached.
+func keep(positive bool) time.Duration {
+	if positive {
+		return keepPositive
+	}
+	return keepNegative
+}
+
+// errAbandoned is the result of a shared request if the context of the caller that sent it was cancelled. The other
+// callers then send the request again.
 var errAbandoned = errors.New("the request was cancelled")
 
 // answers caches answers from the API server by question. Concurrent callers with the same question share one request.
@@ -35,7 +43,7 @@ type answers[Q comparable, A any] struct {
 
 type answer[A any] struct {
 	value A
-	asked time.Time // before the request was sent
+	asked time.Time // time at which the request was sent
 }
 
 func newAnswers[Q comparable, A any](c clock.PassiveClock, keep func(A) time.Duration) *answers[Q, A] {

@@ -10,7 +10,7 @@ import (
 func TestAnswers_AgeIsMeasuredFromTheRequest(t *testing.T) {
 	m, _, clock := newFake(t, Options{})
 	ask := func(context.Context) (bool, error) {
-		clock.SetTime(clock.Now().Add(40 * time.Second)) // as a slow API server
+		clock.SetTime(clock.Now().Add(40 * time.Second)) // the API server is slow
 		return true, nil
 	}
 	asked := 0
@@ -20,7 +20,7 @@ func TestAnswers_AgeIsMeasuredFromTheRequest(t *testing.T) {
 	}
 	clock.SetTime(clock.Now().Add(20 * time.Second))
 	if allowed, err := m.access.get(t.Context(), accessQuestion{}, again); err != nil || allowed || asked != 1 {
-		t.Errorf("got %t, %v after 60 s; asked %d times, want once", allowed, err, asked)
+		t.Errorf("got %t, %v and %d requests after 60 s, want one request", allowed, err, asked)
 	}
 }
 
@@ -33,6 +33,6 @@ func TestAnswers_AreBounded(t *testing.T) {
 		}
 	}
 	if got := m.access.cache.Len(); got != maxAnswers {
-		t.Errorf("%d answers are cached, want %d", got, maxAnswers)
+		t.Errorf("got %d cached answers, want %d", got, maxAnswers)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
-	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,9 +47,9 @@ func (m *Manager) create(ctx context.Context, id Identity, gvr schema.GroupVersi
 	return client.Resource(gvr).Create(ctx, review, metav1.CreateOptions{})
 }
 
-// httpClient returns an HTTP client with the shared transport. The impersonation is the outermost layer, as in clients
-// that are created from a rest.Config with a rest.ImpersonationConfig. Such clients are not used because, if the config
-// has a dialer or a proxy, they do not share a transport and leak connections.
+// httpClient returns an HTTP client that adds impersonation headers to requests and sends them with the shared
+// transport. It does not use a rest.Config with an ImpersonationConfig: if the config has a dialer or a proxy, each
+// client would create its own transport and leak its connections.
 func (m *Manager) httpClient(id Identity) *http.Client {
 	client := &http.Client{Transport: m.transport, Timeout: m.config.Timeout}
 	if !id.IsPlatform() {
@@ -67,15 +66,9 @@ type accessQuestion struct {
 	namespace string
 }
 
-func keepAccess(allowed bool) time.Duration {
-	if allowed {
-		return keepPositive
-	}
-	return keepNegative
-}
-
-// CanRead reports whether the identity can get all objects of a resource in a namespace, or in all namespaces if
-// namespace is empty. It always returns true for the platform's own identity. The result can be up to one minute old.
+// CanRead reports whether the identity can get all objects of a resource in a namespace. If namespace is empty, the
+// identity must be able to get the objects in all namespaces. CanRead always returns true for the platform's own
+// identity. The answer can be up to one minute old.
 func (m *Manager) CanRead(ctx context.Context, id Identity, gvr schema.GroupVersionResource, namespace string) (bool,
 	error) {
 	if id.IsPlatform() {
@@ -88,30 +81,30 @@ func (m *Manager) CanRead(ctx context.Context, id Identity, gvr schema.GroupVers
 				"namespace": namespace,
 			}})
 		if err != nil {
-			return false, fmt.Errorf("%s: review its access to %s: %w", id, gvr.GroupResource(), err)
+			return false, fmt.Errorf("review the access of %s to %s: %w", id, gvr.GroupResource(), err)
 		}
 		allowed, _, _ := unstructured.NestedBool(review.Object, "status", "allowed")
 		return allowed, nil
 	})
 }
 
-// unauthorized matches the API server's messages about requests that are not authorized. Messages of admission plugins
-// and webhooks begin differently.
+// unauthorized matches the API server's error messages for unauthorized requests. Messages from admission plugins and
+// webhooks begin differently.
 const unauthorized = `^\S+ ("([^"\\]|\\.)*" )?is forbidden: User "([^"\\]|\\.)*" cannot `
 
 var (
 	permissionMissing = regexp.MustCompile(unauthorized + `[-:a-z*]+ (resource|path) `)
-	// impersonationForbidden matches messages about denied impersonation. The verb is impersonate or, for constrained
-	// impersonation, impersonate:MODE or impersonate-on:MODE:VERB.
+	// impersonationForbidden matches messages about denied impersonation. The verb is impersonate. With constrained
+	// impersonation, it is impersonate:MODE or impersonate-on:MODE:VERB.
 	impersonationForbidden = regexp.MustCompile(unauthorized + `impersonate(-on)?[ :]`)
 )
 
-// IsPermissionMissing reports whether err means that a user is not permitted to make the request. Such an error does
-// not depend on the content of objects.
+// IsPermissionMissing reports whether err means that a user lacks the permission for a request. Such an error does not
+// contain data of objects.
 func IsPermissionMissing(err error) bool { return isForbidden(err, permissionMissing) }
 
 // IsImpersonationForbidden reports whether err means that the platform is not permitted to impersonate an identity.
-// Other Forbidden errors mean that the identity itself is not permitted to make the request.
+// Other Forbidden errors concern the request itself, for example because the identity lacks a permission.
 func IsImpersonationForbidden(err error) bool { return isForbidden(err, impersonationForbidden) }
 
 func isForbidden(err error, message *regexp.Regexp) bool {
@@ -119,13 +112,14 @@ func isForbidden(err error, message *regexp.Regexp) bool {
 	return apierrors.IsForbidden(err) && errors.As(err, &status) && message.MatchString(status.Status().Message)
 }
 
-// ImpersonationRejection returns the Rejection for errors for which IsImpersonationForbidden returns true.
+// ImpersonationRejection returns the Rejection to report when IsImpersonationForbidden returns true for an error.
 func ImpersonationRejection(id Identity) *Rejection {
-	return reject(ReasonPermissionMissing, "%s: the platform is not permitted to impersonate it; %s", id, grant(id))
+	return reject(ReasonPermissionMissing, "%s: the platform is not permitted to impersonate this ServiceAccount; %s",
+		id, grant(id))
 }
 
-// grant describes the rule that the platform requires for an identity.
+// grant describes how to grant the platform the permissions that it needs for an identity.
 func grant(id Identity) string {
-	return fmt.Sprintf("bind the platform's ServiceAccount to a Role in namespace %s: "+
+	return fmt.Sprintf("bind the platform's ServiceAccount to a Role in namespace %s with "+
 		"verbs [get, impersonate], resources [serviceaccounts], resourceNames [%s]", id.Namespace, id.Name)
 }

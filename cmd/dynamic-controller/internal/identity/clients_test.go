@@ -38,11 +38,11 @@ func TestCanRead_AsksAsTheIdentityAndCachesTheAnswer(t *testing.T) {
 		namespace string
 		want      bool
 	}{
-		"permitted":              {web, "shop", true},
-		"another namespace":      {web, "other", false},
-		"all namespaces":         {web, "", false},
-		"another identity":       {Identity{"shop", "other"}, "shop", false},
-		"the platform's own one": {Identity{}, "other", true},
+		"permitted":                   {web, "shop", true},
+		"another namespace":           {web, "other", false},
+		"all namespaces":              {web, "", false},
+		"another identity":            {Identity{"shop", "other"}, "shop", false},
+		"the platform's own identity": {Identity{}, "other", true},
 	} {
 		if got := canRead(test.id, test.namespace); got != test.want {
 			t.Errorf("%s: got %t, want %t", name, got, test.want)
@@ -155,12 +155,12 @@ func TestClient_ImpersonatesOnlyTheUserName(t *testing.T) {
 			want["Impersonate-User"] = []string{id.Username()}
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%s: got the headers %v, want %v", id, got, want)
+			t.Errorf("%s: got headers %v, want %v", id, got, want)
 		}
 	}
 }
 
-func TestClient_RefusesAnInvalidName(t *testing.T) {
+func TestClient_RejectsAnInvalidName(t *testing.T) {
 	m, _, _ := newFake(t, Options{})
 	for _, id := range []Identity{{"shop", "web:admin"}, {"shop", ""}, {"", "web"}, {"sh:op", "web"}} {
 		if _, err := m.Client(id); err == nil {
@@ -185,7 +185,7 @@ func TestClient_SharesOneRateLimiter(t *testing.T) {
 				t.Fatal(err)
 			}
 			if (m.config.RateLimiter == nil) != (cfg.QPS < 0) {
-				t.Errorf("got the limiter %v", m.config.RateLimiter)
+				t.Errorf("got limiter %v", m.config.RateLimiter)
 			}
 			for i := range 5 {
 				client, err := m.Client(Identity{"shop", fmt.Sprint("web", i)})
@@ -202,7 +202,7 @@ func TestClient_SharesOneRateLimiter(t *testing.T) {
 		})
 	}
 	if got := limiter.waits.Load(); got != 5 {
-		t.Errorf("the limiter was asked %d times, want 5", got)
+		t.Errorf("got %d calls of the limiter, want 5", got)
 	}
 }
 
@@ -216,8 +216,7 @@ func (l *countingLimiter) Wait(context.Context) error {
 	return nil
 }
 
-// TestClient_EvictedClientsLeakNothing uses a config with a dialer and a proxy function, for which client-go creates a
-// transport per client.
+// The config has a dialer and a proxy function. For such a config, client-go creates a transport per client.
 func TestClient_EvictedClientsLeakNothing(t *testing.T) {
 	var opened atomic.Int64
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -254,17 +253,54 @@ func TestClient_EvictedClientsLeakNothing(t *testing.T) {
 		get(i)
 	}
 	if got := m.clients.Len(); got != 4 {
-		t.Errorf("%d clients are cached, want 4", got)
+		t.Errorf("got %d cached clients, want 4", got)
 	}
 	if got := opened.Load(); got != 1 {
-		t.Errorf("%d connections were opened, want one", got)
+		t.Errorf("got %d connections, want one", got)
 	}
 	if got := runtime.NumGoroutine(); got > goroutines+2 {
-		t.Errorf("%d goroutines after 100 clients, and %d after the first", got, goroutines)
+		t.Errorf("got %d goroutines after 100 clients, and %d after the first", got, goroutines)
 	}
 	first, err1 := m.Client(web)
 	second, err2 := m.Client(web)
 	if err1 != nil || err2 != nil || first != second {
 		t.Errorf("the client is not cached: %v, %v", err1, err2)
+	}
+}
+
+func TestResponseBudget(t *testing.T) {
+	const size = 1000
+	var requests atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q}}`, strings.Repeat("x", size))
+	}))
+	defer server.Close()
+	m, err := New(&rest.Config{Host: server.URL}, Options{Namespace: platformNamespace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer utilnet.CloseIdleConnectionsFor(m.transport)
+	client, err := m.Client(web)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(ctx context.Context) error {
+		_, err := client.Resource(configMaps).Namespace("shop").Get(ctx, "x", metav1.GetOptions{})
+		return err
+	}
+	budget := &ResponseBudget{Bytes: 2 * (size + 100)}
+	ctx := WithResponseBudget(t.Context(), budget)
+	for i, want := range []error{nil, nil, ErrResponseTooLarge, ErrResponseTooLarge} {
+		if err := read(ctx); !errors.Is(err, want) {
+			t.Errorf("request %d: got %v, want %v", i, err, want)
+		}
+	}
+	if n := requests.Load(); n != 3 {
+		t.Errorf("%d requests were sent, want 3", n)
+	}
+	if err := read(t.Context()); err != nil {
+		t.Errorf("without a budget: %v", err)
 	}
 }

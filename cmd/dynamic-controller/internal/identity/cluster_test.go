@@ -29,7 +29,7 @@ import (
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 
-// rule returns a rule of a Role. The resource can have a suffix with the group.
+// rule returns a rule of a Role. The resource can have the group as a suffix.
 func rule(verbs, resource string, names ...string) rbacv1.PolicyRule {
 	resource, group, _ := strings.Cut(resource, ".")
 	return rbacv1.PolicyRule{
@@ -37,11 +37,12 @@ func rule(verbs, resource string, names ...string) rbacv1.PolicyRule {
 	}
 }
 
-// rig is a platform, and a tenant's namespace with ServiceAccount web, on the real API server. Nothing is granted.
+// rig is a platform and a tenant's namespace with ServiceAccount web on a real API server. Nothing is granted
+// initially.
 type rig struct {
 	*testing.T
 	admin            kubernetes.Interface
-	platform, tenant string // Namespaces.
+	platform, tenant string // namespaces
 	config           *rest.Config
 	manager          *Manager
 	clock            *clocktesting.FakePassiveClock
@@ -103,7 +104,7 @@ func (r *rig) account(namespace, name string) Identity {
 	return Identity{namespace, name}
 }
 
-// grant gives the rules to a ServiceAccount in a namespace, and returns a func that revokes them.
+// grant grants the rules to a ServiceAccount in a namespace. It returns a function that revokes them.
 func (r *rig) grant(to Identity, namespace string, rules ...rbacv1.PolicyRule) (revoke func()) {
 	r.Helper()
 	role, err := r.admin.RbacV1().Roles(namespace).Create(r.Context(),
@@ -124,7 +125,7 @@ func (r *rig) grant(to Identity, namespace string, rules ...rbacv1.PolicyRule) (
 func (r *rig) own() Identity { return Identity{r.platform, "controller"} }
 func (r *rig) web() Identity { return Identity{r.tenant, "web"} }
 
-// grantImpersonation gives the platform the rule that the messages and the documentation name.
+// grantImpersonation grants the platform the rule that the messages and the documentation name.
 func (r *rig) grantImpersonation() {
 	r.Helper()
 	r.grant(r.own(), r.tenant, rule("get,impersonate", "serviceaccounts", "web"))
@@ -151,7 +152,7 @@ func (r *rig) client(id Identity) dynamic.Interface {
 	return client
 }
 
-// eventually waits until the API server's authorizer has noticed a change.
+// eventually waits until the API server's authorizer has processed a change.
 func (r *rig) eventually(what string, done func() bool) {
 	r.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !done(); {
@@ -165,7 +166,7 @@ func (r *rig) eventually(what string, done func() bool) {
 	}
 }
 
-// whoami returns the user that the API server recognizes.
+// whoami returns the user that the API server authenticates.
 func (r *rig) whoami(m *Manager, id Identity) (authenticationv1.UserInfo, error) {
 	r.Helper()
 	review, err := m.create(r.Context(), id, authenticationv1.SchemeGroupVersion.WithResource("selfsubjectreviews"),
@@ -190,7 +191,7 @@ func TestAPIServer_ImpersonationRequiresOneNamedServiceAccount(t *testing.T) {
 	want := append(serviceaccount.MakeGroupNames(r.tenant), "system:authenticated")
 	if user.Username != r.web().Username() || !slices.Equal(user.Groups, want) || user.UID != "" ||
 		len(user.Extra) != 0 {
-		t.Errorf("got the user %v, want %s with the groups %v", user, r.web().Username(), want)
+		t.Errorf("got user %v, want %s with groups %v", user, r.web().Username(), want)
 	}
 	for _, id := range []Identity{other, {r.platform, "web"}, {"kube-system", "web"}} {
 		if _, err := r.whoami(r.manager, id); !IsImpersonationForbidden(err) {
@@ -235,7 +236,7 @@ func TestAPIServer_ConstrainedImpersonation(t *testing.T) {
 		t.Fatalf("got %v without a grant, want impersonation to be denied", err)
 	}
 
-	// Both rules are required: for the ServiceAccount, and for the requests.
+	// Two rules are required: one for the ServiceAccount, and one for the requests.
 	r.grant(r.own(), r.tenant, rule("impersonate:serviceaccount", "serviceaccounts.authentication.k8s.io", "web"))
 	r.grant(r.own(), r.tenant, rule("impersonate-on:serviceaccount:patch,impersonate-on:serviceaccount:get", "configmaps"))
 	r.eventually("the identity can apply", func() bool { return configMap(apply) == nil })
@@ -278,7 +279,7 @@ func TestAPIServer_ConstrainedImpersonation(t *testing.T) {
 	})
 }
 
-// applyPage applies a ConfigMap as the platform applies children.
+// applyPage applies a ConfigMap in the same way as the platform applies children.
 func applyPage(ctx context.Context, c dynamic.ResourceInterface) error {
 	const page = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"page"},"data":{"text":"roses"}}`
 	_, err := c.Patch(ctx, "page", types.ApplyPatchType, []byte(page),
@@ -289,7 +290,7 @@ func applyPage(ctx context.Context, c dynamic.ResourceInterface) error {
 func TestAPIServer_IdentityHasOnlyItsOwnPermissions(t *testing.T) {
 	r := newRig(t)
 	r.grantImpersonation()
-	// The platform can read and write everything, as if an operator had granted it too much.
+	// The platform can read and write everything, as if an operator had granted too many permissions.
 	r.grant(r.own(), r.tenant, rule("*", "secrets"), rule("*", "configmaps"))
 	r.grant(r.own(), r.platform, rule("*", "secrets"), rule("*", "configmaps"))
 	revoke := r.grant(r.web(), r.tenant, rule("get,create,patch", "configmaps"))
@@ -341,7 +342,7 @@ func TestAPIServer_IdentityHasOnlyItsOwnPermissions(t *testing.T) {
 	}
 	if canRead(r.web(), secrets, r.tenant) || canRead(r.web(), configMaps, r.platform) ||
 		canRead(r.web(), configMaps, "") {
-		t.Error("the identity can read more than its role allows")
+		t.Error("the identity can read objects that its role does not allow")
 	}
 
 	revoke()
@@ -358,8 +359,8 @@ func TestAPIServer_IdentityHasOnlyItsOwnPermissions(t *testing.T) {
 	}
 }
 
-// TestAPIServer_ResourceNamesDoNotAllowCachedReads shows that a role for named objects does not allow cached copies of
-// all objects. The identity can still get the named object.
+// A role for named objects must not allow reading cached copies of all objects. The identity can still get the named
+// object.
 func TestAPIServer_ResourceNamesDoNotAllowCachedReads(t *testing.T) {
 	r := newRig(t)
 	r.grantImpersonation()
@@ -381,7 +382,7 @@ func TestAPIServer_Resolve(t *testing.T) {
 		_, err := r.manager.Resolve(t.Context(), request)
 		return err
 	}
-	wantRejection(t, resolve(), ReasonPermissionMissing, "not permitted to read it")
+	wantRejection(t, resolve(), ReasonPermissionMissing, "not permitted to read this ServiceAccount")
 	r.grantImpersonation()
 	r.expire()
 	wantRejection(t, resolve(), ReasonConsentMissing,
@@ -402,7 +403,7 @@ func TestAPIServer_Resolve(t *testing.T) {
 	r.expire()
 	wantRejection(t, resolve(), ReasonServiceAccountNotFound, "not found")
 
-	// The platform's own ServiceAccount is found by a review, whatever the platform's namespace is.
+	// The platform's own ServiceAccount is determined by a review, not by the platform's namespace.
 	elsewhere, err := New(r.config, Options{Namespace: "elsewhere"})
 	r.must(err)
 	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(elsewhere.transport) })
@@ -411,5 +412,5 @@ func TestAPIServer_Resolve(t *testing.T) {
 	wantRejection(t, err, ReasonServiceAccountNotAllowed, "the platform's own ServiceAccount")
 }
 
-// expire lets all cached answers expire.
+// expire makes all cached answers expire.
 func (r *rig) expire() { r.clock.SetTime(r.clock.Now().Add(time.Minute)) }

@@ -7,8 +7,8 @@ import (
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 )
 
-// Denials remembers for three seconds which impersonations the API server has denied, so that requests that would be
-// denied as well are not sent. Its methods can be called concurrently.
+// Denials caches denied impersonations for three seconds, so that requests that would be denied again are not sent. It
+// is safe for concurrent use.
 type Denials struct{ cache *utilcache.LRUExpireCache }
 
 // NewDenials returns empty Denials.
@@ -24,8 +24,9 @@ type Attempt struct {
 	Namespace string
 }
 
-// Do calls send and returns its error. If the impersonation is denied, or was recently denied for the same kind of
-// request, the error is a *Rejection. With constrained impersonation, other requests as this identity can be permitted.
+// Do calls send and returns its error. If the impersonation is denied, the error is a *Rejection. If the same attempt
+// was denied recently, Do returns a *Rejection without calling send. With constrained impersonation, the API server can
+// deny the impersonation for some requests and permit it for others.
 func (d *Denials) Do(a Attempt, send func() error) error {
 	if a.Identity.IsPlatform() {
 		return send()

@@ -68,7 +68,7 @@ func checkSent(t *testing.T, d *Denials, a Attempt, want bool) {
 		t.Errorf("%+v: sent: %t, %v", a, sent, err)
 	}
 	if !want {
-		wantRejection(t, err, ReasonPermissionMissing, "not permitted to impersonate it")
+		wantRejection(t, err, ReasonPermissionMissing, "not permitted to impersonate this ServiceAccount")
 	}
 }
 

@@ -17,9 +17,9 @@ import (
 
 // Example reads a child of an instance as the ServiceAccount of its Blueprint.
 func Example() {
-	server := httptest.NewServer(http.HandlerFunc(serve)) // in place of an API server
+	server := httptest.NewServer(http.HandlerFunc(serve)) // a fake API server
 	defer server.Close()
-	config := &rest.Config{Host: server.URL} // in the platform, Replica.FencedConfig
+	config := &rest.Config{Host: server.URL} // the platform uses Replica.FencedConfig
 	identities, err := identity.New(config, identity.Options{Namespace: "platform-system", DefaultServiceAccount: "web"})
 	if err != nil {
 		fmt.Println(err)

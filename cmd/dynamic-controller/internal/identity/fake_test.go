@@ -23,14 +23,14 @@ const (
 	platformUser      = "system:serviceaccount:platform-system:controller"
 )
 
-// fakeServer answers reviews and reads of ServiceAccounts. It is an http.RoundTripper.
+// fakeServer is an http.RoundTripper that responds to reviews and to reads of ServiceAccounts.
 type fakeServer struct {
-	mu       sync.Mutex                   // Guards the fields below.
-	user     string                       // Of the platform.
-	accounts map[string]map[string]string // The annotations by "namespace/name".
-	allowed  map[string]bool              // The resources that can be read, by user, namespace and resource.
+	mu       sync.Mutex                   // guards the fields below
+	user     string                       // name of the platform's user
+	accounts map[string]map[string]string // annotations by "namespace/name"
+	allowed  map[string]bool              // keys are "user namespace verb resource"
 	err      *apierrors.StatusError
-	block    chan struct{} // If not nil, requests wait until it is closed.
+	block    chan struct{} // if not nil, requests wait until it is closed
 	requests []*http.Request
 }
 
@@ -109,7 +109,7 @@ func (s *fakeServer) change(change func()) {
 	change()
 }
 
-// newFake returns a Manager and its server, on which ServiceAccount shop/web allows the Blueprints shops and websites.
+// newFake returns a Manager and its server. ServiceAccount shop/web allows the Blueprints shops and websites.
 func newFake(t *testing.T, options Options) (*Manager, *fakeServer, *clocktesting.FakePassiveClock) {
 	t.Helper()
 	s := &fakeServer{

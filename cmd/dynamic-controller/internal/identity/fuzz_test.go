@@ -10,8 +10,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// FuzzResolve resolves identities from what authors, tenants and owners of namespaces write. The result is a rejection,
-// or a ServiceAccount in the namespace of the instance that allows the Blueprint.
+// FuzzResolve resolves identities from values that authors, tenants and namespace owners control. The result is either
+// a rejection or a ServiceAccount in the namespace of the instance that allows the Blueprint.
 func FuzzResolve(f *testing.F) {
 	for _, name := range []string{"web", "", "web:x", "../secrets/web", "system:serviceaccount:shop:web", "web\n", "WEB",
 		"controller", strings.Repeat("a", 300), "a%2fb", "%", "."} {
@@ -49,18 +49,18 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
-// checkIdentity checks that a ServiceAccount with the annotation can be used for the request.
+// checkIdentity checks that a ServiceAccount with the annotation can be used for a request.
 func checkIdentity(t *testing.T, id Identity, request Request, annotation string) {
 	t.Helper()
 	consents := slices.ContainsFunc(strings.Split(annotation, ","),
 		func(allowed string) bool { return strings.TrimSpace(allowed) == request.Blueprint })
 	namespace, name, err := serviceaccount.SplitUsername(id.Username())
 	if !consents || err != nil || id != (Identity{namespace, name}) {
-		t.Fatalf("%s with the annotation %q is used for %+v: %v", id, annotation, request, err)
+		t.Fatalf("%s with annotation %q is used for %+v: %v", id, annotation, request, err)
 	}
 	want := Identity{cmp.Or(request.Namespace, platformNamespace), request.ServiceAccountName}
 	if id != want || id.Username() == platformUser || strings.HasPrefix(id.Namespace, "kube-") ||
 		request.Namespace == platformNamespace {
-		t.Fatalf("%s is used for %+v", id, request)
+		t.Fatalf("identity %s is used for request %+v", id, request)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// AllowedBlueprints is an annotation of ServiceAccounts. It contains the names of the Blueprints that can use the
-// ServiceAccount, separated by commas.
+// AllowedBlueprints is an annotation of ServiceAccounts. It contains a comma-separated list of the Blueprints that can
+// use the ServiceAccount.
 const AllowedBlueprints = "platform.example.com/allowed-blueprints"
 
 // Identity is a ServiceAccount. The zero value is the platform's own identity.
@@ -24,11 +24,11 @@ func (i Identity) String() string {
 	return "ServiceAccount " + i.Namespace + "/" + i.Name
 }
 
-// Username returns the name of the ServiceAccount's user.
+// Username returns the user name of the ServiceAccount: system:serviceaccount:NAMESPACE:NAME.
 func (i Identity) Username() string { return serviceaccount.MakeUsername(i.Namespace, i.Name) }
 
-// isValid reports whether the API server recognizes the user name as that of this ServiceAccount. The API server treats
-// any other user name as that of a plain user.
+// isValid reports whether the API server recognizes the user name as the name of this ServiceAccount. Otherwise, the
+// API server would treat it as the name of an ordinary user.
 func (i Identity) isValid() bool {
 	namespace, name, err := serviceaccount.SplitUsername(i.Username())
 	return err == nil && i == Identity{Namespace: namespace, Name: name}
@@ -44,7 +44,7 @@ const (
 )
 
 // Rejection is returned if an identity cannot be used until a user changes something. It contains the reason and the
-// message of a condition.
+// message for a condition.
 type Rejection struct{ Reason, Message string }
 
 func (r *Rejection) Error() string { return r.Message }

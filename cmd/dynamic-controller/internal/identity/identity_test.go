@@ -18,9 +18,9 @@ var (
 	errDown    = apierrors.NewServiceUnavailable("down")
 )
 
-func TestIdentity_HasTheUserOfItsServiceAccount(t *testing.T) {
+func TestIdentity_Username(t *testing.T) {
 	if got := web.Username(); got != "system:serviceaccount:shop:web" {
-		t.Errorf("got the user %s", got)
+		t.Errorf("got user %s", got)
 	}
 	platform := Identity{}
 	if !platform.IsPlatform() || web.IsPlatform() {
@@ -35,8 +35,8 @@ func TestResolve(t *testing.T) {
 		want            Identity
 		reason, message string
 	}{
-		"the ServiceAccount consents": {request: websites, want: web},
-		"the default ServiceAccount consents": {
+		"ServiceAccount with consent": {request: websites, want: web},
+		"default ServiceAccount with consent": {
 			options: Options{DefaultServiceAccount: "web"}, request: Request{Blueprint: "shops", Namespace: "shop"}, want: web,
 		},
 		"the default takes precedence over the platform's own identity": {
@@ -54,13 +54,13 @@ func TestResolve(t *testing.T) {
 		},
 		"no ServiceAccount": {
 			request: Request{Blueprint: "websites", Namespace: "shop"}, reason: ReasonIdentityRequired,
-			message: "spec.serviceAccountName: required; set it, or ask the operator for --default-service-account",
+			message: "spec.serviceAccountName: required; set it, or ask the operator to set --default-service-account",
 		},
 		"no consent": {
 			request: Request{Blueprint: "other", ServiceAccountName: "web", Namespace: "shop"}, reason: ReasonConsentMissing,
-			message: "ServiceAccount shop/web: does not allow Blueprint other; " +
+			message: "ServiceAccount shop/web does not allow Blueprint other; " +
 				"run kubectl annotate serviceaccount -n shop web " +
-				"platform.example.com/allowed-blueprints=other, or add the name to the list",
+				"platform.example.com/allowed-blueprints=other, or add the Blueprint to the existing annotation",
 		},
 		"consent to a Blueprint with a longer name": {
 			request: Request{Blueprint: "shop", ServiceAccountName: "web", Namespace: "shop"}, reason: ReasonConsentMissing,
@@ -88,13 +88,14 @@ func TestResolve(t *testing.T) {
 			request: Request{Blueprint: "websites", ServiceAccountName: "web", Namespace: "kube-public"},
 			reason:  ReasonServiceAccountNotAllowed, message: "ServiceAccounts in kube-* namespaces are not allowed",
 		},
-		"a name that is not a user of a ServiceAccount": {
+		"a name with a colon": {
 			request: Request{Blueprint: "websites", ServiceAccountName: "web:x", Namespace: "shop"},
-			reason:  ReasonServiceAccountNotAllowed, message: `spec.serviceAccountName: "web:x" is not the name`,
+			reason:  ReasonServiceAccountNotAllowed,
+			message: `spec.serviceAccountName: "web:x" is not a valid ServiceAccount name`,
 		},
 		"a name with a path": {
 			request: Request{Blueprint: "websites", ServiceAccountName: "../secrets/web", Namespace: "shop"},
-			reason:  ReasonServiceAccountNotAllowed, message: "is not the name",
+			reason:  ReasonServiceAccountNotAllowed, message: "is not a valid ServiceAccount name",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -112,7 +113,7 @@ func TestResolve(t *testing.T) {
 			}
 			wantRejection(t, err, test.reason, test.message)
 			if !got.IsPlatform() {
-				t.Errorf("got %s with the rejection", got)
+				t.Errorf("got %s together with an error", got)
 			}
 		})
 	}
@@ -122,20 +123,21 @@ func wantRejection(t *testing.T, err error, reason, message string) {
 	t.Helper()
 	var rejection *Rejection
 	if !errors.As(err, &rejection) || rejection.Reason != reason || !strings.Contains(rejection.Message, message) {
-		t.Errorf("got the error %v (%T), want the reason %s and %q", err, err, reason, message)
+		t.Errorf("got error %v (%T), want reason %s and message %q", err, err, reason, message)
 	}
 }
 
-// The author cannot choose the namespace of the ServiceAccount.
+// The author cannot choose the namespace of the ServiceAccount in this case.
 func TestResolve_ClusterScopedTypeOfAPlatformInAProtectedNamespace(t *testing.T) {
 	m, _, _ := newFake(t, Options{})
 	m.options.Namespace = "kube-system"
 	_, err := m.Resolve(t.Context(), Request{Blueprint: "teams", ServiceAccountName: "teams"})
 	wantRejection(t, err, ReasonServiceAccountNotAllowed, "ServiceAccount kube-system/teams: cluster-scoped types are "+
-		"not supported while the platform runs in a kube-* namespace; ask the operator to run it in another namespace")
+		"not supported while the platform runs in a kube-* namespace; "+
+		"ask the operator to run the platform in another namespace")
 }
 
-func TestResolve_FailsWhileThePlatformsOwnUserIsUnknown(t *testing.T) {
+func TestResolve_RetriesWhileThePlatformUserIsUnknown(t *testing.T) {
 	m, s, _ := newFake(t, Options{})
 	s.change(func() { s.err = errDown })
 	var rejection *Rejection
@@ -160,15 +162,16 @@ func TestResolve_PlatformThatIsNotAServiceAccount(t *testing.T) {
 	}
 }
 
-func TestResolve_ReportsThatTheServiceAccountCannotBeRead(t *testing.T) {
+func TestResolve_ServiceAccountThatCannotBeRead(t *testing.T) {
 	m, s, _ := newFake(t, Options{AllowPlatformIdentity: true})
 	if _, err := m.own.get(t.Context(), "", m.review); err != nil {
 		t.Fatal(err)
 	}
 	s.err = apierrors.NewForbidden(serviceAccounts.GroupResource(), "web", errors.New("no role"))
 	_, err := m.Resolve(t.Context(), websites)
-	wantRejection(t, err, ReasonPermissionMissing, "ServiceAccount shop/web: the platform is not permitted to read it; "+
-		"bind the platform's ServiceAccount to a Role in namespace shop: verbs [get, impersonate], "+
+	wantRejection(t, err, ReasonPermissionMissing, "ServiceAccount shop/web: the platform is not permitted to read this "+
+		"ServiceAccount; make sure that it exists, and bind the platform's ServiceAccount to a Role in "+
+		"namespace shop with verbs [get, impersonate], "+
 		"resources [serviceaccounts], resourceNames [web]")
 }
 
@@ -185,12 +188,12 @@ func TestResolve_CachesConsentForOneMinute(t *testing.T) {
 	before := s.count()
 	clock.SetTime(clock.Now().Add(time.Minute - time.Nanosecond))
 	if err := resolve(); err != nil || s.count() != before {
-		t.Errorf("before the minute is over: %v, %d requests", err, s.count()-before)
+		t.Errorf("got %v and %d requests within a minute", err, s.count()-before)
 	}
 	clock.SetTime(clock.Now().Add(time.Nanosecond))
 	wantRejection(t, resolve(), ReasonConsentMissing, "does not allow")
 
-	// A consent takes effect within seconds.
+	// New consent takes effect within seconds.
 	s.change(func() { s.accounts["shop/web"] = map[string]string{AllowedBlueprints: "websites"} })
 	before = s.count()
 	wantRejection(t, resolve(), ReasonConsentMissing, "does not allow")
@@ -246,7 +249,7 @@ func TestIsImpersonationForbidden(t *testing.T) {
 		"a message within a message": {
 			forbidden("configmaps", "page", `denied: x is forbidden: `+user+`impersonate resource "y"`), false,
 		},
-		"a name with a message": {
+		"a name that contains a message": {
 			forbidden("configmaps", `x" is forbidden: `+user+`impersonate resource`, `User "web" cannot get resource "x"`),
 			false,
 		},
@@ -262,9 +265,9 @@ func TestIsImpersonationForbidden(t *testing.T) {
 	}
 	if !IsPermissionMissing(forbidden("configmaps", "a", `User "web" cannot delete resource "configmaps"`)) ||
 		IsPermissionMissing(forbidden("configmaps", "a", `the policy says: User "web" cannot delete resource "x"`)) {
-		t.Error("a missing permission is confused with the message of a policy")
+		t.Error("the message of a policy is confused with a missing permission")
 	}
 	wantRejection(t, ImpersonationRejection(web), ReasonPermissionMissing,
-		"ServiceAccount shop/web: the platform is not permitted to impersonate it; "+
+		"ServiceAccount shop/web: the platform is not permitted to impersonate this ServiceAccount; "+
 			"bind the platform's ServiceAccount to a Role in namespace shop")
 }

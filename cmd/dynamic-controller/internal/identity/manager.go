@@ -3,7 +3,9 @@ package identity
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/http"
+	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
@@ -13,7 +15,7 @@ import (
 
 const (
 	defaultMaxClients = 256
-	// maxAnswers limits each cache of answers from the API server. An answer that has been evicted is requested again.
+	// maxAnswers limits each cache of answers from the API server. Evicted answers are requested again.
 	maxAnswers = 8192
 )
 
@@ -28,11 +30,11 @@ type Options struct {
 	AllowPlatformIdentity bool
 	// MaxClients limits the number of cached clients. Defaults to 256.
 	MaxClients int
-	// Clock is used to expire cached answers. Defaults to the real clock.
+	// Clock determines when cached answers expire. Defaults to the real clock.
 	Clock clock.PassiveClock
 }
 
-// Manager resolves identities and provides their clients. Its methods can be called concurrently.
+// Manager resolves identities and provides clients for them. It is safe for concurrent use.
 type Manager struct {
 	options Options
 
@@ -46,8 +48,8 @@ type Manager struct {
 	access  *answers[accessQuestion, bool]
 }
 
-// New returns a Manager whose clients are derived from config, which must be the platform's own fenced config. New does
-// not send any requests.
+// New returns a Manager. Its clients are derived from config, which must be the platform's own fenced config. New does
+// not send requests.
 func New(config *rest.Config, options Options) (*Manager, error) {
 	options.MaxClients = cmp.Or(options.MaxClients, defaultMaxClients)
 	if options.Clock == nil {
@@ -62,12 +64,12 @@ func New(config *rest.Config, options Options) (*Manager, error) {
 	}
 	transport, err := rest.TransportFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("create the transport of identities: %w", err)
+		return nil, fmt.Errorf("create the transport of impersonating clients: %w", err)
 	}
 	return &Manager{
-		options: options, config: config, transport: transport, clients: lru.New(options.MaxClients),
-		own:     newAnswers[string](options.Clock, keepOwn),
-		consent: newAnswers[consentQuestion](options.Clock, keepConsent),
-		access:  newAnswers[accessQuestion](options.Clock, keepAccess),
+		options: options, config: config, transport: budgeted{transport}, clients: lru.New(options.MaxClients),
+		own:     newAnswers[string](options.Clock, func(Identity) time.Duration { return math.MaxInt64 }),
+		consent: newAnswers[consentQuestion](options.Clock, func(c consent) time.Duration { return keep(c == consentGiven) }),
+		access:  newAnswers[accessQuestion](options.Clock, keep),
 	}, nil
 }

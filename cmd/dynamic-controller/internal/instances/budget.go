@@ -10,16 +10,16 @@ import (
 )
 
 // maxBudget is the expansion budget of an instance that was not created by the platform. It far exceeds the needs of
-// authors, and etcd can easily store that many objects. In a chain in which each instance has one child, 15 instances
-// are created below the first one.
+// authors, and etcd can easily store that many objects. If each instance creates only one other instance, the chain
+// ends after 15 instances below the first one.
 //
-// A cycle cannot be attributed to a single Blueprint, and the types that another Blueprint creates can change at any
-// time. Therefore, each instance has a budget, and children that can be instances share half of it: with a budget of n,
-// at most n + n/2 + n/4 + ... <= 2n objects are created.
+// Cycles cannot be ruled out when a Blueprint is accepted: a cycle can involve several Blueprints, and the types that a
+// Blueprint creates can change at any time. Therefore, each instance has a budget. Children that can be instances share
+// half of it. A budget of n allows at most n + n/2 + n/4 + ... <= 2n objects in total.
 const maxBudget = 1 << 14
 
-// expansionBudget returns the number of objects that an instance can create. An invalid value is ignored, because
-// anyone who can set the annotation can create instances.
+// expansionBudget returns the number of objects that an instance can create. An invalid annotation is ignored. This is
+// safe because anyone who can set the annotation can also create instances, which have the maximum budget.
 func expansionBudget(instance *unstructured.Unstructured) int {
 	budget, err := strconv.ParseUint(instance.GetAnnotations()[budgetAnnotation], 10, 16)
 	if err != nil || budget > maxBudget {
@@ -28,8 +28,8 @@ func expansionBudget(instance *unstructured.Unstructured) int {
 	return int(budget)
 }
 
-// share returns the budget of each child that can be an instance. It counts all templates of such children, including
-// excluded ones, so that it does not change while the children are created.
+// share returns the budget for each resource whose children can be instances. It counts excluded resources too, so that
+// the share does not change while the children are being created.
 func (r Revision) share(budget int) int {
 	n := 0
 	for _, resource := range r.Spec.Resources {
@@ -40,14 +40,35 @@ func (r Revision) share(budget int) int {
 	return budget / max(2*n, 1)
 }
 
-// exceeds returns a problem if the Blueprint has more resources than the budget of the instance.
-func (r Revision) exceeds(budget int) blueprint.Problems {
-	if len(r.Spec.Resources) <= budget {
+// minItems is the minimum number of parts into which the share of a collection is divided.
+const minItems = 16
+
+// itemShare divides the share of a resource among the objects of its collection. The number of parts is a power of two,
+// so that adding or removing an object rarely changes the budgets of the other objects.
+func itemShare(share, items int) int {
+	parts := minItems
+	for parts < items {
+		parts *= 2
+	}
+	return share / parts
+}
+
+// exceeds returns a problem if the instance has more children than its budget allows. Each resource counts as one
+// object. A collection counts as its number of objects once that number is known.
+func (r Revision) exceeds(budget int, collections map[string]int) blueprint.Problems {
+	resources, objects := len(r.Spec.Resources), len(r.Spec.Resources)
+	for _, items := range collections {
+		objects += max(items, 1) - 1
+	}
+	if objects <= budget {
 		return nil
 	}
+	what := fmt.Sprintf("%d resources", resources)
+	if objects > resources {
+		what += fmt.Sprintf(" with %d objects", objects)
+	}
 	return blueprint.Problems{{Path: "spec.resources", Reason: fmt.Sprintf(
-		"%d resources exceed the budget of %d objects of this instance (annotation %s), so nothing is created. "+
-			"One instance can lead to about %d objects at all levels, and instances that are created by others have a share "+
-			"of their budget: check for Blueprints that create instances of each other in a cycle",
-		len(r.Spec.Resources), budget, budgetAnnotation, 2*maxBudget)}}
+		"%s exceed the budget of %d objects of this instance (annotation %s), so nothing is created; "+
+			"check for Blueprints that create instances of each other in a cycle",
+		what, budget, budgetAnnotation)}}
 }

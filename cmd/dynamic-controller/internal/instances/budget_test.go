@@ -12,29 +12,29 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-func TestAllowance(t *testing.T) {
+func TestExpansionBudget(t *testing.T) {
 	for written, want := range map[string]int{
 		"": maxBudget, "0": 0, "1": 1, "16384": maxBudget, "16385": maxBudget, "99999999999999999999": maxBudget,
 		"-1": maxBudget, "x": maxBudget, "1.5": maxBudget, " 7": maxBudget,
 	} {
 		if got := expansionBudget(instanceWith(written)); got != want {
-			t.Errorf("of %q it is %d, want %d", written, got, want)
+			t.Errorf("expansionBudget with %q = %d, want %d", written, got, want)
 		}
 	}
 }
 
-// instanceWith is an instance of the allowance, of none if it is empty.
-func instanceWith(allowance string) *unstructured.Unstructured {
+// instanceWith returns an instance with the given budget annotation, or without one if the budget is empty.
+func instanceWith(budget string) *unstructured.Unstructured {
 	instance := &unstructured.Unstructured{Object: map[string]any{}}
-	if allowance != "" {
-		instance.SetAnnotations(map[string]string{budgetAnnotation: allowance})
+	if budget != "" {
+		instance.SetAnnotations(map[string]string{budgetAnnotation: budget})
 	}
 	return instance
 }
 
-// becoming is a program whose instances become one object of each kind. Those of example.com have a
+// newRevision returns a revision with one resource of each kind. The kinds of example.com have a
 // CustomResourceDefinition.
-func becoming(kinds ...schema.GroupVersionKind) Revision {
+func newRevision(kinds ...schema.GroupVersionKind) Revision {
 	r := Revision{}
 	for i, gvk := range kinds {
 		r.Spec.Resources = append(r.Spec.Resources, blueprint.Resource{ID: fmt.Sprintf("r%d", i), Template: map[string]any{
@@ -50,19 +50,19 @@ var (
 	page = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 )
 
-func TestSharesOfAnAllowance(t *testing.T) {
+func TestShare(t *testing.T) {
 	for name, test := range map[string]struct {
 		revision Revision
 		of       int
 		want     int
 	}{
-		"one may be an instance, and has half":          {becoming(site, page), maxBudget, maxBudget / 2},
-		"each that may be an instance has as much":      {becoming(site, page, site, site), maxBudget, maxBudget / 6},
-		"what is left over is nobody's":                 {becoming(site, site), 7, 1},
-		"of little there is nothing left":               {becoming(site, site), 3, 0},
-		"of nothing there is nothing":                   {becoming(site), 0, 0},
-		"nothing is shared that nobody can be given":    {becoming(page), 0, 0},
-		"and a Blueprint of no resources shares little": {becoming(), 0, 0},
+		"one of two children can be an instance":    {newRevision(site, page), maxBudget, maxBudget / 2},
+		"equal shares for three possible instances": {newRevision(site, page, site, site), maxBudget, maxBudget / 6},
+		"the remainder is not used":                 {newRevision(site, site), 7, 1},
+		"a share of less than one":                  {newRevision(site, site), 3, 0},
+		"a budget of zero":                          {newRevision(site), 0, 0},
+		"no child can be an instance":               {newRevision(page), 0, 0},
+		"no resources":                              {newRevision(), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := test.revision.share(test.of); got != test.want {
@@ -72,10 +72,9 @@ func TestSharesOfAnAllowance(t *testing.T) {
 	}
 }
 
-// What a child may become is its instance's to say, whatever the template says; objects that are no instances say
-// nothing.
-func TestChildrenAreMarked(t *testing.T) {
-	k := &Reconciler{Revision: becoming(site, page)}
+// The budget annotation of the template is ignored. Children that cannot be instances have no budget.
+func TestMarked_SetsBudget(t *testing.T) {
+	k := &Reconciler{Revision: newRevision(site, page)}
 	self := &unstructured.Unstructured{}
 	self.SetKind("Website")
 	self.SetNamespace("shop")
@@ -95,7 +94,7 @@ func TestChildrenAreMarked(t *testing.T) {
 	}
 }
 
-func TestNothingIsMadeOfAnInstanceThatMayNotBecomeAsMuch(t *testing.T) {
+func TestBudget_ExceededCreatesNothing(t *testing.T) {
 	k, server := newTestReconciler(t, chain(3))
 	self := newFlowers(t, server)
 	self.SetAnnotations(map[string]string{budgetAnnotation: "2"})
@@ -106,17 +105,17 @@ func TestNothingIsMadeOfAnInstanceThatMayNotBecomeAsMuch(t *testing.T) {
 	if writes := server.Took(); len(writes) > 0 {
 		t.Errorf("written: %q", writes)
 	}
-	if told := step.Problems.Error(); !strings.Contains(told, "3 resources exceed the budget of 2 objects") ||
-		!strings.HasSuffix(told, "in a cycle") {
-		t.Errorf("it says %s", told)
+	if problem := step.Problems.Error(); !strings.Contains(problem, "3 resources exceed the budget of 2 objects") ||
+		!strings.HasSuffix(problem, "in a cycle") {
+		t.Errorf("got the problem %s", problem)
 	}
-	if problems := k.exceeds(3); problems != nil {
-		t.Errorf("of an instance that may become as much: %v", problems)
+	if problems := k.exceeds(3, nil); problems != nil {
+		t.Errorf("exceeds with a sufficient budget returned %v", problems)
 	}
 }
 
-// Whatever Blueprints there are, of an instance come at most twice as many objects as its allowance says.
-func TestWhatComesOfAnInstanceIsBounded(t *testing.T) {
+// With any Blueprints, an instance leads to at most twice as many objects as its budget.
+func TestBudget_LimitsAllDescendants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := []schema.GroupVersionKind{page}
 		for i := range rapid.IntRange(1, 5).Draw(t, "types") {
@@ -124,39 +123,47 @@ func TestWhatComesOfAnInstanceIsBounded(t *testing.T) {
 		}
 		blueprints := map[schema.GroupVersionKind]Revision{}
 		for _, gvk := range kinds[1:] {
-			blueprints[gvk] = becoming(rapid.SliceOfN(rapid.SampledFrom(kinds), 0, 20).Draw(t, gvk.Kind)...)
+			blueprints[gvk] = newRevision(rapid.SliceOfN(rapid.SampledFrom(kinds), 0, 20).Draw(t, gvk.Kind)...)
 		}
-		allowance := rapid.IntRange(0, 300).Draw(t, "allowance")
-		made := 0
-		var bringAbout func(self *unstructured.Unstructured)
-		bringAbout = func(self *unstructured.Unstructured) {
+		collections := rapid.MapOfN(rapid.SampledFrom([]string{"r0", "r3", "r7"}), rapid.IntRange(0, 40), 0, 3).
+			Draw(t, "collections")
+		budget := rapid.IntRange(0, 300).Draw(t, "budget")
+		created := 0
+		var create func(self *unstructured.Unstructured)
+		create = func(self *unstructured.Unstructured) {
 			p, has := blueprints[self.GroupVersionKind()]
-			if !has || p.exceeds(expansionBudget(self)) != nil {
+			if !has || p.exceeds(expansionBudget(self), collections) != nil {
 				return
 			}
 			for _, r := range p.Spec.Resources {
-				if made++; made > 2*allowance {
-					t.Fatalf("more than %d objects come of an allowance of %d", 2*allowance, allowance)
+				share, items := p.share(expansionBudget(self)), 1
+				if count, is := collections[r.ID]; is {
+					share, items = itemShare(share, count), count
 				}
-				object := &unstructured.Unstructured{Object: map[string]any{}}
-				object.SetGroupVersionKind(kindOf(r))
-				rendered := blueprint.Rendered{ID: r.ID, Object: object}
-				bringAbout((&Reconciler{Revision: p}).marked(self, rendered, p.share(expansionBudget(self))))
+				for range items {
+					if created++; created > 2*budget {
+						t.Fatalf("a budget of %d leads to more than %d objects", budget, 2*budget)
+					}
+					object := &unstructured.Unstructured{Object: map[string]any{}}
+					object.SetGroupVersionKind(kindOf(r))
+					rendered := blueprint.Rendered{ID: r.ID, Object: object}
+					create((&Reconciler{Revision: p}).marked(self, rendered, share))
+				}
 			}
 		}
-		first := instanceWith(fmt.Sprint(allowance))
+		first := instanceWith(fmt.Sprint(budget))
 		first.SetGroupVersionKind(kinds[1])
-		bringAbout(first)
+		create(first)
 	})
 }
 
-// As many instances below each other as maxBudget says, where each becomes the next.
-func TestAChainOfInstancesEnds(t *testing.T) {
-	p, allowance, below := becoming(site), maxBudget, 0
-	for ; p.exceeds(allowance) == nil && below < 100; below++ {
-		allowance = p.share(allowance)
+// A chain of instances, each the only child of the previous one, ends after the number that maxBudget documents.
+func TestBudget_ChainEnds(t *testing.T) {
+	p, budget, below := newRevision(site), maxBudget, 0
+	for ; p.exceeds(budget, nil) == nil && below < 100; below++ {
+		budget = p.share(budget)
 	}
 	if below != 15 {
-		t.Errorf("there are %d below the first", below)
+		t.Errorf("got %d instances below the first", below)
 	}
 }

@@ -13,18 +13,19 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// Counts are the numbers of instances.
+// Counts holds the number of instances, in total and by state.
 type Counts struct{ Total, Ready, Failing int64 }
 
-// requestCount enqueues the Blueprint, so that its instances are counted. Further requests have no effect until then.
+// requestCount enqueues the Blueprint so that its instances are counted. Further calls have no effect until the count
+// begins.
 func (r *Reconciler) requestCount() {
 	if !r.uncounted.Swap(true) {
 		r.engine.Enqueue(BlueprintID(r.Blueprint))
 	}
 }
 
-// Count counts the instances in the cache, and lets more of them move to the newest revision: see Survey. It returns
-// false if the cache has not synced. In that case, the Blueprint is reconciled after the cache has synced.
+// Count counts the instances in the cache, and calls Survey to move further instances to the newest revision. It
+// returns false if the cache has not synced. Once the cache has synced, the Blueprint is reconciled again.
 func (r *Reconcilers) Count() (counts Counts, ok bool) {
 	lister, err := r.newest.engine.Lister(r.newest.GVR)
 	if err != nil {
@@ -35,7 +36,7 @@ func (r *Reconcilers) Count() (counts Counts, ok bool) {
 		return Counts{}, false
 	}
 	began := time.Now()
-	r.newest.uncounted.Store(false) // later changes cause another count
+	r.newest.uncounted.Store(false) // later changes request another count
 	var found []rollout.Instance
 	for instance, err := range all.All("", nil) {
 		if errors.Is(err, dynamiccontroller.ErrNotSynced) || errors.Is(err, dynamiccontroller.ErrNotServed) {
@@ -43,7 +44,7 @@ func (r *Reconcilers) Count() (counts Counts, ok bool) {
 		}
 		counts.Total++
 		if err != nil {
-			continue // it cannot be decoded
+			continue // the instance cannot be decoded
 		}
 		switch instance.health() {
 		case rollout.Ready:
@@ -60,7 +61,7 @@ func (r *Reconcilers) Count() (counts Counts, ok bool) {
 	return counts, true
 }
 
-// countedInstance has the fields of an instance that are needed to count it. Decoding only these fields takes a
+// countedInstance contains the fields of an instance that are needed to count it. Decoding only these fields takes a
 // fraction of the time needed to decode the whole instance.
 type countedInstance struct {
 	Metadata struct {
@@ -78,10 +79,10 @@ type countedInstance struct {
 
 type countedStatus struct {
 	Conditions []metav1.Condition `json:"conditions"`
-	Revision   any                `json:"revision"` // the schema of an existing type can declare another type than string
+	Revision   any                `json:"revision"` // an existing schema can declare any type
 }
 
-// UnmarshalJSON ignores the conditions if they are malformed, so that the instance takes part in a rollout.
+// UnmarshalJSON ignores malformed conditions, so that they do not exclude the instance from a rollout.
 func (s *countedStatus) UnmarshalJSON(data []byte) error {
 	type fields countedStatus
 	if err := json.Unmarshal(data, (*fields)(s)); err == nil {
@@ -90,12 +91,12 @@ func (s *countedStatus) UnmarshalJSON(data []byte) error {
 	var lenient struct {
 		Revision any `json:"revision"`
 	}
-	_ = json.Unmarshal(data, &lenient) // the status can have another type
+	_ = json.Unmarshal(data, &lenient) // on error, the revision remains empty
 	*s = countedStatus{Revision: lenient.Revision}
 	return nil
 }
 
-// ready returns the Ready condition, or nil if it does not belong to the instance's generation.
+// ready returns the Ready condition, or nil if it describes an earlier generation of the instance.
 func (i *countedInstance) ready() *metav1.Condition {
 	condition := meta.FindStatusCondition(i.Status.Conditions, conditionReady)
 	if condition == nil || condition.ObservedGeneration != i.Metadata.Generation {
@@ -121,7 +122,7 @@ func (i *countedInstance) state() rollout.Instance {
 	}
 	for _, c := range i.Status.Conditions {
 		if c.Status == metav1.ConditionTrue && (c.Type == conditionReady || c.Type == ConditionRegressed) {
-			state.Changed = c.LastTransitionTime.Time // an instance does not have both
+			state.Changed = c.LastTransitionTime.Time // an instance is never both ready and regressed
 		}
 	}
 	if state.Health == rollout.Failing {

@@ -10,7 +10,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
 )
 
-// An instance that is ignored never moves, and its revision is not loaded.
+// An ignored instance would never move, and its revision would not be loaded.
 func TestCountedInstance_MalformedStatus(t *testing.T) {
 	for name, test := range map[string]struct {
 		status, revision string
@@ -57,7 +57,7 @@ func TestCountedInstance_ReportsWhenItChanged(t *testing.T) {
 			{Type: ConditionRegressed, Status: test.regressed, LastTransitionTime: regressed},
 		}
 		if got := i.state().Changed; !got.Equal(test.want) {
-			t.Errorf("%s: it changed at %s, want %s", name, got, test.want)
+			t.Errorf("%s: the state changed at %s, want %s", name, got, test.want)
 		}
 	}
 }

@@ -6,26 +6,35 @@
 //	               └──────────────── created or changed children ◀───────────────┘
 //	                                                                         then: status
 //
-// Each step evaluates the templates against the children that exist. Applied objects can make further templates ready,
-// so steps are repeated until nothing changes. Children are read from the engine's caches.
+// Each step evaluates the templates against the existing children. Applied objects can provide the inputs of further
+// templates, so steps are repeated until nothing changes. Children are read from the engine's caches.
 //
 // # Revisions
 //
-// There is a [Reconciler] for the newest revision, and during a rollout for older ones. [Reconcilers] selects one for
-// each instance, as package rollout decides.
+// The newest revision has a [Reconciler]. During a rollout, older revisions also have one. [Reconcilers] selects the
+// Reconciler for each instance. Package rollout decides when an instance moves to the newest revision.
+//
+// # Existing objects
+//
+// The objects that an instance refers to are read from the API server with the identity of the instance, once per
+// reconcile. The platform also watches the metadata of all objects of their kinds, but only to reconcile the instances
+// that refer to a changed object. An index maps objects to these instances. A reconcile adds an object to the index
+// before reading the object, so that no change is missed.
 //
 // # Expansion budget
 //
-// Children can be instances of other Blueprints, which can create instances of each other. Therefore, every instance
-// has a budget, which is the number of objects that it can create. The budget is 16,384 for instances that were not
-// created by the platform. Children whose kind has a CustomResourceDefinition can be instances. They share half of
-// their instance's budget, and the share of each child is stored in an annotation. If a Blueprint has more resources
-// than the budget of an instance, nothing is created for that instance. Across all levels, one instance can therefore
-// lead to at most 32,768 objects.
+// Children can be instances of other Blueprints, and Blueprints can create instances of each other. Every instance
+// therefore has a budget: the number of objects that it can create. The budget is 16,384 for instances that were not
+// created by the platform. Children can be instances if their kind has a CustomResourceDefinition. Such children share
+// half of their instance's budget, and an annotation of each child contains the child's share. All children of a
+// collection together have the share of a single resource. It is divided by 16 or, if there are more than 16 children,
+// by a higher power of two. Adding a child to a collection with fewer than 16 children therefore does not reduce the
+// budgets of the others. If collections of instances are nested, the instances at the third level have no budget left.
+// If an instance has more children than its budget, nothing is created for it. Across all levels, one instance can
+// therefore lead to at most 32,768 objects.
 //
 // # Secrets
 //
-// If a child can contain data of a Secret, messages about it contain no values, either in statuses or in logs. The API
-// server's message is replaced with the status code, the reason and the names of the fields, and its warnings are
-// dropped.
+// If a child can contain data from a Secret, messages about it contain no values, neither in statuses nor in logs. The
+// API server's message is replaced with the status code, the reason and the names of the fields. Warnings are dropped.
 package instances

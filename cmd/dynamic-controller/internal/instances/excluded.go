@@ -10,21 +10,33 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// absent returns the objects that must not be children because their resources are excluded: objects with the names of
-// these resources, and children whose annotation names such a resource. The annotation alone is not sufficient, because
-// users who can update a child can change it. Nor is the mark of a child, because users who can create objects in other
-// namespaces can forge it. Everything is read from the caches.
+// absent returns the objects that must not be children because their resources are excluded: the objects with the names
+// that the excluded resources specify, and the children whose annotation contains the id of an excluded resource. The
+// annotation alone is not sufficient to find them, because users who can update a child can change it. Children in
+// other namespaces are included only if the inventory contains the namespace, because users there can forge the parent
+// label. Only the caches are read.
 func (o *observed) absent(ctx context.Context, excluded []blueprint.Excluded) (all []*unstructured.Unstructured) {
+	if len(excluded) == 0 {
+		return nil
+	}
+	owned := map[string][]*unstructured.Unstructured{} // by resource id
+	for _, child := range o.owned {
+		id := child.GetAnnotations()[resourceAnnotation]
+		owned[id] = append(owned[id], child)
+	}
 	for _, e := range excluded {
-		if e.Name != "" {
+		if e.Reference {
+			continue
+		}
+		for _, name := range e.Names {
 			object := &unstructured.Unstructured{}
 			object.SetGroupVersionKind(e.GVK)
-			object.SetNamespace(e.Namespace)
-			object.SetName(e.Name)
+			object.SetNamespace(name.Namespace)
+			object.SetName(name.Name)
 			all = append(all, object)
 		}
 		// The name can have changed since the child was created.
-		for _, child := range slices.Concat(o.owned, o.crossNamespace(ctx, e)) {
+		for _, child := range slices.Concat(owned[e.ID], o.crossNamespace(ctx, e)) {
 			if child.GetAnnotations()[resourceAnnotation] == e.ID && child.GroupVersionKind().GroupKind() == e.GVK.GroupKind() {
 				all = append(all, child)
 			}
@@ -33,8 +45,15 @@ func (o *observed) absent(ctx context.Context, excluded []blueprint.Excluded) (a
 	return all
 }
 
-// crossNamespace returns the children of an excluded resource on which an owner reference has no effect. If the cache
-// has not synced, a later reconcile finds them.
+// newlyExcluded returns the resources that are excluded now but were not before.
+func newlyExcluded(before, now []blueprint.Excluded) []blueprint.Excluded {
+	return slices.DeleteFunc(slices.Clone(now), func(e blueprint.Excluded) bool {
+		return slices.ContainsFunc(before, func(b blueprint.Excluded) bool { return b.ID == e.ID })
+	})
+}
+
+// crossNamespace returns the cached children of an excluded resource's kind if the kind can have children on which
+// owner references have no effect. If the cache has not synced, a later reconcile finds these children.
 func (o *observed) crossNamespace(ctx context.Context, e blueprint.Excluded) []*unstructured.Unstructured {
 	i := slices.IndexFunc(o.kinds, func(kind Child) bool { return kind.GVK == e.GVK })
 	if i < 0 || !o.kinds[i].CrossNamespace {

@@ -19,7 +19,7 @@ func newTemplate(id, name string, spec map[string]any) blueprint.Resource {
 	return blueprint.Resource{ID: id, Template: template}
 }
 
-// granting is a Blueprint of a resource that can be excluded and others.
+// granting returns a Blueprint with one resource that can be excluded, and others.
 func granting(resources ...blueprint.Resource) *blueprint.Blueprint {
 	b := chain(0)
 	boolean := map[string]any{"type": "boolean"}
@@ -31,12 +31,12 @@ func granting(resources ...blueprint.Resource) *blueprint.Blueprint {
 	return b
 }
 
-// broken can be made only while n is not zero.
+// broken is a resource that can be rendered only if n is not zero.
 func broken() blueprint.Resource {
 	return newTemplate("broken", "broken", map[string]any{"data": map[string]any{"a": "${string(10 / self.spec.n)}"}})
 }
 
-func TestExcludedResourcesArePrunedFirst(t *testing.T) {
+func TestExcluded_PrunedFirst(t *testing.T) {
 	whenAdmin := func(r blueprint.Resource) blueprint.Resource {
 		r.IncludeWhen = []string{"self.spec.admin"}
 		return r
@@ -53,16 +53,16 @@ func TestExcludedResourcesArePrunedFirst(t *testing.T) {
 	base.ReadyWhen = []string{"!self.spec.held"}
 	for name, c := range map[string]struct {
 		resources []blueprint.Resource
-		after     map[string]any // the spec after one of {admin: true, held: false, n: 1}
+		after     map[string]any // the spec, which is {admin: true, held: false, n: 1} at first
 		meddle    func(t *testing.T, server *platformtest.Server, self *unstructured.Unstructured)
 		deletes   []string
 	}{
-		"a resource by its name": {
+		"a child found by its name": {
 			resources: []blueprint.Resource{whenAdmin(newTemplate("grant", "grant", nil)), broken()},
 			after:     map[string]any{"admin": false, "held": false, "n": int64(0)},
 			deletes:   []string{"delete configmaps grant"},
 		},
-		"one elsewhere, by its name, though its instance has lost the finalizer": {
+		"a child in another namespace, found by its name, after the finalizer was removed": {
 			resources: []blueprint.Resource{whenAdmin(far), broken()},
 			after:     map[string]any{"admin": false, "held": false, "n": int64(0)},
 			meddle: func(_ *testing.T, _ *platformtest.Server, self *unstructured.Unstructured) {
@@ -71,23 +71,23 @@ func TestExcludedResourcesArePrunedFirst(t *testing.T) {
 			},
 			deletes: []string{"delete configmaps grant"},
 		},
-		"one whose name depends on another, by its annotation": {
+		"a child whose name depends on another resource, found by its annotation": {
 			resources: []blueprint.Resource{base, whenAdmin(newTemplate("grant", "${base.metadata.name}-grant", nil)), broken()},
 			after:     map[string]any{"admin": false, "held": true, "n": int64(0)},
 			deletes:   []string{"delete configmaps base-grant"},
 		},
-		"one elsewhere whose name has changed since": {
+		"a child in another namespace whose name has changed": {
 			resources: []blueprint.Resource{whenAdmin(renamed), broken()},
 			after:     map[string]any{"admin": false, "held": false, "n": int64(0)},
 			deletes:   []string{"delete configmaps grant-1"},
 		},
-		"not one that another resource makes by now": {
+		"not an object that another resource now renders": {
 			resources: []blueprint.Resource{
 				whenAdmin(newTemplate("open", "policy", nil)), unlessAdmin(newTemplate("closed", "policy", nil)), broken(),
 			},
 			after: map[string]any{"admin": false, "held": false, "n": int64(0)},
 		},
-		"one of a name that another resource will have": {
+		"a child with a name that another resource will use": {
 			resources: []blueprint.Resource{
 				base, whenAdmin(newTemplate("open", "policy", nil)),
 				unlessAdmin(newTemplate("closed", "policy", map[string]any{"data": map[string]any{"a": "${base.metadata.name}"}})),
@@ -95,18 +95,18 @@ func TestExcludedResourcesArePrunedFirst(t *testing.T) {
 			after:   map[string]any{"admin": false, "held": true, "n": int64(1)},
 			deletes: []string{"delete configmaps policy"},
 		},
-		"not one of a resource that waits and shares the name of the excluded one": {
+		"not the object of a waiting resource with the same name": {
 			resources: []blueprint.Resource{
 				base, unlessAdmin(newTemplate("closed", "policy", nil)),
 				whenAdmin(newTemplate("open", "policy", map[string]any{"data": map[string]any{"a": "${base.metadata.name}"}})),
 			},
 			after: map[string]any{"admin": true, "held": true, "n": int64(1)},
 		},
-		"not one whose includeWhen fails": {
+		"not the child of a resource whose includeWhen fails": {
 			resources: []blueprint.Resource{whenAdmin(newTemplate("grant", "grant", nil)), broken()},
 			after:     map[string]any{"held": false, "n": int64(0)},
 		},
-		"not an object of the same name that is not the instance's": {
+		"not an object with the same name that is not a child": {
 			resources: []blueprint.Resource{unlessAdmin(newTemplate("grant", "theirs", nil)), broken()},
 			after:     map[string]any{"admin": true, "held": false, "n": int64(0)},
 			meddle: func(t *testing.T, server *platformtest.Server, _ *unstructured.Unstructured) {
@@ -144,8 +144,8 @@ func TestExcludedResourcesArePrunedFirst(t *testing.T) {
 	}
 }
 
-// An instance whose deletion is held up by a finalizer of its owner keeps no resource that is excluded.
-func TestExcludedResourcesOfADeletedInstanceArePruned(t *testing.T) {
+// Excluded resources are pruned even if the deletion of their instance is blocked by a finalizer of another controller.
+func TestExcluded_PrunedOnDeletion(t *testing.T) {
 	grant := newTemplate("grant", "grant", nil)
 	grant.IncludeWhen = []string{"self.spec.admin"}
 	k, server := newTestReconciler(t, granting(grant, newTemplate("other", "other", nil)))

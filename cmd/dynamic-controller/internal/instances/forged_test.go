@@ -18,7 +18,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// addConfigMap adds a ConfigMap to the API server and to the cache.
+// addConfigMap adds a ConfigMap to the API server and the cache.
 func (c *identityTest) addConfigMap(namespace, name string, change func(*unstructured.Unstructured)) {
 	c.Helper()
 	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap"}}
@@ -33,7 +33,7 @@ func (c *identityTest) addConfigMap(namespace, name string, change func(*unstruc
 	}
 }
 
-// addForged adds an object with the mark of a child, in a namespace in which the ServiceAccount cannot delete anything.
+// addForged adds an object that is marked as a child, in a namespace where the ServiceAccount cannot delete anything.
 func (c *identityTest) addForged() {
 	c.addConfigMap("theirs", "forged", func(object *unstructured.Unstructured) {
 		object.SetLabels(map[string]string{parentLabel: string(c.self.GetUID())})
@@ -47,7 +47,7 @@ func (c *identityTest) addForged() {
 }
 
 // A tenant of another namespace must not be able to block an instance.
-func TestForgedChild_DoesNotAffectAnInstanceWithChildrenElsewhere(t *testing.T) {
+func TestForgedChild_DoesNotBlockDeletion(t *testing.T) {
 	c := newIdentityTest(t, place())
 	if _, err := c.run(); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestForgedChild_DoesNotAffectAnInstanceWithChildrenElsewhere(t *testing.T) 
 		}
 	}
 	if slices.Contains(c.finalizers(), ChildrenFinalizer) {
-		t.Errorf("the finalizers are %q", c.finalizers())
+		t.Errorf("got the finalizers %q", c.finalizers())
 	}
 	isDeleted := func(name string) bool { return slices.Contains(c.as.requests, "delete configmaps "+name) }
 	if !isDeleted("r0") || isDeleted("forged") {
@@ -73,7 +73,7 @@ func TestForgedChild_DoesNotAffectAnInstanceWithChildrenElsewhere(t *testing.T) 
 	}
 }
 
-func TestForgedChild_OfAnExcludedResourceIsIgnored(t *testing.T) {
+func TestForgedChild_OfExcludedResourceIsIgnored(t *testing.T) {
 	b := granting(newTemplate("r0", "r0", nil))
 	b.Spec.Resources[0].IncludeWhen = []string{"self.spec.admin"}
 	b.Spec.Resources[0].Template["metadata"].(map[string]any)["namespace"] = "far"
@@ -90,9 +90,9 @@ func TestForgedChild_OfAnExcludedResourceIsIgnored(t *testing.T) {
 	c.wantCondition(ready, reasonReady)
 }
 
-// Without permission to read all objects of a type, the number of reads must not depend on the number of objects that
-// claim to be children.
-func TestUnreadableChildren_ReadsAreBounded(t *testing.T) {
+// If the identity cannot read all objects of a type, the number of reads must not depend on the number of forged
+// children.
+func TestUnreadableChildren_LimitReads(t *testing.T) {
 	const resources = 5
 	c := newIdentityTest(t, chain(resources))
 	if _, err := c.run(); err != nil {
@@ -125,8 +125,9 @@ func TestUnreadableChildren_ReadsAreBounded(t *testing.T) {
 	}
 }
 
-// The names and finalizers of children that the identity cannot read are found with the permissions of the platform.
-func TestUnreadableChildren_AreHiddenWhilePruning(t *testing.T) {
+// The platform finds these children with its own permissions. Their names and finalizers must not be visible to the
+// identity.
+func TestUnreadableChildren_HiddenWhilePruning(t *testing.T) {
 	for _, unreadable := range []bool{false, true} {
 		c := newIdentityTest(t, chain(2))
 		if _, err := c.run(); err != nil {
@@ -156,7 +157,7 @@ func TestUnreadableChildren_AreHiddenWhilePruning(t *testing.T) {
 	}
 }
 
-// While the platform cannot impersonate the ServiceAccount, the number of requests must not depend on the number of
+// If the platform cannot impersonate the ServiceAccount, the number of requests must not depend on the number of
 // children.
 func TestDeniedImpersonation_FailsFast(t *testing.T) {
 	b := chain(0)
@@ -164,7 +165,7 @@ func TestDeniedImpersonation_FailsFast(t *testing.T) {
 		b.Spec.Resources = append(b.Spec.Resources, newTemplate(id, id, nil))
 	}
 	c := newIdentityTest(t, b)
-	c.deny("get", denied())
+	c.deny("patch", denied())
 	for range 2 {
 		ready, err := c.run()
 		c.wantCondition(ready, "PermissionMissing", "not permitted to impersonate")
@@ -172,13 +173,13 @@ func TestDeniedImpersonation_FailsFast(t *testing.T) {
 			t.Errorf("got the error %v", err)
 		}
 	}
-	if !slices.Equal(c.as.requests, []string{"get configmaps a"}) {
+	if !slices.Equal(c.as.requests, []string{"apply configmaps a"}) {
 		t.Errorf("as the ServiceAccount: %q", c.as.requests)
 	}
 }
 
-// The API server reports a missing status subresource in the same way as a missing object.
-func TestCleanupForbidden_IsRetriedWithoutAStatusSubresource(t *testing.T) {
+// The API server returns the same error for a missing status subresource as for a missing object.
+func TestCleanupForbidden_RetriedWithoutStatusSubresource(t *testing.T) {
 	for name, prepare := range map[string]func(c *identityTest){
 		"the type is served": func(*identityTest) {},
 		"only deletions are processed": func(c *identityTest) {

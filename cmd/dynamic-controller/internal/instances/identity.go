@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
@@ -24,33 +24,36 @@ import (
 
 const (
 	// minIdentityInterval and maxIdentityInterval limit the delay before a rejected identity is resolved again. The delay
-	// is an eighth of the time for which the instance has not been ready.
+	// is one eighth of the time for which the instance has not been ready.
 	minIdentityInterval = 5 * time.Second
 	maxIdentityInterval = time.Minute
-	// cleanupInterval is the delay before another attempt to delete children that the identity cannot delete.
+	// cleanupInterval is the delay before the next attempt to delete children that the identity cannot delete.
 	cleanupInterval = 15 * time.Second
 )
 
-// Identities resolves the identities of instances. It is implemented by [identity.Manager].
+// Identities resolves the identities of instances. [identity.Manager] implements it.
 type Identities interface {
 	Resolve(ctx context.Context, request identity.Request) (identity.Identity, error)
 	Client(id identity.Identity) (dynamic.Interface, error)
 	CanRead(ctx context.Context, id identity.Identity, gvr schema.GroupVersionResource, namespace string) (bool, error)
 }
 
-// access reads and writes the children of an instance as an identity, during one reconcile.
+// access reads and writes the children of one instance as an identity, during one reconcile.
 type access struct {
-	client *childClient
-	reader cacheReader
-	as     children.Identity
+	client  *childClient
+	reader  cacheReader
+	as      children.Identity
+	lookups *lookups
 }
 
-// accessFor resolves the identity of an instance. If the error is an [identity.Rejection], the access can only be used
-// to clean up, and requests to read or write children return the rejection.
+// accessFor resolves the identity of an instance and returns an access that uses it. If the error is an
+// [identity.Rejection], the access can be used only for cleanup, and its requests to read or write children return the
+// rejection.
 func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructured) (access, error) {
 	client := &childClient{
 		compiled: r.Compiled, children: r.Children, denials: r.denials,
-		reads: map[dynamiccontroller.ObjectIdentifiers]read{},
+		reads:  map[dynamiccontroller.ObjectIdentifiers]read{},
+		budget: &identity.ResponseBudget{Bytes: blueprint.MaxChildBytes},
 	}
 	id, err := r.identities.Resolve(ctx, identity.Request{
 		Blueprint: r.Blueprint, ServiceAccountName: r.Spec.ServiceAccountName, Namespace: self.GetNamespace(),
@@ -62,13 +65,13 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 	if err != nil && !errors.As(err, &client.rejection) {
 		return access{}, err
 	}
-	a := access{client: client, reader: cacheReader{
-		Reader: handlers.Cached(r.lister), live: handlers.Live(client),
+	a := access{client: client, lookups: r.newLookups(client, self), reader: cacheReader{
+		Reader: handlers.Cached(r.lister), live: boundedReader{handlers.Live(client)},
 		canRead: func(ctx context.Context, gvr schema.GroupVersionResource, namespace string) bool {
 			if client.rejection != nil {
 				return false
 			}
-			// If the review fails, children are read from the API server, which reports the reason.
+			// If the access review fails, children are read from the API server, whose response contains the reason.
 			can := false
 			err := r.denials.Do(identity.Attempt{Identity: id, Verb: "review"}, func() (err error) {
 				can, err = r.identities.CanRead(ctx, id, gvr, namespace)
@@ -84,8 +87,8 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 	return a, err
 }
 
-// hideUnreadable removes what identifies a child from those that the identity cannot read, because they were found with
-// the permissions of the platform.
+// hideUnreadable removes the details of children that the identity cannot read, because these children were found with
+// the permissions of the platform. Only the kind, and whether the child is being deleted, remain.
 func (a access) hideUnreadable(ctx context.Context, pending []children.PendingChild) {
 	for i, child := range pending {
 		if a.reader.canRead == nil || !a.reader.canRead(ctx, child.GVR, child.Namespace()) {
@@ -94,7 +97,7 @@ func (a access) hideUnreadable(ctx context.Context, pending []children.PendingCh
 	}
 }
 
-// pendingIn returns the children that are pending according to an error.
+// pendingIn returns the children in a [children.PendingDeletionError], if err is or wraps one.
 func pendingIn(err error) []children.PendingChild {
 	var pending *children.PendingDeletionError
 	if errors.As(err, &pending) {
@@ -103,10 +106,11 @@ func pendingIn(err error) []children.PendingChild {
 	return nil
 }
 
-// cacheReader reads objects as an identity. A cached object is returned only if it has its content and the identity can
-// read it. Otherwise, the object is read from the API server. Objects that are not in the cache are not found.
+// cacheReader reads objects as an identity. Get returns a cached object only if it was cached with its content and the
+// identity can read it. Otherwise, Get reads the object from the API server. If the object is not in the cache, Get
+// returns a NotFound error.
 //
-// List returns cached objects regardless of the identity. Only their metadata is used, to find children to delete.
+// List returns cached objects regardless of the identity. Callers use only the metadata, to find children to delete.
 type cacheReader struct {
 	handlers.Reader
 	live    handlers.Reader
@@ -123,15 +127,30 @@ func (r cacheReader) Get(
 	return r.live.Get(ctx, gvr, namespace, name)
 }
 
-// isUsable reports whether a cached object has its content and can be read by the identity.
+// boundedReader explains the errors of reads that exceed the budget of a [childClient].
+type boundedReader struct{ handlers.Reader }
+
+func (r boundedReader) Get(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace, name string,
+) (*unstructured.Unstructured, error) {
+	object, err := r.Reader.Get(ctx, gvr, namespace, name)
+	if errors.Is(err, identity.ErrResponseTooLarge) {
+		err = fmt.Errorf("the children that must be read from the API server have more than %d bytes; reduce the number or "+
+			"the size of children larger than %d bytes, and permit the ServiceAccount to get all objects of their kinds: %w",
+			blueprint.MaxChildBytes, maxCachedBytes, err)
+	}
+	return object, err
+}
+
+// isUsable reports whether an object was cached with its content and the identity can read it.
 func (r cacheReader) isUsable(
 	ctx context.Context, gvr schema.GroupVersionResource, cached *unstructured.Unstructured,
 ) bool {
 	return !isOmitted(cached) && r.canRead(ctx, gvr, cached.GetNamespace())
 }
 
-// retryRejected returns a requeue request if the error is, or wraps, an [identity.Rejection], because a rejection does
-// not count as a failure. It returns other errors unchanged.
+// retryRejected converts an [identity.Rejection] to a requeue request because a rejection does not count as a failure.
+// It returns other errors unchanged.
 func retryRejected(self *unstructured.Unstructured, err error) error {
 	rejection := rejectionIn(err)
 	if rejection == nil {
@@ -144,14 +163,14 @@ func retryRejected(self *unstructured.Unstructured, err error) error {
 	return errors.Join(rejection, dynamiccontroller.RequeueAfter(delay))
 }
 
-// rejectionIn returns the rejection that the error is or wraps, or nil.
+// rejectionIn returns the rejection that err is or wraps, or nil.
 func rejectionIn(err error) (rejection *identity.Rejection) {
 	errors.As(err, &rejection)
 	return rejection
 }
 
-// reportCleanup returns the result of a cleanup. If the identity cannot delete some of the children, or the platform
-// cannot find them, the status explains how to delete the instance without them.
+// reportCleanup returns the result of a reconcile whose cleanup returned err. If the identity cannot delete some
+// children, or the platform cannot find them, it writes to the status how to delete the instance without its children.
 func (r *Reconciler) reportCleanup(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, client *childClient,
 	err error,
@@ -159,9 +178,10 @@ func (r *Reconciler) reportCleanup(
 	finalizers, problem := self.GetFinalizers(), ""
 	switch {
 	case errors.Is(err, children.ErrNamespaceNotListed):
-		problem = explain(err).Error()
+		problem = explain(err)
 	case apierrors.IsForbidden(err) && len(client.undeleted) > 0:
-		problem = client.undeletedMessage() + "; grant the permissions"
+		problem = fmt.Sprintf("cannot delete %s: %s; grant the permissions",
+			joinFirst(client.undeleted, ", "), client.undeletedErr)
 	}
 	if problem == "" || !slices.Contains(finalizers, ChildrenFinalizer) {
 		return retryRejected(self, err)
@@ -174,7 +194,7 @@ func (r *Reconciler) reportCleanup(
 	if !r.hasStatus() {
 		logr.FromContextOrDiscard(ctx).Info("Cleanup forbidden, will retry", "message", forbidden.Message)
 	}
-	return r.report(ctx, id, self, forbidden, dynamiccontroller.RequeueAfter(cleanupInterval))
+	return r.report(ctx, id, self, forbidden, nil, dynamiccontroller.RequeueAfter(cleanupInterval))
 }
 
 // releaseCommand returns the command that removes the platform's finalizer from an instance.
@@ -182,21 +202,11 @@ func releaseCommand(id dynamiccontroller.ObjectIdentifiers, finalizers []string)
 	left := slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == ChildrenFinalizer })
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": left}})
 	if err != nil {
-		panic(err) // strings can be encoded
+		panic(err) // cannot happen: strings can be encoded
 	}
 	command := fmt.Sprintf("kubectl patch %s %s", id.GVR.GroupResource(), id.Name())
 	if id.Namespace() != "" {
 		command += " -n " + id.Namespace()
 	}
 	return command + " --type=merge -p '" + string(patch) + "'"
-}
-
-// undeletedMessage names the first few children that could not be deleted, and the reason for the first one.
-func (c *childClient) undeletedMessage() string {
-	const most = 10
-	names := slices.Clone(c.undeleted[:min(len(c.undeleted), most)])
-	if more := len(c.undeleted) - most; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return fmt.Sprintf("cannot delete %s: %s", strings.Join(names, ", "), c.undeletedErr)
 }

@@ -22,13 +22,13 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// fakeIdentities resolves each instance to one identity.
+// fakeIdentities resolves all instances to the same identity.
 type fakeIdentities struct {
 	id         identity.Identity
 	client     dynamic.Interface
-	err        error // of Resolve
+	err        error // the error of Resolve
 	unreadable bool
-	reviewErr  error // of CanRead
+	reviewErr  error // the error of CanRead
 	requests   []identity.Request
 }
 
@@ -45,7 +45,7 @@ func (f *fakeIdentities) CanRead(
 	return !f.unreadable, f.reviewErr
 }
 
-// applyChildren applies the children of an instance as its identity.
+// applyChildren applies the children of an instance with the identity of the instance.
 func applyChildren(t *testing.T, r *Reconciler, self *unstructured.Unstructured) (blueprint.Step, error) {
 	t.Helper()
 	access, err := r.accessFor(t.Context(), self)
@@ -57,7 +57,7 @@ func applyChildren(t *testing.T, r *Reconciler, self *unstructured.Unstructured)
 
 var web = identity.Identity{Namespace: "shop", Name: "web"}
 
-// recorder records the requests for children that are sent with it.
+// recorder records the requests for children that are sent through it.
 type recorder struct {
 	dynamic.Interface
 	requests []string
@@ -108,13 +108,13 @@ func (o recordedObjects) Delete(ctx context.Context, name string, opts metav1.De
 	return o.ResourceInterface.Delete(ctx, name, opts, sub...)
 }
 
-// identityTest is a Reconciler whose instances run as a ServiceAccount.
+// identityTest contains a Reconciler whose instances run as a ServiceAccount.
 type identityTest struct {
 	*testing.T
 	*Reconciler
 	server     *platformtest.Server
 	identities *fakeIdentities
-	as         *recorder // of the identity
+	as         *recorder // requests sent as the identity
 	self       *unstructured.Unstructured
 }
 
@@ -129,7 +129,7 @@ func newIdentityTest(t *testing.T, b *blueprint.Blueprint) *identityTest {
 	return c
 }
 
-// run reconciles the instance as the API server has it, and returns its Ready condition and the result.
+// run reconciles the latest version of the instance and returns its Ready condition and the result.
 func (c *identityTest) run() (*metav1.Condition, error) {
 	c.Helper()
 	object, err := c.server.Tracker().Get(websites, flowers.Namespace(), flowers.Name())
@@ -172,14 +172,14 @@ func denied() error {
 		errors.New(`User "platform" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "shop"`))
 }
 
-// place makes a ConfigMap in another namespace, so that the platform has to delete it.
+// place moves a ConfigMap to another namespace, so that the platform has to delete it.
 func place() *blueprint.Blueprint {
 	b := chain(1)
 	b.Spec.Resources[0].Template["metadata"].(map[string]any)["namespace"] = "far"
 	return b
 }
 
-func TestIdentity_ReadsAndWritesChildren(t *testing.T) {
+func TestIdentity_AppliesChildren(t *testing.T) {
 	c := newIdentityTest(t, chain(1))
 	ready, err := c.run()
 	if err != nil {
@@ -190,7 +190,7 @@ func TestIdentity_ReadsAndWritesChildren(t *testing.T) {
 	if !slices.Equal(c.identities.requests, []identity.Request{want}) {
 		t.Errorf("resolved %+v, want %+v", c.identities.requests, want)
 	}
-	if !slices.Equal(c.as.requests, []string{"get configmaps r0", "apply configmaps r0"}) {
+	if !slices.Equal(c.as.requests, []string{"apply configmaps r0"}) {
 		t.Errorf("as the ServiceAccount: %q", c.as.requests)
 	}
 }
@@ -232,7 +232,7 @@ func TestIdentity_RejectionIsRetriedLessOftenOverTime(t *testing.T) {
 			}}
 			got, again := dynamiccontroller.RequeueDelay(retryRejected(self, rejection))
 			if !again || (got-want).Abs() > time.Second {
-				t.Errorf("not ready for %s: got %s, want %s", age, got, want)
+				t.Errorf("after %s without being ready: got %s, want %s", age, got, want)
 			}
 		}
 	}
@@ -271,36 +271,64 @@ func TestIdentity_TemporaryErrorIsAFailure(t *testing.T) {
 	}
 }
 
+func TestIdentity_TemporaryErrorOfADeletedInstance(t *testing.T) {
+	c := newIdentityTest(t, chain(1))
+	c.identities.err = errors.New("no answer")
+	object, err := c.server.Tracker().Get(websites, flowers.Namespace(), flowers.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.server.Tracker().Delete(websites, flowers.Namespace(), flowers.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.reconcile(t.Context(), flowers, object.(*unstructured.Unstructured)); err != nil {
+		t.Errorf("got the error %v", err)
+	}
+}
+
+func TestIdentity_ForbiddenReadIsReported(t *testing.T) {
+	c := newIdentityTest(t, chain(1))
+	if _, err := c.run(); err != nil {
+		t.Fatal(err)
+	}
+	c.identities.unreadable = true
+	c.deny("get", forbidden("get"))
+	ready, err := c.run()
+	c.wantCondition(ready, reasonForbidden, "as ServiceAccount shop/web: ", "cannot get")
+	if err == nil || isRequeue(err) {
+		t.Errorf("got the error %v", err)
+	}
+}
+
 func TestIdentity_ForbiddenNamesTheServiceAccount(t *testing.T) {
-	for _, verb := range []string{"get", "patch"} {
-		c := newIdentityTest(t, chain(1))
-		c.deny(verb, forbidden(verb))
-		ready, err := c.run()
-		c.wantCondition(ready, reasonForbidden, "as ServiceAccount shop/web: ", "cannot "+verb)
-		if err == nil || isRequeue(err) {
-			t.Errorf("%s: got the error %v", verb, err)
-		}
+	c := newIdentityTest(t, chain(1))
+	c.deny("patch", forbidden("patch"))
+	ready, err := c.run()
+	c.wantCondition(ready, reasonForbidden, "r0: ConfigMap shop/r0: apply: as ServiceAccount shop/web: ", "cannot patch")
+	if strings.Contains(ready.Message, "flowers") {
+		t.Errorf("the message names the instance: %s", ready.Message)
+	}
+	if err == nil || isRequeue(err) {
+		t.Errorf("got the error %v", err)
 	}
 }
 
-// The message of a Secret is redacted, but the response to a denied impersonation does not come from its object.
+// A Secret's message is redacted, but the response to a denied impersonation does not come from the Secret.
 func TestIdentity_DeniedImpersonationIsPermissionMissing(t *testing.T) {
-	for _, verb := range []string{"get", "patch"} {
-		b := chain(1)
-		b.Spec.Resources[0].Template["kind"] = "Secret"
-		c := newIdentityTest(t, b)
-		c.server.PrependReactor(verb, "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, denied()
-		})
-		ready, err := c.run()
-		c.wantCondition(ready, identity.ReasonPermissionMissing, identity.ImpersonationRejection(web).Message)
-		if !isRequeue(err) {
-			t.Errorf("%s: got the error %v", verb, err)
-		}
+	b := chain(1)
+	b.Spec.Resources[0].Template["kind"] = "Secret"
+	c := newIdentityTest(t, b)
+	c.server.PrependReactor("patch", "secrets", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, denied()
+	})
+	ready, err := c.run()
+	c.wantCondition(ready, identity.ReasonPermissionMissing, identity.ImpersonationRejection(web).Message)
+	if !isRequeue(err) {
+		t.Errorf("got the error %v", err)
 	}
 }
 
-func TestIdentity_CachedChildrenThatItCannotReadAreReadAsTheIdentity(t *testing.T) {
+func TestIdentity_UnreadableCachedChildrenAreReadAsIdentity(t *testing.T) {
 	for name, prepare := range map[string]func(*fakeIdentities){
 		"the review denies it": func(f *fakeIdentities) { f.unreadable = true },
 		"the review fails":     func(f *fakeIdentities) { f.reviewErr = errors.New("no answer") },
@@ -320,7 +348,7 @@ func TestIdentity_CachedChildrenThatItCannotReadAreReadAsTheIdentity(t *testing.
 			if !slices.Contains(c.as.requests, "get configmaps r0") || !slices.Contains(c.as.requests, "get configmaps r1") {
 				t.Errorf("as the ServiceAccount: %q", c.as.requests)
 			}
-			// r1 has an expression that reads r0.
+			// r1 contains an expression that reads r0.
 			c.deny("get", forbidden("get"))
 			ready, _ = c.run()
 			c.wantCondition(ready, reasonForbidden, "as ServiceAccount shop/web: ", "cannot get")
@@ -328,14 +356,14 @@ func TestIdentity_CachedChildrenThatItCannotReadAreReadAsTheIdentity(t *testing.
 			if err != nil {
 				t.Fatal(err)
 			}
-			if observed := c.observe(t.Context(), c.self, access.reader); len(observed.byID) > 0 {
-				t.Errorf("expressions can read %v", observed.byID)
+			if observed := c.observe(t.Context(), c.self, access.reader); len(observed.byKey) > 0 {
+				t.Errorf("expressions read %v", observed.byKey)
 			}
 		})
 	}
 }
 
-// deleted marks the instance as deleted, with the finalizers that it has.
+// deleted marks the instance as being deleted and keeps its finalizers.
 func (c *identityTest) deleted() {
 	c.Helper()
 	object, err := c.server.Tracker().Get(websites, flowers.Namespace(), flowers.Name())
@@ -396,13 +424,13 @@ func TestIdentity_CleanupForbiddenKeepsTheFinalizer(t *testing.T) {
 				t.Errorf("got the error %v", err)
 			}
 			if !slices.Contains(c.finalizers(), ChildrenFinalizer) {
-				t.Errorf("the finalizers are %q", c.finalizers())
+				t.Errorf("got the finalizers %q", c.finalizers())
 			}
 		})
 	}
 }
 
-func TestIdentity_RejectedIdentityWithoutChildrenElsewhereReleasesTheInstance(t *testing.T) {
+func TestIdentity_RejectedIdentityReleasesInstanceWithoutRemoteChildren(t *testing.T) {
 	c := newIdentityTest(t, place())
 	if _, err := c.run(); err != nil {
 		t.Fatal(err)
@@ -417,11 +445,11 @@ func TestIdentity_RejectedIdentityWithoutChildrenElsewhereReleasesTheInstance(t 
 		t.Fatal(err)
 	}
 	if slices.Contains(c.finalizers(), ChildrenFinalizer) {
-		t.Errorf("the finalizers are %q", c.finalizers())
+		t.Errorf("got the finalizers %q", c.finalizers())
 	}
 }
 
-// The platform lists children, in order to find those to delete. It deletes them as the ServiceAccount.
+// The platform lists children to find those to delete. It deletes them as the ServiceAccount.
 func TestIdentity_CleanupListsAsThePlatform(t *testing.T) {
 	c := newIdentityTest(t, place())
 	if _, err := c.run(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func TestAnInventoryThatIsNotCachedNamesEveryKind(t *testing.T) {
+func TestInventoryNames_AssumesAllKindsIfOmitted(t *testing.T) {
 	entries := "Brake.parts.example.com=v1/brakes"
 	for name, test := range map[string]struct {
 		inventory string
@@ -33,7 +33,7 @@ func TestAnInventoryThatIsNotCachedNamesEveryKind(t *testing.T) {
 			}
 			wheel := schema.GroupKind{Group: "parts.example.com", Kind: "Wheel"}
 			if got := InventoryNames(transformed(t, instance), wheel); got != test.want {
-				t.Errorf("it names the kind: %t", got)
+				t.Errorf("InventoryNames = %t", got)
 			}
 		})
 	}

@@ -20,20 +20,20 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// reportAfter is the duration after which the status of an instance that is being deleted shows why it still exists.
-// Most deletions take less time and need no additional write.
+// reportAfter is the time after which the status shows why an instance that is being deleted still exists. Most
+// deletions take less time and therefore need no additional write.
 const reportAfter = 2 * time.Second
 
-// hasStatus reports whether the type is known to have a status, so that the status of instances can be written.
+// hasStatus reports whether the type is known to have a status that can be written.
 func (r *Reconciler) hasStatus() bool { return r.Compiled != nil || r.Spec.Type.CRD == "" }
 
-// reportDeletion writes to the status why an instance still exists after a cleanup that returned err.
+// reportDeletion writes to the status why an instance still exists after a cleanup. err is the result of the cleanup.
 func (r *Reconciler) reportDeletion(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, err error,
 ) error {
 	blocked := r.blockedChildren(self)
 	if len(blocked) > 0 {
-		access, _ := r.accessFor(ctx, self) // an access that cannot be used hides all children
+		access, _ := r.accessFor(ctx, self) // if the identity is rejected, the access hides all children
 		access.hideUnreadable(ctx, blocked)
 	}
 	ready := deletion(self, blocked, err)
@@ -43,11 +43,11 @@ func (r *Reconciler) reportDeletion(
 	if wait := reportAfter - time.Since(self.GetDeletionTimestamp().Time); wait > 0 {
 		return cmp.Or(err, dynamiccontroller.RequeueAfter(wait))
 	}
-	return r.report(ctx, id, self, ready, err)
+	return r.report(ctx, id, self, ready, nil, err)
 }
 
 // deletion returns the Ready condition of an instance that is being deleted. Its message is empty if nothing is
-// pending. The blocked children are those that Kubernetes cannot delete yet.
+// pending. blocked lists the children that Kubernetes cannot delete yet.
 func deletion(self *unstructured.Unstructured, blocked []children.PendingChild, err error) metav1.Condition {
 	c := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonDeleting}
 	var pending *children.PendingDeletionError
@@ -59,7 +59,7 @@ func deletion(self *unstructured.Unstructured, blocked []children.PendingChild, 
 		c.Reason, c.Message = rejectionIn(err).Reason, rejectionIn(err).Message
 		return c
 	case isRequeue(err):
-		return c // the cleanup has been reported
+		return c // already written by reportCleanup
 	case err != nil:
 		c.Reason, c.Message = reasonOf(err), Truncate(err.Error())
 		return c
@@ -77,7 +77,7 @@ func deletion(self *unstructured.Unstructured, blocked []children.PendingChild, 
 	return c
 }
 
-// blockedChildren returns the cached children that Kubernetes is deleting and whose deletion is blocked by finalizers.
+// blockedChildren returns the cached children that are being deleted but still have finalizers.
 func (r *Reconciler) blockedChildren(self *unstructured.Unstructured) (blocked []children.PendingChild) {
 	for _, kind := range r.Children {
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID())
@@ -101,14 +101,14 @@ func (r *Reconciler) blockedChildren(self *unstructured.Unstructured) (blocked [
 	return blocked
 }
 
-// SetPaused pauses or resumes all instances. It reports whether the state has changed.
+// SetPaused pauses or resumes all instances and reports whether the state has changed.
 func (r *Reconciler) SetPaused(paused bool) (changed bool) {
 	if r.paused.Swap(paused) == paused {
 		return false
 	}
 	lister, err := r.engine.Lister(r.GVR)
 	if err != nil {
-		return true // the type is not served any longer
+		return true // the type is no longer served
 	}
 	for object, err := range lister.All("", nil) {
 		instance, accessErr := meta.Accessor(object)
@@ -123,7 +123,7 @@ func (r *Reconciler) SetPaused(paused bool) (changed bool) {
 // IsPaused reports whether an object has the annotation that pauses it.
 func IsPaused(object metav1.Object) bool { return object.GetAnnotations()[PausedAnnotation] == "true" }
 
-// pausedBy returns "Blueprint" if the Blueprint is paused, "Instance" if only the instance is paused, and otherwise "".
+// pausedBy returns "Blueprint" if the Blueprint is paused, "Instance" if only the instance is paused, and "" otherwise.
 func (r *Reconciler) pausedBy(self *unstructured.Unstructured) string {
 	switch {
 	case r.paused.Load():
@@ -134,21 +134,28 @@ func (r *Reconciler) pausedBy(self *unstructured.Unstructured) string {
 	return ""
 }
 
-// reportPause writes only the Paused condition, because the other conditions still describe the last reconcile.
+// reportPause writes the Paused condition. The other conditions still describe the last reconcile. If the instance has
+// never been reconciled, the Ready condition is Unknown.
 func (r *Reconciler) reportPause(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, by string,
 ) error {
 	if !r.hasStatus() {
 		return nil
 	}
-	what := "nothing is changed"
+	what := "no changes are made"
 	if self.GetDeletionTimestamp() != nil && slices.Contains(self.GetFinalizers(), ChildrenFinalizer) {
 		what = "the instance is not deleted"
 	}
-	_, err := r.pauses.Set(ctx, id, self, metav1.Condition{
-		Type: ConditionPaused, Status: metav1.ConditionTrue, Reason: by + "Paused",
-		Message: fmt.Sprintf("%s while the %s has the annotation %s", what, strings.ToLower(by), PausedAnnotation),
-	})
+	message := fmt.Sprintf("%s while the %s has the annotation %s", what, strings.ToLower(by), PausedAnnotation)
+	conditions := []metav1.Condition{
+		{Type: ConditionPaused, Status: metav1.ConditionTrue, Reason: by + "Paused", Message: message},
+	}
+	if ready := ConditionOf(self, conditionReady); ready == nil || ready.Reason == reasonPaused {
+		conditions = append(conditions, metav1.Condition{
+			Type: conditionReady, Status: metav1.ConditionUnknown, Reason: reasonPaused, Message: message,
+		})
+	}
+	_, err := r.pauses.Set(ctx, id, self, conditions...)
 	if errors.Is(err, handlers.ErrNoStatus) || apierrors.IsNotFound(err) {
 		return nil
 	}

@@ -34,11 +34,11 @@ func TestPendingMessage(t *testing.T) {
 			[]children.PendingChild{pendingChild("a-page", "page", true, "example.com/x")},
 			"page: waiting for ConfigMap shop/a-page to be deleted; blocked by finalizer example.com/x",
 		},
-		"blocked twice, without an id": {
+		"two finalizers, no id": {
 			[]children.PendingChild{pendingChild("a", "", true, "example.com/x", "example.com/y")},
 			"waiting for ConfigMap shop/a to be deleted; blocked by finalizers example.com/x, example.com/y",
 		},
-		"with an earlier stage": {
+		"a child of an earlier stage": {
 			[]children.PendingChild{pendingChild("a", "a", true), pendingChild("b", "b", false)},
 			"a: waiting for ConfigMap shop/a to be deleted; and 1 more",
 		},
@@ -46,14 +46,14 @@ func TestPendingMessage(t *testing.T) {
 			slices.Repeat([]children.PendingChild{pendingChild("a", "a", true)}, 5),
 			strings.Repeat("a: waiting for ConfigMap shop/a to be deleted; ", 3) + "and 2 more",
 		},
-		"that the identity cannot read": {
+		"a child that the identity cannot read": {
 			[]children.PendingChild{{Kind: schema.GroupKind{Kind: "ConfigMap"}, Deleting: true}},
 			"waiting for a child of kind ConfigMap to be deleted",
 		},
-		"with a forged id": {
+		"a forged id": {
 			[]children.PendingChild{pendingChild("a", "x\ny", true)}, "waiting for ConfigMap shop/a to be deleted",
 		},
-		"with a huge id": {
+		"a huge id": {
 			[]children.PendingChild{pendingChild("a", strings.Repeat("a", 64), true)},
 			"waiting for ConfigMap shop/a to be deleted",
 		},
@@ -72,12 +72,19 @@ func TestReadyMessage_NamesExcludedResources(t *testing.T) {
 		return all
 	}
 	for want, step := range map[string]blueprint.Step{
+		"the resource is ready":     {Rendered: make([]blueprint.Rendered, 1)},
 		"all 3 resources are ready": {Rendered: make([]blueprint.Rendered, 3)},
-		"3 of 4 resources are ready; route is excluded by includeWhen": {
+		"3 of 4 resources are ready; excluded by includeWhen: route": {
 			Rendered: make([]blueprint.Rendered, 3), Excluded: excluded("route"),
 		},
-		"0 of 2 resources are ready; a, b are excluded by includeWhen": {Excluded: excluded("a", "b")},
-		"0 of 11 resources are ready; a, a, a, a, a, a, a, a, a, a and 1 more are excluded by includeWhen": {
+		"all 3 resources are ready, with 5 objects": {
+			Rendered: make([]blueprint.Rendered, 5), Collections: map[string]int{"pages": 4, "none": 0},
+		},
+		"1 of 2 resources is ready, with 4 objects; excluded by includeWhen: route": {
+			Rendered: make([]blueprint.Rendered, 4), Collections: map[string]int{"pages": 4}, Excluded: excluded("route"),
+		},
+		"0 of 2 resources are ready; excluded by includeWhen: a, b": {Excluded: excluded("a", "b")},
+		"0 of 11 resources are ready; excluded by includeWhen: a, a, a, a, a, a, a, a, a, a, and 1 more": {
 			Excluded: excluded(slices.Repeat([]string{"a"}, 11)...),
 		},
 	} {
@@ -100,29 +107,29 @@ func conditionOf(t *testing.T, server *platformtest.Server, conditionType string
 	return metav1.Condition{}
 }
 
-// A deletion is reported when it takes longer than usual.
+// A deletion is reported only if it takes longer than usual.
 func TestDeletion_NamesFinalizers(t *testing.T) {
 	for name, test := range map[string]struct {
 		finalizers []string
-		child      []string // finalizers of a child that Kubernetes is deleting
+		child      []string // finalizers of a child that is being deleted
 		after      time.Duration
 		unreadable bool
 		want       string
 	}{
-		"it has just begun": {finalizers: []string{"example.com/hold"}},
-		"finalizer of another controller": {
+		"a deletion that has just begun": {finalizers: []string{"example.com/hold"}},
+		"a finalizer of another controller": {
 			finalizers: []string{"example.com/hold"}, after: time.Minute,
 			want: "waiting for the instance to be released; blocked by finalizer example.com/hold",
 		},
-		"Kubernetes deletes the children": {
+		"children that Kubernetes deletes": {
 			finalizers: []string{metav1.FinalizerDeleteDependents}, after: time.Minute,
 			want: "waiting for Kubernetes to delete the children",
 		},
-		"Kubernetes cannot delete a child": {
+		"a child with a finalizer": {
 			finalizers: []string{metav1.FinalizerDeleteDependents}, child: []string{"example.com/x"}, after: time.Minute,
 			want: "r0: waiting for ConfigMap shop/r0 to be deleted; blocked by finalizer example.com/x",
 		},
-		"Kubernetes cannot delete a child that the identity cannot read": {
+		"a child with a finalizer that the identity cannot read": {
 			finalizers: []string{metav1.FinalizerDeleteDependents}, child: []string{"example.com/x"}, after: time.Minute,
 			unreadable: true, want: "waiting for a child of kind ConfigMap to be deleted",
 		},
@@ -158,17 +165,17 @@ func TestDeletion_NamesFinalizers(t *testing.T) {
 	}
 }
 
-func TestDeletion_OfAnErrorIsAFailure(t *testing.T) {
+func TestDeletion_ErrorIsFailure(t *testing.T) {
 	if c := deletion(&unstructured.Unstructured{}, nil, errors.New("e")); c.Reason != reasonFailed || c.Message != "e" {
 		t.Errorf("got %+v", c)
 	}
 	if c := deletion(&unstructured.Unstructured{}, nil, nil); c.Message != "" {
-		t.Errorf("of an instance without finalizers, %+v is reported", c)
+		t.Errorf("without finalizers, got %+v", c)
 	}
 }
 
-// A type that the platform did not create can have no status.
-func TestDeletion_IsNotReportedToTypesWithoutStatus(t *testing.T) {
+// A type that the platform did not create can lack a status.
+func TestDeletion_NotReportedWithoutStatus(t *testing.T) {
 	k, server := newTestReconciler(t, chain(1))
 	self := newFlowers(t, server)
 	deleted := metav1.NewTime(time.Now().Add(-time.Hour))
@@ -176,11 +183,11 @@ func TestDeletion_IsNotReportedToTypesWithoutStatus(t *testing.T) {
 	self.SetFinalizers([]string{"example.com/hold"})
 	k.Compiled, k.Spec.Type.CRD = nil, "websites.shop.example.com"
 	if err := k.reconcile(t.Context(), flowers, self); err != nil || len(server.Took()) > 0 {
-		t.Errorf("got %v, or it writes", err)
+		t.Errorf("got %v, or a write was sent", err)
 	}
 }
 
-func TestPaused_NothingIsWrittenForTheChildren(t *testing.T) {
+func TestPaused_WritesNoChildren(t *testing.T) {
 	for name, test := range map[string]struct {
 		pause  func(k *Reconciler, self *unstructured.Unstructured, paused bool)
 		reason string
@@ -207,8 +214,8 @@ func TestPaused_NothingIsWrittenForTheChildren(t *testing.T) {
 				want       string
 				writes     []string
 			}{
-				{nil, nil, "nothing is changed", []string{"patch websites flowers status"}},
-				{&deleted, []string{"example.com/hold"}, "nothing is changed", nil}, // others delay the deletion
+				{nil, nil, "no changes are made", []string{"patch websites flowers status"}},
+				{&deleted, []string{"example.com/hold"}, "no changes are made", nil}, // other controllers delay the deletion
 				{&deleted, []string{ChildrenFinalizer}, "the instance is not deleted", []string{"patch websites flowers status"}},
 			} {
 				self.SetDeletionTimestamp(step.at)
@@ -219,10 +226,7 @@ func TestPaused_NothingIsWrittenForTheChildren(t *testing.T) {
 				if got := server.Took(); !slices.Equal(got, step.writes) {
 					t.Errorf("written: %q, want %q", got, step.writes)
 				}
-				c := conditionOf(t, server, ConditionPaused)
-				if c.Status != metav1.ConditionTrue || c.Reason != test.reason || c.Message != step.want+while {
-					t.Errorf("got %+v, want %s", c, step.want)
-				}
+				checkPaused(t, server, test.reason, step.want+while)
 			}
 			self.SetDeletionTimestamp(nil)
 			self.SetFinalizers(nil)
@@ -233,6 +237,36 @@ func TestPaused_NothingIsWrittenForTheChildren(t *testing.T) {
 			}
 			checkUnpaused(t, k, server, self)
 		})
+	}
+}
+
+// checkPaused checks the status of an instance that has been paused since its creation.
+func checkPaused(t *testing.T, server *platformtest.Server, reason, message string) {
+	t.Helper()
+	for conditionType, want := range map[string]string{
+		ConditionPaused: "True " + reason, conditionReady: "Unknown Paused",
+	} {
+		c := conditionOf(t, server, conditionType)
+		if string(c.Status)+" "+c.Reason != want || c.Message != message {
+			t.Errorf("got %+v, want %s: %s", c, want, message)
+		}
+	}
+}
+
+func TestPaused_ReadyStillDescribesTheLastReconcile(t *testing.T) {
+	k, server := newTestReconciler(t, chain(1))
+	self := newFlowers(t, server)
+	reconcile := func() metav1.Condition {
+		t.Helper()
+		if err := k.reconcile(t.Context(), flowers, self); err != nil {
+			t.Fatal(err)
+		}
+		return conditionOf(t, server, conditionReady)
+	}
+	before := reconcile()
+	k.SetPaused(true)
+	if got := reconcile(); got != before || got.Reason == reasonPaused {
+		t.Errorf("got %+v, want %+v", got, before)
 	}
 }
 
@@ -254,11 +288,11 @@ func checkUnpaused(t *testing.T, k *Reconciler, server *platformtest.Server, sel
 	}
 	status := object.(*unstructured.Unstructured).Object["status"].(map[string]any)
 	if status["revision"] != "websites-1" {
-		t.Errorf("the status is %v", status)
+		t.Errorf("got the status %v", status)
 	}
 }
 
-func TestStatus_HasNoRevisionThatTheSchemaDoesNotDeclare(t *testing.T) {
+func TestStatus_OmitsUndeclaredRevision(t *testing.T) {
 	k, server := newTestReconciler(t, chain(1))
 	k.Name = "websites-1"
 	self := newFlowers(t, server)
@@ -266,6 +300,6 @@ func TestStatus_HasNoRevisionThatTheSchemaDoesNotDeclare(t *testing.T) {
 		t.Fatal(err)
 	}
 	if revision, has, _ := unstructured.NestedString(self.Object, "status", "revision"); has {
-		t.Errorf("the revision is %s", revision)
+		t.Errorf("got the revision %s", revision)
 	}
 }

@@ -12,56 +12,56 @@ import (
 // Name is the platform's field manager, and the prefix of its finalizers, labels and annotations.
 const Name = "platform.example.com"
 
-// PausedAnnotation is an annotation of instances and Blueprints. While it is "true", the children of the instance, or
-// of all instances of the Blueprint, are not written, and a deletion waits.
+// PausedAnnotation pauses an instance, or all instances of a Blueprint, while it is set to "true". While an instance is
+// paused, its children are not written, and its deletion waits.
 const PausedAnnotation = Name + "/paused"
 
-// ConditionPaused is a condition type. The condition is True while an instance or a Blueprint is paused, and False
+// ConditionPaused is the type of a condition that is True while an instance or a Blueprint is paused, and False
 // afterwards.
 const ConditionPaused = "Paused"
 
-// ConditionRegressed is a condition type. The condition is True while an instance is less healthy than before a new
-// revision was rolled out to it, and absent otherwise.
+// ConditionRegressed is the type of a condition that is True while an instance is less healthy than before the rollout
+// of a new revision. It is absent otherwise.
 const ConditionRegressed = "Regressed"
 
 const (
-	// StatusManager is the field manager of statuses.
+	// StatusManager is the field manager for statuses.
 	StatusManager = Name + "/status"
-	// pauseManager is the field manager of the Paused condition while an instance is paused. With a separate field
+	// pauseManager is the field manager for the Paused condition while an instance is paused. With a separate field
 	// manager, the other conditions are kept.
 	pauseManager = Name + "/paused"
-	// ChildrenFinalizer is the finalizer of instances whose children are not all deleted through owner references. Package
+	// ChildrenFinalizer is set on instances whose children the garbage collector does not all delete. Package
 	// handlers/children adds it.
 	ChildrenFinalizer = Name + "/children"
 
-	// parentLabel is a label of children. Its value is the UID of their instance. Package handlers/children adds it.
+	// parentLabel is a label of children with the UID of their instance. Package handlers/children adds it.
 	parentLabel = Name + "/parent"
-	// inventoryAnnotation is an annotation of instances. Its value lists the kinds of their children. Package
-	// handlers/children writes it. Anyone who can update an instance can change it.
+	// inventoryAnnotation is an annotation of instances that lists the kinds of their children. Package handlers/children
+	// writes it. Anyone who can update an instance can change it.
 	inventoryAnnotation = Name + "/inventory"
 	// appliedAnnotation and selfAnnotation are annotations of children. Package handlers/children adds appliedAnnotation
-	// to all children, and selfAnnotation to children on which an owner reference has no effect.
+	// to all children. It adds selfAnnotation to children on which an owner reference has no effect.
 	appliedAnnotation = Name + "/applied"
 	selfAnnotation    = Name + "/self"
-	// resourceAnnotation and instanceAnnotation are annotations of children. Their values are the id of the template and
-	// the "namespace/name" of the instance.
+	// resourceAnnotation and instanceAnnotation are annotations of children. They contain the id of the template and the
+	// "namespace/name" of the instance.
 	resourceAnnotation = Name + "/resource"
 	instanceAnnotation = Name + "/instance"
-	// managedByLabel and the labels below it are set on children, so that users can select them. Values that are not valid
-	// label values are shortened: see LabelValue.
+	// managedByLabel and the labels below are set on children so that users can select them. Names that are not valid
+	// label values are converted with LabelValue.
 	managedByLabel         = "app.kubernetes.io/managed-by"
 	instanceNameLabel      = Name + "/instance-name"
 	instanceNamespaceLabel = Name + "/instance-namespace"
 	instanceKindLabel      = Name + "/instance-kind"
 	resourceLabel          = Name + "/resource-id"
-	// stageAnnotation and retainedAnnotation are annotations of children. Their values are the stage of the child and the
-	// instance for which it is retained. Package handlers/children adds them.
+	// stageAnnotation and retainedAnnotation are annotations of children. They contain the stage of the child and the
+	// instance that retains the child. Package handlers/children adds them.
 	stageAnnotation    = Name + "/stage"
 	retainedAnnotation = Name + "/retained-by"
-	// budgetAnnotation is an annotation of children that can be instances. Its value is their expansion budget.
+	// budgetAnnotation is an annotation of children that can be instances. It contains their expansion budget.
 	budgetAnnotation = Name + "/allowance"
-	// omittedAnnotation is an annotation of objects that are cached without their content. If anyone else sets it, the
-	// only effect is that the object is always read from the API server.
+	// omittedAnnotation marks objects that are cached without their content. If a user sets it on an object, the only
+	// effect is that the platform reads the object from the API server each time.
 	omittedAnnotation = Name + "/omitted"
 )
 

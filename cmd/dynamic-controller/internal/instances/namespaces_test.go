@@ -17,7 +17,7 @@ import (
 
 var configMapKind = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 
-// recordingEngine records the options of the types that it serves.
+// recordingEngine records the options with which types are served.
 type recordingEngine struct {
 	*platformtest.Engine
 	options []dynamiccontroller.ServeOption
@@ -47,20 +47,20 @@ func TestStart_LimitsAllWatchesToTheNamespaces(t *testing.T) {
 		if w, ok := option.(dynamiccontroller.Watch); ok {
 			watches++
 			if key := w.Key(); key.Namespaces != "shop,team" {
-				t.Errorf("the watch %+v is not limited", key)
+				t.Errorf("the watch %+v is not limited to the namespaces", key)
 			}
 			if w.Key().Owned && w.Key() != r.newest.owned(maps) {
-				t.Error("the lister reads another watch")
+				t.Error("the lister uses another watch")
 			}
 		}
 	}
 	if watches != 2 || len(engine.options) != 3 {
-		t.Errorf("%d options with %d watches, want three with two", len(engine.options), watches)
+		t.Errorf("got %d options with %d watches, want 3 and 2", len(engine.options), watches)
 	}
 }
 
-// Children outside of the instance's namespace are listed in the API server. Cluster-scoped children were created
-// before the platform was limited.
+// Children outside the instance's namespace are listed from the API server. A cluster-scoped child can only exist if it
+// was created before the platform was limited to namespaces.
 func TestCleanUp_ListsChildrenInTheNamespacesOnly(t *testing.T) {
 	maps, roles := schema.GroupKind{Kind: "ConfigMap"}, schema.GroupKind{Group: "rbac.example.com", Kind: "ClusterRole"}
 	self := &unstructured.Unstructured{Object: map[string]any{}}
@@ -97,11 +97,11 @@ func TestCleanUp_ListsChildrenInTheNamespacesOnly(t *testing.T) {
 		}
 	}
 	if !slices.Equal(lists, []string{"clusterroles ", "configmaps shop", "configmaps team"}) {
-		t.Errorf("children were listed with the requests %q", lists)
+		t.Errorf("got the list requests %q", lists)
 	}
 }
 
-// Instances of a cluster-scoped type were created before the platform was limited.
+// Instances of a cluster-scoped type can only exist if they were created before the platform was limited to namespaces.
 func TestStart_ClusterScopedTypeIsNotLimited(t *testing.T) {
 	engine := &recordingEngine{Engine: platformtest.NewEngine()}
 	mapper := platformtest.NewMapper()
@@ -110,15 +110,15 @@ func TestStart_ClusterScopedTypeIsNotLimited(t *testing.T) {
 		Engine: engine, Client: platformtest.NewServer(nil), Mapper: mapper, Namespaces: []string{"shop"},
 	}, Revision{GVR: websites}, Rollout{}, false)
 	if err != nil || len(engine.options) != 1 {
-		t.Fatalf("%d options, %v", len(engine.options), err)
+		t.Fatalf("got %d options, %v", len(engine.options), err)
 	}
 	limited := dynamiccontroller.Owns(websites, engine.options[0].(dynamiccontroller.CommonOption)).Key().Namespaces
 	if limited != "" {
-		t.Errorf("the watch is limited to %q", limited)
+		t.Errorf("the watch is limited to the namespaces %q", limited)
 	}
 }
 
-// A child in a namespace that was removed from --namespaces is not forgotten.
+// A child is not forgotten when its namespace is removed from --namespaces.
 func TestNamespaces_ChildInARemovedNamespaceIsReported(t *testing.T) {
 	for name, test := range map[string]struct {
 		deleted bool

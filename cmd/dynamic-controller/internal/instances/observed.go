@@ -2,8 +2,13 @@ package instances
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -11,33 +16,53 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// observed holds the children of an instance that exist and are not being deleted. The objects are shared and must not
-// be modified.
+// observed contains the existing children of an instance, except those that are being deleted. The objects are shared
+// and must not be modified.
 type observed struct {
-	byID map[string]*unstructured.Unstructured
-	// owned are the children with an owner reference to the instance.
-	owned  []*unstructured.Unstructured // their content must not be used
-	looked map[string]bool              // resources that have been looked up by name
+	byKey map[string]*unstructured.Unstructured // by blueprint.Rendered.Key
+	// collections contains the ids of the resources that can have any number of children.
+	collections sets.Set[string]
+	// owned contains the children with an owner reference to the instance.
+	owned    []*unstructured.Unstructured // only metadata can be used
+	lookedUp map[string]bool              // keys of the objects that have been looked up by name
+	unread   map[string]readFailure       // results of the last failed lookups, by key
+
+	unsynced bool // whether the report depends on a child in a cache that has not synced
+
 	reader cacheReader
 	kinds  []Child
 	self   *unstructured.Unstructured
-	// recorded reports whether the inventory contains a namespace for a kind.
+	// recorded reports whether the inventory contains the given kind and namespace.
 	recorded func(kind schema.GroupKind, namespace string) bool
 }
 
-// observe reads the children with an owner reference. In most cases these are all the children, so a single step is
-// sufficient. Anyone who can create an object can forge the owner reference and the annotation: at most one object for
-// each resource is read from the API server, and find replaces an object that is not the rendered one.
+// readFailure is a failed lookup of a child.
+type readFailure struct {
+	id  string // the id of the resource
+	err error
+}
+
+// observe reads the children that have an owner reference to the instance. Usually, these are all of its children, and
+// a single step is sufficient. Anyone who can create an object can forge the owner reference and the annotation.
+// Therefore, observe reads at most one object per resource from the API server. If that object is not the rendered one,
+// find replaces it. The objects of a collection are read from the API server only by find, after they have been
+// rendered.
 func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructured, reader cacheReader) *observed {
 	o := &observed{
-		byID: map[string]*unstructured.Unstructured{}, looked: map[string]bool{},
-		reader: reader, kinds: r.Children, self: self, recorded: r.children.Recorded(self),
+		byKey: map[string]*unstructured.Unstructured{}, lookedUp: map[string]bool{}, unread: map[string]readFailure{},
+		collections: sets.New[string](), reader: reader, kinds: r.Children, self: self,
+		recorded: r.children.Recorded(self),
 	}
-	unread := sets.New[string]() // ids of resources of which no object has been read from the API server
+	unread := sets.New[string]() // resources for which nothing has been read from the API server yet
 	for _, t := range r.templates() {
-		unread.Insert(t.ID)
+		if t.Collection {
+			o.collections.Insert(t.ID)
+		} else if !t.Reference {
+			unread.Insert(t.ID)
+		}
 	}
 	for _, kind := range r.Children {
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID()) // other children are looked up by name
@@ -61,37 +86,78 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 	return o
 }
 
-// canBeOwned reports whether an owner reference from the object to the instance can be valid. A user of another
-// namespace can write such a reference, but it must not make the object's content visible to the instance's templates.
+// canBeOwned reports whether the object's owner reference to the instance can be valid. Users of other namespaces can
+// create objects with invalid references. The content of such objects must not be visible to the instance's templates.
 func canBeOwned(object runtime.Object, self *unstructured.Unstructured) bool {
 	m, err := meta.Accessor(object)
 	return err == nil && (self.GetNamespace() == "" || m.GetNamespace() == self.GetNamespace())
 }
 
-// find looks up rendered objects that have not been observed, or were observed under another name. Each resource is
-// looked up once. It reports whether anything has changed.
-func (o *observed) find(ctx context.Context, rendered []blueprint.Rendered) (changed bool) {
-	for _, r := range rendered {
-		child := o.byID[r.ID]
+// keyOf returns the key of a child, or "" if the child has none.
+func (o *observed) keyOf(child *unstructured.Unstructured) string {
+	id := child.GetAnnotations()[resourceAnnotation]
+	if o.collections.Has(id) {
+		return blueprint.ItemKey(id, child.GetNamespace(), child.GetName())
+	}
+	return id
+}
+
+// find looks up the objects of a step that have not been observed yet, and those for which an object with a different
+// name was observed. It looks up each object at most once, and reports whether the observed children have changed.
+func (o *observed) find(ctx context.Context, objects []blueprint.Rendered) (changed bool) {
+	for _, r := range objects {
+		child := o.byKey[r.Key]
 		if child != nil && isSame(child, r.Object) {
 			continue
 		}
 		if child != nil {
-			delete(o.byID, r.ID)
+			delete(o.byKey, r.Key)
 			changed = true
 		}
-		if o.looked[r.ID] {
+		namespace, name := r.Object.GetNamespace(), r.Object.GetName()
+		place := blueprint.ItemKey(r.Key, namespace, name)
+		if o.lookedUp[place] {
 			continue
 		}
-		o.looked[r.ID] = true
-		gvr := o.resourceOf(r.Object.GroupVersionKind())
-		found, err := o.reader.Get(ctx, gvr, r.Object.GetNamespace(), r.Object.GetName())
-		if err == nil && found.GetDeletionTimestamp() == nil && found.GetLabels()[parentLabel] == string(o.self.GetUID()) {
-			o.byID[r.ID] = found
+		o.lookedUp[place] = true
+		delete(o.unread, r.Key)
+		found, err := o.reader.Get(ctx, o.resourceOf(r.Object.GroupVersionKind()), namespace, name)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			err = fmt.Errorf("%s: read %s %s: %w", r.ID, r.Object.GetKind(), keyOf(r.Object), err)
+			o.unread[r.Key] = readFailure{r.ID, err}
+		case found.GetDeletionTimestamp() == nil && found.GetLabels()[parentLabel] == string(o.self.GetUID()):
+			o.byKey[r.Key] = found
 			changed = true
 		}
 	}
 	return changed
+}
+
+// settle completes the last step of a reconcile. If the step's report depends on children that could not be read,
+// settle removes the report, so that the corresponding fields of the instance's status are kept. If err is nil or a
+// requeue request, settle returns the error of the failed read instead of err.
+func (o *observed) settle(compiled *blueprint.Compiled, step blueprint.Step, err error) (blueprint.Step, error) {
+	for _, key := range slices.Sorted(maps.Keys(o.unread)) {
+		failed := o.unread[key]
+		if o.byKey[key] != nil || !compiled.Reports(failed.id) {
+			continue
+		}
+		step.Report = nil
+		switch {
+		case isUncached(failed.err):
+			o.unsynced = true
+		case err == nil || isRequeue(err):
+			err = failed.err
+		}
+	}
+	return step, err
+}
+
+// isUncached reports whether the error means that the cache does not serve the type or has not synced.
+func isUncached(err error) bool {
+	return errors.Is(err, dynamiccontroller.ErrNotServed) || errors.Is(err, dynamiccontroller.ErrNotSynced)
 }
 
 func (o *observed) resourceOf(gvk schema.GroupVersionKind) (gvr schema.GroupVersionResource) {
@@ -103,19 +169,19 @@ func (o *observed) resourceOf(gvk schema.GroupVersionKind) (gvr schema.GroupVers
 	return gvr
 }
 
-// update stores the newest versions of children, and reports whether anything has changed.
+// update stores the newest versions of children, and reports whether the observed children have changed.
 func (o *observed) update(children []*unstructured.Unstructured) (changed bool) {
 	for _, child := range children {
-		id := child.GetAnnotations()[resourceAnnotation]
-		switch before := o.byID[id]; {
-		case id == "":
+		key := o.keyOf(child)
+		switch before := o.byKey[key]; {
+		case key == "":
 		case child.GetDeletionTimestamp() != nil:
 			if before != nil && before.GetUID() == child.GetUID() {
-				delete(o.byID, id)
+				delete(o.byKey, key)
 				changed = true
 			}
 		case before == nil || before.GetUID() != child.GetUID() || before.GetResourceVersion() != child.GetResourceVersion():
-			o.byID[id] = child
+			o.byKey[key] = child
 			changed = true
 		}
 	}
@@ -128,13 +194,7 @@ func isSame(a, b *unstructured.Unstructured) bool {
 }
 
 func sameObjects(a, b []blueprint.Rendered) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].ID != b[i].ID || !reflect.DeepEqual(a[i].Object.Object, b[i].Object.Object) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(a, b, func(a, b blueprint.Rendered) bool {
+		return a.ID == b.ID && reflect.DeepEqual(a.Object.Object, b.Object.Object)
+	})
 }

@@ -1,11 +1,11 @@
 package instances
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
-	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +20,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// conditionReady is the condition type that reports whether an instance is ready.
+// conditionReady is the type of the condition that reports whether an instance is ready.
 const conditionReady = "Ready"
 
 // Reasons of the Ready condition.
@@ -29,17 +29,18 @@ const (
 	reasonWaiting   = "Waiting"
 	reasonInvalid   = "Invalid"        // an expression fails, or its result is invalid
 	reasonConflict  = "Conflict"       // a child belongs to another owner
-	reasonForbidden = "Forbidden"      // a permission is missing
+	reasonForbidden = "Forbidden"      // the identity or the platform lacks a permission
 	reasonRejected  = "Rejected"       // the API server rejected a child
 	reasonFailed    = "ChildrenFailed" // any other error
 	reasonDeleting  = "Deleting"
+	reasonPaused    = "Paused" // the instance has been paused since its creation
 
-	// reasonCleanupForbidden is the reason if an instance is being deleted, and its identity cannot delete some of its
-	// children, or they are in a namespace that is not in --namespaces.
+	// reasonCleanupForbidden is reported while an instance is being deleted and still has children that its identity
+	// cannot delete, or that are in a namespace not listed in --namespaces.
 	reasonCleanupForbidden = "CleanupForbidden"
 )
 
-// isFailing reports whether the reason requires someone to fix a problem.
+// isFailing reports whether a reason of the Ready condition describes a problem that a user must fix.
 func isFailing(reason string) bool {
 	switch reason {
 	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonCleanupForbidden,
@@ -62,15 +63,17 @@ func readiness(step blueprint.Step, err error) metav1.Condition {
 		c.Reason, c.Message = reasonInvalid, step.Problems.Error()
 	case errors.Is(err, errContinue):
 		c.Reason = reasonWaiting
-		c.Message = "created in several reconciles because the expressions are costly; more resources follow"
+		c.Message = "the resources are created in several reconciles, because their expressions are costly"
 	case errors.As(err, &pending):
 		c.Reason, c.Message = reasonWaiting, pendingMessage(pending.Children)
 	case isRequeue(err):
 		c.Reason, c.Message = reasonWaiting, "waiting for objects that are being deleted"
 	case err != nil:
-		c.Reason, c.Message = reasonOf(err), explain(err).Error()
+		c.Reason, c.Message = reasonOf(err), explain(err)
+	case step.Report != nil && len(step.Report.Problems) > 0:
+		c.Reason, c.Message = reasonInvalid, step.Report.Problems.Error()
 	case !step.Ready:
-		c.Reason, c.Message = reasonWaiting, joinReasons(append(step.Unready, step.Waiting...))
+		c.Reason, c.Message = reasonWaiting, joinFirst(append(step.Unready, step.Waiting...), "; ")
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReady, readyMessage(step)
 	}
@@ -78,42 +81,49 @@ func readiness(step blueprint.Step, err error) metav1.Condition {
 	return c
 }
 
-// readyMessage counts the resources, and names those that are excluded.
+// readyMessage counts the resources and names the excluded ones.
 func readyMessage(step blueprint.Step) string {
-	const most = 10
-	ready, excluded := len(step.Rendered), len(step.Excluded)
-	if excluded == 0 {
-		return fmt.Sprintf("all %d resources are ready", ready)
+	ready, excluded := len(step.Rendered)+len(step.Collections)+len(step.Referenced), len(step.Excluded)
+	for _, items := range step.Collections {
+		ready -= items
 	}
-	var ids []string
-	for _, e := range step.Excluded[:min(excluded, most)] {
-		ids = append(ids, e.ID)
+	objects := ""
+	if len(step.Collections) > 0 {
+		if objects = fmt.Sprintf(", with %d objects", len(step.Rendered)); len(step.Rendered) == 1 {
+			objects = ", with 1 object"
+		}
 	}
-	names, verb := strings.Join(ids, ", "), "are"
-	if excluded == 1 {
+	switch {
+	case excluded == 0 && ready == 1:
+		return "the resource is ready" + objects
+	case excluded == 0:
+		return fmt.Sprintf("all %d resources are ready%s", ready, objects)
+	}
+	verb := "are"
+	if ready == 1 {
 		verb = "is"
-	} else if excluded > most {
-		names += fmt.Sprintf(" and %d more", excluded-most)
 	}
-	return fmt.Sprintf("%d of %d resources are ready; %s %s excluded by includeWhen", ready, ready+excluded, names, verb)
+	return fmt.Sprintf("%d of %d resources %s ready%s; excluded by includeWhen: %s",
+		ready, ready+excluded, verb, objects, joinFirst(step.Excluded, ", "))
 }
 
 // isIdentifier matches the ids of resources.
 var isIdentifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 
-// pendingMessage names the first few children whose deletion is pending, and the finalizers that block it.
+// pendingMessage names the first few children that are waiting to be deleted, and the finalizers that block their
+// deletion.
 func pendingMessage(pending []children.PendingChild) string {
 	const most, maxID = 3, 63
 	var lines []string
 	for _, child := range pending[:min(len(pending), most)] {
 		if !child.Deleting {
-			break // those before it must be gone first
+			break // later children wait for the earlier ones
 		}
 		line := fmt.Sprintf("waiting for %s %s to be deleted", child.Kind.Kind, child.NamespacedKey)
 		if child.NamespacedKey == "" { // the identity cannot read it
 			line = fmt.Sprintf("waiting for a child of kind %s to be deleted", child.Kind.Kind)
 		}
-		// Anyone who can update the child can set the annotation.
+		// Anyone who can update the child can set this annotation.
 		if id := child.Annotations[resourceAnnotation]; isIdentifier.MatchString(id) && len(id) <= maxID {
 			line = id + ": " + line
 		}
@@ -125,7 +135,8 @@ func pendingMessage(pending []children.PendingChild) string {
 	return Truncate(strings.Join(lines, "; "))
 }
 
-// BlockedBy returns the part of a message that names the finalizers of an object that is being deleted, or "".
+// BlockedBy returns the part of a message that names the finalizers of an object that is being deleted. It returns ""
+// if there are none.
 func BlockedBy(finalizers []string) string {
 	switch len(finalizers) {
 	case 0:
@@ -137,7 +148,8 @@ func BlockedBy(finalizers []string) string {
 	}
 }
 
-// ConditionOf returns the condition of the given type from an object's status, or nil if it is missing or invalid.
+// ConditionOf returns the condition of the given type from an object's status, or nil if the condition is missing or
+// invalid.
 func ConditionOf(object *unstructured.Unstructured, conditionType string) *metav1.Condition {
 	list, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, item := range list {
@@ -151,11 +163,17 @@ func ConditionOf(object *unstructured.Unstructured, conditionType string) *metav
 	return nil
 }
 
-// NewConditions returns a writer of statuses.
-func NewConditions(client dynamic.Interface, manager string) *handlers.Conditions {
-	conditions, err := handlers.NewConditions(handlers.ConditionsConfig{Client: client, FieldManager: manager})
+// NewConditions returns a Conditions that writes statuses with the given field manager. changed can be nil. See
+// [handlers.ConditionsConfig].
+func NewConditions(
+	client dynamic.Interface, manager string,
+	changed func(ctx context.Context, before, after *unstructured.Unstructured),
+) *handlers.Conditions {
+	conditions, err := handlers.NewConditions(handlers.ConditionsConfig{
+		Client: client, FieldManager: manager, Changed: changed,
+	})
 	if err != nil {
-		panic(err) // the client is nil
+		panic(err) // cannot happen: the client is set
 	}
 	return conditions
 }
@@ -173,34 +191,24 @@ func reasonOf(err error) string {
 	}
 }
 
-// isRequeue reports whether the error is a requeue request, as opposed to a failure.
+// isRequeue reports whether the error is a requeue request instead of a failure.
 func isRequeue(err error) bool {
 	_, ok := dynamiccontroller.RequeueDelay(err)
 	return ok
 }
 
-// joinReasons joins the first few reasons and counts the others.
-func joinReasons(reasons []blueprint.Reason) string {
+// joinFirst joins the first few items and counts the others.
+func joinFirst[T any](items []T, separator string) string {
 	const most = 10
-	var lines []string
-	for _, r := range reasons[:min(len(reasons), most)] {
-		lines = append(lines, r.String())
+	var parts []string
+	for _, item := range items[:min(len(items), most)] {
+		parts = append(parts, fmt.Sprint(item))
 	}
-	if more := len(reasons) - most; more > 0 {
-		lines = append(lines, fmt.Sprintf("and %d more", more))
+	if more := len(items) - most; more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
 	}
-	return strings.Join(lines, "; ")
+	return strings.Join(parts, separator)
 }
 
-// Truncate shortens a message so that it fits into a condition.
-func Truncate(message string) string {
-	const longest = 8 << 10
-	if len(message) <= longest {
-		return message
-	}
-	message = message[:longest]
-	for !utf8.ValidString(message) {
-		message = message[:len(message)-1]
-	}
-	return message + "..."
-}
+// Truncate shortens a message to the maximum length of a condition message.
+func Truncate(message string) string { return blueprint.Cut(message, 8<<10) }

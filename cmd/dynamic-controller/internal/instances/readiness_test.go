@@ -25,54 +25,65 @@ func TestReadiness(t *testing.T) {
 		message string
 		failing bool
 	}{
-		"all is there": {step: blueprint.Step{Ready: true}, reason: reasonReady},
-		"something is waited for": {
+		"all children are ready": {step: blueprint.Step{Ready: true}, reason: reasonReady},
+		"a waiting resource": {
 			step: blueprint.Step{
 				Unready: []blueprint.Reason{{ID: "web", Reason: "does not exist yet"}},
 				Waiting: []blueprint.Reason{{ID: "route", Reason: "waiting for web"}},
 			},
 			reason: reasonWaiting, message: "web: does not exist yet; route: waiting for web",
 		},
-		"an expression fails": {
+		"a failed expression": {
 			step:   blueprint.Step{Problems: blueprint.Problems{{Path: "p", Reason: "r"}}},
 			reason: reasonInvalid, message: "p: r", failing: true,
 		},
-		"an expression fails, and a child": {
+		"a failed expression and a failed child": {
 			step:    blueprint.Step{Problems: blueprint.Problems{{Path: "p"}}},
 			err:     errors.New("e"),
 			reason:  reasonInvalid,
 			failing: true,
 		},
-		"more is to come": {
+		"costly expressions": {
 			step:    blueprint.Step{Unready: make([]blueprint.Reason, 3)},
 			err:     errContinue,
 			reason:  reasonWaiting,
-			message: "created in several reconciles",
+			message: "are created in several reconciles",
 		},
-		"something is deleted": {
+		"a pending deletion": {
 			err:     dynamiccontroller.RequeueAfter(1),
 			reason:  reasonWaiting,
 			message: "being deleted",
 		},
-		"a child is another's": {err: wrapped(children.ErrNotOwned), reason: reasonConflict, failing: true},
-		"a child is refused": {
+		"an object that could be adopted": {
+			err: shortened(errors.Join(&children.ChildError{
+				ObjectIdentifiers: dynamiccontroller.ObjectIdentifiers{NamespacedKey: "shop/web"},
+				Kind:              schema.GroupKind{Kind: "Service"}, Annotations: map[string]string{resourceAnnotation: "service"},
+				Err: children.ErrAdoptionNotEnabled,
+			}, errors.New("e"))),
+			reason: reasonConflict,
+			message: "service: Service shop/web: the object exists and does not belong to this parent: it has no controller, " +
+				"and adoption is not enabled; set adopt: true on the resource, or delete the object\ne",
+			failing: true,
+		},
+		"a child of another owner": {err: wrapped(children.ErrNotOwned), reason: reasonConflict, failing: true},
+		"a rejected child": {
 			err:     wrapped(apierrors.NewInvalid(schema.GroupKind{}, "a", nil)),
 			reason:  reasonRejected,
 			failing: true,
 		},
-		"a right is missing": {
+		"a missing permission": {
 			err:     wrapped(apierrors.NewForbidden(resource, "a", errors.New("no"))),
 			reason:  reasonForbidden,
 			failing: true,
 		},
-		"something else": {err: errors.New("e"), reason: reasonFailed, message: "e", failing: true},
-		"something else that is very long": {
+		"another error": {err: errors.New("e"), reason: reasonFailed, message: "e", failing: true},
+		"a long error": {
 			err:     errors.New(strings.Repeat("ä", 20<<10)),
 			reason:  reasonFailed,
 			message: "...",
 			failing: true,
 		},
-		"more is waited for than anybody reads": {
+		"many waiting resources": {
 			step:    blueprint.Step{Waiting: make([]blueprint.Reason, 30)},
 			reason:  reasonWaiting,
 			message: "and 20 more",
@@ -85,7 +96,7 @@ func TestReadiness(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 			if want := test.reason == reasonReady; (got.Status == metav1.ConditionTrue) != want {
-				t.Errorf("it is %s", got.Status)
+				t.Errorf("got %s", got.Status)
 			}
 			if len(got.Message) > 32768 {
 				t.Errorf("the message has %d bytes", len(got.Message))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,19 +19,22 @@ import (
 )
 
 const (
-	// messageInterval is the minimum time between two messages about a persistent failure or deletion.
-	messageInterval = 10 * time.Second
-	// continueAfter is the delay before the next reconcile of an instance whose expressions are too costly for one
+	// messageInterval is the minimum time between two messages about a persistent failure or deletion. progressInterval is
+	// the minimum time between two messages about the progress of a waiting instance.
+	messageInterval  = 10 * time.Second
+	progressInterval = 2 * time.Second
+	// continueAfter is the delay before the next reconcile of an instance whose expressions are too costly for a single
 	// reconcile.
 	continueAfter = 50 * time.Millisecond
 )
 
-// reconcile applies as many children of an instance as possible and writes the status. It is called again on events of
-// the children.
+// reconcile applies as many children of an instance as possible and writes the status. Events of the children trigger
+// it again.
 func (r *Reconciler) reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) error {
 	defer r.requestCount()
+	r.referrers.triggers.started(id.NamespacedKey)
 	switch by := r.pausedBy(self); {
 	case by != "":
 		return r.reportPause(ctx, id, self, by)
@@ -43,25 +47,33 @@ func (r *Reconciler) reconcile(
 	access, err := r.accessFor(ctx, self)
 	if err == nil {
 		step, err = r.applyChildren(ctx, id, self, access)
+		r.recordChildren(ctx, self, access)
+		err = shortened(err)
 		access.hideUnreadable(ctx, pendingIn(err))
+		err = access.lookups.settle(err)
 	}
 	if ctx.Err() != nil {
-		return cmp.Or(err, context.Cause(ctx)) // the result says nothing about the instance
+		return cmp.Or(err, context.Cause(ctx)) // interrupted, so the result is incomplete
 	}
 	if apierrors.IsNotFound(err) && !r.isCached(id) {
 		return nil
 	}
 	err = retryRejected(self, err)
-	return r.report(ctx, id, self, readiness(step, err), err)
+	err = r.report(ctx, id, self, readiness(step, err), step.Report, err)
+	if err == nil && access.lookups != nil && access.lookups.unwatched {
+		err = dynamiccontroller.RequeueAfter(unwatchedInterval)
+	}
+	return err
 }
 
-// report writes the status of an instance after a reconcile that returned err.
+// report writes the status of an instance after a reconcile that returned err. rest contains the conditions and fields
+// that the Blueprint defines, or is nil if they have not been computed.
 func (r *Reconciler) report(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, ready metav1.Condition,
-	err error,
+	rest *blueprint.Report, err error,
 ) error {
-	if r.throttleMessage(&ready, id, self) && err == nil {
-		err = dynamiccontroller.RequeueAfter(messageInterval)
+	if wait := r.throttleMessage(&ready, id, self); wait > 0 && err == nil {
+		err = dynamiccontroller.RequeueAfter(wait)
 	}
 	conditions := []metav1.Condition{ready}
 	if before := ConditionOf(self, ConditionPaused); before != nil && before.Status == metav1.ConditionTrue {
@@ -70,12 +82,18 @@ func (r *Reconciler) report(
 	if regressed := r.regressed(self, ready); regressed != nil {
 		conditions = append(conditions, *regressed)
 	}
-	fields := map[string]any{"observedGeneration": self.GetGeneration()}
-	if r.ReportsRevision && r.Name != "" {
-		fields["revision"] = r.Name
+	conditions = append(conditions, r.authorsConditions(self, rest)...)
+	fields, statusErr := r.authorsFields(ctx, id, self, rest)
+	if statusErr == nil {
+		fields["observedGeneration"] = self.GetGeneration()
+		if r.ReportsRevision && r.Name != "" {
+			fields["revision"] = r.Name
+		}
+		_, statusErr = r.status.SetStatus(ctx, id, self, conditions, fields)
 	}
-	_, statusErr := r.status.SetStatus(ctx, id, self, conditions, fields)
 	switch {
+	case apierrors.IsInvalid(statusErr) && rest != nil && len(rest.Fields) > 0:
+		return r.report(ctx, id, self, invalidStatus(statusErr), &blueprint.Report{Conditions: rest.Conditions}, err)
 	case errors.Is(statusErr, handlers.ErrNoStatus), statusErr != nil && !r.hasStatus():
 		return err
 	case apierrors.IsNotFound(statusErr):
@@ -84,22 +102,21 @@ func (r *Reconciler) report(
 	return outcome(err, statusErr)
 }
 
-// outcome returns the result of a reconcile. An error from writing the status is a failure, even if the instance is
-// only waiting for something.
-func outcome(err, statusErr error) error {
+// outcome combines the result of a reconcile with a failure to write the status or to read existing objects. If the
+// reconcile only requested a requeue, outcome returns just the failure.
+func outcome(err, failure error) error {
 	switch {
-	case statusErr == nil:
+	case failure == nil:
 		return err
 	case err == nil || isRequeue(err):
-		return statusErr
+		return failure
 	default:
-		return errors.Join(err, statusErr)
+		return errors.Join(err, failure)
 	}
 }
 
-// cleanUp is called for an instance that is being deleted. It deletes the children that Kubernetes does not delete. It
-// also deletes the children of excluded resources, because finalizers can delay the deletion of the instance
-// indefinitely.
+// cleanUp handles an instance that is being deleted. It deletes the children that Kubernetes does not delete. It also
+// deletes the children of excluded resources, because finalizers can delay the deletion of the instance indefinitely.
 func (r *Reconciler) cleanUp(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) error {
@@ -110,45 +127,59 @@ func (r *Reconciler) cleanUp(
 	desired := children.Desired{As: access.as}
 	if r.Compiled != nil {
 		observed := r.observe(ctx, self, access.reader)
-		step, err := r.Compiled.Instance(self).Step(ctx, observed.byID)
+		step, err := r.Compiled.Instance(self).Step(ctx, observed.byKey)
 		if err != nil {
 			return err
 		}
 		desired.Absent = observed.absent(ctx, step.Excluded)
 	}
 	_, err = r.children.Reconcile(ctx, id, self, desired)
+	r.recordChildren(ctx, self, access)
 	access.hideUnreadable(ctx, pendingIn(err))
-	return r.reportCleanup(ctx, id, self, access.client, err)
+	return r.reportCleanup(ctx, id, self, access.client, shortened(err))
 }
 
-// throttleMessage keeps the previous message of a persistent failure or deletion unless messageInterval has passed. It
-// reports whether it kept the message. A message can contain a time or a number that changes with every attempt. Every
-// status write causes an event, which would reconcile the instance before its backoff ends.
+// throttleMessage limits how often the message of a condition changes. It keeps the previous message of a persistent
+// failure or deletion until messageInterval has passed, and that of a waiting instance until progressInterval has
+// passed. It returns the remaining time, or 0 if the new message is used.
+//
+// A message can contain a time or a number that changes with every attempt. Every status write causes an event, which
+// would reconcile the instance before its backoff ends. While an instance with many children becomes ready, the message
+// changes with each child.
 func (r *Reconciler) throttleMessage(
 	ready *metav1.Condition, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
-) (throttled bool) {
+) (wait time.Duration) {
+	key, interval := id.NamespacedKey, messageInterval
 	switch ready.Reason {
 	case reasonFailed, reasonForbidden, reasonRejected, reasonDeleting, reasonCleanupForbidden:
+	case reasonWaiting:
+		interval = progressInterval
 	default:
-		r.failures.Forget(id.NamespacedKey)
-		return false
+		r.messages.Forget(key)
+		return 0
 	}
 	before := ConditionOf(self, ready.Type)
-	if before == nil || before.Reason != ready.Reason || before.ObservedGeneration != self.GetGeneration() ||
-		before.Message == ready.Message {
-		return false
+	isNew := before == nil || before.Reason != ready.Reason || before.ObservedGeneration != self.GetGeneration()
+	switch {
+	case isNew && ready.Reason == reasonWaiting: // the first message is usually replaced soon
+		r.messages.Forget(key)
+		r.messages.Wait(key, interval)
+		return 0
+	case isNew, before.Message == ready.Message:
+		return 0
 	}
-	if r.failures.Wait(id.NamespacedKey, messageInterval) == 0 {
-		return false
+	if wait = r.messages.Wait(key, interval); wait > 0 {
+		ready.Message = before.Message
 	}
-	ready.Message = before.Message
-	return true
+	return wait
 }
 
-// gone is called for instances that do not exist.
+// gone handles an instance that no longer exists.
 func (r *Reconciler) gone(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-	r.failures.Forget(id.NamespacedKey)
+	r.messages.Forget(id.NamespacedKey)
 	r.children.Forget(id)
+	r.referrers.forget(id.NamespacedKey)
+	r.reviews.Forget(id.NamespacedKey)
 	r.requestCount()
 	return nil
 }
@@ -162,48 +193,56 @@ func (r *Reconciler) isCached(id dynamiccontroller.ObjectIdentifiers) bool {
 	return err == nil
 }
 
-// applyChildren repeats steps until a step changes nothing, and returns that step. If the children are up to date, it
-// returns the first step and writes nothing. If the total cost of the expressions is too high, it returns errContinue,
-// so that other instances are reconciled in between. Children of excluded resources are deleted before anything is
-// applied, even if other resources have problems.
+// applyChildren repeats steps until one changes nothing, and returns that step. If the children are up to date, it
+// returns the first step and writes nothing. If the expressions cost too much in total, it returns errContinue so that
+// other instances are reconciled in between. The children of a resource are deleted in the first step that excludes the
+// resource, before anything is applied, and even if other resources have problems.
 func (r *Reconciler) applyChildren(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, access access,
 ) (blueprint.Step, error) {
-	budget := expansionBudget(self)
-	share, exceeded := r.share(budget), r.exceeds(budget)
-	// The children.Reconciler modifies its parent, but the expressions must see the instance as it was read.
-	instance, parent := r.Compiled.Instance(self.DeepCopy()), self
 	observed := r.observe(ctx, self, access.reader)
+	step, err := r.applySteps(ctx, id, self, access, observed)
+	step, err = observed.settle(r.Compiled, step, err)
+	access.lookups.unwatched = access.lookups.unwatched || observed.unsynced
+	return step, err
+}
+
+func (r *Reconciler) applySteps(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, access access,
+	observed *observed,
+) (blueprint.Step, error) {
+	budget := expansionBudget(self)
+	// The children.Reconciler modifies its parent, but expressions must read the original instance.
+	instance, parent := r.Compiled.Instance(self.DeepCopy()), self
+	instance = instance.WithLookup(access.lookups.lookUp).WithInstances(r.isServed)
 	var applied []blueprint.Rendered
+	var excluded []blueprint.Excluded // the excluded resources of the previous step
 	var cost uint64
-	partial, began := true, false
+	partial := true
 	for {
-		step, err := instance.Step(ctx, observed.byID)
+		step, err := instance.Step(ctx, observed.byKey)
 		if err != nil {
 			return step, err
 		}
-		if exceeded != nil {
+		if exceeded := r.exceeds(budget, step.Collections); exceeded != nil {
 			_, err := r.children.Reconcile(ctx, id, parent,
 				children.Desired{Partial: true, Absent: observed.absent(ctx, step.Excluded), As: access.as})
 			return blueprint.Step{Problems: exceeded}, err
 		}
 		cost += step.Cost
-		if observed.find(ctx, step.Rendered) {
+		if observed.find(ctx, slices.Concat(step.Rendered, step.Named)) {
 			continue
 		}
 		isPartial := len(step.Waiting)+len(step.Problems) > 0
-		var absent []*unstructured.Unstructured
-		if !began { // the excluded resources depend only on the instance
-			absent = observed.absent(ctx, step.Excluded)
-		}
+		absent := observed.absent(ctx, newlyExcluded(excluded, step.Excluded))
+		excluded = step.Excluded
 		if len(absent) == 0 && isPartial == partial && sameObjects(applied, step.Rendered) {
 			return step, nil
 		}
 		existing, err := r.children.Reconcile(ctx, id, parent, children.Desired{
-			Stages: r.stages(self, step, share), Partial: isPartial, Absent: absent, Kinds: r.Compiled.Kinds(),
+			Stages: r.stages(self, step, budget), Partial: isPartial, Absent: absent, Kinds: r.Compiled.Kinds(),
 			As: access.as,
 		})
-		began = true
 		changed := observed.update(existing)
 		if err != nil || !changed {
 			return step, err
@@ -215,6 +254,6 @@ func (r *Reconciler) applyChildren(
 	}
 }
 
-// errContinue requests another reconcile, which continues with the remaining children. It does not count as a failure.
+// errContinue requests another reconcile for the remaining children. It does not count as a failure.
 var errContinue = fmt.Errorf("the instance is created in several reconciles: %w",
 	dynamiccontroller.RequeueAfter(continueAfter))

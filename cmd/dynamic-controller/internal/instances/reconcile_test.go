@@ -18,13 +18,13 @@ func TestOutcome_StatusThatCannotBeWritten(t *testing.T) {
 	waits := dynamiccontroller.RequeueAfter(time.Second)
 	for name, c := range map[string]struct {
 		err, statusErr error
-		want           []error // that it wraps
+		want           []error // the errors that the result must wrap
 	}{
-		"a failure alone":           {failure, nil, []error{failure}},
-		"a wait alone":              {waits, nil, []error{waits}},
-		"a status alone":            {nil, statusFailure, []error{statusFailure}},
-		"a failure, and the status": {failure, statusFailure, []error{failure, statusFailure}},
-		"a wait, and the status":    {waits, statusFailure, []error{statusFailure}},
+		"only a failure":               {failure, nil, []error{failure}},
+		"only a wait":                  {waits, nil, []error{waits}},
+		"only a status error":          {nil, statusFailure, []error{statusFailure}},
+		"a failure and a status error": {failure, statusFailure, []error{failure, statusFailure}},
+		"a wait and a status error":    {waits, statusFailure, []error{statusFailure}},
 	} {
 		got := outcome(c.err, c.statusErr)
 		for _, want := range c.want {
@@ -38,7 +38,7 @@ func TestOutcome_StatusThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-func TestMessageOfAPersistentFailureIsThrottled(t *testing.T) {
+func TestThrottleMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := &Reconciler{}
 		id := dynamiccontroller.ObjectIdentifiers{NamespacedKey: "shop/flowers"}
@@ -57,7 +57,11 @@ func TestMessageOfAPersistentFailureIsThrottled(t *testing.T) {
 			{"immediate change with another reason", 0, reasonForbidden, "g", "f"},
 			{"the first reason again", 0, reasonFailed, "h", "h"},
 			{"waiting", 0, reasonWaiting, "i", "i"},
-			{"immediate change while waiting", 0, reasonWaiting, "j", "j"},
+			{"immediate change while waiting", 0, reasonWaiting, "j", "i"},
+			{"change before the shorter interval ends", progressInterval - 1, reasonWaiting, "k", "i"},
+			{"change after the shorter interval", 1, reasonWaiting, "l", "l"},
+			{"ready", 0, reasonReady, "m", "m"},
+			{"waiting again", 0, reasonWaiting, "n", "n"},
 		} {
 			time.Sleep(step.after)
 			now := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse, Reason: step.reason,
@@ -73,7 +77,7 @@ func TestMessageOfAPersistentFailureIsThrottled(t *testing.T) {
 			}
 			self.Object["status"] = map[string]any{"conditions": []any{content}}
 		}
-		k.failures.Wait(id.NamespacedKey, messageInterval)
+		k.messages.Wait(id.NamespacedKey, messageInterval)
 		self.SetGeneration(2)
 		now := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonFailed, Message: "i"}
 		if k.throttleMessage(&now, id, self); now.Message != "i" {

@@ -19,44 +19,48 @@ import (
 	"github.com/dynamic-controller/engine/handlers"
 )
 
-// Rollout describes how instances with other revisions move to the newest one.
+// Rollout describes how instances of older revisions move to the newest revision.
 type Rollout struct {
-	// Same and Since are explained in [rollout.Revision].
+	// Same and Since have the same meaning as in [rollout.Revision].
 	Same  []string
 	Since time.Time
-	// Older are the revisions with which instances are reconciled until they move. They have the schema of the newest
-	// revision. An instance with any other revision is not reconciled until it moves.
+	// Older lists the revisions that instances can keep until they move to the newest revision. All of them use the schema
+	// of the newest revision. An instance with any other revision is not reconciled until it has moved.
 	Older []Revision
-	// Gate is that of the Reconcilers to replace, if they have the same newest revision. Otherwise, it is nil.
+	// Gate is the Gate of the Reconcilers to replace if they have the same newest revision, and nil otherwise.
 	Gate *rollout.Gate
+	// Replaces is the current Reconcilers of the type, or nil if the type is not served yet.
+	Replaces *Reconcilers
 	// Changed is called when the result of [Reconcilers.Missing] changes.
 	Changed func()
 }
 
 // Reconcilers reconciles the instances of a Blueprint with its newest revision and, during a rollout, with older ones.
 type Reconcilers struct {
-	// Gate is nil if the type does not report revisions, or if only deletions are processed. In these cases, instances
-	// do not move in steps.
+	// Gate is nil if the type does not report revisions, or if only deletions are processed. In both cases, there is no
+	// gradual rollout.
 	Gate    *rollout.Gate
 	newest  *Reconciler
 	changed func()
-	took    atomic.Int64 // duration of the last count
+	took    atomic.Int64 // the duration of the last count
 
 	mu      sync.Mutex // guards the fields below
 	older   map[string]*Reconciler
 	missing []string
 }
 
-// shared is the state that the reconcilers of a Blueprint share.
+// shared is the state shared by all reconcilers of a Blueprint.
 type shared struct {
-	gate   *rollout.Gate // as in [Reconcilers]
+	gate   *rollout.Gate // the same as Reconcilers.Gate
 	paused atomic.Bool   // whether the Blueprint is paused
-	// uncounted reports whether instances have changed since they were counted.
+	// referrers indexes the objects that the instances refer to.
+	referrers *referrers
+	// uncounted reports whether instances have changed since the last count.
 	uncounted atomic.Bool
 }
 
-// Start serves the revision on the engine. It replaces the revision that was previously served for the same type. If
-// paused is set, instances are paused until [Reconcilers.SetPaused] is called.
+// Start serves the revision on the engine. It replaces the type's previous revision, if any. If paused is true,
+// instances are paused until [Reconcilers.SetPaused] is called.
 func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paused bool) (*Reconcilers, error) {
 	r, err := newReconcilers(c, revision, plan)
 	if err != nil {
@@ -67,8 +71,10 @@ func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paus
 	reader := cacheReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client), canRead}
 	handler := handlers.Object(reader, r.reconcile, r.gone)
 	within := r.newest.within
-	options := watches(within, append(plan.Older, revision)...)
-	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, append(options, within)...)
+	revisions := append(plan.Older, revision)
+	options := append(watches(within, revisions...), within)
+	options = append(options, r.newest.referrers.watches(c.Engine, revision.GVR, within, revisions...)...)
+	return r, c.Engine.StartServingGVK(ctx, revision.GVR, handler, options...)
 }
 
 func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, error) {
@@ -77,6 +83,10 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 		return nil, err
 	}
 	r := &Reconcilers{newest: newest, changed: plan.Changed, older: map[string]*Reconciler{}}
+	if plan.Replaces != nil {
+		// The handler and the watches are replaced at different times, so the old and the new ones must share the index.
+		newest.referrers = plan.Replaces.newest.referrers
+	}
 	if revision.ReportsRevision && revision.Name != "" {
 		if r.Gate = plan.Gate; r.Gate == nil {
 			r.Gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
@@ -98,11 +108,12 @@ func (r *Reconcilers) reconcile(
 	if selected := r.reconcilerFor(id, self); selected != nil {
 		return selected.reconcile(ctx, id, self)
 	}
-	r.newest.requestCount() // after which the instance moves, or its revision is loaded
+	r.newest.requestCount() // to move the instance or load its revision
 	return nil
 }
 
-// reconcilerFor returns the Reconciler for an instance, or nil if the instance waits until it can move.
+// reconcilerFor returns the Reconciler for an instance, or nil if the instance must wait until it is moved or its
+// revision is loaded.
 func (r *Reconcilers) reconcilerFor(
 	id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) *Reconciler {
@@ -119,18 +130,18 @@ func (r *Reconcilers) reconcilerFor(
 	return older
 }
 
-// gone is called for instances that do not exist.
+// gone handles an instance that no longer exists.
 func (r *Reconcilers) gone(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	r.mu.Lock()
 	older := slices.Collect(maps.Values(r.older))
 	r.mu.Unlock()
 	for _, o := range older {
-		_ = o.gone(ctx, id) // as for the newest one
+		_ = o.gone(ctx, id) // the error is always nil
 	}
 	return r.newest.gone(ctx, id)
 }
 
-// SetPaused pauses or resumes all instances. It reports whether the state has changed.
+// SetPaused pauses or resumes all instances and reports whether the state has changed.
 func (r *Reconcilers) SetPaused(paused bool) (changed bool) {
 	changed = r.newest.SetPaused(paused)
 	if changed && r.Gate != nil {
@@ -139,8 +150,8 @@ func (r *Reconcilers) SetPaused(paused bool) (changed bool) {
 	return changed
 }
 
-// Survey updates the rollout with the state of all instances that are not being deleted, and enqueues those that move
-// next. Older revisions that no instance has are dropped.
+// Survey updates the rollout with the states of all instances that are not being deleted, and enqueues the instances to
+// move next. It drops older revisions that no instance uses.
 func (r *Reconcilers) Survey(all []rollout.Instance) {
 	if r.Gate == nil {
 		return
@@ -149,7 +160,7 @@ func (r *Reconcilers) Survey(all []rollout.Instance) {
 		r.newest.engine.Enqueue(dynamiccontroller.ObjectIdentifiers{GVR: r.newest.GVR, NamespacedKey: key})
 	}
 	r.mu.Lock()
-	// The watches of their children stay until the type is served again.
+	// Watches of the revisions' children remain until the type is served again.
 	maps.DeleteFunc(r.older, func(name string, _ *Reconciler) bool { return !r.Gate.InUse(name) })
 	missing := slices.DeleteFunc(r.Gate.Outdated(), func(name string) bool { return r.older[name] != nil })
 	same := slices.Equal(missing, r.missing)
@@ -160,15 +171,15 @@ func (r *Reconcilers) Survey(all []rollout.Instance) {
 	}
 }
 
-// Missing returns the revisions that instances have and with which they cannot be reconciled, because the revisions
-// have not been loaded. The most frequent ones come first.
+// Missing returns the older revisions that instances use but that have not been loaded, most frequently used first.
+// Until a revision is loaded, its instances are not reconciled.
 func (r *Reconcilers) Missing() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.missing)
 }
 
-// Older returns the older revisions that have been loaded and are still in use.
+// Older returns the loaded older revisions that are still in use.
 func (r *Reconcilers) Older() (revisions []Revision) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,12 +193,16 @@ func (r *Reconcilers) Older() (revisions []Revision) {
 // CountDuration returns the duration of the last count.
 func (r *Reconcilers) CountDuration() time.Duration { return time.Duration(r.took.Load()) }
 
-// regressed returns the Regressed condition of an instance whose Ready condition becomes ready. It returns nil if the
-// instance is not less healthy than before it moved to the newest revision, has been ready since, or has a new spec.
+// regressed returns the Regressed condition of an instance, given its new Ready condition. It returns nil in three
+// cases: the instance is not less healthy than before it moved to the newest revision, it has been ready since, or its
+// spec has changed.
 func (r *Reconciler) regressed(self *unstructured.Unstructured, ready metav1.Condition) *metav1.Condition {
 	before := ConditionOf(self, conditionReady)
 	if r.gate == nil || before == nil || ready.Status == metav1.ConditionTrue || self.GetDeletionTimestamp() != nil {
 		return nil
+	}
+	if before.Reason == reasonPaused {
+		return nil // the instance has not been reconciled before
 	}
 	state, was, hasMoved := "did not fail", healthOf(before), revisionOf(self) == r.Name
 	if was == rollout.Ready {
@@ -209,7 +224,7 @@ func (r *Reconciler) regressed(self *unstructured.Unstructured, ready metav1.Con
 	}
 }
 
-// healthOf returns the state that a Ready condition describes.
+// healthOf returns the health that a Ready condition describes.
 func healthOf(ready *metav1.Condition) rollout.Health {
 	switch {
 	case ready.Status == metav1.ConditionTrue:

@@ -39,7 +39,7 @@ func readyCondition(reason string) metav1.Condition {
 	return c
 }
 
-// newTestReconcilers returns Reconcilers for the revision "new", to which instances with the revision "old" move.
+// newTestReconcilers returns Reconcilers for the revision "new". Instances of the revision "old" move to it.
 func newTestReconcilers(t *testing.T, changed func()) (*Reconcilers, *Reconciler, *platformtest.Server) {
 	t.Helper()
 	k, server := newTestReconciler(t, chain(1))
@@ -72,7 +72,7 @@ func TestReconcilers_SelectTheRevisionOfAnInstance(t *testing.T) {
 	expect("an instance before its turn", "old", older)
 	expect("an instance whose revision is not loaded", "gone", nil)
 	if err := r.reconcile(t.Context(), flowers, self); err != nil || len(server.Took()) > 0 {
-		t.Errorf("it was reconciled: %v", err)
+		t.Errorf("the instance was reconciled: %v", err)
 	}
 	engine := r.newest.engine.(*platformtest.Engine)
 	if !slices.Contains(engine.Enqueued, BlueprintID(r.newest.Blueprint)) {
@@ -118,7 +118,7 @@ func TestReconcilers_RequestMissingRevisions(t *testing.T) {
 	expect := func(missing []string, older, wantRequests int) {
 		t.Helper()
 		if got := r.Missing(); !slices.Equal(got, missing) || len(r.Older()) != older || requests != wantRequests {
-			t.Errorf("missing: %q, %d are loaded, %d requests", got, len(r.Older()), requests)
+			t.Errorf("got missing %q, %d loaded, %d requests", got, len(r.Older()), requests)
 		}
 	}
 	expect(nil, 1, 0)
@@ -135,39 +135,40 @@ func TestRegressed(t *testing.T) {
 	regressed := metav1.Condition{Type: ConditionRegressed, Status: metav1.ConditionTrue, Reason: "RevisionChanged"}
 	for name, test := range map[string]struct {
 		revision, before, now string
-		since                 time.Duration // between the start of the rollout and the Ready condition
+		since                 time.Duration // time between the start of the rollout and the change of the Ready condition
 		was, edited, complete bool
 		want                  bool
 	}{
-		"it was ready and fails":      {revision: "old", before: reasonReady, now: reasonRejected, want: true},
-		"it was ready and is not":     {revision: "old", before: reasonReady, now: reasonWaiting, want: true},
-		"it was waiting and fails":    {revision: "old", before: reasonWaiting, now: reasonInvalid, want: true},
-		"it failed and fails":         {revision: "old", before: reasonRejected, now: reasonInvalid},
-		"it was waiting and still is": {revision: "old", before: reasonWaiting, now: reasonWaiting},
-		"it is ready":                 {revision: "old", before: reasonReady, now: reasonReady},
-		"it fails after it was ready": {revision: "new", before: reasonReady, now: reasonRejected},
-		"it was waiting before it moved and fails": {
+		"ready before, fails now":         {revision: "old", before: reasonReady, now: reasonRejected, want: true},
+		"ready before, waits now":         {revision: "old", before: reasonReady, now: reasonWaiting, want: true},
+		"waited before, fails now":        {revision: "old", before: reasonWaiting, now: reasonInvalid, want: true},
+		"paused before, fails now":        {revision: "old", before: reasonPaused, now: reasonInvalid},
+		"failed before, fails now":        {revision: "old", before: reasonRejected, now: reasonInvalid},
+		"waited before, waits now":        {revision: "old", before: reasonWaiting, now: reasonWaiting},
+		"ready now":                       {revision: "old", before: reasonReady, now: reasonReady},
+		"ready after the move, fails now": {revision: "new", before: reasonReady, now: reasonRejected},
+		"waited before the move, fails now": {
 			revision: "new", before: reasonWaiting, now: reasonRejected, want: true,
 		},
-		"it was ready after it moved, then waits and fails": {
+		"ready after the move, then waited, fails now": {
 			revision: "new", before: reasonWaiting, since: time.Hour, now: reasonRejected,
 		},
-		"its spec was changed after it failed": {
+		"the spec changed after the failure": {
 			revision: "new", before: reasonRejected, now: reasonRejected, was: true, edited: true,
 		},
-		"it still fails": {
+		"still fails": {
 			revision: "new", before: reasonRejected, now: reasonRejected, was: true, want: true,
 		},
-		"it no longer fails": {
+		"no longer fails": {
 			revision: "new", before: reasonRejected, now: reasonWaiting, was: true, want: true,
 		},
-		"it is ready again": {
+		"ready again": {
 			revision: "new", before: reasonRejected, now: reasonReady, was: true,
 		},
-		"it failed with an earlier revision": {
+		"failed with an earlier revision": {
 			revision: "old", before: reasonRejected, now: reasonRejected, was: true,
 		},
-		"its spec was changed":    {revision: "old", before: reasonReady, now: reasonRejected, edited: true},
+		"the spec changed":        {revision: "old", before: reasonReady, now: reasonRejected, edited: true},
 		"the rollout is complete": {revision: "new", before: reasonReady, now: reasonRejected, complete: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -191,13 +192,13 @@ func TestRegressed(t *testing.T) {
 			now := metav1.Now()
 			self.SetDeletionTimestamp(&now)
 			if got := r.newest.regressed(self, readyCondition(test.now)); got != nil {
-				t.Errorf("while it is deleted, got %+v", got)
+				t.Errorf("during deletion, got %+v", got)
 			}
 		})
 	}
 }
 
-// The status is written with the revision, so that another process can tell why an instance fails.
+// The revision is written with the status, so another process can determine why an instance fails.
 func TestReconcilers_RegressionIsReported(t *testing.T) {
 	r, _, server := newTestReconcilers(t, func() {})
 	self := newFlowers(t, server)
@@ -212,11 +213,11 @@ func TestReconcilers_RegressionIsReported(t *testing.T) {
 		t.Errorf("got %+v", c)
 	}
 	if revision := revisionOf(self); revision != "new" {
-		t.Errorf("the revision is %q", revision)
+		t.Errorf("got the revision %q", revision)
 	}
 }
 
-func TestReconcilers_InstancesAreNotStuckAfterAPause(t *testing.T) {
+func TestReconcilers_InstancesContinueAfterPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newTestReconcilers(t, func() {})
 		instances := []rollout.Instance{{Key: flowers.NamespacedKey, Revision: "old", Health: rollout.Ready}}
@@ -238,6 +239,6 @@ func TestWatches_OfAllRevisions(t *testing.T) {
 	retaining.Spec.Resources[0].DeletionPolicy = blueprint.Retain
 	other, _ := newTestReconciler(t, retaining)
 	if n := len(watches(k.within, k.Revision, other.Revision, k.Revision)); n != 2 {
-		t.Errorf("there are %d watches, want one by owner and one by annotation", n)
+		t.Errorf("got %d watches, want one by owner and one by annotation", n)
 	}
 }

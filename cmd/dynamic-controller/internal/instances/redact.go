@@ -24,25 +24,27 @@ import (
 )
 
 // childClient is a client that gets and writes the children of an instance as an identity. If the identity was
-// rejected, its requests return a rejectedError.
+// rejected, requests return a rejectedError.
 //
-// The API server, and admission webhooks and policies, quote values in their messages. Messages about the objects of
-// sensitive resources are replaced as soon as they are received, so that they never reach a status, an error or the
-// log. Warnings about them are dropped.
+// The API server, admission webhooks and admission policies quote values in their messages. Messages about objects of
+// sensitive resources are replaced as soon as they are received, so that the original messages never reach a status, an
+// error or the log. Warnings about such objects are dropped.
 type childClient struct {
-	dynamic.Interface // of the identity; nil if it was rejected
+	dynamic.Interface // client of the identity; nil if it was rejected
 
 	identity  identity.Identity
-	rejection *identity.Rejection // why the identity cannot be used, or nil
+	rejection *identity.Rejection // why the identity was rejected, or nil
 	denials   *identity.Denials
 	compiled  *blueprint.Compiled // nil if nothing is applied
 	children  []Child
 
-	// reads are the results of reads, so that each object is read once in a reconcile, unless it is written. Without
-	// permission to read all objects of a type, children are not read from the cache.
+	// budget limits the total size of the responses to get and list requests. If it is nil, there is no limit.
+	budget *identity.ResponseBudget
+	// reads caches the results of get requests for one reconcile. Writing an object removes its entry.
 	reads        map[dynamiccontroller.ObjectIdentifiers]read
-	undeleted    []string // children that the identity cannot delete
-	undeletedErr error    // of the first one
+	changes      []childChange // successful writes to record as events
+	undeleted    []string      // children that the identity cannot delete
+	undeletedErr error         // why the first of them cannot be deleted
 }
 
 type read struct {
@@ -86,7 +88,7 @@ func (o childObjects) Get(
 	if known, has := o.client.reads[id]; has {
 		return known.object.DeepCopy(), known.err
 	}
-	err = o.request(ctx, "get", nil, func(ctx context.Context) (err error) {
+	err = o.request(o.client.limited(ctx), "get", nil, func(ctx context.Context) (err error) {
 		object, err = o.ResourceInterface.Get(ctx, name, opts, subresources...)
 		return err
 	})
@@ -96,12 +98,21 @@ func (o childObjects) Get(
 	return object, err
 }
 
+// limited returns the context for requests that read objects. It has no logger because client-go would log responses
+// that exceed the budget as errors.
+func (c *childClient) limited(ctx context.Context) context.Context {
+	if c.budget == nil {
+		return ctx
+	}
+	return identity.WithResponseBudget(withoutLog(ctx), c.budget)
+}
+
 func (o childObjects) identifiers(name string) dynamiccontroller.ObjectIdentifiers {
 	key := cache.ObjectName{Namespace: o.namespace, Name: name}
 	return dynamiccontroller.ObjectIdentifiers{GVR: o.gvr, NamespacedKey: key.String()}
 }
 
-// Patch does not send the result of a template, but the API server can quote the object that is patched.
+// Patch does not send rendered content, but the API server can quote the patched object.
 func (o childObjects) Patch(
 	ctx context.Context, name string, patchType types.PatchType, data []byte, opts metav1.PatchOptions,
 	subresources ...string,
@@ -114,7 +125,7 @@ func (o childObjects) Patch(
 	return object, err
 }
 
-// Delete does not send the result of a template, but admission can quote the object that is deleted.
+// Delete does not send rendered content, but admission can quote the deleted object.
 func (o childObjects) Delete(
 	ctx context.Context, name string, opts metav1.DeleteOptions, subresources ...string,
 ) error {
@@ -123,6 +134,9 @@ func (o childObjects) Delete(
 	err := o.request(ctx, "delete", o.fieldOfType(), func(ctx context.Context) error {
 		return o.ResourceInterface.Delete(ctx, name, opts, subresources...)
 	})
+	if err == nil {
+		o.client.changes = append(o.client.changes, childChange{verb: deleted, kind: o.client.kindOf(o.gvr), id: id})
+	}
 	child := o.gvr.GroupResource().String() + " " + id.NamespacedKey
 	if apierrors.IsForbidden(err) && !slices.Contains(o.client.undeleted, child) {
 		o.client.undeleted = append(o.client.undeleted, child)
@@ -131,7 +145,7 @@ func (o childObjects) Delete(
 	return err
 }
 
-// Apply is the only request that sends the result of a template.
+// Apply is the only request that sends rendered content.
 func (o childObjects) Apply(
 	ctx context.Context, name string, object *unstructured.Unstructured, opts metav1.ApplyOptions,
 	subresources ...string,
@@ -146,12 +160,16 @@ func (o childObjects) Apply(
 		now, err = o.ResourceInterface.Apply(ctx, name, object, opts, subresources...)
 		return err
 	})
+	if err == nil {
+		o.client.applied(o.identifiers(name), object, now)
+	}
 	return now, err
 }
 
-// fieldOfType returns the field function that redacts errors of requests that do not send the result of a template. It
-// is nil if the revision has templates of the type and none of them is sensitive. Children of other types were created
-// by other revisions, whose templates are unknown.
+// fieldOfType returns the field function for requests that do not send rendered content. If the revision has templates
+// of the type and none of them is sensitive, it returns nil, and errors are not redacted. Otherwise, it returns a
+// function that hides all fields. Children of types without a template were created by other revisions, whose templates
+// are unknown.
 func (o childObjects) fieldOfType() func(string) string {
 	compiled := o.client.compiled
 	i := slices.IndexFunc(o.client.children, func(child Child) bool {
@@ -165,7 +183,7 @@ func (o childObjects) fieldOfType() func(string) string {
 	return func(string) string { return "" }
 }
 
-// request sends a request as the identity. If field is not nil, the error is redacted, and warnings are dropped.
+// request sends a request as the identity. If field is not nil, request redacts the error and drops warnings.
 func (o childObjects) request(
 	ctx context.Context, verb string, field func(string) string, send func(context.Context) error,
 ) error {
@@ -190,7 +208,7 @@ func (o childObjects) request(
 	return err
 }
 
-// rejectedError is returned for requests if the identity cannot be used. It is also a Forbidden error, like the API
+// rejectedError is returned for requests whose identity was rejected. It is also a Forbidden error, like the API
 // server's response to an identity without permissions.
 type rejectedError struct{ *identity.Rejection }
 
@@ -203,12 +221,11 @@ func (e rejectedError) Status() metav1.Status {
 	}
 }
 
-// withoutLog returns a context whose logger discards everything. The warning handler and client-go log with the logger
-// of the context.
+// withoutLog returns a context whose logger discards everything. The warning handler and client-go use this logger.
 func withoutLog(ctx context.Context) context.Context { return logr.NewContext(ctx, logr.Discard()) }
 
-// redacted returns the API server's error with its code, its reason and the fields that it names, but without its
-// messages. The field function returns the part of a field path that can be shown. Other errors come from the client
+// redacted returns the API server's error with its code, its reason and the names of its fields, but without its
+// messages. field returns the part of a field path that can be shown. Errors without an API status come from the client
 // and do not quote values.
 func redacted(err error, field func(string) string) error {
 	var api apierrors.APIStatus
@@ -231,7 +248,7 @@ func redacted(err error, field func(string) string) error {
 		}
 	}
 	out.Message = fmt.Sprintf("the API server rejected the request with %d %s; "+
-		"its message is not shown, because the object can contain data of a Secret", status.Code,
+		"its message is not shown, because the object can contain data from a Secret", status.Code,
 		cmp.Or(string(status.Reason), "Unknown"))
 	if len(fields) > 0 {
 		out.Message += " (" + strings.Join(slices.Compact(fields), ", ") + ")"

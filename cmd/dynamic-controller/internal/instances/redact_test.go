@@ -21,7 +21,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 )
 
-func TestRedactedErrors(t *testing.T) {
+func TestRedacted(t *testing.T) {
 	services := schema.GroupKind{Kind: "Service"}
 	resource := schema.GroupResource{Resource: "services"}
 	withFields := func(f string) string { return strings.Split(f, "[")[0] }
@@ -34,8 +34,8 @@ func TestRedactedErrors(t *testing.T) {
 			apierrors.NewInvalid(services, "a", field.ErrorList{
 				field.NotSupported(field.NewPath("spec", "type"), "hunter2", []string{"ClusterIP"}),
 				field.Invalid(field.NewPath("data").Key("hunter2"), "hunter2", "no"),
-			}), apierrors.IsInvalid, "422 Invalid; its message is not shown, because the object can contain data of a Secret " +
-				"(spec.type: FieldValueNotSupported, data: FieldValueInvalid)",
+			}), apierrors.IsInvalid, "422 Invalid; its message is not shown, because the object can contain data from a " +
+				"Secret (spec.type: FieldValueNotSupported, data: FieldValueInvalid)",
 		},
 		"a value of another type": {
 			&apierrors.StatusError{
@@ -53,12 +53,12 @@ func TestRedactedErrors(t *testing.T) {
 			apierrors.NewForbidden(resource, "a", errors.New("the webhook says hunter2")), apierrors.IsForbidden,
 			"403 Forbidden",
 		},
-		"an object that is gone": {apierrors.NewNotFound(resource, "a"), apierrors.IsNotFound, "404 NotFound"},
+		"an object that does not exist": {apierrors.NewNotFound(resource, "a"), apierrors.IsNotFound, "404 NotFound"},
 		"a retry": {
 			apierrors.NewTooManyRequests("hunter2", 7),
 			func(err error) bool { s, is := apierrors.SuggestsClientDelay(err); return is && s == 7 }, "429 TooManyRequests",
 		},
-		"an answer that is no status": {
+		"a response that is not a Status": {
 			apierrors.NewGenericServerResponse(502, "patch", resource, "a", "hunter2", 0, true),
 			apierrors.IsUnexpectedServerError, "502",
 		},
@@ -66,7 +66,7 @@ func TestRedactedErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := redacted(fmt.Errorf("apply it: %w", c.err), withFields)
 			if !c.is(got) {
-				t.Errorf("it is no longer what it was: %#v", got)
+				t.Errorf("the error lost its type: %#v", got)
 			}
 			if text := fmt.Sprintf("%v %+v %#v", got, got, got); strings.Contains(text, "hunter2") ||
 				!strings.Contains(text, c.want) {
@@ -75,14 +75,14 @@ func TestRedactedErrors(t *testing.T) {
 		})
 	}
 	if err := fmt.Errorf("apply it: %w", context.Canceled); redacted(err, withFields) != err {
-		t.Error("an error of the client was changed")
+		t.Error("a client error was changed")
 	}
 	if err := redacted(nil, withFields); err != nil {
-		t.Errorf("success became %v", err)
+		t.Errorf("redacted(nil) = %v", err)
 	}
 }
 
-func TestErrorsOfSensitiveChildrenAreRedacted(t *testing.T) {
+func TestRedacted_ErrorsOfSensitiveChildren(t *testing.T) {
 	b := chain(1)
 	secret := blueprint.Resource{ID: "vault", Template: map[string]any{
 		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "a"},
@@ -115,8 +115,8 @@ func TestErrorsOfSensitiveChildrenAreRedacted(t *testing.T) {
 	}
 }
 
-// The API server can quote the object that is patched or deleted. What other revisions wrote into it is unknown.
-func TestErrorsOfPatchingAndDeletingSensitiveChildrenAreRedacted(t *testing.T) {
+// The API server can quote a patched or deleted object. Other revisions can have written anything into it.
+func TestRedacted_ErrorsOfPatchAndDelete(t *testing.T) {
 	b := chain(1)
 	vault := newTemplate("vault", "vault", nil)
 	vault.Template["kind"] = "Secret"
@@ -163,7 +163,7 @@ func TestErrorsOfPatchingAndDeletingSensitiveChildrenAreRedacted(t *testing.T) {
 						t.Errorf("got %v", err)
 					}
 				}
-				// The authorizer does not see the object.
+				// The authorizer does not see the object, so its message is kept.
 				message = `User "web" cannot delete resource "x" in API group "" in the namespace "shop"`
 				if err := o.Delete(t.Context(), "a", metav1.DeleteOptions{}); !strings.Contains(err.Error(), message) {
 					t.Errorf("got %v", err)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
@@ -23,18 +24,21 @@ import (
 
 // Revision describes how the instances of a Blueprint are reconciled. It is immutable.
 type Revision struct {
-	Blueprint string // name
+	Blueprint string // the name of the Blueprint
 	// Name is the name of the ControllerRevision that stores the spec. It is empty if Compiled is nil.
 	Name string
 	// ReportsRevision reports whether the schema of the type has status.revision.
 	ReportsRevision bool
 	GVR             schema.GroupVersionResource
-	// Spec is the accepted spec. Its ServiceAccountName has been resolved. It is empty for the platform's identity.
+	// Spec is the accepted spec, with the ServiceAccountName already resolved. An empty ServiceAccountName stands for the
+	// platform's identity.
 	Spec blueprint.Spec
-	// Compiled is nil if only deletions of instances are processed.
+	// Compiled is nil if only deletions are processed.
 	Compiled *blueprint.Compiled
 	Children []Child
-	// Followed lists the kinds of children that are pruned and cleaned up, including the kinds of other revisions.
+	// References lists the kinds of existing objects that instances refer to. Only GVK, GVR and Path are set.
+	References []Child
+	// Followed lists the kinds of children that are pruned and cleaned up, including those of other revisions.
 	Followed []children.Kind
 }
 
@@ -42,10 +46,10 @@ type Revision struct {
 type Child struct {
 	GVK  schema.GroupVersionKind
 	GVR  schema.GroupVersionResource
-	Path string // of the first template of the kind
-	// CrossNamespace reports whether the kind can have objects on which an owner reference has no effect.
+	Path string // the path of the first template of the kind
+	// CrossNamespace reports whether the kind can have children on which owner references have no effect.
 	CrossNamespace bool
-	// HasCRD reports whether the kind has a CustomResourceDefinition. If it does, the objects can be instances themselves.
+	// HasCRD reports whether the kind has a CustomResourceDefinition. Objects of such a kind can themselves be instances.
 	HasCRD bool
 }
 
@@ -54,16 +58,18 @@ func (r Revision) hasCRD(gvk schema.GroupVersionKind) bool {
 	return slices.ContainsFunc(r.Children, func(child Child) bool { return child.HasCRD && child.GVK == gvk })
 }
 
-// Clients are the dependencies of [Reconcilers].
+// Clients contains the dependencies of [Reconcilers].
 type Clients struct {
 	Engine Engine
 	Client dynamic.Interface
 	Mapper meta.RESTMapper
-	// Identities provides the identities for reading and writing children. All other requests are sent as the platform,
-	// with Client.
+	// Identities provides the identities that read and write children. All other requests use Client and the platform's
+	// identity.
 	Identities Identities
-	// Namespaces are the namespaces to which instances and children are limited. If it is empty, there is no limit.
+	// Namespaces restricts instances and children to these namespaces. If it is empty, there is no restriction.
 	Namespaces []string
+	// Record records events about instances. It is optional.
+	Record func(events.Event)
 }
 
 // Reconciler reconciles instances with one revision of a Blueprint.
@@ -71,24 +77,32 @@ type Reconciler struct {
 	Revision
 	*shared
 	engine     Engine
-	within     dynamiccontroller.CommonOption // limits watches: see Clients.NamespacesOf
+	client     dynamic.Interface              // client of the platform
+	within     dynamiccontroller.CommonOption // restricts watches to Clients.Namespaces
 	identities Identities
 	denials    *identity.Denials
-	stageOf    map[string]int // by the id of the resource
+	stageOf    map[string]int // by resource id
 	status     *handlers.Conditions
 	pauses     *handlers.Conditions
-	failures   Throttle // limits messages about repeated failures.
+	messages   Throttle // used by throttleMessage
+	reviews    Throttle // used by staleFields
 	children   *children.Reconciler
+	record     func(events.Event)
 }
 
-// newReconciler returns a Reconciler. Its only state is cached data that can be read again.
+// newReconciler returns a Reconciler. The Reconciler has no state except caches that can be rebuilt.
 func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	r := &Reconciler{
-		Revision: revision, shared: &shared{}, engine: c.Engine, identities: c.Identities,
-		denials: identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
+		Revision: revision, shared: &shared{referrers: newReferrers()}, engine: c.Engine, client: c.Client,
+		identities: c.Identities,
+		denials:    identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
 		within: dynamiccontroller.WithNamespaces(c.NamespacesOf(revision.GVR)...),
-		status: NewConditions(c.Client, StatusManager), pauses: NewConditions(c.Client, pauseManager),
+		pauses: NewConditions(c.Client, pauseManager, nil), record: c.Record,
 	}
+	if r.record == nil {
+		r.record = func(events.Event) {}
+	}
+	r.status = NewConditions(c.Client, StatusManager, r.recordCondition)
 	var err error
 	r.children, err = children.New(children.Config{
 		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: revision.Followed, Namespaces: c.Namespaces,
@@ -97,17 +111,17 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	return r, err
 }
 
-// lister returns the cached children of a type. They are read with the permissions of the platform: see cacheReader.
+// lister returns the cached children of a type. They were read with the permissions of the platform. See cacheReader.
 func (r *Reconciler) lister(child schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
 	return r.engine.SecondaryLister(r.GVR, r.owned(child))
 }
 
-// owned returns the key of the watch of children of a type.
+// owned returns the key of the watch for children of a type.
 func (r *Reconciler) owned(child schema.GroupVersionResource) dynamiccontroller.WatchKey {
 	return dynamiccontroller.Owns(child, withParentLabel, r.within).Key()
 }
 
-// ownedBy returns the cached children of an instance that have an owner reference to it.
+// ownedBy returns the cached children that have an owner reference to the instance.
 func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
 	lister, err := r.lister(child)
 	if err != nil {
@@ -116,17 +130,17 @@ func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.U
 	return lister.OwnedBy(instance)
 }
 
-// watches returns the watches of the children of all revisions.
+// watches returns the watches for the children of all revisions.
 func watches(
 	within dynamiccontroller.CommonOption, revisions ...Revision,
 ) (options []dynamiccontroller.ServeOption) {
 	full, managed := dynamiccontroller.WithCache(dynamiccontroller.CacheFull), dynamiccontroller.WithManagedFields()
 	var kinds []schema.GroupVersionResource
-	byAnnotation := map[schema.GroupVersionResource]bool{} // whether children can have no owner reference
+	byAnnotation := map[schema.GroupVersionResource]bool{} // types whose children can lack an owner reference
 	for _, r := range revisions {
 		retained := map[schema.GroupVersionKind]bool{}
 		for _, t := range r.templates() {
-			retained[t.GVK] = retained[t.GVK] || t.DeletionPolicy == blueprint.Retain
+			retained[t.GVK] = retained[t.GVK] || t.DeletionPolicy == blueprint.Retain // references are never retained
 		}
 		for _, child := range r.Children {
 			if !slices.Contains(kinds, child.GVR) {
@@ -151,17 +165,17 @@ func (r Revision) templates() []blueprint.Template {
 	return r.Compiled.Templates()
 }
 
-// withParentLabel selects objects with the parent label. There can be many large objects of the same types without the
-// label, such as all other Secrets in the cluster.
+// withParentLabel selects objects that have the parent label. Without this selector, the cache would contain all
+// objects of the type, such as all Secrets in the cluster.
 var withParentLabel = func() dynamiccontroller.CommonOption {
 	labelled, err := labels.NewRequirement(parentLabel, selection.Exists, nil)
 	if err != nil {
-		panic(err) // the key is a constant
+		panic(err) // cannot happen: the key is a constant
 	}
 	return dynamiccontroller.WithLabelSelector(labels.NewSelector().Add(*labelled))
 }()
 
-// instanceOf returns the instance of a child that cannot have an owner reference.
+// instanceOf returns the key of the instance that a child without an owner reference belongs to.
 func instanceOf(_ context.Context, child dynamiccontroller.Object) []string {
 	if key := child.GetAnnotations()[instanceAnnotation]; key != "" && len(child.GetOwnerReferences()) == 0 {
 		return []string{key}
@@ -169,7 +183,17 @@ func instanceOf(_ context.Context, child dynamiccontroller.Object) []string {
 	return nil
 }
 
-// kindOf returns the kind of a template. It is empty if the template does not set it.
+// isServed reports whether the platform reconciles children of this kind as instances.
+func (r *Reconciler) isServed(gvk schema.GroupVersionKind) bool {
+	i := slices.IndexFunc(r.Children, func(child Child) bool { return child.HasCRD && child.GVK == gvk })
+	if i < 0 || r.Children[i].GVR == blueprint.GroupVersionResource {
+		return false
+	}
+	_, err := r.engine.Lister(r.Children[i].GVR)
+	return err == nil
+}
+
+// kindOf returns the kind of a template, or an empty kind if the template sets none.
 func kindOf(r blueprint.Resource) schema.GroupVersionKind {
 	return (&unstructured.Unstructured{Object: r.Template}).GroupVersionKind()
 }

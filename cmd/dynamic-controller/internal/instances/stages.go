@@ -14,22 +14,26 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// depths returns the stage of each resource. The stage is 0 if the template refers to no other resource. Otherwise, it
-// is one more than the highest stage of the resources that the template refers to.
+// depths returns the stage of each resource. The stage is 0 if the template refers to no other child. Otherwise, it is
+// one more than the highest stage of the children that the template refers to, directly or through references to
+// existing objects.
 func (r Revision) depths() map[string]int {
-	depth := map[string]int{}
+	depth, next := map[string]int{}, map[string]int{} // next[id] is the lowest stage of resources that need id
 	for _, t := range r.templates() {
 		depth[t.ID] = 0
 		for _, id := range t.Needs {
-			depth[t.ID] = max(depth[t.ID], depth[id]+1)
+			depth[t.ID] = max(depth[t.ID], next[id])
+		}
+		if next[t.ID] = depth[t.ID]; !t.Reference {
+			next[t.ID]++
 		}
 	}
 	return depth
 }
 
-// stages returns the rendered children by stage. The stages of waiting resources are included but empty, so that the
-// instance gets its finalizer in the same write as its inventory.
-func (r *Reconciler) stages(self *unstructured.Unstructured, step blueprint.Step, share int) [][]children.Child {
+// stages returns the rendered children by stage. It includes the stages of waiting resources as empty stages, so that
+// one write adds both the finalizer and the inventory to the instance.
+func (r *Reconciler) stages(self *unstructured.Unstructured, step blueprint.Step, budget int) [][]children.Child {
 	last := 0
 	for _, rendered := range step.Rendered {
 		last = max(last, r.stageOf[rendered.ID])
@@ -38,8 +42,12 @@ func (r *Reconciler) stages(self *unstructured.Unstructured, step blueprint.Step
 		last = max(last, r.stageOf[waiting.ID])
 	}
 	stages := make([][]children.Child, last+1)
+	ofResource := r.share(budget)
 	for _, rendered := range step.Rendered {
-		n := r.stageOf[rendered.ID]
+		n, share := r.stageOf[rendered.ID], ofResource
+		if items, is := step.Collections[rendered.ID]; is {
+			share = itemShare(share, items)
+		}
 		stages[n] = append(stages[n], children.Child{
 			Object: r.marked(self, rendered, share), Adopt: rendered.Adopt,
 			Retain: rendered.DeletionPolicy == blueprint.Retain,
@@ -48,8 +56,8 @@ func (r *Reconciler) stages(self *unstructured.Unstructured, step blueprint.Step
 	return stages
 }
 
-// marked returns a rendered object with the labels and annotations that the platform adds to children. Except for
-// managedByLabel, which the template can set, they replace those of the template.
+// marked returns a rendered object with the labels and annotations that the platform adds to children. They take
+// precedence over those in the template, except for managedByLabel.
 func (r *Reconciler) marked(
 	self *unstructured.Unstructured, rendered blueprint.Rendered, share int,
 ) *unstructured.Unstructured {
@@ -77,7 +85,7 @@ func (r *Reconciler) marked(
 	return object
 }
 
-// LabelValue returns a name as a label value. A name that is not a valid label value, for example because it is too
+// LabelValue converts a name to a label value. A name that is not a valid label value, for example because it is too
 // long, is replaced with a prefix of the name and a hash.
 func LabelValue(name string) string {
 	if len(validation.IsValidLabelValue(name)) == 0 {

@@ -13,7 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 )
 
-// childNamed returns a ConfigMap of the instance from the server.
+// childNamed reads a ConfigMap of the instance from the server.
 func childNamed(t *testing.T, server *platformtest.Server, name string) *unstructured.Unstructured {
 	t.Helper()
 	object, err := server.Tracker().Get(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "shop", name)
@@ -23,7 +23,7 @@ func childNamed(t *testing.T, server *platformtest.Server, name string) *unstruc
 	return object.(*unstructured.Unstructured)
 }
 
-// Only an instance with dependencies gets a finalizer, and in the write that records the kinds of its children.
+// Only an instance with dependent children gets a finalizer. It is added in the same write as the inventory.
 func TestStages_FollowTheDependencies(t *testing.T) {
 	independent := chain(0)
 	for _, name := range []string{"a", "b", "c"} {
@@ -33,12 +33,12 @@ func TestStages_FollowTheDependencies(t *testing.T) {
 	excluded.Spec.Resources[1].IncludeWhen = []string{"self.spec.text == ''"}
 	for name, test := range map[string]struct {
 		blueprint *blueprint.Blueprint
-		stages    map[string]string // by the name of the child
+		stages    map[string]string // by name of the child
 		finalizer bool
 	}{
-		"each needs the one before":     {chain(3), map[string]string{"r0": "", "r1": "1", "r2": "2"}, true},
-		"none needs another":            {independent, map[string]string{"a": "", "b": "", "c": ""}, false},
-		"the dependent one is excluded": {excluded, map[string]string{"r0": ""}, false},
+		"each child depends on the previous one": {chain(3), map[string]string{"r0": "", "r1": "1", "r2": "2"}, true},
+		"no dependencies":                        {independent, map[string]string{"a": "", "b": "", "c": ""}, false},
+		"the dependent child is excluded":        {excluded, map[string]string{"r0": ""}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, server := newTestReconciler(t, test.blueprint)
@@ -80,18 +80,18 @@ func TestChildren_AreRetainedAndAdopted(t *testing.T) {
 	}
 	child := childNamed(t, server, "kept")
 	if len(child.GetOwnerReferences()) > 0 || child.GetAnnotations()[retainedAnnotation] == "" {
-		t.Errorf("the retained child has %v", child.Object["metadata"])
+		t.Errorf("got the retained child %v", child.Object["metadata"])
 	}
 	child = childNamed(t, server, "adopting")
 	if child.GetUID() != "existing" || len(child.GetOwnerReferences()) != 1 {
-		t.Errorf("the adopted child has %v", child.Object["metadata"])
+		t.Errorf("got the adopted child %v", child.Object["metadata"])
 	}
 	if len(self.GetFinalizers()) > 0 {
 		t.Errorf("the instance has the finalizers %q", self.GetFinalizers())
 	}
-	// A watch by owner does not cover the retained child.
+	// An owner watch does not cover the retained child.
 	if options := watches(k.within, k.Revision); len(options) != 2 {
-		t.Errorf("there are %d watches, want one by owner and one by annotation", len(options))
+		t.Errorf("got %d watches, want one by owner and one by annotation", len(options))
 	}
 }
 
@@ -113,7 +113,7 @@ func TestChildren_HaveLabels(t *testing.T) {
 		}
 	}
 	if name := got[instanceNameLabel]; !strings.HasPrefix(name, "aaa") || len(name) > validation.LabelValueMaxLength {
-		t.Errorf("the name is %q", name)
+		t.Errorf("got the name %q", name)
 	}
 	object.SetLabels(map[string]string{managedByLabel: "them"})
 	self.SetNamespace("")
@@ -131,14 +131,14 @@ func TestLabelValue(t *testing.T) {
 	} {
 		got := LabelValue(name)
 		if problems := validation.IsValidLabelValue(got); len(problems) > 0 {
-			t.Errorf("%s becomes %s: %v", name, got, problems)
+			t.Errorf("LabelValue(%s) = %s: %v", name, got, problems)
 		}
 		if other, has := seen[got]; has {
-			t.Errorf("%s and %s both become %s", name, other, got)
+			t.Errorf("LabelValue of both %s and %s is %s", name, other, got)
 		}
 		seen[got] = name
 		if valid := len(validation.IsValidLabelValue(name)) == 0; valid && got != name {
-			t.Errorf("%s becomes %s", name, got)
+			t.Errorf("LabelValue(%s) = %s", name, got)
 		}
 	}
 }

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Throttle limits how often an action is performed for each name. It is safe for concurrent use.
+// Throttle limits how often an action is performed per name. It is safe for concurrent use.
 type Throttle struct {
 	mu   sync.Mutex // guards last
 	last map[string]time.Time
 }
 
-// Wait returns 0 if the interval has passed since it last returned 0 for the name. Otherwise, it returns the remaining
+// Wait returns 0 if the interval has passed since it last returned 0 for this name. Otherwise, it returns the remaining
 // time.
 func (t *Throttle) Wait(name string, interval time.Duration) (remaining time.Duration) {
 	t.mu.Lock()
@@ -27,7 +27,7 @@ func (t *Throttle) Wait(name string, interval time.Duration) (remaining time.Dur
 	return 0
 }
 
-// Forget removes a name.
+// Forget resets a name.
 func (t *Throttle) Forget(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

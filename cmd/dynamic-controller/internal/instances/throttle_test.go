@@ -24,7 +24,7 @@ func TestThrottle(t *testing.T) {
 		}
 		throttle.Forget("a")
 		if got := throttle.Wait("a", time.Second); got != 0 {
-			t.Errorf("after Forget the remaining time is %v", got)
+			t.Errorf("after Forget, the remaining time is %v", got)
 		}
 	})
 }

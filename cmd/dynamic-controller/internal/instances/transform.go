@@ -14,28 +14,29 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// Tenants can create instances, and objects with the parent label, so objects of the watched types can be of any size.
-// Objects larger than maxCachedBytes are cached without their content. They are read from the API server when they are
-// needed, which costs one request for each reconcile of an instance.
+// Tenants can create instances and objects with the parent label, so objects of the watched types can be large. Objects
+// larger than maxCachedBytes are cached without their content. If a reconcile needs such an object, it reads the object
+// from the API server.
 const (
 	maxCachedBytes = 64 << 10
-	// maxKeptBytes is the maximum size of the conditions, and of the inventory, that are cached for such an object.
+	// maxKeptBytes is the maximum size of the conditions, and of the inventory, that the cache keeps for such an object.
 	maxKeptBytes = 8 << 10
 	// maxForgedBytes replaces maxCachedBytes for objects that have the parent label but are not children.
 	maxForgedBytes = 4 << 10
-	// maxMarkBytes is the maximum size of the controller reference, of status.revision, and of each annotation other than
-	// the inventory, that is kept when an object is cached without its content.
+	// maxMarkBytes limits the metadata that the cache keeps for an object without its content. It is the maximum size of
+	// the controller reference, of status.revision, and of each annotation other than the inventory. It also limits the
+	// labels of an object that instances refer to.
 	maxMarkBytes = 1 << 10
 )
 
 // BlueprintTransform is the default cache transform of the engine that serves Blueprints. It keeps the content of all
-// objects except Blueprints that are rejected because of their size.
+// objects except oversized Blueprints, which are rejected.
 func BlueprintTransform(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok || !isBlueprint(u) {
 		return obj, nil
 	}
-	// Both duplicate the spec and are never read.
+	// Both fields duplicate the spec and are never read.
 	u.SetManagedFields(nil)
 	unstructured.RemoveNestedField(u.Object, "metadata", "annotations", corev1.LastAppliedConfigAnnotation)
 	spec, _ := u.Object["spec"].(map[string]any)
@@ -49,13 +50,13 @@ func BlueprintTransform(obj any) (any, error) {
 		annotations[blueprint.OversizedAnnotation] = "spec"
 		u.SetAnnotations(annotations)
 	case spec["resources"] != nil:
-		// The API server requires this field, and withoutTemplates removes it. So this function did not set the annotation.
+		// Marked objects have no spec.resources, so this annotation was set by a user.
 		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", blueprint.OversizedAnnotation)
 	}
 	return u, nil
 }
 
-// withoutTemplates returns the fields of an oversized spec that identify the type and control deletion.
+// withoutTemplates returns only those fields of an oversized spec that identify the type and control deletion.
 func withoutTemplates(spec map[string]any) map[string]any {
 	kept := fieldsOf(spec, "deletionPolicy", "revisionHistoryLimit", "serviceAccountName")
 	if t, ok := spec["type"].(map[string]any); ok {
@@ -64,7 +65,7 @@ func withoutTemplates(spec map[string]any) map[string]any {
 	return kept
 }
 
-// fieldsOf returns the named fields that are set.
+// fieldsOf returns those of the given fields that are set.
 func fieldsOf(object map[string]any, names ...string) map[string]any {
 	fields := map[string]any{}
 	for _, name := range names {
@@ -76,9 +77,14 @@ func fieldsOf(object map[string]any, names ...string) map[string]any {
 }
 
 // Transform is the default cache transform of the engine that serves instances. It drops the content of large objects.
+// Objects that instances refer to are cached as metadata, of which Transform keeps only the identifying fields and the
+// labels.
 func Transform(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
+	m, isMetadata := obj.(*metav1.PartialObjectMetadata)
 	switch {
+	case isMetadata:
+		return onlyLabels(m), nil
 	case !ok:
 		return obj, nil
 	case isBlueprint(u):
@@ -94,19 +100,19 @@ func isBlueprint(u *unstructured.Unstructured) bool {
 	return u.GroupVersionKind().GroupKind() == blueprint.GroupVersionKind.GroupKind()
 }
 
-// maxCached returns the maximum size of an object that is cached with its content.
+// maxCached returns the maximum size at which an object is cached with its content.
 func maxCached(u *unstructured.Unstructured) int {
 	annotations := u.GetAnnotations()
 	isChild := annotations[appliedAnnotation] != "" && annotations[resourceAnnotation] != ""
 	if u.GetLabels()[parentLabel] != "" && !isChild {
-		return maxForgedBytes // all children that the platform writes have both
+		return maxForgedBytes // the platform sets both annotations on all children
 	}
 	return maxCachedBytes
 }
 
-// withoutContent returns the metadata that identifies an object and its instance, and the part of the status that is
-// counted. Only the metadata that the platform reads is kept, because Kubernetes does not limit the total size of
-// labels, owner references and finalizers.
+// withoutContent returns only the metadata that identifies an object and its instance, and the status fields that Count
+// reads. It drops all other metadata because Kubernetes does not limit the total size of labels, owner references and
+// finalizers.
 func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{Object: map[string]any{"apiVersion": u.GetAPIVersion(), "kind": u.GetKind()}}
 	metadata, _ := u.Object["metadata"].(map[string]any)
@@ -135,7 +141,25 @@ func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 	return out
 }
 
-// keptAnnotations returns the annotations that are kept when an object is cached without its content.
+// onlyLabels returns an object without the metadata that references do not need. It also drops large labels. See
+// referrers.
+func onlyLabels(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
+	out := &metav1.PartialObjectMetadata{TypeMeta: m.TypeMeta, ObjectMeta: metav1.ObjectMeta{
+		Namespace: m.Namespace, Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion,
+	}}
+	size := 0
+	for key, value := range m.Labels {
+		size += len(key) + len(value)
+	}
+	if size <= maxMarkBytes {
+		out.Labels = m.Labels
+	} else {
+		out.Annotations = map[string]string{omittedAnnotation: "labels"}
+	}
+	return out
+}
+
+// keptAnnotations returns the annotations to keep when an object is cached without its content.
 func keptAnnotations(annotations map[string]string) map[string]string {
 	kept := map[string]string{omittedAnnotation: "content"}
 	for key, limit := range map[string]int{
@@ -154,7 +178,7 @@ func keptAnnotations(annotations map[string]string) map[string]string {
 // isOmitted reports whether an object was cached without its content.
 func isOmitted(u *unstructured.Unstructured) bool { return u.GetAnnotations()[omittedAnnotation] != "" }
 
-// sizeOf estimates the size of a value as JSON, in bytes. It stops when the limit is exceeded.
+// sizeOf estimates the size of a value as JSON, in bytes. It stops once the limit is exceeded.
 func sizeOf(value any, limit int) int {
 	size := 0
 	switch value := value.(type) {
@@ -176,8 +200,8 @@ func sizeOf(value any, limit int) int {
 	return size + len("{},")
 }
 
-// InventoryNames reports whether the inventory of a cached instance names the kind. An inventory that was too large for
-// the cache is assumed to name every kind.
+// InventoryNames reports whether the inventory of a cached instance contains the kind. If the inventory was too large
+// to cache, it is assumed to contain every kind.
 func InventoryNames(instance runtime.Object, kind schema.GroupKind) bool {
 	m, err := meta.Accessor(instance)
 	if err != nil {

@@ -50,10 +50,10 @@ func transformed(t *testing.T, object *unstructured.Unstructured) *unstructured.
 	return out.(*unstructured.Unstructured)
 }
 
-func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
+func TestTransform_OmitsContentOfLargeObjects(t *testing.T) {
 	small := configMap(100)
 	if got := transformed(t, small.DeepCopy()); !reflect.DeepEqual(got, small) {
-		t.Errorf("a small object became %v", got)
+		t.Errorf("a small object was changed to %v", got)
 	}
 	large := configMap(maxCachedBytes)
 	got := transformed(t, large.DeepCopy())
@@ -68,7 +68,7 @@ func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
 		got.GetLabels()[parentLabel] != "3" ||
 		got.GetAnnotations()[instanceAnnotation] != "default/a" || len(got.GetOwnerReferences()) != 1 ||
 		got.GroupVersionKind() != large.GroupVersionKind() {
-		t.Errorf("whose it is was lost: %v", got)
+		t.Errorf("the instance of the object was lost: %v", got)
 	}
 	if conditions, _, _ := unstructured.NestedSlice(got.Object, "status", "conditions"); len(conditions) != 1 {
 		t.Errorf("the conditions were lost: %v", got)
@@ -77,13 +77,13 @@ func TestLargeObjectsAreCachedWithoutTheirContent(t *testing.T) {
 		t.Errorf("the state of the rollout was lost: %v", got)
 	}
 	if again := transformed(t, got.DeepCopy()); !reflect.DeepEqual(again, got) {
-		t.Errorf("a second time it became %v", again)
+		t.Errorf("the second transform returned %v", again)
 	}
 }
 
-// Kubernetes does not limit the total size of labels, owner references and finalizers, nor of annotations with the
-// platform's prefix below 256 KiB.
-func TestLargeMetadataIsNotCached(t *testing.T) {
+// Kubernetes does not limit the total size of labels, owner references and finalizers. Annotations with the platform's
+// prefix are limited only to 256 KiB.
+func TestTransform_OmitsLargeMetadata(t *testing.T) {
 	const many = 2000
 	of := map[string]func(*unstructured.Unstructured){
 		"labels": func(u *unstructured.Unstructured) {
@@ -145,9 +145,8 @@ func TestLargeMetadataIsNotCached(t *testing.T) {
 	})
 }
 
-// Objects with the label of children that the platform did not write are cached without their content unless they are
-// small.
-func TestObjectsThatOnlyHaveTheLabelOfChildrenAreCachedWithoutTheirContent(t *testing.T) {
+// An object with the parent label that the platform did not write is cached without its content unless it is small.
+func TestTransform_OmitsContentOfForgedChildren(t *testing.T) {
 	for name, test := range map[string]struct {
 		bytes   int
 		change  func(*unstructured.Unstructured)
@@ -166,20 +165,20 @@ func TestObjectsThatOnlyHaveTheLabelOfChildrenAreCachedWithoutTheirContent(t *te
 				test.change(object)
 			}
 			if got := transformed(t, object); isOmitted(got) != test.omitted {
-				t.Errorf("the content is omitted: %t", !test.omitted)
+				t.Errorf("isOmitted = %t", !test.omitted)
 			}
 		})
 	}
 }
 
-// asChild adds the annotations of all children.
+// asChild adds the annotations that all children have.
 func asChild(u *unstructured.Unstructured) {
 	u.SetAnnotations(map[string]string{resourceAnnotation: "page", appliedAnnotation: "hash",
 		instanceAnnotation: "default/a"})
 }
 
-// Blueprints, their revisions and definitions are read only from the cache, regardless of their size.
-func TestDefinitionsAreCachedWhole(t *testing.T) {
+// Blueprints, their revisions and definitions are read only from the cache, whatever their size.
+func TestTransform_KeepsDefinitions(t *testing.T) {
 	for _, test := range []struct {
 		kind      schema.GroupVersionKind
 		transform cache.TransformFunc
@@ -200,7 +199,7 @@ func TestDefinitionsAreCachedWhole(t *testing.T) {
 		}
 		got := out.(*unstructured.Unstructured)
 		if text, _, _ := unstructured.NestedString(got.Object, "data", "text"); len(text) != maxCachedBytes {
-			t.Errorf("the content of a %s was left out", test.kind.Kind)
+			t.Errorf("the content of a %s was omitted", test.kind.Kind)
 		}
 		if test.kind.Kind == "Blueprint" && len(got.GetManagedFields()) > 0 {
 			t.Error("the managed fields of a Blueprint were kept")
@@ -208,8 +207,8 @@ func TestDefinitionsAreCachedWhole(t *testing.T) {
 	}
 }
 
-// Refused Blueprints are cached too, and any number of them.
-func TestOversizedBlueprintsAreCachedWithoutTheirContentAndRefused(t *testing.T) {
+// Rejected Blueprints are cached too, and their number is not limited.
+func TestBlueprintTransform_OmitsOversizedSpec(t *testing.T) {
 	b := websitesBlueprint()
 	b.Generation = 2
 	b.Spec.DeletionPolicy, b.Spec.RevisionHistoryLimit = blueprint.Delete, ptr.To[int32](3)
@@ -226,7 +225,7 @@ func TestOversizedBlueprintsAreCachedWithoutTheirContentAndRefused(t *testing.T)
 		}
 		kept := out.(*unstructured.Unstructured)
 		if data, err := json.Marshal(kept); err != nil || len(data) > 1000 {
-			t.Errorf("%s: %d bytes are cached: %v", engine, len(data), err)
+			t.Errorf("%s: cached %d bytes: %v", engine, len(data), err)
 		}
 		got, err := blueprint.FromUnstructured(kept)
 		if err != nil {
@@ -235,17 +234,17 @@ func TestOversizedBlueprintsAreCachedWithoutTheirContentAndRefused(t *testing.T)
 		if blueprint.DefinitionName(got) != name || got.Spec.DeletionPolicy != blueprint.Delete ||
 			*got.Spec.RevisionHistoryLimit != 3 ||
 			got.UID != b.UID || got.Generation != 2 || !slices.Equal(got.Finalizers, b.Finalizers) {
-			t.Errorf("%s: cached is %+v", engine, got)
+			t.Errorf("%s: cached %+v", engine, got)
 		}
 		again, err := transform(kept.DeepCopy())
 		if err != nil || !reflect.DeepEqual(again, kept) {
-			t.Errorf("%s: a second time it became %v, %v", engine, again, err)
+			t.Errorf("%s: the second transform returned %v, %v", engine, again, err)
 		}
 	}
 }
 
-// The annotation that marks oversized Blueprints in the cache has no effect in the API server.
-func TestABlueprintThatIsMarkedAsOversizedIsServed(t *testing.T) {
+// The annotation that marks oversized Blueprints in the cache has no effect if users set it on the server.
+func TestBlueprintTransform_IgnoresForgedMark(t *testing.T) {
 	b := websitesBlueprint()
 	b.Annotations = map[string]string{blueprint.OversizedAnnotation: "true", "note": "x"}
 	object := asObject(t, b)
@@ -257,11 +256,11 @@ func TestABlueprintThatIsMarkedAsOversizedIsServed(t *testing.T) {
 	got := out.(*unstructured.Unstructured)
 	if want := map[string]string{"note": "x"}; !reflect.DeepEqual(got.GetAnnotations(), want) ||
 		len(got.Object["spec"].(map[string]any)["resources"].([]any)) != 1 {
-		t.Errorf("cached is %v", got)
+		t.Errorf("cached %v", got)
 	}
 }
 
-// one reads one object.
+// one reads a single object.
 type one struct {
 	handlers.Reader
 	object *unstructured.Unstructured
@@ -273,7 +272,7 @@ func (o *one) Get(context.Context, schema.GroupVersionResource, string, string) 
 	return o.object, nil
 }
 
-func TestOmittedContentIsReadFromTheAPIServer(t *testing.T) {
+func TestCacheReader_ReadsOmittedContentLive(t *testing.T) {
 	for bytes, reads := range map[int]int{100: 0, maxCachedBytes: 1} {
 		object := configMap(bytes)
 		live := &one{object: object}
@@ -286,7 +285,7 @@ func TestOmittedContentIsReadFromTheAPIServer(t *testing.T) {
 			t.Errorf("%d bytes: got %v, %v", bytes, got, err)
 		}
 		if live.reads != reads {
-			t.Errorf("%d bytes: %d live reads, want %d", bytes, live.reads, reads)
+			t.Errorf("%d bytes: got %d live reads, want %d", bytes, live.reads, reads)
 		}
 	}
 }
@@ -297,7 +296,7 @@ func websitesBlueprint() *blueprint.Blueprint {
 	return b
 }
 
-// asObject returns the Blueprint as it is read from the API server.
+// asObject returns the Blueprint in the form in which the API server returns it.
 func asObject(t *testing.T, b *blueprint.Blueprint) *unstructured.Unstructured {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(b)

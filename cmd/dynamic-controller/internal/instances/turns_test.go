@@ -17,8 +17,8 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// chain is a Blueprint of which an instance becomes so many ConfigMaps, each of which needs the one before. With a text
-// of 100,000 letters each costs about 1/100 of what a step may, which is more than it takes.
+// chain returns a Blueprint with the given number of ConfigMaps, each of which depends on the previous one. With a text
+// of 100,000 letters, each expression costs about 1/100 of the limit for one step.
 func chain(length int) *blueprint.Blueprint {
 	b := &blueprint.Blueprint{}
 	b.Name = "websites"
@@ -40,7 +40,7 @@ func chain(length int) *blueprint.Blueprint {
 	return b
 }
 
-// newTestReconciler returns a Reconciler whose cache has everything that it applies.
+// newTestReconciler returns a Reconciler whose cache contains everything that it applies.
 func newTestReconciler(t *testing.T, b *blueprint.Blueprint) (*Reconciler, *platformtest.Server) {
 	t.Helper()
 	compiled, err := blueprint.Compile(b, blueprint.Options{})
@@ -48,14 +48,25 @@ func newTestReconciler(t *testing.T, b *blueprint.Blueprint) (*Reconciler, *plat
 		t.Fatal(err)
 	}
 	kinds := append(compiled.Kinds(), website)
+	var references []Child
+	for _, r := range b.Spec.Resources {
+		if r.ExternalRef != nil {
+			gvk := schema.FromAPIVersionAndKind(r.ExternalRef.APIVersion, r.ExternalRef.Kind)
+			gvr, _ := meta.UnsafeGuessKindToResource(gvk)
+			kinds, references = append(kinds, gvk), append(references, Child{GVK: gvk, GVR: gvr})
+		}
+	}
 	server, engine, mapper := platformtest.NewServer(kinds), platformtest.NewEngine(), platformtest.NewMapper(kinds...)
 	server.Applied = func(object *unstructured.Unstructured) {
 		if object.GetLabels()[parentLabel] != "" {
 			_ = engine.Secondary.Add(object)
 		}
 	}
-	revision := Revision{GVR: websites, Spec: b.Spec, Compiled: compiled}
+	revision := Revision{GVR: websites, Spec: b.Spec, Compiled: compiled, References: references}
 	for _, r := range b.Spec.Resources {
+		if r.ExternalRef != nil {
+			continue
+		}
 		gvk := kindOf(r)
 		metadata, _ := r.Template["metadata"].(map[string]any)
 		_, cross := metadata["namespace"]
@@ -84,7 +95,7 @@ var (
 	flowers     = dynamiccontroller.ObjectIdentifiers{GVR: websites, NamespacedKey: "shop/flowers"}
 )
 
-// newFlowers is an instance that the server has.
+// newFlowers creates an instance on the server.
 func newFlowers(t *testing.T, server *platformtest.Server) *unstructured.Unstructured {
 	t.Helper()
 	self := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"text": strings.Repeat("a",
@@ -99,9 +110,9 @@ func newFlowers(t *testing.T, server *platformtest.Server) *unstructured.Unstruc
 	return self
 }
 
-// Each step costs less than one may, and all of them together many times that: others have their turn in between, and
-// it is no failure.
-func TestALongChainOfCostlyResourcesIsMadeInSeveralTurns(t *testing.T) {
+// Each step stays within the limit for one step, but all steps together exceed it many times. Other instances are
+// reconciled in between, and the instance does not count as failing.
+func TestApplyChildren_CostlyChainTakesSeveralReconciles(t *testing.T) {
 	const length = 60
 	k, server := newTestReconciler(t, chain(length))
 	self := newFlowers(t, server)
@@ -113,10 +124,10 @@ func TestALongChainOfCostlyResourcesIsMadeInSeveralTurns(t *testing.T) {
 			break
 		}
 		if !errors.Is(err, errContinue) || len(step.Problems) > 0 {
-			t.Fatalf("call %d ended with %v and %v", calls, step.Problems, err)
+			t.Fatalf("call %d returned %v and %v", calls, step.Problems, err)
 		}
 		if _, requeue := dynamiccontroller.RequeueDelay(err); !requeue {
-			t.Fatalf("it is a failure: %v", err)
+			t.Fatalf("the error counts as a failure: %v", err)
 		}
 		now := len(server.Writes)
 		if now <= made {
@@ -124,20 +135,20 @@ func TestALongChainOfCostlyResourcesIsMadeInSeveralTurns(t *testing.T) {
 		}
 		made = now
 	}
-	// The n-th step costs some n/90 of what one may: the calls do ever less, and never less than one step.
+	// Step n costs about n/90 of the limit. Each call therefore takes fewer steps than the previous one, but at least one.
 	if calls < 10 || calls > length {
-		t.Errorf("it took %d calls", calls)
+		t.Errorf("got %d calls", calls)
 	}
 	if writes := server.Took(); len(writes) != length+1 {
-		t.Errorf("there were %d writes of %d children and an inventory", len(writes), length)
+		t.Errorf("got %d writes for %d children and an inventory", len(writes), length)
 	}
 	if _, err := applyChildren(t, k, self); err != nil || len(server.Took()) > 0 {
-		t.Errorf("once all is there it ends with %v, or writes", err)
+		t.Errorf("with all children up to date, got %v or a write", err)
 	}
 }
 
-// What kinds there may be is known before there are any: they are recorded on the instance at once.
-func TestTheKindsOfAllResourcesAreRecordedInOneWrite(t *testing.T) {
+// The kinds of all resources are known from the start, so they are recorded on the instance in one write.
+func TestApplyChildren_RecordsAllKindsInOneWrite(t *testing.T) {
 	b := chain(2)
 	b.Spec.Resources[1].Template["kind"] = "Secret"
 	k, server := newTestReconciler(t, b)

@@ -1,17 +1,27 @@
 // Package rollout decides when the instances of a Blueprint move to its newest revision.
 //
-// New instances are created with the newest revision. The others move in steps: at first one instance, and then as many
-// as have moved successfully, so that the number doubles with each step. An instance has moved successfully if it is
-// ready, or if it was not ready before either and does not fail. An instance that failed before it moved counts neither
-// as a success nor as a reason to stop. Paused instances do not move.
+// New instances are reconciled with the newest revision immediately. Existing instances move to it in steps. In the
+// first step, one instance moves. In each further step, as many instances move as have already moved successfully, so
+// that the size of the steps doubles. An instance has moved successfully if it is ready. It has also moved successfully
+// if it is not failing and was not ready before the move.
 //
-// An instance that has become less healthy is waited for. If the rollout waits for ten minutes, it is reported as
-// stalled. If the instance fails, the rollout stops: no further instance moves until at least ten instances have moved
-// successfully for each one that fails. Instances that have been allowed to move are not held back.
+// Instances that already fail before they move have separate steps. In the first of these steps, one such instance
+// moves. In each further step, as many of them move as there are instances with the newest revision. An instance that
+// fails both before and after the move does not count as a success, and does not stop the rollout. Paused instances do
+// not move.
 //
-// If no instance moves for a minute, those that could move are stuck, and others move in addition. If several are
-// stuck, all but one of them count as failing. The minute begins again after a restart.
+// A step is smaller by one instance for each instance that is less healthy than before it moved, but is not failing. If
+// a rollout has been waiting only for such instances for ten minutes, it is reported as stalled.
 //
-// All other decisions are derived from the statuses of the instances, and instances move in an order that depends only
-// on their names and the revision. A restarted or another process therefore continues where the last one stopped.
+// The rollout stops if an instance that was not failing before the move is failing after it. The rollout continues when
+// at least ten instances have moved successfully for each such instance. While a rollout is stopped, instances that
+// were already allowed to move can still move.
+//
+// If no instance moves for a minute, the instances that are allowed to move are considered stuck. The same number of
+// additional instances is then allowed to move. If several instances are stuck, all but one of them count as failing.
+// The minute begins again when the process restarts.
+//
+// Apart from this minute, the state of a rollout is derived from the statuses of the instances. The order in which
+// instances move depends only on their names and the name of the revision. A rollout therefore continues after a
+// restart or a change of leader.
 package rollout

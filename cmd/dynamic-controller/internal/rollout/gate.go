@@ -8,13 +8,16 @@ import (
 	"time"
 )
 
-// tolerance is the number of instances that must have moved successfully for each one that fails.
+// tolerance is the number of instances that must have moved successfully for each failing instance.
 const tolerance = 10
 
-// progressDeadline is the default of the progressDeadlineSeconds of Deployments.
+// progressDeadline is how long a rollout can wait for instances to become ready before it is reported as stalled. The
+// deadline applies only while no instances are expected to move. It equals the default of progressDeadlineSeconds of
+// Deployments.
 const progressDeadline = 10 * time.Minute
 
-// stuckAfter is the time after which an instance that has not moved no longer delays others.
+// stuckAfter is how long a rollout waits for the instances that are allowed to move. If none of them moves during this
+// time, they are considered stuck, and further instances are allowed to move.
 const stuckAfter = time.Minute
 
 // Health describes the state of an instance. A higher value is better.
@@ -34,7 +37,7 @@ type Instance struct {
 	Revision string
 	Created  time.Time
 	Health   Health
-	Reason   string // for Failing and Waiting
+	Reason   string // why the instance is Failing or Waiting
 	// Regressed reports whether the instance is less healthy than before it moved to its revision.
 	Regressed bool
 	// Changed is the time at which the instance became ready or regressed.
@@ -45,27 +48,30 @@ type Instance struct {
 // Revision identifies the revision to roll out.
 type Revision struct {
 	Name string
-	// Same lists the other revisions with the same templates. Instances that have one of them are not delayed.
+	// Same lists other revisions with the same templates. Instances with these revisions move without delay.
 	Same []string
-	// Since is the time at which the revision was accepted. Instances that were created later do not prove that existing
-	// ones can be updated.
+	// Since is the time at which the revision was accepted. Instances that were created later do not count as evidence
+	// that existing instances can be updated.
 	Since time.Time
 }
 
 // Progress describes the state of a rollout.
 type Progress struct {
-	// Total is the number of instances that are not paused, and Updated the number of those with the newest revision.
+	// Total is the number of instances that are not paused. Updated is the number of these instances that have moved.
+	// Paused is the number of paused instances.
 	Total, Updated, Paused int
-	// Stopped reports whether no further instances move because of those that fail.
+	// Stopped reports whether failing instances prevent further instances from moving.
 	Stopped bool
-	// Stalled reports whether the rollout has been waiting for instances for more than ten minutes.
+	// Stalled reports whether no instance is expected to move and the rollout has been waiting for more than ten minutes
+	// for instances to become ready.
 	Stalled bool
-	// Recheck is the time of the next change that does not depend on an instance. It is zero if none is expected.
+	// Recheck is the next time at which the progress can change even if no instance changes. It is zero if there is no
+	// such time.
 	Recheck time.Time
-	// Stuck lists the instances that have been allowed to move for a minute and have not moved, ordered by key. Instances
-	// are not stuck while others move.
+	// Stuck lists the instances that have been allowed to move for a minute but have not moved, ordered by key. It is
+	// empty if any instance has moved within the last minute.
 	Stuck []Instance
-	// Failing and Waiting are the instances that have been less healthy since they moved, ordered by key.
+	// Failing and Waiting list the instances that are less healthy than before they moved, ordered by key.
 	Failing, Waiting []Instance
 }
 
@@ -80,15 +86,16 @@ type Gate struct {
 	surveyed bool
 	progress Progress
 	inUse    map[string]int // number of instances by revision
-	// admitted maps the keys of instances that can move to the time since which they can. The map is never modified.
+	// admitted contains the instances that are allowed to move. It maps their keys to the times at which they were
+	// allowed. The map is replaced, never modified.
 	admitted map[string]time.Time
-	moved    time.Time // when an instance last moved, or RestartTimer was called
+	moved    time.Time // last time at which an instance moved or RestartTimer was called
 }
 
-// New returns a Gate for a revision. Until the first call of Survey, no instance moves.
+// New returns a Gate for a revision. Existing instances do not move before the first call to Survey.
 func New(revision Revision) *Gate { return &Gate{revision: revision} }
 
-// IsOpen reports whether an instance with the given key and revision is reconciled with the newest revision.
+// IsOpen reports whether the instance with the given key and revision is reconciled with the newest revision.
 func (g *Gate) IsOpen(key, revision string) bool {
 	if g.hasTemplatesOf(revision) {
 		return true
@@ -99,12 +106,14 @@ func (g *Gate) IsOpen(key, revision string) bool {
 	return is
 }
 
-// hasTemplatesOf reports whether the newest revision has the templates of the named revision. A new instance has none.
+// hasTemplatesOf reports whether the newest revision has the same templates as the named one. It returns true for the
+// empty name, which is the revision of a new instance.
 func (g *Gate) hasTemplatesOf(revision string) bool {
 	return revision == "" || revision == g.revision.Name || slices.Contains(g.revision.Same, revision)
 }
 
-// RestartTimer gives instances another minute to move. It must be called after a pause of all instances.
+// RestartTimer gives the instances that are allowed to move another minute. It must be called when all instances are
+// resumed after a pause.
 func (g *Gate) RestartTimer() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -114,29 +123,30 @@ func (g *Gate) RestartTimer() {
 // Since returns the time at which the revision was accepted.
 func (g *Gate) Since() time.Time { return g.revision.Since }
 
-// RollsOut reports whether the given revision is the newest one and some instances may still have another one.
+// RollsOut reports whether the given revision is the newest one and some instances may still have an older revision.
 func (g *Gate) RollsOut(revision string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return revision == g.revision.Name && (!g.surveyed || !g.progress.Complete())
 }
 
-// Progress returns the state of the rollout at the last survey. It returns false before the first one.
+// Progress returns the state of the rollout at the last survey. surveyed is false if there has been no survey.
 func (g *Gate) Progress() (p Progress, surveyed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.progress, g.surveyed
 }
 
-// InUse reports whether any instance had the given status.revision at the last survey. Before the first survey, it
-// returns true.
+// InUse reports whether any instance had the given status.revision at the last survey. It returns true before the first
+// survey.
 func (g *Gate) InUse(revision string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return !g.surveyed || g.inUse[revision] > 0
 }
 
-// Outdated returns the revisions with other templates that instances had at the last survey, the most frequent first.
+// Outdated returns the revisions that instances had at the last survey and whose templates differ from those of the
+// newest revision. The revisions with the most instances are listed first.
 func (g *Gate) Outdated() (revisions []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -151,9 +161,9 @@ func (g *Gate) Outdated() (revisions []string) {
 	return revisions
 }
 
-// Survey updates the rollout with the state of all instances that are not being deleted. It returns the keys of those
-// that can move now and could not before. An instance that can move remains so until it has moved, because it may have
-// been updated in part.
+// Survey updates the rollout with the state of all instances that are not being deleted. It returns the keys of the
+// instances that are newly allowed to move. An instance remains allowed to move until it has moved, because some of its
+// children may already have been updated.
 func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	g.mu.Lock()
 	before, moved, now := g.admitted, g.moved, time.Now()
@@ -176,7 +186,7 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	p := s.Progress
 	for _, i := range moving {
 		if now.Sub(moved) >= stuckAfter && now.Sub(next[i.Key]) >= stuckAfter {
-			i.Reason = "" // it is not the reason why the instance has not moved
+			i.Reason = "" // the reason does not explain why the instance has not moved
 			p.Stuck = append(p.Stuck, i)
 		}
 	}
@@ -206,8 +216,8 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	return admitted
 }
 
-// setDeadline sets Stalled and Recheck. The last time at which an instance that has moved became ready or regressed is
-// changed. moves reports whether instances are expected to move.
+// setDeadline sets Stalled and Recheck. changed is the last time at which a moved instance became ready or regressed.
+// moves reports whether instances are expected to move.
 func (p *Progress) setDeadline(now, changed time.Time, moves bool) {
 	deadline := changed.Add(progressDeadline)
 	switch {
@@ -221,16 +231,17 @@ func (p *Progress) setDeadline(now, changed time.Time, moves bool) {
 	}
 }
 
-// survey sums up the states of instances.
+// survey summarizes the states of instances.
 type survey struct {
 	Progress
 	inUse            map[string]int
 	healthy, failing []string  // keys of instances that have not moved
 	proven           int       // number of instances that have moved successfully
-	changed          time.Time // when an instance that has moved last became ready or regressed
+	changed          time.Time // last time at which a moved instance became ready or regressed
 }
 
-// add adds an instance. isNew reports whether it was created with the newest revision.
+// add adds an instance to the summary. isNew reports whether the instance was created after the newest revision was
+// accepted.
 func (s *survey) add(i Instance, hasMoved, isNew bool) {
 	if i.Paused {
 		s.Paused++
@@ -262,13 +273,13 @@ func (s *survey) add(i Instance, hasMoved, isNew bool) {
 	}
 }
 
-// first returns the first n keys, in an order that differs between revisions and is the same in all processes. Keys
-// that have been returned before are returned again until their instances have moved.
+// first returns the first n keys in a pseudorandom order that depends only on the keys and the revision. The order is
+// the same in all processes and for each call.
 func (g *Gate) first(keys []string, n int) []string {
 	ranks := make(map[string]uint64, len(keys))
 	for _, key := range keys {
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(g.revision.Name + "/" + key)) // it never fails
+		_, _ = h.Write([]byte(g.revision.Name + "/" + key)) // never fails
 		ranks[key] = h.Sum64()
 	}
 	slices.SortFunc(keys, func(a, b string) int { return cmp.Or(cmp.Compare(ranks[a], ranks[b]), cmp.Compare(a, b)) })

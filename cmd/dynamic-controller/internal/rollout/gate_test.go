@@ -13,7 +13,7 @@ var (
 	newest   = Revision{Name: "new", Same: []string{"new", "same"}, Since: accepted}
 )
 
-// some returns n instances with the given state, which were created before the newest revision was accepted.
+// some returns n instances with the given state. They were created before the newest revision was accepted.
 func some(n int, state Instance) (all []Instance) {
 	state.Created = accepted.Add(-time.Hour)
 	for i := range n {
@@ -46,28 +46,28 @@ func TestSurvey(t *testing.T) {
 		updated           int
 		complete, stopped bool
 	}{
-		"no instances":       {nil, 0, 0, true, false},
-		"the first instance": {some(100, old), 1, 0, false, false},
-		"the first one is ready": {
+		"no instances":      {nil, 0, 0, true, false},
+		"no instance moved": {some(100, old), 1, 0, false, false},
+		"first instance ready": {
 			slices.Concat(some(1, updated), some(99, old)), 1, 1, false, false,
 		},
-		"the number doubles": {
+		"step doubles": {
 			slices.Concat(some(8, updated), some(92, old)), 8, 8, false, false,
 		},
-		"the last ones": {
+		"last step": {
 			slices.Concat(some(64, updated), some(36, old)), 36, 64, false, false,
 		},
-		"all are updated": {some(100, updated), 0, 100, true, false},
-		"some are not ready yet": {
+		"all updated": {some(100, updated), 0, 100, true, false},
+		"some not ready yet": {
 			slices.Concat(some(8, updated), some(3, waiting), some(89, old)), 5, 11, false, false,
 		},
-		"as many are not ready as ready": {
+		"as many not ready as ready": {
 			slices.Concat(some(8, updated), some(8, waiting), some(84, old)), 0, 16, false, false,
 		},
-		"the first one fails": {
+		"first instance fails": {
 			slices.Concat(some(1, failing), some(99, old)), 0, 1, false, true,
 		},
-		"one of the first fails": {
+		"one of ten fails": {
 			slices.Concat(some(9, updated), some(1, failing), some(90, old)), 0, 10, false, true,
 		},
 		"few fail": {
@@ -76,35 +76,35 @@ func TestSurvey(t *testing.T) {
 		"too many fail": {
 			slices.Concat(some(20, updated), some(3, failing), some(77, old)), 0, 23, false, true,
 		},
-		"the last one fails": {some(1, failing), 0, 1, true, false},
-		"the first one failed before": {
+		"last instance fails": {some(1, failing), 0, 1, true, false},
+		"first instance failed before": {
 			slices.Concat(some(1, asBefore), some(99, old)), 1, 1, false, false,
 		},
-		"failing ones move, too": {
+		"failing instances move": {
 			slices.Concat(some(4, updated), some(20, oldFailed)), 4, 4, false, false,
 		},
-		"failing ones do not delay the others": {
+		"failing instances do not delay others": {
 			slices.Concat(some(4, asBefore), some(20, oldFailed), some(20, old)), 4 + 1, 4, false, false,
 		},
-		"failing ones wait if it has stopped": {
+		"failing instances wait after a stop": {
 			slices.Concat(some(1, failing), some(20, oldFailed)), 0, 1, false, true,
 		},
-		"a paused one fails": {
+		"paused instance fails": {
 			slices.Concat(some(2, paused), some(98, old)), 1, 0, false, false,
 		},
-		"all others are paused": {
+		"all others paused": {
 			slices.Concat(some(2, updated), some(2, paused)), 0, 2, true, false,
 		},
-		"new ones are ready": {
+		"new instances ready": {
 			slices.Concat(created(50, updated), some(50, old)), 1, 50, false, false,
 		},
-		"new ones fail": {
+		"new instances fail": {
 			slices.Concat(created(50, failing), some(50, old)), 1, 50, false, false,
 		},
-		"new ones are ready, but moved ones fail": {
+		"new instances ready, moved one fails": {
 			slices.Concat(created(50, updated), some(1, failing), some(49, old)), 0, 51, false, true,
 		},
-		"only the schema has changed": {some(100, Instance{Revision: "same", Health: Ready}), 0, 100, true, false},
+		"only the schema changed": {some(100, Instance{Revision: "same", Health: Ready}), 0, 100, true, false},
 		"as healthy as before": {
 			slices.Concat(some(4, Instance{Revision: "new", Health: Waiting}), some(96, old)), 4, 4, false, false,
 		},
@@ -116,17 +116,17 @@ func TestSurvey(t *testing.T) {
 			p, known := g.Progress()
 			if len(admitted) != test.admitted || p.Updated != test.updated || p.Complete() != test.complete ||
 				p.Stopped != test.stopped || !known {
-				t.Errorf("%d are admitted, %+v", len(admitted), p)
+				t.Errorf("got %d admitted instances and progress %+v", len(admitted), p)
 			}
 			for _, i := range test.instances {
 				want := i.Revision != "old" || slices.Contains(admitted, i.Key)
 				if got := g.IsOpen(i.Key, i.Revision); got != want {
-					t.Errorf("%s can move: %t", i.Key, got)
+					t.Errorf("instance %s: got open %t", i.Key, got)
 				}
 			}
-			// Another process makes the same decision, and none is repeated.
+			// Another process makes the same decision. The same process does not admit instances again.
 			if again := New(newest).Survey(test.instances); !slices.Equal(again, admitted) {
-				t.Errorf("another process admits %q, not %q", again, admitted)
+				t.Errorf("another process admitted %q, want %q", again, admitted)
 			}
 			if again := g.Survey(test.instances); len(again) > 0 {
 				t.Errorf("admitted again: %q", again)
@@ -135,7 +135,7 @@ func TestSurvey(t *testing.T) {
 	}
 }
 
-// An instance that is being updated when another one fails does not return to its old revision.
+// An instance that is being updated when another one fails must not return to its old revision.
 func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
 	old := Instance{Revision: "old", Health: Ready}
 	updated, others := some(8, Instance{Revision: "new", Health: Ready}), some(92, old)
@@ -157,12 +157,12 @@ func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
 			}
 		}
 		if len(more) > 0 {
-			t.Errorf("%q are admitted, too", more)
+			t.Errorf("also admitted: %q", more)
 		}
 	}
 	g.Survey(updated)
 	if g.IsOpen(admitted[1], "old") {
-		t.Error("an instance that is gone is still admitted")
+		t.Error("a deleted instance is still admitted")
 	}
 }
 
@@ -178,16 +178,16 @@ func TestSurvey_ProgressDeadline(t *testing.T) {
 			p, _ := g.Progress()
 			if p.Stalled != stalled || p.Stopped || !stalled && time.Until(p.Recheck) != recheck ||
 				stalled && !p.Recheck.IsZero() {
-				t.Errorf("%+v, the next check is in %s", p, time.Until(p.Recheck))
+				t.Errorf("got progress %+v with the next check in %s", p, time.Until(p.Recheck))
 			}
 			if g = New(newest); !slices.Equal(g.Survey(instances), nil) {
-				t.Error("an instance is admitted")
+				t.Error("an instance was admitted")
 			}
 		}
 		expect(false, 10*time.Minute)
 		time.Sleep(6 * time.Minute)
 		expect(false, 4*time.Minute)
-		// Another instance has become ready.
+		// Another instance becomes ready.
 		ready := some(1, Instance{Revision: "new", Health: Ready, Changed: time.Now()})
 		instances = slices.Concat(instances, ready)
 		expect(false, 10*time.Minute)
@@ -198,12 +198,12 @@ func TestSurvey_ProgressDeadline(t *testing.T) {
 			t.Errorf("admitted: %q", admitted)
 		}
 		if p, _ := g.Progress(); p.Stalled {
-			t.Errorf("it has not continued: %+v", p)
+			t.Errorf("the rollout has not continued: %+v", p)
 		}
 	})
 }
 
-// keysOf returns the keys of instances.
+// keysOf returns the keys of the instances.
 func keysOf(instances []Instance) (keys []string) {
 	for _, i := range instances {
 		keys = append(keys, i.Key)
@@ -217,8 +217,8 @@ func move(instances []Instance, key string) {
 	instances[i].Revision, instances[i].Health = "new", Ready
 }
 
-// The status of an instance may be impossible to write.
-func TestSurvey_InstanceThatDoesNotMove(t *testing.T) {
+// An instance whose status cannot be written does not move.
+func TestSurvey_StuckInstance(t *testing.T) {
 	for _, health := range []Health{Failing, Ready} {
 		synctest.Test(t, func(t *testing.T) {
 			instances := some(4, Instance{Revision: "old", Health: health})
@@ -238,7 +238,7 @@ func TestSurvey_InstanceThatDoesNotMove(t *testing.T) {
 			expect(0)
 			time.Sleep(time.Second)
 			move(instances, expect(1, first)[0])
-			expect(0) // another minute begins
+			expect(0) // another minute starts
 			time.Sleep(time.Minute)
 			third := expect(1, first)[0]
 			time.Sleep(time.Minute)
@@ -276,10 +276,10 @@ func TestSurvey_PausedInstanceIsNotStuck(t *testing.T) {
 func TestGate_BeforeTheFirstSurvey(t *testing.T) {
 	g := New(newest)
 	if g.IsOpen("shop/a", "old") || !g.IsOpen("shop/a", "same") || !g.IsOpen("shop/a", "") {
-		t.Error("an instance moved before the first survey, or one that need not wait did not")
+		t.Error("an existing instance may move before the first survey, or a new one may not")
 	}
 	if _, known := g.Progress(); known || !g.InUse("old") || !g.RollsOut("new") || g.RollsOut("old") {
-		t.Error("the state is known before the first survey")
+		t.Error("got progress before the first survey")
 	}
 }
 
@@ -291,15 +291,15 @@ func TestGate_Outdated(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if !g.InUse("rare") || g.InUse("also rare") || !g.RollsOut("new") {
-		t.Error("the revisions in use are wrong")
+		t.Error("got wrong revisions in use")
 	}
 	if g.Survey(nil); g.RollsOut("new") {
 		t.Error("the rollout is not complete")
 	}
 }
 
-// rollOut moves instances until nothing changes, and returns the number of surveys. Instances for which fails returns
-// true fail. If restarts is set, the process is replaced after each survey.
+// rollOut moves instances until nothing changes, and returns the number of surveys. An instance fails if fails returns
+// true for its key. If restarts is true, the process is replaced after each survey.
 func rollOut(instances []Instance, restarts bool, fails func(key string) bool) (g *Gate, surveys int) {
 	g = New(newest)
 	for {
@@ -322,7 +322,7 @@ func rollOut(instances []Instance, restarts bool, fails func(key string) bool) (
 	}
 }
 
-func TestRollout_LargeOneTakesFewSteps(t *testing.T) {
+func TestRollout_LargeRolloutTakesFewSteps(t *testing.T) {
 	for _, restarts := range []bool{false, true} {
 		g, surveys := rollOut(some(10_000, Instance{Revision: "old", Health: Ready}), restarts,
 			func(string) bool { return false })
@@ -337,7 +337,7 @@ func TestRollout_StopsAndContinues(t *testing.T) {
 	g, _ := rollOut(instances, true, func(string) bool { return true })
 	p, _ := g.Progress()
 	if !p.Stopped || len(p.Failing) != 1 || p.Updated > 2 {
-		t.Errorf("it has not stopped: %+v", p)
+		t.Errorf("the rollout has not stopped: %+v", p)
 	}
 	for i := range instances {
 		if instances[i].Regressed {
@@ -346,7 +346,7 @@ func TestRollout_StopsAndContinues(t *testing.T) {
 	}
 	g, _ = rollOut(instances, true, func(string) bool { return false })
 	if p, _ := g.Progress(); !p.Complete() {
-		t.Errorf("it has not continued: %+v", p)
+		t.Errorf("the rollout has not continued: %+v", p)
 	}
 }
 
