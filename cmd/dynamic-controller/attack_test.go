@@ -12,8 +12,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// forged is a resource that is not in the author's Blueprint.
-const forged = `
+// extraResource is a resource that is not in the author's Blueprint.
+const extraResource = `
     - id: forged
       template:
         apiVersion: v1
@@ -21,7 +21,7 @@ const forged = `
         metadata: {name: "${self.metadata.name}-forged"}
 `
 
-func TestAttack_ForgedStatusIsNotServed(t *testing.T) {
+func TestAttack_ManipulatedStatusIsNotServed(t *testing.T) {
 	a := newAPI(t)
 	kubeconfig, proxy := a.proxied()
 	first := startServing(t, kubeconfig)
@@ -34,7 +34,7 @@ func TestAttack_ForgedStatusIsNotServed(t *testing.T) {
 
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{
 		"observedGeneration": 2,
-		"served":             map[string]any{"generation": 1, "spec": a.read(websites + forged).Object["spec"]},
+		"served":             map[string]any{"generation": 1, "spec": a.read(websites + extraResource).Object["spec"]},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestAttack_ForgedStatusIsNotServed(t *testing.T) {
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
 	waitUntilQuiet(t, func() int { return writes(proxy) })
 	if secret, err := a.get("v1", "Secret", "flowers-forged"); !apierrors.IsNotFound(err) {
-		t.Errorf("a forged status made the platform create a Secret: %v, %v", secret, err)
+		t.Errorf("the platform created a Secret from a manipulated status: %v, %v", secret, err)
 	}
 	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"txt\""),
 		is("Serving", "True", "generation 1 is served"))

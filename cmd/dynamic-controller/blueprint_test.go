@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// websites creates two ConfigMaps and a Service for each Website. The route waits for the address of the Service.
+// websites creates two ConfigMaps and a Service for each Website. The route waits until the Service has an address.
 const websites = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -60,12 +60,12 @@ func TestBlueprint_IsServed(t *testing.T) {
 	began := time.Now()
 	a.wait("platform.example.com/v1alpha1", "Blueprint", "websites."+a.group,
 		all(is("Accepted", "True"), is("TypeEstablished", "True"), is("Serving", "True")))
-	t.Logf("applied to Serving: %s", time.Since(began))
+	t.Logf("from applied to Serving: %s", time.Since(began))
 	a.apply(flowers)
 	began = time.Now()
 	a.wait("GROUP/v1", "Website", "flowers",
 		all(is("Ready", "True", "all 3 resources"), has(int64(1), "status", "observedGeneration")))
-	t.Logf("instance applied to Ready: %s", time.Since(began))
+	t.Logf("from instance applied to Ready: %s", time.Since(began))
 	a.wait("v1", "ConfigMap", "flowers-page", has("roses", "data", "text"))
 	a.wait("platform.example.com/v1alpha1", "Blueprint", "websites."+a.group, hasCounts(1, 1, 0))
 }

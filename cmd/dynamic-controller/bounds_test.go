@@ -11,12 +11,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// expandingBlueprint returns a Blueprint whose instances have many children of another type.
+// expandingBlueprint returns a Blueprint whose instances have many children of the type to.
 func expandingBlueprint(from, to string, many int) string {
 	var resources strings.Builder
 	for i := range many {
 		fmt.Fprintf(&resources, `
     - id: next%d
+      readyWhen: ["true"]
       template:
         apiVersion: GROUP/v1
         kind: %s
@@ -39,8 +40,8 @@ spec:
   resources:%[2]s`, from, resources.String())
 }
 
-// applyCycle makes pings the parents of pongs, and pongs the parents of pings, with many children each. A Blueprint is
-// not accepted before the type of its children exists.
+// applyCycle applies two Blueprints. Pings have many pongs as children, and pongs have many pings. A Blueprint is not
+// accepted before the type of its children exists.
 func (a *api) applyCycle(many int) {
 	a.Helper()
 	a.apply(expandingBlueprint("ping", "", 0))
@@ -65,14 +66,14 @@ func TestExpansion_CycleOfTypesEnds(t *testing.T) {
 		is("Ready", "False", "Invalid", "1 resources exceed the budget of 0 objects of this instance", "in a cycle")))
 	a.wait("GROUP/v1", "ping", below(14), all(allowance(1), is("Ready", "True")))
 	if _, err := a.get("GROUP/v1", "ping", below(16)); !apierrors.IsNotFound(err) {
-		t.Errorf("there is an instance below the last one: %v", err)
+		t.Errorf("got an instance below the last one: %v", err)
 	}
 	a.waitBlueprint("pongs", hasCounts(8, 7, 1))
 	a.waitBlueprint("pings", hasCounts(8, 8, 0))
 }
 
-// Each instance has 20 children, so that there would be 400 instances on the second level, 8,000 on the third, and so
-// on.
+// Each instance has 20 children. Without the budget, there would be 400 instances on the second level and 8,000 on the
+// third.
 func TestExpansion_BranchingCycleDoesNotDelayOtherBlueprints(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
@@ -91,9 +92,9 @@ func TestExpansion_BranchingCycleDoesNotDelayOtherBlueprints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("served in %s, while %d of 401 pings existed", took, len(pings.Items))
+	t.Logf("served in %s while %d of 401 pings existed", took, len(pings.Items))
 	if took > 5*time.Second && len(pings.Items) == 401 {
-		t.Errorf("another Blueprint and its instance took %s, until all pings existed", took)
+		t.Errorf("another Blueprint and its instance were delayed for %s, until all pings existed", took)
 	}
 
 	a.waitBlueprint("pongs", hasCounts(20, 20, 0))
@@ -101,6 +102,6 @@ func TestExpansion_BranchingCycleDoesNotDelayOtherBlueprints(t *testing.T) {
 	a.wait("GROUP/v1", "ping", "it-19-19",
 		all(allowance(10), is("Ready", "False", "Invalid", "20 resources exceed the budget of 10 objects")))
 	if _, err := a.get("GROUP/v1", "pong", "it-19-19-0"); !apierrors.IsNotFound(err) {
-		t.Errorf("there is an instance below the last one: %v", err)
+		t.Errorf("got an instance below the last one: %v", err)
 	}
 }

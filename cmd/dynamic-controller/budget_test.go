@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// blueprintOfSize returns a Blueprint of a type of its own. The platform estimates its memory at kibi KiB for the
-// description, plus 70 KiB.
+// blueprintOfSize returns a Blueprint with its own type. The platform estimates that it needs kibi KiB for the
+// description and 70 KiB for the rest.
 func blueprintOfSize(kind string, kibi int) string {
 	const perByte = 20
 	return fmt.Sprintf(`
@@ -28,8 +28,8 @@ var (
 	accepted   = all(is("Accepted", "True"), is("Serving", "True"))
 )
 
-// A Blueprint that exceeds the budget is rejected until there is enough memory for it. Served Blueprints keep their
-// allocations, whatever their age, also after a restart.
+// A Blueprint that exceeds the budget is rejected until there is enough memory. Served Blueprints keep their memory,
+// regardless of their age and after a restart.
 func TestMemoryBudget_RejectsFurtherBlueprints(t *testing.T) {
 	a := newAPI(t)
 	run := func() *process {
@@ -46,7 +46,7 @@ func TestMemoryBudget_RejectsFurtherBlueprints(t *testing.T) {
 	a.apply(blueprintOfSize("third", 130))
 	a.waitBlueprint("thirds", overBudget)
 
-	// A change of a served Blueprint that exceeds the budget is rejected as well.
+	// A change that makes a served Blueprint exceed the budget is rejected, too.
 	a.apply(blueprintOfSize("second", 300))
 	a.waitBlueprint("seconds", all(overBudget, is("Serving", "True", "generation 1")))
 
@@ -65,7 +65,7 @@ func TestMemoryBudget_RejectsFurtherBlueprints(t *testing.T) {
 		}
 	}
 
-	// The older of the rejected Blueprints is too large for the memory that becomes available.
+	// The older of the rejected Blueprints does not fit into the released memory.
 	a.delete("platform.example.com/v1alpha1", "Blueprint", "firsts."+a.group)
 	a.waitBlueprint("seconds", all(accepted, is("Serving", "True", "generation 2")))
 	a.waitBlueprint("larges", overBudget)

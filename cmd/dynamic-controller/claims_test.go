@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// withNamedType returns the Blueprint websites with the name of its CustomResourceDefinition instead of a type.
+// withNamedType returns the Blueprint websites with spec.type.crd instead of its own type.
 func withNamedType(name string) string {
 	start, end := strings.Index(websites, "    group:"), strings.Index(websites, "  resources:")
 	return changed(websites[:start]+"    crd: websites.GROUP\n"+websites[end:],
@@ -40,7 +40,7 @@ spec:
 
 var existingCRDWithStatus = strings.Replace(existingCRD, "STATUS", "subresources: {status: {}}", 1)
 
-// setConsent annotates the CustomResourceDefinition of the test's type. The value null removes the annotation.
+// setConsent annotates the CustomResourceDefinition of the websites. The value null removes the annotation.
 func (a *api) setConsent(value string) {
 	a.Helper()
 	patch := `{"metadata":{"annotations":{"platform.example.com/allowed-blueprint":` + value + `}}}`
@@ -74,7 +74,7 @@ func TestAttack_UnacceptedBlueprintDoesNotBlockAType(t *testing.T) {
 	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
 
-	// It does not get the type either while the latest generation of its Blueprint is rejected.
+	// The older Blueprint does not get the type while the newest generation of the served one is rejected, either.
 	a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
 	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"txt\""),
 		is("Serving", "True", "generation 1 is served"))
@@ -96,14 +96,14 @@ func TestAttack_ExistingTypeRequiresConsent(t *testing.T) {
 	a.waitGone(blueprintVersion, "Blueprint", "thieves."+a.group)
 	if instance, err := a.get("GROUP/v1", "Website", "flowers"); err != nil || instance.GetDeletionTimestamp() != nil ||
 		len(instance.GetFinalizers()) > 0 {
-		t.Errorf("the instance is %v, %v", instance, err)
+		t.Errorf("got instance %v, %v", instance, err)
 	}
 	for _, c := range calls.Calls() {
 		if c.Group == a.group {
-			t.Errorf("the platform requested %+v", c)
+			t.Errorf("the platform sent the request %+v", c)
 		}
 	}
-	// The author's older Blueprints do not block the choice of the owner.
+	// The author's older Blueprints do not prevent the owner from choosing another one.
 	author.apply(withNamedType("thieves"))
 	author.apply(changed(websites, change{"name: websites.GROUP", "name: makers.GROUP"}))
 	a.waitBlueprint("thieves", is("Accepted", "False", "ConsentMissing"))
@@ -141,22 +141,22 @@ func TestConsent_WithdrawalStopsAllWrites(t *testing.T) {
 		p.kill()
 		p = startServing(t, a.cluster.Kubeconfig())
 		if value == `null` {
-			// Children without an owner reference are deleted with their instance.
+			// Children without an owner reference are deleted together with their instance.
 			a.delete("GROUP/v1", "Website", "trees")
 			a.waitGone("GROUP/v1", "Website", "trees")
 			a.waitGone("v1", "ConfigMap", far+"/trees-page")
 		}
 		if now, err := a.get("v1", "ConfigMap", far+"/flowers-page"); err != nil ||
 			now.GetResourceVersion() != before.GetResourceVersion() {
-			t.Errorf("after consent was withdrawn the child is %v, %v", now, err)
+			t.Errorf("got child %v, %v after consent was withdrawn", now, err)
 		}
 	}
-	// The deletion policy is not applied to a type without consent.
+	// The deletion policy is ignored for a type without consent.
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 	instance, err := a.get("GROUP/v1", "Website", "flowers")
 	if err != nil || instance.GetDeletionTimestamp() != nil || len(instance.GetFinalizers()) > 0 {
-		t.Errorf("the instance is %v, %v", instance, err)
+		t.Errorf("got instance %v, %v", instance, err)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestRetainedType_IsReservedForTheNameOfItsBlueprint(t *testing.T) {
 	if _, err := a.get("GROUP/v1", "Website", "flowers"); apierrors.IsNotFound(err) {
 		t.Error("another Blueprint deleted a retained instance")
 	}
-	// A Blueprint with the reserved name gets the type, although the others are older.
+	// A Blueprint with the reserved name gets the type even though others are older.
 	a.apply(withText("again"))
 	a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("again roses", "data", "text"))

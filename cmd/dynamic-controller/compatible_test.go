@@ -61,7 +61,7 @@ func (a *api) typeOfLevel() string {
 	return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["level"].Type
 }
 
-func TestSchemaChange_IncompatibleOneIsRejected(t *testing.T) {
+func TestSchemaChange_IncompatibleChangeIsRejected(t *testing.T) {
 	a := newAPI(t)
 	first := startServing(t, a.cluster.Kubeconfig())
 	a.apply(grades)
@@ -75,9 +75,9 @@ func TestSchemaChange_IncompatibleOneIsRejected(t *testing.T) {
 	a.apply(strings.Replace(grade, "good", "better", 1))
 	a.wait("v1", "ConfigMap", "first", has("better", "data", "note"))
 	if got := a.typeOfLevel(); got != "integer" {
-		t.Errorf("the level is of type %s now", got)
+		t.Errorf("spec.level now has type %s", got)
 	}
-	// It is not accepted after a restart either, nor with the annotation for another generation.
+	// It is also rejected after a restart, and with the annotation for another generation.
 	first.kill()
 	startServing(t, a.cluster.Kubeconfig())
 	a.annotate(blueprintVersion, "Blueprint", "grades."+a.group, "platform.example.com/allow-incompatible-schema", "1")
@@ -91,7 +91,7 @@ func TestSchemaChange_IncompatibleOneIsRejected(t *testing.T) {
 	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True", "generation 4 is served"))
 }
 
-// The API server stores values in another form than they are written in a Blueprint.
+// The API server stores some values in a different form than the Blueprint.
 func TestDefinition_IsNotUpdatedWithoutAChange(t *testing.T) {
 	a := newAPI(t)
 	kubeconfig, calls := a.proxied()
@@ -105,12 +105,12 @@ func TestDefinition_IsNotUpdatedWithoutAChange(t *testing.T) {
 	}
 	for _, c := range calls.Calls() {
 		if c.Resource == "customresourcedefinitions" && c.Verb == "update" {
-			t.Errorf("the definition was updated: %+v", c)
+			t.Errorf("the CustomResourceDefinition was updated: %+v", c)
 		}
 	}
 }
 
-// A change that another client makes to the definition is reverted.
+// Another client changes the CustomResourceDefinition. The platform reverts the change.
 func TestDefinition_DriftIsReverted(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
@@ -129,7 +129,7 @@ func TestDefinition_DriftIsReverted(t *testing.T) {
 			return err
 		}
 		if _, has := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties["drift"]; has {
-			return errors.New("the drift is still there")
+			return errors.New("the change has not been reverted")
 		}
 		return nil
 	})
@@ -153,12 +153,12 @@ func TestStatus_IsWrittenForObjectsThatViolateTheirSchema(t *testing.T) {
 	a.annotate(blueprintVersion, "Blueprint", "grades."+a.group, "platform.example.com/allow-incompatible-schema", "2")
 	a.waitBlueprint("grades", is("Accepted", "True"), is("Serving", "True", "generation 2 is served"))
 	if got := a.typeOfLevel(); got != "string" {
-		t.Errorf("the level is of type %s", got)
+		t.Errorf("spec.level has type %s", got)
 	}
 	eventually(t, func() error { // the API server adopts the new schema after a moment
 		_, err := a.client(made).ApplyStatus(t.Context(), "first", theirs, metav1.ApplyOptions{FieldManager: "theirs"})
 		if err == nil || !strings.Contains(err.Error(), "failed to create typed live object") {
-			return fmt.Errorf("applying a status does not fail because of the schema: %w", err)
+			return fmt.Errorf("want an error about the schema when applying a status, got %w", err)
 		}
 		return nil
 	})
@@ -172,12 +172,12 @@ func TestStatus_IsWrittenForObjectsThatViolateTheirSchema(t *testing.T) {
 	set(`{"note":"changed"}`)
 	a.wait("GROUP/v1", "Grade", "first", all(is("Ready", "False"), func(obj *unstructured.Unstructured) error {
 		if !meta.IsStatusConditionTrue(conditions(obj), "Theirs") {
-			return fmt.Errorf("the conditions are %v", conditions(obj))
+			return fmt.Errorf("got conditions %v", conditions(obj))
 		}
 		return nil
 	}))
 	if strings.Contains(p.output(), "write the status") {
-		t.Error("a status could not be written, according to the log")
+		t.Error("the log reports that a status could not be written")
 	}
 	set(`{"level":"7"}`)
 	a.wait("GROUP/v1", "Grade", "first", is("Ready", "True"))

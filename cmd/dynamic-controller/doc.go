@@ -1,20 +1,36 @@
-// Dynamic-controller is a small platform built on the library. It serves resource types that users define at runtime.
+// Dynamic-controller is a small platform built on package dynamiccontroller. It serves resource types that users
+// define at runtime.
 //
 //	dynamic-controller run [--kubeconfig FILE] [--context NAME]
+//	dynamic-controller validate FILE...
+//	dynamic-controller render BLUEPRINT INSTANCE
+//	dynamic-controller why TYPE/NAME
+//	dynamic-controller tree TYPE/NAME
+//	dynamic-controller version
 //
-// The command serves Blueprints (platform.example.com/v1alpha1), whose CustomResourceDefinition it applies itself. A
-// Blueprint defines a type or refers to an existing one, and contains templates for the objects that are created for
+// The command run serves Blueprints (platform.example.com/v1alpha1) and applies their CustomResourceDefinition. A
+// Blueprint defines a type or refers to an existing one. It contains templates for the objects that are created for
 // each instance of the type. Templates can contain CEL expressions that read the instance and the objects of other
-// templates. The conditions of Blueprints and instances report their state and problems. When a Blueprint is deleted,
-// its type, its instances and their children are kept, unless spec.deletionPolicy is Delete.
+// templates. Conditions report the state and the problems of Blueprints and instances. When a Blueprint is deleted, its
+// type, its instances and their children are kept unless spec.deletionPolicy is Delete. The following command shows the
+// documentation of all fields:
 //
 //	kubectl explain blueprints.spec --recursive
 //
+// The command validate checks Blueprints and instances before they are applied. The command render prints the children
+// of an instance. Neither needs a cluster.
+//
+// The command why explains why a Blueprint or an instance is not healthy. The command tree prints the children of an
+// instance. Both only read from the cluster, with the permissions of the user. If the program is named
+// kubectl-blueprint, it is a plugin of kubectl.
+//
 // # Replicas
 //
-// Every replica watches the served types. The replica that holds the Lease reconciles, and another one takes over when
-// it shuts down or fails. /livez and /readyz are served on --health-probe-bind-address, and /metrics on
-// --metrics-bind-address. A replica is ready when its caches are warm, whether or not it is the leader.
+// Every replica watches the served types. Only the replica that holds the Lease reconciles. When it shuts down or
+// fails, another replica takes over. --health-probe-bind-address serves /livez, /readyz and /healthz. A replica is
+// ready when its caches are warm, even if it is not the leader. --metrics-bind-address serves the metrics, /statusz,
+// /flagz and profiles to users whom the API server permits to read them. With --webhook-bind-address, every replica
+// also serves a webhook that rejects invalid Blueprints before they are stored.
 //
 // docs/operations.md describes how to run the platform and which permissions it needs, and docs/security.md describes
 // the trust model.

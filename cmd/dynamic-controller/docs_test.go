@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -8,14 +9,15 @@ import (
 	"testing"
 )
 
-// The tests that the trust model names exist.
+// Every test that docs/security.md names must exist.
 func TestDocs_TrustModelNamesExistingTests(t *testing.T) {
 	text, err := os.ReadFile("../../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var tests strings.Builder
-	for _, pattern := range []string{"*_test.go", "internal/*/*_test.go", "../../handlers/*/*_test.go"} {
+	for _, pattern := range []string{"*_test.go", "internal/*/*_test.go", "../../handlers/*/*_test.go",
+		"../../examples/kind/*_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -30,12 +32,72 @@ func TestDocs_TrustModelNamesExistingTests(t *testing.T) {
 	}
 	named := regexp.MustCompile("`(Test[A-Za-z0-9_]+)(/[a-z_]+)?`").FindAllStringSubmatch(string(text), -1)
 	if len(named) == 0 {
-		t.Error("no tests are named")
+		t.Error("docs/security.md names no tests")
 	}
 	for _, name := range named {
 		subtest := strings.ReplaceAll(strings.TrimPrefix(name[2], "/"), "_", " ")
 		if !strings.Contains(tests.String(), "func "+name[1]+"(") || !strings.Contains(tests.String(), `"`+subtest) {
 			t.Errorf("%s does not exist", name[0])
 		}
+	}
+}
+
+var (
+	codeSpan     = regexp.MustCompile("`[^`\n]*`")
+	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading      = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	notInAnchor  = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+)
+
+// anchors returns the anchors that GitHub derives from the headings of a document.
+func anchors(text string) map[string]bool {
+	found := map[string]bool{}
+	for _, match := range heading.FindAllStringSubmatch(text, -1) {
+		anchor := notInAnchor.ReplaceAllString(strings.ToLower(match[1]), "")
+		found[strings.ReplaceAll(anchor, " ", "-")] = true
+	}
+	return found
+}
+
+func TestDocs_LinksLeadToExistingFilesAndHeadings(t *testing.T) {
+	documents := map[string]string{}
+	err := filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".md" {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		documents[path] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := 0
+	for path, text := range documents {
+		for _, match := range markdownLink.FindAllStringSubmatch(codeSpan.ReplaceAllString(text, ""), -1) {
+			target, anchor, _ := strings.Cut(match[1], "#")
+			if strings.Contains(target, ":") {
+				continue // on another host
+			}
+			links++
+			file := filepath.Join(filepath.Dir(path), target)
+			if target == "" {
+				file = path
+			}
+			info, err := os.Stat(file)
+			if err != nil {
+				t.Errorf("%s: link %s: %v", path, match[1], err)
+				continue
+			}
+			if info.IsDir() {
+				file = filepath.Join(file, "README.md")
+			}
+			if anchor != "" && !anchors(documents[file])[anchor] {
+				t.Errorf("%s: link %s: heading not found", path, match[1])
+			}
+		}
+	}
+	if links < 100 {
+		t.Errorf("found only %d links", links)
 	}
 }

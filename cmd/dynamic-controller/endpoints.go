@@ -2,15 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	stdlog "log"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
@@ -18,31 +18,49 @@ import (
 // noAddress is the address that disables an endpoint.
 const noAddress = "0"
 
-// registerEndpoint listens on address, and serves handler there while the replica runs. flag is the name of the flag
-// that sets the address.
+// registerEndpoint listens on address and serves handler while the replica runs. flag is the name of the flag that sets
+// the address.
 func registerEndpoint(log logr.Logger, r *replica.Replica, flag, address string, handler http.Handler) error {
 	if address == noAddress {
 		return nil
 	}
-	listener, err := net.Listen("tcp", address)
+	listener, err := listen(log, flag, address)
 	if err != nil {
-		return fmt.Errorf("--%s: %w", flag, err)
+		return err
 	}
-	log.Info("Listening", "endpoint", flag, "address", listener.Addr().String())
+	return registerListener(log, r, flag, listener, handler)
+}
+
+// registerListener serves handler on a listener while the replica runs.
+func registerListener(
+	log logr.Logger, r *replica.Replica, flag string, listener net.Listener, handler http.Handler,
+) error {
 	return r.RegisterWithoutLeaderElection(flag, replica.RunFunc(func(ctx context.Context) error {
-		return serve(ctx, listener, handler)
+		return serve(ctx, log, listener, handler)
 	}))
 }
 
+// listen listens on an address that was set with a flag.
+func listen(log logr.Logger, flag, address string) (net.Listener, error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flag, err)
+	}
+	log.Info("Listening", "endpoint", flag, "address", listener.Addr().String())
+	return listener, nil
+}
+
 // serve handles requests until ctx is cancelled.
-func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+func serve(ctx context.Context, log logr.Logger, listener net.Listener, handler http.Handler) error {
 	const (
 		requestTimeout  = 5 * time.Second
 		shutdownTimeout = time.Second
 	)
 	server := &http.Server{
 		Handler:           handler,
-		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, IdleTimeout: time.Minute,
+		ReadHeaderTimeout: requestTimeout, ReadTimeout: requestTimeout, WriteTimeout: 2 * requestTimeout,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 32 << 10,
+		ErrorLog: stdlog.New(errorLog{log}, "", 0),
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -56,34 +74,22 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	if server.Shutdown(ctx) != nil {
 		_ = server.Close()
 	}
-	return <-served // http.ErrServerClosed counts as a clean end of a runnable
+	return <-served // the replica treats http.ErrServerClosed as a clean exit
 }
 
-// health provides the results of the probes.
-type health interface {
-	Alive() error
-	Ready() error
-}
+// errorLog logs handler panics and connection accept failures as errors. It logs all other messages, such as failed TLS
+// handshakes, at V(1), because clients can trigger those at any time.
+type errorLog struct{ logr.Logger }
 
-func healthHandler(h health) http.Handler {
-	mux := http.NewServeMux()
-	for path, check := range map[string]func() error{"/livez": h.Alive, "/readyz": h.Ready} {
-		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
-			if err := check(); err != nil {
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-				return
-			}
-			_, _ = w.Write([]byte("ok\n"))
-		})
+func (l errorLog) Write(line []byte) (int, error) {
+	problem := strings.TrimSpace(string(line))
+	switch {
+	case strings.HasPrefix(problem, "http: panic serving"):
+		l.Error(errors.New(problem), "Request panicked")
+	case strings.HasPrefix(problem, "http: Accept error"):
+		l.Error(errors.New(problem), "Connection not accepted")
+	default:
+		l.V(1).Info("Connection failed", "problem", problem)
 	}
-	return mux
-}
-
-func metricsHandler(sources ...prometheus.Collector) http.Handler {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(sources...)
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	return mux
+	return len(line), nil
 }

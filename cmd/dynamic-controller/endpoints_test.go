@@ -2,92 +2,66 @@ package main
 
 import (
 	"errors"
+	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
+
+	"github.com/go-logr/logr/funcr"
 )
 
-// probeResults are set by the test.
-type probeResults struct{ alive, ready error }
-
-func (r *probeResults) Alive() error { return r.alive }
-func (r *probeResults) Ready() error { return r.ready }
-
-func TestProbes_ReportTheirResults(t *testing.T) {
-	r := &probeResults{}
-	h := healthHandler(r)
-	check := func(path string, wantCode int, want string) {
-		t.Helper()
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-		if got := w.Body.String(); w.Code != wantCode || !strings.Contains(got, want) {
-			t.Errorf("%s: got %d, %q, want %d, %q", path, w.Code, got, wantCode, want)
-		}
-	}
-	check("/livez", http.StatusOK, "ok")
-	check("/readyz", http.StatusOK, "ok")
-	r.alive = errors.New("hanging")
-	check("/livez", http.StatusServiceUnavailable, "hanging")
-	check("/readyz", http.StatusOK, "ok")
-	r.alive, r.ready = nil, errors.New("not synced")
-	check("/livez", http.StatusOK, "ok")
-	check("/readyz", http.StatusServiceUnavailable, "not synced")
-	check("/other", http.StatusNotFound, "")
+// brokenListener fails once, then accepts one connection, and is then closed.
+type brokenListener struct {
+	net.Listener
+	conn  net.Conn
+	calls int
 }
 
-func TestProbes_StandbyIsReady(t *testing.T) {
-	a := newAPI(t)
-	leader := startServing(t, a.cluster.Kubeconfig())
-	standby := startReplica(t, a.cluster.Kubeconfig())
-	for _, p := range []*process{leader, standby} {
-		p.waitReady()
-		if code, body := p.request(flagHealth, "/livez"); code != http.StatusOK {
-			t.Errorf("/livez returned %d, %s", code, body)
-		}
+func (l *brokenListener) Addr() net.Addr { return &net.TCPAddr{} }
+func (l *brokenListener) Close() error   { return nil }
+
+func (l *brokenListener) Accept() (net.Conn, error) {
+	l.calls++
+	switch l.calls {
+	case 1:
+		return nil, syscall.EMFILE
+	case 2:
+		return l.conn, nil
 	}
-	if n := len(standby.logged(line{Msg: "Started leading"})); n > 0 {
-		t.Error("both replicas lead")
-	}
+	return nil, net.ErrClosed
 }
 
-func TestProbes_ReplicaWithoutPermissionsIsAliveAndNotReady(t *testing.T) {
-	a := newAPI(t)
-	p := startReplica(t, a.account("cannot-read"))
-	p.waitLog(line{Level: "error", GVR: "blueprints"})
-	if code, body := p.request(flagHealth, "/readyz"); code != http.StatusServiceUnavailable ||
-		!strings.Contains(body, "definitions") {
-		t.Errorf("got %d, %q", code, body)
-	}
-	if code, body := p.request(flagHealth, "/livez"); code != http.StatusOK {
-		t.Errorf("/livez returned %d, %s", code, body)
-	}
-}
-
-func TestMetrics_IncludeBlueprintsAndTheirTypes(t *testing.T) {
-	a := newAPI(t)
-	p := start(t, runArgs(a.cluster.Kubeconfig(), "--leader-elect=false",
-		"--health-probe-bind-address", "0", "--metrics-bind-address", "127.0.0.1:0")...)
-	a.apply(websites)
-	a.apply(flowers)
-	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
-	code, body := p.request(flagMetrics, "/metrics")
-	for _, want := range []string{
-		`dynamic_controller_objects{group="` + a.group + `",resource="websites",version="v1"} 1`,
-		`dynamic_controller_type_state{group="platform.example.com",resource="blueprints",` +
-			`state="Synced",version="v1alpha1"} 1`,
-		"go_goroutines", "process_resident_memory_bytes",
-	} {
-		if code != http.StatusOK || !strings.Contains(body, want) {
-			t.Errorf("got %d, without %s in:\n%s", code, want, body)
+// Clients can cause all other messages.
+func TestServe_LogsPanicsAndFailedAcceptsAsErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged []string
+		log := funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{Verbosity: 1})
+		client, server := net.Pipe()
+		go func() {
+			defer client.Close()
+			_, _ = client.Write([]byte("GET / HTTP/1.1\r\nHost: a\r\n\r\n"))
+			_, _ = io.Copy(io.Discard, client)
+		}()
+		err := serve(t.Context(), log, &brokenListener{conn: server}, http.HandlerFunc(
+			func(http.ResponseWriter, *http.Request) { panic("on purpose") }))
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("got error %v", err)
 		}
-	}
-	if n := len(p.logged(line{Msg: "Listening", Endpoint: flagHealth})); n > 0 {
-		t.Error("the probes are served although they are disabled")
-	}
-	p.stop(syscall.SIGTERM)
+		synctest.Wait()
+		_, _ = errorLog{log}.Write([]byte("http: TLS handshake error from 127.0.0.1:1: EOF\n"))
+		for i, want := range []string{
+			`"msg"="Connection not accepted" "error"="http: Accept error: too many open files; retrying in 5ms"`,
+			`"msg"="Request panicked" "error"="http: panic serving pipe: on purpose`,
+			`"level"=1 "msg"="Connection failed" "problem"="http: TLS handshake error from 127.0.0.1:1: EOF"`,
+		} {
+			if len(logged) != 3 || !strings.HasPrefix(logged[i], want) {
+				t.Fatalf("got %q, want %s", logged, want)
+			}
+		}
+	})
 }
 
 func TestEndpoints_AddressInUseIsReported(t *testing.T) {
@@ -97,7 +71,7 @@ func TestEndpoints_AddressInUseIsReported(t *testing.T) {
 	}
 	defer taken.Close()
 	a := newAPI(t)
-	for _, flag := range []string{flagHealth, flagMetrics} {
+	for _, flag := range []string{flagHealth, flagMetrics, flagWebhook} {
 		p := start(t, runArgs(a.cluster.Kubeconfig(), "--"+flagHealth, "0", "--"+flag, taken.Addr().String())...)
 		if code := p.wait(); code != 1 || !strings.Contains(p.output(),
 			"dynamic-controller: --"+flag+": listen tcp "+taken.Addr().String()+": bind: address already in use") {

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -20,19 +23,24 @@ import (
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
-// engines contains the components of a replica. The definitions engine reads Blueprints and determines the served
-// types, on every replica. The instances engine reconciles instances on the leader. Its watches run on every replica,
-// so that a standby that becomes the leader does not have to send list or watch requests.
+// engines contains the components of a replica. The definitions engine runs on every replica. It reads Blueprints and
+// determines which types are served. The instances engine reconciles instances on the leader. Its watches run on every
+// replica, so that the caches of a standby are warm when it becomes the leader.
 type engines struct {
 	mapper                 *restmapper.Mapper
 	definitions, instances *dynamiccontroller.DynamicController
+	recorder               *events.Recorder
 	metrics                []prometheus.Collector
 	synced                 atomic.Bool
+	kinds                  atomic.Int64 // number of kinds that the mapper has mapped
 }
 
-func newEngines(log logr.Logger, config dynamiccontroller.Config, cfg *rest.Config) (*engines, error) {
-	e := &engines{}
-	reconciles := metrics.NewReconciles()
+func newEngines(
+	log logr.Logger, config dynamiccontroller.Config, cfg *rest.Config, recorder *events.Recorder,
+	metricsOptions ...metrics.Option,
+) (*engines, error) {
+	e := &engines{recorder: recorder}
+	reconciles := metrics.NewReconciles(metricsOptions...)
 	withMetrics := dynamiccontroller.WithMetrics(reconciles)
 	var err1, err2, err3 error
 	if e.mapper, err1 = restmapper.New(log.WithName("mapper"), cfg); err1 != nil {
@@ -42,13 +50,18 @@ func newEngines(log logr.Logger, config dynamiccontroller.Config, cfg *rest.Conf
 	e.definitions, err2 = dynamiccontroller.NewForConfig(log.WithName("definitions"), config, cfg, withMetrics,
 		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.BlueprintTransform))
 	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, withMetrics,
-		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.Transform))
-	// The status of the instances engine includes Blueprints: the leader reconciles their status.
-	e.metrics = []prometheus.Collector{reconciles, metrics.NewStatus(e.instances)}
+		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.Transform),
+		dynamiccontroller.WithParked(func(id dynamiccontroller.ObjectIdentifiers) {
+			instances.RecordParked(e.instances.Lister, id, recorder.Record)
+		}))
+	// The status of the definitions engine is not exported. It serves only Blueprints, which the instances engine also
+	// serves.
+	e.metrics = []prometheus.Collector{reconciles, metrics.NewStatus(e.instances, metricsOptions...)}
 	return e, errors.Join(err2, err3)
 }
 
-// typeEvents converts the events of a mapper for an engine, because their packages do not import each other.
+// typeEvents converts the changes that a mapper reports into the TypeEvents of an engine. The two packages do not
+// import each other.
 func typeEvents(mapper *restmapper.Mapper) dynamiccontroller.TypeEvents {
 	return func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func()) {
 		unsubscribe := mapper.Subscribe(func(c restmapper.Change) {
@@ -65,55 +78,73 @@ func typeEvents(mapper *restmapper.Mapper) dynamiccontroller.TypeEvents {
 	}
 }
 
-// register registers the components with the replica.
 func (e *engines) register(r *replica.Replica, p *platform.Platform) error {
 	return errors.Join(
 		r.RegisterWithoutLeaderElection("restmapper", e.mapper),
 		r.RegisterWithoutLeaderElection("watches", replica.RunFunc(e.instances.RunWatches)),
 		r.RegisterWithoutLeaderElection("definitions", &definitions{engines: e, platform: p}),
 		r.Register("blueprints", replica.RunFunc(p.Install)),
-		r.Register("dynamic-controller", e.instances),
+		r.Register("dynamic-controller", replica.RunFunc(func(ctx context.Context) error {
+			return e.recorder.Run(ctx, e.instances.Run)
+		})),
 	)
 }
 
-// definitions runs the definitions engine, and reports whether the replica has warm caches.
+// definitions runs the definitions engine.
 type definitions struct {
 	*engines
 	platform *platform.Platform
 }
 
-// Run determines the served types until ctx is cancelled.
+// Run runs the definitions engine until ctx is cancelled. It notifies the platform of changed kinds.
 func (d *definitions) Run(ctx context.Context) error {
-	unsubscribe := d.mapper.Subscribe(func(c restmapper.Change) { d.platform.KindChanged(c.Kind) })
+	unsubscribe := d.mapper.Subscribe(func(c restmapper.Change) {
+		switch c.Type {
+		case restmapper.Added:
+			d.kinds.Add(1)
+		case restmapper.Removed:
+			d.kinds.Add(-1)
+		}
+		d.platform.KindChanged(c.Kind)
+	})
 	defer func() { <-unsubscribe() }()
 	return d.engines.definitions.Run(ctx)
 }
 
-// HasSynced reports whether each type that existed at startup has been listed or cannot be listed. Types that are
-// defined later do not make the replica unready.
-func (d *definitions) HasSynced() bool {
-	if d.synced.Load() {
-		return true
+// maxListedTypes is the maximum number of types that the check of the caches names.
+const maxListedTypes = 3
+
+// checkCaches returns an error until all types that existed at startup have been listed or cannot be listed. Types that
+// are defined later do not make the replica unready.
+func (e *engines) checkCaches() error {
+	if e.synced.Load() {
+		return nil
 	}
-	for _, t := range d.engines.definitions.Status() {
+	for _, t := range e.definitions.Status() {
 		if !t.Synced || t.Live+t.Background+t.Running > 0 {
-			return false
+			return fmt.Errorf("not all %s have been read yet", t.GVR.GroupResource())
 		}
 	}
-	for _, t := range d.instances.Status() {
-		if isSyncing(t.State) {
-			return false
-		}
-		for _, secondary := range t.Secondaries {
-			if isSyncing(secondary.State) {
-				return false
-			}
+	var waiting []string
+	for _, t := range e.instances.Status() {
+		if isSyncing(t) {
+			waiting = append(waiting, t.GVR.GroupResource().String())
 		}
 	}
-	d.synced.Store(true)
-	return true
+	if n := len(waiting); n > 0 {
+		return fmt.Errorf("%d types have not been listed yet, including %s", n,
+			strings.Join(waiting[:min(n, maxListedTypes)], ", "))
+	}
+	e.synced.Store(true)
+	return nil
 }
 
-func isSyncing(state dynamiccontroller.TypeState) bool {
-	return state == dynamiccontroller.TypeStopped || state == dynamiccontroller.TypeSyncing
+// isSyncing reports whether a type, or a type that it refers to, has not been listed yet.
+func isSyncing(t dynamiccontroller.TypeStatus) bool {
+	isSyncing := func(state dynamiccontroller.TypeState) bool {
+		return state == dynamiccontroller.TypeStopped || state == dynamiccontroller.TypeSyncing
+	}
+	return isSyncing(t.State) || slices.ContainsFunc(t.Secondaries, func(s dynamiccontroller.SecondaryStatus) bool {
+		return isSyncing(s.State)
+	})
 }

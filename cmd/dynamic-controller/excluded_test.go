@@ -9,8 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// grants creates the child grant for each Grant with admin set. Depending on the spec, another child waits, fails or is
-// rejected.
+// grants creates the child grant for each Grant with admin: true. Depending on the spec, another child is waiting,
+// invalid or rejected.
 const grants = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -52,7 +52,7 @@ spec:
         metadata: {name: "${self.metadata.name}-grant"}
 `
 
-// A resource that is no longer included is deleted, regardless of the state of the others.
+// An excluded resource is deleted regardless of the state of other resources.
 func TestExcludedResource_IsPrunedWhileOthersAreNotReady(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
@@ -64,12 +64,12 @@ func TestExcludedResource_IsPrunedWhileOthersAreNotReady(t *testing.T) {
 		words          []string
 		stays          bool
 	}{
-		"all others are ready": {"", "admin: false", "True", nil, false},
-		"another waits":        {"", "admin: false, held: true", "False", []string{"Waiting"}, false},
-		"another is invalid": {"", "admin: false, divisor: 0", "False", []string{"Invalid", "division by zero"},
+		"others ready":    {"", "admin: false", "True", nil, false},
+		"another waiting": {"", "admin: false, held: true", "False", []string{"Waiting"}, false},
+		"another invalid": {"", "admin: false, divisor: 0", "False", []string{"Invalid", "division by zero"},
 			false},
-		"another is rejected": {"", "admin: false, name: Not_A_Name", "False", []string{"Rejected"}, false},
-		"expansion budget is used up": {", annotations: {platform.example.com/allowance: '0'}", "admin: false", "False",
+		"another rejected": {"", "admin: false, name: Not_A_Name", "False", []string{"Rejected"}, false},
+		"expansion budget exhausted": {", annotations: {platform.example.com/allowance: '0'}", "admin: false", "False",
 			[]string{"Invalid", "allowance"}, false},
 		"includeWhen fails": {"", "", "False", []string{"Invalid", "includeWhen"}, true},
 		"included again":    {"", "admin: true, held: true", "False", []string{"Waiting"}, true},
@@ -95,7 +95,7 @@ func TestExcludedResource_IsPrunedWhileOthersAreNotReady(t *testing.T) {
 			a.wait("GROUP/v1", "Grant", instance, is("Ready", test.status, test.words...))
 			now, err := a.get("v1", "ConfigMap", instance+"-grant")
 			if test.stays && (err != nil || now.GetUID() != before.GetUID()) {
-				t.Errorf("the grant is %v, %v", now, err)
+				t.Errorf("got grant %v, %v", now, err)
 			}
 			if !test.stays && !apierrors.IsNotFound(err) {
 				t.Errorf("the grant was created again: %v, %v", now, err)
@@ -104,7 +104,7 @@ func TestExcludedResource_IsPrunedWhileOthersAreNotReady(t *testing.T) {
 	}
 }
 
-// While no replica is running, a tenant changes the annotation of an excluded child to that of an included one.
+// While no replica is running, a tenant gives an excluded child the annotation of an included one.
 func TestExcludedResource_IsPrunedDespiteItsAnnotation(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
@@ -120,11 +120,11 @@ func TestExcludedResource_IsPrunedDespiteItsAnnotation(t *testing.T) {
 	a.wait("GROUP/v1", "Grant", "g", is("Ready", "False", "division by zero"))
 }
 
-// An excluded resource without a child costs no requests.
+// An excluded resource without a child causes no requests.
 func TestExcludedResource_WithoutChildSendsNoRequests(t *testing.T) {
 	a := newAPI(t)
 	kubeconfig, proxy := a.proxied()
-	p := startServing(t, kubeconfig, "--resync-period", "1s", "--"+flagMetrics, "127.0.0.1:0")
+	p := startServing(t, kubeconfig, append(localMetrics, "--resync-period", "1s")...)
 	a.apply(grants)
 	a.apply("{apiVersion: GROUP/v1, kind: Grant, metadata: {name: g}, spec: {admin: false, held: true}}")
 	a.wait("GROUP/v1", "Grant", "g", is("Ready", "False", "Waiting"))
@@ -138,18 +138,18 @@ func TestExcludedResource_WithoutChildSendsNoRequests(t *testing.T) {
 	})
 	for _, c := range proxy.Calls()[before:] {
 		if c.Verb != "watch" && (c.Resource == "configmaps" || c.Resource == "grants") {
-			t.Errorf("a resync made a request: %+v", c)
+			t.Errorf("a resync caused a request: %+v", c)
 		}
 	}
 }
 
-// reconciles returns the number of reconciles of an API group according to the metrics.
+// reconciles returns the number of reconciles of types in an API group, according to the metrics.
 func (p *process) reconciles(group string) (total int) {
 	p.Helper()
 	_, body := p.request(flagMetrics, "/metrics")
 	for text := range strings.Lines(body) {
 		name, value, _ := strings.Cut(strings.TrimSpace(text), "} ")
-		if !strings.HasPrefix(name, "dynamic_controller_reconciles_total{") || !strings.Contains(name, `group="`+group+`"`) {
+		if !strings.HasPrefix(name, "dynamiccontroller_reconciles_total{") || !strings.Contains(name, `group="`+group+`"`) {
 			continue
 		}
 		n, err := strconv.Atoi(value)

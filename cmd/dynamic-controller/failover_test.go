@@ -49,7 +49,7 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 
 	second := startReplica(t, kubeconfig, shortLease...)
 	second.waitReady()
-	// The standby also serves types that are added or changed while it is a standby.
+	// A standby also serves types that are added or changed later.
 	a.apply(markets)
 	a.apply(market)
 	a.wait("GROUP/v1", "Market", "monday", is("Ready", "True"))
@@ -58,7 +58,7 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 	eventually(t, func() error {
 		for _, want := range []line{{GVR: "websites", Generation: 2}, {GVR: "markets"}} {
 			if want.Msg = "Blueprint served"; len(second.logged(want)) == 0 {
-				return fmt.Errorf("it does not serve %s of generation %d yet", want.GVR, want.Generation)
+				return fmt.Errorf("the standby does not serve %s of generation %d yet", want.GVR, want.Generation)
 			}
 		}
 		for _, c := range proxy.Calls() {
@@ -66,7 +66,7 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 				return nil
 			}
 		}
-		return fmt.Errorf("the standby does not watch the markets yet")
+		return fmt.Errorf("the standby does not watch markets yet")
 	})
 	for _, c := range proxy.Calls() {
 		if isWrite(c) {
@@ -74,16 +74,16 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 		}
 	}
 
-	// The new generation of Websites starts its watches after it is reported as served.
+	// The new generation of Websites is reported as served before its watches start.
 	waitUntilQuiet(t, func() int { return count(proxy, isListOrWatch) })
 	before := len(proxy.Calls())
-	// The standby cannot lead while the gate is closed, however long the changes take.
+	// While the gate is closed, the standby cannot become the leader.
 	gate.closed.Store(true)
 	first.crash()
 	a.eachFlower(func(_, text string) { a.apply(changed(text, change{"roses", "tulips"})) })
 	a.delete("v1", "ConfigMap", "monday-page")
 	if n := len(second.logged(line{Msg: "Started leading"})); n > 0 {
-		t.Fatal("the standby led before the instances were changed")
+		t.Fatal("the standby became the leader before the instances were changed")
 	}
 	gate.closed.Store(false)
 	second.waitLog(line{Msg: "Started leading", Term: 1})
@@ -96,7 +96,7 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 	patched := map[string]int{}
 	for _, c := range proxy.Calls()[before:] {
 		if isListOrWatch(c) {
-			t.Errorf("the promotion caused the request %+v", c)
+			t.Errorf("the promotion caused a request: %+v", c)
 		}
 		if isWrite(c) && c.Resource == "configmaps" && c.Status < http.StatusBadRequest { // others are retried
 			patched[c.Name]++
@@ -105,11 +105,11 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 	// Each changed object was written exactly once.
 	a.eachFlower(func(name, _ string) {
 		if n := patched[name+"-page"]; n != 1 {
-			t.Errorf("%s-page was written %d times", name, n)
+			t.Errorf("%s-page was written %d times, want once", name, n)
 		}
 	})
 	if len(patched) != instanceCount+1 {
-		t.Errorf("got these writes: %v", patched)
+		t.Errorf("got writes %v", patched)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestL1_ShutdownReleasesTheLease(t *testing.T) {
 	ended := time.Now()
 	second.waitLog(line{Msg: "Started leading", Term: 1})
 	if took := time.Since(ended); took >= leaseDuration {
-		t.Errorf("the other replica led after %s, as if the Lease had not been released", took)
+		t.Errorf("the other replica became the leader only after %s; the Lease was not released", took)
 	}
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
@@ -137,7 +137,7 @@ func TestL2_CampaignsAgainAfterALostLease(t *testing.T) {
 	a.waitBlueprint("websites", is("Serving", "True"))
 	p.loggedOnce(line{Msg: "Started leading", Term: 1})
 	leases := a.kube.CoordinationV1().Leases(metav1.NamespaceDefault)
-	eventually(t, func() error { // the holder updates the Lease, too
+	eventually(t, func() error { // retries conflicts with updates of the holder
 		lease, err := leases.Get(t.Context(), leaseOf(t), metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -161,12 +161,12 @@ func TestLeaderElection_DisabledSendsNoLeaseRequests(t *testing.T) {
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 	for _, c := range proxy.Calls() {
 		if c.Resource == "leases" {
-			t.Errorf("there was a request for a Lease: %+v", c)
+			t.Errorf("got a request for a Lease: %+v", c)
 		}
 	}
 }
 
-func TestAPIServer_RestartIsSurvived(t *testing.T) {
+func TestAPIServer_Restart(t *testing.T) {
 	a := newAPI(t)
 	a.requireOwnServer()
 	startServing(t, a.cluster.Kubeconfig())
@@ -200,11 +200,11 @@ func TestSignals_ExitWhileTheAPIServerHangs(t *testing.T) {
 	}()
 	const slow = 10 * time.Second // half of the shutdown timeout
 	if took := p.stop(syscall.SIGTERM); took > slow {
-		t.Errorf("the shutdown took %s", took)
+		t.Errorf("the shutdown took %s, want less than %s", took, slow)
 	}
 }
 
-// requireOwnServer skips the test on an existing cluster, whose API server the test must not stop.
+// requireOwnServer skips the test on an existing cluster, because the test stops the API server.
 func (a *api) requireOwnServer() {
 	a.Helper()
 	if _, err := a.cluster.APIServer().PID(); err != nil {

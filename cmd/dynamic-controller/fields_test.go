@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// wheels defines a type whose instances are children of other instances.
+// wheels is a Blueprint whose instances are children of other instances.
 const wheels = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -22,9 +22,8 @@ spec:
   resources: []
 `
 
-// Templates, and expressions on the resulting objects, are checked against the schemas of built-in and custom kinds
-// before there are instances.
-func TestTemplates_MistakesAreReportedBeforeInstancesExist(t *testing.T) {
+// Templates and expressions are checked against the schemas of built-in and custom kinds before any instance exists.
+func TestTemplates_AreCheckedAgainstSchemas(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(wheels)
@@ -43,16 +42,16 @@ func TestTemplates_MistakesAreReportedBeforeInstancesExist(t *testing.T) {
 		"number instead of a string": {change{page, "data: {size: 3}"},
 			"spec.resources[1].template.data.size: must be a string; put it in quotes"},
 		"integer expression instead of a string": {change{page, "data: {text: \"${self.metadata.generation}\"}"},
-			"spec.resources[1].template.data.text: ${self.metadata.generation}: must be a string, not int"},
+			"spec.resources[1].template.data.text: ${self.metadata.generation}: must be a string, not an integer"},
 		"list instead of a map": {change{page, "data: [a]"},
 			"spec.resources[1].template.data: must be a map of strings"},
 		"unknown field": {change{page, "dota: {a: b}"},
-			"spec.resources[1].template.dota: unknown field in ConfigMap of v1; did you mean data?"},
+			"spec.resources[1].template.dota: unknown field in v1 ConfigMap; did you mean data?"},
 		"unknown field of the metadata": {change{"metadata: {name: \"${self.metadata.name}-page\"}",
 			"metadata: {name: a, lables: {a: b}}"},
-			"spec.resources[1].template.metadata.lables: unknown field in ConfigMap of v1; did you mean labels?"},
+			"spec.resources[1].template.metadata.lables: unknown field in v1 ConfigMap; did you mean labels?"},
 		"misspelt field of a list item": {change{service, "spec: {ports: [{prot: 80}]}"},
-			"spec.resources[2].template.spec.ports[0].prot: unknown field in Service of v1; did you mean port?"},
+			"spec.resources[2].template.spec.ports[0].prot: unknown field in v1 Service; did you mean port?"},
 		"string instead of an integer": {change{service, "spec: {ports: [{port: http}]}"},
 			"spec.resources[2].template.spec.ports[0].port: must be an integer, not a string"},
 		"value outside of the enum": {change{service, "spec: {type: Cluster, ports: [{port: 80}]}"},
@@ -62,9 +61,9 @@ func TestTemplates_MistakesAreReportedBeforeInstancesExist(t *testing.T) {
 		"reference to an unknown field": {change{"${service.spec.clusterIP}", "${service.specs.clusterIP}"},
 			"spec.resources[0].template.data.address: ${service.specs.clusterIP}: unknown field \"specs\""},
 		"unknown field of a custom kind": {wheel("{spoke: 3}"),
-			"spec.resources[1].template.spec.spoke: unknown field in Wheel of GROUP/v1; did you mean spokes?"},
+			"spec.resources[1].template.spec.spoke: unknown field in GROUP/v1 Wheel; did you mean spokes?"},
 		"string instead of an integer in a custom kind": {wheel("{spokes: \"${self.spec.text}\"}"),
-			"spec.resources[1].template.spec.spokes: ${self.spec.text}: must be an integer, not string"},
+			"spec.resources[1].template.spec.spokes: ${self.spec.text}: must be an integer, not a string"},
 		"value outside of the enum of a custom kind": {wheel("{color: blue}"),
 			`spec.resources[1].template.spec.color: must be one of "red", "black"`},
 	} {
@@ -77,7 +76,7 @@ func TestTemplates_MistakesAreReportedBeforeInstancesExist(t *testing.T) {
 				is("Serving", "False"))
 		})
 	}
-	// The previous generation continues to be served until a valid one is accepted.
+	// The previous generation is still served until a valid one is accepted.
 	a.apply(websites)
 	a.waitBlueprint("websites", is("Serving", "True"))
 	a.apply(changed(websites, change{page, "data: {size: 3}"}))

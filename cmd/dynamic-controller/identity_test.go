@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// runsAs is a field of a Blueprint that runs as the ServiceAccount web.
+// runsAs makes a Blueprint run as the ServiceAccount web.
 const runsAs = "  serviceAccountName: web"
 
 func TestIdentity_BlueprintRunsAsItsServiceAccount(t *testing.T) {
@@ -30,7 +30,7 @@ func TestIdentity_BlueprintRunsAsItsServiceAccount(t *testing.T) {
 
 	a.apply("{apiVersion: GROUP/v1, kind: Site, metadata: {name: flowers}, spec: {a: roses}}")
 	a.wait("GROUP/v1", "Site", "flowers", is("Ready", "False", "ConsentMissing",
-		"ServiceAccount "+a.namespace+"/web: does not allow Blueprint sites."+a.group))
+		"ServiceAccount "+a.namespace+"/web does not allow Blueprint sites."+a.group))
 	a.consent(a.namespace, "web", "sites."+a.group, "vaults."+a.group)
 	a.wait("GROUP/v1", "Site", "flowers", is("Ready", "True"))
 	a.wait("v1", "ConfigMap", "flowers", has("roses", "data", "a"))
@@ -39,12 +39,12 @@ func TestIdentity_BlueprintRunsAsItsServiceAccount(t *testing.T) {
 
 	a.apply("{apiVersion: GROUP/v1, kind: Vault, metadata: {name: safe}}")
 	a.wait("GROUP/v1", "Vault", "safe", is("Ready", "False", "Forbidden", "as ServiceAccount "+a.namespace+"/web: ",
-		`cannot get resource "secrets"`))
+		`cannot patch resource "secrets"`))
 	if _, err := a.get("v1", "Secret", "safe"); !apierrors.IsNotFound(err) {
 		t.Errorf("the Secret: %v", err)
 	}
 	users.onlyAs(t, "patch configmaps", web)
-	users.onlyAs(t, "get configmaps", web)
+	users.onlyAs(t, "patch secrets", web)
 	users.onlyAs(t, "get secrets", web)
 	users.onlyAs(t, "create selfsubjectreviews", "")
 	users.onlyAs(t, "get serviceaccounts", "")
@@ -52,7 +52,7 @@ func TestIdentity_BlueprintRunsAsItsServiceAccount(t *testing.T) {
 	users.onlyAs(t, "patch sites/status", "")
 }
 
-// The ServiceAccount and its permissions are deleted with the namespace, before the child in another namespace.
+// When a namespace is deleted, the ServiceAccount and its permissions are deleted before a child in another namespace.
 func TestIdentity_NamespaceDeletionKeepsInstancesWithChildrenElsewhere(t *testing.T) {
 	a := newAPI(t)
 	a.platform()
@@ -91,8 +91,8 @@ func TestIdentity_NamespaceDeletionKeepsInstancesWithChildrenElsewhere(t *testin
 	}
 }
 
-// A tenant of another namespace forges a child there, where the ServiceAccount has no permissions.
-func TestIdentity_ForgedChildElsewhereDoesNotBlockAnInstance(t *testing.T) {
+// A tenant of another namespace creates a fake child there. The ServiceAccount has no permissions in that namespace.
+func TestIdentity_FakeChildElsewhereDoesNotBlockAnInstance(t *testing.T) {
 	a := newAPI(t)
 	a.platform()
 	far, theirs := a.addNamespace(a.namespace+"-far"), a.addNamespace(a.namespace+"-theirs")

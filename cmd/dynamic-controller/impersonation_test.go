@@ -12,17 +12,17 @@ import (
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
-// servingRules are the permissions of a platform whose Blueprints run as ServiceAccounts. It can list and watch
-// children, and impersonate nobody.
+// servingRules returns the permissions of a platform whose Blueprints run as ServiceAccounts. It can list and watch
+// children, but cannot impersonate anyone.
 func (a *api) servingRules() []rbacv1.PolicyRule {
 	return append(platformRules(), rule("*", a.group, "*"), rule("list,watch", "", "configmaps,secrets"))
 }
 
-// platformName is the name of the platform's ServiceAccount, which is in the namespace default.
+// platformName returns the name of the platform's ServiceAccount in the namespace default.
 func (a *api) platformName() string { return a.namespace }
 
-// platform starts a platform with only the given permissions, by default servingRules, without
-// --allow-platform-identity. It records the users that it impersonates.
+// platform starts a platform with only the given permissions and without --allow-platform-identity. The permissions
+// default to servingRules. It also returns the users that the platform impersonates.
 func (a *api) platform(rules ...rbacv1.PolicyRule) (*process, *impersonations) {
 	a.Helper()
 	if rules == nil {
@@ -36,7 +36,7 @@ func (a *api) platform(rules ...rbacv1.PolicyRule) (*process, *impersonations) {
 // impersonations records the impersonated users of requests.
 type impersonations struct {
 	mu    sync.Mutex                 // guards users
-	users map[string]map[string]bool // by verb and resource; the platform is ""
+	users map[string]map[string]bool // by verb and resource; "" is the platform itself
 }
 
 func newImpersonations() *impersonations { return &impersonations{users: map[string]map[string]bool{}} }
@@ -65,17 +65,17 @@ func (r *impersonationRecorder) RoundTrip(request *http.Request) (*http.Response
 
 var _ utilnet.RoundTripperWrapper = &impersonationRecorder{}
 
-// onlyAs fails the test unless all requests of the kind were sent as the user.
+// onlyAs fails the test unless all requests of the given kind were sent as the user.
 func (i *impersonations) onlyAs(t *testing.T, kind, user string) {
 	t.Helper()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if got := i.users[kind]; len(got) != 1 || !got[user] {
-		t.Errorf("%s was sent as %v, want only %q", kind, got, user)
+		t.Errorf("%s: got users %v, want only %q", kind, got, user)
 	}
 }
 
-// includes reports whether a request of the kind was sent as the user.
+// includes reports whether a request of the given kind was sent as the user.
 func (i *impersonations) includes(kind, user string) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A revision beyond the history limit is kept while instances have children of its kinds, also after a restart.
+// A revision beyond the history limit is kept while instances have children of its kinds, even after a restart.
 func TestInventory_ChildrenOfRevisionsBeyondTheLimitArePruned(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
@@ -22,12 +22,12 @@ func TestInventory_ChildrenOfRevisionsBeyondTheLimitArePruned(t *testing.T) {
 	a.apply(strings.ReplaceAll(flowers, "text: roses", "public: false"))
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 
-	// Nothing is pruned yet, because the instance lacks the text that the page requires now.
+	// Nothing is pruned yet, because the page now requires a text that the instance does not have.
 	second := limited[:strings.Index(limited, "    - id: service")]
 	a.apply(strings.ReplaceAll(second, "${service.spec.clusterIP}:80", "none"))
 	a.waitBlueprint("websites", is("Serving", "True", "generation 2 is served"))
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "False", "Invalid"))
-	a.waitRevisions("websites", 1, 2) // the first one has the only Service
+	a.waitRevisions("websites", 1, 2) // only the first one has the Service
 	p.kill()
 	startServing(t, a.cluster.Kubeconfig())
 	if _, err := a.get("v1", "Service", "flowers"); err != nil {
@@ -38,7 +38,7 @@ func TestInventory_ChildrenOfRevisionsBeyondTheLimitArePruned(t *testing.T) {
 	a.waitGone("v1", "Service", "flowers")
 }
 
-// All children are deleted with their instance while the Blueprint is rejected or being deleted.
+// All children are deleted with their instance, even while the Blueprint is rejected or being deleted.
 func TestInventory_ChildrenOfEarlierRevisionsAreDeleted(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
@@ -50,7 +50,7 @@ func TestInventory_ChildrenOfEarlierRevisionsAreDeleted(t *testing.T) {
 		a.apply(strings.ReplaceAll(flowers, "flowers", name))
 		a.wait("GROUP/v1", "Website", name, is("Ready", "True"))
 	}
-	// Neither the rejected generation nor the next process of the platform has created such children.
+	// Neither the rejected generation nor the new process has created such children.
 	p.kill()
 	head, _, _ := strings.Cut(deleting, "resources:")
 	a.apply(head + `resources: [{id: a, template: {apiVersion: example.com/v1, kind: Missing, metadata: {name: a}}}]`)
@@ -64,7 +64,7 @@ func TestInventory_ChildrenOfEarlierRevisionsAreDeleted(t *testing.T) {
 	a.waitGone("v1", "ConfigMap", far+"/flowers-page")
 }
 
-func TestAttack_ForgedInventorySendsNoRequests(t *testing.T) {
+func TestAttack_ManipulatedInventorySendsNoRequests(t *testing.T) {
 	a := newAPI(t)
 	kubeconfig, calls := a.proxied()
 	startServing(t, kubeconfig)
@@ -110,17 +110,17 @@ func TestAttack_ForgedInventorySendsNoRequests(t *testing.T) {
 			lists[c.Resource]++
 		}
 		if strings.HasSuffix(c.Group, "x.io") || c.Resource == "namespaces" || c.Resource == "secrets" {
-			t.Fatalf("a forged inventory made the platform request %+v", c)
+			t.Fatalf("a manipulated inventory caused the request %+v", c)
 		}
 	}
 	t.Logf("lists: %v", lists)
 	if n := lists["configmaps"] + lists["services"]; n > 20 {
-		t.Errorf("5 updates and a deletion made %d lists of children", n)
+		t.Errorf("5 updates and a deletion caused %d lists of children", n)
 	}
 }
 
-// The platform deletes nothing for a tenant that the tenant's Blueprint did not create.
-func TestAttack_ForgedInventoryDeletesNothing(t *testing.T) {
+// For a tenant, the platform deletes only objects that the tenant's Blueprint has created.
+func TestAttack_ManipulatedInventoryDeletesNothing(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)

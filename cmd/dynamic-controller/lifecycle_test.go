@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// stacks creates four ConfigMaps for each Stack. The second one refers to the first one, the third one is retained, and
-// the fourth one is adopted.
+// stacks creates four ConfigMaps for each Stack. The second refers to the first, the third is retained, and the fourth
+// is adopted.
 const stacks = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -62,13 +62,13 @@ const stack = "{apiVersion: GROUP/v1, kind: Stack, metadata: {name: s}, spec: {t
 func uidIs(want string) func(*unstructured.Unstructured) error {
 	return func(object *unstructured.Unstructured) error {
 		if got := string(object.GetUID()); got != want {
-			return fmt.Errorf("the UID is %s, want %s", got, want)
+			return fmt.Errorf("got UID %s, want %s", got, want)
 		}
 		return nil
 	}
 }
 
-func TestLifecycle_DeletionReportsWhatBlocksIt(t *testing.T) {
+func TestLifecycle_DeletionReportsBlockers(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
 	a.apply(stacks)
@@ -86,16 +86,16 @@ func TestLifecycle_DeletionReportsWhatBlocksIt(t *testing.T) {
 		"platform.example.com/resource-id": "app",
 	} {
 		if got := app.GetLabels()[key]; got != want {
-			t.Errorf("the label %s is %q, want %q", key, got, want)
+			t.Errorf("label %s: got %q, want %q", key, got, want)
 		}
 	}
-	// Events of a child without an owner reference cause reconciles too.
+	// Events of a child without an owner reference also trigger reconciles.
 	volume := a.wait("v1", "ConfigMap", "s-volume", all(has("a", "data", "text"), has("b", "data", "mine")))
 	a.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: s-volume}, data: {text: c, mine: b}}")
 	a.wait("v1", "ConfigMap", "s-volume", has("a", "data", "text"))
 	a.apply("{apiVersion: GROUP/v1, kind: Stack, metadata: {name: s}, spec: {text: a, extra: false}}")
 	a.waitGone("v1", "ConfigMap", "s-extra")
-	a.wait("GROUP/v1", "Stack", "s", is("Ready", "True", "3 of 4 resources are ready; extra is excluded by includeWhen"))
+	a.wait("GROUP/v1", "Stack", "s", is("Ready", "True", "3 of 4 resources are ready; excluded by includeWhen: extra"))
 
 	const held = "{apiVersion: v1, kind: ConfigMap, metadata: {name: s-app, finalizers: [%s]}}"
 	a.apply(fmt.Sprintf(held, "example.com/x"))
@@ -103,7 +103,7 @@ func TestLifecycle_DeletionReportsWhatBlocksIt(t *testing.T) {
 	a.wait("GROUP/v1", "Stack", "s", is("Ready", "False", "Deleting",
 		"app: waiting for ConfigMap "+a.namespace+"/s-app to be deleted; blocked by finalizer example.com/x"))
 	if database, err := a.get("v1", "ConfigMap", "s-database"); err != nil || database.GetDeletionTimestamp() != nil {
-		t.Errorf("the database is %v, %v: it must be deleted after the app", database, err)
+		t.Errorf("got database %v, %v; want it to be deleted after the app", database, err)
 	}
 	a.apply(fmt.Sprintf(held, ""))
 	a.waitGone("GROUP/v1", "Stack", "s")
@@ -115,13 +115,13 @@ func TestLifecycle_DeletionReportsWhatBlocksIt(t *testing.T) {
 	a.apply("{apiVersion: GROUP/v1, kind: Stack, metadata: {name: s, finalizers: [example.com/y]}, spec: {text: a}}")
 	a.delete(blueprintVersion, "Blueprint", "stacks."+a.group)
 	a.waitBlueprint("stacks", is("Serving", "False", "Deleting",
-		"waiting for 1 instance and their children to be deleted, such as "+a.namespace+
+		"waiting for 1 instance to be deleted, for example "+a.namespace+
 			"/s; blocked by finalizer example.com/y"))
 	a.wait("GROUP/v1", "Stack", "s", is("Ready", "False", "Deleting", "example.com/y"))
 	a.apply("{apiVersion: GROUP/v1, kind: Stack, metadata: {name: s, finalizers: []}, spec: {text: a}}")
 	a.waitGone(blueprintVersion, "Blueprint", "stacks."+a.group)
 	if _, err := a.get("v1", "ConfigMap", "s-volume"); err != nil {
-		t.Errorf("the retained child: %v", err)
+		t.Errorf("got error %v for the retained child", err)
 	}
 }
 

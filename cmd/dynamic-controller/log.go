@@ -13,12 +13,12 @@ import (
 const (
 	formatJSON    = "json"
 	formatConsole = "console"
-	// maxVerbosity is limited by the range of zap's levels.
+	// maxVerbosity is the highest verbosity that fits into zap's levels.
 	maxVerbosity = 127
 )
 
 // newLogger returns a logger that writes one line per message to w.
-func newLogger(w io.Writer, format string, verbosity int) logr.Logger {
+func newLogger(w io.Writer, format string, level zapcore.LevelEnabler) logr.Logger {
 	config := zap.NewProductionEncoderConfig()
 	config.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 	config.EncodeLevel = func(level zapcore.Level, enc zapcore.PrimitiveArrayEncoder) {
@@ -28,12 +28,11 @@ func newLogger(w io.Writer, format string, verbosity int) logr.Logger {
 	if format == formatConsole {
 		encoder = zapcore.NewConsoleEncoder(config)
 	}
-	level := zapcore.Level(-verbosity) // zapr logs V(n) at level -n
 	return zapr.NewLogger(zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), level)))
 }
 
-// warningLogger logs the warnings of the API server, for example about deprecated versions. The API server can send a
-// warning with each response, so warnings are only logged at V(1).
+// warningLogger logs warnings of the API server, for example about deprecated versions. It logs at V(1), because the
+// API server can send a warning with each response.
 type warningLogger struct{}
 
 func (warningLogger) HandleWarningHeaderWithContext(ctx context.Context, _ int, _, text string) {

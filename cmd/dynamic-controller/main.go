@@ -2,33 +2,71 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/klog/v2"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/offline"
 )
 
 func main() {
+	klog.SetLogger(logr.Discard()) // commands return errors; the run command sets its own logger
 	ctx, stop := withSignals(context.Background())
-	err := newCommand().ExecuteContext(ctx)
+	root := newCommand(os.Args[0])
+	root.SetArgs(pluginArgs(os.Args))
+	cmd, err := root.ExecuteContextC(ctx)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "dynamic-controller:", err)
-		os.Exit(1)
+	if err != nil && !errors.Is(err, offline.ErrProblems) && !errors.Is(err, errNotHealthy) {
+		printError(os.Stderr, root.DisplayName(), err)
 	}
+	os.Exit(exitCode(cmd, err))
 }
 
-func newCommand() *cobra.Command {
+// printError writes a command's error. Errors can contain text written by other users, for example in a response of the
+// API server.
+func printError(w io.Writer, program string, err error) {
+	fmt.Fprintln(w, explain.Printable(program+": "+err.Error()))
+}
+
+// exitCode returns the exit code of a command. For all commands except run, the code distinguishes problems in the
+// files or with the object from other errors, such as wrong usage.
+func exitCode(cmd *cobra.Command, err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, offline.ErrProblems), errors.Is(err, errNotHealthy):
+		return 1
+	case cmd.Name() == "run":
+		return 1
+	}
+	return 2
+}
+
+// newCommand returns the root command. If the program runs as a kubectl plugin, the root command has only the commands
+// for users of a platform.
+func newCommand(program string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "dynamic-controller",
 		Short:         "A platform for resource types that users define at runtime",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newRunCommand(run))
+	if isPlugin(program) {
+		root.Use, root.Short = pluginName, "Check and explain Blueprints and their instances"
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl blueprint"}
+	} else {
+		root.AddCommand(newRunCommand(run))
+	}
+	root.AddCommand(newWhyCommand(), newTreeCommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
 	return root
 }
 
@@ -57,14 +95,15 @@ func newRunCommand(run func(context.Context, *options) error) *cobra.Command {
 	return cmd
 }
 
-// withSignals returns a context that is cancelled by the first SIGTERM or SIGINT. The next one terminates the process.
+// withSignals returns a context that is cancelled when the process receives SIGTERM or SIGINT. A second signal
+// terminates the process.
 func withSignals(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
-		// The default signal handling is restored before the context is cancelled. With signal.NotifyContext, a second signal
-		// could be lost in between.
+		// Restore the default signal handling before cancelling the context, so that a second signal is never lost.
+		// signal.NotifyContext restores it only when its stop function is called.
 		select {
 		case s := <-signals:
 			signal.Stop(signals)

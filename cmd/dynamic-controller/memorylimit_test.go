@@ -8,14 +8,16 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
 )
 
-// memoryLimit starts processes with a memory limit like that of a container.
+// memoryLimit starts processes with a memory limit similar to that of a container.
 type memoryLimit struct {
 	*testing.T
 	bytes int64
-	// cgroup is the directory of a cgroup with the limit. It is empty if the test cannot create one. Then the limit is a
-	// hard ulimit, and GOMEMLIMIT replaces the limit that the process would read from its cgroup.
+	// cgroup is the directory of a cgroup with the limit, or "" if the test cannot create a cgroup. In that case, a ulimit
+	// limits the memory, and GOMEMLIMIT replaces the limit of the cgroup.
 	cgroup string
 }
 
@@ -28,7 +30,7 @@ func newMemoryLimit(t *testing.T, bytes int64) *memoryLimit {
 		return m
 	}
 	t.Cleanup(func() {
-		// The kernel can report the cgroup as busy for a moment after its last process has exited.
+		// The cgroup can still be busy for a moment after its last process has exited.
 		eventually(t, func() error { return os.Remove(m.cgroup) })
 	})
 	return m
@@ -41,7 +43,7 @@ func (m *memoryLimit) command(args ...string) *exec.Cmd {
 		return exec.Command("/bin/sh", append([]string{"-c", join, m.cgroup, binary}, args...)...)
 	}
 	const limit = `ulimit -d "$0" && exec "$@"`
-	// Unlike a cgroup, ulimit includes memory that the Go runtime has returned to the system.
+	// Unlike a cgroup, ulimit counts memory that the Go runtime has returned to the system.
 	const returned = 64 << 20
 	cmd := exec.Command("/bin/sh",
 		append([]string{"-c", limit, strconv.FormatInt((m.bytes+returned)>>10, 10), binary}, args...)...)
@@ -49,13 +51,13 @@ func (m *memoryLimit) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// logPeak logs and returns the peak memory of the processes, or returns 0 if it is unknown.
+// logPeak logs and returns the peak memory of the processes, or 0 if it is unknown.
 func (m *memoryLimit) logPeak(what string) int64 {
 	m.Helper()
 	for _, file := range []string{"memory.peak", "memory.max_usage_in_bytes"} {
 		if data, err := os.ReadFile(filepath.Join(m.cgroup, file)); m.cgroup != "" && err == nil {
 			if peak, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64); err == nil {
-				m.Logf("%s: peak of the cgroup %d MiB", what, peak>>20)
+				m.Logf("%s: peak memory of the cgroup: %d MiB", what, peak>>20)
 				return peak
 			}
 		}
@@ -63,7 +65,7 @@ func (m *memoryLimit) logPeak(what string) int64 {
 	return 0
 }
 
-// newMemoryCgroup creates a cgroup with the limit below that of this process, of version 1 or 2.
+// newMemoryCgroup creates a cgroup with the limit below the cgroup of this process. It supports versions 1 and 2.
 func newMemoryCgroup(bytes int64) (dir string, err error) {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -90,10 +92,10 @@ func newMemoryCgroup(bytes int64) (dir string, err error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("no memory cgroup can be created: %w", err)
+	return "", fmt.Errorf("cannot create a memory cgroup: %w", err)
 }
 
-// mountsOf returns the mount points of file systems of the given type whose options contain the controller.
+// mountsOf returns the mount points of file systems of the given type that have the controller among their options.
 func mountsOf(mounts, fsType, controller string) (found []string) {
 	for line := range strings.Lines(mounts) {
 		before, after, _ := strings.Cut(line, " - ")
@@ -110,10 +112,10 @@ func newCgroup(parent, file string, bytes int64) (dir string, err error) {
 		return "", err
 	}
 	if file == "memory.max" {
-		// This fails if the controller is already enabled or is not available. The write below detects the latter.
+		// This fails if the controller is already enabled or not available. In the latter case, the write below fails, too.
 		_ = os.WriteFile(filepath.Join(parent, "cgroup.subtree_control"), []byte("+memory"), 0)
 	}
-	dir = filepath.Join(parent, fmt.Sprintf("dynamic-controller-test-%d", os.Getpid()))
+	dir = filepath.Join(parent, "dynamic-controller-test-"+utilrand.String(8))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Cluster-scoped instances and children, and children in other namespaces, are older than --namespaces.
+// Cluster-scoped instances and children, and children in other namespaces, exist before --namespaces is set.
 func TestNamespaces_EnabledLater(t *testing.T) {
 	a := newAPI(t)
 	far := a.addNamespace(a.namespace + "-far")

@@ -27,22 +27,23 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// api gives a test administrative access to the API server, with an API group and a namespace of its own.
+// api gives a test administrative access to an API server that no other test uses at the same time. The test has its
+// own API group and namespace.
 type api struct {
 	*testing.T
 	cluster *cluster.Cluster
-	dynamic dynamic.Interface // without administrative access in the results of as
+	dynamic dynamic.Interface // without administrative access if as has returned this api
 	admin   dynamic.Interface
 	crds    clientset.Interface
 	kube    kubernetes.Interface
 	group   string
-	// namespace contains the objects of the test.
+	// namespace is the namespace of the test's objects.
 	namespace string
 }
 
 func newAPI(t *testing.T) *api {
 	t.Helper()
-	c := shared.Cluster(t)
+	c := takeCluster(t)
 	dynamicClient, err1 := dynamic.NewForConfig(c.Config())
 	crds, err2 := clientset.NewForConfig(c.Config())
 	kube, err3 := kubernetes.NewForConfig(c.Config())
@@ -65,8 +66,8 @@ func newAPI(t *testing.T) *api {
 	if _, err := kube.CoreV1().Namespaces().Create(t.Context(), namespace, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// The garbage collector does not delete children whose owner's type was deleted first. They are deleted with the
-	// namespace.
+	// The garbage collector does not delete children if the type of their owner was deleted first. They are deleted
+	// together with the namespace.
 	t.Cleanup(func() {
 		if err := kube.CoreV1().Namespaces().Delete(context.WithoutCancel(t.Context()), a.namespace,
 			metav1.DeleteOptions{}); err != nil {
@@ -76,7 +77,7 @@ func newAPI(t *testing.T) *api {
 	return a
 }
 
-// addNamespace creates a namespace until the test ends.
+// addNamespace creates a namespace and deletes it when the test ends.
 func (a *api) addNamespace(name string) string {
 	a.Helper()
 	namespaces := a.kube.CoreV1().Namespaces()
@@ -94,7 +95,7 @@ func (a *api) addNamespace(name string) string {
 	return name
 }
 
-// read parses an object. GROUP is replaced by the test's group.
+// read parses an object. It replaces GROUP with the test's group.
 func (a *api) read(text string) *unstructured.Unstructured {
 	a.Helper()
 	obj := &unstructured.Unstructured{}
@@ -107,7 +108,7 @@ func (a *api) read(text string) *unstructured.Unstructured {
 func (a *api) client(obj *unstructured.Unstructured) dynamic.ResourceInterface {
 	gvr, _ := meta.UnsafeGuessKindToResource(obj.GroupVersionKind())
 	switch obj.GetKind() {
-	case "Blueprint", "CustomResourceDefinition", "Namespace", "ClusterRole":
+	case "Blueprint", "CustomResourceDefinition", "Namespace", "ClusterRole", "Tenant":
 		return a.dynamic.Resource(gvr)
 	}
 	if strings.HasPrefix(obj.GetKind(), "Cluster") {
@@ -120,7 +121,7 @@ func (a *api) client(obj *unstructured.Unstructured) dynamic.ResourceInterface {
 	return a.dynamic.Resource(gvr).Namespace(namespace)
 }
 
-// tryApply applies an object once. Without a namespace, namespaced objects are created in the test's namespace.
+// tryApply applies an object once. Namespaced objects without a namespace are created in the test's namespace.
 func (a *api) tryApply(text string) (*unstructured.Unstructured, error) {
 	a.Helper()
 	obj := a.read(text)
@@ -132,7 +133,7 @@ func (a *api) tryApply(text string) (*unstructured.Unstructured, error) {
 	return now, err
 }
 
-// apply applies an object, and retries until its type is served.
+// apply applies an object. It retries until the type is served.
 func (a *api) apply(text string) (now *unstructured.Unstructured) {
 	a.Helper()
 	eventually(a.T, func() (err error) {
@@ -169,7 +170,7 @@ func (a *api) wait(apiVersion, kind, name string,
 	return obj
 }
 
-// waitGone waits until the object does not exist.
+// waitGone waits until the object no longer exists.
 func (a *api) waitGone(apiVersion, kind, name string) {
 	a.Helper()
 	eventually(a.T, func() error {
@@ -196,7 +197,7 @@ func (a *api) delete(apiVersion, kind, name string) {
 	}
 }
 
-// cleanUp deletes an object of the test despite its finalizers, and the types that a Blueprint has defined.
+// cleanUp deletes an object of the test in spite of its finalizers. For a Blueprint, it also deletes the type.
 func (a *api) cleanUp(obj *unstructured.Unstructured) {
 	a.Helper()
 	admin := *a
@@ -222,8 +223,8 @@ func (a *api) cleanUp(obj *unstructured.Unstructured) {
 	}
 }
 
-// releaseInstances deletes all objects of a type despite their finalizers. Otherwise, a remaining object would block
-// one of the API server's five workers that delete CustomResourceDefinitions, for a minute at a time.
+// releaseInstances deletes all objects of a type in spite of their finalizers. Otherwise, a remaining object would
+// block one of the five workers of the API server that delete CustomResourceDefinitions, for a minute at a time.
 func (a *api) releaseInstances(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
 	a.Helper()
 	all := a.dynamic.Resource(schema.GroupVersionResource{
@@ -232,7 +233,7 @@ func (a *api) releaseInstances(ctx context.Context, crd *apiextensionsv1.CustomR
 	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
 		list, err := all.List(ctx, metav1.ListOptions{})
 		if err != nil {
-			return true, nil // the type is not served any longer, or was never served
+			return true, nil // the type is not served
 		}
 		for _, item := range list.Items {
 			object := all.Namespace(item.GetNamespace())
@@ -263,8 +264,8 @@ func (a *api) deleteRevisions(ctx context.Context, blueprintName string) {
 	}
 }
 
-// is checks that a condition has the status and the object's generation, and that its reason and message contain the
-// words.
+// is checks that a condition has the given status and the object's generation, and that its reason and message contain
+// the words.
 func is(kind, status string, words ...string) func(*unstructured.Unstructured) error {
 	return func(obj *unstructured.Unstructured) error {
 		for _, c := range conditions(obj) {
@@ -272,7 +273,7 @@ func is(kind, status string, words ...string) func(*unstructured.Unstructured) e
 				continue
 			}
 			if string(c.Status) != status || c.ObservedGeneration != obj.GetGeneration() {
-				return fmt.Errorf("%s is %s at generation %d of %d (%s: %s), want %s", kind, c.Status, c.ObservedGeneration,
+				return fmt.Errorf("%s is %s for generation %d of %d (%s: %s), want %s", kind, c.Status, c.ObservedGeneration,
 					obj.GetGeneration(), c.Reason, c.Message, status)
 			}
 			for _, word := range words {
@@ -282,7 +283,7 @@ func is(kind, status string, words ...string) func(*unstructured.Unstructured) e
 			}
 			return nil
 		}
-		return fmt.Errorf("the condition %s is missing", kind)
+		return fmt.Errorf("condition %s is missing", kind)
 	}
 }
 
@@ -322,7 +323,7 @@ func hasCounts(total, ready, failing int64) func(*unstructured.Unstructured) err
 		has(failing, "status", "instances", "failing"))
 }
 
-// waitUntilQuiet waits until count has returned the same number for some time.
+// waitUntilQuiet waits until count has returned the same number for a while.
 func waitUntilQuiet(t *testing.T, count func() int) {
 	t.Helper()
 	const quiet = 3 * time.Second
@@ -332,7 +333,7 @@ func waitUntilQuiet(t *testing.T, count func() int) {
 			last, since = now, time.Now()
 		}
 		if time.Since(since) < quiet {
-			return fmt.Errorf("the number of requests is %d, and changed within the last %s", last, quiet)
+			return fmt.Errorf("got %d requests, some of them within the last %s", last, quiet)
 		}
 		return nil
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -25,10 +26,12 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
-// Names of flags that errors or other flags refer to. Flags that Kubernetes components also have use the same names.
+// Names of flags that are used in errors or in the help of other flags. Where Kubernetes components have a similar
+// flag, its name is used.
 const (
 	flagQPS   = "kube-api-qps"
 	flagBurst = "kube-api-burst"
@@ -52,10 +55,16 @@ const (
 	flagLeaseName      = "leader-elect-resource-name"
 	flagLeaseNamespace = "leader-elect-resource-namespace"
 
-	flagHealth    = "health-probe-bind-address"
-	flagMetrics   = "metrics-bind-address"
-	flagLogFormat = "log-format"
-	flagVerbosity = "verbosity"
+	flagHealth      = "health-probe-bind-address"
+	flagMetrics     = "metrics-bind-address"
+	flagSecure      = "metrics-secure"
+	flagCertFile    = "tls-cert-file"
+	flagKeyFile     = "tls-private-key-file"
+	flagTypeLabels  = "metrics-type-labels"
+	flagWebhook     = "webhook-bind-address"
+	flagWebhookName = "webhook-name"
+	flagLogFormat   = "log-format"
+	flagVerbosity   = "verbosity"
 )
 
 // options is the parsed command line.
@@ -65,20 +74,25 @@ type options struct {
 	burst               int
 
 	platform           platform.Options
-	maxBlueprintMemory string // a quantity; empty for the default
+	maxBlueprintMemory string // quantity; "" for the default
 
 	engine  dynamiccontroller.Config
 	replica replica.Options
 
-	healthAddress, metricsAddress string
+	healthAddress, metricsAddress, webhookAddress string
+	metricsSecure, typeLabels                     bool
+	certFile, keyFile                             string // of the metrics
+	// webhookName is the name of the webhook's Service, Secret and ValidatingWebhookConfiguration.
+	webhookName string
 
 	logFormat string
 	verbosity int
 
+	sections cliflag.NamedFlagSets
 	problems problems
 }
 
-// flags returns the flags, grouped into the sections of the help.
+// flags returns the flags, grouped into sections of the help.
 func (o *options) flags() cliflag.NamedFlagSets {
 	var sections cliflag.NamedFlagSets
 
@@ -88,21 +102,21 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	f.StringVar(&o.context, "context", "", "the `NAME` of the kubeconfig context (default: the current context)")
 	f.Float32Var(&o.qps, flagQPS, 0,
 		"maximum `NUMBER` of requests per second to the API server, not counting watches and "+
-			"requests for the Lease. 0 means no limit: --"+flagWorkers+" limits the concurrency")
+			"requests for the Lease. 0 means no limit other than the concurrency that --"+flagWorkers+" sets")
 	f.IntVar(&o.burst, flagBurst, 0,
 		"maximum `NUMBER` of requests in a burst, if --"+flagQPS+" is set (default: twice its value)")
 
 	f = sections.FlagSet("platform")
 	f.StringVar(&o.platform.Namespace, flagNamespace, "", "the `NAMESPACE` of the platform, in which it stores revisions "+
 		"(default: $POD_NAMESPACE, else the namespace of the Pod, else kube-system)")
-	f.StringSliceVar(&o.platform.Namespaces, flagNamespaces, nil, "the `NAMESPACES` of instances and their children, "+
-		"separated by commas. The platform needs no permissions for them in other namespaces, and serves no cluster-scoped "+
-		"types (default: all namespaces)")
+	f.StringSliceVar(&o.platform.Namespaces, flagNamespaces, nil, "the `NAMESPACES`, separated by commas, to which "+
+		"instances and their children are limited. The platform then needs no permissions for instances and children in "+
+		"other namespaces, and serves no cluster-scoped types (default: all namespaces)")
 	f.StringVar(&o.platform.DefaultServiceAccount, flagDefaultServiceAccount, "",
-		"the `NAME` of the ServiceAccount whose "+
-			"permissions apply to Blueprints without spec.serviceAccountName (default: none)")
-	f.BoolVar(&o.platform.AllowPlatformIdentity, "allow-platform-identity", false, "serve Blueprints without a "+
-		"ServiceAccount with the permissions of the platform. Everyone who can write Blueprints has these permissions then")
+		"the `NAME` of the ServiceAccount that Blueprints without spec.serviceAccountName run as (default: none)")
+	f.BoolVar(&o.platform.AllowPlatformIdentity, "allow-platform-identity", false, "allow Blueprints without a "+
+		"ServiceAccount, which run with the permissions of the platform. Everyone who can write Blueprints then has these "+
+		"permissions")
 	f.StringVar(&o.maxBlueprintMemory, flagMaxBlueprintMemory, "", "maximum estimated memory of all Blueprints together, "+
 		"as a `QUANTITY` such as 64Mi. 0 means no limit (default: a quarter of the memory limit, or 256Mi without one)")
 
@@ -112,7 +126,7 @@ func (o *options) flags() cliflag.NamedFlagSets {
 		"maximum `NUMBER` of objects that are reconciled at the same time, across all types")
 	f.DurationVar(&o.engine.ResyncPeriod, flagResyncPeriod, defaults.ResyncPeriod,
 		"interval at which each object is reconciled even without changes. A negative value disables resyncs")
-	// Tenants cannot resume a parked instance, so instances are not parked by default.
+	// Objects are not parked by default, because tenants cannot be expected to know how to resume a parked instance.
 	f.IntVar(&o.engine.QueueMaxRetries, flagQueueMaxRetries, -1, "`NUMBER` of consecutive retries after which a failing "+
 		"object is parked until it changes. With a negative value, objects are never parked")
 	f.DurationVar(&o.engine.MinRetryDelay, flagMinRetryDelay, defaults.MinRetryDelay,
@@ -125,9 +139,9 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	o.replica.LeaderElection = new(bool)
 	f = sections.FlagSet("leader election")
 	f.BoolVar(o.replica.LeaderElection, flagLeaderElect, true,
-		"reconcile only while this replica holds the Lease. With false, no other replica must run")
-	f.DurationVar(&o.replica.LeaseDuration, flagLeaseDuration, o.replica.LeaseDuration, "time after which other replicas "+
-		"replace a leader that does not renew the Lease, in whole seconds. Nine tenths of it must exceed the sum of "+
+		"reconcile only while this replica holds the Lease. If false, at most one replica can run")
+	f.DurationVar(&o.replica.LeaseDuration, flagLeaseDuration, o.replica.LeaseDuration, "time, in whole seconds, "+
+		"after which another replica replaces a leader that has not renewed the Lease. 90% of it must exceed the sum of "+
 		"--"+flagRenewDeadline+" and --"+flagRetryPeriod)
 	f.DurationVar(&o.replica.RenewDeadline, flagRenewDeadline, o.replica.RenewDeadline,
 		"time for which the leader retries a failing renewal of the Lease before it stops leading")
@@ -138,17 +152,30 @@ func (o *options) flags() cliflag.NamedFlagSets {
 		"the `NAMESPACE` of the Lease (default: the namespace of the platform)")
 
 	f = sections.FlagSet("endpoint")
-	f.StringVar(&o.healthAddress, flagHealth, ":8081", "the `ADDRESS` of the probes /livez and /readyz, as HOST:PORT or "+
-		":PORT. With port 0, a free port is chosen and logged. 0 disables the probes")
+	f.StringVar(&o.healthAddress, flagHealth, ":8081", "the `ADDRESS` of the probes /livez, /readyz and /healthz, as "+
+		"HOST:PORT or :PORT. With port 0, a free port is chosen and logged. 0 disables the probes")
 	f.StringVar(&o.metricsAddress, flagMetrics, noAddress,
-		"the `ADDRESS` of the metrics at /metrics, as HOST:PORT or :PORT. 0 disables the metrics")
+		"the `ADDRESS` of /metrics, /statusz, /flagz and /debug, as HOST:PORT or :PORT. They are served over TLS, to "+
+			"users whom the API server permits to read their paths. 0 disables them")
+	f.BoolVar(&o.metricsSecure, flagSecure, true, "serve --"+flagMetrics+" over TLS. If false, only /metrics is served, "+
+		"without TLS and to everyone, and the address must be a loopback address")
+	f.StringVar(&o.certFile, flagCertFile, "", "the `FILE` with the certificate of --"+flagMetrics+", followed by those "+
+		"of intermediate authorities. It is read again when it changes (default: a self-signed certificate)")
+	f.StringVar(&o.keyFile, flagKeyFile, "", "the `FILE` with the private key of --"+flagCertFile)
+	f.BoolVar(&o.typeLabels, flagTypeLabels, true, "label metrics with the group, version and resource of types. If "+
+		"false, metrics are summed over all types")
+	f.StringVar(&o.webhookAddress, flagWebhook, noAddress, "the `ADDRESS` of the webhook that checks Blueprints before "+
+		"they are stored, as HOST:PORT or :PORT. 0 disables the webhook")
+	f.StringVar(&o.webhookName, flagWebhookName, "dynamic-controller-webhook", "the `NAME` of the webhook's Service and "+
+		"of the Secret with its certificate, both in the namespace of the platform, and of its "+
+		"ValidatingWebhookConfiguration")
 
 	f = sections.FlagSet("logging")
 	f.StringVar(&o.logFormat, flagLogFormat, formatJSON, "the `FORMAT` of the log: json or console")
 	f.IntVarP(&o.verbosity, flagVerbosity, "v", 0,
 		"the `LEVEL` of detail of the log, from 0 to 127: 0 is meant for operators, 1 and above for developers")
 
-	o.problems = problems{}
+	o.sections, o.problems = sections, problems{}
 	for _, flags := range sections.FlagSets {
 		flags.VisitAll(func(f *pflag.Flag) {
 			f.Value = &flagValue{Value: f.Value, flag: f.Name, problems: o.problems}
@@ -190,7 +217,7 @@ func (v *flagValue) Set(text string) error {
 	return nil
 }
 
-// complete sets the defaults that depend on other flags or on the environment.
+// complete sets defaults that depend on other flags or on the environment.
 func (o *options) complete() {
 	if o.platform.Namespace == "" {
 		o.platform.Namespace = ownNamespace()
@@ -203,8 +230,8 @@ func (o *options) complete() {
 	o.replica.ShutdownTimeout = o.engine.ShutdownTimeout + grace
 }
 
-// validate returns an error that lists the problems of all flags. Zeros are rejected here, because the library replaces
-// them with defaults.
+// validate returns an error that lists the problems of all flags. It also rejects zeros, which the library would
+// replace with defaults.
 func (o *options) validate() error {
 	p, engine, elect := o.problems, o.engine, *o.replica.LeaderElection
 	memory, err := resource.ParseQuantity(cmp.Or(o.maxBlueprintMemory, "0"))
@@ -228,8 +255,8 @@ func (o *options) validate() error {
 		{flagBurst, o.burst == 0 || o.qps != 0, "requires --" + flagQPS, o.burst},
 		{flagNamespace, len(validation.IsDNS1123Label(o.platform.Namespace)) == 0,
 			"must be a DNS-1123 label, such as platform-system", o.platform.Namespace},
-		{flagNamespaces, o.platform.Namespaces == nil || platform.AreNamespaces(o.platform.Namespaces),
-			"must be different DNS-1123 labels, such as shop,team-a", strings.Join(o.platform.Namespaces, ",")},
+		{flagNamespaces, o.platform.Namespaces == nil || areNamespaces(o.platform.Namespaces),
+			"must be distinct DNS-1123 labels, such as shop,team-a", strings.Join(o.platform.Namespaces, ",")},
 		{flagDefaultServiceAccount, o.platform.DefaultServiceAccount == "" ||
 			len(validation.IsDNS1123Subdomain(o.platform.DefaultServiceAccount)) == 0,
 			"must be a DNS-1123 subdomain, such as blueprints", o.platform.DefaultServiceAccount},
@@ -247,6 +274,14 @@ func (o *options) validate() error {
 		{flagRetryPeriod, !elect || o.replica.RetryPeriod > 0, positive, o.replica.RetryPeriod},
 		{flagHealth, isAddress(o.healthAddress), address, o.healthAddress},
 		{flagMetrics, isAddress(o.metricsAddress), address, o.metricsAddress},
+		{flagMetrics, o.metricsSecure || o.metricsAddress == noAddress || isLoopback(o.metricsAddress),
+			"must be a loopback address, such as 127.0.0.1:8080, with --" + flagSecure + "=false", o.metricsAddress},
+		{flagCertFile, o.certFile == "" || o.keyFile != "", "requires --" + flagKeyFile, o.certFile},
+		{flagCertFile, o.certFile == "" || o.metricsSecure, "requires --" + flagSecure + "=true", o.certFile},
+		{flagKeyFile, o.keyFile == "" || o.certFile != "", "requires --" + flagCertFile, o.keyFile},
+		{flagWebhook, isAddress(o.webhookAddress), address, o.webhookAddress},
+		{flagWebhookName, len(validation.IsDNS1035Label(o.webhookName)) == 0,
+			"must be a DNS-1035 label, such as dynamic-controller-webhook", o.webhookName},
 		{flagLogFormat, o.logFormat == formatJSON || o.logFormat == formatConsole,
 			"must be json or console", o.logFormat},
 		{flagVerbosity, o.verbosity >= 0 && o.verbosity <= maxVerbosity,
@@ -264,13 +299,20 @@ func (o *options) validate() error {
 	return errors.Join(errs...)
 }
 
+// areNamespaces reports whether names is a non-empty list of valid and distinct namespace names.
+func areNamespaces(names []string) bool {
+	isInvalid := func(name string) bool { return len(validation.IsDNS1123Label(name)) > 0 }
+	return len(names) > 0 && sets.New(names...).Len() == len(names) && !slices.ContainsFunc(names, isInvalid)
+}
+
 // unquoted is a value that the library has already formatted.
 type unquoted string
 
-// libraryFields matches the errors of the library about fields of its options.
+// libraryFields matches the library's errors about fields of its options.
 var libraryFields = regexp.MustCompile(`invalid (?:Config|Options)\.(\w+) (.*?): (.*)`)
 
-// validateLibraryOptions records the problems that the library reports for its options under the names of the flags.
+// validateLibraryOptions records the problems that the library reports about its options. It replaces field names with
+// flag names.
 func (o *options) validateLibraryOptions() {
 	flags := map[string]string{
 		"ResyncPeriod": flagResyncPeriod, "MinRetryDelay": flagMinRetryDelay, "MaxRetryDelay": flagMaxRetryDelay,
@@ -299,8 +341,15 @@ func (o *options) validateLibraryOptions() {
 	}
 }
 
-// limitBlueprints sets the default of --max-blueprint-memory. memoryLimit is the memory limit of the process. The value
-// 0 means no limit.
+func (o *options) metricsOptions() []metrics.Option {
+	if o.typeLabels {
+		return nil
+	}
+	return []metrics.Option{metrics.WithoutTypeLabels()}
+}
+
+// limitBlueprints sets the default of --max-blueprint-memory. memoryLimit is the memory limit of the process in bytes,
+// or 0 if the process has no limit.
 func (o *options) limitBlueprints(memoryLimit int64) {
 	const share, withoutLimit = 4, 256 << 20
 	switch {
@@ -312,7 +361,7 @@ func (o *options) limitBlueprints(memoryLimit int64) {
 	}
 }
 
-// ownNamespace returns the namespace of the Pod in which this process runs, or kube-system outside of a Pod.
+// ownNamespace returns the namespace of this Pod, or kube-system outside of a Pod.
 func ownNamespace() string {
 	const file = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
@@ -326,11 +375,11 @@ func ownNamespace() string {
 	return metav1.NamespaceSystem
 }
 
-// restConfig returns the configuration of the clients. It looks for the kubeconfig in the same places as kubectl.
+// restConfig returns the configuration for the clients. It searches for a kubeconfig in the same places as kubectl.
 func (o *options) restConfig() (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
-	rules.WarnIfAllMissing = false // reported by the error below
+	rules.WarnIfAllMissing = false // the error below reports this
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: o.context}
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
@@ -345,15 +394,15 @@ func (o *options) restConfig() (*rest.Config, error) {
 		return nil, fmt.Errorf("load the kubeconfig: %w", err)
 	}
 	if user := cfg.Impersonate.UserName; user != "" {
-		return nil, fmt.Errorf("the kubeconfig impersonates %q: use the platform's own credentials, "+
-			"because it impersonates the ServiceAccounts of Blueprints", user)
+		return nil, fmt.Errorf("the kubeconfig impersonates %q, but the platform must impersonate ServiceAccounts itself: "+
+			"use credentials without impersonation", user)
 	}
 	o.limitRequests(cfg)
 	return cfg, nil
 }
 
-// limitRequests makes all clients that use cfg or a copy of it share one rate limit. Package replica removes the limit
-// from its client for the Lease, because a busy leader could otherwise lose the Lease.
+// limitRequests makes all clients that use cfg or a copy of it share one rate limiter. Package replica removes it from
+// the client for the Lease, so that a busy leader does not lose the Lease.
 func (o *options) limitRequests(cfg *rest.Config) {
 	if o.qps == 0 {
 		cfg.QPS = -1

@@ -22,8 +22,8 @@ func parse(args ...string) (parsed *options, err error) {
 	return parsed, cmd.Execute()
 }
 
-func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
-	const badNamespaces = "--namespaces: must be different DNS-1123 labels, such as shop,team-a, got "
+func TestFlags_ReportProblemsByFlagName(t *testing.T) {
+	const badNamespaces = "--namespaces: must be distinct DNS-1123 labels, such as shop,team-a, got "
 	for name, test := range map[string]struct {
 		args string
 		want []string // lines of the error
@@ -56,6 +56,24 @@ func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
 			args: "--min-retry-delay=2s --max-retry-delay=1s",
 			want: []string{"--min-retry-delay: must not exceed --max-retry-delay, which is 1s, got 2s"},
 		},
+		"metrics for everyone": {
+			args: "--metrics-bind-address=:8080 --metrics-secure=false --tls-cert-file=tls.crt",
+			want: []string{
+				`--metrics-bind-address: must be a loopback address, such as 127.0.0.1:8080, with --metrics-secure=false, ` +
+					`got ":8080"`,
+				`--tls-cert-file: requires --tls-private-key-file, got "tls.crt"`,
+			},
+		},
+		"metrics on a loopback address": {args: "--metrics-bind-address=127.0.0.1:8080 --metrics-secure=false"},
+		"certificate without TLS": {
+			args: "--metrics-bind-address=127.0.0.1:8080 --metrics-secure=false --tls-cert-file=tls.crt " +
+				"--tls-private-key-file=tls.key",
+			want: []string{`--tls-cert-file: requires --metrics-secure=true, got "tls.crt"`},
+		},
+		"key without certificate": {
+			args: "--tls-private-key-file=tls.key",
+			want: []string{`--tls-private-key-file: requires --tls-cert-file, got "tls.key"`},
+		},
 		"negative requests": {
 			args: "--kube-api-qps=-1 --kube-api-burst=-1",
 			want: []string{"--kube-api-burst: must not be negative, got -1", "--kube-api-qps: must not be negative, got -1"},
@@ -64,7 +82,7 @@ func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
 			args: "--kube-api-burst=1",
 			want: []string{"--kube-api-burst: requires --kube-api-qps, got 1"},
 		},
-		"memory without a unit that exists": {
+		"memory that is not a quantity": {
 			args: "--max-blueprint-memory=large",
 			want: []string{`--max-blueprint-memory: must be a quantity of bytes such as 64Mi, got "large"`},
 		},
@@ -72,11 +90,11 @@ func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
 			args: "--max-blueprint-memory=-1Mi",
 			want: []string{`--max-blueprint-memory: must be a quantity of bytes such as 64Mi, got "-1Mi"`},
 		},
-		"namespace of the platform, which is the default for the Lease": {
+		"namespace of the platform": {
 			args: "--namespace=a.b",
 			want: []string{`--namespace: must be a DNS-1123 label, such as platform-system, got "a.b"`},
 		},
-		"namespaces that are not names": {
+		"invalid names of namespaces": {
 			args: "--namespaces=shop,Team",
 			want: []string{badNamespaces + `"shop,Team"`},
 		},
@@ -88,7 +106,7 @@ func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
 			args: "--namespaces=shop,",
 			want: []string{badNamespaces + `"shop,"`},
 		},
-		"a namespace that is listed twice": {
+		"a duplicate namespace": {
 			args: "--namespaces=shop,team --namespaces=shop",
 			want: []string{badNamespaces + `"shop,team,shop"`},
 		},
@@ -106,26 +124,34 @@ func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
 			want: []string{"--leader-elect-lease-duration: must be a number of whole seconds, " +
 				"because a Lease stores seconds, got 15.5s"},
 		},
-		"renew deadline that one attempt exceeds": {
+		"renew deadline shorter than one attempt": {
 			args: "--leader-elect-renew-deadline=1s",
 			want: []string{"--leader-elect-renew-deadline: must exceed 1.2 x --leader-elect-retry-period = 2.4s, got 1s"},
 		},
-		"zero durations of the election": {
+		"zero durations of leader election": {
 			args: "--leader-elect-lease-duration=0 --leader-elect-retry-period=-1s",
 			want: []string{
 				"--leader-elect-lease-duration: must be positive, got 0s",
 				"--leader-elect-retry-period: must be positive, got -1s",
 			},
 		},
-		"zero durations without an election": {args: "--leader-elect=false --leader-elect-lease-duration=0"},
+		"zero durations without leader election": {args: "--leader-elect=false --leader-elect-lease-duration=0"},
 		"invalid names of the Lease": {
 			args: "--leader-elect-resource-name=A_B --leader-elect-resource-namespace=c.d",
 			want: []string{"--leader-elect-resource-name: a lowercase RFC 1123 ",
 				"--leader-elect-resource-namespace: must not contain dots, got c.d"},
 		},
-		"no name of the Lease": {
+		"empty name of the Lease": {
 			args: "--leader-elect-resource-name=",
 			want: []string{`--leader-elect-resource-name: is required with leader election, got ""`},
+		},
+		"an address and a name of the webhook": {args: "--webhook-bind-address=:9443 --webhook-name=hook"},
+		"an invalid address and name of the webhook": {
+			args: "--webhook-bind-address=9443 --webhook-name=a.b",
+			want: []string{
+				`--webhook-bind-address: must be HOST:PORT, :PORT, or 0 to disable the endpoint, got "9443"`,
+				`--webhook-name: must be a DNS-1035 label, such as dynamic-controller-webhook, got "a.b"`,
+			},
 		},
 		"unknown flag": {args: "--worker=1", want: []string{"unknown flag: --worker"}},
 	} {
@@ -136,7 +162,7 @@ func TestFlags_ReportProblemsWithTheirNames(t *testing.T) {
 				got = strings.Split(err.Error(), "\n")
 			}
 			if !slices.EqualFunc(got, test.want, strings.HasPrefix) {
-				t.Errorf("got these problems:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+				t.Errorf("got problems:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 			}
 		})
 	}
@@ -150,14 +176,14 @@ func TestFlags_SetOptions(t *testing.T) {
 	}
 	if p := o.platform; p.Namespace != "from-the-pod" || p.Namespaces != nil || p.DefaultServiceAccount != "" ||
 		p.AllowPlatformIdentity {
-		t.Errorf("the defaults for the platform are %+v", p)
+		t.Errorf("got platform defaults %+v", p)
 	}
 	if o.replica.LeaseNamespace != "from-the-pod" || !*o.replica.LeaderElection ||
 		o.replica.LeaseDuration != 15*time.Second {
-		t.Errorf("the defaults for the election are %+v", o.replica)
+		t.Errorf("got leader election defaults %+v", o.replica)
 	}
 	if o.engine.QueueMaxRetries >= 0 {
-		t.Errorf("instances are parked after %d retries by default", o.engine.QueueMaxRetries)
+		t.Errorf("by default, instances are parked after %d retries", o.engine.QueueMaxRetries)
 	}
 
 	o, err = parse("--namespace=own", "--namespaces=shop,team-a", "--default-service-account=some.name",
@@ -167,13 +193,13 @@ func TestFlags_SetOptions(t *testing.T) {
 	}
 	if p := o.platform; p.Namespace != "own" || !slices.Equal(p.Namespaces, []string{"shop", "team-a"}) ||
 		p.DefaultServiceAccount != "some.name" || !p.AllowPlatformIdentity {
-		t.Errorf("the options of the platform are %+v", p)
+		t.Errorf("got platform options %+v", p)
 	}
 	if o.replica.LeaseNamespace != "own" || *o.replica.LeaderElection {
-		t.Errorf("the options of the election are %+v", o.replica)
+		t.Errorf("got leader election options %+v", o.replica)
 	}
 	if o.engine.QueueMaxRetries != 3 || o.replica.ShutdownTimeout <= o.engine.ShutdownTimeout {
-		t.Errorf("the options of the engine are %+v, and the replica waits %s", o.engine, o.replica.ShutdownTimeout)
+		t.Errorf("got engine options %+v and replica shutdown timeout %s", o.engine, o.replica.ShutdownTimeout)
 	}
 }
 
@@ -197,7 +223,7 @@ func TestFlags_MemoryBudgetDefaultsToAShareOfTheMemoryLimit(t *testing.T) {
 	}
 }
 
-func TestFlags_LimitRequestsOfAllClientsTogether(t *testing.T) {
+func TestFlags_LimitRequestsOfAllClients(t *testing.T) {
 	for name, test := range map[string]struct {
 		args  []string
 		qps   float32 // 0 for no limit
@@ -217,19 +243,19 @@ func TestFlags_LimitRequestsOfAllClientsTogether(t *testing.T) {
 			o.limitRequests(cfg)
 			if test.qps == 0 {
 				if cfg.QPS != -1 || cfg.RateLimiter != nil {
-					t.Errorf("requests are limited: %+v", cfg)
+					t.Errorf("requests are limited by config %+v", cfg)
 				}
 				return
 			}
 			if cfg.RateLimiter == nil || cfg.RateLimiter.QPS() != test.qps {
-				t.Fatalf("requests are not limited to %v per second: %+v", test.qps, cfg)
+				t.Fatalf("requests are not limited to %v per second by config %+v", test.qps, cfg)
 			}
 			shared, accepted := rest.CopyConfig(cfg).RateLimiter, 0
 			for shared.TryAccept() {
 				accepted++
 			}
 			if accepted != test.burst || cfg.RateLimiter.TryAccept() {
-				t.Errorf("%d requests were accepted at once, want %d for all copies of the config", accepted, test.burst)
+				t.Errorf("got a burst of %d requests, want %d for all copies of the config", accepted, test.burst)
 			}
 		})
 	}
@@ -237,7 +263,7 @@ func TestFlags_LimitRequestsOfAllClientsTogether(t *testing.T) {
 
 func TestHelp_GroupsFlagsInSections(t *testing.T) {
 	var out bytes.Buffer
-	cmd := newCommand()
+	cmd := newCommand("dynamic-controller")
 	cmd.SetOut(&out)
 	cmd.SetArgs([]string{"run", "--help"})
 	if err := cmd.Execute(); err != nil {
@@ -248,11 +274,12 @@ func TestHelp_GroupsFlagsInSections(t *testing.T) {
 		"Cluster flags:", "--kubeconfig FILE", "Platform flags:", "--allow-platform-identity", "--default-service-account " +
 			"NAME",
 		"Reconciling flags:", "--workers NUMBER", "Leader election flags:", "--leader-elect-lease-duration duration",
-		"Endpoint flags:", "--metrics-bind-address ADDRESS", "Logging flags:", "-v, --verbosity LEVEL",
+		"Endpoint flags:", "--metrics-bind-address ADDRESS", "--webhook-bind-address ADDRESS", "Logging flags:",
+		"-v, --verbosity LEVEL",
 	} {
 		before, after, found := strings.Cut(help, want)
 		if !found {
-			t.Errorf("after %q, the help has no %q:\n%s", strings.TrimSpace(before[max(0, len(before)-20):]), want, help)
+			t.Errorf("the help has no %[2]q after %[1]q:\n%[3]s", strings.TrimSpace(before[max(0, len(before)-20):]), want, help)
 			continue
 		}
 		help = after

@@ -25,13 +25,14 @@ func (a *api) waitBlueprint(name string, checks ...func(*unstructured.Unstructur
 	return a.wait(blueprintVersion, "Blueprint", name+"."+a.group, all(checks...))
 }
 
-// proxied returns a kubeconfig with all permissions for a proxy, which records the requests and applies the wrappers.
+// proxied starts a proxy that records the requests and applies the wrappers. It returns a kubeconfig for the proxy with
+// all permissions.
 func (a *api) proxied(wrappers ...transport.WrapperFunc) (kubeconfig string, calls *apiproxy.Proxy) {
 	a.Helper()
 	return a.proxiedAs([]rbacv1.PolicyRule{everything()}, wrappers...)
 }
 
-// proxiedAs returns the same as proxied, for a platform with only the given permissions.
+// proxiedAs is like proxied, but the kubeconfig has only the given permissions.
 func (a *api) proxiedAs(
 	rules []rbacv1.PolicyRule, wrappers ...transport.WrapperFunc,
 ) (kubeconfig string, calls *apiproxy.Proxy) {
@@ -49,9 +50,10 @@ func (a *api) proxiedAs(
 		direct.AuthInfos["it"].Token), proxy
 }
 
-// isWrite reports whether a request changes objects other than the Lease. Reviews are created, but not stored.
+// isWrite reports whether a request changes objects other than the Lease and events. It excludes access reviews, which
+// are not stored.
 func isWrite(c apiproxy.Call) bool {
-	return c.IsWrite() && !strings.HasPrefix(c.Resource, "selfsubject") && c.Resource != "leases"
+	return c.IsWrite() && !strings.HasPrefix(c.Resource, "selfsubject") && c.Resource != "leases" && c.Resource != "events"
 }
 
 func writes(proxy *apiproxy.Proxy) int { return count(proxy, isWrite) }
@@ -99,7 +101,7 @@ func TestBlueprint_ChangeIsRolledOut(t *testing.T) {
 	a.wait("GROUP/v1", "Website", "trees", is("Ready", "True"))
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 
-	// The template of the Service is removed, and no template is of its kind any longer. The text of the page is changed.
+	// The template of the Service, the only one of its kind, is removed. The text of the page is changed.
 	changed := websites[:strings.Index(websites, "    - id: service")]
 	changed = strings.ReplaceAll(changed, "${service.spec.clusterIP}:80", "none")
 	changed = strings.ReplaceAll(changed, "${self.spec.text}", "fresh ${self.spec.text}")
@@ -112,7 +114,8 @@ func TestBlueprint_ChangeIsRolledOut(t *testing.T) {
 	// A resource that an instance excludes is deleted.
 	a.apply(strings.ReplaceAll(flowers, "text: roses", "text: roses, public: false"))
 	a.waitGone("v1", "ConfigMap", "flowers-route")
-	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True", "1 of 2 resources are ready; route is excluded"))
+	a.wait("GROUP/v1", "Website", "flowers",
+		is("Ready", "True", "1 of 2 resources is ready; excluded by includeWhen: route"))
 }
 
 func TestBlueprint_RejectedGenerationKeepsTheServedOne(t *testing.T) {
@@ -153,7 +156,7 @@ func TestBlueprint_ServedRevisionSurvivesARestart(t *testing.T) {
 	a.wait("v1", "ConfigMap", "flowers-page", has("fresh tulips", "data", "text"))
 }
 
-// markets creates a Website, which is an instance of another Blueprint, for each Market.
+// markets creates a Website for each Market. Websites are instances of another Blueprint.
 const markets = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -232,19 +235,19 @@ func TestDeletionPolicies(t *testing.T) {
 		a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 		if now, err := a.get("GROUP/v1", "Website", "flowers"); err != nil ||
 			now.GetUID() != before.GetUID() || len(now.GetFinalizers()) > 0 {
-			t.Errorf("the instance is %v, %v", now, err)
+			t.Errorf("got instance %v, %v", now, err)
 		}
 		if _, err := a.get("v1", "ConfigMap", "flowers-page"); err != nil {
 			t.Error(err)
 		}
-		// The platform adds no finalizers to new instances.
+		// The platform does not add finalizers to new instances.
 		a.apply(strings.ReplaceAll(flowers, "name: flowers", "name: trees"))
 		a.delete("GROUP/v1", "Website", "trees")
 		a.waitGone("GROUP/v1", "Website", "trees")
 
 		other := strings.Replace(websites, "name: websites.GROUP", "name: others.GROUP", 1)
 		a.apply(other)
-		a.waitBlueprint("others", is("Accepted", "False", "TypeNotOwned", "reserved for a Blueprint of that name"))
+		a.waitBlueprint("others", is("Accepted", "False", "TypeNotOwned", "is reserved for Blueprint"))
 		a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "again ${self.spec.text}"))
 		a.waitBlueprint("websites", is("Accepted", "True"), is("Serving", "True"))
 		a.wait("v1", "ConfigMap", "flowers-page", has("again roses", "data", "text"))
@@ -288,13 +291,13 @@ func TestSteadyState_SendsNoWrites(t *testing.T) {
 	waitUntilQuiet(t, func() int { return writes(proxy) })
 	for _, c := range proxy.Calls()[before:] {
 		if isWrite(c) && c.Name != "blueprints.platform.example.com" {
-			t.Errorf("the next process wrote %+v", c)
+			t.Errorf("a new process sent the write %+v", c)
 		}
 	}
 }
 
-// The finalizers of the instances are removed one by one, and each removal causes an event.
-func TestDeletion_SlowOneIsCheckedAtALimitedRate(t *testing.T) {
+// The test removes the finalizers of the instances one by one. Each removal causes an event.
+func TestDeletion_ListsRemainingInstancesAtALimitedRate(t *testing.T) {
 	a := newAPI(t)
 	kubeconfig, proxy := a.proxied()
 	startServing(t, kubeconfig)
@@ -310,7 +313,7 @@ func TestDeletion_SlowOneIsCheckedAtALimitedRate(t *testing.T) {
 	a.waitBlueprint("websites", hasCounts(held, held, 0))
 	lists := func() (n int) {
 		for _, c := range proxy.Calls() {
-			// Requests with other codes check whether the type is still served.
+			// Requests with other status codes check whether the type is still served.
 			if c.Verb == "list" && c.Group == a.group && c.Resource == "websites" && c.Status == http.StatusOK {
 				n++
 			}
@@ -326,13 +329,13 @@ func TestDeletion_SlowOneIsCheckedAtALimitedRate(t *testing.T) {
 	}
 	a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 	took := time.Since(began)
-	t.Logf("the deletion took %v, %d lists, %d writes", took, lists()-listed, writes(proxy)-written)
+	t.Logf("the deletion took %v with %d lists and %d writes", took, lists()-listed, writes(proxy)-written)
 	if n, most := lists()-listed, int(took/(250*time.Millisecond))+2; n > most {
-		t.Errorf("in %v the instances were listed %d times, want at most %d", took, n, most)
+		t.Errorf("the instances were listed %[2]d times in %[1]v, want at most %[3]d", took, n, most)
 	}
-	// The writes delete the instances and the type, remove the Blueprint's finalizer, and update its status and
-	// that of each instance. The status of an instance is updated twice if Kubernetes removes its own finalizer late.
+	// The writes delete the instances and the type, remove the Blueprint's finalizer, and update the statuses. The status
+	// of an instance is updated twice if Kubernetes removes its own finalizer late.
 	if n, most := writes(proxy)-written, 3*held+2+int(took/time.Second)+2; n > most {
-		t.Errorf("in %v there were %d writes, want at most %d", took, n, most)
+		t.Errorf("got %[2]d writes in %[1]v, want at most %[3]d", took, n, most)
 	}
 }

@@ -18,12 +18,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/dynamic-controller/engine/test/cluster"
 )
 
 // waitTimeout is the maximum time to wait for an expected state.
 const waitTimeout = 2 * time.Minute
 
-// process is a running process of the program.
+// process is a running platform process.
 type process struct {
 	*testing.T
 	cmd    *exec.Cmd
@@ -34,24 +36,19 @@ type process struct {
 	log bytes.Buffer
 }
 
-// start runs the program until the test ends.
+// start runs the program. The process ends with the test.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	return startCommand(t, exec.Command(binary, args...))
 }
 
-// startCommand runs a command until the test ends.
+// startCommand runs a command. The process ends with the test.
 func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	t.Helper()
-	p := &process{T: t, cmd: cmd, exited: make(chan struct{})}
-	p.cmd.Stderr = p
-	if err := p.cmd.Start(); err != nil {
+	p, err := begin(t, cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		p.err = p.cmd.Wait()
-		close(p.exited)
-	}()
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
 		<-p.exited
@@ -62,7 +59,21 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	return p
 }
 
-// startServing starts a replica and waits until it leads.
+// begin starts a command. The caller must end it.
+func begin(t *testing.T, cmd *exec.Cmd) (*process, error) {
+	p := &process{T: t, cmd: cmd, exited: make(chan struct{})}
+	p.cmd.Stderr = p
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.exited)
+	}()
+	return p, nil
+}
+
+// startServing starts a replica and waits until it is the leader.
 func startServing(t *testing.T, kubeconfig string, args ...string) *process {
 	t.Helper()
 	p := startReplica(t, kubeconfig, args...)
@@ -70,7 +81,7 @@ func startServing(t *testing.T, kubeconfig string, args ...string) *process {
 	return p
 }
 
-// startReplica starts a replica with a Lease of the test's own.
+// startReplica starts a replica. Each test has its own Lease.
 func startReplica(t *testing.T, kubeconfig string, args ...string) *process {
 	t.Helper()
 	return start(t, replicaArgs(t, kubeconfig, args...)...)
@@ -85,24 +96,24 @@ func replicaArgs(t *testing.T, kubeconfig string, args ...string) []string {
 		"--namespace", platformNamespace}, args...)...)
 }
 
-// runArgs returns the command line of a platform that serves Blueprints with its own permissions.
+// runArgs returns the command line of a platform that serves Blueprints with the platform's own permissions.
 func runArgs(kubeconfig string, args ...string) []string {
 	return append([]string{"run", "--kubeconfig", kubeconfig, "--allow-platform-identity"}, args...)
 }
 
-// platformNamespace is the namespace of the platform under test. Instances cannot have children in it.
+// platformNamespace is the namespace of the platform in tests. Instances cannot have children there.
 const platformNamespace = "platform-system"
 
-// leaseDuration is long, so that replicas keep the Lease on a loaded machine.
+// leaseDuration is long, so that replicas keep the Lease on a busy machine.
 const leaseDuration = 30 * time.Second
 
-// shortLease are arguments for tests in which a Lease expires.
+// shortLease contains arguments for tests in which a Lease expires.
 var shortLease = []string{"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s"}
 
-// leases holds the names of Leases by *testing.T.
+// leases contains the names of Leases by *testing.T.
 var leases sync.Map
 
-// leaseOf returns the name of the test's Lease. It is another one if the test is repeated.
+// leaseOf returns the name of the test's Lease. Repeated runs of a test use different Leases.
 func leaseOf(t *testing.T) string {
 	name := strings.ToLower(strings.NewReplacer("/", ".", "_", "-", ",", "").Replace(t.Name()))
 	lease, _ := leases.LoadOrStore(t, name+"-"+utilrand.String(6))
@@ -128,13 +139,13 @@ type line struct {
 	Term, Generation                                                                                 int64
 }
 
-// logged returns the lines that match want. A field matches if it contains the text in want.
+// logged returns the matching lines. A line matches if each of its fields contains the text of that field in want.
 func (p *process) logged(want line) []line {
 	var found []line
 	for text := range strings.Lines(p.output()) {
 		var got line
 		if err := json.Unmarshal([]byte(text), &got); err != nil {
-			continue // an incomplete line
+			continue // incomplete line
 		}
 		if got.has(want) {
 			found = append(found, got)
@@ -173,11 +184,11 @@ func (p *process) waitLog(want line) {
 func (p *process) loggedOnce(want line) {
 	p.Helper()
 	if got := p.logged(want); len(got) != 1 {
-		p.Errorf("%d log lines match %+v, want one: %+v", len(got), want, got)
+		p.Errorf("got %d log lines that match %+v, want one: %+v", len(got), want, got)
 	}
 }
 
-// stop sends the signal, waits until the process exits with code 0, and returns the time that it took.
+// stop sends a signal, waits until the process exits with code 0, and returns the duration.
 func (p *process) stop(sig syscall.Signal) time.Duration {
 	p.Helper()
 	began := time.Now()
@@ -190,7 +201,7 @@ func (p *process) stop(sig syscall.Signal) time.Duration {
 	return time.Since(began)
 }
 
-// crash kills the process, which does not release its Lease.
+// crash kills the process without releasing its Lease.
 func (p *process) crash() {
 	p.Helper()
 	if err := p.cmd.Process.Kill(); err != nil {
@@ -199,11 +210,15 @@ func (p *process) crash() {
 	<-p.exited
 }
 
-// kill kills the process and deletes its Lease, so that the next process leads at once.
+// kill kills the process and deletes its Lease, so that the next process becomes the leader immediately.
 func (p *process) kill() {
 	p.Helper()
 	p.crash()
-	kube, err := kubernetes.NewForConfig(shared.Cluster(p.T).Config())
+	c, ok := taken.Load(p.T)
+	if !ok {
+		p.Fatal("the test has no cluster")
+	}
+	kube, err := kubernetes.NewForConfig(c.(*cluster.Cluster).Config())
 	if err == nil {
 		err = kube.CoordinationV1().Leases(metav1.NamespaceDefault).Delete(p.Context(), leaseOf(p.T), metav1.DeleteOptions{})
 	}
@@ -256,7 +271,7 @@ func (p *process) wait() int {
 // eventually waits until check returns nil.
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
-	const interval = 10 * time.Millisecond
+	const interval = 20 * time.Millisecond
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for deadline := time.Now().Add(waitTimeout); ; <-ticker.C {

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// revisions returns the stored revisions of a Blueprint, the oldest first.
+// revisions returns the stored revisions of a Blueprint, oldest first.
 func (a *api) revisions(name string) []appsv1.ControllerRevision {
 	a.Helper()
 	list, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).List(a.Context(), metav1.ListOptions{
@@ -39,7 +39,7 @@ func (a *api) waitRevisions(name string, numbers ...int64) {
 			got = append(got, r.Revision)
 		}
 		if !slices.Equal(got, numbers) {
-			return fmt.Errorf("the revisions are %v, want %v", got, numbers)
+			return fmt.Errorf("got revisions %v, want %v", got, numbers)
 		}
 		return nil
 	})
@@ -61,7 +61,7 @@ func TestRevisions_AreStoredAndTrimmed(t *testing.T) {
 	a.apply(flowers)
 	first := a.revisions("websites")[0]
 
-	// A stored spec can be applied again. It is not stored a second time.
+	// If a stored spec is applied again, it is not stored a second time.
 	var data struct {
 		Blueprint, UID string
 		Spec           map[string]any
@@ -71,7 +71,7 @@ func TestRevisions_AreStoredAndTrimmed(t *testing.T) {
 	}
 	b, err := a.get(blueprintVersion, "Blueprint", "websites."+a.group)
 	if err != nil || data.Blueprint != b.GetName() || data.UID != string(b.GetUID()) {
-		t.Errorf("the first revision is %+v, of Blueprint %v, %v", data, b.GetUID(), err)
+		t.Errorf("got first revision %+v for Blueprint %v, %v", data, b.GetUID(), err)
 	}
 	delete(data.Spec, "revisionHistoryLimit")
 	again := &unstructured.Unstructured{Object: map[string]any{"spec": data.Spec}}
@@ -115,9 +115,9 @@ func TestRevisions_AfterTheDeletionOfTheBlueprint(t *testing.T) {
 			a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 			a.waitGone(blueprintVersion, "Blueprint", "websites."+a.group)
 			if n := len(a.revisions("websites")); n != left {
-				t.Errorf("%d revisions are stored, want %d", n, left)
+				t.Errorf("got %d stored revisions, want %d", n, left)
 			}
-			// A new Blueprint of the same name has a new history, and does not serve a revision of the earlier one.
+			// A new Blueprint with the same name has its own history. It does not serve revisions of the earlier Blueprint.
 			a.apply(strings.ReplaceAll(websites, "${self.spec.text}", "${self.spec.txt}"))
 			a.waitBlueprint("websites", is("Accepted", "False"), is("Serving", "False"))
 			a.apply(withText("third"))
@@ -125,13 +125,13 @@ func TestRevisions_AfterTheDeletionOfTheBlueprint(t *testing.T) {
 			a.apply(flowers)
 			a.wait("v1", "ConfigMap", "flowers-page", has("third roses", "data", "text"))
 			if n := len(a.revisions("websites")); n != left+1 {
-				t.Errorf("%d revisions are stored, want %d", n, left+1)
+				t.Errorf("got %d stored revisions, want %d", n, left+1)
 			}
 		})
 	}
 }
 
-func TestAttack_ForgedRevisionIsNotServed(t *testing.T) {
+func TestAttack_ManipulatedRevisionIsNotServed(t *testing.T) {
 	a := newAPI(t)
 	p := startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
@@ -166,7 +166,7 @@ func TestAttack_ForgedRevisionIsNotServed(t *testing.T) {
 	p.waitLog(line{Msg: "Transform failed"})
 }
 
-// The permissions on a revision's children may have been withdrawn since it was accepted.
+// The permissions on a revision's children can be revoked after the revision was accepted.
 func TestPermissions_AreCheckedAfterARestart(t *testing.T) {
 	a := newAPI(t)
 	name := a.platformName()
@@ -190,7 +190,7 @@ func TestPermissions_AreCheckedAfterARestart(t *testing.T) {
 	if role, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// The platform keeps a positive answer of the API server for some minutes.
+	// The platform caches granted permissions for some minutes.
 	a.waitAccess(metav1.NamespaceDefault, name, "", false, rule("create", "", "services"))
 	startServing(t, kubeconfig)
 	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"txt\""),
@@ -210,7 +210,7 @@ func TestRevisions_StorageFailureIsReported(t *testing.T) {
 		rule("*", "", "*"), rule("*", a.group, "*"))
 	startServing(t, a.account(name, rules...))
 	a.apply(websites)
-	a.waitBlueprint("websites", is("Accepted", "Unknown", "cannot read the stored revisions",
+	a.waitBlueprint("websites", is("Accepted", "Unknown", "the stored revisions cannot be read",
 		"controllerrevisions.apps in namespace "+platformNamespace),
 		is("Serving", "False", "RevisionsUnavailable"))
 	grant := func(verbs string) {

@@ -21,7 +21,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 )
 
-// rule returns a rule of a role. Verbs and resources are separated by commas.
+// rule returns a rule of a role. Verbs and resources are comma-separated.
 func rule(verbs, group, resources string, names ...string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{
 		Verbs: strings.Split(verbs, ","), APIGroups: []string{group}, Resources: strings.Split(resources, ","),
@@ -29,15 +29,16 @@ func rule(verbs, group, resources string, names ...string) rbacv1.PolicyRule {
 	}
 }
 
-// everything is a rule that permits all requests to resources.
+// everything returns a rule that permits all requests to resources.
 func everything() rbacv1.PolicyRule {
 	return rule(rbacv1.VerbAll, rbacv1.APIGroupAll, rbacv1.ResourceAll)
 }
 
-// writeChildren are the verbs that a ServiceAccount needs on the children of instances.
+// writeChildren lists the verbs that a ServiceAccount needs on the children of instances.
 const writeChildren = "get,create,patch,delete"
 
-// account creates a service account with the permissions until the test ends, and returns a kubeconfig with its token.
+// account creates a ServiceAccount with the permissions for the duration of the test. It returns a kubeconfig with its
+// token.
 func (a *api) account(name string, rules ...rbacv1.PolicyRule) (kubeconfig string) {
 	a.Helper()
 	ctx := a.Context()
@@ -89,19 +90,25 @@ func writeKubeconfig(t *testing.T, server *clientcmdapi.Cluster, token string) s
 	return path
 }
 
-// waitAccess waits until the API server grants the permissions of new rules to a ServiceAccount in a namespace, or no
-// longer grants them. The API server reads roles from a cache.
+// waitAccess waits until the API server grants or denies a ServiceAccount the permissions of the rules in a namespace.
+// The API server reads roles from a cache, so changes take effect with a delay.
 func (a *api) waitAccess(namespace, name, in string, allowed bool, rules ...rbacv1.PolicyRule) {
 	a.Helper()
 	for _, r := range rules {
-		resource, subresource, _ := strings.Cut(r.Resources[0], "/")
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 			User: serviceaccount.MakeUsername(namespace, name),
-			ResourceAttributes: &authorizationv1.ResourceAttributes{
+		}}
+		if len(r.NonResourceURLs) > 0 {
+			review.Spec.NonResourceAttributes = &authorizationv1.NonResourceAttributes{
+				Verb: r.Verbs[0], Path: r.NonResourceURLs[0],
+			}
+		} else {
+			resource, subresource, _ := strings.Cut(r.Resources[0], "/")
+			review.Spec.ResourceAttributes = &authorizationv1.ResourceAttributes{
 				Namespace: in, Verb: r.Verbs[0], Group: r.APIGroups[0], Resource: resource, Subresource: subresource,
 				Name: strings.Join(r.ResourceNames, ","),
-			},
-		}}
+			}
+		}
 		eventually(a.T, func() error {
 			answer, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(a.Context(), review, metav1.CreateOptions{})
 			if err == nil && answer.Status.Allowed != allowed {
@@ -112,7 +119,7 @@ func (a *api) waitAccess(namespace, name, in string, allowed bool, rules ...rbac
 	}
 }
 
-// grant gives the permissions in a namespace to a ServiceAccount, and returns a func that revokes them.
+// grant grants the permissions in a namespace to a ServiceAccount, and returns a function that revokes them.
 func (a *api) grant(namespace, toNamespace, toName string, rules ...rbacv1.PolicyRule) (revoke func()) {
 	a.Helper()
 	role, err := a.kube.RbacV1().Roles(namespace).Create(a.Context(),
@@ -138,8 +145,8 @@ func (a *api) grant(namespace, toNamespace, toName string, rules ...rbacv1.Polic
 	}
 }
 
-// serviceAccount creates a ServiceAccount with permissions in its namespace, and returns its user name. The platform
-// can impersonate it.
+// serviceAccount creates a ServiceAccount with permissions in its namespace and allows the platform to impersonate it.
+// It returns the user name.
 func (a *api) serviceAccount(namespace, name string, rules ...rbacv1.PolicyRule) string {
 	a.Helper()
 	_, err := a.kube.CoreV1().ServiceAccounts(namespace).Create(a.Context(),
@@ -154,7 +161,7 @@ func (a *api) serviceAccount(namespace, name string, rules ...rbacv1.PolicyRule)
 	return serviceaccount.MakeUsername(namespace, name)
 }
 
-// consent sets the Blueprints that a ServiceAccount allows.
+// consent sets the Blueprints that can use a ServiceAccount.
 func (a *api) consent(namespace, name string, blueprints ...string) {
 	a.Helper()
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, identity.AllowedBlueprints, strings.Join(blueprints, ","))
@@ -165,7 +172,7 @@ func (a *api) consent(namespace, name string, blueprints ...string) {
 	}
 }
 
-// as returns the API as a new ServiceAccount with only these permissions uses it.
+// as returns an api that acts as a new ServiceAccount with only these permissions.
 func (a *api) as(name string, rules ...rbacv1.PolicyRule) *api {
 	a.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", a.account(a.namespace+"-"+name, rules...))
@@ -179,13 +186,13 @@ func (a *api) as(name string, rules ...rbacv1.PolicyRule) *api {
 	return &other
 }
 
-// author can write Blueprints and nothing else.
+// author returns an api that can only write Blueprints.
 func (a *api) author() *api {
 	a.Helper()
 	return a.as("author", rule("*", "platform.example.com", "blueprints"))
 }
 
-// tenant can write instances and ConfigMaps in the test's namespace and nothing else.
+// tenant returns an api that can only write instances and ConfigMaps in the test's namespace.
 func (a *api) tenant() *api {
 	a.Helper()
 	tenant := a.as("tenant")

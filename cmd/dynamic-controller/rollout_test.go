@@ -23,7 +23,7 @@ func (a *api) fleet(n int) (names []string) {
 	return names
 }
 
-// servedName returns the name of the served revision of the websites.
+// servedName returns the name of the served revision of the Blueprint websites.
 func (a *api) servedName(generation int) string {
 	a.Helper()
 	b := a.waitBlueprint("websites", has(int64(generation), "status", "served", "generation"))
@@ -31,7 +31,7 @@ func (a *api) servedName(generation int) string {
 	return name
 }
 
-// moved returns the instances with the revision.
+// moved returns the instances that have the revision.
 func (a *api) moved(names []string, revision string) (moved []string) {
 	a.Helper()
 	for _, name := range names {
@@ -65,7 +65,7 @@ func TestRollout_StopsAtAFaultyRevision(t *testing.T) {
 	a.waitBlueprint("websites", stopped)
 	moved := a.moved(names, faulty)
 	if len(moved) != 1 {
-		t.Fatalf("these instances have the faulty revision: %q", moved)
+		t.Fatalf("got instances %q with the faulty revision", moved)
 	}
 	a.wait("GROUP/v1", "Website", moved[0], all(is("Ready", "False", "Rejected"), is("Regressed", "True")))
 	a.waitBlueprint("websites", is("Progressing", "False", a.namespace+"/"+moved[0]))
@@ -85,7 +85,7 @@ func TestRollout_StopsAtAFaultyRevision(t *testing.T) {
 	a.wait("v1", "ConfigMap", others[0]+"-page", has("tulips", "data", "text"))
 	a.apply(changed(flowers, change{"name: flowers", "name: " + others[0]}))
 	a.wait("v1", "ConfigMap", others[0]+"-page", has("roses", "data", "text"))
-	// A deletion does not wait.
+	// Deletions do not wait for the rollout.
 	a.delete("GROUP/v1", "Website", others[1])
 	a.waitGone("GROUP/v1", "Website", others[1])
 	others = append(others[:1], others[2:]...)
@@ -99,7 +99,7 @@ func TestRollout_StopsAtAFaultyRevision(t *testing.T) {
 	waitUntilQuiet(t, func() int { return writes(proxy) })
 	a.waitBlueprint("websites", stopped)
 	if now := a.moved(others, before); len(now) != len(others) {
-		t.Errorf("after the restart, only %q have the old revision, not %q", now, others)
+		t.Errorf("got instances %q with the old revision after the restart, want %q", now, others)
 	}
 	for _, name := range others {
 		a.wait("GROUP/v1", "Website", name, is("Ready", "True"))
@@ -109,7 +109,7 @@ func TestRollout_StopsAtAFaultyRevision(t *testing.T) {
 	fixed := a.servedName(3)
 	a.waitBlueprint("websites", is("Progressing", "True", "RolloutComplete"))
 	if now := a.moved(append(others, moved...), fixed); len(now) != 11 {
-		t.Errorf("only %q have the fixed revision", now)
+		t.Errorf("got only instances %q with the fixed revision", now)
 	}
 	for _, name := range append(others, moved...) {
 		a.wait("v1", "ConfigMap", name+"-page", has("roses", "data", "fixed"))
@@ -117,11 +117,11 @@ func TestRollout_StopsAtAFaultyRevision(t *testing.T) {
 	}
 }
 
-// isAbsent checks that a condition is not in the status.
+// isAbsent checks that a condition is not True.
 func isAbsent(condition string) func(*unstructured.Unstructured) error {
 	return func(object *unstructured.Unstructured) error {
 		if is(condition, "True")(object) == nil {
-			return fmt.Errorf("the condition %s is True", condition)
+			return fmt.Errorf("condition %s is True", condition)
 		}
 		return nil
 	}
@@ -132,7 +132,7 @@ func TestRollout_ContinuesAfterTheLeaderIsKilled(t *testing.T) {
 	first := startServing(t, a.cluster.Kubeconfig())
 	a.apply(websites)
 	names := a.fleet(12)
-	// The page of an instance that has moved is ready when the test confirms it.
+	// In the new revision, a page is ready once the test has confirmed it.
 	a.apply(strings.Replace(websites, "    - id: page\n",
 		"    - id: page\n      readyWhen: [\"page.data.?confirmed.orValue('') == 'yes'\"]\n", 1))
 	next := a.servedName(2)
@@ -147,7 +147,7 @@ func TestRollout_ContinuesAfterTheLeaderIsKilled(t *testing.T) {
 	waitUntilQuiet(t, func() int { return writes(proxy) })
 	a.waitBlueprint("websites", waiting)
 	if now := a.moved(names, next); len(moved) != 1 || len(now) != 1 || now[0] != moved[0] {
-		t.Fatalf("%q have moved, and %q after the restart", moved, now)
+		t.Fatalf("got instances %q with the new revision, and %q after the restart", moved, now)
 	}
 	confirmed := map[string]bool{}
 	eventually(t, func() error {
@@ -158,7 +158,7 @@ func TestRollout_ContinuesAfterTheLeaderIsKilled(t *testing.T) {
 			}
 		}
 		if len(confirmed) < len(names) {
-			return errors.New("not all instances have moved")
+			return errors.New("not all instances have the new revision")
 		}
 		return nil
 	})

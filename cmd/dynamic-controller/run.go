@@ -7,47 +7,64 @@ import (
 	"math"
 	"net/url"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/discovery"
+	eventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
-// run serves Blueprints until ctx is cancelled. It returns nil if all work was completed.
+// run serves Blueprints until ctx is cancelled. It returns nil after a clean shutdown.
 func run(ctx context.Context, o *options) error {
-	log := newLogger(os.Stderr, o.logFormat, o.verbosity)
+	level := zap.NewAtomicLevelAt(zapcore.Level(-o.verbosity)) // zapr logs V(n) at level -n
+	log := newLogger(os.Stderr, o.logFormat, level)
 	klog.SetLogger(log.WithName("client-go"))
+	info := ownBuildInfo()
+	log.Info("Starting", "version", info.Version, "commit", info.Commit, "kubernetes", info.Kubernetes,
+		"go", info.GoVersion)
+	setGCPercent()
 	o.limitBlueprints(setMemoryLimit(log))
 	cfg, err := o.restConfig()
 	if err != nil {
 		return err
 	}
+	clients := newClientMetrics()
 	cfg.WarningHandlerWithContext = warningLogger{}
 	o.replica.Log = log
 	r, err := replica.New(cfg, o.replica)
 	if err != nil {
 		return err
 	}
-	e, err := newEngines(log, o.engine, cfg)
+	// Clients with the fenced config reject writes when this replica may have lost the Lease.
+	fenced := r.FencedConfig()
+	recorder, err := newRecorder(log, fenced)
 	if err != nil {
 		return err
 	}
-	// Clients with the fenced config reject writes when this replica may have lost the Lease.
+	e, err := newEngines(log, o.engine, cfg, recorder, o.metricsOptions()...)
+	if err != nil {
+		return err
+	}
 	p, err := platform.New(log, platform.Engines{Definitions: e.definitions, Instances: e.instances}, e.mapper,
-		cfg, r.FencedConfig(), o.platform)
+		cfg, fenced, o.platform, recorder.Record)
 	if err != nil {
 		return err
 	}
 	if err := checkConnection(ctx, log, cfg, connectTimeout); err != nil {
 		if ctx.Err() != nil {
-			return nil // shut down before it was connected
+			return nil // cancelled before the connection was checked
 		}
 		return err
 	}
@@ -57,10 +74,16 @@ func run(ctx context.Context, o *options) error {
 	if err := e.register(r, p); err != nil {
 		return err
 	}
-	if err := registerEndpoint(log, r, flagHealth, o.healthAddress, healthHandler(r)); err != nil {
+	webhookChecks, err := registerWebhook(log, r, cfg, o, p.Review)
+	if err != nil {
 		return err
 	}
-	if err := registerEndpoint(log, r, flagMetrics, o.metricsAddress, metricsHandler(e.metrics...)); err != nil {
+	checks := newHealthChecks(ctx, log, r.Alive, e, webhookChecks...)
+	if err := registerEndpoint(log, r, flagHealth, o.healthAddress, checks.handler()); err != nil {
+		return err
+	}
+	metrics := promhttp.HandlerFor(newRegistry(e, r, p.States, clients), promhttp.HandlerOpts{})
+	if err := registerDiagnostics(log, r, cfg, o, metrics, level); err != nil {
 		return err
 	}
 	context.AfterFunc(ctx, func() { log.Info("Shutting down", "cause", context.Cause(ctx).Error()) })
@@ -71,11 +94,19 @@ func run(ctx context.Context, o *options) error {
 	return nil
 }
 
+func newRecorder(log logr.Logger, fenced *rest.Config) (*events.Recorder, error) {
+	client, err := eventsv1.NewForConfig(fenced)
+	if err != nil {
+		return nil, fmt.Errorf("create a client for events: %w", err)
+	}
+	return events.New(log, client), nil
+}
+
 // connectTimeout is the maximum time to wait for the first response from the API server.
 const connectTimeout = 10 * time.Second
 
 // checkConnection returns an error if the API server cannot be reached or rejects the credentials. Later failures are
-// retried, but at startup the most likely reason is a wrong address or an expired token.
+// retried, but at startup the most likely causes are a wrong address and expired credentials.
 func checkConnection(ctx context.Context, log logr.Logger, cfg *rest.Config, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
@@ -95,18 +126,27 @@ func checkConnection(ctx context.Context, log logr.Logger, cfg *rest.Config, tim
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.As(err, &request):
-		err = request.Err // without the URL, which is part of the error below
+		err = request.Err // omit the URL; the error below contains it
 	}
 	return fmt.Errorf("connect to the cluster at %s: %w", cfg.Host, err)
 }
 
-// setMemoryLimit sets the memory limit of the Go runtime to 90% of the memory limit of the container, unless
-// $GOMEMLIMIT is set. The rest is left for memory that the runtime does not count, and for allocations until the
-// garbage collector catches up. It returns the limit in bytes, or 0 without a limit.
+// setGCPercent starts a garbage collection whenever the heap has grown by half of its live size, unless $GOGC is set.
+// In the platform benchmark this takes 13% less memory than Go's default of 100, and 5% more CPU time.
+func setGCPercent() {
+	const percent = 50
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(percent)
+	}
+}
+
+// setMemoryLimit sets the memory limit of the Go runtime to 90% of the container's memory limit, unless $GOMEMLIMIT is
+// set. It returns the limit of the runtime in bytes, or 0 if there is none. The remaining 10% is for memory that the
+// runtime does not count and for allocations before the garbage collector catches up.
 func setMemoryLimit(log logr.Logger) int64 {
 	limit, err := memlimit.Set(memlimit.WithRatio(0.9))
 	if err != nil {
-		log.Info("Memory limit of the container not found, set GOMEMLIMIT if there is one", "problem", err.Error())
+		log.Info("Memory limit of the container not found; set GOMEMLIMIT if there is one", "problem", err.Error())
 	}
 	if limit == math.MaxInt64 {
 		return 0

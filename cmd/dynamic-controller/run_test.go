@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"go.uber.org/zap/zapcore"
 	"k8s.io/client-go/rest"
 )
 
@@ -26,7 +27,7 @@ func TestCheckConnection_ReportsTheReason(t *testing.T) {
 	for name, test := range map[string]struct {
 		handler http.HandlerFunc
 		timeout time.Duration
-		want    string // in the error; empty if none is expected
+		want    string // part of the error, or "" if none is expected
 	}{
 		"server with a version": {
 			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(`{"gitVersion": "v1.37.1"}`)) }, long, "",
@@ -51,9 +52,9 @@ func TestCheckConnection_ReportsTheReason(t *testing.T) {
 			err := checkConnection(t.Context(), logr.Discard(), cfg, test.timeout)
 			switch {
 			case test.want == "" && err != nil:
-				t.Errorf("got the error %v", err)
+				t.Errorf("got error %v", err)
 			case test.want != "" && (err == nil || !strings.HasSuffix(err.Error(), "cluster at "+server.URL+": "+test.want)):
-				t.Errorf("got the error %v, want %q and the address", err, test.want)
+				t.Errorf("got error %v, want %q and the address", err, test.want)
 			}
 		})
 	}
@@ -61,7 +62,7 @@ func TestCheckConnection_ReportsTheReason(t *testing.T) {
 
 func TestLogger_WritesOneLinePerMessage(t *testing.T) {
 	var out bytes.Buffer
-	log := newLogger(&out, formatJSON, 2)
+	log := newLogger(&out, formatJSON, zapcore.Level(-2))
 	log.V(2).Info("Logged", "a", 1)
 	log.V(3).Info("Not logged")
 	got := out.String()
@@ -70,7 +71,7 @@ func TestLogger_WritesOneLinePerMessage(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	out.Reset()
-	newLogger(&out, formatConsole, 0).Info("Logged", "a", 1)
+	newLogger(&out, formatConsole, zapcore.InfoLevel).Info("Logged", "a", 1)
 	if got := out.String(); !strings.HasSuffix(got, "\tinfo\tLogged\t{\"a\": 1}\n") {
 		t.Errorf("got %q", got)
 	}
@@ -100,7 +101,7 @@ func TestRestConfig_FindsTheKubeconfigLikeKubectl(t *testing.T) {
 		env     string
 		options options
 		want    string // host
-		wantErr string // in the error
+		wantErr string // part of the error
 	}{
 		"flag":           {env: first, options: options{kubeconfig: second}, want: "https://second"},
 		"environment":    {env: first, want: "https://first"},
@@ -121,7 +122,7 @@ func TestRestConfig_FindsTheKubeconfigLikeKubectl(t *testing.T) {
 			switch {
 			case test.wantErr != "":
 				if err == nil || !strings.Contains(err.Error(), test.wantErr) {
-					t.Errorf("got the error %v, want %q", err, test.wantErr)
+					t.Errorf("got error %v, want %q", err, test.wantErr)
 				}
 			case err != nil:
 				t.Error(err)
@@ -135,7 +136,7 @@ func TestRestConfig_FindsTheKubeconfigLikeKubectl(t *testing.T) {
 // waitForSignalsEnv makes this test binary wait for signals instead of running tests.
 const waitForSignalsEnv = "TEST_WAIT_FOR_SIGNALS"
 
-// waitForSignals does not exit after the first signal, like a process with a hanging reconcile.
+// waitForSignals simulates a process with a hanging reconcile. It does not exit after the first signal.
 func waitForSignals() {
 	ctx, stop := withSignals(context.Background())
 	defer stop()
@@ -168,6 +169,6 @@ func TestSignals_SecondSignalTerminatesTheProcess(t *testing.T) {
 	}
 	var exit *exec.ExitError
 	if err := cmd.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
-		t.Errorf("got %v, want a termination by SIGTERM", err)
+		t.Errorf("got %v, want termination by SIGTERM", err)
 	}
 }

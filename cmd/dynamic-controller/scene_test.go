@@ -16,21 +16,21 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// scene is a platform with all permissions, whose Blueprints run as ServiceAccounts, an author, a tenant, and objects
-// of others.
+// scene contains a platform with all permissions, an author, a tenant, and objects that belong to others. Blueprints
+// run as ServiceAccounts.
 type scene struct {
 	*api
 	author, tenant *api
 	start          func() // starts another process of the platform
 	processes      *[]*process
 	users          *impersonations
-	other          string // a namespace of others
+	other          string // a namespace in which the tenant has no permissions
 	attack
 	name     string                     // of the instance and of the ServiceAccount
-	instance *unstructured.Unstructured // after the attack has begun
+	instance *unstructured.Unstructured // set when the attack creates it
 }
 
-// checkRoles checks that the author and the tenant have no permissions that would make the other tests meaningless.
+// checkRoles checks that the author and the tenant lack permissions that would make the other tests meaningless.
 func (s *scene) checkRoles(t *testing.T) {
 	instance := "{apiVersion: GROUP/v1, kind: First, metadata: {name: first}}"
 	consent := "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, annotations: {a: b}}}"
@@ -55,7 +55,7 @@ func (s *scene) checkRoles(t *testing.T) {
 	}
 }
 
-// expand replaces the names of the namespaces.
+// expand replaces the placeholders of the namespaces.
 func (s *scene) expand(text string) string {
 	return strings.NewReplacer("NAMESPACE", s.namespace, "OTHER", s.other, "GROUP", s.group).Replace(text)
 }
@@ -67,7 +67,7 @@ func (s *scene) expandAll(words []string) (expanded []string) {
 	return expanded
 }
 
-// with returns the scene of one attack, whose types have a group of their own.
+// with returns a scene for one attack, with its own API group.
 func (s *scene) with(t *testing.T, attack attack) *scene {
 	t.Helper()
 	own := *s
@@ -81,7 +81,7 @@ func (s *scene) with(t *testing.T, attack attack) *scene {
 	return &own
 }
 
-// run carries out the attack, and checks its result.
+// run carries out the attack and checks the result.
 func (s *scene) run() {
 	s.Helper()
 	s.serviceAccount(s.namespace, s.name, s.may...)
@@ -90,7 +90,7 @@ func (s *scene) run() {
 	if s.refused != "" {
 		_, err := s.author.tryApply(s.expand(text))
 		if !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), s.refused) {
-			s.Errorf("got the error %v, want %q", err, s.refused)
+			s.Errorf("got error %v, want %q", err, s.refused)
 		}
 		return
 	}
@@ -102,8 +102,8 @@ func (s *scene) run() {
 	}
 	s.waitBlueprint(s.name+"s", is("Accepted", "True"), is("Serving", "True"))
 	s.applyInstance(s.spec)
-	if s.forge != nil {
-		s.forge(s)
+	if s.then != nil {
+		s.then(s)
 	}
 	if s.want != nil {
 		s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "False", s.expandAll(s.want)...))
@@ -132,8 +132,8 @@ func (s *scene) applyInstance(spec string) {
 		s.name, s.expand(spec)))
 }
 
-// marked returns the metadata of an object that is marked as a child of the instance. In the instance's namespace, the
-// mark is an owner reference.
+// marked returns metadata that marks an object as a child of the instance. In the instance's namespace, the mark is an
+// owner reference.
 func (s *scene) marked(namespace, name, more string) string {
 	uid := s.instance.GetUID()
 	metadata := fmt.Sprintf(`name: %s, namespace: %s, labels: {platform.example.com/parent: %s}, annotations: {
@@ -146,8 +146,8 @@ func (s *scene) marked(namespace, name, more string) string {
 	return "metadata: {" + metadata + more + "}"
 }
 
-// revokeRead revokes the permission to read a child after the ServiceAccount has created it. The next process finds the
-// child in its cache, up to date.
+// revokeRead revokes the permission to read a child after the ServiceAccount has created it. The next process has the
+// current child in its cache.
 func (s *scene) revokeRead() {
 	s.Helper()
 	revoke := s.grant(s.namespace, s.namespace, s.name, rule(writeChildren, "", "configmaps"))
@@ -158,11 +158,43 @@ func (s *scene) revokeRead() {
 	s.start()
 }
 
-// deleteWithUnreadableChild deletes the instance in the foreground. The name and the finalizer of a child are not
-// readable.
+// revokeReference revokes the permission to read a referenced object after the status has shown it.
+func (s *scene) revokeReference() {
+	s.Helper()
+	revoke := s.grant(s.namespace, s.namespace, s.name, rule("get", "", "configmaps", s.name+"-leak"))
+	apply := func(text string) {
+		s.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: " + s.name + "-leak}, data: {text: " + text + "}}")
+	}
+	apply("public")
+	s.tenant.wait("GROUP/v1", s.kind, s.name, all(is("Ready", "True"), has("public", "status", "text")))
+	revoke()
+	apply(foreignText)
+}
+
+// checkService checks that someone else's Service has not changed.
+func (s *scene) checkService() {
+	s.Helper()
+	s.wait("v1", "Service", "theirs", func(obj *unstructured.Unstructured) error {
+		ports, _, _ := unstructured.NestedSlice(obj.Object, "spec", "ports")
+		if len(ports) != 1 || ports[0].(map[string]any)["port"] != int64(80) || len(obj.GetOwnerReferences()) > 0 {
+			return fmt.Errorf("someone else's Service has changed: %v", obj)
+		}
+		return nil
+	})
+}
+
+// dropItem removes the item with the name of someone else's Service, and waits until the collection is complete.
+func (s *scene) dropItem() {
+	s.Helper()
+	s.applyInstance("{a: grabber-first, b: grabber-own}")
+	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "True", "with 2 objects"))
+}
+
+// deleteWithUnreadableChild deletes the instance in the foreground. The ServiceAccount cannot read the name and the
+// finalizer of a child.
 func (s *scene) deleteWithUnreadableChild() {
 	s.Helper()
-	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "False", "Forbidden", `cannot get resource "secrets"`))
+	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "False", "Forbidden", `cannot patch resource "secrets"`))
 	s.apply("{apiVersion: v1, kind: Secret, " +
 		s.marked(s.namespace, foreignText, ", finalizers: [example.com/"+foreignText+"]") + "}")
 	if err := s.tenant.client(s.instance).Delete(s.Context(), s.name,
@@ -171,8 +203,8 @@ func (s *scene) deleteWithUnreadableChild() {
 	}
 }
 
-// forgeInventory makes the platform look for children among the objects of others.
-func (s *scene) forgeInventory() {
+// manipulateInventory makes the platform look for children among other users' objects.
+func (s *scene) manipulateInventory() {
 	s.Helper()
 	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "True"))
 	for _, kind := range []string{"Secret", "ConfigMap"} {
@@ -184,19 +216,19 @@ func (s *scene) forgeInventory() {
 		s.kind, s.name, s.spec)))
 }
 
-// forgeChild creates the object that is to become the child after a change of the instance. The platform would prune
-// the object if the instance was not paused.
-func (s *scene) forgeChild() {
+// createFakeChild creates an object that becomes the child when the instance changes. The instance is paused so that
+// the platform does not prune the object first.
+func (s *scene) createFakeChild() {
 	s.Helper()
 	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Ready", "True"))
 	s.tenant.annotate("GROUP/v1", s.kind, s.name, "platform.example.com/paused", "true")
 	s.tenant.wait("GROUP/v1", s.kind, s.name, is("Paused", "True"))
-	s.tenant.apply("{apiVersion: v1, kind: ConfigMap, " + s.marked(s.namespace, "forged", "") + ", data: {text: weeds}}")
-	s.applyInstance("{a: forged}")
+	s.tenant.apply("{apiVersion: v1, kind: ConfigMap, " + s.marked(s.namespace, "fake", "") + ", data: {text: weeds}}")
+	s.applyInstance("{a: fake}")
 	s.tenant.annotate("GROUP/v1", s.kind, s.name, "platform.example.com/paused", "false")
 }
 
-// checkLeaks checks that the content of the objects of others is neither in the log nor in other objects.
+// checkLeaks checks that neither the log nor other objects contain the content of other users' objects.
 func (s *scene) checkLeaks() {
 	s.Helper()
 	check := func(where string, content any) {
@@ -207,7 +239,7 @@ func (s *scene) checkLeaks() {
 		}
 		for _, secret := range []string{foreignText, base64.StdEncoding.EncodeToString([]byte(foreignText))} {
 			if strings.Contains(string(text), secret) {
-				s.Errorf("%s: contains the content of an object of others: %s", where, text)
+				s.Errorf("%s: contains the content of another user's object: %s", where, text)
 			}
 		}
 	}
@@ -227,9 +259,9 @@ func (s *scene) checkLeaks() {
 			s.Fatal(err)
 		}
 		for _, item := range list.Items {
-			key := item.GetNamespace() + "/" + item.GetName()
-			if key != s.other+"/notes" && key != s.namespace+"/theirs" && !strings.HasSuffix(key, "-leak") {
-				check(gvr.Resource+" "+key, item.Object)
+			name := item.GetName() // earlier runs leave such objects in other namespaces
+			if name != "notes" && name != "theirs" && !strings.HasSuffix(name, "-leak") {
+				check(gvr.Resource+" "+item.GetNamespace()+"/"+name, item.Object)
 			}
 		}
 	}

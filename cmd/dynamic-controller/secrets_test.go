@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// secretBlueprint returns a Blueprint of a Secret that another client fills, and of an object that depends on it.
+// secretBlueprint returns a Blueprint with a Secret that another client fills, and with an object that depends on it.
 func secretBlueprint(kind, readyWhen, template string) string {
 	return `
 apiVersion: platform.example.com/v1alpha1
@@ -80,7 +80,7 @@ spec:
 			})
 		}
 	}
-	// The API server enforces a new policy after some time.
+	// The API server enforces a new policy only after some time.
 	denied := a.read("{apiVersion: v1, kind: ConfigMap, metadata: {name: denied}, data: {Deny: x}}")
 	eventually(t, func() error {
 		_, err := a.dynamic.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace(a.namespace).
@@ -147,7 +147,7 @@ spec:
 			}
 		})
 	}
-	// An object that causes a warning is created.
+	// This object causes a warning.
 	a.apply(secretBlueprint("Warning", filled, config(`data: {Warn: "${`+read+`}"}`)))
 	tenant.apply("{apiVersion: GROUP/v1, kind: Warning, metadata: {name: warning}, spec: {words: {}}}")
 	a.fill("warning", encoded)
@@ -165,7 +165,7 @@ spec:
 	}
 }
 
-// fill adds a password to a Secret that the platform has created.
+// fill adds a password to a Secret that the platform created.
 func (a *api) fill(name, encoded string) {
 	a.Helper()
 	a.wait("v1", "Secret", name, all())

@@ -32,10 +32,14 @@ func TestStartup_UnusableClusterIsReportedInOneLine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, runArgs(writeKubeconfig(t, &test.server, test.token))...)
 			if code := p.wait(); code != 1 {
-				t.Errorf("exit code %d, want 1", code)
+				t.Errorf("got exit code %d, want 1", code)
 			}
-			if got := p.output(); strings.Count(got, "\n") != 1 || !strings.Contains(got, test.want) {
-				t.Errorf("got %q, want one line with %q", got, test.want)
+			first, rest, _ := strings.Cut(p.output(), "\n")
+			if !strings.Contains(first, `"msg":"Starting","version":`) {
+				t.Errorf("got first line %q, want the version", first)
+			}
+			if strings.Count(rest, "\n") != 1 || !strings.Contains(rest, test.want) {
+				t.Errorf("got %q after the first line, want one line with %q", rest, test.want)
 			}
 		})
 	}

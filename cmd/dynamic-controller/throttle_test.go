@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// All clients of a replica share the limit, except the one for the Lease. Without renewals, the Lease would be lost
-// within five seconds.
+// All clients of a replica share the limit, except for the client for the Lease. Without renewals, the Lease would
+// expire within five seconds.
 func TestThrottling_DoesNotDelayTheLease(t *testing.T) {
 	const qps, burst = 5, 10
 	a := newAPI(t)
@@ -38,14 +38,14 @@ func TestThrottling_DoesNotDelayTheLease(t *testing.T) {
 	}
 	throttled, after := requests()
 	took := time.Since(began)
-	t.Logf("%d requests, and %d for the Lease, in %s", throttled, after, took)
+	t.Logf("%d requests and %d requests for the Lease in %s", throttled, after, took)
 	if most := burst + int(qps*took.Seconds()) + 1; throttled > most {
-		t.Errorf("%d requests in %s, want at most %d", throttled, took, most)
+		t.Errorf("got %d requests in %s, want at most %d", throttled, took, most)
 	}
 	if after-before < 3 {
-		t.Errorf("the lease was renewed %d times while requests were throttled", after-before)
+		t.Errorf("got %d renewals of the Lease while requests were throttled", after-before)
 	}
 	if lost := p.logged(line{Msg: "Lease lost"}); len(lost) > 0 {
-		t.Errorf("the lease was lost: %+v", lost)
+		t.Errorf("the Lease was lost: %+v", lost)
 	}
 }

@@ -19,17 +19,33 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
-// Engines are the two controllers of the platform.
+// Engines contains the two engines of the platform.
 type Engines struct {
 	// Definitions serves Blueprints. It runs on every replica and does not write to the API server.
 	Definitions instances.Engine
-	// Instances serves the types of Blueprints. It also serves Blueprints, for the writes that they require. Its watches
-	// run on every replica, and its workers on the leader.
+	// Instances serves the types of Blueprints. It also serves Blueprints themselves to write their statuses, revisions
+	// and CustomResourceDefinitions. Its watches run on every replica, and its workers only on the leader.
 	Instances instances.Engine
+}
+
+// Options contains the operator's settings for the platform. New does not validate them.
+type Options struct {
+	// Namespace is the platform's own namespace. It is required. Anyone who can write to it is trusted as much as the
+	// operator.
+	Namespace string
+	// Namespaces lists the namespaces to which instances and their children are limited. An empty list means no limit.
+	Namespaces []string
+	// DefaultServiceAccount is the name of the ServiceAccount for Blueprints without spec.serviceAccountName.
+	DefaultServiceAccount string
+	// AllowPlatformIdentity allows Blueprints without a ServiceAccount. They run as the platform itself.
+	AllowPlatformIdentity bool
+	// MaxBlueprintMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
+	MaxBlueprintMemory int64
 }
 
 // Platform serves Blueprints.
@@ -39,14 +55,13 @@ type Platform struct {
 	crds clientset.Interface
 }
 
-// New returns a Platform. It does not connect to the API server. fenced is used for all writes, which are made only by
-// the leader. cfg is used by every replica to read schemas and to review the platform's permissions.
+// New returns a Platform. It does not connect to the API server. fenced is used for all writes, which only the leader
+// makes. cfg is used on every replica to read schemas and to review the platform's permissions. record records events
+// and can be nil.
 func New(
 	log logr.Logger, engines Engines, mapper acceptance.Mapper, cfg, fenced *rest.Config, options Options,
+	record func(events.Event),
 ) (*Platform, error) {
-	if err := options.validate(); err != nil {
-		return nil, err
-	}
 	client, err1 := dynamic.NewForConfig(fenced)
 	crds, err2 := clientset.NewForConfig(fenced)
 	meta, err3 := metadata.NewForConfig(fenced)
@@ -64,29 +79,26 @@ func New(
 		Reviews: reviews.SelfSubjectAccessReviews(), Client: client, CRDs: crds, Metadata: meta,
 		Identities: identities,
 		Namespace:  options.Namespace, Namespaces: options.Namespaces, MaxMemory: options.MaxBlueprintMemory,
+		Record: record,
 	})}, nil
 }
 
-// Install applies the CustomResourceDefinition of Blueprints, with retries, and then waits until ctx is cancelled. It
-// is called on the leader.
+// Install applies the Blueprint CustomResourceDefinition, with retries, and then waits until ctx is cancelled. Only
+// the leader calls it.
 func (p *Platform) Install(ctx context.Context) error {
 	const first, last = 100 * time.Millisecond, 30 * time.Second
-	for wait := first; ; wait = min(2*wait, last) {
-		err := p.install(ctx)
-		if err == nil {
-			<-ctx.Done()
-			return nil
+	for delay := first; ctx.Err() == nil; delay = min(2*delay, last) {
+		var retry <-chan time.Time // nil after success
+		if err := p.install(ctx); err != nil && ctx.Err() == nil {
+			p.log.Error(err, "Blueprint CustomResourceDefinition not applied, will retry")
+			retry = time.After(delay)
 		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		p.log.Error(err, "CustomResourceDefinition of Blueprints not applied, will retry")
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-time.After(wait):
+		case <-retry:
 		}
 	}
+	return nil
 }
 
 func (p *Platform) install(ctx context.Context) error {
@@ -94,7 +106,7 @@ func (p *Platform) install(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The zero status of the Go type must not be applied.
+	// The zero value of the status must not be applied.
 	data, err := json.Marshal(map[string]any{
 		"apiVersion": crd.APIVersion, "kind": crd.Kind, "metadata": map[string]any{"name": crd.Name}, "spec": crd.Spec,
 	})

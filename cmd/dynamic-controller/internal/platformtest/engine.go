@@ -19,15 +19,15 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// Engine is an engine whose caches are filled by the test and whose handlers are called by the test.
+// Engine is a fake engine. The test fills its caches and calls its handlers.
 type Engine struct {
-	// Objects and Secondary are the caches of served types and of watched types.
+	// Objects is the cache of the served types, and Secondary that of the watched types.
 	Objects, Secondary cache.Indexer
 	Enqueued           []dynamiccontroller.ObjectIdentifiers
 	Statuses           []dynamiccontroller.TypeStatus
-	// Handlers are the handlers of the types that are served.
+	// Handlers contains the handlers of the served types.
 	Handlers map[schema.GroupVersionResource]dynamiccontroller.Handler
-	// SecondaryErr is returned by SecondaryLister, StartErr by StartServingGVK.
+	// SecondaryErr is returned by SecondaryLister, and StartErr by StartServingGVK.
 	SecondaryErr, StartErr error
 }
 
@@ -44,8 +44,8 @@ func (e *Engine) Lister(gvr schema.GroupVersionResource) (dynamiccontroller.List
 	return lister{cache.NewGenericLister(e.Objects, gvr.GroupResource())}, nil
 }
 
-// SecondaryLister returns a lister of the objects in Secondary that have the watch's type. Typed objects are included
-// for all types.
+// SecondaryLister returns a lister of the objects in Secondary that have the type of the watch. Objects that are not
+// Unstructured are included for every type.
 func (e *Engine) SecondaryLister(
 	_ schema.GroupVersionResource, key dynamiccontroller.WatchKey,
 ) (dynamiccontroller.SecondaryLister, error) {
@@ -91,8 +91,8 @@ func (e *Engine) StopServiceGVK(_ context.Context, gvr schema.GroupVersionResour
 	return nil
 }
 
-// Run calls the handlers for the enqueued objects until the queue is empty. It returns the delays of requeue requests,
-// and the other errors.
+// Run calls the handlers of the enqueued objects until the queue is empty. It returns the delays of all requeue
+// requests, and joins all other errors.
 func (e *Engine) Run(ctx context.Context) (requeues []time.Duration, err error) {
 	for len(e.Enqueued) > 0 {
 		id := e.Enqueued[0]

@@ -17,9 +17,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// Server is client-go's fake dynamic client with a server-side apply that replaces objects. It sets UIDs and
-// resourceVersions, but does not check preconditions: field ownership and conflicts are tested against a real API
-// server.
+// Server is a fake dynamic client with a server-side apply that replaces objects. It sets UIDs and resourceVersions. It
+// does not implement field ownership, conflicts or other preconditions. These are tested against a real API server.
 type Server struct {
 	*fake.FakeDynamicClient
 	// Applied is called with each object that is applied.
@@ -62,14 +61,14 @@ func NewServer(kinds []schema.GroupVersionKind, objects ...*unstructured.Unstruc
 	return s
 }
 
-// Took returns the writes since its last call.
+// Took returns the writes since the last call.
 func (s *Server) Took() []string {
 	writes := s.Writes
 	s.Writes = nil
 	return writes
 }
 
-// Fails makes requests with the verb for the named object fail with err.
+// Fails makes requests with the given verb and object name fail with err.
 func (s *Server) Fails(verb, name string, err error) {
 	s.PrependReactor(verb, "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		named, is := nameIn(action)
@@ -77,7 +76,7 @@ func (s *Server) Fails(verb, name string, err error) {
 	})
 }
 
-// nameIn returns the name of the object that a request is for.
+// nameIn returns the name of the object in a request.
 func nameIn(action clienttesting.Action) (name string, is bool) {
 	switch action := action.(type) {
 	case clienttesting.CreateAction:
@@ -97,8 +96,8 @@ func (s *Server) apply(patch clienttesting.PatchAction) (*unstructured.Unstructu
 	if err := json.Unmarshal(patch.GetPatch(), &next.Object); err != nil {
 		return nil, err
 	}
-	there, err := s.Tracker().Get(patch.GetResource(), patch.GetNamespace(), patch.GetName())
-	switch before, _ := there.(*unstructured.Unstructured); {
+	existing, err := s.Tracker().Get(patch.GetResource(), patch.GetNamespace(), patch.GetName())
+	switch before, _ := existing.(*unstructured.Unstructured); {
 	case apierrors.IsNotFound(err):
 		next.SetUID(types.UID(fmt.Sprintf("uid-%d", len(s.Writes))))
 	case err != nil:

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/flagz"
+	"k8s.io/apiserver/pkg/server/statusz"
+	"k8s.io/client-go/rest"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/compatibility"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/access"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
+)
+
+// registerDiagnostics serves the metrics. Over TLS, it also serves the other diagnostics, and the API server decides
+// who can read them.
+func registerDiagnostics(
+	log logr.Logger, r *replica.Replica, cfg *rest.Config, o *options, metrics http.Handler, level zap.AtomicLevel,
+) error {
+	if o.metricsAddress == noAddress {
+		return nil
+	}
+	if !o.metricsSecure {
+		mux := http.NewServeMux()
+		mux.Handle("GET "+pathMetrics, metrics)
+		listener, err := listenLoopback(log, flagMetrics, o.metricsAddress)
+		if err != nil {
+			return err
+		}
+		return registerListener(log, r, flagMetrics, listener, mux)
+	}
+	controller, err1 := access.New(log, cfg)
+	certificate, err2 := newServingCertificate(log, o.certFile, o.keyFile)
+	if err2 != nil && o.certFile != "" {
+		err2 = fmt.Errorf("--%s, --%s: %w", flagCertFile, flagKeyFile, err2)
+	}
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	listener, err := listen(log, flagMetrics, o.metricsAddress)
+	if err != nil {
+		return err
+	}
+	handler := controller.Protect(newDiagnosticsMux(log, metrics, o.sections, level))
+	return registerListener(log, r, flagMetrics, secure(listener, certificate.GetCertificate), handler)
+}
+
+// listenLoopback is like listen, but returns an error if the address is not a loopback address, for example because of
+// the entry for localhost in /etc/hosts.
+func listenLoopback(log logr.Logger, flag, address string) (net.Listener, error) {
+	listener, err := listen(log, flag, address)
+	if err != nil {
+		return nil, err
+	}
+	if got := listener.Addr().String(); !isLoopback(got) {
+		_ = listener.Close()
+		return nil, fmt.Errorf("--%s: %s is not a loopback address but %s: use 127.0.0.1 or --%s=true", flag, address, got,
+			flagSecure)
+	}
+	return listener, nil
+}
+
+// isLoopback reports whether an address can only be reached from the same host.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
+
+// pathMetrics is the path of the metrics.
+const pathMetrics = "/metrics"
+
+// diagnosticsMux is a mux that records its paths.
+type diagnosticsMux struct {
+	http.ServeMux
+	paths []string
+}
+
+// Handle registers the handler of a path.
+func (m *diagnosticsMux) Handle(path string, handler http.Handler) {
+	m.paths = append(m.paths, path)
+	m.ServeMux.Handle(path, handler)
+}
+
+func newDiagnosticsMux(
+	log logr.Logger, metrics http.Handler, flags cliflag.NamedFlagSets, level zap.AtomicLevel,
+) *diagnosticsMux {
+	const component = "dynamic-controller"
+	m := &diagnosticsMux{}
+	m.Handle(pathMetrics, metrics)
+	for path, handler := range map[string]http.HandlerFunc{
+		"/debug/pprof/": pprof.Index, "/debug/pprof/cmdline": pprof.Cmdline, "/debug/pprof/profile": pprof.Profile,
+		"/debug/pprof/symbol": pprof.Symbol, "/debug/pprof/trace": pprof.Trace,
+	} {
+		m.Handle(path, withoutReadDeadline(handler))
+	}
+	m.Handle("/debug/flags/v", verbosityHandler(log, level))
+	flagz.Install(m, component, flagz.NamedFlagSetsReader{FlagSets: flags})
+	listed := append([]string{statusz.DefaultStatuszPath}, m.paths...)
+	statusz.Install(m, component, statusz.NewRegistry(newProgramVersion(), statusz.WithListedPaths(listed)))
+	return m
+}
+
+// withoutReadDeadline allows a handler to take longer than the time that clients have to send a request. Otherwise, the
+// context of the request would be cancelled. Package pprof extends the write deadline itself.
+func withoutReadDeadline(handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		handler.ServeHTTP(w, r)
+	})
+}
+
+// verbosityHandler returns and sets the level of detail of the log. It logs each change with the user.
+func verbosityHandler(log logr.Logger, level zap.AtomicLevel) http.Handler {
+	// At level 8, client-go logs the bodies of requests and responses, including Secrets.
+	const maxLevel = 7
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodGet:
+			fmt.Fprintln(w, -int(level.Level()))
+		case http.MethodPut:
+			const maxBody = 16
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+			verbosity, invalid := strconv.Atoi(strings.TrimSpace(string(body)))
+			if err != nil || invalid != nil || verbosity < 0 || verbosity > maxLevel {
+				http.Error(w, fmt.Sprintf("the body must be a number from 0 to %d", maxLevel), http.StatusBadRequest)
+				return
+			}
+			name := ""
+			if user, ok := request.UserFrom(r.Context()); ok {
+				name = user.GetName()
+			}
+			log.Info("Verbosity changed", "from", -int(level.Level()), "to", verbosity, "user", name)
+			level.SetLevel(zapcore.Level(-verbosity))
+			fmt.Fprintf(w, "successfully set verbosity to %d\n", verbosity)
+		default:
+			http.Error(w, "the method must be GET or PUT", http.StatusMethodNotAllowed)
+		}
+	})
+}
+
+// programVersion implements the methods of an EffectiveVersion that statusz uses.
+type programVersion struct {
+	compatibility.EffectiveVersion
+	version *utilversion.Version
+}
+
+// newProgramVersion returns the version of the program, or 0.0.0 for a build without a semantic version.
+func newProgramVersion() programVersion {
+	parsed, err := utilversion.ParseSemantic(ownBuildInfo().Version)
+	if err != nil {
+		parsed = utilversion.MustParse("0.0.0")
+	}
+	return programVersion{version: parsed}
+}
+
+func (v programVersion) BinaryVersion() *utilversion.Version { return v.version }
+
+// EmulationVersion returns nil, because the program does not emulate other versions.
+func (v programVersion) EmulationVersion() *utilversion.Version { return nil }

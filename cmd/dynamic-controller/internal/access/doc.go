@@ -1,0 +1,3 @@
+// Package access authenticates and authorizes requests with the API server: a TokenReview authenticates the bearer
+// token, and a SubjectAccessReview authorizes the user for the path.
+package access

