@@ -36,6 +36,7 @@ func (b built) Run() int {
 	binaries = dir
 	build := exec.Command("go", "build", "-o", dir, "./examples/demo", "./cmd/dynamic-controller")
 	build.Dir = filepath.FromSlash(root)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as in the image
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "build the programs: %v\n%s", err, out)
 		return 1

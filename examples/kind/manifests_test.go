@@ -219,6 +219,8 @@ func TestManifests_OnAPIServer(t *testing.T) {
 	t.Run("a tenant grants one ServiceAccount", func(t *testing.T) { a.in(t).testTenant() })
 	t.Run("the demonstration uses all permissions", func(t *testing.T) { a.in(t).testPermissions() })
 	t.Run("the probes of the Deployment succeed", func(t *testing.T) { a.in(t).testProbes() })
+	t.Run("the webhook refuses an invalid Blueprint", func(t *testing.T) { a.in(t).testWebhook() })
+	t.Run("tenants cannot change the webhook", func(t *testing.T) { a.in(t).testWebhookIsProtected() })
 	t.Run("the platform is limited to a namespace", func(t *testing.T) { a.in(t).testNamespaces() })
 }
 

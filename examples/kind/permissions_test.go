@@ -3,6 +3,8 @@ package kind
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -18,6 +20,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
@@ -55,12 +58,13 @@ func (a *api) account() (kubeconfig string, calls *apiproxy.Proxy) {
 // waitForPermissions waits until the account has the permissions of the aggregated role.
 func (a *api) waitForPermissions() {
 	a.Helper()
-	user := "system:serviceaccount:" + namespace + ":" + name
+	user := serviceAccountUser(namespace, name)
 	for _, want := range []authorizationv1.ResourceAttributes{
 		{Group: "demo.example.com", Resource: "webapps", Subresource: "status", Verb: "patch"},
 		{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Verb: "create"},
 		{Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace, Verb: "create"},
 		{Group: "apps", Resource: "controllerrevisions", Namespace: namespace, Verb: "create"},
+		{Group: "events.k8s.io", Resource: "events", Namespace: metav1.NamespaceDefault, Verb: "create"},
 	} {
 		eventually(a.T, func(ctx context.Context) error {
 			review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
@@ -77,7 +81,7 @@ func (a *api) waitForPermissions() {
 // demoRole is the role with the permissions for the demonstration's Blueprint.
 const demoRole = "dynamic-controller-demo"
 
-// rules returns the rules of all roles except demoRole.
+// rules returns the rules of all roles of the platform except demoRole.
 func rules(t *testing.T) (all []rbacv1.PolicyRule) {
 	t.Helper()
 	for _, obj := range manifests(t) {
@@ -86,7 +90,9 @@ func rules(t *testing.T) (all []rbacv1.PolicyRule) {
 		}
 		switch obj.GetKind() {
 		case "ClusterRole":
-			all = append(all, typed[rbacv1.ClusterRole](t, obj).Rules...)
+			if _, ofPlatform := obj.GetLabels()["platform.example.com/aggregate-to-dynamic-controller"]; ofPlatform {
+				all = append(all, typed[rbacv1.ClusterRole](t, obj).Rules...)
+			}
 		case "Role":
 			all = append(all, typed[rbacv1.Role](t, obj).Rules...)
 		}
@@ -98,7 +104,7 @@ func rules(t *testing.T) (all []rbacv1.PolicyRule) {
 func (a *api) allowed(ctx context.Context, attributes authorizationv1.ResourceAttributes) (bool, error) {
 	review, err := a.kube.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "system:serviceaccount:" + namespace + ":" + name, ResourceAttributes: &attributes,
+			User: serviceAccountUser(namespace, name), ResourceAttributes: &attributes,
 		},
 	}, metav1.CreateOptions{})
 	return err == nil && review.Status.Allowed, err
@@ -160,8 +166,11 @@ func TestKustomization_GrantsOnlyWhatThePlatformItselfRequires(t *testing.T) {
 		"ClusterRole customresourcedefinitions.apiextensions.k8s.io": true,
 		"ClusterRole apiservices.apiregistration.k8s.io":             true,
 		"ClusterRole namespaces.":                                    true,
+		"ClusterRole tokenreviews.authentication.k8s.io":             true,
+		"ClusterRole subjectaccessreviews.authorization.k8s.io":      true,
 		"Role leases.coordination.k8s.io":                            true,
 		"Role controllerrevisions.apps":                              true,
+		"Role events.events.k8s.io":                                  true,
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("the kustomization grants %v, want %v", got, want)
@@ -202,6 +211,9 @@ var rarelyUsed = map[string]string{
 	"get controllerrevisions.apps":        "a revision is read when the cache does not show it yet",
 	"get namespaces.":                     "the namespace is read when children of a deleted instance cannot be deleted",
 	"patch controllerrevisions.apps":      "a revision is renumbered when its spec is applied again",
+
+	"create tokenreviews.authentication.k8s.io":        "a token is reviewed when metrics are read",
+	"create subjectaccessreviews.authorization.k8s.io": "access is reviewed when metrics are read",
 }
 
 // TestDemoRole_HasThePermissionsOfTheBlueprint does not check for missing permissions: if one were missing, the
@@ -218,6 +230,7 @@ func TestDemoRole_HasThePermissionsOfTheBlueprint(t *testing.T) {
 	want := map[string][]string{
 		"webapps.demo.example.com": instance, "webapps/status.demo.example.com": {"patch"},
 		"configmaps.": child, "services.": child, "deployments.apps": child,
+		"events.events.k8s.io": {"create"},
 	}
 	got := map[string][]string{}
 	for _, rule := range role.Rules {
@@ -271,16 +284,7 @@ func TestUnusedOf_ReturnsUnusedPermissions(t *testing.T) {
 func (a *api) testProbes() {
 	kubeconfig, _ := a.account()
 	container := only[appsv1.Deployment](a.T, "Deployment").Spec.Template.Spec.Containers[0]
-	port := regexp.MustCompile(`:(\d+)$`)
-	// The flags of the Deployment, with free ports.
-	args, ports := []string{}, map[string]string{}
-	for _, arg := range container.Args {
-		if flag, address, ok := strings.Cut(arg, "="); ok && strings.HasSuffix(flag, "-bind-address") {
-			ports[port.FindStringSubmatch(address)[1]] = strings.TrimPrefix(flag, "--")
-			arg = flag + "=127.0.0.1:0"
-		}
-		args = append(args, arg)
-	}
+	args, ports := localArgs(container)
 	addresses := a.listenAddresses(a.startPlatform(append(args, "--kubeconfig", kubeconfig)), len(ports))
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: timeout}
 	numbers := map[string]string{}
@@ -290,7 +294,6 @@ func (a *api) testProbes() {
 	for _, get := range []struct{ path, port string }{
 		{container.ReadinessProbe.HTTPGet.Path, container.ReadinessProbe.HTTPGet.Port.String()},
 		{container.LivenessProbe.HTTPGet.Path, container.LivenessProbe.HTTPGet.Port.String()},
-		{"/metrics", "metrics"},
 	} {
 		eventually(a.T, func(context.Context) error {
 			response, err := client.Get("http://" + addresses[ports[numbers[get.port]]] + get.path)
@@ -304,6 +307,87 @@ func (a *api) testProbes() {
 			return nil
 		})
 	}
+	metrics := addresses[ports[numbers["metrics"]]]
+	operator := a.tokenFor("operator", "dynamic-controller-operator")
+	a.waitDiagnostics(metrics, "/statusz", operator)
+	if code, err := getDiagnostics(a.Context(), metrics, pathMetrics, operator); code != http.StatusForbidden {
+		a.Errorf("%s as the operator returned %d (error %v), want %d", pathMetrics, code, err, http.StatusForbidden)
+	}
+	a.waitDiagnostics(metrics, pathMetrics, a.tokenFor("metrics-reader", "dynamic-controller-metrics-reader"))
+}
+
+// tokenFor returns the token of a new ServiceAccount to which a ClusterRole is bound.
+func (a *api) tokenFor(name, clusterRole string) string {
+	a.Helper()
+	object := metav1.ObjectMeta{Name: name}
+	_, err1 := a.kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Create(a.Context(),
+		&corev1.ServiceAccount{ObjectMeta: object}, metav1.CreateOptions{})
+	_, err2 := a.kube.RbacV1().ClusterRoleBindings().Create(a.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: object,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: clusterRole},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceDefault, Name: name}},
+	}, metav1.CreateOptions{})
+	token, err3 := a.kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).CreateToken(a.Context(), name,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err := errors.Join(err1, err2, err3); err != nil {
+		a.Fatal(err)
+	}
+	a.Cleanup(func() {
+		ctx := context.WithoutCancel(a.Context())
+		err1 := a.kube.RbacV1().ClusterRoleBindings().Delete(ctx, name, metav1.DeleteOptions{})
+		err2 := a.kube.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Delete(ctx, name, metav1.DeleteOptions{})
+		if err := errors.Join(err1, err2); err != nil {
+			a.Error(err)
+		}
+	})
+	return token.Status.Token
+}
+
+const pathMetrics = "/metrics"
+
+// waitDiagnostics waits until the path is served. The API server reads roles from a cache, so it can take a moment
+// until a new role takes effect.
+func (a *api) waitDiagnostics(address, path, token string) {
+	a.Helper()
+	eventually(a.T, func(ctx context.Context) error {
+		code, err := getDiagnostics(ctx, address, path, token)
+		if err == nil && code != http.StatusOK {
+			err = fmt.Errorf("%s returned %d", path, code)
+		}
+		return err
+	})
+}
+
+// getDiagnostics returns the status of the response to a request for the path.
+func getDiagnostics(ctx context.Context, address, path, token string) (code int, err error) {
+	client := &http.Client{Timeout: timeout, Transport: &http.Transport{
+		DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, // the certificate is self-signed
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+address+path, nil)
+	if err != nil {
+		return 0, err
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	response.Body.Close()
+	return response.StatusCode, nil
+}
+
+// localArgs returns the arguments of a container with free local ports, and the flags by the port that they set.
+func localArgs(container corev1.Container) (args []string, flags map[string]string) {
+	port := regexp.MustCompile(`:(\d+)$`)
+	flags = map[string]string{}
+	for _, arg := range container.Args {
+		if flag, address, ok := strings.Cut(arg, "="); ok && strings.HasSuffix(flag, "-bind-address") {
+			flags[port.FindStringSubmatch(address)[1]] = strings.TrimPrefix(flag, "--")
+			arg = flag + "=127.0.0.1:0"
+		}
+		args = append(args, arg)
+	}
+	return args, flags
 }
 
 // startPlatform runs the platform until the test ends. It returns the lines of its log.
@@ -362,4 +446,9 @@ func (a *api) listenAddresses(lines <-chan string, count int) map[string]string 
 		}
 	}()
 	return addresses
+}
+
+// serviceAccountUser returns the name of the user that a ServiceAccount authenticates as.
+func serviceAccountUser(namespace, name string) string {
+	return "system:serviceaccount:" + namespace + ":" + name
 }

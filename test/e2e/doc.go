@@ -1,18 +1,25 @@
 // Package e2e tests several replicas, which run as separate processes. It injects faults into the replicas and their
-// API server. The tests verify promises L1 to L3 of package replica. Package history checks the recorded events.
+// API server. There are two kinds of replicas.
 //
-// Each replica is another process of the test binary. The engine's watches run on every replica, and its workers run
-// only on the leader. Each replica connects to the API server through its own proxy, which the test can stall or reset.
-// All replicas append events to one log: handler calls, writes before and after the fence, and requests for the lease.
-// The test changes objects continuously. It adds these changes, the injected faults and the events of its own watches
-// to the log.
+// Replicas of the engine verify promises L1 to L3 of package replica. Package history checks the recorded events.
+// Each of them is a separate process of the test binary. The engine's watches run on every replica, and its workers run
+// only on the leader. All replicas append events to one log: handler calls, writes before and after the fence, and
+// requests for the lease. The test changes objects continuously. It adds these changes, the injected faults and the
+// events of its own watches to the log.
 //
-// The following command runs a hundred rounds of random faults:
+// Replicas of the platform serve a Blueprint with collections, references to existing objects and status fields, and
+// the webhook for Blueprints. The test changes the lists, the existing objects and the children continuously, applies
+// right and wrong Blueprints, and then checks all objects.
+//
+// Each replica connects to the API server through its own proxy, which the test can stall or reset.
+//
+// The following command runs a hundred rounds of random faults with each kind of replica:
 //
 //	go test ./test/e2e -run Rounds -rounds 100 -seed 7
 //
-// The faults of a round depend only on the seed and the round's number, so "-seed 7 -from 42 -rounds 1" injects the
-// faults of round 42 again. With -artifacts, the logs are preserved.
+// The faults of a round, and the order of its changes, depend only on the seed and the round's number, so that
+// "-seed 7 -from 42 -rounds 1" repeats the faults of round 42. The number of changes also depends on the time that the
+// faults take. With -artifacts, the logs are preserved.
 //
 // The tests always start their own cluster and ignore TEST_KUBECONFIG, because they disrupt the cluster.
 package e2e

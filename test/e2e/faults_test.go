@@ -21,6 +21,8 @@ type fault struct {
 	// isLocal is set if the fault affects only the replica into which it is injected. Such a fault can be injected during
 	// another fault.
 	isLocal bool
+	// needsHistory is set if the fault reads events that only replicas of the engine log.
+	needsHistory bool
 }
 
 var faults = []fault{
@@ -36,7 +38,7 @@ var faults = []fault{
 	{name: "lease deleted during a partition", inject: duringPartition((*fleet).deleteLease)},
 	{name: "lease emptied during a partition", inject: duringPartition((*fleet).emptyLease)},
 	{name: "lease taken by an unknown identity", inject: (*fleet).holdLeaseAsUnknown},
-	{name: "lease taken by another replica", inject: (*fleet).passLease},
+	{name: "lease taken by another replica", inject: (*fleet).passLease, needsHistory: true},
 }
 
 func (f *fleet) shutDown(m *member, d time.Duration) {

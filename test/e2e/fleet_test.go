@@ -1,9 +1,11 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,6 +40,7 @@ var rules = history.Rules{
 // fleet is a set of three replicas and their shared resources.
 type fleet struct {
 	*testing.T
+	command   func(*member) *exec.Cmd // Returns the command of a member's next process.
 	cluster   *cluster.Cluster
 	client    dynamic.Interface
 	clients   kubernetes.Interface
@@ -46,7 +49,8 @@ type fleet struct {
 	log       *history.Log
 	reader    *history.Reader
 	members   []*member
-	load      *load
+	load      *load           // Nil for replicas of the platform.
+	webhook   *tcpproxy.Proxy // Between the API server and the webhook. Nil for replicas of the engine.
 }
 
 // member is one replica. Each time it is restarted, it runs as a new process.
@@ -61,21 +65,40 @@ type member struct {
 // processName returns the name that the member's current process has in the log.
 func (m *member) processName() string { return fmt.Sprintf("%s.%d", m.name, m.started) }
 
-// newFleet starts the replicas and begins to change objects.
+// newFleet starts replicas of the engine and begins to change objects.
 func newFleet(t *testing.T) *fleet {
+	t.Helper()
+	f := newMembers(t)
+	defineOnce(t, f.cluster.Config())
+	f.command = f.workerCommand
+	for _, m := range f.members {
+		_, err := f.clients.CoreV1().ConfigMaps(f.namespace).Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: m.name}}, metav1.CreateOptions{})
+		f.noError(err)
+	}
+	for n := range objectCount {
+		f.createObject(fmt.Sprintf("widget-%d", n))
+	}
+	f.load = f.newLoad()
+	f.observe()
+	t.Cleanup(f.reportLogs)
+	f.startAll()
+	f.load.start()
+	return f
+}
+
+// newMembers returns a fleet with a namespace of its own, whose replicas have not been started.
+func newMembers(t *testing.T) *fleet {
 	t.Helper()
 	c := shared.Cluster(t)
 	config := c.Config()
-	defineOnce(t, config)
 	f := &fleet{T: t, cluster: c, namespace: "e2e-" + utilrand.String(8), dir: t.ArtifactDir()}
 	var err error
 	f.client, err = dynamic.NewForConfig(config)
 	f.noError(err)
 	f.clients, err = kubernetes.NewForConfig(config)
 	f.noError(err)
-	_, err = f.clients.CoreV1().Namespaces().Create(t.Context(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: f.namespace}}, metav1.CreateOptions{})
-	f.noError(err)
+	f.createNamespace(f.namespace)
 	f.log, err = history.Open(f.logFile(), "test")
 	f.noError(err)
 	t.Cleanup(func() { _ = f.log.Close() })
@@ -84,26 +107,19 @@ func newFleet(t *testing.T) *fleet {
 	server, err := url.Parse(config.Host)
 	f.noError(err)
 	for _, name := range []string{"a", "b", "c"} {
-		_, err := f.clients.CoreV1().ConfigMaps(f.namespace).Create(t.Context(),
-			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
-		f.noError(err)
 		proxy, err := tcpproxy.Listen(server.Host)
 		f.noError(err)
-		m := &member{name: name, proxy: proxy}
-		f.members = append(f.members, m)
+		f.members = append(f.members, &member{name: name, proxy: proxy})
 		t.Cleanup(proxy.Close)
 	}
-	for n := range objectCount {
-		f.createObject(fmt.Sprintf("widget-%d", n))
-	}
-	f.load = f.newLoad()
-	f.observe()
-	t.Cleanup(f.reportLogs)
-	for _, m := range f.members {
-		f.start(m)
-	}
-	f.load.start()
 	return f
+}
+
+func (f *fleet) createNamespace(name string) {
+	f.Helper()
+	_, err := f.clients.CoreV1().Namespaces().Create(f.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	f.noError(err)
 }
 
 func (f *fleet) logFile() string { return filepath.Join(f.dir, "history") }
@@ -127,16 +143,34 @@ func (f *fleet) createObject(name string) {
 	f.noError(err)
 }
 
+func (f *fleet) startAll() {
+	f.Helper()
+	for _, m := range f.members {
+		f.start(m)
+	}
+}
+
 // start starts the next process of a member.
 func (f *fleet) start(m *member) {
 	f.Helper()
 	m.started++
-	m.process = startProcess(f.T, job{
+	m.process = startProcess(f.T, f.command(m), filepath.Join(f.dir, m.name+".log"))
+	f.Cleanup(m.process.kill)
+}
+
+// workerCommand returns the command of a replica of the engine, which is another process of the test binary.
+func (f *fleet) workerCommand(m *member) *exec.Cmd {
+	f.Helper()
+	spec, err := json.Marshal(job{
 		Process: m.processName(), Member: m.name, Kubeconfig: f.cluster.Kubeconfig(), Server: m.proxy.Addr(),
 		Log: f.logFile(), Namespace: f.namespace, Lease: leaseName,
-	}, filepath.Join(f.dir, m.name+".log"))
-	p := m.process
-	f.Cleanup(p.kill)
+	})
+	f.noError(err)
+	binary, err := os.Executable()
+	f.noError(err)
+	cmd := exec.Command(binary)
+	cmd.Env = append(os.Environ(), workerEnv+"="+string(spec))
+	return cmd
 }
 
 // reportLogs reports the path and the last lines of the logs if the test has failed.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"os"
 	"os/exec"
 	"runtime"
@@ -16,27 +15,18 @@ type process struct {
 	err    error
 }
 
-// startProcess runs this test binary as a replica and writes the replica's output to a file. When this process exits,
-// the replica exits too.
-func startProcess(t *testing.T, j job, output string) *process {
+// startProcess starts the command of a replica and writes the replica's output to a file. When this process exits, the
+// replica exits too.
+func startProcess(t *testing.T, cmd *exec.Cmd, output string) *process {
 	t.Helper()
-	spec, err := json.Marshal(j)
-	if err != nil {
-		t.Fatal(err)
-	}
-	binary, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	out, err := os.OpenFile(output, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer out.Close() // The child has its own file descriptor.
-	p := &process{cmd: exec.Command(binary), exited: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(spec),
-		// Detect hung HTTP/2 connections quickly. The defaults are 30 and 15 seconds.
-		"HTTP2_READ_IDLE_TIMEOUT_SECONDS=1", "HTTP2_PING_TIMEOUT_SECONDS=1")
+	p := &process{cmd: cmd, exited: make(chan struct{})}
+	// Detect hung HTTP/2 connections quickly. The defaults are 30 and 15 seconds.
+	p.cmd.Env = append(p.cmd.Env, "HTTP2_READ_IDLE_TIMEOUT_SECONDS=1", "HTTP2_PING_TIMEOUT_SECONDS=1")
 	p.cmd.Stdout, p.cmd.Stderr = out, out
 	p.cmd.SysProcAttr = childAttributes()
 	// The write end of this pipe is closed when this process exits for any reason.

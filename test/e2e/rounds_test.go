@@ -13,31 +13,48 @@ const perFleet = 10
 // Each round injects one or two random faults of random duration into random replicas, mostly the leader. The round
 // ends when all changes have been reconciled. The faults depend only on the seed and the round's number.
 func TestL1_L2_L3_Rounds(t *testing.T) {
+	inRounds(t, func(t *testing.T, rounds []round) {
+		f := newFleet(t)
+		for _, round := range rounds {
+			f.injectFaults(f.awaitReconciles(), round.number, drawRound(round.random, faults))
+			f.awaitLeader(0)
+			f.settle()
+			f.load.start()
+		}
+		f.finish()
+	})
+}
+
+// round is the source of the random choices of a round.
+type round struct {
+	number int
+	random *rand.Rand
+}
+
+// inRounds calls run with consecutive rounds that use the same replicas.
+func inRounds(t *testing.T, run func(t *testing.T, rounds []round)) {
+	t.Helper()
 	seed := *seedFlag
 	for seed == 0 {
 		seed = rand.Uint64()
 	}
 	for from := *firstRound; from < *firstRound+*rounds; from += perFleet {
 		n := min(perFleet, *firstRound+*rounds-from)
-		t.Logf("to repeat these rounds: -run Rounds -seed %d -from %d -rounds %d", seed, from, n)
-		ok := t.Run("", func(t *testing.T) {
-			f := newFleet(t)
-			for round := from; round < from+n; round++ {
-				f.round(round, rand.New(rand.NewPCG(seed, uint64(round))))
-			}
-			f.finish()
-		})
-		if !ok {
+		t.Logf("to repeat these rounds: -run %s -seed %d -from %d -rounds %d", t.Name(), seed, from, n)
+		var consecutive []round
+		for i := from; i < from+n; i++ {
+			consecutive = append(consecutive, round{i, rand.New(rand.NewPCG(seed, uint64(i)))})
+		}
+		if !t.Run("", func(t *testing.T) { run(t, consecutive) }) {
 			break
 		}
 	}
 }
 
-// round runs one round. A second fault can be injected during the first one or shortly after it.
-func (f *fleet) round(n int, r *rand.Rand) {
+// injectFaults injects the faults of a round and repairs them. A second fault can be injected during the first one or
+// shortly after it.
+func (f *fleet) injectFaults(leader *member, n int, draw draw) {
 	f.Helper()
-	draw := drawRound(r)
-	leader := f.awaitReconciles()
 	f.wait(draw.after)
 	target := leader
 	if !draw.onLeader {
@@ -56,9 +73,6 @@ func (f *fleet) round(n int, r *rand.Rand) {
 	}
 	draw.fault.inject(f, target, draw.duration)
 	injecting.Wait()
-	f.awaitLeader(0)
-	f.settle()
-	f.load.start()
 }
 
 // draw contains the random choices of a round.
@@ -72,7 +86,7 @@ type draw struct {
 	secondAfter, secondDuration time.Duration
 }
 
-func drawRound(r *rand.Rand) draw {
+func drawRound(r *rand.Rand, faults []fault) draw {
 	between := func(lower, upper time.Duration) time.Duration {
 		return lower + time.Duration(r.Int64N(int64(upper-lower)))
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -95,6 +96,49 @@ func TestHandlers_ConcurrentlyCreatedObjectsAreNotTakenOver(t *testing.T) {
 	now := h.get(configMaps, h.namespace, "users")
 	if metav1.IsControlledBy(now, b) || fmt.Sprint(now.Object["data"]) != "map[of:the user]" {
 		t.Errorf("the user's object was changed to %v", now.Object)
+	}
+}
+
+// emptyCache is a Reader that holds no objects, like a cache of children that does not hold foreign objects.
+type emptyCache struct{ frozenCache }
+
+func (emptyCache) Get(
+	_ context.Context, gvr schema.GroupVersionResource, _, name string,
+) (*unstructured.Unstructured, error) {
+	return nil, apierrors.NewNotFound(gvr.GroupResource(), name)
+}
+
+// Children that the cache does not hold are created without reading them first.
+func TestHandlers_ObjectsOutsideTheCacheAreNotTakenOver(t *testing.T) {
+	h := newHarness(t)
+	s := newSetting(h)
+	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
+	foreground := metav1.DeletePropagationForeground
+	for name, remove := range map[string]*metav1.DeleteOptions{
+		"existing": nil, "with-finalizer": {}, "foreground": {PropagationPolicy: &foreground},
+	} {
+		object := newConfigMap(h.namespace, name, "")
+		object.Object["data"] = map[string]any{"of": "the user"}
+		object.SetFinalizers([]string{"example.com/hold"})
+		h.put(configMaps, object)
+		if remove != nil {
+			h.noError(h.in(configMaps, h.namespace).Delete(t.Context(), name, *remove))
+		}
+		reconciler := s.newReconciler(children.Config{Cache: emptyCache{}})
+		for range 2 {
+			_, err := reconciler.Reconcile(t.Context(), s.parent("p"), parent, partial(newConfigMap("", name, "of p")))
+			if err == nil {
+				t.Errorf("%s: got no error", name)
+			}
+		}
+		now := h.get(configMaps, h.namespace, name)
+		isOurs := len(now.GetOwnerReferences()) > 0 || len(now.GetLabels()) > 0
+		if isOurs || fmt.Sprint(now.Object["data"]) != "map[of:the user]" {
+			t.Errorf("%s: the user's object was changed to %v", name, now.Object)
+		}
+		now.SetFinalizers(nil)
+		_, err := h.in(configMaps, h.namespace).Update(t.Context(), now, metav1.UpdateOptions{})
+		h.noError(err)
 	}
 }
 

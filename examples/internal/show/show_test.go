@@ -37,6 +37,7 @@ func (b built) Run() (code int) {
 	dirs.binaries = dir
 	for name := range scenarios {
 		build := exec.Command("go", "build", "-C", filepath.Join(dirs.examples, name), "-o", filepath.Join(dir, name), ".")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // like other programs, to use the same build cache
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build %s: %v\n%s", name, err, out)
 			return 1
