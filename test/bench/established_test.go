@@ -120,7 +120,7 @@ func awaitEstablished(ctx context.Context, events watch.Interface, gvr schema.Gr
 				return errors.New("the watch of CRDs was closed")
 			}
 			crd, ok := event.Object.(*unstructured.Unstructured)
-			if ok && crd.GetName() == gvr.GroupResource().String() && isEstablished(crd) {
+			if ok && crd.GetName() == gvr.GroupResource().String() && isTrue(crd, "Established") {
 				return nil
 			}
 		case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"syscall"
@@ -144,6 +145,11 @@ func failover(
 	before, err := countRequests(ctx, config, j.Fixture.Group)
 	if err != nil {
 		return nil, err
+	}
+	select {
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-time.After(rand.N(2 * e.RetryPeriod)): // a random moment between two attempts of the standby
 	}
 	ended := time.Now()
 	if err := old.cmd.Process.Signal(sig); err != nil {

@@ -239,7 +239,7 @@ func waitEstablished(ctx context.Context, client dynamic.Interface, gvr schema.G
 	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true,
 		func(ctx context.Context) (bool, error) {
 			crd, err := client.Resource(crdResource).Get(ctx, gvr.GroupResource().String(), metav1.GetOptions{})
-			if err != nil || !isEstablished(crd) {
+			if err != nil || !isTrue(crd, "Established") {
 				return false, err
 			}
 			_, err = client.Resource(gvr).List(ctx, oneObject)
@@ -247,10 +247,11 @@ func waitEstablished(ctx context.Context, client dynamic.Interface, gvr schema.G
 		})
 }
 
-func isEstablished(crd *unstructured.Unstructured) bool {
-	conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions")
+// isTrue reports whether the object has the condition and its status is True.
+func isTrue(obj *unstructured.Unstructured, condition string) bool {
+	conditions, _, _ := unstructured.NestedSlice(obj.Object, "status", "conditions")
 	for _, c := range conditions {
-		if c, ok := c.(map[string]any); ok && c["type"] == "Established" {
+		if c, ok := c.(map[string]any); ok && c["type"] == condition {
 			return c["status"] == "True"
 		}
 	}

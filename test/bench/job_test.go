@@ -39,6 +39,7 @@ type job struct {
 	Rounds      int           `json:",omitempty"`
 	AloneTime   time.Duration `json:",omitempty"`
 	Stops       int           `json:",omitempty"`
+	StopPeriod  time.Duration `json:",omitempty"`
 	EventTime   time.Duration `json:",omitempty"`
 	EventRate   int           `json:",omitempty"` // Updates per second.
 }
@@ -84,6 +85,9 @@ func (j job) size() string {
 	}
 	if j.Stops > 0 {
 		parts = append(parts, fmt.Sprintf("%d stops", j.Stops))
+	}
+	if j.StopPeriod > 0 {
+		parts = append(parts, fmt.Sprintf("at most one per %s", j.StopPeriod))
 	}
 	if j.EventRate > 0 {
 		parts = append(parts, fmt.Sprintf("%d events/s for %s", j.EventRate, j.EventTime))

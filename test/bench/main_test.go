@@ -23,7 +23,9 @@ var (
 	busyCount  = flag.Int("busy", 20000, "objects of the busy type")
 	roundCount = flag.Int("rounds", 5, "number of rounds, each of which queues all objects of the busy type")
 	stopCount  = flag.Int("stops", 1000, "number of stops under load")
-	cycleTime  = flag.Duration("cycle-time", 5*time.Second,
+	stopPeriod = flag.Duration("stop-period", 10*time.Millisecond,
+		"minimum time from the start of one stop to the start of the next")
+	cycleTime = flag.Duration("cycle-time", 5*time.Second,
 		"how long the benchmark starts and stops types, one after another")
 	aloneTime = flag.Duration("alone-time", 3*time.Second,
 		"how long the quiet type is measured alone in each round")
@@ -94,7 +96,9 @@ func BenchmarkFairness(b *testing.B) {
 
 // BenchmarkStopUnderLoad measures what remains after a type has been stopped many times.
 func BenchmarkStopUnderLoad(b *testing.B) {
-	comparison{job: job{Scenario: scenarioStop, Fixture: manyTypes(10, *objectCount), Stops: *stopCount}}.benchmark(b)
+	comparison{job: job{
+		Scenario: scenarioStop, Fixture: manyTypes(10, *objectCount), Stops: *stopCount, StopPeriod: *stopPeriod,
+	}}.benchmark(b)
 }
 
 var (

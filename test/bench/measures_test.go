@@ -95,7 +95,7 @@ func takeFootprint() footprint {
 		}
 	}
 	f := footprint{goroutines: runtime.NumGoroutine()}
-	f.rss, f.peakRSS = residentMemory()
+	f.rss, f.peakRSS = residentMemory("self")
 	// The second collection frees the contents of pools, and the third one frees objects with finalizers.
 	for range 3 {
 		runtime.GC()

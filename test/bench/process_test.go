@@ -34,10 +34,10 @@ func takeUsage() usage {
 	}
 }
 
-// residentMemory returns the resident memory of this process and its peak, in bytes. Both are zero on systems without
-// /proc.
-func residentMemory() (now, peak uint64) {
-	status, _ := os.ReadFile("/proc/self/status")
+// residentMemory returns the resident memory of a process and its peak, in bytes. The process is a PID or "self". Both
+// values are zero on systems without /proc.
+func residentMemory(process string) (now, peak uint64) {
+	status, _ := os.ReadFile("/proc/" + process + "/status")
 	for line := range strings.Lines(string(status)) {
 		name, value, _ := strings.Cut(line, ":")
 		kilobytes, _ := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)

@@ -16,7 +16,8 @@ import (
 const stopWork = time.Millisecond
 
 // measureStop serves all types of the fixture while their objects are written continuously. Meanwhile, it stops and
-// starts one type after another. It takes the footprint after half of the stops and after all of them.
+// starts one type after another, at most once per StopPeriod. It takes the footprint after half of the stops and after
+// all of them.
 func measureStop(ctx context.Context, r *run) (measures, error) {
 	const timeout = 30 * time.Second
 	gvrs := r.Fixture.types()
@@ -38,6 +39,11 @@ func measureStop(ctx context.Context, r *run) (measures, error) {
 	half, stops, began := footprint{}, make([]time.Duration, 0, r.Stops), time.Now()
 	var resting time.Duration
 	for n := range r.Stops {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(time.Until(began.Add(resting + time.Duration(n)*r.StopPeriod))):
+		}
 		i := n % len(gvrs)
 		if err := await(ctx, registrations[i].begun, timeout); err != nil {
 			return nil, fmt.Errorf("start %d: %w", n, err)
