@@ -6,7 +6,7 @@
 
 MODULE := github.com/dynamic-controller/engine
 
-# CLUSTER_PACKAGES are the packages that import test/cluster: their tests run a control plane. They are tested one after
+# CLUSTER_PACKAGES are the packages that import test/cluster: their tests run control planes. They are tested one after
 # another, and without Go's test cache, which does not track the binaries that they start.
 CLUSTER_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
 	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
@@ -16,14 +16,21 @@ UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
 RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 PRINT_RACE = $(if $(RACE),,@echo "running tests without the race detector: no C compiler found, or CGO_ENABLED=0")
 
-GOLANGCI_LINT = go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+# Only the race detector needs cgo. Linters, nested modules and the programs that tests build are compiled without it,
+# like the binary of test/controlplane. Otherwise, all of their packages would be compiled twice.
+WITHOUT_CGO := CGO_ENABLED=0
 
-# Nested modules. test/controlplane is vetted and tested without cgo, like the binary that is built from it. Otherwise,
-# all of Kubernetes would be compiled twice.
+# "make verify" includes go vet.
+TEST_FLAGS := -vet=off
+
+GOLANGCI_LINT = $(WITHOUT_CGO) go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
+
+# Nested modules.
 CONTROLPLANE_MODULE := test/controlplane
 # In test/kindnode, "make test" builds only the packages that do not depend on Kubernetes.
 KINDNODE_MODULE := test/kindnode
 OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod)))
+TEST_PARTS := $(words 1 2 3 4 $(OTHER_MODULES))
 ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES)
 
 .PHONY: help
@@ -63,9 +70,17 @@ example-%: $(if $(KUBECONFIG),,controlplane) ## run an example on a temporary co
 
 ## Build
 
+# These are printed by "dynamic-controller version". Without git, they are unknown.
+VERSION = $(shell git describe --tags --always --dirty 2>/dev/null)
+VERSION_LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(shell git rev-parse HEAD 2>/dev/null)
+
 .PHONY: build
 build: ## build bin/dynamic-controller
-	@go build -o bin/dynamic-controller ./cmd/dynamic-controller
+	@go build -ldflags '$(VERSION_LDFLAGS)' -o bin/dynamic-controller ./cmd/dynamic-controller
+
+.PHONY: builtin-schemas
+builtin-schemas: controlplane ## update the schemas of built-in kinds that "dynamic-controller validate" uses without a cluster
+	go test -count=1 -run TestBuiltinKinds ./cmd/dynamic-controller -update-builtin
 
 .PHONY: controlplane
 controlplane: bin/controlplane ## build bin/controlplane, with kube-apiserver and etcd (the first build takes minutes)
@@ -76,7 +91,7 @@ CONTROLPLANE_LDFLAGS := -s -w -X $(VERSION_PACKAGE).gitVersion=v1.37.1 -X $(VERS
 
 bin/controlplane: $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*.go)) $(CONTROLPLANE_MODULE)/go.mod $(CONTROLPLANE_MODULE)/go.sum
 	@echo "building kube-apiserver and etcd from their Go modules: the first build takes a few minutes"
-	@cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go build -ldflags '$(CONTROLPLANE_LDFLAGS)' -o $(CURDIR)/$@ .
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ ./build.sh -ldflags '$(CONTROLPLANE_LDFLAGS)' .
 	@touch $@
 
 KIND_IMAGE := dynamic-controller/kind-node:v1.37.1
@@ -90,11 +105,16 @@ kind-image: ## build a kind node image without a registry (requires root, docker
 .PHONY: test
 test: controlplane ## run all tests, with the race detector if there is a C compiler
 	$(PRINT_RACE)
-	go test $(RACE) $(UNIT_PACKAGES)
-	go test $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
-	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go test ./...
-	cd $(KINDNODE_MODULE) && go test . ./docker
-	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && go test ./..."; (cd $$m && go test -count=1 ./...); done
+	@echo "[1/$(TEST_PARTS)] packages that need no control plane"
+	@go test $(TEST_FLAGS) $(RACE) $(UNIT_PACKAGES)
+	@echo "[2/$(TEST_PARTS)] packages that run control planes, one after another"
+	@go test $(TEST_FLAGS) $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
+	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) ./...
+	@echo "[4/$(TEST_PARTS)] $(KINDNODE_MODULE)"
+	@cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) . ./docker
+	@set -e; n=4; for m in $(OTHER_MODULES); do \
+		n=$$((n + 1)); echo "[$$n/$(TEST_PARTS)] $$m"; (cd $$m && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 ./...); done
 
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane
@@ -127,7 +147,7 @@ ROUNDS := 100
 SEED := 0
 
 .PHONY: test-e2e-rounds
-test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults; SEED repeats an earlier run (100 rounds take about ten minutes)
+test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults and changes; SEED repeats an earlier run (100 rounds take about twenty minutes)
 	$(PRINT_RACE)
 	go test $(RACE) -count=1 -v -timeout 3h -run Rounds ./test/e2e -rounds $(ROUNDS) -seed $(SEED)
 
@@ -140,8 +160,8 @@ bench: controlplane ## compare the engine with its alternatives (takes about an 
 .PHONY: verify
 verify: lint ## check formatting, go vet, go mod tidy and the linters
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
-	cd $(CONTROLPLANE_MODULE) && CGO_ENABLED=0 go vet ./...
-	cd $(KINDNODE_MODULE) && go vet . ./docker
+	cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go vet ./...
+	cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go vet . ./docker
 	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
 
 .PHONY: lint
