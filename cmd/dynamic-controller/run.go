@@ -88,7 +88,8 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	metrics := promhttp.HandlerFor(newRegistry(e, r, p.States, clients, o.features), promhttp.HandlerOpts{})
-	if err := registerDiagnostics(log, r, cfg, o, metrics); err != nil {
+	pages := newPages(log, e, newStatusSources(e, r.Status, p.Summaries, info))
+	if err := registerDiagnostics(log, r, cfg, o, metrics, pages); err != nil {
 		return err
 	}
 	context.AfterFunc(ctx, func() { log.Info("Shutting down", "cause", context.Cause(ctx).Error()) })
