@@ -212,10 +212,10 @@ func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.Stat
 }
 
 // soleStatus returns the API status error in a chain of wrapped errors. It returns nil if the chain contains no status
-// error, or branches before it.
+// error, or if an earlier error in the chain wraps several errors.
 func soleStatus(err error) *apierrors.StatusError {
 	for err != nil {
-		switch e := err.(type) { //nolint:errorlint // each error of the chain is examined
+		switch e := err.(type) { //nolint:errorlint // each error in the chain is examined
 		case *apierrors.StatusError:
 			return e
 		case interface{ Unwrap() []error }:
