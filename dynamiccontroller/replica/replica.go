@@ -184,8 +184,8 @@ func (r *Replica) start(ctx context.Context) (*runnableGroup, error) {
 	return r.group, nil
 }
 
-// lead campaigns and leads until ctx is cancelled or a per-replica runnable fails. It returns the runnable's failure,
-// and the error from leading.
+// lead campaigns and leads until ctx is cancelled or a per-replica runnable fails. It returns the runnable's failure
+// and the error from the campaign and the terms.
 func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure, result error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -221,13 +221,13 @@ func (r *Replica) stop() {
 	r.runState = stopped
 }
 
-// FencedConfig returns a config for clients with which leader-gated runnables write. A write is sent only while this
-// replica is certain that it leads. Otherwise it fails with [ErrNotLeading]. Reads are always sent.
+// FencedConfig returns a config for the clients that leader-gated runnables use to write. A write is sent only while
+// this replica is certain that it leads. Otherwise it fails with [ErrNotLeading]. Reads are always sent.
 //
 // Every request with a method other than GET, HEAD and OPTIONS counts as a write, and so does every request to upgrade
-// the connection. Whether the request changes anything does not matter. A POST that changes nothing, such as an access
-// review or a dry run, is refused too. A GET that has an effect, such as one through the proxy of a Service, Pod or
-// Node, is sent.
+// the connection. Whether the request changes anything does not matter: a POST that changes nothing, such as an access
+// review or a dry run, is refused too, and a GET that has side effects, such as one through the proxy of a Service, Pod
+// or Node, is sent.
 //
 // The replica is certain that it leads for nine tenths of LeaseDuration after it sent the last confirmed renewal,
 // according to both the monotonic clock and the wall clock. Every write checks both. Other replicas wait for a full
@@ -252,7 +252,7 @@ func (r *Replica) FencedConfig() *rest.Config { return r.leadership.fence.config
 type Status struct {
 	// Leading reports whether the fence is open.
 	Leading bool
-	// Term is the number of the current or last term. It is 0 before the first.
+	// Term is the number of the current or last term. It is 0 before the first term.
 	Term int64
 	// Leader is the identity of the leader, as of the last request for the lease. It is empty if there is no leader.
 	Leader string
