@@ -4,8 +4,8 @@
 //
 // A [Mapper] is a [k8s.io/apimachinery/pkg/api/meta.RESTMapper] that also resolves short names and expands categories.
 // It watches CRDs, without storing their schemas. It reads all other types from aggregated discovery: when it starts,
-// when an APIService changes, and when it polls every few minutes. A poll reads the discovery documents only if they
-// have changed.
+// when an APIService changes, and when it polls every few minutes. A poll downloads the discovery documents only if
+// they have changed.
 //
 // # Promises
 //

@@ -71,7 +71,7 @@ func (m *Mapper) Errors() []Error {
 	return errs
 }
 
-// failure is the state of a source that fails.
+// failure is the state of a failing source.
 type failure struct {
 	Error
 	forbidden bool // one of the consecutive errors was due to a missing permission

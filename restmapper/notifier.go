@@ -152,7 +152,7 @@ func (n *notifier) next(s *subscription) (c Change, ok bool) {
 	return c, true
 }
 
-// call calls the subscriber. It logs a panic of the subscriber.
+// call calls the subscriber. If the subscriber panics, call logs the panic.
 func (n *notifier) call(s *subscription, c Change) {
 	if panicked := protect.Call(func() { s.call(c) }); panicked != nil {
 		n.log.Error(panicked, "Subscriber panicked", keyKind, c.Kind.String(), keyStack, string(panicked.Stack))
