@@ -44,7 +44,7 @@ type runKey struct{}
 // returned. If ctx is a RunContext or is derived from one, RunContext returns that RunContext. If ctx is derived
 // neither from a handler's context nor from a RunContext, RunContext returns [context.Background].
 //
-// State that must not outlive a run, such as data that is valid for one leadership term only, can be kept in a map with
+// State that must not outlive a run, such as data that is valid only for one leadership term, can be kept in a map with
 // the RunContext as the key. [context.AfterFunc] can then remove it:
 //
 //	run := dynamiccontroller.RunContext(ctx)

@@ -180,8 +180,8 @@ func (l *leadership) policy() leadPolicy {
 	}
 }
 
-// clockCheckInterval returns the time until the clocks must be checked again. No timer follows the wall clock, so it is
-// checked every RetryPeriod.
+// clockCheckInterval returns the time until the clocks must be checked again. Timers do not follow the wall clock, so
+// the wall clock is checked every RetryPeriod.
 func (l *leadership) clockCheckInterval(t *term) time.Duration {
 	if t.validity == 0 {
 		return time.Hour

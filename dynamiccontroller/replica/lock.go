@@ -128,7 +128,7 @@ func (l *lock) handleMissing(err error) error {
 // Create creates the lease with this replica as the holder. If the lease existed before, the new lease is only a claim,
 // because the previous holder may still be leading. The previous holder cannot have renewed the lease since the
 // deletion, so it stops leading within LeaseDuration. Until then, this replica renews the lease and does not lead. A
-// process that has never seen the lease leads at once, so that a first start does not take a LeaseDuration.
+// process that has never seen the lease leads immediately, so that the first start is not delayed by a LeaseDuration.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if err := l.checkTerm(); err != nil {
 		return err

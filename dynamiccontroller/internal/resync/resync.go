@@ -48,7 +48,7 @@ func (s *Schedule) Start(seed maphash.Seed, now time.Time) {
 func (s *Schedule) Due(now time.Time, period time.Duration, list func() []string) (due []string) {
 	slot := period / slots
 	if now.Sub(s.began) > period {
-		s.began = now.Add(-slot) // the process was suspended: skip the missed slots except one
+		s.began = now.Add(-slot) // the process was suspended: skip all missed slots except one
 	}
 	for {
 		if !s.listed {

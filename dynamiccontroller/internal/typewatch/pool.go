@@ -139,7 +139,7 @@ func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	s.waitForLocked(w.done)
 }
 
-// settleLocked decides whether subscriptions that need only a shallower projection keep using the watch. If no
+// settleLocked determines whether subscriptions that need only a shallower projection keep using the watch. If no
 // subscription needs the watch's projection, or if the watch fails before it has synced, settleLocked moves these
 // subscriptions to another watch. Otherwise, any pending moves are cancelled.
 func (p *Pool) settleLocked(w *watch) {
