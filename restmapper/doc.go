@@ -32,8 +32,8 @@
 //
 // # Limitations
 //
-//   - Lookups are only as current as the watches. If a connection hangs, their results can be outdated until the hang
-//     is detected. Some replicas of the API server may not serve a mapped type yet. For a few milliseconds, it is
+//   - Lookups are only as current as the watches. If a connection hangs, lookups can return outdated results until the
+//     hang is detected. Some replicas of the API server may not serve a mapped type yet. For a few milliseconds, it is
 //     possible that none of them serves it.
 //   - Changes to the resources of an aggregated API cause no events. The next poll finds such changes; see
 //     [WithPollPeriod].

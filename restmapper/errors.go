@@ -48,8 +48,8 @@ func (e Error) Error() string {
 // Unwrap returns Err.
 func (e Error) Unwrap() error { return e.Err }
 
-// Errors returns the sources that are currently failing, sorted by name and version. The list is empty if all requests
-// succeed. An error from a watch remains in the list until a watch has been open for some seconds.
+// Errors returns the sources that are currently failing, sorted by name and version. The result is empty if all
+// requests succeed. An error from a watch is returned until a watch has been open for some seconds.
 func (m *Mapper) Errors() []Error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

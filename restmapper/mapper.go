@@ -224,8 +224,8 @@ func (m *Mapper) replaceServices(objects []any) {
 	m.publishLocked(groups)
 }
 
-// setService stores the new state of an APIService. If the APIService was deleted, its version is derived from its
-// name.
+// setService stores the new state of an APIService. If the APIService was deleted, the group and version are derived
+// from its name.
 func (m *Mapper) setService(name string, object any) {
 	var s *service
 	gv := serviceVersion(name)

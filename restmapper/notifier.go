@@ -119,7 +119,8 @@ func (n *notifier) deliverLocked(s *subscription) {
 }
 
 // delivered is called when the goroutine that calls the subscriber ends. If changes remain, delivered starts another
-// goroutine. Changes remain if one was added at the last moment, or if the subscriber has called runtime.Goexit.
+// goroutine. Changes remain if one was added while the goroutine was ending, or if the subscriber has called
+// runtime.Goexit.
 func (n *notifier) delivered(s *subscription) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -29,7 +29,7 @@ const (
 )
 
 // Client lists and watches the objects of one type, in one namespace or in all namespaces. If it has the method
-// IsWatchListSemanticsUnSupported, that method decides whether streaming lists are used.
+// IsWatchListSemanticsUnSupported, that method determines whether streaming lists are used.
 type Client interface {
 	List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
