@@ -74,7 +74,7 @@ func run(ctx context.Context, o *options) error {
 	if err := e.register(r, p); err != nil {
 		return err
 	}
-	webhookChecks, err := registerWebhook(log, r, cfg, o, p.Review)
+	webhookChecks, webhookMetrics, err := registerWebhook(log, r, cfg, o, p.Review)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,9 @@ func run(ctx context.Context, o *options) error {
 	if err := registerEndpoint(log, r, flagHealth, o.healthAddress, checks.handler()); err != nil {
 		return err
 	}
-	metrics := promhttp.HandlerFor(newRegistry(e, r, p.States, clients), promhttp.HandlerOpts{})
+	registry := newRegistry(e, r, p.States, clients)
+	registry.MustRegister(webhookMetrics...)
+	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	if err := registerDiagnostics(log, r, cfg, o, metrics, level); err != nil {
 		return err
 	}
