@@ -30,6 +30,7 @@ import (
 // who can read them.
 func registerDiagnostics(
 	log logr.Logger, r *replica.Replica, cfg *rest.Config, o *options, metrics http.Handler, level zap.AtomicLevel,
+	pages pages,
 ) error {
 	if o.metricsAddress == noAddress {
 		return nil
@@ -55,7 +56,7 @@ func registerDiagnostics(
 	if err != nil {
 		return err
 	}
-	handler := controller.Protect(newDiagnosticsMux(log, metrics, o.sections, level))
+	handler := controller.Protect(newDiagnosticsMux(log, metrics, o.sections, level, pages))
 	return registerListener(log, r, flagMetrics, secure(listener, certificate.GetCertificate), handler)
 }
 
@@ -96,8 +97,11 @@ func (m *diagnosticsMux) Handle(path string, handler http.Handler) {
 	m.ServeMux.Handle(path, handler)
 }
 
+// pages contains handlers by path. They are served over TLS only.
+type pages map[string]http.Handler
+
 func newDiagnosticsMux(
-	log logr.Logger, metrics http.Handler, flags cliflag.NamedFlagSets, level zap.AtomicLevel,
+	log logr.Logger, metrics http.Handler, flags cliflag.NamedFlagSets, level zap.AtomicLevel, pages pages,
 ) *diagnosticsMux {
 	const component = "dynamic-controller"
 	m := &diagnosticsMux{}
@@ -109,6 +113,9 @@ func newDiagnosticsMux(
 		m.Handle(path, withoutReadDeadline(handler))
 	}
 	m.Handle("/debug/flags/v", verbosityHandler(log, level))
+	for path, handler := range pages {
+		m.Handle(path, handler)
+	}
 	flagz.Install(m, component, flagz.NamedFlagSetsReader{FlagSets: flags})
 	listed := append([]string{statusz.DefaultStatuszPath}, m.paths...)
 	statusz.Install(m, component, statusz.NewRegistry(newProgramVersion(), statusz.WithListedPaths(listed)))

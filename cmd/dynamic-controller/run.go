@@ -57,8 +57,9 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	p, err := platform.New(log, platform.Engines{Definitions: e.definitions, Instances: e.instances}, e.mapper,
-		cfg, fenced, o.platform, recorder.Record)
+	p, err := platform.New(log, platform.Engines{
+		Definitions: e.definitions, Instances: instancesEngine{e.instances, e.parked},
+	}, e.mapper, cfg, fenced, o.platform, recorder.Record)
 	if err != nil {
 		return err
 	}
@@ -83,7 +84,8 @@ func run(ctx context.Context, o *options) error {
 		return err
 	}
 	metrics := promhttp.HandlerFor(newRegistry(e, r, p.States, clients), promhttp.HandlerOpts{})
-	if err := registerDiagnostics(log, r, cfg, o, metrics, level); err != nil {
+	pages := newPages(log, e, newStatusSources(e, r.Status, p.Summaries, info))
+	if err := registerDiagnostics(log, r, cfg, o, metrics, level, pages); err != nil {
 		return err
 	}
 	context.AfterFunc(ctx, func() { log.Info("Shutting down", "cause", context.Cause(ctx).Error()) })
