@@ -20,8 +20,8 @@ type Page struct {
 	problems []string
 }
 
-// Open opens a page of the size and waits until it has loaded. Headers are pairs of a name and a value that each request
-// contains.
+// Open opens a page of the size and waits until it has loaded. Headers are pairs of a name and a value that each
+// request contains.
 func (b *Browser) Open(url string, width, height int, headers ...string) *Page {
 	b.t.Helper()
 	p := &Page{Browser: b}

@@ -20,10 +20,11 @@ const hostile = `<script>window.attacked = 1</script><img src=x onerror="window.
 
 // server serves the page, and a synthetic status. Each snapshot is one second later than the one before.
 type server struct {
-	url string
+	url  string
+	stop func()
 
 	types   int
-	started time.Time // of the replica
+	started time.Time // time at which the replica was started
 
 	mu   sync.Mutex // guards the fields below
 	n    int        // snapshots
@@ -38,7 +39,10 @@ func newServer(t *testing.T, types int) *server {
 	mux.HandleFunc("/status", s.serveStatus)
 	listener := httptest.NewServer(mux)
 	t.Cleanup(listener.Close)
-	s.url = listener.URL
+	s.url, s.stop = listener.URL, func() {
+		listener.CloseClientConnections()
+		_ = listener.Listener.Close()
+	}
 	return s
 }
 
@@ -87,7 +91,8 @@ func (s *snapshot) before(seconds int) string {
 // has a resource of the next one's type. The first of them contain hostile text.
 func synthetic(started time.Time, types, n int) object {
 	s := &snapshot{
-		n: n, now: started.Add(time.Duration(n) * time.Second), types: []object{}, parked: []object{}, blueprints: []object{},
+		n: n, now: started.Add(50*time.Hour + time.Duration(n)*time.Second),
+		types: []object{}, parked: []object{}, blueprints: []object{},
 		states: map[string]int{}, blueprintStates: map[string]int{}, sums: map[string]int{},
 	}
 	for i := range types {

@@ -12,8 +12,16 @@ function openDetails(kind, key) {
     openedFrom = document.activeElement;
   }
   opened = {kind, key};
+  markActive();
   drawDetails(true);
   saveView();
+}
+
+// markActive highlights the row of the details.
+function markActive() {
+  const table = tables[{type: "types", parked: "parked", blueprint: "blueprints"}[opened.kind]];
+  table.activeKey = opened.key;
+  table.draw();
 }
 
 function closeDetails() {
@@ -176,5 +184,5 @@ function resourceGraph(b) {
   for (const r of b.resources) {
     nodes.get(r.id).needs = (r.needs || []).map((id) => nodes.get(id)).filter((n) => n);
   }
-  return drawGraph([...nodes.values()], "Resources of " + b.name);
+  return drawGraph([...nodes.values()], "Resources of " + b.name, small);
 }

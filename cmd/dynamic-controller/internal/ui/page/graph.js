@@ -1,6 +1,7 @@
 // Drawings of dependencies, layered from left to right.
 
-const nodeWidth = 178, nodeHeight = 38, gapX = 56, gapY = 12;
+const nodeHeight = 38, gapY = 12;
+const large = {width: 178, gap: 56}, small = {width: 112, gap: 28};
 
 // levels returns the level of each node: one more than the highest level of the nodes that it needs. Cycles are cut.
 function levels(nodes) {
@@ -23,7 +24,7 @@ function levels(nodes) {
 
 // layout sets the position of each node, and returns the size of the drawing. In each column, nodes are sorted by the
 // mean position of the nodes that they need.
-function layout(nodes) {
+function layout(nodes, size) {
   const columns = [];
   for (const [node, level] of levels(nodes)) {
     (columns[level] = columns[level] || []).push(node);
@@ -36,12 +37,12 @@ function layout(nodes) {
     }
     column.sort((a, b) => a.wanted - b.wanted);
     column.forEach((node, i) => {
-      node.x = level * (nodeWidth + gapX) + 1;
+      node.x = level * (size.width + size.gap) + 1;
       node.y = i * (nodeHeight + gapY) + 1;
     });
     height = Math.max(height, column.length * (nodeHeight + gapY) - gapY + 2);
   });
-  return [Math.max(0, columns.length * (nodeWidth + gapX) - gapX + 2), height];
+  return [Math.max(0, columns.length * (size.width + size.gap) - size.gap + 2), height];
 }
 
 function shorten(text, most) {
@@ -49,23 +50,23 @@ function shorten(text, most) {
 }
 
 // drawGraph returns a drawing of nodes with id, needs, title, second, and optionally tone, external, active and open.
-function drawGraph(nodes, label) {
-  const [width, height] = layout(nodes);
+function drawGraph(nodes, label, size) {
+  const [width, height] = layout(nodes, size);
   const svg = svgEl("svg", {class: "graph", width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": label});
   for (const node of nodes) {
     for (const needed of node.needs) {
-      svg.append(...drawEdge(needed, node));
+      svg.append(...drawEdge(needed, node, size));
     }
   }
-  const most = 25;
+  const most = Math.floor(size.width / 7.2);
   for (const node of nodes) {
     const g = svgEl("g", {class: "node" + (node.external ? " external" : "") + (node.active ? " active" : ""),
       transform: `translate(${node.x} ${node.y})`, "data-id": node.id},
     svgEl("title", null, node.title + ", " + node.second + (node.needs.length ?
       ", needs " + node.needs.map((n) => n.title).join(", ") : "")),
-    svgEl("rect", {width: nodeWidth, height: nodeHeight, rx: 5}),
+    svgEl("rect", {width: size.width, height: nodeHeight, rx: 5}),
     svgEl("text", {x: 9, y: 16}, shorten(node.title, most)),
-    svgEl("text", {x: 9, y: 31, class: node.tone ? "" : "second", "data-tone": node.tone || ""}, shorten(node.second, most + 2)));
+    svgEl("text", {x: 9, y: 31, class: node.tone ? "" : "second", "data-tone": node.tone || ""}, shorten(node.second, most + 1)));
     if (node.open) {
       setAttribute(g, "role", "button");
       setAttribute(g, "tabindex", "0");
@@ -83,9 +84,9 @@ function drawGraph(nodes, label) {
 }
 
 // drawEdge draws an arrow between two nodes, to the one that needs the other.
-function drawEdge(from, to) {
-  const x1 = from.x + nodeWidth, y1 = from.y + nodeHeight / 2, x2 = to.x - 1, y2 = to.y + nodeHeight / 2;
-  const middle = Math.max(24, Math.abs(x2 - x1) / 2);
+function drawEdge(from, to, size) {
+  const x1 = from.x + size.width, y1 = from.y + nodeHeight / 2, x2 = to.x - 1, y2 = to.y + nodeHeight / 2;
+  const middle = Math.max(size.gap / 2, Math.abs(x2 - x1) / 2);
   return [
     svgEl("path", {class: "edge", d: `M${x1} ${y1}C${x1 + middle} ${y1} ${x2 - middle} ${y2} ${x2 - 5} ${y2}`}),
     svgEl("path", {class: "head", d: `M${x2} ${y2}l-7 -4v8z`}),

@@ -1,8 +1,9 @@
 // The requests for data, the tabs and the address of the view.
 
+const apiVersion = "status.platform.example.com/v1alpha1";
 const views = ["types", "parked", "blueprints", "graph", "replica"];
 let current = "types";
-let problem = null; // {level, text} of the last request
+let problem = null; // why the last request has failed
 let timer = 0;
 let pending = null; // AbortController of the request that is being sent
 
@@ -36,36 +37,37 @@ function drawAll() {
   drawDetails(false);
 }
 
-// drawConnection shows how old the data is, and why it is not newer.
+// drawConnection shows how old the data is, and why it is not newer. Screen readers read only the note, because the age
+// changes every second.
 function drawConnection() {
-  const e = byID("connection");
-  const received = model.received ? formatTime(model.received) : "";
-  const age = (Date.now() - model.received) / 1000;
-  let level = "good";
-  let text = `Data from ${received}, ${formatDuration(age)} ago`;
-  if (problem) {
-    level = problem.level;
-    text = problem.text + (model.data ? ` Showing data from ${received}, ${formatDuration(age)} ago.` : "");
-  } else if (!model.data) {
-    level = "wait";
-    text = "Waiting for the first data.";
-  } else {
-    const {leadership, caches, mapper, parked} = model.data;
-    const notes = [
-      leadership.leading ? "" : leadership.leader ? `${leadership.leader} leads; the queues of a standby replica are empty` :
-        "no replica leads",
-      caches.synced ? "" : caches.message || "the caches are not complete",
-      mapper.errors.length ? formatCount(mapper.errors.length) + " errors of the mapper" : "",
-      current === "parked" && parked.total > parked.objects.length ?
-        `the newest ${formatCount(parked.objects.length)} of ${formatCount(parked.total)} parked objects are listed` : "",
-    ].filter((s) => s);
-    level = (leadership.leader && caches.synced && !mapper.errors.length) ? "good" : "warn";
-    text = [text, ...notes].join(". ");
+  let note = problem || "";
+  let level = problem ? "bad" : "wait";
+  if (model.data && !problem) {
+    const {leadership, caches, mapper} = model.data;
+    const isGood = leadership.leader && caches.synced && !mapper.errors.length;
+    level = isGood ? "good" : "warn";
+    note = notes(model.data).join("; ");
   }
-  setText(e, text);
-  setAttribute(e, "title", text);
-  setAttribute(e, "data-level", level);
+  const age = formatDuration((Date.now() - model.received) / 1000);
+  setText(byID("age"), model.data ? `Data from ${formatTime(model.received)}, ${age} ago.` :
+    problem ? "No data." : "Waiting for the first data.");
+  setText(byID("note"), note);
+  setAttribute(byID("connection"), "title", note);
+  setAttribute(byID("connection"), "data-level", level);
   document.body.classList.toggle("stale", problem !== null && model.data !== null);
+}
+
+// notes returns what readers must consider.
+function notes({leadership, caches, mapper, parked}) {
+  const errors = mapper.errors.length;
+  return [
+    leadership.leading ? "" : leadership.leader ? `This is a standby replica without queues: ${leadership.leader} leads` :
+      "No replica leads",
+    caches.synced ? "" : caches.message || "The caches are not complete",
+    errors === 1 ? "The mapper has an error" : errors ? `The mapper has ${formatCount(errors)} errors` : "",
+    current === "parked" && parked.total > parked.objects.length ?
+      `The newest ${formatCount(parked.objects.length)} of ${formatCount(parked.total)} parked objects are listed` : "",
+  ].filter((s) => s);
 }
 
 // problemOf describes a response without data.
@@ -75,7 +77,7 @@ function problemOf(status, body) {
     403: "The user has no permission to read the data (403).",
   };
   const detail = body ? " The server answers: " + body.trim().slice(0, 300) : "";
-  return {level: "bad", text: (known[status] || `The server cannot return the data (${status}).`) + detail};
+  return (known[status] || `The server cannot return the data (${status}).`) + detail;
 }
 
 async function load() {
@@ -85,22 +87,26 @@ async function load() {
     return;
   }
   pending = new AbortController();
+  let data = null;
   const expire = setTimeout(() => pending.abort(), timeout);
   try {
     const response = await fetch("status", {signal: pending.signal, headers: {Accept: "application/json"}, cache: "no-store"});
     if (response.ok) {
-      model.add(await response.json());
-      problem = null;
+      data = await response.json();
+      problem = data.apiVersion === apiVersion ? null : "This version of the page cannot show the data.";
     } else {
       problem = problemOf(response.status, await response.text());
     }
   } catch (error) {
-    problem = {level: "bad", text: error instanceof SyntaxError ? "The response is not valid JSON." :
-      error.name === "AbortError" ? `No response within ${timeout / 1000} s.` : "The server cannot be reached."};
+    problem = error instanceof SyntaxError ? "The response is not valid JSON." :
+      error.name === "AbortError" ? `No response within ${timeout / 1000} s.` : "The server cannot be reached.";
   }
   clearTimeout(expire);
   pending = null;
-  drawAll();
+  if (!problem) {
+    model.add(data);
+    drawAll();
+  }
   drawConnection();
   schedule();
 }
@@ -173,6 +179,8 @@ function restoreView() {
   for (const kind of ["type", "parked", "blueprint"]) {
     if (parameters.get(kind)) {
       opened = {kind, key: parameters.get(kind)};
+      markActive();
+      drawDetails(true);
     }
   }
   show(id, false);

@@ -60,7 +60,8 @@ function sparkPaths(values, width, height) {
         fill += "L" + point;
       }
     } else if (from >= 0) {
-      fill += `L${((i - 1) * step).toFixed(1)} ${height}Z`;
+      // A single value has no area.
+      fill = i - from === 1 ? fill.slice(0, fill.lastIndexOf("M")) : fill + `L${((i - 1) * step).toFixed(1)} ${height}Z`;
       from = -1;
     }
   }

@@ -84,13 +84,10 @@ class Table {
     const column = this.columns.find((c) => c.id === id);
     this.visible = sorted(this.visible, column.value, direction);
     this.headers.forEach((th, i) => {
-      const c = this.columns[i];
-      if (c === column) {
+      if (this.columns[i] === column) {
         setAttribute(th, "aria-sort", direction > 0 ? "ascending" : "descending");
-        setText(th.firstChild, c.title + (direction > 0 ? " \u2191" : " \u2193"));
       } else {
         th.removeAttribute("aria-sort");
-        setText(th.firstChild, c.title);
       }
     });
     setText(this.shown, this.visible.length === this.rows.length ? formatCount(this.rows.length) :

@@ -25,9 +25,9 @@ const stateOrder = [
 ];
 
 // nameColumn returns a column with a name, and a less important part.
-function nameColumn(id, title, name, rest, least) {
+function nameColumn(id, title, name, rest, width) {
   return {
-    id, title, least, value: (row) => name(row) + " " + rest(row),
+    id, title, width, value: (row) => name(row) + " " + rest(row),
     create: (td) => {
       const first = el("span", {class: "name"});
       const second = el("span", {class: "dim"});
@@ -49,12 +49,12 @@ function sinceColumn(since) {
 }
 
 const rateColumn = {
-  id: "rate", title: "Reconciles/s", width: 172, number: true, hint: "Reconciles per second, with the last 60 values",
+  id: "rate", title: "Reconciles/s", width: 164, number: true, hint: "Reconciles per second, with a chart of the last 60 values",
   value: (t) => t.series.rate.last(),
   create: (td) => {
     const spark = newSpark(88, 17);
-    const value = el("span", {class: "rate"});
-    td.append(value, " ", spark.svg);
+    const value = el("span");
+    td.append(spark.svg, value);
     return (t) => {
       setText(value, formatRate(t.series.rate.last()));
       spark.draw(t.series.rate);
@@ -68,7 +68,7 @@ const tables = {
     state: (t) => t.state, open: (t) => openDetails("type", t.key),
     search: (t) => [t.resource, t.group, t.version, t.kind, t.blueprint, t.state, t.message].join(" "),
     columns: [
-      stateColumn((t) => t.state), nameColumn("name", "Type", (t) => t.resource, (t) => t.group + "/" + t.version, 250),
+      stateColumn((t) => t.state), nameColumn("name", "Type", (t) => t.resource, (t) => t.group + "/" + t.version, 270),
       sinceColumn((t) => t.since),
       numberColumn("objects", "Objects", 78, (t) => t.objects, "Objects in the cache"),
       numberColumn("bytes", "Memory", 84, (t) => t.bytes, "Estimated memory of these objects", false, formatBytes),
@@ -77,7 +77,7 @@ const tables = {
       numberColumn("delayed", "Delayed", 72, (t) => t.queue.delayed, "Objects that wait for a retry"),
       numberColumn("oldest", "Oldest", 66, (t) => t.queue.oldestSeconds, "How long the next object has waited", false,
         formatSeconds),
-      numberColumn("running", "Running", 72, (t) => t.queue.running, "Running reconciles"),
+      numberColumn("running", "Running", 70, (t) => t.queue.running, "Running reconciles"),
       numberColumn("failing", "Failing", 68, (t) => t.failing, "Objects that are retried after a failure", true),
       numberColumn("parked", "Parked", 68, (t) => t.parked, "Objects that are not retried until they change", true),
       rateColumn,
@@ -90,7 +90,7 @@ const tables = {
     search: (p) => [p.namespace, p.name, p.resource, p.group, p.error].join(" "),
     columns: [
       sinceColumn((p) => p.since), nameColumn("name", "Object", objectName, () => "", 190),
-      nameColumn("type", "Type", (p) => p.resource, (p) => p.group + "/" + p.version, 220),
+      nameColumn("type", "Type", (p) => p.resource, (p) => p.group + "/" + p.version, 300),
       numberColumn("failures", "Failures", 84, (p) => p.failures, "Consecutive failures"),
       {id: "error", title: "Error", least: 400, value: (p) => p.error, text: (p) => p.error},
     ],
@@ -173,7 +173,8 @@ graphFilter.addEventListener("input", () => {
   drawGraphView();
   saveView();
 });
-byID("graph").append(el("div", {class: "tools"}, graphFilter, graphNote), graphFrame);
+byID("graph").append(el("div", {class: "tools"}, graphFilter,
+  el("span", {class: "dim"}, "An arrow points to a Blueprint that has a resource of the other one's type."), graphNote), graphFrame);
 
 // connected returns the Blueprints that are connected with those that the filter accepts.
 function connected(blueprints, accepts) {
@@ -206,7 +207,7 @@ function drawGraphView() {
   const alone = model.data.blueprints.filter((b) => !b.uses.length && !b.usedBy.length).length;
   setText(graphNote, `${formatCount(shown.length)} of ${formatCount(all.length)} connected Blueprints` +
     (all.length > most ? ": use the filter to see others" : "") + `; ${formatCount(alone)} without dependencies`);
-  const fresh = nodes.size ? drawGraph([...nodes.values()], "Dependencies of Blueprints") :
+  const fresh = nodes.size ? drawGraph([...nodes.values()], "Dependencies of Blueprints", large) :
     el("p", {class: "none"}, "No Blueprint has a resource of another Blueprint's type. The details of a Blueprint show its own resources.");
   const before = graphFrame.firstChild;
   if (!before || !before.isEqualNode(fresh)) {
@@ -237,6 +238,7 @@ function drawReplica() {
       el("h3", null, "Process"),
       fields([["Version", version], ["Started", sinceText(started)],
         ["Caches", caches.synced ? "complete" : caches.message || "not complete"]]),
+      el("h3", null, "Reconciles since the start"),
       outcomeTable(summary.reconciles)),
     el("div", null,
       el("h3", null, "Mapper"),
