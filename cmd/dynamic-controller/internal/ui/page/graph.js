@@ -1,7 +1,7 @@
 // Drawings of dependencies, layered from left to right.
 
 const nodeHeight = 38, gapY = 12;
-const large = {width: 178, gap: 56}, small = {width: 112, gap: 28};
+const large = {width: 178, gap: 56}, small = {width: 86, gap: 18};
 
 // levels returns the level of each node: one more than the highest level of the nodes that it needs. Cycles are cut.
 function levels(nodes) {

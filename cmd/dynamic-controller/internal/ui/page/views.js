@@ -7,7 +7,7 @@ function numberColumn(id, title, width, value, hint, alert, format = formatCount
 
 function stateColumn(state) {
   return {
-    id: "state", title: "State", width: 104, hint: "Problems first", value: (row) => stateOrder.indexOf(state(row)),
+    id: "state", title: "State", width: 100, hint: "Problems first", value: (row) => stateOrder.indexOf(state(row)),
     create: (td) => {
       const span = stateEl("");
       td.append(span);
@@ -43,16 +43,16 @@ function nameColumn(id, title, name, rest, width) {
 
 function sinceColumn(since) {
   return {
-    id: "since", title: "Since", width: 74, number: true, hint: "Newest first", value: (row) => Date.parse(since(row)),
+    id: "since", title: "Since", width: 70, number: true, hint: "Newest first", value: (row) => Date.parse(since(row)),
     text: (row) => formatDuration(model.age(since(row))),
   };
 }
 
 const rateColumn = {
-  id: "rate", title: "Reconciles/s", width: 164, number: true, hint: "Reconciles per second, with a chart of the last 60 values",
+  id: "rate", title: "Reconciles/s", width: 150, number: true, hint: "Reconciles per second, with a chart of the last 60 values",
   value: (t) => t.series.rate.last(),
   create: (td) => {
-    const spark = newSpark(88, 17);
+    const spark = newSpark(76, 17);
     const value = el("span");
     td.append(spark.svg, value);
     return (t) => {
@@ -68,20 +68,20 @@ const tables = {
     state: (t) => t.state, open: (t) => openDetails("type", t.key),
     search: (t) => [t.resource, t.group, t.version, t.kind, t.blueprint, t.state, t.message].join(" "),
     columns: [
-      stateColumn((t) => t.state), nameColumn("name", "Type", (t) => t.resource, (t) => t.group + "/" + t.version, 270),
+      stateColumn((t) => t.state), nameColumn("name", "Type", (t) => t.resource, (t) => t.group + "/" + t.version, 256),
       sinceColumn((t) => t.since),
-      numberColumn("objects", "Objects", 78, (t) => t.objects, "Objects in the cache"),
-      numberColumn("bytes", "Memory", 84, (t) => t.bytes, "Estimated memory of these objects", false, formatBytes),
-      numberColumn("live", "Live", 62, (t) => t.queue.live, "Objects that wait because of events"),
-      numberColumn("background", "Backgr.", 70, (t) => t.queue.background, "Objects that wait because of lists and resyncs"),
-      numberColumn("delayed", "Delayed", 72, (t) => t.queue.delayed, "Objects that wait for a retry"),
-      numberColumn("oldest", "Oldest", 66, (t) => t.queue.oldestSeconds, "How long the next object has waited", false,
+      numberColumn("objects", "Objects", 76, (t) => t.objects, "Objects in the cache"),
+      numberColumn("bytes", "Memory", 78, (t) => t.bytes, "Estimated memory of these objects", false, formatBytes),
+      numberColumn("live", "Live", 54, (t) => t.queue.live, "Objects that wait because of events"),
+      numberColumn("background", "Backgr.", 66, (t) => t.queue.background, "Objects that wait because of lists and resyncs"),
+      numberColumn("delayed", "Delayed", 70, (t) => t.queue.delayed, "Objects that wait for a retry"),
+      numberColumn("oldest", "Oldest", 62, (t) => t.queue.oldestSeconds, "How long the next object has waited", false,
         formatSeconds),
-      numberColumn("running", "Running", 70, (t) => t.queue.running, "Running reconciles"),
-      numberColumn("failing", "Failing", 68, (t) => t.failing, "Objects that are retried after a failure", true),
-      numberColumn("parked", "Parked", 68, (t) => t.parked, "Objects that are not retried until they change", true),
+      numberColumn("running", "Running", 74, (t) => t.queue.running, "Running reconciles"),
+      numberColumn("failing", "Failing", 64, (t) => t.failing, "Objects that are retried after a failure", true),
+      numberColumn("parked", "Parked", 64, (t) => t.parked, "Objects that are not retried until they change", true),
       rateColumn,
-      {id: "message", title: "Reason", least: 150, value: (t) => t.message || undefined, text: (t) => t.message || ""},
+      {id: "message", title: "Reason", least: 110, value: (t) => t.message || undefined, text: (t) => t.message || ""},
     ],
   }),
   parked: new Table({
