@@ -66,7 +66,8 @@ func newCommand(program string) *cobra.Command {
 	} else {
 		root.AddCommand(newRunCommand(run))
 	}
-	root.AddCommand(newWhyCommand(), newTreeCommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
+	root.AddCommand(newWhyCommand(), newTreeCommand(), newStatusCommand(), newTypesCommand(), newParkedCommand(),
+		newValidateCommand(), newRenderCommand(), newVersionCommand())
 	return root
 }
 
