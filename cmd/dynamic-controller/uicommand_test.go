@@ -35,7 +35,7 @@ func (s *statusScene) startUI(kubeconfig string, args ...string) (p *process, ur
 func TestUI_ServesThePageWithTheTokenOfTheUser(t *testing.T) {
 	s := newStatusScene(t)
 	get := func(url string) (int, string) {
-		response, err := http.Get(url) //nolint:gosec // the URL of the command
+		response, err := http.Get(url)
 		if err != nil {
 			t.Fatal(err)
 		}

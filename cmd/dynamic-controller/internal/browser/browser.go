@@ -28,7 +28,7 @@ func Find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", errors.New("Chromium not found in $PATH: install it, for example with \"apt-get install chromium\", " +
+	return "", errors.New("no Chromium in $PATH: install it, for example with \"apt-get install chromium\", " +
 		"or set $CHROMIUM to its path")
 }
 

@@ -50,12 +50,18 @@ func (b *Browser) Open(url string, width, height int, headers ...string) *Page {
 func (p *Page) record(m message) {
 	switch m.Method {
 	case "Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled":
+		var params struct{ Entry struct{ Text, URL string } }
 		data, err := json.Marshal(m.Params)
-		if err == nil {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.problems = append(p.problems, m.Method+": "+string(data))
+		if err != nil || json.Unmarshal(data, &params) != nil {
+			return
 		}
+		problem := m.Method + ": " + string(data)
+		if text := params.Entry.Text; text != "" {
+			problem = text + " " + params.Entry.URL
+		}
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.problems = append(p.problems, problem)
 	}
 }
 

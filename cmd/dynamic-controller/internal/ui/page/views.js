@@ -100,7 +100,7 @@ const tables = {
     state: (b) => b.state, open: (b) => openDetails("blueprint", b.name),
     search: (b) => [b.name, b.type && typeName(b.type), b.type && b.type.kind, b.state, b.reason, b.message, b.revision].join(" "),
     columns: [
-      stateColumn((b) => b.state), nameColumn("name", "Blueprint", (b) => b.name, () => "", 170),
+      stateColumn((b) => b.state), nameColumn("name", "Blueprint", (b) => b.name, () => "", 230),
       nameColumn("type", "Type", (b) => b.type ? b.type.resource : "", (b) => b.type ? b.type.group + "/" + b.type.version : "", 210),
       numberColumn("generation", "Generation", 92, (b) => b.generation, "The newest generation", false, String),
       numberColumn("served", "Served", 74, (b) => b.servedGeneration || 0, "The served generation", false, String),
@@ -147,6 +147,7 @@ function drawTiles() {
   const {summary, types, blueprints} = model.data;
   const queue = summary.queue;
   const gauges = model.gauges;
+  const failures = formatRate(model.all.failures.last());
   const isBad = (counts, states) => states.some((s) => counts[s]);
   tiles.types(formatCount(types.length), gauges.types, countsText(summary.types),
     isBad(summary.types, ["Failing", "Forbidden", "NotFound"]));
@@ -158,7 +159,7 @@ function drawTiles() {
     `${formatCount(queue.live)} live, ${formatCount(queue.background)} backgr., ${formatCount(queue.delayed)} delayed`);
   byID("tile-rate").dataset.polls = model.polls;
   tiles.rate(formatRate(model.all.rate.last()) || "\u2013", model.all.rate,
-    `${formatCount(queue.running)} running, ${formatRate(model.all.failures.last()) || "?"}/s fail`);
+    `${formatCount(queue.running)} running` + (failures ? `, ${failures}/s fail` : ""));
   tiles.failing(formatCount(summary.failing + summary.parked), gauges.failing,
     `${formatCount(summary.failing)} failing, ${formatCount(summary.parked)} parked`, summary.parked > 0);
 }
