@@ -65,20 +65,6 @@ func newEngines(
 	return e, errors.Join(err2, err3)
 }
 
-// instancesEngine is the instances engine. It wraps all handlers, so that parked contains the parked objects.
-type instancesEngine struct {
-	*dynamiccontroller.DynamicController
-	parked *status.ParkedKeys
-}
-
-// StartServingGVK implements [instances.Engine].
-func (e instancesEngine) StartServingGVK(
-	ctx context.Context, gvr schema.GroupVersionResource, handler dynamiccontroller.Handler,
-	opts ...dynamiccontroller.ServeOption,
-) error {
-	return e.DynamicController.StartServingGVK(ctx, gvr, e.parked.Handler(handler), opts...)
-}
-
 // typeEvents converts the changes that a mapper reports into the TypeEvents of an engine. The two packages do not
 // import each other.
 func typeEvents(mapper *restmapper.Mapper) dynamiccontroller.TypeEvents {
