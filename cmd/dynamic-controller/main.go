@@ -69,7 +69,7 @@ func newCommand(program string) *cobra.Command {
 		root.AddCommand(newRunCommand(run), newConfigCommand())
 	}
 	root.AddCommand(newWhyCommand(), newTreeCommand(), newStatusCommand(), newTypesCommand(), newParkedCommand(),
-		newValidateCommand(), newRenderCommand(), newVersionCommand())
+		newUICommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
 	return root
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/ui"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
@@ -23,6 +24,7 @@ func newStatusSources(
 // newPages returns the handlers that describe the state of the platform.
 func newPages(log logr.Logger, e *engines, sources *status.Sources) pages {
 	return pages{
+		ui.Path:     ui.New(),
 		status.Path: status.Handler(sources),
 		status.RetryPath: &status.Retrier{
 			Log: log, Leadership: sources.Leadership, Parked: e.parked, Enqueue: e.instances.Enqueue,

@@ -86,10 +86,7 @@ func (o *statusOptions) connectToURL(token string) (*statusclient.Client, string
 		}
 	}
 	c, err := statusclient.NewForURL(o.url, withToken(cfg, token), settings)
-	if err != nil {
-		return nil, "", fmt.Errorf("--%s: %w", flagURL, err)
-	}
-	return c, namespace, nil
+	return c, namespace, err
 }
 
 // withToken returns the credentials for a replica: the token, if it is not empty, or else those of cfg.

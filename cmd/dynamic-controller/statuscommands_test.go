@@ -169,7 +169,9 @@ func (s *statusScene) addLease(name, holder string) {
 	s.Helper()
 	leases := s.kube.CoordinationV1().Leases(metav1.NamespaceDefault)
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	lease.Spec.HolderIdentity = &holder
+	if holder != "" {
+		lease.Spec.HolderIdentity = &holder
+	}
 	if _, err := leases.Create(s.Context(), lease, metav1.CreateOptions{}); err != nil {
 		s.Fatal(err)
 	}
@@ -204,14 +206,14 @@ func TestStatusCommands(t *testing.T) {
 		{"a token from a credential plugin", plugin, []string{"status"}, 1, []string{"Leads: yes"}},
 		{"a client certificate and a token", s.certificate, []string{"status", "OPERATOR"}, 1, []string{"Leads: yes"}},
 		{"a client certificate", s.certificate, []string{"status"}, 2, []string{
-			"has no bearer token", `--token "$(kubectl create token -n NAMESPACE NAME)"`,
+			"has no bearer token", `--token "$(kubectl create token -n `,
 		}},
 		{"a URL", s.operator, []string{"status", "LEADER"}, 1, []string{"Leads: yes, term 1"}},
 		{"a standby replica, without a kubeconfig", filepath.Join(t.TempDir(), "missing"),
 			[]string{"status", "STANDBY", "OPERATOR"}, 1,
 			[]string{"Leads: no, the leader is NAMESPACE_", "Types: 2: 2 Synced", "Blueprints: 2: 1 Rejected, 1 Served"}},
 		{"a certificate that cannot be verified", s.operator, []string{"status", "--url", s.leader}, 2,
-			[]string{"certificate signed by unknown authority: set --certificate-authority"}},
+			[]string{"tls: failed to verify certificate: ", "set --certificate-authority and --tls-server-name"}},
 		{"a certificate that is not verified", s.operator,
 			[]string{"status", "--url", s.leader, "--insecure-skip-tls-verify"}, 1, []string{"Leads: yes"}},
 		{"an address without TLS", s.operator, []string{"status", "--url", "http://127.0.0.1:1"}, 2,
@@ -239,7 +241,7 @@ func TestStatusCommands(t *testing.T) {
 		{"everything as YAML", s.operator, []string{"status", "-o", "yaml"}, 1,
 			[]string{"kind: ReplicaStatus", "identity: NAMESPACE_", "reason: Invalid"}},
 		{"parked objects", s.reader, []string{"parked"}, 1, []string{
-			"TYPE NAMESPACE NAME AGE FAILURES ERROR sites.v1.GROUP NAMESPACE flowers", ` 3 `, "is forbidden",
+			"NAME AGE FAILURES ERROR sites.v1.GROUP NAMESPACE flowers", " 3 ", "flowers-page",
 		}},
 		{"a parked object", s.operator, []string{"parked", "sites.GROUP/flowers", "-n", "NAMESPACE"}, 1,
 			[]string{"sites.v1.GROUP NAMESPACE flowers"}},
@@ -255,7 +257,7 @@ func TestStatusCommands(t *testing.T) {
 		{"a retry of the object", s.operator, []string{"parked", "sites/flowers", "-n", "NAMESPACE", "--retry"}, 0,
 			[]string{"The leader reconciles 1 parked objects again."}},
 	} {
-		s.T.Logf("%s: %v", test.name, test.args)
+		t.Logf("%s: %v", test.name, test.args)
 		s.waitRun(test.kubeconfig, test.args, test.code, test.words...)
 	}
 	if s.kubelet.forwards.Load() == 0 {

@@ -40,7 +40,7 @@ func NewForURL(address string, credentials *rest.Config, settings *tls.Config) (
 	base, err := url.Parse(address)
 	if err != nil || base.Scheme != "https" || base.Host == "" || strings.Trim(base.Path, "/") != "" ||
 		base.RawQuery != "" || base.User != nil {
-		return nil, fmt.Errorf("%q: must have the form https://HOST:PORT, because the token is sent to it", address)
+		return nil, fmt.Errorf("--url: %q: must have the form https://HOST:PORT, because the token is sent to it", address)
 	}
 	return newClient(base, credentials, &http.Transport{TLSClientConfig: settings, Proxy: http.ProxyFromEnvironment})
 }
