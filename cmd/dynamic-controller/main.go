@@ -16,6 +16,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/offline"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/uninstall"
 )
 
 func main() {
@@ -43,7 +44,8 @@ func exitCode(cmd *cobra.Command, err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, offline.ErrProblems), errors.Is(err, errNotHealthy):
+	case errors.Is(err, offline.ErrProblems), errors.Is(err, errNotHealthy), errors.Is(err, uninstall.ErrRunning),
+		errors.Is(err, uninstall.ErrIncomplete):
 		return 1
 	case cmd.Name() == "run":
 		return 1
@@ -64,7 +66,7 @@ func newCommand(program string) *cobra.Command {
 		root.Use, root.Short = pluginName, "Check and explain Blueprints and their instances"
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl blueprint"}
 	} else {
-		root.AddCommand(newRunCommand(run))
+		root.AddCommand(newRunCommand(run), newUninstallCommand())
 	}
 	root.AddCommand(newWhyCommand(), newTreeCommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
 	return root
