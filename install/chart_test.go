@@ -18,6 +18,8 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	"helm.sh/helm/v4/pkg/engine"
+	appsv1 "k8s.io/api/apps/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
@@ -205,4 +207,24 @@ func TestChart_SchemaHasAllValues(t *testing.T) {
 		}
 	}
 	check("", top, values(t, read(t, filepath.Join(chartDir, "values.yaml"))))
+}
+
+func TestNetworkPolicy_AllowsEveryPortOfTheContainer(t *testing.T) {
+	objects := rendered(t, values(t, read(t, "testdata/everything.yaml")))
+	open := map[string]bool{}
+	for _, rule := range only[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy").Spec.Ingress {
+		for _, port := range rule.Ports {
+			open[port.Port.String()] = len(rule.From) > 0
+		}
+	}
+	container := only[appsv1.Deployment](t, objects, "Deployment").Spec.Template.Spec.Containers[0]
+	for _, port := range container.Ports {
+		if limited, ok := open[port.Name]; !ok || !limited {
+			t.Errorf("the port %s is allowed: %v, for the peers in the values: %v", port.Name, ok, limited)
+		}
+		delete(open, port.Name)
+	}
+	if len(open) > 0 {
+		t.Errorf("the container does not have the ports %v", open)
+	}
 }
