@@ -146,6 +146,11 @@ test-e2e: controlplane ## run several replicas and inject each fault once (inclu
 	$(PRINT_RACE)
 	go test $(RACE) -count=1 -v ./test/e2e
 
+.PHONY: test-ui
+test-ui: controlplane ## test the page of the diagnostics in headless Chromium (requires chromium; SCREENSHOTS=DIR writes pictures)
+	$(PRINT_RACE)
+	go test $(TEST_FLAGS) $(RACE) -tags browser -count=1 -p 1 -run Browser ./cmd/dynamic-controller/internal/ui ./cmd/dynamic-controller
+
 .PHONY: test-kind
 test-kind: ## run the tests that need kubelets on a temporary kind cluster (requires docker)
 	@examples/kind/with-cluster.sh "make test-kind" dynamic-controller-test go test -tags kind -count=1 -v -timeout 20m ./test/kind

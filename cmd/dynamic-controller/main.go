@@ -68,7 +68,8 @@ func newCommand(program string) *cobra.Command {
 	} else {
 		root.AddCommand(newRunCommand(run), newConfigCommand())
 	}
-	root.AddCommand(newWhyCommand(), newTreeCommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
+	root.AddCommand(newWhyCommand(), newTreeCommand(), newStatusCommand(), newTypesCommand(), newParkedCommand(),
+		newUICommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
 	return root
 }
 
