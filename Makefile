@@ -29,7 +29,7 @@ GOLANGCI_LINT = $(WITHOUT_CGO) go tool -modfile=$(CURDIR)/tools/go.mod golangci-
 CONTROLPLANE_MODULE := test/controlplane
 # In test/kindnode, "make test" builds only the packages that do not depend on Kubernetes.
 KINDNODE_MODULE := test/kindnode
-OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod)))
+OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod install/go.mod)))
 TEST_PARTS := $(words 1 2 3 4 $(OTHER_MODULES))
 ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES)
 
@@ -77,6 +77,18 @@ VERSION_LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(shell git rev-pars
 .PHONY: build
 build: ## build bin/dynamic-controller
 	@go build -ldflags '$(VERSION_LDFLAGS)' -o bin/dynamic-controller ./cmd/dynamic-controller
+
+# REPOSITORY:TAG, to which "make image" pushes.
+IMAGE =
+
+.PHONY: image
+image: ## build the image for amd64 and arm64 in bin/image, and push it to IMAGE=REPOSITORY:TAG if it is set
+	@cd install && $(WITHOUT_CGO) go run ./image --version '$(VERSION)' --commit '$(shell git rev-parse HEAD 2>/dev/null)' \
+		--date '$(or $(shell git log -1 --format=%cI 2>/dev/null),1970-01-01T00:00:00Z)' $(if $(IMAGE),--push '$(IMAGE)')
+
+.PHONY: manifests
+manifests: ## update the manifests for kustomize from the Helm chart
+	cd install && $(WITHOUT_CGO) go test -count=1 -run TestManifests_AreRenderedFromTheChart . -update
 
 .PHONY: builtin-schemas
 builtin-schemas: controlplane ## update the schemas of built-in kinds that "dynamic-controller validate" uses without a cluster

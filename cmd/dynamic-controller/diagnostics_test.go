@@ -166,10 +166,10 @@ func (a *api) token(name string, rules ...rbacv1.PolicyRule) string {
 	return config.AuthInfos["it"].Token
 }
 
-// exampleRules returns the rules of a ClusterRole in examples/kind.
+// exampleRules returns the rules of a ClusterRole in install/kustomize.
 func exampleRules(t *testing.T, name string) []rbacv1.PolicyRule {
 	t.Helper()
-	data, err := os.ReadFile("../../examples/kind/rbac.yaml")
+	data, err := os.ReadFile("../../install/kustomize/rbac.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
