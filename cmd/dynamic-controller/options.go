@@ -171,8 +171,8 @@ func (o *options) flags() cliflag.NamedFlagSets {
 	f.StringVar(&o.healthAddress, flagHealth, ":8081", "the `ADDRESS` of the probes /livez, /readyz and /healthz, as "+
 		"HOST:PORT or :PORT. With port 0, a free port is chosen and logged. 0 disables the probes")
 	f.StringVar(&o.metricsAddress, flagMetrics, noAddress,
-		"the `ADDRESS` of /metrics, /statusz, /flagz and /debug, as HOST:PORT or :PORT. They are served over TLS, to "+
-			"users whom the API server permits to read their paths. 0 disables them")
+		"the `ADDRESS` of /metrics, /status, /ui, /statusz, /flagz and /debug, as HOST:PORT or :PORT. They are served "+
+			"over TLS, to users whom the API server permits to read their paths. 0 disables them")
 	f.BoolVar(&o.metricsSecure, flagSecure, true, "serve --"+flagMetrics+" over TLS. If false, only /metrics is served, "+
 		"without TLS and to everyone, and the address must be a loopback address")
 	f.StringVar(&o.certFile, flagCertFile, "", "the `FILE` with the certificate of --"+flagMetrics+", followed by those "+
