@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/restmapper"
 
+	"github.com/google/go-cmp/cmp"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 
 	"github.com/dynamic-controller/engine/test/cluster"
@@ -194,4 +195,12 @@ func TestServiceMonitor_HasTheFieldsOfPrometheusOperator(t *testing.T) {
 		t.Errorf("the ServiceMonitor %+v does not match the Service %+v", endpoint, service.Spec)
 	}
 	only[monitoringv1.ServiceMonitor](t, rendered(t, values(t, read(t, "testdata/everything.yaml"))), "ServiceMonitor")
+}
+
+func TestPrometheusRule_ContainsTheAlerts(t *testing.T) {
+	rule := only[monitoringv1.PrometheusRule](t, rendered(t, values(t, components[1].values)), "PrometheusRule")
+	want := typed[monitoringv1.PrometheusRule](t, documents(t, read(t, alertsFile))[0])
+	if diff := cmp.Diff(want.Spec, rule.Spec); diff != "" {
+		t.Errorf("the PrometheusRule differs from %s: run make manifests (-file +chart)\n%s", alertsFile, diff)
+	}
 }

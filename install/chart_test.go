@@ -168,6 +168,8 @@ func TestChart_ReportsInvalidValues(t *testing.T) {
 		{"networkPolicy: {apiServer: {ports: [https]}}", "at '/networkPolicy/apiServer/ports/0': got string, want integer"},
 		{"metrics: {serviceMonitor: {credentials: {name: a}}}", "at '/metrics/serviceMonitor/credentials'"},
 		{"metrics: {serviceMonitor: {enabled: true}}", "metrics.serviceMonitor.enabled: requires metrics.tlsSecret, so that"},
+		{"metrics: {enabled: false, prometheusRule: {enabled: true}}",
+			"metrics.prometheusRule.enabled: requires metrics.enabled"},
 		{"metrics: {enabled: false, serviceMonitor: {enabled: true}}",
 			"metrics.serviceMonitor.enabled: requires metrics.enabled"},
 		{"metrics: {enabled: false, tlsSecret: a}", "metrics.tlsSecret: requires metrics.enabled"},

@@ -21,7 +21,8 @@ const kustomizeDir = "kustomize"
 // kustomization itself.
 var components = []struct{ name, values string }{
 	{"", ""},
-	{"monitoring", "{metrics: {tlsSecret: dynamic-controller-metrics-tls, serviceMonitor: {enabled: true}}}"},
+	{"monitoring", "{metrics: {tlsSecret: dynamic-controller-metrics-tls, serviceMonitor: {enabled: true}," +
+		" prometheusRule: {enabled: true}}}"},
 	{"webhook", "{webhook: {enabled: true}}"},
 	{"network-policy", "{networkPolicy: {enabled: true}}"},
 	{"flow-control", "{flowControl: {enabled: true}}"},
@@ -30,8 +31,17 @@ var components = []struct{ name, values string }{
 
 const renderedHeader = "# Rendered from install/charts/dynamic-controller by make manifests. Do not edit.\n"
 
+// alertsFile contains the alerts. Helm can only read files inside the chart, which therefore contains a copy.
+const alertsFile = "../monitoring/alerts.yaml"
+
 // TestManifests_AreRenderedFromTheChart updates the files with the flag -update.
 func TestManifests_AreRenderedFromTheChart(t *testing.T) {
+	if *update {
+		copied := filepath.Join(chartDir, "files", filepath.Base(alertsFile))
+		if err := os.WriteFile(copied, []byte(read(t, alertsFile)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	done := map[string]bool{"NOTES.txt": true}
 	for _, component := range components {
 		files, err := render(values(t, component.values))

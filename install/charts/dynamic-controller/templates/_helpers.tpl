@@ -64,6 +64,9 @@ matchLabelKeys: [pod-template-hash]
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor.enabled: requires metrics.enabled" -}}
 {{- end -}}
+{{- if and .Values.metrics.prometheusRule.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.prometheusRule.enabled: requires metrics.enabled" -}}
+{{- end -}}
 {{- if and .Values.metrics.tlsSecret (not .Values.metrics.enabled) -}}
 {{- fail "metrics.tlsSecret: requires metrics.enabled" -}}
 {{- end -}}
