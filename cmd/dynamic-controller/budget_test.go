@@ -60,7 +60,7 @@ func TestMemoryBudget_RejectsFurtherBlueprints(t *testing.T) {
 	a.waitBlueprint("seconds", all(overBudget, is("Serving", "True", "generation 1")))
 	for _, kind := range []string{"large", "third"} {
 		a.waitBlueprint(kind+"s", overBudget)
-		if served := p.logged(line{Msg: "Blueprint served", GVR: kind + "s"}); len(served) > 0 {
+		if served := p.logged(line{Msg: "Blueprint served", Type: kind + "s"}); len(served) > 0 {
 			t.Errorf("%s was served although it exceeds the budget: %+v", kind, served)
 		}
 	}

@@ -9,11 +9,10 @@ import (
 	"net/http/pprof"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	utilversion "k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/server/flagz"
@@ -21,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/compatibility"
+	"k8s.io/component-base/logs"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/access"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
@@ -29,7 +29,7 @@ import (
 // registerDiagnostics serves the metrics. Over TLS, it also serves the other diagnostics, and the API server decides
 // who can read them.
 func registerDiagnostics(
-	log logr.Logger, r *replica.Replica, cfg *rest.Config, o *options, metrics http.Handler, level zap.AtomicLevel,
+	log logr.Logger, r *replica.Replica, cfg *rest.Config, o *options, metrics http.Handler,
 ) error {
 	if o.metricsAddress == noAddress {
 		return nil
@@ -55,7 +55,7 @@ func registerDiagnostics(
 	if err != nil {
 		return err
 	}
-	handler := controller.Protect(newDiagnosticsMux(log, metrics, o.sections, level))
+	handler := controller.Protect(newDiagnosticsMux(log, metrics, o.sections, o.verbosity))
 	return registerListener(log, r, flagMetrics, secure(listener, certificate.GetCertificate), handler)
 }
 
@@ -81,6 +81,9 @@ func isLoopback(address string) bool {
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
+// component is the name of the program in diagnostics and spans.
+const component = "dynamic-controller"
+
 // pathMetrics is the path of the metrics.
 const pathMetrics = "/metrics"
 
@@ -97,9 +100,8 @@ func (m *diagnosticsMux) Handle(path string, handler http.Handler) {
 }
 
 func newDiagnosticsMux(
-	log logr.Logger, metrics http.Handler, flags cliflag.NamedFlagSets, level zap.AtomicLevel,
+	log logr.Logger, metrics http.Handler, flags cliflag.NamedFlagSets, level int,
 ) *diagnosticsMux {
-	const component = "dynamic-controller"
 	m := &diagnosticsMux{}
 	m.Handle(pathMetrics, metrics)
 	for path, handler := range map[string]http.HandlerFunc{
@@ -108,7 +110,7 @@ func newDiagnosticsMux(
 	} {
 		m.Handle(path, withoutReadDeadline(handler))
 	}
-	m.Handle("/debug/flags/v", verbosityHandler(log, level))
+	m.Handle("/debug/flags/v", &verbosity{log: log, level: level})
 	flagz.Install(m, component, flagz.NamedFlagSetsReader{FlagSets: flags})
 	listed := append([]string{statusz.DefaultStatuszPath}, m.paths...)
 	statusz.Install(m, component, statusz.NewRegistry(newProgramVersion(), statusz.WithListedPaths(listed)))
@@ -124,33 +126,53 @@ func withoutReadDeadline(handler http.Handler) http.Handler {
 	})
 }
 
-// verbosityHandler returns and sets the level of detail of the log. It logs each change with the user.
-func verbosityHandler(log logr.Logger, level zap.AtomicLevel) http.Handler {
+// verbosity is the level of detail of the log, including that of client-go.
+type verbosity struct {
+	log   logr.Logger
+	mu    sync.Mutex
+	level int // guarded by mu
+}
+
+// ServeHTTP returns and sets the level.
+func (v *verbosity) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// At level 8, client-go logs the bodies of requests and responses, including Secrets.
-	const maxLevel = 7
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.Method {
-		case http.MethodGet:
-			fmt.Fprintln(w, -int(level.Level()))
-		case http.MethodPut:
-			const maxBody = 16
-			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-			verbosity, invalid := strconv.Atoi(strings.TrimSpace(string(body)))
-			if err != nil || invalid != nil || verbosity < 0 || verbosity > maxLevel {
-				http.Error(w, fmt.Sprintf("the body must be a number from 0 to %d", maxLevel), http.StatusBadRequest)
-				return
-			}
-			name := ""
-			if user, ok := request.UserFrom(r.Context()); ok {
-				name = user.GetName()
-			}
-			log.Info("Verbosity changed", "from", -int(level.Level()), "to", verbosity, "user", name)
-			level.SetLevel(zapcore.Level(-verbosity))
-			fmt.Fprintf(w, "successfully set verbosity to %d\n", verbosity)
-		default:
-			http.Error(w, "the method must be GET or PUT", http.StatusMethodNotAllowed)
+	const maxLevel, maxBody = 7, 16
+	switch r.Method {
+	case http.MethodGet:
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		fmt.Fprintln(w, v.level)
+	case http.MethodPut:
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		level, invalid := strconv.Atoi(strings.TrimSpace(string(body)))
+		if err != nil || invalid != nil || level < 0 || level > maxLevel {
+			http.Error(w, fmt.Sprintf("the body must be a number from 0 to %d", maxLevel), http.StatusBadRequest)
+			return
 		}
-	})
+		name := ""
+		if user, ok := request.UserFrom(r.Context()); ok {
+			name = user.GetName()
+		}
+		if err := v.set(level, name); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		fmt.Fprintf(w, "successfully set verbosity to %d\n", level)
+	default:
+		http.Error(w, "the method must be GET or PUT", http.StatusMethodNotAllowed)
+	}
+}
+
+// set sets the level and logs the change.
+func (v *verbosity) set(level int, user string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.log.Info("Verbosity changed", "from", v.level, "to", level, "user", user)
+	if _, err := logs.GlogSetter(strconv.Itoa(level)); err != nil {
+		return err
+	}
+	v.level = level
+	return nil
 }
 
 // programVersion implements the methods of an EffectiveVersion that statusz uses.

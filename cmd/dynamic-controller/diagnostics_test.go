@@ -18,14 +18,14 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	rbacv1 "k8s.io/api/rbac/v1"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/client-go/tools/clientcmd"
 	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
 )
 
 func TestIsLoopback(t *testing.T) {
@@ -54,11 +54,10 @@ func TestListenLoopback_ChecksTheAddressOfTheListener(t *testing.T) {
 	}
 }
 
-func TestVerbosityHandler_SetsTheLevelOfTheLog(t *testing.T) {
+func TestVerbosity_SetsTheLevelOfTheLog(t *testing.T) {
 	var out bytes.Buffer
-	level := zap.NewAtomicLevelAt(zapcore.InfoLevel)
-	log := newLogger(&out, formatJSON, level)
-	h := verbosityHandler(log, level)
+	log := testLogger(t, &out, logsapi.LoggingConfiguration{Format: formatJSON})
+	h := &verbosity{log: log}
 	for _, step := range []struct {
 		method, body string
 		code         int
@@ -79,10 +78,10 @@ func TestVerbosityHandler_SetsTheLevelOfTheLog(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(step.method, "/", strings.NewReader(step.body))
-		before := -int(level.Level())
+		before := h.level
 		out.Reset()
 		h.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), &user.DefaultInfo{Name: "operator"})))
-		changed := fmt.Sprintf(`"msg":"Verbosity changed","from":%d,"to":%d,"user":"operator"`, before, step.level)
+		changed := fmt.Sprintf(`"msg":"Verbosity changed","v":0,"from":%d,"to":%d,"user":"operator"`, before, step.level)
 		isChange := step.method == http.MethodPut && step.code == http.StatusOK
 		if strings.Contains(out.String(), changed) != isChange {
 			t.Errorf("%s %.10q: logged %q", step.method, step.body, out.String())
@@ -96,12 +95,15 @@ func TestVerbosityHandler_SetsTheLevelOfTheLog(t *testing.T) {
 		if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"msg":"Logged"`) {
 			t.Errorf("after %s %.10q: logged %q at level %d", step.method, step.body, got, step.level)
 		}
+		if !klog.V(klog.Level(step.level)).Enabled() || klog.V(klog.Level(step.level+1)).Enabled() {
+			t.Errorf("after %s %.10q: the level of client-go is not %d", step.method, step.body, step.level)
+		}
 	}
 }
 
 // diagnosticPaths returns all paths of the diagnostics, and paths below them or that do not exist.
 func diagnosticPaths() []string {
-	m := newDiagnosticsMux(logr.Discard(), http.NotFoundHandler(), cliflag.NamedFlagSets{}, zap.NewAtomicLevel())
+	m := newDiagnosticsMux(logr.Discard(), http.NotFoundHandler(), cliflag.NamedFlagSets{}, 0)
 	return append(slices.Sorted(slices.Values(m.paths)), "/debug/pprof/heap", "/debug/pprof", "/", "/unknown", "//metrics")
 }
 

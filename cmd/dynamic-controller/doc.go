@@ -1,7 +1,8 @@
 // Dynamic-controller is a small platform built on package dynamiccontroller. It serves resource types that users
 // define at runtime.
 //
-//	dynamic-controller run [--kubeconfig FILE] [--context NAME]
+//	dynamic-controller run [--config FILE] [--kubeconfig FILE] [--context NAME]
+//	dynamic-controller config [--config FILE]
 //	dynamic-controller validate FILE...
 //	dynamic-controller render BLUEPRINT INSTANCE
 //	dynamic-controller why TYPE/NAME
@@ -16,6 +17,9 @@
 // documentation of all fields:
 //
 //	kubectl explain blueprints.spec --recursive
+//
+// All flags of run can be set in a configuration file (config.platform.example.com/v1alpha1). The command config prints
+// one with the effective values.
 //
 // The command validate checks Blueprints and instances before they are applied. The command render prints the children
 // of an instance. Neither needs a cluster.

@@ -57,7 +57,7 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 	a.wait("v1", "ConfigMap", "flowers-0-page", has("fresh roses", "data", "text"))
 	eventually(t, func() error {
 		for _, want := range []line{{GVR: "websites", Generation: 2}, {GVR: "markets"}} {
-			if want.Msg = "Blueprint served"; len(second.logged(want)) == 0 {
+			if want.Msg = "Type started"; len(second.logged(want)) == 0 {
 				return fmt.Errorf("the standby does not serve %s of generation %d yet", want.GVR, want.Generation)
 			}
 		}
@@ -68,6 +68,11 @@ func TestL5_WarmStandbyReplacesAKilledLeader(t *testing.T) {
 		}
 		return fmt.Errorf("the standby does not watch markets yet")
 	})
+	// Only the leader logs decisions, with its term and the ID of the reconcile.
+	first.waitLog(line{Msg: "Blueprint served", Type: "markets", Term: 1, ReconcileID: "-"})
+	if got := second.logged(line{Msg: "Blueprint "}); len(got) > 0 {
+		t.Errorf("a standby logged the decisions %+v", got)
+	}
 	for _, c := range proxy.Calls() {
 		if isWrite(c) {
 			t.Errorf("a standby wrote %+v", c)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
 
@@ -64,7 +66,7 @@ func newCommand(program string) *cobra.Command {
 		root.Use, root.Short = pluginName, "Check and explain Blueprints and their instances"
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl blueprint"}
 	} else {
-		root.AddCommand(newRunCommand(run))
+		root.AddCommand(newRunCommand(run), newConfigCommand())
 	}
 	root.AddCommand(newWhyCommand(), newTreeCommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
 	return root
@@ -72,13 +74,26 @@ func newCommand(program string) *cobra.Command {
 
 // newRunCommand returns a command that validates its options and calls run.
 func newRunCommand(run func(context.Context, *options) error) *cobra.Command {
+	cmd, o := newCommandWithOptions(run)
+	cmd.Use, cmd.Short = "run", "Serve Blueprints until SIGTERM or SIGINT"
+	cmd.Long = "Serve Blueprints until SIGTERM or SIGINT."
+	cliflag.SetUsageAndHelpFunc(cmd, o.sections, helpColumns)
+	return cmd
+}
+
+// helpColumns is the maximum length of a line of the help.
+const helpColumns = 120
+
+// newCommandWithOptions returns a command with the flags of the command run. It reads the configuration file, validates
+// the options, and calls run.
+func newCommandWithOptions(run func(context.Context, *options) error) (*cobra.Command, *options) {
 	o := &options{}
 	cmd := &cobra.Command{
-		Use:   "run",
-		Short: "Serve Blueprints until SIGTERM or SIGINT",
-		Long:  "Serve Blueprints until SIGTERM or SIGINT.",
-		Args:  cobra.NoArgs,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.loadConfig(cmd.Flags()); err != nil {
+				return err
+			}
 			o.complete()
 			if err := o.validate(); err != nil {
 				return err
@@ -86,13 +101,14 @@ func newRunCommand(run func(context.Context, *options) error) *cobra.Command {
 			return run(cmd.Context(), o)
 		},
 	}
-	const columns = 120
 	sections := o.flags()
 	for _, name := range sections.Order {
 		cmd.Flags().AddFlagSet(sections.FlagSets[name])
 	}
-	cliflag.SetUsageAndHelpFunc(cmd, sections, columns)
-	return cmd
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(cmp.Or(formerFlags[name], name))
+	})
+	return cmd, o
 }
 
 // withSignals returns a context that is cancelled when the process receives SIGTERM or SIGINT. A second signal

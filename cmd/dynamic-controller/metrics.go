@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"k8s.io/component-base/featuregate"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
 	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
@@ -16,13 +17,15 @@ import (
 // newRegistry returns a registry with all metrics of the process.
 func newRegistry(
 	e *engines, r *replica.Replica, blueprints blueprintStates, clients *clientMetrics,
+	features featuregate.MutableFeatureGate,
 ) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(e.metrics...)
 	registry.MustRegister(clients.collectors()...)
 	registry.MustRegister(
 		metrics.NewLeadership(r), blueprints, &mapperMetrics{e.mapper, e.kinds.Load}, newVersionMetric(),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		featureMetric{features}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return registry
 }

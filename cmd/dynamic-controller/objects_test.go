@@ -205,9 +205,7 @@ func (a *api) cleanUp(obj *unstructured.Unstructured) {
 	a = &admin
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
-	free := []byte(`{"metadata":{"finalizers":null}}`)
-	_, _ = a.client(obj).Patch(ctx, obj.GetName(), types.MergePatchType, free, metav1.PatchOptions{})
-	_ = a.client(obj).Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
+	a.release(ctx, obj)
 	if obj.GetKind() == "Blueprint" {
 		a.deleteRevisions(ctx, obj.GetName())
 		crds, err := a.crds.ApiextensionsV1().CustomResourceDefinitions().List(ctx, metav1.ListOptions{})
@@ -220,6 +218,22 @@ func (a *api) cleanUp(obj *unstructured.Unstructured) {
 				_ = a.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(ctx, crd.Name, metav1.DeleteOptions{})
 			}
 		}
+	}
+}
+
+// release deletes an object in spite of its finalizers. A platform that is still running can add its finalizer again
+// before it observes the deletion. Therefore, release waits until a Blueprint no longer exists: otherwise, the next test
+// on the cluster would find it.
+func (a *api) release(ctx context.Context, obj *unstructured.Unstructured) {
+	a.Helper()
+	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {
+		err := a.client(obj).Delete(ctx, obj.GetName(), metav1.DeleteOptions{})
+		_, _ = a.client(obj).Patch(ctx, obj.GetName(), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+			metav1.PatchOptions{})
+		return obj.GetKind() != "Blueprint" || apierrors.IsNotFound(err) || meta.IsNoMatchError(err), nil
+	})
+	if err != nil {
+		a.Errorf("%s %s remains: %v", obj.GetKind(), obj.GetName(), err)
 	}
 }
 

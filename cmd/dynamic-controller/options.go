@@ -23,7 +23,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/flowcontrol"
 	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/featuregate"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/config"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
@@ -63,8 +67,12 @@ const (
 	flagTypeLabels  = "metrics-type-labels"
 	flagWebhook     = "webhook-bind-address"
 	flagWebhookName = "webhook-name"
-	flagLogFormat   = "log-format"
-	flagVerbosity   = "verbosity"
+	flagLogFormat   = "logging-format"
+	flagVerbosity   = "v"
+	flagVModule     = "vmodule"
+
+	flagConfig       = "config"
+	flagFeatureGates = "feature-gates"
 )
 
 // options is the parsed command line.
@@ -87,6 +95,14 @@ type options struct {
 
 	logFormat string
 	verbosity int
+	vmodule   logsapi.VModuleConfiguration
+
+	configFile   string
+	featureGates map[string]bool
+	features     featuregate.MutableFeatureGate
+	tracing      *tracingapi.TracingConfiguration // nil if tracing is disabled
+	// effective contains the values of all flags, before defaults from the environment are set.
+	effective *config.Configuration
 
 	sections cliflag.NamedFlagSets
 	problems problems
@@ -171,11 +187,18 @@ func (o *options) flags() cliflag.NamedFlagSets {
 		"ValidatingWebhookConfiguration")
 
 	f = sections.FlagSet("logging")
-	f.StringVar(&o.logFormat, flagLogFormat, formatJSON, "the `FORMAT` of the log: json or console")
+	f.StringVar(&o.logFormat, flagLogFormat, formatJSON, "the `FORMAT` of the log: json or text")
 	f.IntVarP(&o.verbosity, flagVerbosity, "v", 0,
 		"the `LEVEL` of detail of the log, from 0 to 127: 0 is meant for operators, 1 and above for developers")
+	f.Var(logsapi.VModuleConfigurationPflag(&o.vmodule), flagVModule, "comma-separated list of `PATTERN=LEVEL` settings, "+
+		"which override the level of detail for the source files that match the pattern. Only for the text format")
 
-	o.sections, o.problems = sections, problems{}
+	f = sections.FlagSet("configuration")
+	f.StringVar(&o.configFile, flagConfig, "", "the configuration `FILE`. Other flags override its fields")
+	f.Var(cliflag.NewMapStringBool(&o.featureGates), flagFeatureGates, "`GATES` to set, as a comma-separated list of "+
+		"NAME=true or NAME=false:\n"+strings.Join(newFeatureGate().KnownFeatures(), "\n"))
+
+	o.sections, o.problems = sections, newProblems()
 	for _, flags := range sections.FlagSets {
 		flags.VisitAll(func(f *pflag.Flag) {
 			f.Value = &flagValue{Value: f.Value, flag: f.Name, problems: o.problems}
@@ -186,14 +209,20 @@ func (o *options) flags() cliflag.NamedFlagSets {
 }
 
 // problems contains the first problem of each flag.
-type problems map[string]error
+type problems struct {
+	first map[string]error
+	// sources contains the file and the path of the field for each flag that is set in the configuration file.
+	sources map[string]string
+}
+
+func newProblems() problems { return problems{map[string]error{}, map[string]string{}} }
 
 func (p problems) add(flag, problem string, got any) {
 	if text, ok := got.(string); ok {
 		got = strconv.Quote(text)
 	}
-	if p[flag] == nil {
-		p[flag] = fmt.Errorf("--%s: %s, got %v", flag, problem, got)
+	if p.first[flag] == nil {
+		p.first[flag] = fmt.Errorf("%s: %s, got %v", cmp.Or(p.sources[flag], "--"+flag), problem, got)
 	}
 }
 
@@ -207,7 +236,8 @@ type flagValue struct {
 // valueKinds describes the valid values of each flag type.
 var valueKinds = map[string]string{
 	"bool": "true or false", "duration": "a duration such as 1m30s", "float32": "a number", "int": "an integer",
-	"stringSlice": "a list such as shop,team-a",
+	"stringSlice": "a list such as shop,team-a", "pattern=N,...": "a list such as reflector=4,replica*=2",
+	"mapStringBool": "a list such as Collections=false",
 }
 
 func (v *flagValue) Set(text string) error {
@@ -228,12 +258,17 @@ func (o *options) complete() {
 	// The replica waits longer than the engine, so that the engine can report which reconciles are still running.
 	const grace = 5 * time.Second
 	o.replica.ShutdownTimeout = o.engine.ShutdownTimeout + grace
+	if o.logFormat == formatConsole {
+		o.logFormat = formatText
+	}
 }
 
 // validate returns an error that lists the problems of all flags. It also rejects zeros, which the library would
 // replace with defaults.
 func (o *options) validate() error {
 	p, engine, elect := o.problems, o.engine, *o.replica.LeaderElection
+	features, gatesErr := newFeatures(o.featureGates)
+	o.features, o.platform.Disabled = features, disabledFeatures(features)
 	memory, err := resource.ParseQuantity(cmp.Or(o.maxBlueprintMemory, "0"))
 	o.platform.MaxBlueprintMemory = memory.Value()
 	isAddress := func(text string) bool {
@@ -282,10 +317,12 @@ func (o *options) validate() error {
 		{flagWebhook, isAddress(o.webhookAddress), address, o.webhookAddress},
 		{flagWebhookName, len(validation.IsDNS1035Label(o.webhookName)) == 0,
 			"must be a DNS-1035 label, such as dynamic-controller-webhook", o.webhookName},
-		{flagLogFormat, o.logFormat == formatJSON || o.logFormat == formatConsole,
-			"must be json or console", o.logFormat},
+		{flagLogFormat, o.logFormat == formatJSON || o.logFormat == formatText, "must be json or text", o.logFormat},
+		{flagVModule, len(o.vmodule) == 0 || o.logFormat == formatText, "requires --" + flagLogFormat + "=" + formatText,
+			logsapi.VModuleConfigurationPflag(&o.vmodule).String()},
 		{flagVerbosity, o.verbosity >= 0 && o.verbosity <= maxVerbosity,
 			fmt.Sprintf("must be from 0 to %d", maxVerbosity), o.verbosity},
+		{flagFeatureGates, gatesErr == nil, fmt.Sprint(gatesErr), cliflag.NewMapStringBool(&o.featureGates).String()},
 	} {
 		if !rule.valid {
 			p.add(rule.flag, rule.problem, rule.got)
@@ -293,8 +330,8 @@ func (o *options) validate() error {
 	}
 	o.validateLibraryOptions()
 	var errs []error
-	for _, flag := range slices.Sorted(maps.Keys(p)) {
-		errs = append(errs, p[flag])
+	for _, flag := range slices.Sorted(maps.Keys(p.first)) {
+		errs = append(errs, p.first[flag])
 	}
 	return errors.Join(errs...)
 }
@@ -338,6 +375,13 @@ func (o *options) validateLibraryOptions() {
 				o.problems.add(flag, strings.NewReplacer(names...).Replace(match[3]), unquoted(match[2]))
 			}
 		}
+	}
+}
+
+// loggingConfiguration returns the configuration of the log.
+func (o *options) loggingConfiguration() logsapi.LoggingConfiguration {
+	return logsapi.LoggingConfiguration{
+		Format: o.logFormat, Verbosity: logsapi.VerbosityLevel(o.verbosity), VModule: o.vmodule,
 	}
 }
 

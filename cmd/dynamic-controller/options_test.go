@@ -32,19 +32,20 @@ func TestFlags_ReportProblemsByFlagName(t *testing.T) {
 		"demonstration": {args: "--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s " +
 			"--leader-elect-retry-period=500ms"},
 		"all together": {
-			args: "--workers=0 --leader-elect=maybe --log-format=xml --shutdown-timeout=20 --metrics-bind-address=80 -v 200 " +
-				"--kube-api-qps=many --default-service-account=A_b --queue-max-retries=0 --min-retry-delay=0 --resync-period=0",
+			args: "--workers=0 --leader-elect=maybe --logging-format=xml --shutdown-timeout=20 --metrics-bind-address=80 " +
+				"-v 200 --kube-api-qps=many --default-service-account=A_b --queue-max-retries=0 " +
+				"--min-retry-delay=0 --resync-period=0",
 			want: []string{
 				`--default-service-account: must be a DNS-1123 subdomain, such as blueprints, got "A_b"`,
 				`--kube-api-qps: must be a number, got "many"`,
 				`--leader-elect: must be true or false, got "maybe"`,
-				`--log-format: must be json or console, got "xml"`,
+				`--logging-format: must be json or text, got "xml"`,
 				`--metrics-bind-address: must be HOST:PORT, :PORT, or 0 to disable the endpoint, got "80"`,
 				`--min-retry-delay: must be positive, got 0s`,
 				`--queue-max-retries: must be at least 1, or negative to never park objects, got 0`,
 				`--resync-period: must be positive, or negative to disable resyncs, got 0s`,
 				`--shutdown-timeout: must be a duration such as 1m30s, got "20"`,
-				`--verbosity: must be from 0 to 127, got 200`,
+				`--v: must be from 0 to 127, got 200`,
 				`--workers: must be at least 1, got 0`,
 			},
 		},
@@ -153,7 +154,25 @@ func TestFlags_ReportProblemsByFlagName(t *testing.T) {
 				`--webhook-name: must be a DNS-1035 label, such as dynamic-controller-webhook, got "a.b"`,
 			},
 		},
-		"unknown flag": {args: "--worker=1", want: []string{"unknown flag: --worker"}},
+		"modules in another format": {
+			args: "--vmodule=reflector=4",
+			want: []string{`--vmodule: requires --logging-format=text, got "reflector=4"`},
+		},
+		"invalid modules": {
+			args: "--vmodule=reflector",
+			want: []string{`--vmodule: must be a list such as reflector=4,replica*=2, got "reflector"`},
+		},
+		"unknown feature gates": {
+			args: "--feature-gates=Collection=true,Other=false",
+			want: []string{"--feature-gates: unknown feature gate Collection; did you mean Collections?, unknown feature gate " +
+				`Other, got "Collection=true,Other=false"`},
+		},
+		"invalid feature gates": {
+			args: "--feature-gates=Collections",
+			want: []string{`--feature-gates: must be a list such as Collections=false, got "Collections"`},
+		},
+		"former names of flags": {args: "--log-format=console --verbosity=3 --vmodule=reflector=4"},
+		"unknown flag":          {args: "--worker=1", want: []string{"unknown flag: --worker"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parse(strings.Fields(test.args)...)
@@ -275,7 +294,8 @@ func TestHelp_GroupsFlagsInSections(t *testing.T) {
 			"NAME",
 		"Reconciling flags:", "--workers NUMBER", "Leader election flags:", "--leader-elect-lease-duration duration",
 		"Endpoint flags:", "--metrics-bind-address ADDRESS", "--webhook-bind-address ADDRESS", "Logging flags:",
-		"-v, --verbosity LEVEL",
+		"-v, --v LEVEL", "--vmodule PATTERN=LEVEL", "Configuration flags:", "--config FILE",
+		"Collections=true|false (BETA - default=true)",
 	} {
 		before, after, found := strings.Cut(help, want)
 		if !found {

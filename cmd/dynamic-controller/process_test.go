@@ -135,8 +135,9 @@ func (p *process) output() string {
 
 // line contains the fields of a log line that tests use.
 type line struct {
-	Level, Msg, GVR, CRD, Object, Problem, Message, Resource, Verb, Leader, Cause, Endpoint, Address string
-	Term, Generation                                                                                 int64
+	Level, Msg, GVR, CRD, Object, Problem, Message, Resource, Verb, Leader, Cause, Endpoint, Address, Type string
+	ReconcileID, TraceID                                                                                   string
+	Term, Generation                                                                                       int64
 }
 
 // logged returns the matching lines. A line matches if each of its fields contains the text of that field in want.
@@ -161,7 +162,8 @@ func (l line) has(want line) bool {
 		strings.Contains(l.Problem, want.Problem) && strings.Contains(l.Message, want.Message) &&
 		strings.Contains(l.Resource, want.Resource) && strings.Contains(l.Verb, want.Verb) &&
 		strings.Contains(l.Leader, want.Leader) && strings.Contains(l.Cause, want.Cause) &&
-		strings.Contains(l.Endpoint, want.Endpoint) &&
+		strings.Contains(l.Endpoint, want.Endpoint) && strings.Contains(l.Type, want.Type) &&
+		strings.Contains(l.ReconcileID, want.ReconcileID) && strings.Contains(l.TraceID, want.TraceID) &&
 		(want.Term == 0 || l.Term == want.Term) && (want.Generation == 0 || l.Generation == want.Generation)
 }
 

@@ -13,24 +13,23 @@ import (
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/discovery"
 	eventsv1 "k8s.io/client-go/kubernetes/typed/events/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/tracing"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
 // run serves Blueprints until ctx is cancelled. It returns nil after a clean shutdown.
 func run(ctx context.Context, o *options) error {
-	level := zap.NewAtomicLevelAt(zapcore.Level(-o.verbosity)) // zapr logs V(n) at level -n
-	log := newLogger(os.Stderr, o.logFormat, level)
-	klog.SetLogger(log.WithName("client-go"))
+	log, err := newLogger(os.Stderr, o.loggingConfiguration())
+	if err != nil {
+		return err
+	}
 	info := ownBuildInfo()
 	log.Info("Starting", "version", info.Version, "commit", info.Commit, "kubernetes", info.Kubernetes,
 		"go", info.GoVersion)
@@ -43,6 +42,12 @@ func run(ctx context.Context, o *options) error {
 	clients := newClientMetrics()
 	cfg.WarningHandlerWithContext = warningLogger{}
 	o.replica.Log = log
+	tracer, err := tracing.New(ctx, log.WithName("tracing"), o.tracing, component, info.Version)
+	if err != nil {
+		return err
+	}
+	defer tracer.Shutdown(log)
+	tracer.Wrap(cfg)
 	r, err := replica.New(cfg, o.replica)
 	if err != nil {
 		return err
@@ -53,12 +58,12 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	e, err := newEngines(log, o.engine, cfg, recorder, o.metricsOptions()...)
+	e, err := newEngines(tracing.NewLogger(log), o.engine, cfg, recorder, o.metricsOptions()...)
 	if err != nil {
 		return err
 	}
-	p, err := platform.New(log, platform.Engines{Definitions: e.definitions, Instances: e.instances}, e.mapper,
-		cfg, fenced, o.platform, recorder.Record)
+	p, err := platform.New(log, e.observed(tracer, func() int64 { return r.Status().Term }), e.mapper, cfg, fenced,
+		o.platform, recorder.Record)
 	if err != nil {
 		return err
 	}
@@ -82,8 +87,8 @@ func run(ctx context.Context, o *options) error {
 	if err := registerEndpoint(log, r, flagHealth, o.healthAddress, checks.handler()); err != nil {
 		return err
 	}
-	metrics := promhttp.HandlerFor(newRegistry(e, r, p.States, clients), promhttp.HandlerOpts{})
-	if err := registerDiagnostics(log, r, cfg, o, metrics, level); err != nil {
+	metrics := promhttp.HandlerFor(newRegistry(e, r, p.States, clients, o.features), promhttp.HandlerOpts{})
+	if err := registerDiagnostics(log, r, cfg, o, metrics); err != nil {
 		return err
 	}
 	context.AfterFunc(ctx, func() { log.Info("Shutting down", "cause", context.Cause(ctx).Error()) })

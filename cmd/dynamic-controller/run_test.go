@@ -3,20 +3,24 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
-	"go.uber.org/zap/zapcore"
 	"k8s.io/client-go/rest"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
 )
 
 func TestCheckConnection_ReportsTheReason(t *testing.T) {
@@ -62,19 +66,56 @@ func TestCheckConnection_ReportsTheReason(t *testing.T) {
 
 func TestLogger_WritesOneLinePerMessage(t *testing.T) {
 	var out bytes.Buffer
-	log := newLogger(&out, formatJSON, zapcore.Level(-2))
+	log := testLogger(t, &out, logsapi.LoggingConfiguration{Format: formatJSON, Verbosity: 2})
 	log.V(2).Info("Logged", "a", 1)
 	log.V(3).Info("Not logged")
-	got := out.String()
-	if !strings.Contains(got, `"level":"debug"`) || !strings.HasSuffix(got, `"msg":"Logged","a":1}`+"\n") ||
-		strings.Count(got, "\n") != 1 {
-		t.Errorf("got %s", got)
+	klog.V(2).Infof("by %s", "client-go") // as older code of client-go does
+	klog.V(3).Info("Not logged")
+	var got struct {
+		Level, Caller, Msg string
+		TS                 float64
+		V, A               int
 	}
-	out.Reset()
-	newLogger(&out, formatConsole, zapcore.InfoLevel).Info("Logged", "a", 1)
-	if got := out.String(); !strings.HasSuffix(got, "\tinfo\tLogged\t{\"a\": 1}\n") {
+	first, second, _ := strings.Cut(out.String(), "\n")
+	if err := json.Unmarshal([]byte(first), &got); err != nil || got.Level != "debug" || got.V != 2 || got.A != 1 ||
+		got.Msg != "Logged" || !strings.Contains(got.Caller, "run_test.go:") {
+		t.Errorf("got %s, %v", first, err)
+	}
+	if age := time.Since(time.UnixMilli(int64(got.TS))); age < 0 || age > waitTimeout {
+		t.Errorf("got the time %f", got.TS)
+	}
+	if !strings.Contains(second, `"logger":"client-go"`) || !strings.Contains(second, `"msg":"by client-go"`) ||
+		strings.Count(second, "\n") != 1 {
+		t.Errorf("got %s", second)
+	}
+}
+
+func TestLogger_WritesTextAsKubernetesComponents(t *testing.T) {
+	var out bytes.Buffer
+	modules := logsapi.VModuleConfiguration{{FilePattern: "run_test", Verbosity: 5}}
+	log := testLogger(t, &out, logsapi.LoggingConfiguration{Format: formatText, VModule: modules})
+	log.V(5).Info("Logged", "a", 1)
+	log.V(6).Info("Not logged")
+	if got := out.String(); !regexp.MustCompile(`^I\d{4} .* run_test.go:\d+\] "Logged" a=1\n$`).MatchString(got) {
 		t.Errorf("got %q", got)
 	}
+}
+
+// testLogger returns a logger. At the end of the test, klog is restored.
+func testLogger(t *testing.T, w io.Writer, c logsapi.LoggingConfiguration) logr.Logger {
+	t.Helper()
+	log, err := newLogger(w, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := logsapi.ResetForTest(nil); err != nil {
+			t.Error(err)
+		}
+		klog.StopFlushDaemon()
+		klog.SetLogger(logr.Discard())
+	})
+	return log
 }
 
 func TestRestConfig_FindsTheKubeconfigLikeKubectl(t *testing.T) {

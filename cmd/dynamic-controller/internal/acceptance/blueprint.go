@@ -14,6 +14,7 @@ import (
 
 // blueprintReconciler applies the decisions of this replica to the cluster. It runs only on the leader.
 type blueprintReconciler struct {
+	logged   decisionLog
 	registry *registry
 	store    *historyStore
 	crds     *crdApplier
@@ -30,6 +31,7 @@ func (r *blueprintReconciler) reconcile(
 	if !known || d.uid != object.GetUID() || d.generation != object.GetGeneration() {
 		return nil
 	}
+	r.logged.log(ctx, id.Name(), d)
 	b, err := blueprint.FromUnstructured(object)
 	if err != nil {
 		return dynamiccontroller.Terminal(err)
@@ -58,7 +60,8 @@ func (r *blueprintReconciler) reconcile(
 }
 
 // gone discards the state that is kept for a Blueprint after the Blueprint has been deleted.
-func (r *blueprintReconciler) gone(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+func (r *blueprintReconciler) gone(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	r.logged.forget(ctx, id.Name())
 	r.status.counts.Forget(id.Name())
 	r.teardown.polls.Forget(id.Name())
 	return nil

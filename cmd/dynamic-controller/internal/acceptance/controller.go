@@ -41,7 +41,8 @@ type Identities interface {
 	ServiceAccountName(name string) (string, *identity.Rejection)
 }
 
-// Config configures a [Controller]. All fields except Namespaces, MaxMemory and Record are required.
+// Config configures a [Controller]. All fields except Namespaces, MaxMemory, Disabled and Record are
+// required.
 type Config struct {
 	Log logr.Logger
 	// Definitions is the engine that serves Blueprints on every replica.
@@ -63,6 +64,8 @@ type Config struct {
 	Namespaces []string
 	// MaxMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
 	MaxMemory int64
+	// Disabled lists the features that Blueprints cannot use.
+	Disabled []Feature
 	// Record records events about Blueprints and instances.
 	Record func(events.Event)
 }
@@ -100,12 +103,12 @@ func New(c Config) *Controller {
 			clients: clients,
 			validator: &validator{
 				log: c.Log, kinds: kinds, schemas: c.Schemas, crd: cached.crd, claims: claims,
-				reviews: newAccessReviews(c.Reviews), identities: c.Identities, namespaces: c.Namespaces,
+				reviews: newAccessReviews(c.Reviews), identities: c.Identities, namespaces: c.Namespaces, disabled: c.Disabled,
 				memory: &memoryBudget{limit: c.MaxMemory, claims: claims}, compiling: &sync.Mutex{},
 			},
 		},
 		blueprints: &blueprintReconciler{
-			registry: r, store: store, crds: crds, status: status,
+			logged: decisionLog{decisions: map[string]decision{}}, registry: r, store: store, crds: crds, status: status,
 			teardown: &teardown{
 				registry: r, client: c.Client, metadata: c.Metadata, crds: crds, store: store, status: status,
 				namespacesOf: clients.NamespacesOf,

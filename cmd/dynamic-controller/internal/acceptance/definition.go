@@ -59,7 +59,6 @@ func (r *definitionReconciler) reconcile(ctx context.Context, id dynamiccontroll
 	if err != nil {
 		return err
 	}
-	r.logChanges(name, before, next)
 	r.registry.set(name, next)
 	if freesMemory(before, next) {
 		r.enqueue(r.registry.overBudget(), name)
@@ -163,6 +162,7 @@ func (r *definitionReconciler) serve(
 		return err
 	}
 	d.running = &next
+	r.log.V(1).Info("Type started", keyBlueprint, b.Name, keyGVR, nameOf(next.GVR), keyGeneration, next.generation)
 	return nil
 }
 
@@ -174,7 +174,7 @@ func (r *definitionReconciler) stop(ctx context.Context, running *servedRevision
 	}
 	r.registry.release(running.GVR)
 	r.enqueue(r.registry.claimants(running.GVR.GroupResource().String()), running.Blueprint)
-	r.log.Info("Type released", keyBlueprint, running.Blueprint, keyGVR, nameOf(running.GVR),
+	r.log.V(1).Info("Type stopped", keyBlueprint, running.Blueprint, keyGVR, nameOf(running.GVR),
 		keyDuration, time.Since(began).String())
 	return nil
 }
@@ -199,23 +199,5 @@ func (r *definitionReconciler) enqueue(names []string, except string) {
 		if name != except {
 			r.definitions.Enqueue(instances.BlueprintID(name))
 		}
-	}
-}
-
-// logChanges logs the changes since the previous decision.
-func (r *definitionReconciler) logChanges(name string, before, next decision) {
-	log := r.log.WithValues(keyBlueprint, name, keyGeneration, next.generation)
-	isNew := func(before, next *rejection) bool { return next != nil && (before == nil || *before != *next) }
-	if isNew(before.loadRejection, next.loadRejection) {
-		log.Info("Stored revision rejected", keyReason, next.loadRejection.reason, keyProblem, next.loadRejection.message)
-	}
-	if next.olderProblem != "" && next.olderProblem != before.olderProblem {
-		log.Info("Older revision not loaded; its instances are not reconciled", keyProblem, next.olderProblem)
-	}
-	switch {
-	case isNew(before.rejection, next.rejection):
-		log.Info("Blueprint rejected", keyReason, next.rejection.reason, keyProblem, next.rejection.message)
-	case next.running != nil && (before.running == nil || before.running.inputs != next.running.inputs):
-		log.Info("Blueprint served", keyGVR, nameOf(next.running.GVR))
 	}
 }

@@ -56,6 +56,8 @@ const (
 	keyGVR        = "gvr"
 	keyProblem    = "problem"
 	keyReason     = "reason"
+	// keyType is the type of a Blueprint in messages of a reconcile, in which keyGVR refers to Blueprints.
+	keyType = "type"
 )
 
 var (

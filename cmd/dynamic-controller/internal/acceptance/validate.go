@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -47,6 +48,8 @@ type validator struct {
 	identities Identities
 	// namespaces lists the namespaces to which instances and children are limited. An empty list means no limit.
 	namespaces []string
+	// disabled lists the features that Blueprints cannot use.
+	disabled []Feature
 	// compiling is held while a Blueprint is compiled. Compilation needs many times as much memory as its result, so only
 	// one Blueprint is compiled at a time. Copies of the validator share the mutex.
 	compiling *sync.Mutex
@@ -184,7 +187,7 @@ func (v *validator) compileSpec(b *blueprint.Blueprint, in inputs) (*blueprint.C
 	if err != nil && !errors.As(err, &problems) {
 		return nil, nil, err
 	}
-	return compiled, append(problems, unknownKinds(b, in)...), nil
+	return compiled, slices.Concat(problems, unknownKinds(b, in), disabledFeatures(b, v.disabled)), nil
 }
 
 // rejectType returns a rejection if the Blueprint must not serve its type, and nil otherwise. crd is nil if the

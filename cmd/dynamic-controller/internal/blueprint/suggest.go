@@ -80,3 +80,6 @@ func editDistance(a, b string) int {
 	}
 	return row[len(b)]
 }
+
+// Suggest returns a suggestion to append to a message about an unknown name, or "" if no name is similar.
+func Suggest(name string, names []string) string { return suggest(name, names) }

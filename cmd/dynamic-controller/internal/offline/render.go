@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
 )
 
 // RenderOptions configures Render.
@@ -209,7 +210,7 @@ func printChildren(out io.Writer, stages [][]blueprint.Rendered) error {
 // printNotes explains why resources are not ready or not rendered.
 func printNotes(out io.Writer, step blueprint.Step) (err error) {
 	note := func(text string) {
-		_, failed := fmt.Fprintf(out, "# %s\n", text)
+		_, failed := fmt.Fprintf(out, "# %s\n", explain.Printable(text))
 		err = errors.Join(err, failed)
 	}
 	for _, r := range slices.Concat(step.Unready, step.Waiting) {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
 )
 
 // ErrProblems is returned if problems were found. They have been written to the output.
@@ -56,7 +58,7 @@ func (b *bundle) print(out io.Writer) error {
 		return nil
 	}
 	for _, f := range b.sorted() {
-		if _, err := fmt.Fprintln(out, f); err != nil {
+		if _, err := fmt.Fprintln(out, explain.Printable(f.String())); err != nil {
 			return err
 		}
 	}

@@ -87,6 +87,15 @@ func TestValidate_ReadsStdin(t *testing.T) {
 	}
 }
 
+func TestValidate_ReplacesControlCharacters(t *testing.T) {
+	text := "{apiVersion: platform.example.com/v1alpha1, kind: Blueprint, metadata: {name: \"a\\e[31mb\"}}"
+	var out bytes.Buffer
+	err := Validate(t.Context(), &out, io.Discard, []string{"-"}, Options{Stdin: strings.NewReader(text)})
+	if err != ErrProblems || !strings.Contains(out.String(), "blueprint/a?[31mb: ") {
+		t.Errorf("got %v, %q", err, out.String())
+	}
+}
+
 func TestValidate_ReturnsErrorsForUnreadableInput(t *testing.T) {
 	broken := errors.New("broken pipe")
 	for name, paths := range map[string][]string{

@@ -46,6 +46,8 @@ type Options struct {
 	AllowPlatformIdentity bool
 	// MaxBlueprintMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
 	MaxBlueprintMemory int64
+	// Disabled lists the features that Blueprints cannot use.
+	Disabled []acceptance.Feature
 }
 
 // Platform serves Blueprints.
@@ -79,7 +81,7 @@ func New(
 		Reviews: reviews.SelfSubjectAccessReviews(), Client: client, CRDs: crds, Metadata: meta,
 		Identities: identities,
 		Namespace:  options.Namespace, Namespaces: options.Namespaces, MaxMemory: options.MaxBlueprintMemory,
-		Record: record,
+		Disabled: options.Disabled, Record: record,
 	})}, nil
 }
 

@@ -1,0 +1,2 @@
+// Package tracingtest provides a collector of OpenTelemetry spans for tests.
+package tracingtest
