@@ -29,7 +29,7 @@ GOLANGCI_LINT = $(WITHOUT_CGO) go tool -modfile=$(CURDIR)/tools/go.mod golangci-
 CONTROLPLANE_MODULE := test/controlplane
 # In test/kindnode, "make test" builds only the packages that do not depend on Kubernetes.
 KINDNODE_MODULE := test/kindnode
-OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod)))
+OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod install/go.mod)))
 TEST_PARTS := $(words 1 2 3 4 $(OTHER_MODULES))
 ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES)
 
@@ -78,6 +78,18 @@ VERSION_LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(shell git rev-pars
 .PHONY: build
 build: ## build bin/dynamic-controller
 	@go build -ldflags '$(VERSION_LDFLAGS)' -o bin/dynamic-controller ./cmd/dynamic-controller
+
+# REPOSITORY:TAG, to which "make image" pushes.
+IMAGE =
+
+.PHONY: image
+image: ## build the image for amd64 and arm64 in bin/image, and push it to IMAGE=REPOSITORY:TAG if it is set
+	@cd install && $(WITHOUT_CGO) go run ./image --version '$(VERSION)' --commit '$(shell git rev-parse HEAD 2>/dev/null)' \
+		--date '$(or $(shell git log -1 --format=%cI 2>/dev/null),1970-01-01T00:00:00Z)' $(if $(IMAGE),--push '$(IMAGE)')
+
+.PHONY: manifests
+manifests: ## update the manifests for kustomize from the Helm chart
+	cd install && $(WITHOUT_CGO) go test -count=1 -run TestManifests_AreRenderedFromTheChart . -update
 
 .PHONY: builtin-schemas
 builtin-schemas: controlplane ## update the schemas of built-in kinds that "dynamic-controller validate" uses without a cluster
@@ -154,6 +166,11 @@ test-integration: controlplane ## run the tests that need a control plane
 test-e2e: controlplane ## run several replicas and inject each fault once (included in "make test")
 	$(PRINT_RACE)
 	go test $(RACE) -count=1 -v ./test/e2e
+
+.PHONY: test-ui
+test-ui: controlplane ## test the page of the diagnostics in headless Chromium (requires chromium; SCREENSHOTS=DIR writes pictures)
+	$(PRINT_RACE)
+	go test $(TEST_FLAGS) $(RACE) -tags browser -count=1 -p 1 -run Browser ./cmd/dynamic-controller/internal/ui ./cmd/dynamic-controller
 
 .PHONY: test-kind
 test-kind: ## run the tests that need kubelets on a temporary kind cluster (requires docker)

@@ -24,7 +24,7 @@ type Config struct {
 	// the default delays, the object is then parked after about 40 minutes. A negative value disables parking.
 	QueueMaxRetries int
 	// ShutdownTimeout is the maximum time that Run waits for handlers after its context is cancelled. If handlers are
-	// still running then, Run waits for the watches for up to one more second, or for one more ShutdownTimeout if that is
+	// still running after that, Run waits up to one more second for the watches, or one more ShutdownTimeout if that is
 	// shorter. Defaults to 20 seconds, which is within the default grace period of a Pod.
 	ShutdownTimeout time.Duration
 	// MinRetryDelay is the delay before the first retry. The delay doubles with each consecutive failure, up to
@@ -96,9 +96,9 @@ func WithMetadataClient(client metadata.Interface) Option {
 }
 
 // TypeEvents calls notify whenever the API server starts or stops serving a type, until cancel is called. Calls to
-// notify must not overlap. The returned cancel function can be nil. It must not return while notify is running. A type
-// can be reported as no longer served only if its CRD has been deleted or discovery no longer lists it. A NotFound
-// response is not sufficient, because a lagging API server can return it for a type that is served.
+// notify must not overlap. The returned function cancel can be nil. If it is not, cancel must not return while notify
+// is running. A type can be reported as no longer served only if its CRD has been deleted or discovery no longer lists
+// it. A NotFound response is not sufficient, because a lagging API server can return it for a type that is served.
 type TypeEvents func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func())
 
 // WithTypeEvents subscribes the controller to type events, for example those from a REST mapper, while watches are

@@ -26,7 +26,7 @@ type DynamicController struct {
 	config    Config
 	configErr error
 	clients   recordclient.Clients
-	source    recordclient.Source // clients, unless NewForConfig created the controller
+	source    recordclient.Source // same as clients, unless NewForConfig created the controller
 	metrics   Metrics
 	parked    func(ObjectIdentifiers) // can be nil
 
@@ -57,8 +57,8 @@ type (
 //
 // kubeClient should not be throttled, because each type starts with a list request and a watch request. Prefer
 // [NewForConfig]: with kubeClient, each object is decoded and then encoded again to be stored, and each initial list is
-// held in memory as a whole. NewForConfig also retries some requests earlier. Without these retries, the first watch of
-// a new CRD's type can start a second late, and watches take about 40 seconds to recover from an etcd restore.
+// held in memory in full. NewForConfig also retries some requests earlier. Without these retries, the first watch of a
+// new CRD's type can start one second late, and watches take about 40 seconds to recover from an etcd restore.
 func NewDynamicController(
 	log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option,
 ) *DynamicController {
@@ -118,7 +118,7 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 // this, and the watch is retried.
 //
 // If the type is already served, the handler and the options are replaced, and every object is reconciled once. If the
-// new options need a different watch, they take effect when that watch has synced; until then, [TypeStatus].Replacement
+// new options need a different watch, they take effect once that watch has synced; until then, [TypeStatus].Replacement
 // reports the state of the new watch. Another call to StartServingGVK supersedes a pending swap.
 //
 // StartServingGVK may have to wait for predicates and MapFuncs of types that share a watch with this type. If ctx is
@@ -225,7 +225,7 @@ func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending 
 	return slices.Clone(c.ending[gvr])
 }
 
-// forget removes a registration that has ended. It calls Metrics.Forget for the last registration of the type.
+// forget removes a registration that has ended. For the type's last registration, it calls Metrics.Forget.
 func (c *DynamicController) forget(reg *registration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -51,7 +51,7 @@ type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 //
 // Keys have the form of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged, and counted in
 // [TypeStatus].MalformedKeys. A MapFunc is called for each object of the initial list. For each change, it is called
-// once with the old state and once with the new state, unless that state does not exist. Calls are never concurrent and
+// once with the old state and once with the new state, provided that the state exists. Calls are never concurrent and
 // must return quickly, because all subscribers of the watch wait for them. If a MapFunc panics, the panic is logged and
 // nothing is reconciled.
 //
@@ -127,7 +127,7 @@ func (o *secondaryOptions) mapKeys(
 	return keys
 }
 
-// eventHandler returns an event handler that adds changed objects of the served type to the queue. Predicates get ctx.
+// eventHandler returns an event handler that queues changed objects of the served type. Predicates receive ctx.
 func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler {
 	primary := r.subscriptions.primary
 	return typewatch.EventHandler{
@@ -137,7 +137,7 @@ func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler 
 			options := &r.options.Load().watchOptions
 			if options.predicate != nil && !options.accepts(ctx, r.log, primary.View(), c) {
 				if c.New == nil {
-					r.forgetParked(c.Key) // no later event will unpark it
+					r.forgetParked(c.Key) // no later event will unpark the object
 				}
 				return
 			}

@@ -21,9 +21,9 @@ import (
 // served ([ErrServingStopped]), when Run ends ([ErrRunEnded]) and when the call takes too long ([ErrReconcileTimeout]).
 // The handler should then return promptly, because the object is not reconciled again until the handler has returned.
 //
-// The same handler can serve several runs. Between two runs, another replica may have been the leader and changed the
-// objects, so data that the handler stored in memory during an earlier run can be outdated. [RunContext] identifies the
-// run.
+// The same handler can be used in several runs. Between two runs, another replica may have been the leader and changed
+// the objects, so data that the handler stored in memory during an earlier run can be outdated. [RunContext] identifies
+// the run.
 //
 // The returned error determines what happens next. Errors can be wrapped.
 //

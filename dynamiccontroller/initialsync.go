@@ -22,7 +22,7 @@ type initialSync struct {
 }
 
 const (
-	// maxSecondaryWait limits the wait for a list that hangs.
+	// maxSecondaryWait limits the wait for a list request that hangs.
 	maxSecondaryWait = 10 * time.Second
 	// maxFailingWait limits the wait for a type whose requests fail. A rejected request is retried after one second.
 	maxFailingWait = 1100 * time.Millisecond
@@ -31,8 +31,8 @@ const (
 	maxUnavailableWait = 250 * time.Millisecond
 )
 
-// beginInitialSyncLocked pauses the group until the primary and the given subscriptions have delivered their initial
-// lists. More subscriptions can be added to the field waiting afterwards.
+// beginInitialSyncLocked pauses the group until the primary subscription and the given secondaries have delivered their
+// initial lists. The caller can then add more subscriptions to the field waiting.
 func (s *subscriptionSet) beginInitialSyncLocked(secondaries []*secondary) {
 	s.initialSync.stopLocked()
 	s.reg.group.Pause()
@@ -113,7 +113,7 @@ func (i *initialSync) checkLocked() {
 	})
 }
 
-// failureLimits holds, by phase, how long the initial sync waits for a failing secondary subscription.
+// failureLimits maps the phase of a failing secondary to the maximum time that the initial sync waits for it.
 var failureLimits = map[typewatch.Phase]time.Duration{
 	typewatch.NotFound:  maxUnavailableWait,
 	typewatch.Forbidden: maxUnavailableWait,

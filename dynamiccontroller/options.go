@@ -66,7 +66,7 @@ const (
 	CacheKeys
 )
 
-// defaultReconcileTimeout is much longer than API calls and their retries take. It is short enough that a hung handler
+// defaultReconcileTimeout is much longer than API calls take, including retries. It is short enough that a hung handler
 // is usually cancelled before an operator has to intervene.
 const defaultReconcileTimeout = 5 * time.Minute
 

@@ -49,7 +49,7 @@ func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers) {
 	got = call(logr.NewContext(ctx, log), reg, options.handler, id)
 }
 
-// settle records the outcome of a reconcile and decides whether the object is reconciled again. It is the only place
+// settle records the outcome of a reconcile and determines whether the object is reconciled again. It is the only place
 // where objects are retried, requeued and parked. It must be called before the queue's Done is called for the object.
 func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIdentifiers, got result) Outcome {
 	key, outcome, failures := id.NamespacedKey, got.outcome, 0
@@ -191,7 +191,7 @@ func isGone(reg *registration, id ObjectIdentifiers, err error) bool {
 	})
 }
 
-// isOwnNotFound reports whether a NotFound with these details refers to the object itself rather than, say, a child.
+// isOwnNotFound reports whether a NotFound with these details refers to the object itself rather than to a child.
 func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.StatusDetails) bool {
 	matches := func(detail, own string) bool { return detail == "" || detail == own }
 	if !matches(details.Group, id.GVR.Group) || !matches(details.Kind, id.GVR.Resource) ||
@@ -212,10 +212,10 @@ func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.Stat
 }
 
 // soleStatus returns the API status error in a chain of wrapped errors. It returns nil if the chain contains no status
-// error, or branches before it.
+// error, or if an earlier error in the chain wraps several errors.
 func soleStatus(err error) *apierrors.StatusError {
 	for err != nil {
-		switch e := err.(type) { //nolint:errorlint // each error of the chain is examined
+		switch e := err.(type) { //nolint:errorlint // each error in the chain is examined
 		case *apierrors.StatusError:
 			return e
 		case interface{ Unwrap() []error }:

@@ -115,7 +115,7 @@ func (r *registration) ignoreMalformedKey(source, key string, reason error) {
 // handler can pass its context to another controller.
 type handlerOf struct{ controller *DynamicController }
 
-// enter derives the parent of the handlers' contexts from a run's base context.
+// enter sets lifetime to a new child of the run's base context, and returns it.
 func (r *registration) enter(base context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(context.WithValue(base, handlerOf{r.controller}, r))
 	r.mu.Lock()

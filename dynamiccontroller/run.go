@@ -26,8 +26,8 @@ type run struct {
 	// base is the parent of the contexts of all handlers. It is cancelled with ErrRunEnded.
 	base   context.Context
 	cancel context.CancelCauseFunc
-	// isOver reports whether the context of Run has been cancelled. It checks that context itself, because a context with
-	// its own clock, such as one from package replica, can expire before its children are cancelled.
+	// isOver reports whether the context of Run has been cancelled. It checks that context directly, because a context
+	// with its own clock, such as one from package replica, can expire before its children are cancelled.
 	isOver  func() bool
 	ending  atomic.Bool // set before the registrations are detached, so that no others are attached afterwards
 	workers sync.WaitGroup
@@ -44,7 +44,7 @@ type runKey struct{}
 // returned. If ctx is a RunContext or is derived from one, RunContext returns that RunContext. If ctx is derived
 // neither from a handler's context nor from a RunContext, RunContext returns [context.Background].
 //
-// State that must not outlive a run, such as data that is valid for one leadership term only, can be kept in a map with
+// State that must not outlive a run, such as data that is valid only for one leadership term, can be kept in a map with
 // the RunContext as the key. [context.AfterFunc] can then remove it:
 //
 //	run := dynamiccontroller.RunContext(ctx)
@@ -60,9 +60,9 @@ func RunContext(ctx context.Context) context.Context {
 // watches of all served types. Each run reconciles every object in the cache once, even if the object has not changed.
 //
 // When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with a cause that
-// wraps both [ErrRunEnded] and the cause of ctx. Run waits at most Config.ShutdownTimeout for handlers, predicates,
-// MapFuncs and transforms. If some are still running by then, the error lists them. Run can be called again while a
-// handler is still running. That handler's object is not reconciled again until the handler returns.
+// wraps both [ErrRunEnded] and the cause of ctx. Run waits for handlers, predicates, MapFuncs and transforms for at
+// most Config.ShutdownTimeout. If some of them are still running after that, the error lists them. Run can be called
+// again while a handler is still running. That handler's object is not reconciled again until the handler returns.
 //
 // Run returns an error immediately if it is already running, or if a predicate, MapFunc or transform called during
 // the previous run has not returned.
@@ -121,9 +121,9 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 }
 
 // end stops the workers, the watches and the event handlers, in this order, so that running handlers can still read the
-// caches. It waits for at most ShutdownTimeout. If the workers use up that time, it waits for up to endGrace longer for
-// the watches and the event handlers. It returns descriptions of everything that is still running. The run remains
-// current until the watches and the event handlers have ended.
+// caches. It waits for at most ShutdownTimeout. If the workers use up that time, it waits up to endGrace longer for the
+// watches and the event handlers. It returns descriptions of everything that is still running. The run remains current
+// until the watches and the event handlers have ended.
 func (r *run) end(releaseWatches func()) (left []string) {
 	c := r.controller
 	r.ending.Store(true)
@@ -277,8 +277,8 @@ type watchTerm struct {
 }
 
 // acquireWatches starts the watches, unless they are already running. Before it starts them, it waits until all
-// channels of the parameter before are closed, or until ctx is cancelled. The caller must call release once. When the
-// last user releases the watches, release stops them and waits for them to end.
+// channels in before are closed, or until ctx is cancelled. The caller must call release once. When the last user
+// releases the watches, release stops them and waits for them to end.
 func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan struct{}) (release func()) {
 	c.mu.Lock()
 	term := c.watches

@@ -11,7 +11,7 @@ import (
 )
 
 // subscriptionSet holds the subscriptions of a registration: a primary one to its own type, and a secondary one for
-// each watch of another type.
+// each watch on another type.
 //
 //	             attach                       initial sync done
 //	detached ─────────────▶ initial sync ───────────────────────────▶ delivering

@@ -15,8 +15,8 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// Watch describes a watch of another type that is added to a served type. It is created by [Owns] or [Watches], and
-// passed to StartServingGVK or AddWatches.
+// Watch describes an additional watch for a served type: a watch on another type whose changes trigger reconciles.
+// Create it with [Owns] or [Watches], and pass it to StartServingGVK or AddWatches.
 //
 // A Watch is immutable. It can be reused, even concurrently and with several controllers. A handler that calls
 // AddWatches should create the Watch values once, not in each call. The zero Watch is invalid.
@@ -227,8 +227,8 @@ type secondary struct {
 	wanted *secondaryOptions // takes effect once a pending replacement has synced
 }
 
-// updateWatches replaces the options of existing watches. It returns false and changes nothing if this requires a
-// different watch, or if a pending change may replace or remove watches.
+// updateWatches replaces the options of existing watches. It returns false and changes nothing if the new options
+// require a different watch, or if a pending change may replace or remove watches.
 func (s *subscriptionSet) updateWatches(watches []Watch) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +255,7 @@ func (sec *secondary) updateLocked(options *secondaryOptions) {
 }
 
 // addWatches adds the secondaries that do not exist yet. Existing secondaries that need a different watch move to it.
-// If keepTransforms is set, a secondary that has a transform keeps it.
+// If keepTransforms is true, a secondary that has a transform keeps it.
 func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms bool) {
 	for _, options := range watches {
 		s.mu.Lock()

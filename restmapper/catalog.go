@@ -123,8 +123,8 @@ func newCatalog() *catalog {
 	}
 }
 
-// setCRD stores the new state of a CRD, or removes the CRD if now is nil. It records in groups everything that may have
-// changed.
+// setCRD stores the new state of a CRD, or removes the CRD if now is nil. The parameter groups collects everything that
+// may have changed.
 func (c *catalog) setCRD(name string, now *crd, groups touchedGroups) {
 	group := c.groupOf[name]
 	if now != nil {
@@ -231,8 +231,8 @@ func (c *catalog) isClaimed(group, version string) bool {
 	return false
 }
 
-// setService stores the new state of an APIService, or removes the APIService if s is nil. It records the affected
-// groups in groups, and reports whether the version itself has changed.
+// setService stores the new state of an APIService, or removes the APIService if s is nil. It adds the affected groups
+// to the parameter groups, and reports whether the version itself has changed.
 func (c *catalog) setService(gv schema.GroupVersion, s *service, groups touchedGroups) (changed bool) {
 	d := c.discovered[gv.Group][gv.Version]
 	switch hadService := d != nil && d.service != nil; {
@@ -310,7 +310,7 @@ type documentVersion struct {
 	unread    bool // the document does not contain the resources, which must be read separately
 	rank      rank
 	resources []*resource
-	err       error // the reason why the document does not contain the resources
+	err       error // why the document does not contain the resources
 }
 
 // setDocument stores the discovery document of the core group, or that of all other groups. It returns the groups that

@@ -62,7 +62,7 @@ type statusError struct {
 
 func (e *statusError) Error() string { return fmt.Sprintf("GET %s: %s: %s", e.path, e.status, e.body) }
 
-// response is a response whose body has been read.
+// response is an HTTP response whose body has been read.
 type response struct {
 	body        []byte
 	contentType string
@@ -172,7 +172,7 @@ func (d *discoverer) document(
 
 var aggregatedGVK = schema.GroupVersionKind{Group: "apidiscovery.k8s.io", Version: "v2", Kind: "APIGroupDiscoveryList"}
 
-// legacyDocument returns the versions that an API server without aggregated discovery lists. Each of them must be read
+// legacyDocument returns the versions listed by an API server without aggregated discovery. Each version must be read
 // separately.
 func legacyDocument(path string, r response) ([]documentVersion, error) {
 	document := []documentVersion{}

@@ -4,8 +4,8 @@
 //
 // A [Mapper] is a [k8s.io/apimachinery/pkg/api/meta.RESTMapper] that also resolves short names and expands categories.
 // It watches CRDs, without storing their schemas. It reads all other types from aggregated discovery: when it starts,
-// when an APIService changes, and when it polls every few minutes. A poll reads the discovery documents only if they
-// have changed.
+// when an APIService changes, and when it polls every few minutes. A poll downloads the discovery documents only if
+// they have changed.
 //
 // # Promises
 //
@@ -32,8 +32,8 @@
 //
 // # Limitations
 //
-//   - Lookups are only as current as the watches. If a connection hangs, their results can be outdated until the hang
-//     is detected. Some replicas of the API server may not serve a mapped type yet. For a few milliseconds, it is
+//   - Lookups are only as current as the watches. If a connection hangs, lookups can return outdated results until the
+//     hang is detected. Some replicas of the API server may not serve a mapped type yet. For a few milliseconds, it is
 //     possible that none of them serves it.
 //   - Changes to the resources of an aggregated API cause no events. The next poll finds such changes; see
 //     [WithPollPeriod].

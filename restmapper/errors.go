@@ -48,8 +48,8 @@ func (e Error) Error() string {
 // Unwrap returns Err.
 func (e Error) Unwrap() error { return e.Err }
 
-// Errors returns the sources that are currently failing, sorted by name and version. The list is empty if all requests
-// succeed. An error from a watch remains in the list until a watch has been open for some seconds.
+// Errors returns the sources that are currently failing, sorted by name and version. The result is empty if all
+// requests succeed. An error from a watch is returned until a watch has been open for some seconds.
 func (m *Mapper) Errors() []Error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +71,7 @@ func (m *Mapper) Errors() []Error {
 	return errs
 }
 
-// failure is the state of a source that fails.
+// failure is the state of a failing source.
 type failure struct {
 	Error
 	forbidden bool // one of the consecutive errors was due to a missing permission

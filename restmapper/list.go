@@ -12,8 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// List reads a list and reduces each object as soon as it is decoded. An API server that does not support streaming
-// lists may also ignore the limit of a list, and the schemas of all CRDs together can exceed the available memory.
+// List reads a list and reduces each object as soon as it is decoded, to save memory. An API server that does not
+// support streaming lists may also ignore the limit of a list request, and the schemas of all CRDs together can exceed
+// the available memory.
 func (w *watcher) List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	request := w.client.Get().Resource(w.gvr.Resource).VersionedParams(&options, metav1.ParameterCodec)
 	body, err := request.Stream(ctx)

@@ -90,7 +90,7 @@ func (m match) gvk() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: m.order.name, Version: m.groupVersion.version, Kind: m.nameEntry.kind}
 }
 
-// matchFull looks up a resource with group and version. The flag isFinal is set if no other lookup can find a match.
+// matchFull looks up a resource with group and version. The result isFinal is true if no other lookup can find a match.
 // This is the case for all names that are not short names, because there is nothing to expand.
 func (s *snapshot) matchFull(r schema.GroupVersionResource) (m match, ok, isFinal bool) {
 	if r.Group == "" || r.Version == "" || r.Version == runtime.APIVersionInternal {
@@ -114,9 +114,9 @@ func (s *snapshot) matchFull(r schema.GroupVersionResource) (m match, ok, isFina
 	return match{g, v, e}, isFinal && e != nil && e.kind != "", isFinal
 }
 
-// matches returns an iterator over all matches of a query, in order. A group without a version can be a prefix:
-// storageclass.storage matches storageclass.storage.k8s.io. Like client-go, it converts the name to lower case and
-// ignores the internal version.
+// matches returns an iterator over all matches of a query, in order. In a query without a version, the group can be a
+// prefix: storageclass.storage matches storageclass.storage.k8s.io. Like client-go, matches converts the name to lower
+// case and ignores the internal version.
 func (s *snapshot) matches(q *query) iter.Seq[match] {
 	return func(yield func(match) bool) {
 		name, version := strings.ToLower(q.r.Resource), q.r.Version
@@ -162,7 +162,7 @@ func (g *group) match(name, version string, yield func(match) bool) bool {
 // few is the number of matches that a lookup collects without allocating a list. Most names have one or two matches.
 const few = 8
 
-// collect stores the first matches of a query in an array and returns the number of all matches, which can be greater
+// collect stores the first matches of a query in an array and returns the total number of matches, which can be greater
 // than the size of the array.
 func (s *snapshot) collect(q *query, into *[few]match) (n int) {
 	for m := range s.matches(q) {

@@ -45,9 +45,9 @@ type Mapper struct {
 	discoverer *discoverer
 	running    atomic.Bool
 	now        atomic.Pointer[snapshot] // nil until the mapper has synced
-	reset      chan struct{}            // receives requests to read the discovery documents; holds one
-	wake       chan struct{}            // receives a value when unread has changed; holds one
-	read       chan struct{}            // receives a value when a version has been read or removed; holds one
+	reset      chan struct{}            // receives requests to read the discovery documents; has a buffer of one
+	wake       chan struct{}            // receives a value when unread has changed; has a buffer of one
+	read       chan struct{}            // receives a value when a version has been read or removed; has a buffer of one
 	notifier   notifier
 
 	// mu guards the fields below, the order of snapshots, and the order of notifications. It is never held during a
@@ -141,7 +141,7 @@ func (m *Mapper) newServiceWatcher() *watcher {
 	}
 }
 
-// setServicesUnavailable lets the mapper sync without APIServices.
+// setServicesUnavailable allows the mapper to sync without APIServices.
 func (m *Mapper) setServicesUnavailable() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -224,8 +224,8 @@ func (m *Mapper) replaceServices(objects []any) {
 	m.publishLocked(groups)
 }
 
-// setService stores the new state of an APIService. If the APIService was deleted, its version is derived from its
-// name.
+// setService stores the new state of an APIService. If the APIService was deleted, the group and version are derived
+// from its name.
 func (m *Mapper) setService(name string, object any) {
 	var s *service
 	gv := serviceVersion(name)

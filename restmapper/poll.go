@@ -85,8 +85,8 @@ func (m *Mapper) waitForPoll(ctx context.Context, requested, due time.Time, canC
 	}
 }
 
-// nextCheck returns the time of the next check of the documents, given the time at which they were last requested. It
-// is not later than due.
+// nextCheck returns the time of the next check of the documents, given the time at which they were last requested. The
+// result is not later than due.
 func (m *Mapper) nextCheck(requested, due time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()

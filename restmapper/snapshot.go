@@ -13,13 +13,13 @@ type snapshot struct {
 	ordered []*order // all groups
 	sorted  []string // the names of all groups, in alphabetical order
 	groups  persistent.Map[*group]
-	// names and categories are indexes. They refer to a group by its position in the order, so that a change to the group
-	// does not affect the index entries of names that the group still has afterwards.
+	// names and categories are indexes. Their entries contain the order of a group, not the group itself. A change to a
+	// group therefore does not affect the entries for names that the group keeps.
 	names      persistent.Map[*nameIndex]
 	categories persistent.Map[[]*order]
 }
 
-// nameIndex lists the groups that have a name. It is immutable.
+// nameIndex lists the groups in which a name is used. It is immutable.
 type nameIndex struct {
 	groups []*order
 	// exact is the number of groups with a resource whose plural or singular is the name.

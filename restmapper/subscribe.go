@@ -12,9 +12,10 @@ type ChangeType string
 
 const (
 	// Added means that the kind is served, but was not served according to the last change that the subscriber received
-	// for it, if any.
+	// for the kind, if any.
 	Added ChangeType = "Added"
-	// Changed means that the list of versions that serve the kind has changed, or the resource or scope in one of them.
+	// Changed means that the list of versions that serve the kind has changed, or that the resource or scope of the kind
+	// has changed in one of these versions.
 	Changed ChangeType = "Changed"
 	// Removed means that the kind is no longer served.
 	Removed ChangeType = "Removed"
@@ -79,7 +80,8 @@ func (g *group) servedMappings(kind string) (mappings []*meta.RESTMapping) {
 	}
 }
 
-// nextServed returns the first version at or after index i that serves the kind. It sets i to the following index.
+// nextServed returns the first version at or after index i that serves the kind. It sets *i to the index after that
+// version.
 func (g *group) nextServed(kind string, i *int) (v *groupVersion, e *kindEntry) {
 	for g != nil && *i < len(g.versions) {
 		v := &g.versions[*i]

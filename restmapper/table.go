@@ -61,10 +61,10 @@ type nameEntry struct {
 	plurals []string
 	// singular is set if the name is a plural.
 	singular string
-	// exact is set if the name is a plural or singular in discovery. Such a name is not expanded as a short name.
+	// exact is true if the name is a plural or singular in discovery. Such a name is not expanded as a short name.
 	exact bool
-	// shortFor is the resource that has the name as a short name. If several resources have it, the first one is used, as
-	// in client-go.
+	// shortFor is the resource that has the name as a short name. If several resources have this short name, the first one
+	// is used, as in client-go.
 	shortFor  string
 	resources []*resource // the resources that define the entry, in order
 }
@@ -216,7 +216,7 @@ func (e *tableEdit) remove(r *resource) {
 	e.count--
 }
 
-// add adds a resource after all others or, if ordered is set, at the position given by its name.
+// add adds a resource after all others or, if ordered is true, at the position given by its name.
 func (e *tableEdit) add(r *resource, ordered bool) {
 	with := func(list []*resource) []*resource {
 		at := len(list)
@@ -356,7 +356,7 @@ func (e *tableEdit) singularOf(plural string) (singular string) {
 	return singular
 }
 
-// fitted returns the list with little unused capacity.
+// fitted returns the list, or a copy of it if the list has much unused capacity.
 func (e *tableEdit) fitted(resources []*resource) []*resource {
 	const spare = 4
 	switch {

@@ -19,7 +19,8 @@ func (m *Mapper) requestReadLocked(gv schema.GroupVersion) {
 }
 
 // readVersions reads the versions in m.unread, each in its own goroutine, so that an unresponsive server does not delay
-// other versions. While a version is being read, m.reading contains a channel for it that can end the backoff.
+// other versions. While a version is being read, m.reading contains a channel for the version. A value sent on this
+// channel ends the backoff.
 func (m *Mapper) readVersions(ctx context.Context) {
 	var readers sync.WaitGroup
 	defer readers.Wait()

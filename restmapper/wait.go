@@ -15,9 +15,9 @@ type waiters struct {
 	count   int
 }
 
-// WaitForMapping waits until the kind is served, in one of the given versions if there are any, and returns its mapping
-// as RESTMapping does. It also waits for the first sync. It makes no requests. If ctx is cancelled first, the error
-// names the kind, and wraps the cause of the cancellation and the error from the last lookup.
+// WaitForMapping waits until the kind is served, in one of the given versions if any are given. It then returns the
+// same mapping as RESTMapping. It also waits for the first sync. It makes no requests. If ctx is cancelled first, the
+// error names the kind, and wraps the cause of the cancellation and the error from the last lookup.
 func (m *Mapper) WaitForMapping(
 	ctx context.Context, gk schema.GroupKind, versions ...string,
 ) (*meta.RESTMapping, error) {

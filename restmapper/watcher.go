@@ -103,7 +103,7 @@ func newWatchClient(cfg *rest.Config, gvk schema.GroupVersionKind, object runtim
 
 // run lists and watches until ctx is cancelled, and returns when its goroutines have ended. It can be called again.
 func (w *watcher) run(ctx context.Context, log logr.Logger) {
-	log = log.V(1) // each error is reported once at the default level
+	log = log.V(1) // the mapper itself logs failures at the default level; see setFailure
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, log))
 	w.requests.Begin()
 	defer w.closeWatch()

@@ -79,6 +79,15 @@ func (o *clientOptions) config() (*rest.Config, string, error) {
 	return cfg, namespace, err
 }
 
+// checkOutput returns an error if the output format is unknown.
+func (o *clientOptions) checkOutput() error {
+	switch o.output {
+	case "", "text", "wide", "json", "yaml":
+		return nil
+	}
+	return fmt.Errorf("--output: must be text, wide, json or yaml, got %q", o.output)
+}
+
 // deadlines returns the maximum time for a request and for a command. Both are the value of --request-timeout if it is
 // set.
 func deadlines(requestTimeout time.Duration) (request, command time.Duration) {
@@ -100,10 +109,8 @@ func newClient(ctx context.Context, cfg *rest.Config) (*inspect.Client, error) {
 // get reads the object that the arguments name: TYPE/NAME or TYPE NAME. After a second, it writes to stderr what it
 // waits for.
 func (o *clientOptions) get(cmd *cobra.Command, args []string, options inspect.Options) (*explain.Object, error) {
-	switch o.output {
-	case "", "text", "wide", "json", "yaml":
-	default:
-		return nil, fmt.Errorf("--output: must be text, wide, json or yaml, got %q", o.output)
+	if err := o.checkOutput(); err != nil {
+		return nil, err
 	}
 	typeName, name, _ := strings.Cut(strings.Join(args, "/"), "/")
 	if typeName == "" || name == "" || strings.Contains(name, "/") {
@@ -184,13 +191,18 @@ func newClientCommand(cmd *cobra.Command, o *clientOptions) *cobra.Command {
 	const most = 2
 	cmd.Args, cmd.ValidArgsFunction = cobra.RangeArgs(1, most), o.complete
 	o.addFlags(cmd.Flags())
+	completeFlags(cmd, o)
+	return cmd
+}
+
+// completeFlags completes the values of flags.
+func completeFlags(cmd *cobra.Command, o *clientOptions) {
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"text", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("namespace",
 		func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return o.complete(cmd, []string{"namespaces"}, "")
 		})
-	return cmd
 }
 
 const clientHelp = `

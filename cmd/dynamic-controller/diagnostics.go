@@ -29,7 +29,7 @@ import (
 // registerDiagnostics serves the metrics. Over TLS, it also serves the other diagnostics, and the API server decides
 // who can read them.
 func registerDiagnostics(
-	log logr.Logger, r *replica.Replica, cfg *rest.Config, o *options, metrics http.Handler,
+	log logr.Logger, r *replica.Replica, cfg *rest.Config, o *options, metrics http.Handler, pages pages,
 ) error {
 	if o.metricsAddress == noAddress {
 		return nil
@@ -55,7 +55,7 @@ func registerDiagnostics(
 	if err != nil {
 		return err
 	}
-	handler := controller.Protect(newDiagnosticsMux(log, metrics, o.sections, o.verbosity))
+	handler := controller.Protect(newDiagnosticsMux(log, metrics, o.sections, o.verbosity, pages))
 	return registerListener(log, r, flagMetrics, secure(listener, certificate.GetCertificate), handler)
 }
 
@@ -99,8 +99,11 @@ func (m *diagnosticsMux) Handle(path string, handler http.Handler) {
 	m.ServeMux.Handle(path, handler)
 }
 
+// pages contains handlers by path. They are served over TLS only.
+type pages map[string]http.Handler
+
 func newDiagnosticsMux(
-	log logr.Logger, metrics http.Handler, flags cliflag.NamedFlagSets, level int,
+	log logr.Logger, metrics http.Handler, flags cliflag.NamedFlagSets, level int, pages pages,
 ) *diagnosticsMux {
 	m := &diagnosticsMux{}
 	m.Handle(pathMetrics, metrics)
@@ -111,6 +114,9 @@ func newDiagnosticsMux(
 		m.Handle(path, withoutReadDeadline(handler))
 	}
 	m.Handle("/debug/flags/v", &verbosity{log: log, level: level})
+	for path, handler := range pages {
+		m.Handle(path, handler)
+	}
 	flagz.Install(m, component, flagz.NamedFlagSetsReader{FlagSets: flags})
 	listed := append([]string{statusz.DefaultStatuszPath}, m.paths...)
 	statusz.Install(m, component, statusz.NewRegistry(newProgramVersion(), statusz.WithListedPaths(listed)))

@@ -26,6 +26,8 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
 )
 
 func TestIsLoopback(t *testing.T) {
@@ -103,7 +105,8 @@ func TestVerbosity_SetsTheLevelOfTheLog(t *testing.T) {
 
 // diagnosticPaths returns all paths of the diagnostics, and paths below them or that do not exist.
 func diagnosticPaths() []string {
-	m := newDiagnosticsMux(logr.Discard(), http.NotFoundHandler(), cliflag.NamedFlagSets{}, 0)
+	m := newDiagnosticsMux(logr.Discard(), http.NotFoundHandler(), cliflag.NamedFlagSets{}, 0,
+		newPages(logr.Discard(), &engines{}, &status.Sources{}))
 	return append(slices.Sorted(slices.Values(m.paths)), "/debug/pprof/heap", "/debug/pprof", "/", "/unknown", "//metrics")
 }
 
@@ -163,10 +166,10 @@ func (a *api) token(name string, rules ...rbacv1.PolicyRule) string {
 	return config.AuthInfos["it"].Token
 }
 
-// exampleRules returns the rules of a ClusterRole in examples/kind.
+// exampleRules returns the rules of a ClusterRole in install/kustomize.
 func exampleRules(t *testing.T, name string) []rbacv1.PolicyRule {
 	t.Helper()
-	data, err := os.ReadFile("../../examples/kind/rbac.yaml")
+	data, err := os.ReadFile("../../install/kustomize/rbac.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +222,7 @@ func TestDiagnostics_RequirePermission(t *testing.T) {
 		}
 		want = http.StatusOK
 		switch path {
-		case pathMetrics, "/", "/unknown", "//metrics":
+		case pathMetrics, "/", "/unknown", "//metrics", status.RetryPath: // the last one with POST only
 			want = http.StatusForbidden
 		case "/debug/pprof":
 			want = http.StatusTemporaryRedirect
@@ -227,6 +230,9 @@ func TestDiagnostics_RequirePermission(t *testing.T) {
 		if code, body := c.send(operator, http.MethodGet, path+query, ""); code != want {
 			t.Errorf("%s as the operator: got %d, %.200q, want %d", path, code, body, want)
 		}
+	}
+	if code, body := c.send(operator, http.MethodPost, status.RetryPath, "{}"); code != http.StatusOK {
+		t.Errorf("POST %s as the operator: got %d, %.200q", status.RetryPath, code, body)
 	}
 	if code, _ := c.send(operator, http.MethodDelete, "/statusz", ""); code != http.StatusForbidden {
 		t.Errorf("DELETE /statusz as the operator: got %d", code)

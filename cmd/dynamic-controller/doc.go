@@ -7,6 +7,7 @@
 //	dynamic-controller render BLUEPRINT INSTANCE
 //	dynamic-controller why TYPE/NAME
 //	dynamic-controller tree TYPE/NAME
+//	dynamic-controller uninstall --namespace NAMESPACE
 //	dynamic-controller version
 //
 // The command run serves Blueprints (platform.example.com/v1alpha1) and applies their CustomResourceDefinition. A
@@ -27,6 +28,9 @@
 // The command why explains why a Blueprint or an instance is not healthy. The command tree prints the children of an
 // instance. Both only read from the cluster, with the permissions of the user. If the program is named
 // kubectl-blueprint, it is a plugin of kubectl.
+//
+// The command uninstall removes the platform's finalizers and objects from the cluster. Without --yes, it only prints
+// what it would do.
 //
 // # Replicas
 //

@@ -17,6 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platform"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/dynamiccontroller/metrics"
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
@@ -31,6 +32,8 @@ type engines struct {
 	definitions, instances *dynamiccontroller.DynamicController
 	recorder               *events.Recorder
 	metrics                []prometheus.Collector
+	reconciles             *status.Reconciles // of the instances engine
+	parked                 *status.ParkedKeys // of the instances engine
 	synced                 atomic.Bool
 	kinds                  atomic.Int64 // number of kinds that the mapper has mapped
 }
@@ -39,8 +42,9 @@ func newEngines(
 	log logr.Logger, config dynamiccontroller.Config, cfg *rest.Config, recorder *events.Recorder,
 	metricsOptions ...metrics.Option,
 ) (*engines, error) {
-	e := &engines{recorder: recorder}
 	reconciles := metrics.NewReconciles(metricsOptions...)
+	e := &engines{recorder: recorder, parked: &status.ParkedKeys{}}
+	e.reconciles = &status.Reconciles{Metrics: e.parked.Metrics(reconciles)}
 	withMetrics := dynamiccontroller.WithMetrics(reconciles)
 	var err1, err2, err3 error
 	if e.mapper, err1 = restmapper.New(log.WithName("mapper"), cfg); err1 != nil {
@@ -49,9 +53,10 @@ func newEngines(
 	types := typeEvents(e.mapper)
 	e.definitions, err2 = dynamiccontroller.NewForConfig(log.WithName("definitions"), config, cfg, withMetrics,
 		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.BlueprintTransform))
-	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, withMetrics,
+	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, dynamiccontroller.WithMetrics(e.reconciles),
 		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.Transform),
 		dynamiccontroller.WithParked(func(id dynamiccontroller.ObjectIdentifiers) {
+			e.parked.Add(id)
 			instances.RecordParked(e.instances.Lister, id, recorder.Record)
 		}))
 	// The status of the definitions engine is not exported. It serves only Blueprints, which the instances engine also

@@ -29,7 +29,7 @@ import (
 
 const (
 	examplesDir = "../../examples/blueprints"
-	// examplesPlatform is the namespace of the platform in examples/kind, and examplesAccount is its ServiceAccount.
+	// examplesPlatform is the namespace of the platform in install/kustomize, and examplesAccount is its ServiceAccount.
 	examplesPlatform, examplesAccount = "dynamic-controller-system", "dynamic-controller"
 )
 
@@ -63,7 +63,7 @@ var exampleFiles = map[string]func(*examples){
 }
 
 // examples applies the files in examples/blueprints as an administrator. The platform has the permissions from
-// examples/kind.
+// install/kustomize.
 type examples struct {
 	*api
 	files map[string][]*unstructured.Unstructured // objects by file
@@ -180,7 +180,7 @@ func startExamples(t *testing.T) *examples {
 	e := &examples{api: newAPI(t), files: readExamples(t)}
 	prepared := e.each(func(object *unstructured.Unstructured) bool { return !isBlueprint(object) && !isInstance(object) })
 	for _, file := range []string{"namespace.yaml", "rbac.yaml"} {
-		data, err := os.ReadFile(filepath.Join("../../examples/kind", file))
+		data, err := os.ReadFile(filepath.Join("../../install/kustomize", file))
 		if err != nil {
 			t.Fatal(err)
 		}

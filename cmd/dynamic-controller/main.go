@@ -18,6 +18,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/offline"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/uninstall"
 )
 
 func main() {
@@ -45,7 +46,8 @@ func exitCode(cmd *cobra.Command, err error) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.Is(err, offline.ErrProblems), errors.Is(err, errNotHealthy):
+	case errors.Is(err, offline.ErrProblems), errors.Is(err, errNotHealthy), errors.Is(err, uninstall.ErrRunning),
+		errors.Is(err, uninstall.ErrIncomplete):
 		return 1
 	case cmd.Name() == "run":
 		return 1
@@ -66,9 +68,10 @@ func newCommand(program string) *cobra.Command {
 		root.Use, root.Short = pluginName, "Check and explain Blueprints and their instances"
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl blueprint"}
 	} else {
-		root.AddCommand(newRunCommand(run), newConfigCommand())
+		root.AddCommand(newRunCommand(run), newConfigCommand(), newUninstallCommand())
 	}
-	root.AddCommand(newWhyCommand(), newTreeCommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
+	root.AddCommand(newWhyCommand(), newTreeCommand(), newStatusCommand(), newTypesCommand(), newParkedCommand(),
+		newUICommand(), newValidateCommand(), newRenderCommand(), newVersionCommand())
 	return root
 }
 

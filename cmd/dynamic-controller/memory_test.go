@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// shippedLimit is the memory limit of examples/kind/deployment.yaml.
+// shippedLimit is the memory limit of install/kustomize/deployment.yaml.
 const shippedLimit = 256 << 20
 
 // heavyBytes is the size of a heavy Blueprint in JSON.

@@ -98,3 +98,16 @@ func newVersionMetric() prometheus.Collector {
 	g.Set(1)
 	return g
 }
+
+// newExpiryMetric returns a metric with the time at which the certificate of the webhook expires.
+func newExpiryMetric(expires func() time.Time) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "dynamiccontroller_webhook_certificate_expiration_timestamp_seconds",
+		Help: "When the webhook's certificate expires, in seconds since 1970. The value is 0 if there is no certificate.",
+	}, func() float64 {
+		if at := expires(); !at.IsZero() {
+			return float64(at.Unix())
+		}
+		return 0
+	})
+}

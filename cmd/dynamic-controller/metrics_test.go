@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"net/http"
 	"os"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/restmapper"
 )
 
@@ -46,7 +48,10 @@ func (p *process) wantMetrics(texts ...string) {
 
 func TestMetrics_IncludeBlueprintsAndTheirTypes(t *testing.T) {
 	a := newAPI(t)
-	p := startServing(t, a.cluster.Kubeconfig(), append(localMetrics, "--"+flagQPS, "1000")...)
+	args := slices.Concat(localMetrics, a.webhookArgs(), []string{"--" + flagQPS, "1000"})
+	p := startServing(t, a.cluster.Kubeconfig(), args...)
+	a.installWebhookOf(p)
+	p.waitLog(line{Msg: "Webhook certificate loaded"})
 	a.apply(websites)
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
@@ -69,6 +74,7 @@ func TestMetrics_IncludeBlueprintsAndTheirTypes(t *testing.T) {
 		t.Errorf("got the problems %v, %v", problems, err)
 	}
 	checkDocumented(t, body)
+	checkMonitored(t, body)
 
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)
 	eventually(t, func() error {
@@ -112,6 +118,109 @@ func checkDocumented(t *testing.T, body string) {
 		if !used[name] {
 			t.Errorf("%s is documented, but does not exist", name)
 		}
+	}
+}
+
+// updateMetrics replaces the list of metrics that the alerts and the dashboard can use.
+var updateMetrics = flag.Bool("update-metrics", false, "update monitoring/metrics.txt")
+
+const monitoredMetrics = "../../monitoring/metrics.txt"
+
+// checkMonitored compares the metrics with the list that the tests of the alerts and of the dashboard use. Metrics of
+// Go and of client-go that are not on the list are accepted, because other versions of them can add metrics.
+func checkMonitored(t *testing.T, body string) {
+	t.Helper()
+	exported := exportedMetrics(body)
+	if *updateMetrics {
+		text := "# Metrics with types and labels. To update: go test ./cmd/dynamic-controller -run TestMetrics_Include " +
+			"-update-metrics\n" + strings.Join(exported, "\n") + "\n"
+		if err := os.WriteFile(monitoredMetrics, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(monitoredMetrics)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := strings.Split(strings.TrimSpace(string(text)), "\n")[1:]
+	for _, metric := range listed {
+		if !slices.Contains(exported, metric) {
+			t.Errorf("%s is in %s, but is not exported", metric, monitoredMetrics)
+		}
+	}
+	for _, metric := range exported {
+		if strings.HasPrefix(metric, "dynamiccontroller_") && !slices.Contains(listed, metric) {
+			t.Errorf("%s is exported, but is not in %s", metric, monitoredMetrics)
+		}
+	}
+}
+
+var (
+	metricType  = regexp.MustCompile(`^# TYPE (\w+) (\w+)`)
+	metricLabel = regexp.MustCompile(`(\w+)="`)
+)
+
+// exportedMetrics returns the name, the type and the labels of each metric. It omits metrics that exist only after a
+// retry.
+func exportedMetrics(body string) []string {
+	var metrics []string
+	metric := ""
+	for text := range strings.Lines(body) {
+		if match := metricType.FindStringSubmatch(text); match != nil {
+			metric = match[1] + " " + match[2]
+		}
+		if metric == "" || strings.HasPrefix(text, "#") {
+			continue
+		}
+		// The first series of the metric.
+		for _, label := range metricLabel.FindAllStringSubmatch(text, -1) {
+			if label[1] != "le" && label[1] != "quantile" { // part of the type
+				metric += " " + label[1]
+			}
+		}
+		if !strings.HasPrefix(metric, "rest_client_request_retries_total") &&
+			!strings.HasPrefix(metric, "leader_election_slowpath_total") {
+			metrics = append(metrics, metric)
+		}
+		metric = ""
+	}
+	return metrics
+}
+
+// The values of labels in alerts and panels must exist, because a wrong value selects nothing.
+func TestMonitoring_UsesExistingLabelValues(t *testing.T) {
+	text, err := os.ReadFile("../../monitoring/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	panels, err := os.ReadFile("../../monitoring/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string][]string{
+		"state": {
+			"Stopped", "Syncing", "Synced", "NotFound", "Forbidden", "Failing", // of watches
+			"Served", "Waiting", "Rejected", "Deleting", // of Blueprints
+		},
+		"outcome": {
+			string(dynamiccontroller.OutcomeFailure), string(dynamiccontroller.OutcomePanic),
+			string(dynamiccontroller.OutcomeParked), string(dynamiccontroller.OutcomeTerminal),
+		},
+		"method": {http.MethodGet},
+	}
+	used := 0
+	matcher := regexp.MustCompile(`\b(state|outcome|method|lane|source)[!=]~?"([^"]*)"`)
+	all := string(text) + strings.ReplaceAll(string(panels), `\"`, `"`)
+	for _, match := range matcher.FindAllStringSubmatch(all, -1) {
+		for _, value := range strings.Split(match[2], "|") {
+			used++
+			if !slices.Contains(values[match[1]], value) {
+				t.Errorf("%s: unknown value %q", match[0], value)
+			}
+		}
+	}
+	if used < 10 {
+		t.Errorf("found only %d values", used)
 	}
 }
 

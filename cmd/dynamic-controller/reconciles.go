@@ -20,7 +20,7 @@ func (e *engines) observed(tracer *tracing.Tracer, term func() int64) platform.E
 			e.definitions, handlers.Chain(tracing.Identify(nil), tracer.Middleware("definitions")),
 		},
 		Instances: observedEngine{
-			e.instances, handlers.Chain(tracing.Identify(term), tracer.Middleware("instances")),
+			e.instances, handlers.Chain(tracing.Identify(term), tracer.Middleware("instances"), e.parked.Handler),
 		},
 	}
 }

@@ -79,7 +79,7 @@ func run(ctx context.Context, o *options) error {
 	if err := e.register(r, p); err != nil {
 		return err
 	}
-	webhookChecks, err := registerWebhook(log, r, cfg, o, p.Review)
+	webhookChecks, webhookMetrics, err := registerWebhook(log, r, cfg, o, p.Review)
 	if err != nil {
 		return err
 	}
@@ -87,8 +87,11 @@ func run(ctx context.Context, o *options) error {
 	if err := registerEndpoint(log, r, flagHealth, o.healthAddress, checks.handler()); err != nil {
 		return err
 	}
-	metrics := promhttp.HandlerFor(newRegistry(e, r, p.States, clients, o.features), promhttp.HandlerOpts{})
-	if err := registerDiagnostics(log, r, cfg, o, metrics); err != nil {
+	registry := newRegistry(e, r, p.States, clients, o.features)
+	registry.MustRegister(webhookMetrics...)
+	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
+	pages := newPages(log, e, newStatusSources(e, r.Status, p.Summaries, info))
+	if err := registerDiagnostics(log, r, cfg, o, metrics, pages); err != nil {
 		return err
 	}
 	context.AfterFunc(ctx, func() { log.Info("Shutting down", "cause", context.Cause(ctx).Error()) })

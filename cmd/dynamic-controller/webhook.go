@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/client-go/rest"
@@ -22,12 +23,12 @@ import (
 const maxConnections = 64
 
 // registerWebhook serves the webhook on every replica and maintains its certificate on the leader. It returns the
-// health checks of the webhook, or none if the webhook is disabled.
+// health checks and metrics of the webhook, or none if the webhook is disabled.
 func registerWebhook(
 	log logr.Logger, r *replica.Replica, cfg *rest.Config, o *options, review webhook.ReviewFunc,
-) ([]healthz.HealthChecker, error) {
+) ([]healthz.HealthChecker, []prometheus.Collector, error) {
 	if o.webhookAddress == noAddress {
-		return nil, nil
+		return nil, nil, nil
 	}
 	log = log.WithName("webhook")
 	options := servingcert.Options{
@@ -36,11 +37,11 @@ func registerWebhook(
 	loader, err1 := servingcert.NewLoader(log, cfg, options)
 	manager, err2 := servingcert.NewManager(log, r.FencedConfig(), options)
 	if err := errors.Join(err1, err2); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	listener, err := listen(log, flagWebhook, o.webhookAddress)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	listener = secure(listener, loader.GetCertificate)
 	handler := webhook.NewHandler(log, review)
@@ -50,7 +51,8 @@ func registerWebhook(
 		_, err := loader.GetCertificate(nil)
 		return err
 	})
-	return []healthz.HealthChecker{hasCertificate}, errors.Join(
+	expiry := newExpiryMetric(loader.Expires)
+	return []healthz.HealthChecker{hasCertificate}, []prometheus.Collector{expiry}, errors.Join(
 		r.RegisterWithoutLeaderElection("webhook-certificate", loader),
 		r.RegisterWithoutLeaderElection(flagWebhook, replica.RunFunc(func(ctx context.Context) error {
 			defer handler.Stop()

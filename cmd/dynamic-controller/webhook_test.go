@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -206,9 +207,12 @@ func TestWebhook_RejectsWithTheMessageOfTheCondition(t *testing.T) {
 
 func TestWebhook_EveryReplicaServesIt(t *testing.T) {
 	a := newAPI(t)
-	leader := startServing(t, a.cluster.Kubeconfig(), a.webhookArgs()...)
+	args := slices.Concat(localMetrics, a.webhookArgs())
+	leader := startServing(t, a.cluster.Kubeconfig(), args...)
+	const expiry = "dynamiccontroller_webhook_certificate_expiration_timestamp_seconds "
+	leader.wantMetrics(expiry + "0\n")
 	a.installWebhookOf(leader)
-	standby := startReplica(t, a.cluster.Kubeconfig(), a.webhookArgs()...)
+	standby := startReplica(t, a.cluster.Kubeconfig(), args...)
 	var served []*x509.Certificate
 	for _, p := range []*process{leader, standby} {
 		p.waitLog(line{Msg: "Webhook certificate loaded"})
@@ -224,7 +228,9 @@ func TestWebhook_EveryReplicaServesIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		served = append(served, conn.ConnectionState().PeerCertificates[0])
+		certificate := conn.ConnectionState().PeerCertificates[0]
+		served = append(served, certificate)
+		p.wantMetrics(expiry + strconv.FormatFloat(float64(certificate.NotAfter.Unix()), 'g', -1, 64))
 		conn.Close()
 	}
 	if !served[0].Equal(served[1]) {

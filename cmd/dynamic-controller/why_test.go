@@ -447,7 +447,7 @@ func TestPlugin(t *testing.T) {
 		return string(out)
 	}
 	help := run(0, "kubectl-blueprint", "--help")
-	for _, command := range []string{"why", "tree", "validate", "render"} {
+	for _, command := range []string{"why", "tree", "status", "types", "parked", "validate", "render"} {
 		if !strings.Contains(help, "\n  "+command+" ") {
 			t.Errorf("the help does not contain %q: %s", command, help)
 		}

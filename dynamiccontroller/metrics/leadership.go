@@ -6,12 +6,12 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
-// Replica provides the leadership of a replica. *replica.Replica implements it.
+// Replica provides the leadership status of a replica. *replica.Replica implements it.
 type Replica interface {
 	Status() replica.Status
 }
 
-// NewLeadership returns a collector that reads the leadership of the replica on each scrape.
+// NewLeadership returns a collector that reads the leadership status of the replica on each scrape.
 func NewLeadership(r Replica) prometheus.Collector { return leadership{r} }
 
 type leadership struct{ replica Replica }

@@ -17,7 +17,7 @@ type Option func(*options)
 type options struct{ withoutTypeLabels bool }
 
 // WithoutTypeLabels removes the labels group, version and resource, and adds up the values of all types. The number of
-// series then does not depend on the number of types. queue_oldest_seconds is the maximum of all types.
+// series then does not depend on the number of types. queue_oldest_seconds is the maximum over all types.
 func WithoutTypeLabels() Option {
 	return func(o *options) { o.withoutTypeLabels = true }
 }
@@ -29,7 +29,7 @@ func newOptions(opts []Option) (o options) {
 	return o
 }
 
-// labels returns the names of the labels of a metric.
+// labels returns the label names of a metric.
 func (o options) labels(more ...string) []string {
 	if o.withoutTypeLabels {
 		return more
@@ -37,7 +37,7 @@ func (o options) labels(more ...string) []string {
 	return append([]string{"group", "version", "resource"}, more...)
 }
 
-// values returns the values of the labels of a metric.
+// values returns the label values of a metric.
 func (o options) values(gvr schema.GroupVersionResource, more ...string) []string {
 	if o.withoutTypeLabels {
 		return more
@@ -58,7 +58,7 @@ var (
 	_ prometheus.Collector      = (*Reconciles)(nil)
 )
 
-// NewReconciles returns new metrics. The caller must register them.
+// NewReconciles returns new, unregistered metrics. The caller must register them.
 func NewReconciles(opts ...Option) *Reconciles {
 	o := newOptions(opts)
 	return &Reconciles{

@@ -67,7 +67,7 @@ func (s *status) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// collect sends the sums over the given types.
+// collect sends the metrics aggregated over the given types.
 func (s *status) collect(to chan<- prometheus.Metric, gvr schema.GroupVersionResource,
 	types ...dynamiccontroller.TypeStatus,
 ) {
@@ -94,7 +94,7 @@ func (s *status) collect(to chan<- prometheus.Metric, gvr schema.GroupVersionRes
 	set(s.secondaryBytes, float64(sum.secondaryBytes))
 }
 
-// sum contains sums over types. Of the embedded status, it uses the numbers only.
+// sum contains the aggregated status of several types. It uses only the numeric fields of the embedded status.
 type sum struct {
 	dynamiccontroller.TypeStatus
 	states, secondaryStates map[dynamiccontroller.TypeState]int

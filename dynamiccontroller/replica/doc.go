@@ -70,10 +70,10 @@
 //     writing the content of a released lease: no holder, a duration of one second, and two equal times. The overlap
 //     lasts until the first leader reads the lease. If the API server answers, this takes at most RetryPeriod plus the
 //     time of two requests: an update that conflicts, and a get.
-//   - If the lease is missing, a process that has never seen it creates it and leads at once. Otherwise, every first
-//     start would take a LeaseDuration. If somebody deleted the lease just before, the old leader observes this within
-//     RetryPeriod plus the time of one request. A process that has seen the lease before also creates a missing lease,
-//     but leads only after it has held the new lease for a LeaseDuration.
+//   - If the lease is missing, a process that has never seen it creates it and leads immediately. Otherwise, every
+//     first start would be delayed by a LeaseDuration. If somebody deleted the lease shortly before, the old leader
+//     observes this within RetryPeriod plus the time of one request. A process that has seen the lease before also
+//     creates a missing lease, but leads only after it has held the new lease for a LeaseDuration.
 //   - If the old leader cannot reach the API server in the meantime, both of these overlaps can last until the lease
 //     expires.
 //   - If a lease has a holder and its duration is longer than the configured one, replicas respect the longer duration,

@@ -87,8 +87,8 @@ func (l *leadership) abandonCampaign(ctx context.Context, began <-chan *term) {
 	}
 }
 
-// release releases the lease. If Run is ending, the release takes no longer than what remains of ShutdownTimeout. If
-// the release fails, other replicas must wait until the lease expires.
+// release releases the lease. If Run is ending, the release is limited to the remaining part of ShutdownTimeout. If the
+// release fails, other replicas must wait until the lease expires.
 func (l *leadership) release(ctx context.Context) {
 	limit := l.options.RenewDeadline
 	if remaining, ending := l.shutdown.remaining(); ending {
@@ -113,8 +113,8 @@ func (l *leadership) release(ctx context.Context) {
 	}
 }
 
-// debugOnly logs the elector's messages at a higher verbosity level, and its errors as debug messages. The elector
-// would log every failed attempt as an error, although this package already logs the messages that matter to an
+// debugOnly returns a logger that raises the verbosity level of the elector's messages and logs its errors as debug
+// messages. The elector logs every failed attempt as an error, but this package already logs what matters to an
 // operator.
 func debugOnly(log logr.Logger) logr.Logger {
 	if log.GetSink() == nil {

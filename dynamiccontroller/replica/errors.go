@@ -9,10 +9,10 @@ var (
 
 	// ErrNotLeading is returned for a write through [Replica.FencedConfig] that was not sent, because the replica does not
 	// lead or can no longer be certain that it leads, or because the request's context is from an earlier term. It is also
-	// returned for a write in flight when the fence closes; such a write may have taken effect. Clients wrap it, so use
-	// errors.Is.
+	// returned for a write that was in flight when the fence closed. Such a write may have taken effect. Clients wrap it,
+	// so use errors.Is.
 	//
-	// It does not mean that the object is at fault. It implements dynamiccontroller.Interrupted, so that callers can
+	// It does not indicate a problem with the object. It implements dynamiccontroller.Interrupted, so that callers can
 	// avoid counting it as a failure:
 	//
 	//	var interrupted dynamiccontroller.Interrupted

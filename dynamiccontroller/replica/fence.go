@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// fence admits writes while a term lasts.
+// fence allows writes for the duration of a term.
 type fence struct {
 	clock clock
 
@@ -36,14 +36,14 @@ func (f *fence) open(acquired instant, o Options) *term {
 	return f.current
 }
 
-// latest returns the current or last term, or nil before the first.
+// latest returns the current or last term, or nil before the first term.
 func (f *fence) latest() *term {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current
 }
 
-// admit admits a write to the current term. It returns an error if ctx carries an earlier term of this fence.
+// admit registers a write with the current term. It returns an error if ctx carries an earlier term of this fence.
 func (f *fence) admit(ctx context.Context) (_ context.Context, done func(), err error) {
 	current := f.latest()
 	if current == nil {
@@ -72,7 +72,7 @@ func (f *fence) config(cfg *rest.Config) *rest.Config {
 	return fenced
 }
 
-// fencedTransport refuses writes that the fence does not admit.
+// fencedTransport refuses writes that the fence does not allow.
 type fencedTransport struct {
 	fence *fence
 	next  http.RoundTripper
@@ -115,9 +115,9 @@ func (t *fencedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// isWrite reports whether a request must pass the fence. Streams that carry commands (exec, attach, port-forward) begin
-// with a GET if they use WebSocket. A single header that requests the upgrade is sufficient, because transports below
-// this one add some of these headers.
+// isWrite reports whether the fence applies to a request. Streams that carry commands (exec, attach, port-forward)
+// begin with a GET if they use WebSocket. A single header that requests the upgrade is sufficient, because transports
+// below this one add some of these headers.
 func isWrite(r *http.Request) bool {
 	switch r.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions:

@@ -42,7 +42,7 @@ type namedRunnable struct {
 type runnableGroup struct {
 	launch    func(namedRunnable) // runs a runnable in a goroutine
 	cancelled func() bool         // reports whether the context is cancelled
-	failed    chan error          // receives a failure before the context is cancelled; has room for one
+	failed    chan error          // receives a failure before the context is cancelled; has a buffer of one
 	joined    chan struct{}       // closed when stop has been called and no runnable is running
 
 	mu       sync.Mutex // guards the fields below

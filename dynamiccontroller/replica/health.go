@@ -30,7 +30,7 @@ func checkError(check string, err error) error {
 //   - runnable-shutdown: leader-gated runnables have not returned within ShutdownTimeout after their contexts were
 //     cancelled. This replica cannot lead again until they have returned.
 //
-// Alive does not fail on a standby or while the API server is unreachable. It makes no request.
+// Alive does not fail on a standby or while the API server is unreachable. It makes no requests.
 func (r *Replica) Alive() error {
 	var renewal, shutdown error
 	if t := r.leadership.fence.latest(); t != nil {
@@ -43,7 +43,7 @@ func (r *Replica) Alive() error {
 	return errors.Join(checkError(checkLeaseRenewal, renewal), checkError(checkRunnableShutdown, shutdown))
 }
 
-// Ready is a readiness check. It does not depend on leadership, so that a standby can be ready. It makes no request.
+// Ready is a readiness check. It does not depend on leadership, so that a standby can be ready. It makes no requests.
 // The error names the failed check:
 //
 //   - running: Run has not been called or has started to stop the per-replica runnables.

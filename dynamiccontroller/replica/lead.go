@@ -14,7 +14,7 @@ const progressPeriod = 10 * time.Second
 
 // lead runs the leader-gated runnables for one term. It returns when the term is over and the runnables have returned.
 // If Run is ending, lead waits at most ShutdownTimeout for the runnables. Otherwise, it waits until they return,
-// because the next term must not begin earlier.
+// because the next term must not begin while they are still running.
 func (l *leadership) lead(ctx context.Context, t *term) (leadState, error) {
 	r, release := l.startTerm(ctx, t)
 	defer release()
@@ -22,7 +22,7 @@ func (l *leadership) lead(ctx context.Context, t *term) (leadState, error) {
 		event, cause := r.wait(ctx)
 		if event != eventFailure {
 			select {
-			case err := <-r.failed: // the failure came first, but select may have chosen the other event
+			case err := <-r.failed: // the failure came first, but select may have chosen another event
 				r.handle(eventFailure, err)
 			default:
 			}
@@ -180,8 +180,8 @@ func (l *leadership) policy() leadPolicy {
 	}
 }
 
-// clockCheckInterval returns the time until the clocks must be checked again. No timer follows the wall clock, so it is
-// checked every RetryPeriod.
+// clockCheckInterval returns the time until the clocks must be checked again. Timers do not follow the wall clock, so
+// the wall clock is checked every RetryPeriod.
 func (l *leadership) clockCheckInterval(t *term) time.Duration {
 	if t.validity == 0 {
 		return time.Hour

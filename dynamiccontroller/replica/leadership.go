@@ -85,8 +85,8 @@ func (l *leadership) stepDownPause(backoff *wait.Backoff) time.Duration {
 	}
 	pause := backoff.Step()
 	if t.loss() != nil {
-		// The lease names this replica until it expires. Another replica can acquire the lease only then, at most 4.4 x
-		// RetryPeriod later. If this replica reacquired the lease before that, stepping down would have no effect.
+		// The lease names this replica until it expires. Another replica can acquire the lease only then, and does so at most
+		// 4.4 x RetryPeriod later. If this replica reacquired the lease before that, stepping down would have no effect.
 		pause += l.options.LeaseDuration + 3*l.options.RetryPeriod
 	}
 	return pause

@@ -49,7 +49,7 @@ type lock struct {
 	leader string
 }
 
-// resetTerm makes this replica a candidate again. It does not change the fields that describe the lease and a claim.
+// resetTerm makes this replica a candidate again. It does not change the fields that describe the lease or a claim.
 func (l *lock) resetTerm() { l.term = nil }
 
 // Get reads the lease and returns the record that the elector must use.
@@ -89,7 +89,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	return l.effective(record), fmt.Appendf(raw, "%d", record.RenewTime.UnixNano()), nil
 }
 
-// unknownHolder is shown to the elector as the holder of an emptied lease.
+// unknownHolder is reported to the elector as the holder of an emptied lease.
 const unknownHolder = "(emptied)"
 
 // effective returns the record with the holder and the duration that a candidate must respect.
@@ -112,8 +112,8 @@ func isReleased(r *resourcelock.LeaderElectionRecord) bool {
 	return r.HolderIdentity == "" && r.LeaseDurationSeconds == 1 && r.RenewTime.Equal(&r.AcquireTime)
 }
 
-// handleMissing ends the term of a leader whose lease is missing. For a candidate, it returns err. The elector creates
-// the lease if err is NotFound.
+// handleMissing ends the term of a leader whose lease is missing. For a candidate, it returns err, and the elector
+// creates the lease if err is a NotFound error.
 func (l *lock) handleMissing(err error) error {
 	if l.term != nil {
 		l.setLeader("")
@@ -128,7 +128,7 @@ func (l *lock) handleMissing(err error) error {
 // Create creates the lease with this replica as the holder. If the lease existed before, the new lease is only a claim,
 // because the previous holder may still be leading. The previous holder cannot have renewed the lease since the
 // deletion, so it stops leading within LeaseDuration. Until then, this replica renews the lease and does not lead. A
-// process that has never seen the lease leads at once, so that a first start does not take a LeaseDuration.
+// process that has never seen the lease leads immediately, so that the first start is not delayed by a LeaseDuration.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if err := l.checkTerm(); err != nil {
 		return err

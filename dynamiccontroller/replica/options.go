@@ -52,9 +52,9 @@ type Options struct {
 	// the per-replica runnables. The last two steps can take one second each even if the time is used up, so the
 	// total can be up to 2 seconds longer. ShutdownTimeout should exceed the shutdown timeout of every runnable.
 	//
-	// Defaults to 25 seconds. That is more than the 20 seconds of a DynamicController. Even with the additional 2 seconds,
-	// it is less than the 30 seconds that Kubernetes gives a terminating Pod. The time that a preStop hook takes counts
-	// towards these 30 seconds too. Zero selects the default.
+	// Defaults to 25 seconds, which is more than a DynamicController's default of 20 seconds. Even with the additional 2
+	// seconds, it is less than the 30 seconds that Kubernetes gives a terminating Pod. The time that a preStop hook takes
+	// counts towards these 30 seconds too. Zero selects the default.
 	ShutdownTimeout time.Duration
 	// OnLostLease selects the reaction to a lost lease. Defaults to CampaignAgain.
 	OnLostLease LossPolicy
@@ -84,10 +84,10 @@ const (
 	// ExitOnFailure shuts down cleanly and ends Run with an error that names the runnable.
 	ExitOnFailure FailurePolicy = iota
 	// StepDown ends the term, releases the lease so that another replica can lead, and campaigns again after a backoff.
-	// The backoff starts at 2 x RetryPeriod and doubles with every term that fails, up to one minute. A term of more than
-	// one minute resets the backoff. If the lease cannot be released, for example after a panic, the backoff is extended
-	// by the time that another replica needs to acquire the lease. Without leader election, StepDown is equivalent to
-	// ExitOnFailure.
+	// The backoff starts at 2 x RetryPeriod and doubles with every term that fails, up to one minute. A term that lasts
+	// longer than one minute resets the backoff. If the lease cannot be released, for example after a panic, the backoff
+	// is extended by the time that another replica needs to acquire the lease. Without leader election, StepDown is
+	// equivalent to ExitOnFailure.
 	StepDown
 )
 

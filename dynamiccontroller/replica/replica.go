@@ -33,8 +33,8 @@ const (
 	stopped
 )
 
-// New returns a Replica. It opens no connection and starts nothing. The error lists all invalid options. New copies
-// cfg.
+// New returns a Replica. It opens no connections and starts no goroutines. The error lists all invalid options. New
+// copies cfg.
 func New(cfg *rest.Config, opts Options) (*Replica, error) {
 	return newReplica(cfg, opts, newLease, clock{})
 }
@@ -184,8 +184,8 @@ func (r *Replica) start(ctx context.Context) (*runnableGroup, error) {
 	return r.group, nil
 }
 
-// lead campaigns and leads until ctx is cancelled or a per-replica runnable fails. It returns the runnable's failure,
-// and the error from leading.
+// lead campaigns and leads until ctx is cancelled or a per-replica runnable fails. It returns the runnable's failure
+// and the error from the campaign and the terms.
 func (r *Replica) lead(ctx context.Context, perReplica *runnableGroup) (failure, result error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -221,27 +221,27 @@ func (r *Replica) stop() {
 	r.runState = stopped
 }
 
-// FencedConfig returns a config for clients with which leader-gated runnables write. A write is sent only while this
-// replica is certain that it leads. Otherwise it fails with [ErrNotLeading]. Reads are always sent.
+// FencedConfig returns a config for the clients that leader-gated runnables use to write. A write is sent only while
+// this replica is certain that it leads. Otherwise it fails with [ErrNotLeading]. Reads are always sent.
 //
 // Every request with a method other than GET, HEAD and OPTIONS counts as a write, and so does every request to upgrade
-// the connection. Whether the request changes anything does not matter. A POST that changes nothing, such as an access
-// review or a dry run, is refused too. A GET that has an effect, such as one through the proxy of a Service, Pod or
-// Node, is sent.
+// the connection. Whether the request changes anything does not matter: a POST that changes nothing, such as an access
+// review or a dry run, is refused too, and a GET that has side effects, such as one through the proxy of a Service, Pod
+// or Node, is sent.
 //
 // The replica is certain that it leads for nine tenths of LeaseDuration after it sent the last confirmed renewal,
 // according to both the monotonic clock and the wall clock. Every write checks both. Other replicas wait for a full
-// LeaseDuration after they observed that renewal. The difference covers clocks that run at different rates, and the
-// time between checking the clocks and sending the write.
+// LeaseDuration after they observed that renewal. The difference allows for clocks that run at different rates, and for
+// the time between checking the clocks and sending the write.
 //
 // If no renewal is confirmed within that time, the lease is lost. The contexts of the term are cancelled with
-// [ErrLeaseLost], writes in flight are cancelled, and the fence stays closed until the next term. Even during the next
-// term, a request whose context carries an earlier term is refused. During a clean shutdown the fence stays open until
-// the leader-gated runnables have returned.
+// [ErrLeaseLost], writes in flight are cancelled, and the fence stays closed until the next term. A request whose
+// context carries an earlier term is refused even during the next term. During a clean shutdown the fence stays open
+// until the leader-gated runnables have returned.
 //
 // client-go's executors for upgraded streams (remotecommand, portforward) use the connection directly. If the fence is
-// closed, such a stream is refused when it begins. A stream that is already open is not closed with the fence. It ends
-// when its own context is cancelled.
+// closed, such a stream is refused when it begins. A stream that is already open is not closed when the fence closes.
+// It ends when its own context is cancelled.
 //
 // Clients created from this config are not rate limited unless the config passed to New sets a limit. If that config
 // sets neither QPS nor a RateLimiter, QPS is -1, because client-go's default of 5 requests per second would apply to
@@ -252,7 +252,7 @@ func (r *Replica) FencedConfig() *rest.Config { return r.leadership.fence.config
 type Status struct {
 	// Leading reports whether the fence is open.
 	Leading bool
-	// Term is the number of the current or last term. It is 0 before the first.
+	// Term is the number of the current or last term. It is 0 before the first term.
 	Term int64
 	// Leader is the identity of the leader, as of the last request for the lease. It is empty if there is no leader.
 	Leader string
@@ -260,7 +260,7 @@ type Status struct {
 	Identity string
 }
 
-// Status returns the current status. It makes no request.
+// Status returns the current status. It makes no requests.
 func (r *Replica) Status() Status {
 	s := Status{Identity: r.options.Identity}
 	if t := r.leadership.fence.latest(); t != nil {

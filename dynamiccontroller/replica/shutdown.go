@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// minStepTimeout is the time that each of two steps of a shutdown has even if ShutdownTimeout is used up: releasing the
+// minStepTimeout is the minimum time for each of two shutdown steps, even if ShutdownTimeout is used up: releasing the
 // lease, and stopping the per-replica runnables. See Options.ShutdownTimeout.
 const minStepTimeout = time.Second
 

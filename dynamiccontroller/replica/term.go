@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// Term returns the number of the term that ctx belongs to. The context of a leader-gated runnable carries its term,
-// and so do contexts derived from it. Terms are numbered from 1 in each process. Term returns false for any other
-// context.
+// Term returns the number of the term that ctx belongs to. The contexts of leader-gated runnables carry a term, and so
+// do contexts derived from them. Terms are numbered from 1 in each process. Term returns false for any other context.
 func Term(ctx context.Context) (n int64, ok bool) {
 	t, ok := ctx.Value(termKey{}).(*term)
 	if !ok {
@@ -66,8 +65,8 @@ func newTerm(number int64, of *fence, renewed instant, validity time.Duration) *
 
 // termContext is the context of a term's runnables. Its Err checks the clocks: in a process that was suspended and
 // resumed, Err reports the end of the term before any timer has fired. Done does not check the clocks, nor does a
-// derived context with its own cancel function or timeout. A termContext is used by pointer, because contexts must be
-// comparable, and a struct that contains a func is not.
+// derived context with its own cancel function or timeout. Contexts must be comparable. Only pointers to a termContext
+// are used as contexts, because the struct itself contains a func and is therefore not comparable.
 type termContext struct {
 	context.Context
 	term   *term
@@ -160,7 +159,7 @@ func (t *term) expire() error {
 		}
 		next := *s
 		next.lose("the last confirmed renewal was sent %s ago", age.Round(time.Millisecond))
-		if t.state.CompareAndSwap(s, &next) { // if this fails, the term was renewed or has ended in the meantime
+		if t.state.CompareAndSwap(s, &next) { // otherwise, the term was renewed or has ended in the meantime
 			close(t.over)
 			return next.cause
 		}
@@ -170,7 +169,7 @@ func (t *term) expire() error {
 // remaining returns the remaining validity of the last renewal.
 func (t *term) remaining() time.Duration { return t.validity - t.clock.since(t.state.Load().renewed) }
 
-// lose ends the term because another replica can lead. It returns the cause of the end.
+// lose ends the term because another replica may be able to lead. It returns the cause of the end.
 func (t *term) lose(why string, args ...any) error {
 	return t.close(func(s *termState) { s.lose(why, args...) })
 }
@@ -200,7 +199,7 @@ func (t *term) close(end func(*termState)) error {
 }
 
 // cancelAll cancels the runnables' context and all writes in flight. The term must be over. cancelAll is safe for
-// concurrent use, and every call returns only after everything has been cancelled.
+// concurrent use, and every call returns only after all of them have been cancelled.
 func (t *term) cancelAll() {
 	cause := t.state.Load().cause
 	t.mu.Lock()

@@ -34,7 +34,7 @@ type leadAction int
 
 const (
 	actionStop         leadAction = iota // cancel the context of the runnables
-	actionStartTimeout                   // send eventTimeout after a full ShutdownTimeout, and not before
+	actionStartTimeout                   // send eventTimeout after a full ShutdownTimeout; replaces an earlier timer
 	actionLoseTerm                       // close the fence without releasing the lease
 	actionReportLoss                     // make Run return ErrLeaseLost
 	actionFinishTerm                     // close the fence
@@ -49,8 +49,8 @@ type leadPolicy struct {
 // next returns the state after the event and the actions to perform, in order. It has no side effects.
 //
 // A timeout ends the term only if Run is ending. Otherwise, the lease is left to expire and the replica waits until the
-// runnables have returned, because the next term must not begin earlier. If Run begins to shut down in the meantime,
-// the timeout starts again.
+// runnables have returned, because the next term must not begin while they are still running. If Run begins to shut
+// down in the meantime, the timeout starts again.
 func (s leadState) next(e leadEvent, p leadPolicy) (leadState, []leadAction) {
 	if s.phase == phaseDone {
 		return s, nil

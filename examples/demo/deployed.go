@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// podSelector finds the Pods of examples/kind/deployment.yaml.
+// podSelector finds the Pods of install/kustomize/deployment.yaml.
 const podSelector = "app.kubernetes.io/name=dynamic-controller"
 
 // deployed is a platform that runs as Pods of an existing Deployment.

@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,50 +36,98 @@ const (
 	timeout   = time.Minute
 )
 
-// kustomization contains the fields that the tests support.
+// base is the kustomization that the one of this directory is based on.
+const base = "../../install/kustomize"
+
+// kustomization contains the fields that the tests support. The tests of the module in install use kustomize.
 type kustomization struct {
 	metav1.TypeMeta `json:",inline"`
 	Resources       []string
 	Images          []struct{ Name, NewTag string }
+	Patches         []struct {
+		Patch  string
+		Target struct{ Group, Version, Kind, Name string }
+	}
 }
 
-// manifests returns the resources of the kustomization with its image tags applied, and the role of the demonstration.
+// manifests returns the resources of the kustomization, and the role of the demonstration.
 func manifests(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 	return append(kustomized(t), documents(t, "demo-role.yaml")...)
 }
 
-// kustomized returns the resources of the kustomization with its image tags applied.
+// kustomized returns the resources of the kustomization with its image tags and its patches applied.
 func kustomized(t *testing.T) (all []*unstructured.Unstructured) {
 	t.Helper()
-	var k kustomization
-	if err := yaml.UnmarshalStrict(read(t, "kustomization.yaml"), &k); err != nil {
-		t.Fatal(err)
+	k, bases := readKustomization(t, "."), readKustomization(t, base)
+	if !slices.Equal(k.Resources, []string{base}) || len(bases.Images)+len(bases.Patches) > 0 {
+		t.Fatalf("got the kustomizations %+v and %+v", k, bases)
 	}
-	for _, file := range k.Resources {
-		all = append(all, documents(t, file)...)
+	for _, file := range bases.Resources {
+		all = append(all, documents(t, filepath.Join(base, file))...)
 	}
 	for _, obj := range all {
-		if obj.GetKind() != "Deployment" {
-			continue
-		}
-		path := []string{"spec", "template", "spec", "containers"}
-		containers, _, err := unstructured.NestedSlice(obj.Object, path...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, c := range containers {
-			for _, image := range k.Images {
-				if c := c.(map[string]any); c["image"] == image.Name {
-					c["image"] = image.Name + ":" + image.NewTag
-				}
+		if obj.GetKind() == "Deployment" {
+			for _, p := range k.Patches {
+				applyPatch(t, obj, p.Patch)
 			}
-		}
-		if err := unstructured.SetNestedSlice(obj.Object, containers, path...); err != nil {
-			t.Fatal(err)
+			k.setTags(t, obj)
 		}
 	}
 	return all
+}
+
+func readKustomization(t *testing.T, dir string) (k kustomization) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict(read(t, filepath.Join(dir, "kustomization.yaml")), &k); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range k.Patches {
+		if p.Target.Kind != "Deployment" || p.Target.Name != name {
+			t.Fatalf("the tests do not support the patch %+v", p)
+		}
+	}
+	return k
+}
+
+// applyPatch applies a JSON patch.
+func applyPatch(t *testing.T, obj *unstructured.Unstructured, text string) {
+	t.Helper()
+	data, err1 := yaml.ToJSON([]byte(text))
+	patch, err2 := jsonpatch.DecodePatch(data)
+	before, err3 := obj.MarshalJSON()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	after, err := patch.Apply(before)
+	if err == nil {
+		err = obj.UnmarshalJSON(after)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setTags sets the tags of the images of a Deployment.
+func (k kustomization) setTags(t *testing.T, obj *unstructured.Unstructured) {
+	t.Helper()
+	path := []string{"spec", "template", "spec", "containers"}
+	containers, _, err := unstructured.NestedSlice(obj.Object, path...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range containers {
+		c := c.(map[string]any)
+		repository, _, _ := strings.Cut(c["image"].(string), ":")
+		for _, image := range k.Images {
+			if repository == image.Name {
+				c["image"] = image.Name + ":" + image.NewTag
+			}
+		}
+	}
+	if err := unstructured.SetNestedSlice(obj.Object, containers, path...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func read(t *testing.T, file string) []byte {

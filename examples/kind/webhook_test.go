@@ -40,11 +40,11 @@ type component struct {
 func webhookComponent(t *testing.T) (all []*unstructured.Unstructured, patch []byte) {
 	t.Helper()
 	var c component
-	if err := yaml.UnmarshalStrict(read(t, "webhook/kustomization.yaml"), &c); err != nil {
+	if err := yaml.UnmarshalStrict(read(t, filepath.Join(base, "webhook", "kustomization.yaml")), &c); err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range c.Resources {
-		all = append(all, documents(t, filepath.Join("webhook", file))...)
+		all = append(all, documents(t, filepath.Join(base, "webhook", file))...)
 	}
 	if len(c.Patches) != 1 || c.Patches[0].Target.Kind != "Deployment" || c.Patches[0].Target.Name != name {
 		t.Fatalf("the patches are %+v", c.Patches)

@@ -2,7 +2,7 @@
 //
 // Compared with a plain [cache.ListWatch], a [ListWatch]:
 //
-//   - never lists a state that is older than the reflector's store,
+//   - never delivers a list that is older than the reflector's store,
 //   - relists after a watch was closed early, because a change to a CRD's schema alters objects without events and
 //     without new resourceVersions (the rate of these relists is limited),
 //   - limits the time that a list request can take,

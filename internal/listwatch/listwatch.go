@@ -29,7 +29,7 @@ const (
 )
 
 // Client lists and watches the objects of one type, in one namespace or in all namespaces. If it has the method
-// IsWatchListSemanticsUnSupported, that method decides whether streaming lists are used.
+// IsWatchListSemanticsUnSupported, that method determines whether streaming lists are used.
 type Client interface {
 	List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error)
 	Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error)
@@ -47,12 +47,12 @@ type Config struct {
 	// ListError is called with the error from each failed list or probe.
 	ListError func(error)
 	// WatchResult is called when a watch is opened or refused. A streaming list is reported only if it is refused with an
-	// error that makes the reflector retry it. After any other error, the reflector sends a plain list instead.
+	// error that makes the reflector retry it. After any other error, the reflector falls back to a plain LIST request.
 	//
 	// Neither ListError nor WatchResult is called for a request whose context has ended.
 	WatchResult func(error)
-	// Relists is a relist limiter shared by several ListWatches; see NewRelistLimiter. If it is nil, the type is not a
-	// custom resource, and watches that were closed early are resumed without a relist.
+	// Relists is a relist limiter shared by several ListWatches; see NewRelistLimiter. If it is nil, the type is not
+	// treated as a custom resource, and watches that were closed early are resumed without a relist.
 	Relists *rate.Limiter
 	// ListTimeout defaults to DefaultListTimeout.
 	ListTimeout time.Duration
@@ -67,9 +67,9 @@ type ListWatch struct {
 
 	stream         watch.Interface // the newest watch
 	incomplete     int             // the number of streaming lists of this attempt that were opened but not completed
-	streamTimer    *time.Timer     // limits the time of a streaming list
+	streamTimer    *time.Timer     // limits the duration of a streaming list
 	streaming      atomic.Bool     // the newest request was a streaming list
-	streamTimedOut atomic.Bool     // the next streaming list is refused in favor of a plain list
+	streamTimedOut atomic.Bool     // the next streaming list is refused, so that a plain LIST request is sent
 
 	mu     sync.Mutex // guards joined and calls to lists.Add
 	joined bool
@@ -92,7 +92,8 @@ func (l *ListWatch) listerWatcher() cache.ListerWatcher {
 	}, l.client)
 }
 
-// Begin must be called before the first attempt. After Join, it must be called again before the next attempt.
+// Begin must be called before the first attempt, which is one call to the reflector's ListAndWatch. After Join, it must
+// be called again before the next attempt.
 func (l *ListWatch) Begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,8 +205,8 @@ func (l *ListWatch) beginList() bool {
 var errNoStream = errors.New("the client returned neither a watch nor an error")
 
 // maxIncomplete is the number of consecutive streaming lists that can end before they are complete. The reflector
-// itself would repeat such a list immediately and without limit. After maxIncomplete of them, a plain list is sent
-// instead.
+// itself would repeat such a list immediately and without limit. After maxIncomplete of them, a plain LIST request is
+// sent instead.
 const maxIncomplete = 3
 
 func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {

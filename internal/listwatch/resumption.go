@@ -30,10 +30,11 @@ const (
 // ErrRelist is returned by the reflector when a list is required before the watch can continue.
 var ErrRelist = errors.New("the watch was closed early")
 
-// resumption decides whether a watch that has ended is resumed or followed by a relist. The
-// methods other than listed are called only from the goroutine that runs the watch.
+// resumption determines whether a watch that has ended is resumed or followed by a relist. All methods except listed
+// are called only from the goroutine that runs the watch.
 type resumption struct {
-	// resumes reports whether the next plain watch resumes a stream of this attempt rather than following a list.
+	// resumes reports whether the next plain watch resumes an earlier watch of this attempt rather than continuing from a
+	// list.
 	resumes atomic.Bool
 
 	opened  time.Time     // when the last stream was requested
@@ -47,7 +48,7 @@ type resumption struct {
 }
 
 // newResumption returns the resumption for a type in the group. The limiter shared limits the relists of all types
-// together. If it is nil, the type is not a custom resource.
+// together. If shared is nil, the type is not treated as a custom resource.
 func newResumption(group string, shared *rate.Limiter) *resumption {
 	return &resumption{
 		// The API server requires a dot in the group of a CRD.

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Install creates the objects of examples/kind/webhook that the API server requires to call the webhook at a port of
+// Install creates the objects of install/kustomize/webhook that the API server requires to call the webhook at a port of
 // the loopback address. All of them have the given name. The timeout is in seconds.
 func Install(ctx context.Context, kube kubernetes.Interface, namespace, name string, port, timeout int32) error {
 	_, err1 := kube.CoreV1().Services(namespace).Create(ctx, &corev1.Service{

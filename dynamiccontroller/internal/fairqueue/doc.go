@@ -2,14 +2,14 @@
 // workqueue.TypedRateLimitingInterface.
 //
 // Every item belongs to a group. A group must be opened before it accepts items. Within a group, the guarantees of
-// client-go's queue apply. An item that is added several times waits only once. An item is never processed by two
+// client-go's queue apply. An item that is added several times is queued only once. An item is never processed by two
 // workers at the same time. An item that is added while it is running is handed out again after Done.
 //
 // # Turns
 //
 // Groups with waiting items form a ring and take turns. The algorithm is deficit round robin (Shreedhar and Varghese,
 // SIGCOMM 1995), with the weight of the group as the quantum and a cost of 1 per item. A group joins the ring at the
-// tail, so a single item waits for at most one turn of each other group. A group that reaches its concurrency limit
+// tail, so a single item waits for at most one turn of every other group. A group that reaches its concurrency limit
 // leaves the ring, and resumes its turn later.
 //
 // # Share of the workers

@@ -18,7 +18,7 @@ type Stats struct {
 	Live, Background int           // items waiting in each lane
 	Delayed          int           // delayed items, including those that also wait in the background lane
 	Running          int           // items for which Done has not been called, even if they were handed out before Open
-	Oldest           time.Duration // how long the older of the two lanes' first items has been waiting
+	Oldest           time.Duration // how long the first item of either lane has been waiting, whichever is longer
 }
 
 // Open opens a group, so that it accepts items. Next returns value together with each item of the group. If the group

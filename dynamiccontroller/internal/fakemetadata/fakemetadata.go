@@ -34,7 +34,8 @@ func (c fakeClient) Resource(gvr schema.GroupVersionResource) metadata.Getter {
 	return getter{resource: resource{of: of, beforeList: func() { c.beforeList(gvr) }}, namespaceable: of}
 }
 
-// IsWatchListSemanticsUnSupported makes reflectors send plain lists, as with client-go's fake clients.
+// IsWatchListSemanticsUnSupported makes reflectors use plain LIST requests instead of streaming lists, as with
+// client-go's fake clients.
 func (c fakeClient) IsWatchListSemanticsUnSupported() bool { return true }
 
 type getter struct {

@@ -153,7 +153,7 @@ func metaOf(o metav1.Object) *metav1.ObjectMeta {
 	}
 }
 
-// OwnerReferences returns the owner references. It decodes no other field.
+// OwnerReferences returns the owner references. No other fields are decoded.
 func (r *Record) OwnerReferences() []metav1.OwnerReference {
 	if r.opaque != nil {
 		return r.ObjectMeta().OwnerReferences

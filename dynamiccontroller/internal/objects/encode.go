@@ -14,8 +14,8 @@ import (
 
 // Encode returns the record of a decoded object. If obj is an *unstructured.Unstructured or
 // *metav1.PartialObjectMetadata, Encode neither keeps nor changes it. A transform can return an object of another type.
-// The record keeps such an object as it is. If resourceVersion is not empty, it replaces the object's resourceVersion.
-// A float64 without a fraction is later decoded as an int64.
+// The record keeps such an object in decoded form. If resourceVersion is not empty, it replaces the object's
+// resourceVersion. A float64 without a fraction is later decoded as an int64.
 func Encode(obj runtime.Object, projection Projection, resourceVersion string) (*Record, error) {
 	r, err := encode(obj, projection, resourceVersion)
 	if err != nil {

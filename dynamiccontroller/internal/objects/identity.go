@@ -24,8 +24,8 @@ func stubOf(key string) *Record {
 	return &Record{header: key, namespaceLen: uint32(namespaceLen), keyLen: uint32(len(key))}
 }
 
-// numberOf converts a resourceVersion to a number. A version that is a number, as in every Kubernetes API since 1.35,
-// is returned as it is. For any other version, numberOf returns a hash, and for an empty version it returns 0.
+// numberOf converts a resourceVersion to a number. A numeric version, as in every Kubernetes API since 1.35, is
+// returned unchanged. For any other version, numberOf returns a hash, and for an empty version it returns 0.
 func numberOf(version string) uint64 {
 	if version == "" {
 		return 0

@@ -40,7 +40,7 @@ func Parse(data []byte, projection Projection, typeMeta metav1.TypeMeta) (*Recor
 // parsed holds the positions of the fields of an object.
 type parsed struct {
 	in       []byte
-	defaults metav1.TypeMeta // used for the fields that the object does not have
+	defaults metav1.TypeMeta // used for fields that are missing from the object
 	object   span
 
 	kind, apiVersion, metadata            span
@@ -69,7 +69,7 @@ func (p *parsed) scan(data []byte, typeMeta metav1.TypeMeta) error {
 }
 
 // regularize removes duplicate keys from an object, and replaces null and empty values of kind and apiVersion with
-// defaults. API servers do not send objects that need this.
+// defaults. API servers do not send objects that require this.
 func regularize(data []byte, typeMeta metav1.TypeMeta) ([]byte, error) {
 	object := map[string]any{}
 	decoder := gojson.NewDecoder(bytes.NewReader(data))

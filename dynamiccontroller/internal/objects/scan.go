@@ -12,8 +12,8 @@ type text interface{ string | []byte }
 // span is a range of a text. The zero value means that the value is absent.
 type span struct{ from, to int }
 
-// members iterates over the members of a JSON object without decoding their values. If the syntax is invalid, it ends
-// early or returns wrong members, but does not panic.
+// members iterates over the members of a JSON object without decoding their values. If the syntax is invalid, the
+// iteration ends early or yields wrong members, but does not panic.
 type members[T text] struct {
 	in  T
 	at  int // position after the current member, or of the opening brace

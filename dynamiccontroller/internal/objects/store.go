@@ -15,7 +15,7 @@ type Store struct {
 
 	mu         sync.RWMutex // guards the fields below
 	records    map[string]*Record
-	identities map[string]identity // replaces records if keysOnly is set
+	identities map[string]identity // replaces records if keysOnly is true
 	size       int64
 	// The indexes are nil until they are used for the first time.
 	byNamespace, byOwner index
@@ -24,7 +24,7 @@ type Store struct {
 	indexing sync.Mutex // held while an index is being built; taken before mu
 }
 
-// NewStore returns a store. With the projection Keys, it holds the key and 32 bytes per object.
+// NewStore returns a store. With the projection Keys, the store holds only the key and 32 bytes per object.
 func NewStore(projection Projection) *Store {
 	return &Store{keysOnly: projection == Keys, records: map[string]*Record{}, identities: map[string]identity{}}
 }
@@ -309,7 +309,7 @@ func ownersOf(r *Record) []string {
 }
 
 // ChangesTo returns the changes that Replace would make. An object has changed if its version differs. If byContent is
-// set, an object has also changed if its content differs, because the API server returns different content at the same
+// true, an object has also changed if its content differs, because the API server returns different content at the same
 // version after a change to the type's schema.
 func (s *Store) ChangesTo(namespace string, records map[string]*Record, byContent bool) []Change {
 	changes := s.missing(func(key string) bool { return records[key] != nil || !isIn(namespace, key) })

@@ -50,8 +50,8 @@ func (f *uidFilter) add(uid uint64) (full bool) {
 	return false
 }
 
-// resize replaces the filter with a new one. The new filter contains the UIDs that fill adds, and has room for about as
-// many more.
+// resize replaces the filter with a new one that contains the n UIDs that fill adds. At least n more UIDs can be added
+// before the filter must be resized again.
 func (f *uidFilter) resize(n int, fill func(add func(uid uint64))) {
 	bits := make([]atomic.Uint64, n/4+1) // 16 bits per UID
 	fill(func(uid uint64) { bits[uid/64%uint64(len(bits))].Or(1 << (uid % 64)) })

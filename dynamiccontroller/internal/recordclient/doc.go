@@ -1,7 +1,7 @@
 // Package recordclient lists and watches objects in encoded form.
 //
-// The source that [NewForConfigAndClient] returns reads responses as they arrive. The response to a list is never held
-// in memory as a whole, and objects are not decoded. The client returns an [objects.Record] for each object.
+// The source that [NewForConfigAndClient] returns reads responses as they arrive. The response to a list request is
+// never held in memory in full, and objects are not decoded. The client returns an [objects.Record] for each object.
 //
 // Responses are requested as JSON. Protobuf exists only for built-in types, and CBOR is an alpha feature of the API
 // server that is off by default.

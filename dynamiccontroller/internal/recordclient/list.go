@@ -120,8 +120,7 @@ func (r *listReader) readItems() error {
 	return err
 }
 
-// add appends an item. The items of built-in types have neither kind nor apiVersion, so they inherit both from the
-// list.
+// add appends an item. Items of built-in types have neither kind nor apiVersion, so add derives both from the list.
 func (r *listReader) add(item []byte) error {
 	if r.list.Kind == "" || r.list.APIVersion == "" {
 		r.untyped = append(r.untyped, bytes.Clone(item))

@@ -129,7 +129,7 @@ const (
 	retryDelay = time.Second
 )
 
-// send sends a request and returns the response body. Request.Stream retries a request only if the server asks for a
+// send sends a request and returns the response body. Request.Stream retries a request only if the server requests a
 // retry. Like other methods of rest.Request, send also retries a request whose connection is lost. This is important
 // for watches, because after an error, the reflector would relist instead of resuming the watch.
 func (c *client) send(ctx context.Context, request *rest.Request, retriable func(error) bool) (io.ReadCloser, error) {

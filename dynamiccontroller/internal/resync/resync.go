@@ -20,7 +20,7 @@ const (
 // MinPeriod is the shortest period. A shorter period is most likely a mistake, such as a number without a unit.
 const MinPeriod = time.Second
 
-// Tick returns how often [Schedule.Due] should be called.
+// Tick returns the interval at which [Schedule.Due] should be called.
 func Tick(period time.Duration) time.Duration { return max(period/slots/ticksPerSlot, minTick) }
 
 // Schedule is the schedule of one set of keys. The zero value must be started before it is used. It is not safe for
@@ -48,7 +48,7 @@ func (s *Schedule) Start(seed maphash.Seed, now time.Time) {
 func (s *Schedule) Due(now time.Time, period time.Duration, list func() []string) (due []string) {
 	slot := period / slots
 	if now.Sub(s.began) > period {
-		s.began = now.Add(-slot) // the process was suspended: skip the missed slots except one
+		s.began = now.Add(-slot) // the process was suspended: skip all missed slots except one
 	}
 	for {
 		if !s.listed {

@@ -25,7 +25,7 @@ type Key struct {
 	Projection    objects.Projection
 }
 
-// Options describe the objects of a subscription.
+// Options describes the objects of a subscription.
 type Options struct {
 	Key
 	// Transform, if not nil, changes objects before they are stored. It must be safe for concurrent use. A watch with a
@@ -118,7 +118,7 @@ func (p *Pool) newWatchLocked(key Key, transform cache.TransformFunc) *watch {
 	return w
 }
 
-// leaveLocked is called after the subscription s, or its replacement, has left the watch. It closes an unused watch.
+// leaveLocked is called after s, or its replacement, has left the watch. It closes the watch if nothing uses it.
 func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	p.settleLocked(w)
 	if w.closed || len(w.subscriptions)+len(*w.incoming.Load()) > 0 {
@@ -139,7 +139,7 @@ func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	s.waitForLocked(w.done)
 }
 
-// settleLocked decides whether subscriptions that need only a shallower projection keep using the watch. If no
+// settleLocked determines whether subscriptions that need only a shallower projection keep using the watch. If no
 // subscription needs the watch's projection, or if the watch fails before it has synced, settleLocked moves these
 // subscriptions to another watch. Otherwise, any pending moves are cancelled.
 func (p *Pool) settleLocked(w *watch) {
@@ -190,8 +190,8 @@ func (p *Pool) exactLocked(key Key) *watch {
 }
 
 // Start runs the watches of all current and future subscriptions until stop is called. It does not block. The function
-// stop cancels the watches and returns when their goroutines have ended. A hung event handler or transform can delay
-// this. The stores are kept. If Start is called again, watches start once those of the earlier call have ended.
+// stop cancels the watches and returns when their goroutines have ended. A hung event handler or transform delays stop.
+// The stores are kept. If Start is called again, watches start once those of the earlier call have ended.
 func (p *Pool) Start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &term{ctx: ctx}

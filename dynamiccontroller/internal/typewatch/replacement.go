@@ -201,7 +201,7 @@ func (r *replacement) relist() {
 }
 
 // attempt switches the subscription if the new watch is ready, and reports whether the replacement is over. If atOnce
-// is set, attempt neither waits for an event handler to return nor calls one.
+// is true, attempt neither waits for an event handler to return nor calls one.
 func (r *replacement) attempt(atOnce bool) (over bool) {
 	s, p := r.subscription, r.subscription.pool
 	p.mu.Lock()

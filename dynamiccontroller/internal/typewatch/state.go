@@ -88,8 +88,8 @@ func (s *reflectorState) watchResult(err error) {
 	})
 }
 
-// listed records that the store holds a complete list. If watching is set, the list was a streaming list that continues
-// as a watch. Otherwise, an earlier watch error is kept until a watch is opened.
+// listed records that the store holds a complete list. If watching is true, the list was a streaming list that
+// continues as a watch. Otherwise, an earlier watch error is kept until a watch is opened.
 func (s *reflectorState) listed(watching bool) {
 	s.update(func() {
 		s.synced, s.listErr = true, nil
@@ -105,7 +105,7 @@ var errVanished = &apierrors.StatusError{ErrStatus: metav1.Status{
 }}
 
 // vanished marks a running watch as NotFound until its next request fails or its next list completes. If a reflector
-// has started an attempt in this term, that attempt ends and the reflector removes its objects from the store.
+// has started an attempt in this term, the attempt is cancelled and the reflector removes its objects from the store.
 // Otherwise, the result of its first list determines the phase.
 func (s *watchState) vanished() {
 	s.update(func() {
@@ -120,7 +120,7 @@ func (s *watchState) vanished() {
 	s.appeared()
 }
 
-// appeared ends the backoff of the watch.
+// appeared ends the current backoff of the watch's reflectors.
 func (s *watchState) appeared() {
 	for _, r := range s.reflectors {
 		select {
@@ -130,8 +130,8 @@ func (s *watchState) appeared() {
 	}
 }
 
-// beginAttempt returns the context of an attempt. A call to vanished cancels this context. beginAttempt discards the
-// effect of an earlier call to appeared, because the attempt itself shows whether the type is served.
+// beginAttempt returns the context for an attempt (one call to ListAndWatch). A call to vanished cancels this context.
+// Earlier calls to appeared do not end the next backoff, because the attempt shows whether the type is served.
 func (s *reflectorState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
 	select {
 	case <-s.wake:
@@ -147,7 +147,7 @@ func (s *reflectorState) beginAttempt(ctx context.Context) (context.Context, con
 	return ctx, cancel
 }
 
-// relist ends the current attempts, so that the watch relists.
+// relist cancels the current attempts of all reflectors, so that they list again.
 func (s *watchState) relist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

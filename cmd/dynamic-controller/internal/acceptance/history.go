@@ -157,7 +157,16 @@ func (s *historyStore) restore(
 	}
 	restored := *b
 	restored.Annotations = maps.Clone(b.Annotations)
-	delete(restored.Annotations, blueprint.OversizedAnnotation) // the annotation describes the newest spec
+	// The cache has marked the newest spec, not the stored one.
+	delete(restored.Annotations, blueprint.OversizedAnnotation)
+	delete(restored.Annotations, blueprint.UnknownFieldsAnnotation)
+	spec, _, _ := unstructured.NestedFieldNoCopy(live.Object, "data", "spec")
+	if fields := blueprint.UnknownFields(spec.(map[string]any)); fields != "" {
+		if restored.Annotations == nil {
+			restored.Annotations = map[string]string{}
+		}
+		restored.Annotations[blueprint.UnknownFieldsAnnotation] = fields
+	}
 	restored.Generation, restored.Spec = r.generation, data.Spec
 	restored.Spec.DeletionPolicy, restored.Spec.RevisionHistoryLimit = b.Spec.DeletionPolicy, b.Spec.RevisionHistoryLimit
 	return &restored, nil

@@ -17,7 +17,7 @@ import (
 // inputs contains everything that the result of a validation depends on, except permissions, claims and the memory
 // budget.
 type inputs struct {
-	blueprint string // UID and generation
+	blueprint string // UID, generation, digest of the spec and unknown fields
 	// allowsIncompatible reports whether this generation is allowed to change the schema in an incompatible way.
 	allowsIncompatible bool
 	// crd is the Blueprint's CustomResourceDefinition, or nil if it does not exist.
@@ -49,6 +49,12 @@ func (v *validator) inputsOf(ctx context.Context, b *blueprint.Blueprint, own cl
 		childCRDs: map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
 		published: map[schema.GroupVersionKind]publishedSchema{},
 	}
+	// If the CustomResourceDefinition of Blueprints changes, the API server can return other fields of a generation.
+	spec, err := digest(b.Spec)
+	if err != nil {
+		return in, fmt.Errorf("encode the spec of Blueprint %s: %w", b.Name, err)
+	}
+	in.blueprint += " " + spec + b.Annotations[blueprint.UnknownFieldsAnnotation]
 	if in.crd, err = v.crd(own.crd); err != nil {
 		return in, err
 	}

@@ -79,6 +79,35 @@ func TestRestore_ReturnsTheStoredSpec(t *testing.T) {
 	}
 }
 
+// A replica of a newer version has stored a spec with a field that this version does not know.
+func TestRestore_MarksUnknownFieldsOfTheStoredSpec(t *testing.T) {
+	r := stored(t, generations("Wheel")[0], 4)
+	value, _ := storedObjects.Load(r.UID)
+	object := value.(*unstructured.Unstructured).DeepCopy()
+	if err := unstructured.SetNestedField(object.Object, "x", "data", "spec", "future"); err != nil {
+		t.Fatal(err)
+	}
+	storedObjects.Store(r.UID, object)
+	newest := generations("Wheel", "Brake")[1]
+	newest.Annotations = map[string]string{blueprint.UnknownFieldsAnnotation: "other fields", "note": "x"}
+	p, _ := newTestController(nil, nil)
+	add(t, p, r)
+	got, err := p.definitions.store.restore(t.Context(), newest, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `unknown field "future"`; got.Annotations[blueprint.UnknownFieldsAnnotation] != want {
+		t.Errorf("got annotations %v, want %s", got.Annotations, want)
+	}
+	if _, err := blueprint.Compile(got, blueprint.Options{}); err == nil ||
+		!strings.Contains(err.Error(), `spec: unknown field "future"; this replica has an older version`) {
+		t.Errorf("got error %v", err)
+	}
+	if newest.Annotations[blueprint.UnknownFieldsAnnotation] != "other fields" {
+		t.Error("the newest generation was changed")
+	}
+}
+
 // A Blueprint can have a hundred stored revisions. They can remain after the Blueprint was deleted.
 func TestReadRevision_DropsTheSpec(t *testing.T) {
 	const count, size = 30, 1 << 20

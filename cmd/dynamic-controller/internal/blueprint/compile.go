@@ -85,12 +85,21 @@ type resource struct {
 // and the schema of such a Blueprint, and Compile rejects it.
 const OversizedAnnotation = "platform.example.com/oversized"
 
+// UnknownFieldsAnnotation marks a Blueprint whose spec has fields that this version of the platform does not know. The
+// API server stores such fields if a newer version has applied the Blueprint CustomResourceDefinition. The value
+// describes the fields. Compile rejects such Blueprints, because without these fields they could mean something else.
+const UnknownFieldsAnnotation = "platform.example.com/unknown-fields"
+
 // Compile compiles a Blueprint, which must be valid against the Blueprint CustomResourceDefinition. A returned error
 // has type Problems and lists the problems in the schema and in all templates.
 func Compile(b *Blueprint, options Options) (*Compiled, error) {
 	c := &collector{}
 	if b.Annotations[OversizedAnnotation] != "" {
 		c.add("spec", "", "has more than %d bytes", MaxSpecBytes)
+		return nil, c.err()
+	}
+	if fields := b.Annotations[UnknownFieldsAnnotation]; fields != "" {
+		c.add("spec", "", "%s; this replica has an older version of the platform than the Blueprint requires", fields)
 		return nil, c.err()
 	}
 	crd := define(b, c)

@@ -9,6 +9,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// ManifestRevisionAnnotation is an annotation of the Blueprint CustomResourceDefinition. Its value is a number that
+// increases whenever the manifest changes. A version of the platform does not replace a manifest with a higher revision.
+const ManifestRevisionAnnotation = "platform.example.com/manifest-revision"
+
 //go:embed crd.yaml
 var manifest []byte
 

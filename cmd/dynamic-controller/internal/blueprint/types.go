@@ -2,6 +2,8 @@ package blueprint
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -149,4 +151,24 @@ func FromUnstructured(object *unstructured.Unstructured) (*Blueprint, error) {
 		return nil, fmt.Errorf("read Blueprint %s: %w", object.GetName(), err)
 	}
 	return &b, nil
+}
+
+// UnknownFields describes the fields of a spec that this version of the platform does not know. It returns "" if there
+// are none.
+func UnknownFields(spec map[string]any) string {
+	const most = 3
+	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(spec, &Spec{}, true)
+	strict, is := runtime.AsStrictDecodingError(err)
+	if !is {
+		return "" // other errors are returned by FromUnstructured
+	}
+	var fields []string
+	for _, unknown := range strict.Errors() {
+		fields = append(fields, Cut(unknown.Error(), maxQuoted))
+	}
+	slices.Sort(fields)
+	if n := len(fields); n > most {
+		fields = append(fields[:most], fmt.Sprintf("and %d more", n-most))
+	}
+	return strings.Join(fields, ", ")
 }

@@ -43,17 +43,29 @@ func BlueprintTransform(obj any) (any, error) {
 	switch {
 	case sizeOf(spec, blueprint.MaxSpecBytes) > blueprint.MaxSpecBytes:
 		u.Object["spec"] = withoutTemplates(spec)
-		annotations := u.GetAnnotations()
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[blueprint.OversizedAnnotation] = "spec"
-		u.SetAnnotations(annotations)
+		mark(u, blueprint.OversizedAnnotation, "spec")
 	case spec["resources"] != nil:
 		// Marked objects have no spec.resources, so this annotation was set by a user.
-		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", blueprint.OversizedAnnotation)
+		mark(u, blueprint.OversizedAnnotation, "")
 	}
+	spec, _ = u.Object["spec"].(map[string]any)
+	mark(u, blueprint.UnknownFieldsAnnotation, blueprint.UnknownFields(spec))
 	return u, nil
+}
+
+// mark sets an annotation of a cached object, or removes it if the value is empty. Users can set the annotation on the
+// server.
+func mark(u *unstructured.Unstructured, annotation, value string) {
+	if value == "" {
+		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", annotation)
+		return
+	}
+	annotations := u.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[annotation] = value
+	u.SetAnnotations(annotations)
 }
 
 // withoutTemplates returns only those fields of an oversized spec that identify the type and control deletion.

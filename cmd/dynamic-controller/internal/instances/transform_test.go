@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -257,6 +258,42 @@ func TestBlueprintTransform_IgnoresForgedMark(t *testing.T) {
 	if want := map[string]string{"note": "x"}; !reflect.DeepEqual(got.GetAnnotations(), want) ||
 		len(got.Object["spec"].(map[string]any)["resources"].([]any)) != 1 {
 		t.Errorf("cached %v", got)
+	}
+}
+
+// Fields of a newer version are described by a mark, which users cannot set.
+func TestBlueprintTransform_MarksUnknownFields(t *testing.T) {
+	for name, test := range map[string]struct {
+		fields map[string]any
+		want   string
+	}{
+		"none": {},
+		"some": {
+			fields: map[string]any{"later": "x", "resources": []any{map[string]any{
+				"id": "a", "template": map[string]any{"any": "field"}, "future": true,
+			}}},
+			want: `unknown field "later", unknown field "resources[0].future"`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := websitesBlueprint()
+			b.Annotations = map[string]string{blueprint.UnknownFieldsAnnotation: "forged", "note": "x"}
+			object := asObject(t, b)
+			object.SetGroupVersionKind(blueprint.GroupVersionKind)
+			maps.Copy(object.Object["spec"].(map[string]any), test.fields)
+			out, err := BlueprintTransform(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			annotations := out.(*unstructured.Unstructured).GetAnnotations()
+			if got := annotations[blueprint.UnknownFieldsAnnotation]; got != test.want || annotations["note"] != "x" {
+				t.Errorf("got annotations %v, want %q", annotations, test.want)
+			}
+			again, err := BlueprintTransform(out.(*unstructured.Unstructured).DeepCopy())
+			if err != nil || !reflect.DeepEqual(again, out) {
+				t.Errorf("the second transform returned %v, %v", again, err)
+			}
+		})
 	}
 }
 

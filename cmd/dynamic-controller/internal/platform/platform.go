@@ -1,24 +1,17 @@
 package platform
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
@@ -83,42 +76,4 @@ func New(
 		Namespace:  options.Namespace, Namespaces: options.Namespaces, MaxMemory: options.MaxBlueprintMemory,
 		Disabled: options.Disabled, Record: record,
 	})}, nil
-}
-
-// Install applies the Blueprint CustomResourceDefinition, with retries, and then waits until ctx is cancelled. Only
-// the leader calls it.
-func (p *Platform) Install(ctx context.Context) error {
-	const first, last = 100 * time.Millisecond, 30 * time.Second
-	for delay := first; ctx.Err() == nil; delay = min(2*delay, last) {
-		var retry <-chan time.Time // nil after success
-		if err := p.install(ctx); err != nil && ctx.Err() == nil {
-			p.log.Error(err, "Blueprint CustomResourceDefinition not applied, will retry")
-			retry = time.After(delay)
-		}
-		select {
-		case <-ctx.Done():
-		case <-retry:
-		}
-	}
-	return nil
-}
-
-func (p *Platform) install(ctx context.Context) error {
-	crd, err := blueprint.Manifest()
-	if err != nil {
-		return err
-	}
-	// The zero value of the status must not be applied.
-	data, err := json.Marshal(map[string]any{
-		"apiVersion": crd.APIVersion, "kind": crd.Kind, "metadata": map[string]any{"name": crd.Name}, "spec": crd.Spec,
-	})
-	if err != nil {
-		return err
-	}
-	_, err = p.crds.ApiextensionsV1().CustomResourceDefinitions().Patch(ctx, crd.Name, types.ApplyPatchType, data,
-		metav1.PatchOptions{FieldManager: instances.Name, Force: ptr.To(true)})
-	if err != nil {
-		return fmt.Errorf("apply the CustomResourceDefinition %s: %w", crd.Name, err)
-	}
-	return nil
 }

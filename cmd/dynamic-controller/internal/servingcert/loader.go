@@ -47,6 +47,14 @@ func (l *Loader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return nil, errors.New("the certificate of the webhook has not been read yet")
 }
 
+// Expires returns when the last usable certificate expires. It returns the zero time while there is none.
+func (l *Loader) Expires() time.Time {
+	if current := l.current.Load(); current != nil {
+		return current.Leaf.NotAfter
+	}
+	return time.Time{}
+}
+
 // Run reads the certificate repeatedly until ctx is cancelled. If the Secret cannot be read or used, the last
 // certificate is kept. Run implements replica.Runnable.
 func (l *Loader) Run(ctx context.Context) error {

@@ -260,7 +260,7 @@ func TestLoader_KeepsTheLastCertificate(t *testing.T) {
 	if _, err := r.loader.GetCertificate(nil); err == nil {
 		t.Error("got a certificate before the Secret was read")
 	}
-	if err := r.loader.load(t.Context()); err == nil {
+	if err := r.loader.load(t.Context()); err == nil || !r.loader.Expires().IsZero() {
 		t.Error("an empty Secret was loaded")
 	}
 	r.sync()
@@ -268,6 +268,9 @@ func TestLoader_KeepsTheLastCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := r.served()
+	if got := r.loader.Expires(); !got.Equal(first.Leaf.NotAfter) {
+		t.Errorf("the loaded certificate expires at %s, got %s", first.Leaf.NotAfter, got)
+	}
 	secrets := r.client.CoreV1().Secrets("system")
 	if _, err := secrets.Update(t.Context(), emptySecret(), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)

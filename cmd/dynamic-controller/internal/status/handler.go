@@ -1,0 +1,95 @@
+package status
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Path is the path of the document.
+const Path = "/status"
+
+// A document is used again for minAge, and for at least costFactor times as long as it took to build. The cost of
+// concurrent and frequent requests is therefore bounded.
+const (
+	minAge     = time.Second
+	costFactor = 10
+)
+
+// Handler returns a handler that serves the document. Requests share documents that are at most about a second old.
+func Handler(s *Sources) http.Handler { return &handler{build: s.Snapshot} }
+
+// handler serves the document that build returns.
+type handler struct {
+	build func() *Replica
+
+	mu                sync.Mutex // guards the fields below, and is held while a document is built
+	plain, compressed []byte
+	validUntil        time.Time
+}
+
+// ServeHTTP implements [http.Handler].
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "the method must be GET", http.StatusMethodNotAllowed)
+		return
+	}
+	plain, compressed, err := h.document()
+	if err != nil {
+		http.Error(w, "the status cannot be encoded", http.StatusInternalServerError)
+		return
+	}
+	header := w.Header()
+	header.Set("Content-Type", "application/json")
+	header.Set("Cache-Control", "no-store")
+	header.Set("Vary", "Accept-Encoding")
+	if acceptsGzip(r) {
+		plain = compressed
+		header.Set("Content-Encoding", "gzip")
+	}
+	header.Set("Content-Length", strconv.Itoa(len(plain)))
+	if r.Method == http.MethodGet {
+		_, _ = w.Write(plain)
+	}
+}
+
+// document returns the encoded document. The result must not be modified.
+func (h *handler) document() (plain, compressed []byte, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	began := time.Now()
+	if began.Before(h.validUntil) {
+		return h.plain, h.compressed, nil
+	}
+	var packed bytes.Buffer
+	writer, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
+	if err != nil {
+		return nil, nil, err
+	}
+	if plain, err = json.Marshal(h.build()); err != nil {
+		return nil, nil, err
+	}
+	_, _ = writer.Write(plain) // a buffer returns no errors
+	_ = writer.Close()
+	h.plain, h.compressed = plain, packed.Bytes()
+	now := time.Now()
+	h.validUntil = now.Add(max(minAge, costFactor*now.Sub(began)))
+	return h.plain, h.compressed, nil
+}
+
+// acceptsGzip reports whether a client accepts gzip. Weights are ignored, except that a weight of 0 is not accepted.
+func acceptsGzip(r *http.Request) bool {
+	for each := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
+		name, weight, _ := strings.Cut(strings.ReplaceAll(each, " ", ""), ";")
+		if name == "gzip" {
+			return strings.Trim(strings.TrimPrefix(weight, "q="), "0.") != "" || weight == ""
+		}
+	}
+	return false
+}

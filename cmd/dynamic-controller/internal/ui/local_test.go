@@ -1,0 +1,103 @@
+package ui
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+func newTestLocal(get func(context.Context) (*http.Response, error)) *Local {
+	return NewLocal(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8001}, get)
+}
+
+// answer returns a function that returns a response of a replica.
+func answer(code int, body string) func(context.Context) (*http.Response, error) {
+	return func(context.Context) (*http.Response, error) {
+		header := http.Header{"Content-Type": {"text/html"}, "Set-Cookie": {"a=b"}, "Location": {"https://example.com"}}
+		return &http.Response{StatusCode: code, Header: header, Body: io.NopCloser(strings.NewReader(body))}, nil
+	}
+}
+
+func TestLocal_AnswersOnlyThePageOfTheUser(t *testing.T) {
+	l := newTestLocal(answer(http.StatusOK, `{"kind":"ReplicaStatus"}`))
+	const host, own = "127.0.0.1:8001", "OWN"
+	for name, test := range map[string]struct {
+		method, host, path, site string
+		want                     int
+	}{
+		"the page":                       {"GET", host, "/OWN/ui", "none", http.StatusOK},
+		"the page without the header":    {"GET", host, "/OWN/ui", "", http.StatusOK},
+		"the status":                     {"GET", host, "/OWN/status", "same-origin", http.StatusOK},
+		"without the secret":             {"GET", host, "/ui", "none", http.StatusNotFound},
+		"the status without the secret":  {"GET", host, "/status", "", http.StatusNotFound},
+		"a wrong secret":                 {"GET", host, "/WRONG/status", "", http.StatusNotFound},
+		"an empty secret":                {"GET", host, "//status", "", http.StatusNotFound},
+		"a name that an attacker chose":  {"GET", "rebound.example.com:8001", "/OWN/status", "same-origin", 421},
+		"a name without the port":        {"GET", "127.0.0.1", "/OWN/status", "", 421},
+		"a name that is not the address": {"GET", "localhost:8001", "/OWN/status", "", 421},
+		"another site":                   {"GET", host, "/OWN/status", "cross-site", http.StatusForbidden},
+		"another port of the same host":  {"GET", host, "/OWN/ui", "same-site", http.StatusForbidden},
+		"another method":                 {"POST", host, "/OWN/status", "same-origin", http.StatusNotFound},
+		"another path of the replica":    {"GET", host, "/OWN/status/retry", "same-origin", http.StatusNotFound},
+		"a profile":                      {"GET", host, "/OWN/debug/pprof/heap", "same-origin", http.StatusNotFound},
+		"a path that leaves the folder":  {"GET", host, "/OWN/ui/../status", "same-origin", http.StatusNotFound},
+	} {
+		r := httptest.NewRequest(test.method, "http://"+test.host+strings.ReplaceAll(test.path, own, l.secret), nil)
+		if test.site != "" {
+			r.Header.Set("Sec-Fetch-Site", test.site)
+		}
+		w := httptest.NewRecorder()
+		l.ServeHTTP(w, r)
+		if w.Code != test.want || test.want != http.StatusOK && w.Body.Len() > 100 {
+			t.Errorf("%s: got %d, %.200q, want %d", name, w.Code, w.Body, test.want)
+		}
+	}
+	const bits, bitsPerCharacter = 128, 5
+	if len(l.secret)*bitsPerCharacter < bits || newTestLocal(nil).secret == l.secret {
+		t.Errorf("got the secret %q", l.secret)
+	}
+}
+
+func TestLocal_ReturnsTheResponseOfTheReplica(t *testing.T) {
+	for name, test := range map[string]struct {
+		get  func(context.Context) (*http.Response, error)
+		code int
+		body string
+	}{
+		"data":          {answer(http.StatusOK, "{}"), http.StatusOK, "{}"},
+		"no permission": {answer(http.StatusForbidden, "no permission"), http.StatusForbidden, "no permission"},
+		"unreachable": {func(context.Context) (*http.Response, error) {
+			return nil, errors.New("connection refused")
+		}, http.StatusBadGateway, "connection refused\n"},
+	} {
+		l, w := newTestLocal(test.get), httptest.NewRecorder()
+		l.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1:8001/"+l.secret+"/status", nil))
+		if w.Code != test.code || w.Body.String() != test.body {
+			t.Errorf("%s: got %d, %q", name, w.Code, w.Body)
+		}
+		for header, want := range map[string]string{
+			"Set-Cookie": "", "Location": "", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store",
+		} {
+			if got := w.Header().Get(header); got != want {
+				t.Errorf("%s: %s: got %q, want %q", name, header, got, want)
+			}
+		}
+		if got := w.Header().Get("Content-Type"); strings.Contains(got, "html") {
+			t.Errorf("%s: got the type %s", name, got)
+		}
+	}
+}
+
+func TestLocal_URLIsThatOfThePage(t *testing.T) {
+	l := newTestLocal(nil)
+	w := httptest.NewRecorder()
+	l.ServeHTTP(w, httptest.NewRequest(http.MethodGet, l.URL(), nil))
+	if w.Code != http.StatusOK || !strings.HasPrefix(l.URL(), "http://127.0.0.1:8001/") {
+		t.Errorf("%s: got %d", l.URL(), w.Code)
+	}
+}

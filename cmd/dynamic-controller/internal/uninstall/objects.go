@@ -1,0 +1,258 @@
+package uninstall
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/webhook"
+)
+
+var (
+	webhookConfigurations = admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")
+	controllerRevisions   = appsv1.SchemeGroupVersion.WithResource("controllerrevisions")
+	secrets               = corev1.SchemeGroupVersion.WithResource("secrets")
+	leases                = coordinationv1.SchemeGroupVersion.WithResource("leases")
+)
+
+// deleteWebhook deletes the ValidatingWebhookConfiguration, unless it contains other webhooks.
+func (u *uninstaller) deleteWebhook(ctx context.Context) error {
+	config, err := u.dynamic.Resource(webhookConfigurations).Get(ctx, u.WebhookName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the ValidatingWebhookConfiguration %s: %w", u.WebhookName, err)
+	}
+	list, _, _ := unstructured.NestedSlice(config.Object, "webhooks")
+	for _, item := range list {
+		if entry, _ := item.(map[string]any); entry["name"] != webhook.Name {
+			return fmt.Errorf("the ValidatingWebhookConfiguration %s contains the webhook %v of another program: "+
+				"remove %s from it, or set --webhook-name", u.WebhookName, entry["name"], webhook.Name)
+		}
+	}
+	return u.deleteObject(ctx, webhookConfigurations, "", config, "the ValidatingWebhookConfiguration "+u.WebhookName)
+}
+
+func (u *uninstaller) deleteSecret(ctx context.Context) error {
+	return u.deleteNamed(ctx, secrets, u.Namespace, u.WebhookName, "Secret")
+}
+
+func (u *uninstaller) deleteLease(ctx context.Context) error {
+	if u.LeaseName == "" {
+		return nil
+	}
+	return u.deleteNamed(ctx, leases, u.LeaseNamespace, u.LeaseName, "Lease")
+}
+
+func (u *uninstaller) deleteNamed(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace, name, kind string,
+) error {
+	object, err := u.metadata.Resource(gvr).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the %s %s/%s: %w", kind, namespace, name, err)
+	}
+	return u.deleteObject(ctx, gvr, namespace, object, fmt.Sprintf("the %s %s/%s", kind, namespace, name))
+}
+
+// deleteObject deletes an object and reports it.
+func (u *uninstaller) deleteObject(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, object metav1.Object, what string,
+) error {
+	u.report("deleted", "delete", 1, "%s", what)
+	if !u.Apply {
+		return nil
+	}
+	err := u.metadata.Resource(gvr).Namespace(namespace).Delete(ctx, object.GetName(), metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: ptr.To(object.GetUID())},
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete %s: %w", what, err)
+	}
+	return nil
+}
+
+// eachBlueprint lists the Blueprints. It does nothing if Blueprints are not defined.
+func (u *uninstaller) eachBlueprint(ctx context.Context, f func(*unstructured.Unstructured) error) error {
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return u.dynamic.Resource(blueprint.GroupVersionResource).List(ctx, options)
+	}
+	var failed error // of f
+	err := eachPage(ctx, list, pageSize, func(object runtime.Object) error {
+		failed = f(object.(*unstructured.Unstructured))
+		return failed
+	})
+	switch {
+	case failed != nil:
+		return failed
+	case err != nil && !apierrors.IsNotFound(err):
+		return fmt.Errorf("list the Blueprints: %w", err)
+	}
+	return nil
+}
+
+// deleteBlueprints deletes all Blueprints and removes the platform's finalizer from them.
+func (u *uninstaller) deleteBlueprints(ctx context.Context) error {
+	deleted := 0
+	objects := u.metadata.Resource(blueprint.GroupVersionResource)
+	err := u.eachBlueprint(ctx, func(object *unstructured.Unstructured) error {
+		deleted++
+		// The finalizer is removed after the deletion, so that no replica can add it again.
+		if object.GetDeletionTimestamp() == nil {
+			err := u.delete(ctx, objects, object.GetName(), object.GetUID(), metav1.DeletePropagationBackground)
+			if err != nil && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("delete Blueprint %s: %w", object.GetName(), err)
+			}
+		}
+		return u.releaseBlueprint(ctx, object.GetName(), object.GetUID())
+	})
+	if err != nil {
+		return err
+	}
+	u.report("deleted", "delete", deleted, "%s", count(deleted, "Blueprint"))
+	if !u.Apply {
+		return nil
+	}
+	return u.waitGone(ctx, "Blueprints", func(ctx context.Context) (left int, example string, err error) {
+		err = u.eachBlueprint(ctx, func(object *unstructured.Unstructured) error {
+			left++
+			example = object.GetName() + instances.BlockedBy(object.GetFinalizers())
+			return nil
+		})
+		return left, example, err
+	})
+}
+
+// releaseBlueprint removes the platform's finalizer from a Blueprint that has been deleted.
+func (u *uninstaller) releaseBlueprint(ctx context.Context, name string, uid types.UID) error {
+	const attempts = 5
+	objects := u.metadata.Resource(blueprint.GroupVersionResource)
+	var err error
+	for range attempts {
+		var current *metav1.PartialObjectMetadata
+		if current, err = objects.Get(ctx, name, metav1.GetOptions{}); err == nil && current.UID == uid &&
+			slices.Contains(current.Finalizers, acceptance.Finalizer) {
+			err = u.patch(ctx, objects, name, map[string]any{"metadata": map[string]any{
+				"uid": current.UID, "resourceVersion": current.ResourceVersion,
+				"finalizers": slices.DeleteFunc(current.Finalizers, func(f string) bool { return f == acceptance.Finalizer }),
+			}})
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove the finalizer from Blueprint %s: %w", name, err)
+	}
+	return nil
+}
+
+// deleteManifest deletes the CustomResourceDefinition of Blueprints. No Blueprints are left.
+func (u *uninstaller) deleteManifest(ctx context.Context) error {
+	name := blueprint.GroupVersionResource.GroupResource().String()
+	crd, err := u.crds.Get(ctx, name, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the CustomResourceDefinition %s: %w", name, err)
+	}
+	u.report("deleted", "delete", 1, "the CustomResourceDefinition %s", name)
+	return u.deleteDefinition(ctx, name, crd.UID)
+}
+
+// deleteDefinition deletes a CustomResourceDefinition and waits until it is gone.
+func (u *uninstaller) deleteDefinition(ctx context.Context, name string, uid types.UID) error {
+	if !u.Apply {
+		return nil
+	}
+	err := u.crds.Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(uid)}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete the CustomResourceDefinition %s: %w", name, err)
+	}
+	return u.waitGone(ctx, "the CustomResourceDefinition "+name, func(ctx context.Context) (int, string, error) {
+		crd, err := u.crds.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) || err == nil && crd.UID != uid {
+			return 0, "", nil
+		}
+		if err != nil {
+			return 0, "", fmt.Errorf("read the CustomResourceDefinition %s: %w", name, err)
+		}
+		return 1, name + instances.BlockedBy(crd.Finalizers), nil
+	})
+}
+
+// deleteRevisions deletes the accepted specs of Blueprints.
+func (u *uninstaller) deleteRevisions(ctx context.Context) error {
+	deleted := 0
+	revisions := u.metadata.Resource(controllerRevisions).Namespace(u.Namespace)
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		options.LabelSelector = acceptance.RevisionLabel
+		return revisions.List(ctx, options)
+	}
+	const page = 500
+	err := eachPage(ctx, list, page, func(object runtime.Object) error {
+		revision := object.(*metav1.PartialObjectMetadata)
+		deleted++
+		err := u.delete(ctx, revisions, revision.Name, revision.UID, metav1.DeletePropagationBackground)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("delete the ControllerRevisions in namespace %s: %w", u.Namespace, err)
+	}
+	u.report("deleted", "delete", deleted, "%s in namespace %s", count(deleted, "ControllerRevision"), u.Namespace)
+	return nil
+}
+
+// waitGone waits until left returns 0. It prints what it is waiting for, and returns ErrIncomplete after Timeout.
+func (u *uninstaller) waitGone(
+	ctx context.Context, what string, left func(context.Context) (n int, example string, err error),
+) error {
+	const interval, reportEvery = 500 * time.Millisecond, 10 * time.Second
+	began, reported := time.Now(), time.Now().Add(interval-reportEvery)
+	n, example := 0, ""
+	// Requests do not end at the timeout, so that they do not fail because of it.
+	err := wait.PollUntilContextTimeout(ctx, interval, u.Timeout, true, func(context.Context) (bool, error) {
+		next, name, err := left(ctx)
+		if err != nil || next == 0 {
+			return err == nil, err
+		}
+		if n, example = next, name; time.Since(reported) >= reportEvery {
+			reported = time.Now()
+			fmt.Fprintf(u.Out, "waiting for %s: %d left, for example %s\n", what, n, example)
+		}
+		return false, nil
+	})
+	if wait.Interrupted(err) && ctx.Err() == nil && n > 0 {
+		return fmt.Errorf("%w: after %s, %d of the %s are left, for example %s; "+
+			"remove the finalizers of other controllers, or let these controllers finish, and run the command again",
+			ErrIncomplete, time.Since(began).Round(time.Second), n, what, example)
+	}
+	return err
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/statusclient"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/ui"
+)
+
+// flagPort sets the local port of the page.
+const flagPort = "port"
+
+func newUICommand() *cobra.Command {
+	o := &statusOptions{}
+	port := 0
+	cmd := newReplicaCommand(&cobra.Command{
+		Use:   "ui",
+		Short: "Serve a page about the leader to your browser",
+		Long: `Serve a page about the leader to your browser, until Ctrl-C. The page shows the types, parked objects,
+Blueprints with their dependencies, the leadership and errors, and refreshes itself. It changes nothing.
+
+The page is served on 127.0.0.1. Its URL contains a secret: only those who know the URL can read the page. The status is
+read with your token, which the browser does not receive. If the replica cannot be reached any longer, the command
+connects to the new leader.
+` + replicaHelp + `
+The exit code is 0 after Ctrl-C, and 2 if the usage is wrong or the replica cannot be reached at the start.`,
+		Example: `  # Serve the page about the leader
+  dynamic-controller ui
+
+  # Serve the page about one replica
+  dynamic-controller ui --url https://localhost:8443 --certificate-authority ca.crt`,
+		Args:              cobra.NoArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}, o, nil)
+	cmd.Flags().IntVar(&port, flagPort, 0, "the local `PORT` (default: a free one)")
+	_ = cmd.Flags().MarkHidden("output")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return serveUI(cmd.Context(), cmd.OutOrStdout(), *o, port)
+	}
+	return cmd
+}
+
+// serveUI serves the page until ctx is cancelled.
+func serveUI(ctx context.Context, out io.Writer, o statusOptions, port int) error {
+	r := newReconnecting(o)
+	defer r.close()
+	if err := r.check(ctx); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if err != nil {
+		return fmt.Errorf("--%s: %w", flagPort, err)
+	}
+	page := ui.NewLocal(listener.Addr(), r.get)
+	fmt.Fprintf(out, "%s\nOpen this URL in a browser of this host. Press Ctrl-C to stop.\n", page.URL())
+	if err := serve(ctx, logr.Discard(), listener, page); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// reconnecting reads the status of a replica. After a failure, it connects again, because another replica can lead
+// then.
+type reconnecting struct {
+	options statusOptions
+	client  chan *statusclient.Client // contains the client, or nil if not connected, unless a request is being sent
+}
+
+func newReconnecting(o statusOptions) *reconnecting {
+	r := &reconnecting{options: o, client: make(chan *statusclient.Client, 1)}
+	r.client <- nil
+	return r
+}
+
+// get returns the response of the replica. The caller must close its body. Requests are sent one after another.
+func (r *reconnecting) get(ctx context.Context) (response *http.Response, err error) {
+	var c *statusclient.Client
+	select {
+	case c = <-r.client:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { r.client <- c }()
+	if c == nil {
+		options := r.options // connect changes them
+		if c, _, err = options.connect(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if response, err = c.Get(ctx, status.Path); err != nil {
+		c.Close()
+		c = nil
+	}
+	return response, err
+}
+
+// check returns an error if the status cannot be read.
+func (r *reconnecting) check(ctx context.Context) error {
+	const timeout = 30 * time.Second
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
+	defer cancel()
+	response, err := r.get(ctx)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		const most = 500
+		text, _ := io.ReadAll(io.LimitReader(response.Body, most))
+		return fmt.Errorf("the replica returned %s: %s", response.Status, text)
+	}
+	_, err = io.Copy(io.Discard, response.Body)
+	return err
+}
+
+// close closes idle connections.
+func (r *reconnecting) close() {
+	if c := <-r.client; c != nil {
+		c.Close()
+	}
+}

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// firstRound is the commit of the version from which the test upgrades. It has no release, no webhook and no identities
+// of Blueprints.
+const firstRound = "15a9260"
+
+// buildFirstRound builds the program of the commit firstRound from the history of the repository.
+func buildFirstRound(t *testing.T) (program string) {
+	t.Helper()
+	const root = "../.."
+	dir := t.TempDir()
+	if out, err := exec.Command("git", "-C", root, "cat-file", "-e", firstRound+"^{commit}").CombinedOutput(); err != nil {
+		t.Fatalf("the commit %s is required to test upgrades: run git fetch --unshallow in a clone with a limited history "+
+			"(%v: %s)", firstRound, err, out)
+	}
+	archive, err := exec.Command("git", "-C", root, "archive", firstRound).Output()
+	if err != nil {
+		t.Fatalf("git archive: %v", err)
+	}
+	extract := exec.Command("tar", "-x", "-C", dir)
+	extract.Stdin = bytes.NewReader(archive)
+	if out, err := extract.CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, out)
+	}
+	program = filepath.Join(dir, "dynamic-controller")
+	build := exec.Command("go", "build", "-o", program, "./cmd/dynamic-controller")
+	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the commit %s: %v\n%s", firstRound, err, out)
+	}
+	return program
+}
+
+// startFirstRound starts a replica of the first version, with the Lease of the other replicas.
+func startFirstRound(t *testing.T, program, kubeconfig string) *process {
+	t.Helper()
+	return startCommand(t, exec.Command(program, "run", "--kubeconfig", kubeconfig, "-v", "1",
+		"--health-probe-bind-address", "0",
+		"--leader-elect-lease-duration", leaseDuration.String(), "--leader-elect-renew-deadline", "20s",
+		"--leader-elect-retry-period", "500ms",
+		"--leader-elect-resource-name", leaseOf(t), "--leader-elect-resource-namespace", "default"))
+}
+
+// depots creates one child in the namespace of the instance and one in another namespace, so that the instances have
+// the platform's finalizer.
+const depots = `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: depots.GROUP}
+spec:
+  deletionPolicy: Delete
+  type:
+    group: GROUP
+    version: v1
+    kind: Depot
+    schema: {type: object, properties: {spec: {type: object, properties: {text: {type: string}}}}}
+  resources:
+    - id: near
+      template:
+        apiVersion: v1
+        kind: Secret
+        metadata: {name: "${self.metadata.name}-near"}
+        stringData: {text: "${self.spec.text}"}
+    - id: far
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}-far", namespace: FAR}
+        data: {text: "${self.spec.text}"}
+`
+
+// rosters has a field that the first version does not know.
+const rosters = `
+apiVersion: platform.example.com/v1alpha1
+kind: Blueprint
+metadata: {name: rosters.GROUP}
+spec:
+  type:
+    group: GROUP
+    version: v1
+    kind: Roster
+    schema:
+      type: object
+      properties: {spec: {type: object, properties: {names: {type: array, items: {type: string}}}}}
+  resources:
+    - id: pages
+      forEach: [{name: "${self.spec.names}"}]
+      template:
+        apiVersion: v1
+        kind: ConfigMap
+        metadata: {name: "${self.metadata.name}-${name}"}
+`
+
+const roster = "{apiVersion: GROUP/v1, kind: Roster, metadata: {name: r}, spec: {names: [a]}}"
+
+const depot = "{apiVersion: GROUP/v1, kind: Depot, metadata: {name: d}, spec: {text: a}}"
+
+// identities contains the UID and the resourceVersion of objects by kind and name.
+type identities map[string][2]string
+
+// upgraded is the state of a test that replaces one version by the other.
+type upgraded struct {
+	*api
+	far string
+}
+
+// identities returns those of the children, the instances and the types of the test.
+func (u *upgraded) identities() identities {
+	u.Helper()
+	ids := identities{}
+	for _, object := range [][3]string{
+		{"v1", "ConfigMap", "flowers-page"}, {"v1", "ConfigMap", "flowers-route"}, {"v1", "Service", "flowers"},
+		{"v1", "Secret", "d-near"}, {"v1", "ConfigMap", u.far + "/d-far"},
+		{"GROUP/v1", "Website", "flowers"}, {"GROUP/v1", "Depot", "d"},
+		{typeVersion, typeKind, "websites." + u.group}, {typeVersion, typeKind, "depots." + u.group},
+	} {
+		now := u.wait(object[0], object[1], object[2], exists)
+		ids[object[1]+" "+object[2]] = [2]string{string(now.GetUID()), now.GetResourceVersion()}
+	}
+	return ids
+}
+
+// checkKept fails the test if an object was created again, and logs which objects were written.
+func (u *upgraded) checkKept(before identities, what string) {
+	u.Helper()
+	var written []string
+	for name, now := range u.identities() {
+		switch was := before[name]; {
+		case now[0] != was[0]:
+			u.Errorf("%s: %s was created again", what, name)
+		case now[1] != was[1]:
+			written = append(written, name)
+		}
+	}
+	slices.Sort(written)
+	u.Logf("%s: written: %s", what, strings.Join(written, ", "))
+}
+
+// edit changes the instances, and waits until the change has reached all children.
+func (u *upgraded) edit(text string) {
+	u.Helper()
+	u.apply(changed(flowers, change{"roses", text}))
+	u.apply(changed(depot, change{"text: a", "text: " + text}))
+	u.wait("v1", "ConfigMap", "flowers-page", has(text, "data", "text"))
+	u.wait("v1", "ConfigMap", u.far+"/d-far", has(text, "data", "text"))
+	u.waitReady()
+}
+
+func (u *upgraded) waitReady() {
+	u.Helper()
+	u.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	u.wait("GROUP/v1", "Depot", "d", is("Ready", "True"))
+}
+
+// createAndDelete creates instances and deletes them with their children.
+func (u *upgraded) createAndDelete() {
+	u.Helper()
+	u.apply(changed(flowers, change{"name: flowers", "name: trees"}))
+	u.apply(changed(depot, change{"name: d", "name: e"}))
+	u.wait("GROUP/v1", "Website", "trees", is("Ready", "True"))
+	u.wait("GROUP/v1", "Depot", "e", is("Ready", "True"))
+	u.delete("GROUP/v1", "Website", "trees")
+	u.delete("GROUP/v1", "Depot", "e")
+	u.waitGone("GROUP/v1", "Website", "trees")
+	u.waitGone("GROUP/v1", "Depot", "e")
+	u.waitGone("v1", "ConfigMap", u.far+"/e-far")
+	u.waitGone("v1", "ConfigMap", "trees-page")
+}
+
+// deleteInstance deletes an instance that existed during the replacement.
+func (u *upgraded) deleteInstance(name string) {
+	u.Helper()
+	u.delete("GROUP/v1", "Depot", name)
+	u.waitGone("GROUP/v1", "Depot", name)
+	u.waitGone("v1", "ConfigMap", u.far+"/"+name+"-far")
+	u.waitGone("v1", "Secret", name+"-near")
+}
+
+// A rolling update replaces the first version, and is then rolled back. The instances remain Ready, no child is deleted
+// or created again, and no finalizer blocks a deletion.
+func TestUpgrade_FromTheFirstRoundAndBack(t *testing.T) {
+	a := newAPI(t)
+	program := buildFirstRound(t)
+	u := &upgraded{api: a, far: a.addNamespace(a.namespace + "-far")}
+	startOld := func() *process {
+		p := startFirstRound(t, program, a.cluster.Kubeconfig())
+		p.waitLog(line{Msg: "leading"})
+		return p
+	}
+	kubeconfig, proxy := a.proxied()
+	startNew := func() *process {
+		return startReplica(t, kubeconfig)
+	}
+	old := startOld()
+	a.apply(websites)
+	a.apply(strings.ReplaceAll(depots, "FAR", u.far))
+	a.apply(flowers)
+	a.apply(depot)
+	a.apply(changed(depot, change{"name: d", "name: f"})) // deleted after the upgrade
+	a.apply(changed(depot, change{"name: d", "name: g"})) // deleted after the rollback
+	u.waitReady()
+
+	// The new replicas do not write while the old one leads.
+	replicas := []*process{startNew(), startNew()}
+	for _, p := range replicas {
+		p.waitReady()
+	}
+	u.edit("tulips")
+	if n := writes(proxy); n > 0 {
+		t.Errorf("the standby replicas sent %d writes", n)
+	}
+	before := u.identities()
+	old.kill()
+	eventually(t, func() error {
+		for _, p := range replicas {
+			if len(p.logged(line{Msg: "Started leading"})) > 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("no new replica leads")
+	})
+	for _, name := range []string{"websites", "depots"} {
+		a.waitBlueprint(name, is("Accepted", "True"), is("Serving", "True"), is("Progressing", "True", "RolloutComplete"))
+	}
+	u.waitReady()
+	waitUntilQuiet(t, func() int { return writes(proxy) })
+	u.checkKept(before, "upgrade")
+	written := map[string]int{}
+	for _, c := range proxy.Calls() {
+		isChild := slices.Contains([]string{"configmaps", "secrets", "services"}, c.Resource)
+		if isChild && isWrite(c) && c.Status < http.StatusBadRequest {
+			written[c.Resource+"/"+c.Name]++
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(written)) {
+		if written[name] > 1 {
+			t.Errorf("%s was written %d times during the upgrade, want once", name, written[name])
+		}
+	}
+	u.edit("lilies")
+	u.createAndDelete()
+	u.deleteInstance("f")
+	a.apply(rosters)
+	a.apply(roster)
+	a.wait("GROUP/v1", "Roster", "r", is("Ready", "True"))
+	page := a.wait("v1", "ConfigMap", "r-a", exists)
+
+	for _, p := range replicas {
+		p.stop(syscall.SIGTERM)
+	}
+	before = u.identities()
+	old = startOld()
+	u.edit("asters")
+	u.checkKept(before, "rollback")
+	u.createAndDelete()
+	u.deleteInstance("g")
+	a.wait(typeVersion, typeKind, manifestName, not(hasManifestRevision))
+	// The first version does not see the field, refuses what is left, and keeps the children. It cannot update the status
+	// of such a Blueprint, because it applies status.served, which has another schema.
+	old.waitLog(line{Msg: "Blueprint refused", Problem: "${name}"})
+	a.wait("v1", "ConfigMap", "r-a", uidIs(string(page.GetUID())))
+	old.stop(syscall.SIGTERM)
+
+	// After another upgrade, the manifest is applied again, and everything can be deleted.
+	startNew()
+	a.wait(typeVersion, typeKind, manifestName, hasManifestRevision)
+	u.edit("poppies")
+	a.apply(rosters)
+	a.waitBlueprint("rosters", is("Accepted", "True"), is("Serving", "True"))
+	a.apply(changed(roster, change{"[a]", "[a, b]"}))
+	a.wait("GROUP/v1", "Roster", "r", is("Ready", "True"))
+	a.wait("v1", "ConfigMap", "r-a", uidIs(string(page.GetUID())))
+	a.wait("v1", "ConfigMap", "r-b", exists)
+	a.delete(blueprintVersion, "Blueprint", "depots."+a.group)
+	a.waitGone(blueprintVersion, "Blueprint", "depots."+a.group)
+	a.waitGone(typeVersion, typeKind, "depots."+a.group)
+	a.waitGone("v1", "ConfigMap", u.far+"/d-far")
+}

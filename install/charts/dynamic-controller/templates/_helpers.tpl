@@ -1,0 +1,73 @@
+{{- define "dynamic-controller.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end -}}
+
+{{/* The arguments of the container. */}}
+{{- define "dynamic-controller.args" -}}
+- run
+{{- if .Values.allowPlatformIdentity }}
+- --allow-platform-identity
+{{- end }}
+{{- with .Values.defaultServiceAccount }}
+- --default-service-account={{ . }}
+{{- end }}
+{{- with .Values.namespaces }}
+- --namespaces={{ join "," . }}
+{{- end }}
+- --health-probe-bind-address=:8081
+{{- if .Values.metrics.enabled }}
+- --metrics-bind-address=:8443
+{{- if .Values.metrics.tlsSecret }}
+- --tls-cert-file=/etc/dynamic-controller/metrics/tls.crt
+- --tls-private-key-file=/etc/dynamic-controller/metrics/tls.key
+{{- end }}
+{{- end }}
+{{- if .Values.webhook.enabled }}
+- --webhook-bind-address=:9443
+{{- end }}
+{{- with .Values.extraArgs }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Replicas of the same version run on different nodes. */}}
+{{- define "dynamic-controller.affinity" -}}
+{{- if eq .Values.antiAffinity "preferred" -}}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          {{- include "dynamic-controller.affinityTerm" . | nindent 10 }}
+{{- else if eq .Values.antiAffinity "required" -}}
+affinity:
+  podAntiAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - {{- include "dynamic-controller.affinityTerm" . | nindent 8 }}
+{{- end -}}
+{{- end -}}
+
+{{- define "dynamic-controller.affinityTerm" -}}
+topologyKey: kubernetes.io/hostname
+labelSelector:
+  matchLabels:
+    app.kubernetes.io/name: dynamic-controller
+matchLabelKeys: [pod-template-hash]
+{{- end -}}
+
+{{/* Values that contradict each other. */}}
+{{- define "dynamic-controller.validate" -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.serviceMonitor.enabled: requires metrics.enabled" -}}
+{{- end -}}
+{{- if and .Values.metrics.tlsSecret (not .Values.metrics.enabled) -}}
+{{- fail "metrics.tlsSecret: requires metrics.enabled" -}}
+{{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.tlsSecret) (not .Values.metrics.serviceMonitor.insecureSkipVerify) -}}
+{{- fail "metrics.serviceMonitor.enabled: requires metrics.tlsSecret, so that Prometheus can verify the server to which it sends its token; or set metrics.serviceMonitor.insecureSkipVerify" -}}
+{{- end -}}
+{{- end -}}
