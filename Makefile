@@ -38,6 +38,7 @@ help: ## show this help
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  To use an existing cluster, set KUBECONFIG for demo, run and example-*, and TEST_KUBECONFIG for test-integration."
+	@echo "  To use existing programs etcd and kube-apiserver instead of building them, set KUBEBUILDER_ASSETS to their folder."
 
 ## Demonstrations
 
@@ -94,16 +95,35 @@ manifests: ## update the manifests for kustomize from the Helm chart
 builtin-schemas: controlplane ## update the schemas of built-in kinds that "dynamic-controller validate" uses without a cluster
 	go test -count=1 -run TestBuiltinKinds ./cmd/dynamic-controller -update-builtin
 
+# If KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver, as for envtest, only a launcher for these is built. It
+# contains the controllers that tests need, because kube-controller-manager is usually not in the folder.
+CONTROLPLANE := $(if $(KUBEBUILDER_ASSETS),bin/controlplane-launcher,bin/controlplane)
+CONTROLPLANE_TAGS := $(if $(KUBEBUILDER_ASSETS),-tags external)
+
 .PHONY: controlplane
-controlplane: bin/controlplane ## build bin/controlplane, with kube-apiserver and etcd (the first build takes minutes)
+controlplane: check-assets $(CONTROLPLANE) ## build bin/controlplane, with kube-apiserver and etcd (the first build takes minutes)
+
+.PHONY: check-assets
+check-assets:
+ifneq ($(KUBEBUILDER_ASSETS),)
+	@for program in etcd kube-apiserver; do test -x "$(KUBEBUILDER_ASSETS)/$$program" || { \
+		echo "KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) contains no program $$program: install it there, or unset the variable to build it" >&2; \
+		exit 1; }; done
+endif
 
 VERSION_PACKAGE := k8s.io/component-base/version
 CONTROLPLANE_LDFLAGS := -s -w -X $(VERSION_PACKAGE).gitVersion=v1.37.1 -X $(VERSION_PACKAGE).gitMajor=1 \
 	-X $(VERSION_PACKAGE).gitMinor=37 -X $(VERSION_PACKAGE).gitTreeState=clean
+CONTROLPLANE_FILES := $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*.go)) $(CONTROLPLANE_MODULE)/go.mod $(CONTROLPLANE_MODULE)/go.sum
 
-bin/controlplane: $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*.go)) $(CONTROLPLANE_MODULE)/go.mod $(CONTROLPLANE_MODULE)/go.sum
+bin/controlplane: $(CONTROLPLANE_FILES)
 	@echo "building kube-apiserver and etcd from their Go modules: the first build takes a few minutes"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ ./build.sh -ldflags '$(CONTROLPLANE_LDFLAGS)' .
+	@touch $@
+
+bin/controlplane-launcher: $(CONTROLPLANE_FILES)
+	@echo "building a launcher for etcd and kube-apiserver in $(KUBEBUILDER_ASSETS): the first build takes about a minute"
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ ./build.sh -tags external -ldflags '-s -w' .
 	@touch $@
 
 KIND_IMAGE := dynamic-controller/kind-node:v1.37.1
@@ -122,7 +142,8 @@ test: controlplane ## run all tests, with the race detector if there is a C comp
 	@echo "[2/$(TEST_PARTS)] packages that run control planes, one after another"
 	@go test $(TEST_FLAGS) $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
-	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) ./...
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
 	@echo "[4/$(TEST_PARTS)] $(KINDNODE_MODULE)"
 	@cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) . ./docker
 	@set -e; n=4; for m in $(OTHER_MODULES); do \
@@ -172,12 +193,22 @@ test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults and changes;
 bench: controlplane ## compare the engine with its alternatives (takes about an hour)
 	cd test/bench && go test -run '^$$' -bench . -timeout 3h .
 
+.PHONY: bench-growth
+bench-growth: controlplane ## measure how the costs grow, and save the output for bench-report (takes about half an hour)
+	@mkdir -p test/bench/results
+	cd test/bench && go test -run '^$$' -bench Growth -benchtime 1x -timeout 3h . >results/growth.new || { cat results/growth.new; exit 1; }
+	@mv test/bench/results/growth.new test/bench/results/growth.txt
+
+.PHONY: bench-report
+bench-report: ## update the charts and tables of the documentation from test/bench/results
+	@cd test/bench && $(WITHOUT_CGO) go run ./report -root $(CURDIR)
+
 ## Code quality
 
 .PHONY: verify
 verify: lint ## check formatting, go vet, go mod tidy and the linters
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
-	cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go vet ./...
+	cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go vet ./... && $(WITHOUT_CGO) go vet -tags external ./...
 	cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go vet . ./docker
 	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/inspect"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/waiting"
 )
 
 // errNotHealthy is returned by commands that have printed why an object is not healthy.
@@ -105,8 +106,9 @@ func newClient(ctx context.Context, cfg *rest.Config) (*inspect.Client, error) {
 	return inspect.New(cfg)
 }
 
-// get reads the object that the arguments name: TYPE/NAME or TYPE NAME.
-func (o *clientOptions) get(ctx context.Context, args []string, options inspect.Options) (*explain.Object, error) {
+// get reads the object that the arguments name: TYPE/NAME or TYPE NAME. After a second, it writes to stderr what it
+// waits for.
+func (o *clientOptions) get(cmd *cobra.Command, args []string, options inspect.Options) (*explain.Object, error) {
 	if err := o.checkOutput(); err != nil {
 		return nil, err
 	}
@@ -120,8 +122,11 @@ func (o *clientOptions) get(ctx context.Context, args []string, options inspect.
 	}
 	request, command := deadlines(cfg.Timeout)
 	cfg.Timeout = request
-	ctx, cancel := context.WithTimeout(ctx, command)
+	ctx, cancel := context.WithTimeout(cmd.Context(), command)
 	defer cancel()
+	waits := waiting.Start(cmd.ErrOrStderr())
+	defer waits.Stop()
+	cfg.Wrap(waits.Wrap)
 	c, err := newClient(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -203,7 +208,7 @@ func completeFlags(cmd *cobra.Command, o *clientOptions) {
 const clientHelp = `
 TYPE is a plural, a singular, a kind or a short name, with or without the group. The objects are read with the
 permissions of the user. Objects that the user cannot read are listed at the end. A command sends at most 200 requests
-and ends after a minute, or after --request-timeout.
+and ends after a minute, or after --request-timeout. After a second, it reports on stderr which request it waits for.
 
 The exit code is 0 if the object is healthy, 1 if it is not, and 2 if the usage is wrong or the object cannot be read.
 It does not consider objects that the user cannot read.`
@@ -228,7 +233,7 @@ instances, finalizers that block a deletion, and the last events. With -o wide, 
   # Print the reason of the most probable cause
   dynamic-controller why website/flowers -o json | jq -r '.causes[0].reason'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			object, err := o.get(cmd.Context(), args, inspect.Options{Events: true})
+			object, err := o.get(cmd, args, inspect.Options{Events: true})
 			if err != nil {
 				return err
 			}
@@ -265,7 +270,7 @@ children.
   # Print the instances of a Blueprint
   dynamic-controller tree blueprint/websites`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			object, err := o.get(cmd.Context(), args, inspect.Options{})
+			object, err := o.get(cmd, args, inspect.Options{})
 			if err != nil {
 				return err
 			}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/offline"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/waiting"
 )
 
 // offlineOptions contains the common flags of validate and render.
@@ -37,6 +38,9 @@ func (o *offlineOptions) run(cmd *cobra.Command, f func(context.Context, offline
 	if err != nil {
 		return err
 	}
+	waits := waiting.Start(cmd.ErrOrStderr())
+	defer waits.Stop()
+	cfg.Wrap(waits.Wrap)
 	if err := checkConnection(ctx, logr.Discard(), cfg, connectTimeout); err != nil {
 		return err
 	}

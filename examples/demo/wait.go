@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 )
 
@@ -16,7 +17,7 @@ type condition struct {
 // permanentError is an error after which a condition is not checked again.
 type permanentError struct{ error }
 
-// waitFor waits until a condition is true.
+// waitFor waits until a condition is true. After a second, it reports the condition on stderr.
 func waitFor(ctx context.Context, c condition) error {
 	const timeout = 15 * time.Second
 	return waitWithin(ctx, timeout, c)
@@ -26,6 +27,8 @@ func waitWithin(ctx context.Context, timeout time.Duration, c condition) error {
 	const pollInterval = 2 * time.Millisecond
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("gave up after %s", timeout))
 	defer cancel()
+	slow := time.AfterFunc(time.Second, func() { fmt.Fprintf(os.Stderr, "waiting until %s\n", c.what) })
+	defer slow.Stop()
 	last := errors.New("the condition was not checked")
 	for {
 		err := c.check(ctx)

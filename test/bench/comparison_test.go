@@ -20,6 +20,7 @@ type comparison struct {
 // benchmark measures each engine in a separate process.
 func (c comparison) benchmark(b *testing.B) {
 	cluster := shared.Cluster(b)
+	describeRun(b, cluster.Config())
 	c.job.Kubeconfig = cluster.Kubeconfig()
 	if err := c.job.Fixture.create(b.Context(), cluster.Config()); err != nil {
 		b.Fatal(err)

@@ -25,50 +25,71 @@ type objectReader interface {
 // measureEvents measures what watch events cost while handlers return immediately, and the latency from sending a write
 // until a handler has read that version of the object from the cache. The writes come from another process.
 func measureEvents(ctx context.Context, r *run) (measures, error) {
-	gvr := r.Fixture.types()[0]
-	e, end, err := r.engine(ctx, 1)
+	o, err := r.startObserver(ctx)
 	if err != nil {
 		return nil, err
 	}
-	o := &observer{initial: newProgress(r.Fixture.Objects[0]), newest: make([]atomic.Int64, r.Fixture.Objects[0])}
-	if err := e.Start(ctx, gvr, o.handler); err != nil {
+	takeFootprint()
+	unread, err := o.observe(ctx, r)
+	if err != nil {
 		return nil, err
 	}
-	if err := o.initial.wait(ctx); err != nil {
+	withRead, err := o.observeReads(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(o.end(), o.failure()); err != nil {
+		return nil, err
+	}
+	m := append(unread.measures(""), withRead.measures("read-")...)
+	return append(m, o.latency(withRead)...), nil
+}
+
+// measureRate measures only the second part of measureEvents: what watch events cost if the handlers read their objects
+// from the cache, and the latency.
+func measureRate(ctx context.Context, r *run) (measures, error) {
+	o, err := r.startObserver(ctx)
+	if err != nil {
+		return nil, err
+	}
+	withRead, err := o.observeReads(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(o.end(), o.failure()); err != nil {
+		return nil, err
+	}
+	return append(withRead.measures(""), o.latency(withRead)...), nil
+}
+
+// startObserver serves the type of the fixture and waits until all objects have been reconciled.
+func (r *run) startObserver(ctx context.Context) (*observer, error) {
+	gvr := r.Fixture.types()[0]
+	e, end, err := r.engine(ctx, 1)
+	if err != nil {
 		return nil, err
 	}
 	readable, ok := e.(objectReader)
 	if !ok {
 		return nil, errors.New("handlers of the engine cannot read from a cache")
 	}
-	read, err := readable.Reader(gvr)
-	if err != nil {
+	objects := r.Fixture.Objects[0]
+	o := &observer{initial: newProgress(objects), newest: make([]atomic.Int64, objects), end: end}
+	if err := e.Start(ctx, gvr, o.handler); err != nil {
 		return nil, err
 	}
-
-	takeFootprint()
-	unread, err := o.observe(ctx, r)
-	if err != nil {
+	if err := o.initial.wait(ctx); err != nil {
 		return nil, err
 	}
-	o.read.Store(&read)
-	takeFootprint()
-	withRead, err := o.observe(ctx, r)
-	if err != nil {
-		return nil, errors.Join(err, o.failure())
-	}
-	if err := errors.Join(end(), o.failure()); err != nil {
-		return nil, err
-	}
-	m := append(unread.measures(""), withRead.measures("read-")...)
-	m = append(m, quantiles("latency", o.latencies)...)
-	return append(m, measure{"write-p50-ns", withRead.writeP50},
-		measure{"latencies/event", float64(len(o.latencies)) / withRead.events}), nil
+	o.reader, err = readable.Reader(gvr)
+	return o, err
 }
 
-// observer is the handler of measureEvents.
+// observer is the handler of measureEvents and measureRate.
 type observer struct {
 	initial *progress
+	end     func() error // Ends the engine.
+	reader  func(key string) (runtime.Object, error)
 	read    atomic.Pointer[func(key string) (runtime.Object, error)] // If nil, the handler returns immediately.
 	newest  []atomic.Int64                                           // The newest version that was read, by object.
 
@@ -95,6 +116,24 @@ func (o *observer) handler(key string) {
 		return
 	}
 	o.latencies = append(o.latencies, latency)
+}
+
+// observeReads calls observe while the handlers read their objects.
+func (o *observer) observeReads(ctx context.Context, r *run) (eventCost, error) {
+	o.read.Store(&o.reader)
+	takeFootprint()
+	cost, err := o.observe(ctx, r)
+	if err != nil {
+		return cost, errors.Join(err, o.failure())
+	}
+	return cost, nil
+}
+
+// latency returns the latencies of the handlers that read their objects.
+func (o *observer) latency(withRead eventCost) measures {
+	return append(quantiles("latency", o.latencies),
+		measure{"write-p50-ns", withRead.writeP50},
+		measure{"latencies/event", float64(len(o.latencies)) / withRead.events})
 }
 
 func (o *observer) failure() error {

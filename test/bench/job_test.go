@@ -54,6 +54,7 @@ const (
 	scenarioEvents      = "events"
 	scenarioWriter      = "writer" // The process that writes for scenarioEvents.
 	scenarioScale       = "scale"
+	scenarioRate        = "rate"
 )
 
 var scenarios = map[string]func(context.Context, *run) (measures, error){
@@ -66,6 +67,7 @@ var scenarios = map[string]func(context.Context, *run) (measures, error){
 	scenarioEvents:      measureEvents,
 	scenarioWriter:      writeEvents,
 	scenarioScale:       measureScale,
+	scenarioRate:        measureRate,
 }
 
 // jobTimeout is the timeout of a job.

@@ -185,6 +185,10 @@ func TestScenarios_Smoke(t *testing.T) {
 			EventRate: 50, EventTime: 100 * time.Millisecond,
 		}, engines: whole},
 		{job: job{Scenario: scenarioScale, Fixture: manyTypes(5, 5)}, engines: some[:1]},
+		{job: job{
+			Scenario: scenarioRate, Fixture: withPayload("many", 5, payloadSize),
+			EventRate: 50, EventTime: 100 * time.Millisecond,
+		}, engines: []string{"controller-runtime-unstructured"}},
 	}
 	cluster := shared.Cluster(t)
 	for _, c := range small {

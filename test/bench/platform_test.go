@@ -32,6 +32,7 @@ var (
 
 // BenchmarkPlatform compares the demo platform with kro. Both serve a type whose instances have three children.
 func BenchmarkPlatform(b *testing.B) {
+	describeRun(b, shared.Cluster(b).Config())
 	fmt.Printf("platform: %d instances, %d edits\n", *instanceCount, *editCount)
 	for _, p := range platforms {
 		b.Run("engine="+p.name, func(b *testing.B) {

@@ -12,6 +12,7 @@ import (
 
 const (
 	binaryEnv     = "CONTROLPLANE_BIN"
+	assetsEnv     = "KUBEBUILDER_ASSETS"
 	kubeconfigEnv = "TEST_KUBECONFIG"
 
 	module = "github.com/dynamic-controller/engine"
@@ -20,16 +21,24 @@ const (
 // ErrNoBinary is returned by Start if the control plane has not been built.
 var ErrNoBinary = errors.New("control plane binary not found: run make controlplane first")
 
-// binary returns the path of the control plane binary. The path is the value of CONTROLPLANE_BIN and defaults to
-// bin/controlplane in this module.
+// binary returns the path of the control plane binary. The path is the value of CONTROLPLANE_BIN. It defaults to
+// bin/controlplane in this module or, if KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver, to
+// bin/controlplane-launcher, which runs these programs.
 func binary() (string, error) {
 	path := os.Getenv(binaryEnv)
 	if path == "" {
+		name := "controlplane"
+		if folder := os.Getenv(assetsEnv); folder != "" {
+			if err := checkAssets(folder); err != nil {
+				return "", err
+			}
+			name = "controlplane-launcher"
+		}
 		root, err := moduleRoot()
 		if err != nil {
 			return "", err
 		}
-		path = filepath.Join(root, "bin", "controlplane")
+		path = filepath.Join(root, "bin", name)
 	}
 	switch _, err := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -38,6 +47,17 @@ func binary() (string, error) {
 		return "", fmt.Errorf("control plane binary: %w", err)
 	}
 	return filepath.Abs(path)
+}
+
+// checkAssets returns an error unless the folder contains etcd and kube-apiserver.
+func checkAssets(folder string) error {
+	for _, name := range []string{"etcd", "kube-apiserver"} {
+		if _, err := os.Stat(filepath.Join(folder, name)); err != nil {
+			return fmt.Errorf("%s: %w: install it there, or unset the variable to use the control plane that "+
+				"make controlplane builds", assetsEnv, err)
+		}
+	}
+	return nil
 }
 
 // moduleRoot returns the root directory of this module. It searches the working directory and its parents, and skips

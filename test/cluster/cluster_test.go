@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -27,6 +28,7 @@ import (
 
 const (
 	binaryEnv     = "CONTROLPLANE_BIN"
+	assetsEnv     = "KUBEBUILDER_ASSETS"
 	kubeconfigEnv = "TEST_KUBECONFIG"
 )
 
@@ -258,6 +260,16 @@ func TestStart_ReportsCauseOfFailure(t *testing.T) {
 			name:     "the working directory is outside the module",
 			setUp:    func(t *testing.T) string { t.Setenv(binaryEnv, ""); t.Chdir(t.TempDir()); return "" },
 			contains: []string{"is not in module", binaryEnv},
+		},
+		{
+			name: "KUBEBUILDER_ASSETS names a folder without kube-apiserver",
+			setUp: func(t *testing.T) string {
+				t.Setenv(binaryEnv, "")
+				t.Setenv(assetsEnv, dirWithFile(t, "etcd", ""))
+				return ""
+			},
+			is:       fs.ErrNotExist,
+			contains: []string{assetsEnv, "/kube-apiserver: no such file", "unset the variable"},
 		},
 		{
 			name:     "the binary is another program",

@@ -1,5 +1,6 @@
 // Package cluster starts, stops and disrupts a real Kubernetes control plane for tests and demonstrations. It runs the
-// binary of test/controlplane, which "make controlplane" builds, and connects to it like any other client.
+// binary of test/controlplane, which "make controlplane" builds, and connects to it like any other client. If
+// KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver, the cluster consists of these programs.
 //
 // The tests of a package can share one cluster:
 //

@@ -96,7 +96,7 @@ func (p *process) stop(grace time.Duration) bool {
 	case <-p.exited:
 		return true
 	case <-time.After(grace):
-		_ = p.cmd.Process.Kill()
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // With the program that a launcher has started.
 		<-p.exited
 		return false
 	}

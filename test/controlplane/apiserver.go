@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
-	"k8s.io/kubernetes/cmd/kube-apiserver/app"
 )
 
 // serviceRange is the IP range of Services. The first address belongs to the Service "kubernetes" in the namespace
@@ -31,16 +30,15 @@ func apiServerCommand() *cobra.Command {
 				return err
 			}
 			defer lock.release()
-			return runAPIServer(cmd.Context(), d, at)
+			return runAPIServer(cmd.Context(), d, at, lock)
 		},
 	}
 	dirFlag(cmd, &path)
 	return cmd
 }
 
-// runAPIServer runs the API server until the process receives SIGTERM or SIGINT. kube-apiserver's command handles the
-// signals.
-func runAPIServer(ctx context.Context, d dir, at ports) error {
+// runAPIServer runs the API server until the process receives SIGTERM or SIGINT.
+func runAPIServer(ctx context.Context, d dir, at ports, lock *pidFile) error {
 	config, err := d.adminConfig()
 	if err != nil {
 		return err
@@ -57,10 +55,7 @@ func runAPIServer(ctx context.Context, d dir, at ports) error {
 		cancel()
 		<-waited
 	}()
-	server := app.NewAPIServerCommand()
-	server.SilenceErrors = true
-	server.SetArgs(apiServerFlags(d, at))
-	return server.Execute()
+	return serveAPIServer(ctx, apiServerFlags(d, at), lock)
 }
 
 func apiServerFlags(d dir, at ports) []string {

@@ -91,7 +91,11 @@ func (c *child) stop(grace time.Duration) {
 	select {
 	case <-c.exited:
 	case <-time.After(grace):
-		_ = c.cmd.Process.Kill()
+		_ = c.signalGroup(syscall.SIGKILL)
 		<-c.exited
 	}
 }
+
+// signalGroup sends a signal to the component. If the component is a program from KUBEBUILDER_ASSETS, the group
+// contains the program and the process that started it.
+func (c *child) signalGroup(sig syscall.Signal) error { return syscall.Kill(-c.cmd.Process.Pid, sig) }

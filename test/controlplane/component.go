@@ -33,9 +33,6 @@ func dirFlag(cmd *cobra.Command, path *string) {
 // openComponent prepares this process to run one of the two servers in a directory that "up" has initialized.
 func openComponent(path, component string) (dir, ports, *pidFile, error) {
 	fail := func(err error) (dir, ports, *pidFile, error) { return "", ports{}, nil, err }
-	if err := exitWhenOrphaned(); err != nil {
-		return fail(err)
-	}
 	if _, err := os.Stat(path); err != nil {
 		return fail(err)
 	}

@@ -9,6 +9,10 @@
 // With --with-controllers, the command also runs Kubernetes' garbage collector, namespace controller and cluster role
 // aggregation. There are no nodes, so Pods can be created, but they never run.
 //
+// Built with the tag "external", the binary does not contain the two servers. It then runs the programs etcd and
+// kube-apiserver in the folder that KUBEBUILDER_ASSETS names. If such a binary is killed with SIGKILL on its own, the
+// program that it started keeps running.
+//
 // Controlplane guarantees the following:
 //
 //   - The two servers are separate processes. Their process IDs are in DIR/etcd.pid and DIR/apiserver.pid, so that a

@@ -49,16 +49,19 @@ func waitOrphaned(ctx context.Context, pid int, getppid func() int) bool {
 	return true
 }
 
-// exitWhenOrphaned exits the process when its parent has exited. It does not wait for active requests, because no data
-// is lost and no clients are left.
-func exitWhenOrphaned() error {
+// exit exits the process without waiting for active requests. It is for processes whose parent has exited: no data is
+// lost, and no clients are left.
+func exit() { os.Exit(1) }
+
+// exitWhenOrphaned calls exit when the parent of this process has exited, unless ctx is cancelled first.
+func exitWhenOrphaned(ctx context.Context, exit func()) error {
 	pid, err := parentPID()
 	if err != nil {
 		return err
 	}
 	go func() {
-		if waitOrphaned(context.Background(), pid, os.Getppid) {
-			os.Exit(1)
+		if waitOrphaned(ctx, pid, os.Getppid) {
+			exit()
 		}
 	}()
 	return nil

@@ -41,15 +41,21 @@ func lockPIDFile(path string, wait time.Duration) (*pidFile, error) {
 			return nil, fmt.Errorf("%w: process %s (%s)", err, strings.TrimSpace(string(pid)), path)
 		}
 	}
-	if err := f.Truncate(0); err != nil {
+	p := &pidFile{file: f}
+	if err := p.write(os.Getpid()); err != nil {
 		f.Close()
 		return nil, err
 	}
-	if _, err := fmt.Fprintln(f, os.Getpid()); err != nil {
-		f.Close()
-		return nil, err
+	return p, nil
+}
+
+// write replaces the process ID in the file.
+func (p *pidFile) write(pid int) error {
+	if err := p.file.Truncate(0); err != nil {
+		return err
 	}
-	return &pidFile{file: f}, nil
+	_, err := p.file.WriteAt(fmt.Appendln(nil, pid), 0)
+	return err
 }
 
 // release unlocks the file. The kernel also releases the lock when the process exits.

@@ -55,6 +55,9 @@ func up(ctx context.Context, o upOptions) error {
 	defer wg.Wait()
 	defer cancel()
 
+	if err := checkPrograms(); err != nil {
+		return err
+	}
 	parent, err := parentPID()
 	if err != nil {
 		return err
@@ -188,7 +191,7 @@ func startServers(ctx context.Context, d dir, timeout time.Duration) (_ *servers
 // resume continues servers that are paused.
 func (s *servers) resume() {
 	for _, c := range []*child{s.etcd, s.apiServer} {
-		_ = c.cmd.Process.Signal(syscall.SIGCONT) // The process may already have exited.
+		_ = c.signalGroup(syscall.SIGCONT) // The process may already have exited.
 	}
 }
 

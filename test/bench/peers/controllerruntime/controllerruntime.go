@@ -12,9 +12,11 @@ import (
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -125,6 +127,26 @@ func (e *Engine) WaitForSync(ctx context.Context, gvr schema.GroupVersionResourc
 	}
 	_, err := e.manager.GetCache().GetInformer(ctx, s.object)
 	return err
+}
+
+// Reader returns a function that reads objects of a served type from the manager's cache, which copies them.
+func (e *Engine) Reader(gvr schema.GroupVersionResource) (func(key string) (runtime.Object, error), error) {
+	e.mu.Lock()
+	s := e.types[gvr]
+	e.mu.Unlock()
+	if s == nil {
+		return nil, fmt.Errorf("%s is not served", gvr)
+	}
+	gvk := s.object.GetObjectKind().GroupVersionKind()
+	return func(key string) (runtime.Object, error) {
+		namespace, name, err := cache.SplitMetaNamespaceKey(key)
+		if err != nil {
+			return nil, err
+		}
+		object := e.object(gvk)
+		err = e.manager.GetCache().Get(context.Background(), client.ObjectKey{Namespace: namespace, Name: name}, object)
+		return object, err
+	}, nil
 }
 
 // Stop stops the controller of the type, waits for its handlers, and stops the informer without waiting for it.

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// root is the root directory of the repository.
+const root = "../../.."
+
+func TestReport_FilesMatchTheSavedResults(t *testing.T) {
+	files, err := makeReport(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range files {
+		got, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Error(err)
+		} else if string(got) != want {
+			t.Errorf("%s differs from the saved results: run make bench-report", name)
+		}
+	}
+}
+
+const sample = `goos: linux
+cpu: A(R) CPU & more
+cpus: 2
+kubernetes: v1.37.1
+growth-types: 8 workers, 10 types of 5 objects
+note: types: kro was not measured with 100 and more: one measurement took longer than 1m40s
+BenchmarkGrowth/load=types/n=10/engine=ours-full-2         	1	52.00 goroutines	2000000 heap-B	900000000 all-reconciled-ns
+BenchmarkGrowth/load=types/n=10/engine=kro-2               	1	25.00 goroutines	4000000 heap-B	1900000000 all-reconciled-ns
+BenchmarkGrowth/load=types/n=100/engine=ours-full-2        	1	412.0 goroutines	9000000 heap-B	2900000000 all-reconciled-ns
+BenchmarkTypes/engine=ours-full-2	1	812.0 goroutines	14100000 heap-B
+BenchmarkTypes/engine=dynamicinformer-2	1	1812 goroutines	46600000 heap-B
+PASS
+`
+
+func sampleRun(t *testing.T) *run {
+	t.Helper()
+	r, err := parse("sample", sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestParse(t *testing.T) {
+	r := sampleRun(t)
+	if r.settings["cpu"] != "A(R) CPU & more" || r.settings["kubernetes"] != "v1.37.1" {
+		t.Errorf("got the settings %v", r.settings)
+	}
+	if len(r.notes) != 1 || len(r.points) != 5 {
+		t.Errorf("got %d notes and %d points, want 1 and 5", len(r.notes), len(r.points))
+	}
+	s := r.load("types")
+	if v, ok := s.value("ours-full", 100, "goroutines"); !ok || v != 412 {
+		t.Errorf("got %v and %t, want 412 goroutines", v, ok)
+	}
+	if _, ok := s.value("kro", 100, "goroutines"); ok {
+		t.Error("a point that was left out has a value")
+	}
+}
+
+func TestParse_Errors(t *testing.T) {
+	for name, text := range map[string]string{
+		"a run without results":     "cpus: 2\nPASS\n",
+		"a value without a unit":    "BenchmarkTypes/engine=kro-2 1 12\n",
+		"a value that is not a one": "BenchmarkTypes/engine=kro-2 1 many goroutines\n",
+	} {
+		if _, err := parse("x", text); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	runs := map[string]*run{"sample": sampleRun(t)}
+	const end = "\n" + endMarker
+	for name, c := range map[string]struct{ marker, want string }{
+		"a table of the growth": {"growth sample types heap-B",
+			"| types | CacheFull | kro |\n|---|---|---|\n| 10 | 2 MB | 4 MB |\n| 100 | 9 MB | |"},
+		"the measurements in which a peer is ahead": {"ahead sample types",
+			"A peer is ahead of CacheFull in these measurements:\n\n" +
+				"- Goroutines: kro with 10 types (at best 0.48 of CacheFull)"},
+		"a table of engines": {"table sample Types dynamicinformer",
+			"| | goroutines | heap |\n|---|---|---|\n| ours-full | 812 (0.45) | 14 MB (0.30) |\n" +
+				"| dynamicinformer | 1,812 | 47 MB |"},
+		"the notes": {"notes sample", "Some measurements were left out:\n\n" +
+			"- types: kro was not measured with 100 and more: one measurement took longer than 1m40s"},
+	} {
+		begin := "before\n<!-- bench-report: " + c.marker + " -->\n"
+		got, err := fill(begin+"old text"+end+"\nafter", runs)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if want := begin + c.want + end + "\nafter"; got != want {
+			t.Errorf("%s: got %s\nwant %s", name, got, want)
+		}
+	}
+}
+
+func TestFill_Errors(t *testing.T) {
+	runs := map[string]*run{"sample": sampleRun(t)}
+	for name, marker := range map[string]string{
+		"an unknown kind":                        "plot sample",
+		"an unknown run":                         "machine yesterday",
+		"a missing argument":                     "growth sample types",
+		"an unknown unit":                        "growth sample types apples",
+		"an unknown load":                        "ahead sample apples",
+		"an engine that has not been measured":   "table sample Types reflector",
+		"a benchmark that has not been measured": "table sample Platform kro",
+	} {
+		if _, err := fill("<!-- bench-report: "+marker+" -->\n"+endMarker, runs); err == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	if _, err := fill("<!-- bench-report: machine sample -->\n", runs); err == nil {
+		t.Error("a marker without an end was accepted")
+	}
+}
+
+// The charts are well-formed, and contain every engine, with its text escaped.
+func TestCharts(t *testing.T) {
+	r := sampleRun(t)
+	chart := loads["types"]
+	chart.subtitle = shortMachine(r)
+	for name, svg := range map[string]string{
+		"curves": chart.draw(r.load("types")),
+		"bars":   drawBars("title", shortMachine(r), summary(r)),
+	} {
+		decoder := xml.NewDecoder(strings.NewReader(svg))
+		for {
+			_, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		for _, want := range []string{"CacheFull", "A CPU &amp; more", "prefers-color-scheme: dark"} {
+			if !strings.Contains(svg, want) {
+				t.Errorf("%s: %q is missing", name, want)
+			}
+		}
+	}
+}
+
+func TestFormat(t *testing.T) {
+	for _, c := range []struct {
+		unit  string
+		value float64
+		want  string
+	}{
+		{"goroutines", 8020, "8,020"}, {"goroutines", 52, "52"}, {"goroutines", -1234567, "-1,234,567"},
+		{"heap-B", 1_234_000, "1.2 MB"}, {"heap-B", 4_192_000_000, "4,192 MB"},
+		{"p50-ns", 4_420_000, "4.4 ms"}, {"p50-ns", 1_010_000_000, "1.01 s"}, {"p50-ns", 219_800_000_000, "220 s"},
+		{"cpu-us/event", 287, "287 µs"},
+	} {
+		if got := format(c.unit, c.value); got != c.want {
+			t.Errorf("got %q for %v %s, want %q", got, c.value, c.unit, c.want)
+		}
+	}
+}
