@@ -57,7 +57,8 @@ func TestDecisionLog(t *testing.T) {
 		}
 		lines = nil
 	}
-	const line = `"level"=0 "msg"="Blueprint served" "blueprint"="websites" "generation"=2 "type"="websites.v1.example.com"`
+	const line = `"level"=0 "msg"="Blueprint served" ` +
+		`"blueprint"="websites" "generation"=2 "type"="websites.v1.example.com"`
 	log.log(ctx, "websites", served)
 	want("first term", line)
 	log.log(ctx, "websites", served)
