@@ -2,6 +2,7 @@ package uninstall
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -111,20 +112,12 @@ func (u *uninstaller) eachBlueprint(ctx context.Context, f func(*unstructured.Un
 	return nil
 }
 
-// deleteBlueprints deletes all Blueprints and removes the platform's finalizer from them.
+// deleteBlueprints removes the platform's finalizer from all Blueprints and deletes them.
 func (u *uninstaller) deleteBlueprints(ctx context.Context) error {
 	deleted := 0
-	objects := u.metadata.Resource(blueprint.GroupVersionResource)
 	err := u.eachBlueprint(ctx, func(object *unstructured.Unstructured) error {
 		deleted++
-		// The finalizer is removed after the deletion, so that no replica can add it again.
-		if object.GetDeletionTimestamp() == nil {
-			err := u.delete(ctx, objects, object.GetName(), object.GetUID(), metav1.DeletePropagationBackground)
-			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("delete Blueprint %s: %w", object.GetName(), err)
-			}
-		}
-		return u.releaseBlueprint(ctx, object.GetName(), object.GetUID())
+		return u.deleteBlueprint(ctx, object)
 	})
 	if err != nil {
 		return err
@@ -143,31 +136,51 @@ func (u *uninstaller) deleteBlueprints(ctx context.Context) error {
 	})
 }
 
-// releaseBlueprint removes the platform's finalizer from a Blueprint that has been deleted.
-func (u *uninstaller) releaseBlueprint(ctx context.Context, name string, uid types.UID) error {
+// deleteBlueprint removes the platform's finalizer from a Blueprint and then deletes the Blueprint. The order matters:
+// a replica deletes the instances of a Blueprint that is being deleted, has the platform's finalizer, and has the
+// deletion policy Delete. The deletion fails if a replica has added the finalizer again.
+func (u *uninstaller) deleteBlueprint(ctx context.Context, object *unstructured.Unstructured) error {
 	const attempts = 5
+	name, uid := object.GetName(), object.GetUID()
 	objects := u.metadata.Resource(blueprint.GroupVersionResource)
+	if !u.Apply {
+		return nil
+	}
 	var err error
 	for range attempts {
 		var current *metav1.PartialObjectMetadata
-		if current, err = objects.Get(ctx, name, metav1.GetOptions{}); err == nil && current.UID == uid &&
-			slices.Contains(current.Finalizers, acceptance.Finalizer) {
-			err = u.patch(ctx, objects, name, map[string]any{"metadata": map[string]any{
-				"uid": current.UID, "resourceVersion": current.ResourceVersion,
-				"finalizers": slices.DeleteFunc(current.Finalizers, func(f string) bool { return f == acceptance.Finalizer }),
-			}})
-		}
-		if apierrors.IsNotFound(err) {
+		current, err = objects.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && current.UID != uid {
 			return nil
+		}
+		if err == nil && slices.Contains(current.Finalizers, acceptance.Finalizer) {
+			current, err = objects.Patch(ctx, name, types.MergePatchType, withoutFinalizer(current, acceptance.Finalizer),
+				metav1.PatchOptions{FieldManager: instances.Name})
+		}
+		if err == nil && current.DeletionTimestamp == nil {
+			err = objects.Delete(ctx, name, metav1.DeleteOptions{
+				Preconditions:     &metav1.Preconditions{UID: ptr.To(uid), ResourceVersion: ptr.To(current.ResourceVersion)},
+				PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
+			})
 		}
 		if !apierrors.IsConflict(err) {
 			break
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("remove the finalizer from Blueprint %s: %w", name, err)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete Blueprint %s: %w", name, err)
 	}
 	return nil
+}
+
+// withoutFinalizer returns a merge patch that removes a finalizer. The API server rejects the patch if the object has
+// changed, so that no finalizer of another controller is lost.
+func withoutFinalizer(object *metav1.PartialObjectMetadata, finalizer string) []byte {
+	left := slices.DeleteFunc(slices.Clone(object.Finalizers), func(f string) bool { return f == finalizer })
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": object.UID, "resourceVersion": object.ResourceVersion, "finalizers": left,
+	}})
+	return patch
 }
 
 // deleteManifest deletes the CustomResourceDefinition of Blueprints. No Blueprints are left.
