@@ -14,6 +14,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/uninstall"
+	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
 // uninstallOptions contains the flags of the command uninstall. Most of them have the names of the flags of run.
@@ -32,7 +33,8 @@ func newUninstallCommand() *cobra.Command {
 Without --yes, the command only prints what it would do.
 
 The platform must be stopped: scale the Deployment to 0 first. The command refuses to run while a replica holds the
-Lease. The flags must have the same values as those of run.
+Lease. It holds the Lease while it makes changes, so that no replica can lead, and stops if it loses the Lease. The
+flags must have the same values as those of run.
 
 In this order, the command removes the ValidatingWebhookConfiguration, the platform's finalizer and inventory from
 instances, the Blueprints, the CustomResourceDefinition of Blueprints, the ControllerRevisions with accepted specs, the
@@ -85,7 +87,15 @@ other controllers, and 2 for other errors.`,
 	f.StringVar(&o.Namespace, flagNamespace, "", "the `NAMESPACE` of the platform (required)")
 	f.StringSliceVar(&o.Namespaces, flagNamespaces, nil, "the `NAMESPACES`, separated by commas, to which instances are "+
 		"limited (default: all namespaces)")
-	f.BoolVar(&o.leaderElect, flagLeaderElect, true, "check the Lease. If false, make sure that no replica is running")
+	f.BoolVar(&o.leaderElect, flagLeaderElect, true, "hold the Lease, so that no replica can lead. If false, make sure "+
+		"that no replica is running")
+	defaults := replica.DefaultOptions()
+	f.DurationVar(&o.LeaseDuration, flagLeaseDuration, defaults.LeaseDuration,
+		"time, in whole seconds, for which a Lease that was not released is still respected")
+	f.DurationVar(&o.RenewDeadline, flagRenewDeadline, defaults.RenewDeadline,
+		"time for which the command retries a failing renewal of the Lease before it stops")
+	f.DurationVar(&o.RetryPeriod, flagRetryPeriod, defaults.RetryPeriod,
+		"interval between attempts to acquire or renew the Lease")
 	f.StringVar(&o.LeaseName, flagLeaseName, "dynamic-controller", "the `NAME` of the Lease")
 	f.StringVar(&o.LeaseNamespace, flagLeaseNamespace, "",
 		"the `NAMESPACE` of the Lease (default: the namespace of the platform)")
@@ -107,6 +117,8 @@ func (o *uninstallOptions) complete() error {
 		return fmt.Errorf("--%s: must not be empty", flagLeaseName)
 	case o.WebhookName == "":
 		return fmt.Errorf("--%s: must not be empty", flagWebhookName)
+	case o.LeaseDuration <= 0 || o.RenewDeadline <= 0 || o.RetryPeriod <= 0:
+		return fmt.Errorf("--%s, --%s, --%s: must be positive", flagLeaseDuration, flagRenewDeadline, flagRetryPeriod)
 	case o.Timeout <= 0:
 		return fmt.Errorf("--timeout: must be positive, got %s", o.Timeout)
 	}

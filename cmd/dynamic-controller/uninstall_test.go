@@ -27,7 +27,8 @@ const webhookName = "dynamic-controller-webhook"
 // uninstallCommand returns the command line for the Lease and the namespace of the test's replicas.
 func (a *api) uninstallCommand(kubeconfig string, args ...string) *exec.Cmd {
 	return exec.Command(binary, append([]string{"uninstall", "--kubeconfig", kubeconfig, "--namespace", platformNamespace,
-		"--leader-elect-resource-name", leaseOf(a.T), "--leader-elect-resource-namespace", metav1.NamespaceDefault},
+		"--leader-elect-resource-name", leaseOf(a.T), "--leader-elect-resource-namespace", metav1.NamespaceDefault,
+		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms"},
 		args...)...)
 }
 
@@ -58,12 +59,12 @@ func (a *api) uninstallWithCrashes(args ...string) (written []string) {
 		var out bytes.Buffer
 		cmd := a.uninstallCommand(kubeconfig, append(args, "--yes")...)
 		cmd.Stdout = &out
-		trap.Set(apiproxy.Call.IsWrite, 0, true) // blocks no request before current is set
+		trap.Set(isUninstallWrite, 0, true) // blocks no request before current is set
 		var err error
 		if current, err = begin(a.T, cmd); err != nil {
 			a.Fatal(err)
 		}
-		trap.Set(apiproxy.Call.IsWrite, 1, true)
+		trap.Set(isUninstallWrite, 1, true)
 		<-current.exited
 		caught := trap.Caught()
 		if caught == nil {
@@ -76,6 +77,31 @@ func (a *api) uninstallWithCrashes(args ...string) (written []string) {
 	}
 	a.Fatalf("not uninstalled after %d runs, with the writes %v", mostRuns, written)
 	return nil
+}
+
+// isUninstallWrite reports whether a request changes an object, or deletes the Lease.
+func isUninstallWrite(c apiproxy.Call) bool {
+	return isWrite(c) || c.Resource == "leases" && c.Verb == "delete"
+}
+
+// uninstallUntilBlueprint runs the command, and kills it after the first write of a Blueprint.
+func (a *api) uninstallUntilBlueprint(args ...string) {
+	a.Helper()
+	var current *process
+	trap := apiproxy.NewTrap(func() { endNow(current) })
+	kubeconfig, _ := a.proxied(trap.Wrap)
+	trap.Set(isWrite, 0, true)
+	var err error
+	if current, err = begin(a.T, a.uninstallCommand(kubeconfig, append(args, "--yes")...)); err != nil {
+		a.Fatal(err)
+	}
+	trap.Set(func(c apiproxy.Call) bool {
+		return isWrite(c) && c.Resource == blueprint.GroupVersionResource.Resource
+	}, 1, true)
+	<-current.exited
+	if trap.Caught() == nil {
+		a.Fatalf("no Blueprint was written: %s", current.output())
+	}
 }
 
 // addWebhook adds a webhook that nobody serves and that therefore blocks all changes to Blueprints.
@@ -119,6 +145,35 @@ func (a *api) addWebhook() {
 		}
 		return nil
 	})
+}
+
+// hasFinalizer checks that an object has the given finalizer and is not being deleted.
+func hasFinalizer(finalizer string) func(*unstructured.Unstructured) error {
+	return func(object *unstructured.Unstructured) error {
+		if object.GetDeletionTimestamp() != nil || !slices.Contains(object.GetFinalizers(), finalizer) {
+			return errors.New("the object is being deleted, or does not have the finalizer " + finalizer)
+		}
+		return nil
+	}
+}
+
+// A replica that starts after an interrupted uninstallation deletes nothing, although the deletion policy of a Blueprint
+// is Delete.
+func TestUninstall_KeepsInstancesIfPlatformIsStartedAgain(t *testing.T) {
+	u, p := prepareUninstall(t)
+	before := u.identities()
+	p.stop(syscall.SIGTERM)
+	u.uninstallUntilBlueprint()
+	p = startServing(t, u.cluster.Kubeconfig(), shortLease...)
+	u.wait("platform.example.com/v1alpha1", "Blueprint", "depots."+u.group, hasFinalizer("platform.example.com/blueprint"))
+	u.wait("platform.example.com/v1alpha1", "Blueprint", "websites."+u.group,
+		hasFinalizer("platform.example.com/blueprint"))
+	u.wait("GROUP/v1", "Depot", "d", hasFinalizer("platform.example.com/children"))
+	u.checkKept(before, "restart")
+	p.stop(syscall.SIGTERM)
+	u.uninstall(0, []string{"--yes"}, "deleted 2 Blueprints")
+	u.checkKept(before, "uninstall")
+	u.checkUninstalled()
 }
 
 // checkUninstalled fails the test if an object of the platform remains.

@@ -9,7 +9,6 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,7 +29,6 @@ var (
 	webhookConfigurations = admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")
 	controllerRevisions   = appsv1.SchemeGroupVersion.WithResource("controllerrevisions")
 	secrets               = corev1.SchemeGroupVersion.WithResource("secrets")
-	leases                = coordinationv1.SchemeGroupVersion.WithResource("leases")
 )
 
 // deleteWebhook deletes the ValidatingWebhookConfiguration, unless it contains other webhooks.
@@ -54,13 +52,6 @@ func (u *uninstaller) deleteWebhook(ctx context.Context) error {
 
 func (u *uninstaller) deleteSecret(ctx context.Context) error {
 	return u.deleteNamed(ctx, secrets, u.Namespace, u.WebhookName, "Secret")
-}
-
-func (u *uninstaller) deleteLease(ctx context.Context) error {
-	if u.LeaseName == "" {
-		return nil
-	}
-	return u.deleteNamed(ctx, leases, u.LeaseNamespace, u.LeaseName, "Lease")
 }
 
 func (u *uninstaller) deleteNamed(
