@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -64,14 +65,15 @@ other controllers, and 2 for other errors.`,
 			if err := o.complete(); err != nil {
 				return err
 			}
-			cfg, err := o.config()
+			cfg, context, err := o.config()
 			if err != nil {
 				return err
 			}
+			o.Out = printable{cmd.OutOrStdout()}
+			fmt.Fprintf(o.Out, "cluster: %s, context: %s\n", cfg.Host, cmp.Or(context, "none"))
 			if err := checkConnection(cmd.Context(), logr.Discard(), cfg, connectTimeout); err != nil {
 				return err
 			}
-			o.Out = printable{cmd.OutOrStdout()}
 			return uninstall.Run(cmd.Context(), cfg, o.Options)
 		},
 	}
@@ -131,14 +133,21 @@ func (o *uninstallOptions) complete() error {
 	return nil
 }
 
-func (o *uninstallOptions) config() (*rest.Config, error) {
+// config returns the client configuration, and the name of the kubeconfig context.
+func (o *uninstallOptions) config() (*rest.Config, string, error) {
 	client := clientOptions{kubeconfig: o.kubeconfig, overrides: clientcmd.ConfigOverrides{CurrentContext: o.context}}
 	cfg, _, err := client.config()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	cfg.QPS = -1 // one request is sent after another
-	return cfg, nil
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	file, err := rules.Load()
+	if err != nil {
+		return nil, "", fmt.Errorf("load the kubeconfig: %w", err)
+	}
+	return cfg, cmp.Or(o.context, file.CurrentContext), nil
 }
 
 // printable replaces characters in the output that a terminal could interpret. Names of objects and finalizers are

@@ -229,11 +229,14 @@ func prepareUninstall(t *testing.T) (*upgraded, *process) {
 
 func TestUninstall_KeepsInstancesAndChildren(t *testing.T) {
 	u, p := prepareUninstall(t)
-	u.uninstall(0, nil, "the platform may be running", "would delete 2 Blueprints", "nothing was changed")
+	u.uninstall(0, nil, "cluster: https://", "the platform may be running", "would delete 2 Blueprints", "nothing was changed")
 	u.uninstall(1, []string{"--yes"}, "the platform is running", "scale the Deployment to 0")
 	u.uninstall(2, []string{"--yes", "--leader-elect-resource-name", "other"}, "the Lease default/other does not exist")
 	p.stop(syscall.SIGTERM)
 	u.addWebhook()
+	u.apply("{apiVersion: v1, kind: Secret, metadata: {name: other, namespace: " + platformNamespace +
+		"}, stringData: {password: a}}")
+	u.uninstall(2, []string{"--yes", "--webhook-name", "other"}, "/other belongs to another program")
 	before := u.identities()
 	u.uninstall(0, nil, "would delete the ValidatingWebhookConfiguration "+webhookName,
 		"would release 2 instances of depots.GROUP",
@@ -271,16 +274,29 @@ func TestUninstall_KeepsInstancesAndChildren(t *testing.T) {
 	u.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 }
 
+// addOrphanedType adds a type that was created for a Blueprint that does not exist here.
+func (a *api) addOrphanedType() (name string) {
+	a.Helper()
+	a.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,
+metadata: {name: orphans.GROUP, annotations: {platform.example.com/blueprint-uid: other}},
+spec: {group: GROUP, scope: Namespaced, names: {plural: orphans, kind: Orphan}, versions: [{name: v1, served: true,
+storage: true, schema: {openAPIV3Schema: {type: object}}}]}}`)
+	return "orphans." + a.group
+}
+
 func TestUninstall_DeletesInstances(t *testing.T) {
 	u, p := prepareUninstall(t)
 	p.stop(syscall.SIGTERM)
 	u.addWebhook()
-	u.uninstall(1, []string{"--yes", "--delete-instances", "--timeout", "3s"}, "the uninstallation is incomplete",
+	orphan := u.addOrphanedType()
+	// The timeout restarts with each instance that the garbage collector deletes.
+	u.uninstall(1, []string{"--yes", "--delete-instances", "--timeout", "10s"}, "the uninstallation is incomplete",
 		"1 of the instances of depots.GROUP are left, for example "+u.namespace+"/held; blocked by finalizer "+
 			"example.com/hold")
 	u.apply(changed(held, change{"example.com/hold", ""}))
 	t.Logf("killed after the writes %v", u.uninstallWithCrashes("--delete-instances"))
 	u.checkUninstalled()
+	u.wait(typeVersion, typeKind, orphan, exists)
 	for _, name := range []string{"websites.", "depots."} {
 		u.waitGone(typeVersion, typeKind, name+u.group)
 	}

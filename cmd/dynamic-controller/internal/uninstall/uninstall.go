@@ -96,7 +96,7 @@ func (u *uninstaller) connect(cfg *rest.Config) error {
 // removeAll performs all steps except for the deletion of the Lease.
 func (u *uninstaller) removeAll(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		u.findTypes, u.deleteWebhook, u.cleanUpInstances, u.deleteBlueprints, u.cleanUpTypes, u.deleteManifest,
+		u.checkSecret, u.findTypes, u.deleteWebhook, u.cleanUpInstances, u.deleteBlueprints, u.cleanUpTypes, u.deleteManifest,
 		u.deleteRevisions, u.deleteSecret,
 	} {
 		if err := step(ctx); err != nil {
