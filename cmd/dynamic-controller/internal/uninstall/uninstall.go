@@ -30,7 +30,7 @@ type Options struct {
 	// Namespaces lists the namespaces to which the platform is limited. An empty list means no limit.
 	Namespaces []string
 	// LeaseNamespace and LeaseName identify the Lease of the replicas. If LeaseName is empty, the platform runs without
-	// leader election, and it is not checked whether a replica is running.
+	// leader election, and it is not checked whether a replica is running. Otherwise, Run holds the Lease.
 	LeaseNamespace, LeaseName string
 	// LeaseDuration, RenewDeadline and RetryPeriod have the same meaning as in [replica.Options].
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
@@ -42,7 +42,7 @@ type Options struct {
 	// Apply makes the changes. By default, Run only prints them.
 	Apply bool
 	// Timeout is the maximum time to wait for the deletion of the instances of a type, of all Blueprints, or of a
-	// CustomResourceDefinition.
+	// CustomResourceDefinition. It restarts when the number of objects decreases.
 	Timeout time.Duration
 	// Out receives one line for each step.
 	Out io.Writer
