@@ -43,9 +43,9 @@ Secret of the webhook, and the Lease. If it is interrupted, run it again.
 
 Types, instances and their children are kept. Children with an owner reference are deleted when their instance is
 deleted. Other children remain. With --delete-instances, the command deletes the types that the platform created for
-Blueprints of this cluster and namespace, with their instances. Kubernetes then deletes the children with owner references, in any order. To delete
-all children, and in the right order, set spec.deletionPolicy of the Blueprints to Delete and delete the Blueprints
-while the platform is still running.
+its Blueprints, with their instances. Kubernetes then deletes the children with owner references, in any order. To
+delete all children, and in the right order, set spec.deletionPolicy of the Blueprints to Delete and delete the
+Blueprints while the platform is still running.
 
 Finalizers of other controllers are never removed.
 
@@ -82,8 +82,8 @@ other controllers, and 2 for other errors.`,
 	f.BoolVar(&o.Apply, "yes", false, "make the changes. Without this flag, they are only printed")
 	f.BoolVar(&o.DeleteInstances, "delete-instances", false, "delete the types that the platform created, and their "+
 		"instances. With --"+flagNamespaces+", the types are kept, and instances are deleted only in these namespaces")
-	f.DurationVar(&o.Timeout, "timeout", defaultTimeout, "maximum time to wait while the number of instances of a type, of "+
-		"Blueprints, or of CustomResourceDefinitions that are being deleted does not decrease")
+	f.DurationVar(&o.Timeout, "timeout", defaultTimeout, "maximum time to wait while the number of instances, Blueprints "+
+		"or CustomResourceDefinitions that are being deleted does not decrease")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "the kubeconfig `FILE` (default: $KUBECONFIG, else ~/.kube/config)")
 	f.StringVar(&o.context, "context", "", "the `NAME` of the kubeconfig context (default: the current context)")
 	f.StringVar(&o.Namespace, flagNamespace, "", "the `NAMESPACE` of the platform (required)")

@@ -157,8 +157,8 @@ func hasFinalizer(finalizer string) func(*unstructured.Unstructured) error {
 	}
 }
 
-// A replica that starts after an interrupted uninstallation deletes nothing, although the deletion policy of a Blueprint
-// is Delete.
+// A replica that starts after an interrupted uninstallation deletes nothing, although a Blueprint has the deletion policy
+// Delete.
 func TestUninstall_KeepsInstancesIfPlatformIsStartedAgain(t *testing.T) {
 	u, p := prepareUninstall(t)
 	before := u.identities()
@@ -229,7 +229,8 @@ func prepareUninstall(t *testing.T) (*upgraded, *process) {
 
 func TestUninstall_KeepsInstancesAndChildren(t *testing.T) {
 	u, p := prepareUninstall(t)
-	u.uninstall(0, nil, "cluster: https://", "the platform may be running", "would delete 2 Blueprints", "nothing was changed")
+	u.uninstall(0, nil, "cluster: https://", "the platform may be running", "would delete 2 Blueprints",
+		"nothing was changed")
 	u.uninstall(1, []string{"--yes"}, "the platform is running", "scale the Deployment to 0")
 	u.uninstall(2, []string{"--yes", "--leader-elect-resource-name", "other"}, "the Lease default/other does not exist")
 	p.stop(syscall.SIGTERM)
