@@ -74,6 +74,6 @@ func portOf(pod *corev1.Pod) (int32, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("Pod %s/%s has no container port with the name %s: enable the diagnostics with "+
+	return 0, fmt.Errorf("pod %s/%s has no container port with the name %s: enable the diagnostics with "+
 		"--metrics-bind-address, or set --url", pod.Namespace, pod.Name, portName)
 }
