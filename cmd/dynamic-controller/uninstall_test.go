@@ -104,6 +104,33 @@ func (a *api) uninstallUntilBlueprint(args ...string) {
 	}
 }
 
+// uninstallWithoutLease runs the command, which waits for an instance, and checks that it ends when another process
+// takes the Lease.
+func (a *api) uninstallWithoutLease() {
+	a.Helper()
+	p, err := begin(a.T, a.uninstallCommand(a.cluster.Kubeconfig(), "--yes", "--delete-instances"))
+	if err != nil {
+		a.Fatal(err)
+	}
+	leases := a.kube.CoordinationV1().Leases(metav1.NamespaceDefault)
+	eventually(a.T, func() error {
+		lease, err := leases.Get(a.Context(), leaseOf(a.T), metav1.GetOptions{})
+		if err == nil && !strings.HasPrefix(ptr.Deref(lease.Spec.HolderIdentity, ""), "dynamic-controller-uninstall_") {
+			err = errors.New("the command does not hold the Lease")
+		}
+		return err
+	})
+	_, err = leases.Patch(a.Context(), leaseOf(a.T), types.MergePatchType, []byte(`{"spec":{"holderIdentity":"other"}}`),
+		metav1.PatchOptions{})
+	if err != nil {
+		a.Fatal(err)
+	}
+	<-p.exited
+	if p.cmd.ProcessState.ExitCode() != 2 || !strings.Contains(p.output(), "lost the Lease") {
+		a.Errorf("got exit code %d and %s", p.cmd.ProcessState.ExitCode(), p.output())
+	}
+}
+
 // addWebhook adds a webhook that nobody serves and that therefore blocks all changes to Blueprints.
 func (a *api) addWebhook() {
 	a.Helper()
@@ -157,8 +184,8 @@ func hasFinalizer(finalizer string) func(*unstructured.Unstructured) error {
 	}
 }
 
-// A replica that starts after an interrupted uninstallation deletes nothing, although a Blueprint has the deletion policy
-// Delete.
+// A replica that starts after an interrupted uninstallation deletes nothing, although a Blueprint has the deletion
+// policy Delete.
 func TestUninstall_KeepsInstancesIfPlatformIsStartedAgain(t *testing.T) {
 	u, p := prepareUninstall(t)
 	before := u.identities()
@@ -290,6 +317,7 @@ func TestUninstall_DeletesInstances(t *testing.T) {
 	p.stop(syscall.SIGTERM)
 	u.addWebhook()
 	orphan := u.addOrphanedType()
+	u.uninstallWithoutLease()
 	// The timeout restarts with each instance that the garbage collector deletes.
 	u.uninstall(1, []string{"--yes", "--delete-instances", "--timeout", "10s"}, "the uninstallation is incomplete",
 		"1 of the instances of depots.GROUP are left, for example "+u.namespace+"/held; blocked by finalizer "+
