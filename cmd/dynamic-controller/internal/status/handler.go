@@ -46,7 +46,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	header := w.Header()
-	header.Set("Content-Type", "application/json")
+	header.Set("Content-Type", jsonType)
 	header.Set("Cache-Control", "no-store")
 	header.Set("Vary", "Accept-Encoding")
 	if acceptsGzip(r) {
