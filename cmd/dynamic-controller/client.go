@@ -148,7 +148,10 @@ func printAs(w io.Writer, format string, value any, text func()) error {
 		_, err := io.WriteString(w, escapeControls(text.String()))
 		return err
 	case "yaml":
-		data, err := yaml.Marshal(value)
+		data, err := json.Marshal(value)
+		if err == nil {
+			data, err = yaml.JSONToYAML([]byte(escapeControls(string(data)))) // it rejects control characters
+		}
 		if err == nil {
 			_, err = w.Write(data)
 		}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -281,12 +282,14 @@ func newParkedCommand() *cobra.Command {
 because retries cannot fix its error. Only the newest ten of each type are listed.
 
 With --retry, the leader reconciles all parked objects again, also those that are not listed. Their retries start over:
-an object is parked again after an error that a retry cannot fix, or after --queue-max-retries failures. The user must be permitted to post to the path /status/retry.
+an object is parked again after an error that a retry cannot fix, or after --queue-max-retries failures. The user must
+be permitted to post to the path /status/retry.
 
-TYPE is the plural of a type, with or without the group. The namespace of NAME is that of -n or of the context.
+TYPE is the plural of a served type, with or without the group, or its kind. The namespace of NAME is that of -n or of
+the context.
 ` + replicaHelp + `
-The exit code is 0 if no objects are parked, 1 if some are, and 2 if the usage is wrong or the replica cannot be
-reached. With --retry, it is 0 if the leader has accepted the request.`,
+The exit code is 0 if no objects are parked, 1 if some are, and 2 if the usage is wrong, the replica cannot be reached,
+or it is unknown whether the object is parked. With --retry, it is 0 if the leader has accepted the request.`,
 		Example: `  # Print the parked objects
   dynamic-controller parked
 
@@ -296,7 +299,7 @@ reached. With --retry, it is 0 if the leader has accepted the request.`,
   # Retry one object
   dynamic-controller parked websites/flowers -n shop --retry`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: o.complete,
+		ValidArgsFunction: o.completeParked,
 	}, o, func(
 		ctx context.Context, cmd *cobra.Command, args []string, c *statusclient.Client, namespace string,
 	) error {
@@ -311,7 +314,11 @@ reached. With --retry, it is 0 if the leader has accepted the request.`,
 		if err != nil {
 			return err
 		}
-		w, parked := cmd.OutOrStdout(), statusclient.Select(doc.Parked, wanted, doc.Types)
+		w := cmd.OutOrStdout()
+		parked, err := statusclient.Select(doc, wanted)
+		if err != nil {
+			return err
+		}
 		listed := struct {
 			Parked status.Parked `json:"parked"`
 		}{parked}
@@ -324,6 +331,29 @@ reached. With --retry, it is 0 if the leader has accepted the request.`,
 	})
 	cmd.Flags().BoolVar(&retry, "retry", false, "reconcile the parked objects again")
 	return cmd
+}
+
+// completeParked completes TYPE/NAME with the parked objects that the replica lists.
+func (o *statusOptions) completeParked(
+	cmd *cobra.Command, args []string, word string,
+) ([]string, cobra.ShellCompDirective) {
+	const timeout = 3 * time.Second
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	c, namespace, err := o.connect(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer c.Close()
+	doc, err := c.Status(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace // a slash can follow
+	return statusclient.Complete(doc, word, namespace), directive
 }
 
 // retryRequest returns the request that the arguments describe.
@@ -345,6 +375,15 @@ func retryRequest(args []string, namespace string) (wanted status.RetryRequest, 
 func retryParked(
 	ctx context.Context, cmd *cobra.Command, c *statusclient.Client, wanted status.RetryRequest, output string,
 ) error {
+	if wanted.Type != "" {
+		doc, err := c.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if wanted.Type, err = statusclient.Resolve(doc, wanted.Type); err != nil {
+			return err
+		}
+	}
 	retried, err := c.Retry(ctx, wanted)
 	if err != nil {
 		return err

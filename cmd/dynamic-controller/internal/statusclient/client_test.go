@@ -25,7 +25,8 @@ func serve(t *testing.T, code int, body string) (url string, settings *tls.Confi
 	requests = &[]string{}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent, _ := io.ReadAll(r.Body)
-		*requests = append(*requests, fmt.Sprintf("%s %s %s%s", r.Method, r.URL, r.Header.Get("Authorization"), sent)+r.Header.Get("Content-Type"))
+		*requests = append(*requests, fmt.Sprintf("%s %s %s%s%s", r.Method, r.URL, r.Header.Get("Authorization"), sent,
+			r.Header.Get("Content-Type")))
 		w.Header().Set("Location", "https://example.com")
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, body)
