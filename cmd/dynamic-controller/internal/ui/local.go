@@ -60,9 +60,7 @@ func (l *Local) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serveStatus returns the response of the replica, without its headers.
 func (l *Local) serveStatus(w http.ResponseWriter, r *http.Request) {
 	// Connecting to another replica can take longer than a server lets a response take.
-	controller := http.NewResponseController(w)
-	_ = controller.SetReadDeadline(time.Time{}) // otherwise, the context of the request ends with the deadline
-	_ = controller.SetWriteDeadline(time.Time{})
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	response, err := l.get(r.Context())

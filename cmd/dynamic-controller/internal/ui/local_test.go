@@ -136,7 +136,6 @@ func TestLocal_WaitsLongerThanTheServer(t *testing.T) {
 	})
 	server := httptest.NewUnstartedServer(l)
 	server.Config.ReadTimeout, server.Config.WriteTimeout = timeout, timeout
-	server.Config.ReadHeaderTimeout = time.Minute
 	server.Start()
 	defer server.Close()
 	l.host = server.Listener.Addr().String()
