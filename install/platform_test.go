@@ -17,6 +17,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,9 +67,10 @@ func TestPlatform_RunsWithThePermissionsOfTheChart(t *testing.T) {
 		t.Fatalf("build the program: %v\n%s", err, out)
 	}
 	for name, more := range map[string]string{
-		"with the defaults": "",
-		"in a namespace":    "namespaces: [shop]\n",
-		"with flow control": "flowControl: {enabled: true, identities: [{namespace: shop, name: webapps}]}\n",
+		"with the defaults":    "",
+		"in a namespace":       "namespaces: [shop]\n",
+		"with flow control":    "flowControl: {enabled: true, identities: [{namespace: shop, name: webapps}]}\n",
+		"with a configuration": "configuration: {reconciling: {workers: 3}, tracing: {samplingRatePerMillion: 1000000}}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := rendered(t, values(t, permissions+more))
@@ -78,7 +80,7 @@ func TestPlatform_RunsWithThePermissionsOfTheChart(t *testing.T) {
 			schemas := &flowSchemas{seen: map[string]map[string]bool{}}
 			kubeconfig, proxy := a.account(schemas)
 			a.waitForPermissions()
-			a.start(binary, append(localArgs(only[appsv1.Deployment](t, objects, "Deployment")), "--kubeconfig", kubeconfig))
+			a.start(binary, append(localArgs(t, objects), "--kubeconfig", kubeconfig))
 			a.serveWebApp()
 			a.requireAllowed(proxy.Calls(), name == "in a namespace")
 			if name == "with flow control" {
@@ -140,11 +142,21 @@ func (a *api) waitForPermissions() {
 // account returns the name of the user that a ServiceAccount authenticates as.
 func account(namespace, name string) string { return "system:serviceaccount:" + namespace + ":" + name }
 
-// localArgs returns the arguments of the Deployment with free local ports.
-func localArgs(deployment *appsv1.Deployment) (args []string) {
-	for _, arg := range deployment.Spec.Template.Spec.Containers[0].Args {
-		if flag, _, ok := strings.Cut(arg, "="); ok && strings.HasSuffix(flag, "-bind-address") {
+// localArgs returns the arguments of the Deployment with free local ports and a local configuration file.
+func localArgs(t *testing.T, objects []*unstructured.Unstructured) (args []string) {
+	t.Helper()
+	for _, arg := range only[appsv1.Deployment](t, objects, "Deployment").Spec.Template.Spec.Containers[0].Args {
+		flag, file, _ := strings.Cut(arg, "=")
+		switch {
+		case strings.HasSuffix(flag, "-bind-address"):
 			arg = flag + "=127.0.0.1:0"
+		case flag == "--config":
+			file = filepath.Join(t.TempDir(), filepath.Base(file))
+			data := only[corev1.ConfigMap](t, objects, "ConfigMap").Data[filepath.Base(file)]
+			if err := os.WriteFile(file, []byte(data), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			arg = flag + "=" + file
 		}
 		args = append(args, arg)
 	}

@@ -169,6 +169,12 @@ func (a *api) token(name string, rules ...rbacv1.PolicyRule) string {
 // exampleRules returns the rules of a ClusterRole in install/kustomize.
 func exampleRules(t *testing.T, name string) []rbacv1.PolicyRule {
 	t.Helper()
+	return roleRules(t, "ClusterRole", name)
+}
+
+// roleRules returns the rules of a Role or ClusterRole in install/kustomize.
+func roleRules(t *testing.T, kind, name string) []rbacv1.PolicyRule {
+	t.Helper()
 	data, err := os.ReadFile("../../install/kustomize/rbac.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -177,9 +183,9 @@ func exampleRules(t *testing.T, name string) []rbacv1.PolicyRule {
 	for {
 		var role rbacv1.ClusterRole
 		if err := decoder.Decode(&role); err != nil {
-			t.Fatalf("%s: %v", name, err)
+			t.Fatalf("%s %s: %v", kind, name, err)
 		}
-		if role.Kind == "ClusterRole" && role.Name == name {
+		if role.Kind == kind && role.Name == name {
 			return role.Rules
 		}
 	}

@@ -42,6 +42,51 @@ func TestDocs_TrustModelNamesExistingTests(t *testing.T) {
 	}
 }
 
+// The table of messages in docs/operations.md must be one table, and the program must log each message.
+func TestDocs_LogMessagesExist(t *testing.T) {
+	text, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Logs\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	_, table, _ := strings.Cut(section, "\n| message and keys |")
+	table, rest, _ := strings.Cut(table, "\n\n")
+	if strings.Contains(rest, "\n|") {
+		t.Error("the table has a blank line")
+	}
+	var sources strings.Builder
+	for _, root := range []string{".", "../../dynamiccontroller", "../../restmapper", "../../handlers"} {
+		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			sources.Write(content)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	messages := 0
+	for row := range strings.Lines(table) {
+		cell, _, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		for _, match := range logMessage.FindAllStringSubmatch(cell, -1) {
+			messages++
+			if !strings.Contains(sources.String(), `"`+match[1]+`"`) {
+				t.Errorf("the message %q does not exist", match[1])
+			}
+		}
+	}
+	if messages < 30 {
+		t.Errorf("found only %d messages", messages)
+	}
+}
+
+// logMessage matches a message, but not a key.
+var logMessage = regexp.MustCompile("`([A-Z][a-z][^`]*)`")
+
 var (
 	codeSpan     = regexp.MustCompile("`[^`\n]*`")
 	markdownLink = regexp.MustCompile(`\]\(([^)\s]+)\)`)

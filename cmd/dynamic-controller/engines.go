@@ -90,6 +90,7 @@ func (e *engines) register(r *replica.Replica, p *platform.Platform) error {
 		r.RegisterWithoutLeaderElection("definitions", &definitions{engines: e, platform: p}),
 		r.Register("blueprints", replica.RunFunc(p.Install)),
 		r.Register("dynamic-controller", replica.RunFunc(func(ctx context.Context) error {
+			defer p.EndTerm()
 			return e.recorder.Run(ctx, e.instances.Run)
 		})),
 	)

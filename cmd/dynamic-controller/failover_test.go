@@ -155,6 +155,7 @@ func TestL2_CampaignsAgainAfterALostLease(t *testing.T) {
 	a.apply(flowers)
 	p.waitLog(line{Msg: "Started leading", Term: 2}) // the other holder does not renew the Lease
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	p.waitLog(line{Msg: "Blueprint served", Type: "websites", Term: 2}) // each term logs all decisions
 }
 
 func TestLeaderElection_DisabledSendsNoLeaseRequests(t *testing.T) {

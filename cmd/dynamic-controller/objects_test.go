@@ -221,9 +221,8 @@ func (a *api) cleanUp(obj *unstructured.Unstructured) {
 	}
 }
 
-// release deletes an object in spite of its finalizers. A platform that is still running can add its finalizer again
-// before it observes the deletion. Therefore, release waits until a Blueprint no longer exists: otherwise, the next test
-// on the cluster would find it.
+// release deletes an object in spite of its finalizers. It waits until a Blueprint no longer exists, so that the next
+// test on the cluster does not find it.
 func (a *api) release(ctx context.Context, obj *unstructured.Unstructured) {
 	a.Helper()
 	err := wait.PollUntilContextCancel(ctx, 20*time.Millisecond, true, func(ctx context.Context) (bool, error) {

@@ -61,12 +61,9 @@ func newStatusScene(t *testing.T) *statusScene {
 	}
 	number, _ := strconv.Atoi(port)
 	s.kubelet.addPod(metav1.NamespaceDefault, s.pod, int32(number))
-	forward := []rbacv1.PolicyRule{
-		rule("get", "coordination.k8s.io", "leases"), rule("get", "", "pods"),
-		rule("get,create", "", "pods/portforward"),
-	}
-	s.operator = a.account("operator", slices.Concat(exampleRules(t, "dynamic-controller-operator"), forward)...)
-	s.reader = a.account("reader", append(forward, rbacv1.PolicyRule{
+	connect := connectRules(t, s.lease, "unknown", "released", "elsewhere", "closed")
+	s.operator = a.account("operator", slices.Concat(exampleRules(t, "dynamic-controller-operator"), connect)...)
+	s.reader = a.account("reader", append(connect, rbacv1.PolicyRule{
 		NonResourceURLs: []string{status.Path}, Verbs: []string{"get"},
 	})...)
 	a.serviceAccount(a.namespace, "web")
@@ -77,6 +74,26 @@ func newStatusScene(t *testing.T) *statusScene {
 	p.waitLog(line{Msg: "Reconcile failed, object parked", Object: a.namespace + "/flowers"})
 	a.waitBlueprint("websites", is("Accepted", "False"))
 	return s
+}
+
+// connectRules returns the rules of the operators' Role, for other Leases.
+func connectRules(t *testing.T, leases ...string) (rules []rbacv1.PolicyRule) {
+	t.Helper()
+	for _, r := range roleRules(t, "Role", "dynamic-controller-operator") {
+		if !slices.Contains(r.Resources, "leases") {
+			rules = append(rules, r)
+			continue
+		}
+		if !slices.Equal(r.ResourceNames, []string{"dynamic-controller"}) {
+			t.Errorf("the Role permits access to other Leases: %v", r)
+		}
+		for _, lease := range leases {
+			named := r
+			named.ResourceNames = []string{lease}
+			rules = append(rules, named)
+		}
+	}
+	return rules
 }
 
 // tokenOf returns the token in a kubeconfig.

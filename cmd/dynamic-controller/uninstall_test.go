@@ -27,7 +27,8 @@ const webhookName = "dynamic-controller-webhook"
 // uninstallCommand returns the command line for the Lease and the namespace of the test's replicas.
 func (a *api) uninstallCommand(kubeconfig string, args ...string) *exec.Cmd {
 	return exec.Command(binary, append([]string{"uninstall", "--kubeconfig", kubeconfig, "--namespace", platformNamespace,
-		"--leader-elect-resource-name", leaseOf(a.T), "--leader-elect-resource-namespace", metav1.NamespaceDefault},
+		"--leader-elect-resource-name", leaseOf(a.T), "--leader-elect-resource-namespace", metav1.NamespaceDefault,
+		"--leader-elect-lease-duration", "3s", "--leader-elect-renew-deadline", "2s", "--leader-elect-retry-period", "500ms"},
 		args...)...)
 }
 
@@ -58,12 +59,12 @@ func (a *api) uninstallWithCrashes(args ...string) (written []string) {
 		var out bytes.Buffer
 		cmd := a.uninstallCommand(kubeconfig, append(args, "--yes")...)
 		cmd.Stdout = &out
-		trap.Set(apiproxy.Call.IsWrite, 0, true) // blocks no request before current is set
+		trap.Set(isUninstallWrite, 0, true) // blocks no request before current is set
 		var err error
 		if current, err = begin(a.T, cmd); err != nil {
 			a.Fatal(err)
 		}
-		trap.Set(apiproxy.Call.IsWrite, 1, true)
+		trap.Set(isUninstallWrite, 1, true)
 		<-current.exited
 		caught := trap.Caught()
 		if caught == nil {
@@ -76,6 +77,31 @@ func (a *api) uninstallWithCrashes(args ...string) (written []string) {
 	}
 	a.Fatalf("not uninstalled after %d runs, with the writes %v", mostRuns, written)
 	return nil
+}
+
+// isUninstallWrite reports whether a request changes an object, or deletes the Lease.
+func isUninstallWrite(c apiproxy.Call) bool {
+	return isWrite(c) || c.Resource == "leases" && c.Verb == "delete"
+}
+
+// uninstallUntilBlueprint runs the command, and kills it after the first write of a Blueprint.
+func (a *api) uninstallUntilBlueprint(args ...string) {
+	a.Helper()
+	var current *process
+	trap := apiproxy.NewTrap(func() { endNow(current) })
+	kubeconfig, _ := a.proxied(trap.Wrap)
+	trap.Set(isWrite, 0, true)
+	var err error
+	if current, err = begin(a.T, a.uninstallCommand(kubeconfig, append(args, "--yes")...)); err != nil {
+		a.Fatal(err)
+	}
+	trap.Set(func(c apiproxy.Call) bool {
+		return isWrite(c) && c.Resource == blueprint.GroupVersionResource.Resource
+	}, 1, true)
+	<-current.exited
+	if trap.Caught() == nil {
+		a.Fatalf("no Blueprint was written: %s", current.output())
+	}
 }
 
 // addWebhook adds a webhook that nobody serves and that therefore blocks all changes to Blueprints.
@@ -119,6 +145,35 @@ func (a *api) addWebhook() {
 		}
 		return nil
 	})
+}
+
+// hasFinalizer checks that an object has the given finalizer and is not being deleted.
+func hasFinalizer(finalizer string) func(*unstructured.Unstructured) error {
+	return func(object *unstructured.Unstructured) error {
+		if object.GetDeletionTimestamp() != nil || !slices.Contains(object.GetFinalizers(), finalizer) {
+			return errors.New("the object is being deleted, or does not have the finalizer " + finalizer)
+		}
+		return nil
+	}
+}
+
+// A replica that starts after an interrupted uninstallation deletes nothing, although a Blueprint has the deletion policy
+// Delete.
+func TestUninstall_KeepsInstancesIfPlatformIsStartedAgain(t *testing.T) {
+	u, p := prepareUninstall(t)
+	before := u.identities()
+	p.stop(syscall.SIGTERM)
+	u.uninstallUntilBlueprint()
+	p = startServing(t, u.cluster.Kubeconfig(), shortLease...)
+	u.wait("platform.example.com/v1alpha1", "Blueprint", "depots."+u.group, hasFinalizer("platform.example.com/blueprint"))
+	u.wait("platform.example.com/v1alpha1", "Blueprint", "websites."+u.group,
+		hasFinalizer("platform.example.com/blueprint"))
+	u.wait("GROUP/v1", "Depot", "d", hasFinalizer("platform.example.com/children"))
+	u.checkKept(before, "restart")
+	p.stop(syscall.SIGTERM)
+	u.uninstall(0, []string{"--yes"}, "deleted 2 Blueprints")
+	u.checkKept(before, "uninstall")
+	u.checkUninstalled()
 }
 
 // checkUninstalled fails the test if an object of the platform remains.
@@ -174,11 +229,15 @@ func prepareUninstall(t *testing.T) (*upgraded, *process) {
 
 func TestUninstall_KeepsInstancesAndChildren(t *testing.T) {
 	u, p := prepareUninstall(t)
-	u.uninstall(0, nil, "the platform may be running", "would delete 2 Blueprints", "nothing was changed")
+	u.uninstall(0, nil, "cluster: https://", "the platform may be running", "would delete 2 Blueprints",
+		"nothing was changed")
 	u.uninstall(1, []string{"--yes"}, "the platform is running", "scale the Deployment to 0")
 	u.uninstall(2, []string{"--yes", "--leader-elect-resource-name", "other"}, "the Lease default/other does not exist")
 	p.stop(syscall.SIGTERM)
 	u.addWebhook()
+	u.apply("{apiVersion: v1, kind: Secret, metadata: {name: other, namespace: " + platformNamespace +
+		"}, stringData: {password: a}}")
+	u.uninstall(2, []string{"--yes", "--webhook-name", "other"}, "/other belongs to another program")
 	before := u.identities()
 	u.uninstall(0, nil, "would delete the ValidatingWebhookConfiguration "+webhookName,
 		"would release 2 instances of depots.GROUP",
@@ -216,16 +275,29 @@ func TestUninstall_KeepsInstancesAndChildren(t *testing.T) {
 	u.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 }
 
+// addOrphanedType adds a type that was created for a Blueprint that does not exist here.
+func (a *api) addOrphanedType() (name string) {
+	a.Helper()
+	a.apply(`{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition,
+metadata: {name: orphans.GROUP, annotations: {platform.example.com/blueprint-uid: other}},
+spec: {group: GROUP, scope: Namespaced, names: {plural: orphans, kind: Orphan}, versions: [{name: v1, served: true,
+storage: true, schema: {openAPIV3Schema: {type: object}}}]}}`)
+	return "orphans." + a.group
+}
+
 func TestUninstall_DeletesInstances(t *testing.T) {
 	u, p := prepareUninstall(t)
 	p.stop(syscall.SIGTERM)
 	u.addWebhook()
-	u.uninstall(1, []string{"--yes", "--delete-instances", "--timeout", "3s"}, "the uninstallation is incomplete",
+	orphan := u.addOrphanedType()
+	// The timeout restarts with each instance that the garbage collector deletes.
+	u.uninstall(1, []string{"--yes", "--delete-instances", "--timeout", "10s"}, "the uninstallation is incomplete",
 		"1 of the instances of depots.GROUP are left, for example "+u.namespace+"/held; blocked by finalizer "+
 			"example.com/hold")
 	u.apply(changed(held, change{"example.com/hold", ""}))
 	t.Logf("killed after the writes %v", u.uninstallWithCrashes("--delete-instances"))
 	u.checkUninstalled()
+	u.wait(typeVersion, typeKind, orphan, exists)
 	for _, name := range []string{"websites.", "depots."} {
 		u.waitGone(typeVersion, typeKind, name+u.group)
 	}

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"os"
@@ -18,7 +21,8 @@ import (
 // of Blueprints.
 const firstRound = "15a9260"
 
-// buildFirstRound builds the program of the commit firstRound from the history of the repository.
+// buildFirstRound builds the program of the commit firstRound from the history of the repository. Compiling delays
+// other tests: call it before the test runs in parallel with them.
 func buildFirstRound(t *testing.T) (program string) {
 	t.Helper()
 	const root = "../.."
@@ -31,10 +35,8 @@ func buildFirstRound(t *testing.T) (program string) {
 	if err != nil {
 		t.Fatalf("git archive: %v", err)
 	}
-	extract := exec.Command("tar", "-x", "-C", dir)
-	extract.Stdin = bytes.NewReader(archive)
-	if out, err := extract.CombinedOutput(); err != nil {
-		t.Fatalf("tar: %v\n%s", err, out)
+	if err := extract(dir, archive); err != nil {
+		t.Fatalf("extract the commit %s: %v", firstRound, err)
 	}
 	program = filepath.Join(dir, "dynamic-controller")
 	build := exec.Command("go", "build", "-o", program, "./cmd/dynamic-controller")
@@ -43,6 +45,33 @@ func buildFirstRound(t *testing.T) (program string) {
 		t.Fatalf("build the commit %s: %v\n%s", firstRound, err, out)
 	}
 	return program
+}
+
+// extract writes the regular files of a tar archive to a directory.
+func extract(dir string, archive []byte) error {
+	for files := tar.NewReader(bytes.NewReader(archive)); ; {
+		header, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if header.Typeflag != tar.TypeReg {
+			continue
+		}
+		data, err := io.ReadAll(files)
+		if err != nil {
+			return err
+		}
+		path := filepath.Join(dir, header.Name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			return err
+		}
+	}
 }
 
 // startFirstRound starts a replica of the first version, with the Lease of the other replicas.
@@ -193,8 +222,8 @@ func (u *upgraded) deleteInstance(name string) {
 // A rolling update replaces the first version, and is then rolled back. The instances remain Ready, no child is deleted
 // or created again, and no finalizer blocks a deletion.
 func TestUpgrade_FromTheFirstRoundAndBack(t *testing.T) {
+	program := buildFirstRound(t) // before newAPI, and thus while no parallel test is running
 	a := newAPI(t)
-	program := buildFirstRound(t)
 	u := &upgraded{api: a, far: a.addNamespace(a.namespace + "-far")}
 	startOld := func() *process {
 		p := startFirstRound(t, program, a.cluster.Kubeconfig())

@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Install creates the objects of install/kustomize/webhook that the API server requires to call the webhook at a port of
-// the loopback address. All of them have the given name. The timeout is in seconds.
+// Install creates the objects of install/kustomize/webhook that the API server requires to call the webhook at a port
+// on the loopback address. All of them have the given name. The timeout is in seconds.
 func Install(ctx context.Context, kube kubernetes.Interface, namespace, name string, port, timeout int32) error {
 	_, err1 := kube.CoreV1().Services(namespace).Create(ctx, &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -108,7 +108,7 @@ func New(c Config) *Controller {
 			},
 		},
 		blueprints: &blueprintReconciler{
-			logged: decisionLog{decisions: map[string]decision{}}, registry: r, store: store, crds: crds, status: status,
+			logged: decisionLog{logged: map[string]loggedDecision{}}, registry: r, store: store, crds: crds, status: status,
 			teardown: &teardown{
 				registry: r, client: c.Client, metadata: c.Metadata, crds: crds, store: store, status: status,
 				namespacesOf: clients.NamespacesOf,
@@ -130,6 +130,9 @@ func (c *Controller) Serve(ctx context.Context) error {
 			handlers.Object(handlers.Cached(c.config.Instances.Lister), handler, b.gone)),
 	)
 }
+
+// EndTerm must be called when all reconciles of the Instances engine in a term have returned.
+func (c *Controller) EndTerm() { c.blueprints.logged.reset() }
 
 // KindChanged must be called when a kind starts or stops being served, or changes.
 func (c *Controller) KindChanged(kind schema.GroupKind) {

@@ -4,9 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr/funcr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
@@ -60,37 +58,5 @@ func TestDisabledFeatures_IncludeReferences(t *testing.T) {
 	got := disabledFeatures(b, []Feature{ExternalReferences})
 	if len(got) != 1 || got[0].Path != "spec.resources[1].externalRef" {
 		t.Errorf("got problems %v", got)
-	}
-}
-
-func TestLogChanges_LogsEachChangeOnce(t *testing.T) {
-	served := &servedRevision{inputs: "1"}
-	served.GVR = schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "websites"}
-	other := &servedRevision{inputs: "1"}
-	refused := validation{rejection: &rejection{reasonInvalid, "broken"}}
-	for name, test := range map[string]struct {
-		before, next decision
-		want         []string
-	}{
-		"nothing":            {},
-		"served":             {next: decision{running: served}, want: []string{"Blueprint served"}},
-		"still served":       {before: decision{running: served}, next: decision{running: served}},
-		"rejected":           {next: decision{validation: refused}, want: []string{"Blueprint rejected"}},
-		"still rejected":     {before: decision{validation: refused}, next: decision{validation: refused}},
-		"deleted":            {before: decision{running: served}, want: []string{"Type released"}},
-		"with another type":  {decision{running: served}, decision{running: other}, []string{"Type released"}},
-		"an older revision":  {next: decision{olderProblem: "a"}, want: []string{"Older revision not loaded"}},
-		"a stored revision":  {next: decision{loadRejection: refused.rejection}, want: []string{"Stored revision rejected"}},
-		"rejected and known": {decision{}, decision{running: served, validation: refused}, []string{"Blueprint rejected"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var lines []string
-			logChanges(funcr.New(func(_, args string) { lines = append(lines, args) }, funcr.Options{}), "websites",
-				test.before, test.next)
-			got := strings.Join(lines, "\n")
-			if len(lines) != len(test.want) || len(lines) == 1 && !strings.Contains(got, test.want[0]) {
-				t.Errorf("logged %q, want %q", lines, test.want)
-			}
-		})
 	}
 }

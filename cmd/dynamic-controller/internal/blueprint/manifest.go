@@ -10,7 +10,7 @@ import (
 )
 
 // ManifestRevisionAnnotation is an annotation of the Blueprint CustomResourceDefinition. Its value is a number that
-// increases whenever the manifest changes. A version of the platform does not replace a manifest with a higher revision.
+// increases whenever the manifest changes. An older version of the platform does not replace a newer manifest.
 const ManifestRevisionAnnotation = "platform.example.com/manifest-revision"
 
 //go:embed crd.yaml

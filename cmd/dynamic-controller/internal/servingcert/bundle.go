@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/client-go/util/cert"
@@ -19,6 +20,13 @@ const (
 	servingKey = "tls.crt"
 	serverKey  = "tls.key"
 )
+
+// IsOwn reports whether the keys of a Secret are those that a Manager writes. Secrets of other programs do not contain the
+// private key of an authority.
+func IsOwn(keys []string) bool {
+	isOther := func(key string) bool { return !slices.Contains([]string{caKey, caKeyKey, servingKey, serverKey}, key) }
+	return slices.Contains(keys, caKeyKey) && !slices.ContainsFunc(keys, isOther)
+}
 
 // bundle contains the decoded contents of the Secret. It is immutable.
 type bundle struct {

@@ -25,7 +25,7 @@ const maxResponse = 256 << 20
 // ErrNoToken is returned if the credentials contain no bearer token.
 var ErrNoToken = errors.New("the kubeconfig has no bearer token, and a replica does not accept client certificates " +
 	`or passwords: use --token "$(kubectl create token -n NAMESPACE NAME)" with a ServiceAccount that is bound to the ` +
-	"ClusterRole dynamic-controller-operator")
+	"ClusterRole and the Role dynamic-controller-operator")
 
 // Client sends requests to one replica. Close must be called.
 type Client struct {

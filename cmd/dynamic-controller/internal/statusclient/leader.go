@@ -87,6 +87,6 @@ func portOf(pod *corev1.Pod) (number int32, err error) {
 	if number != 0 {
 		return number, nil
 	}
-	return 0, fmt.Errorf("Pod %s/%s has no container port with the name %s: enable the diagnostics with "+
+	return 0, fmt.Errorf("pod %s/%s has no container port with the name %s: enable the diagnostics with "+
 		"--metrics-bind-address, or set --url", pod.Namespace, pod.Name, portName)
 }

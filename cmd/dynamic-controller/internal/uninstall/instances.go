@@ -24,46 +24,103 @@ type instanceCounts struct {
 	foreign                          int    // instances with finalizers of other controllers
 	example                          string // one of them
 	conflicts                        int
+	outside                          int     // instances in other namespaces that cannot be released
 	errs                             []error // the first ones
 	failed                           int
 }
 
+// add adds the counts of another pass over the instances.
+func (c *instanceCounts) add(pass instanceCounts) {
+	c.released, c.withFinalizer = c.released+pass.released, c.withFinalizer+pass.withFinalizer
+	c.deleted, c.foreign, c.example, c.outside = c.deleted+pass.deleted, pass.foreign, pass.example, pass.outside
+}
+
 // cleanUpInstances releases the instances of all types, and deletes those of types that are deleted.
 func (u *uninstaller) cleanUpInstances(ctx context.Context) error {
-	for _, t := range u.types {
-		if err := u.cleanUpInstancesOf(ctx, t); err != nil {
+	for i := range u.types {
+		if err := u.cleanUpInstancesOf(ctx, &u.types[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (u *uninstaller) cleanUpInstancesOf(ctx context.Context, t typeInfo) error {
+func (u *uninstaller) cleanUpInstancesOf(ctx context.Context, t *typeInfo) error {
+	if t.unlisted {
+		u.warnUnlisted(t)
+		return nil
+	}
+	total, err := u.passOverInstances(ctx, t)
+	switch {
+	case apierrors.IsNotFound(err):
+		t.unlisted = true
+		u.warnUnlisted(t)
+		return nil
+	case err != nil:
+		return err
+	}
+	u.reportInstances(t, total)
+	if !u.deletesInstances(*t) || !u.Apply {
+		return nil
+	}
+	return u.waitGone(ctx, "instances of "+t.name, func(ctx context.Context) (left int, example string, err error) {
+		blocked := false
+		_, err = u.eachInstance(ctx, t, func(instance *metav1.PartialObjectMetadata) {
+			if !u.includes(instance.GetNamespace()) {
+				return
+			}
+			left++
+			if by := blockedByOthers(instance.GetFinalizers()); !blocked {
+				example, blocked = toolscache.MetaObjectToName(instance).String()+by, by != ""
+			}
+		})
+		if apierrors.IsNotFound(err) || apierrors.IsResourceExpired(err) && left > 0 {
+			err = nil
+		}
+		return left, example, err
+	})
+}
+
+// passOverInstances cleans up the instances of a type until none of them changes in the meantime.
+func (u *uninstaller) passOverInstances(ctx context.Context, t *typeInfo) (total instanceCounts, err error) {
 	const mostPasses = 5
-	deletes := u.DeleteInstances && t.owned
-	var total instanceCounts
 	for pass := 1; ; pass++ {
 		var c instanceCounts
-		err := u.eachInstance(ctx, t, func(instance *metav1.PartialObjectMetadata) {
-			u.cleanUpInstance(ctx, t, instance, &c)
+		limited, err := u.eachInstance(ctx, t, func(instance *metav1.PartialObjectMetadata) {
+			u.cleanUpInstance(ctx, *t, instance, &c)
 		})
-		total.released, total.withFinalizer = total.released+c.released, total.withFinalizer+c.withFinalizer
-		total.deleted, total.foreign, total.example = total.deleted+c.deleted, c.foreign, c.example
+		total.add(c)
 		if c.failed > 0 {
 			c.errs = append(c.errs, fmt.Errorf("%s of %s not cleaned up; fix the cause, and run the command again",
 				count(c.failed, "instance"), t.name))
 		}
+		expired := apierrors.IsResourceExpired(err)
+		switch {
+		case expired && !u.Apply:
+			fmt.Fprintf(u.Out, "note: the numbers for %s are too low, because the list expired\n", t.name)
+			err = nil
+		case expired && c.failed == 0: // the next pass lists only what is left to do before it reaches this point
+			pass--
+			continue
+		}
 		if err := errors.Join(append(c.errs, err)...); err != nil {
-			return err
+			return total, err
 		}
 		if c.conflicts == 0 {
-			break
+			if limited {
+				u.warnOtherNamespaces(t)
+			}
+			return total, nil
 		}
 		if pass == mostPasses {
-			return fmt.Errorf("%s of %s changed while they were cleaned up; run the command again",
+			return total, fmt.Errorf("%s of %s changed while they were cleaned up; run the command again",
 				count(c.conflicts, "instance"), t.name)
 		}
 	}
+}
+
+// reportInstances prints what was done with the instances of a type, and what remains.
+func (u *uninstaller) reportInstances(t *typeInfo, total instanceCounts) {
 	u.report("released", "release", total.released, "%s of %s", count(total.released, "instance"), t.name)
 	u.report("deleted", "delete", total.deleted, "%s of %s", count(total.deleted, "instance"), t.name)
 	if total.withFinalizer > 0 {
@@ -74,34 +131,56 @@ func (u *uninstaller) cleanUpInstancesOf(ctx context.Context, t typeInfo) error 
 		fmt.Fprintf(u.Out, "note: %s of %s with finalizers of other controllers, which are kept, for example %s\n",
 			count(total.foreign, "instance"), t.name, total.example)
 	}
-	if !deletes || !u.Apply {
-		return nil
+	if total.outside > 0 {
+		fmt.Fprintf(u.Out, "note: %s of %s outside --namespaces not released, because you are not permitted to patch them\n",
+			count(total.outside, "instance"), t.name)
+		u.warnOtherNamespaces(t)
 	}
-	return u.waitGone(ctx, "instances of "+t.name, func(ctx context.Context) (left int, example string, err error) {
-		err = u.eachInstance(ctx, t, func(instance *metav1.PartialObjectMetadata) {
-			left++
-			example = toolscache.MetaObjectToName(instance).String() + blockedByOthers(instance.GetFinalizers())
-		})
-		return left, example, err
-	})
 }
 
-// eachInstance lists the instances of a type. It does nothing if the type is not served.
+// warnUnlisted prints that the instances of a type can have the finalizer of the platform.
+func (u *uninstaller) warnUnlisted(t *typeInfo) {
+	fmt.Fprintf(u.Out, "note: the instances of %s cannot be listed, because the API server does not serve the type; they "+
+		"can have the finalizer %s, which nobody removes\n", t.name, instances.ChildrenFinalizer)
+}
+
+// warnOtherNamespaces prints how to find the instances that have not been released.
+func (u *uninstaller) warnOtherNamespaces(t *typeInfo) {
+	fmt.Fprintf(u.Out, "note: instances of %s in other namespaces can have the finalizer %s, which nobody removes; find "+
+		"them with: kubectl get %s --all-namespaces -o custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,"+
+		"FINALIZERS:.metadata.finalizers\n", t.name, instances.ChildrenFinalizer, t.name)
+}
+
+// eachInstance lists the instances of a type in all namespaces. If this is forbidden and the platform is limited to
+// namespaces, it lists only the instances in these namespaces, and limited is true.
 func (u *uninstaller) eachInstance(
-	ctx context.Context, t typeInfo, f func(*metav1.PartialObjectMetadata),
+	ctx context.Context, t *typeInfo, f func(*metav1.PartialObjectMetadata),
+) (limited bool, err error) {
+	err = u.eachInstanceIn(ctx, t, metav1.NamespaceAll, f)
+	if !apierrors.IsForbidden(err) || !t.namespaced || len(u.Namespaces) == 0 {
+		return false, err
+	}
+	for _, namespace := range u.Namespaces {
+		if err := u.eachInstanceIn(ctx, t, namespace, f); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
+}
+
+func (u *uninstaller) eachInstanceIn(
+	ctx context.Context, t *typeInfo, namespace string, f func(*metav1.PartialObjectMetadata),
 ) error {
 	const page = 500
-	for _, namespace := range u.scopesOf(t) {
-		list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			return u.metadata.Resource(t.gvr).Namespace(namespace).List(ctx, options)
-		}
-		err := eachPage(ctx, list, page, func(object runtime.Object) error {
-			f(object.(*metav1.PartialObjectMetadata))
-			return ctx.Err()
-		})
-		if err != nil && !apierrors.IsNotFound(err) {
-			return fmt.Errorf("list the instances of %s: %w", t.name, err)
-		}
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		return u.metadata.Resource(t.gvr).Namespace(namespace).List(ctx, options)
+	}
+	err := eachPage(ctx, list, page, func(object runtime.Object) error {
+		f(object.(*metav1.PartialObjectMetadata))
+		return ctx.Err()
+	})
+	if err != nil {
+		return fmt.Errorf("list the instances of %s: %w", t.name, err)
 	}
 	return nil
 }
@@ -140,7 +219,8 @@ func (u *uninstaller) cleanUpInstance(
 			}
 		}
 	}
-	if err == nil && u.DeleteInstances && t.owned && instance.GetDeletionTimestamp() == nil {
+	included := u.includes(instance.GetNamespace())
+	if err == nil && included && u.deletesInstances(t) && instance.GetDeletionTimestamp() == nil {
 		if err = u.delete(ctx, objects, instance.GetName(), instance.GetUID(),
 			metav1.DeletePropagationForeground); err == nil {
 			c.deleted++
@@ -150,6 +230,8 @@ func (u *uninstaller) cleanUpInstance(
 	case err == nil || apierrors.IsNotFound(err):
 	case apierrors.IsConflict(err):
 		c.conflicts++
+	case apierrors.IsForbidden(err) && !included:
+		c.outside++
 	default:
 		if c.failed++; c.failed <= mostErrors {
 			c.errs = append(c.errs, fmt.Errorf("clean up %s %s: %w", t.name, toolscache.MetaObjectToName(instance), err))

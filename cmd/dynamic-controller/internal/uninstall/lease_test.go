@@ -57,99 +57,126 @@ func heldSince(holder string, ago time.Duration) *coordinationv1.Lease {
 	}}
 }
 
-func TestCheckStopped(t *testing.T) {
+// newTest returns an uninstaller with the given Lease, which can change.
+func newTest(lease func() *coordinationv1.Lease, defined bool) *uninstaller {
+	return &uninstaller{
+		Options: Options{
+			LeaseNamespace: "system", LeaseName: "l", Apply: true, Out: io.Discard,
+			LeaseDuration: leaseDuration, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second,
+		},
+		leases: fakeLeases{lease: lease}, crds: fakeDefinitions{exists: defined},
+	}
+}
+
+func always(lease *coordinationv1.Lease) func() *coordinationv1.Lease {
+	return func() *coordinationv1.Lease { return lease }
+}
+
+func checkError(t *testing.T, err, is error, text string) {
+	t.Helper()
+	switch {
+	case text == "" && err != nil:
+		t.Errorf("got error %v", err)
+	case text != "" && (err == nil || !strings.Contains(err.Error(), text)):
+		t.Errorf("got error %v, want %q", err, text)
+	case is != nil && !errors.Is(err, is):
+		t.Errorf("got error %v, want %v", err, is)
+	}
+}
+
+func TestWaitAcquired(t *testing.T) {
+	const limit = leaseDuration + 16*time.Second
 	for name, test := range map[string]struct {
-		lease   func() func() *coordinationv1.Lease
-		options func(*Options)
-		defined bool
-		wait    time.Duration
-		err     error
-		text    string
+		lease func() func() *coordinationv1.Lease
+		wait  time.Duration
+		err   error
+		text  string
 	}{
-		"a released Lease": {
-			lease: func() func() *coordinationv1.Lease {
-				l := heldSince("", 0)
-				return func() *coordinationv1.Lease { return l }
-			},
+		"a crashed leader whose Lease cannot be acquired": {
+			lease: func() func() *coordinationv1.Lease { return always(heldSince("pod_1", time.Second)) },
+			wait:  limit, err: ErrRunning, text: "pod_1 holds the Lease system/l",
 		},
-		"a Lease that was not released long ago": {
+		"a replica with a slow clock renews the Lease": {
 			lease: func() func() *coordinationv1.Lease {
-				l := heldSince("pod_1", 2*clockSkew)
-				return func() *coordinationv1.Lease { return l }
-			},
-		},
-		"a Lease that was not released by a crashed leader": {
-			lease: func() func() *coordinationv1.Lease {
-				l := heldSince("pod_1", time.Second)
-				return func() *coordinationv1.Lease { return l }
-			},
-			wait: leaseDuration,
-		},
-		"a Lease that a replica with a slow clock renews": {
-			lease: func() func() *coordinationv1.Lease {
-				return func() *coordinationv1.Lease { return heldSince("pod_1", clockSkew) }
+				return func() *coordinationv1.Lease { return heldSince("pod_1", time.Hour) }
 			},
 			wait: 500 * time.Millisecond, err: ErrRunning, text: "pod_1 holds the Lease system/l; scale the Deployment to 0",
 		},
-		"a dry run while a replica holds the Lease": {
+		"a standby acquires a released Lease": {
 			lease: func() func() *coordinationv1.Lease {
-				return func() *coordinationv1.Lease { return heldSince("pod_1", 0) }
+				lease := heldSince("", 0)
+				return func() *coordinationv1.Lease {
+					before := lease
+					lease = heldSince("pod_2", 0)
+					return before
+				}
 			},
-			options: func(o *Options) { o.Apply = false },
+			wait: 500 * time.Millisecond, err: ErrRunning, text: "pod_2 holds",
 		},
-		"a missing Lease with Blueprints": {
-			lease:   func() func() *coordinationv1.Lease { return func() *coordinationv1.Lease { return nil } },
-			defined: true, text: "the Lease system/l does not exist: use the --namespace",
-		},
-		"a missing Lease without Blueprints": {
-			lease: func() func() *coordinationv1.Lease { return func() *coordinationv1.Lease { return nil } },
-		},
-		"no leader election": {
+		"another uninstallation holds the Lease": {
 			lease: func() func() *coordinationv1.Lease {
-				return func() *coordinationv1.Lease { return heldSince("pod_1", 0) }
+				return func() *coordinationv1.Lease { return heldSince(identity+"_1", 0) }
 			},
-			options: func(o *Options) { o.LeaseName = "" },
+			wait: limit, err: ErrRunning, text: identity + "_1 holds the Lease",
+		},
+		"a Lease that cannot be updated": {
+			lease: func() func() *coordinationv1.Lease { return always(heldSince("", 0)) },
+			wait:  limit, text: "could not be acquired: check the permission to update it",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				u := &uninstaller{
-					Options: Options{LeaseNamespace: "system", LeaseName: "l", Apply: true, Out: io.Discard},
-					leases:  fakeLeases{lease: test.lease()}, crds: fakeDefinitions{exists: test.defined},
-				}
-				if test.options != nil {
-					test.options(&u.Options)
-				}
+				lease := test.lease()
+				u := newTest(lease, true)
 				began := time.Now()
-				err := u.checkStopped(t.Context())
+				err := u.waitAcquired(t.Context(), lease(), make(chan struct{}))
 				if took := time.Since(began); took != test.wait {
 					t.Errorf("took %s, want %s", took, test.wait)
 				}
-				switch {
-				case test.text == "" && err != nil:
-					t.Errorf("got error %v", err)
-				case test.text != "" && (err == nil || !strings.Contains(err.Error(), test.text)):
-					t.Errorf("got error %v, want %q", err, test.text)
-				case test.err != nil && !errors.Is(err, test.err):
-					t.Errorf("got error %v, want %v", err, test.err)
-				}
+				checkError(t, err, test.err, test.text)
 			})
 		})
 	}
 }
 
-// A replica that is started during the uninstallation stops it.
-func TestCheckStillStopped(t *testing.T) {
-	lease := heldSince("", 0)
-	u := &uninstaller{
-		Options: Options{LeaseNamespace: "system", LeaseName: "l", Apply: true, Out: io.Discard},
-		leases:  fakeLeases{lease: func() *coordinationv1.Lease { return lease }},
+func TestWhileStopped_WorksWithoutHoldingTheLease(t *testing.T) {
+	foreign := heldSince("", 0)
+	foreign.OwnerReferences = []metav1.OwnerReference{{Kind: "Node", Name: "n"}}
+	for name, test := range map[string]struct {
+		lease   *coordinationv1.Lease
+		options func(*Options)
+		defined bool
+		text    string
+	}{
+		"a dry run while a replica holds the Lease": {
+			lease: heldSince("pod_1", 0), options: func(o *Options) { o.Apply = false },
+		},
+		"no leader election": {lease: heldSince("pod_1", 0), options: func(o *Options) { o.LeaseName = "" }},
+		"a missing Lease with Blueprints": {
+			defined: true, text: "the Lease system/l does not exist: use the --namespace",
+		},
+		"a missing Lease without Blueprints": {},
+		"a Lease of a node":                  {lease: foreign, text: "belongs to another program"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newTest(always(test.lease), test.defined)
+			if test.options != nil {
+				test.options(&u.Options)
+			}
+			worked := false
+			err := u.whileStopped(t.Context(), nil, func(context.Context) error {
+				worked = true
+				return nil
+			})
+			checkError(t, err, nil, test.text)
+			if worked != (test.text == "") {
+				t.Errorf("worked: %t", worked)
+			}
+		})
 	}
-	if err := errors.Join(u.checkStopped(t.Context()), u.checkStillStopped(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	lease = heldSince("pod_2", 0)
-	if err := u.checkStillStopped(t.Context()); !errors.Is(err, ErrRunning) {
-		t.Errorf("got error %v, want %v", err, ErrRunning)
-	}
+}
+
+// A replica that starts after the uninstallation has released the Lease keeps it.
+func TestDeleteLease_KeepsLeaseOfReplica(t *testing.T) {
+	checkError(t, newTest(always(heldSince("pod_2", 0)), false).deleteLease(t.Context()), ErrRunning, "pod_2 holds")
 }

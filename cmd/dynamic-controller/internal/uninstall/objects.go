@@ -2,13 +2,15 @@ package uninstall
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,12 +18,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/acceptance"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/servingcert"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/webhook"
 )
 
@@ -29,7 +31,6 @@ var (
 	webhookConfigurations = admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")
 	controllerRevisions   = appsv1.SchemeGroupVersion.WithResource("controllerrevisions")
 	secrets               = corev1.SchemeGroupVersion.WithResource("secrets")
-	leases                = coordinationv1.SchemeGroupVersion.WithResource("leases")
 )
 
 // deleteWebhook deletes the ValidatingWebhookConfiguration, unless it contains other webhooks.
@@ -52,27 +53,36 @@ func (u *uninstaller) deleteWebhook(ctx context.Context) error {
 }
 
 func (u *uninstaller) deleteSecret(ctx context.Context) error {
-	return u.deleteNamed(ctx, secrets, u.Namespace, u.WebhookName, "Secret")
-}
-
-func (u *uninstaller) deleteLease(ctx context.Context) error {
-	if u.LeaseName == "" {
-		return nil
+	secret, err := u.getSecret(ctx)
+	if err != nil || secret == nil {
+		return err
 	}
-	return u.deleteNamed(ctx, leases, u.LeaseNamespace, u.LeaseName, "Lease")
+	return u.deleteObject(ctx, secrets, u.Namespace, secret, fmt.Sprintf("the Secret %s/%s", u.Namespace, u.WebhookName))
 }
 
-func (u *uninstaller) deleteNamed(
-	ctx context.Context, gvr schema.GroupVersionResource, namespace, name, kind string,
-) error {
-	object, err := u.metadata.Resource(gvr).Namespace(namespace).Get(ctx, name, metav1.GetOptions{})
+// checkSecret returns an error if another program uses the Secret. It is called before anything is changed.
+func (u *uninstaller) checkSecret(ctx context.Context) error {
+	_, err := u.getSecret(ctx)
+	return err
+}
+
+// getSecret returns the Secret of the webhook, or nil if it does not exist. It returns an error if the Secret contains
+// something other than certificates and keys of the webhook. The Secret can be empty if it was created in advance.
+func (u *uninstaller) getSecret(ctx context.Context) (*unstructured.Unstructured, error) {
+	secret, err := u.dynamic.Resource(secrets).Namespace(u.Namespace).Get(ctx, u.WebhookName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		return nil
+		return nil, nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the %s %s/%s: %w", kind, namespace, name, err)
+		return nil, fmt.Errorf("read the Secret %s/%s: %w", u.Namespace, u.WebhookName, err)
 	}
-	return u.deleteObject(ctx, gvr, namespace, object, fmt.Sprintf("the %s %s/%s", kind, namespace, name))
+	data, _, _ := unstructured.NestedMap(secret.Object, "data")
+	keys := slices.Collect(maps.Keys(data))
+	if len(keys) > 0 && !servingcert.IsOwn(keys) {
+		return nil, fmt.Errorf("the Secret %s/%s belongs to another program, because it does not contain the keys of the "+
+			"webhook: set --webhook-name to the value with which the platform runs", u.Namespace, u.WebhookName)
+	}
+	return secret, nil
 }
 
 // deleteObject deletes an object and reports it.
@@ -111,20 +121,12 @@ func (u *uninstaller) eachBlueprint(ctx context.Context, f func(*unstructured.Un
 	return nil
 }
 
-// deleteBlueprints deletes all Blueprints and removes the platform's finalizer from them.
+// deleteBlueprints removes the platform's finalizer from all Blueprints and deletes them.
 func (u *uninstaller) deleteBlueprints(ctx context.Context) error {
 	deleted := 0
-	objects := u.metadata.Resource(blueprint.GroupVersionResource)
 	err := u.eachBlueprint(ctx, func(object *unstructured.Unstructured) error {
 		deleted++
-		// The finalizer is removed after the deletion, so that no replica can add it again.
-		if object.GetDeletionTimestamp() == nil {
-			err := u.delete(ctx, objects, object.GetName(), object.GetUID(), metav1.DeletePropagationBackground)
-			if err != nil && !apierrors.IsNotFound(err) {
-				return fmt.Errorf("delete Blueprint %s: %w", object.GetName(), err)
-			}
-		}
-		return u.releaseBlueprint(ctx, object.GetName(), object.GetUID())
+		return u.deleteBlueprint(ctx, object)
 	})
 	if err != nil {
 		return err
@@ -136,38 +138,58 @@ func (u *uninstaller) deleteBlueprints(ctx context.Context) error {
 	return u.waitGone(ctx, "Blueprints", func(ctx context.Context) (left int, example string, err error) {
 		err = u.eachBlueprint(ctx, func(object *unstructured.Unstructured) error {
 			left++
-			example = object.GetName() + instances.BlockedBy(object.GetFinalizers())
+			example = object.GetName() + blockedByOthers(object.GetFinalizers())
 			return nil
 		})
 		return left, example, err
 	})
 }
 
-// releaseBlueprint removes the platform's finalizer from a Blueprint that has been deleted.
-func (u *uninstaller) releaseBlueprint(ctx context.Context, name string, uid types.UID) error {
+// deleteBlueprint removes the platform's finalizer from a Blueprint and then deletes the Blueprint. The order matters:
+// a replica deletes the instances of a Blueprint that is being deleted, has the platform's finalizer, and has the
+// deletion policy Delete. The deletion fails if a replica has added the finalizer again.
+func (u *uninstaller) deleteBlueprint(ctx context.Context, object *unstructured.Unstructured) error {
 	const attempts = 5
+	name, uid := object.GetName(), object.GetUID()
 	objects := u.metadata.Resource(blueprint.GroupVersionResource)
+	if !u.Apply {
+		return nil
+	}
 	var err error
 	for range attempts {
 		var current *metav1.PartialObjectMetadata
-		if current, err = objects.Get(ctx, name, metav1.GetOptions{}); err == nil && current.UID == uid &&
-			slices.Contains(current.Finalizers, acceptance.Finalizer) {
-			err = u.patch(ctx, objects, name, map[string]any{"metadata": map[string]any{
-				"uid": current.UID, "resourceVersion": current.ResourceVersion,
-				"finalizers": slices.DeleteFunc(current.Finalizers, func(f string) bool { return f == acceptance.Finalizer }),
-			}})
-		}
-		if apierrors.IsNotFound(err) {
+		current, err = objects.Get(ctx, name, metav1.GetOptions{})
+		if err == nil && current.UID != uid {
 			return nil
+		}
+		if err == nil && slices.Contains(current.Finalizers, acceptance.Finalizer) {
+			current, err = objects.Patch(ctx, name, types.MergePatchType, withoutFinalizer(current, acceptance.Finalizer),
+				metav1.PatchOptions{FieldManager: instances.Name})
+		}
+		if err == nil && current.DeletionTimestamp == nil {
+			err = objects.Delete(ctx, name, metav1.DeleteOptions{
+				Preconditions:     &metav1.Preconditions{UID: ptr.To(uid), ResourceVersion: ptr.To(current.ResourceVersion)},
+				PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
+			})
 		}
 		if !apierrors.IsConflict(err) {
 			break
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("remove the finalizer from Blueprint %s: %w", name, err)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete Blueprint %s: %w", name, err)
 	}
 	return nil
+}
+
+// withoutFinalizer returns a merge patch that removes a finalizer. The API server rejects the patch if the object has
+// changed, so that no finalizer of another controller is lost.
+func withoutFinalizer(object *metav1.PartialObjectMetadata, finalizer string) []byte {
+	left := slices.DeleteFunc(slices.Clone(object.Finalizers), func(f string) bool { return f == finalizer })
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": object.UID, "resourceVersion": object.ResourceVersion, "finalizers": left,
+	}})
+	return patch
 }
 
 // deleteManifest deletes the CustomResourceDefinition of Blueprints. No Blueprints are left.
@@ -230,29 +252,52 @@ func (u *uninstaller) deleteRevisions(ctx context.Context) error {
 	return nil
 }
 
-// waitGone waits until left returns 0. It prints what it is waiting for, and returns ErrIncomplete after Timeout.
+// pollInterval returns the interval at which remaining objects are listed. The interval grows with the elapsed time,
+// because each poll lists all of them.
+func pollInterval(elapsed time.Duration) time.Duration {
+	const quick, slow = 500 * time.Millisecond, 5 * time.Second
+	return min(max(elapsed/8, quick), slow)
+}
+
+// waitGone waits until left returns 0. It prints what it is waiting for, and returns ErrIncomplete if the number of
+// objects has not decreased for Timeout.
 func (u *uninstaller) waitGone(
 	ctx context.Context, what string, left func(context.Context) (n int, example string, err error),
 ) error {
-	const interval, reportEvery = 500 * time.Millisecond, 10 * time.Second
-	began, reported := time.Now(), time.Now().Add(interval-reportEvery)
-	n, example := 0, ""
-	// Requests do not end at the timeout, so that they do not fail because of it.
-	err := wait.PollUntilContextTimeout(ctx, interval, u.Timeout, true, func(context.Context) (bool, error) {
-		next, name, err := left(ctx)
-		if err != nil || next == 0 {
-			return err == nil, err
+	const reportEvery = 10 * time.Second
+	began := time.Now()
+	progressed, reported, fewest := began, began.Add(pollInterval(0)-reportEvery), 0
+	for {
+		n, example, err := left(ctx)
+		if err != nil || n == 0 {
+			return err
 		}
-		if n, example = next, name; time.Since(reported) >= reportEvery {
-			reported = time.Now()
+		now := time.Now()
+		if fewest == 0 || n < fewest {
+			progressed, fewest = now, n
+		}
+		if now.Sub(progressed) >= u.Timeout {
+			return errBlocked(what, n, example, now.Sub(progressed))
+		}
+		if now.Sub(reported) >= reportEvery {
+			reported = now
 			fmt.Fprintf(u.Out, "waiting for %s: %d left, for example %s\n", what, n, example)
 		}
-		return false, nil
-	})
-	if wait.Interrupted(err) && ctx.Err() == nil && n > 0 {
-		return fmt.Errorf("%w: after %s, %d of the %s are left, for example %s; "+
-			"remove the finalizers of other controllers, or let these controllers finish, and run the command again",
-			ErrIncomplete, time.Since(began).Round(time.Second), n, what, example)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(min(pollInterval(now.Sub(began)), u.Timeout-now.Sub(progressed))):
+		}
 	}
-	return err
+}
+
+// errBlocked returns an error about objects that have not been deleted. It mentions finalizers only if the example has
+// some.
+func errBlocked(what string, n int, example string, waited time.Duration) error {
+	advice := "find out why, or set a longer --timeout, and run the command again"
+	if strings.Contains(example, "blocked by finalizer") {
+		advice = "remove the finalizers of other controllers, or let these controllers finish, and run the command again"
+	}
+	return fmt.Errorf("%w: after %s, %d of the %s are left, for example %s; %s", ErrIncomplete,
+		waited.Round(time.Second), n, what, example, advice)
 }

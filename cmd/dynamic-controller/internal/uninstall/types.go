@@ -1,8 +1,10 @@
 package uninstall
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,6 +28,11 @@ type typeInfo struct {
 	namespaced bool
 	// owned reports whether the platform created the type for a Blueprint. Types that were retained are not owned.
 	owned bool
+	// orphaned reports whether the type was created for a Blueprint that neither exists nor has accepted specs here. It
+	// can belong to a platform in another namespace, or to a cluster from which it was restored. It is never deleted.
+	orphaned bool
+	// unlisted reports whether the instances cannot be listed. The type is then not deleted.
+	unlisted bool
 }
 
 // pageSize is the number of CustomResourceDefinitions or Blueprints to read at once. They can be large.
@@ -39,15 +46,23 @@ func eachPage(ctx context.Context, list pager.ListPageFunc, size int64, f func(r
 	return p.EachListItem(ctx, metav1.ListOptions{}, f)
 }
 
-// findTypes finds the types that the platform created or serves: all types that Blueprints name, and all types that
-// have the annotations of a Blueprint.
+// findTypes finds the types that the platform created or serves: all types that Blueprints define or name, and all
+// types that have the annotations of a Blueprint.
 func (u *uninstaller) findTypes(ctx context.Context) error {
-	named := sets.New[string]()
+	named, known := sets.New[string](), sets.New[string]()
 	err := u.eachBlueprint(ctx, func(object *unstructured.Unstructured) error {
-		name, _, _ := unstructured.NestedString(object.Object, "spec", "type", "crd")
-		named.Insert(name)
+		known.Insert(string(object.GetUID()))
+		b, err := blueprint.FromUnstructured(object)
+		if err != nil {
+			fmt.Fprintf(u.Out, "note: the type of a Blueprint was not found: %v\n", err)
+			return nil
+		}
+		named.Insert(blueprint.DefinitionName(b))
 		return nil
 	})
+	if err == nil {
+		err = u.findRevisions(ctx, known)
+	}
 	if err != nil {
 		return err
 	}
@@ -56,16 +71,24 @@ func (u *uninstaller) findTypes(ctx context.Context) error {
 	}
 	err = eachPage(ctx, list, pageSize, func(object runtime.Object) error {
 		crd := object.(*apiextensionsv1.CustomResourceDefinition)
-		version := blueprint.VersionOf(crd)
-		if version == "" || acceptance.BlueprintOf(crd) == "" && !named.Has(crd.Name) {
+		owner := crd.Annotations[acceptance.OwnerUIDAnnotation]
+		if owner == "" && acceptance.BlueprintOf(crd) == "" && !named.Has(crd.Name) {
 			return nil
 		}
-		u.types = append(u.types, typeInfo{
+		version := blueprint.VersionOf(crd)
+		t := typeInfo{
 			name: crd.Name, uid: crd.UID,
 			gvr:        schema.GroupVersionResource{Group: crd.Spec.Group, Version: version, Resource: crd.Spec.Names.Plural},
 			namespaced: crd.Spec.Scope == apiextensionsv1.NamespaceScoped,
-			owned:      crd.Annotations[acceptance.OwnerUIDAnnotation] != "",
-		})
+			owned:      owner != "",
+			orphaned:   owner != "" && !known.Has(owner),
+			unlisted:   version == "",
+		}
+		if t.orphaned && u.DeleteInstances {
+			fmt.Fprintf(u.Out, "note: %s and its instances are kept, because the type was created for the Blueprint %s with "+
+				"UID %s, which does not exist here\n", t.name, cmp.Or(acceptance.BlueprintOf(crd), "(unknown)"), owner)
+		}
+		u.types = append(u.types, t)
 		return nil
 	})
 	if err != nil {
@@ -74,18 +97,38 @@ func (u *uninstaller) findTypes(ctx context.Context) error {
 	return nil
 }
 
-// scopesOf returns the namespaces in which instances are listed.
-func (u *uninstaller) scopesOf(t typeInfo) []string {
-	if !t.namespaced || len(u.Namespaces) == 0 {
-		return []string{metav1.NamespaceAll}
+// findRevisions adds the UIDs of all Blueprints with accepted specs. After an interruption, Blueprints can be deleted
+// while their types still exist.
+func (u *uninstaller) findRevisions(ctx context.Context, known sets.Set[string]) error {
+	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+		options.LabelSelector = acceptance.RevisionLabel
+		return u.dynamic.Resource(controllerRevisions).Namespace(u.Namespace).List(ctx, options)
 	}
-	return u.Namespaces
+	err := eachPage(ctx, list, pageSize, func(object runtime.Object) error {
+		uid, _, _ := unstructured.NestedString(object.(*unstructured.Unstructured).Object, "data", "uid")
+		known.Insert(uid)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("list the ControllerRevisions in namespace %s: %w", u.Namespace, err)
+	}
+	return nil
+}
+
+// includes reports whether the platform is limited to no namespaces, or to namespaces that include the given one.
+func (u *uninstaller) includes(namespace string) bool {
+	return namespace == "" || len(u.Namespaces) == 0 || slices.Contains(u.Namespaces, namespace)
+}
+
+// deletesInstances reports whether the instances of the type are deleted.
+func (u *uninstaller) deletesInstances(t typeInfo) bool {
+	return u.DeleteInstances && t.owned && !t.orphaned
 }
 
 // isDeleted reports whether the type is deleted. With Options.Namespaces, types are kept, because other namespaces can
 // contain instances.
 func (u *uninstaller) isDeleted(t typeInfo) bool {
-	return u.DeleteInstances && t.owned && len(u.Namespaces) == 0
+	return u.deletesInstances(t) && !t.unlisted && len(u.Namespaces) == 0
 }
 
 // cleanUpTypes deletes the types that the platform created, or removes the UID of the Blueprint from them. A Blueprint

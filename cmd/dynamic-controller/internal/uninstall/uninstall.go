@@ -30,8 +30,10 @@ type Options struct {
 	// Namespaces lists the namespaces to which the platform is limited. An empty list means no limit.
 	Namespaces []string
 	// LeaseNamespace and LeaseName identify the Lease of the replicas. If LeaseName is empty, the platform runs without
-	// leader election, and it is not checked whether a replica is running.
+	// leader election, and it is not checked whether a replica is running. Otherwise, Run holds the Lease.
 	LeaseNamespace, LeaseName string
+	// LeaseDuration, RenewDeadline and RetryPeriod have the same meaning as in [replica.Options].
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// WebhookName is the name of the ValidatingWebhookConfiguration and of the Secret of the webhook.
 	WebhookName string
 	// DeleteInstances deletes the types that the platform created, with their instances. By default, types, instances and
@@ -40,7 +42,7 @@ type Options struct {
 	// Apply makes the changes. By default, Run only prints them.
 	Apply bool
 	// Timeout is the maximum time to wait for the deletion of the instances of a type, of all Blueprints, or of a
-	// CustomResourceDefinition.
+	// CustomResourceDefinition. It restarts when the number of objects decreases.
 	Timeout time.Duration
 	// Out receives one line for each step.
 	Out io.Writer
@@ -53,42 +55,54 @@ type uninstaller struct {
 	crds     apiextensionsclient.CustomResourceDefinitionInterface
 	leases   coordinationclient.LeaseInterface
 
-	lease   leaseState
 	types   []typeInfo
 	changes int // number of objects that have been changed, or would be
 }
 
 // Run uninstalls the platform, or prints what it would do.
 func Run(ctx context.Context, cfg *rest.Config, options Options) error {
-	objects, err1 := dynamic.NewForConfig(cfg)
-	metadatas, err2 := metadata.NewForConfig(cfg)
-	crds, err3 := clientset.NewForConfig(cfg)
-	leases, err4 := coordinationclient.NewForConfig(cfg)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	client, err := coordinationclient.NewForConfig(cfg)
+	if err != nil {
 		return fmt.Errorf("create clients: %w", err)
 	}
-	u := &uninstaller{
-		Options: options, dynamic: objects, metadata: metadatas,
-		crds: crds.ApiextensionsV1().CustomResourceDefinitions(), leases: leases.Leases(options.LeaseNamespace),
-	}
-	if err := u.checkStopped(ctx); err != nil {
+	u := &uninstaller{Options: options, leases: client.Leases(options.LeaseNamespace)}
+	if err := u.connect(cfg); err != nil {
 		return err
 	}
-	if err := u.findTypes(ctx); err != nil {
+	if err := u.whileStopped(ctx, cfg, u.removeAll); err != nil {
 		return err
 	}
+	if err := u.deleteLease(ctx); err != nil {
+		return err
+	}
+	u.summarize()
+	return nil
+}
+
+// connect creates the clients that make the changes.
+func (u *uninstaller) connect(cfg *rest.Config) error {
+	var err1, err2, err3 error
+	var crds clientset.Interface
+	u.dynamic, err1 = dynamic.NewForConfig(cfg)
+	u.metadata, err2 = metadata.NewForConfig(cfg)
+	crds, err3 = clientset.NewForConfig(cfg)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return fmt.Errorf("create clients: %w", err)
+	}
+	u.crds = crds.ApiextensionsV1().CustomResourceDefinitions()
+	return nil
+}
+
+// removeAll performs all steps except for the deletion of the Lease.
+func (u *uninstaller) removeAll(ctx context.Context) error {
 	for _, step := range []func(context.Context) error{
-		u.deleteWebhook, u.cleanUpInstances, u.deleteBlueprints, u.cleanUpTypes, u.deleteManifest, u.deleteRevisions,
-		u.deleteSecret, u.deleteLease,
+		u.checkSecret, u.findTypes, u.deleteWebhook, u.cleanUpInstances, u.deleteBlueprints, u.cleanUpTypes, u.deleteManifest,
+		u.deleteRevisions, u.deleteSecret,
 	} {
-		if err := u.checkStillStopped(ctx); err != nil {
-			return err
-		}
 		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	u.summarize()
 	return nil
 }
 

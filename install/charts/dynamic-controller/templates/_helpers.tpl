@@ -9,6 +9,9 @@
 {{/* The arguments of the container. */}}
 {{- define "dynamic-controller.args" -}}
 - run
+{{- if .Values.configuration }}
+- --config=/etc/dynamic-controller/configuration/config.yaml
+{{- end }}
 {{- if .Values.allowPlatformIdentity }}
 - --allow-platform-identity
 {{- end }}
@@ -32,6 +35,13 @@
 {{- with .Values.extraArgs }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* The content of the configuration file. */}}
+{{- define "dynamic-controller.configuration" -}}
+apiVersion: config.platform.example.com/v1alpha1
+kind: DynamicControllerConfiguration
+{{ toYaml .Values.configuration }}
 {{- end -}}
 
 {{/* Replicas of the same version run on different nodes. */}}
@@ -61,6 +71,16 @@ matchLabelKeys: [pod-template-hash]
 
 {{/* Values that contradict each other. */}}
 {{- define "dynamic-controller.validate" -}}
+{{- range tuple "apiVersion" "kind" -}}
+{{- if hasKey $.Values.configuration . -}}
+{{- fail (printf "configuration.%s: is set by the chart" .) -}}
+{{- end -}}
+{{- end -}}
+{{- range .Values.extraArgs -}}
+{{- if regexMatch "^--?(leader-elect-resource-name|webhook-name)(=|$)" . -}}
+{{- fail (printf "extraArgs: %s: the Roles of the chart permit only the default name" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
 {{- fail "metrics.serviceMonitor.enabled: requires metrics.enabled" -}}
 {{- end -}}
