@@ -138,12 +138,20 @@ func (o *clientOptions) get(cmd *cobra.Command, args []string, options inspect.O
 func printAs(w io.Writer, format string, value any, text func()) error {
 	switch format {
 	case "json":
-		encoder := json.NewEncoder(w)
+		var text strings.Builder
+		encoder := json.NewEncoder(&text)
 		encoder.SetEscapeHTML(false)
 		encoder.SetIndent("", "  ")
-		return encoder.Encode(value)
+		if err := encoder.Encode(value); err != nil {
+			return err
+		}
+		_, err := io.WriteString(w, escapeControls(text.String()))
+		return err
 	case "yaml":
-		data, err := yaml.Marshal(value)
+		data, err := json.Marshal(value)
+		if err == nil {
+			data, err = yaml.JSONToYAML([]byte(escapeControls(string(data)))) // it rejects control characters
+		}
 		if err == nil {
 			_, err = w.Write(data)
 		}
@@ -151,6 +159,21 @@ func printAs(w io.Writer, format string, value any, text func()) error {
 	}
 	text()
 	return nil
+}
+
+// escapeControls escapes the control characters that encoding/json does not escape. They occur only in strings, and
+// could control a terminal.
+func escapeControls(text string) string {
+	const first, last = '\u007f', '\u009f'
+	var escaped strings.Builder
+	for _, r := range text {
+		if r >= first && r <= last {
+			fmt.Fprintf(&escaped, `\u%04x`, r)
+			continue
+		}
+		escaped.WriteRune(r)
+	}
+	return escaped.String()
 }
 
 // complete completes TYPE/NAME.
@@ -191,17 +214,17 @@ func newClientCommand(cmd *cobra.Command, o *clientOptions) *cobra.Command {
 	const most = 2
 	cmd.Args, cmd.ValidArgsFunction = cobra.RangeArgs(1, most), o.complete
 	o.addFlags(cmd.Flags())
-	completeFlags(cmd, o)
+	completeFlags(cmd, o.complete)
 	return cmd
 }
 
-// completeFlags completes the values of flags.
-func completeFlags(cmd *cobra.Command, o *clientOptions) {
+// completeFlags completes the values of flags. complete completes TYPE/NAME.
+func completeFlags(cmd *cobra.Command, complete cobra.CompletionFunc) {
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions([]string{"text", "wide", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("namespace",
 		func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-			return o.complete(cmd, []string{"namespaces"}, "")
+			return complete(cmd, []string{"namespaces"}, "")
 		})
 }
 

@@ -237,7 +237,8 @@ func TestDiagnostics_RequirePermission(t *testing.T) {
 			t.Errorf("%s as the operator: got %d, %.200q, want %d", path, code, body, want)
 		}
 	}
-	if code, body := c.send(operator, http.MethodPost, status.RetryPath, "{}"); code != http.StatusOK {
+	if code, body := c.send(operator, http.MethodPost, status.RetryPath, "{}",
+		"Content-Type", "application/json"); code != http.StatusOK {
 		t.Errorf("POST %s as the operator: got %d, %.200q", status.RetryPath, code, body)
 	}
 	if code, _ := c.send(operator, http.MethodDelete, "/statusz", ""); code != http.StatusForbidden {

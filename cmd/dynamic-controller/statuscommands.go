@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -23,24 +24,42 @@ import (
 const (
 	flagURL               = "url"
 	flagPlatformNamespace = "platform-namespace"
+	flagReplicaAuthority  = "replica-certificate-authority"
+	flagReplicaServerName = "replica-server-name"
 )
 
 // statusOptions contains the flags of commands that read the status of a replica.
 type statusOptions struct {
 	clientOptions
-	url   string
-	lease statusclient.Lease
+	url               string
+	lease             statusclient.Lease
+	replicaAuthority  string // file with the certificate authority of a replica that is reached through the API server
+	replicaServerName string
+}
+
+// forAPIServer returns the options for requests to the API server. A token from the flags is sent only to the replica.
+// With --url, the flags for TLS apply only to the URL.
+func (o *statusOptions) forAPIServer() *clientOptions {
+	cleaned := o.clientOptions
+	cleaned.overrides.AuthInfo.Token = ""
+	if cluster := &cleaned.overrides.ClusterInfo; o.url != "" {
+		cluster.CertificateAuthority, cluster.TLSServerName, cluster.InsecureSkipTLSVerify = "", "", false
+	}
+	return &cleaned
 }
 
 // connect returns a client for the replica, and the namespace from the flag or the context. A token from the flags is
 // sent only to the replica, unless there are no other credentials.
 func (o *statusOptions) connect(ctx context.Context) (c *statusclient.Client, namespace string, err error) {
 	token := o.overrides.AuthInfo.Token
-	o.overrides.AuthInfo.Token = ""
 	if o.url != "" {
 		return o.connectToURL(token)
 	}
-	cfg, namespace, err := o.config()
+	settings, err := o.replicaTLS()
+	if err != nil {
+		return nil, "", err
+	}
+	cfg, namespace, err := o.forAPIServer().config()
 	if err != nil {
 		return nil, "", err
 	}
@@ -52,7 +71,7 @@ func (o *statusOptions) connect(ctx context.Context) (c *statusclient.Client, na
 	if err := checkConnection(ctx, logr.Discard(), cfg, cfg.Timeout); err != nil {
 		return nil, "", err
 	}
-	c, err = statusclient.NewForLeader(ctx, cfg, credentials, o.lease)
+	c, err = statusclient.NewForLeader(ctx, cfg, credentials, o.lease, settings)
 	return c, namespace, err
 }
 
@@ -63,19 +82,20 @@ func (o *statusOptions) connectToURL(token string) (*statusclient.Client, string
 	settings := &tls.Config{
 		ServerName: cluster.TLSServerName, InsecureSkipVerify: cluster.InsecureSkipTLSVerify, //nolint:gosec // a flag
 	}
+	if o.replicaAuthority != "" || o.replicaServerName != "" {
+		return nil, "", fmt.Errorf("--%s: use --certificate-authority and --tls-server-name with --%s", flagReplicaAuthority,
+			flagURL)
+	}
+	if as := &o.overrides.AuthInfo; as.Impersonate != "" || as.ImpersonateUID != "" || len(as.ImpersonateGroups) > 0 {
+		return nil, "", fmt.Errorf("--as: a replica does not impersonate %q: use --token alone", as.Impersonate)
+	}
 	if file := cluster.CertificateAuthority; file != "" {
-		data, err := os.ReadFile(file)
-		settings.RootCAs = x509.NewCertPool()
-		if err == nil && !settings.RootCAs.AppendCertsFromPEM(data) {
-			err = errors.New("the file contains no certificate")
-		}
-		if err != nil {
+		var err error
+		if settings.RootCAs, err = readAuthority(file); err != nil {
 			return nil, "", fmt.Errorf("--certificate-authority: %w", err)
 		}
 	}
-	o.overrides.ClusterInfo.CertificateAuthority, o.overrides.ClusterInfo.TLSServerName = "", ""
-	o.overrides.ClusterInfo.InsecureSkipTLSVerify = false
-	cfg, namespace, err := o.config()
+	cfg, namespace, err := o.forAPIServer().config()
 	if err != nil && token == "" {
 		return nil, "", err
 	}
@@ -87,6 +107,35 @@ func (o *statusOptions) connectToURL(token string) (*statusclient.Client, string
 	}
 	c, err := statusclient.NewForURL(o.url, withToken(cfg, token), settings)
 	return c, namespace, err
+}
+
+// replicaTLS returns the TLS settings for a replica that is reached through the API server, or nil if its certificate is
+// not verified.
+func (o *statusOptions) replicaTLS() (*tls.Config, error) {
+	if o.replicaAuthority == "" && o.replicaServerName == "" {
+		return nil, nil //nolint:nilnil // nil is documented
+	}
+	if o.replicaAuthority == "" || o.replicaServerName == "" {
+		return nil, fmt.Errorf("--%s and --%s must be set together", flagReplicaAuthority, flagReplicaServerName)
+	}
+	roots, err := readAuthority(o.replicaAuthority)
+	if err != nil {
+		return nil, fmt.Errorf("--%s: %w", flagReplicaAuthority, err)
+	}
+	return &tls.Config{RootCAs: roots, ServerName: o.replicaServerName, MinVersion: tls.VersionTLS12}, nil
+}
+
+// readAuthority reads the certificates of a certificate authority.
+func readAuthority(file string) (*x509.CertPool, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(data) {
+		return nil, errors.New("the file contains no certificate")
+	}
+	return roots, nil
 }
 
 // withToken returns the credentials for a replica: the token, if it is not empty, or else those of cfg.
@@ -117,7 +166,13 @@ func newReplicaCommand(
 	cmd.Flags().StringVar(&o.lease.Namespace, flagPlatformNamespace, "dynamic-controller-system",
 		"the `NAMESPACE` of the leader's Lease and Pod")
 	cmd.Flags().StringVar(&o.lease.Name, flagLeaseName, "dynamic-controller", "the `NAME` of the Lease")
-	completeFlags(cmd, &o.clientOptions)
+	cmd.Flags().StringVar(&o.replicaAuthority, flagReplicaAuthority, "", "`FILE` with the certificate authority of the "+
+		"replica, without --url (default: the certificate is not verified)")
+	cmd.Flags().StringVar(&o.replicaServerName, flagReplicaServerName, "",
+		"`NAME` in the certificate of the replica, without --url")
+	completeFlags(cmd, func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		return o.forAPIServer().complete(cmd, args, word)
+	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := o.checkOutput(); err != nil {
 			return err
@@ -143,6 +198,9 @@ const replicaHelp = `
 The status is read from the leader. Its Pod is found with the Lease, and a port is forwarded to it through the API
 server, like kubectl port-forward. With --url, the status is read from the replica at the URL, and the flags for TLS
 apply to the URL. The platform must run with --metrics-bind-address.
+
+Without --url, the certificate of the replica is verified only with --replica-certificate-authority and
+--replica-server-name. Otherwise, prefer a token that is only for the platform.
 
 A replica accepts only bearer tokens. The token of the kubeconfig is sent to it, also one from a credential plugin, or
 that of --token:
@@ -223,13 +281,15 @@ func newParkedCommand() *cobra.Command {
 		Long: `Print the parked objects with their errors. A parked object is not reconciled until it changes,
 because retries cannot fix its error. Only the newest ten of each type are listed.
 
-With --retry, the leader reconciles all parked objects once more, also those that are not listed. An object that fails
-again is parked again. The user must be permitted to post to the path /status/retry.
+With --retry, the leader reconciles all parked objects again, also those that are not listed. Their retries start over:
+an object is parked again after an error that a retry cannot fix, or after --queue-max-retries failures. The user must
+be permitted to post to the path /status/retry.
 
-TYPE is the plural of a type, with or without the group. The namespace of NAME is that of -n or of the context.
+TYPE is the plural of a served type, with or without the group, or its kind. The namespace of NAME is that of -n or of
+the context.
 ` + replicaHelp + `
-The exit code is 0 if no objects are parked, 1 if some are, and 2 if the usage is wrong or the replica cannot be
-reached. With --retry, it is 0 if the leader has accepted the request.`,
+The exit code is 0 if no objects are parked, 1 if some are, and 2 if the usage is wrong, the replica cannot be reached,
+or it is unknown whether the object is parked. With --retry, it is 0 if the leader has accepted the request.`,
 		Example: `  # Print the parked objects
   dynamic-controller parked
 
@@ -239,7 +299,7 @@ reached. With --retry, it is 0 if the leader has accepted the request.`,
   # Retry one object
   dynamic-controller parked websites/flowers -n shop --retry`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: o.complete,
+		ValidArgsFunction: o.completeParked,
 	}, o, func(
 		ctx context.Context, cmd *cobra.Command, args []string, c *statusclient.Client, namespace string,
 	) error {
@@ -254,7 +314,11 @@ reached. With --retry, it is 0 if the leader has accepted the request.`,
 		if err != nil {
 			return err
 		}
-		w, parked := cmd.OutOrStdout(), statusclient.Select(doc.Parked, wanted, doc.Types)
+		w := cmd.OutOrStdout()
+		parked, err := statusclient.Select(doc, wanted)
+		if err != nil {
+			return err
+		}
 		listed := struct {
 			Parked status.Parked `json:"parked"`
 		}{parked}
@@ -267,6 +331,29 @@ reached. With --retry, it is 0 if the leader has accepted the request.`,
 	})
 	cmd.Flags().BoolVar(&retry, "retry", false, "reconcile the parked objects again")
 	return cmd
+}
+
+// completeParked completes TYPE/NAME with the parked objects that the replica lists.
+func (o *statusOptions) completeParked(
+	cmd *cobra.Command, args []string, word string,
+) ([]string, cobra.ShellCompDirective) {
+	const timeout = 3 * time.Second
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+	defer cancel()
+	c, namespace, err := o.connect(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	defer c.Close()
+	doc, err := c.Status(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace // a slash can follow
+	return statusclient.Complete(doc, word, namespace), directive
 }
 
 // retryRequest returns the request that the arguments describe.
@@ -288,6 +375,15 @@ func retryRequest(args []string, namespace string) (wanted status.RetryRequest, 
 func retryParked(
 	ctx context.Context, cmd *cobra.Command, c *statusclient.Client, wanted status.RetryRequest, output string,
 ) error {
+	if wanted.Type != "" {
+		doc, err := c.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if wanted.Type, err = statusclient.Resolve(doc, wanted.Type); err != nil {
+			return err
+		}
+	}
 	retried, err := c.Retry(ctx, wanted)
 	if err != nil {
 		return err

@@ -264,6 +264,10 @@ func TestStatusCommands(t *testing.T) {
 			[]string{"sites.v1.GROUP NAMESPACE flowers"}},
 		{"another object", s.operator, []string{"parked", "sites.GROUP/trees", "-n", "NAMESPACE"}, 0,
 			[]string{"No objects are parked."}},
+		{"an unknown type", s.operator, []string{"parked", "ponds"}, 2, []string{`"ponds": no served type has this name`}},
+		{"a retry of an unknown type", s.operator, []string{"parked", "ponds", "--retry"}, 2,
+			[]string{`"ponds": no served type has this name`}},
+		{"a kind", s.operator, []string{"parked", "Site/flowers", "-n", "NAMESPACE"}, 1, []string{"NAMESPACE flowers"}},
 		{"a retry without permission", s.reader, []string{"parked", "--retry"}, 2, []string{
 			`cannot post path "/status/retry": bind the user to the ClusterRole dynamic-controller-operator`,
 		}},

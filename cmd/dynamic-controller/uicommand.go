@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
-	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/statusclient"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/ui"
 )
 
@@ -46,14 +45,17 @@ The exit code is 0 after Ctrl-C, and 2 if the usage is wrong or the replica cann
 	cmd.Flags().IntVar(&port, flagPort, 0, "the local `PORT` (default: a free one)")
 	_ = cmd.Flags().MarkHidden("output")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return serveUI(cmd.Context(), cmd.OutOrStdout(), *o, port)
+		return serveUI(cmd.Context(), cmd.OutOrStdout(), o, port)
 	}
 	return cmd
 }
 
 // serveUI serves the page until ctx is cancelled.
-func serveUI(ctx context.Context, out io.Writer, o statusOptions, port int) error {
-	r := newReconnecting(o)
+func serveUI(ctx context.Context, out io.Writer, o *statusOptions, port int) error {
+	r := newReconnecting(func(ctx context.Context) (replicaClient, error) {
+		c, _, err := o.connect(ctx)
+		return c, err
+	})
 	defer r.close()
 	if err := r.check(ctx); err != nil {
 		return err
@@ -73,19 +75,25 @@ func serveUI(ctx context.Context, out io.Writer, o statusOptions, port int) erro
 // reconnecting reads the status of a replica. After a failure, it connects again, because another replica can lead
 // then.
 type reconnecting struct {
-	options statusOptions
-	client  chan *statusclient.Client // contains the client, or nil if not connected, unless a request is being sent
+	connect func(context.Context) (replicaClient, error)
+	client  chan replicaClient // contains the client, or nil if not connected, unless a request is being sent
 }
 
-func newReconnecting(o statusOptions) *reconnecting {
-	r := &reconnecting{options: o, client: make(chan *statusclient.Client, 1)}
+// replicaClient sends requests to one replica.
+type replicaClient interface {
+	Get(ctx context.Context, path string) (*http.Response, error)
+	Close()
+}
+
+func newReconnecting(connect func(context.Context) (replicaClient, error)) *reconnecting {
+	r := &reconnecting{connect: connect, client: make(chan replicaClient, 1)}
 	r.client <- nil
 	return r
 }
 
 // get returns the response of the replica. The caller must close its body. Requests are sent one after another.
 func (r *reconnecting) get(ctx context.Context) (response *http.Response, err error) {
-	var c *statusclient.Client
+	var c replicaClient
 	select {
 	case c = <-r.client:
 	case <-ctx.Done():
@@ -93,8 +101,8 @@ func (r *reconnecting) get(ctx context.Context) (response *http.Response, err er
 	}
 	defer func() { r.client <- c }()
 	if c == nil {
-		options := r.options // connect changes them
-		if c, _, err = options.connect(ctx); err != nil {
+		if c, err = r.connect(ctx); err != nil {
+			c = nil
 			return nil, err
 		}
 	}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -76,4 +78,66 @@ func TestUI_ServesThePageWithTheTokenOfTheUser(t *testing.T) {
 			t.Errorf("got the exit code %d, want 2: %s", code, out)
 		}
 	})
+}
+
+// fakeReplica answers requests with an error, or with its name.
+type fakeReplica struct {
+	name   string
+	err    error
+	closed bool
+}
+
+func (f *fakeReplica) Get(context.Context, string) (*http.Response, error) {
+	if f.err != nil {
+		return nil, f.err
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(f.name))}, nil
+}
+
+func (f *fakeReplica) Close() { f.closed = true }
+
+func TestReconnecting_ConnectsToTheNewLeader(t *testing.T) {
+	old, successor := &fakeReplica{name: "old"}, &fakeReplica{name: "new"}
+	var leader *fakeReplica
+	connections := 0
+	r := newReconnecting(func(context.Context) (replicaClient, error) {
+		connections++
+		if leader == nil {
+			return (*fakeReplica)(nil), errors.New("no replica leads")
+		}
+		return leader, nil
+	})
+	get := func() string {
+		response, err := r.get(t.Context())
+		if err != nil {
+			return err.Error()
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	for i, step := range []struct {
+		prepare     func()
+		want        string
+		connections int
+	}{
+		{func() { leader = old }, "old", 1},
+		{func() {}, "old", 1},
+		{func() { leader, old.err = nil, errors.New("connection lost") }, "connection lost", 1},
+		{func() {}, "no replica leads", 2},
+		{func() { leader = successor }, "new", 3},
+		{func() {}, "new", 3},
+	} {
+		step.prepare()
+		if got := get(); got != step.want || connections != step.connections {
+			t.Errorf("step %d: got %q after %d connections, want %q after %d", i, got, connections, step.want,
+				step.connections)
+		}
+	}
+	if r.close(); !old.closed || !successor.closed {
+		t.Error("a client was not closed")
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -21,16 +22,17 @@ const (
 	costFactor = 10
 )
 
-// Handler returns a handler that serves the document. Requests share documents that are at most about a second old.
+// Handler returns a handler that serves the document. Requests share a document. It is at most a second old, or
+// costFactor times as old as it took to build.
 func Handler(s *Sources) http.Handler { return &handler{build: s.Snapshot} }
 
 // handler serves the document that build returns.
 type handler struct {
 	build func() *Replica
 
-	mu                sync.Mutex // guards the fields below, and is held while a document is built
-	plain, compressed []byte
-	validUntil        time.Time
+	mu         sync.Mutex // guards the fields below, and is held while a document is built
+	compressed []byte     // kept until the next request after validUntil; much smaller than the document
+	validUntil time.Time
 }
 
 // ServeHTTP implements [http.Handler].
@@ -40,47 +42,53 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the method must be GET", http.StatusMethodNotAllowed)
 		return
 	}
-	plain, compressed, err := h.document()
+	compressed, err := h.document()
 	if err != nil {
 		http.Error(w, "the status cannot be encoded", http.StatusInternalServerError)
 		return
 	}
 	header := w.Header()
-	header.Set("Content-Type", "application/json")
+	header.Set("Content-Type", jsonType)
 	header.Set("Cache-Control", "no-store")
 	header.Set("Vary", "Accept-Encoding")
 	if acceptsGzip(r) {
-		plain = compressed
 		header.Set("Content-Encoding", "gzip")
+		header.Set("Content-Length", strconv.Itoa(len(compressed)))
+		if r.Method == http.MethodGet {
+			_, _ = w.Write(compressed)
+		}
+		return
 	}
-	header.Set("Content-Length", strconv.Itoa(len(plain)))
 	if r.Method == http.MethodGet {
-		_, _ = w.Write(plain)
+		if reader, err := gzip.NewReader(bytes.NewReader(compressed)); err == nil { // it has just been written
+			_, _ = io.Copy(w, reader)
+		}
 	}
 }
 
-// document returns the encoded document. The result must not be modified.
-func (h *handler) document() (plain, compressed []byte, err error) {
+// document returns the compressed document. The result must not be modified.
+func (h *handler) document() ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	began := time.Now()
 	if began.Before(h.validUntil) {
-		return h.plain, h.compressed, nil
+		return h.compressed, nil
 	}
 	var packed bytes.Buffer
 	writer, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if plain, err = json.Marshal(h.build()); err != nil {
-		return nil, nil, err
+	plain, err := json.Marshal(h.build())
+	if err != nil {
+		return nil, err
 	}
 	_, _ = writer.Write(plain) // a buffer returns no errors
 	_ = writer.Close()
-	h.plain, h.compressed = plain, packed.Bytes()
+	h.compressed = packed.Bytes()
 	now := time.Now()
 	h.validUntil = now.Add(max(minAge, costFactor*now.Sub(began)))
-	return h.plain, h.compressed, nil
+	return h.compressed, nil
 }
 
 // acceptsGzip reports whether a client accepts gzip. Weights are ignored, except that a weight of 0 is not accepted.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"slices"
 	"strings"
@@ -19,6 +20,9 @@ import (
 
 // RetryPath is the path of the handler that reconciles parked objects again. It accepts POST requests.
 const RetryPath = "/status/retry"
+
+// jsonType is the media type of requests and responses.
+const jsonType = "application/json"
 
 // RetryRequest is the body of a request to reconcile parked objects again. Without fields, it selects all of them.
 type RetryRequest struct {
@@ -49,6 +53,12 @@ func (h *Retrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the method must be POST", http.StatusMethodNotAllowed)
 		return
 	}
+	// A page of another site can make a browser send a POST request, but not with this type. A proxy in front of the
+	// replica could add the credentials of the user.
+	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mediaType != jsonType {
+		http.Error(w, "the Content-Type must be "+jsonType, http.StatusUnsupportedMediaType)
+		return
+	}
 	wanted, err := readRetry(w, r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -70,7 +80,7 @@ func (h *Retrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	h.Log.Info("Parked objects retried", "objects", len(ids), "type", wanted.Type, "namespace", wanted.Namespace,
 		"name", wanted.Name, "user", name)
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", jsonType)
 	_ = json.NewEncoder(w).Encode(RetryResponse{Retried: len(ids)})
 }
 

@@ -56,6 +56,7 @@ func TestRetrier_EnqueuesTheSelectedObjectsOnTheLeader(t *testing.T) {
 		{"too much", "POST", strings.Repeat(" ", 1<<20), leading, 400, "[]", "too long"},
 		{"another method", "GET", "", leading, 405, "[]", "must be POST"},
 		{"a standby", "POST", "", replica.Status{Identity: "a", Leader: "b"}, 409, "[]", `the leader is "b"`},
+		{"a form of another site", "FORM", "{}", leading, 415, "[]", "must be application/json"},
 		{"no leader", "POST", "", replica.Status{Identity: "a"}, 409, "[]", "no replica leads"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -76,7 +77,12 @@ func TestRetrier_EnqueuesTheSelectedObjectsOnTheLeader(t *testing.T) {
 			} {
 				h.Parked.Add(id)
 			}
-			w, r := httptest.NewRecorder(), httptest.NewRequest(test.method, RetryPath, strings.NewReader(test.body))
+			method, contentType := test.method, "application/json; charset=utf-8"
+			if method == "FORM" {
+				method, contentType = http.MethodPost, "text/plain"
+			}
+			w, r := httptest.NewRecorder(), httptest.NewRequest(method, RetryPath, strings.NewReader(test.body))
+			r.Header.Set("Content-Type", contentType)
 			h.ServeHTTP(w, r.WithContext(request.WithUser(r.Context(), &user.DefaultInfo{Name: "operator"})))
 			slices.Sort(enqueued)
 			if w.Code != test.code || fmt.Sprint(enqueued) != test.want || !strings.Contains(w.Body.String(), test.response) {

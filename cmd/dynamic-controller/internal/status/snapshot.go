@@ -202,8 +202,8 @@ func watchProblem(t *dynamiccontroller.TypeStatus) (reason, message string) {
 func newBlueprint(b *acceptance.Summary) Blueprint {
 	out := Blueprint{
 		Name: b.Name, State: string(b.State), Reason: b.Reason, Message: cut(b.Message), Generation: b.Generation,
-		ServedGeneration: b.ServedGeneration, Revision: b.Revision, OlderRevisions: b.Older,
-		Resources: make([]BlueprintResource, 0, len(b.Templates)),
+		ServedGeneration: b.ServedGeneration, Revision: b.Revision, OlderRevisions: b.Older[:min(len(b.Older), MaxOlderRevisions)],
+		Resources: []BlueprintResource{},
 	}
 	if !b.GVR.Empty() {
 		out.Type = &BlueprintType{Resource: Resource{b.GVR.Group, b.GVR.Version, b.GVR.Resource}, Kind: b.Kind}
@@ -211,7 +211,7 @@ func newBlueprint(b *acceptance.Summary) Blueprint {
 	if p := b.Progress; p != nil {
 		out.Rollout = &Rollout{Updated: p.Updated, Total: p.Total, Stopped: p.Stopped, Stalled: p.Stalled}
 	}
-	for _, t := range b.Templates {
+	for _, t := range b.Templates[:min(len(b.Templates), MaxResources)] {
 		apiVersion, kind := t.GVK.ToAPIVersionAndKind()
 		out.Resources = append(out.Resources, BlueprintResource{
 			ID: t.ID, APIVersion: apiVersion, Kind: kind, Needs: t.Needs, External: t.Reference, Collection: t.Collection,

@@ -144,7 +144,12 @@ func TestSnapshot_IsBounded(t *testing.T) {
 		}
 		return all
 	}
-	s.Blueprints = func() []acceptance.Summary { return []acceptance.Summary{{Message: strings.Repeat("x", long)}} }
+	s.Blueprints = func() []acceptance.Summary {
+		return []acceptance.Summary{{
+			Message: strings.Repeat("x", long), Older: make([]string, 2*MaxOlderRevisions),
+			Templates: make([]blueprint.Template, 2*MaxResources),
+		}}
+	}
 	s.Mapper = make(mapper, 2*MaxMapperErrors)
 	for i := range s.Mapper.(mapper) {
 		s.Mapper.(mapper)[i].Err = errors.New(strings.Repeat("x", long))
@@ -155,7 +160,8 @@ func TestSnapshot_IsBounded(t *testing.T) {
 		t.Errorf("got %d parked objects and %d details", doc.Parked.Total, len(doc.Parked.Objects))
 	}
 	if len(doc.Types) != types || len(doc.Types[0].FailingWatches) != MaxFailingWatches || doc.Types[0].Watches !=
-		2*MaxFailingWatches || len(doc.Mapper.Errors) != MaxMapperErrors {
+		2*MaxFailingWatches || len(doc.Mapper.Errors) != MaxMapperErrors ||
+		len(doc.Blueprints[0].Resources) != MaxResources || len(doc.Blueprints[0].OlderRevisions) != MaxOlderRevisions {
 		t.Error("the document is not bounded")
 	}
 	for _, text := range []string{

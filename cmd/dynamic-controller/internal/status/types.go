@@ -12,6 +12,8 @@ const (
 const (
 	MaxParked         = 500  // objects in Parked.Objects
 	MaxFailingWatches = 10   // watches in Type.FailingWatches
+	MaxResources      = 100  // resources in Blueprint.Resources; the limit of a Blueprint
+	MaxOlderRevisions = 20   // revisions in Blueprint.OlderRevisions
 	MaxMapperErrors   = 100  // errors in Mapper.Errors
 	MaxMessageBytes   = 1024 // bytes in each error and message
 )

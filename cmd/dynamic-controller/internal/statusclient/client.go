@@ -32,6 +32,7 @@ type Client struct {
 	base      *url.URL
 	http      http.Client
 	transport *http.Transport
+	remedy    string // what to do if the certificate cannot be verified
 }
 
 // NewForURL returns a Client for the replica at a URL, such as https://localhost:8443. The token is taken from the
@@ -42,22 +43,29 @@ func NewForURL(address string, credentials *rest.Config, settings *tls.Config) (
 		base.RawQuery != "" || base.User != nil {
 		return nil, fmt.Errorf("--url: %q: must have the form https://HOST:PORT, because the token is sent to it", address)
 	}
-	return newClient(base, credentials, &http.Transport{TLSClientConfig: settings, Proxy: http.ProxyFromEnvironment})
+	return newClient(base, credentials, &http.Transport{TLSClientConfig: settings, Proxy: http.ProxyFromEnvironment},
+		"set --certificate-authority and --tls-server-name; with --insecure-skip-tls-verify, the token is sent to a server "+
+			"whose identity is unknown")
 }
 
-// newForDialer returns a Client for a replica that is reached by dial. The certificate of the replica is not verified:
-// dial must connect to an authenticated peer.
+// newForDialer returns a Client for a replica that is reached by dial. If settings is nil, the certificate is not
+// verified, because replicas have self-signed certificates by default. The peer is then only as trustworthy as the
+// connections of the API server to kubelets, which it verifies only with --kubelet-certificate-authority.
 func newForDialer(
-	dial func(context.Context) (net.Conn, error), credentials *rest.Config,
+	dial func(context.Context) (net.Conn, error), credentials *rest.Config, settings *tls.Config,
 ) (*Client, error) {
+	if settings == nil {
+		settings = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // see above
+	}
 	return newClient(&url.URL{Scheme: "https", Host: "replica"}, credentials, &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
-		//nolint:gosec // replicas have self-signed certificates by default; the API server authenticates the Pod
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
-	})
+		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		TLSClientConfig: settings,
+	}, "check --replica-certificate-authority and --replica-server-name")
 }
 
-func newClient(base *url.URL, credentials *rest.Config, connections *http.Transport) (*Client, error) {
+func newClient(
+	base *url.URL, credentials *rest.Config, connections *http.Transport, remedy string,
+) (*Client, error) {
 	if user := credentials.Impersonate.UserName; user != "" {
 		return nil, fmt.Errorf("--as: a replica does not impersonate %q: use --token", user)
 	}
@@ -71,7 +79,7 @@ func newClient(base *url.URL, credentials *rest.Config, connections *http.Transp
 		return nil, fmt.Errorf("read the credentials: %w", err)
 	}
 	return &Client{
-		base: base, transport: connections,
+		base: base, transport: connections, remedy: remedy,
 		http: http.Client{Transport: authenticated, CheckRedirect: func(*http.Request, []*http.Request) error {
 			return http.ErrUseLastResponse // the token must not be sent elsewhere
 		}},
@@ -122,9 +130,12 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, respo
 	if err != nil {
 		return err
 	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
 	answer, err := c.http.Do(r)
 	if err != nil {
-		return withRemedy(err)
+		return c.withRemedy(err)
 	}
 	defer answer.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(answer.Body, maxResponse))
@@ -141,14 +152,14 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, respo
 }
 
 // withRemedy adds the remedy to the error of a request.
-func withRemedy(err error) error {
+func (c *Client) withRemedy(err error) error {
 	var untrusted *tls.CertificateVerificationError
 	var failed *url.Error
 	switch {
 	case errors.Is(err, ErrNoToken):
 		return ErrNoToken
 	case errors.As(err, &untrusted):
-		return fmt.Errorf("%w: set --certificate-authority and --tls-server-name, or --insecure-skip-tls-verify", untrusted)
+		return fmt.Errorf("%w: %s", untrusted, c.remedy)
 	case errors.As(err, &failed):
 		return fmt.Errorf("connect to the replica: %w", failed.Err)
 	}

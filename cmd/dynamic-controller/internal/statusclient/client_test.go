@@ -25,7 +25,8 @@ func serve(t *testing.T, code int, body string) (url string, settings *tls.Confi
 	requests = &[]string{}
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		sent, _ := io.ReadAll(r.Body)
-		*requests = append(*requests, fmt.Sprintf("%s %s %s%s", r.Method, r.URL, r.Header.Get("Authorization"), sent))
+		*requests = append(*requests, fmt.Sprintf("%s %s %s%s%s", r.Method, r.URL, r.Header.Get("Authorization"), sent,
+			r.Header.Get("Content-Type")))
 		w.Header().Set("Location", "https://example.com")
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, body)
@@ -134,7 +135,7 @@ func TestClient_Retry(t *testing.T) {
 	}
 	defer c.Close()
 	got, err := c.Retry(t.Context(), status.RetryRequest{Type: "websites", Namespace: "shop", Name: "flowers"})
-	const want = `POST /status/retry Bearer given{"type":"websites","namespace":"shop","name":"flowers"}`
+	const want = `POST /status/retry Bearer given{"type":"websites","namespace":"shop","name":"flowers"}application/json`
 	if err != nil || got != 3 || len(*requests) != 1 || (*requests)[0] != want {
 		t.Errorf("got %d, error %v, requests %q", got, err, *requests)
 	}

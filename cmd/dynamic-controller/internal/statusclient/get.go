@@ -14,7 +14,7 @@ func (c *Client) Get(ctx context.Context, path string) (*http.Response, error) {
 	}
 	response, err := c.http.Do(r)
 	if err != nil {
-		return nil, withRemedy(err)
+		return nil, c.withRemedy(err)
 	}
 	return response, nil
 }

@@ -2,6 +2,7 @@ package statusclient
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"strings"
 
@@ -14,15 +15,22 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// portName is the name of the container port of the diagnostics.
-const portName = "metrics"
+const (
+	// portName is the name of the container port of the diagnostics.
+	portName = "metrics"
+	// containerName is the name of the container of the platform in the manifests and the chart.
+	containerName = "dynamic-controller"
+)
 
 // Lease identifies the Lease of the platform.
 type Lease struct{ Namespace, Name string }
 
 // NewForLeader returns a Client for the Pod that holds the Lease. It connects through the API server. cfg contains the
-// credentials for the API server, and credentials those for the replica.
-func NewForLeader(ctx context.Context, cfg, credentials *rest.Config, lease Lease) (*Client, error) {
+// credentials for the API server, and credentials those for the replica. If settings is nil, the certificate of the
+// replica is not verified.
+func NewForLeader(
+	ctx context.Context, cfg, credentials *rest.Config, lease Lease, settings *tls.Config,
+) (*Client, error) {
 	pod, port, err := findLeader(ctx, cfg, lease)
 	if err != nil {
 		return nil, err
@@ -31,7 +39,7 @@ func NewForLeader(ctx context.Context, cfg, credentials *rest.Config, lease Leas
 	if err != nil {
 		return nil, err
 	}
-	return newForDialer(forward.dial, credentials)
+	return newForDialer(forward.dial, credentials, settings)
 }
 
 // findLeader returns the name of the Pod that holds the Lease, and the port of its diagnostics.
@@ -66,13 +74,18 @@ func findLeader(ctx context.Context, cfg *rest.Config, lease Lease) (pod string,
 	return pod, port, err
 }
 
-func portOf(pod *corev1.Pod) (int32, error) {
+// portOf returns the port of the diagnostics. It prefers the container of the platform, because other containers, such
+// as a proxy, can have a port with the same name.
+func portOf(pod *corev1.Pod) (number int32, err error) {
 	for _, container := range pod.Spec.Containers {
 		for _, port := range container.Ports {
-			if port.Name == portName {
-				return port.ContainerPort, nil
+			if port.Name == portName && (number == 0 || container.Name == containerName) {
+				number = port.ContainerPort
 			}
 		}
+	}
+	if number != 0 {
+		return number, nil
 	}
 	return 0, fmt.Errorf("pod %s/%s has no container port with the name %s: enable the diagnostics with "+
 		"--metrics-bind-address, or set --url", pod.Namespace, pod.Name, portName)

@@ -177,27 +177,6 @@ func PrintParked(w io.Writer, p *status.Parked, now time.Time, wide bool) {
 	})
 }
 
-// Select returns the parked objects that a request selects.
-func Select(p status.Parked, wanted status.RetryRequest, types []status.Type) status.Parked {
-	if wanted.Type == "" {
-		return p
-	}
-	selected := status.Parked{Objects: []status.ParkedObject{}}
-	for _, o := range p.Objects {
-		if status.MatchesType(wanted.Type, o.Resource) && (wanted.Name == "" || wanted.Name == o.Name &&
-			(o.Namespace == "" || o.Namespace == wanted.Namespace)) {
-			selected.Objects = append(selected.Objects, o)
-		}
-	}
-	selected.Total = len(selected.Objects)
-	for i := range types {
-		if wanted.Name == "" && status.MatchesType(wanted.Type, types[i].Resource) {
-			selected.Total = max(selected.Total, types[i].Parked)
-		}
-	}
-	return selected
-}
-
 // writePrintable writes the output of write with control characters replaced.
 func writePrintable(w io.Writer, write func(w io.Writer)) {
 	var text strings.Builder

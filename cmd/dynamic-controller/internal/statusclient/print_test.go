@@ -148,21 +148,59 @@ func TestProblems(t *testing.T) {
 
 func TestSelect(t *testing.T) {
 	r := replica()
+	other := status.Resource{Group: "other.example.com", Version: "v1", Resource: "websites"}
+	r.Types = append(r.Types, status.Type{Resource: other, Kind: "Site", Parked: 1})
+	r.Parked.Total++
+	r.Parked.Objects = append(r.Parked.Objects, status.ParkedObject{Resource: other, Name: "first"})
 	for _, test := range []struct {
 		wanted        status.RetryRequest
 		total, listed int
+		problem       string
 	}{
-		{status.RetryRequest{}, 12, 2},
-		{status.RetryRequest{Type: "websites"}, 12, 2},
-		{status.RetryRequest{Type: "websites.shop.example.com"}, 12, 2},
-		{status.RetryRequest{Type: "gardens"}, 0, 0},
-		{status.RetryRequest{Type: "websites", Namespace: "shop", Name: "flowers"}, 1, 1},
-		{status.RetryRequest{Type: "websites", Namespace: "other", Name: "flowers"}, 0, 0},
-		{status.RetryRequest{Type: "websites", Namespace: "shop", Name: "global"}, 1, 1},
+		{status.RetryRequest{}, 13, 3, ""},
+		{status.RetryRequest{Type: "websites"}, 13, 3, ""},
+		{status.RetryRequest{Type: "websites.shop.example.com"}, 12, 2, ""},
+		{status.RetryRequest{Type: "Website"}, 12, 2, ""},
+		{status.RetryRequest{Type: "gardens"}, 0, 0, ""},
+		{status.RetryRequest{Type: "ponds"}, 0, 0, `"ponds": no served type has this name`},
+		{status.RetryRequest{Type: "websites.shop.example.com", Namespace: "shop", Name: "flowers"}, 1, 1, ""},
+		{status.RetryRequest{Type: "websites", Namespace: "shop", Name: "global"}, 1, 1, ""},
+		{status.RetryRequest{Type: "websites.shop.example.com", Namespace: "other", Name: "flowers"}, 0, 0,
+			"is not among the 2 listed of 12 parked objects"},
+		{status.RetryRequest{Type: "site", Name: "second"}, 0, 0, ""},
 	} {
-		got := Select(r.Parked, test.wanted, r.Types)
-		if got.Total != test.total || len(got.Objects) != test.listed {
-			t.Errorf("%+v: got %d of %d", test.wanted, len(got.Objects), got.Total)
+		got, err := Select(r, test.wanted)
+		if got.Total != test.total || len(got.Objects) != test.listed || (err == nil) != (test.problem == "") ||
+			err != nil && !strings.Contains(err.Error(), test.problem) {
+			t.Errorf("%+v: got %d of %d, error %v", test.wanted, len(got.Objects), got.Total, err)
 		}
+	}
+	for name, want := range map[string]string{
+		"websites": "websites", "site": "websites.v1.other.example.com", "ponds": "", "": "",
+	} {
+		if got, err := Resolve(r, name); got != want || (err == nil) != (want != "") {
+			t.Errorf("Resolve(%q): got %q, error %v", name, got, err)
+		}
+	}
+	r.Types[1].Kind = "Site"
+	if got, err := Resolve(r, "Site"); err == nil || !strings.Contains(err.Error(), "several types") {
+		t.Errorf("got %q, error %v", got, err)
+	}
+}
+
+func TestComplete(t *testing.T) {
+	r := replica()
+	for word, want := range map[string]string{
+		"":          "websites.shop.example.com",
+		"websites/": "websites/flowers websites/global",
+		"Website/f": "Website/flowers Website/global",
+		"ponds/":    "",
+	} {
+		if got := strings.Join(Complete(r, word, "shop"), " "); got != want {
+			t.Errorf("%q: got %q, want %q", word, got, want)
+		}
+	}
+	if got := Complete(r, "websites/", "other"); len(got) != 1 {
+		t.Errorf("got %q", got)
 	}
 }

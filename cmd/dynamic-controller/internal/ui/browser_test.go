@@ -344,3 +344,31 @@ func TestBrowser_KeepsTheLastDataWhenTheServerFails(t *testing.T) {
 	p.Wait(`document.querySelector("#connection").textContent.includes("cannot be reached")`)
 	p.expect(map[string]string{"#age": "Data from", "#types .shown": "400"})
 }
+
+func TestBrowser_KeepsRefreshingAfterAnErrorOfThePage(t *testing.T) {
+	p := open(t, 10, "")
+	p.Eval(`window.broken = true; Object.defineProperty(document, "title", {configurable: true, set() {
+		if (window.broken) { throw new Error("broken"); }
+	}})`, nil)
+	p.Wait(`document.querySelector("#note").textContent.includes("cannot show the data: Error: broken")`)
+	p.Eval(`window.broken = false`, nil)
+	p.Wait(`!document.querySelector("#note").textContent.includes("broken")`)
+	_ = p.Problems() // the page logs the error
+}
+
+func TestBrowser_DoesNotLoadDataWhileRefreshingIsPaused(t *testing.T) {
+	p := open(t, 10, "")
+	const show = `window.loads = 0; const load = window.fetch; window.fetch = (...all) => { window.loads++; return load(...all); };`
+	p.Eval(`{`+show+`
+		const e = document.querySelector("#interval");
+		e.value = "0";
+		e.dispatchEvent(new Event("change"));
+		window.loads = 0;
+		document.dispatchEvent(new Event("visibilitychange"));
+	}`, nil)
+	if got := p.Text(`window.loads`); got != "0" {
+		t.Errorf("got %s requests while refreshing is paused", got)
+	}
+	p.Eval(`document.querySelector("#refresh").click()`, nil)
+	p.Wait(`window.loads === 1`)
+}

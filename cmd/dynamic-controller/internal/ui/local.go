@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 )
 
 // statusPath is the path from which the script of the page reads, and the path of the status on a replica.
@@ -58,6 +59,8 @@ func (l *Local) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serveStatus returns the response of the replica, without its headers.
 func (l *Local) serveStatus(w http.ResponseWriter, r *http.Request) {
+	// Connecting to another replica can take longer than a server lets a response take.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	response, err := l.get(r.Context())
@@ -72,5 +75,7 @@ func (l *Local) serveStatus(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(response.StatusCode)
-	_, _ = io.Copy(w, response.Body)
+	if _, err := io.Copy(w, response.Body); err != nil {
+		panic(http.ErrAbortHandler) // the browser must not take a part of the response for all of it
+	}
 }

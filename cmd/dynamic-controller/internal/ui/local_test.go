@@ -9,6 +9,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
+	"time"
 )
 
 func newTestLocal(get func(context.Context) (*http.Response, error)) *Local {
@@ -99,5 +101,50 @@ func TestLocal_URLIsThatOfThePage(t *testing.T) {
 	l.ServeHTTP(w, httptest.NewRequest(http.MethodGet, l.URL(), nil))
 	if w.Code != http.StatusOK || !strings.HasPrefix(l.URL(), "http://127.0.0.1:8001/") {
 		t.Errorf("%s: got %d", l.URL(), w.Code)
+	}
+}
+
+// A part of the document must not look like all of it.
+func TestLocal_AbortsATruncatedResponse(t *testing.T) {
+	l := newTestLocal(func(context.Context) (*http.Response, error) {
+		body := io.MultiReader(strings.NewReader(`{"kind":`), iotest.ErrReader(io.ErrUnexpectedEOF))
+		return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(body)}, nil
+	})
+	server := httptest.NewServer(l)
+	defer server.Close()
+	l.host = server.Listener.Addr().String()
+	response, err := http.Get(strings.TrimSuffix(l.URL(), Path) + statusPath)
+	if err != nil {
+		return
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err == nil {
+		t.Errorf("got the complete response %q", body)
+	}
+}
+
+// Connecting to another replica can take longer than the timeouts of the server.
+func TestLocal_WaitsLongerThanTheServer(t *testing.T) {
+	const timeout, wait = 250 * time.Millisecond, 500 * time.Millisecond
+	l := newTestLocal(func(ctx context.Context) (*http.Response, error) {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(wait):
+			return answer(http.StatusOK, "{}")(ctx)
+		}
+	})
+	server := httptest.NewUnstartedServer(l)
+	server.Config.ReadTimeout, server.Config.WriteTimeout = timeout, timeout
+	server.Start()
+	defer server.Close()
+	l.host = server.Listener.Addr().String()
+	response, err := http.Get(strings.TrimSuffix(l.URL(), Path) + statusPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusOK || string(body) != "{}" {
+		t.Errorf("got %d, %q, error %v", response.StatusCode, body, err)
 	}
 }

@@ -103,12 +103,18 @@ async function load() {
   }
   clearTimeout(expire);
   pending = null;
-  if (!problem) {
-    model.add(data);
-    drawAll();
+  try {
+    if (!problem) {
+      model.add(data);
+      drawAll();
+    }
+  } catch (error) {
+    problem = "The page cannot show the data: " + error;
+    console.error(error);
+  } finally {
+    schedule();
   }
   drawConnection();
-  schedule();
 }
 
 function schedule() {
@@ -207,7 +213,13 @@ document.addEventListener("keydown", (event) => {
     }
   }
 });
-document.addEventListener("visibilitychange", () => document.hidden ? clearTimeout(timer) : load());
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    clearTimeout(timer);
+  } else if (Number(byID("interval").value) > 0) {
+    load();
+  }
+});
 window.addEventListener("hashchange", restoreView);
 byID("interval").addEventListener("change", schedule);
 byID("refresh").addEventListener("click", load);
