@@ -109,8 +109,8 @@ func (o *statusOptions) connectToURL(token string) (*statusclient.Client, string
 	return c, namespace, err
 }
 
-// replicaTLS returns the TLS settings for a replica that is reached through the API server, or nil if its certificate is
-// not verified.
+// replicaTLS returns the TLS settings for a replica that is reached through the API server. They are nil if the
+// certificate of the replica is not verified.
 func (o *statusOptions) replicaTLS() (*tls.Config, error) {
 	if o.replicaAuthority == "" && o.replicaServerName == "" {
 		return nil, nil //nolint:nilnil // nil is documented

@@ -37,7 +37,8 @@ func TestStatusCompletion_DoesNotUseFlagsOfTheReplicaForTheAPIServer(t *testing.
 	}))
 	t.Cleanup(server.Close)
 	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	text := "{apiVersion: v1, kind: Config, current-context: it, contexts: [{name: it, context: {cluster: it, user: it}}], " +
+	text := "{apiVersion: v1, kind: Config, current-context: it, " +
+		"contexts: [{name: it, context: {cluster: it, user: it}}], " +
 		"users: [{name: it, user: {token: own}}], clusters: [{name: it, cluster: {INSECURE server: '" + server.URL + "'}}]}"
 	complete := func(insecure string, args ...string) {
 		requests.Store(0)
@@ -71,8 +72,10 @@ func TestStatus_RejectsFlagsWithoutEffect(t *testing.T) {
 		"an authority without a name": {[]string{"status", "--replica-certificate-authority", "ca.crt"},
 			"must be set together"},
 		"a name without an authority": {[]string{"status", "--replica-server-name", "a"}, "must be set together"},
-		"a missing authority": {[]string{"status", "--replica-server-name", "a", "--replica-certificate-authority", "missing"},
-			"--replica-certificate-authority: open missing"},
+		"a missing authority": {
+			[]string{"status", "--replica-server-name", "a", "--replica-certificate-authority", "missing"},
+			"--replica-certificate-authority: open missing",
+		},
 	} {
 		if out, err := execute(t, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got error %v, %s", name, err, out)

@@ -136,7 +136,8 @@ func (a *api) addWebhook() {
 	a.Helper()
 	a.Cleanup(func() {
 		ctx := context.WithoutCancel(a.Context())
-		_ = a.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Delete(ctx, webhookName, metav1.DeleteOptions{})
+		webhooks := a.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+		_ = webhooks.Delete(ctx, webhookName, metav1.DeleteOptions{})
 		_ = a.kube.CoreV1().Secrets(platformNamespace).Delete(ctx, webhookName, metav1.DeleteOptions{})
 	})
 	_, err := a.kube.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(a.Context(),

@@ -1,5 +1,5 @@
-// Report writes the charts and tables of the documentation from saved output of the benchmarks. "make bench-report" runs
-// it.
+// Report writes the charts and tables of the documentation from saved output of the benchmarks. "make bench-report"
+// runs it.
 //
 // The saved output is in test/bench/results, one file for each run. It is the unchanged output of "go test -bench", in
 // the format of benchstat. Lines such as "kernel: ..." describe the machine and the versions of the run, and lines such

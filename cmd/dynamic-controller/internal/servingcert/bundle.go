@@ -21,8 +21,8 @@ const (
 	serverKey  = "tls.key"
 )
 
-// IsOwn reports whether the keys of a Secret are those that a Manager writes. Secrets of other programs do not contain the
-// private key of an authority.
+// IsOwn reports whether the keys of a Secret are those that a Manager writes. Secrets that other programs write do not
+// contain the private key of an authority.
 func IsOwn(keys []string) bool {
 	isOther := func(key string) bool { return !slices.Contains([]string{caKey, caKeyKey, servingKey, serverKey}, key) }
 	return slices.Contains(keys, caKeyKey) && !slices.ContainsFunc(keys, isOther)

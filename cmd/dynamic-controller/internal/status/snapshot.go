@@ -202,8 +202,8 @@ func watchProblem(t *dynamiccontroller.TypeStatus) (reason, message string) {
 func newBlueprint(b *acceptance.Summary) Blueprint {
 	out := Blueprint{
 		Name: b.Name, State: string(b.State), Reason: b.Reason, Message: cut(b.Message), Generation: b.Generation,
-		ServedGeneration: b.ServedGeneration, Revision: b.Revision, OlderRevisions: b.Older[:min(len(b.Older), MaxOlderRevisions)],
-		Resources: []BlueprintResource{},
+		ServedGeneration: b.ServedGeneration, Revision: b.Revision,
+		OlderRevisions: b.Older[:min(len(b.Older), MaxOlderRevisions)], Resources: []BlueprintResource{},
 	}
 	if !b.GVR.Empty() {
 		out.Type = &BlueprintType{Resource: Resource{b.GVR.Group, b.GVR.Version, b.GVR.Resource}, Kind: b.Kind}

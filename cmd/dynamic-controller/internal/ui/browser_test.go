@@ -358,7 +358,8 @@ func TestBrowser_KeepsRefreshingAfterAnErrorOfThePage(t *testing.T) {
 
 func TestBrowser_DoesNotLoadDataWhileRefreshingIsPaused(t *testing.T) {
 	p := open(t, 10, "")
-	const show = `window.loads = 0; const load = window.fetch; window.fetch = (...all) => { window.loads++; return load(...all); };`
+	const show = `window.loads = 0; const load = window.fetch;
+		window.fetch = (...all) => { window.loads++; return load(...all); };`
 	p.Eval(`{`+show+`
 		const e = document.querySelector("#interval");
 		e.value = "0";
