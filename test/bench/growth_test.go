@@ -21,7 +21,7 @@ var (
 	growthPeriod  = flag.Duration("growth-period", 5*time.Second, "how long objects are updated at each rate")
 	growthLimit   = flag.Duration("growth-limit", 100*time.Second,
 		"maximum time of one measurement; if an engine needs more, its larger sizes are not measured")
-	growthTime   = flag.Duration("growth-time", 30*time.Minute, "sizes that have not been reached in this time are left out")
+	growthTime   = flag.Duration("growth-time", 30*time.Minute, "the time after which remaining sizes are left out")
 	growthCreate = flag.Bool("growth-create", false,
 		"only create the objects of the growth benchmark, which a later run on the same cluster uses")
 )

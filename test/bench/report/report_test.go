@@ -38,9 +38,9 @@ cpus: 2
 kubernetes: v1.37.1
 growth-types: 8 workers, 10 types of 5 objects
 note: types: kro was not measured with 100 and more: one measurement took longer than 1m40s
-BenchmarkGrowth/load=types/n=10/engine=ours-full-2         	1	52.00 goroutines	2000000 heap-B	900000000 all-reconciled-ns
-BenchmarkGrowth/load=types/n=10/engine=kro-2               	1	25.00 goroutines	4000000 heap-B	1900000000 all-reconciled-ns
-BenchmarkGrowth/load=types/n=100/engine=ours-full-2        	1	412.0 goroutines	9000000 heap-B	2900000000 all-reconciled-ns
+BenchmarkGrowth/load=types/n=10/engine=ours-full-2	1	52.00 goroutines	2000000 heap-B	900000000 all-reconciled-ns
+BenchmarkGrowth/load=types/n=10/engine=kro-2	1	25.00 goroutines	4000000 heap-B	1900000000 all-reconciled-ns
+BenchmarkGrowth/load=types/n=100/engine=ours-full-2	1	412.0 goroutines	9000000 heap-B	2900000000 all-reconciled-ns
 BenchmarkTypes/engine=ours-full-2	1	812.0 goroutines	14100000 heap-B
 BenchmarkTypes/engine=dynamicinformer-2	1	1812 goroutines	46600000 heap-B
 PASS

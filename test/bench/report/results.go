@@ -145,15 +145,6 @@ func (s series) value(engine string, n int, unit string) (float64, bool) {
 	return v, ok
 }
 
-// derive adds a unit that is computed from two others.
-func (s series) derive(unit, a, b string, f func(a, b float64) float64) {
-	for _, sizes := range s.values {
-		for _, values := range sizes {
-			values[unit] = f(values[a], values[b])
-		}
-	}
-}
-
 // engines contains the names of the engines in charts and tables.
 var engines = map[string]string{
 	"ours-full":                       "CacheFull",

@@ -32,7 +32,8 @@ func fill(text string, runs map[string]*run) (string, error) {
 		if err != nil && failure == nil {
 			failure = fmt.Errorf("marker %q: %w", strings.Join(words, " "), err)
 		}
-		return fmt.Sprintf("<!-- bench-report: %s -->\n%s\n%s", strings.Join(words, " "), strings.TrimSpace(content), endMarker)
+		return fmt.Sprintf("<!-- bench-report: %s -->\n%s\n%s", strings.Join(words, " "), strings.TrimSpace(content),
+			endMarker)
 	})
 	if failure == nil && strings.Count(filled, "<!-- bench-report: ") != strings.Count(filled, endMarker) {
 		failure = fmt.Errorf("a marker has no end")
@@ -61,18 +62,18 @@ func writeBlock(words []string, runs map[string]*run) (string, error) {
 // machine describes the machine and the versions of a run.
 func machine(r *run) string {
 	s := r.settings
-	text := fmt.Sprintf("%s CPUs (%s), %s of memory, %s, Go %s, Kubernetes %s, client-go %s, controller-runtime %s, kro %s",
-		s["cpus"], s["cpu"], s["memory"], s["kernel"], s["go"], s["kubernetes"], s["client-go"], s["controller-runtime"],
-		s["kro"])
+	text := fmt.Sprintf("%s CPUs (%s), %s of memory, %s, Go %s, Kubernetes %s, client-go %s, controller-runtime %s, "+
+		"kro %s", s["cpus"], s["cpu"], s["memory"], s["kernel"], s["go"], s["kubernetes"], s["client-go"],
+		s["controller-runtime"], s["kro"])
 	return wrap(fmt.Sprintf("Measured on %s: %s. The API server and etcd ran on the same machine.", s["date"], text))
 }
 
 // shortMachine describes a run in one line of a chart.
 func shortMachine(r *run) string {
 	s := r.settings
-	return fmt.Sprintf("%s CPUs (%s), %s, Kubernetes %s, controller-runtime %s, kro %s, Go %s. API server on the same machine.",
-		s["cpus"], strings.ReplaceAll(s["cpu"], "(R)", ""), s["memory"], s["kubernetes"], s["controller-runtime"],
-		s["kro"], s["go"])
+	return fmt.Sprintf("%s CPUs (%s), %s, Kubernetes %s, controller-runtime %s, kro %s, Go %s. API server on the same "+
+		"machine.", s["cpus"], strings.ReplaceAll(s["cpu"], "(R)", ""), s["memory"], s["kubernetes"],
+		s["controller-runtime"], s["kro"], s["go"])
 }
 
 func notes(r *run) string {
