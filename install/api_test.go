@@ -126,13 +126,6 @@ func (a *api) delete(obj *unstructured.Unstructured) {
 	}
 }
 
-// in returns a copy for a subtest.
-func (a *api) in(t *testing.T) *api {
-	within := *a
-	within.T = t
-	return &within
-}
-
 // namespaces returns Namespace objects.
 func namespaces(t *testing.T, names ...string) (all []*unstructured.Unstructured) {
 	t.Helper()

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -63,7 +62,7 @@ func (m metrics) check(query string) error {
 			}
 			available = append(available, own...)
 			for _, matcher := range n.LabelMatchers {
-				known := matcher.Name == labels.MetricName || slices.Contains(own, matcher.Name) ||
+				known := matcher.Name == model.MetricNameLabel || slices.Contains(own, matcher.Name) ||
 					slices.Contains(targetLabels, matcher.Name)
 				if !known {
 					err = fmt.Errorf("unknown label %s of %s", matcher.Name, n.Name)
