@@ -26,7 +26,7 @@ const (
 	maxSecondaryWait = 10 * time.Second
 	// maxFailingWait limits the wait for a type whose requests fail. A rejected request is retried after one second.
 	maxFailingWait = 1100 * time.Millisecond
-	// maxUnavailableWait limits the wait for a type that is not found or forbidden. Requests for a type return NotFound
+	// maxUnavailableWait limits the wait for a type that is forbidden or not found. Requests for a type return NotFound
 	// for about 14 ms after its CRD has been established. New RBAC rules take about as long to become effective.
 	maxUnavailableWait = 250 * time.Millisecond
 )

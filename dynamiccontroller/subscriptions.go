@@ -26,8 +26,8 @@ type subscriptionSet struct {
 	primary *typewatch.Subscription
 
 	mu sync.Mutex // guards the fields below, and the fields wanted and sub of each secondary
-	// changes holds the pending changes, starting with the current one. A goroutine applies them in order, because
-	// they may have to wait for event handlers of registrations that share a watch.
+	// changes holds the pending changes, starting with the current one. A separate goroutine applies them in order,
+	// because applying a change can block on the event handlers of registrations that share a watch.
 	changes     []change
 	secondaries map[WatchKey]*secondary
 	lifetime    context.Context // context of the event handlers; nil while the set is detached

@@ -93,7 +93,7 @@ type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
 // reconciled. The owner is the object whose UID is in the controller reference or, with [EveryOwner], in any owner
 // reference. When a change moves an object to another owner, both owners are reconciled. If an object was deleted while
 // the watch was down, its last known owner is reconciled. Owners that are not in the cache of the served type are
-// ignored until they appear. The owners of all objects in the initial list are reconciled, but events take precedence.
+// ignored until they appear. The owners of all objects in the initial list are reconciled, after objects with events.
 //
 // By default, all objects are watched, and only their metadata is cached ([CacheMetadata]). [CacheKeys] is invalid
 // because it does not store owner references. A transform must keep the owner references.

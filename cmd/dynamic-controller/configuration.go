@@ -11,7 +11,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/config"
 )
 
-// formerFlags contains the current names of flags that have been renamed. The former names can still be used.
+// formerFlags maps the former names of flags to their current names. The former names can still be used.
 var formerFlags = map[string]string{"log-format": flagLogFormat, "verbosity": flagVerbosity}
 
 // newConfigCommand returns a command that prints a configuration file with the effective values of all flags.

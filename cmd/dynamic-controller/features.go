@@ -58,7 +58,7 @@ func disabledFeatures(gate featuregate.FeatureGate) []acceptance.Feature {
 	})
 }
 
-// featureMetric exports the feature gates with the name that Kubernetes components use.
+// featureMetric exports the feature gates under the metric name that Kubernetes components use.
 type featureMetric struct{ featuregate.MutableFeatureGate }
 
 var descFeatures = prometheus.NewDesc("kubernetes_feature_enabled",

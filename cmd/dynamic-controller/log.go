@@ -18,7 +18,7 @@ import (
 const (
 	formatJSON = logsapi.JSONLogFormat
 	formatText = logsapi.DefaultLogFormat
-	// formatConsole is another name of formatText.
+	// formatConsole is an alias for formatText.
 	formatConsole = "console"
 	// maxVerbosity is the highest verbosity that fits into zap's levels.
 	maxVerbosity = 127

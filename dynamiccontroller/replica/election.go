@@ -87,7 +87,7 @@ func (l *leadership) abandonCampaign(ctx context.Context, began <-chan *term) {
 	}
 }
 
-// release releases the lease. If Run is ending, the release is limited to the remaining part of ShutdownTimeout. If the
+// release releases the lease. If Run is ending, the release is limited to what remains of ShutdownTimeout. If the
 // release fails, other replicas must wait until the lease expires.
 func (l *leadership) release(ctx context.Context) {
 	limit := l.options.RenewDeadline

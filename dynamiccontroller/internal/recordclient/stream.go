@@ -46,7 +46,7 @@ func (s *stream) shrink() {
 	s.Decoder = json.NewDecoder(s.source)
 }
 
-// limitedReader returns an error after left bytes have been read.
+// limitedReader returns an error once the number of bytes in left has been read.
 type limitedReader struct {
 	io.Reader
 	left int

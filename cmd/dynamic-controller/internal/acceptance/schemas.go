@@ -70,7 +70,7 @@ func NewOpenAPISchemas(cfg *rest.Config) (*OpenAPISchemas, error) {
 	return NewOpenAPISchemasFrom(&resolver.ClientDiscoveryResolver{Discovery: client}), nil
 }
 
-// NewOpenAPISchemasFrom returns an empty cache of the schemas that r resolves. Each call of r must return a new schema,
+// NewOpenAPISchemasFrom returns an empty cache of the schemas that r resolves. Each call to r must return a new schema,
 // because the cache modifies it.
 func NewOpenAPISchemasFrom(r resolver.SchemaResolver) *OpenAPISchemas {
 	return &OpenAPISchemas{resolver: r, cache: lru.New(maxSchemas), changes: map[string]int{}}

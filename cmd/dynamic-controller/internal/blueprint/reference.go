@@ -62,7 +62,8 @@ func (r Reference) String() string {
 
 // Lookup returns the objects of a reference. Callers must not modify them. For a reference with a name, Lookup returns
 // one object, or an error for which apierrors.IsNotFound is true. Objects that match a selector are sorted. An
-// [*UnusableError] is reported as a problem. After any other error, resources that refer to the objects wait.
+// [*UnusableError] is reported as a problem. After any other error, resources that use the reference wait
+// until Lookup succeeds.
 //
 // A step calls Lookup once for each reference that is not excluded and whose expressions can be evaluated.
 type Lookup func(ctx context.Context, reference Reference) ([]*unstructured.Unstructured, error)

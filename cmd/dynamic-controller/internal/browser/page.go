@@ -65,7 +65,7 @@ func (p *Page) record(m message) {
 	}
 }
 
-// Problems returns and forgets the errors that the page has logged.
+// Problems returns the errors that the page has logged since the last call.
 func (p *Page) Problems() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -4,6 +4,7 @@
 //	inspect ─▶ Object with children and events ─▶ Explain ─▶ Report ─▶ text, JSON or YAML
 //	                                          └─▶ Tree ────▶ Node
 //
-// The findings of a [Report] are ordered by how likely they are the cause of all others. Each of them ends with what to
-// do. Reports and trees contain conditions, events and metadata, and never the content of objects such as Secrets.
+// The findings of a [Report] are ordered by how likely each is to be the cause of the others. Each finding ends with a
+// suggested action. Reports and trees contain conditions, events and metadata, and never the content of objects such as
+// Secrets.
 package explain

@@ -138,7 +138,7 @@ func (n *Node) print(w io.Writer, first, rest string) {
 	}
 }
 
-// row returns the columns of a node.
+// row returns the line of a node in the table, with columns separated by tabs.
 func (n *Node) row(name string) string {
 	resource, stage := "-", "-"
 	if n.Stage != nil {

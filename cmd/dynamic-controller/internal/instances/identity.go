@@ -88,7 +88,7 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 }
 
 // hideUnreadable removes the details of children that the identity cannot read, because these children were found with
-// the permissions of the platform. Only the kind, and whether the child is being deleted, remain.
+// the permissions of the platform. It keeps only the kind, and whether the child is being deleted.
 func (a access) hideUnreadable(ctx context.Context, pending []children.PendingChild) {
 	for i, child := range pending {
 		if a.reader.canRead == nil || !a.reader.canRead(ctx, child.GVR, child.Namespace()) {

@@ -19,7 +19,7 @@ import (
 
 // Engines contains the two engines of the platform.
 type Engines struct {
-	// Definitions serves Blueprints. It runs on every replica and does not write to the API server.
+	// Definitions watches and checks Blueprints. It runs on every replica and does not write to the API server.
 	Definitions instances.Engine
 	// Instances serves the types of Blueprints. It also serves Blueprints themselves to write their statuses, revisions
 	// and CustomResourceDefinitions. Its watches run on every replica, and its workers only on the leader.

@@ -61,7 +61,7 @@ func NewServer(kinds []schema.GroupVersionKind, objects ...*unstructured.Unstruc
 	return s
 }
 
-// Took returns the writes since the last call.
+// Took returns the writes that the server has received since the last call to Took.
 func (s *Server) Took() []string {
 	writes := s.Writes
 	s.Writes = nil

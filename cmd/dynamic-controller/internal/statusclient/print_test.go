@@ -166,7 +166,7 @@ func TestSelect(t *testing.T) {
 		{status.RetryRequest{Type: "websites.shop.example.com", Namespace: "shop", Name: "flowers"}, 1, 1, ""},
 		{status.RetryRequest{Type: "websites", Namespace: "shop", Name: "global"}, 1, 1, ""},
 		{status.RetryRequest{Type: "websites.shop.example.com", Namespace: "other", Name: "flowers"}, 0, 0,
-			"is not among the 2 listed of 12 parked objects"},
+			"only 2 of 12 parked objects are listed, and websites.shop.example.com/flowers is not one of them"},
 		{status.RetryRequest{Type: "site", Name: "second"}, 0, 0, ""},
 	} {
 		got, err := Select(r, test.wanted)

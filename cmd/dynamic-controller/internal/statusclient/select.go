@@ -73,8 +73,8 @@ func Select(r *status.Replica, wanted status.RetryRequest) (status.Parked, error
 	case wanted.Name == "":
 		selected.Total = max(selected.Total, parked)
 	case selected.Total == 0 && parked > listed:
-		return status.Parked{}, fmt.Errorf("%s/%s is not among the %d listed of %d parked objects: it is unknown whether it "+
-			"is parked", wanted.Type, wanted.Name, listed, parked)
+		return status.Parked{}, fmt.Errorf("only %d of %d parked objects are listed, and %s/%s is not one of them: "+
+			"it may be parked or not", listed, parked, wanted.Type, wanted.Name)
 	}
 	return selected, nil
 }

@@ -35,8 +35,8 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // WrappedRoundTripper returns the wrapped transport, for client-go.
 func (t *transport) WrappedRoundTripper() http.RoundTripper { return t.next }
 
-// annotator changes the name and the attributes of the span of a request. The span's original URL contains the query,
-// in which a selector can contain values of an instance.
+// annotator changes the name and the attributes of the span of a request. The original URL includes the query, which
+// can expose field values of an instance in a selector.
 type annotator struct{ next http.RoundTripper }
 
 func (a *annotator) RoundTrip(r *http.Request) (*http.Response, error) {

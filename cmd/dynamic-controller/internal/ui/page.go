@@ -43,7 +43,7 @@ func document() (page, policy string) {
 	return page, policy
 }
 
-// hash returns the source expression of an inline element with the content.
+// hash returns the CSP source expression for an inline element with the given content.
 func hash(content string) string {
 	sum := sha256.Sum256([]byte(content))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
