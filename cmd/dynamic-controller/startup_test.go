@@ -35,7 +35,7 @@ func TestStartup_UnusableClusterIsReportedInOneLine(t *testing.T) {
 				t.Errorf("got exit code %d, want 1", code)
 			}
 			first, rest, _ := strings.Cut(p.output(), "\n")
-			if !strings.Contains(first, `"msg":"Starting","version":`) {
+			if !strings.Contains(first, `"msg":"Starting","v":0,"version":`) {
 				t.Errorf("got first line %q, want the version", first)
 			}
 			if strings.Count(rest, "\n") != 1 || !strings.Contains(rest, test.want) {

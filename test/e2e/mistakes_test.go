@@ -93,7 +93,7 @@ func (f *fleet) resetWebhook(_ *member, d time.Duration) {
 	f.webhook.Heal()
 }
 
-var webhookAddress = regexp.MustCompile(`"Listening","endpoint":"webhook-bind-address","address":"([^"]+)"`)
+var webhookAddress = regexp.MustCompile(`"Listening".*"endpoint":"webhook-bind-address","address":"([^"]+)"`)
 
 // webhookAddresses returns the last address of the webhook of each replica.
 func (f *fleet) webhookAddresses() (addresses []string) {

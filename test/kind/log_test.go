@@ -16,7 +16,8 @@ import (
 type podLog []logLine
 
 type logLine struct {
-	Time    time.Time `json:"ts"`
+	Time    time.Time `json:"-"`
+	Millis  float64   `json:"ts"` // milliseconds since the Unix epoch
 	Message string    `json:"msg"`
 	Term    int64     `json:"term"`
 }
@@ -37,7 +38,11 @@ func (e *env) logSince(pod string, then time.Time) podLog {
 	var lines podLog
 	for text := range strings.Lines(string(raw)) {
 		var line logLine
-		if json.Unmarshal([]byte(text), &line) == nil && !line.Time.Before(then) {
+		if json.Unmarshal([]byte(text), &line) != nil {
+			continue
+		}
+		line.Time = time.UnixMicro(int64(line.Millis * 1000))
+		if !line.Time.Before(then) {
 			lines = append(lines, line)
 		}
 	}
