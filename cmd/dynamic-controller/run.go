@@ -149,7 +149,7 @@ func setGCPercent() {
 }
 
 // setMemoryLimit sets the memory limit of the Go runtime to 90% of the container's memory limit, unless $GOMEMLIMIT is
-// set. It returns the limit of the runtime in bytes, or 0 if there is none. The remaining 10% is for memory that the
+// set. It returns the limit of the runtime in bytes, or 0 without a limit. The remaining 10% is for memory that the
 // runtime does not count and for allocations before the garbage collector catches up.
 func setMemoryLimit(log logr.Logger) int64 {
 	limit, err := memlimit.Set(memlimit.WithRatio(0.9))

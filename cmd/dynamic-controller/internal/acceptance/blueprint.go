@@ -67,7 +67,7 @@ func (r *blueprintReconciler) gone(ctx context.Context, id dynamiccontroller.Obj
 	return nil
 }
 
-// earliest returns the first error that is not a requeue request. If there is none, it returns the requeue request with
+// earliest returns the first error that is not a requeue request. Otherwise, it returns the requeue request with
 // the shortest delay, or nil.
 func earliest(errs ...error) (first error) {
 	for _, err := range errs {

@@ -16,7 +16,7 @@ type decisionLog struct {
 
 // loggedDecision contains the parts of a decision that are logged. It does not retain compiled programs.
 type loggedDecision struct {
-	rejection, loadRejection rejection // empty if there is none
+	rejection, loadRejection rejection // empty without a rejection
 	olderProblem             string
 	served                   schema.GroupVersionResource // empty if nothing is served
 	inputs                   string                      // of the served revision

@@ -185,7 +185,7 @@ func templateKinds(resources []blueprint.Resource) (kinds []templateKind) {
 // deletion policy Retain.
 type history []*revision
 
-// newest returns the last accepted revision of the Blueprint with the given UID, or nil if there is none. Revisions of
+// newest returns the last accepted revision of the Blueprint with the given UID, or nil without one. Revisions of
 // other Blueprints with the same name are never served.
 func (h history) newest(uid types.UID) (newest *revision) {
 	for _, r := range h {

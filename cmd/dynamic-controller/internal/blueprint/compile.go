@@ -17,7 +17,7 @@ import (
 
 // Options describes the cluster. All fields are optional. Checks that depend on an unset field are skipped.
 type Options struct {
-	// CRD is the existing CustomResourceDefinition of the type, or nil if there is none. If the Blueprint defines the type
+	// CRD is the existing CustomResourceDefinition of the type, or nil if it is missing. If the Blueprint defines the type
 	// itself, CRD affects only the schema of spec.type.status. See [Compiled.Definition].
 	CRD *apiextensionsv1.CustomResourceDefinition
 	// Version is the version in which the platform reads instances. Defaults to VersionOf(CRD).

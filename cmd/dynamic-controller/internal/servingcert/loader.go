@@ -47,7 +47,7 @@ func (l *Loader) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return nil, errors.New("the certificate of the webhook has not been read yet")
 }
 
-// Expires returns when the last usable certificate expires. It returns the zero time while there is none.
+// Expires returns when the last usable certificate expires. It returns the zero time if no certificate is usable.
 func (l *Loader) Expires() time.Time {
 	if current := l.current.Load(); current != nil {
 		return current.Leaf.NotAfter

@@ -52,7 +52,7 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 	}
 	for name, test := range map[string]struct {
 		credentials rest.Config
-		token       string // "" if there is none
+		token       string // "" without a token
 	}{
 		"a token":       {rest.Config{BearerToken: "given"}, "given"},
 		"a token file":  {rest.Config{BearerTokenFile: file}, "filed"},

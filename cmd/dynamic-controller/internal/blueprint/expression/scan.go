@@ -64,7 +64,7 @@ var token = regexp.MustCompile(strings.Join([]string{
 	"`[^`]*`", `//[^\n]*\n`, `//`, "[\"'`{}]",
 }, "|"))
 
-// endOfExpression returns the index of the brace that closes the expression at the start of s, or -1 if there is none.
+// endOfExpression returns the index of the brace that closes the expression at the start of s, or -1 if it is missing.
 func endOfExpression(s string) int {
 	depth, start := 0, 0
 	for {
