@@ -135,16 +135,23 @@ func WithDefaultTransform(f cache.TransformFunc) Option {
 // statistics are available from [DynamicController.Status]. Package metrics implements Metrics for Prometheus.
 type Metrics interface {
 	// Reconciled is called after each call to a handler.
-	Reconciled(gvr schema.GroupVersionResource, outcome Outcome, took time.Duration)
-	// Forget is called when a type is no longer served. After that, Reconciled is not called for the type until the type
-	// is served again.
+	Reconciled(done Reconcile)
+	// Forget is called when a type is no longer served. Reconciled is then not called until the type is served again.
 	Forget(gvr schema.GroupVersionResource)
+}
+
+// Reconcile is a completed call to a handler.
+type Reconcile struct {
+	GVR     schema.GroupVersionResource
+	Outcome Outcome
+	Queued  time.Duration // how long the object waited in the queue, excluding the delay of a retry or RequeueAfter
+	Took    time.Duration // the duration of the call
 }
 
 type noMetrics struct{}
 
-func (noMetrics) Reconciled(schema.GroupVersionResource, Outcome, time.Duration) {}
-func (noMetrics) Forget(schema.GroupVersionResource)                             {}
+func (noMetrics) Reconciled(Reconcile)               {}
+func (noMetrics) Forget(schema.GroupVersionResource) {}
 
 // Log keys.
 const (

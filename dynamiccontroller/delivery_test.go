@@ -155,7 +155,7 @@ type badMetrics struct {
 	controller **dynamiccontroller.DynamicController
 }
 
-func (m badMetrics) Reconciled(schema.GroupVersionResource, dynamiccontroller.Outcome, time.Duration) {
+func (m badMetrics) Reconciled(dynamiccontroller.Reconcile) {
 	_ = (*m.controller).Status()
 	panic("on purpose")
 }

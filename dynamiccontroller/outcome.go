@@ -30,7 +30,7 @@ const (
 )
 
 // reconcile calls the handler for an object and processes the result.
-func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers) {
+func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers, queued time.Duration) {
 	defer c.queue.Done(id)
 	options := reg.options.Load()
 	ctx, ok := reg.beginCall(id.NamespacedKey)
@@ -45,7 +45,7 @@ func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers) {
 	log := reg.log.WithValues(keyObject, id.NamespacedKey)
 	got := goexitResult
 	// The outcome is settled in a deferred function, because the handler can call runtime.Goexit.
-	defer func() { reg.endCall(id.NamespacedKey, reg.settle(ctx, log, id, got)) }()
+	defer func() { reg.endCall(id.NamespacedKey, reg.settle(ctx, log, id, got), queued) }()
 	got = call(logr.NewContext(ctx, log), reg, options.handler, id)
 }
 
@@ -97,8 +97,7 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 // interruptedDelay is the delay before an interrupted reconcile is repeated. Usually, the run ends first.
 const interruptedDelay = time.Second
 
-// logFailure logs the first of an object's consecutive failures at V(0), and the others at V(1). Panics are always
-// logged as errors.
+// logFailure logs the first of an object's consecutive failures at V(0), and the others at V(1). Panics are errors.
 func logFailure(log logr.Logger, failures int, got result) {
 	switch {
 	case got.outcome == OutcomePanic:

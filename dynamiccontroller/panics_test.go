@@ -68,10 +68,10 @@ type outcomes struct {
 	got []dynamiccontroller.Outcome
 }
 
-func (o *outcomes) Reconciled(_ schema.GroupVersionResource, outcome dynamiccontroller.Outcome, _ time.Duration) {
+func (o *outcomes) Reconciled(done dynamiccontroller.Reconcile) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.got = append(o.got, outcome)
+	o.got = append(o.got, done.Outcome)
 }
 
 func (*outcomes) Forget(schema.GroupVersionResource) {}
@@ -218,7 +218,7 @@ var unformattable = brokenStringer{}
 
 type unformattableMetrics struct{}
 
-func (unformattableMetrics) Reconciled(schema.GroupVersionResource, dynamiccontroller.Outcome, time.Duration) {
+func (unformattableMetrics) Reconciled(dynamiccontroller.Reconcile) {
 	panic(unformattable)
 }
 func (unformattableMetrics) Forget(schema.GroupVersionResource) { panic(unformattable) }

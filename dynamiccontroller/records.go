@@ -152,8 +152,6 @@ type backoff struct {
 	budget *rate.Limiter
 }
 
-var _ limiter = backoff{}
-
 func (b backoff) When(id ObjectIdentifiers) time.Duration {
 	config := &b.reg.controller.config
 	delay, doublings := config.MaxRetryDelay, max(b.NumRequeues(id)-1, 0)

@@ -3,6 +3,7 @@ package dynamiccontroller_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -191,13 +192,57 @@ func TestD11_ShutdownTimeoutBoundsTheShutdown(t *testing.T) {
 	})
 }
 
+// completed records the reconciles reported to Metrics.
+type completed struct{ reconciles []dynamiccontroller.Reconcile }
+
+func (c *completed) Reconciled(done dynamiccontroller.Reconcile) {
+	c.reconciles = append(c.reconciles, done)
+}
+
+func (*completed) Forget(schema.GroupVersionResource) {}
+
+// The time in the queue includes neither the handler call nor the delay of a requeue.
+func TestMetrics_ReportTimeInQueueAndDuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &completed{}
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(m))
+		gvr := w.types[0]
+		w.put(gvr, "a")
+		w.put(gvr, "b")
+		stop := w.run()
+		calls := 0
+		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			calls++
+			time.Sleep(2 * time.Second)
+			if calls == 1 {
+				return dynamiccontroller.RequeueAfter(time.Minute)
+			}
+			return nil
+		})
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		stop()
+		reconcile := func(outcome dynamiccontroller.Outcome, queued time.Duration) dynamiccontroller.Reconcile {
+			return dynamiccontroller.Reconcile{GVR: gvr, Outcome: outcome, Queued: queued, Took: 2 * time.Second}
+		}
+		want := []dynamiccontroller.Reconcile{
+			reconcile(dynamiccontroller.OutcomeRequeue, 0),
+			reconcile(dynamiccontroller.OutcomeSuccess, 2*time.Second),
+			reconcile(dynamiccontroller.OutcomeSuccess, 0),
+		}
+		if !slices.Equal(m.reconciles, want) {
+			t.Errorf("got %v, want %v", m.reconciles, want)
+		}
+	})
+}
+
 // recordingMetrics blocks Forget until it is released.
 type recordingMetrics struct {
 	forgetting, release chan struct{}
 	calls               []string
 }
 
-func (m *recordingMetrics) Reconciled(schema.GroupVersionResource, dynamiccontroller.Outcome, time.Duration) {
+func (m *recordingMetrics) Reconciled(dynamiccontroller.Reconcile) {
 	m.calls = append(m.calls, "reconciled")
 }
 

@@ -129,8 +129,7 @@ func (r *registration) enter(base context.Context) context.Context {
 }
 
 // beginCall registers a call to the handler and returns the parent of the call's context. If ok is false, the
-// registration is closed and the handler must not be called. Otherwise, endCall must be called when the handler has
-// returned.
+// registration is closed and the handler must not be called. Otherwise, endCall must be called after the handler.
 func (r *registration) beginCall(key string) (lifetime context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,15 +142,15 @@ func (r *registration) beginCall(key string) (lifetime context.Context, ok bool)
 	return r.lifetime, true
 }
 
-func (r *registration) endCall(key string, outcome Outcome) {
+func (r *registration) endCall(key string, outcome Outcome, queued time.Duration) {
 	r.mu.Lock()
-	took := time.Since(r.running[key])
+	done := Reconcile{GVR: r.gvr, Outcome: outcome, Queued: queued, Took: time.Since(r.running[key])}
 	r.mu.Unlock()
 	if r.metricsForgotten != nil {
 		<-r.metricsForgotten
 	}
 	// The call is still registered here, because Metrics.Forget must be called after the last Metrics.Reconciled.
-	callUserCode(r.log, "Metrics panicked", func() { r.controller.metrics.Reconciled(r.gvr, outcome, took) })
+	callUserCode(r.log, "Metrics panicked", func() { r.controller.metrics.Reconciled(done) })
 	r.mu.Lock()
 	delete(r.running, key)
 	r.mu.Unlock()

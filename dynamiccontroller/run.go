@@ -212,7 +212,7 @@ func (r *run) startWorker() {
 func (r *run) work() {
 	queue := r.controller.queue
 	for !r.isOver() { // the next run may already have begun
-		id, reg, shutdown := queue.Next()
+		id, reg, waited, shutdown := queue.Next()
 		if shutdown {
 			return
 		}
@@ -221,7 +221,7 @@ func (r *run) work() {
 			queue.Done(id)
 			return
 		}
-		r.controller.reconcile(reg, id)
+		r.controller.reconcile(reg, id, waited)
 	}
 }
 

@@ -111,12 +111,8 @@ func (c *DynamicController) Status() []TypeStatus {
 func (c *DynamicController) statusOf(reg *registration) TypeStatus {
 	queued := reg.group.Stats()
 	status := TypeStatus{
-		GVR:         reg.gvr,
-		WatchStatus: watchStatusOf(reg.subscriptions.primary),
-		Live:        queued.Live,
-		Background:  queued.Background,
-		Oldest:      queued.Oldest,
-		Delayed:     queued.Delayed,
+		GVR: reg.gvr, WatchStatus: watchStatusOf(reg.subscriptions.primary),
+		Live: queued.Live, Background: queued.Background, Oldest: queued.Oldest, Delayed: queued.Delayed,
 	}
 	for _, sec := range reg.subscriptions.all() {
 		status.Secondaries = append(status.Secondaries, SecondaryStatus{sec.key, watchStatusOf(sec.sub)})

@@ -3,6 +3,7 @@
 //
 //	dynamiccontroller_reconciles_total{group,version,resource,outcome}   handler calls, by outcome
 //	dynamiccontroller_reconcile_duration_seconds{group,version,resource} duration of handler calls
+//	dynamiccontroller_queue_duration_seconds{group,version,resource}     time in the queue before each handler call
 //	dynamiccontroller_objects{group,version,resource}                    objects in the cache
 //	dynamiccontroller_cache_bytes{group,version,resource}                approximate memory used by the cache
 //	dynamiccontroller_queue_items{group,version,resource,lane}           waiting objects: live, background, delayed

@@ -1,8 +1,6 @@
 package metrics
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -45,12 +43,13 @@ func (o options) values(gvr schema.GroupVersionResource, more ...string) []strin
 	return append([]string{gvr.Group, gvr.Version, gvr.Resource}, more...)
 }
 
-// Reconciles counts reconciles and measures their duration. It implements both [dynamiccontroller.Metrics], which
+// Reconciles counts reconciles and measures their duration and the time that objects wait in the queue. It implements both [dynamiccontroller.Metrics], which
 // [dynamiccontroller.WithMetrics] accepts, and [prometheus.Collector].
 type Reconciles struct {
 	options  options
 	total    *prometheus.CounterVec
 	duration *prometheus.HistogramVec
+	queued   *prometheus.HistogramVec
 }
 
 var (
@@ -71,15 +70,21 @@ func NewReconciles(opts ...Option) *Reconciles {
 			// From 100 microseconds, for a reconcile that finds nothing to do, to 5 minutes, the default timeout.
 			Buckets: prometheus.ExponentialBucketsRange(0.0001, 300, 14),
 		}, o.labels()),
+		queued: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "queue_duration_seconds",
+			Help: "Time that objects waited in the queue, without the delay of a retry or requeue.",
+			// From 1 millisecond, which an idle worker does not need, to 5 minutes.
+			Buckets: prometheus.ExponentialBucketsRange(0.001, 300, 8),
+		}, o.labels()),
 	}
 }
 
 // Reconciled implements [dynamiccontroller.Metrics].
-func (r *Reconciles) Reconciled(
-	gvr schema.GroupVersionResource, outcome dynamiccontroller.Outcome, took time.Duration,
-) {
-	r.total.WithLabelValues(r.options.values(gvr, string(outcome))...).Inc()
-	r.duration.WithLabelValues(r.options.values(gvr)...).Observe(took.Seconds())
+func (r *Reconciles) Reconciled(done dynamiccontroller.Reconcile) {
+	labels := r.options.values(done.GVR)
+	r.total.WithLabelValues(r.options.values(done.GVR, string(done.Outcome))...).Inc()
+	r.duration.WithLabelValues(labels...).Observe(done.Took.Seconds())
+	r.queued.WithLabelValues(labels...).Observe(done.Queued.Seconds())
 }
 
 // Forget implements [dynamiccontroller.Metrics].
@@ -90,16 +95,19 @@ func (r *Reconciles) Forget(gvr schema.GroupVersionResource) {
 	of := prometheus.Labels{"group": gvr.Group, "version": gvr.Version, "resource": gvr.Resource}
 	r.total.DeletePartialMatch(of)
 	r.duration.DeletePartialMatch(of)
+	r.queued.DeletePartialMatch(of)
 }
 
 // Describe implements [prometheus.Collector].
 func (r *Reconciles) Describe(to chan<- *prometheus.Desc) {
 	r.total.Describe(to)
 	r.duration.Describe(to)
+	r.queued.Describe(to)
 }
 
 // Collect implements [prometheus.Collector].
 func (r *Reconciles) Collect(to chan<- prometheus.Metric) {
 	r.total.Collect(to)
 	r.duration.Collect(to)
+	r.queued.Collect(to)
 }

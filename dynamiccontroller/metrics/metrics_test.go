@@ -50,16 +50,23 @@ func series(t *testing.T, from ...prometheus.Collector) map[string]int {
 func TestS1_ForgetRemovesSeriesOfStoppedType(t *testing.T) {
 	r := metrics.NewReconciles()
 	for _, gvr := range []schema.GroupVersionResource{widgets, gadgets} {
-		r.Reconciled(gvr, dynamiccontroller.OutcomeSuccess, time.Millisecond)
-		r.Reconciled(gvr, dynamiccontroller.OutcomePanic, time.Hour)
+		r.Reconciled(dynamiccontroller.Reconcile{GVR: gvr, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Millisecond})
+		r.Reconciled(dynamiccontroller.Reconcile{GVR: gvr, Outcome: dynamiccontroller.OutcomePanic, Took: time.Hour})
 	}
-	const reconciles, duration = "dynamiccontroller_reconciles_total", "dynamiccontroller_reconcile_duration_seconds"
-	if n := series(t, r); n[reconciles] != 4 || n[duration] != 2 {
-		t.Errorf("got series %v before Forget, want 4 reconciles and 2 durations", n)
+	want := map[string]int{
+		"dynamiccontroller_reconciles_total":           4, // an outcome has a series of its own
+		"dynamiccontroller_reconcile_duration_seconds": 2,
+		"dynamiccontroller_queue_duration_seconds":     2,
+	}
+	if diff := cmp.Diff(want, series(t, r)); diff != "" {
+		t.Errorf("series before Forget: %s", diff)
 	}
 	r.Forget(widgets)
-	if n := series(t, r); n[reconciles] != 2 || n[duration] != 1 {
-		t.Errorf("got series %v after Forget, want 2 reconciles and 1 duration", n)
+	for name := range want {
+		want[name] /= 2
+	}
+	if diff := cmp.Diff(want, series(t, r)); diff != "" {
+		t.Errorf("series after Forget: %s", diff)
 	}
 }
 
@@ -153,11 +160,32 @@ dynamiccontroller_type_state{state="Synced"} 2
 `, metrics.NewStatus(types, metrics.WithoutTypeLabels()))
 }
 
+func TestReconciles_ExportsTimeInQueue(t *testing.T) {
+	r := metrics.NewReconciles(metrics.WithoutTypeLabels())
+	r.Reconciled(dynamiccontroller.Reconcile{GVR: widgets, Queued: 2 * time.Second, Took: time.Minute})
+	r.Reconciled(dynamiccontroller.Reconcile{GVR: gadgets, Queued: 3 * time.Second, Took: time.Hour})
+	registry := prometheus.NewPedanticRegistry()
+	registry.MustRegister(r)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "dynamiccontroller_queue_duration_seconds" {
+			if h := f.GetMetric()[0].GetHistogram(); h.GetSampleCount() != 2 || h.GetSampleSum() != 5 {
+				t.Errorf("got %v, want two values with the sum 5", h)
+			}
+			return
+		}
+	}
+	t.Error("the metric is missing")
+}
+
 // Counters must not decrease, so the reconciles of stopped types remain.
 func TestWithoutTypeLabels_KeepsCountersOfStoppedTypes(t *testing.T) {
 	r := metrics.NewReconciles(metrics.WithoutTypeLabels())
 	for _, gvr := range []schema.GroupVersionResource{widgets, gadgets} {
-		r.Reconciled(gvr, dynamiccontroller.OutcomeSuccess, time.Millisecond)
+		r.Reconciled(dynamiccontroller.Reconcile{GVR: gvr, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Millisecond})
 		r.Forget(gvr)
 	}
 	n := series(t, r)

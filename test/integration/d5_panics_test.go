@@ -19,13 +19,13 @@ type outcomes struct {
 	of map[dynamiccontroller.Outcome]int
 }
 
-func (o *outcomes) Reconciled(_ schema.GroupVersionResource, outcome dynamiccontroller.Outcome, _ time.Duration) {
+func (o *outcomes) Reconciled(done dynamiccontroller.Reconcile) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.of == nil {
 		o.of = map[dynamiccontroller.Outcome]int{}
 	}
-	o.of[outcome]++
+	o.of[done.Outcome]++
 }
 
 func (o *outcomes) Forget(schema.GroupVersionResource) {}

@@ -19,7 +19,7 @@ import (
 // seriesMetrics implements Metrics. It records whether metric series exist.
 type seriesMetrics struct{ exists atomic.Bool }
 
-func (m *seriesMetrics) Reconciled(schema.GroupVersionResource, dynamiccontroller.Outcome, time.Duration) {
+func (m *seriesMetrics) Reconciled(dynamiccontroller.Reconcile) {
 	m.exists.Store(true)
 }
 

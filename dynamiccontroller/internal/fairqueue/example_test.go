@@ -15,7 +15,7 @@ func Example() {
 		queue.Add(item)
 	}
 	for queue.Len() > 0 {
-		item, group, _ := queue.Next()
+		item, group, _, _ := queue.Next()
 		fmt.Println(item, "of", group)
 		queue.Done(item)
 	}

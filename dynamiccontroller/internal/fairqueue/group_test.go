@@ -145,7 +145,7 @@ func TestClose_DropsAllItemsExceptRunningOnes(t *testing.T) {
 			t.Fatal("an item is waiting although it is still running for an earlier opening")
 		}
 		q.Done("a/running")
-		if item, value, _ := q.Next(); item != "a/running" || value != "again" {
+		if item, value, _, _ := q.Next(); item != "a/running" || value != "again" {
 			t.Fatalf("got item %s with value %s", item, value)
 		}
 		again.Close()
@@ -207,7 +207,7 @@ func TestGroup_InvalidHandleHasNoEffect(t *testing.T) {
 				q.Done("a/1")
 				time.Sleep(time.Second)
 				synctest.Wait()
-				if item, value, _ := q.Next(); item != "a/1" || value != "current" {
+				if item, value, _, _ := q.Next(); item != "a/1" || value != "current" {
 					t.Fatalf("got item %s with value %s", item, value)
 				}
 			})

@@ -47,7 +47,7 @@ func (p *pair) next(t *rapid.T) {
 	}
 	p.m.idle++
 	p.workers.Go(func() {
-		item, value, shutdown := p.q.Next()
+		item, value, _, shutdown := p.q.Next()
 		if shutdown {
 			return
 		}

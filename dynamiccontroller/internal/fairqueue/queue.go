@@ -111,13 +111,13 @@ func (q *Queue[T, K, V]) groupFor(key T) Group[T, K, V] {
 
 // Get is like Next, but does not return the value of the group.
 func (q *Queue[T, K, V]) Get() (key T, shutdown bool) {
-	key, _, shutdown = q.Next()
+	key, _, _, shutdown = q.Next()
 	return key, shutdown
 }
 
-// Next blocks until it can return an item, together with the value of the item's group. The caller must call Done
-// when it has processed the item. If shutdown is true, the queue has been shut down and no items are waiting.
-func (q *Queue[T, K, V]) Next() (key T, value V, shutdown bool) {
+// Next blocks until it can return an item, the value of its group and how long it waited in its lane. The caller must
+// call Done when it has processed the item. If shutdown is true, the queue has been shut down and no items are waiting.
+func (q *Queue[T, K, V]) Next() (key T, value V, waited time.Duration, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.idle++
@@ -125,16 +125,16 @@ func (q *Queue[T, K, V]) Next() (key T, value V, shutdown bool) {
 	for ; g == nil; g = q.pickLocked() {
 		if q.closed && q.waiting == 0 {
 			q.idle--
-			return key, value, true
+			return key, value, 0, true
 		}
 		q.available.Wait()
 		q.waking = false
 	}
 	q.idle--
-	it := q.takeLocked(g)
+	it, waited := q.takeLocked(g)
 	q.wakeLocked()
 	q.endShutDownLocked()
-	return it.key, g.opening.value, false
+	return it.key, g.opening.value, waited, false
 }
 
 // Done marks an item as processed. If the item was added again while it was running, it is handed out again.

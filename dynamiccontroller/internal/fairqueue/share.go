@@ -51,7 +51,7 @@ func (q *Queue[T, K, V]) wakeLocked() {
 }
 
 // takeLocked hands out the next item of the group. The group's turn ends when it has no credit or no waiting items.
-func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) *item[T, K, V] {
+func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) (it *item[T, K, V], waited time.Duration) {
 	lane := Live
 	switch {
 	case g.lanes[Background].len == 0:
@@ -61,11 +61,12 @@ func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) *item[T, K, V] {
 	default:
 		g.liveTurns++
 	}
-	it := g.lanes[lane].head.value
+	it = g.lanes[lane].head.value
+	waited = q.now() - it.since
 	g.lanes[lane].remove(&it.element)
 	q.waiting--
 	q.endDelayLocked(g, it)
-	it.queued, it.opening, it.since, it.term = false, g.opening, q.now(), q.term
+	it.queued, it.opening, it.since, it.term = false, g.opening, it.since+waited, q.term
 	g.running.pushBack(&it.element)
 	q.running++
 	q.busy++
@@ -76,7 +77,7 @@ func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) *item[T, K, V] {
 		q.ring.remove(&g.element)
 	}
 	q.placeLocked(g)
-	return it
+	return it, waited
 }
 
 // placeLocked adds the group to the ring or removes it, as required. The group joins at the tail with the credit of a

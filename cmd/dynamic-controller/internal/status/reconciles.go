@@ -24,21 +24,19 @@ type counts struct {
 }
 
 // Reconciled implements [dynamiccontroller.Metrics].
-func (r *Reconciles) Reconciled(
-	gvr schema.GroupVersionResource, outcome dynamiccontroller.Outcome, took time.Duration,
-) {
-	r.Metrics.Reconciled(gvr, outcome, took)
-	known, found := r.types.Load(gvr)
+func (r *Reconciles) Reconciled(done dynamiccontroller.Reconcile) {
+	r.Metrics.Reconciled(done)
+	known, found := r.types.Load(done.GVR)
 	if !found {
-		known, _ = r.types.LoadOrStore(gvr, &counts{})
+		known, _ = r.types.LoadOrStore(done.GVR, &counts{})
 	}
 	c := known.(*counts)
-	count, found := c.byOutcome.Load(outcome)
+	count, found := c.byOutcome.Load(done.Outcome)
 	if !found {
-		count, _ = c.byOutcome.LoadOrStore(outcome, &atomic.Uint64{})
+		count, _ = c.byOutcome.LoadOrStore(done.Outcome, &atomic.Uint64{})
 	}
 	count.(*atomic.Uint64).Add(1)
-	c.took.Add(int64(took))
+	c.took.Add(int64(done.Took))
 }
 
 // Forget implements [dynamiccontroller.Metrics].

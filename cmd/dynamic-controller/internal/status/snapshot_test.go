@@ -26,8 +26,8 @@ func (m mapper) Errors() []restmapper.Error { return m }
 
 type noMetrics struct{}
 
-func (noMetrics) Reconciled(schema.GroupVersionResource, dynamiccontroller.Outcome, time.Duration) {}
-func (noMetrics) Forget(schema.GroupVersionResource)                                               {}
+func (noMetrics) Reconciled(dynamiccontroller.Reconcile) {}
+func (noMetrics) Forget(schema.GroupVersionResource)     {}
 
 func newSources() *Sources {
 	return &Sources{
@@ -78,9 +78,9 @@ func TestSnapshot_DescribesTypesAndBlueprints(t *testing.T) {
 			},
 		}
 	}
-	s.Reconciles.Reconciled(websites, dynamiccontroller.OutcomeSuccess, time.Second)
-	s.Reconciles.Reconciled(websites, dynamiccontroller.OutcomeSuccess, time.Second)
-	s.Reconciles.Reconciled(websites, dynamiccontroller.OutcomeParked, time.Second)
+	s.Reconciles.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Second})
+	s.Reconciles.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Second})
+	s.Reconciles.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: dynamiccontroller.OutcomeParked, Took: time.Second})
 	s.Blueprints = func() []acceptance.Summary {
 		return []acceptance.Summary{
 			{Name: "rival", State: acceptance.StateRejected, Reason: "Claimed", Message: "taken", GVR: websites, Generation: 1},
@@ -175,7 +175,7 @@ func TestSnapshot_IsBounded(t *testing.T) {
 
 func TestReconciles_AreForgottenWithTheType(t *testing.T) {
 	r := &Reconciles{Metrics: noMetrics{}}
-	r.Reconciled(websites, dynamiccontroller.OutcomeSuccess, time.Second)
+	r.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Second})
 	if counts, took := r.of(websites); counts["success"] != 1 || took != time.Second {
 		t.Errorf("got %v in %s", counts, took)
 	}
