@@ -43,8 +43,9 @@ func (o options) values(gvr schema.GroupVersionResource, more ...string) []strin
 	return append([]string{gvr.Group, gvr.Version, gvr.Resource}, more...)
 }
 
-// Reconciles counts reconciles and measures their duration and the time that objects wait in the queue. It implements both [dynamiccontroller.Metrics], which
-// [dynamiccontroller.WithMetrics] accepts, and [prometheus.Collector].
+// Reconciles counts reconciles and measures their duration and the time that objects wait in the queue.
+// It implements both [dynamiccontroller.Metrics], which [dynamiccontroller.WithMetrics] accepts, and
+// [prometheus.Collector].
 type Reconciles struct {
 	options  options
 	total    *prometheus.CounterVec

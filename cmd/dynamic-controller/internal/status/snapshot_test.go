@@ -78,9 +78,11 @@ func TestSnapshot_DescribesTypesAndBlueprints(t *testing.T) {
 			},
 		}
 	}
-	s.Reconciles.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Second})
-	s.Reconciles.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: dynamiccontroller.OutcomeSuccess, Took: time.Second})
-	s.Reconciles.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: dynamiccontroller.OutcomeParked, Took: time.Second})
+	for _, outcome := range []dynamiccontroller.Outcome{
+		dynamiccontroller.OutcomeSuccess, dynamiccontroller.OutcomeSuccess, dynamiccontroller.OutcomeParked,
+	} {
+		s.Reconciles.Reconciled(dynamiccontroller.Reconcile{GVR: websites, Outcome: outcome, Took: time.Second})
+	}
 	s.Blueprints = func() []acceptance.Summary {
 		return []acceptance.Summary{
 			{Name: "rival", State: acceptance.StateRejected, Reason: "Claimed", Message: "taken", GVR: websites, Generation: 1},
