@@ -15,7 +15,7 @@ import (
 
 // A new watch causes reconciles of the owners of the objects in its list. If AddWatches replaced a watch because of its
 // transform, each reconcile would cause the next one.
-func TestAddWatches_WithTransformCalledByTheHandlerConverges(t *testing.T) {
+func TestAddWatches_WithATransformCausesNoReconcileLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
 		parent, child := f.types[0], f.types[1]

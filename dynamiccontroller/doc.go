@@ -77,10 +77,10 @@
 //   - D7: Failures of one type never delay the first reconcile or the retries of another type.
 //   - D8: An object that fails more than Config.QueueMaxRetries times in a row is parked. It is counted in the
 //     status, and reconciled again on its next event, Enqueue or resync, and in the next run.
-//   - D9: An object is not retried after a NotFound for the object itself, or after a request was rejected because the
-//     object's namespace is terminating. If a type is gone, the API server returns a NotFound without a name. Such a
-//     NotFound counts as one for the object itself while the state of the object's type is [TypeNotFound] and the
-//     object is not in the cache.
+//   - D9: An object that is not in the cache is not retried after a NotFound for the object itself. No object is
+//     retried after a create was rejected because the object's namespace is terminating. If a type is gone, the API
+//     server returns a NotFound without a name. Such a NotFound counts as one for the object itself while the state of
+//     the object's type is [TypeNotFound].
 //   - D10: Events, retries that are due and Enqueue take precedence over initial lists, promotions and resyncs, but
 //     never starve them.
 //   - D11: When Run's context is cancelled, the handlers' contexts are cancelled immediately, with a cause. Run waits
@@ -106,8 +106,8 @@
 // # Limitations
 //
 //   - A deletion that happens while Run is not running is delivered only if RunWatches is not running either and the
-//     object was in the cache during an earlier Run of the same process. Use a finalizer for cleanup that must not be
-//     skipped.
+//     object was in the cache during an earlier Run or RunWatches of the same process. Use a finalizer for cleanup that
+//     must not be skipped.
 //   - Several changes to an object can result in a single handler call.
 //   - After a change to a type's schema, the API server closes the type's watches early, and the controller relists the
 //     type to detect the change. It also relists after a connection is lost. All types together are limited to 20 of

@@ -123,7 +123,7 @@ func ExampleOwns() {
 			return err
 		}
 		found, err := lister.OwnedBy(types.UID("uid of " + id.Name()))
-		called <- fmt.Sprintf("%s has %d children", id.Name(), len(found))
+		called <- fmt.Sprintf("children of %s: %d", id.Name(), len(found))
 		return err
 	}
 	if err := controller.StartServingGVK(context.Background(), parents, handler, owned); err != nil {
@@ -143,8 +143,8 @@ func ExampleOwns() {
 	cancel()
 	fmt.Println(<-ended)
 	// Output:
-	// anna has 0 children
-	// anna has 1 children
+	// children of anna: 0
+	// children of anna: 1
 	// <nil>
 }
 

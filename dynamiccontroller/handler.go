@@ -38,7 +38,7 @@ import (
 //     Otherwise it counts as a failure, because the missing type can be the type of a child.
 //   - Any error after the context was cancelled because Run ended or the type is no longer served: the next run
 //     reconciles the object.
-//   - [Interrupted]: the object is reconciled again within a second. This does not count as a failure.
+//   - [Interrupted]: the object is reconciled again after at most a second. This does not count as a failure.
 //   - Any other error, and a panic: a failure. The object is retried with exponential backoff between
 //     Config.MinRetryDelay and Config.MaxRetryDelay, or earlier because of an event. An object that fails more than
 //     Config.QueueMaxRetries times in a row is parked.
@@ -115,9 +115,9 @@ type ObjectIdentifiers struct {
 func normalizeKey(key string) (string, error) {
 	switch {
 	case key == "" || strings.HasSuffix(key, "/"):
-		return "", errors.New("the key has no name, want namespace/name or name")
+		return "", errors.New("the key has no name; expected namespace/name or name")
 	case strings.Count(key, "/") > 1:
-		return "", errors.New("the key has more than two parts, want namespace/name or name")
+		return "", errors.New("the key has more than two parts; expected namespace/name or name")
 	default:
 		return strings.TrimPrefix(key, "/"), nil
 	}

@@ -44,14 +44,14 @@ func (s *subscriptionSet) beginInitialSyncLocked(secondaries []*secondary) {
 	}
 }
 
-// delivered is called when a subscription has delivered its initial list.
+// delivered records that a subscription has delivered its initial list.
 func (s *subscriptionSet) delivered(sub *typewatch.Subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.initialSync.finishLocked(sub)
 }
 
-// observe is called when the state of a secondary subscription has changed.
+// observe records a change in the state of a secondary subscription.
 func (s *subscriptionSet) observe(sec *secondary, state typewatch.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -27,9 +27,9 @@ var ErrNotSynced = errors.New("the type has not synced")
 // Objects are *unstructured.Unstructured with [CacheFull] and *metav1.PartialObjectMetadata with [CacheMetadata]. If a
 // transform has returned an object of another Go type, that object itself is returned and must not be modified.
 //
-// Get accepts a key such as [ObjectIdentifiers].NamespacedKey. With an empty namespace, ByNamespace reads
-// cluster-scoped objects: ByNamespace(id.Namespace()).Get(id.Name()) works for every object. Selectors are applied
-// before objects are decoded.
+// Get accepts a key such as [ObjectIdentifiers].NamespacedKey. ByNamespace("").Get returns a cluster-scoped object, so
+// ByNamespace(id.Namespace()).Get(id.Name()) works for every object. ByNamespace("").List returns the objects of all
+// namespaces. Selectors are applied before objects are decoded.
 type Lister interface {
 	cache.GenericLister
 	// All returns an iterator over the objects in a namespace that match the selector. An empty namespace means all
@@ -96,11 +96,11 @@ func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key
 }
 
 func errNoObjects(gvr schema.GroupVersionResource) error {
-	return fmt.Errorf("list %s from the cache: CacheKeys keeps no objects; use CacheMetadata or CacheFull", nameOf(gvr))
+	return fmt.Errorf("read %s from the cache: CacheKeys keeps no objects; use CacheMetadata or CacheFull", nameOf(gvr))
 }
 
 func errNotSynced(gvr schema.GroupVersionResource) error {
-	return fmt.Errorf("list %s from the cache: %w", nameOf(gvr), ErrNotSynced)
+	return fmt.Errorf("read %s from the cache: %w", nameOf(gvr), ErrNotSynced)
 }
 
 // lister looks up its view on each call, because the watch may have been replaced since the last call.

@@ -119,7 +119,7 @@ type result struct {
 }
 
 // goexitResult is the result of a handler that called runtime.Goexit, as FailNow does in a test.
-var goexitResult = result{outcome: OutcomePanic, err: errors.New("the handler ended its goroutine")}
+var goexitResult = result{outcome: OutcomePanic, err: errors.New("the handler called runtime.Goexit")}
 
 // call calls the handler and classifies the error that it returns.
 func call(ctx context.Context, reg *registration, handler Handler, id ObjectIdentifiers) (r result) {

@@ -177,7 +177,7 @@ func TestD5_InvalidErrorFailsOnlyItsObject(t *testing.T) {
 			want: "on purpose", first: isPanic},
 		{name: "Error panics with a value that cannot be formatted", err: brokenError{"Error", brokenStringer{}},
 			want: "brokenStringer", first: isPanic},
-		{name: "Error ends the goroutine", err: exitingError{}, want: "ended its goroutine", first: isPanic},
+		{name: "Error ends the goroutine", err: exitingError{}, want: "called runtime.Goexit", first: isPanic},
 		{name: "Unwrap panics", err: brokenError{"Unwrap", "on purpose"}, want: methodPanics, first: isPanic},
 		{name: "As panics", err: brokenError{"As", "on purpose"}, want: methodPanics, first: isPanic},
 		{name: "Interrupted panics", err: brokenError{"Interrupted", "on purpose"}, want: methodPanics, first: isPanic},

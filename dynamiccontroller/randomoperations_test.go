@@ -59,7 +59,7 @@ var (
 			}).Draw(rt, "outcome"),
 		}
 	})
-	// soakSwaps are options that each require a different watch.
+	// soakSwaps draws one of several options, each of which requires a different watch.
 	soakSwaps = rapid.SampledFrom([]dynamiccontroller.ServeOption{
 		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), metadataOnly, withoutLabel,
 		dynamiccontroller.WithTransform(keep), dynamiccontroller.WithNamespaces("default", "other"),

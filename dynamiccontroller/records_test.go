@@ -81,7 +81,7 @@ func TestRequeueAfter_IsReplacedByTheOutcomeOfAnEarlierCall(t *testing.T) {
 		want   time.Duration // of the last call
 		calls  int
 	}{
-		"a success ends it":        {nil, 30 * time.Minute, 2},
+		"a success cancels it":     {nil, 30 * time.Minute, 2},
 		"another requeue moves it": {dynamiccontroller.RequeueAfter(2 * time.Hour), 150 * time.Minute, 3},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// While a listGate is closed, it blocks metadata lists of one type.
+// listGate blocks metadata lists of one type while it is closed.
 type listGate struct{ blocked atomic.Pointer[chan struct{}] }
 
 func (g *listGate) close() {
@@ -194,28 +194,6 @@ func TestS2_FailingReplacementKeepsTheOldHandler(t *testing.T) {
 		replacement.want(t, "once its list succeeds", named("a", "b"))
 		if n := f.controller.WatchesOf(child); n != 0 {
 			t.Errorf("%d watches of children, although the new options do not include them", n)
-		}
-		stop()
-	})
-}
-
-// Transforms cannot be compared, so AddWatches keeps the existing one. It must not replace the watch, because the new
-// watch's initial list would cause a reconcile, and the handler would then call AddWatches again.
-func TestAddWatches_ByAHandlerConvergesWithATransform(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr, child := f.types[0], f.types[1]
-		f.put(gvr, "a")
-		f.put(child, "c", f.id(gvr, "a"))
-		stop := f.run()
-		c := newCalls(func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-			return f.controller.AddWatches(ctx, gvr, dynamiccontroller.Owns(child, dynamiccontroller.WithTransform(keep)))
-		})
-		f.serve(gvr, c.handle)
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		if n := len(c.at["a"]); n > 3 {
-			t.Errorf("%d calls in 10 s, want at most 3", n)
 		}
 		stop()
 	})

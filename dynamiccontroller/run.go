@@ -211,7 +211,7 @@ func (r *run) startWorker() {
 // work reconciles objects until the run is over.
 func (r *run) work() {
 	queue := r.controller.queue
-	for !r.isOver() { // the next run may already have begun
+	for !r.isOver() { // once this run is over, the queue may already serve the next one
 		id, reg, waited, shutdown := queue.Next()
 		if shutdown {
 			return

@@ -45,7 +45,7 @@ type soaked struct {
 	calls    int
 	last     error     // result of the last call
 	returned time.Time // when the last call returned
-	unsure   bool      // whether it is unknown if the last call failed or was interrupted
+	unsure   bool      // it is unknown whether the last call failed or was interrupted
 }
 
 // plan describes the behavior of one call.

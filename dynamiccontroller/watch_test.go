@@ -271,9 +271,9 @@ func TestAddWatches_AgainReplacesOnlyTheMapFunc(t *testing.T) {
 // the owners of the listed children are reconciled.
 func TestS3_UnavailableChildTypeDoesNotBlockReconciles(t *testing.T) {
 	for name, fail := range map[string]func() error{
-		"it does not exist": func() error { return apierrors.NewNotFound(schema.GroupResource{}, "") },
-		"it is forbidden":   func() error { return apierrors.NewForbidden(schema.GroupResource{}, "", nil) },
-		"its list hangs":    nil,
+		"the type does not exist": func() error { return apierrors.NewNotFound(schema.GroupResource{}, "") },
+		"the type is forbidden":   func() error { return apierrors.NewForbidden(schema.GroupResource{}, "", nil) },
+		"the list hangs":          nil,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

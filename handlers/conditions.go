@@ -34,9 +34,9 @@ type ConditionsConfig struct {
 	// FieldManager owns the conditions that are written. Other writers of the status must use different names.
 	FieldManager string
 	// Changed is called after each write with the object before and after it. The API server accepts a write only if the
-	// object still has the resourceVersion of before. Each change of a condition is therefore reported exactly once, even
-	// if the cache lags. If the process ends right after a write, the change is not reported. Changed must return quickly
-	// and must not modify the objects. Optional.
+	// object still has the resourceVersion of before. No change of a condition is therefore reported twice, even if the
+	// cache lags. If the process ends right after a write, the change is not reported. Changed must return quickly and
+	// must not modify the objects. Optional.
 	Changed func(ctx context.Context, before, after *unstructured.Unstructured)
 }
 

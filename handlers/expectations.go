@@ -103,7 +103,8 @@ func NewExpectations(config ExpectationsConfig) (*Expectations, error) {
 // earlier reconcile.
 //
 // If the cache does not show a write within ten seconds, Await reads the child from the API server. If the response to
-// a create was lost, Await sends the create again, with the same name, and returns the error of that request.
+// a create was lost, Await sends the create again, with the same name. It returns the error of that request unless the
+// API server rejects the create.
 func (e *Expectations) Await(ctx context.Context, owner dynamiccontroller.ObjectIdentifiers) error {
 	expected := e.runs.For(ctx)
 	waiting := false

@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// TestM4_PluralOrScopeChangeIsNotified replaces a CRD within one publish, as a list after an interrupted watch
+// TestM4_PluralOrScopeChangeIsReported replaces a CRD within one publish, as a list after an interrupted watch
 // does. The kind and its versions stay the same.
-func TestM4_PluralOrScopeChangeIsNotified(t *testing.T) {
+func TestM4_PluralOrScopeChangeIsReported(t *testing.T) {
 	widget := func(plural string, namespaced bool) *crd {
 		return &crd{
 			name: plural + ".example.com", group: "example.com", established: true, versions: []string{"v1"},

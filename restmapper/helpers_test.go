@@ -97,7 +97,7 @@ func (r *running) eventually(what string, done func() bool) {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			r.Fatalf("not within %s: %s; errors: %v", testDeadline, what, r.Errors())
+			r.Fatalf("timed out after %s waiting for %q; errors: %v", testDeadline, what, r.Errors())
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 // mapper contains one mapper for each group version and sorts their results by the priorities of groups and
 // versions.
 
-// query is a lookup of a resource. Queries are passed by reference because a large part of the cost of a lookup would
-// otherwise be copying.
+// query is a lookup of a resource. Queries are passed by reference because copying them would be a large part of the
+// cost of a lookup.
 type query struct {
 	r     schema.GroupVersionResource
 	index *nameIndex // of the name r.Resource; nil if it has not been looked up

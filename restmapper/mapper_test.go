@@ -202,7 +202,7 @@ func TestM2_VersionResponseCanOmitItsKind(t *testing.T) {
 	}
 }
 
-func TestM2_StaleVersionKeepsItsLastAnswer(t *testing.T) {
+func TestM2_StaleVersionKeepsItsLastResult(t *testing.T) {
 	r := run(t, pollEvery(time.Millisecond))
 	r.waitFor(deployment)
 	r.api.setGroupAs("apps", "v1", "", "Stale")

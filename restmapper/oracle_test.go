@@ -244,7 +244,7 @@ func isRandom(s *snapshot, r schema.GroupVersionResource) bool {
 	return false
 }
 
-// sameError reports whether callers cannot distinguish two errors.
+// sameError reports whether callers would treat two errors in the same way.
 func sameError(a, b error) bool {
 	var aKind, bKind *meta.NoKindMatchError
 	if errors.As(a, &aKind) && errors.As(b, &bKind) {

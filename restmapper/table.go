@@ -113,7 +113,7 @@ func newTable(resources []*resource) *table {
 }
 
 // with returns a copy of the table in which one resource has been removed and another added. Either can be nil. The
-// table's resources must be sorted by name. It adds all affected names, kinds and categories to touches.
+// table's resources must be sorted by name. All affected names, kinds and categories are added to touches.
 func (t *table) with(removed, added *resource, touches *touched) *table {
 	e := editTable(t)
 	if removed != nil {
@@ -154,7 +154,7 @@ func (e *tableEdit) definitionsOf(r *resource) []definition {
 	return definitions
 }
 
-// resourcesOfKind returns a list that the caller can modify, as do resourcesOfName and resourcesOfCategory.
+// resourcesOfKind, resourcesOfName and resourcesOfCategory return lists that the caller can modify.
 func (e *tableEdit) resourcesOfKind(kind string) []*resource {
 	resources, ok := e.byKind[kind]
 	if !ok {

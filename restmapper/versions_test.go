@@ -59,7 +59,7 @@ func TestM2_NextRunReadsRemainingVersions(t *testing.T) {
 }
 
 // While a version has an APIService, it does not belong to the CRD that claims it.
-func TestM3_APIServiceTakesAVersionOverFromACRD(t *testing.T) {
+func TestM3_APIServiceTakesOverAVersionFromACRD(t *testing.T) {
 	inMemory(t, func(r *running) {
 		gv := schema.GroupVersion{Group: widget.Group, Version: "v1"}
 		name, path := "v1."+gv.Group, "/apis/"+gv.String()
@@ -92,7 +92,7 @@ func TestM3_APIServiceTakesAVersionOverFromACRD(t *testing.T) {
 		r.api.deleteService(name)
 		synctest.Wait()
 		if !r.hasNot(other)() || !r.hasNoErrors() {
-			t.Errorf("got errors %v; no kind must be mapped", r.Errors())
+			t.Errorf("got errors %v; no kind should be mapped", r.Errors())
 		}
 	})
 }

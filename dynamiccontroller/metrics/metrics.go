@@ -73,8 +73,8 @@ func NewReconciles(opts ...Option) *Reconciles {
 		}, o.labels()),
 		queued: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "queue_duration_seconds",
-			Help: "Time that objects waited in the queue, without the delay of a retry or requeue.",
-			// From 1 millisecond, which an idle worker does not need, to 5 minutes.
+			Help: "Time that objects waited in the queue, excluding the delay of a retry or requeue.",
+			// From 1 millisecond, which is longer than an idle worker takes, to 5 minutes.
 			Buckets: prometheus.ExponentialBucketsRange(0.001, 300, 8),
 		}, o.labels()),
 	}

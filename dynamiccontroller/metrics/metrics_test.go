@@ -54,7 +54,7 @@ func TestS1_ForgetRemovesSeriesOfStoppedType(t *testing.T) {
 		r.Reconciled(dynamiccontroller.Reconcile{GVR: gvr, Outcome: dynamiccontroller.OutcomePanic, Took: time.Hour})
 	}
 	want := map[string]int{
-		"dynamiccontroller_reconciles_total":           4, // an outcome has a series of its own
+		"dynamiccontroller_reconciles_total":           4, // each outcome has its own series
 		"dynamiccontroller_reconcile_duration_seconds": 2,
 		"dynamiccontroller_queue_duration_seconds":     2,
 	}
@@ -86,7 +86,7 @@ func TestNewStatus_HasSeriesForEachType(t *testing.T) {
 	}
 }
 
-// wantText fails the test unless the metrics of the collectors are exactly the given lines, without their help.
+// wantText fails the test unless the collectors export exactly the given lines. Help and type lines are ignored.
 func wantText(t *testing.T, want string, from ...prometheus.Collector) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -104,7 +104,7 @@ func wantText(t *testing.T, want string, from ...prometheus.Collector) {
 	}
 }
 
-// types are two types, of which one has watches for children.
+// types contains the status of two types. The first one has watches for children.
 var types = fixedStatus{
 	{
 		GVR: widgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 3, Bytes: 96},

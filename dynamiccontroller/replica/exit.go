@@ -82,4 +82,4 @@ type invalidExitError struct{ text string }
 func (e *invalidExitError) Error() string { return e.text }
 
 // errGoexit is the error for a runnable that called runtime.Goexit, as FailNow in package testing does.
-var errGoexit error = &invalidExitError{"panic: the runnable ended its goroutine"}
+var errGoexit error = &invalidExitError{"the runnable called runtime.Goexit"}

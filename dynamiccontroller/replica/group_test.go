@@ -190,7 +190,7 @@ func TestL1_StepDownAfterPanicWaitsUntilTheLeaseExpires(t *testing.T) {
 	})
 }
 
-func TestStepDown_BackoffIsResetByALongTermOnly(t *testing.T) {
+func TestStepDown_BackoffIsResetOnlyByALongTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeServer{}
 		a := newRig(t, s, "a", stepDown)

@@ -32,7 +32,7 @@ func TestReady_DoesNotDependOnLeadership(t *testing.T) {
 		watches.synced.Store(true)
 		wantNoError(t, r.Ready())
 		if got := r.Status(); got.Leading || got.Term != 0 || got.Leader != leader.Status().Identity {
-			t.Errorf("the status is %+v, want a standby that knows the leader", got)
+			t.Errorf("the status is %+v, want a standby that reports the leader", got)
 		}
 		wantNoError(t, leader.stop())
 		eventually(t, maxAcquire, r.isLeading())

@@ -60,7 +60,7 @@ func TestL2_ExitOnLossEndsRunIfTheRunnablesReturnAtTheSameTime(t *testing.T) {
 	}
 }
 
-func TestShutdown_RunnableThatReturnsAtTheTimeoutHasReturned(t *testing.T) {
+func TestShutdown_TimeoutErrorNamesARunnable(t *testing.T) {
 	for range 200 { // the order of two timers that fire at the same time is random
 		synctest.Test(t, func(t *testing.T) {
 			a := newRig(t, &fakeServer{}, "a")

@@ -189,7 +189,7 @@ func (l *lock) confirmClaim() {
 	case !l.claiming:
 	case l.claimedAt.IsZero():
 		l.claimedAt = time.Now()
-		l.log.Info("Recreated a deleted lease, will lead once the previous leader must have stopped",
+		l.log.Info("Recreated a deleted lease, will lead once the previous leader can no longer be leading",
 			keyAfter, l.duration.String())
 	case time.Since(l.claimedAt) >= l.duration:
 		l.claiming = false

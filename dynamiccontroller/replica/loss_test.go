@@ -144,7 +144,7 @@ func TestL2_WallClockSetForwardEndsOnlyOneTerm(t *testing.T) {
 	})
 }
 
-// In this test, there is no write that checks the clocks, and the elector is waiting for a request.
+// In this test, no write checks the clocks, and the elector is waiting for a response.
 func TestL2_WallClockIsCheckedWithoutWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, work := newRig(t, &fakeServer{}, "a"), &worker{}

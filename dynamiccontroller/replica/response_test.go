@@ -49,7 +49,7 @@ func post(ctx context.Context, client *http.Client, url string) (*http.Response,
 	return client.Do(request)
 }
 
-// client-go wraps such an error, and handlers return it.
+// client-go wraps read errors, and handlers return them.
 func TestL1_ReadErrorAfterCancellationIsACleanExit(t *testing.T) {
 	for name, readErr := range map[string]error{
 		"transport returns the cause":   nil,

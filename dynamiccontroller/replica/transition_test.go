@@ -110,7 +110,7 @@ stopping+failed             | timeout            | done+ending+failed+lost     |
 stopping+ending+failed      | loss               | stopping+ending+failed+lost | report loss
 `
 
-// transition is a state and an event of the tables, and result is what the tables list for them.
+// transition is a state and an event, and result is the next state and the actions that the tables list for them.
 type (
 	transition struct{ state, event string }
 	result     struct{ state, actions string }

@@ -28,7 +28,7 @@ const (
 )
 
 // errParentGone is returned if the parent is being deleted or no longer exists.
-var errParentGone = errors.New("the parent is being deleted or gone")
+var errParentGone = errors.New("the parent is gone or is being deleted")
 
 // create creates a child that is assumed not to exist. If the child does exist, the request fails, and later calls read
 // the child from the API server. Admission can reject the request before the API server checks whether the child

@@ -120,7 +120,7 @@ func TestReconcile_ReadsAppliedChildrenMissingFromCache(t *testing.T) {
 	}
 }
 
-// Otherwise, the caller's next write, with the resourceVersion of the parent that was read, would restore the cached
+// If only the resourceVersion of the caller's parent were updated, the caller's next write would restore the cached
 // status.
 func TestCreate_UpdatesTheStatusOfAnOutdatedParent(t *testing.T) {
 	now := newWidget()

@@ -166,7 +166,7 @@ func (c *call) newChild(desired Child, stage int) (*child, error) {
 	}
 	crossNamespace := !ownerref.CanReach(c.parent, config.GetNamespace())
 	if crossNamespace && !c.kinds[gvk.GroupKind()] {
-		return nil, fmt.Errorf("outside its parent's namespace %s; "+
+		return nil, fmt.Errorf("is outside its parent's namespace %s; "+
 			"add its kind to children.Config.Kinds with CrossNamespace set", c.parent.GetNamespace())
 	}
 	annotate := func(key, value string) { config.SetAnnotations(with(config.GetAnnotations(), key, value)) }

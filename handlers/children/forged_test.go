@@ -140,7 +140,7 @@ func TestReconcile_PruneContinuesAfterForbidden(t *testing.T) {
 	server.TakeWrites()
 	denyDelete(server, func(_, name string) bool { return name == "c" || name == "d" })
 	for _, want := range []string{"delete configmaps b", "delete configmaps a"} {
-		// Nor does an object that must be absent delay the others.
+		// The undeletable object in Desired.Absent does not delay the others either.
 		_, err := reconciler.Reconcile(t.Context(), first, parent,
 			Desired{Absent: []*unstructured.Unstructured{newConfigMap("d", "x")}})
 		if !apierrors.IsForbidden(err) || strings.Count(err.Error(), "default/c") != 1 ||

@@ -22,7 +22,7 @@ import (
 // not listed as Desired.As because permissions for a list cannot be limited to the children.
 //
 // The mapper can lag behind. It also lacks the kinds of a group whose discovery has failed since the process started.
-// If it does not know the kind, listKind uses the resource in the inventory. If the API server does not serve that
+// If it has no mapping for the kind, listKind uses the resource in the inventory. If the API server does not serve that
 // resource, the children no longer exist. If the list cannot contain all children of the kind, the error wraps
 // ErrNamespaceNotListed.
 func (c *call) listKind(

@@ -33,7 +33,7 @@ var ErrNamespaceNotListed = errors.New("the controller is limited to other names
 // Desired describes the desired children of a parent.
 type Desired struct {
 	// Stages are applied in order. A stage is applied once all children of the previous stage exist. Within a stage,
-	// children are applied in order but do not wait for each other. If the mapper does not know a child's kind, only that
+	// children are applied in order but do not wait for each other. If the mapper lacks a child's kind, only that
 	// child fails, because an earlier stage can define the kind. Children are deleted in the reverse order: a stage is
 	// deleted once all later stages are gone. The index of a child's stage is recorded in an annotation. If the children
 	// of a later stage are not known yet, an empty stage in its place saves a write to the parent.
@@ -47,7 +47,7 @@ type Desired struct {
 	Absent []*unstructured.Unstructured
 	// Kinds lists the kinds of children that other calls can desire, in the versions that those calls use. Recording them
 	// together with the kinds in Stages saves one write to the parent per kind. They stay recorded even if the parent has
-	// no such children. A kind that the mapper does not know is recorded with its first child, and so are namespaces other
+	// no such children. A kind that the mapper lacks is recorded with its first child, and so are namespaces other
 	// than the parent's. Optional.
 	Kinds []schema.GroupVersionKind
 	// As is the identity that reads and writes the children. Defaults to Config.Client.

@@ -26,8 +26,8 @@ const maxNameLength = 100
 type Config struct {
 	// Client is used for writes, and for reads that must not be outdated.
 	Client dynamic.Interface
-	// Mapper finds the resource and the scope of a kind. If it does not know a kind, children are listed with the resource
-	// in the parent's inventory. They are considered gone only if the API server does not serve that resource.
+	// Mapper finds the resource and the scope of a kind. If it has no mapping for a kind, children are listed with the
+	// resource in the parent's inventory. They are considered gone only if the API server does not serve that resource.
 	Mapper meta.RESTMapper
 	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,
 	// annotations and finalizers. Children have the label <name>/parent and the annotations <name>/applied, <name>/stage,
@@ -62,8 +62,8 @@ type Config struct {
 // Kind is a kind of child that the controller, or an earlier version of it, creates.
 type Kind struct {
 	schema.GroupKind
-	// CrossNamespace reports whether children of this kind can be where an owner reference to the parent has no effect: in
-	// another namespace, or cluster-scoped. The Reconciler finds such children by listing the kind in all namespaces.
+	// CrossNamespace allows children of this kind where an owner reference to the parent has no effect: in another
+	// namespace, or at cluster scope. The Reconciler finds such children by listing the kind in all namespaces.
 	// CrossNamespace has no effect for cluster-scoped parents, which can own children in any namespace.
 	CrossNamespace bool
 }

@@ -34,7 +34,7 @@ func benchmarkItems(groups int) []string {
 	return items
 }
 
-// In BenchmarkAddGetDone, one goroutine adds, gets and finishes each item.
+// BenchmarkAddGetDone adds, gets and finishes each item in one goroutine.
 func BenchmarkAddGetDone(b *testing.B) {
 	for name, queue := range queues() {
 		for _, groups := range []int{1, 10_000} {
@@ -53,7 +53,7 @@ func BenchmarkAddGetDone(b *testing.B) {
 	}
 }
 
-// In BenchmarkWorkers, one goroutine adds items and ten workers process them.
+// BenchmarkWorkers adds items in one goroutine and processes them in ten workers.
 func BenchmarkWorkers(b *testing.B) {
 	for name, queue := range queues() {
 		for _, groups := range []int{1, 100} {

@@ -115,8 +115,8 @@ func (q *Queue[T, K, V]) Get() (key T, shutdown bool) {
 	return key, shutdown
 }
 
-// Next blocks until it can return an item, the value of its group and how long it waited in its lane. The caller must
-// call Done when it has processed the item. If shutdown is true, the queue has been shut down and no items are waiting.
+// Next blocks until it can return an item, the value of its group and how long the item waited in its lane. The caller
+// must call Done after processing the item. If shutdown is true, the queue is shut down and no items are waiting.
 func (q *Queue[T, K, V]) Next() (key T, value V, waited time.Duration, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

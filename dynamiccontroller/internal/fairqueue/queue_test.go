@@ -201,7 +201,7 @@ func TestGroup_KeepsItsItemsWhenLarge(t *testing.T) {
 		addMany(q, "a", 2000)
 		w.finish(t, "a/0")
 		w.finish(t, "a/1")
-		addMany(q, "a", 2000) // adds 0 and 1; 2 and 3 are running, and the others are waiting
+		addMany(q, "a", 2000) // a/0 and a/1 are waiting again; a/2 and a/3 are running
 		if q.Len() != 1998 {
 			t.Fatalf("%d items are waiting, want 1998", q.Len())
 		}

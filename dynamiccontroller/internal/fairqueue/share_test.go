@@ -149,7 +149,7 @@ func TestF2_ReopenedGroupStartsWithTheSmallShare(t *testing.T) {
 		w.finish(t, "a/older")
 		open(q, "a")
 		addMany(q, "a", 100)
-		w.finish(t, "a/old") // returns for the earlier opening
+		w.finish(t, "a/old") // it was handed out for the earlier opening
 		if running := len(w.items("a")); running != 5 {
 			t.Fatalf("%d items are running, want 5", running)
 		}
@@ -211,7 +211,7 @@ func TestF1_SingleItemWaitsForAtMostOneRound(t *testing.T) {
 	}
 }
 
-// In TestF1_RefusedGroupKeepsItsTurn, a group is refused in the middle of its turn.
+// TestF1_RefusedGroupKeepsItsTurn refuses a group in the middle of its turn.
 func TestF1_RefusedGroupKeepsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()

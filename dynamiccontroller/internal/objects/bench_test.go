@@ -92,7 +92,7 @@ func decodeJSON(data []byte) *unstructured.Unstructured {
 	return u
 }
 
-// forms returns the storage forms to compare. The dictionary is another object of the type.
+// forms returns the storage forms to compare. The dictionary for deflate is another object of the same type.
 func forms(dictionary []byte) []form {
 	var compressed bytes.Buffer
 	writer := must(flate.NewWriterDict(&compressed, flate.DefaultCompression, dictionary))

@@ -55,7 +55,7 @@ func (s *Store) Put(r *Record) (old *Record, same bool) {
 // insertLocked stores a record whose key is not stored yet. The caller must update the UID filter.
 func (s *Store) insertLocked(key string, r *Record) {
 	if s.keysOnly {
-		s.identities[strings.Clone(key)] = identityOf(r) // key is part of the header
+		s.identities[strings.Clone(key)] = identityOf(r) // key is a substring of the header
 		s.size += identitySize(key)
 		return
 	}
@@ -110,7 +110,7 @@ func (s *Store) Replace(namespace string, records map[string]*Record) {
 	}
 	for key, r := range records {
 		if s.keysOnly {
-			identities[strings.Clone(key)] = identityOf(r) // key is part of the header
+			identities[strings.Clone(key)] = identityOf(r) // key is a substring of the header
 			size += identitySize(key)
 		} else {
 			size += recordSize(r)

@@ -136,7 +136,7 @@ func (r *listReader) add(item []byte) error {
 	return nil
 }
 
-// finish is called when all fields have been read.
+// finish validates the list, adds the untyped items, and checks that nothing follows the list.
 func (r *listReader) finish() error {
 	isList := r.hasItems || strings.HasSuffix(r.list.Kind, "List")
 	if !isList || r.list.Kind == "" || r.list.APIVersion == "" {

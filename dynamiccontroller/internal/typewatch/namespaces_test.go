@@ -19,7 +19,7 @@ func in(namespaces string, projection Projection) Options {
 	return o
 }
 
-func TestNamespaces_EachHasRequestsOfItsOwn(t *testing.T) {
+func TestNamespaces_EachHasItsOwnRequests(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		for _, name := range []string{"a/1", "b/1", "c/1"} {
 			srv.put(name)
@@ -149,7 +149,7 @@ func TestNamespaces_ReplacementIsComparedByNamespace(t *testing.T) {
 	})
 }
 
-func TestNamespaces_VanishedTypeEmptiesAllOfThem(t *testing.T) {
+func TestNamespaces_VanishedTypeEmptiesAll(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a/1")
 		srv.put("b/1")
@@ -186,7 +186,7 @@ func TestNamespaces_ReplacementWaitsForEachEmptiedNamespace(t *testing.T) {
 		synctest.Wait()
 		to := other.View().watch
 		srv.set(func() { srv.refuseIn["b"] = errors.New("later") })
-		to.state.vanished() // only of the watch that is to replace the other one
+		to.state.vanished() // only the watch that will replace the other one is emptied
 		time.Sleep(time.Minute)
 		r.take()
 		s.Replace(in("a,b", Full), nil)

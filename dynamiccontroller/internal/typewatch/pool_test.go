@@ -214,7 +214,7 @@ func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 		if !healthy.HasSynced() || srv.openWatches() != 1 {
 			t.Errorf("in the next term: %+v, %d open watches", healthy.State(), srv.openWatches())
 		}
-		hangs.Close() // its goroutine waits for a mutex, which synctest.Wait does not recognize
+		hangs.Close() // synctest.Wait would now hang, because a goroutine of Close is blocked on a mutex
 		if IsClosed(hangs.Ended()) {
 			t.Error("the subscription has ended while its handler runs")
 		}

@@ -38,7 +38,7 @@ var x1 = map[string]string{"x": "1"}
 func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 	for name, test := range map[string]struct {
 		from, to Options
-		want     []string // the events after replaced
+		want     []string // the events after the call to replaced
 	}{
 		"a narrower selector":             {options(Full), selecting(Full), []string{"ns/b 2>-"}},
 		"a wider selector":                {selecting(Full), options(Full), []string{"ns/b ->2"}},

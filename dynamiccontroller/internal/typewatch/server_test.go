@@ -31,7 +31,7 @@ type server struct {
 	news      chan struct{} // closed and replaced on each event
 	closing   chan struct{} // closed and replaced by closeWatches
 	open      int           // number of open watches
-	linger    time.Duration // how long a watch stays open after it was stopped
+	linger    time.Duration // how long a watch stays open after it is stopped
 	lists     []listRequest
 	lagging   *snapshot // the response to lists that accept any version, if not nil
 	expired   bool      // lists that request a version get a 410 response

@@ -167,8 +167,8 @@ func TestWatchState_SummarizesItsReflectors(t *testing.T) {
 		{"the other one fails", func() { two.listFailed(failed) }, Failing, failed.Error()},
 		{"both have listed", func() { two.listed(true) }, Synced, ""},
 		{"the type vanishes", s.vanished, NotFound, errVanished.Error()},
-		{"it is served in one namespace", func() { one.listed(true) }, NotFound, errVanished.Error()},
-		{"it is served again", func() { two.listed(true) }, Synced, ""},
+		{"the type is served in one namespace", func() { one.listed(true) }, NotFound, errVanished.Error()},
+		{"the type is served again", func() { two.listed(true) }, Synced, ""},
 		{"one ends", one.end, Stopped, ""},
 	} {
 		step.do()

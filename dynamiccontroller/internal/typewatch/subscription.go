@@ -46,7 +46,7 @@ type Subscription struct {
 	waitFor  []<-chan struct{} // closed when goroutines that only this subscription uses have ended
 }
 
-// setSynced is called with pool.mu held.
+// setSynced closes or replaces the channel that Synced returns. The caller must hold pool.mu.
 func (s *Subscription) setSynced(synced bool) {
 	switch ch := *s.synced.Load(); {
 	case synced && !IsClosed(ch):

@@ -89,7 +89,7 @@ func TestD1_ContentChangeAtTheSameVersionIsDelivered(t *testing.T) {
 				changed, same := object("a", "1"), object("b", "2")
 				changed.Labels["a"] = label
 				if test.projection == Metadata {
-					same.Kind = label // depends on whether the object was received with a list or an event
+					same.Kind = label // the kind depends on whether the object was received in a list or an event
 				}
 				if err := w.Replace([]any{changed, same}, "2"); err != nil {
 					t.Fatal(err)

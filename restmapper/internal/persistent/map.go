@@ -179,7 +179,7 @@ func (n *node[V]) with(changes []change[V], depth int) *node[V] {
 	return (&node[V]{children: new([width]*node[V])}).branchWith(all, depth)
 }
 
-// leafWith returns a leaf with changes applied. Size is the capacity that it allocates.
+// leafWith returns a leaf with the changes applied. It allocates a capacity of size entries.
 func (n *node[V]) leafWith(changes []change[V], size int) *node[V] {
 	next := &node[V]{entries: make([]entry[V], n.len(), size)}
 	if n != nil {
