@@ -59,7 +59,7 @@ func (r *blueprintReconciler) reconcile(
 	return cmp.Or(storeErr, applyErr, earliest(r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
 }
 
-// gone discards the state that is kept for a Blueprint after the Blueprint has been deleted.
+// gone is called after a Blueprint has been deleted. It discards the state that was kept for the Blueprint.
 func (r *blueprintReconciler) gone(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	r.logged.forget(ctx, id.Name())
 	r.status.counts.Forget(id.Name())

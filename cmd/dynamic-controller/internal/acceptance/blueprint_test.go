@@ -166,10 +166,10 @@ func TestServingProblems(t *testing.T) {
 		storeErr            error
 		unwatched, unserved string
 	}{
-		"no problem":      {},
-		"a watch fails":   {secondaries: []dynamiccontroller.SecondaryStatus{failing}, unwatched: watch},
-		"a store fails":   {storeErr: errors.New("store: no; retry"), unserved: store},
-		"both of them do": {[]dynamiccontroller.SecondaryStatus{failing}, errors.New("store: no; retry"), watch, store},
+		"no problem":    {},
+		"a watch fails": {secondaries: []dynamiccontroller.SecondaryStatus{failing}, unwatched: watch},
+		"a store fails": {storeErr: errors.New("store: no; retry"), unserved: store},
+		"both fail":     {[]dynamiccontroller.SecondaryStatus{failing}, errors.New("store: no; retry"), watch, store},
 	} {
 		d := decision{generation: 2, running: &servedRevision{generation: 1}}
 		c, _ := synced(d, dynamiccontroller.TypeStatus{Secondaries: test.secondaries})
@@ -251,7 +251,7 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// A new process does not reset the Serving condition before it knows the current state.
+// While its caches are syncing, a new process does not reset the Serving condition.
 func TestKeepWhileSyncing(t *testing.T) {
 	syncing := falseCondition(blueprint.Serving, reasonSyncing, "reading the instances")
 	syncingLong := falseCondition(blueprint.Serving, reasonSyncingLong, "syncing has taken more than a minute")

@@ -128,7 +128,7 @@ func TestClaimOf(t *testing.T) {
 	}
 }
 
-// holder uses the current Blueprints in the cache, even if no decision has been made on them.
+// holder uses the current Blueprints in the cache, even if no decision has been made about them.
 func TestClaims_Holder(t *testing.T) {
 	claiming := func(name, kind string, since int64) *blueprint.Blueprint {
 		b := &blueprint.Blueprint{Spec: making("Wheel")}
@@ -179,7 +179,8 @@ func TestClaims_Holder(t *testing.T) {
 	}
 }
 
-// Blueprints are decided on in both orders. The younger Blueprint gets the type, and keeps it once its spec is stored.
+// The Blueprints are reconciled in both orders. The younger Blueprint gets the type, and keeps it once its spec is
+// stored.
 func TestClaims_RejectedBlueprintDoesNotBlockOthers(t *testing.T) {
 	for name, order := range map[string][]string{"the older first": {"older", "younger"},
 		"the younger first": {"younger", "older"}} {
@@ -201,7 +202,7 @@ func TestClaims_RejectedBlueprintDoesNotBlockOthers(t *testing.T) {
 				meta.RESTScopeNamespace)
 			decideAll(t, p, order...)
 			if d, _ := p.registry.get("older"); d.rejection == nil || d.rejection.reason != reasonClaimed {
-				t.Errorf("got rejection of the older Blueprint %+v, want reason Claimed", d.rejection)
+				t.Errorf("got rejection of the older Blueprint %+v, want reason TypeClaimed", d.rejection)
 			}
 			if d, _ := p.registry.get("younger"); d.cleansUpOnly() {
 				t.Error("the younger Blueprint is not served")

@@ -37,7 +37,7 @@ func (d decision) logged() loggedDecision {
 	return l
 }
 
-// log logs the difference between a decision and the one that has been logged before in this term.
+// log logs how a decision differs from the last one that was logged in this term.
 func (l *decisionLog) log(ctx context.Context, name string, d decision) {
 	next := d.logged()
 	l.mu.Lock()

@@ -22,16 +22,16 @@ func TestLogChanges_LogsEachChangeOnce(t *testing.T) {
 		before, next decision
 		want         []string
 	}{
-		"nothing":            {},
-		"served":             {next: decision{running: served}, want: []string{"Blueprint served"}},
-		"still served":       {before: decision{running: served}, next: decision{running: served}},
-		"rejected":           {next: decision{validation: refused}, want: []string{"Blueprint rejected"}},
-		"still rejected":     {before: decision{validation: refused}, next: decision{validation: refused}},
-		"deleted":            {before: decision{running: served}, want: []string{"Type released"}},
-		"with another type":  {decision{running: served}, decision{running: other}, []string{"Type released"}},
-		"an older revision":  {next: decision{olderProblem: "a"}, want: []string{"Older revision not loaded"}},
-		"a stored revision":  {next: decision{loadRejection: refused.rejection}, want: []string{"Stored revision rejected"}},
-		"rejected and known": {decision{}, decision{running: served, validation: refused}, []string{"Blueprint rejected"}},
+		"nothing":             {},
+		"served":              {next: decision{running: served}, want: []string{"Blueprint served"}},
+		"still served":        {before: decision{running: served}, next: decision{running: served}},
+		"rejected":            {next: decision{validation: refused}, want: []string{"Blueprint rejected"}},
+		"still rejected":      {before: decision{validation: refused}, next: decision{validation: refused}},
+		"deleted":             {before: decision{running: served}, want: []string{"Type released"}},
+		"type changed":        {decision{running: served}, decision{running: other}, []string{"Type released"}},
+		"older revision":      {next: decision{olderProblem: "a"}, want: []string{"Older revision not loaded"}},
+		"loading fails":       {next: decision{loadRejection: refused.rejection}, want: []string{"Stored revision rejected"}},
+		"rejected but served": {decision{}, decision{running: served, validation: refused}, []string{"Blueprint rejected"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var lines []string

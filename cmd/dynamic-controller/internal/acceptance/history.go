@@ -157,7 +157,7 @@ func (s *historyStore) restore(
 	}
 	restored := *b
 	restored.Annotations = maps.Clone(b.Annotations)
-	// The cache has marked the newest spec, not the stored one.
+	// These annotations describe the newest spec, not the stored one.
 	delete(restored.Annotations, blueprint.OversizedAnnotation)
 	delete(restored.Annotations, blueprint.UnknownFieldsAnnotation)
 	spec, _, _ := unstructured.NestedFieldNoCopy(live.Object, "data", "spec")

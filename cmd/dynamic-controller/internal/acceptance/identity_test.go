@@ -84,7 +84,7 @@ func TestIdentity_ResolvedNameIsStoredAndServed(t *testing.T) {
 	if got := c.storedAccounts(); !slices.Equal(got, []string{"web"}) || c.runsAs() != "web" {
 		t.Fatalf("got stored ServiceAccounts %q, served as %q", got, c.runsAs())
 	}
-	// Another default creates another revision.
+	// A different default ServiceAccount creates a new revision.
 	c.identifies(identity.Options{Namespace: "system", DefaultServiceAccount: "other"})
 	c.reconcile()
 	if got := c.storedAccounts(); !slices.Equal(got, []string{"web", "other"}) || c.runsAs() != "other" {

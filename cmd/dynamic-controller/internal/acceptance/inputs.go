@@ -49,7 +49,8 @@ func (v *validator) inputsOf(ctx context.Context, b *blueprint.Blueprint, own cl
 		childCRDs: map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
 		published: map[schema.GroupVersionKind]publishedSchema{},
 	}
-	// If the CustomResourceDefinition of Blueprints changes, the API server can return other fields of a generation.
+	// When the CustomResourceDefinition of Blueprints changes, the API server can return different fields for the same
+	// generation.
 	spec, err := digest(b.Spec)
 	if err != nil {
 		return in, fmt.Errorf("encode the spec of Blueprint %s: %w", b.Name, err)

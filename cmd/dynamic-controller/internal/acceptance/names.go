@@ -56,7 +56,7 @@ const (
 	keyGVR        = "gvr"
 	keyProblem    = "problem"
 	keyReason     = "reason"
-	// keyType is the type of a Blueprint in messages of a reconcile, in which keyGVR refers to Blueprints.
+	// keyType is the type of a Blueprint. It is used in reconciles of Blueprints, where keyGVR is the GVR of Blueprints.
 	keyType = "type"
 )
 

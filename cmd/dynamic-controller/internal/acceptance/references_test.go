@@ -71,7 +71,7 @@ func TestReferences_StoredRevisionIsServed(t *testing.T) {
 	}
 }
 
-func TestReferences_PlatformNeedsToWatchThem(t *testing.T) {
+func TestReferences_RequireWatchPermission(t *testing.T) {
 	b := referring("Brake")[0]
 	p, _ := newTestController(nil, nil, wheel, brake)
 	_ = p.engine.Objects.Add(asObject(t, b))

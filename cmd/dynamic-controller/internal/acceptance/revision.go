@@ -185,8 +185,8 @@ func templateKinds(resources []blueprint.Resource) (kinds []templateKind) {
 // deletion policy Retain.
 type history []*revision
 
-// newest returns the last accepted revision of the Blueprint with the given UID, or nil without one. Revisions of
-// other Blueprints with the same name are never served.
+// newest returns the last accepted revision of the Blueprint with the given UID, or nil if there is none. Revisions
+// of other Blueprints with the same name are never served.
 func (h history) newest(uid types.UID) (newest *revision) {
 	for _, r := range h {
 		if r.blueprintUID == uid && (newest == nil || isNewer(r, newest)) {

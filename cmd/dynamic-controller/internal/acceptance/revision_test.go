@@ -79,7 +79,7 @@ func TestRestore_ReturnsTheStoredSpec(t *testing.T) {
 	}
 }
 
-// A replica of a newer version has stored a spec with a field that this version does not know.
+// A replica of a newer version has stored a spec with a field that this version does not support.
 func TestRestore_MarksUnknownFieldsOfTheStoredSpec(t *testing.T) {
 	r := stored(t, generations("Wheel")[0], 4)
 	value, _ := storedObjects.Load(r.UID)
@@ -100,7 +100,7 @@ func TestRestore_MarksUnknownFieldsOfTheStoredSpec(t *testing.T) {
 		t.Errorf("got annotations %v, want %s", got.Annotations, want)
 	}
 	if _, err := blueprint.Compile(got, blueprint.Options{}); err == nil ||
-		!strings.Contains(err.Error(), `spec: unknown field "future"; this replica has an older version`) {
+		!strings.Contains(err.Error(), `spec: unknown field "future"; this replica runs an older version`) {
 		t.Errorf("got error %v", err)
 	}
 	if newest.Annotations[blueprint.UnknownFieldsAnnotation] != "other fields" {

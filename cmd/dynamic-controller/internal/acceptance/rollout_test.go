@@ -177,8 +177,8 @@ func TestRollout_ContinuesWhileAnOlderRevisionCannotBeRead(t *testing.T) {
 	}
 }
 
-// A change of the schema alone does not delay any instance.
-func TestRollout_SchemaChangeDelaysNoInstance(t *testing.T) {
+// A change to the schema alone does not delay any instance.
+func TestRollout_SchemaChangeDoesNotDelayInstances(t *testing.T) {
 	c := newCluster(t, using(1, "one", "one"))
 	c.reconcile()
 	first := c.running().Name
@@ -254,7 +254,7 @@ func TestRollout_RevisionInUseIsNotDeleted(t *testing.T) {
 		return err == nil
 	}
 	if !stored() {
-		t.Error("the revision was deleted while an instance has it")
+		t.Error("the revision was deleted while an instance was using it")
 	}
 	c.survey(c.running().Name)
 	if stored() {

@@ -334,7 +334,7 @@ func TestServe_DeletedRevision(t *testing.T) {
 	}
 }
 
-// Without the stored revisions, the decision would stop what another replica serves.
+// A decision that ignored the stored revisions could stop serving an accepted spec.
 func TestServe_WaitsForTheStoredRevisions(t *testing.T) {
 	for name, test := range map[string]struct {
 		state   dynamiccontroller.TypeState

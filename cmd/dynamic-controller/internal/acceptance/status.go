@@ -167,8 +167,8 @@ const (
 	notServedText = " is accepted but not served: "
 )
 
-// ServingProblems returns the problems in a Serving condition that is True. Types of children that cannot be watched
-// are in unwatched. The reason for which the newest generation is not served is in unserved. Both can be empty.
+// ServingProblems returns the problems in a Serving condition that is True. unwatched describes types of children that
+// cannot be watched. unserved describes why the newest generation is not served. Both can be empty.
 func ServingProblems(serving *metav1.Condition) (unwatched, unserved string) {
 	_, problems, _ := strings.Cut(serving.Message, separator)
 	generation := fmt.Sprintf("generation %d%s", serving.ObservedGeneration, notServedText)

@@ -117,7 +117,7 @@ func (t *teardown) deleteAll(
 	deleted := object.GetDeletionTimestamp().Time
 	poll := pollInterval(time.Since(deleted))
 	if wait := t.polls.Wait(id.Name(), poll); wait > 0 {
-		return dynamiccontroller.RequeueAfter(wait) // an event triggered this call before the next poll is due
+		return dynamiccontroller.RequeueAfter(wait) // an event triggered this call before the next poll was due
 	}
 	left, example, err := t.deleteInstances(ctx, d.gvr, deleted)
 	message := fmt.Sprintf("waiting for %s to be deleted, for example %s", objects(left, "instance"), example)

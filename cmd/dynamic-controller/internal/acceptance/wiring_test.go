@@ -231,7 +231,7 @@ func TestWiring_RestoresALostType(t *testing.T) {
 	if err := c.crds.Tracker().Delete(definitions, "", lost.Name); err != nil {
 		t.Fatal(err)
 	}
-	delete(c.instances.Handlers, websites) // as the engine does when the type is deleted
+	delete(c.instances.Handlers, websites) // the engine stops serving a deleted type
 	c.reconcile()
 	again := c.crd()
 	if again == nil {

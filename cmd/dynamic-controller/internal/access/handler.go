@@ -60,11 +60,11 @@ func New(log logr.Logger, cfg *rest.Config) (*Controller, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, fmt.Errorf("create the clients for access reviews: %w", err)
 	}
-	// The compiler is not used without match conditions.
+	// The compiler can be nil because there are no match conditions.
 	users, err := webhookauthorizer.NewFromInterface(authorization, cacheTTL, cacheTTL, retries(),
 		authorizer.DecisionNoOpinion, metrics.NoopAuthorizerMetrics{}, nil)
 	if err != nil {
-		return nil, fmt.Errorf("create the access reviews: %w", err)
+		return nil, fmt.Errorf("create the authorizer: %w", err)
 	}
 	tokens := cache.New(&tokenReviewer{log, authentication.TokenReviews()}, false, cacheTTL, cacheTTL)
 	return &Controller{log: log, authenticator: bearertoken.New(tokens), authorizer: users}, nil
@@ -131,7 +131,7 @@ func (c *Controller) Protect(handler http.Handler) http.Handler {
 			http.Error(w, "the request was cancelled", http.StatusInternalServerError)
 		case err != nil:
 			c.log.Error(err, "Access not reviewed", "user", authenticated.User.GetName(), "path", r.URL.Path)
-			http.Error(w, "the access could not be reviewed", http.StatusInternalServerError)
+			http.Error(w, "the access review failed", http.StatusInternalServerError)
 		case decision != authorizer.DecisionAllow:
 			c.log.V(1).Info("Access denied", "user", authenticated.User.GetName(), "path", r.URL.Path, "reason", reason)
 			w.Header().Set("Connection", "close")

@@ -235,7 +235,7 @@ func (s *stepping) combine(ctx context.Context, r *resource) (*combinations, str
 	return c, "", nil
 }
 
-// stepCollection renders the objects of a collection. All resources that the collection refers to are ready.
+// stepCollection renders the objects of a collection. All resources that the collection refers to must be ready.
 func (s *stepping) stepCollection(ctx context.Context, r *resource) {
 	objects, reason, problem := s.renderCollection(ctx, r)
 	switch {

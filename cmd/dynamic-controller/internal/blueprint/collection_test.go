@@ -354,8 +354,8 @@ func TestStep_limitsCollections(t *testing.T) {
 		rendered int
 		want     string
 	}{
-		"too many objects in total": {of(5, 1000, ""), 5000, ""},
-		"one more": {
+		"the maximum number of objects in total": {of(5, 1000, ""), 5000, ""},
+		"too many objects in total": {
 			of(6, 834, ""), 5 * 834, "spec.resources[5].forEach: the collections have more than 5000 objects in total",
 		},
 		"too many bytes in total": {

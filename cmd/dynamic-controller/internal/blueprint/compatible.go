@@ -12,7 +12,7 @@ import (
 )
 
 // IncompatibleChanges compares the schemas of an existing CustomResourceDefinition with those of its replacement. It
-// returns the changes that can invalidate existing objects or remove fields from them, or nil without such changes.
+// returns the changes that can invalidate existing objects or remove fields from them, or nil if there are none.
 //
 // It ignores x-kubernetes-validations. The API server does not evaluate these rules for values that an update leaves
 // unchanged, and some rules apply only to updates. It also ignores the status fields that the platform defines.

@@ -40,7 +40,7 @@ func TestIncompatibleChanges(t *testing.T) {
 			after:  "properties: {b: {type: string}}",
 			want:   []string{a + ": the field is removed"},
 		},
-		"a field of a field is removed": {
+		"a nested field is removed": {
 			before: "properties: {a: {type: object, properties: {my/b: {type: string}}}}",
 			after:  "properties: {a: {type: object}}",
 			want:   []string{a + `.properties["my/b"]: the field is removed`},

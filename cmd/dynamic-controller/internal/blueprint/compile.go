@@ -85,9 +85,9 @@ type resource struct {
 // and the schema of such a Blueprint, and Compile rejects it.
 const OversizedAnnotation = "platform.example.com/oversized"
 
-// UnknownFieldsAnnotation marks a Blueprint whose spec has fields that this version of the platform does not know. The
-// API server stores such fields if a newer version has applied the Blueprint CustomResourceDefinition. The value
-// describes the fields. Compile rejects such Blueprints, because without these fields they could mean something else.
+// UnknownFieldsAnnotation marks a Blueprint whose spec has fields that this version of the platform does not support.
+// The API server stores such fields if a newer version has applied the Blueprint CustomResourceDefinition. The value
+// describes the fields. Compile rejects such Blueprints because ignoring these fields could change their meaning.
 const UnknownFieldsAnnotation = "platform.example.com/unknown-fields"
 
 // Compile compiles a Blueprint, which must be valid against the Blueprint CustomResourceDefinition. A returned error
@@ -99,7 +99,7 @@ func Compile(b *Blueprint, options Options) (*Compiled, error) {
 		return nil, c.err()
 	}
 	if fields := b.Annotations[UnknownFieldsAnnotation]; fields != "" {
-		c.add("spec", "", "%s; this replica has an older version of the platform than the Blueprint requires", fields)
+		c.add("spec", "", "%s; this replica runs an older version of the platform than the Blueprint requires", fields)
 		return nil, c.err()
 	}
 	crd := define(b, c)
@@ -350,7 +350,7 @@ var (
 	position        = regexp.MustCompile(` ?\(line \d+, column \d+\)$`)
 )
 
-// instanceInKro is the variable for the instance in kro's expressions.
+// instanceInKro is the name of the variable that refers to the instance in kro's expressions.
 const instanceInKro = "schema"
 
 // explainCompile rewrites a compile error for users. It suggests names and leaves out parser output.

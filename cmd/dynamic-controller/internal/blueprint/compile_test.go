@@ -182,7 +182,7 @@ func TestCompile_values(t *testing.T) {
 			got := problemsOf(t, text, blueprint.Options{})
 			switch {
 			case c.want == "" && got != nil:
-				t.Errorf("refused: %q", got)
+				t.Errorf("rejected: %q", got)
 			case c.want != "" && (len(got) == 0 || !strings.Contains(got[0], c.want)):
 				t.Errorf("got %q, want %q", got, c.want)
 			}

@@ -56,7 +56,7 @@ func TestDefinition(t *testing.T) {
 		}
 	}
 	if keys := status.Properties["conditions"].XListMapKeys; !slices.Equal(keys, []string{"type"}) {
-		t.Errorf("conditions are a map by %v", keys)
+		t.Errorf("the list map keys of the conditions are %v", keys)
 	}
 	if got := v.Schema.OpenAPIV3Schema.Required; !slices.Equal(got, []string{"spec"}) {
 		t.Errorf("required: %v", got)
@@ -217,14 +217,14 @@ func TestManifest(t *testing.T) {
 	}
 	if got := crd.Spec.Group + "/" + crd.Spec.Versions[0].Name; got != blueprint.GroupVersion.String() ||
 		crd.Name != blueprint.GroupVersionResource.GroupResource().String() {
-		t.Errorf("it is %s of %s", crd.Name, got)
+		t.Errorf("the manifest defines %s in %s", crd.Name, got)
 	}
 	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 	resources := spec.Properties["resources"]
 	conditions, lists := resources.Items.Schema.Properties["includeWhen"], resources.Items.Schema.Properties["forEach"]
 	if *resources.MaxItems != blueprint.MaxResources || *conditions.MaxItems != blueprint.MaxConditions ||
 		*lists.MaxItems != blueprint.MaxIterators {
-		t.Errorf("it allows %d resources, %d conditions and %d lists", *resources.MaxItems, *conditions.MaxItems,
+		t.Errorf("the manifest allows %d resources, %d conditions and %d lists", *resources.MaxItems, *conditions.MaxItems,
 			*lists.MaxItems)
 	}
 }
@@ -245,14 +245,14 @@ func TestManifest_rules(t *testing.T) {
 	for reason, c := range map[string]struct{ text, want string }{
 		"a defined type":   {ofType(plain), ""},
 		"an existing type": {"{spec: {type: {crd: a.b.c}, resources: []}}", ""},
-		"both": {
+		"both a defined and an existing type": {
 			"{spec: {type: {crd: a.b.c, group: x, version: v1, kind: X, schema: {}}, resources: []}}",
 			"set either crd, or group, version, kind and schema",
 		},
-		"neither": {
+		"neither a defined nor an existing type": {
 			"{spec: {type: {}, resources: []}}", "set either crd, or group, version, kind and schema",
 		},
-		"half": {
+		"a defined type without a schema": {
 			"{spec: {type: {group: x, version: v1, kind: X}, resources: []}}",
 			"group, version, kind and schema are required unless crd is set",
 		},

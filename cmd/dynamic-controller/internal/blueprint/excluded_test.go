@@ -90,8 +90,8 @@ func TestStep_excludedObjects(t *testing.T) {
 	}
 }
 
-// Excess cost does not keep excluded resources in place. Otherwise, a tenant could keep them by making the expressions
-// of an instance too costly.
+// Resources are excluded even if the expressions of the instance are too costly. Otherwise, a tenant could prevent the
+// deletion of excluded objects by making the expressions too costly.
 func TestStep_excludesDespiteCostlyExpressions(t *testing.T) {
 	resources := ""
 	for i := range 99 {

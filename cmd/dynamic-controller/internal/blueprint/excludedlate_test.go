@@ -61,7 +61,7 @@ func TestStep_includeWhenReadsResources(t *testing.T) {
 			strings.Replace(included, "settings.data.mode == 'on'", "10 / int(settings.data.mode) > 0", 1), mode("0"), "",
 			"problems [spec.resources[1].includeWhen[0]: ${10 / int(settings.data.mode) > 0}: division by zero]",
 		},
-		"a condition that reads only self is decided first": {
+		"a condition that reads only self is evaluated first": {
 			strings.Replace(included, "includeWhen: [", "includeWhen: [self.spec.size > 2, ", 1), nil, "", "excluded [page]",
 		},
 		"another resource refers to the excluded one": {

@@ -160,7 +160,7 @@ func (c *checking) checkString(n node, s *fieldSchema, path string) {
 	}
 }
 
-// typeHint returns a hint to append to a type error, or "" without a hint. made is the type of the value and wanted
+// typeHint returns a hint to append to a type error, or "" if there is none. made is the type of the value and wanted
 // is the type in the schema.
 func typeHint(n node, made, wanted string) string {
 	_, mixed := n.(text)

@@ -167,8 +167,8 @@ func TestCompile_fields(t *testing.T) {
 			spec: `{set: [null], tags: [null]}`,
 			want: []string{".set[0]: must not be null"},
 		},
-		"a fraction in a number field":        {spec: `{size: 1.5}`},
-		"a required field from an expression": {spec: `{}`},
+		"a fraction in a number field": {spec: `{size: 1.5}`},
+		"a missing required field":     {spec: `{}`},
 		"a value that the enum does not allow": {
 			spec: `{color: blue}`,
 			want: []string{`.color: must be one of "red", "green"`},
@@ -224,14 +224,14 @@ func TestCompile_fieldsOfMetadata(t *testing.T) {
 	}
 }
 
-// Schemas of other kinds rarely limit sizes, and the author cannot change them. Therefore, cost is not estimated for
-// them but counted at run time.
+// Schemas of other kinds rarely limit sizes, and the author cannot change them. The cost of expressions that read these
+// kinds is therefore not estimated. It is limited at run time.
 func TestCompile_noCostEstimateForOtherKinds(t *testing.T) {
 	text := `
     - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a}}, readyWhen:
         ["a.spec.parts.all(p, a.spec.set.all(s, a.spec.tags.exists(t, t == p.name + s)))"]}`
 	if got := problemsOf(t, ofWebsites(text), describing(t, definitionOf(t, crates))); got != nil {
-		t.Errorf("refused: %q", got)
+		t.Errorf("rejected: %q", got)
 	}
 }
 
@@ -242,7 +242,7 @@ func TestCompile_preserveUnknownFields(t *testing.T) {
 	if got := problemsOf(t, ofWebsites(`
     - {id: a, template: {apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a},
         spec: {whatever: x}}}`), describing(t, crd)); got != nil {
-		t.Errorf("refused: %q", got)
+		t.Errorf("rejected: %q", got)
 	}
 }
 
@@ -270,7 +270,7 @@ func TestCompile_incompleteSchemas(t *testing.T) {
 			if got := problemsOf(t, ofWebsites(`
     - {id: a, template: {apiVersion: v1, kind: A, metadata: {name: a},
         spec: {list: [1, {a: b}], any: [x]}}}`), options); got != nil {
-				t.Errorf("refused: %q", got)
+				t.Errorf("rejected: %q", got)
 			}
 		})
 	}

@@ -210,7 +210,7 @@ func exercise(t *testing.T, b *blueprint.Blueprint, self *unstructured.Unstructu
 	}
 	again, err := instance.Step(ctx, observed)
 	if d := cmp.Diff(s, again); err != nil || d != "" {
-		t.Fatalf("a step again: %v\n%s", err, d)
+		t.Fatalf("a repeated step: %v\n%s", err, d)
 	}
 	if d := cmp.Diff(selfBefore, self); d != "" {
 		t.Fatalf("a step changed self:\n%s", d)

@@ -37,7 +37,7 @@ func deep(n int) any {
 	return v
 }
 
-// A hostileCase changes a Blueprint so that it would need excessive memory or time.
+// hostileCase changes a Blueprint so that it would need excessive memory or time.
 type hostileCase struct {
 	change func(*blueprint.Blueprint)
 	want   string // a problem of the Blueprint or of its instance, or empty
@@ -106,14 +106,14 @@ func hostileSpecs() map[string]hostileCase {
 		"a deep schema": {func(b *blueprint.Blueprint) {
 			b.Spec.Type.Schema["properties"] = deep(500)
 		}, "spec.type.schema: has more than 64 levels"},
-		"a schema of many rules": {func(b *blueprint.Blueprint) {
+		"a schema with many rules": {func(b *blueprint.Blueprint) {
 			rules := make([]any, 5000)
 			for i := range rules {
 				rules[i] = map[string]any{"rule": "self.size > 1"}
 			}
 			b.Spec.Type.Schema["properties"].(map[string]any)["spec"].(map[string]any)["x-kubernetes-validations"] = rules
 		}, "spec.type.schema: has more than 100 rules"},
-		"a schema of many properties": {func(b *blueprint.Blueprint) {
+		"a schema with many properties": {func(b *blueprint.Blueprint) {
 			properties := map[string]any{}
 			for i := range 7000 {
 				properties[fmt.Sprint("p", i)] = map[string]any{"type": "integer"}
@@ -223,7 +223,7 @@ func TestHostile(t *testing.T) {
 				t.Errorf("got %.500s, want %q", got, c.want)
 			}
 			if len(got) > 32768 {
-				t.Errorf("a message of %d bytes", len(got))
+				t.Errorf("the message has %d bytes", len(got))
 			}
 			if allocated > 1024 {
 				t.Errorf("%d MiB were allocated", allocated)

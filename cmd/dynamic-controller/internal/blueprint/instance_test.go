@@ -128,7 +128,7 @@ func TestStep_values(t *testing.T) {
 	}
 }
 
-// chain defines three resources in the wrong order. Each depends on the previous one.
+// chain defines three resources in reverse order. Each refers to the next one.
 const chain = `
     - id: web
       readyWhen: ["true"]
@@ -264,7 +264,7 @@ func TestStep_places(t *testing.T) {
 		"a cluster-scoped object": {
 			`{apiVersion: v1, kind: Namespace, metadata: {name: a}}`, flowers, blueprint.Options{IsNamespaced: known}, "/a",
 		},
-		"an object of an unknown scope": {
+		"an object whose scope is unknown": {
 			`{apiVersion: v1, kind: Foo, metadata: {name: a}}`, flowers, blueprint.Options{}, "shop/a",
 		},
 		"a namespaced object of an instance without a namespace": {
@@ -301,7 +301,7 @@ func TestStep_places(t *testing.T) {
 func TestStep_labelsAndAnnotations(t *testing.T) {
 	at := "spec.resources[0].template.metadata."
 	for reason, c := range map[string]struct{ metadata, want string }{
-		"are strings": {
+		"strings": {
 			`labels: {a: "${string(self.spec.size)}"}, annotations: "${{'b': self.spec.name}}"`, "map[a:2] map[b:Flowers]",
 		},
 		"an absent label is omitted": {
@@ -327,7 +327,7 @@ func TestStep_labelsAndAnnotations(t *testing.T) {
 			compiled, err := blueprint.Compile(read(text), blueprint.Options{})
 			if err != nil {
 				if !strings.Contains(err.Error(), c.want) {
-					t.Errorf("refused: %v", err)
+					t.Errorf("rejected: %v", err)
 				}
 				return
 			}
@@ -406,7 +406,7 @@ func TestStep_isPureAndRepeatable(t *testing.T) {
 			for range 20 {
 				again, err := compiled.Instance(self).Step(context.Background(), observed)
 				if got, _ := json.Marshal(again); err != nil || string(got) != string(want) {
-					t.Errorf("a step again: %v\n%s\nwant\n%s", err, got, want)
+					t.Errorf("a repeated step: %v\n%s\nwant\n%s", err, got, want)
 				}
 				for _, r := range again.Rendered { // The caller can modify the result.
 					scribble(r.Object.Object)
@@ -416,7 +416,7 @@ func TestStep_isPureAndRepeatable(t *testing.T) {
 	}
 	running.Wait()
 	if d := cmp.Diff(selfBefore, self) + cmp.Diff(databaseBefore, database); d != "" {
-		t.Errorf("a step changed what it was given:\n%s", d)
+		t.Errorf("a step changed its arguments:\n%s", d)
 	}
 }
 

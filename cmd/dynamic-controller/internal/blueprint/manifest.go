@@ -10,7 +10,7 @@ import (
 )
 
 // ManifestRevisionAnnotation is an annotation of the Blueprint CustomResourceDefinition. Its value is a number that
-// increases whenever the manifest changes. An older version of the platform does not replace a newer manifest.
+// increases with each release that changes the manifest. An older version of the platform does not replace a newer manifest.
 const ManifestRevisionAnnotation = "platform.example.com/manifest-revision"
 
 //go:embed crd.yaml
@@ -27,7 +27,7 @@ func Manifest() (*apiextensionsv1.CustomResourceDefinition, error) {
 var parsedManifest = sync.OnceValues(func() (*apiextensionsv1.CustomResourceDefinition, error) {
 	crd := &apiextensionsv1.CustomResourceDefinition{}
 	if err := yaml.UnmarshalStrict(manifest, crd); err != nil {
-		return nil, fmt.Errorf("read the manifest of Blueprints: %w", err)
+		return nil, fmt.Errorf("parse the Blueprint CustomResourceDefinition: %w", err)
 	}
 	return crd, nil
 })

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Each revision of the manifest has one spec. A replica replaces a manifest with a lower revision only, so a change
-// without a new revision could be reverted by an older replica.
+// Each revision of the manifest has one spec. A replica overwrites the manifest unless the stored one has a higher
+// revision. An older replica would therefore revert a change that does not increase the revision.
 func TestManifest_EachChangeHasARevision(t *testing.T) {
 	crd, err := Manifest()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// dense lists Blueprints that have the maximum number of one kind of part.
+// dense contains functions that fill a Blueprint with many parts of one kind.
 var dense = map[string]func(*blueprint.Blueprint){
 	"properties": func(b *blueprint.Blueprint) {
 		properties := map[string]any{}
@@ -94,7 +94,7 @@ var dense = map[string]func(*blueprint.Blueprint){
 	},
 }
 
-// A Blueprint uses slightly less memory than estimated.
+// A Blueprint uses at most the estimated memory, and at least a tenth of it.
 func TestMemory_estimate(t *testing.T) {
 	for name, change := range dense {
 		t.Run(name, func(t *testing.T) {

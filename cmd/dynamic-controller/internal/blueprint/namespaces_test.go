@@ -50,9 +50,9 @@ func TestCompile_childMetadata(t *testing.T) {
 		"a label with a similar prefix": {
 			"{name: a, labels: {platform.example.com: a, platform.example.community/a: b}}", "",
 		},
-		"any other label":    {"{name: a, labels: {example.com/a: b}}", ""},
-		"a namespace":        {"{name: a, namespace: kube-system}", ""},
-		"the instance's own": {`{name: a, namespace: "${ self.metadata.namespace }"}`, ""},
+		"any other label":              {"{name: a, labels: {example.com/a: b}}", ""},
+		"a namespace":                  {"{name: a, namespace: kube-system}", ""},
+		"the instance's own namespace": {`{name: a, namespace: "${ self.metadata.namespace }"}`, ""},
 		"a computed namespace": {
 			`{name: a, namespace: "${self.spec.name}"}`,
 			at + ".namespace: ${self.spec.name}: can be computed only if spec.allowedNamespaces lists the allowed namespaces",
@@ -87,7 +87,7 @@ func TestStep_childMetadata(t *testing.T) {
 		want           string // the namespace, or a problem
 	}{
 		"a namespace that matches": {computed, of("shop", "{name: team-a}"), "team-a"},
-		"another": {
+		"a namespace that does not match": {
 			computed, of("shop", "{name: default}"), at +
 				`.namespace: namespace "default" does not match spec.allowedNamespaces`,
 		},
@@ -95,8 +95,8 @@ func TestStep_childMetadata(t *testing.T) {
 			computed, of("shop", "{name: team-a/../kube-system}"), at +
 				`.namespace: "team-a/../kube-system" is not a valid namespace name`,
 		},
-		"the instance's own": {computed, of("shop", "{name: shop}"), "shop"},
-		"no namespace, which means the instance's own": {
+		"the instance's own namespace": {computed, of("shop", "{name: shop}"), "shop"},
+		"no namespace, which defaults to the instance's own": {
 			`{name: a, namespace: "${dyn(self.spec.?name)}"}`, of("shop", "{}"), "shop",
 		},
 		"a namespace that the template names": {"{name: a, namespace: team-b}", of("shop", "{}"), "team-b"},

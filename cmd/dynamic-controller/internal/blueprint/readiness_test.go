@@ -150,7 +150,7 @@ func TestReadiness_hidesReasonsOfSensitiveObjects(t *testing.T) {
 	}
 }
 
-// An expression would wait forever for a key that nobody adds.
+// An expression would wait forever for a key that is never added.
 func TestCompile_keysMissingFromTemplates(t *testing.T) {
 	const at = "spec.resources[0].readyWhen[0]: "
 	const hint = "; if another writer adds the key, test it with has() or read it with ?"

@@ -149,7 +149,7 @@ func TestReport_conditions(t *testing.T) {
 				Message: "the expression failed; see the Ready condition",
 			}, "spec.type.conditions[0].status: ${crate.spec.size / 0 == 1}: division by zero",
 		},
-		"no boolean": {
+		"not a boolean": {
 			`{type: Up, status: crate.spec.size}`,
 			metav1.Condition{
 				Type: "Up", Status: "Unknown", Reason: "ExpressionFailed",
@@ -188,7 +188,8 @@ func TestReport_conditions(t *testing.T) {
 	}
 }
 
-// Otherwise, a template that reads a status field would change the status, and each change would trigger the next.
+// self does not contain the fields of spec.type.status. Otherwise, a template that reads such a field would change the
+// status, and each change would trigger the next.
 func TestReport_notPartOfSelf(t *testing.T) {
 	text := reporting(`status: {url: "${self.status.url}", other: b}`, " []")
 	want := []string{`spec.type.status.url: ${self.status.url}: unknown field "status" (line 1, column 5)`}
@@ -277,7 +278,7 @@ func TestCompile_report(t *testing.T) {
 				"spec.type.conditions[0].message: ${self.spec.size}: must be a string, not an integer; convert it with string()",
 			},
 		},
-		"expressions": {
+		"invalid expressions": {
 			fields: `status: {a: "${dbb.metadata.name}", "b${c}": d, e: "${self.spec.nome}"}`,
 			want: []string{
 				`spec.type.status["b${c}"]: keys must not contain expressions`,
@@ -285,7 +286,7 @@ func TestCompile_report(t *testing.T) {
 				`spec.type.status.e: ${self.spec.nome}: unknown field "nome"`,
 			},
 		},
-		"a size": {
+		"a status that is too large": {
 			fields: "status: {a: " + strings.Repeat("a", 32<<10) + "}",
 			want:   []string{"spec.type.status: has more than 32768 bytes"},
 		},

@@ -112,7 +112,7 @@ func objectAt(gvk schema.GroupVersionKind, at identity) *unstructured.Unstructur
 	return object
 }
 
-// existingOf returns those objects of a collection that exist. keys are the keys of its rendered objects.
+// existingOf returns the objects of a collection that exist. keys are the keys of its rendered objects.
 func (s *stepping) existingOf(keys []string) []any {
 	objects := []any{}
 	for _, key := range keys {

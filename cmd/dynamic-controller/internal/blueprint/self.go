@@ -89,7 +89,7 @@ func selfOf(instance map[string]any, written []string) map[string]any {
 		if status = without(status, written); len(status) > 0 {
 			self["status"] = status
 		} else {
-			delete(self, "status") // expressions must not see whether the platform has written a status
+			delete(self, "status") // expressions must not depend on whether the platform has written a status
 		}
 	}
 	return self

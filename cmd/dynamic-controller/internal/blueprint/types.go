@@ -115,7 +115,7 @@ type Status struct {
 	ObservedGeneration int64              `json:"observedGeneration,omitempty"`
 	Conditions         []metav1.Condition `json:"conditions,omitempty"`
 	Instances          *Instances         `json:"instances,omitempty"`
-	// Served is the generation that is served. It is for users only: the platform never reads it.
+	// Served identifies the spec that is served. It is informational: the platform never reads it.
 	Served *Served `json:"served,omitempty"`
 }
 
@@ -153,8 +153,8 @@ func FromUnstructured(object *unstructured.Unstructured) (*Blueprint, error) {
 	return &b, nil
 }
 
-// UnknownFields describes the fields of a spec that this version of the platform does not know. It returns "" if there
-// are none.
+// UnknownFields describes the fields of a spec that this version of the platform does not support. It returns "" if
+// there are none.
 func UnknownFields(spec map[string]any) string {
 	const most = 3
 	err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(spec, &Spec{}, true)

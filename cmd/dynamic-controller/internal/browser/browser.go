@@ -37,7 +37,7 @@ type Browser struct {
 	t    testing.TB
 	cmd  *exec.Cmd
 	to   io.WriteCloser
-	done chan struct{} // closed when the reader has ended
+	done chan struct{} // closed when read has returned
 
 	mu      sync.Mutex // guards the fields below, and writes
 	last    int
@@ -57,7 +57,7 @@ type message struct {
 	} `json:"error,omitempty"`
 }
 
-// Start starts Chromium. It ends with the test.
+// Start starts Chromium. It is stopped at the end of the test.
 func Start(t testing.TB) *Browser {
 	t.Helper()
 	path, err := Find()
@@ -72,7 +72,7 @@ func Start(t testing.TB) *Browser {
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
 		"--no-default-browser-check", "--disable-background-networking", "--disable-component-update", "--disable-sync",
 		"--disable-extensions", "--user-data-dir="+t.TempDir(), "--remote-debugging-pipe")
-	cmd.ExtraFiles = []*os.File{commandsIn, answersOut} // the descriptors 3 and 4
+	cmd.ExtraFiles = []*os.File{commandsIn, answersOut} // file descriptors 3 and 4
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func Start(t testing.TB) *Browser {
 	return b
 }
 
-// stop ends Chromium and waits for it.
+// stop closes Chromium and waits for it to exit.
 func (b *Browser) stop() {
 	if _, err := b.call("", "Browser.close", nil); err != nil {
 		_ = b.cmd.Process.Kill()

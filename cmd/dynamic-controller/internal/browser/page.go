@@ -20,8 +20,8 @@ type Page struct {
 	problems []string
 }
 
-// Open opens a page of the size and waits until it has loaded. Headers are pairs of a name and a value that each
-// request contains.
+// Open opens a page of the given size and waits until it has loaded. Each request contains the headers, which are given
+// as alternating names and values.
 func (b *Browser) Open(url string, width, height int, headers ...string) *Page {
 	b.t.Helper()
 	p := &Page{Browser: b}
@@ -74,7 +74,7 @@ func (p *Page) Problems() []string {
 	return problems
 }
 
-// do sends a command and decodes its result. It ends the test if the command fails.
+// do sends a command and decodes its result. It fails the test if the command fails.
 func (p *Page) do(method string, params, into any) {
 	p.t.Helper()
 	result, err := p.call(p.session, method, params)
@@ -178,7 +178,7 @@ func (p *Page) Click(selector string) {
 	}
 }
 
-// Press presses keys: names such as ArrowDown and Tab.
+// Press presses keys, given by names such as ArrowDown and Tab.
 func (p *Page) Press(keys ...string) {
 	p.t.Helper()
 	codes := map[string]int{
@@ -203,7 +203,7 @@ func (p *Page) Type(text string) {
 	p.do("Input.insertText", map[string]any{"text": text}, nil)
 }
 
-// Screenshot writes an image in the format PNG.
+// Screenshot writes a PNG image of the page to a file.
 func (p *Page) Screenshot(file string) {
 	p.t.Helper()
 	var image struct{ Data []byte }

@@ -1,3 +1,3 @@
-// Package config defines the configuration file of the command run. A file is decoded strictly: unknown and duplicate
+// Package config defines the configuration file of the run command. A file is decoded strictly: unknown and duplicate
 // fields are errors. Each field corresponds to a flag, except for the configuration of tracing.
 package config

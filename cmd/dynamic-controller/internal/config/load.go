@@ -74,7 +74,7 @@ func decode(data []byte) (*Configuration, error) {
 	return c, errors.Join(errs...)
 }
 
-// isSingleDocument returns an error if data contains more than one document. The others would be ignored.
+// isSingleDocument returns an error if data contains more than one document, because only the first one would be read.
 func isSingleDocument(data []byte) error {
 	documents := yamlv3.NewDecoder(bytes.NewReader(data))
 	var node yamlv3.Node
@@ -87,7 +87,7 @@ func isSingleDocument(data []byte) error {
 	return nil
 }
 
-// typeError returns a message with the path for a field of the wrong type, and other errors unchanged.
+// typeError adds the path to an error about a field of the wrong type. It returns other errors unchanged.
 func typeError(err error) error {
 	var mistyped *json.UnmarshalTypeError
 	if !errors.As(err, &mistyped) {

@@ -79,7 +79,7 @@ func TestLoad_ReportsAMissingFile(t *testing.T) {
 	}
 }
 
-// complete sets every field.
+// complete is a configuration that sets every field.
 const complete = head + `
 cluster: {kubeconfig: a, context: b, qps: 1.5, burst: 3}
 platform:

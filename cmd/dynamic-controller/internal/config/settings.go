@@ -15,7 +15,7 @@ import (
 type Setting struct {
 	Path string // in the file, such as reconciling.workers
 	Flag string // the name of the flag
-	// Text is the value of the field as a value of the flag. IsSet reports whether the field is in the file.
+	// Text is the value of the field as it would be passed to the flag. IsSet reports whether the field is in the file.
 	Text  string
 	IsSet bool
 }
@@ -32,8 +32,8 @@ func (c *Configuration) Settings() (settings []Setting) {
 	return settings
 }
 
-// New returns a configuration with the values of flags. value returns the text of a flag. Fields are absent if the text
-// is empty.
+// New returns a configuration with the values of flags. value returns the value of a flag as text. Fields are absent if
+// the text is empty.
 func New(value func(flag string) string) (*Configuration, error) {
 	c := &Configuration{}
 	c.APIVersion, c.Kind = APIVersion, Kind
@@ -62,7 +62,7 @@ func visit(v reflect.Value, path string, f func(path, flag string, v reflect.Val
 	}
 }
 
-// textOf returns a field as the text of a flag.
+// textOf returns the value of a field as it would be passed to its flag.
 func textOf(v reflect.Value) string {
 	switch value := v.Interface().(type) {
 	case []string:
@@ -76,7 +76,7 @@ func textOf(v reflect.Value) string {
 	}
 }
 
-// setText sets a field to the text of a flag.
+// setText sets a field to the value of a flag.
 func setText(v reflect.Value, text string) (err error) {
 	if text == "" || text == "[]" {
 		return nil

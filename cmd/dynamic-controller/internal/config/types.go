@@ -12,8 +12,8 @@ const (
 	Kind       = "DynamicControllerConfiguration"
 )
 
-// Configuration is the content of a configuration file. Absent fields have the defaults of their flags. The tag flag
-// contains the name of the flag, which describes the field. Durations are strings such as 1m30s.
+// Configuration is the content of a configuration file. Absent fields have the defaults of their flags. The struct tag
+// "flag" contains the name of the flag whose help text describes the field. Durations are strings such as 1m30s.
 type Configuration struct {
 	metav1.TypeMeta `json:",inline"`
 

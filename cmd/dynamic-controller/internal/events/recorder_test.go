@@ -280,7 +280,7 @@ func TestRun_JoinsItsGoroutineAfterAPanic(t *testing.T) {
 	}
 }
 
-// The operator cannot fix the other errors.
+// Operators can fix a missing permission, but not the other errors.
 func TestRecorder_LogsAMissingPermissionOnce(t *testing.T) {
 	forbidden := func(message string, causes ...metav1.StatusCause) error {
 		err := apierrors.NewForbidden(eventsv1.Resource("events"), "", nil)

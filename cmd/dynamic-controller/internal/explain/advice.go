@@ -32,7 +32,7 @@ var (
 		"RevisionNotStored":        checkRevisions,
 		"RevisionsUnavailable":     checkRevisions,
 		"Deleting":                 "find out what blocks the deletion of the remaining instances: run why for each of them",
-		"Syncing":                  "wait a few seconds, and ask again",
+		"Syncing":                  "wait a few seconds, and try again",
 		"SyncingLong":              "check the load of the API server, and the number of instances",
 		"Forbidden":                "grant the platform list and watch on the type",
 		"RolloutStopped":           "fix or revert the Blueprint, or pause the named instances",
@@ -59,7 +59,7 @@ var advised = map[string]bool{
 	"IncompatibleSchema": true, "Conflict": true,
 }
 
-// fromCondition returns a finding about a condition that is not as it should be.
+// fromCondition returns a finding about a condition that indicates a problem.
 func fromCondition(o *Object, c *metav1.Condition) Finding {
 	f := Finding{Object: o.Name(), Reason: c.Reason, Message: c.Message}
 	known := instanceAdvice

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-func TestFromCondition_EndsWithWhatToDo(t *testing.T) {
+func TestFromCondition_HasAction(t *testing.T) {
 	b := &Object{Unstructured: blueprintWith("")}
 	fields := map[string]any{
 		"serviceAccountName": "web",
@@ -183,7 +183,7 @@ func TestTarget_QuotesNames(t *testing.T) {
 	}
 }
 
-func TestParkedFinding_WorksRepeatedly(t *testing.T) {
+func TestParkedFinding_CommandCanBeRepeated(t *testing.T) {
 	o := instanceWith(blueprintWith(""), "", failed)
 	o.Events = []eventsv1.Event{event("Parked", "", time.Minute)}
 	causes := Explain(o, now).Causes

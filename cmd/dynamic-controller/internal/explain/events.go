@@ -54,8 +54,8 @@ func TimeOf(e eventsv1.Event) time.Time {
 	return cmp.Or(e.EventTime.Time, e.DeprecatedLastTimestamp.Time, e.CreationTimestamp.Time)
 }
 
-// lastParked returns when the platform last reported that it does not retry the object. It returns the zero time if
-// there is no such event. Events are only a hint: they expire, and everyone who can create events can forge them.
+// lastParked returns when the platform last reported that it no longer retries the object. It returns the zero time if
+// there is no such event. Events are only a hint: they expire, and anyone who can create events can forge them.
 func lastParked(o *Object) time.Time {
 	for _, e := range slices.Backward(o.Events) {
 		if e.Reason == string(events.Parked) && e.ReportingController == events.ReportingController {

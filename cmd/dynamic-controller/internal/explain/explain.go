@@ -42,7 +42,7 @@ const (
 	reasonParked           = string(events.Parked)
 	reasonNotReady         = "ChildNotReady"
 	reasonDeleting         = "Deleting"
-	reasonNotServed        = "RevisionNotStored" // also that of a condition
+	reasonNotServed        = "RevisionNotStored" // also a reason of a condition
 	reasonNotWatched       = "ChildrenNotWatched"
 	reasonInstances        = "InstancesNotReady"
 	reasonMore             = "More"
@@ -54,7 +54,7 @@ type Report struct {
 	State   State  `json:"state"`
 	Message string `json:"message,omitempty"`
 	Healthy bool   `json:"healthy"`
-	// Causes are why the object is not healthy, the most probable cause first.
+	// Causes lists the reasons why the object is not healthy, most probable first.
 	Causes []Finding `json:"causes,omitempty"`
 	// Notes are findings that do not affect the health of the object.
 	Notes      []Finding          `json:"notes,omitempty"`
@@ -77,7 +77,7 @@ func Explain(o *Object, now time.Time) *Report {
 	}
 	r.Causes, r.Notes = distinct(r.Causes), distinct(r.Notes)
 	r.Healthy = len(r.Causes) == 0
-	r.Children = Tree(o, now).Children // with what the instance waits for
+	r.Children = Tree(o, now).Children // their states take readyWhen into account
 	r.Events = eventsOf(o, now)
 	o.walk(func(each *Object) {
 		for _, unread := range each.Unread {
@@ -123,7 +123,7 @@ func instanceCauses(o *Object, levels int) (causes, notes []Finding) {
 	nested, waiting := childFindings(o, levels)
 	state, _ := o.State()
 	switch {
-	case state == Ready: // for example because of readyWhen
+	case state == Ready: // readyWhen can ignore problems of children
 		notes = append(append(notes, nested...), waiting...)
 	case state == Failing || o.GetDeletionTimestamp() != nil && len(nested) == 0:
 		causes = append(append(append(causes, own...), nested...), waiting...)
@@ -143,7 +143,7 @@ func ownerFindings(o *Object) (found []Finding, isServed bool) {
 	case owner.Blueprint != nil:
 		b := &Object{Unstructured: owner.Blueprint, Resource: blueprint.GroupVersionResource.GroupResource()}
 		serving := instances.ConditionOf(owner.Blueprint, blueprint.Serving)
-		if !instances.IsPaused(b) { // otherwise reported as the pause of the instance
+		if !instances.IsPaused(b) { // a pause is reported by instanceCauses
 			found = blueprintCauses(b)
 		}
 		return found, serving != nil && serving.Status == metav1.ConditionTrue
@@ -173,7 +173,7 @@ func ownFindings(o *Object) (found []Finding) {
 	case o.GetDeletionTimestamp() != nil && (ready == nil || ready.Status == metav1.ConditionTrue):
 		found = append(found, Finding{
 			Object: o.Name(), Reason: reasonDeleting, Message: "it is being deleted",
-			Action: "wait a few seconds, and ask again",
+			Action: "wait a few seconds, and try again",
 		})
 	case ready == nil:
 		found = append(found, notReconciledFinding(o, notReconciled))
@@ -284,7 +284,7 @@ func (o *Object) servingProblems() (found []Finding) {
 		found = append(found, Finding{
 			Object: o.Name(), Reason: reasonNotServed,
 			Message: fmt.Sprintf("generation %d is accepted, but generation %d is served", o.GetGeneration(), served),
-			Action:  "wait a few seconds, and ask again. If it persists, " + checkRevisions,
+			Action:  "wait a few seconds, and try again. If it persists, " + checkRevisions,
 		})
 	}
 	if unwatched != "" {

@@ -38,7 +38,7 @@ func condition(kind, status, reason, message string) string {
 		"', observedGeneration: 2, lastTransitionTime: 2026-01-02T03:00:00Z}"
 }
 
-// blueprintWith returns a Blueprint that is served, unless the conditions replace those of a served one.
+// blueprintWith returns a Blueprint with the given conditions. Without conditions, it returns a served Blueprint.
 func blueprintWith(metadataFields string, conditions ...string) *unstructured.Unstructured {
 	if conditions == nil {
 		conditions = []string{condition("Accepted", "True", "Compiled", ""),
@@ -351,7 +351,7 @@ func TestPrint_ReplacesControlCharacters(t *testing.T) {
 	}
 }
 
-func TestEvents_AreTheLastOnes(t *testing.T) {
+func TestEventsOf_ReturnsTheNewest(t *testing.T) {
 	object := instanceWith(blueprintWith(""), "", failed)
 	for i := range 9 {
 		object.Events = append(object.Events, event("Failed", string(rune('a'+i)), time.Duration(9-i)*time.Minute))
@@ -364,7 +364,7 @@ func TestEvents_AreTheLastOnes(t *testing.T) {
 	}
 }
 
-// Why and tree show the same children, also if only readyWhen is not fulfilled.
+// The commands why and tree show the same children, even if only readyWhen is not fulfilled.
 func TestTree_HasTheChildrenOfTheReport(t *testing.T) {
 	stale := strings.Replace(waiting, "observedGeneration: 2", "observedGeneration: 1", 1)
 	for name, test := range map[string]struct {
@@ -416,7 +416,7 @@ func TestExplain_ListsUnreadOnce(t *testing.T) {
 	}
 }
 
-func TestExplain_NamesWhyAGenerationIsNotServed(t *testing.T) {
+func TestExplain_ReportsWhyAGenerationIsNotServed(t *testing.T) {
 	const message = "generation 2 is accepted but not served: no"
 	b := blueprintWith("", condition("Accepted", "True", "Compiled", ""),
 		condition("TypeEstablished", "True", "Established", ""),

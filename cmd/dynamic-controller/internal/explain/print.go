@@ -50,7 +50,7 @@ func (r *Report) print(w io.Writer, wide bool) {
 	}
 }
 
-// printFinding writes a finding. It omits the finding's object if that is about. All lines but the first are indented.
+// printFinding writes a finding. It omits the object if it equals about. All lines but the first are indented.
 func printFinding(w io.Writer, f Finding, about, indent string) {
 	if f.Object != about {
 		fmt.Fprintf(w, "%s: ", oneLine(f.Object))

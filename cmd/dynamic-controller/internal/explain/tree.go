@@ -20,7 +20,7 @@ type Node struct {
 	Stage    *int     `json:"stage,omitempty"`
 	Age      string   `json:"age"`
 	Children []*Node  `json:"children,omitempty"`
-	Unread   []string `json:"unread,omitempty"` // what could not be read
+	Unread   []string `json:"unread,omitempty"` // objects that could not be read
 }
 
 // Tree returns an object with its descendants. Children are ordered by stage.

@@ -173,10 +173,10 @@ func TestClient_SharesOneRateLimiter(t *testing.T) {
 	s := &fakeServer{accounts: map[string]map[string]string{"shop/web": nil}}
 	limiter := &countingLimiter{RateLimiter: flowcontrol.NewFakeAlwaysRateLimiter()}
 	for name, cfg := range map[string]*rest.Config{
-		"given":            {RateLimiter: limiter},
-		"from QPS":         {QPS: 3, Burst: 3},
-		"client-go's own":  {},
-		"none is required": {QPS: -1},
+		"given":                {RateLimiter: limiter},
+		"from QPS":             {QPS: 3, Burst: 3},
+		"client-go's defaults": {},
+		"disabled":             {QPS: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg.Host, cfg.Transport = "http://api", s

@@ -157,7 +157,7 @@ func (r *rig) eventually(what string, done func() bool) {
 	r.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !done(); {
 		if time.Now().After(deadline) {
-			r.Fatalf("%s: not within 30 s", what)
+			r.Fatalf("timed out after 30 s waiting for %s", what)
 		}
 		select {
 		case <-r.Context().Done():
@@ -346,7 +346,7 @@ func TestAPIServer_IdentityHasOnlyItsOwnPermissions(t *testing.T) {
 	}
 
 	revoke()
-	r.eventually("the identity cannot write any longer", func() bool {
+	r.eventually("the identity can no longer write", func() bool {
 		err := applyPage(t.Context(), pages)
 		return apierrors.IsForbidden(err) && !IsImpersonationForbidden(err)
 	})

@@ -26,7 +26,7 @@ type Client struct {
 	events   eventsv1.EventsGetter
 	mapper   meta.RESTMapperWithContext
 	owners   map[schema.GroupResource]*explain.Owner // by type
-	requests int                                     // that can still be sent, except for discovery
+	requests int                                     // remaining requests, not counting discovery
 }
 
 // New returns a Client. It sends no requests.

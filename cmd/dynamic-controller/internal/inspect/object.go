@@ -26,7 +26,7 @@ const (
 	maxDepth = 8
 	// maxObjects is the number of objects that are read for one inspection.
 	maxObjects = 1000
-	// pageSize is the number of objects of a list.
+	// pageSize is the maximum number of objects in a page of a list.
 	pageSize = 500
 	// maxWithEvents is the maximum number of unready children whose events are read.
 	maxWithEvents = 5
@@ -77,7 +77,7 @@ func (c *Client) inspect(
 	r := &reading{Client: c, left: maxObjects}
 	o := &explain.Object{Unstructured: object, Resource: gvr.GroupResource()}
 	if options.Events {
-		r.readEvents(ctx, o) // before the children, whose number is not limited by the platform
+		r.readEvents(ctx, o) // first, because reading the children can exhaust the request limit
 	}
 	if o.IsBlueprint() {
 		r.readInstances(ctx, o)
@@ -102,9 +102,9 @@ func notInstance(resource schema.GroupResource, object *unstructured.Unstructure
 		if kind, key := instances.InstanceOf(object); key != "" {
 			namespace, name, has := strings.Cut(key, "/")
 			if !has {
-				return fmt.Errorf("%s is a child of %s %s: ask for that instead", object.GetName(), kind, key)
+				return fmt.Errorf("%s is a child of %s %s: use that object instead", object.GetName(), kind, key)
 			}
-			return fmt.Errorf("%s is a child of %s %s in namespace %s: ask for that instead", object.GetName(), kind, name,
+			return fmt.Errorf("%s is a child of %s %s in namespace %s: use that object instead", object.GetName(), kind, name,
 				namespace)
 		}
 	}

@@ -114,7 +114,7 @@ func TestBudget_ExceededCreatesNothing(t *testing.T) {
 	}
 }
 
-// With any Blueprints, an instance leads to at most twice as many objects as its budget.
+// Whatever the Blueprints are, an instance results in at most twice as many objects as its budget.
 func TestBudget_LimitsAllDescendants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kinds := []schema.GroupVersionKind{page}
@@ -157,7 +157,8 @@ func TestBudget_LimitsAllDescendants(t *testing.T) {
 	})
 }
 
-// A chain of instances, each the only child of the previous one, ends after the number that maxBudget documents.
+// A chain of instances, each the only child of the previous one, ends after the number that the comment of maxBudget
+// states.
 func TestBudget_ChainEnds(t *testing.T) {
 	p, budget, below := newRevision(site), maxBudget, 0
 	for ; p.exceeds(budget, nil) == nil && below < 100; below++ {

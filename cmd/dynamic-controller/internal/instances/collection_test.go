@@ -316,8 +316,8 @@ func TestCollection_CountsTowardsBudget(t *testing.T) {
 	}
 }
 
-// The children of a collection together have the share of one resource. Few changes of their number affect the budgets
-// of all.
+// The children of a collection together have the share of one resource. A change in their number rarely changes their
+// budgets.
 func TestCollection_SharesOfTheBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		share, items := rapid.IntRange(0, maxBudget).Draw(t, "share"), rapid.IntRange(0, 1000).Draw(t, "items")

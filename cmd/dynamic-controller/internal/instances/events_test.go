@@ -75,7 +75,7 @@ func TestEvents_NoneForRetriesAndRestarts(t *testing.T) {
 	}
 	recorded.expect(t, "recovery", "ChildrenApplied: created ConfigMap r0", "Ready: the resource is ready")
 
-	// A new process knows only the status and the children.
+	// A new process has only the status and the children.
 	again, err := newReconciler(Clients{
 		Engine: r.engine, Client: server, Identities: r.identities, Record: recorded.record,
 		Mapper: platformtest.NewMapper(append(r.Compiled.Kinds(), website)...),

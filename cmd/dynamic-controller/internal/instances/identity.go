@@ -170,7 +170,8 @@ func rejectionIn(err error) (rejection *identity.Rejection) {
 }
 
 // reportCleanup returns the result of a reconcile whose cleanup returned err. If the identity cannot delete some
-// children, or the platform cannot find them, it writes to the status how to delete the instance without its children.
+// children, or the platform cannot find them, reportCleanup writes to the status how to delete the instance without its
+// children.
 func (r *Reconciler) reportCleanup(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, client *childClient,
 	err error,

@@ -211,7 +211,7 @@ func TestReferences_LimitList(t *testing.T) {
 	}
 }
 
-// switched returns a Blueprint with a child that exists while an existing object has the mode on, and another child
+// switched returns a Blueprint with a child that exists while the mode of an existing object is "on", and another child
 // that depends on it.
 func switched() *blueprint.Blueprint {
 	grant := newTemplate("grant", "grant", nil)

@@ -37,8 +37,8 @@ func (r *Reconciler) authorsConditions(
 	return conditions
 }
 
-// authorsFields returns the computed fields of spec.type.status, if any, and the value nil for each stale field, which
-// is to be removed.
+// authorsFields returns the computed fields of spec.type.status, if any. Stale fields, which must be removed, have the
+// value nil.
 func (r *Reconciler) authorsFields(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 	computed *blueprint.Report,

@@ -53,8 +53,8 @@ func BlueprintTransform(obj any) (any, error) {
 	return u, nil
 }
 
-// mark sets an annotation of a cached object, or removes it if the value is empty. Users can set the annotation on the
-// server.
+// mark sets an annotation of a cached object. If the value is empty, mark removes the annotation, because users can set
+// it on the server.
 func mark(u *unstructured.Unstructured, annotation, value string) {
 	if value == "" {
 		unstructured.RemoveNestedField(u.Object, "metadata", "annotations", annotation)

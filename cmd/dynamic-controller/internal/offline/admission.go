@@ -33,15 +33,18 @@ type admission struct {
 	hasStatus  bool
 }
 
-// newAdmission returns the checks for new objects in the given version. Any problems that it returns instead are about
-// objects in that version, not about the CustomResourceDefinition itself.
+// newAdmission returns the checks for new objects in the given version. If it returns problems instead, their paths
+// refer to the object, not to the CustomResourceDefinition.
 func newAdmission(crd *apiextensionsv1.CustomResourceDefinition, version string) (*admission, blueprint.Problems) {
 	i := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
 		return v.Name == version && v.Served
 	})
 	if i < 0 {
-		return nil, blueprint.Problems{{Path: "apiVersion", Reason: fmt.Sprintf(
-			"version %s of %s is not served; use %s", version, crd.Spec.Names.Kind, blueprint.VersionOf(crd))}}
+		reason := fmt.Sprintf("version %s of %s is not served", version, crd.Spec.Names.Kind)
+		if served := blueprint.VersionOf(crd); served != "" {
+			reason += "; use " + served
+		}
+		return nil, blueprint.Problems{{Path: "apiVersion", Reason: reason}}
 	}
 	v := crd.Spec.Versions[i]
 	internal := &apiextensions.JSONSchemaProps{Type: "object"}

@@ -51,11 +51,11 @@ func (p *Platform) install(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("read the CustomResourceDefinition %s: %w", wanted.Name, err)
 	case isNewer(current, wanted):
-		p.log.Info("Blueprint CustomResourceDefinition of a newer version kept", "revision", revisionOf(current),
+		p.log.Info("Newer Blueprint CustomResourceDefinition kept", "revision", revisionOf(current),
 			"ownRevision", revisionOf(wanted))
 		return nil
 	default:
-		// The API server rejects the request if another replica has updated the CustomResourceDefinition since then.
+		// The API server rejects the request if another replica has updated the CustomResourceDefinition since it was read.
 		metadata["resourceVersion"] = current.ResourceVersion
 	}
 	// The zero value of the status must not be applied.

@@ -101,7 +101,7 @@ func TestSurvey(t *testing.T) {
 		"new instances fail": {
 			slices.Concat(created(50, failing), some(50, old)), 1, 50, false, false,
 		},
-		"new instances ready, moved one fails": {
+		"new instances ready, moved instance fails": {
 			slices.Concat(created(50, updated), some(1, failing), some(49, old)), 0, 51, false, true,
 		},
 		"only the schema changed": {some(100, Instance{Revision: "same", Health: Ready}), 0, 100, true, false},
@@ -276,7 +276,7 @@ func TestSurvey_PausedInstanceIsNotStuck(t *testing.T) {
 func TestGate_BeforeTheFirstSurvey(t *testing.T) {
 	g := New(newest)
 	if g.IsOpen("shop/a", "old") || !g.IsOpen("shop/a", "same") || !g.IsOpen("shop/a", "") {
-		t.Error("an existing instance may move before the first survey, or a new one may not")
+		t.Error("an existing instance can move before the first survey, or a new one cannot")
 	}
 	if _, known := g.Progress(); known || !g.InUse("old") || !g.RollsOut("new") || g.RollsOut("old") {
 		t.Error("got progress before the first survey")

@@ -15,15 +15,15 @@ import (
 // Path is the path of the document.
 const Path = "/status"
 
-// A document is used again for minAge, and for at least costFactor times as long as it took to build. The cost of
-// concurrent and frequent requests is therefore bounded.
+// A document is reused for minAge or for costFactor times its build time, whichever is longer. The cost of concurrent
+// and frequent requests is therefore bounded.
 const (
 	minAge     = time.Second
 	costFactor = 10
 )
 
-// Handler returns a handler that serves the document. Requests share a document. It is at most a second old, or
-// costFactor times as old as it took to build.
+// Handler returns a handler that serves the document. Requests share a document until it is older than a second and
+// older than costFactor times its build time.
 func Handler(s *Sources) http.Handler { return &handler{build: s.Snapshot} }
 
 // handler serves the document that build returns.
@@ -91,7 +91,7 @@ func (h *handler) document() ([]byte, error) {
 	return h.compressed, nil
 }
 
-// acceptsGzip reports whether a client accepts gzip. Weights are ignored, except that a weight of 0 is not accepted.
+// acceptsGzip reports whether a client accepts gzip. Weights are ignored, except for 0, which means that it does not.
 func acceptsGzip(r *http.Request) bool {
 	for each := range strings.SplitSeq(r.Header.Get("Accept-Encoding"), ",") {
 		name, weight, _ := strings.Cut(strings.ReplaceAll(each, " ", ""), ";")

@@ -53,8 +53,8 @@ func (h *Retrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the method must be POST", http.StatusMethodNotAllowed)
 		return
 	}
-	// A page of another site can make a browser send a POST request, but not with this type. A proxy in front of the
-	// replica could add the credentials of the user.
+	// A page of another site can make a browser send a POST request, but not with this content type. Without this check,
+	// such a request would be accepted if a proxy in front of the replica added the user's credentials.
 	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mediaType != jsonType {
 		http.Error(w, "the Content-Type must be "+jsonType, http.StatusUnsupportedMediaType)
 		return
@@ -69,7 +69,7 @@ func (h *Retrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if s.Leader != "" && s.Leader != s.Identity {
 			leader = fmt.Sprintf("the leader is %q", s.Leader)
 		}
-		http.Error(w, "this replica does not lead: "+leader, http.StatusConflict)
+		http.Error(w, "this replica is not the leader: "+leader, http.StatusConflict)
 		return
 	}
 	ids := wanted.filter(h.Parked.All(wanted.matches))

@@ -21,7 +21,7 @@ type Sources struct {
 	Version    string
 	Started    time.Time
 	Leadership func() replica.Status
-	CheckCache func() error // returns why the types that existed at startup have not been listed, or nil
+	CheckCache func() error // an error if types that existed at startup have not been listed
 	Types      func() []dynamiccontroller.TypeStatus
 	Reconciles *Reconciles
 	Blueprints func() []acceptance.Summary
@@ -183,7 +183,7 @@ func (d *Replica) addBlueprints(blueprints []acceptance.Summary, types []dynamic
 	}
 }
 
-// watchProblem returns the reason and the error because of which a type or its children cannot be watched.
+// watchProblem returns a reason and an error message if a type or its children cannot be watched.
 func watchProblem(t *dynamiccontroller.TypeStatus) (reason, message string) {
 	if t == nil {
 		return "", ""

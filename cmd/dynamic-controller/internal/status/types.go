@@ -60,7 +60,7 @@ type Summary struct {
 	Reconciles map[string]uint64 `json:"reconciles"` // by outcome
 }
 
-// Queue counts the objects of a type that wait or are reconciled.
+// Queue counts the objects of a type that are waiting or being reconciled.
 type Queue struct {
 	Live          int     `json:"live"`          // waiting because of events and retries that are due
 	Background    int     `json:"background"`    // waiting because of lists and resyncs
@@ -172,7 +172,7 @@ type Mapper struct {
 	Errors []MapperError `json:"errors"`
 }
 
-// MapperError is an error because of which the kinds of the cluster can be outdated.
+// MapperError is an error that can cause the mapped kinds to be outdated.
 type MapperError struct {
 	Source       string    `json:"source"`
 	GroupVersion string    `json:"groupVersion,omitempty"`

@@ -19,13 +19,16 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
 )
 
-// maxResponse is the maximum size of a response. The document of 5,000 types has a few megabytes.
+// maxResponse is the maximum size of a response. A document with 5,000 types has a few megabytes.
 const maxResponse = 256 << 20
 
 // ErrNoToken is returned if the credentials contain no bearer token.
 var ErrNoToken = errors.New("the kubeconfig has no bearer token, and a replica does not accept client certificates " +
 	`or passwords: use --token "$(kubectl create token -n NAMESPACE NAME)" with a ServiceAccount that is bound to the ` +
 	"ClusterRole and the Role dynamic-controller-operator")
+
+// ErrImpersonation is returned if the credentials impersonate a user.
+var ErrImpersonation = errors.New("--as, --as-group and --as-uid: a replica does not impersonate users: use --token")
 
 // Client sends requests to one replica. Close must be called.
 type Client struct {
@@ -67,7 +70,7 @@ func newClient(
 	base *url.URL, credentials *rest.Config, connections *http.Transport, remedy string,
 ) (*Client, error) {
 	if user := credentials.Impersonate.UserName; user != "" {
-		return nil, fmt.Errorf("--as: a replica does not impersonate %q: use --token", user)
+		return nil, ErrImpersonation
 	}
 	settings, err := credentials.TransportConfig()
 	if err != nil {
@@ -107,13 +110,13 @@ func (c *Client) Status(ctx context.Context) (*status.Replica, error) {
 		return nil, err
 	}
 	if doc.Kind != status.Kind || doc.APIVersion != status.APIVersion {
-		return nil, fmt.Errorf("the replica serves %q %q, but this program reads %q %q: use the version of the program that "+
-			"the replica has (%q)", doc.APIVersion, doc.Kind, status.APIVersion, status.Kind, doc.Version)
+		return nil, fmt.Errorf("the replica serves %q %q, but this program reads %q %q: use the same "+
+			"version of the program as the replica (%q)", doc.APIVersion, doc.Kind, status.APIVersion, status.Kind, doc.Version)
 	}
 	return &doc, nil
 }
 
-// Retry makes the replica reconcile parked objects again, and returns their number. The replica must lead.
+// Retry makes the replica reconcile parked objects again, and returns their number. The replica must be the leader.
 func (c *Client) Retry(ctx context.Context, wanted status.RetryRequest) (retried int, err error) {
 	body, err := json.Marshal(wanted)
 	if err != nil {
@@ -171,11 +174,11 @@ func responseError(code int, path string, body []byte) error {
 	text := strings.TrimSpace(string(body[:min(len(body), most)]))
 	switch code {
 	case http.StatusUnauthorized:
-		return errors.New("the replica does not accept the token: it can be expired, or belong to another cluster")
+		return errors.New("the replica does not accept the token: it may have expired, or belong to another cluster")
 	case http.StatusForbidden:
 		return fmt.Errorf("%s: bind the user to the ClusterRole dynamic-controller-operator", text)
 	case http.StatusNotFound:
-		return fmt.Errorf("the server has no %s: it is not a replica, or an older version", path)
+		return fmt.Errorf("the server has no %s: it is not a replica, or runs an older version", path)
 	}
 	return fmt.Errorf("the replica returned %d %s: %s", code, http.StatusText(code), text)
 }

@@ -100,7 +100,7 @@ func TestClient_ExplainsErrors(t *testing.T) {
 		"no JSON":          {200, "<html>", "decode the response"},
 		"another document": {200, `{"apiVersion": "v1", "kind": "Status"}`, `serves "v1" "Status"`},
 		"a newer document": {200, `{"apiVersion": "v2", "kind": "ReplicaStatus", "version": "v9"}`,
-			`use the version of the program that the replica has ("v9")`},
+			`use the same version of the program as the replica ("v9")`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			url, settings, requests := serve(t, test.code, test.body)

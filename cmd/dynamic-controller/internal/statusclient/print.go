@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// mostProblems is the number of problems of a sort that are printed without wide.
+	// mostProblems is the maximum number of problems that are printed without wide.
 	mostProblems = 10
-	// mostRunes is the width of the last column without wide.
+	// mostRunes is the maximum width of the last column without wide.
 	mostRunes = 100
 	// none stands for an empty column.
 	none = "-"
 )
 
-// Problems returns what is wrong with the platform as a whole, one line each. The first lines are about the replica.
-// The others are sorted by name. Objects that will be retried are not a problem of the platform.
+// Problems returns the problems of the platform as a whole, one line each. The first lines are about the replica.
+// Objects that will be retried are not a problem of the platform.
 func Problems(r *status.Replica) (problems []string) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if r.Leadership.Leader == "" && !r.Leadership.Leading {
@@ -52,7 +52,7 @@ func Problems(r *status.Replica) (problems []string) {
 		}
 	}
 	if n := r.Parked.Total; n > 0 {
-		add("Parked: %d objects are not reconciled until they change: dynamic-controller parked", n)
+		add("Parked objects, which are not reconciled until they change: %d; run dynamic-controller parked", n)
 	}
 	return problems
 }
@@ -71,7 +71,7 @@ func HasFailingTypes(r *status.Replica) bool {
 	return slices.ContainsFunc(r.Types, func(t status.Type) bool { return isFailing(&t) })
 }
 
-// typeMessage returns the error because of which a type or its children cannot be watched.
+// typeMessage returns the error that prevents a type or its children from being watched, or "".
 func typeMessage(t *status.Type) string {
 	if t.Message != "" || len(t.FailingWatches) == 0 {
 		return t.Message
@@ -121,7 +121,7 @@ func leads(l status.Leadership) string {
 	case l.Leading:
 		return fmt.Sprintf("yes, term %d", l.Term)
 	case l.Leader == "":
-		return "no, no replica leads"
+		return "no, there is no leader"
 	}
 	return "no, the leader is " + l.Leader
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
 )
 
-// matching returns the served types that a name selects, or else those of the kind. It returns an error if there are
-// none.
+// matching returns the served types that a name selects. If there are none, it returns the types whose kind is the
+// name, and byKind is true. It returns an error if there are none either.
 func matching(types []status.Type, name string) (matched []*status.Type, byKind bool, err error) {
 	var ofKind []*status.Type
 	for i := range types {
@@ -74,7 +74,7 @@ func Select(r *status.Replica, wanted status.RetryRequest) (status.Parked, error
 		selected.Total = max(selected.Total, parked)
 	case selected.Total == 0 && parked > listed:
 		return status.Parked{}, fmt.Errorf("only %d of %d parked objects are listed, and %s/%s is not one of them: "+
-			"it may be parked or not", listed, parked, wanted.Type, wanted.Name)
+			"it is unknown whether it is parked", listed, parked, wanted.Type, wanted.Name)
 	}
 	return selected, nil
 }

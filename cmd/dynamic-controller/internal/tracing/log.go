@@ -13,18 +13,18 @@ const (
 	keyTraceID     = "traceID"
 )
 
-// NewLogger returns a logger for the engines. [Identify] sets the values that it adds to the log lines of a reconcile.
+// NewLogger returns a logger for the engines. It adds the values that [Identify] sets to the log lines of a reconcile.
 func NewLogger(log logr.Logger) logr.Logger {
 	inner := log.GetSink()
 	if deeper, ok := inner.(logr.CallDepthLogSink); ok {
-		inner = deeper.WithCallDepth(1) // the methods of sink
+		inner = deeper.WithCallDepth(1) // skip the methods of sink
 	}
 	return log.WithSink(&sink{LogSink: inner})
 }
 
-// sink is a LogSink that adds a reconcile to each line. The engine creates a logger for each reconcile, uses it for
-// messages about the outcome, and passes it to the handler in the context. Identify sets the reconcile of this logger's
-// sink. A sink must not be used concurrently until then.
+// sink is a LogSink that adds the values of a reconcile to each line. The engine creates a logger for each reconcile,
+// uses it for messages about the outcome, and passes it to the handler in the context. Identify sets the reconcile of
+// this logger's sink. A sink must not be used concurrently until then.
 type sink struct {
 	logr.LogSink
 	reconcile reconcile

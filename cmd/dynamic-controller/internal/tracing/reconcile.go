@@ -16,7 +16,7 @@ import (
 // reconcile identifies a call of a handler.
 type reconcile struct {
 	id   uint64 // 0 outside of reconciles
-	term int64  // 0 if the engine does not run on the leader only
+	term int64  // 0 if the engine also runs on standby replicas
 	span trace.SpanContext
 }
 

@@ -97,7 +97,7 @@ func (t *Tracer) Middleware(controller string) handlers.Middleware {
 		return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) (err error) {
 			ctx, span := t.start(ctx, controller, id)
 			outcome := outcomePanic
-			defer func() { // also if the handler panics or ends its goroutine
+			defer func() { // runs even if the handler panics or calls runtime.Goexit
 				span.SetAttributes(attributeOutcome.String(outcome))
 				if outcome == outcomePanic {
 					span.SetStatus(codes.Error, "the handler panicked")

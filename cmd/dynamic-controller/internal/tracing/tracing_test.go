@@ -255,7 +255,7 @@ func TestTracer_SendsNothingWithoutASamplingRate(t *testing.T) {
 	}
 }
 
-// Without an answer from the collector, handlers are not delayed, and Shutdown gives up.
+// If the collector does not respond, handlers are not delayed, and Shutdown gives up.
 func TestTracer_CollectorThatDoesNotAnswer(t *testing.T) {
 	t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "1000") // milliseconds
 	before := goleak.IgnoreCurrent()
@@ -283,7 +283,7 @@ func TestTracer_CollectorThatDoesNotAnswer(t *testing.T) {
 	if !strings.Contains(logged, "Traces lost at shutdown") {
 		t.Errorf("logged %q", logged)
 	}
-	// The exporter ends when the requests that are waiting have timed out.
+	// The exporter exits when its pending requests have timed out.
 	for deadline := time.Now().Add(time.Minute); goleak.Find(before) != nil; {
 		if time.Now().After(deadline) {
 			t.Fatal("the exporter has not ended")

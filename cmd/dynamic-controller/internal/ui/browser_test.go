@@ -13,14 +13,14 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/browser"
 )
 
-// page is the page in a browser.
+// page is the page, opened in a browser.
 type page struct {
 	*testing.T
 	*browser.Page
 	server *server
 }
 
-// open opens the page for a status with the number of types, and waits for the first data.
+// open opens the page for a status with the given number of types, and waits for the first data.
 func open(t *testing.T, types int, view string) *page {
 	t.Helper()
 	const width, height = 1440, 860
@@ -30,7 +30,7 @@ func open(t *testing.T, types int, view string) *page {
 	return p
 }
 
-// picture writes a screenshot for people to the folder $SCREENSHOTS, if it is set.
+// picture writes a screenshot to the directory $SCREENSHOTS, if it is set.
 func (p *page) picture(name string) {
 	p.Helper()
 	if dir := os.Getenv("SCREENSHOTS"); dir != "" {
@@ -55,7 +55,7 @@ func (p *page) text(selector string) string {
 	return p.Text(fmt.Sprintf("document.querySelector(%q).textContent", selector))
 }
 
-// expect fails the test unless the text of each element contains the other text.
+// expect fails the test unless the text of each element contains the wanted text. The keys are selectors.
 func (p *page) expect(texts map[string]string) {
 	p.Helper()
 	for selector, want := range texts {
@@ -86,8 +86,8 @@ func (p *page) fill(selector, text string) {
 	}
 }
 
-// noProblems fails the test if the page has logged errors, for example because its policy was violated, or if text of
-// a user was executed.
+// noProblems fails the test if the page has logged errors, for example because its policy was violated, or if text from
+// a user was inserted as HTML or executed.
 func (p *page) noProblems() {
 	p.Helper()
 	if problems := p.Problems(); len(problems) > 0 {
@@ -95,7 +95,7 @@ func (p *page) noProblems() {
 	}
 	const inserted = `[window.attacked, document.querySelectorAll("img").length, document.scripts.length]`
 	if got := p.Text(inserted); got != ",0,1" {
-		p.Errorf("text of a user was inserted as HTML: %s", got)
+		p.Errorf("text from a user was inserted as HTML: %s", got)
 	}
 }
 
@@ -149,8 +149,8 @@ func TestBrowser_ShowsTheStatusInLightAndDark(t *testing.T) {
 	p.noProblems()
 }
 
-// All texts of users contain HTML. The test opens each place that shows them.
-func TestBrowser_ShowsTextOfUsersAsText(t *testing.T) {
+// All texts from users contain HTML. The test opens every view that shows them.
+func TestBrowser_ShowsTextFromUsersAsText(t *testing.T) {
 	p := open(t, 60, "")
 	for _, view := range []string{"types", "parked", "blueprints"} {
 		p.Click("#tab-" + view)
@@ -205,7 +205,7 @@ func TestBrowser_IsUsableWithManyTypes(t *testing.T) {
 	} {
 		took := measure(step.action)
 		t.Logf("%s: %.0f ms", step.name, took)
-		const most = 1000 // on a busy machine; people notice 100
+		const most = 1000 // tolerates a busy machine; people notice 100 ms
 		if took > most {
 			t.Errorf("%s takes %.0f ms", step.name, took)
 		}
@@ -265,7 +265,7 @@ func TestBrowser_SortsAndFilters(t *testing.T) {
 	if got := p.column("types", 0, 9); got != "Forbidden" {
 		t.Errorf("got the states %s", got)
 	}
-	// New data keeps the filter, and the address contains it.
+	// New data does not reset the filter, and the URL contains it.
 	p.poll(1)
 	p.expect(map[string]string{"#types .shown": "1 of 400"})
 	if got := p.Text("location.hash"); got != "#types?sort=-objects&states=Forbidden" {

@@ -15,11 +15,11 @@ import (
 // statusPath is the path from which the script of the page reads, and the path of the status on a replica.
 const statusPath = "/status"
 
-// Local serves the page to the browser of one user on the same host. It reads the status with the credentials of this
-// user, and nothing else. The page is that of this program: nothing that a replica returns is executed.
+// Local serves the page to the browser of one user on the same host. It reads only the status from the replica, with
+// the credentials of this user. The page is embedded in this program, so nothing that a replica returns is executed.
 //
-// The paths contain a secret, so that other users of the host and other sites, which know the port, cannot read. The
-// name of the host is checked, so that a site cannot read under a name of its own that resolves to 127.0.0.1.
+// The paths contain a secret, because other users of the host and other sites can find out the port. The Host header is
+// checked, so that a site cannot read the status through its own host name that resolves to 127.0.0.1.
 type Local struct {
 	get    func(context.Context) (*http.Response, error)
 	page   http.Handler
@@ -47,7 +47,7 @@ func (l *Local) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case subtle.ConstantTimeCompare([]byte(secret), []byte(l.secret)) != 1:
 		http.NotFound(w, r)
 	case site != "" && site != "same-origin" && site != "none":
-		http.Error(w, "requests of other sites are not answered", http.StatusForbidden)
+		http.Error(w, "requests from other sites are not allowed", http.StatusForbidden)
 	case "/"+path == Path:
 		l.page.ServeHTTP(w, r)
 	case "/"+path == statusPath && r.Method == http.MethodGet:
@@ -59,7 +59,7 @@ func (l *Local) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serveStatus returns the response of the replica, without its headers.
 func (l *Local) serveStatus(w http.ResponseWriter, r *http.Request) {
-	// Connecting to another replica can take longer than a server lets a response take.
+	// Connecting to another replica can take longer than the write timeout of the server.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -76,6 +76,6 @@ func (l *Local) serveStatus(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", contentType)
 	w.WriteHeader(response.StatusCode)
 	if _, err := io.Copy(w, response.Body); err != nil {
-		panic(http.ErrAbortHandler) // the browser must not take a part of the response for all of it
+		panic(http.ErrAbortHandler) // the browser must not mistake a partial response for a complete one
 	}
 }

@@ -25,7 +25,7 @@ func answer(code int, body string) func(context.Context) (*http.Response, error)
 	}
 }
 
-func TestLocal_AnswersOnlyThePageOfTheUser(t *testing.T) {
+func TestLocal_AcceptsOnlyRequestsForThePageAndItsStatus(t *testing.T) {
 	l := newTestLocal(answer(http.StatusOK, `{"kind":"ReplicaStatus"}`))
 	const host, own = "127.0.0.1:8001", "OWN"
 	for name, test := range map[string]struct {
@@ -95,7 +95,7 @@ func TestLocal_ReturnsTheResponseOfTheReplica(t *testing.T) {
 	}
 }
 
-func TestLocal_URLIsThatOfThePage(t *testing.T) {
+func TestLocal_URLReturnsThePage(t *testing.T) {
 	l := newTestLocal(nil)
 	w := httptest.NewRecorder()
 	l.ServeHTTP(w, httptest.NewRequest(http.MethodGet, l.URL(), nil))
@@ -104,7 +104,7 @@ func TestLocal_URLIsThatOfThePage(t *testing.T) {
 	}
 }
 
-// A part of the document must not look like all of it.
+// A partial document must not look complete.
 func TestLocal_AbortsATruncatedResponse(t *testing.T) {
 	l := newTestLocal(func(context.Context) (*http.Response, error) {
 		body := io.MultiReader(strings.NewReader(`{"kind":`), iotest.ErrReader(io.ErrUnexpectedEOF))
@@ -124,7 +124,7 @@ func TestLocal_AbortsATruncatedResponse(t *testing.T) {
 }
 
 // Connecting to another replica can take longer than the timeouts of the server.
-func TestLocal_WaitsLongerThanTheServer(t *testing.T) {
+func TestLocal_WaitsLongerThanTheServerTimeouts(t *testing.T) {
 	const timeout, wait = 250 * time.Millisecond, 500 * time.Millisecond
 	l := newTestLocal(func(ctx context.Context) (*http.Response, error) {
 		select {

@@ -34,7 +34,7 @@ func document() (page, policy string) {
 	}
 	style, script := read("page.css"), "(() => {\n\"use strict\";\n"+strings.Join(parts, "\n")+"})();\n"
 	page = strings.NewReplacer("{{style}}", style, "{{script}}", script).Replace(read("page.html"))
-	// The page cannot load or execute anything else, even if text of a user were ever inserted as HTML.
+	// The page cannot load or execute anything else, even if text from a user were ever inserted as HTML.
 	policy = strings.Join([]string{
 		"default-src 'none'", "style-src " + hash(style), "script-src " + hash(script), "connect-src 'self'",
 		"img-src data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",

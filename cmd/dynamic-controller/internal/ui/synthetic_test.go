@@ -18,7 +18,7 @@ type object = map[string]any
 // hostile is text that would execute a script if it were inserted as HTML.
 const hostile = `<script>window.attacked = 1</script><img src=x onerror="window.attacked = 1">`
 
-// server serves the page, and a synthetic status. Each snapshot is one second later than the one before.
+// server serves the page, and a synthetic status. Each snapshot is one second later than the previous one.
 type server struct {
 	url  string
 	stop func()
@@ -28,7 +28,7 @@ type server struct {
 
 	mu   sync.Mutex // guards the fields below
 	n    int        // snapshots
-	code int        // if not 0, the status code of the answer
+	code int        // if not 0, the status code of responses
 }
 
 func newServer(t *testing.T, types int) *server {
@@ -46,7 +46,7 @@ func newServer(t *testing.T, types int) *server {
 	return s
 }
 
-// answer sets the status code of the following answers, or 0 for the status.
+// answer sets the status code of the following responses. If it is 0, they contain the status.
 func (s *server) answer(code int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,8 +87,8 @@ func (s *snapshot) before(seconds int) string {
 	return s.now.Add(-time.Duration(seconds) * time.Second).Format(time.RFC3339Nano)
 }
 
-// synthetic returns the n-th status of a replica with the types. Each type has a Blueprint, and one of three Blueprints
-// has a resource of the next one's type. The first of them contain hostile text.
+// synthetic returns the n-th status of a replica with the given number of types. Each type has a Blueprint, and every
+// third Blueprint has a resource of the next one's type. The first type and Blueprint contain hostile text.
 func synthetic(started time.Time, types, n int) object {
 	s := &snapshot{
 		n: n, now: started.Add(50*time.Hour + time.Duration(n)*time.Second),
@@ -195,7 +195,7 @@ func (s *snapshot) addBlueprint(i, types int) {
 	s.blueprints = append(s.blueprints, blueprint)
 }
 
-// addHostile adds text of users to all fields that can contain it.
+// addHostile adds hostile text to all fields that can contain text from users.
 func (s *snapshot) addHostile() {
 	first, blueprint := s.types[0], s.blueprints[0]
 	first["message"] = hostile

@@ -81,7 +81,7 @@ func (u *uninstaller) cleanUpInstancesOf(ctx context.Context, t *typeInfo) error
 	})
 }
 
-// passOverInstances cleans up the instances of a type until none of them changes in the meantime.
+// passOverInstances cleans up the instances of a type. It starts again if instances change in the meantime.
 func (u *uninstaller) passOverInstances(ctx context.Context, t *typeInfo) (total instanceCounts, err error) {
 	const mostPasses = 5
 	for pass := 1; ; pass++ {
@@ -99,7 +99,7 @@ func (u *uninstaller) passOverInstances(ctx context.Context, t *typeInfo) (total
 		case expired && !u.Apply:
 			fmt.Fprintf(u.Out, "note: the numbers for %s are too low, because the list expired\n", t.name)
 			err = nil
-		case expired && c.failed == 0: // the next pass lists only what is left to do before it reaches this point
+		case expired && c.failed == 0: // not counted: the next pass gets further, because it skips what is done
 			pass--
 			continue
 		}
@@ -141,14 +141,15 @@ func (u *uninstaller) reportInstances(t *typeInfo, total instanceCounts) {
 // warnUnlisted prints that the instances of a type can have the finalizer of the platform.
 func (u *uninstaller) warnUnlisted(t *typeInfo) {
 	fmt.Fprintf(u.Out, "note: the instances of %s cannot be listed, because the API server does not serve the type; they "+
-		"can have the finalizer %s, which nobody removes\n", t.name, instances.ChildrenFinalizer)
+		"can have the finalizer %s, which must be removed manually\n", t.name, instances.ChildrenFinalizer)
 }
 
 // warnOtherNamespaces prints how to find the instances that have not been released.
 func (u *uninstaller) warnOtherNamespaces(t *typeInfo) {
-	fmt.Fprintf(u.Out, "note: instances of %s in other namespaces can have the finalizer %s, which nobody removes; find "+
-		"them with: kubectl get %s --all-namespaces -o custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,"+
-		"FINALIZERS:.metadata.finalizers\n", t.name, instances.ChildrenFinalizer, t.name)
+	fmt.Fprintf(u.Out, "note: instances of %s in other namespaces can have the finalizer %s, which must be removed "+
+		"manually; find them with: kubectl get %s --all-namespaces "+
+		"-o custom-columns=NAMESPACE:.metadata.namespace,NAME:.metadata.name,FINALIZERS:.metadata.finalizers\n",
+		t.name, instances.ChildrenFinalizer, t.name)
 }
 
 // eachInstance lists the instances of a type in all namespaces. If this is forbidden and the platform is limited to

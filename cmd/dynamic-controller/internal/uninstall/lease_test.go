@@ -49,7 +49,7 @@ func (f fakeDefinitions) Get(
 
 const leaseDuration = 15 * time.Second
 
-// heldSince returns a Lease that the holder has last renewed the given time ago.
+// heldSince returns a Lease that the holder last renewed the given time ago.
 func heldSince(holder string, ago time.Duration) *coordinationv1.Lease {
 	return &coordinationv1.Lease{Spec: coordinationv1.LeaseSpec{
 		HolderIdentity: &holder, RenewTime: ptr.To(metav1.NewMicroTime(time.Now().Add(-ago))),

@@ -107,7 +107,7 @@ func (u *uninstaller) eachBlueprint(ctx context.Context, f func(*unstructured.Un
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return u.dynamic.Resource(blueprint.GroupVersionResource).List(ctx, options)
 	}
-	var failed error // of f
+	var failed error // the error of f
 	err := eachPage(ctx, list, pageSize, func(object runtime.Object) error {
 		failed = f(object.(*unstructured.Unstructured))
 		return failed
@@ -192,7 +192,7 @@ func withoutFinalizer(object *metav1.PartialObjectMetadata, finalizer string) []
 	return patch
 }
 
-// deleteManifest deletes the CustomResourceDefinition of Blueprints. No Blueprints are left.
+// deleteManifest deletes the CustomResourceDefinition of Blueprints. All Blueprints must have been deleted.
 func (u *uninstaller) deleteManifest(ctx context.Context) error {
 	name := blueprint.GroupVersionResource.GroupResource().String()
 	crd, err := u.crds.Get(ctx, name, metav1.GetOptions{})

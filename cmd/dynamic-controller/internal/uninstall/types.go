@@ -28,8 +28,9 @@ type typeInfo struct {
 	namespaced bool
 	// owned reports whether the platform created the type for a Blueprint. Types that were retained are not owned.
 	owned bool
-	// orphaned reports whether the type was created for a Blueprint that neither exists nor has accepted specs here. It
-	// can belong to a platform in another namespace, or to a cluster from which it was restored. It is never deleted.
+	// orphaned reports whether the type was created for a Blueprint that neither exists nor has accepted specs here. The
+	// Blueprint can belong to a platform in another namespace, or to a cluster from which the type was restored. An
+	// orphaned type is never deleted.
 	orphaned bool
 	// unlisted reports whether the instances cannot be listed. The type is then not deleted.
 	unlisted bool
@@ -115,7 +116,7 @@ func (u *uninstaller) findRevisions(ctx context.Context, known sets.Set[string])
 	return nil
 }
 
-// includes reports whether the platform is limited to no namespaces, or to namespaces that include the given one.
+// includes reports whether the platform serves the namespace, which is empty for cluster-scoped instances.
 func (u *uninstaller) includes(namespace string) bool {
 	return namespace == "" || len(u.Namespaces) == 0 || slices.Contains(u.Namespaces, namespace)
 }
@@ -132,7 +133,7 @@ func (u *uninstaller) isDeleted(t typeInfo) bool {
 }
 
 // cleanUpTypes deletes the types that the platform created, or removes the UID of the Blueprint from them. A Blueprint
-// with the same name can serve such a type again, like after the deletion of a Blueprint with the deletion policy
+// with the same name can serve such a type again, as after the deletion of a Blueprint with the deletion policy
 // Retain.
 func (u *uninstaller) cleanUpTypes(ctx context.Context) error {
 	retained := 0

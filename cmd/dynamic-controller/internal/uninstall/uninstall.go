@@ -18,8 +18,8 @@ import (
 var (
 	// ErrRunning is returned if a replica of the platform holds the Lease.
 	ErrRunning = errors.New("the platform is running")
-	// ErrIncomplete is returned if objects remain that the uninstallation has deleted, for example because of finalizers
-	// of other controllers.
+	// ErrIncomplete is returned if objects still exist after their deletion was requested, for example because of
+	// finalizers of other controllers.
 	ErrIncomplete = errors.New("the uninstallation is incomplete")
 )
 
@@ -30,7 +30,7 @@ type Options struct {
 	// Namespaces lists the namespaces to which the platform is limited. An empty list means no limit.
 	Namespaces []string
 	// LeaseNamespace and LeaseName identify the Lease of the replicas. If LeaseName is empty, the platform runs without
-	// leader election, and it is not checked whether a replica is running. Otherwise, Run holds the Lease.
+	// leader election, and Run does not check whether a replica is running. Otherwise, Run holds the Lease.
 	LeaseNamespace, LeaseName string
 	// LeaseDuration, RenewDeadline and RetryPeriod have the same meaning as in [replica.Options].
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
@@ -127,7 +127,7 @@ func (u *uninstaller) summarize() {
 		fmt.Fprintln(u.Out, "nothing was changed: add --yes to make these changes")
 	default:
 		fmt.Fprintln(u.Out, "done: the Deployment, the ServiceAccount and the roles of the platform remain; "+
-			"delete them in the way in which they were installed")
+			"delete them with the tool that installed them")
 	}
 }
 

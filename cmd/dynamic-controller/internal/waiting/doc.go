@@ -1,2 +1,2 @@
-// Package waiting reports what a command waits for, if the command takes longer than a second.
+// Package waiting reports which request a command is waiting for, if the command takes longer than a second.
 package waiting

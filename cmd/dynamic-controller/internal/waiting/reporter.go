@@ -13,8 +13,8 @@ const (
 	again = 5 * time.Second // The time between two reports.
 )
 
-// Reporter writes which request a command waits for. The first line is written a second after Start, and another one
-// every five seconds, if a request is pending at that time. Its methods can be called concurrently.
+// Reporter writes which request a command is waiting for. The first line is written a second after Start, and another
+// one every five seconds, if a request is pending at that time. Its methods can be called concurrently.
 type Reporter struct {
 	w       io.Writer
 	started time.Time

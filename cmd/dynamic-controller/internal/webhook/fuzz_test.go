@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// FuzzHandler checks that no request ends the process, that each review of a Blueprint has a response with the UID of
-// its request, and that only a verdict rejects the Blueprint.
+// FuzzHandler checks that no request crashes the process, that each review of a Blueprint has a response with the UID
+// of its request, and that only a verdict rejects the Blueprint.
 func FuzzHandler(f *testing.F) {
 	for _, spec := range []string{
 		"{}", `[]`, `{"type": {"crd": "a"}, "resources": [{"id": "a", "template": {"a": 1}}]}`,

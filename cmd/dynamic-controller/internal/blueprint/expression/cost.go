@@ -11,9 +11,9 @@ import (
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
-// Kubernetes estimates the cost of an expression from the schema. During the evaluation, it adds the actual cost of
-// each call after the call has returned, and stops at PerCallLimit. This is not sufficient for values whose size the
-// schema does not limit. This file therefore changes the following:
+// costs extends Kubernetes' cost model. Kubernetes estimates the cost of an expression from the schema. During the
+// evaluation, it adds the actual cost of each call after the call has returned, and stops at PerCallLimit. This is not
+// sufficient for values whose size the schema does not limit. This file therefore changes the following:
 //
 //   - Kubernetes counts a nested list or map as one value. Here, a call costs at least the total size of its arguments
 //     and its result, so the cost limits the size of values.

@@ -35,8 +35,8 @@ func TestCallCosts(t *testing.T) {
 		args     []ref.Val
 		exceeds  bool
 	}{
-		"replacing by a short string":           {"replace", []ref.Val{text, types.String("a"), types.String("bb")}, false},
-		"replacing by a long string":            {"replace", []ref.Val{text, types.String("a"), text}, true},
+		"replacing with a short string":         {"replace", []ref.Val{text, types.String("a"), types.String("bb")}, false},
+		"replacing with a long string":          {"replace", []ref.Val{text, types.String("a"), text}, true},
 		"replacing with a limit":                {"replace", []ref.Val{text, types.String("a"), text, types.Int(3)}, false},
 		"replacing with a negative limit":       {"replace", []ref.Val{text, types.String("a"), text, types.Int(-1)}, true},
 		"replacing between all letters":         {"replace", []ref.Val{text, types.String(""), text}, true},
@@ -49,7 +49,7 @@ func TestCallCosts(t *testing.T) {
 		"comparing many items with many":        {"sets.contains", []ref.Val{list(50), list(50)}, true},
 		"a quantity":                            {"quantity", []ref.Val{types.String("1Gi")}, false},
 		"a quantity with many digits":           {"quantity", []ref.Val{long}, true},
-		"a usual precision":                     {"format", []ref.Val{types.String("%.100f")}, false},
+		"a common precision":                    {"format", []ref.Val{types.String("%.100f")}, false},
 		"a high precision":                      {"format", []ref.Val{types.String("%.3f%.99999999f")}, true},
 		"a precision beyond int":                {"format", []ref.Val{types.String("%.99999999999999999999999f")}, true},
 		"matching a DNS label":                  {"matches", []ref.Val{text, label}, false},

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// then chains steps as nested cel.bind calls. Each step uses the result of the previous one.
+// then chains map calls on a list of one value. In each call, more computes the next value from the previous value a.
 func then(first string, times int, more string) string {
 	return "[" + first + "]" + strings.Repeat(".map(a, "+more+")", times) + "[0]"
 }
@@ -19,9 +19,8 @@ func times(n int, s, between string) string {
 	return strings.TrimSuffix(strings.Repeat(s+between, n), between)
 }
 
-// Each expression tries to exhaust memory or time and must be stopped by the limit that applies to it. Other
-// expressions still work afterwards. All of them read a list of 2,000 items and strings of 2,000 bytes, without limits
-// in the schema.
+// Each expression tries to exhaust memory or time. The limits must bound its memory, and other expressions must still
+// work afterwards. The expressions read a list of 2,000 items and long strings, whose sizes no schema limits.
 func TestHostile(t *testing.T) {
 	items := make([]any, 2000)
 	for i := range items {
@@ -134,10 +133,10 @@ func TestHostile(t *testing.T) {
 		"nested conditions": {
 			strings.Repeat("true ? ", 350) + "1" + strings.Repeat(" : 2", 350), "limit exceeded",
 		},
-		"a number with many digits that is a quantity": {
+		"a quantity with many digits": {
 			"quantity(" + then("'9999999999'", 10, "a + a") + ")", tooCostly,
 		},
-		"a comparison of everything with itself, deeply": {
+		"a deep comparison of nested values": {
 			then("self.items", 5, "{'x': a, 'y': a, 'z': a}") + " == " + then("self.items", 5, "{'x': a, 'y': a, 'z': a}"),
 			tooCostly,
 		},

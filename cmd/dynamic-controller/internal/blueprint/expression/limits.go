@@ -11,7 +11,7 @@ const (
 	MaxLength = 4096
 
 	maxRangeItems        = 10_000 // number of items of lists.range
-	maxRegexInstructions = 2_000  // size of a compiled regular expression, such as 130 for a DNS label
+	maxRegexInstructions = 2_000  // instructions in a compiled regular expression; a pattern for DNS labels has about 130
 	maxValueDepth        = 64
 	maxJSONBytes         = 1 << 20 // size of a JSON text; the same limit as for an object
 	maxRandomLength      = 1_024   // length of a string from random.seededString

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// comprehensions iterate over all items of self, each with another macro.
+// comprehensions contains expressions that iterate over self.items, each with a different macro.
 var comprehensions = map[string]string{
 	"all":          "self.items.all(a, a >= 0)",
 	"exists":       "!self.items.exists(a, a < 0)",
@@ -25,8 +25,8 @@ func counted(n int) map[string]any {
 	return map[string]any{"self": map[string]any{"items": items}}
 }
 
-// Evaluation takes time proportional to the number of items, because each item costs the same. The test compares the
-// shortest of several CPU times, which are hardly affected by other processes.
+// The cost of a comprehension is proportional to the number of items, so its evaluation time must be, too. The test
+// compares the shortest of several CPU times, which other processes hardly affect.
 func TestRun_TakesLinearTime(t *testing.T) {
 	const few, many, tries = 1_000, 30_000, 5
 	env, err := NewEnv(Variable{Name: "self"})
@@ -52,7 +52,7 @@ func TestRun_TakesLinearTime(t *testing.T) {
 			return shortest
 		}
 		if a, b := perItem(few), perItem(many); b > 8*a {
-			t.Errorf("%s: of %d items each takes %v, of %d items %v", name, few, a, many, b)
+			t.Errorf("%s: with %d items, %v per item; with %d items, %v per item", name, few, a, many, b)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func TestManifest_rejects(t *testing.T) {
 			"  resources:\n", "  resources:\n    - {id: a, forEach: [{b: '${[1]}'}], externalRef: {apiVersion: v1, " +
 				"kind: ConfigMap, metadata: {name: a}}}\n", "forEach must not be set with externalRef; use a selector",
 		},
-		"a reference without a name and a selector": {
+		"a reference with neither a name nor a selector": {
 			"  resources:\n", "  resources:\n    - {id: a, externalRef: {apiVersion: v1, kind: ConfigMap, metadata: {}}}\n",
 			"set either name or selector",
 		},

@@ -72,7 +72,7 @@ func (o *oracle) compile(t *testing.T, template *unstructured.Unstructured) []st
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Spec.Type.Status = nil // replace expressions that read other resources
+	b.Spec.Type.Status = nil // only the template is tested
 	b.Spec.Resources = []blueprint.Resource{{ID: "a", Template: template.Object}}
 	_, err = blueprint.Compile(b, blueprint.Options{SchemaFor: func(gvk schema.GroupVersionKind) common.Schema {
 		if gvk.Group == "fields.example.com" {

@@ -17,7 +17,7 @@ function openDetails(kind, key) {
   saveView();
 }
 
-// markActive highlights the row of the details.
+// markActive highlights the row whose details are shown.
 function markActive() {
   const table = tables[{type: "types", parked: "parked", blueprint: "blueprints"}[opened.kind]];
   table.activeKey = opened.key;
@@ -50,7 +50,7 @@ function drawDetails(isNew) {
   }
   const drawers = {type: typeDetails, parked: parkedDetails, blueprint: blueprintDetails};
   const fresh = el("div", {id: "content"}, drawers[opened.kind](opened.key) || [
-    el("h2", null, opened.key), el("p", {class: "dim"}, "The last data does not contain it any longer."),
+    el("h2", null, opened.key), el("p", {class: "dim"}, "The newest data no longer contains it."),
   ]);
   if (!fresh.isEqualNode(content)) {
     const focused = content.contains(document.activeElement) ? document.activeElement.textContent : null;
@@ -97,7 +97,7 @@ function typeDetails(key) {
       ["Objects", formatCount(t.objects) + ", " + formatBytes(t.bytes)],
       ["Queue", `${formatCount(t.queue.live)} live, ${formatCount(t.queue.background)} background, ` +
         `${formatCount(t.queue.delayed)} delayed`],
-      ["Oldest waits", formatSeconds(t.queue.oldestSeconds)], ["Running", formatCount(t.queue.running)],
+      ["Longest wait", formatSeconds(t.queue.oldestSeconds)], ["Running", formatCount(t.queue.running)],
       ["Failing", formatCount(t.failing)], ["Parked", formatCount(t.parked)], ["Secondary watches", formatCount(t.watches)],
       ["Mean duration", meanDuration(t)],
     ]),
@@ -173,7 +173,7 @@ function rolloutText(rollout) {
   if (!rollout) {
     return "";
   }
-  const state = rollout.stopped ? ", stopped" : rollout.stalled ? ", waiting for too long" : "";
+  const state = rollout.stopped ? ", stopped" : rollout.stalled ? ", stalled" : "";
   return `${formatCount(rollout.updated)} of ${formatCount(rollout.total)} instances updated${state}`;
 }
 

@@ -32,7 +32,7 @@ function formatRate(perSecond) {
   return perSecond >= 1000 ? integers.format(Math.round(perSecond)) : perSecond.toFixed(digits);
 }
 
-// formatDuration returns at most two units, as kubectl.
+// formatDuration returns at most two units, like kubectl.
 function formatDuration(seconds) {
   const s = Math.max(0, Math.floor(seconds));
   if (s < 120) {

@@ -5,7 +5,7 @@ const views = ["types", "parked", "blueprints", "graph", "replica"];
 let current = "types";
 let problem = null; // why the last request has failed
 let timer = 0;
-let pending = null; // AbortController of the request that is being sent
+let pending = null; // AbortController of the pending request
 
 function drawAll() {
   if (!model.data) {
@@ -57,11 +57,11 @@ function drawConnection() {
   document.body.classList.toggle("stale", problem !== null && model.data !== null);
 }
 
-// notes returns what readers must consider.
+// notes returns the caveats of the data.
 function notes({leadership, caches, mapper, parked}) {
   const errors = mapper.errors.length;
   return [
-    leadership.leading ? "" : leadership.leader ? `This is a standby replica without queues: ${leadership.leader} leads` :
+    leadership.leading ? "" : leadership.leader ? `This is a standby replica, which has no queues; the leader is ${leadership.leader}` :
       "No replica leads",
     caches.synced ? "" : caches.message || "The caches are not complete",
     errors === 1 ? "The mapper has an error" : errors ? `The mapper has ${formatCount(errors)} errors` : "",
@@ -76,7 +76,7 @@ function problemOf(status, body) {
     401: "The server does not accept the token (401): it may have expired.",
     403: "The user has no permission to read the data (403).",
   };
-  const detail = body ? " The server answers: " + body.trim().slice(0, 300) : "";
+  const detail = body ? " The server returned: " + body.trim().slice(0, 300) : "";
   return (known[status] || `The server cannot return the data (${status}).`) + detail;
 }
 

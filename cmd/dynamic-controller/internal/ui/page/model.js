@@ -1,6 +1,6 @@
 // The newest data from the server, and the history that this page has seen.
 
-// outcomes that count as failures.
+// failureOutcomes are the outcomes that count as failures.
 const failureOutcomes = ["failure", "panic", "parked", "terminal"];
 
 function sum(counters, names) {

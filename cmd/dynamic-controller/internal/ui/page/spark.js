@@ -24,7 +24,7 @@ class Ring {
   }
 }
 
-// newSpark returns a chart of the size, and a function that draws the values of a ring.
+// newSpark returns a chart of the given size, and a function that draws the values of a ring.
 function newSpark(width, height) {
   const area = svgEl("path", {class: "area"});
   const line = svgEl("path");

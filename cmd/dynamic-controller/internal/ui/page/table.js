@@ -3,8 +3,8 @@
 const rowHeight = 27;
 
 class Table {
-  // The options are id, label, columns, search (the text of a row in which the filter searches), state (the state of a
-  // row, for the buttons that filter by state), open (called with a row), sort, empty and changed.
+  // The options are id, label, columns, search (returns the text of a row that the filter searches), state (returns the
+  // state of a row, for the buttons that filter by state), open (called with a row), sort, empty and changed.
   //
   // A column has id, title, width, value (by which rows are sorted), and update (sets the content of a cell) or text. It
   // can have hint, number and create (adds elements to a new cell, and returns its update function).

@@ -72,9 +72,9 @@ const tables = {
       sinceColumn((t) => t.since),
       numberColumn("objects", "Objects", 76, (t) => t.objects, "Objects in the cache"),
       numberColumn("bytes", "Memory", 78, (t) => t.bytes, "Estimated memory of these objects", false, formatBytes),
-      numberColumn("live", "Live", 54, (t) => t.queue.live, "Objects that wait because of events"),
-      numberColumn("background", "Backgr.", 66, (t) => t.queue.background, "Objects that wait because of lists and resyncs"),
-      numberColumn("delayed", "Delayed", 70, (t) => t.queue.delayed, "Objects that wait for a retry"),
+      numberColumn("live", "Live", 54, (t) => t.queue.live, "Objects waiting because of events"),
+      numberColumn("background", "Backgr.", 66, (t) => t.queue.background, "Objects waiting because of lists and resyncs"),
+      numberColumn("delayed", "Delayed", 70, (t) => t.queue.delayed, "Objects waiting for a retry"),
       numberColumn("oldest", "Oldest", 62, (t) => t.queue.oldestSeconds, "How long the next object has waited", false,
         formatSeconds),
       numberColumn("running", "Running", 74, (t) => t.queue.running, "Running reconciles"),
@@ -138,7 +138,7 @@ function newTiles(names) {
   }));
 }
 
-// countsText lists the states that occur, problems first, except the good state if there are others.
+// countsText lists the states that occur, problems first.
 function countsText(counts) {
   return stateOrder.filter((s) => counts[s]).map((s) => formatCount(counts[s]) + " " + s).join(", ");
 }
@@ -153,7 +153,7 @@ function drawTiles() {
     isBad(summary.types, ["Failing", "Forbidden", "NotFound"]));
   tiles.blueprints(formatCount(blueprints.length), gauges.blueprints, countsText(summary.blueprints),
     isBad(summary.blueprints, ["Rejected"]));
-  tiles.objects(formatCount(summary.objects), gauges.objects, "in the caches of types");
+  tiles.objects(formatCount(summary.objects), gauges.objects, "in all caches");
   tiles.bytes(formatBytes(summary.bytes), gauges.bytes, "estimated");
   tiles.queued(formatCount(queue.live + queue.background + queue.delayed), gauges.queued,
     `${formatCount(queue.live)} live, ${formatCount(queue.background)} backgr., ${formatCount(queue.delayed)} delayed`);
@@ -175,12 +175,12 @@ graphFilter.addEventListener("input", () => {
   saveView();
 });
 byID("graph").append(el("div", {class: "tools"}, graphFilter,
-  el("span", {class: "dim"}, "An arrow points to a Blueprint that has a resource of the other one's type."), graphNote), graphFrame);
+  el("span", {class: "dim"}, "An arrow points from a Blueprint to one that has a resource of its type."), graphNote), graphFrame);
 
-// connected returns the Blueprints that are connected with those that the filter accepts.
+// connected returns the Blueprints that are connected to those that the filter accepts.
 function connected(blueprints, accepts) {
   const found = new Set(blueprints.filter((b) => (b.uses.length || b.usedBy.length) && accepts(b)));
-  for (const b of found) { // visits Blueprints that are added meanwhile
+  for (const b of found) { // also visits Blueprints that are added in the loop
     b.uses.forEach((other) => found.add(other));
     b.usedBy.forEach((other) => found.add(other));
   }

@@ -65,7 +65,7 @@ func eventually(t *testing.T, check func() error) {
 	}
 }
 
-// replica is a replica with only the webhook, which refuses all Blueprints.
+// replica is a replica with only the webhook, which rejects all Blueprints.
 type replica struct {
 	clock *clocktesting.FakeClock
 	port  int32
@@ -123,8 +123,8 @@ func (r *replica) step(t *testing.T, to time.Time, check func() error) {
 	})
 }
 
-// install creates everything that the manifests contain. There is no kube-proxy, so the name of the Service is that of
-// another host.
+// install creates the Service and the ValidatingWebhookConfiguration. There is no kube-proxy, so the Service is an
+// alias for localhost.
 func install(t *testing.T, kube kubernetes.Interface, port int32) {
 	t.Helper()
 	_, err1 := kube.CoreV1().Services(namespace).Create(t.Context(), &corev1.Service{
@@ -179,8 +179,8 @@ func define(t *testing.T) {
 	}
 }
 
-// The rotation of a year takes place at times at which the API server, whose clock is the real one, accepts all
-// certificates: an authority is due 243 days after it was created, and a certificate after 60 days.
+// The API server uses the real clock, so the fake clock starts 310 days in the past. Every certificate that serves a
+// request is then still valid. An authority is renewed after 243 days, and a certificate after 60 days.
 func TestRotation_NoRequestFails(t *testing.T) {
 	cfg := shared.Cluster(t).Config()
 	kube, err1 := kubernetes.NewForConfig(cfg)
@@ -206,7 +206,7 @@ func TestRotation_NoRequestFails(t *testing.T) {
 			return nil
 		}
 	}
-	// created waits for a certificate that was created at a time or soon after it.
+	// created returns a check that succeeds once the served certificate was created at the given time or later.
 	created := func(at time.Time) func() error {
 		return func() error {
 			conn, err := tls.Dial("tcp", net.JoinHostPort("localhost", fmt.Sprint(r.port)),
@@ -235,7 +235,7 @@ func TestRotation_NoRequestFails(t *testing.T) {
 		if apierrors.IsInvalid(err) && strings.Contains(err.Error(), "spec: is wrong") {
 			return nil
 		}
-		return fmt.Errorf("the Blueprint was not refused by the webhook: %w", err)
+		return fmt.Errorf("the Blueprint was not rejected by the webhook: %w", err)
 	}
 	eventually(t, func() error { return request(t.Context()) })
 	ctx, stop := context.WithCancel(t.Context())
