@@ -150,7 +150,7 @@ func TestStatus_IsComputedFromChildren(t *testing.T) {
 		}
 	}
 
-	// The changed Blueprint does not change the generation of the instance.
+	// A change to the Blueprint does not change the generation of the instance.
 	changedShops := changed(shops, change{"      note: ${page.metadata.annotations.note}\n", ""},
 		change{"type: Available, status: web.status.availableReplicas > 0", "type: Named, status: has(web.metadata.name)"})
 	a.apply(changedShops)

@@ -15,9 +15,11 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/statusclient"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/waiting"
 )
 
 // Flags of the commands that read the status of a replica.
@@ -49,11 +51,13 @@ func (o *statusOptions) forAPIServer() *clientOptions {
 }
 
 // connect returns a client for the replica, and the namespace from the flag or the context. A token from the flags is
-// sent only to the replica, unless there are no other credentials.
-func (o *statusOptions) connect(ctx context.Context) (c *statusclient.Client, namespace string, err error) {
+// sent only to the replica, unless there are no other credentials. wrap wraps the transports of all requests.
+func (o *statusOptions) connect(
+	ctx context.Context, wrap transport.WrapperFunc,
+) (c *statusclient.Client, namespace string, err error) {
 	token := o.overrides.AuthInfo.Token
 	if o.url != "" {
-		return o.connectToURL(token)
+		return o.connectToURL(token, wrap)
 	}
 	settings, err := o.replicaTLS()
 	if err != nil {
@@ -64,7 +68,11 @@ func (o *statusOptions) connect(ctx context.Context) (c *statusclient.Client, na
 		return nil, "", err
 	}
 	cfg.Timeout, _ = deadlines(cfg.Timeout)
+	cfg.Wrap(wrap)
 	credentials := withToken(cfg, token)
+	if credentials != cfg {
+		credentials.Wrap(wrap)
+	}
 	if token != "" && isAnonymous(cfg) {
 		cfg = credentials
 	}
@@ -77,7 +85,9 @@ func (o *statusOptions) connect(ctx context.Context) (c *statusclient.Client, na
 
 // connectToURL returns a client for --url. The flags for TLS then apply to the URL instead of the API server. A
 // kubeconfig is used only for a token and the namespace, and is not required.
-func (o *statusOptions) connectToURL(token string) (*statusclient.Client, string, error) {
+func (o *statusOptions) connectToURL(
+	token string, wrap transport.WrapperFunc,
+) (*statusclient.Client, string, error) {
 	cluster := o.overrides.ClusterInfo
 	settings := &tls.Config{
 		ServerName: cluster.TLSServerName, InsecureSkipVerify: cluster.InsecureSkipTLSVerify, //nolint:gosec // a flag
@@ -87,7 +97,7 @@ func (o *statusOptions) connectToURL(token string) (*statusclient.Client, string
 			flagURL)
 	}
 	if as := &o.overrides.AuthInfo; as.Impersonate != "" || as.ImpersonateUID != "" || len(as.ImpersonateGroups) > 0 {
-		return nil, "", fmt.Errorf("--as: a replica does not impersonate %q: use --token alone", as.Impersonate)
+		return nil, "", statusclient.ErrImpersonation
 	}
 	if file := cluster.CertificateAuthority; file != "" {
 		var err error
@@ -105,7 +115,9 @@ func (o *statusOptions) connectToURL(token string) (*statusclient.Client, string
 			namespace = "default"
 		}
 	}
-	c, err := statusclient.NewForURL(o.url, withToken(cfg, token), settings)
+	credentials := withToken(cfg, token)
+	credentials.Wrap(wrap)
+	c, err := statusclient.NewForURL(o.url, credentials, settings)
 	return c, namespace, err
 }
 
@@ -184,7 +196,9 @@ func newReplicaCommand(
 		_, timeout = deadlines(timeout)
 		ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("no response within %s", timeout))
 		defer cancel()
-		c, namespace, err := o.connect(ctx)
+		waits := waiting.Start(cmd.ErrOrStderr())
+		defer waits.Stop()
+		c, namespace, err := o.connect(ctx, waits.Wrap)
 		if err != nil {
 			return err
 		}
@@ -197,13 +211,14 @@ func newReplicaCommand(
 const replicaHelp = `
 The status is read from the leader. Its Pod is found with the Lease, and a port is forwarded to it through the API
 server, like kubectl port-forward. With --url, the status is read from the replica at the URL, and the flags for TLS
-apply to the URL. The platform must run with --metrics-bind-address.
+apply to the URL. The platform must run with --metrics-bind-address. After a second, the command reports on stderr which
+request it is waiting for.
 
 Without --url, the certificate of the replica is verified only with --replica-certificate-authority and
---replica-server-name. Otherwise, prefer a token that is only for the platform.
+--replica-server-name. Otherwise, use a token that grants access only to the platform.
 
-A replica accepts only bearer tokens. The token of the kubeconfig is sent to it, also one from a credential plugin, or
-that of --token:
+A replica accepts only bearer tokens. It receives the token from --token or, by default, the token from the kubeconfig,
+including one from a credential plugin. To use the token of a ServiceAccount:
 
   --token "$(kubectl create token -n NAMESPACE SERVICEACCOUNT)"
 `
@@ -216,8 +231,8 @@ func newStatusCommand() *cobra.Command {
 		Long: `Print a summary of the leader and of its problems. With -o wide, it contains all problems. With
 -o json or yaml, it contains everything that the replica serves at /status.
 ` + replicaHelp + `
-The exit code is 0 if the platform has no problems, 1 if it has, and 2 if the usage is wrong or the replica cannot be
-reached. Objects that failed and will be retried are not a problem of the platform.`,
+The exit code is 0 if the platform has no problems, 1 if it has any, and 2 if the usage is wrong or the replica cannot
+be reached. Objects that failed and will be retried are not a problem of the platform.`,
 		Example: `  # Print a summary of the leader
   dynamic-controller status
 
@@ -281,9 +296,9 @@ func newParkedCommand() *cobra.Command {
 		Long: `Print the parked objects with their errors. A parked object is not reconciled until it changes,
 because retries cannot fix its error. Only the newest ten of each type are listed.
 
-With --retry, the leader reconciles all parked objects again, also those that are not listed. Their retries start over:
-an object is parked again after an error that a retry cannot fix, or after --queue-max-retries failures. The user must
-be permitted to post to the path /status/retry.
+With --retry, the leader reconciles all parked objects again, including those that are not listed. Their retries start
+over: an object is parked again after an error that a retry cannot fix, or after --queue-max-retries failures. The user
+must be permitted to post to the path /status/retry.
 
 TYPE is the plural of a served type, with or without the group, or its kind. The namespace of NAME is that of -n or of
 the context.
@@ -343,7 +358,7 @@ func (o *statusOptions) completeParked(
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
 	defer cancel()
-	c, namespace, err := o.connect(ctx)
+	c, namespace, err := o.connect(ctx, nil)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -390,7 +405,7 @@ func retryParked(
 	}
 	w := cmd.OutOrStdout()
 	return printAs(w, output, status.RetryResponse{Retried: retried}, func() {
-		fmt.Fprintf(w, "The leader reconciles %d parked objects again.\n", retried)
+		fmt.Fprintf(w, "Retrying parked objects: %d\n", retried)
 	})
 }
 

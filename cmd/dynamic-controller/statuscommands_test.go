@@ -218,7 +218,7 @@ func TestStatusCommands(t *testing.T) {
 			"Replica: NAMESPACE_", "Leads: yes, term 1", "Caches: synced", "Types: 2: 2 Synced",
 			"Blueprints: 2: 1 Rejected, 1 Served", "1 parked",
 			"Problems: Blueprint websites.GROUP: Invalid: spec.resources[1].template.data.text",
-			"Parked: 1 objects are not reconciled until they change",
+			"Parked objects, which are not reconciled until they change: 1",
 		}},
 		{"a token from a credential plugin", plugin, []string{"status"}, 1, []string{"Leads: yes"}},
 		{"a client certificate and a token", s.certificate, []string{"status", "OPERATOR"}, 1, []string{"Leads: yes"}},
@@ -238,7 +238,7 @@ func TestStatusCommands(t *testing.T) {
 		{"a wrong token", s.certificate, []string{"status", "--token", "wrong"}, 2,
 			[]string{"the replica does not accept the token"}},
 		{"impersonation", s.certificate, []string{"status", "--as", "admin", "LEADER"}, 2,
-			[]string{`--as: a replica does not impersonate "admin"`}},
+			[]string{"a replica does not impersonate users"}},
 		{"an unknown Lease", s.operator, []string{"status", lease, "unknown"}, 2,
 			[]string{"the Lease default/unknown does not exist: set --platform-namespace"}},
 		{"a Lease without a holder", s.operator, []string{"status", lease, "released"}, 2,
@@ -247,7 +247,7 @@ func TestStatusCommands(t *testing.T) {
 			[]string{`read the Pod of the leader "a-host_1": pods "a-host" not found`, "set --url"}},
 		{"a Pod without the diagnostics", s.operator, []string{"status", lease, "closed"}, 2,
 			[]string{"connect to the replica: ", "connection refused"}},
-		{"an output format", s.operator, []string{"types", "-o", "xml"}, 2, []string{"--output: must be text, wide"}},
+		{"an unknown output format", s.operator, []string{"types", "-o", "xml"}, 2, []string{"--output: must be text, wide"}},
 		{"types", s.operator, []string{"types"}, 0, []string{
 			"NAME KIND STATE AGE OBJECTS FAILING PARKED QUEUED MESSAGE", "blueprints.v1alpha1.platform.example.com Blueprint",
 			"sites.v1.GROUP Site Synced",
@@ -272,11 +272,11 @@ func TestStatusCommands(t *testing.T) {
 			`cannot post path "/status/retry": bind the user to the ClusterRole dynamic-controller-operator`,
 		}},
 		{"a retry on a standby replica", s.operator, []string{"parked", "--retry", "STANDBY"}, 2,
-			[]string{"409 Conflict: this replica does not lead: the leader is"}},
+			[]string{"409 Conflict: this replica is not the leader: the leader is"}},
 		{"a retry of another object", s.operator, []string{"parked", "sites/trees", "-n", "NAMESPACE", "--retry"}, 0,
-			[]string{"The leader reconciles 0 parked objects again."}},
+			[]string{"Retrying parked objects: 0"}},
 		{"a retry of the object", s.operator, []string{"parked", "sites/flowers", "-n", "NAMESPACE", "--retry"}, 0,
-			[]string{"The leader reconciles 1 parked objects again."}},
+			[]string{"Retrying parked objects: 1"}},
 	} {
 		t.Logf("%s: %v", test.name, test.args)
 		s.waitRun(test.kubeconfig, test.args, test.code, test.words...)
@@ -284,10 +284,11 @@ func TestStatusCommands(t *testing.T) {
 	if s.kubelet.forwards.Load() == 0 {
 		t.Error("no port was forwarded")
 	}
-	s.waitRun(s.operator, []string{"parked"}, 1, "sites.v1.GROUP NAMESPACE flowers") // it has failed and is parked again
+	// The retried object fails and is parked again.
+	s.waitRun(s.operator, []string{"parked"}, 1, "sites.v1.GROUP NAMESPACE flowers")
 
 	s.grant(s.namespace, s.namespace, "web", rule(writeChildren, "", "configmaps"))
-	eventually(t, func() error { // a denied permission can be remembered for a moment
+	eventually(t, func() error { // a denial can be cached for a moment
 		if out, code := s.run(s.operator, "parked", "--retry", "LEADER"); code != 0 {
 			return fmt.Errorf("got %d, %s", code, out)
 		}

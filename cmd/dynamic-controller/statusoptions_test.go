@@ -66,7 +66,7 @@ func TestStatus_RejectsFlagsWithoutEffect(t *testing.T) {
 		args []string
 		want string
 	}{
-		"impersonation":           {append(url, "--as", "admin"), `--as: a replica does not impersonate "admin"`},
+		"impersonation":           {append(url, "--as", "admin"), "a replica does not impersonate users"},
 		"impersonation of groups": {append(url, "--as-group", "admins"), "--as: "},
 		"an authority with a URL": {append(url, "--replica-certificate-authority", "ca.crt"), "use --certificate-authority"},
 		"an authority without a name": {[]string{"status", "--replica-certificate-authority", "ca.crt"},

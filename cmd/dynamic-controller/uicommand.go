@@ -15,6 +15,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/ui"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/waiting"
 )
 
 // flagPort sets the local port of the page.
@@ -42,22 +43,26 @@ The exit code is 0 after Ctrl-C, and 2 if the usage is wrong or the replica cann
 		Args:              cobra.NoArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}, o, nil)
-	cmd.Flags().IntVar(&port, flagPort, 0, "the local `PORT` (default: a free one)")
+	cmd.Flags().IntVar(&port, flagPort, 0, "the local `PORT` (default: a free port)")
 	_ = cmd.Flags().MarkHidden("output")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return serveUI(cmd.Context(), cmd.OutOrStdout(), o, port)
+		return serveUI(cmd, o, port)
 	}
 	return cmd
 }
 
-// serveUI serves the page until ctx is cancelled.
-func serveUI(ctx context.Context, out io.Writer, o *statusOptions, port int) error {
+// serveUI serves the page until the context of the command is cancelled.
+func serveUI(cmd *cobra.Command, o *statusOptions, port int) error {
+	ctx := cmd.Context()
+	waits := waiting.Start(cmd.ErrOrStderr())
 	r := newReconnecting(func(ctx context.Context) (replicaClient, error) {
-		c, _, err := o.connect(ctx)
+		c, _, err := o.connect(ctx, waits.Wrap)
 		return c, err
 	})
 	defer r.close()
-	if err := r.check(ctx); err != nil {
+	err := r.check(ctx)
+	waits.Stop()
+	if err != nil {
 		return err
 	}
 	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
@@ -65,15 +70,15 @@ func serveUI(ctx context.Context, out io.Writer, o *statusOptions, port int) err
 		return fmt.Errorf("--%s: %w", flagPort, err)
 	}
 	page := ui.NewLocal(listener.Addr(), r.get)
-	fmt.Fprintf(out, "%s\nOpen this URL in a browser of this host. Press Ctrl-C to stop.\n", page.URL())
+	fmt.Fprintf(cmd.OutOrStdout(), "%s\nOpen this URL in a browser on this host. Press Ctrl-C to stop.\n", page.URL())
 	if err := serve(ctx, logr.Discard(), listener, page); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-// reconnecting reads the status of a replica. After a failure, it connects again, because another replica can lead
-// then.
+// reconnecting reads the status of a replica. After a failure, it connects again, because another replica may have
+// become the leader.
 type reconnecting struct {
 	connect func(context.Context) (replicaClient, error)
 	client  chan replicaClient // contains the client, or nil if not connected, unless a request is being sent

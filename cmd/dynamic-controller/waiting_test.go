@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The commands that read from a cluster report what they wait for, because the API server can be slow.
+// The commands that read from a cluster report what they are waiting for, because the API server can be slow.
 func TestCommands_ReportWhatTheyWaitFor(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -30,7 +30,7 @@ users: [{name: u, user: {}}]}`, server.URL)
 	}
 	for _, args := range [][]string{
 		{"why", "blueprint/websites"}, {"tree", "blueprint/websites"}, {"validate", kubeconfig},
-		{"render", kubeconfig, kubeconfig},
+		{"render", kubeconfig, kubeconfig}, {"status"}, {"types"}, {"parked"}, {"ui"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()

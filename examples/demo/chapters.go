@@ -177,13 +177,20 @@ func since(began time.Time) string { return milliseconds(time.Since(began)) }
 func milliseconds(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
 
 // stay applies the Blueprint and waits until ctx is cancelled.
-func stay(ctx context.Context, say printf, c *demoCluster) error {
+func stay(ctx context.Context, say printf, c *demoCluster, p platform) error {
 	if err := define(ctx, say, c); err != nil {
 		return err
 	}
 	leader, err := c.leader(ctx)
 	if err != nil {
 		return err
+	}
+	diagnostics := ""
+	if c.own != nil {
+		if err := c.createOperator(ctx); err != nil {
+			return err
+		}
+		diagnostics = c.diagnosticsHelp(p.logs()[leader])
 	}
 	fmt.Printf(`
 The platform runs until Ctrl-C. In another terminal, try:
@@ -196,8 +203,8 @@ The platform runs until Ctrl-C. In another terminal, try:
   kubectl delete service first && sleep 0.1 && kubectl get service first
   kubectl edit blueprint %s && kubectl describe blueprint %s   # make a mistake, and read the message
   kubectl get lease %s -n %s   # %s leads; after kill -9 of its process, the other replica takes over
-
-`, c.kubeconfig, blueprintName, blueprintName, leaseName, c.namespace, leader)
+%s
+`, c.kubeconfig, blueprintName, blueprintName, leaseName, c.namespace, leader, diagnostics)
 	<-ctx.Done()
 	return context.Cause(ctx)
 }

@@ -38,7 +38,7 @@ func openCluster(ctx context.Context, say printf, namespace string) (_ *demoClus
 	c := &demoCluster{namespace: namespace, kubeconfig: os.Getenv(clientcmd.RecommendedConfigPathEnvVar)}
 	var cfg *rest.Config
 	if c.kubeconfig != "" {
-		say("using the cluster of KUBECONFIG=%s", c.kubeconfig)
+		say("using the cluster from KUBECONFIG=%s", c.kubeconfig)
 		rules := clientcmd.NewDefaultClientConfigLoadingRules()
 		cfg, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 		if clientcmd.IsEmptyConfig(err) {

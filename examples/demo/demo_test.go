@@ -20,11 +20,13 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/dynamic-controller/engine/test/cluster"
 )
@@ -270,6 +272,33 @@ func TestDemo_EndsOnCtrlC(t *testing.T) {
 func TestDemo_StaysUntilCtrlC(t *testing.T) {
 	d := start(t, foreign(t), "--stay")
 	d.waitForLine("export KUBECONFIG=" + foreign(t))
+	d.signal(syscall.SIGINT)
+	d.end(0)
+}
+
+// The operator of make run can read the status of the leader.
+func TestDemo_StayServesDiagnostics(t *testing.T) {
+	d := start(t, "", "--stay")
+	kubeconfig := strings.TrimPrefix(d.waitForLine("export KUBECONFIG=.*"), "export KUBECONFIG=")
+	d.waitForLine("TOKEN=.*create token operator -n kube-system")
+	command := strings.Fields(d.waitForLine("dynamic-controller status .*"))
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accounts := kubernetes.NewForConfigOrDie(cfg).CoreV1().ServiceAccounts(metav1.NamespaceSystem)
+	token, err := accounts.CreateToken(t.Context(), operator, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, arg := range command {
+		command[i] = strings.ReplaceAll(arg, "$TOKEN", token.Status.Token)
+	}
+	status := exec.CommandContext(t.Context(), filepath.Join(binaries, command[0]), command[1:]...)
+	status.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
+	if out, err := status.CombinedOutput(); err != nil || !strings.Contains(string(out), "1 Served") {
+		t.Errorf("%v: %s", err, out)
+	}
 	d.signal(syscall.SIGINT)
 	d.end(0)
 }

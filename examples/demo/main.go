@@ -27,7 +27,7 @@ const (
 
 func main() {
 	var o options
-	flag.BoolVar(&o.stay, "stay", false, "apply the Blueprint and stay until Ctrl-C")
+	flag.BoolVar(&o.stay, "stay", false, "apply the Blueprint and wait for Ctrl-C")
 	flag.StringVar(&o.binary, "binary", "bin/dynamic-controller", "the `FILE` of the platform's binary")
 	flag.StringVar(&o.log, "log", "bin/demo.log",
 		"the `FILE` for the logs of the replicas; a number is inserted before its extension")
@@ -101,7 +101,7 @@ func demonstrate(ctx context.Context, o options) (err error) {
 	}()
 
 	if o.stay {
-		err = stay(working, say, c)
+		err = stay(working, say, c, p)
 	} else {
 		limit := maxDuration
 		if o.deployed != "" {
@@ -138,6 +138,9 @@ func (o options) platform(
 	}
 	if o.stay {
 		p.onExit = say
+	}
+	if o.stay && c.own != nil {
+		p.flags = diagnosticsFlags
 	}
 	if err := startProcesses(p, o.log); err != nil {
 		return nil, err

@@ -58,7 +58,7 @@ func (c *demoCluster) applyBlueprint(ctx context.Context, replaced ...string) (g
 	if err := yaml.Unmarshal([]byte(text), &obj.Object); err != nil {
 		return 0, err
 	}
-	// Ctrl-C does not interrupt the request, because close must know whether the Blueprint exists.
+	// Ctrl-C does not interrupt the request. Otherwise, the Blueprint could be created after close has looked for it.
 	const timeout = 10 * time.Second
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
