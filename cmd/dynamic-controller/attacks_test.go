@@ -4,7 +4,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// showing adds status fields to an attacking Blueprint.
+// showing returns the change that adds status fields to an attacking Blueprint.
 func showing(fields string) []change {
 	return []change{{"    schema:\n", "    status: {" + fields + "}\n    schema:\n"}}
 }

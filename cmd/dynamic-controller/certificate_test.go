@@ -42,7 +42,7 @@ func TestServingCertificate_IsReadAgainWhenItChanges(t *testing.T) {
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	if _, err := newServingCertificate(logr.Discard(), certFile, keyFile); err == nil {
-		t.Error("missing files are no error")
+		t.Error("got no error for missing files")
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var logged []string
@@ -127,7 +127,8 @@ func TestServingCertificate_IsServedWhileTheFilesCannotBeRead(t *testing.T) {
 		time.Sleep(selfSignedInterval)
 		go func() { _, _ = c.GetCertificate(nil) }()
 		synctest.Wait()
-		if got, err := c.GetCertificate(nil); err != nil || got != current { // hangs if it waits for the first caller
+		// This call hangs if it waits for the first caller.
+		if got, err := c.GetCertificate(nil); err != nil || got != current {
 			t.Errorf("got %v (error %v), want the current certificate", got, err)
 		}
 		close(hung)

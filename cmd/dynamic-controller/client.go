@@ -74,7 +74,7 @@ func (o *clientOptions) config() (*rest.Config, string, error) {
 		return nil, "", fmt.Errorf("load the kubeconfig: %w", err)
 	}
 	namespace, _, err := loader.Namespace()
-	cfg.QPS, cfg.Burst = 50, 300 // as kubectl
+	cfg.QPS, cfg.Burst = 50, 300 // as in kubectl
 	cfg.WarningHandler = rest.NoWarnings{}
 	return cfg, namespace, err
 }
@@ -107,7 +107,7 @@ func newClient(ctx context.Context, cfg *rest.Config) (*inspect.Client, error) {
 }
 
 // get reads the object that the arguments name: TYPE/NAME or TYPE NAME. After a second, it writes to stderr what it
-// waits for.
+// is waiting for.
 func (o *clientOptions) get(cmd *cobra.Command, args []string, options inspect.Options) (*explain.Object, error) {
 	if err := o.checkOutput(); err != nil {
 		return nil, err
@@ -150,7 +150,7 @@ func printAs(w io.Writer, format string, value any, text func()) error {
 	case "yaml":
 		data, err := json.Marshal(value)
 		if err == nil {
-			data, err = yaml.JSONToYAML([]byte(escapeControls(string(data)))) // it rejects control characters
+			data, err = yaml.JSONToYAML([]byte(escapeControls(string(data)))) // JSONToYAML rejects control characters
 		}
 		if err == nil {
 			_, err = w.Write(data)
@@ -231,7 +231,8 @@ func completeFlags(cmd *cobra.Command, complete cobra.CompletionFunc) {
 const clientHelp = `
 TYPE is a plural, a singular, a kind or a short name, with or without the group. The objects are read with the
 permissions of the user. Objects that the user cannot read are listed at the end. A command sends at most 200 requests
-and ends after a minute, or after --request-timeout. After a second, it reports on stderr which request it waits for.
+and ends after a minute, or after --request-timeout. After a second, it reports on stderr which request it is waiting
+for.
 
 The exit code is 0 if the object is healthy, 1 if it is not, and 2 if the usage is wrong or the object cannot be read.
 It does not consider objects that the user cannot read.`
@@ -242,10 +243,11 @@ func newWhyCommand() *cobra.Command {
 		Use:   "why TYPE/NAME",
 		Short: "Explain why a Blueprint or an instance is not healthy",
 		Long: `Explain why a Blueprint or an instance is not healthy. The first line names the most probable cause.
-The lines with an arrow contain what to do.
+Lines that start with an arrow describe what to do.
 
 The answer combines the conditions of the object and of its Blueprint, pauses, children that are not ready, nested
-instances, finalizers that block a deletion, and the last events. With -o wide, it contains all conditions and children.
+instances, finalizers that block a deletion, and the latest events. With -o wide, it contains all conditions and
+children.
 ` + clientHelp,
 		Example: `  # Explain why an instance is not ready
   dynamic-controller why website/flowers -n shop

@@ -25,8 +25,8 @@ func newConfigCommand() *cobra.Command {
 		_, err = cmd.OutOrStdout().Write(content)
 		return err
 	})
-	cmd.Use, cmd.Short = "config", "Print the configuration of the command run"
-	cmd.Long = `Print a configuration file for the command run, with the defaults and the values of --config and the other
+	cmd.Use, cmd.Short = "config", "Print the configuration of the run command"
+	cmd.Long = `Print a configuration file for the run command, with the defaults and the values of --config and the other
 flags. Values that depend on the environment, such as the namespace of the Pod, are not printed. The exit code is 2 if
 the configuration is invalid.`
 	cliflag.SetUsageAndHelpFunc(cmd, o.sections, helpColumns)

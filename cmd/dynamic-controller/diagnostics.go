@@ -68,8 +68,8 @@ func listenLoopback(log logr.Logger, flag, address string) (net.Listener, error)
 	}
 	if got := listener.Addr().String(); !isLoopback(got) {
 		_ = listener.Close()
-		return nil, fmt.Errorf("--%s: %s is not a loopback address but %s: use 127.0.0.1 or --%s=true", flag, address, got,
-			flagSecure)
+		return nil, fmt.Errorf("--%s: %s resolves to %s, which is not a loopback address: use 127.0.0.1 or --%s=true", flag,
+			address, got, flagSecure)
 	}
 	return listener, nil
 }

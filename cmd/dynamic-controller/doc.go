@@ -7,29 +7,34 @@
 //	dynamic-controller render BLUEPRINT INSTANCE
 //	dynamic-controller why TYPE/NAME
 //	dynamic-controller tree TYPE/NAME
+//	dynamic-controller status
+//	dynamic-controller types
+//	dynamic-controller parked [TYPE[/NAME]]
+//	dynamic-controller ui
 //	dynamic-controller uninstall --namespace NAMESPACE
 //	dynamic-controller version
 //
-// The command run serves Blueprints (platform.example.com/v1alpha1) and applies their CustomResourceDefinition. A
+// The run command serves Blueprints (platform.example.com/v1alpha1) and applies their CustomResourceDefinition. A
 // Blueprint defines a type or refers to an existing one. It contains templates for the objects that are created for
 // each instance of the type. Templates can contain CEL expressions that read the instance and the objects of other
 // templates. Conditions report the state and the problems of Blueprints and instances. When a Blueprint is deleted, its
-// type, its instances and their children are kept unless spec.deletionPolicy is Delete. The following command shows the
-// documentation of all fields:
+// type, its instances and their children are kept unless spec.deletionPolicy is Delete. The following command lists all
+// fields:
 //
 //	kubectl explain blueprints.spec --recursive
 //
-// All flags of run can be set in a configuration file (config.platform.example.com/v1alpha1). The command config prints
+// All flags of run can be set in a configuration file (config.platform.example.com/v1alpha1). The config command prints
 // one with the effective values.
 //
-// The command validate checks Blueprints and instances before they are applied. The command render prints the children
+// The validate command checks Blueprints and instances before they are applied. The render command prints the children
 // of an instance. Neither needs a cluster.
 //
-// The command why explains why a Blueprint or an instance is not healthy. The command tree prints the children of an
-// instance. Both only read from the cluster, with the permissions of the user. If the program is named
-// kubectl-blueprint, it is a plugin of kubectl.
+// The why command explains why a Blueprint or an instance is not healthy. The tree command prints the children of an
+// instance. Both only read from the cluster, with the permissions of the user. The status, types and ui commands show
+// the status of the leader. The parked command prints or retries parked objects. If the program is named
+// kubectl-blueprint, it is a kubectl plugin.
 //
-// The command uninstall removes the platform's finalizers and objects from the cluster. Without --yes, it only prints
+// The uninstall command removes the platform's finalizers and objects from the cluster. Without --yes, it only prints
 // what it would do.
 //
 // # Replicas

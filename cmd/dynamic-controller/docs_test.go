@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -102,6 +103,35 @@ func anchors(text string) map[string]bool {
 		found[strings.ReplaceAll(anchor, " ", "-")] = true
 	}
 	return found
+}
+
+// The tables of packages in docs/architecture.md must be complete.
+func TestDocs_ArchitectureLinksToEveryPackage(t *testing.T) {
+	text, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := map[string]bool{}
+	err = filepath.WalkDir("../..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() == "testdata" || entry.Name() == "bin" {
+			return cmp.Or(err, fs.SkipDir)
+		}
+		if filepath.Ext(path) == ".go" {
+			packages[filepath.ToSlash(strings.TrimPrefix(filepath.Dir(path), filepath.FromSlash("../../")))] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range packages {
+		if !strings.Contains(string(text), "](../"+path+")") {
+			t.Errorf("docs/architecture.md has no link to %s", path)
+		}
+	}
+	if len(packages) < 70 {
+		t.Errorf("found only %d packages", len(packages))
+	}
 }
 
 func TestDocs_LinksLeadToExistingFilesAndHeadings(t *testing.T) {

@@ -34,7 +34,7 @@ func (l *brokenListener) Accept() (net.Conn, error) {
 	return nil, net.ErrClosed
 }
 
-// Clients can cause all other messages.
+// All other messages are logged at V(1), because clients can trigger them at any time.
 func TestServe_LogsPanicsAndFailedAcceptsAsErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged []string

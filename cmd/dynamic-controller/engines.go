@@ -117,7 +117,7 @@ func (d *definitions) Run(ctx context.Context) error {
 	return d.engines.definitions.Run(ctx)
 }
 
-// maxListedTypes is the maximum number of types that the check of the caches names.
+// maxListedTypes is the maximum number of types that the error of checkCaches lists.
 const maxListedTypes = 3
 
 // checkCaches returns an error until all types that existed at startup have been listed or cannot be listed. Types that

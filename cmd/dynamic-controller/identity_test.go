@@ -41,7 +41,7 @@ func TestIdentity_BlueprintRunsAsItsServiceAccount(t *testing.T) {
 	a.wait("GROUP/v1", "Vault", "safe", is("Ready", "False", "Forbidden", "as ServiceAccount "+a.namespace+"/web: ",
 		`cannot patch resource "secrets"`))
 	if _, err := a.get("v1", "Secret", "safe"); !apierrors.IsNotFound(err) {
-		t.Errorf("the Secret: %v", err)
+		t.Errorf("got error %v for the Secret, want NotFound", err)
 	}
 	users.onlyAs(t, "patch configmaps", web)
 	users.onlyAs(t, "patch secrets", web)

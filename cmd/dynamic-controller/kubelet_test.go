@@ -18,7 +18,7 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// kubelet forwards ports of Pods. All Pods of its node are on the network of the host.
+// kubelet forwards ports of Pods. All Pods of its node use the host network.
 type kubelet struct {
 	*api
 	node     string

@@ -24,7 +24,8 @@ const (
 	maxVerbosity = 127
 )
 
-// registerJSON registers the JSON format. It must be called once in a process.
+// registerJSON registers the JSON format. Only the first call has an effect, because a format can be registered only
+// once.
 var registerJSON = sync.OnceValue(func() error {
 	return logsapi.RegisterLogFormat(formatJSON, jsonFormat{}, logsapi.LoggingStableOptions)
 })

@@ -87,7 +87,7 @@ func newRunCommand(run func(context.Context, *options) error) *cobra.Command {
 // helpColumns is the maximum length of a line of the help.
 const helpColumns = 120
 
-// newCommandWithOptions returns a command with the flags of the command run. It reads the configuration file, validates
+// newCommandWithOptions returns a command with the flags of the run command. It reads the configuration file, validates
 // the options, and calls run.
 func newCommandWithOptions(run func(context.Context, *options) error) (*cobra.Command, *options) {
 	o := &options{}

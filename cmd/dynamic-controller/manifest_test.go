@@ -47,7 +47,7 @@ func TestManifest_NewerRevisionIsKept(t *testing.T) {
 	a.patchManifest(`[{"op": "add", "path": "` + field + `", "value": {"type": "string"}},
 		{"op": "replace", "path": "` + annotation + `", "value": "1000000"}]`)
 	second := startServing(t, a.cluster.Kubeconfig())
-	second.waitLog(line{Msg: "Blueprint CustomResourceDefinition of a newer version kept"})
+	second.waitLog(line{Msg: "Newer Blueprint CustomResourceDefinition kept"})
 	newer := changed(websites, change{"spec:\n", "spec:\n  future: x\n"},
 		change{"${self.spec.text}", "new ${self.spec.text}"})
 	eventually(t, func() error { // until the API server has loaded the schema
@@ -60,14 +60,14 @@ func TestManifest_NewerRevisionIsKept(t *testing.T) {
 		return has("x", "spec", "future")(stored)
 	})
 	a.apply(newer)
-	// A spec with a field that this version does not know could have another meaning.
+	// Ignoring a field that this version does not support could change the meaning of the spec.
 	a.waitBlueprint("websites", is("Accepted", "False", "Invalid", `unknown field "future"`, "older version"),
 		is("Serving", "True", "generation 1 is served"))
 	second.stop(syscall.SIGTERM)
 
 	// A replica that has not seen the first generation reads it from its revision.
 	third := startServing(t, a.cluster.Kubeconfig())
-	third.waitLog(line{Msg: "Blueprint CustomResourceDefinition of a newer version kept"})
+	third.waitLog(line{Msg: "Newer Blueprint CustomResourceDefinition kept"})
 	a.apply(strings.ReplaceAll(flowers, "roses", "tulips"))
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
 	a.waitBlueprint("websites", is("Accepted", "False", `unknown field "future"`))

@@ -32,7 +32,7 @@ import (
 type api struct {
 	*testing.T
 	cluster *cluster.Cluster
-	dynamic dynamic.Interface // without administrative access if as has returned this api
+	dynamic dynamic.Interface // lacks administrative access if the method as returned this api
 	admin   dynamic.Interface
 	crds    clientset.Interface
 	kube    kubernetes.Interface
@@ -197,7 +197,7 @@ func (a *api) delete(apiVersion, kind, name string) {
 	}
 }
 
-// cleanUp deletes an object of the test in spite of its finalizers. For a Blueprint, it also deletes the type.
+// cleanUp deletes an object of the test regardless of its finalizers. For a Blueprint, it also deletes the type.
 func (a *api) cleanUp(obj *unstructured.Unstructured) {
 	a.Helper()
 	admin := *a
@@ -221,7 +221,7 @@ func (a *api) cleanUp(obj *unstructured.Unstructured) {
 	}
 }
 
-// release deletes an object in spite of its finalizers. It waits until a Blueprint no longer exists, so that the next
+// release deletes an object regardless of its finalizers. It waits until a Blueprint no longer exists, so that the next
 // test on the cluster does not find it.
 func (a *api) release(ctx context.Context, obj *unstructured.Unstructured) {
 	a.Helper()
@@ -236,7 +236,7 @@ func (a *api) release(ctx context.Context, obj *unstructured.Unstructured) {
 	}
 }
 
-// releaseInstances deletes all objects of a type in spite of their finalizers. Otherwise, a remaining object would
+// releaseInstances deletes all objects of a type regardless of their finalizers. Otherwise, a remaining object would
 // block one of the five workers of the API server that delete CustomResourceDefinitions, for a minute at a time.
 func (a *api) releaseInstances(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) {
 	a.Helper()

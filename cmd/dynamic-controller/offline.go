@@ -51,7 +51,7 @@ func (o *offlineOptions) run(cmd *cobra.Command, f func(context.Context, offline
 }
 
 const offlineHelp = `
-Without a cluster, templates can have the built-in kinds of Kubernetes and the types of the CustomResourceDefinitions
+Without a cluster, templates can use the built-in kinds of Kubernetes and the types of the CustomResourceDefinitions
 and Blueprints in the files. --kubeconfig or --context adds the types of a cluster, to which nothing is written.
 
 The exit code is 0 if there are no problems, 1 if there are, and 2 if the files cannot be read or the usage is wrong.`
@@ -61,12 +61,12 @@ func newValidateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
 		Short: "Check Blueprints and their instances before they are applied",
-		Long: `Check Blueprints as the API server and the platform do, and print the problems with their lines. Instances of
-these Blueprints are validated against the schema. If there are no problems, their number is printed on stderr. A FILE
-can be a directory, or - for stdin.
+		Long: `Check Blueprints in the same way as the API server and the platform, and print problems with line numbers.
+Instances of these Blueprints are validated against the schema. If there are no problems, the number of Blueprints and
+instances is printed on stderr. A FILE can be a directory, or - for stdin.
 
-Permissions, ServiceAccounts and the memory budget are not checked. Neither are changes that are refused for existing
-types, unless a cluster is given.
+Permissions, ServiceAccounts and the memory budget are not checked. Incompatible changes to existing types are reported
+only if a cluster is given.
 ` + offlineHelp,
 		Example: `  # Check the Blueprints and instances in a directory
   dynamic-controller validate deploy/

@@ -21,7 +21,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/offline"
 )
 
-// validate runs the command validate and returns its output.
+// validate runs the validate command and returns its output.
 func validate(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	var out bytes.Buffer

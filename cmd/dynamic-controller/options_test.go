@@ -29,9 +29,9 @@ func TestFlags_ReportProblemsByFlagName(t *testing.T) {
 		want []string // lines of the error
 	}{
 		"defaults": {},
-		"demonstration": {args: "--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s " +
+		"short lease durations": {args: "--leader-elect-lease-duration=3s --leader-elect-renew-deadline=2s " +
 			"--leader-elect-retry-period=500ms"},
-		"all together": {
+		"several problems": {
 			args: "--workers=0 --leader-elect=maybe --logging-format=xml --shutdown-timeout=20 --metrics-bind-address=80 " +
 				"-v 200 --kube-api-qps=many --default-service-account=A_b --queue-max-retries=0 " +
 				"--min-retry-delay=0 --resync-period=0",
@@ -154,11 +154,11 @@ func TestFlags_ReportProblemsByFlagName(t *testing.T) {
 				`--webhook-name: must be a DNS-1035 label, such as dynamic-controller-webhook, got "a.b"`,
 			},
 		},
-		"modules in another format": {
+		"vmodule with the JSON format": {
 			args: "--vmodule=reflector=4",
 			want: []string{`--vmodule: requires --logging-format=text, got "reflector=4"`},
 		},
-		"invalid modules": {
+		"invalid vmodule": {
 			args: "--vmodule=reflector",
 			want: []string{`--vmodule: must be a list such as reflector=4,replica*=2, got "reflector"`},
 		},

@@ -184,10 +184,10 @@ var deleting = strings.Replace(websites, "spec:\n", "spec:\n  deletionPolicy: De
 
 func TestBlueprint_ChainsInAnyOrder(t *testing.T) {
 	for name, test := range map[string]struct{ made, deleted []string }{
-		"parent first, parent first": {[]string{"markets", "websites"}, []string{"markets", "websites"}},
-		"parent first, child first":  {[]string{"markets", "websites"}, []string{"websites", "markets"}},
-		"child first, child first":   {[]string{"websites", "markets"}, []string{"websites", "markets"}},
-		"child first, both at once":  {[]string{"websites", "markets"}, nil},
+		"created parent first, deleted parent first": {[]string{"markets", "websites"}, []string{"markets", "websites"}},
+		"created parent first, deleted child first":  {[]string{"markets", "websites"}, []string{"websites", "markets"}},
+		"created child first, deleted child first":   {[]string{"websites", "markets"}, []string{"websites", "markets"}},
+		"created child first, deleted together":      {[]string{"websites", "markets"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := newAPI(t)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The steps of the quick start in README.md must work, and print the text that it shows.
+// The steps of the quick start in README.md must work and print the output that README.md shows.
 func TestReadme_DefinesATypeAndExplainsAMistake(t *testing.T) {
 	data, err := os.ReadFile("../../README.md")
 	if err != nil {

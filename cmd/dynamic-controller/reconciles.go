@@ -12,7 +12,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers"
 )
 
-// observed returns the engines. Their reconciles are identified in the log and, if tracer is not nil, traced. term
+// observed wraps the engines so that their reconciles are identified in the log and, if tracer is not nil, traced. term
 // returns the current term.
 func (e *engines) observed(tracer *tracing.Tracer, term func() int64) platform.Engines {
 	return platform.Engines{

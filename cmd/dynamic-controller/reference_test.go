@@ -10,7 +10,8 @@ import (
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
-// stalls creates a page for each Stall from existing ConfigMaps. If one of them requests it, another child is created.
+// stalls creates a page for each Stall from existing ConfigMaps. If the mode in one of them is on, it creates another
+// child.
 const stalls = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint

@@ -190,7 +190,7 @@ func TestPermissions_AreCheckedAfterARestart(t *testing.T) {
 	if role, err = a.kube.RbacV1().ClusterRoles().Update(t.Context(), role, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// The platform caches granted permissions for some minutes.
+	// The platform caches granted permissions for several minutes.
 	a.waitAccess(metav1.NamespaceDefault, name, "", false, rule("create", "", "services"))
 	startServing(t, kubeconfig)
 	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"txt\""),

@@ -69,7 +69,7 @@ func TestLogger_WritesOneLinePerMessage(t *testing.T) {
 	log := testLogger(t, &out, logsapi.LoggingConfiguration{Format: formatJSON, Verbosity: 2})
 	log.V(2).Info("Logged", "a", 1)
 	log.V(3).Info("Not logged")
-	klog.V(2).Infof("by %s", "client-go") // as older code of client-go does
+	klog.V(2).Infof("by %s", "client-go") // as older client-go code does
 	klog.V(3).Info("Not logged")
 	var got struct {
 		Level, Caller, Msg string
@@ -90,7 +90,7 @@ func TestLogger_WritesOneLinePerMessage(t *testing.T) {
 	}
 }
 
-func TestLogger_WritesTextAsKubernetesComponents(t *testing.T) {
+func TestLogger_WritesTextLikeKubernetesComponents(t *testing.T) {
 	var out bytes.Buffer
 	modules := logsapi.VModuleConfiguration{{FilePattern: "run_test", Verbosity: 5}}
 	log := testLogger(t, &out, logsapi.LoggingConfiguration{Format: formatText, VModule: modules})

@@ -9,8 +9,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/tracing/tracingtest"
 )
 
-// The replica exports spans, and rejects Blueprints with disabled features. Both are set in the configuration file. The
-// replicas before and after it have the defaults.
+// The second replica exports spans and rejects Blueprints with disabled features, as set in its configuration file. The
+// first and the third replica have the defaults.
 func TestConfig_TracingAndFeatureGates(t *testing.T) {
 	a := newAPI(t)
 	first := startServing(t, a.cluster.Kubeconfig())

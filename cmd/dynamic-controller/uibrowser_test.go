@@ -12,7 +12,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/browser"
 )
 
-// The browser reads the status of a platform on a real control plane, through the command ui.
+// The browser reads the status of a platform on a real control plane, through the ui command.
 func TestBrowser_ShowsAPlatform(t *testing.T) {
 	s := newStatusScene(t)
 	_, url := s.startUI(s.reader)

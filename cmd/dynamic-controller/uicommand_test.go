@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// startUI starts the command ui, and returns the URL of its page.
+// startUI starts the ui command, and returns the URL of its page.
 func (s *statusScene) startUI(kubeconfig string, args ...string) (p *process, url string) {
 	s.Helper()
 	cmd := exec.Command(binary, append([]string{"ui", "--" + flagPlatformNamespace, metav1.NamespaceDefault,

@@ -18,7 +18,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/replica"
 )
 
-// uninstallOptions contains the flags of the command uninstall. Most of them have the names of the flags of run.
+// uninstallOptions contains the flags of the uninstall command. Most of them have the same names as the flags of run.
 type uninstallOptions struct {
 	uninstall.Options
 	kubeconfig, context string
@@ -140,7 +140,7 @@ func (o *uninstallOptions) config() (*rest.Config, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	cfg.QPS = -1 // one request is sent after another
+	cfg.QPS = -1 // requests are sent one at a time
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = o.kubeconfig
 	file, err := rules.Load()

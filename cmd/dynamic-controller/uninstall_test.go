@@ -131,7 +131,7 @@ func (a *api) uninstallWithoutLease() {
 	}
 }
 
-// addWebhook adds a webhook that nobody serves and that therefore blocks all changes to Blueprints.
+// addWebhook adds a webhook without a server, which therefore blocks all changes to Blueprints.
 func (a *api) addWebhook() {
 	a.Helper()
 	a.Cleanup(func() {

@@ -112,7 +112,7 @@ spec:
         data: {text: "${self.spec.text}"}
 `
 
-// rosters has a field that the first version does not know.
+// rosters has a field that the first version does not support.
 const rosters = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -141,13 +141,13 @@ const depot = "{apiVersion: GROUP/v1, kind: Depot, metadata: {name: d}, spec: {t
 // identities contains the UID and the resourceVersion of objects by kind and name.
 type identities map[string][2]string
 
-// upgraded is the state of a test that replaces one version by the other.
+// upgraded is the state of a test that replaces one version with another.
 type upgraded struct {
 	*api
 	far string
 }
 
-// identities returns those of the children, the instances and the types of the test.
+// identities returns the identities of the children, the instances and the types of the test.
 func (u *upgraded) identities() identities {
 	u.Helper()
 	ids := identities{}
@@ -298,8 +298,8 @@ func TestUpgrade_FromTheFirstRoundAndBack(t *testing.T) {
 	u.createAndDelete()
 	u.deleteInstance("g")
 	a.wait(typeVersion, typeKind, manifestName, not(hasManifestRevision))
-	// The first version does not see the field, refuses what is left, and keeps the children. It cannot update the status
-	// of such a Blueprint, because it applies status.served, which has another schema.
+	// The first version ignores the field, rejects the rest of the Blueprint, and keeps the children. It cannot update the
+	// status of such a Blueprint, because it applies status.served, whose schema has changed.
 	old.waitLog(line{Msg: "Blueprint refused", Problem: "${name}"})
 	a.wait("v1", "ConfigMap", "r-a", uidIs(string(page.GetUID())))
 	old.stop(syscall.SIGTERM)

@@ -54,7 +54,7 @@ func newBuildInfo(built *debug.BuildInfo) buildInfo {
 	return info
 }
 
-// String returns the line that the command version prints.
+// String returns the line that the version command prints.
 func (i buildInfo) String() string {
 	commit := cmp.Or(i.Commit, "unknown")
 	if i.Modified {

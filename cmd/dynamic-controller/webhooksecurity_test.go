@@ -209,7 +209,7 @@ func (o *observer) response(text string) string {
 	return shown.String()
 }
 
-// A dry run has the same response whether an object of others exists or not, and does not show its content. The
+// The response to a dry run does not depend on whether another user's object exists, and does not show its content. The
 // platform does not read the object either.
 func TestSecurity_WebhookShowsNoObjects(t *testing.T) {
 	a := newAPI(t)
@@ -275,7 +275,7 @@ func TestSecurity_WebhookShowsNoObjects(t *testing.T) {
 		}
 	}
 	if strings.Contains(p.output(), foreignText) {
-		t.Error("the log contains the content of an object of others")
+		t.Error("the log contains the content of another user's object")
 	}
 	if _, err := a.tenant().tryApply(making("Second", reading)); !apierrors.IsForbidden(err) {
 		t.Errorf("a tenant without permissions got %v", err)

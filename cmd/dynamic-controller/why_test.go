@@ -308,7 +308,7 @@ func TestWhy_Formats(t *testing.T) {
 	a.waitWhy("vault.GROUP/late", 1, "is Waiting: NotReconciled: the platform has not reconciled it yet")
 }
 
-// A user sees what is readable, and what is not.
+// The output contains the objects that the user can read, and lists the resources that the user cannot read.
 func TestWhy_WithoutPermissions(t *testing.T) {
 	a := newAPI(t)
 	startServing(t, a.cluster.Kubeconfig())
@@ -320,7 +320,7 @@ func TestWhy_WithoutPermissions(t *testing.T) {
 	a.apply("{apiVersion: GROUP/v1, kind: Gate, metadata: {name: main}}")
 	a.wait("GROUP/v1", "Gate", "main", is("Ready", "True"))
 	if out, code := a.ask("why", "cm/flowers-page"); code != 2 || !strings.Contains(out,
-		"flowers-page is a child of Website flowers in namespace "+a.namespace+": ask for that instead") {
+		"flowers-page is a child of Website flowers in namespace "+a.namespace+": use that object instead") {
 		t.Errorf("a child: got the exit code %d, and %s", code, out)
 	}
 	tree, _ := a.ask("tree", "website.GROUP/flowers")
@@ -413,8 +413,8 @@ func TestExitCode_OfWrongUsage(t *testing.T) {
 
 func TestPrintError_ReplacesControlCharacters(t *testing.T) {
 	var b strings.Builder
-	printError(&b, "kubectl blueprint", errors.New("a is a child of X\x1b[2J y\u009bc\x07\nask for that\tinstead"))
-	if want := "kubectl blueprint: a is a child of X?[2J y?c?\nask for that\tinstead\n"; b.String() != want {
+	printError(&b, "kubectl blueprint", errors.New("a is a child of X\x1b[2J y\u009bc\x07\nuse that\tobject instead"))
+	if want := "kubectl blueprint: a is a child of X?[2J y?c?\nuse that\tobject instead\n"; b.String() != want {
 		t.Errorf("got %q, want %q", b.String(), want)
 	}
 }
