@@ -38,7 +38,7 @@ help: ## show this help
 	@awk -F ':.*## ' '/^[a-z0-9.%-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  To use an existing cluster, set KUBECONFIG for demo, run and example-*, and TEST_KUBECONFIG for test-integration."
-	@echo "  To use existing programs etcd and kube-apiserver instead of building them, set KUBEBUILDER_ASSETS to their folder."
+	@echo "  To use existing etcd and kube-apiserver binaries instead of building them, set KUBEBUILDER_ASSETS to their folder."
 
 ## Demonstrations
 
@@ -107,7 +107,7 @@ controlplane: check-assets $(CONTROLPLANE) ## build bin/controlplane, with kube-
 check-assets:
 ifneq ($(KUBEBUILDER_ASSETS),)
 	@for program in etcd kube-apiserver; do test -x "$(KUBEBUILDER_ASSETS)/$$program" || { \
-		echo "KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) contains no program $$program: install it there, or unset the variable to build it" >&2; \
+		echo "KUBEBUILDER_ASSETS=$(KUBEBUILDER_ASSETS) does not contain $$program: install it there, or unset the variable to build it" >&2; \
 		exit 1; }; done
 endif
 
@@ -168,7 +168,7 @@ test-e2e: controlplane ## run several replicas and inject each fault once (inclu
 	go test $(RACE) -count=1 -v ./test/e2e
 
 .PHONY: test-ui
-test-ui: controlplane ## test the page of the diagnostics in headless Chromium (requires chromium; SCREENSHOTS=DIR writes pictures)
+test-ui: controlplane ## test the diagnostics page in headless Chromium (requires chromium; SCREENSHOTS=DIR writes pictures)
 	$(PRINT_RACE)
 	go test $(TEST_FLAGS) $(RACE) -tags browser -count=1 -p 1 -run Browser ./cmd/dynamic-controller/internal/ui ./cmd/dynamic-controller
 

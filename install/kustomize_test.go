@@ -91,7 +91,8 @@ func overlay(t *testing.T, components ...string) []*unstructured.Unstructured {
 	return kustomizeText(t, text, "BASE")
 }
 
-// kustomizeText returns the objects of a kustomization in which base stands for the directory of the platform's.
+// kustomizeText returns the objects of the kustomization in text. In text, base is a placeholder for the directory of
+// the platform's kustomization.
 func kustomizeText(t *testing.T, text, base string) []*unstructured.Unstructured {
 	t.Helper()
 	dir, err1 := filepath.EvalSymlinks(t.TempDir())
@@ -129,7 +130,7 @@ func TestKustomization_EqualsTheChart(t *testing.T) {
 		one := overlays{nil, []string{c.values}}
 		if c.name != "" {
 			one.components = []string{c.name}
-			if c.name == "flow-control-identities" { // the chart has no identities without the platform's own level
+			if c.name == "flow-control-identities" { // the identities require the platform's own priority level
 				one.components = []string{"flow-control", c.name}
 			}
 			every.components = append(every.components, c.name)

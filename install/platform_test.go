@@ -293,7 +293,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// requireFlowSchemas checks the last FlowSchemas. Before the API server has read them, it uses others.
+// requireFlowSchemas checks that requests were classified by the FlowSchemas of the chart. Until the API server has
+// observed them, it uses the FlowSchema service-accounts.
 func (a *api) requireFlowSchemas(schemas *flowSchemas) {
 	a.Helper()
 	uid := func(name string) string {
@@ -309,7 +310,7 @@ func (a *api) requireFlowSchemas(schemas *flowSchemas) {
 		"the platform":                "dynamic-controller",
 		"the platform, for its Lease": "dynamic-controller-leader-election",
 		account("shop", "webapps"):    "dynamic-controller-identities",
-		account("shop", "default"):    "service-accounts", // it is not an identity
+		account("shop", "default"):    "service-accounts", // not in flowControl.identities
 	} {
 		schemas.mu.Lock()
 		for got := range schemas.seen[sender] {

@@ -36,7 +36,7 @@ const (
 	timeout   = time.Minute
 )
 
-// base is the kustomization that the one of this directory is based on.
+// base is the kustomization on which the one in this directory is based.
 const base = "../../install/kustomize"
 
 // kustomization contains the fields that the tests support. The tests of the module in install use kustomize.
@@ -267,7 +267,7 @@ func TestManifests_OnAPIServer(t *testing.T) {
 	t.Run("every manifest is accepted", func(t *testing.T) { a.in(t).testManifestsAreAccepted() })
 	t.Run("the Pod meets the restricted level", func(t *testing.T) { a.in(t).testPodIsRestricted() })
 	a.waitForPermissions()
-	t.Run("a tenant grants one ServiceAccount", func(t *testing.T) { a.in(t).testTenant() })
+	t.Run("a tenant grants access to one ServiceAccount", func(t *testing.T) { a.in(t).testTenant() })
 	t.Run("the demonstration uses all permissions", func(t *testing.T) { a.in(t).testPermissions() })
 	t.Run("the probes of the Deployment succeed", func(t *testing.T) { a.in(t).testProbes() })
 	t.Run("the webhook refuses an invalid Blueprint", func(t *testing.T) { a.in(t).testWebhook() })

@@ -127,7 +127,7 @@ func requireCondition(object *unstructured.Unstructured, name string) error {
 	return err
 }
 
-// requireNamespaced fails the test if a request for instances or children was sent for another namespace than shop or
+// requireNamespaced fails the test if a request for instances or children was sent for a namespace other than shop or
 // for all namespaces, or if any request was denied.
 func requireNamespaced(t *testing.T, calls []apiproxy.Call) {
 	t.Helper()

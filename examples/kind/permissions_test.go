@@ -146,7 +146,7 @@ func (a *api) testTenant() {
 	}
 }
 
-// TestKustomization_GrantsOnlyWhatThePlatformItselfRequires also fails for a new rule, so that it is reviewed.
+// TestKustomization_GrantsOnlyWhatThePlatformItselfRequires also fails for a new rule, so that the rule is reviewed.
 func TestKustomization_GrantsOnlyWhatThePlatformItselfRequires(t *testing.T) {
 	got := map[string]bool{}
 	for _, obj := range kustomized(t) {
@@ -352,7 +352,7 @@ func (a *api) tokenFor(name, clusterRole string) string {
 const pathMetrics = "/metrics"
 
 // waitDiagnostics waits until the path is served. The API server reads roles from a cache, so it can take a moment
-// until a new role takes effect.
+// for a new role to take effect.
 func (a *api) waitDiagnostics(address, path, token string) {
 	a.Helper()
 	eventually(a.T, func(ctx context.Context) error {
@@ -382,7 +382,8 @@ func getDiagnostics(ctx context.Context, address, path, token string) (code int,
 	return response.StatusCode, nil
 }
 
-// localArgs returns the arguments of a container with free local ports, and the flags by the port that they set.
+// localArgs returns the arguments of a container, with free local ports in place of the configured ones. The result
+// flags contains the name of the flag that sets each configured port.
 func localArgs(container corev1.Container) (args []string, flags map[string]string) {
 	port := regexp.MustCompile(`:(\d+)$`)
 	flags = map[string]string{}

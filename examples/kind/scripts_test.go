@@ -116,7 +116,7 @@ func TestDemo_DeletesTheClusterOnFailure(t *testing.T) {
 		t.Errorf("got exit code %d and %q, want %q", code, out, noPods)
 	}
 	lines := string(read(t, transcript))
-	if !strings.Contains(lines, "using the cluster of KUBECONFIG=") || !strings.Contains(out, lines) {
+	if !strings.Contains(lines, "using the cluster from KUBECONFIG=") || !strings.Contains(out, lines) {
 		t.Errorf("the transcript is %q, the output is %q", lines, out)
 	}
 	want := []string{

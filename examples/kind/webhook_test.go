@@ -100,7 +100,7 @@ func TestWebhook_IsOptionalForTheAPIServer(t *testing.T) {
 	}
 }
 
-// testWebhook runs the platform as the Deployment with the component does.
+// testWebhook runs the platform with the arguments of the Deployment to which the component has been applied.
 func (a *api) testWebhook() {
 	all, patch := webhookComponent(a.T)
 	a.applyObjects(all)
@@ -119,7 +119,7 @@ func (a *api) testWebhook() {
 	args, flags := localArgs(container)
 	addresses := a.listenAddresses(a.startPlatform(append(args, "--kubeconfig", kubeconfig)), len(flags))
 
-	// There is no kube-proxy, so the name of the Service is that of another host.
+	// There is no kube-proxy, so the Service is changed to an alias of localhost.
 	service := ofKind[corev1.Service](a.T, all, "Service")
 	target := service.Spec.Ports[0].TargetPort.String()
 	if !slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool {

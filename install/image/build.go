@@ -28,7 +28,8 @@ func (b build) compile(ctx context.Context, source, arch, output string, log io.
 	ldflags := fmt.Sprintf("-s -w -X main.version=%s -X main.commit=%s", b.version, b.commit)
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", ldflags, "-o", output, program)
 	cmd.Dir = source
-	// The last values take effect. Those of the architecture are the minimum, whatever this machine has.
+	// The last value of each variable takes effect. GOAMD64 and GOARM64 select the minimum level, regardless of this
+	// machine.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {

@@ -117,7 +117,7 @@ func (g growth) benchmark(b *testing.B, deadline time.Time) {
 	slow := map[string]bool{}
 	for _, n := range g.sizes {
 		if time.Now().After(deadline) {
-			note("%s: %d and more were not measured: the run ended after %s", g.name, n, *growthTime)
+			note("%s: %d or more were not measured: the run ended after %s", g.name, n, *growthTime)
 			return
 		}
 		j := g.job(n)
@@ -157,7 +157,7 @@ func (g growth) isTooSlow(b *testing.B, j job, n int, name string) (slow bool) {
 		})
 	})
 	if slow {
-		note("%s: %s was not measured with %d and more: one measurement took longer than %s", g.name, name, n, *growthLimit)
+		note("%s: %s was not measured with %d or more: one measurement took longer than %s", g.name, name, n, *growthLimit)
 	}
 	return slow
 }

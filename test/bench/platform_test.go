@@ -284,7 +284,7 @@ func (r *platformRun) rollOut(ctx context.Context) (measures, error) {
 	}
 }
 
-// sighting is an object in an event of a watch.
+// sighting is an object in a watch event.
 type sighting struct {
 	*unstructured.Unstructured
 	event watch.EventType

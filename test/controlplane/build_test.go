@@ -42,12 +42,12 @@ func TestBuild_ShowsTheProgressAndProblems(t *testing.T) {
 	if n := strings.Count(out, "packages compiled\n"); code != 0 || n != 10 ||
 		!strings.HasPrefix(out, "  2 of 20 packages compiled\n") ||
 		!strings.HasSuffix(out, "  20 of 20 packages compiled\n") {
-		t.Errorf("got the exit code %d, and %s", code, out)
+		t.Errorf("got exit code %d and output %s", code, out)
 	}
 	if !strings.Contains(out, "\na.go:1:1: a problem\n") {
 		t.Errorf("the problem is missing: %s", out)
 	}
 	if _, code := runBuild(t, "3"); code != 3 {
-		t.Errorf("got the exit code %d, want that of go", code)
+		t.Errorf("got exit code %d, want the exit code of go", code)
 	}
 }

@@ -144,9 +144,9 @@ func runControllers(ctx context.Context, config *rest.Config) error {
 
 type discoverFunc = func() ([]*metav1.APIResourceList, error)
 
-// neverEmpty waits until discover returns resources. The function that it returns calls discover, and returns these
-// first resources, with the error, when discover returns none. The namespace controller's constructor exits the process
-// if there are no resources, for example because a test has just stopped the API server.
+// neverEmpty waits until discover returns resources. The function that it returns calls discover. If discover returns
+// no resources, the function returns the first ones and the error. The namespace controller's constructor exits the
+// process if there are no resources, for example because a test has just stopped the API server.
 func neverEmpty(ctx context.Context, discover discoverFunc) (discoverFunc, error) {
 	const interval = 100 * time.Millisecond
 	var first []*metav1.APIResourceList

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// assetsEnv names the environment variable with the folder of etcd and kube-apiserver. The users of controller-runtime's
-// envtest have it.
+// assetsEnv names the environment variable that contains the folder of etcd and kube-apiserver. controller-runtime's
+// envtest uses the same variable.
 const assetsEnv = "KUBEBUILDER_ASSETS"
 
 // The names of the programs in the folder.
@@ -49,7 +49,7 @@ func program(name string) (string, error) {
 		return "", err
 	}
 	if info, err := os.Stat(path); err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
-		return "", fmt.Errorf("%s=%s contains no program %s: unset %s to build etcd and kube-apiserver, or install them there",
+		return "", fmt.Errorf("%s=%s does not contain %s: unset %s to build etcd and kube-apiserver, or install them there",
 			assetsEnv, folder, name, assetsEnv)
 	}
 	return path, nil

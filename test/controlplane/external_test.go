@@ -28,13 +28,13 @@ func TestExternal_ProgramsAreRequired(t *testing.T) {
 		contains string
 	}{
 		{func() { t.Setenv(assetsEnv, "") }, "KUBEBUILDER_ASSETS is not set"},
-		{func() { t.Setenv(assetsEnv, folder) }, "contains no program etcd"},
-		{func() { script(t, filepath.Join(folder, etcdProgram), "") }, "contains no program kube-apiserver"},
+		{func() { t.Setenv(assetsEnv, folder) }, "does not contain etcd"},
+		{func() { script(t, filepath.Join(folder, etcdProgram), "") }, "does not contain kube-apiserver"},
 		{func() {
 			if err := os.WriteFile(filepath.Join(folder, apiServerProgram), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-		}, "contains no program kube-apiserver"},
+		}, "does not contain kube-apiserver"},
 	} {
 		step.prepare()
 		if err := checkPrograms(); err == nil || !strings.Contains(err.Error(), step.contains) {

@@ -9,7 +9,7 @@
 //
 // Replicas of the platform serve a Blueprint with collections, references to existing objects and status fields, and
 // the webhook for Blueprints. The test changes the lists, the existing objects and the children continuously, applies
-// right and wrong Blueprints, and then checks all objects.
+// valid and invalid Blueprints, and then checks all objects.
 //
 // Each replica connects to the API server through its own proxy, which the test can stall or reset.
 //

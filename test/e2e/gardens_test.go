@@ -179,18 +179,18 @@ func (g *gardens) change(random *rand.Rand) {
 	}
 }
 
-// settle waits until all objects correspond to the last changes. It then changes single existing objects, which must be
-// followed although nothing else causes a reconcile.
+// settle waits until all objects correspond to the last changes. It then changes existing objects one at a time. Each
+// of these changes must cause a reconcile by itself.
 func (g *gardens) settle() {
 	g.Helper()
 	g.applyWeather() // It may have been deleted.
 	g.await("the random changes")
 	g.text, g.cold = g.text+" and wind", !g.cold
 	g.applyWeather()
-	g.await("a change of the weather")
+	g.await("a change to the weather")
 	helper := helperName(0)
 	g.applyHelper(helper, !g.helpers[helper])
-	g.await("a change of a helper")
+	g.await("a change to a helper")
 	g.settleBlueprints()
 }
 
@@ -202,8 +202,8 @@ func (g *gardens) await(changes string) {
 	})
 }
 
-// checkObjects returns an error unless exactly the wanted children exist, next to the existing objects, which must not
-// have been written by others.
+// checkObjects returns an error unless exactly the wanted children exist in addition to the existing objects. It fails
+// the test if anything other than the test has written an existing object.
 func (g *gardens) checkObjects() error {
 	wanted := g.wanted()
 	list, err := g.clients.CoreV1().ConfigMaps(g.namespace).List(g.Context(), metav1.ListOptions{})
@@ -232,8 +232,8 @@ func (g *gardens) checkObjects() error {
 	return errors.Join(errs...)
 }
 
-// checkIdentity checks that the plants of the first garden, which the test neither removes nor deletes, are never
-// replaced.
+// checkIdentity checks that the plants of the first garden, which the test neither removes from the list nor
+// deletes, are never replaced.
 func (g *gardens) checkIdentity(object *corev1.ConfigMap) {
 	for _, plant := range g.plants[0] {
 		if object.Name != gardenName(0)+"-"+plant {
@@ -296,7 +296,7 @@ func (g *gardens) checkStatuses() error {
 	return errors.Join(errs...)
 }
 
-// statusOf returns the fields of the status, and the status of each condition of the newest generation.
+// statusOf returns the fields of the status, and the status of each condition observed at the newest generation.
 func statusOf(object *unstructured.Unstructured) map[string]any {
 	status, _, _ := unstructured.NestedMap(object.Object, "status")
 	conditions, _, _ := unstructured.NestedSlice(status, "conditions")
@@ -333,7 +333,7 @@ func (g *gardens) applyHelper(name string, isSelected bool) {
 	g.exists(name, map[bool]string{true: "{team: red}", false: "{team: blue}"}[isSelected], "{}")
 }
 
-// exists applies an existing object.
+// exists applies an existing object and records its resourceVersion.
 func (g *gardens) exists(name, labels, data string) {
 	g.retry(func(ctx context.Context) error {
 		object, err := g.apply(ctx, "{apiVersion: v1, kind: ConfigMap, metadata: {name: "+name+", labels: "+labels+

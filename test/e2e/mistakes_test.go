@@ -24,7 +24,7 @@ var blueprints = schema.GroupVersionResource{
 	Group: "platform.example.com", Version: "v1alpha1", Resource: "blueprints",
 }
 
-// treeBlueprint is wrong if FIELD is not text.
+// treeBlueprint is valid only if FIELD is text.
 const treeBlueprint = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -46,12 +46,12 @@ spec:
 
 const (
 	wrongPrefix = "wrong-"
-	// problem is the message about a wrong Blueprint.
+	// problem is the message about an invalid Blueprint.
 	problem = `spec.resources[0].template.data.text: ${self.spec.txt}: unknown field "txt"`
 	refused = `admission webhook "blueprints.platform.example.com" denied the request: ` + problem
 )
 
-// mistakes counts the changes of Blueprints.
+// mistakes counts the changes to Blueprints.
 type mistakes struct{ changes, refused, stored int }
 
 // installWebhook makes the API server call the webhook of the replicas until the test ends.
@@ -112,7 +112,7 @@ func (g *gardens) tree(name, kind, field string) string {
 		"GROUP", g.group).Replace(treeBlueprint)
 }
 
-// applyTrees changes a Blueprint that is not wrong. It must never be refused.
+// applyTrees changes a valid Blueprint. The change must never be refused.
 func (g *gardens) applyTrees() {
 	g.mistakes.changes++
 	g.retry(func(ctx context.Context) error {
@@ -125,7 +125,7 @@ func (g *gardens) applyTrees() {
 	})
 }
 
-// applyWrong creates a wrong Blueprint. It is refused by the webhook, or it is stored and must then be rejected.
+// applyWrong creates an invalid Blueprint. The webhook refuses it, or it is stored and must then be rejected.
 func (g *gardens) applyWrong() {
 	g.mistakes.changes++
 	g.retry(func(ctx context.Context) error {
@@ -136,7 +136,7 @@ func (g *gardens) applyWrong() {
 		case isRefusal(err):
 			g.mistakes.refused++
 		case isAnswer(err):
-			g.Errorf("a wrong Blueprint was refused with another message: %v", err)
+			g.Errorf("an invalid Blueprint was refused with another message: %v", err)
 		default:
 			return err
 		}
@@ -144,7 +144,7 @@ func (g *gardens) applyWrong() {
 	})
 }
 
-// isAnswer reports whether an error is about the request or about the webhook, and not about the API server.
+// isAnswer reports whether an error concerns the request or the webhook, as opposed to an unavailable API server.
 func isAnswer(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) ||
 		err != nil && strings.Contains(err.Error(), "webhook")
@@ -154,7 +154,7 @@ func isRefusal(err error) bool {
 	return apierrors.IsInvalid(err) && strings.HasPrefix(err.Error(), refused)
 }
 
-// checkBlueprints returns an error unless the platform has accepted the trees, and rejected the wrong Blueprints that
+// checkBlueprints returns an error unless the platform has accepted the trees, and rejected the invalid Blueprints that
 // were stored.
 func (g *gardens) checkBlueprints() error {
 	list, err := g.client.Resource(blueprints).List(g.Context(), metav1.ListOptions{})
@@ -175,8 +175,8 @@ func (g *gardens) checkBlueprints() error {
 	return errors.Join(errs...)
 }
 
-// isAccepted returns an error unless the condition Accepted of the newest generation has the status, and a message that
-// begins with the text.
+// isAccepted returns an error unless the condition Accepted has been observed at the newest generation, and has the
+// status and a message that begins with the text.
 func isAccepted(object *unstructured.Unstructured, status, text string) error {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, each := range conditions {
@@ -190,10 +190,10 @@ func isAccepted(object *unstructured.Unstructured, status, text string) error {
 	return fmt.Errorf("%s has the conditions %v, want Accepted: %s", object.GetName(), conditions, status)
 }
 
-// settleBlueprints deletes the wrong Blueprints, and waits until the webhook refuses another one.
+// settleBlueprints deletes the invalid Blueprints, and waits until the webhook refuses another one.
 func (g *gardens) settleBlueprints() {
 	g.Helper()
-	g.Logf("of %d changes of Blueprints, %d were refused and %d wrong ones were stored", g.mistakes.changes,
+	g.Logf("of %d changes to Blueprints, %d were refused and %d invalid ones were stored", g.mistakes.changes,
 		g.mistakes.refused, g.mistakes.stored)
 	list, err := g.client.Resource(blueprints).List(g.Context(), metav1.ListOptions{})
 	g.noError(err)
@@ -202,7 +202,7 @@ func (g *gardens) settleBlueprints() {
 			g.noError(g.client.Resource(blueprints).Delete(g.Context(), name, metav1.DeleteOptions{}))
 		}
 	}
-	g.eventually("the webhook refuses a wrong Blueprint", func() error {
+	g.eventually("the webhook refuses an invalid Blueprint", func() error {
 		object, err := parse(g.tree("wrong", "Wrong", "txt"))
 		g.noError(err)
 		_, err = g.client.Resource(blueprints).Create(g.Context(), object,

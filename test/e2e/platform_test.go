@@ -18,8 +18,9 @@ import (
 // Each round injects the faults of TestL1_L2_L3_Rounds into replicas of the platform, or faults of the webhook, while
 // the instances of a Blueprint, their children and the existing objects that they refer to change at random. At the end
 // of a round, the children and the statuses must correspond to the instances and to the existing objects, and nothing
-// else must have been written. The webhook never refuses a right Blueprint. Each wrong Blueprint is refused by the
-// webhook, or stored and then rejected by the platform. At the end of a round, the webhook refuses a wrong Blueprint.
+// else must have been written. The webhook never refuses a valid Blueprint. Each invalid Blueprint is refused by the
+// webhook, or stored and then rejected by the platform. At the end of a round, the webhook refuses an invalid
+// Blueprint.
 func TestPlatform_Rounds(t *testing.T) {
 	faults := append(slices.Clone(faults), webhookFaults...)
 	faults = slices.DeleteFunc(faults, func(f fault) bool { return f.needsHistory })

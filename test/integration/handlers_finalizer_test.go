@@ -295,7 +295,7 @@ func TestHandlers_ConditionsAreWrittenWithoutAMatchingSchema(t *testing.T) {
 	}
 	h.eventually("the new schema is used", func() error {
 		if apply() == nil {
-			return errors.New("the object can be applied to")
+			return errors.New("the apply succeeded")
 		}
 		return nil
 	})

@@ -65,7 +65,8 @@ func (h *harness) mapperOf(types ...schema.GroupVersionResource) (meta.RESTMappe
 	return mapper, stop
 }
 
-// defineKind creates a CRD for the kind. In the CRD's schema, status.conditions is a list whose map key is "type".
+// defineKind creates a CRD for the kind. In the CRD's schema, status.conditions is a list of type map with the key
+// "type".
 func (h *harness) defineKind(kind string, scope apiextensionsv1.ResourceScope) schema.GroupVersionResource {
 	h.Helper()
 	singular := strings.ToLower(kind)

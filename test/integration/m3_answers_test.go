@@ -124,8 +124,8 @@ func generateCRDs(r *rand.Rand, n int, suffix string) []*apiextensionsv1.CustomR
 	return crds
 }
 
-// settled contains the cluster's discovery, with the resources in the order of the groups. With aggregated discovery,
-// client-go does not keep this order. Its answer for a short name that two groups share would then be random.
+// settled contains the cluster's discovery results, with the resources in the order of the groups. With aggregated
+// discovery, client-go does not keep this order, and its answer for a short name that two groups share is random.
 type settled struct {
 	discovery.DiscoveryInterfaceWithContext
 	groups    []*metav1.APIGroup

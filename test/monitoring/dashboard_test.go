@@ -127,7 +127,7 @@ func TestDashboard_IsComplete(t *testing.T) {
 	}
 }
 
-// place checks that the panel overlaps with no other one. Grafana has 24 columns.
+// place checks that the panel does not overlap with another one. Grafana has 24 columns.
 func (p panel) place(t *testing.T, cells map[[2]int]string) {
 	t.Helper()
 	if p.GridPos.X+p.GridPos.W > 24 {

@@ -88,7 +88,7 @@ func changes(t *testing.T, rule rulefmt.Rule) map[string]*rulefmt.RuleGroups {
 			t.Fatal(err)
 		}
 		n := numbersIn(expr)[i]
-		name := fmt.Sprintf("a larger number in place of the %v with the index %d", n.Val, i)
+		name := fmt.Sprintf("a larger value instead of %v for number %d of the expression", n.Val, i)
 		n.Val = 3*n.Val + 2
 		all[name] = changed(rule, expr.String(), hold)
 	}
@@ -116,7 +116,7 @@ func numbersIn(expr parser.Expr) (found []*parser.NumberLiteral) {
 
 const runbooks = "https://github.com/dynamic-controller/engine/blob/main/docs/alerts.md#"
 
-// Each alert has what the person on call needs, including a runbook.
+// Each alert has the fields that an on-call engineer needs, including a runbook.
 func TestAlerts_AreComplete(t *testing.T) {
 	docs := string(read(t, "docs/alerts.md"))
 	index := string(read(t, "docs/operations.md"))

@@ -44,7 +44,7 @@ func TestHandler_ConvertsResults(t *testing.T) {
 		"a wrapped terminal error": {
 			err: fmt.Errorf("a: %w", reconcile.TerminalError(failed)), want: "terminal: a: terminal error: failed",
 		},
-		"a terminal error without one": {err: reconcile.TerminalError(nil), want: "terminal: nil terminal error"},
+		"a nil terminal error": {err: reconcile.TerminalError(nil), want: "terminal: nil terminal error"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := adapter.Handler(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {

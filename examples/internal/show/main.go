@@ -49,7 +49,7 @@ func show(ctx context.Context, dirs directories, name string) (err error) {
 // open connects to the cluster in KUBECONFIG, or starts one if KUBECONFIG is not set.
 func open(ctx context.Context) (*cluster.Cluster, error) {
 	if kubeconfig := os.Getenv(clientcmd.RecommendedConfigPathEnvVar); kubeconfig != "" {
-		fmt.Println("# on the cluster of KUBECONFIG=" + kubeconfig)
+		fmt.Println("# using the cluster from KUBECONFIG=" + kubeconfig)
 		return cluster.Connect(kubeconfig)
 	}
 	fmt.Println("# starting a control plane: kube-apiserver, etcd and the garbage collector")

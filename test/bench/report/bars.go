@@ -2,7 +2,7 @@ package main
 
 import "strings"
 
-// group is one measurement in a chart of bars.
+// group is one measurement in a bar chart.
 type group struct {
 	heading string
 	unit    string

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// panel is one measurement in a chart of curves.
+// panel is one measurement in a line chart.
 type panel struct{ heading, unit string }
 
-// curves is a chart with one panel for each measurement, next to each other. Both axes are logarithmic.
+// curves is a chart with one panel for each measurement, side by side. Both axes are logarithmic.
 type curves struct {
 	title, subtitle string
 	axis            string // What the horizontal axis counts.
@@ -108,7 +108,7 @@ func (c *canvas) curve(s series, engine, unit string, x, y scale) {
 	}
 }
 
-// decades returns the powers of ten between which the values of a unit are.
+// decades returns the powers of ten that enclose the values of a unit.
 func (s series) decades(unit string) (low, high float64) {
 	low, high = math.Inf(1), 0
 	for _, engine := range s.engines {

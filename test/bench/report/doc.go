@@ -3,7 +3,7 @@
 //
 // The saved output is in test/bench/results, one file for each run. It is the unchanged output of "go test -bench", in
 // the format of benchstat. Lines such as "kernel: ..." describe the machine and the versions of the run, and lines such
-// as "note: ..." are measurements that were left out.
+// as "note: ..." name measurements that were left out.
 //
 // A Markdown file contains a marker wherever a table belongs:
 //

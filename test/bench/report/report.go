@@ -59,11 +59,12 @@ func makeReport(root string) (map[string]string, error) {
 				files["docs/growth-"+name+".svg"] = chart.draw(s)
 			}
 		}
-		files["docs/benchmarks.svg"] = drawBars("Benchmarks next to the peers (less is better)", shortMachine(r), summary(r))
+		files["docs/benchmarks.svg"] = drawBars("Benchmarks compared with peers (lower is better)", shortMachine(r),
+			summary(r))
 	}
 	if r := runs["platform"]; r != nil {
-		files["docs/benchmark-platform.svg"] = drawBars("The demo platform next to kro (less is better)", shortMachine(r),
-			platformSummary(r))
+		files["docs/benchmark-platform.svg"] = drawBars("The demo platform compared with kro (lower is better)",
+			shortMachine(r), platformSummary(r))
 	}
 	return files, nil
 }

@@ -37,7 +37,7 @@ cpu: A(R) CPU & more
 cpus: 2
 kubernetes: v1.37.1
 growth-types: 8 workers, 10 types of 5 objects
-note: types: kro was not measured with 100 and more: one measurement took longer than 1m40s
+note: types: kro was not measured with 100 or more: one measurement took longer than 1m40s
 BenchmarkGrowth/load=types/n=10/engine=ours-full-2	1	52.00 goroutines	2000000 heap-B	900000000 all-reconciled-ns
 BenchmarkGrowth/load=types/n=10/engine=kro-2	1	25.00 goroutines	4000000 heap-B	1900000000 all-reconciled-ns
 BenchmarkGrowth/load=types/n=100/engine=ours-full-2	1	412.0 goroutines	9000000 heap-B	2900000000 all-reconciled-ns
@@ -74,9 +74,9 @@ func TestParse(t *testing.T) {
 
 func TestParse_Errors(t *testing.T) {
 	for name, text := range map[string]string{
-		"a run without results":     "cpus: 2\nPASS\n",
-		"a value without a unit":    "BenchmarkTypes/engine=kro-2 1 12\n",
-		"a value that is not a one": "BenchmarkTypes/engine=kro-2 1 many goroutines\n",
+		"a run without results":        "cpus: 2\nPASS\n",
+		"a value without a unit":       "BenchmarkTypes/engine=kro-2 1 12\n",
+		"a value that is not a number": "BenchmarkTypes/engine=kro-2 1 many goroutines\n",
 	} {
 		if _, err := parse("x", text); err == nil {
 			t.Errorf("%s was accepted", name)
@@ -92,12 +92,12 @@ func TestFill(t *testing.T) {
 			"| types | CacheFull | kro |\n|---|---|---|\n| 10 | 2 MB | 4 MB |\n| 100 | 9 MB | |"},
 		"the measurements in which a peer is ahead": {"ahead sample types",
 			"A peer is ahead of CacheFull in these measurements:\n\n" +
-				"- Goroutines: kro with 10 types (at best 0.48 of CacheFull)"},
+				"- Goroutines: kro with 10 types (at best 0.48 times CacheFull)"},
 		"a table of engines": {"table sample Types dynamicinformer",
 			"| | goroutines | heap |\n|---|---|---|\n| ours-full | 812 (0.45) | 14 MB (0.30) |\n" +
 				"| dynamicinformer | 1,812 | 47 MB |"},
 		"the notes": {"notes sample", "Some measurements were left out:\n\n" +
-			"- types: kro was not measured with 100 and more: one measurement took longer than 1m40s"},
+			"- types: kro was not measured with 100 or more: one measurement took longer than 1m40s"},
 	} {
 		begin := "before\n<!-- bench-report: " + c.marker + " -->\n"
 		got, err := fill(begin+"old text"+end+"\nafter", runs)

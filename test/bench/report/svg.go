@@ -13,7 +13,7 @@ const (
 	margin = 20
 )
 
-// The colors are those of Okabe and Ito, which can be distinguished with all common kinds of color blindness. In dark
+// The colors are those of Okabe and Ito, which people with common kinds of color blindness can distinguish. In dark
 // mode, they are lighter. Lines also differ in their markers.
 const style = `<style>
 text { font: 12px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; fill: #1f2328; }

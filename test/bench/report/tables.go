@@ -118,7 +118,7 @@ func growthTable(r *run, load, unit string) (string, error) {
 	return b.String(), nil
 }
 
-// ahead lists the measurements in which a peer is better than CacheFull. In all units, less is better.
+// ahead lists the measurements in which a peer is better than CacheFull. In all units, lower is better.
 func ahead(r *run, load string) (string, error) {
 	s := r.load(load)
 	if len(s.sizes) == 0 {
@@ -141,7 +141,7 @@ func ahead(r *run, load string) (string, error) {
 				}
 			}
 			if len(sizes) > 0 {
-				lines = append(lines, wrapItem(fmt.Sprintf("%s: %s with %s %s (at best %s of CacheFull)",
+				lines = append(lines, wrapItem(fmt.Sprintf("%s: %s with %s %s (at best %s times CacheFull)",
 					p.heading, engineName(engine), list(sizes), loads[load].axis, ratio(best))))
 			}
 		}

@@ -42,7 +42,7 @@ func (c *checker) checkWrites() {
 	}
 }
 
-// checkWrite checks a write that passed the fence. It judges the write by the time at which the write started.
+// checkWrite checks a write that passed the fence. Only the time at which the write started matters.
 func (c *checker) checkWrite(e Event, current int64) {
 	l := c.leaseOf(e.Process)
 	confirmed, ended := last(l.confirmed, e.At), last(l.ends, e.At)
