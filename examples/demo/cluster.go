@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +35,9 @@ type demoCluster struct {
 	ownLease   bool             // the lease has to be deleted
 }
 
+// ownNamespace is the platform's namespace on a temporary control plane. It is the one that the examples require.
+const ownNamespace = "dynamic-controller-system"
+
 // openCluster connects to the cluster in KUBECONFIG, or starts one if KUBECONFIG is not set.
 func openCluster(ctx context.Context, say printf, namespace string) (_ *demoCluster, err error) {
 	c := &demoCluster{namespace: namespace, kubeconfig: os.Getenv(clientcmd.RecommendedConfigPathEnvVar)}
@@ -55,7 +60,9 @@ func openCluster(ctx context.Context, say printf, namespace string) (_ *demoClus
 			return nil, err
 		}
 		c.kubeconfig, cfg = c.own.Kubeconfig(), c.own.Config()
+		c.namespace = cmp.Or(namespace, ownNamespace)
 	}
+	c.namespace = cmp.Or(c.namespace, metav1.NamespaceSystem)
 	if err := c.connect(ctx, say, cfg); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
@@ -80,7 +87,15 @@ func (c *demoCluster) connect(ctx context.Context, say printf, cfg *rest.Config)
 		return fmt.Errorf("connect to the cluster at %s: %w", cfg.Host, err)
 	}
 	say("kube-apiserver %s is ready at %s", version.GitVersion, cfg.Host)
-	return c.checkUnused(ctx)
+	if c.own == nil {
+		return c.checkUnused(ctx)
+	}
+	_, err = c.kube.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: c.namespace}},
+		metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
 }
 
 // checkUnused returns an error if the cluster has Blueprints. The platform would serve them too.

@@ -280,13 +280,13 @@ func TestDemo_StaysUntilCtrlC(t *testing.T) {
 func TestDemo_StayServesDiagnostics(t *testing.T) {
 	d := start(t, "", "--stay")
 	kubeconfig := strings.TrimPrefix(d.waitForLine("export KUBECONFIG=.*"), "export KUBECONFIG=")
-	d.waitForLine("TOKEN=.*create token operator -n kube-system")
+	d.waitForLine("TOKEN=.*create token operator -n dynamic-controller-system")
 	command := strings.Fields(d.waitForLine("dynamic-controller status .*"))
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	accounts := kubernetes.NewForConfigOrDie(cfg).CoreV1().ServiceAccounts(metav1.NamespaceSystem)
+	accounts := kubernetes.NewForConfigOrDie(cfg).CoreV1().ServiceAccounts(ownNamespace)
 	token, err := accounts.CreateToken(t.Context(), operator, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)

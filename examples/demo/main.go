@@ -31,8 +31,8 @@ func main() {
 	flag.StringVar(&o.binary, "binary", "bin/dynamic-controller", "the `FILE` of the platform's binary")
 	flag.StringVar(&o.log, "log", "bin/demo.log",
 		"the `FILE` for the logs of the replicas; a number is inserted before its extension")
-	flag.StringVar(&o.namespace, "namespace", metav1.NamespaceSystem,
-		"the `NAMESPACE` of the platform's lease and, if it is deployed, of its Pods")
+	flag.StringVar(&o.namespace, "namespace", "", "the `NAMESPACE` of the platform's lease and, if it is deployed, of "+
+		"its Pods (default: "+ownNamespace+" on a temporary control plane, or else "+metav1.NamespaceSystem+")")
 	flag.StringVar(&o.platformKubeconfig, "platform-kubeconfig", "",
 		"the kubeconfig `FILE` of the platform, if it differs from the demonstration's kubeconfig")
 	flag.StringVar(&o.deployed, "deployed", "",
@@ -123,18 +123,18 @@ func (o options) platform(
 	ctx context.Context, say printf, c *demoCluster, failed context.CancelCauseFunc,
 ) (platform, error) {
 	if o.deployed != "" {
-		p, err := findDeployed(ctx, c.kube, o.namespace, o.deployed)
+		p, err := findDeployed(ctx, c.kube, c.namespace, o.deployed)
 		if err != nil {
 			return nil, err
 		}
-		say("using the platform that runs as %d Pods in namespace %s", len(p.byName), o.namespace)
+		say("using the platform that runs as %d Pods in namespace %s", len(p.byName), c.namespace)
 		return p, nil
 	}
 	if err := c.claimLease(ctx); err != nil {
 		return nil, err
 	}
 	p := &processes{
-		binary: o.binary, kubeconfig: cmp.Or(o.platformKubeconfig, c.kubeconfig), namespace: o.namespace, failed: failed,
+		binary: o.binary, kubeconfig: cmp.Or(o.platformKubeconfig, c.kubeconfig), namespace: c.namespace, failed: failed,
 	}
 	if o.stay {
 		p.onExit = say
