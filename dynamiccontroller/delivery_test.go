@@ -14,7 +14,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// StopServiceGVK also stops a later registration of the type while a handler of an earlier one is still running.
+// StopServiceGVK also stops a later registration of the type while a handler from an earlier one is still running.
 func TestS1_StopEndsAllRegistrationsOfTheType(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})

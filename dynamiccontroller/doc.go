@@ -117,7 +117,7 @@
 //   - AllInformerHaveSynced returns false while any type cannot sync. Do not use it as a readiness check.
 //   - A handler that ignores its context keeps its worker until it returns. With a single worker, it blocks all
 //     types.
-//   - A predicate, transform or MapFunc that hangs blocks all subscribers of the watch.
+//   - A predicate, transform or MapFunc that hangs blocks all subscribers to the watch.
 //   - If the list of an owned or watched type fails when a run starts and succeeds later, the owners of the listed
 //     objects are reconciled once more.
 //

@@ -52,7 +52,7 @@ type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 // Keys have the form of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged, and counted in
 // [TypeStatus].MalformedKeys. A MapFunc is called for each object of the initial list. For each change, it is called
 // once with the old state and once with the new state, provided that the state exists. Calls are never concurrent and
-// must return quickly, because all subscribers of the watch wait for them. If a MapFunc panics, the panic is logged and
+// must return quickly, because all subscribers to the watch wait for them. If a MapFunc panics, the panic is logged and
 // nothing is reconciled.
 //
 // The context is cancelled when the run ends. A MapFunc may use the controller's listers, including the listers of its

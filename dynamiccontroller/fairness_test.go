@@ -41,7 +41,7 @@ func TestF1_QuietTypeWaitsForAtMostOneRound(t *testing.T) {
 			f.controller.Enqueue(f.id(quiet, "w"))
 			time.Sleep(20 * work)
 			synctest.Wait()
-			// The quiet type waits for the running call and for one call of each busy type.
+			// The quiet type waits for the running call and for one call for each busy type.
 			if waited > (busyTypes+1)*work {
 				t.Fatalf("the quiet type waited for %s, want at most one round of %s", waited, busyTypes*work)
 			}

@@ -95,7 +95,7 @@ func (f *fixture) metadata() metadata.Interface {
 // run calls Run in the background. The function stop ends it and reports its error as a test failure.
 func (f *fixture) run() (stop func()) { return f.stopper(f.start()) }
 
-// start is like run, but stop returns the error of Run.
+// start is like run, but stop returns Run's error.
 func (f *fixture) start() (stop func() error) { return inBackground(f.controller.Run) }
 
 // runWatches calls RunWatches in the background. The function stop ends it and reports its error as a test failure.

@@ -150,7 +150,7 @@ func nameOf(gvr schema.GroupVersionResource) string {
 func ResourceFor(mapper meta.RESTMapper, gvk schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
-		return schema.GroupVersionResource{}, fmt.Errorf("find the resource of %s: %w", gvk, err)
+		return schema.GroupVersionResource{}, fmt.Errorf("find the resource for %s: %w", gvk, err)
 	}
 	return mapping.Resource, nil
 }

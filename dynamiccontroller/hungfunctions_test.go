@@ -84,7 +84,7 @@ func TestD11_MapFuncsAreNotCalledAfterTheRunEnds(t *testing.T) {
 	})
 }
 
-// While a MapFunc of another subscriber of the watch hangs, StartServingGVK, AddWatches and RemoveWatches return when
+// While a MapFunc of another subscriber to the watch hangs, StartServingGVK, AddWatches and RemoveWatches return when
 // their context is cancelled. The requested changes are made later.
 func TestS2_CancelledCallsReturnWhileAMapFuncHangs(t *testing.T) {
 	f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})

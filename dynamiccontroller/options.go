@@ -96,7 +96,7 @@ func (o *watchOptions) reject(format string, args ...any) {
 	o.errs = append(o.errs, fmt.Errorf(format, args...))
 }
 
-// WithConcurrency limits the type to n concurrent handler calls. Running handlers of an earlier registration of the
+// WithConcurrency limits the type to n concurrent handler calls. Running handlers from an earlier registration of the
 // type also count toward the limit. The limit must be at least 1, and can exceed Config.Workers. By default there is no
 // such limit, and the number of workers that a type can use depends only on how many workers are idle; see promise F2
 // in the package documentation.
@@ -215,7 +215,7 @@ func WithTransform(f cache.TransformFunc) CommonOption {
 }
 
 // WithPredicate makes the controller ignore changes for which f returns false. Initial lists, resyncs, Enqueue and
-// retries are not affected. Calls to f are never concurrent and must return quickly, because all subscribers of the
+// retries are not affected. Calls to f are never concurrent and must return quickly, because all subscribers to the
 // watch wait for them. If f panics, the panic is logged and the change is processed. If f is nil, every change is
 // processed. WithPredicate cannot be combined with [CacheKeys].
 //

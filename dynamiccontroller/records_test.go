@@ -40,7 +40,7 @@ func TestRetry_NonPositiveDelaysAreRaisedToTheMinimum(t *testing.T) {
 	}
 }
 
-// If a handler of an earlier registration fails late, the object is not retried, and the later registration does not
+// If a handler from an earlier registration fails late, the object is not retried, and the later registration does not
 // count the failure.
 func TestRetry_LateFailureDoesNotCountAgainstALaterRegistration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -279,7 +279,8 @@ func TestMetrics_ForgetPrecedesALaterRegistration(t *testing.T) {
 	})
 }
 
-// If a hung handler of an earlier registration returns while the type is served again, the type's metrics must be kept.
+// If a hung handler from an earlier registration returns while the type is served again, the type's metrics must be
+// kept.
 func TestMetrics_AreKeptWhileTheTypeIsServedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &recordingMetrics{forgetting: make(chan struct{}), release: make(chan struct{})}
@@ -303,7 +304,7 @@ func TestMetrics_AreKeptWhileTheTypeIsServedAgain(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if len(m.calls) != 2 || m.calls[0] != "reconciled" || m.calls[1] != "reconciled" {
-			t.Errorf("the calls are %v, want two calls of reconciled and none of forget", m.calls)
+			t.Errorf("the calls are %v, want two calls to reconciled and none to forget", m.calls)
 		}
 		stop()
 	})

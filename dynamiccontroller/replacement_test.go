@@ -161,7 +161,7 @@ func TestS1_StopEndsAPendingReplacement(t *testing.T) {
 	})
 }
 
-// A new watch that cannot sync never replaces the current one. The status reports the error of the new watch.
+// A new watch that cannot sync never replaces the current one. The status reports the error from the new watch.
 func TestS2_FailingReplacementKeepsTheOldHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})

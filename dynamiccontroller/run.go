@@ -39,7 +39,7 @@ type run struct {
 type runKey struct{}
 
 // RunContext takes a handler's context and returns the context of the run that called the handler. All handler calls of
-// a run have the same RunContext. Handler calls of different runs have different RunContexts, even if a handler of an
+// a run have the same RunContext. Handler calls of different runs have different RunContexts, even if a handler from an
 // earlier run is still running. A RunContext is cancelled after its run has ended and all handlers of the run have
 // returned. If ctx is a RunContext or is derived from one, RunContext returns that RunContext. If ctx is derived
 // neither from a handler's context nor from a RunContext, RunContext returns [context.Background].

@@ -10,7 +10,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A handler of the first run returns after the second run has begun.
+// A handler from the first run returns after the second run has begun.
 func TestRunContext_IdentifiesTheRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 3, ResyncPeriod: -1, ShutdownTimeout: time.Second})
@@ -47,7 +47,7 @@ func TestRunContext_IdentifiesTheRun(t *testing.T) {
 			t.Error("Run did not report the handler that is still running")
 		}
 		if err := first[0].Err(); err != nil {
-			t.Errorf("the RunContext was cancelled while a handler of the run was running: %v", err)
+			t.Errorf("the RunContext was cancelled while a handler from the run was running: %v", err)
 		}
 		stop = f.start()
 		second := calls()[3:]

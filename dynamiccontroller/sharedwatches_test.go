@@ -13,7 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// Stopping one subscriber of a shared watch does not affect the other subscribers. The stopped subscriber's handler is
+// Stopping one subscriber to a shared watch does not affect the other subscribers. The stopped subscriber's handler is
 // not called again.
 func TestS6_StopKeepsASharedWatchForItsOtherSubscribers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

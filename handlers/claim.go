@@ -64,9 +64,9 @@ func NewClaimer(config ClaimerConfig) (*Claimer, error) {
 }
 
 // Claim adopts and releases candidates of a type and returns those that the owner controls afterwards. It skips
-// candidates that no longer exist, and continues after an error. The returned error joins the errors of all candidates,
-// each of which names its object. The error of a candidate is a conflict if the candidate has changed since it was
-// read.
+// candidates that no longer exist, and continues after an error. The returned error joins the errors for all
+// candidates, each of which names its object. The error for a candidate is a conflict if the candidate has changed
+// since it was read.
 func (c *Claimer) Claim(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, owner *unstructured.Unstructured,
 	gvr schema.GroupVersionResource, candidates []*unstructured.Unstructured,

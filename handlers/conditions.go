@@ -34,7 +34,7 @@ type ConditionsConfig struct {
 	// FieldManager owns the conditions that are written. Other writers of the status must use different names.
 	FieldManager string
 	// Changed is called after each write with the object before and after it. The API server accepts a write only if the
-	// object still has the resourceVersion of before. No change of a condition is therefore reported twice, even if the
+	// object still has the resourceVersion of before. No change to a condition is therefore reported twice, even if the
 	// cache lags. If the process ends right after a write, the change is not reported. Changed must return quickly and
 	// must not modify the objects. Optional.
 	Changed func(ctx context.Context, before, after *unstructured.Unstructured)
@@ -43,8 +43,8 @@ type ConditionsConfig struct {
 // Conditions writes status.conditions and, in the same request, other fields of the status. It is safe for concurrent
 // use. It needs patch on the status subresource of the type, and get on the type.
 //
-// Conditions of other managers are never changed. The schema should declare the list with x-kubernetes-list-type "map"
-// and the list map key "type", so that other managers can write their conditions in the same way.
+// Conditions set by other managers are never changed. The schema should declare the list with x-kubernetes-list-type
+// "map" and the list map key "type", so that other managers can write their conditions in the same way.
 //
 // Conditions uses a merge patch with the resourceVersion of the object from which the patch was computed. Unlike an
 // apply, such a patch succeeds even if the schema has changed and other parts of the object no longer match it.
@@ -301,7 +301,7 @@ func (c *Conditions) ownedTypes(current *unstructured.Unstructured) sets.Set[str
 	return owned.Difference(others)
 }
 
-// updateStatus updates the caller's object after a write of its status. If the spec has changed as well, the
+// updateStatus updates the caller's object after a write to its status. If the spec has changed as well, the
 // resourceVersion is not updated because the caller has not seen the new spec.
 func updateStatus(object, now *unstructured.Unstructured) {
 	if status, ok := now.Object["status"]; ok {

@@ -27,7 +27,7 @@ const (
 	// defaultExpectationsTimeout equals ExpectationsTimeout in Kubernetes' controllers
 	// (pkg/controller/controller_utils.go).
 	defaultExpectationsTimeout = 5 * time.Minute
-	// awaitRequeue is the requeue delay of Await. An event of a child usually causes an earlier reconcile.
+	// awaitRequeue is the requeue delay of Await. An event for a child usually causes an earlier reconcile.
 	awaitRequeue = time.Second
 	// confirmInterval is the interval at which an expected child is read from the API server. This is necessary because
 	// the handler never sees a child that is created and deleted between two reads of the cache.
@@ -64,7 +64,7 @@ type ExpectationsConfig struct {
 // Expectations reads the cache and needs no events, so there is nothing to register, and a missed event does no harm.
 //
 // Expectations are stored in memory, separately for each run of the controller. When a replica becomes the leader, its
-// cache can lag behind the writes of the previous leader. [Expectations.CatchUp], called before Await, therefore lists
+// cache can lag behind the previous leader's writes. [Expectations.CatchUp], called before Await, therefore lists
 // the children from the API server once in each run. The owner should be up to date too, because it determines the
 // number of children: see [Fresh]. Even then, the API server can still execute a request that the previous leader sent.
 // A handler that needs exactly n children must therefore delete excess children. If there must never be too many
@@ -99,12 +99,12 @@ func NewExpectations(config ExpectationsConfig) (*Expectations, error) {
 }
 
 // Await returns nil if the cache reflects all writes for the owner. Otherwise, it returns a RequeueAfter of one second,
-// which the handler should return. If the controller watches the children with Owns, an event of a child causes an
+// which the handler should return. If the controller watches the children with Owns, an event for a child causes an
 // earlier reconcile.
 //
 // If the cache does not show a write within ten seconds, Await reads the child from the API server. If the response to
-// a create was lost, Await sends the create again, with the same name. It returns the error of that request unless the
-// API server rejects the create.
+// a create was lost, Await sends the create again, with the same name. It returns the error from that request unless
+// the API server rejects the create.
 func (e *Expectations) Await(ctx context.Context, owner dynamiccontroller.ObjectIdentifiers) error {
 	expected := e.runs.For(ctx)
 	waiting := false

@@ -67,7 +67,7 @@ func Finalizer(config FinalizerConfig) ObjectHandler {
 			case err != nil && !patch.IsGone(err):
 				return fmt.Errorf("add finalizer %s to %s: %w", config.Name, id, err)
 			case err != nil || object.GetDeletionTimestamp() != nil:
-				return nil // the event of the deletion causes another reconcile
+				return nil // the deletion event causes another reconcile
 			}
 			return config.Reconcile(ctx, id, object)
 		}

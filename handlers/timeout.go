@@ -21,7 +21,7 @@ func Timeout(d time.Duration) Middleware {
 			ctx, cancel := context.WithTimeoutCause(ctx, d, ErrTimeout)
 			defer cancel()
 			err := handler(ctx, id)
-			// Any other error of the handler is not caused by the timeout.
+			// Any other error from the handler is not caused by the timeout.
 			expired := errors.Is(context.Cause(ctx), ErrTimeout) && errors.Is(err, context.DeadlineExceeded)
 			if expired && !errors.Is(err, ErrTimeout) {
 				return fmt.Errorf("%w: %w", ErrTimeout, err)

@@ -80,7 +80,7 @@ func explain(object map[string]any, err error, decode func(any) error) error {
 }
 
 // rejectedField returns the path and the error of the first field that decode rejects when it is the only field of the
-// object. If there is no such field, it returns no error. The path is needed because errors of custom JSON decoders,
+// object. If there is no such field, it returns no error. The path is needed because errors from custom JSON decoders,
 // such as those of resource.Quantity, do not name the field.
 func rejectedField(path *field.Path, value any, decode func(any) error) (*field.Path, error) {
 	switch value := value.(type) {

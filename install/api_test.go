@@ -35,7 +35,7 @@ type api struct {
 	kube    kubernetes.Interface
 }
 
-// newAPI returns clients of a cluster with the namespace of the platform and the types of the Prometheus Operator.
+// newAPI returns clients for a cluster with the namespace of the platform and the types of the Prometheus Operator.
 func newAPI(t *testing.T) *api {
 	t.Helper()
 	c := shared.Cluster(t)

@@ -12,7 +12,7 @@ import (
 
 const docs = "../docs/install.md"
 
-// blocks returns the indented blocks of the documentation, without lists.
+// blocks returns the indented blocks in the documentation, without lists.
 func blocks(t *testing.T) (all []string) {
 	t.Helper()
 	var block strings.Builder

@@ -315,11 +315,11 @@ func (a *api) requireFlowSchemas(schemas *flowSchemas) {
 		schemas.mu.Lock()
 		for got := range schemas.seen[sender] {
 			if got != uid(want) && got != others {
-				a.Errorf("requests of %s were classified by %s", sender, got)
+				a.Errorf("requests from %s were classified by %s", sender, got)
 			}
 		}
 		if !schemas.seen[sender][uid(want)] {
-			a.Errorf("requests of %s were not classified by %s (%s): %v", sender, want, uid(want), schemas.seen[sender])
+			a.Errorf("requests from %s were not classified by %s (%s): %v", sender, want, uid(want), schemas.seen[sender])
 		}
 		schemas.mu.Unlock()
 	}

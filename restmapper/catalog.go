@@ -69,7 +69,7 @@ type discovered struct {
 	table     *table    // of the resources; nil until they have been read
 	rank      rank      // position in the discovery document
 	found     time.Time // when the request that found the version was sent
-	failure   *Error    // the error of the newest request, if it failed
+	failure   *Error    // the error from the newest request, if it failed
 	// asked is the number of requests to read this version separately. answered is the number of the newest of these
 	// requests that has been answered.
 	asked, answered int
@@ -86,7 +86,7 @@ func (d *discovered) set(resources []*resource) (changed bool) {
 	return true
 }
 
-// fail stores the error of a request for the version.
+// fail stores the error from a request for the version.
 func (d *discovered) fail(gv schema.GroupVersion, err error, now time.Time) {
 	failure := &Error{Source: SourceDiscovery, GroupVersion: gv, Err: err, Since: now}
 	if d.failure != nil {

@@ -25,7 +25,7 @@
 //     sources contain a version, the mapper uses the same source as the API server: a version whose APIService does not
 //     belong to a CRD is read from discovery.
 //   - M4: [Mapper.WaitForMapping] returns as soon as a kind is served. [Mapper.Subscribe] reports each change in order.
-//     Subscribers do not delay the mapper. If a subscriber is slow, the changes of a kind are merged, and the newest
+//     Subscribers do not delay the mapper. If a subscriber is slow, changes to a kind are merged, and the newest
 //     state is always delivered.
 //
 // Before the first sync, lookups return [ErrNotSynced], which is not a NoMatch error.

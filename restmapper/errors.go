@@ -49,7 +49,7 @@ func (e Error) Error() string {
 func (e Error) Unwrap() error { return e.Err }
 
 // Errors returns the sources that are currently failing, sorted by name and version. The result is empty if all
-// requests succeed. The error of a watch is cleared once the watch has been open for a few seconds.
+// requests succeed. The error from a watch is cleared once the watch has been open for a few seconds.
 func (m *Mapper) Errors() []Error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -44,7 +44,7 @@ func TestM4_PluralOrScopeChangeIsReported(t *testing.T) {
 			}
 			change := changes[0]
 			if want := (schema.GroupKind{Group: "example.com", Kind: "Widget"}); change.kind != want {
-				t.Errorf("got a change of %s, want %s", change.kind, want)
+				t.Errorf("got a change to %s, want %s", change.kind, want)
 			}
 			resource, scope := c.now.resource, meta.RESTScopeNamespace
 			if !resource.namespaced {

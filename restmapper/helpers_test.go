@@ -109,7 +109,7 @@ func (r *running) hasNot(gk schema.GroupKind, versions ...string) func() bool {
 	}
 }
 
-// failure returns the error of a source, or nil. The group is empty for the discovery documents.
+// failure returns the error from a source, or nil. The group is empty for the discovery documents.
 func (r *running) failure(source Source, group string) *Error {
 	for _, e := range r.Errors() {
 		if e.Source == source && (source != SourceDiscovery || e.GroupVersion.Group == group) {

@@ -310,7 +310,7 @@ func (m *Mapper) publishFirst() (groups int, isFirst bool) {
 // overlap, and are made in the order of the changes. They are made only while the mapper is running. The next Run
 // delivers the changes that were pending when the previous Run returned, and those that have happened since.
 //
-// The mapper never waits for f. While a call is in progress, the changes of each kind are merged into one: Old is the
+// The mapper never waits for f. While a call is in progress, changes to each kind are merged into one: Old is the
 // state that the last call delivered, and New is the newest state. Kinds whose state has not changed are skipped. When
 // f is called, lookups return New or a newer state. A change that affects only short names, singulars or categories is
 // not reported. A panic in f is logged, and the subscription continues with the next change.

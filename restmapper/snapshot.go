@@ -130,7 +130,7 @@ func (e *listEdit) apply(list []*order) []*order {
 // nameEdit is the difference between two states of a name's index.
 type nameEdit struct {
 	listEdit
-	exact, short int // changes of the counts in nameIndex
+	exact, short int // changes to the counts in nameIndex
 }
 
 func (e *nameEdit) replace(name string, old, now *group) {

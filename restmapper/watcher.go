@@ -62,7 +62,7 @@ type watcher struct {
 	version  atomic.Pointer[string] // the resourceVersion of the newest list, event or bookmark
 
 	mu      sync.Mutex // guards the fields below; held while report is called
-	err     error      // the error of the newest request
+	err     error      // the error from the newest request
 	opened  time.Time  // when the current watch was opened; zero if no watch is open
 	cleared *time.Timer
 }
@@ -138,7 +138,7 @@ func usuallyLasts(err error) bool {
 		errors.Is(err, errWatchEnded)
 }
 
-// endAttempt is called when the reflector has returned. It returns the error of the attempt, if any, and reports it.
+// endAttempt is called when the reflector has returned. It returns the attempt's error, if any, and reports it.
 func (w *watcher) endAttempt(ctx context.Context, err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,13 +13,13 @@ func showing(fields string) []change {
 func combinedAttacks() map[string]attack {
 	secrets := []rbacv1.PolicyRule{rule(writeChildren, "", "configmaps,secrets")}
 	return map[string]attack{
-		"author status: data of an existing Secret is shown": {
+		"author status: data from an existing Secret is shown": {
 			kind: "Betrayer", template: configMap + namedChild + "}" + existing("Secret", "name: vault", "existing.data.text"),
 			edit: showing(`a: "${existing.data.text}", b: "${copy.data.text}"`),
 			rejected: []string{"Invalid", "spec.type.status.a: ${existing.data.text}: must not read a Secret's data",
 				"spec.type.status.b: ${copy.data.text}: must not read a Secret's data"},
 		},
-		"author status: data of listed Secrets and of a collection of Secrets is shown": {
+		"author status: data from listed Secrets and from a collection of Secrets is shown": {
 			kind: "Lecturer", template: `{apiVersion: v1, kind: Secret, metadata: {name: "${name}"}}
       forEach: [{name: "${['vault']}"}]` + adopt + existing("Secret", "selector: {}", "string(size(existing))"),
 			edit:     showing(`a: "${child.map(c, c.data.text)}", b: "${existing.map(e, e.data)}"`),
@@ -44,7 +44,7 @@ func combinedAttacks() map[string]attack {
 			want:   []string{"Invalid", "the reason is hidden, because the expression reads a Secret"},
 			absent: []string{"v1 ConfigMap chooser-a"},
 		},
-		"author error message: a list contains data of an existing Secret": {
+		"author error message: a list contains data from an existing Secret": {
 			kind: "Speller", may: secrets, template: configMap + `metadata: {name: "${letter}"}}
       forEach: [{letter: "${[existing.data.text]}"}]
     - id: existing
@@ -60,7 +60,7 @@ func combinedAttacks() map[string]attack {
 			want:  []string{"Conflict", "theirs", "it has no controller, and adoption is not enabled"},
 			check: func(s *scene) { s.checkService(); s.dropItem(); s.checkService() },
 		},
-		"tenant reference: a label matches an object of another namespace": {
+		"tenant reference: a label matches an object in another namespace": {
 			kind: "Fisher", may: []rbacv1.PolicyRule{rule(writeChildren+",list", "", "configmaps")}, spec: "{a: notes}",
 			template: configMap + namedChild + "}" + existing("ConfigMap",
 				`selector: {matchLabels: {kubernetes.io/metadata.name: "${self.spec.a}"}}`, "string(size(existing))"),

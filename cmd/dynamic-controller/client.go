@@ -255,7 +255,7 @@ children.
   # Explain why a Blueprint is not served
   dynamic-controller why blueprint/websites
 
-  # Print the reason of the most probable cause
+  # Print the most probable cause's reason
   dynamic-controller why website/flowers -o json | jq -r '.causes[0].reason'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			object, err := o.get(cmd, args, inspect.Options{Events: true})
@@ -286,7 +286,7 @@ func newTreeCommand() *cobra.Command {
 		Short: "Print the children of an instance, or the instances of a Blueprint",
 		Long: `Print the children of an instance by stage, with their states, or the instances of a Blueprint.
 
-The children of a stage are created when those that they refer to are ready. Nested instances are printed with their own
+The children in a stage are created when those that they refer to are ready. Nested instances are printed with their own
 children.
 ` + clientHelp,
 		Example: `  # Print the children of an instance

@@ -57,7 +57,7 @@ spec:
         data: {members: "${members.map(m, m.data.mail).join(' ')}"}
 `
 
-// team returns a Team with the named members. The mail of a member is its name.
+// team returns a Team with the named members. A member's mail is its name.
 func team(more string, names ...string) string {
 	var members []string
 	for _, name := range names {

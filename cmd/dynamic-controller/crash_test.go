@@ -198,7 +198,7 @@ func isAnotherWrite(c apiproxy.Call) bool {
 	return isWrite(c) && c.Name != "blueprints.platform.example.com"
 }
 
-// everyWrite lists the writes of the platform for a Blueprint with an instance, from creation through changes to
+// everyWrite lists the platform's writes for a Blueprint with an instance, from creation through changes to
 // deletion. The LimitRanges belong to the collection. The Secret and the ValidatingWebhookConfiguration belong to the
 // webhook.
 var everyWrite = []string{
@@ -210,7 +210,7 @@ var everyWrite = []string{
 	"create secrets", "update secrets", "patch validatingwebhookconfigurations",
 }
 
-// replaceCertificate removes the certificate of the webhook, and waits until another one has been created and
+// replaceCertificate removes the webhook's certificate, and waits until another one has been created and
 // published. If every process is killed after one write, it also waits until a process has been killed after a write of
 // the given kind.
 func (c *crashes) replaceCertificate(kind string, remove func() error) {

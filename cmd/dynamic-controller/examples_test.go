@@ -111,7 +111,7 @@ func isInstance(object *unstructured.Unstructured) bool {
 	return strings.HasSuffix(object.GroupVersionKind().Group, ".example.com") && !isBlueprint(object)
 }
 
-// each returns the matching objects of all files.
+// each returns the matching objects in all files.
 func (e *examples) each(matches func(*unstructured.Unstructured) bool) (all []*unstructured.Unstructured) {
 	for _, file := range slices.Sorted(maps.Keys(e.files)) {
 		for _, object := range e.files[file] {

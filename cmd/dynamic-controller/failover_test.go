@@ -142,7 +142,7 @@ func TestL2_CampaignsAgainAfterALostLease(t *testing.T) {
 	a.waitBlueprint("websites", is("Serving", "True"))
 	p.loggedOnce(line{Msg: "Started leading", Term: 1})
 	leases := a.kube.CoordinationV1().Leases(metav1.NamespaceDefault)
-	eventually(t, func() error { // retries conflicts with updates of the holder
+	eventually(t, func() error { // retries on conflicts with the holder's updates
 		lease, err := leases.Get(t.Context(), leaseOf(t), metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -32,7 +32,7 @@ func newHealthChecks(
 	}
 }
 
-// check returns a named check that logs each change of its error. Package healthz logs errors only through klog.
+// check returns a named check that logs each change in its error. Package healthz logs errors only through klog.
 func check(log logr.Logger, name string, f func() error) healthz.HealthChecker {
 	var mu sync.Mutex
 	logged := "" // the last logged problem; guarded by mu

@@ -119,7 +119,7 @@ func TestHealth_HasNamedChecks(t *testing.T) {
 	p.wantHealth("/readyz?verbose", http.StatusOK,
 		"[+]ping ok\n[+]restmapper ok\n[+]caches ok\n[+]shutdown ok\nreadyz check passed")
 	p.wantHealth("/livez/lease", http.StatusOK, "ok")
-	// The Secret of the webhook does not exist.
+	// The webhook's Secret does not exist.
 	p.wantHealth("/healthz", http.StatusInternalServerError,
 		"[+]ping ok\n[+]lease ok\n[+]restmapper ok\n[+]caches ok\n[+]shutdown ok\n[-]webhook failed")
 	p.wantHealth("/healthz?exclude=webhook", http.StatusOK, "ok")

@@ -91,7 +91,7 @@ func TestIdentity_NamespaceDeletionKeepsInstancesWithChildrenElsewhere(t *testin
 	}
 }
 
-// A tenant of another namespace creates a fake child there. The ServiceAccount has no permissions in that namespace.
+// A tenant in another namespace creates a fake child there. The ServiceAccount has no permissions in that namespace.
 func TestIdentity_FakeChildElsewhereDoesNotBlockAnInstance(t *testing.T) {
 	a := newAPI(t)
 	a.platform()

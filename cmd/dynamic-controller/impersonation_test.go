@@ -33,7 +33,7 @@ func (a *api) platform(rules ...rbacv1.PolicyRule) (*process, *impersonations) {
 	return startServing(a.T, kubeconfig, "--allow-platform-identity=false"), users
 }
 
-// impersonations records the impersonated users of requests.
+// impersonations records the users that requests impersonate.
 type impersonations struct {
 	mu    sync.Mutex                 // guards users
 	users map[string]map[string]bool // by verb and resource; "" is the platform itself

@@ -89,7 +89,7 @@ func TestLifecycle_DeletionReportsBlockers(t *testing.T) {
 			t.Errorf("label %s: got %q, want %q", key, got, want)
 		}
 	}
-	// Events of a child without an owner reference also trigger reconciles.
+	// Events for a child without an owner reference also trigger reconciles.
 	volume := a.wait("v1", "ConfigMap", "s-volume", all(has("a", "data", "text"), has("b", "data", "mine")))
 	a.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: s-volume}, data: {text: c, mine: b}}")
 	a.wait("v1", "ConfigMap", "s-volume", has("a", "data", "text"))

@@ -69,7 +69,7 @@ func (jsonFormat) Create(
 	})
 }
 
-// warningLogger logs warnings of the API server, for example about deprecated versions. It logs at V(1), because the
+// warningLogger logs warnings from the API server, for example about deprecated versions. It logs at V(1), because the
 // API server can send a warning with each response.
 type warningLogger struct{}
 

@@ -34,8 +34,8 @@ func main() {
 	os.Exit(exitCode(cmd, err))
 }
 
-// printError writes a command's error. Errors can contain text written by other users, for example in a response of the
-// API server.
+// printError writes a command's error. Errors can contain text written by other users, for example in a response from
+// the API server.
 func printError(w io.Writer, program string, err error) {
 	fmt.Fprintln(w, explain.Printable(program+": "+err.Error()))
 }

@@ -18,7 +18,7 @@ import (
 // parallel is the number of cluster tests that run concurrently. They spend most of their time waiting.
 const parallel = 2
 
-// clusters provides a cluster for each running test, because a platform serves all Blueprints of a cluster.
+// clusters provides a cluster for each running test, because a platform serves all Blueprints in a cluster.
 var clusters = cluster.NewPool(parallel, cluster.Options{WithControllers: true})
 
 // taken contains the clusters of the running tests by *testing.T.

@@ -126,8 +126,8 @@ var updateMetrics = flag.Bool("update-metrics", false, "update monitoring/metric
 
 const monitoredMetrics = "../../monitoring/metrics.txt"
 
-// checkMonitored compares the metrics with the list that the tests of the alerts and of the dashboard use. Metrics of
-// Go and of client-go that are not on the list are accepted, because other versions of them can add metrics.
+// checkMonitored compares the metrics with the list that the alert and dashboard tests use. Go and client-go metrics
+// that are not on the list are accepted, because other versions of them can add metrics.
 func checkMonitored(t *testing.T, body string) {
 	t.Helper()
 	exported := exportedMetrics(body)

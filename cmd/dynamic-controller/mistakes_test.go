@@ -253,7 +253,7 @@ func TestNamedType_CreatedLater(t *testing.T) {
 	a.waitBlueprint("websites", is("Accepted", "True"), is("TypeEstablished", "True"), is("Serving", "True"))
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
-	// A change of the schema triggers another check.
+	// A change to the schema triggers another check.
 	a.apply(strings.Replace(existingCRDWithStatus, "text:", "words:", 1))
 	a.waitBlueprint("websites", is("Accepted", "False", "unknown field \"text\""), is("Serving", "True"))
 	a.delete(blueprintVersion, "Blueprint", "websites."+a.group)

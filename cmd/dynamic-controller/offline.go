@@ -93,7 +93,7 @@ func newRenderCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render BLUEPRINT INSTANCE",
 		Short: "Print the children of an instance",
-		Long: `Print the children of an instance in the order in which they are applied. The children of a stage are applied
+		Long: `Print the children of an instance in the order in which they are applied. The children in a stage are applied
 when those of the stages before it are ready.
 
 A child that does not exist is assumed to be created exactly as it is printed. Resources that read other values, such as

@@ -229,7 +229,7 @@ func (p *process) kill() {
 	}
 }
 
-// request returns the response of an endpoint.
+// request returns an endpoint's response.
 func (p *process) request(endpoint, path string) (code int, body string) {
 	p.Helper()
 	p.waitLog(line{Msg: "Listening", Endpoint: endpoint})

@@ -46,7 +46,7 @@ var foreign = []string{
 type attack struct {
 	kind, template string
 	fields         []string            // additional fields of the Blueprint's spec
-	edit           []change            // changes of the Blueprint
+	edit           []change            // changes to the Blueprint
 	may            []rbacv1.PolicyRule // permissions of the ServiceAccount in the instance's namespace
 	refused        string              // part of the API server's error; if empty, the Blueprint is stored
 	rejected       []string            // parts of the Blueprint's Accepted condition; if nil, the Blueprint is served
@@ -96,7 +96,7 @@ func attacks() map[string]attack {
 			want:     []string{"Forbidden", "as ServiceAccount NAMESPACE/reader: ", `cannot patch resource "secrets"`},
 			absent:   []string{"v1 ConfigMap reader-copy"},
 		},
-		"author template: an object of another namespace is read": {
+		"author template: an object in another namespace is read": {
 			kind: "Viewer", may: configMaps,
 			template: configMap + `metadata: {name: notes, namespace: OTHER}}` + adopt + copied("child.data.text"),
 			want: []string{"Forbidden", "as ServiceAccount NAMESPACE/viewer: ",
@@ -155,7 +155,7 @@ func attacks() map[string]attack {
 					has(string(child.GetUID()), "status", "uid"), is("Empty", "True", "ConditionMet")))
 			},
 		},
-		"author status: data of a Secret is shown": {
+		"author status: data from a Secret is shown": {
 			kind: "Teller", template: `{apiVersion: v1, kind: Secret, ` + namedChild + `}` + copied("child.data.text"),
 			edit: []change{{"    schema:\n", `    status: {a: "${child.data.text}", b: "${copy.data.text}"}
     schema:
@@ -170,7 +170,7 @@ func attacks() map[string]attack {
 			want:   []string{"Forbidden", "as ServiceAccount NAMESPACE/gatherer: ", `cannot patch resource "secrets"`},
 			absent: []string{"v1 ConfigMap gatherer-copy"},
 		},
-		"author error message: the items of a collection are data of a Secret": {
+		"author error message: the items of a collection are data from a Secret": {
 			kind: "Lettered", template: `{apiVersion: v1, kind: Secret, metadata: {name: vault}}` + adopt + `
     - id: letters
       forEach: [{letter: "${child.data.map(key, child.data[key])}"}]
@@ -228,7 +228,7 @@ func attacks() map[string]attack {
 			rejected: []string{"Invalid", "spec.resources[0].template.metadata.namespace: ${self.spec.a}: ",
 				"spec.allowedNamespaces"},
 		},
-		"author namespace: a ServiceAccount of another namespace": {
+		"author namespace: a ServiceAccount in another namespace": {
 			kind: "Borrower", template: configMap + namedChild + "}",
 			edit:    []change{{"serviceAccountName: borrower", "serviceAccountName: OTHER:borrower"}},
 			refused: "spec.serviceAccountName: Invalid value",
@@ -254,7 +254,7 @@ func attacks() map[string]attack {
 				`cannot list resource "secrets"`},
 			absent: []string{"v1 ConfigMap collector-copy"},
 		},
-		"author reference: an object of another namespace is read": {
+		"author reference: an object in another namespace is read": {
 			kind: "Neighbor", may: configMaps,
 			template: configMap + namedChild + "}" +
 				existing("ConfigMap", "name: notes, namespace: OTHER", "existing.data.text"),
@@ -294,7 +294,7 @@ func attacks() map[string]attack {
 				"Invalid value"},
 			absent: []string{"v1 ConfigMap injector-copy"},
 		},
-		"tenant reference: an error message contains data of a Secret": {
+		"tenant reference: an error message contains data from a Secret": {
 			kind: "Decoder", may: []rbacv1.PolicyRule{rule(writeChildren, "", "configmaps,secrets")}, spec: "{a: vault}",
 			template: configMap + namedChild + "}" + existing("Secret", `name: "${self.spec.a}"`,
 				"string(int(string(base64.decode(existing.data.text))))"),

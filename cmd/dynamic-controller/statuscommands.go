@@ -232,7 +232,7 @@ func newStatusCommand() *cobra.Command {
 -o json or yaml, it contains everything that the replica serves at /status.
 ` + replicaHelp + `
 The exit code is 0 if the platform has no problems, 1 if it has any, and 2 if the usage is wrong or the replica cannot
-be reached. Objects that failed and will be retried are not a problem of the platform.`,
+be reached. Objects that failed and will be retried are not a problem with the platform.`,
 		Example: `  # Print a summary of the leader
   dynamic-controller status
 

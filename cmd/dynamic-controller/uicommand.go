@@ -96,7 +96,7 @@ func newReconnecting(connect func(context.Context) (replicaClient, error)) *reco
 	return r
 }
 
-// get returns the response of the replica. The caller must close its body. Requests are sent one after another.
+// get returns the replica's response. The caller must close its body. Requests are sent one after another.
 func (r *reconnecting) get(ctx context.Context) (response *http.Response, err error) {
 	var c replicaClient
 	select {

@@ -75,7 +75,7 @@ func (a *api) refusal(text, words string) error {
 // refused is the beginning of the API server's errors for Blueprints that the webhook refuses.
 const refused = `admission webhook "` + webhook.Name + `" denied the request: `
 
-// warnings collects the warnings of the API server.
+// warnings collects warnings from the API server.
 type warnings struct {
 	mu   sync.Mutex // guards text
 	text []string
@@ -169,7 +169,7 @@ func TestWebhook_RejectsWithTheMessageOfTheCondition(t *testing.T) {
 				metav1.ApplyOptions{FieldManager: "test", Force: true, DryRun: dryRun})
 			return err
 		},
-		"change of a stored Blueprint": func() error {
+		"change to a stored Blueprint": func() error {
 			_, err := a.tryApply(strings.Replace(wrong, "{text: ", "{more: a, text: ", 1))
 			return err
 		},

@@ -29,7 +29,7 @@ func admission(spec string) string {
 		spec + `}}}`
 }
 
-// directRequest is a request to the port of the webhook.
+// directRequest is a request to the webhook's port.
 type directRequest struct {
 	method, path, contentType, body string // by default, an AdmissionReview is posted as the API server does
 	code                            int

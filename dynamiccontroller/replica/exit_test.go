@@ -57,7 +57,7 @@ func TestL1_InvalidErrorKeepsTheLeaseAndDoesNotEndTheProcess(t *testing.T) {
 		"Unwrap panics":        {faulty{unwrap: func() error { panic("oh") }}, "panics"},
 		"As panics":            {faulty{as: func() { panic("oh") }}, "panics"},
 		"Unwrap returns err":   {cyclic, "wraps more than"},
-		"Unwrap calls Goexit":  {faulty{unwrap: func() error { runtime.Goexit(); return nil }}, "goroutine"},
+		"Unwrap calls Goexit":  {faulty{unwrap: func() error { runtime.Goexit(); return nil }}, "runtime.Goexit"},
 		"joined and typed nil": {errors.Join(errBroken, (*fs.PathError)(nil)), "panics"},
 	} {
 		for _, early := range []bool{true, false} {

@@ -267,7 +267,7 @@ func TestFencedConfig_FenceIsTheInnermostWrapper(t *testing.T) {
 		}()
 		wantErrorIs(t, send(t.Context(), client, http.MethodPost, nil), ErrNotLeading)
 		if calls != 1 || r.transport.sent.Load() != 0 {
-			t.Errorf("%d calls of the wrapper, %d requests sent; want one call and no request", calls, r.transport.sent.Load())
+			t.Errorf("%d calls to the wrapper, %d requests sent; want one call and no request", calls, r.transport.sent.Load())
 		}
 	})
 }

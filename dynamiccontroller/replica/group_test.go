@@ -68,11 +68,11 @@ func TestRun_EndsWhenARunnableFails(t *testing.T) {
 		want       string // in the error
 		keepsLease bool   // goroutines of a leader-gated runnable may still be running
 	}{
-		"error":              {run: func(context.Context) error { return errBroken }, want: "failed: broken"},
-		"panic":              {run: func(context.Context) error { panic("oh") }, want: "panic: oh", keepsLease: true},
-		"early return":       {run: func(context.Context) error { return nil }, want: "before its context was cancelled"},
-		"runtime.Goexit":     {run: goexit, want: "its goroutine", keepsLease: true},
-		"error of a context": {run: func(context.Context) error { return context.Canceled }, want: "context canceled"},
+		"error":                {run: func(context.Context) error { return errBroken }, want: "failed: broken"},
+		"panic":                {run: func(context.Context) error { panic("oh") }, want: "panic: oh", keepsLease: true},
+		"early return":         {run: func(context.Context) error { return nil }, want: "before its context was cancelled"},
+		"runtime.Goexit":       {run: goexit, want: "runtime.Goexit", keepsLease: true},
+		"error from a context": {run: func(context.Context) error { return context.Canceled }, want: "context canceled"},
 	} {
 		for _, leaderGated := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, leader-gated: %t", name, leaderGated), func(t *testing.T) {

@@ -59,7 +59,7 @@ func TestL1_ShutdownDoesNotReleaseAClaim(t *testing.T) {
 		b.start()
 		c.start()
 		time.Sleep(time.Second)
-		// The leader is disconnected, the lease is deleted, and b claims it. The last update of b takes effect, and b is
+		// The leader is disconnected, the lease is deleted, and b claims it. b's last update takes effect, and b is
 		// stopped before the response.
 		a.lease.disconnect()
 		c.lease.disconnect()

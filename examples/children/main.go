@@ -61,7 +61,7 @@ func run(ctx context.Context) error {
 		Kinds: []children.Kind{
 			{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, {GroupKind: schema.GroupKind{Kind: "ServiceAccount"}},
 		},
-		// Children are read from the caches of the engine, so an unchanged team requires no requests.
+		// Children are read from the engine's caches, so an unchanged team requires no requests.
 		Cache: handlers.Cached(func(child schema.GroupVersionResource) (cache.GenericLister, error) {
 			return engine.SecondaryLister(teams, dynamiccontroller.Owns(child).Key())
 		}),

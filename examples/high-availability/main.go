@@ -54,7 +54,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := dynamic.NewForConfig(r.FencedConfig()) // for writes of handlers
+	client, err := dynamic.NewForConfig(r.FencedConfig()) // for writes by handlers
 	if err != nil {
 		return err
 	}

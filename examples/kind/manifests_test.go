@@ -39,7 +39,7 @@ const (
 // base is the kustomization on which the one in this directory is based.
 const base = "../../install/kustomize"
 
-// kustomization contains the fields that the tests support. The tests of the module in install use kustomize.
+// kustomization contains the fields that the tests support. The tests in the install module use kustomize.
 type kustomization struct {
 	metav1.TypeMeta `json:",inline"`
 	Resources       []string

@@ -228,7 +228,7 @@ func webhookRequests(ctx context.Context, user kubernetes.Interface) []func() er
 	}
 }
 
-// as returns a client of a user.
+// as returns a client for a user.
 func (a *api) as(user string) kubernetes.Interface {
 	a.Helper()
 	cfg := a.cluster.Config()

@@ -12,7 +12,7 @@ import (
 )
 
 // Limits for the delay before a parent that waits for a deletion is reconciled again. The delay equals the time that
-// the parent has already waited. Events of the children usually cause an earlier reconcile.
+// the parent has already waited. Events for the children usually cause an earlier reconcile.
 const minPollInterval, maxPollInterval = time.Second, 30 * time.Second
 
 // applyCache stores the last writes of a run. It only saves requests: with an empty cache, a reconcile has the same

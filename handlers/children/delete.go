@@ -40,7 +40,7 @@ type PendingDeletionError struct {
 type PendingChild struct {
 	dynamiccontroller.ObjectIdentifiers
 	Kind schema.GroupKind
-	// Deleting reports whether the deletion has been requested. If it is false, children of later stages must be deleted
+	// Deleting reports whether the deletion has been requested. If it is false, children in later stages must be deleted
 	// first.
 	Deleting bool
 	// Finalizers lists the finalizers that other controllers must remove before the child is gone.
@@ -103,8 +103,8 @@ func compareDoomed(a, b doomedChild) int {
 		cmp.Compare(a.NamespacedKey, b.NamespacedKey))
 }
 
-// deleteInOrder deletes the children of the last stage and records all children as pending. It continues after an
-// error. Once the children of the last stage are gone, a later call deletes those of the stage before it. Unless the
+// deleteInOrder deletes the children in the last stage and records all children as pending. It continues after an
+// error. Once the children in the last stage are gone, a later call deletes those in the stage before it. Unless the
 // parent is being deleted, a child that the identity cannot delete does not delay earlier stages, because it may be
 // forged.
 func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
@@ -160,7 +160,7 @@ func (c *call) delete(
 
 // prune deletes the children that are not desired. When no children of a kind are left and none are desired, it removes
 // the kind from the inventory. The same applies to each namespace of a kind. prune waits for deleted children to
-// disappear if their kind or namespace is no longer desired, if they have finalizers, or if children of earlier stages
+// disappear if their kind or namespace is no longer desired, if they have finalizers, or if children in earlier stages
 // must be deleted next.
 func (c *call) prune(ctx context.Context) error {
 	var errs []error
@@ -257,7 +257,7 @@ func (c *call) cleanUp(ctx context.Context) error {
 }
 
 // deleteDependents deletes the children that Kubernetes does not delete together with the parent. If ordered is set, it
-// also deletes all children of stages after the first. It reports whether any of these children are left.
+// also deletes all children in stages after the first. It reports whether any of these children are left.
 func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, err error) {
 	var doomed []doomedChild
 	var errs []error

@@ -176,7 +176,7 @@ func TestPendingDeletionError_MessageIsShort(t *testing.T) {
 	}
 }
 
-// Later stages may be known only once children of earlier stages exist. They need no second write to the parent.
+// Later stages may be known only once children in earlier stages exist. They need no second write to the parent.
 func TestReconcile_EmptyStagesAddTheFinalizerEarly(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()

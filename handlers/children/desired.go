@@ -78,8 +78,8 @@ func (s *desiredSet) inventory() inventory {
 	return kinds
 }
 
-// newDesiredSet validates the desired children. Its error joins the errors of all children. An unknown kind is an error
-// only once its stage is applied.
+// newDesiredSet validates the desired children. Its error joins the errors for all children. An unknown kind is an
+// error only once its stage is applied.
 func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
 	s := &desiredSet{
 		keys: map[childKey]bool{}, mappings: map[schema.GroupKind]*meta.RESTMapping{},
@@ -93,7 +93,7 @@ func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
 		case err == nil:
 			s.mappings[gvk.GroupKind()] = mapping
 		case !meta.IsNoMatchError(err):
-			errs = append(errs, fmt.Errorf("find the resource of %s: %w", gvk.GroupKind(), err))
+			errs = append(errs, fmt.Errorf("find the resource for %s: %w", gvk.GroupKind(), err))
 		}
 	}
 	for stage, objects := range desired.Stages {

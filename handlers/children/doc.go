@@ -34,7 +34,7 @@
 //
 // # Inventory
 //
-// The inventory is an annotation of the parent that lists the kinds of its children. A kind is recorded before the
+// The inventory is an annotation on the parent that lists the kinds of its children. A kind is recorded before the
 // first child of that kind is written. The last stage, and the namespaces of children outside the parent's namespace,
 // are recorded as well. Children that are no longer desired are therefore found and deleted, even by another process,
 // if their kind is in Config.Kinds or desired by the current call. While the inventory contains a namespace that is not
@@ -45,19 +45,19 @@
 //
 // # Deletion
 //
-// Children are deleted in the reverse order of their stages, which are recorded in an annotation: the children of a
-// stage are deleted when those of all later stages are gone. Pending deletions are returned as a
+// Children are deleted in the reverse order of their stages, which are recorded in an annotation: the children in a
+// stage are deleted when those in all later stages are gone. Pending deletions are returned as a
 // [PendingDeletionError].
 //
 // Kubernetes does not keep this order. A parent with more than one stage is therefore given a finalizer before its
-// children are written. When such a parent is deleted, Reconcile deletes the children of later stages, waits until they
-// are gone, and removes the finalizer. Kubernetes then deletes the children of the first stage. If the parent is
+// children are written. When such a parent is deleted, Reconcile deletes the children in later stages, waits until they
+// are gone, and removes the finalizer. Kubernetes then deletes the children in the first stage. If the parent is
 // deleted with foreground propagation, Kubernetes does not wait for Reconcile. If its dependents are orphaned, they are
-// kept. If its namespace is terminating and a request of Reconcile fails, for example because its permissions have been
-// deleted, Kubernetes deletes the children in the namespace in any order. Children of kinds that are not in
+// kept. If its namespace is terminating and a request from Reconcile fails, for example because its permissions have
+// been deleted, Kubernetes deletes the children in the namespace in any order. Children of kinds that are not in
 // Config.Kinds are also deleted in any order.
 //
-// While a child of a later stage has a finalizer of another controller, the deletion of all earlier stages waits.
+// While a child in a later stage has another controller's finalizer, the deletion of all earlier stages waits.
 //
 // # Children in other namespaces
 //
@@ -96,7 +96,7 @@
 // Users who can update a child can take it out of the parent's control by removing the owner reference or the mark, and
 // can change when it is deleted. Users who can create objects of a kind, in a namespace that contains children of that
 // kind, can delay the deletion of the parent. To do so, they create an object with an owner reference to the parent
-// that has a finalizer or that the identity cannot delete. The error of Reconcile names the object.
+// that has a finalizer or that the identity cannot delete. The error from Reconcile names the object.
 //
 // # Writes and permissions
 //

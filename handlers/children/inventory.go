@@ -199,7 +199,7 @@ func (i inventory) filter(accept func(schema.GroupKind) bool) inventory {
 }
 
 // inventoryOf splits the parent's inventory into the entries whose kinds are accepted and all others. If the given
-// parent is older than the last write of the inventory, it returns the accepted entries of that write, and nil for the
+// parent is older than the last write to the inventory, it returns the accepted entries of that write, and nil for the
 // others.
 func (c *call) inventoryOf(
 	parent *unstructured.Unstructured, accept func(schema.GroupKind) bool,

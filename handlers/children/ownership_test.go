@@ -79,7 +79,7 @@ func testRetained(t *testing.T, object *unstructured.Unstructured) {
 	}
 }
 
-// Owner references of other field managers are removed too because Kubernetes would delete the object.
+// Owner references from other field managers are removed too because Kubernetes would delete the object.
 func TestReconcile_RetainRemovesOwnerReferenceOfOtherManager(t *testing.T) {
 	owned := newConfigMap("a", "x")
 	owned.SetNamespace("default")

@@ -32,11 +32,11 @@ var ErrNamespaceNotListed = errors.New("the controller is limited to other names
 
 // Desired describes the desired children of a parent.
 type Desired struct {
-	// Stages are applied in order. A stage is applied once all children of the previous stage exist. Within a stage,
+	// Stages are applied in order. A stage is applied once all children in the previous stage exist. Within a stage,
 	// children are applied in order but do not wait for each other. If the mapper lacks a child's kind, only that
 	// child fails, because an earlier stage can define the kind. Children are deleted in the reverse order: a stage is
 	// deleted once all later stages are gone. The index of a child's stage is recorded in an annotation. If the children
-	// of a later stage are not known yet, an empty stage in its place saves a write to the parent.
+	// in a later stage are not known yet, an empty stage in its place saves a write to the parent.
 	Stages [][]Child
 	// Partial means that not all desired children are known yet, so nothing is pruned.
 	Partial bool
@@ -68,7 +68,7 @@ type Identity struct {
 // desired children exist. It returns the latest known versions of the desired children that exist, in order. After each
 // write to the parent, it updates the metadata and the status of the given parent.
 //
-// The error joins the errors of all children. A child that cannot be applied has an error of type *[ChildError]. The
+// The error joins the errors for all children. A child that cannot be applied has an error of type *[ChildError]. The
 // error wraps [ErrNotOwned] if an object does not belong to the parent. If nothing failed but Reconcile waits for
 // children to be deleted, the error is a *[PendingDeletionError].
 //
@@ -112,7 +112,7 @@ func (r *Reconciler) Reconcile(
 	return children, err
 }
 
-// call holds the state of one call of Reconcile.
+// call holds the state of one call to Reconcile.
 type call struct {
 	*Reconciler
 	as           Identity
@@ -173,7 +173,7 @@ func (c *call) prepareParent(ctx context.Context, parent *unstructured.Unstructu
 
 // updateMetadata updates the caller's object after a write to its metadata. If the spec has changed as well, the
 // resourceVersion is not updated because the caller has not seen the new spec. The status is updated together with the
-// resourceVersion. Otherwise, a later write of the caller could replace a newer status with one from a lagging cache.
+// resourceVersion. Otherwise, a later write by the caller could replace a newer status with one from a lagging cache.
 func updateMetadata(object, now *unstructured.Unstructured) {
 	object.SetFinalizers(now.GetFinalizers())
 	object.SetAnnotations(now.GetAnnotations())

@@ -47,7 +47,7 @@ type Config struct {
 	// dynamiccontroller.ErrNotServed or ErrNotSynced, children are listed from the API server. Optional.
 	Owned func(gvr schema.GroupVersionResource, owner types.UID) ([]runtime.Object, error)
 	// Kinds lists all kinds of children, including those of earlier versions of the controller. Anyone who can update a
-	// parent can change its inventory. Therefore, only children whose kinds are in Kinds or desired by the same call of
+	// parent can change its inventory. Therefore, only children whose kinds are in Kinds or desired by the same call to
 	// Reconcile are pruned and cleaned up. Entries of other kinds stay in the inventory, so that a version of the
 	// controller that lists these kinds can prune their children. Such entries cost no requests. When the parent is
 	// deleted, Kubernetes deletes children of such kinds because of their owner references. By default, only children of

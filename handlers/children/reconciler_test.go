@@ -128,7 +128,7 @@ func TestReconcile_ReturnsMapperFailure(t *testing.T) {
 	reconciler.config.Mapper = failingMapper{reconciler.config.Mapper}
 	desired := Desired{Kinds: []schema.GroupVersionKind{newWidget().GroupVersionKind()}}
 	_, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired)
-	if err == nil || !strings.Contains(err.Error(), "find the resource of Widget.example.com") {
+	if err == nil || !strings.Contains(err.Error(), "find the resource for Widget.example.com") {
 		t.Errorf("got %v", err)
 	}
 	if writes := server.TakeWrites(); len(writes) > 0 {
@@ -168,7 +168,7 @@ func TestReconcile_InvalidChildrenAreRejectedBeforeAnyWrite(t *testing.T) {
 	}
 }
 
-// The other children of the stage are applied. Later stages are not applied, and nothing is pruned.
+// The other children in the stage are applied. Later stages are not applied, and nothing is pruned.
 func TestReconcile_FailedChildDoesNotAffectItsStage(t *testing.T) {
 	server := newFakeServer(newWidget(), newObject("v1", "ConfigMap", "default", "unowned"))
 	reconciler := newReconciler(t, Config{Client: server})

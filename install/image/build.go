@@ -19,7 +19,7 @@ type build struct {
 	date            time.Time
 }
 
-// compile builds a static binary that contains no paths of this machine.
+// compile builds a static binary that contains no paths from this machine.
 func (b build) compile(ctx context.Context, source, arch, output string, log io.Writer) error {
 	output, err := filepath.Abs(output)
 	if err != nil {

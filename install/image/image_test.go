@@ -139,7 +139,7 @@ func TestImage_HasBothArchitectures(t *testing.T) {
 	}
 }
 
-// requireStatic checks that a binary runs without other files and contains no paths of this machine.
+// requireStatic checks that a binary runs without other files and contains no paths from this machine.
 func requireStatic(t *testing.T, content []byte, machine elf.Machine) {
 	t.Helper()
 	binary, err := elf.NewFile(bytes.NewReader(content))
@@ -159,7 +159,7 @@ func requireStatic(t *testing.T, content []byte, machine elf.Machine) {
 		t.Fatal(err)
 	}
 	if bytes.Contains(content, []byte(working)) {
-		t.Error("the binary contains paths of this machine")
+		t.Error("the binary contains paths from this machine")
 	}
 }
 

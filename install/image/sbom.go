@@ -63,7 +63,7 @@ func moduleComponent(module *debug.Module) cdx.Component {
 	}
 	c := library(used.Path, used.Version)
 	if used.Sum != "" {
-		// The checksum of the files of the module, as in go.sum.
+		// The checksum of the files in the module, as in go.sum.
 		c.Properties = &[]cdx.Property{{Name: "golang:h1", Value: used.Sum}}
 	}
 	return c

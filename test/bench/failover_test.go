@@ -44,7 +44,7 @@ var (
 	failoverObjects = flag.Int("failover-objects", 100, "objects of each type in the failover benchmark")
 )
 
-// BenchmarkFailover measures the time without reconciles after the leader exits, and the requests of the next leader.
+// BenchmarkFailover measures the time without reconciles after the leader exits, and the next leader's requests.
 func BenchmarkFailover(b *testing.B) {
 	c := shared.Cluster(b)
 	f := manyTypes(*failoverTypes, *failoverObjects)

@@ -169,7 +169,7 @@ func runJob(spec string) int {
 }
 
 func doJob(ctx context.Context, spec string) (measures, error) {
-	ctrl.SetLogger(logr.Discard()) // Prevents a warning of controller-runtime.
+	ctrl.SetLogger(logr.Discard()) // Prevents a warning from controller-runtime.
 	// Ignore GOGC and GOMEMLIMIT, and use the defaults.
 	debug.SetGCPercent(100)
 	debug.SetMemoryLimit(math.MaxInt64)

@@ -335,8 +335,8 @@ func (r *platformRun) start(ctx context.Context, binary string) (
 	}, nil
 }
 
-// writes returns the number of write requests of the platform for instances, children and events, as counted by the API
-// server. It counts the creation of children and events, but not of instances, which the benchmark creates.
+// writes returns the number of write requests from the platform for instances, children and events, as counted by the
+// API server. It counts the creation of children and events, but not of instances, which the benchmark creates.
 func (r *platformRun) writes(ctx context.Context) (total float64, err error) {
 	metrics, err := r.kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 type serving struct {
 	engine  engine
 	end     func() error
-	took    time.Duration // From the first call of Start until all objects were reconciled.
+	took    time.Duration // From the first call to Start until all objects were reconciled.
 	calls   int64         // The number of handler calls.
 	objects int
 	before  footprint // Before the engine was created.

@@ -25,8 +25,8 @@ type Options struct {
 	// WithControllers enables garbage collection of owned objects, deletion of namespaces and aggregation of cluster
 	// roles. For a newly defined type, garbage collection can take a second or two.
 	WithControllers bool
-	// Log, if not nil, receives the standard error of the binary, which includes reports of crashed servers. One goroutine
-	// writes to Log until Stop returns.
+	// Log, if not nil, receives the standard error of the binary, which includes reports from crashed servers. One
+	// goroutine writes to Log until Stop returns.
 	Log io.Writer
 }
 

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Errors of a Component.
+// Errors returned by a Component.
 var (
 	// ErrExternal is returned for the components of an external cluster, which cannot be stopped or started.
 	ErrExternal = errors.New("the cluster is external (" + kubeconfigEnv + "): its components cannot be controlled")
@@ -30,7 +30,7 @@ type Component struct {
 	dir  string // Empty for an external cluster.
 
 	mu       sync.Mutex // Held while a method runs.
-	started  *process   // The process that the last call of Start started.
+	started  *process   // The process that the last call to Start started.
 	released bool       // Set when the cluster is stopped.
 }
 
@@ -140,7 +140,7 @@ func (c *Component) end(sig syscall.Signal) error {
 	}
 }
 
-// release stops the process that Start has started, if any. Further calls of Start fail.
+// release stops the process that Start has started, if any. Further calls to Start fail.
 func (c *Component) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

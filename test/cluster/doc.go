@@ -2,7 +2,7 @@
 // binary of test/controlplane, which "make controlplane" builds, and connects to it like any other client. If
 // KUBEBUILDER_ASSETS names a folder with etcd and kube-apiserver, the cluster consists of these programs.
 //
-// The tests of a package can share one cluster:
+// The tests in a package can share one cluster:
 //
 //	var shared = cluster.NewShared(cluster.Options{})
 //

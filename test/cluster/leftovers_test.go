@@ -103,7 +103,7 @@ func TestStop_LeavesNoProcessesOrFiles(t *testing.T) {
 				t.Errorf("stat of directory %s: got %v, want it to be removed", dir, err)
 			}
 			if err := c.Stop(); err != nil {
-				t.Errorf("the second call of Stop returned %v", err)
+				t.Errorf("the second call to Stop returned %v", err)
 			}
 		})
 	}

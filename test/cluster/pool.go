@@ -2,7 +2,7 @@ package cluster
 
 import "os"
 
-// Pool is a set of clusters for the parallel tests of a package. Each test has a cluster of its own while it runs, so
+// Pool is a set of clusters for the parallel tests in a package. Each test has a cluster of its own while it runs, so
 // that tests can run programs that act on the whole cluster. If TEST_KUBECONFIG is set, the pool contains only the
 // external cluster of that kubeconfig.
 type Pool struct {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Shared is a cluster for all tests of a package. If TEST_KUBECONFIG is set, it is the external cluster of that
+// Shared is a cluster for all tests in a package. If TEST_KUBECONFIG is set, it is the external cluster of that
 // kubeconfig. Otherwise, the first test that calls Cluster starts one.
 type Shared struct {
 	options Options

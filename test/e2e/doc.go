@@ -5,7 +5,7 @@
 // Each of them is a separate process of the test binary. The engine's watches run on every replica, and its workers run
 // only on the leader. All replicas append events to one log: handler calls, writes before and after the fence, and
 // requests for the lease. The test changes objects continuously. It adds these changes, the injected faults and the
-// events of its own watches to the log.
+// events from its own watches to the log.
 //
 // Replicas of the platform serve a Blueprint with collections, references to existing objects and status fields, and
 // the webhook for Blueprints. The test changes the lists, the existing objects and the children continuously, applies

@@ -76,8 +76,8 @@ const (
 // allPlants are the items from which the lists of the gardens are drawn. The list of the first garden does not change.
 var allPlants = []string{"ash", "box", "elm", "fir", "ivy", "oak"}
 
-// gardens are the instances of a Blueprint and the existing objects that it refers to. The fields describe the last
-// changes of the test.
+// gardens are the instances of a Blueprint and the existing objects that it refers to. The fields describe the test's
+// last changes.
 type gardens struct {
 	*fleet
 	group    string

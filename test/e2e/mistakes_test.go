@@ -75,7 +75,7 @@ func (f *fleet) installWebhook(system string) {
 	})
 }
 
-// webhookFaults affect the connections of the API server to the webhook.
+// webhookFaults affect the connections from the API server to the webhook.
 var webhookFaults = []fault{
 	{name: "webhook stalled", inject: (*fleet).stallWebhook},
 	{name: "webhook unreachable", inject: (*fleet).resetWebhook},

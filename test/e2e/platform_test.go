@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Each round injects the faults of TestL1_L2_L3_Rounds into replicas of the platform, or faults of the webhook, while
+// Each round injects the faults of TestL1_L2_L3_Rounds into replicas of the platform, or faults in the webhook, while
 // the instances of a Blueprint, their children and the existing objects that they refer to change at random. At the end
 // of a round, the children and the statuses must correspond to the instances and to the existing objects, and nothing
 // else must have been written. The webhook never refuses a valid Blueprint. Each invalid Blueprint is refused by the

@@ -60,14 +60,14 @@ func (f *fleet) injectFaults(leader *member, n int, draw draw) {
 	if !draw.onLeader {
 		target = f.other(leader)
 	}
-	f.recordFault("round %d: leader %s, fault of %s: %s for %s",
+	f.recordFault("round %d: leader %s, fault in %s: %s for %s",
 		n, leader.processName(), target.processName(), draw.fault.name, draw.duration)
 	var injecting sync.WaitGroup
 	if draw.second != nil {
 		other := f.other(f.other(target))
 		injecting.Go(func() {
 			f.wait(draw.secondAfter)
-			f.recordFault("round %d: fault of %s: %s for %s", n, other.processName(), draw.second.name, draw.secondDuration)
+			f.recordFault("round %d: fault in %s: %s for %s", n, other.processName(), draw.second.name, draw.secondDuration)
 			draw.second.inject(f, other, draw.secondDuration)
 		})
 	}

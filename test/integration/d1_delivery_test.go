@@ -64,7 +64,7 @@ func TestD1_EveryChangeIsFollowedByACall(t *testing.T) {
 	wg.Wait()
 	for i := range objects {
 		name := fmt.Sprintf("w%d", i)
-		h.eventually("the last change of "+name+" is reconciled", func() error {
+		h.eventually("the last change to "+name+" is reconciled", func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if version, called := seen[name]; !called || version != last[i] {

@@ -134,8 +134,8 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-// When the reconciler corrects drift, it must not change fields of other managers. A reconcile without drift must write
-// nothing.
+// When the reconciler corrects drift, it must not change fields owned by other managers. A reconcile without drift must
+// write nothing.
 func TestHandlers_DriftIsCorrected(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)

@@ -155,7 +155,7 @@ func TestHandlers_CleanupIsCalledUntilItSucceeds(t *testing.T) {
 	}
 }
 
-// Set keeps the conditions of other managers. The object that the caller passes to Set can be outdated.
+// Set keeps the conditions set by other managers. The object that the caller passes to Set can be outdated.
 func TestHandlers_ConditionsAreWrittenOnlyIfTheyChange(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)

@@ -96,7 +96,7 @@ func TestS1_StopWaitsForHandlersAndRemovesAllState(t *testing.T) {
 	again.waitForTotal(7)
 	h.stopServing(c, gvr)
 	if calls.sum() != after || again.sum() != 7 {
-		t.Errorf("got %d more calls of the old handler and %d of the new one, want 0 and 7", calls.sum()-after, again.sum())
+		t.Errorf("got %d more calls to the old handler and %d to the new one, want 0 and 7", calls.sum()-after, again.sum())
 	}
 }
 

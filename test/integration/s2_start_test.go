@@ -131,7 +131,7 @@ func TestS2_SwapReconcilesEveryObjectOnce(t *testing.T) {
 		}
 	}
 	if n := first.sum(); n != objects {
-		t.Errorf("got %d calls of the old handler, want %d", n, objects)
+		t.Errorf("got %d calls to the old handler, want %d", n, objects)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestS2_SwapToAnotherWatchMissesNoChange(t *testing.T) {
 	first.waitFor(h.id(gvr, "w0"), 2)
 	first.waitFor(h.id(gvr, "w1"), 2)
 	if n := second.sum(); n != 0 {
-		t.Errorf("got %d calls of a handler whose watch has not synced, want none", n)
+		t.Errorf("got %d calls to a handler whose watch has not synced, want none", n)
 	}
 	if _, err := must(c.Lister(gvr)).Get(h.namespace + "/w1"); !errors.Is(err, dynamiccontroller.ErrNotSynced) {
 		t.Errorf("lister of a watch that has not synced: got %v, want %v", err, dynamiccontroller.ErrNotSynced)

@@ -33,7 +33,7 @@ func typeEvents(m *restmapper.Mapper) dynamiccontroller.TypeEvents {
 }
 
 // With type events from a mapper, the engine watches a type as soon as the type is defined, and empties the cache when
-// the type is removed. While the type is defined, ResourceFor must find the resource of the type's kind.
+// the type is removed. While the type is defined, ResourceFor must find the resource for the type's kind.
 func TestS5_TypeEventsFromMapper(t *testing.T) {
 	h := newHarness(t)
 	m, _ := h.mapper()

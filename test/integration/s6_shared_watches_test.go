@@ -141,11 +141,11 @@ func (l *changeLog) predicate(_ context.Context, old, now dynamiccontroller.Obje
 		}
 	}
 	if l.synced && l.versions[name] != before {
-		l.t.Errorf("change of %s from version %q, want %q", name, before, l.versions[name])
+		l.t.Errorf("change to %s from version %q, want %q", name, before, l.versions[name])
 	}
 	number := func(s string) int { n, _ := strconv.Atoi(s); return n }
 	if after != "" && number(after) <= number(before) {
-		l.t.Errorf("change of %s from version %q to %q", name, before, after)
+		l.t.Errorf("change to %s from version %q to %q", name, before, after)
 	}
 	if after == "" {
 		delete(l.versions, name)

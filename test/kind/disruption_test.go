@@ -24,7 +24,7 @@ func TestEviction_OneReplicaAtATime(t *testing.T) {
 			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: namespace}})
 	}
 	first, second := pods.Items[0].Name, pods.Items[1].Name
-	// The disruption controller may not have processed the Pod changes of the previous test yet.
+	// The disruption controller may not have processed the Pod changes from the previous test yet.
 	e.eventually(timeout, "the first replica is evicted", func(ctx context.Context) error {
 		return evict(ctx, first)
 	})

@@ -15,7 +15,7 @@ const batch = 256
 
 // EventHandler receives the objects of a subscription and their changes. All functions are required. They are called
 // one at a time, in order, and after the store reflects the change. While one of them is running, the other
-// subscriptions of the same watch are blocked. The functions may read any subscription, but must not call Attach,
+// subscriptions to the same watch are blocked. The functions may read any subscription, but must not call Attach,
 // Detach, Replace, CancelReplace or Close.
 type EventHandler struct {
 	// Known is called with the keys of existing objects, at most 256 at a time.
@@ -67,7 +67,7 @@ func (s *Subscription) State() State { return *s.view.Load().watch.state.current
 func (s *Subscription) View() View { return *s.view.Load() }
 
 // Owners returns the owners of an object. Only an event handler of this subscription may call Owners, and only with a
-// record that was passed to the handler. The result is computed once per change for all subscriptions of the watch, and
+// record that was passed to the handler. The result is computed once per change for all subscriptions to the watch, and
 // must not be modified.
 func (s *Subscription) Owners(r *objects.Record) []Owner { return s.view.Load().watch.owners.get(r) }
 

@@ -2,7 +2,7 @@
 //
 //   - [Handler] calls a reconcile.Reconciler.
 //   - [MapFunc] and [Predicate] convert the functions of its watches.
-//   - [NewClient] returns a client.Client that reads from the caches of the engine.
+//   - [NewClient] returns a client.Client that reads from the engine's caches.
 //
 // They replace a controller's builder, but not its reconciler. For example,
 //

@@ -10,7 +10,7 @@ import (
 )
 
 // Covers reports whether an object has all values of an applied configuration. The object can have more fields, such as
-// defaults and fields of other managers. Lists must have the same length because the owner of an item is unknown
+// defaults and fields owned by other managers. Lists must have the same length because the owner of an item is unknown
 // without the schema.
 func Covers(config, object any) bool {
 	switch config := config.(type) {

@@ -10,7 +10,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// InRun calls f from a controller's handler, with the context of the handler, and then ends the run. Each call of InRun
+// InRun calls f from a controller's handler, with the context of the handler, and then ends the run. Each call to InRun
 // is a separate run.
 func InRun(t testing.TB, f func(ctx context.Context)) {
 	t.Helper()

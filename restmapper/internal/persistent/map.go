@@ -100,7 +100,7 @@ func (e *Edit[V]) Delete(key string) {
 	e.changes = append(e.changes, change[V]{entry: entry[V]{key: key}, hash: maphash.String(seed, key), delete: true})
 }
 
-// With returns a copy of m with the changes of e applied. A later change to a key overrides an earlier one. With does
+// With returns a copy of m with the changes in e applied. A later change to a key overrides an earlier one. With does
 // not modify m.
 func (m Map[V]) With(e *Edit[V]) Map[V] {
 	if len(e.changes) == 0 {

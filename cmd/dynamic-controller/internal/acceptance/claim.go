@@ -13,7 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
-// claim is the claim of a Blueprint to a type.
+// claim is a Blueprint's claim to a type.
 type claim struct {
 	crd string // name of the CustomResourceDefinition
 	// named reports whether the Blueprint names an existing CustomResourceDefinition in spec.type.crd. If it is false, the
@@ -27,14 +27,14 @@ type claim struct {
 }
 
 // claimRank is the rank of a claim to a type. The claim with the lowest rank wins. Among claims of the same rank, the
-// claim of the oldest Blueprint wins. Unqualified claims never win.
+// oldest Blueprint's claim wins. Unqualified claims never win.
 type claimRank int
 
 const (
 	// reserved means that the platform created the CustomResourceDefinition for this Blueprint or for an earlier Blueprint
 	// with the same name.
 	reserved claimRank = iota
-	// allowed means that the platform did not create the CustomResourceDefinition, and that an annotation of the
+	// allowed means that the platform did not create the CustomResourceDefinition, and that an annotation on the
 	// CustomResourceDefinition allows this Blueprint.
 	allowed
 	// established means that the type does not exist, and that a spec of this Blueprint has been accepted before.

@@ -49,7 +49,7 @@ func isCreatedByPlatform(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return crd.Annotations[ownerUIDAnnotation] != "" || crd.Annotations[ownerNameAnnotation] != ""
 }
 
-// allows reports whether an annotation of the CustomResourceDefinition allows the Blueprint to serve its type. It
+// allows reports whether an annotation on the CustomResourceDefinition allows the Blueprint to serve its type. It
 // returns false if the platform created the CustomResourceDefinition.
 func allows(crd *apiextensionsv1.CustomResourceDefinition, blueprintName string) bool {
 	return !isCreatedByPlatform(crd) && crd.Annotations[allowedAnnotation] == blueprintName

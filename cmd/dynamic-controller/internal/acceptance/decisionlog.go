@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// decisionLog logs the changes of decisions. Every replica makes decisions, but only the leader logs them.
+// decisionLog logs changes in decisions. Every replica makes decisions, but only the leader logs them.
 type decisionLog struct {
 	mu     sync.Mutex
 	logged map[string]loggedDecision // by Blueprint name, of this term; guarded by mu

@@ -40,8 +40,8 @@
 // Only revisions with the UID of the Blueprint are served. Templates are never read from a status. Each spec is stored
 // once: if the same spec is applied again, its revision gets the highest number.
 //
-// The kinds in the stored revisions determine which children can be pruned. Kinds that appear only in the inventory
-// annotation of an instance are ignored. Revisions beyond the history limit are deleted. If such a revision contains a
+// The kinds in the stored revisions determine which children can be pruned. Kinds that appear only in an instance's
+// inventory annotation are ignored. Revisions beyond the history limit are deleted. If such a revision contains a
 // kind that no newer revision contains, it is kept until no inventory contains the kind and the newest revision has
 // been served for ten minutes.
 //

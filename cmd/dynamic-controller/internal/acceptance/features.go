@@ -22,7 +22,7 @@ func disabledFeatures(b *blueprint.Blueprint, disabled []Feature) (problems blue
 	reject := func(feature Feature, uses bool, path string) {
 		if uses && slices.Contains(disabled, feature) {
 			problems = append(problems, blueprint.Problem{
-				Path: path, Reason: fmt.Sprintf("is disabled by the feature gate %s of the platform", feature),
+				Path: path, Reason: fmt.Sprintf("is disabled by the platform's feature gate %s", feature),
 			})
 		}
 	}

@@ -21,7 +21,7 @@ func TestValidate_RejectsDisabledFeatures(t *testing.T) {
 		"an enabled feature":     {collection, []Feature{ExternalReferences}, ""},
 		"a disabled feature": {
 			collection, []Feature{Collections},
-			"spec.resources[0].forEach: is disabled by the feature gate Collections of the platform",
+			"spec.resources[0].forEach: is disabled by the platform's feature gate Collections",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -122,7 +122,7 @@ func (s *historyStore) renumber(ctx context.Context, b *blueprint.Blueprint, r *
 	options := metav1.PatchOptions{FieldManager: instances.Name}
 	_, err = s.revisions().Patch(ctx, r.Name, types.MergePatchType, patch, options)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the cache lags; the event of the revision triggers another reconcile
+		return nil // the cache lags; the revision's event triggers another reconcile
 	}
 	return err
 }

@@ -122,7 +122,7 @@ func (in inputs) String() string {
 			annotations[ownerUIDAnnotation], annotations[ownerNameAnnotation], annotations[allowedAnnotation]))
 	}
 	if in.allowsIncompatible {
-		parts = append(parts, "allows incompatible changes of the schema")
+		parts = append(parts, "allows incompatible changes to the schema")
 	}
 	for gvk, mapping := range in.mappings {
 		part := gvk.String()

@@ -54,14 +54,14 @@ func kindsOfInterest(b *blueprint.Blueprint, stored history) (kinds []schema.Gro
 // kindFinder looks up kinds.
 type kindFinder struct{ mapper meta.RESTMapper }
 
-// find returns the mapping of a kind, or nil if the kind is unknown.
+// find returns the mapping for a kind, or nil if the kind is unknown.
 func (f kindFinder) find(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	mapping, err := f.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	switch {
 	case meta.IsNoMatchError(err) || err == nil && f.isGuess(gvk, mapping):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("find the resource of %s: %w", gvk, err)
+		return nil, fmt.Errorf("find the resource for %s: %w", gvk, err)
 	}
 	return mapping, nil
 }

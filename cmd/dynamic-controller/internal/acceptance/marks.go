@@ -8,6 +8,6 @@ const (
 	// OwnerUIDAnnotation is set on a CustomResourceDefinition that was created for a Blueprint, until the Blueprint is
 	// deleted and the type is retained.
 	OwnerUIDAnnotation = ownerUIDAnnotation
-	// RevisionLabel is a label of the ControllerRevisions that store accepted specs.
+	// RevisionLabel is a label on the ControllerRevisions that store accepted specs.
 	RevisionLabel = blueprintLabel
 )

@@ -79,9 +79,9 @@ func (m *memoryBudget) exceeded(needed, free int64, advice string) *rejection {
 		quantity(needed), quantity(free), quantity(m.limit), advice)}
 }
 
-// requests returns the requests of the accepted specs, followed by those of the newest specs, so that a new spec never
-// displaces an accepted one. Each group is ordered from the oldest to the newest Blueprint. A newest spec that was
-// rejected for a reason other than the budget is omitted, unless it belongs to the Blueprint with the UID own.
+// requests returns the requests for the accepted specs, followed by those for the newest specs, so that a new spec
+// never displaces an accepted one. Each group is ordered from the oldest to the newest Blueprint. A newest spec that
+// was rejected for a reason other than the budget is omitted, unless it belongs to the Blueprint with the UID own.
 func (m *memoryBudget) requests(own types.UID) ([]request, error) {
 	all, err := m.claims.all()
 	if err != nil {

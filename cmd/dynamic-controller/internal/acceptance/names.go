@@ -10,7 +10,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
-// AggregationLabel is a label of ClusterRoles. If its value is "true", the permissions of the ClusterRole are granted
+// AggregationLabel is a label on ClusterRoles. If its value is "true", the permissions of the ClusterRole are granted
 // to the platform: see examples/kind.
 const AggregationLabel = instances.Name + "/aggregate-to-dynamic-controller"
 
@@ -35,7 +35,7 @@ const (
 	// schema even if existing instances become invalid or lose fields.
 	incompatibleAnnotation = instances.Name + "/allow-incompatible-schema"
 
-	// blueprintLabel is a label of the ControllerRevisions that store accepted specs: see instances.LabelValue.
+	// blueprintLabel is a label on the ControllerRevisions that store accepted specs: see instances.LabelValue.
 	blueprintLabel = instances.Name + "/blueprint"
 	// generationAnnotation is set on ControllerRevisions. It contains the last generation of the Blueprint that had this
 	// spec.

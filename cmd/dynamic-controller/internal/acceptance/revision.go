@@ -80,7 +80,7 @@ type revisionData struct {
 }
 
 // revisionDataOf returns the data to store. It omits the history limit, which does not affect serving. The
-// ServiceAccount name must already be resolved, so that a change of the default ServiceAccount creates a new revision.
+// ServiceAccount name must already be resolved, so that changing the default ServiceAccount creates a new revision.
 func revisionDataOf(b *blueprint.Blueprint) revisionData {
 	data := revisionData{Blueprint: b.Name, UID: b.UID, Spec: b.Spec}
 	data.Spec.RevisionHistoryLimit = nil

@@ -17,7 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// Reasons of the Progressing condition.
+// Reasons for the Progressing condition.
 const (
 	reasonRollingOut       = "RollingOut"
 	reasonRolloutStopped   = "RolloutStopped"

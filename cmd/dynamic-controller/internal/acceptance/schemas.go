@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	// SchemaRetryPeriod is how long the error of a failed schema request is cached.
+	// SchemaRetryPeriod is how long the error from a failed schema request is cached.
 	SchemaRetryPeriod = 30 * time.Second
 
 	schemaTimeout = 10 * time.Second
-	// schemaMaxAge limits the age of a cached schema, because no event is sent when an upgrade of the API server changes
+	// schemaMaxAge limits the age of a cached schema, because no event is sent when an API server upgrade changes
 	// built-in kinds.
 	schemaMaxAge = 5 * time.Minute
 	// maxSchemas limits the number of cached schemas. The largest one, that of a Deployment, takes about 2 MB.

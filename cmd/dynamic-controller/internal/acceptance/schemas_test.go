@@ -126,7 +126,7 @@ func TestOpenAPISchemas_RetryAfterErrors(t *testing.T) {
 		f.err, f.field = nil, ""
 		time.Sleep(SchemaRetryPeriod)
 		if _, _, err := s.For(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "invalid document") {
-			t.Errorf("got error %v for a panic of the resolver", err)
+			t.Errorf("got error %v for a panic in the resolver", err)
 		}
 	})
 }

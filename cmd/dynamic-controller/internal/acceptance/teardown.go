@@ -87,7 +87,7 @@ func (t *teardown) cleanUp(
 			served, err = t.store.hasLive(ctx, b)
 		}
 		if err != nil || served {
-			return cmp.Or(err, dynamiccontroller.RequeueAfter(soon)) // the cache of this replica lags
+			return cmp.Or(err, dynamiccontroller.RequeueAfter(soon)) // this replica's cache lags
 		}
 	}
 	if err := t.releaseInstances(ctx, d.gvr); err != nil {

@@ -369,8 +369,8 @@ func TestTeardown_CompletesIfTheTypeIsNotOwned(t *testing.T) {
 
 func TestTeardown_DeletesOnlyAfterServing(t *testing.T) {
 	for name, test := range map[string]struct {
-		madeBy   string // UID annotation of the CustomResourceDefinition in the cache
-		live     string // UID annotation of the CustomResourceDefinition in the API server
+		madeBy   string // UID annotation on the CustomResourceDefinition in the cache
+		live     string // UID annotation on the CustomResourceDefinition in the API server
 		revision types.UID
 		deletes  bool
 		waits    bool

@@ -158,7 +158,7 @@ func TestWiring_StoresDefinesAndServesABlueprint(t *testing.T) {
 func TestWiring_UpdatesTheCRDForAChangedSchema(t *testing.T) {
 	c := newCluster(t, withFields(1, "one"))
 	c.reconcile()
-	// The update must keep annotations of other clients, including one that is not cached.
+	// The update must keep annotations set by other clients, including one that is not cached.
 	crd := c.crd()
 	crd.Annotations["example.com/note"] = "x"
 	crd.Annotations["kubectl.kubernetes.io/last-applied-configuration"] = "{}"
@@ -190,7 +190,7 @@ func TestWiring_UpdatesTheCRDForAChangedSchema(t *testing.T) {
 	before := updates()
 	c.reconcile()
 	if n := updates() - before; n > 0 {
-		t.Errorf("got %d updates of an unchanged CustomResourceDefinition", n)
+		t.Errorf("got %d updates to an unchanged CustomResourceDefinition", n)
 	}
 }
 

@@ -49,7 +49,7 @@ type Controller struct {
 	authorizer    authorizer.Authorizer
 }
 
-// New returns a Controller that sends reviews to the API server of cfg. The reviews do not use the rate limiter of cfg,
+// New returns a Controller that sends reviews to the API server of cfg. The reviews do not use cfg's rate limiter,
 // but have their own. New sends no requests.
 func New(log logr.Logger, cfg *rest.Config) (*Controller, error) {
 	cfg = rest.CopyConfig(cfg)
@@ -70,7 +70,7 @@ func New(log logr.Logger, cfg *rest.Config) (*Controller, error) {
 	return &Controller{log: log, authenticator: bearertoken.New(tokens), authorizer: users}, nil
 }
 
-// tokenReviewer authenticates tokens. Unlike the webhook authenticator of Kubernetes, it returns no error for a
+// tokenReviewer authenticates tokens. Unlike Kubernetes' webhook authenticator, it returns no error for a
 // rejected token, because errors are not cached.
 type tokenReviewer struct {
 	log    logr.Logger

@@ -119,7 +119,7 @@ func authenticate(t *testing.T, c *Controller, requests int, want string) {
 	}
 }
 
-// The reviews do not use the rate limiter of the config, which fails each request.
+// The reviews do not use the config's rate limiter, which fails each request.
 func TestController_CachesReviewsOfTokens(t *testing.T) {
 	for name, test := range map[string]struct {
 		code              int

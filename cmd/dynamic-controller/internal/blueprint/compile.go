@@ -73,7 +73,7 @@ type resource struct {
 	ready   []*expressionAt
 	needs   []*resource
 
-	// includeLater holds the conditions of includeWhen that read other resources. Conditions that read only self are in
+	// includeLater holds the includeWhen conditions that read other resources. Conditions that read only self are in
 	// include. includeNeeds holds the resources that the conditions in includeLater read.
 	includeLater []*expressionAt
 	includeNeeds []*resource

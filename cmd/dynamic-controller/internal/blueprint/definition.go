@@ -184,7 +184,7 @@ func conditionsSchema() apiextensionsv1.JSONSchemaProps {
 }
 
 // columns returns the author's columns, followed by the platform's columns. An author's column replaces a platform
-// column of the same name. The author's columns come first because errors of the API server identify columns by index,
+// column of the same name. The author's columns come first because API server errors identify columns by index,
 // and the indexes must match those in the Blueprint.
 func columns(
 	authors []apiextensionsv1.CustomResourceColumnDefinition,

@@ -40,11 +40,11 @@ func deep(n int) any {
 // hostileCase changes a Blueprint so that it would need excessive memory or time.
 type hostileCase struct {
 	change func(*blueprint.Blueprint)
-	want   string // a problem of the Blueprint or of its instance, or empty
+	want   string // a problem with the Blueprint or its instance, or empty
 }
 
-// hostileProblems compiles the Blueprint and renders an instance that contains a long text. It returns the problems of
-// both.
+// hostileProblems compiles the Blueprint and renders an instance that contains a long text. It returns the problems
+// with both.
 func hostileProblems(t *testing.T, b *blueprint.Blueprint) string {
 	t.Helper()
 	compiled, err := blueprint.Compile(b, blueprint.Options{})
@@ -198,7 +198,7 @@ func hostileExpressions() map[string]hostileCase {
 	}
 }
 
-// A hostile Blueprint is rejected, or its instance fails, within the limits of memory and time. Afterwards, other
+// A hostile Blueprint is rejected, or its instance fails, within the memory and time limits. Afterwards, other
 // Blueprints still compile and render.
 func TestHostile(t *testing.T) {
 	cases := hostileSpecs()

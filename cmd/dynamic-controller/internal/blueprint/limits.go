@@ -4,7 +4,7 @@ import (
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 )
 
-// Limits of a Blueprint. Where possible, the Blueprint CustomResourceDefinition sets the same limits.
+// Limits for a Blueprint. Where possible, the Blueprint CustomResourceDefinition sets the same limits.
 const (
 	MaxSpecBytes       = 512 << 10 // size of the spec as JSON
 	MaxResources       = 100       // number of resources
@@ -19,7 +19,7 @@ const (
 	MaxSchemaRules     = 100       // number of x-kubernetes-validations and patterns in spec.type.schema
 )
 
-// Limits of an instance.
+// Limits for an instance.
 const (
 	// MaxObjectBytes is the approximate maximum size of a rendered object as JSON. By default, etcd accepts 1.5 MiB.
 	MaxObjectBytes = 1 << 20
@@ -47,7 +47,7 @@ const (
 	MaxInstanceCost = celconfig.RuntimeCELCostBudget
 )
 
-// Limits of messages. The message of a condition can have at most 32,768 bytes.
+// Limits for messages. The message of a condition can have at most 32,768 bytes.
 const (
 	maxProblems     = 10
 	maxValues       = 10

@@ -9,8 +9,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ManifestRevisionAnnotation is an annotation of the Blueprint CustomResourceDefinition. Its value is a number that
-// increases with each release that changes the manifest. An older version of the platform does not replace a newer manifest.
+// ManifestRevisionAnnotation is an annotation on the Blueprint CustomResourceDefinition. Its value is a number that
+// increases with each release that changes the manifest. An older version of the platform does not replace a
+// newer manifest.
 const ManifestRevisionAnnotation = "platform.example.com/manifest-revision"
 
 //go:embed crd.yaml

@@ -39,11 +39,11 @@ func TestCompile_childMetadata(t *testing.T) {
 		"an expression in a key": {
 			"{name: a, \"${'finalizers'}\": [a/b]}", "keys must not contain expressions",
 		},
-		"a label of the platform": {
+		"a platform label": {
 			"{name: a, labels: {platform.example.com/instance: a}}", at +
 				".labels: keys under platform.example.com/ must not be set in a template",
 		},
-		"an annotation of the platform": {
+		"a platform annotation": {
 			"{name: a, annotations: {platform.example.com/inventory: '${self.spec.name}'}}", at +
 				".annotations: keys under platform.example.com/",
 		},
@@ -100,7 +100,7 @@ func TestStep_childMetadata(t *testing.T) {
 			`{name: a, namespace: "${dyn(self.spec.?name)}"}`, of("shop", "{}"), "shop",
 		},
 		"a namespace that the template names": {"{name: a, namespace: team-b}", of("shop", "{}"), "team-b"},
-		"a computed label of the platform": {
+		"a computed platform label": {
 			`{name: a, labels: "${self.spec.labels}"}`, of("shop", "{labels: {platform.example.com/instance: b}}"),
 			at + ".labels: keys under platform.example.com/ must not be set in a template",
 		},

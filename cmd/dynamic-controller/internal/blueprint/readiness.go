@@ -119,7 +119,7 @@ func (c childObject) condition(kind string) map[string]any {
 func (c childObject) isTrue(kind string) bool { return c.condition(kind)["status"] == "True" }
 
 // reason returns the reason of a condition in parentheses. It returns "" for sensitive objects because a controller
-// could copy data of a Secret into the reason.
+// could copy data from a Secret into the reason.
 func (c childObject) reason(kind string) string {
 	reason, _ := c.condition(kind)["reason"].(string)
 	if reason == "" || c.hidesReasons {

@@ -97,7 +97,7 @@ func TestReport_fields(t *testing.T) {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 			if len(s.Problems) > 0 || s.Ready {
-				t.Errorf("problems of resources: %v, ready: %t", s.Problems, s.Ready)
+				t.Errorf("problems with resources: %v, ready: %t", s.Problems, s.Ready)
 			}
 		})
 	}
@@ -156,7 +156,7 @@ func TestReport_conditions(t *testing.T) {
 				Message: "the expression failed; see the Ready condition",
 			}, "spec.type.conditions[0].status: ${crate.spec.size}: is of type int, not bool",
 		},
-		"a reason of two words": {
+		"a reason with two words": {
 			`{type: Up, status: crate.status.up, reason: "${self.spec.name + ' b'}"}`,
 			metav1.Condition{Type: "Up", Status: "False", Reason: "ConditionNotMet"},
 			`spec.type.conditions[0].reason: "Flowers b" is not a valid reason; use one word that starts with a letter, ` +
@@ -247,14 +247,14 @@ func TestCompile_report(t *testing.T) {
 		want   []string
 	}{
 		"names and UIDs of Secrets": {fields: `status: {a: "${db.metadata.name}", b: "${copy.metadata.uid}"}`},
-		"data of Secrets in fields": {
+		"Secret data in fields": {
 			fields: `status: {a: "${db.data.password}", b: {c: ["x${copy.data.a}"]}}`,
 			want: []string{
 				"spec.type.status.a: ${db.data.password}: must not read a Secret's data",
 				"spec.type.status.b.c[0]: ${copy.data.a}: must not read a Secret's data",
 			},
 		},
-		"data of Secrets in conditions": {
+		"Secret data in conditions": {
 			fields: `conditions: [{type: A, status: "db.data.size() > 0", reason: "${db.type}", message: "x ${[db].size()}"}]`,
 			want: []string{
 				"spec.type.conditions[0].status: ${db.data.size() > 0}: must not read a Secret's data",

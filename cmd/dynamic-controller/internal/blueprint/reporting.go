@@ -22,7 +22,7 @@ type Report struct {
 	Problems Problems
 }
 
-// Reasons of conditions.
+// Reasons for conditions.
 const (
 	reasonMet     = "ConditionMet"
 	reasonNotMet  = "ConditionNotMet"

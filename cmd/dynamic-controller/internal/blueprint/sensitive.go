@@ -124,7 +124,7 @@ func (e *expressionAt) explainMissing(missing *expression.MissingError) string {
 	return "a value (" + missing.Error() + ")"
 }
 
-// KnownField returns the longest prefix of a field path that contains no data of instances. id is the id of the
+// KnownField returns the longest prefix of a field path that contains no instance data. id is the id of the
 // resource. The path uses the notation of the API server's errors, such as spec.containers[0].image. The prefix ends
 // before a key that is part of the result of an expression because such a key can be data.
 func (c *Compiled) KnownField(id, field string) string {

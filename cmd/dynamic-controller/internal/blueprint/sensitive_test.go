@@ -66,7 +66,7 @@ func TestStep_hidesSecretData(t *testing.T) {
 				"\"${{db.data.password: 1}}\"}}}",
 			want: "spec.resources[1].template.metadata.labels: must be a map of strings",
 		},
-		"labels of the platform": {
+		"platform labels": {
 			resources: "\n    - {id: config, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a, labels: " +
 				"\"${{'platform.example.com/' + db.data.password: 'x'}}\"}}}",
 			want: "spec.resources[1].template.metadata.labels: keys under platform.example.com/ must not be set in a template",

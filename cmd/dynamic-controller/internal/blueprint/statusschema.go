@@ -135,7 +135,7 @@ func keepSchema(existing, derived apiextensionsv1.JSONSchemaProps) apiextensions
 		existing.Type == derived.Type && ptr.Deref(existing.XPreserveUnknownFields, false):
 		return existing
 	case existing.Type != derived.Type:
-		return derived // an incompatible change of the type
+		return derived // an incompatible change to the type
 	}
 	for name, field := range derived.Properties {
 		if before, has := existing.Properties[name]; has {

@@ -31,7 +31,7 @@ type Configuration struct {
 	Tracing *tracingapi.TracingConfiguration `json:"tracing,omitempty"`
 }
 
-// Cluster configures the clients of the API server.
+// Cluster configures the API server clients.
 type Cluster struct {
 	Kubeconfig *string  `json:"kubeconfig,omitempty" flag:"kubeconfig"`
 	Context    *string  `json:"context,omitempty" flag:"context"`

@@ -1,10 +1,10 @@
 // Package events writes Kubernetes Events about Blueprints and instances. In the output of kubectl describe, they show
 // users what the platform did and why something failed.
 //
-//	status write, or writes of children ─▶ Recorder.Record ─▶ queue ─▶ one goroutine per term ─▶ API server
+//	status write, or writes to children ─▶ Recorder.Record ─▶ queue ─▶ one goroutine per term ─▶ API server
 //
 // An Event is recorded when a condition changes, but not when a reconcile is repeated. Package handlers reports each
-// change of a condition exactly once, so nothing is recorded again after a restart or a change of leader. Delivery is
+// change to a condition exactly once, so nothing is recorded again after a restart or a change of leader. Delivery is
 // not guaranteed: an Event is dropped if there are too many, if the API server does not respond, or if the process
 // exits before writing it. Everything important is therefore also in a status.
 //

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// objectBurst and objectRate limit the events about one object. They equal defaultSpamBurst and defaultSpamQPS of
+	// objectBurst and objectRate limit the events about one object. They equal defaultSpamBurst and defaultSpamQPS in
 	// k8s.io/client-go/tools/record.
 	objectBurst = 25
 	objectRate  = rate.Limit(1. / 300)

@@ -21,7 +21,7 @@ const (
 	Failed          Reason = "Failed"
 )
 
-// Parked is the reason of events about objects that are no longer retried.
+// Parked is the reason for events about objects that are no longer retried.
 const Parked Reason = "Parked"
 
 // meaning contains the fields of an event that are determined by its reason.

@@ -22,7 +22,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 )
 
-// ReportingController is the field reportingController of all events of the platform.
+// ReportingController is the reportingController field in all events from the platform.
 const ReportingController = "platform.example.com/dynamic-controller"
 
 const (

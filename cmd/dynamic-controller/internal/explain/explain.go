@@ -123,7 +123,7 @@ func instanceCauses(o *Object, levels int) (causes, notes []Finding) {
 	nested, waiting := childFindings(o, levels)
 	state, _ := o.State()
 	switch {
-	case state == Ready: // readyWhen can ignore problems of children
+	case state == Ready: // readyWhen can ignore problems with children
 		notes = append(append(notes, nested...), waiting...)
 	case state == Failing || o.GetDeletionTimestamp() != nil && len(nested) == 0:
 		causes = append(append(append(causes, own...), nested...), waiting...)
@@ -137,7 +137,7 @@ func instanceCauses(o *Object, levels int) (causes, notes []Finding) {
 	return causes, notes
 }
 
-// ownerFindings returns the problems of an instance's Blueprint, and whether the Blueprint is served nevertheless.
+// ownerFindings returns the problems with an instance's Blueprint, and whether the Blueprint is served nevertheless.
 func ownerFindings(o *Object) (found []Finding, isServed bool) {
 	switch owner := o.Owner; {
 	case owner.Blueprint != nil:
@@ -150,7 +150,7 @@ func ownerFindings(o *Object) (found []Finding, isServed bool) {
 	case owner.Unread != "":
 		return []Finding{{
 			Object: o.Name(), Reason: reasonUnread, Message: "its Blueprint cannot be read: " + owner.Unread,
-			Action: "to see problems of the Blueprint, ask for permission to get customresourcedefinitions and blueprints",
+			Action: "to see problems with the Blueprint, ask for permission to get customresourcedefinitions and blueprints",
 		}}, true
 	default:
 		return []Finding{{
@@ -188,7 +188,7 @@ func ownFindings(o *Object) (found []Finding) {
 	return found
 }
 
-// childFindings returns the problems of children that are not ready. It separates problems that someone must fix from
+// childFindings returns the problems with children that are not ready. It separates problems that someone must fix from
 // those that can resolve themselves.
 func childFindings(o *Object, levels int) (failing, waiting []Finding) {
 	if levels == 0 {
@@ -266,7 +266,7 @@ func blueprintCauses(o *Object) (causes []Finding) {
 	return causes
 }
 
-// servingProblems returns the problems of a Blueprint whose Serving condition is True.
+// servingProblems returns the problems with a Blueprint whose Serving condition is True.
 func (o *Object) servingProblems() (found []Finding) {
 	accepted := instances.ConditionOf(o.Unstructured, blueprint.Accepted)
 	serving := instances.ConditionOf(o.Unstructured, blueprint.Serving)
@@ -371,7 +371,7 @@ func notReconciledFinding(o *Object, message string) Finding {
 	}
 }
 
-// blockedFinding returns a finding if the deletion of the object waits for finalizers of other controllers, and nil
+// blockedFinding returns a finding if the deletion of the object waits for other controllers' finalizers, and nil
 // otherwise.
 func blockedFinding(o *Object) *Finding {
 	blockers := o.blockers()
@@ -390,7 +390,7 @@ func blockedFinding(o *Object) *Finding {
 }
 
 // parkedFinding returns a finding if the platform has stopped retrying the object, and nil otherwise. The condition
-// must report a failure of the newest generation. An event from before its last transition does not count.
+// must report a failure for the newest generation. An event from before its last transition does not count.
 func parkedFinding(o *Object, c *metav1.Condition) *Finding {
 	failing := c != nil && c.Status != metav1.ConditionTrue
 	if !o.IsBlueprint() {

@@ -32,7 +32,7 @@ func read(text string) *unstructured.Unstructured {
 
 const metadata = "creationTimestamp: 2026-01-02T03:00:00Z, generation: 2"
 
-// condition returns a condition of the newest generation.
+// condition returns a condition for the newest generation.
 func condition(kind, status, reason, message string) string {
 	return "{type: " + kind + ", status: '" + status + "', reason: " + reason + ", message: '" + message +
 		"', observedGeneration: 2, lastTransitionTime: 2026-01-02T03:00:00Z}"
@@ -155,7 +155,7 @@ func TestExplain(t *testing.T) {
 		"an instance without an event about parking is retried": {
 			object: retried, state: Failing, causes: []string{"Site shop/s: Rejected"},
 		},
-		"an event of another controller does not count": {
+		"an event from another controller does not count": {
 			object: parkedByOther, state: Failing, causes: []string{"Site shop/s: Rejected"},
 		},
 		"an instance that waits is not parked": {
@@ -170,7 +170,7 @@ func TestExplain(t *testing.T) {
 		"an instance without conditions has not been reconciled": {
 			object: instanceWith(served, ""), state: Waiting, causes: []string{"Site shop/s: NotReconciled"},
 		},
-		"a condition of an older generation does not count": {
+		"a condition for an older generation does not count": {
 			object: instanceWith(served, "", strings.Replace(ready, "observedGeneration: 2", "observedGeneration: 1", 1)),
 			state:  Waiting, causes: []string{"Site shop/s: NotReconciled"},
 		},
@@ -319,7 +319,7 @@ func TestTree_InstanceDecidesWhetherChildrenAreReady(t *testing.T) {
 	}
 }
 
-// Names, conditions and events can contain text of other users.
+// Names, conditions and events can contain text from other users.
 func TestPrint_ReplacesControlCharacters(t *testing.T) {
 	object := instanceWith(blueprintWith(""), "", condition("Ready", "False", "Rejected", "one\ntwo"))
 	object.SetName("s\x1b[2J")

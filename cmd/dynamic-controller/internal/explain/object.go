@@ -53,7 +53,7 @@ const (
 	Paused   State = "Paused"
 )
 
-// Messages of objects that the platform has not reconciled.
+// Messages for objects that the platform has not reconciled.
 const (
 	notReconciled = "the platform has not reconciled it yet"
 	notObserved   = "the platform has not reconciled its newest generation yet"

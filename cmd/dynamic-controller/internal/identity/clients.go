@@ -100,7 +100,7 @@ var (
 )
 
 // IsPermissionMissing reports whether err means that a user lacks the permission for a request. Such an error does not
-// contain data of objects.
+// contain object data.
 func IsPermissionMissing(err error) bool { return isForbidden(err, permissionMissing) }
 
 // IsImpersonationForbidden reports whether err means that the platform is not permitted to impersonate an identity.

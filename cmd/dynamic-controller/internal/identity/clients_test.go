@@ -202,7 +202,7 @@ func TestClient_SharesOneRateLimiter(t *testing.T) {
 		})
 	}
 	if got := limiter.waits.Load(); got != 5 {
-		t.Errorf("got %d calls of the limiter, want 5", got)
+		t.Errorf("got %d calls to the limiter, want 5", got)
 	}
 }
 

@@ -23,7 +23,7 @@ const (
 	platformUser      = "system:serviceaccount:platform-system:controller"
 )
 
-// fakeServer is an http.RoundTripper that responds to reviews and to reads of ServiceAccounts.
+// fakeServer is an http.RoundTripper that responds to reviews and ServiceAccount reads.
 type fakeServer struct {
 	mu       sync.Mutex                   // guards the fields below
 	user     string                       // name of the platform's user

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 )
 
-// AllowedBlueprints is an annotation of ServiceAccounts. It contains a comma-separated list of the Blueprints that can
+// AllowedBlueprints is an annotation on ServiceAccounts. It contains a comma-separated list of the Blueprints that can
 // use the ServiceAccount.
 const AllowedBlueprints = "platform.example.com/allowed-blueprints"
 

@@ -46,7 +46,7 @@ func TestResolve(t *testing.T) {
 		"spec.serviceAccountName takes precedence over the default": {
 			options: Options{DefaultServiceAccount: "other"}, request: websites, want: web,
 		},
-		"a cluster-scoped type uses a ServiceAccount of the platform's namespace": {
+		"a cluster-scoped type uses a ServiceAccount in the platform's namespace": {
 			request: Request{Blueprint: "teams", ServiceAccountName: "teams"}, want: Identity{platformNamespace, "teams"},
 		},
 		"the platform's own identity is allowed": {
@@ -243,7 +243,7 @@ func TestIsImpersonationForbidden(t *testing.T) {
 		"denied to the identity": {
 			forbidden("configmaps", "page", `User "system:serviceaccount:shop:web" cannot get resource "configmaps"`), false,
 		},
-		"a message of an admission webhook": {
+		"a message from an admission webhook": {
 			forbidden("configmaps", "page", `admission webhook "x" denied the request: `+user+`impersonate resource "y"`), false,
 		},
 		"a message within a message": {
@@ -265,7 +265,7 @@ func TestIsImpersonationForbidden(t *testing.T) {
 	}
 	if !IsPermissionMissing(forbidden("configmaps", "a", `User "web" cannot delete resource "configmaps"`)) ||
 		IsPermissionMissing(forbidden("configmaps", "a", `the policy says: User "web" cannot delete resource "x"`)) {
-		t.Error("the message of a policy is confused with a missing permission")
+		t.Error("the message from a policy is confused with a missing permission")
 	}
 	wantRejection(t, ImpersonationRejection(web), ReasonPermissionMissing,
 		"ServiceAccount shop/web: the platform is not permitted to impersonate this ServiceAccount; "+

@@ -26,7 +26,7 @@
 // Children can be instances of other Blueprints, and Blueprints can create instances of each other. Every instance
 // therefore has a budget: the number of objects that it can create. The budget is 16,384 for instances that were not
 // created by the platform. Children can be instances if their kind has a CustomResourceDefinition. Such children share
-// half of their instance's budget, and an annotation of each child contains the child's share. All children of a
+// half of their instance's budget, and an annotation on each child contains the child's share. All children of a
 // collection together have the share of a single resource. It is divided by 16 or, if there are more than 16 children,
 // by a higher power of two. Adding a child to a collection with fewer than 16 children therefore does not reduce the
 // budgets of the others. If collections of instances are nested, the instances at the third level have no budget left.

@@ -19,7 +19,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// recordedEvents collects the events of a Reconciler.
+// recordedEvents collects the events from a Reconciler.
 type recordedEvents struct{ all []events.Event }
 
 func (e *recordedEvents) record(event events.Event) { e.all = append(e.all, event) }

@@ -46,7 +46,7 @@ func (c *identityTest) addForged() {
 	})
 }
 
-// A tenant of another namespace must not be able to block an instance.
+// A tenant in another namespace must not be able to block an instance.
 func TestForgedChild_DoesNotBlockDeletion(t *testing.T) {
 	c := newIdentityTest(t, place())
 	if _, err := c.run(); err != nil {

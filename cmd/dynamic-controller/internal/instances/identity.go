@@ -127,7 +127,7 @@ func (r cacheReader) Get(
 	return r.live.Get(ctx, gvr, namespace, name)
 }
 
-// boundedReader explains the errors of reads that exceed the budget of a [childClient].
+// boundedReader explains errors from reads that exceed the budget of a [childClient].
 type boundedReader struct{ handlers.Reader }
 
 func (r boundedReader) Get(

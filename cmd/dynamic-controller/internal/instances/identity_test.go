@@ -26,9 +26,9 @@ import (
 type fakeIdentities struct {
 	id         identity.Identity
 	client     dynamic.Interface
-	err        error // the error of Resolve
+	err        error // the error from Resolve
 	unreadable bool
-	reviewErr  error // the error of CanRead
+	reviewErr  error // the error from CanRead
 	requests   []identity.Request
 }
 

@@ -38,7 +38,7 @@ func TestPendingMessage(t *testing.T) {
 			[]children.PendingChild{pendingChild("a", "", true, "example.com/x", "example.com/y")},
 			"waiting for ConfigMap shop/a to be deleted; blocked by finalizers example.com/x, example.com/y",
 		},
-		"a child of an earlier stage": {
+		"a child in an earlier stage": {
 			[]children.PendingChild{pendingChild("a", "a", true), pendingChild("b", "b", false)},
 			"a: waiting for ConfigMap shop/a to be deleted; and 1 more",
 		},

@@ -15,7 +15,7 @@ import (
 // This file reads the metadata that the platform adds to instances and children. Anyone who can update an object can
 // change it, so this is only for programs that display objects or remove the metadata.
 
-// InventoryAnnotation is an annotation of instances that lists the kinds of their children.
+// InventoryAnnotation is an annotation on instances that lists the kinds of their children.
 const InventoryAnnotation = inventoryAnnotation
 
 // RecordedKinds returns the kinds of children that the inventory of an instance contains.

@@ -34,16 +34,16 @@ const (
 	// handlers/children adds it.
 	ChildrenFinalizer = Name + "/children"
 
-	// parentLabel is a label of children with the UID of their instance. Package handlers/children adds it.
+	// parentLabel is a label on children with the UID of their instance. Package handlers/children adds it.
 	parentLabel = Name + "/parent"
-	// inventoryAnnotation is an annotation of instances that lists the kinds of their children. Package handlers/children
+	// inventoryAnnotation is an annotation on instances that lists the kinds of their children. Package handlers/children
 	// writes it. Anyone who can update an instance can change it.
 	inventoryAnnotation = Name + "/inventory"
-	// appliedAnnotation and selfAnnotation are annotations of children. Package handlers/children adds appliedAnnotation
+	// appliedAnnotation and selfAnnotation are annotations on children. Package handlers/children adds appliedAnnotation
 	// to all children. It adds selfAnnotation to children on which an owner reference has no effect.
 	appliedAnnotation = Name + "/applied"
 	selfAnnotation    = Name + "/self"
-	// resourceAnnotation and instanceAnnotation are annotations of children. They contain the id of the template and the
+	// resourceAnnotation and instanceAnnotation are annotations on children. They contain the id of the template and the
 	// "namespace/name" of the instance.
 	resourceAnnotation = Name + "/resource"
 	instanceAnnotation = Name + "/instance"
@@ -54,11 +54,11 @@ const (
 	instanceNamespaceLabel = Name + "/instance-namespace"
 	instanceKindLabel      = Name + "/instance-kind"
 	resourceLabel          = Name + "/resource-id"
-	// stageAnnotation and retainedAnnotation are annotations of children. They contain the stage of the child and the
+	// stageAnnotation and retainedAnnotation are annotations on children. They contain the stage of the child and the
 	// instance that retains the child. Package handlers/children adds them.
 	stageAnnotation    = Name + "/stage"
 	retainedAnnotation = Name + "/retained-by"
-	// budgetAnnotation is an annotation of children that can be instances. It contains their expansion budget.
+	// budgetAnnotation is an annotation on children that can be instances. It contains their expansion budget.
 	budgetAnnotation = Name + "/allowance"
 	// omittedAnnotation marks objects that are cached without their content. If a user sets it on an object, the only
 	// effect is that the platform reads the object from the API server each time.

@@ -86,7 +86,7 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 	return o
 }
 
-// canBeOwned reports whether the object's owner reference to the instance can be valid. Users of other namespaces can
+// canBeOwned reports whether the object's owner reference to the instance can be valid. Users in other namespaces can
 // create objects with invalid references. The content of such objects must not be visible to the instance's templates.
 func canBeOwned(object runtime.Object, self *unstructured.Unstructured) bool {
 	m, err := meta.Accessor(object)
@@ -137,7 +137,7 @@ func (o *observed) find(ctx context.Context, objects []blueprint.Rendered) (chan
 
 // settle completes the last step of a reconcile. If the step's report depends on children that could not be read,
 // settle removes the report, so that the corresponding fields of the instance's status are kept. If err is nil or a
-// requeue request, settle returns the error of the failed read instead of err.
+// requeue request, settle returns the error from the failed read instead of err.
 func (o *observed) settle(compiled *blueprint.Compiled, step blueprint.Step, err error) (blueprint.Step, error) {
 	for _, key := range slices.Sorted(maps.Keys(o.unread)) {
 		failed := o.unread[key]

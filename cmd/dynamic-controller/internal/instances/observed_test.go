@@ -16,7 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-// A user of another namespace can write an owner reference to an instance, and the annotation of one of its resources.
+// A user in another namespace can write an owner reference to an instance, and the annotation of one of its resources.
 func TestObserve_IgnoresForgedChildrenInOtherNamespaces(t *testing.T) {
 	k, server := newTestReconciler(t, chain(1))
 	self := newFlowers(t, server)

@@ -23,7 +23,7 @@ import (
 // conditionReady is the type of the condition that reports whether an instance is ready.
 const conditionReady = "Ready"
 
-// Reasons of the Ready condition.
+// Reasons for the Ready condition.
 const (
 	reasonReady     = "Ready"
 	reasonWaiting   = "Waiting"
@@ -40,7 +40,7 @@ const (
 	reasonCleanupForbidden = "CleanupForbidden"
 )
 
-// isFailing reports whether a reason of the Ready condition describes a problem that a user must fix.
+// isFailing reports whether a Ready condition with this reason describes a problem that a user must fix.
 func isFailing(reason string) bool {
 	switch reason {
 	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonCleanupForbidden,

@@ -28,7 +28,7 @@ const (
 	continueAfter = 50 * time.Millisecond
 )
 
-// reconcile applies as many children of an instance as possible and writes the status. Events of the children trigger
+// reconcile applies as many children of an instance as possible and writes the status. Events for the children trigger
 // it again.
 func (r *Reconciler) reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,

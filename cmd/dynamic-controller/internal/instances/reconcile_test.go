@@ -49,7 +49,7 @@ func TestThrottleMessage(t *testing.T) {
 			reason, message, want string
 		}{
 			{"first failure", 0, reasonFailed, "a", "a"},
-			{"first change of the message", 0, reasonFailed, "b", "b"},
+			{"first change to the message", 0, reasonFailed, "b", "b"},
 			{"immediate change", 0, reasonFailed, "c", "b"},
 			{"change before the interval ends", 9 * time.Second, reasonFailed, "d", "b"},
 			{"change after the interval", time.Second, reasonFailed, "e", "e"},

@@ -33,7 +33,7 @@ type lookups struct {
 	unwatched bool // whether an object or a child was read before its watch had synced
 
 	answers map[target]answer
-	err     error // errors of failed lookups
+	err     error // errors from failed lookups
 }
 
 // unwatchedInterval is the delay before the next reconcile of an instance that read objects before their watch had
@@ -84,7 +84,7 @@ func (l *lookups) lookUp(ctx context.Context, reference blueprint.Reference) ([]
 	return a.objects, a.err
 }
 
-// isAnswer reports whether the error of a lookup is a statement about the objects (missing or unusable) rather than a
+// isAnswer reports whether the error from a lookup is a statement about the objects (missing or unusable) rather than a
 // failure to read them.
 func isAnswer(err error) bool {
 	var unusable *blueprint.UnusableError
@@ -145,7 +145,7 @@ func list(
 }
 
 // settle completes the lookups of a reconcile that returned err. From then on, changes to objects that this reconcile
-// did not look up do not trigger a reconcile of the instance. settle returns the combination of err and the errors of
+// did not look up do not trigger a reconcile of the instance. settle returns the combination of err and the errors from
 // failed lookups. See outcome.
 func (l *lookups) settle(err error) error {
 	l.index.keep(l.instance, sets.KeySet(l.answers))

@@ -102,7 +102,7 @@ func (r *Reconciler) staleFields(
 		}
 	}
 	if len(stale) > 0 {
-		r.reviews.Forget(id.NamespacedKey) // retry because the write of the status can fail
+		r.reviews.Forget(id.NamespacedKey) // retry because the status write can fail
 	}
 	return stale, nil
 }

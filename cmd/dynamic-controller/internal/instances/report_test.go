@@ -166,7 +166,7 @@ func TestReport_ProblemIsInvalid(t *testing.T) {
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "a", nil)
 	if c := readiness(step, forbidden); c.Reason != reasonForbidden {
-		t.Errorf("the error of the child must come first, got %+v", c)
+		t.Errorf("the child's error must come first, got %+v", c)
 	}
 }
 

@@ -53,7 +53,7 @@ func BlueprintTransform(obj any) (any, error) {
 	return u, nil
 }
 
-// mark sets an annotation of a cached object. If the value is empty, mark removes the annotation, because users can set
+// mark sets an annotation on a cached object. If the value is empty, mark removes the annotation, because users can set
 // it on the server.
 func mark(u *unstructured.Unstructured, annotation, value string) {
 	if value == "" {

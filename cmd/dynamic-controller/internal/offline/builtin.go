@@ -15,7 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// BuiltinData contains the built-in kinds of Kubernetes. "make builtin-schemas" generates it with the API server of
+// BuiltinData contains the built-in kinds of Kubernetes. "make builtin-schemas" generates it with the API server from
 // test/controlplane.
 type BuiltinData struct {
 	Kinds   []BuiltinKind              `json:"kinds"`
@@ -48,7 +48,7 @@ var builtin = sync.OnceValue(func() *BuiltinData {
 	return &out
 })
 
-// Builtin returns a resolver of the embedded schemas of built-in kinds.
+// Builtin returns a resolver for the embedded schemas of built-in kinds.
 func Builtin() resolver.SchemaResolver { return builtin() }
 
 // ResolveSchema returns a new copy of the schema of a built-in kind.
@@ -71,7 +71,7 @@ func (k BuiltinKind) gvk() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: k.Kind}
 }
 
-// builtinMapper returns a mapper of the built-in kinds.
+// builtinMapper returns a mapper for the built-in kinds.
 func builtinMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	for _, k := range builtin().Kinds {

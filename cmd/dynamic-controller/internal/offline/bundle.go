@@ -146,7 +146,7 @@ func (b *bundle) readBlueprints(ctx context.Context) error {
 	return nil
 }
 
-// ownMapper returns a mapper of the kinds that the files define.
+// ownMapper returns a mapper for the kinds that the files define.
 func (b *bundle) ownMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	add := func(gvk schema.GroupVersionKind, plural, singular string, scope apiextensionsv1.ResourceScope) {

@@ -101,7 +101,7 @@ func filesIn(path string) (files []string, err error) {
 	return files, err
 }
 
-// parse reads the YAML documents of a file.
+// parse reads the YAML documents in a file.
 func parse(file string, data []byte) (all []document, problems []finding) {
 	for _, part := range split(data) {
 		d := document{file: file, before: part.before}
@@ -189,7 +189,7 @@ func split(data []byte) (parts []part) {
 
 var lineNumber = regexp.MustCompile(`line (\d+): `)
 
-// syntaxError converts the error of a parser to a finding. The error usually contains a line number.
+// syntaxError converts a parser error to a finding. The error usually contains a line number.
 func syntaxError(d document, err error) finding {
 	text, line := err.Error(), 1
 	if m := lineNumber.FindStringSubmatchIndex(text); m != nil {

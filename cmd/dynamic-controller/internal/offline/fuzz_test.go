@@ -25,7 +25,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		documents, problems := parse("file", data)
 		lines := 1
-		for _, lineBreak := range []string{"\n", "\r", "\u0085", "\u2028", "\u2029"} { // line breaks of YAML 1.1
+		for _, lineBreak := range []string{"\n", "\r", "\u0085", "\u2028", "\u2029"} { // line breaks in YAML 1.1
 			lines += bytes.Count(data, []byte(lineBreak))
 		}
 		for _, d := range documents {

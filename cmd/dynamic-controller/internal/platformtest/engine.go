@@ -25,7 +25,7 @@ type Engine struct {
 	Objects, Secondary cache.Indexer
 	Enqueued           []dynamiccontroller.ObjectIdentifiers
 	Statuses           []dynamiccontroller.TypeStatus
-	// Handlers contains the handlers of the served types.
+	// Handlers contains the handlers for the served types.
 	Handlers map[schema.GroupVersionResource]dynamiccontroller.Handler
 	// SecondaryErr is returned by SecondaryLister, and StartErr by StartServingGVK.
 	SecondaryErr, StartErr error
@@ -39,12 +39,12 @@ func NewEngine() *Engine {
 	}
 }
 
-// Lister returns a lister of Objects.
+// Lister returns a lister for Objects.
 func (e *Engine) Lister(gvr schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
 	return lister{cache.NewGenericLister(e.Objects, gvr.GroupResource())}, nil
 }
 
-// SecondaryLister returns a lister of the objects in Secondary that have the type of the watch. Objects that are not
+// SecondaryLister returns a lister for the objects in Secondary that have the type of the watch. Objects that are not
 // Unstructured are included for every type.
 func (e *Engine) SecondaryLister(
 	_ schema.GroupVersionResource, key dynamiccontroller.WatchKey,

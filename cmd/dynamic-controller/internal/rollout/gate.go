@@ -12,7 +12,7 @@ import (
 const tolerance = 10
 
 // progressDeadline is how long a rollout can wait for instances to become ready before it is reported as stalled. The
-// deadline applies only while no instances are expected to move. It equals the default of progressDeadlineSeconds of
+// deadline applies only while no instances are expected to move. It equals the default progressDeadlineSeconds of
 // Deployments.
 const progressDeadline = 10 * time.Minute
 

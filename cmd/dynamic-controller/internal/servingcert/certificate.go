@@ -24,7 +24,7 @@ type issued struct {
 	key crypto.Signer
 }
 
-// newCA returns a self-signed authority. Unlike NewSelfSignedCACert of client-go, it uses the given time as the current
+// newCA returns a self-signed authority. Unlike client-go's NewSelfSignedCACert, it uses the given time as the current
 // time.
 func newCA(now time.Time) (issued, error) {
 	return issue(&x509.Certificate{

@@ -32,7 +32,7 @@ func (o Options) withDefaults() Options {
 func (o Options) serverName() string { return o.Name + "." + o.Namespace + ".svc" }
 
 const (
-	// requestTimeout limits the time for all requests of one attempt.
+	// requestTimeout limits the time for all requests in one attempt.
 	requestTimeout = 10 * time.Second
 	// firstRetry is the delay after the first failed attempt. It doubles with each further failure.
 	firstRetry = time.Second

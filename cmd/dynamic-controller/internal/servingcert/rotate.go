@@ -61,7 +61,7 @@ func (r *rotation) rotateCA(now time.Time) (err error) {
 func (r *rotation) dropOlder(now time.Time) {
 	issuedByNewest := r.serving.CheckSignatureFrom(r.ca.Certificate) == nil
 	if len(r.older) > 0 && issuedByNewest && now.Sub(created(r.serving.Certificate)) >= settled {
-		r.add("no replica uses a certificate of an older authority")
+		r.add("no replica uses a certificate from an older authority")
 		r.older = nil
 	}
 }

@@ -194,7 +194,7 @@ func TestRotate_ReplacesUnusableSecrets(t *testing.T) {
 		"certificate instead of an authority": {data: withEntry(caKey, encoded(t, good)[servingKey])},
 		"malformed certificate":               {data: withEntry(servingKey, bytes.Repeat([]byte{0}, 100)), keepCA: true},
 		"key of another certificate":          {data: withEntry(serverKey, encoded(t, other)[serverKey]), keepCA: true},
-		"certificate of another authority":    {data: encoded(t, foreign), keepCA: true},
+		"certificate from another authority":  {data: encoded(t, foreign), keepCA: true},
 		"certificate for another name":        {data: encoded(t, wrongName), keepCA: true},
 		"expired certificate":                 {data: encoded(t, good), now: start.Add(servingLifetime + day), keepCA: true},
 		"expired authority":                   {data: encoded(t, good), now: start.Add(caLifetime + day)},

@@ -53,7 +53,7 @@ func (h *Retrier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the method must be POST", http.StatusMethodNotAllowed)
 		return
 	}
-	// A page of another site can make a browser send a POST request, but not with this content type. Without this check,
+	// A page on another site can make a browser send a POST request, but not with this content type. Without this check,
 	// such a request would be accepted if a proxy in front of the replica added the user's credentials.
 	if mediaType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || mediaType != jsonType {
 		http.Error(w, "the Content-Type must be "+jsonType, http.StatusUnsupportedMediaType)

@@ -8,11 +8,11 @@ const (
 	Kind       = "ReplicaStatus"
 )
 
-// Limits of the document.
+// Limits on the document.
 const (
 	MaxParked         = 500  // objects in Parked.Objects
 	MaxFailingWatches = 10   // watches in Type.FailingWatches
-	MaxResources      = 100  // resources in Blueprint.Resources; the limit of a Blueprint
+	MaxResources      = 100  // resources in Blueprint.Resources; the limit for a Blueprint
 	MaxOlderRevisions = 20   // revisions in Blueprint.OlderRevisions
 	MaxMapperErrors   = 100  // errors in Mapper.Errors
 	MaxMessageBytes   = 1024 // bytes in each error and message
@@ -92,7 +92,7 @@ type Type struct {
 	Parked    int       `json:"parked"`
 	Queue     Queue     `json:"queue"`
 
-	// Reconciles counts the reconciles of this replica by outcome: see dynamiccontroller.Outcome. The counts restart when
+	// Reconciles counts this replica's reconciles by outcome: see dynamiccontroller.Outcome. The counts restart when
 	// the type is no longer served. Seconds is the total duration of these reconciles.
 	Reconciles map[string]uint64 `json:"reconciles"`
 	Seconds    float64           `json:"secondsTotal"`

@@ -53,7 +53,7 @@ func NewForURL(address string, credentials *rest.Config, settings *tls.Config) (
 
 // newForDialer returns a Client for a replica that is reached by dial. If settings is nil, the certificate is not
 // verified, because replicas have self-signed certificates by default. The peer is then only as trustworthy as the
-// connections of the API server to kubelets, which it verifies only with --kubelet-certificate-authority.
+// connections from the API server to kubelets, which it verifies only with --kubelet-certificate-authority.
 func newForDialer(
 	dial func(context.Context) (net.Conn, error), credentials *rest.Config, settings *tls.Config,
 ) (*Client, error) {
@@ -143,18 +143,18 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, respo
 	defer answer.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(answer.Body, maxResponse))
 	if err != nil {
-		return fmt.Errorf("read the response of the replica: %w", err)
+		return fmt.Errorf("read the replica's response: %w", err)
 	}
 	if answer.StatusCode != http.StatusOK {
 		return responseError(answer.StatusCode, path, data)
 	}
 	if err := json.Unmarshal(data, response); err != nil {
-		return fmt.Errorf("decode the response of the replica: %w", err)
+		return fmt.Errorf("decode the replica's response: %w", err)
 	}
 	return nil
 }
 
-// withRemedy adds the remedy to the error of a request.
+// withRemedy adds the remedy to the error from a request.
 func (c *Client) withRemedy(err error) error {
 	var untrusted *tls.CertificateVerificationError
 	var failed *url.Error

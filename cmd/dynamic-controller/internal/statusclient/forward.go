@@ -12,7 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // the dialers of client-go have this type
+	"k8s.io/apimachinery/pkg/util/httpstream" //nolint:staticcheck // client-go's dialers have this type
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
@@ -20,7 +20,7 @@ import (
 )
 
 // forwarder connects to a port of a Pod through the API server, like kubectl port-forward, but without a local port
-// that other users of the host could use.
+// that other users on the host could use.
 type forwarder struct {
 	dialer httpstream.Dialer
 	pod    string
@@ -127,10 +127,10 @@ type conn struct {
 	connection httpstream.Connection
 	target     string
 	failed     chan struct{} // closed when failure is set
-	failure    string        // the error of the kubelet, or ""
+	failure    string        // the error from the kubelet, or ""
 }
 
-// Read implements [net.Conn]. At the end of the stream, it returns the error of the kubelet.
+// Read implements [net.Conn]. At the end of the stream, it returns the error from the kubelet.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Stream.Read(p)
 	if n > 0 || err == nil {

@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// Get returns the response of the replica to a GET request, whatever its status code is. The caller must close the
+// Get returns the replica's response to a GET request, whatever its status code is. The caller must close the
 // body.
 func (c *Client) Get(ctx context.Context, path string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base.JoinPath(path).String(), nil)

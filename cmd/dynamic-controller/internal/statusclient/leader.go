@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// portName is the name of the container port of the diagnostics.
+	// portName is the name of the container port for the diagnostics.
 	portName = "metrics"
-	// containerName is the name of the container of the platform in the manifests and the chart.
+	// containerName is the name of the platform's container in the manifests and the chart.
 	containerName = "dynamic-controller"
 )
 
@@ -42,7 +42,7 @@ func NewForLeader(
 	return newForDialer(forward.dial, credentials, settings)
 }
 
-// findLeader returns the name of the Pod that holds the Lease, and the port of its diagnostics.
+// findLeader returns the name of the Pod that holds the Lease, and its diagnostics port.
 func findLeader(ctx context.Context, cfg *rest.Config, lease Lease) (pod string, port int32, err error) {
 	leases, err := coordinationv1.NewForConfig(cfg)
 	if err != nil {
@@ -74,7 +74,7 @@ func findLeader(ctx context.Context, cfg *rest.Config, lease Lease) (pod string,
 	return pod, port, err
 }
 
-// portOf returns the port of the diagnostics. It prefers the container of the platform, because other containers, such
+// portOf returns the diagnostics port. It prefers the platform's container, because other containers, such
 // as a proxy, can have a port with the same name.
 func portOf(pod *corev1.Pod) (number int32, err error) {
 	for _, container := range pod.Spec.Containers {

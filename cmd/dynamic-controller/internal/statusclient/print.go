@@ -25,8 +25,8 @@ const (
 	none = "-"
 )
 
-// Problems returns the problems of the platform as a whole, one line each. The first lines are about the replica.
-// Objects that will be retried are not a problem of the platform.
+// Problems returns the problems with the platform as a whole, one line each. The first lines are about the replica.
+// Objects that will be retried are not a problem with the platform.
 func Problems(r *status.Replica) (problems []string) {
 	add := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	if r.Leadership.Leader == "" && !r.Leadership.Leading {

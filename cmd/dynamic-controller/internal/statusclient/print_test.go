@@ -59,7 +59,7 @@ Kinds:        80, 0 errors
 
 Problems:
   Type gardens.v1: ` + cleaned + `
-  Parked: 12 objects are not reconciled until they change: dynamic-controller parked
+  Parked objects, which are not reconciled until they change: 12; run dynamic-controller parked
 `},
 		"types": {func(w *strings.Builder) { PrintTypes(w, r, false) }, `
 NAME                           KIND      STATE       AGE   OBJECTS   FAILING   PARKED   QUEUED   MESSAGE
@@ -123,7 +123,7 @@ func TestProblems(t *testing.T) {
 			r.Blueprints = []status.Blueprint{{Name: "a", State: "Waiting"}}
 		}, ""},
 		"parked objects": {func(r *status.Replica) { r.Parked.Total = 2 },
-			"Parked: 2 objects are not reconciled until they change: dynamic-controller parked"},
+			"Parked objects, which are not reconciled until they change: 2; run dynamic-controller parked"},
 	} {
 		r := replica()
 		r.Types[0].State, r.Types[0].Message, r.Parked.Total = "Synced", "", 0

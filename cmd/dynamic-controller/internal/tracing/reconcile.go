@@ -13,7 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers"
 )
 
-// reconcile identifies a call of a handler.
+// reconcile identifies a call to a handler.
 type reconcile struct {
 	id   uint64 // 0 outside of reconciles
 	term int64  // 0 if the engine also runs on standby replicas

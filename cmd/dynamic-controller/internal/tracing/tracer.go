@@ -52,7 +52,7 @@ type Tracer struct {
 
 // New returns a Tracer, or nil if config is nil. It does not wait for a connection to the collector. The resource of
 // all spans has the given name and version of the service, the prefix of reconcile IDs as its instance, and the
-// attributes in $OTEL_RESOURCE_ATTRIBUTES. Errors of the exporter are logged by the Tracer that was created last.
+// attributes in $OTEL_RESOURCE_ATTRIBUTES. Exporter errors are logged by the Tracer that was created last.
 func New(
 	ctx context.Context, log logr.Logger, config *tracingapi.TracingConfiguration, name, version string,
 ) (*Tracer, error) {
@@ -87,7 +87,7 @@ func (t *Tracer) Shutdown(log logr.Logger) {
 	}
 }
 
-// Middleware records a span for each call of a handler. controller is the name of the engine. For a nil Tracer, it
+// Middleware records a span for each call to a handler. controller is the name of the engine. For a nil Tracer, it
 // returns a middleware that returns the handler itself. It must be used inside [Identify].
 func (t *Tracer) Middleware(controller string) handlers.Middleware {
 	return func(handler dynamiccontroller.Handler) dynamiccontroller.Handler {
@@ -140,7 +140,7 @@ func (t *Tracer) start(
 // maxMessage is the maximum length of the description of an error, in bytes.
 const maxMessage = 1024
 
-// outcomeOf returns the outcome of a reconcile, and records an error. Handlers return errors in which data of Secrets
+// outcomeOf returns the outcome of a reconcile, and records an error. Handlers return errors in which data from Secrets
 // has been redacted, because conditions and the log contain the same errors.
 func (t *Tracer) outcomeOf(span trace.Span, err error) string {
 	if err == nil {
@@ -157,10 +157,10 @@ func (t *Tracer) outcomeOf(span trace.Span, err error) string {
 
 const keyProblem = "problem"
 
-// errorInterval is the minimum time between two log messages about errors of the exporter.
+// errorInterval is the minimum time between two log messages about exporter errors.
 const errorInterval = time.Minute
 
-// newErrorLog returns a handler that logs errors of the exporter. While the collector cannot be reached, it is called
+// newErrorLog returns a handler that logs exporter errors. While the collector cannot be reached, it is called
 // every few seconds.
 func newErrorLog(log logr.Logger) otel.ErrorHandler {
 	limited := newLimiter(errorInterval)

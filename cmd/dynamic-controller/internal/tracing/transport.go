@@ -11,7 +11,7 @@ import (
 	componenttracing "k8s.io/component-base/tracing"
 )
 
-// Wrap makes clients with cfg, or with a copy of it, record a span for each request of a sampled reconcile. Other
+// Wrap makes clients with cfg, or with a copy of it, record a span for each request in a sampled reconcile. Other
 // requests, such as watches and those for the Lease, have no spans. For a nil Tracer, it does not change cfg.
 func (t *Tracer) Wrap(cfg *rest.Config) {
 	if t == nil {

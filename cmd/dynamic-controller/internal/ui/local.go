@@ -18,7 +18,7 @@ const statusPath = "/status"
 // Local serves the page to the browser of one user on the same host. It reads only the status from the replica, with
 // the credentials of this user. The page is embedded in this program, so nothing that a replica returns is executed.
 //
-// The paths contain a secret, because other users of the host and other sites can find out the port. The Host header is
+// The paths contain a secret, because other users on the host and other sites can find out the port. The Host header is
 // checked, so that a site cannot read the status through its own host name that resolves to 127.0.0.1.
 type Local struct {
 	get    func(context.Context) (*http.Response, error)
@@ -57,9 +57,9 @@ func (l *Local) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveStatus returns the response of the replica, without its headers.
+// serveStatus returns the replica's response, without its headers.
 func (l *Local) serveStatus(w http.ResponseWriter, r *http.Request) {
-	// Connecting to another replica can take longer than the write timeout of the server.
+	// Connecting to another replica can take longer than the server's write timeout.
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

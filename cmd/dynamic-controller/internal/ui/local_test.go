@@ -17,7 +17,7 @@ func newTestLocal(get func(context.Context) (*http.Response, error)) *Local {
 	return NewLocal(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8001}, get)
 }
 
-// answer returns a function that returns a response of a replica.
+// answer returns a function that returns a replica's response.
 func answer(code int, body string) func(context.Context) (*http.Response, error) {
 	return func(context.Context) (*http.Response, error) {
 		header := http.Header{"Content-Type": {"text/html"}, "Set-Cookie": {"a=b"}, "Location": {"https://example.com"}}
@@ -43,7 +43,7 @@ func TestLocal_AcceptsOnlyRequestsForThePageAndItsStatus(t *testing.T) {
 		"a name without the port":        {"GET", "127.0.0.1", "/OWN/status", "", 421},
 		"a name that is not the address": {"GET", "localhost:8001", "/OWN/status", "", 421},
 		"another site":                   {"GET", host, "/OWN/status", "cross-site", http.StatusForbidden},
-		"another port of the same host":  {"GET", host, "/OWN/ui", "same-site", http.StatusForbidden},
+		"another port on the same host":  {"GET", host, "/OWN/ui", "same-site", http.StatusForbidden},
 		"another method":                 {"POST", host, "/OWN/status", "same-origin", http.StatusNotFound},
 		"another path of the replica":    {"GET", host, "/OWN/status/retry", "same-origin", http.StatusNotFound},
 		"a profile":                      {"GET", host, "/OWN/debug/pprof/heap", "same-origin", http.StatusNotFound},
@@ -123,7 +123,7 @@ func TestLocal_AbortsATruncatedResponse(t *testing.T) {
 	}
 }
 
-// Connecting to another replica can take longer than the timeouts of the server.
+// Connecting to another replica can take longer than the server's timeouts.
 func TestLocal_WaitsLongerThanTheServerTimeouts(t *testing.T) {
 	const timeout, wait = 250 * time.Millisecond, 500 * time.Millisecond
 	l := newTestLocal(func(ctx context.Context) (*http.Response, error) {

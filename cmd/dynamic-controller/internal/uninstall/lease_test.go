@@ -156,7 +156,7 @@ func TestWhileStopped_WorksWithoutHoldingTheLease(t *testing.T) {
 			defined: true, text: "the Lease system/l does not exist: use the --namespace",
 		},
 		"a missing Lease without Blueprints": {},
-		"a Lease of a node":                  {lease: foreign, text: "belongs to another program"},
+		"a node's Lease":                     {lease: foreign, text: "belongs to another program"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u := newTest(always(test.lease), test.defined)

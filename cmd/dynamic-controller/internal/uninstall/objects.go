@@ -107,7 +107,7 @@ func (u *uninstaller) eachBlueprint(ctx context.Context, f func(*unstructured.Un
 	list := func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		return u.dynamic.Resource(blueprint.GroupVersionResource).List(ctx, options)
 	}
-	var failed error // the error of f
+	var failed error // the error from f
 	err := eachPage(ctx, list, pageSize, func(object runtime.Object) error {
 		failed = f(object.(*unstructured.Unstructured))
 		return failed

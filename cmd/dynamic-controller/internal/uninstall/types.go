@@ -48,7 +48,7 @@ func eachPage(ctx context.Context, list pager.ListPageFunc, size int64, f func(r
 }
 
 // findTypes finds the types that the platform created or serves: all types that Blueprints define or name, and all
-// types that have the annotations of a Blueprint.
+// types with the annotations of a Blueprint.
 func (u *uninstaller) findTypes(ctx context.Context) error {
 	named, known := sets.New[string](), sets.New[string]()
 	err := u.eachBlueprint(ctx, func(object *unstructured.Unstructured) error {

@@ -197,11 +197,11 @@ func TestHandler_ReviewsOnlyChangesOfTheSpec(t *testing.T) {
 		allowed bool
 	}{
 		"a creation":                      {creation("{}"), false},
-		"an update of the spec":           {update("{}", `{"serviceAccountName": "a"}`), false},
-		"an update of other fields":       {update(`{"a": 1}`, `{"a": 1}`), true},
+		"an update to the spec":           {update("{}", `{"serviceAccountName": "a"}`), false},
+		"an update to other fields":       {update(`{"a": 1}`, `{"a": 1}`), true},
 		"an update without an old object": {body(`"operation": "UPDATE", "object": ` + object("{}")), false},
 		"a deletion":                      {body(`"operation": "DELETE", "oldObject": ` + object("{}")), true},
-		"an update of the status": {
+		"an update to the status": {
 			body(`"operation": "UPDATE", "subResource": "status", "object": ` + object("{}")), true,
 		},
 	} {
@@ -212,7 +212,7 @@ func TestHandler_ReviewsOnlyChangesOfTheSpec(t *testing.T) {
 }
 
 func TestHandler_DoesNotReviewFieldsOfANewerVersion(t *testing.T) {
-	const want = "the Blueprint was not checked, because it has fields of a newer version of the platform; " +
+	const want = "the Blueprint was not checked, because it has fields from a newer version of the platform; " +
 		"see its Accepted condition"
 	for name, spec := range map[string]string{
 		"in the spec":              `{"newField": 1}`,

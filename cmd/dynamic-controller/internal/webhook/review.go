@@ -35,7 +35,7 @@ var (
 	errBusy        = errors.New("other Blueprints are being checked")
 	errSlow        = errors.New("the check took too long")
 	errUnavailable = errors.New("the platform cannot check it at the moment")
-	errNewer       = errors.New("it has fields of a newer version of the platform")
+	errNewer       = errors.New("it has fields from a newer version of the platform")
 )
 
 // respond returns the response to a request, except for its UID.

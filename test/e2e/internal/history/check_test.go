@@ -216,7 +216,7 @@ func TestCheck_ReportsViolations(t *testing.T) {
 				"x",
 				9.05)...),
 		},
-		"a write of an earlier term": {
+		"a write from an earlier term": {
 			history: good().with(Event{At: s(6.6), Process: "b", Kind: Lost, Term: 1},
 				Event{At: s(6.7), Process: "b", Kind: Led, Term: 1},
 				Event{At: s(9.1), Process: "b", Kind: Leads, Term: 2}).with(renew("b", 9)...).with(write("b", 1, "x", 9.2)...),

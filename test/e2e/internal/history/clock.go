@@ -2,7 +2,7 @@ package history
 
 import "time"
 
-// Time is a time in nanoseconds on a clock that all processes of a machine share.
+// Time is a time in nanoseconds on a clock that all processes on a machine share.
 type Time int64
 
 // Add returns t+d.

@@ -12,7 +12,7 @@ type Event struct {
 	ID      int64  `json:"id,omitempty"`      // The number of a request, unique within the process.
 	Version string `json:"version,omitempty"` // A resourceVersion.
 	Holder  string `json:"holder,omitempty"`  // The holder of the lease.
-	Error   string `json:"error,omitempty"`   // The error of a failed operation.
+	Error   string `json:"error,omitempty"`   // The error from a failed operation.
 }
 
 // Kind is the kind of an event.
@@ -30,7 +30,7 @@ const (
 	Exit    Kind = "exit"    // The process exits.
 )
 
-// Requests of a replica. The ID identifies one attempt. A retry has a new ID.
+// Requests from a replica. The ID identifies one attempt. A retry has a new ID.
 const (
 	Write   Kind = "write"   // A fenced write starts and has not yet passed the fence.
 	Sent    Kind = "sent"    // A fenced write has passed the fence.
@@ -41,11 +41,11 @@ const (
 	Seen    Kind = "seen"    // The process has observed a lease for the first time.
 )
 
-// Actions and observations of the test.
+// Actions and observations by the test.
 const (
 	Changed Kind = "changed" // Change N of Object has been confirmed.
 	Taking  Kind = "taking"  // The test is about to make Holder the holder of the lease.
-	Taken   Kind = "taken"   // The change of the holder has been confirmed.
+	Taken   Kind = "taken"   // The change of holder has been confirmed.
 	Resumed Kind = "resumed" // The test resumes the process.
 	Killed  Kind = "killed"  // The test has killed the process.
 	Fault   Kind = "fault"   // The test injects a fault. Error describes the fault for readers of the log.

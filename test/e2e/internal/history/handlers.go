@@ -75,7 +75,7 @@ func (c *checker) checkWatches() {
 	}
 }
 
-// checkLastChanges checks that the last change of each object was reconciled successfully.
+// checkLastChanges checks that the last change to each object was reconciled successfully.
 func (c *checker) checkLastChanges() {
 	changed, done := map[string]Event{}, map[string]int64{}
 	for _, e := range c.events {

@@ -106,7 +106,7 @@ func (e *Env) Compile(text string) (*Program, error) {
 // checkEstimate rejects an expression whose estimated cost is too high. It accepts the expression if limits in the
 // schema could not lower the estimate.
 func (e *Env) checkEstimate(checked *cel.Ast, refs []string) error {
-	const unbounded = 1 << 53 // lower bound of estimates with an unknown size, such as that of lists.range
+	const unbounded = 1 << 53 // a lower bound on estimates with an unknown size, such as that of lists.range
 	estimate, err := e.env.EstimateCost(checked, &library.CostEstimator{SizeEstimator: sizeEstimator(e.types)})
 	if err != nil {
 		return fmt.Errorf("estimate the cost: %w", err)
@@ -118,7 +118,7 @@ func (e *Env) checkEstimate(checked *cel.Ast, refs []string) error {
 		"or simplify the expression", estimate.Max, PerCallLimit)
 }
 
-// summary returns the first few messages of the compiler on one line.
+// summary returns the compiler's first few messages on one line.
 func summary(issues *cel.Issues) error {
 	const maxMessages = 3
 	var all []string

@@ -136,7 +136,7 @@ func unmarshalCost(args []ref.Val) uint64 {
 	return 2*traversal(len(text)) + 4*uint64(values)
 }
 
-// shapeOf returns an upper bound of the number of values in a JSON text, and the depth to which they are nested.
+// shapeOf returns an upper bound on the number of values in a JSON text, and the depth to which they are nested.
 func shapeOf(text string) (values, depth int) {
 	level, inString := 0, false
 	for i := 0; i < len(text); i++ {

@@ -187,7 +187,7 @@ func TestLibrary_Estimates(t *testing.T) {
 	}
 }
 
-// Hostile calls of the functions are stopped within the limits of memory and time.
+// Hostile calls to the functions are stopped within the memory and time limits.
 func TestLibrary_Hostile(t *testing.T) {
 	env, err := NewEnv(Variable{Name: "self"})
 	if err != nil {

@@ -87,7 +87,7 @@ func TestBlueprint(t *testing.T) {
 	}
 }
 
-// Errors of the manifest's own validation explain what to do.
+// Errors from the manifest's own validation explain what to do.
 func TestManifest_rejects(t *testing.T) {
 	client, err := dynamic.NewForConfig(shared.Cluster(t).Config())
 	if err != nil {
@@ -104,8 +104,8 @@ func TestManifest_rejects(t *testing.T) {
 		"an invalid policy": {
 			"spec:\n  type:", "spec:\n  deletionPolicy: Maybe\n  type:", `supported values: "Retain", "Delete"`,
 		},
-		"a condition of the platform": {"type: Large", "type: Ready", "Ready, Paused and Regressed are reserved"},
-		"an invalid condition":        {"type: Large", "type: so large", "conditions[0].type: Invalid value"},
+		"a platform condition": {"type: Large", "type: Ready", "Ready, Paused and Regressed are reserved"},
+		"an invalid condition": {"type: Large", "type: so large", "conditions[0].type: Invalid value"},
 		"a duplicate condition": {
 			"conditions: [", "conditions: [{type: Large, status: 'true'}, ", `duplicate entries for key [type="Large"]`,
 		},

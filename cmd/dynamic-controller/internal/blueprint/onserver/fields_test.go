@@ -95,7 +95,7 @@ func (o *oracle) compile(t *testing.T, template *unstructured.Unstructured) []st
 	return all
 }
 
-// apply returns the error of a server-side apply as a dry run.
+// apply returns the error from a dry-run server-side apply.
 func (o *oracle) apply(t *testing.T, template *unstructured.Unstructured) error {
 	t.Helper()
 	mapping, err := o.mapper.RESTMapping(template.GroupVersionKind().GroupKind(), template.GroupVersionKind().Version)

@@ -57,7 +57,7 @@ function drawConnection() {
   document.body.classList.toggle("stale", problem !== null && model.data !== null);
 }
 
-// notes returns the caveats of the data.
+// notes returns the caveats about the data.
 function notes({leadership, caches, mapper, parked}) {
   const errors = mapper.errors.length;
   return [

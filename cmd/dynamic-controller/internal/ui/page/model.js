@@ -43,7 +43,7 @@ class Model {
     this.types = new Map(); // series by type
     this.all = newSeries();
     this.gauges = {};
-    this.changes = []; // changes of the leadership, newest first
+    this.changes = []; // leadership changes, newest first
   }
 
   // add stores a document. The server can return the same document twice.
@@ -121,7 +121,7 @@ class Model {
     }
   }
 
-  // age returns the seconds since a time of the server.
+  // age returns the seconds since a time by the server's clock.
   age(time) {
     return (this.time + (Date.now() - this.received) - Date.parse(time)) / 1000;
   }
