@@ -1,0 +1,86 @@
+package docs
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dynamic-controller/engine/test/cluster"
+)
+
+// root is the folder of the repository.
+const root = "../.."
+
+const (
+	// timeout limits waits for conditions that normally take a few seconds.
+	timeout = time.Minute
+	// commandTimeout limits commands. It is longer than the timeouts in the documentation.
+	commandTimeout = 3 * time.Minute
+)
+
+// shared is the cluster of the tests. Its controllers set the rules of the aggregated role, and delete namespaces and
+// owned objects.
+var shared = cluster.NewShared(cluster.Options{WithControllers: true})
+
+func TestMain(m *testing.M) {
+	_ = os.Unsetenv("TEST_KUBECONFIG") // An external cluster has controllers, which the tests replace.
+	_ = flag.Set("test.parallel", "4") // The tests mostly wait. The -parallel flag overrides this.
+	goleak.VerifyTestMain(shared.Main(withoutPrograms{m}))
+}
+
+// withoutPrograms removes the programs after the tests.
+type withoutPrograms struct{ m *testing.M }
+
+func (w withoutPrograms) Run() int {
+	code := w.m.Run()
+	if programDir != "" {
+		if err := os.RemoveAll(programDir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = max(code, 1)
+		}
+	}
+	return code
+}
+
+var (
+	programDir    string
+	buildPrograms = sync.OnceValue(build)
+)
+
+// programs returns a folder with kubectl, helm and dynamic-controller, which is also a plugin of kubectl.
+func programs(t *testing.T) string {
+	t.Helper()
+	if err := buildPrograms(); err != nil {
+		t.Fatal(err)
+	}
+	return programDir
+}
+
+func build() (err error) {
+	if programDir, err = os.MkdirTemp("", "docs-"); err != nil {
+		return err
+	}
+	for dir, packages := range map[string][]string{".": {"./kubectl", "./helm"}, root: {"./cmd/dynamic-controller"}} {
+		cmd := exec.Command("go", append([]string{"build", "-ldflags", "-s -w", "-o", programDir}, packages...)...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", packages, err, out)
+		}
+	}
+	return os.Symlink("dynamic-controller", filepath.Join(programDir, "kubectl-blueprint"))
+}
+
+// environment returns the environment of a command, with the programs first in PATH.
+func environment(t *testing.T, kubeconfig string) []string {
+	t.Helper()
+	path := programs(t) + string(filepath.ListSeparator) + os.Getenv("PATH")
+	return []string{"PATH=" + path, "HOME=" + t.TempDir(), "KUBECONFIG=" + kubeconfig}
+}
