@@ -103,7 +103,7 @@ func TestVerbosity_SetsTheLevelOfTheLog(t *testing.T) {
 	}
 }
 
-// diagnosticPaths returns all paths of the diagnostics, and paths below them or that do not exist.
+// diagnosticPaths returns all diagnostics paths, some paths below them, and some that do not exist.
 func diagnosticPaths() []string {
 	m := newDiagnosticsMux(logr.Discard(), http.NotFoundHandler(), cliflag.NamedFlagSets{}, 0,
 		newPages(logr.Discard(), &engines{}, &status.Sources{}))

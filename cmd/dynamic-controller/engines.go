@@ -117,7 +117,7 @@ func (d *definitions) Run(ctx context.Context) error {
 	return d.engines.definitions.Run(ctx)
 }
 
-// maxListedTypes is the maximum number of types that the error of checkCaches lists.
+// maxListedTypes is the maximum number of types listed in the error from checkCaches.
 const maxListedTypes = 3
 
 // checkCaches returns an error until all types that existed at startup have been listed or cannot be listed. Types that
