@@ -58,8 +58,8 @@ type Config struct {
 	ListTimeout time.Duration
 }
 
-// ListWatch makes the requests of one reflector. Its methods must be called from the goroutine that runs the reflector.
-// Only the reflector's list requests run in a separate goroutine.
+// ListWatch makes the requests for one reflector. Its methods must be called from the goroutine that runs the
+// reflector. Only the reflector's list requests run in a separate goroutine.
 type ListWatch struct {
 	config     Config
 	client     Client
@@ -70,6 +70,7 @@ type ListWatch struct {
 	streamTimer    *time.Timer     // limits the duration of a streaming list
 	streaming      atomic.Bool     // the newest request was a streaming list
 	streamTimedOut atomic.Bool     // the next streaming list is refused, so that a plain LIST request is sent
+	notFound       atomic.Bool     // the newest response was NotFound
 
 	mu     sync.Mutex // guards joined and calls to lists.Add
 	joined bool
@@ -129,6 +130,7 @@ func (l *ListWatch) listWithin(
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	list, err := l.client.List(limited, options)
+	l.notFound.Store(apierrors.IsNotFound(err))
 	if err == nil {
 		return list, nil
 	}
@@ -226,13 +228,7 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 		return nil, err
 	}
 	requested := time.Now()
-	stream, err := l.client.Watch(ctx, options)
-	if streaming && apierrors.IsTooManyRequests(err) && l.probe(ctx) == nil {
-		stream, err = l.client.Watch(ctx, options)
-	}
-	if err == nil && stream == nil {
-		err = errNoStream
-	}
+	stream, err := l.watch(ctx, options, streaming)
 	l.report(ctx, err, streaming)
 	if err != nil {
 		return nil, err
@@ -248,6 +244,26 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	}
 	l.resumption.watching(requested, options)
 	return stream, nil
+}
+
+// watch opens a watch. If the last response was NotFound, the type might have been created since then, so a streaming
+// list is preceded by a probe. Otherwise, the probe is sent only if the API server rejects the streaming list.
+func (l *ListWatch) watch(ctx context.Context, options metav1.ListOptions, streaming bool) (watch.Interface, error) {
+	probed := streaming && l.notFound.Load()
+	if probed {
+		if err := l.probe(ctx); err != nil {
+			return nil, err
+		}
+	}
+	stream, err := l.client.Watch(ctx, options)
+	if streaming && !probed && apierrors.IsTooManyRequests(err) && l.probe(ctx) == nil {
+		stream, err = l.client.Watch(ctx, options)
+	}
+	l.notFound.Store(apierrors.IsNotFound(err))
+	if err == nil && stream == nil {
+		return nil, errNoStream
+	}
+	return stream, err
 }
 
 func (l *ListWatch) report(ctx context.Context, err error, streaming bool) {

@@ -319,11 +319,11 @@ func TestRejectedStreamingListIsRepeatedAfterAProbe(t *testing.T) {
 		watches, probes  int
 		opened, reported bool
 	}{
-		"accepted":            {true, 0, nil, 1, 0, true, false},
-		"rejected once":       {true, 1, nil, 2, 1, true, false},
-		"rejected twice":      {true, 2, nil, 2, 1, false, true},
-		"the probe fails":     {true, 2, absent, 1, 1, false, true},
-		"not a streaming one": {false, 1, nil, 1, 0, false, true},
+		"accepted":        {true, 0, nil, 1, 0, true, false},
+		"rejected once":   {true, 1, nil, 2, 1, true, false},
+		"rejected twice":  {true, 2, nil, 2, 1, false, true},
+		"the probe fails": {true, 2, absent, 1, 1, false, true},
+		"a plain watch":   {false, 1, nil, 1, 0, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			watches, probes := 0, 0
@@ -353,6 +353,51 @@ func TestRejectedStreamingListIsRepeatedAfterAProbe(t *testing.T) {
 			}
 			l.Join()
 		})
+	}
+}
+
+func TestStreamingListAfterNotFoundIsPrecededByAProbe(t *testing.T) {
+	absent := apierrors.NewNotFound(schema.GroupResource{}, "")
+	var requests []string
+	missing := true
+	answer := func(request string) error {
+		requests = append(requests, request)
+		if missing {
+			return absent
+		}
+		return nil
+	}
+	l, _ := newTest(client{
+		list: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+			return &unstructured.UnstructuredList{}, answer("list")
+		},
+		watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			if err := answer("watch"); err != nil {
+				return nil, err
+			}
+			return watch.NewFake(), nil
+		},
+	})
+	defer l.Join()
+	streaming := true
+	attempt := func() error {
+		l.BeginAttempt()
+		_, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming})
+		return err
+	}
+	for range 2 {
+		if err := attempt(); !apierrors.IsNotFound(err) {
+			t.Errorf("got %v, want NotFound", err)
+		}
+	}
+	missing = false
+	for range 2 {
+		if err := attempt(); err != nil {
+			t.Error(err)
+		}
+	}
+	if diff := cmp.Diff([]string{"watch", "list", "list", "watch", "watch"}, requests); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -61,16 +61,16 @@ func newResumption(group string, shared *rate.Limiter) *resumption {
 // NewRelistLimiter returns a limiter for the relists of all types after watches that were closed early.
 func NewRelistLimiter() *rate.Limiter { return rate.NewLimiter(relistsPerSecond, relistBurst) }
 
-// begin is called before the reflector lists and watches.
+// begin resets the state before an attempt.
 func (r *resumption) begin() {
 	r.relistDue, r.relistAt = false, time.Time{}
 	r.resumes.Store(false)
 }
 
-// listed is called after a list.
+// listed records a list. The next watch then does not resume an earlier watch.
 func (r *resumption) listed() { r.resumes.Store(false) }
 
-// watching is called with the time of the request and the options of a watch that was opened.
+// watching records a watch that was opened: the time of its request, and its options.
 func (r *resumption) watching(requested time.Time, options metav1.ListOptions) {
 	r.opened, r.timeout = requested, time.Duration(ptr.Deref(options.TimeoutSeconds, 0))*time.Second
 	r.resumes.Store(true)
@@ -105,7 +105,7 @@ func (r *resumption) check(options *metav1.ListOptions, ended time.Time) error {
 }
 
 // relistDelay returns how long the relist has to wait. Once the type's limiter has allowed the relist, a slot in the
-// shared limiter is reserved for it, so that a type that waits is not woken before its turn.
+// shared limiter is reserved for it, so that the resumed watch does not end before the type's turn.
 func (r *resumption) relistDelay(now time.Time) time.Duration {
 	if r.relistAt.IsZero() {
 		if !r.relists.AllowN(now, 1) {
