@@ -25,6 +25,9 @@ TEST_FLAGS := -vet=off
 
 GOLANGCI_LINT = $(WITHOUT_CGO) go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
+# "go build" that reports its progress.
+BUILD := $(CURDIR)/tools/build.sh
+
 # Nested modules.
 CONTROLPLANE_MODULE := test/controlplane
 # In test/kindnode, "make test" builds only the packages that do not depend on Kubernetes.
@@ -44,12 +47,12 @@ help: ## show this help
 
 .PHONY: demo
 demo: build $(if $(KUBECONFIG),,controlplane) ## run the scripted demonstration on a temporary control plane
-	@go build -o bin/demo ./examples/demo
+	@OUTPUT=bin/demo $(BUILD) ./examples/demo
 	@bin/demo
 
 .PHONY: run
 run: build $(if $(KUBECONFIG),,controlplane) ## set up the demonstration and keep it running until Ctrl-C
-	@go build -o bin/demo ./examples/demo
+	@OUTPUT=bin/demo $(BUILD) ./examples/demo
 	@bin/demo --stay
 
 KIND_DEMO_LOG ?= bin/kind-demo.log
@@ -65,8 +68,9 @@ kind-picture: ## draw docs/kind-demo.svg from the log of the last kind-demo, or 
 	@mv bin/kind-demo.svg docs/kind-demo.svg
 
 example-%: $(if $(KUBECONFIG),,controlplane) ## run an example on a temporary control plane, for example make example-hello
-	@go build -C examples/$* -o $(CURDIR)/bin/examples/$* .
-	@go build -o bin/examples/show ./examples/internal/show
+	@echo "building examples/$*"
+	@cd examples/$* && OUTPUT=$(CURDIR)/bin/examples/$* $(BUILD) .
+	@OUTPUT=bin/examples/show $(BUILD) ./examples/internal/show
 	@bin/examples/show $*
 
 ## Build
@@ -77,7 +81,8 @@ VERSION_LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(shell git rev-pars
 
 .PHONY: build
 build: ## build bin/dynamic-controller
-	@go build -ldflags '$(VERSION_LDFLAGS)' -o bin/dynamic-controller ./cmd/dynamic-controller
+	@echo "building bin/dynamic-controller"
+	@OUTPUT=bin/dynamic-controller $(BUILD) -ldflags '$(VERSION_LDFLAGS)' ./cmd/dynamic-controller
 
 # REPOSITORY:TAG, to which "make image" pushes.
 IMAGE =
@@ -118,12 +123,12 @@ CONTROLPLANE_FILES := $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*
 
 bin/controlplane: $(CONTROLPLANE_FILES)
 	@echo "building kube-apiserver and etcd from their Go modules: the first build takes a few minutes"
-	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ ./build.sh -ldflags '$(CONTROLPLANE_LDFLAGS)' .
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -ldflags '$(CONTROLPLANE_LDFLAGS)' .
 	@touch $@
 
 bin/controlplane-launcher: $(CONTROLPLANE_FILES)
 	@echo "building a launcher for etcd and kube-apiserver in $(KUBEBUILDER_ASSETS): the first build takes about a minute"
-	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ ./build.sh -tags external -ldflags '-s -w' .
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -tags external -ldflags '-s -w' .
 	@touch $@
 
 KIND_IMAGE := dynamic-controller/kind-node:v1.37.1

@@ -24,7 +24,7 @@ done
 	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), "./build.sh", ".")
+	cmd := exec.CommandContext(t.Context(), "../../tools/build.sh", ".")
 	cmd.Env = append(os.Environ(), "OUTPUT=unused", "PATH="+dir+":"+os.Getenv("PATH"))
 	data, err := cmd.Output()
 	var failed *exec.ExitError

@@ -1,7 +1,6 @@
 #!/bin/sh
-# Runs "go build -o $OUTPUT ARGS" and prints how many packages have been compiled. The first build of the control plane
-# compiles more than a thousand packages, which takes minutes. On a terminal, one line is updated. Otherwise, a line is
-# printed for each tenth.
+# Runs "go build -o $OUTPUT ARGS" and prints how many packages have been compiled. A first build compiles hundreds of
+# packages, which takes minutes. On a terminal, one line is updated. Otherwise, a line is printed for each tenth.
 set -u
 # Packages in the build cache are not compiled. The same flags must be used, because they are part of the cache's keys.
 total=$(go list -deps -f '{{if .Stale}}{{.ImportPath}}{{end}}' "$@" | grep -c .)
