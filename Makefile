@@ -152,7 +152,7 @@ test: controlplane ## run all tests, with the race detector if there is a C comp
 	@echo "[4/$(TEST_PARTS)] $(KINDNODE_MODULE)"
 	@cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) . ./docker
 	@set -e; n=4; for m in $(OTHER_MODULES); do \
-		n=$$((n + 1)); echo "[$$n/$(TEST_PARTS)] $$m"; (cd $$m && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 ./...); done
+		n=$$((n + 1)); echo "[$$n/$(TEST_PARTS)] $$m"; (cd $$m && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...); done
 
 .PHONY: test-unit
 test-unit: ## run the tests that need no control plane

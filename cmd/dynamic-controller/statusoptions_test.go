@@ -67,7 +67,7 @@ func TestStatus_RejectsFlagsWithoutEffect(t *testing.T) {
 		want string
 	}{
 		"impersonation":           {append(url, "--as", "admin"), "a replica does not impersonate users"},
-		"impersonation of groups": {append(url, "--as-group", "admins"), "--as: "},
+		"impersonation of groups": {append(url, "--as-group", "admins"), "remove --as, --as-group and --as-uid"},
 		"an authority with a URL": {append(url, "--replica-certificate-authority", "ca.crt"), "use --certificate-authority"},
 		"an authority without a name": {[]string{"status", "--replica-certificate-authority", "ca.crt"},
 			"must be set together"},

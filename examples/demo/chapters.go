@@ -185,12 +185,12 @@ func stay(ctx context.Context, say printf, c *demoCluster, p platform) error {
 	if err != nil {
 		return err
 	}
-	diagnostics := ""
-	if c.own != nil {
+	help := ""
+	if p, ok := p.(*processes); ok && p.diagnostics != nil {
 		if err := c.createOperator(ctx); err != nil {
 			return err
 		}
-		diagnostics = c.diagnosticsHelp(p.logs()[leader])
+		help = p.diagnostics.help(p, leader)
 	}
 	fmt.Printf(`
 The platform runs until Ctrl-C. In another terminal, try:
@@ -204,7 +204,7 @@ The platform runs until Ctrl-C. In another terminal, try:
   kubectl edit blueprint %s && kubectl describe blueprint %s   # make a mistake, and read the message
   kubectl get lease %s -n %s   # %s leads; after kill -9 of its process, the other replica takes over
 %s
-`, c.kubeconfig, blueprintName, blueprintName, leaseName, c.namespace, leader, diagnostics)
+`, c.kubeconfig, blueprintName, blueprintName, leaseName, c.namespace, leader, help)
 	<-ctx.Done()
 	return context.Cause(ctx)
 }

@@ -5,17 +5,40 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/cert"
 )
-
-// diagnosticsFlags make a replica serve its diagnostics on a free port.
-var diagnosticsFlags = []string{"--metrics-bind-address=127.0.0.1:0"}
 
 // operator is the name of a ServiceAccount that can read the diagnostics.
 const operator = "operator"
+
+// diagnostics is a self-signed certificate with which the replicas serve their diagnostics.
+type diagnostics struct{ certFile, keyFile string }
+
+// newDiagnostics writes the certificate and its key to files next to the log.
+func newDiagnostics(log string) (*diagnostics, error) {
+	base := strings.TrimSuffix(log, filepath.Ext(log))
+	d := &diagnostics{certFile: base + ".crt", keyFile: base + ".key"}
+	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("create a certificate for the diagnostics: %w", err)
+	}
+	const public, private = 0o644, 0o600
+	return d, errors.Join(os.WriteFile(d.certFile, certificate, public), os.WriteFile(d.keyFile, key, private))
+}
+
+// flags make a replica serve its diagnostics on a free port.
+func (d *diagnostics) flags() []string {
+	return []string{
+		"--metrics-bind-address=127.0.0.1:0", "--tls-cert-file=" + d.certFile, "--tls-private-key-file=" + d.keyFile,
+	}
+}
 
 // createOperator creates the operator and its permissions.
 func (c *demoCluster) createOperator(ctx context.Context) error {
@@ -40,27 +63,32 @@ func (c *demoCluster) createOperator(ctx context.Context) error {
 	return nil
 }
 
-// diagnosticsHelp returns the commands that read the diagnostics of a replica. They are empty if the log of the replica
-// does not contain the address.
-func (c *demoCluster) diagnosticsHelp(log *logFile) string {
-	address := diagnosticsAddress(log)
-	if address == "" {
-		return ""
+// help returns commands that read the diagnostics of the replicas.
+func (d *diagnostics) help(p *processes, leader string) string {
+	var help strings.Builder
+	fmt.Fprintf(&help, "\n  TOKEN=$(kubectl create token %s -n %s)\n", operator, p.namespace)
+	add := func(command, replica, comment string) {
+		if address := diagnosticsAddress(p.byName[replica].log); address != "" {
+			fmt.Fprintf(&help, "  bin/dynamic-controller %s --url https://%s --certificate-authority %s --token $TOKEN   # %s\n",
+				command, address, d.certFile, comment)
+		}
 	}
-	replica := fmt.Sprintf("--url https://%s --insecure-skip-tls-verify --token $TOKEN", address)
-	return fmt.Sprintf(`
-  TOKEN=$(kubectl create token %s -n %s)
-  bin/dynamic-controller status %s
-  bin/dynamic-controller ui %s   # the same, as a page in the browser
-`, operator, c.namespace, replica, replica)
+	add("status", leader, leader+", which leads")
+	add("ui", leader, "the same as a page")
+	for _, name := range p.names {
+		if name != leader {
+			add("status", name, name+", which is a standby replica")
+		}
+	}
+	return help.String()
 }
 
-// diagnosticsAddress returns the address in the log of a replica.
+// diagnosticsAddress returns the address in a replica's log, or "" if the replica does not serve its diagnostics yet.
 func diagnosticsAddress(log *logFile) (address string) {
 	log.mu.Lock()
 	defer log.mu.Unlock()
 	for _, line := range log.lines {
-		var entry struct{ Msg, Endpoint, Address string }
+		var entry struct{ Endpoint, Address string }
 		if json.Unmarshal([]byte(line), &entry) == nil && entry.Endpoint == "metrics-bind-address" {
 			address = entry.Address
 		}

@@ -140,7 +140,10 @@ func (o options) platform(
 		p.onExit = say
 	}
 	if o.stay && c.own != nil {
-		p.flags = diagnosticsFlags
+		var err error
+		if p.diagnostics, err = newDiagnostics(o.log); err != nil {
+			return nil, err
+		}
 	}
 	if err := startProcesses(p, o.log); err != nil {
 		return nil, err

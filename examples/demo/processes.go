@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -29,7 +28,7 @@ var electionFlags = []string{
 // processes is a platform whose replicas are child processes.
 type processes struct {
 	binary, kubeconfig, namespace string
-	flags                         []string // flags of the replicas, in addition to those that all demonstrations use
+	diagnostics                   *diagnostics // nil if the replicas do not serve their diagnostics
 	// failed is called when a replica exits unexpectedly.
 	failed context.CancelCauseFunc
 	// If onExit is not nil and another replica is still running, onExit is called instead of failed.
@@ -71,9 +70,13 @@ func startProcesses(p *processes, log string) error {
 }
 
 func (p *processes) start(r *process) error {
-	r.cmd = exec.Command(p.binary, append([]string{
+	args := append([]string{
 		"run", "--namespace=" + p.namespace, "--allow-platform-identity", "--health-probe-bind-address=0",
-	}, slices.Concat(electionFlags, p.flags)...)...)
+	}, electionFlags...)
+	if p.diagnostics != nil {
+		args = append(args, p.diagnostics.flags()...)
+	}
+	r.cmd = exec.Command(p.binary, args...)
 	r.cmd.Env = append(os.Environ(), clientcmd.RecommendedConfigPathEnvVar+"="+p.kubeconfig, "POD_NAME="+r.name)
 	r.cmd.Stderr = r.log
 	r.cmd.SysProcAttr = childAttributes()

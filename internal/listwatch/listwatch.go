@@ -70,7 +70,6 @@ type ListWatch struct {
 	streamTimer    *time.Timer     // limits the duration of a streaming list
 	streaming      atomic.Bool     // the newest request was a streaming list
 	streamTimedOut atomic.Bool     // the next streaming list is refused, so that a plain LIST request is sent
-	notFound       atomic.Bool     // the newest response was NotFound
 
 	mu     sync.Mutex // guards joined and calls to lists.Add
 	joined bool
@@ -115,10 +114,10 @@ func (l *ListWatch) Completed() (watching bool) {
 	return l.streaming.Load()
 }
 
-// probe requests a list of one object and returns when the API server is able to serve the type. For a few milliseconds
-// after a CRD has been established, the API server rejects watches with 429. It does not reject a list, but delays the
-// response. The probe has no selector. With a selector that matches few objects, the API server might read all objects
-// of the type to find one.
+// probe requests a list of one object after a watch was rejected with 429. For a few milliseconds after a CRD has been
+// established, the API server rejects watches, because its watch cache is not ready. It then reads a list with a limit
+// and without selectors from etcd. By the time it responds, the watch cache is usually ready. Without a selector, the
+// API server reads only one object.
 func (l *ListWatch) probe(ctx context.Context) error {
 	_, err := l.listWithin(ctx, probeTimeout, metav1.ListOptions{Limit: 1})
 	return err
@@ -130,7 +129,6 @@ func (l *ListWatch) listWithin(
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	list, err := l.client.List(limited, options)
-	l.notFound.Store(apierrors.IsNotFound(err))
 	if err == nil {
 		return list, nil
 	}
@@ -228,7 +226,13 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 		return nil, err
 	}
 	requested := time.Now()
-	stream, err := l.watch(ctx, options, streaming)
+	stream, err := l.client.Watch(ctx, options)
+	if streaming && apierrors.IsTooManyRequests(err) && l.probe(ctx) == nil {
+		stream, err = l.client.Watch(ctx, options)
+	}
+	if err == nil && stream == nil {
+		err = errNoStream
+	}
 	l.report(ctx, err, streaming)
 	if err != nil {
 		return nil, err
@@ -244,26 +248,6 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	}
 	l.resumption.watching(requested, options)
 	return stream, nil
-}
-
-// watch opens a watch. If the last response was NotFound, the type might have been created since then, so a streaming
-// list is preceded by a probe. Otherwise, the probe is sent only if the API server rejects the streaming list.
-func (l *ListWatch) watch(ctx context.Context, options metav1.ListOptions, streaming bool) (watch.Interface, error) {
-	probed := streaming && l.notFound.Load()
-	if probed {
-		if err := l.probe(ctx); err != nil {
-			return nil, err
-		}
-	}
-	stream, err := l.client.Watch(ctx, options)
-	if streaming && !probed && apierrors.IsTooManyRequests(err) && l.probe(ctx) == nil {
-		stream, err = l.client.Watch(ctx, options)
-	}
-	l.notFound.Store(apierrors.IsNotFound(err))
-	if err == nil && stream == nil {
-		return nil, errNoStream
-	}
-	return stream, err
 }
 
 func (l *ListWatch) report(ctx context.Context, err error, streaming bool) {

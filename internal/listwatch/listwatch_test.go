@@ -356,51 +356,6 @@ func TestRejectedStreamingListIsRepeatedAfterAProbe(t *testing.T) {
 	}
 }
 
-func TestStreamingListAfterNotFoundIsPrecededByAProbe(t *testing.T) {
-	absent := apierrors.NewNotFound(schema.GroupResource{}, "")
-	var requests []string
-	missing := true
-	answer := func(request string) error {
-		requests = append(requests, request)
-		if missing {
-			return absent
-		}
-		return nil
-	}
-	l, _ := newTest(client{
-		list: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-			return &unstructured.UnstructuredList{}, answer("list")
-		},
-		watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
-			if err := answer("watch"); err != nil {
-				return nil, err
-			}
-			return watch.NewFake(), nil
-		},
-	})
-	defer l.Join()
-	streaming := true
-	attempt := func() error {
-		l.BeginAttempt()
-		_, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming})
-		return err
-	}
-	for range 2 {
-		if err := attempt(); !apierrors.IsNotFound(err) {
-			t.Errorf("got %v, want NotFound", err)
-		}
-	}
-	missing = false
-	for range 2 {
-		if err := attempt(); err != nil {
-			t.Error(err)
-		}
-	}
-	if diff := cmp.Diff([]string{"watch", "list", "list", "watch", "watch"}, requests); diff != "" {
-		t.Error(diff)
-	}
-}
-
 func TestListOfExactVersionDoesNotReplaceStream(t *testing.T) {
 	l, _ := newTest(client{})
 	defer l.Join()

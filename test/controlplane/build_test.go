@@ -26,7 +26,7 @@ done
 	}
 	cmd := exec.CommandContext(t.Context(), "../../tools/build.sh", ".")
 	cmd.Env = append(os.Environ(), "OUTPUT=unused", "PATH="+dir+":"+os.Getenv("PATH"))
-	data, err := cmd.Output()
+	data, err := cmd.CombinedOutput()
 	var failed *exec.ExitError
 	switch {
 	case errors.As(err, &failed):

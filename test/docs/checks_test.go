@@ -42,10 +42,13 @@ func askForHelp(t *testing.T, args []string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	program := filepath.Join(programs(t), filepath.Base(args[0]))
+	program := filepath.Join(programs, filepath.Base(args[0]))
 	cmd := exec.CommandContext(ctx, program, append(slices.Clone(args[1:]), "--help")...)
 	cmd.Env = environment(t, filepath.Join(t.TempDir(), "none"))
 	help, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		t.Fatalf("%s has not printed its help within %s", args[0], timeout)
+	}
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, help)
 	}

@@ -1,12 +1,12 @@
 package docs
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -32,55 +32,45 @@ var shared = cluster.NewShared(cluster.Options{WithControllers: true})
 func TestMain(m *testing.M) {
 	_ = os.Unsetenv("TEST_KUBECONFIG") // An external cluster has controllers, which the tests replace.
 	_ = flag.Set("test.parallel", "4") // The tests mostly wait. The -parallel flag overrides this.
-	goleak.VerifyTestMain(shared.Main(withoutPrograms{m}))
+	goleak.VerifyTestMain(shared.Main(withPrograms{m}))
 }
 
-// withoutPrograms removes the programs after the tests.
-type withoutPrograms struct{ m *testing.M }
+// programs is a folder with kubectl, helm and dynamic-controller, which is also a kubectl plugin.
+var programs string
 
-func (w withoutPrograms) Run() int {
-	code := w.m.Run()
-	if programDir != "" {
-		if err := os.RemoveAll(programDir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = max(code, 1)
-		}
+// withPrograms builds the programs before the tests, and removes them afterwards.
+type withPrograms struct{ m *testing.M }
+
+func (w withPrograms) Run() int {
+	code, err := 0, error(nil)
+	if programs, err = os.MkdirTemp("", "docs-"); err == nil {
+		err = build(programs)
+	}
+	if err == nil {
+		code = w.m.Run()
+	}
+	if err := errors.Join(err, os.RemoveAll(programs)); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return max(code, 1)
 	}
 	return code
 }
 
-var (
-	programDir    string
-	buildPrograms = sync.OnceValue(build)
-)
-
-// programs returns a folder with kubectl, helm and dynamic-controller, which is also a plugin of kubectl.
-func programs(t *testing.T) string {
-	t.Helper()
-	if err := buildPrograms(); err != nil {
-		t.Fatal(err)
-	}
-	return programDir
-}
-
-func build() (err error) {
-	if programDir, err = os.MkdirTemp("", "docs-"); err != nil {
-		return err
-	}
-	for dir, packages := range map[string][]string{".": {"./kubectl", "./helm"}, root: {"./cmd/dynamic-controller"}} {
-		cmd := exec.Command("go", append([]string{"build", "-ldflags", "-s -w", "-o", programDir}, packages...)...)
-		cmd.Dir = dir
+func build(dir string) error {
+	for module, packages := range map[string][]string{".": {"./kubectl", "./helm"}, root: {"./cmd/dynamic-controller"}} {
+		cmd := exec.Command("go", append([]string{"build", "-ldflags", "-s -w", "-o", dir}, packages...)...)
+		cmd.Dir = module
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", packages, err, out)
 		}
 	}
-	return os.Symlink("dynamic-controller", filepath.Join(programDir, "kubectl-blueprint"))
+	return os.Symlink("dynamic-controller", filepath.Join(dir, "kubectl-blueprint"))
 }
 
 // environment returns the environment of a command, with the programs first in PATH.
 func environment(t *testing.T, kubeconfig string) []string {
 	t.Helper()
-	path := programs(t) + string(filepath.ListSeparator) + os.Getenv("PATH")
+	path := programs + string(filepath.ListSeparator) + os.Getenv("PATH")
 	return []string{"PATH=" + path, "HOME=" + t.TempDir(), "KUBECONFIG=" + kubeconfig}
 }

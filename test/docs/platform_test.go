@@ -64,6 +64,7 @@ func writeKubeconfig(t *testing.T, admin, token string) string {
 type replica struct {
 	leading chan struct{} // Closed when the replica leads.
 	exited  chan struct{}
+	err     error // Valid when exited is closed.
 
 	mu  sync.Mutex // Guards the fields below.
 	log bytes.Buffer
@@ -86,7 +87,7 @@ func (r *replica) Write(p []byte) (int, error) {
 // fails.
 func runReplica(t *testing.T, kubeconfig string) *replica {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(programs(t), "dynamic-controller"), deploymentArgs(t)...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(programs, "dynamic-controller"), deploymentArgs(t)...)
 	cmd.Env = append(environment(t, kubeconfig), "POD_NAME=one", "POD_NAMESPACE="+platformNamespace)
 	cmd.SysProcAttr = childAttributes()
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -100,7 +101,7 @@ func runReplica(t *testing.T, kubeconfig string) *replica {
 		err := cmd.Start()
 		started <- err
 		if err == nil {
-			_ = cmd.Wait() // The test waits for the results of the replica.
+			r.err = cmd.Wait()
 			close(r.exited)
 		}
 	}()
@@ -109,6 +110,9 @@ func runReplica(t *testing.T, kubeconfig string) *replica {
 	}
 	t.Cleanup(func() {
 		<-r.exited // The context of the test has ended.
+		if !cmd.ProcessState.Success() {
+			t.Errorf("the platform has ended with %v", r.err)
+		}
 		if t.Failed() {
 			t.Logf("the log of the platform:\n%s", r.log.String())
 		}

@@ -19,10 +19,10 @@ import (
 
 var inNamespace = regexp.MustCompile(` -n (\S+)`)
 
-// playControllers makes the workloads of a namespace ready from the first command on that waits for this, so that
-// earlier commands show objects that are waiting. It also removes deleted volumes. The control plane has no controllers
-// for them.
-func (u *user) playControllers(c command) {
+// startFakeControllers starts controllers that make the workloads of a namespace ready, when a command first waits for
+// that. Earlier commands then show objects that are waiting. The controllers also remove deleted volumes. The control
+// plane has no controllers for them.
+func (u *user) startFakeControllers(c command) {
 	u.Helper()
 	namespace := inNamespace.FindStringSubmatch(c.text)
 	if u.client != nil || namespace == nil || !strings.Contains(c.text, "--for=condition=Ready ") {
