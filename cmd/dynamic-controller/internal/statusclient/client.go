@@ -28,8 +28,8 @@ var ErrNoToken = errors.New("the kubeconfig has no bearer token, and a replica d
 	"ClusterRole and the Role dynamic-controller-operator")
 
 // ErrImpersonation is returned if the credentials impersonate a user.
-var ErrImpersonation = errors.New("a replica does not impersonate users: remove --as, --as-group and --as-uid, or the " +
-	"impersonation from the kubeconfig, and use --token")
+var ErrImpersonation = errors.New("a replica does not impersonate users: remove --as, --as-group and --as-uid, or " +
+	"the impersonation from the kubeconfig, and use --token")
 
 // Client sends requests to one replica. Close must be called.
 type Client struct {
