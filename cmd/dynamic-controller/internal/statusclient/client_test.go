@@ -97,7 +97,7 @@ func TestClient_ExplainsErrors(t *testing.T) {
 		"another server":   {404, "not found", "has no /status"},
 		"a redirect":       {302, "elsewhere", "302 Found"},
 		"a failure":        {500, strings.Repeat("x", 1000), "500 Internal Server Error: xxx"},
-		"no JSON":          {200, "<html>", "decode the response"},
+		"no JSON":          {200, "<html>", "decode the replica's response"},
 		"another document": {200, `{"apiVersion": "v1", "kind": "Status"}`, `serves "v1" "Status"`},
 		"a newer document": {200, `{"apiVersion": "v2", "kind": "ReplicaStatus", "version": "v9"}`,
 			`use the same version of the program as the replica ("v9")`},
