@@ -281,7 +281,7 @@ func TestDemo_StayServesDiagnostics(t *testing.T) {
 	d := start(t, "", "--stay")
 	kubeconfig := strings.TrimPrefix(d.waitForLine("export KUBECONFIG=.*"), "export KUBECONFIG=")
 	d.waitForLine("TOKEN=.*create token operator -n dynamic-controller-system")
-	command := strings.Fields(d.waitForLine("dynamic-controller status .*"))
+	command := strings.Fields(d.waitForLine(`dynamic-controller status .*\$TOKEN`))
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		t.Fatal(err)
