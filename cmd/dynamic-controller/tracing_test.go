@@ -26,8 +26,9 @@ func TestConfig_TracingAndFeatureGates(t *testing.T) {
 	file := writeConfig(t, fmt.Sprintf("tracing: {endpoint: %q, samplingRatePerMillion: 1000000}\n"+
 		"featureGates: {Collections: false, ExternalReferences: false}\n", collector.Endpoint))
 	second := startServing(t, a.cluster.Kubeconfig(), append([]string{"--config", file}, localMetrics...)...)
-	a.waitBlueprint("teams", is("Accepted", "False", "spec.resources[0].forEach: is disabled by the platform's feature gate"))
-	a.waitBlueprint("stalls", is("Accepted", "False", "spec.resources[0].externalRef: is disabled by the platform's feature gate"))
+	const disabled = ": is disabled by the platform's feature gate"
+	a.waitBlueprint("teams", is("Accepted", "False", "spec.resources[0].forEach"+disabled))
+	a.waitBlueprint("stalls", is("Accepted", "False", "spec.resources[0].externalRef"+disabled))
 	second.wantMetrics(`kubernetes_feature_enabled{name="Collections",stage="BETA"} 0`)
 	// Deletions are processed.
 	a.apply(websites)
