@@ -18,7 +18,7 @@ import (
 // operator is the name of a ServiceAccount that can read the diagnostics.
 const operator = "operator"
 
-// diagnostics is a self-signed certificate with which the replicas serve their diagnostics.
+// diagnostics is the self-signed certificate that the replicas use to serve their diagnostics.
 type diagnostics struct{ certFile, keyFile string }
 
 // newDiagnostics writes the certificate and its key to files next to the log.

@@ -55,8 +55,8 @@ func allows(crd *apiextensionsv1.CustomResourceDefinition, blueprintName string)
 	return !isCreatedByPlatform(crd) && crd.Annotations[allowedAnnotation] == blueprintName
 }
 
-// BlueprintOf returns the name of the Blueprint for which the platform created the CustomResourceDefinition. If there
-// is none, it returns the name of the Blueprint that is allowed to serve the type, or "".
+// BlueprintOf returns the name of the Blueprint for which the platform created the CustomResourceDefinition. If the
+// platform did not create it, BlueprintOf returns the name of the Blueprint that is allowed to serve the type, or "".
 func BlueprintOf(crd metav1.Object) string {
 	return cmp.Or(crd.GetAnnotations()[ownerNameAnnotation], crd.GetAnnotations()[allowedAnnotation])
 }

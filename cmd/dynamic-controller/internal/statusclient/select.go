@@ -8,8 +8,8 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/status"
 )
 
-// matching returns the served types that a name selects. If there are none, it returns the types whose kind is the
-// name, and byKind is true. It returns an error if there are none either.
+// matching returns the served types that a name selects. If the name selects no type, matching returns the types of
+// which it is the kind, and byKind is true. It returns an error if no type matches.
 func matching(types []status.Type, name string) (matched []*status.Type, byKind bool, err error) {
 	var ofKind []*status.Type
 	for i := range types {
