@@ -24,8 +24,12 @@ const (
 	// DefaultListTimeout is the timeout of one page of a list, or of an entire streaming list. By default, an API
 	// server gives up on a list after one minute.
 	DefaultListTimeout = 2 * time.Minute
-	// probeTimeout is the timeout of a probe for one object.
-	probeTimeout = 15 * time.Second
+
+	// For a few milliseconds after a CRD has been established, the API server rejects watches with 429, because its watch
+	// cache is not ready. In each attempt, the first watches that are rejected are therefore repeated after short delays,
+	// each twice as long as the one before. The reflector's own delays, which follow, are longer.
+	quickRetries    = 4
+	quickRetryDelay = 500 * time.Microsecond
 )
 
 // Client lists and watches the objects of one type, in one namespace or in all namespaces. If it has the method
@@ -44,7 +48,7 @@ type Config struct {
 	// MinVersion returns the oldest resourceVersion that a list may have, or "" if any version is acceptable. It is
 	// called before each list, from any goroutine.
 	MinVersion func() string
-	// ListError is called with the error from each failed list or probe.
+	// ListError is called with the error from each failed list.
 	ListError func(error)
 	// WatchResult is called when a watch is opened or refused. A streaming list is reported only if it is refused with an
 	// error that makes the reflector retry it. After any other error, the reflector falls back to a plain LIST request.
@@ -67,6 +71,7 @@ type ListWatch struct {
 
 	stream         watch.Interface // the newest watch
 	incomplete     int             // the number of streaming lists of this attempt that were opened but not completed
+	quickRetries   int             // the number of quick retries that this attempt has left
 	streamTimer    *time.Timer     // limits the duration of a streaming list
 	streaming      atomic.Bool     // the newest request was a streaming list
 	streamTimedOut atomic.Bool     // the next streaming list is refused, so that a plain LIST request is sent
@@ -102,7 +107,7 @@ func (l *ListWatch) Begin() {
 
 // BeginAttempt must be called before the reflector lists and watches.
 func (l *ListWatch) BeginAttempt() {
-	l.incomplete = 0
+	l.incomplete, l.quickRetries = 0, quickRetries
 	l.resumption.begin()
 }
 
@@ -112,15 +117,6 @@ func (l *ListWatch) Completed() (watching bool) {
 	l.stopStreamTimer()
 	l.incomplete = 0
 	return l.streaming.Load()
-}
-
-// probe requests a list of one object after a watch was rejected with 429. For a few milliseconds after a CRD has been
-// established, the API server rejects watches, because its watch cache is not ready. It then reads a list with a limit
-// and without selectors from etcd. By the time it responds, the watch cache is usually ready. Without a selector, the
-// API server reads only one object.
-func (l *ListWatch) probe(ctx context.Context) error {
-	_, err := l.listWithin(ctx, probeTimeout, metav1.ListOptions{Limit: 1})
-	return err
 }
 
 func (l *ListWatch) listWithin(
@@ -226,13 +222,7 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 		return nil, err
 	}
 	requested := time.Now()
-	stream, err := l.client.Watch(ctx, options)
-	if streaming && apierrors.IsTooManyRequests(err) && l.probe(ctx) == nil {
-		stream, err = l.client.Watch(ctx, options)
-	}
-	if err == nil && stream == nil {
-		err = errNoStream
-	}
+	stream, err := l.watch(ctx, options)
 	l.report(ctx, err, streaming)
 	if err != nil {
 		return nil, err
@@ -248,6 +238,19 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	}
 	l.resumption.watching(requested, options)
 	return stream, nil
+}
+
+func (l *ListWatch) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	stream, err := l.client.Watch(ctx, options)
+	for delay := quickRetryDelay; apierrors.IsTooManyRequests(err) && l.quickRetries > 0; delay *= 2 {
+		l.quickRetries--
+		<-After(ctx, delay)
+		stream, err = l.client.Watch(ctx, options)
+	}
+	if err == nil && stream == nil {
+		return nil, errNoStream
+	}
+	return stream, err
 }
 
 func (l *ListWatch) report(ctx context.Context, err error, streaming bool) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -189,7 +190,7 @@ func TestCancelledRequestsAreNotReported(t *testing.T) {
 	})
 	_, listErr := l.listPage(ctx, metav1.ListOptions{})
 	_, watchErr := l.openWatch(ctx, metav1.ListOptions{})
-	if probeErr := l.probe(ctx); listErr == nil || watchErr == nil || probeErr == nil {
+	if listErr == nil || watchErr == nil {
 		t.Error("a request succeeded")
 	}
 	if len(results.listErrors)+len(results.watchResults) > 0 {
@@ -207,37 +208,24 @@ func TestNilWatchIsAnError(t *testing.T) {
 	l.Join()
 }
 
-// A request that is accepted but never answered fails after a timeout.
-func TestRequestsWithoutResponseTimeOut(t *testing.T) {
+// A list that is accepted but never answered fails after a timeout.
+func TestListWithoutResponseTimesOut(t *testing.T) {
 	unresponsive := client{list: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}
-	for name, test := range map[string]struct {
-		request func(*ListWatch, context.Context) error
-		want    time.Duration
-	}{
-		"a list": {func(l *ListWatch, ctx context.Context) error {
-			_, err := l.listPage(ctx, metav1.ListOptions{})
-			return err
-		}, DefaultListTimeout},
-		"a probe": {(*ListWatch).probe, probeTimeout},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l, results := newTest(unresponsive)
-				began := time.Now()
-				err := test.request(l, t.Context())
-				if waited := time.Since(began); waited != test.want || !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("got error %v after %s, want a timeout after %s", err, waited, test.want)
-				}
-				text := "no response within " + test.want.String()
-				if len(results.listErrors) != 1 || !strings.Contains(results.listErrors[0].Error(), text) {
-					t.Errorf("reported: %v", results.listErrors)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		l, results := newTest(unresponsive)
+		began := time.Now()
+		_, err := l.listPage(t.Context(), metav1.ListOptions{})
+		if waited := time.Since(began); waited != DefaultListTimeout || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got error %v after %s, want a timeout after %s", err, waited, DefaultListTimeout)
+		}
+		text := "no response within " + DefaultListTimeout.String()
+		if len(results.listErrors) != 1 || !strings.Contains(results.listErrors[0].Error(), text) {
+			t.Errorf("reported: %v", results.listErrors)
+		}
+	})
 }
 
 // A streaming list that is accepted but sends nothing is followed by a plain list.
@@ -294,66 +282,81 @@ func TestSelectorsAreSentExceptByProbes(t *testing.T) {
 			return watch.NewFake(), nil
 		},
 	})
-	if err := l.probe(t.Context()); err != nil {
-		t.Error(err)
-	}
 	_, listErr := l.listPage(t.Context(), metav1.ListOptions{})
 	_, watchErr := l.openWatch(t.Context(), metav1.ListOptions{})
 	if err := errors.Join(listErr, watchErr); err != nil {
 		t.Error(err)
 	}
 	selected := metav1.ListOptions{LabelSelector: "a=b", FieldSelector: "metadata.name=c"}
-	if diff := cmp.Diff([]metav1.ListOptions{{Limit: 1}, selected, selected}, requests); diff != "" {
+	if diff := cmp.Diff([]metav1.ListOptions{selected, selected}, requests); diff != "" {
 		t.Error(diff)
 	}
 	l.Join()
 }
 
-func TestRejectedStreamingListIsRepeatedAfterAProbe(t *testing.T) {
-	rejected := apierrors.NewTooManyRequests("storage is initializing", 1)
-	absent := apierrors.NewNotFound(schema.GroupResource{}, "")
+// For a few milliseconds after a CRD has been established, watches are rejected with 429.
+func TestRejectedWatchIsRepeated(t *testing.T) {
+	const inAll = 15 * quickRetryDelay // 1 + 2 + 4 + 8
+	tooMany := apierrors.NewTooManyRequests("storage is initializing", 1)
 	for name, test := range map[string]struct {
-		streaming        bool
-		rejections       int
-		probe            error
-		watches, probes  int
-		opened, reported bool
+		rejections int
+		err        error
+		watches    int
+		waited     time.Duration
+		reported   error
 	}{
-		"accepted":        {true, 0, nil, 1, 0, true, false},
-		"rejected once":   {true, 1, nil, 2, 1, true, false},
-		"rejected twice":  {true, 2, nil, 2, 1, false, true},
-		"the probe fails": {true, 2, absent, 1, 1, false, true},
-		"a plain watch":   {false, 1, nil, 1, 0, false, true},
+		"accepted":                      {0, tooMany, 1, 0, nil},
+		"rejected once":                 {1, tooMany, 2, quickRetryDelay, nil},
+		"rejected until the last retry": {quickRetries, tooMany, 1 + quickRetries, inAll, nil},
+		"rejected more often":           {quickRetries + 1, tooMany, 1 + quickRetries, inAll, tooMany},
+		"another error":                 {1, errNoStream, 1, 0, errNoStream},
 	} {
 		t.Run(name, func(t *testing.T) {
-			watches, probes := 0, 0
-			l, results := newTest(client{
-				list: func(_ context.Context, o metav1.ListOptions) (runtime.Object, error) {
-					probes++
-					if o.Limit != 1 {
-						t.Errorf("the probe has the limit %d, want 1", o.Limit)
-					}
-					return &unstructured.UnstructuredList{}, test.probe
-				},
-				watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			synctest.Test(t, func(t *testing.T) {
+				watches := 0
+				l, results := newTest(client{watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
 					if watches++; watches <= test.rejections {
-						return nil, rejected
+						return nil, test.err
 					}
 					return watch.NewFake(), nil
-				},
+				}})
+				defer l.Join()
+				l.BeginAttempt()
+				began := time.Now()
+				_, err := l.openWatch(t.Context(), metav1.ListOptions{})
+				if waited := time.Since(began); watches != test.watches || waited != test.waited || !errors.Is(err, test.reported) {
+					t.Errorf("got error %v after %d watches and %s", err, watches, waited)
+				}
+				if diff := cmp.Diff([]error{test.reported}, results.watchResults, cmpopts.EquateErrors()); diff != "" {
+					t.Error(diff)
+				}
 			})
-			l.BeginAttempt()
-			_, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &test.streaming})
-			if (err == nil) != test.opened || err != nil && !apierrors.IsTooManyRequests(err) {
-				t.Errorf("got error %v", err)
-			}
-			reported := slices.ContainsFunc(results.watchResults, func(err error) bool { return err != nil })
-			if watches != test.watches || probes != test.probes || reported != test.reported {
-				t.Errorf("%d watches, %d probes, reported: %t", watches, probes, reported)
-			}
-			l.Join()
 		})
 	}
+}
+
+// If watches are rejected because the API server is overloaded, only the first of them are repeated quickly.
+func TestQuickRetriesAreLimitedPerAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		watches := 0
+		l, _ := newTest(client{watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			watches++
+			return nil, apierrors.NewTooManyRequests("overloaded", 1)
+		}})
+		open := func() (n int) {
+			before := watches
+			if _, err := l.openWatch(t.Context(), metav1.ListOptions{}); !apierrors.IsTooManyRequests(err) {
+				t.Errorf("got error %v", err)
+			}
+			return watches - before
+		}
+		l.BeginAttempt()
+		got := []int{open(), open()}
+		l.BeginAttempt()
+		if diff := cmp.Diff([]int{1 + quickRetries, 1, 1 + quickRetries}, append(got, open())); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
 
 func TestListOfExactVersionDoesNotReplaceStream(t *testing.T) {

@@ -72,8 +72,7 @@ func (s *reflectorState) end() {
 	})
 }
 
-// listFailed records the error from a list or probe. Only a complete list or an opened watch clears the error. The
-// state therefore does not change while probes succeed and lists fail.
+// listFailed records the error from a list. Only a complete list or an opened watch clears the error.
 func (s *reflectorState) listFailed(err error) {
 	s.update(func() { s.listErr, s.listErrNewest = err, true })
 }
