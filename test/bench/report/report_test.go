@@ -41,9 +41,11 @@ note: types: kro was not measured with 100 or more: one measurement took longer 
 BenchmarkGrowth/load=types/n=10/engine=ours-full-2	1	52.00 goroutines	2000000 heap-B	900000000 all-reconciled-ns
 BenchmarkGrowth/load=types/n=10/engine=kro-2	1	25.00 goroutines	4000000 heap-B	1900000000 all-reconciled-ns
 BenchmarkGrowth/load=types/n=100/engine=ours-full-2	1	412.0 goroutines	9000000 heap-B	2900000000 all-reconciled-ns
-BenchmarkTypes/engine=ours-full-2	1	812.0 goroutines	14100000 heap-B
-BenchmarkTypes/engine=dynamicinformer-2	1	1812 goroutines	46600000 heap-B
 PASS
+`
+
+const platformSample = `BenchmarkPlatform/engine=ours-2	1	11000000000 CPU-ns	12800000000 all-ready-ns	13000000 child-back-p50-ns	34000000 child-back-p99-ns	11000000 edit-p50-ns	26000000 edit-p99-ns	4610000000 made-to-ready-p50-ns	9080000000 made-to-ready-p99-ns	90600000 peak-RSS-B	5850000000 rollout-ns	2.14 rollout-writes/instance	5.23 writes/instance
+BenchmarkPlatform/engine=kro-2	1	43200000000 CPU-ns	219800000000 all-ready-ns	299000000 child-back-p50-ns	315000000 child-back-p99-ns	299000000 edit-p50-ns	327000000 edit-p99-ns	168500000000 made-to-ready-p50-ns	217100000000 made-to-ready-p99-ns	97700000 peak-RSS-B	101200000000 rollout-ns	10 rollout-writes/instance	15 writes/instance
 `
 
 func sampleRun(t *testing.T) *run {
@@ -60,8 +62,8 @@ func TestParse(t *testing.T) {
 	if r.settings["cpu"] != "A(R) CPU & more" || r.settings["kubernetes"] != "v1.37.1" {
 		t.Errorf("got the settings %v", r.settings)
 	}
-	if len(r.notes) != 1 || len(r.points) != 5 {
-		t.Errorf("got %d notes and %d points, want 1 and 5", len(r.notes), len(r.points))
+	if len(r.notes) != 1 || len(r.points) != 3 {
+		t.Errorf("got %d notes and %d points, want 1 and 3", len(r.notes), len(r.points))
 	}
 	s := r.load("types")
 	if v, ok := s.value("ours-full", 100, "goroutines"); !ok || v != 412 {
@@ -93,9 +95,6 @@ func TestFill(t *testing.T) {
 		"the measurements in which a peer is ahead": {"ahead sample types",
 			"A peer is ahead of CacheFull in these measurements:\n\n" +
 				"- Goroutines: kro with 10 types (at best 0.48 times CacheFull)"},
-		"a table of engines": {"table sample Types dynamicinformer",
-			"| | goroutines | heap |\n|---|---|---|\n| ours-full | 812 (0.45) | 14 MB (0.30) |\n" +
-				"| dynamicinformer | 1,812 | 47 MB |"},
 		"the notes": {"notes sample", "Some measurements were left out:\n\n" +
 			"- types: kro was not measured with 100 or more: one measurement took longer than 1m40s"},
 	} {
@@ -109,6 +108,34 @@ func TestFill(t *testing.T) {
 	}
 }
 
+func TestFill_TableOfThePlatforms(t *testing.T) {
+	r, err := parse("platform", platformSample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := fill("<!-- bench-report: platform platform -->\n"+endMarker, map[string]*run{"platform": r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"\n| | platform | kro |\n|---|---|---|\n",
+		"\n| time until all instances are ready | 12.8 s | 220 s (17) |\n",
+		"\n| writes per instance | 5.2 | 15 (2.87) |\n",
+		"\n| peak RSS | 91 MB | 98 MB (1.08) |\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("got %s\nwant %s", got, want)
+		}
+	}
+	without, err := parse("platform", strings.ReplaceAll(platformSample, "rollout-ns", "unknown-ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := platformTable(without); err == nil || !strings.Contains(err.Error(), "rollout-ns") {
+		t.Errorf("got the error %v, want one that names the missing unit", err)
+	}
+}
+
 func TestFill_Errors(t *testing.T) {
 	runs := map[string]*run{"sample": sampleRun(t)}
 	for name, marker := range map[string]string{
@@ -117,8 +144,7 @@ func TestFill_Errors(t *testing.T) {
 		"a missing argument":                     "growth sample types",
 		"an unknown unit":                        "growth sample types apples",
 		"an unknown load":                        "ahead sample apples",
-		"an engine that has not been measured":   "table sample Types reflector",
-		"a benchmark that has not been measured": "table sample Platform kro",
+		"a benchmark that has not been measured": "platform sample",
 	} {
 		if _, err := fill("<!-- bench-report: "+marker+" -->\n"+endMarker, runs); err == nil {
 			t.Errorf("%s was accepted", name)

@@ -12,11 +12,11 @@ var blocks = map[string]struct {
 	arguments int
 	write     func(r *run, arguments []string) (string, error)
 }{
-	"machine": {0, func(r *run, _ []string) (string, error) { return machine(r), nil }},
-	"notes":   {0, func(r *run, _ []string) (string, error) { return notes(r), nil }},
-	"growth":  {2, func(r *run, a []string) (string, error) { return growthTable(r, a[0], a[1]) }},
-	"ahead":   {1, func(r *run, a []string) (string, error) { return ahead(r, a[0]) }},
-	"table":   {2, func(r *run, a []string) (string, error) { return engineTable(r, a[0], a[1]) }},
+	"machine":  {0, func(r *run, _ []string) (string, error) { return machine(r), nil }},
+	"notes":    {0, func(r *run, _ []string) (string, error) { return notes(r), nil }},
+	"growth":   {2, func(r *run, a []string) (string, error) { return growthTable(r, a[0], a[1]) }},
+	"ahead":    {1, func(r *run, a []string) (string, error) { return ahead(r, a[0]) }},
+	"platform": {0, func(r *run, _ []string) (string, error) { return platformTable(r) }},
 }
 
 const endMarker = "<!-- end of bench-report -->"
@@ -160,49 +160,44 @@ func list(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
 }
 
-// engineTable returns a table with a row for each engine and a column for each unit. The ratios in parentheses refer to
-// the engine given by against.
-func engineTable(r *run, benchmark, against string) (string, error) {
-	var units []string
-	var points []point
-	var reference point
-	for _, p := range r.points {
-		if p.benchmark != benchmark {
-			continue
-		}
-		points = append(points, p)
-		if p.labels["engine"] == against {
-			reference = p
-		}
-		for _, unit := range p.units {
-			if !slices.Contains(units, unit) {
-				units = append(units, unit)
-			}
-		}
+// platformRows contains the rows of the table of BenchmarkPlatform.
+var platformRows = []struct{ unit, heading string }{
+	{"all-ready-ns", "time until all instances are ready"},
+	{"made-to-ready-p50-ns", "from the creation of an instance until it is ready, p50"},
+	{"made-to-ready-p99-ns", "the same, p99"},
+	{"writes/instance", "writes per instance"},
+	{"child-back-p50-ns", "time until a deleted child is back, p50"},
+	{"child-back-p99-ns", "the same, p99"},
+	{"edit-p50-ns", "time until an edit reaches the child, p50"},
+	{"edit-p99-ns", "the same, p99"},
+	{"rollout-ns", "rollout of a new version to all instances"},
+	{"rollout-writes/instance", "writes per instance for the rollout"},
+	{"CPU-ns", "CPU time"},
+	{"peak-RSS-B", "peak RSS"},
+}
+
+// platformTable returns a table with a row for each unit of BenchmarkPlatform and a column for each platform. The ratios
+// in parentheses refer to the first platform, which is ours.
+func platformTable(r *run) (string, error) {
+	platforms := slices.DeleteFunc(slices.Clone(r.points), func(p point) bool { return p.benchmark != "Platform" })
+	if len(platforms) == 0 || platforms[0].labels["engine"] != "ours" {
+		return "", fmt.Errorf("no results of BenchmarkPlatform")
 	}
-	if len(points) == 0 || reference.values == nil {
-		return "", fmt.Errorf("no results of Benchmark%s with the engine %s", benchmark, against)
-	}
+	ours := platforms[0]
 	var b strings.Builder
 	b.WriteString("| |")
-	for _, unit := range units {
-		name := strings.TrimSuffix(strings.TrimSuffix(unit, "-ns"), "-B")
-		fmt.Fprintf(&b, " %s |", strings.ReplaceAll(name, "-", " "))
+	for _, p := range platforms {
+		fmt.Fprintf(&b, " %s |", engineName(p.labels["engine"]))
 	}
-	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---|", len(units)))
-	for _, p := range points {
-		fmt.Fprintf(&b, "| %s |", p.labels["engine"])
-		for _, unit := range units {
-			v, measured := p.values[unit]
-			if !measured {
-				b.WriteString(" |")
-				continue
-			}
-			fmt.Fprintf(&b, " %s", format(unit, v))
-			if other := reference.values[unit]; other > 0 && v > 0 && p.labels["engine"] != against {
-				fmt.Fprintf(&b, " (%s)", ratio(v/other))
-			}
-			b.WriteString(" |")
+	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---|", len(platforms)))
+	for _, row := range platformRows {
+		if ours.values[row.unit] <= 0 {
+			return "", fmt.Errorf("no results with the unit %q", row.unit)
+		}
+		fmt.Fprintf(&b, "| %s | %s |", row.heading, format(row.unit, ours.values[row.unit]))
+		for _, p := range platforms[1:] {
+			v := p.values[row.unit]
+			fmt.Fprintf(&b, " %s (%s) |", format(row.unit, v), ratio(v/ours.values[row.unit]))
 		}
 		b.WriteString("\n")
 	}
