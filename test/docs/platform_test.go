@@ -19,13 +19,23 @@ import (
 
 const platformNamespace, platformAccount = "dynamic-controller-system", "dynamic-controller"
 
+const applyKustomization = "kubectl apply --server-side -k install/kustomize"
+
 // startPlatform installs the platform as docs/install.md describes, and runs one replica outside the cluster until the
 // test ends. It returns the administrator's kubeconfig.
 func startPlatform(t *testing.T) (kubeconfig string) {
 	t.Helper()
 	kubeconfig = shared.Cluster(t).Kubeconfig()
+	newUser(t, root, kubeconfig).run(command{text: applyKustomization})
+	runPlatform(t, kubeconfig)
+	return kubeconfig
+}
+
+// runPlatform runs one replica of the installed platform outside the cluster until the test ends. It returns when the
+// replica leads and has created the Blueprint CustomResourceDefinition.
+func runPlatform(t *testing.T, kubeconfig string) {
+	t.Helper()
 	admin := newUser(t, root, kubeconfig)
-	admin.run(command{text: "kubectl apply --server-side -k install/kustomize"})
 	token, err := admin.sh("kubectl create token " + platformAccount + " -n " + platformNamespace)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +50,6 @@ func startPlatform(t *testing.T) (kubeconfig string) {
 	}
 	admin.run(command{text: "kubectl wait --for=create crd/blueprints.platform.example.com"})
 	admin.run(command{text: "kubectl wait --for=condition=Established crd/blueprints.platform.example.com"})
-	return kubeconfig
 }
 
 // writeKubeconfig writes a kubeconfig for the cluster of another one, with a token.

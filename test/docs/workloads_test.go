@@ -19,15 +19,20 @@ import (
 
 var inNamespace = regexp.MustCompile(` -n (\S+)`)
 
-// startFakeControllers starts controllers that make the workloads of a namespace ready, when a command first waits for
-// that. Earlier commands then show objects that are waiting. The controllers also remove deleted volumes. The control
-// plane has no controllers for them.
-func (u *user) startFakeControllers(c command) {
+// fakeControllersWhenNeeded starts the controllers of a namespace when a command first waits for objects to be ready.
+// Earlier commands then show objects that are waiting.
+func (u *user) fakeControllersWhenNeeded(c command) {
 	u.Helper()
 	namespace := inNamespace.FindStringSubmatch(c.text)
-	if u.client != nil || namespace == nil || !strings.Contains(c.text, "--for=condition=Ready ") {
-		return
+	if u.client == nil && namespace != nil && strings.Contains(c.text, "--for=condition=Ready ") {
+		u.startFakeControllers(namespace[1])
 	}
+}
+
+// startFakeControllers starts controllers that make the workloads of a namespace ready. They also remove deleted
+// volumes. The control plane has no controllers for them.
+func (u *user) startFakeControllers(namespace string) {
+	u.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", u.kubeconfig)
 	if err != nil {
 		u.Fatal(err)
@@ -35,7 +40,7 @@ func (u *user) startFakeControllers(c command) {
 	if u.client, err = kubernetes.NewForConfig(config); err != nil {
 		u.Fatal(err)
 	}
-	factory := informers.NewSharedInformerFactoryWithOptions(u.client, 0, informers.WithNamespace(namespace[1]))
+	factory := informers.NewSharedInformerFactoryWithOptions(u.client, 0, informers.WithNamespace(namespace))
 	for _, informer := range []cache.SharedInformer{
 		factory.Apps().V1().Deployments().Informer(),
 		factory.Apps().V1().StatefulSets().Informer(),
