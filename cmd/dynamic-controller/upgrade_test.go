@@ -221,7 +221,7 @@ func (u *upgraded) deleteInstance(name string) {
 
 // A rolling update replaces the first version, and is then rolled back. The instances remain Ready, no child is deleted
 // or created again, and no finalizer blocks a deletion.
-func TestUpgrade_FromTheFirstRoundAndBack(t *testing.T) {
+func TestUpgrade_FromTheFirstVersionAndBack(t *testing.T) {
 	program := buildFirstRound(t) // before newAPI, and thus while no parallel test is running
 	a := newAPI(t)
 	u := &upgraded{api: a, far: a.addNamespace(a.namespace + "-far")}
