@@ -26,10 +26,12 @@ const (
 	DefaultListTimeout = 2 * time.Minute
 
 	// For a few milliseconds after a CRD has been established, the API server rejects watches with 429, because its watch
-	// cache is not ready. In each attempt, the first watches that are rejected are therefore repeated after short delays,
-	// each twice as long as the one before. The reflector's own delays, which follow, are longer.
-	quickRetries    = 4
-	quickRetryDelay = 500 * time.Microsecond
+	// cache is not ready. Until a watch is opened, the first maxQuickRetries rejected watches of an attempt are retried.
+	// The delay doubles after each retry, and stays below the reflector's own backoff. A rejection after
+	// quickRetryPeriod has another cause, and is left to the reflector.
+	maxQuickRetries  = 4
+	quickRetryDelay  = 500 * time.Microsecond
+	quickRetryPeriod = 50 * time.Millisecond
 )
 
 // Client lists and watches the objects of one type, in one namespace or in all namespaces. If it has the method
@@ -71,7 +73,7 @@ type ListWatch struct {
 
 	stream         watch.Interface // the newest watch
 	incomplete     int             // the number of streaming lists of this attempt that were opened but not completed
-	quickRetries   int             // the number of quick retries that this attempt has left
+	retriesLeft    int             // the number of quick retries that this attempt has left
 	streamTimer    *time.Timer     // limits the duration of a streaming list
 	streaming      atomic.Bool     // the newest request was a streaming list
 	streamTimedOut atomic.Bool     // the next streaming list is refused, so that a plain LIST request is sent
@@ -107,7 +109,7 @@ func (l *ListWatch) Begin() {
 
 // BeginAttempt must be called before the reflector lists and watches.
 func (l *ListWatch) BeginAttempt() {
-	l.incomplete, l.quickRetries = 0, quickRetries
+	l.incomplete, l.retriesLeft = 0, maxQuickRetries
 	l.resumption.begin()
 }
 
@@ -221,8 +223,7 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	} else if err := l.resumption.check(&options, ended); err != nil {
 		return nil, err
 	}
-	requested := time.Now()
-	stream, err := l.watch(ctx, options)
+	stream, requested, err := l.watch(ctx, options)
 	l.report(ctx, err, streaming)
 	if err != nil {
 		return nil, err
@@ -240,17 +241,30 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	return stream, nil
 }
 
-func (l *ListWatch) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	stream, err := l.client.Watch(ctx, options)
-	for delay := quickRetryDelay; apierrors.IsTooManyRequests(err) && l.quickRetries > 0; delay *= 2 {
-		l.quickRetries--
-		<-After(ctx, delay)
+// watch opens a watch. It returns the time at which the watch was requested.
+func (l *ListWatch) watch(
+	ctx context.Context, options metav1.ListOptions,
+) (stream watch.Interface, requested time.Time, err error) {
+	began := time.Now()
+	for delay := quickRetryDelay; ; delay *= 2 {
+		requested = time.Now()
 		stream, err = l.client.Watch(ctx, options)
+		if !apierrors.IsTooManyRequests(err) || l.retriesLeft == 0 || time.Since(began) > quickRetryPeriod {
+			break
+		}
+		l.retriesLeft--
+		<-After(ctx, delay)
+		if ctx.Err() != nil {
+			return nil, requested, ctx.Err()
+		}
 	}
 	if err == nil && stream == nil {
-		return nil, errNoStream
+		err = errNoStream
 	}
-	return stream, err
+	if err == nil {
+		l.retriesLeft = 0
+	}
+	return stream, requested, err
 }
 
 func (l *ListWatch) report(ctx context.Context, err error, streaming bool) {

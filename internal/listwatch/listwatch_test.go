@@ -3,6 +3,7 @@ package listwatch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,7 +13,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -269,7 +269,7 @@ func TestStreamingListWithoutResponseIsFollowedByAPlainList(t *testing.T) {
 	})
 }
 
-func TestSelectorsAreSentExceptByProbes(t *testing.T) {
+func TestSelectorsAreSent(t *testing.T) {
 	var requests []metav1.ListOptions
 	record := func(o metav1.ListOptions) { requests = append(requests, o) }
 	l, _ := newTest(client{
@@ -295,57 +295,68 @@ func TestSelectorsAreSentExceptByProbes(t *testing.T) {
 }
 
 // For a few milliseconds after a CRD has been established, watches are rejected with 429.
-func TestRejectedWatchIsRepeated(t *testing.T) {
-	const inAll = 15 * quickRetryDelay // 1 + 2 + 4 + 8
-	tooMany := apierrors.NewTooManyRequests("storage is initializing", 1)
+func TestRejectedWatchIsRetried(t *testing.T) {
+	const total = 15 * quickRetryDelay // 1 + 2 + 4 + 8
+	tooMany, forbidden := apierrors.NewTooManyRequests("initializing", 1), errors.New("forbidden")
 	for name, test := range map[string]struct {
 		rejections int
 		err        error
+		took       time.Duration // the duration of each rejected request
 		watches    int
 		waited     time.Duration
-		reported   error
+		opened     bool
 	}{
-		"accepted":                      {0, tooMany, 1, 0, nil},
-		"rejected once":                 {1, tooMany, 2, quickRetryDelay, nil},
-		"rejected until the last retry": {quickRetries, tooMany, 1 + quickRetries, inAll, nil},
-		"rejected more often":           {quickRetries + 1, tooMany, 1 + quickRetries, inAll, tooMany},
-		"another error":                 {1, errNoStream, 1, 0, errNoStream},
+		"accepted":                      {0, tooMany, 0, 1, 0, true},
+		"rejected once":                 {1, tooMany, 0, 2, quickRetryDelay, true},
+		"rejected until the last retry": {maxQuickRetries, tooMany, 0, 1 + maxQuickRetries, total, true},
+		"rejected more often":           {maxQuickRetries + 1, tooMany, 0, 1 + maxQuickRetries, total, false},
+		"rejected slowly":               {1, tooMany, 2 * quickRetryPeriod, 1, 2 * quickRetryPeriod, false},
+		"another error":                 {1, forbidden, 0, 1, 0, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				watches := 0
-				l, results := newTest(client{watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
-					if watches++; watches <= test.rejections {
-						return nil, test.err
+		for _, streaming := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, streaming: %t", name, streaming), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					watches := 0
+					l, results := newTest(client{watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+						if watches++; watches <= test.rejections {
+							time.Sleep(test.took)
+							return nil, test.err
+						}
+						return watch.NewFake(), nil
+					}})
+					defer l.Join()
+					l.BeginAttempt()
+					began := time.Now()
+					_, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming})
+					waited := time.Since(began)
+					if (err == nil) != test.opened || watches != test.watches || waited != test.waited {
+						t.Errorf("got error %v after %d watches and %s", err, watches, waited)
 					}
-					return watch.NewFake(), nil
-				}})
-				defer l.Join()
-				l.BeginAttempt()
-				began := time.Now()
-				_, err := l.openWatch(t.Context(), metav1.ListOptions{})
-				if waited := time.Since(began); watches != test.watches || waited != test.waited || !errors.Is(err, test.reported) {
-					t.Errorf("got error %v after %d watches and %s", err, watches, waited)
-				}
-				if diff := cmp.Diff([]error{test.reported}, results.watchResults, cmpopts.EquateErrors()); diff != "" {
-					t.Error(diff)
-				}
+					failed := slices.ContainsFunc(results.watchResults, func(err error) bool { return err != nil })
+					if !streaming && failed == test.opened {
+						t.Errorf("reported %v", results.watchResults)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
-// If watches are rejected because the API server is overloaded, only the first of them are repeated quickly.
-func TestQuickRetriesAreLimitedPerAttempt(t *testing.T) {
+// Quick retries must not add to the load of an API server that rejects watches because it is overloaded, or that has
+// been restarted.
+func TestQuickRetriesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		watches := 0
+		watches, accepted := 0, false
 		l, _ := newTest(client{watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
-			watches++
+			if watches++; accepted {
+				return watch.NewFake(), nil
+			}
 			return nil, apierrors.NewTooManyRequests("overloaded", 1)
 		}})
+		defer l.Join()
 		open := func() (n int) {
 			before := watches
-			if _, err := l.openWatch(t.Context(), metav1.ListOptions{}); !apierrors.IsTooManyRequests(err) {
+			if _, err := l.openWatch(t.Context(), metav1.ListOptions{}); apierrors.IsTooManyRequests(err) == accepted {
 				t.Errorf("got error %v", err)
 			}
 			return watches - before
@@ -353,8 +364,35 @@ func TestQuickRetriesAreLimitedPerAttempt(t *testing.T) {
 		l.BeginAttempt()
 		got := []int{open(), open()}
 		l.BeginAttempt()
-		if diff := cmp.Diff([]int{1 + quickRetries, 1, 1 + quickRetries}, append(got, open())); diff != "" {
+		accepted = true
+		got = append(got, open())
+		accepted = false
+		l.resumption.listed() // the next watch does not resume the one that was opened
+		got = append(got, open())
+		if diff := cmp.Diff([]int{1 + maxQuickRetries, 1, 1, 1}, got); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+func TestQuickRetryEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		watches := 0
+		l, results := newTest(client{watch: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+			watches++
+			time.AfterFunc(quickRetryDelay/2, cancel)
+			return nil, apierrors.NewTooManyRequests("initializing", 1)
+		}})
+		defer l.Join()
+		l.BeginAttempt()
+		began := time.Now()
+		_, err := l.openWatch(ctx, metav1.ListOptions{})
+		if waited := time.Since(began); !errors.Is(err, context.Canceled) || watches != 1 || waited != quickRetryDelay/2 {
+			t.Errorf("got error %v after %d watches and %s", err, watches, waited)
+		}
+		if len(results.watchResults) > 0 {
+			t.Errorf("reported %v", results.watchResults)
 		}
 	})
 }

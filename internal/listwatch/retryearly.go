@@ -10,7 +10,8 @@ import (
 //
 //   - A watch rejected with 429. The API server rejects the first watch of a new CRD's type until the type's storage is
 //     ready. This usually takes a few milliseconds, but the response asks the client to retry after a second. Without
-//     the header, the error reaches the reflector, whose backoff starts at milliseconds and grows to seconds.
+//     the header, the error reaches [ListWatch] and then the reflector, whose delays start at less than a millisecond
+//     and grow to seconds.
 //   - A list or watch for a resourceVersion that is rejected with 504. The API server has waited three seconds for
 //     the version, which may have been lost when etcd was restored. The REST client would repeat the request ten
 //     times before the reflector could ask for the most recent version.
