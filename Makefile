@@ -10,6 +10,8 @@ MODULE := github.com/dynamic-controller/engine
 # them are tested at a time. Go's test cache is not used, because it does not track the binaries that they start.
 CLUSTER_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
 	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
+# With TEST_KUBECONFIG, they share a cluster.
+CLUSTER_PARALLEL := $(if $(TEST_KUBECONFIG),1,2)
 UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
 
 # The race detector needs cgo, which Go enables if it finds a C compiler.
@@ -145,7 +147,7 @@ test: controlplane ## run all tests, with the race detector if there is a C comp
 	@echo "[1/$(TEST_PARTS)] packages that need no control plane"
 	@go test $(TEST_FLAGS) $(RACE) $(UNIT_PACKAGES)
 	@echo "[2/$(TEST_PARTS)] packages that run control planes"
-	@go test $(TEST_FLAGS) $(RACE) -count=1 -p 2 -timeout 30m $(CLUSTER_PACKAGES)
+	@go test $(TEST_FLAGS) $(RACE) -count=1 -p $(CLUSTER_PARALLEL) -timeout 30m $(CLUSTER_PACKAGES)
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
@@ -165,7 +167,7 @@ test-race: ## run the tests that need no control plane three times with the race
 .PHONY: test-integration
 test-integration: controlplane ## run the tests that need a control plane
 	$(PRINT_RACE)
-	go test $(RACE) -count=1 -p 2 -timeout 30m $(CLUSTER_PACKAGES)
+	go test $(RACE) -count=1 -p $(CLUSTER_PARALLEL) -timeout 30m $(CLUSTER_PACKAGES)
 
 .PHONY: test-e2e
 test-e2e: controlplane ## run several replicas and inject each fault once (included in "make test")
@@ -207,6 +209,13 @@ bench-growth: controlplane ## measure how the costs grow, and save the output fo
 		go test -run '^$$' -bench Growth/load=$$load -benchtime 1x -timeout 3h . >>results/growth.new || { cat results/growth.new; exit 1; }; \
 	done
 	@mv test/bench/results/growth.new test/bench/results/growth.txt
+
+.PHONY: bench-platform
+bench-platform: controlplane ## compare the demo platform with kro, and save the output for bench-report (takes about 15 minutes)
+	@mkdir -p test/bench/results
+	@cd test/bench && go test -run '^$$' -bench Platform -benchtime 1x -timeout 3h -against kro . >results/platform.new || \
+		{ cat results/platform.new; exit 1; }
+	@mv test/bench/results/platform.new test/bench/results/platform.txt
 
 .PHONY: bench-report
 bench-report: ## update the charts and tables of the documentation from test/bench/results

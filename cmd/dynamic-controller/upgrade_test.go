@@ -17,32 +17,32 @@ import (
 	"testing"
 )
 
-// firstRound is the commit of the version from which the test upgrades. It has no release, no webhook and no identities
+// firstVersion is the commit of the version from which the test upgrades. It has no release, no webhook and no identities
 // of Blueprints.
-const firstRound = "15a9260"
+const firstVersion = "15a9260"
 
-// buildFirstRound builds the program of the commit firstRound from the history of the repository. Compiling delays
+// buildFirstVersion builds the program of the commit firstVersion from the history of the repository. Compiling delays
 // other tests: call it before the test runs in parallel with them.
-func buildFirstRound(t *testing.T) (program string) {
+func buildFirstVersion(t *testing.T) (program string) {
 	t.Helper()
 	const root = "../.."
 	dir := t.TempDir()
-	if out, err := exec.Command("git", "-C", root, "cat-file", "-e", firstRound+"^{commit}").CombinedOutput(); err != nil {
+	if out, err := exec.Command("git", "-C", root, "cat-file", "-e", firstVersion+"^{commit}").CombinedOutput(); err != nil {
 		t.Fatalf("the commit %s is required to test upgrades: run git fetch --unshallow in a clone with a limited history "+
-			"(%v: %s)", firstRound, err, out)
+			"(%v: %s)", firstVersion, err, out)
 	}
-	archive, err := exec.Command("git", "-C", root, "archive", firstRound).Output()
+	archive, err := exec.Command("git", "-C", root, "archive", firstVersion).Output()
 	if err != nil {
 		t.Fatalf("git archive: %v", err)
 	}
 	if err := extract(dir, archive); err != nil {
-		t.Fatalf("extract the commit %s: %v", firstRound, err)
+		t.Fatalf("extract the commit %s: %v", firstVersion, err)
 	}
 	program = filepath.Join(dir, "dynamic-controller")
 	build := exec.Command("go", "build", "-o", program, "./cmd/dynamic-controller")
 	build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the commit %s: %v\n%s", firstRound, err, out)
+		t.Fatalf("build the commit %s: %v\n%s", firstVersion, err, out)
 	}
 	return program
 }
@@ -74,8 +74,8 @@ func extract(dir string, archive []byte) error {
 	}
 }
 
-// startFirstRound starts a replica of the first version, with the Lease of the other replicas.
-func startFirstRound(t *testing.T, program, kubeconfig string) *process {
+// startFirstVersion starts a replica of the first version, with the Lease of the other replicas.
+func startFirstVersion(t *testing.T, program, kubeconfig string) *process {
 	t.Helper()
 	return startCommand(t, exec.Command(program, "run", "--kubeconfig", kubeconfig, "-v", "1",
 		"--health-probe-bind-address", "0",
@@ -222,11 +222,11 @@ func (u *upgraded) deleteInstance(name string) {
 // A rolling update replaces the first version, and is then rolled back. The instances remain Ready, no child is deleted
 // or created again, and no finalizer blocks a deletion.
 func TestUpgrade_FromTheFirstVersionAndBack(t *testing.T) {
-	program := buildFirstRound(t) // before newAPI, and thus while no parallel test is running
+	program := buildFirstVersion(t) // before newAPI, and thus while no parallel test is running
 	a := newAPI(t)
 	u := &upgraded{api: a, far: a.addNamespace(a.namespace + "-far")}
 	startOld := func() *process {
-		p := startFirstRound(t, program, a.cluster.Kubeconfig())
+		p := startFirstVersion(t, program, a.cluster.Kubeconfig())
 		p.waitLog(line{Msg: "leading"})
 		return p
 	}

@@ -87,7 +87,7 @@ func (u *user) follow(readme document) {
 	}
 	for i, c := range commands {
 		start := time.Now()
-		u.fakeControllersWhenNeeded(c)
+		u.startFakeControllersIfNeeded(c)
 		repeated := slices.ContainsFunc(commands[i+1:], func(later command) bool { return later.text == c.text })
 		switch {
 		case repeated && strings.HasPrefix(c.text, "kubectl apply "):

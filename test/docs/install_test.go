@@ -8,8 +8,8 @@ import (
 	"github.com/dynamic-controller/engine/test/cluster"
 )
 
-// The commands for Helm in docs/install.md and docs/operations.md must install, upgrade and remove the platform, and must
-// take over an installation that was made without Helm.
+// The commands for Helm in docs/install.md and docs/operations.md must install, upgrade and remove the platform. They
+// must also take over an installation that was made without Helm.
 func TestInstall_CommandsForHelmWork(t *testing.T) {
 	own, err := cluster.Start(t.Context(), cluster.Options{Dir: t.TempDir(), WithControllers: true})
 	if err != nil {
@@ -26,14 +26,21 @@ func TestInstall_CommandsForHelmWork(t *testing.T) {
 	admin.run(release[0]) // the namespace
 	before := admin.installed()
 
-	t.Run("install and upgrade", func(t *testing.T) {
+	ok := t.Run("install and upgrade", func(t *testing.T) {
 		admin := newUser(t, root, own.Kubeconfig())
 		admin.startFakeControllers(platformNamespace)
 		for _, c := range slices.Concat(release, install.blockWith(t, "helm upgrade")) {
 			admin.run(c)
 		}
+		const want = "registry.example.com/platform/dynamic-controller:v0.2.0"
+		if image := admin.deployed("{.spec.template.spec.containers[0].image}"); image != want {
+			t.Errorf("got the image %s after the upgrade, want %s", image, want)
+		}
 		runPlatform(t, own.Kubeconfig())
 	})
+	if !ok {
+		return
+	}
 	for _, c := range operations.blockWith(t, "kubectl scale deployment dynamic-controller") {
 		admin.run(c)
 	}
@@ -50,6 +57,23 @@ func TestInstall_CommandsForHelmWork(t *testing.T) {
 		t.Errorf("%s: got the error %v, want %q", text, err, refusal)
 	}
 	admin.run(takeOver)
+	args := admin.deployed("{.spec.template.spec.containers[0].args}")
+	if !strings.Contains(args, "--allow-platform-identity") {
+		t.Errorf("got the arguments %s after the take-over", args)
+	}
+	if out, err := admin.sh("helm list -q -n " + platformNamespace); err != nil || out != "dynamic-controller\n" {
+		t.Errorf("got the releases %q and the error %v after the take-over", out, err)
+	}
+}
+
+// deployed returns a field of the platform's Deployment.
+func (u *user) deployed(path string) string {
+	u.Helper()
+	out, err := u.sh("kubectl get deployment dynamic-controller -n " + platformNamespace + " -o 'jsonpath=" + path + "'")
+	if err != nil {
+		u.Fatal(err)
+	}
+	return out
 }
 
 // blockWith returns the first code block that contains a text.
@@ -64,11 +88,14 @@ func (d document) blockWith(t *testing.T, text string) []command {
 	return nil
 }
 
-// installed returns the names of the objects outside the platform's namespace that an installation creates.
+// installed returns the names of the objects that an installation can create, except for its namespace.
 func (u *user) installed() []string {
 	u.Helper()
-	out, err := u.sh("kubectl get -o name crds,clusterroles,clusterrolebindings,validatingwebhookconfigurations && " +
-		"kubectl get -o name deployments,roles,rolebindings,serviceaccounts,poddisruptionbudgets,leases -n " + platformNamespace)
+	const clusterScoped = "crds,clusterroles,clusterrolebindings,validatingwebhookconfigurations"
+	const namespaced = "deployments,services,secrets,controllerrevisions,roles,rolebindings,serviceaccounts," +
+		"poddisruptionbudgets,leases"
+	out, err := u.sh("kubectl get -o name " + clusterScoped + " && kubectl get -o name " + namespaced + " -n " +
+		platformNamespace)
 	if err != nil {
 		u.Fatal(err)
 	}

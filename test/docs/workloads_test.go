@@ -19,9 +19,9 @@ import (
 
 var inNamespace = regexp.MustCompile(` -n (\S+)`)
 
-// fakeControllersWhenNeeded starts the controllers of a namespace when a command first waits for objects to be ready.
-// Earlier commands then show objects that are waiting.
-func (u *user) fakeControllersWhenNeeded(c command) {
+// startFakeControllersIfNeeded starts the controllers of a namespace when a command first waits until objects are
+// ready. Earlier commands then show objects that are waiting.
+func (u *user) startFakeControllersIfNeeded(c command) {
 	u.Helper()
 	namespace := inNamespace.FindStringSubmatch(c.text)
 	if u.client == nil && namespace != nil && strings.Contains(c.text, "--for=condition=Ready ") {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -44,9 +45,21 @@ BenchmarkGrowth/load=types/n=100/engine=ours-full-2	1	412.0 goroutines	9000000 h
 PASS
 `
 
-const platformSample = `BenchmarkPlatform/engine=ours-2	1	11000000000 CPU-ns	12800000000 all-ready-ns	13000000 child-back-p50-ns	34000000 child-back-p99-ns	11000000 edit-p50-ns	26000000 edit-p99-ns	4610000000 made-to-ready-p50-ns	9080000000 made-to-ready-p99-ns	90600000 peak-RSS-B	5850000000 rollout-ns	2.14 rollout-writes/instance	5.23 writes/instance
-BenchmarkPlatform/engine=kro-2	1	43200000000 CPU-ns	219800000000 all-ready-ns	299000000 child-back-p50-ns	315000000 child-back-p99-ns	299000000 edit-p50-ns	327000000 edit-p99-ns	168500000000 made-to-ready-p50-ns	217100000000 made-to-ready-p99-ns	97700000 peak-RSS-B	101200000000 rollout-ns	10 rollout-writes/instance	15 writes/instance
-`
+// platformSample contains results of BenchmarkPlatform, in the order of platformRows.
+func platformSample() string {
+	var b strings.Builder
+	for engine, values := range map[string]string{
+		"ours": "12.8e9 4.61e9 9.08e9 5.23 13e6 34e6 11e6 26e6 5.85e9 2.14 11e9 90.6e6",
+		"kro":  "219.8e9 168.5e9 217.1e9 15 299e6 315e6 299e6 327e6 101.2e9 10 43.2e9 97.7e6",
+	} {
+		fmt.Fprintf(&b, "BenchmarkPlatform/engine=%s-2\t1", engine)
+		for i, value := range strings.Fields(values) {
+			fmt.Fprintf(&b, "\t%s %s", value, platformRows[i].unit)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
 
 func sampleRun(t *testing.T) *run {
 	t.Helper()
@@ -109,7 +122,7 @@ func TestFill(t *testing.T) {
 }
 
 func TestFill_TableOfThePlatforms(t *testing.T) {
-	r, err := parse("platform", platformSample)
+	r, err := parse("platform", platformSample())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +140,15 @@ func TestFill_TableOfThePlatforms(t *testing.T) {
 			t.Errorf("got %s\nwant %s", got, want)
 		}
 	}
-	without, err := parse("platform", strings.ReplaceAll(platformSample, "rollout-ns", "unknown-ns"))
+	for i, p := range r.points {
+		if p.labels["engine"] == "kro" {
+			r.points[i].values = map[string]float64{"writes/instance": 15}
+		}
+	}
+	if got, err := platformTable(r); err != nil || !strings.Contains(got, "\n| peak RSS | 91 MB | |\n") {
+		t.Errorf("a platform without some of the units: got the error %v and %s", err, got)
+	}
+	without, err := parse("platform", strings.ReplaceAll(platformSample(), "rollout-ns", "unknown-ns"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,6 @@ type run struct {
 type point struct {
 	benchmark string // For example "Types".
 	labels    map[string]string
-	units     []string // In the order of the line.
 	values    map[string]float64
 }
 
@@ -92,7 +91,6 @@ func parsePoint(line string) (point, error) {
 		if err != nil {
 			return point{}, err
 		}
-		p.units = append(p.units, fields[i+1])
 		p.values[fields[i+1]] = value
 	}
 	return p, nil

@@ -176,28 +176,33 @@ var platformRows = []struct{ unit, heading string }{
 	{"peak-RSS-B", "peak RSS"},
 }
 
-// platformTable returns a table with a row for each unit of BenchmarkPlatform and a column for each platform. The ratios
-// in parentheses refer to the first platform, which is ours.
+// platformTable returns a table with a row for each unit of BenchmarkPlatform and a column for each platform. Ratios in
+// parentheses refer to our platform, which is in the first column.
 func platformTable(r *run) (string, error) {
 	platforms := slices.DeleteFunc(slices.Clone(r.points), func(p point) bool { return p.benchmark != "Platform" })
-	if len(platforms) == 0 || platforms[0].labels["engine"] != "ours" {
-		return "", fmt.Errorf("no results of BenchmarkPlatform")
+	i := slices.IndexFunc(platforms, func(p point) bool { return isOurs(p.labels["engine"]) })
+	if i < 0 {
+		return "", fmt.Errorf("no results of BenchmarkPlatform with the engine ours")
 	}
-	ours := platforms[0]
+	ours := platforms[i]
+	peers := slices.Delete(platforms, i, i+1)
 	var b strings.Builder
-	b.WriteString("| |")
-	for _, p := range platforms {
+	fmt.Fprintf(&b, "| | %s |", engineName(ours.labels["engine"]))
+	for _, p := range peers {
 		fmt.Fprintf(&b, " %s |", engineName(p.labels["engine"]))
 	}
-	fmt.Fprintf(&b, "\n|---|%s\n", strings.Repeat("---|", len(platforms)))
+	fmt.Fprintf(&b, "\n|---|---|%s\n", strings.Repeat("---|", len(peers)))
 	for _, row := range platformRows {
-		if ours.values[row.unit] <= 0 {
+		own := ours.values[row.unit]
+		if own <= 0 {
 			return "", fmt.Errorf("no results with the unit %q", row.unit)
 		}
-		fmt.Fprintf(&b, "| %s | %s |", row.heading, format(row.unit, ours.values[row.unit]))
-		for _, p := range platforms[1:] {
-			v := p.values[row.unit]
-			fmt.Fprintf(&b, " %s (%s) |", format(row.unit, v), ratio(v/ours.values[row.unit]))
+		fmt.Fprintf(&b, "| %s | %s |", row.heading, format(row.unit, own))
+		for _, p := range peers {
+			if v, measured := p.values[row.unit]; measured {
+				fmt.Fprintf(&b, " %s (%s)", format(row.unit, v), ratio(v/own))
+			}
+			b.WriteString(" |")
 		}
 		b.WriteString("\n")
 	}
