@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -45,13 +46,18 @@ func TestInstall_CommandsForHelmWork(t *testing.T) {
 		admin.run(c)
 	}
 	admin.run(operations.blockWith(t, "helm uninstall")[0])
-	if left := admin.installed(); !slices.Equal(before, left) {
-		t.Errorf("got the objects %q after the removal, want %q", left, before)
-	}
+	again := operations.blockWith(t, "kubectl delete --ignore-not-found clusterrole")[0]
+	eventually(t, func() error {
+		admin.run(again)
+		if left := admin.installed(); !slices.Equal(before, left) {
+			return fmt.Errorf("got the objects %q after the removal, want %q", left, before)
+		}
+		return nil
+	})
 
 	admin.run(command{text: applyKustomization})
 	takeOver := install.blockWith(t, "--take-ownership")[0]
-	text := strings.Replace(takeOver.text, "--take-ownership", "", 1)
+	text := strings.Replace(takeOver.text, "--take-ownership --force-conflicts", "", 1)
 	const refusal = "invalid ownership metadata"
 	if _, err := admin.sh(text); err == nil || !strings.Contains(err.Error(), refusal) {
 		t.Errorf("%s: got the error %v, want %q", text, err, refusal)
