@@ -17,8 +17,8 @@ import (
 	"testing"
 )
 
-// firstVersion is the commit of the version from which the test upgrades. It has no release, no webhook and no identities
-// of Blueprints.
+// firstVersion is the commit of the version from which the test upgrades. It has no release, no webhook and no
+// identities of Blueprints.
 const firstVersion = "15a9260"
 
 // buildFirstVersion builds the program of the commit firstVersion from the history of the repository. Compiling delays
@@ -27,7 +27,8 @@ func buildFirstVersion(t *testing.T) (program string) {
 	t.Helper()
 	const root = "../.."
 	dir := t.TempDir()
-	if out, err := exec.Command("git", "-C", root, "cat-file", "-e", firstVersion+"^{commit}").CombinedOutput(); err != nil {
+	find := exec.Command("git", "-C", root, "cat-file", "-e", firstVersion+"^{commit}")
+	if out, err := find.CombinedOutput(); err != nil {
 		t.Fatalf("the commit %s is required to test upgrades: run git fetch --unshallow in a clone with a limited history "+
 			"(%v: %s)", firstVersion, err, out)
 	}
