@@ -223,7 +223,8 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	} else if err := l.resumption.check(&options, ended); err != nil {
 		return nil, err
 	}
-	stream, requested, err := l.watch(ctx, options)
+	requested := time.Now()
+	stream, err := l.watch(ctx, options)
 	l.report(ctx, err, streaming)
 	if err != nil {
 		return nil, err
@@ -241,13 +242,9 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	return stream, nil
 }
 
-// watch opens a watch. It returns the time at which the watch was requested.
-func (l *ListWatch) watch(
-	ctx context.Context, options metav1.ListOptions,
-) (stream watch.Interface, requested time.Time, err error) {
+func (l *ListWatch) watch(ctx context.Context, options metav1.ListOptions) (stream watch.Interface, err error) {
 	began := time.Now()
 	for delay := quickRetryDelay; ; delay *= 2 {
-		requested = time.Now()
 		stream, err = l.client.Watch(ctx, options)
 		if !apierrors.IsTooManyRequests(err) || l.retriesLeft == 0 || time.Since(began) > quickRetryPeriod {
 			break
@@ -255,16 +252,16 @@ func (l *ListWatch) watch(
 		l.retriesLeft--
 		<-After(ctx, delay)
 		if ctx.Err() != nil {
-			return nil, requested, ctx.Err()
+			return nil, ctx.Err()
 		}
 	}
 	if err == nil && stream == nil {
-		err = errNoStream
+		return nil, errNoStream
 	}
 	if err == nil {
 		l.retriesLeft = 0
 	}
-	return stream, requested, err
+	return stream, err
 }
 
 func (l *ListWatch) report(ctx context.Context, err error, streaming bool) {
