@@ -6,12 +6,10 @@
 
 MODULE := github.com/dynamic-controller/engine
 
-# CLUSTER_PACKAGES are the packages that import test/cluster: their tests run control planes. They mostly wait, so two of
-# them are tested at a time. Go's test cache is not used, because it does not track the binaries that they start.
+# CLUSTER_PACKAGES are the packages that import test/cluster: their tests run control planes. They are tested one after
+# another, and without Go's test cache, which does not track the binaries that they start.
 CLUSTER_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
 	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
-# With TEST_KUBECONFIG, they share a cluster.
-CLUSTER_PARALLEL := $(if $(TEST_KUBECONFIG),1,2)
 UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
 
 # The race detector needs cgo, which Go enables if it finds a C compiler.
@@ -146,8 +144,8 @@ test: controlplane ## run all tests, with the race detector if there is a C comp
 	$(PRINT_RACE)
 	@echo "[1/$(TEST_PARTS)] packages that need no control plane"
 	@go test $(TEST_FLAGS) $(RACE) $(UNIT_PACKAGES)
-	@echo "[2/$(TEST_PARTS)] packages that run control planes"
-	@go test $(TEST_FLAGS) $(RACE) -count=1 -p $(CLUSTER_PARALLEL) -timeout 30m $(CLUSTER_PACKAGES)
+	@echo "[2/$(TEST_PARTS)] packages that run control planes, one after another"
+	@go test $(TEST_FLAGS) $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
@@ -167,7 +165,7 @@ test-race: ## run the tests that need no control plane three times with the race
 .PHONY: test-integration
 test-integration: controlplane ## run the tests that need a control plane
 	$(PRINT_RACE)
-	go test $(RACE) -count=1 -p $(CLUSTER_PARALLEL) -timeout 30m $(CLUSTER_PACKAGES)
+	go test $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
 
 .PHONY: test-e2e
 test-e2e: controlplane ## run several replicas and inject each fault once (included in "make test")
