@@ -38,7 +38,7 @@ cpu: A(R) CPU & more
 cpus: 2
 kubernetes: v1.37.1
 growth-types: 8 workers, 10 types of 5 objects
-note: types: kro was not measured with 100 or more: one measurement took longer than 1m40s
+note: types: controller-runtime-unstructured was not measured with 100 or more: one measurement took longer than 1m40s
 BenchmarkGrowth/load=types/n=10/engine=ours-full-2	1	52.00 goroutines	2000000 heap-B	900000000 all-reconciled-ns
 BenchmarkGrowth/load=types/n=10/engine=kro-2	1	25.00 goroutines	4000000 heap-B	1900000000 all-reconciled-ns
 BenchmarkGrowth/load=types/n=100/engine=ours-full-2	1	412.0 goroutines	9000000 heap-B	2900000000 all-reconciled-ns
@@ -109,7 +109,7 @@ func TestFill(t *testing.T) {
 			"A peer is ahead of CacheFull in these measurements:\n\n" +
 				"- Goroutines: kro with 10 types (at best 0.48 times CacheFull)"},
 		"the notes": {"notes sample", "Some measurements were left out:\n\n" +
-			"- types: kro was not measured with 100 or more: one measurement took longer than 1m40s"},
+			"- types: controller-runtime was not measured with 100 or more: one measurement took longer than 1m40s"},
 	} {
 		begin := "before\n<!-- bench-report: " + c.marker + " -->\n"
 		got, err := fill(begin+"old text"+end+"\nafter", runs)

@@ -76,13 +76,16 @@ func shortMachine(r *run) string {
 		s["controller-runtime"], s["kro"], s["go"])
 }
 
+var word = regexp.MustCompile(`[a-z0-9-]+`)
+
+// notes lists what was left out. The engines have the names that the tables use.
 func notes(r *run) string {
 	if len(r.notes) == 0 {
 		return "All engines were measured in all sizes."
 	}
 	lines := []string{"Some measurements were left out:\n"}
 	for _, note := range r.notes {
-		lines = append(lines, wrapItem(note))
+		lines = append(lines, wrapItem(word.ReplaceAllStringFunc(note, engineName)))
 	}
 	return strings.Join(lines, "\n")
 }
