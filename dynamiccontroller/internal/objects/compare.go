@@ -28,10 +28,10 @@ func (r *Record) SameContent(other *Record) bool {
 // projection Keys, only the fields that Keys keeps are compared.
 func (r *Record) SameMetadata(other *Record) bool {
 	opaque := r.opaque != nil || other.opaque != nil
-	if !opaque && (r.metadata == 0 || other.metadata == 0) {
+	if !opaque && (r.encodedMetadata() == "" || other.encodedMetadata() == "") {
 		return r.header == other.header
 	}
-	if !opaque && r.rawAt(r.metadata) == other.rawAt(other.metadata) {
+	if !opaque && r.encodedMetadata() == other.encodedMetadata() {
 		return true
 	}
 	a, err := r.decodeMetadata()
@@ -40,6 +40,14 @@ func (r *Record) SameMetadata(other *Record) bool {
 	}
 	b, err := other.decodeMetadata()
 	return err == nil && equality.Semantic.DeepEqual(a, b)
+}
+
+// encodedMetadata returns the metadata in the encoding that the record uses.
+func (r *Record) encodedMetadata() string {
+	if r.protobuf {
+		return r.data
+	}
+	return r.rawAt(r.metadata)
 }
 
 // sameJSON reports whether two JSON values are equal.

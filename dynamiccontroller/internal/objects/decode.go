@@ -34,16 +34,12 @@ func (r *Record) Decode(projection Projection) (runtime.Object, error) {
 }
 
 func (r *Record) decodeWhole(projection Projection) (*unstructured.Unstructured, error) {
-	u := &unstructured.Unstructured{Object: map[string]any{}}
-	if r.data == "" {
-		m := r.headerMeta()
-		u.SetNamespace(m.Namespace)
-		u.SetName(m.Name)
-		u.SetUID(m.UID)
-		u.SetResourceVersion(m.ResourceVersion)
-		return u, nil
+	data, err := r.encodedAs(r.projection)
+	if err != nil {
+		return nil, r.decodeError(err)
 	}
-	if err := json.Unmarshal([]byte(r.data), &u.Object); err != nil {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	if err := json.Unmarshal(data, &u.Object); err != nil {
 		return nil, r.decodeError(err)
 	}
 	if projection < Complete && r.projection == Complete {
@@ -65,12 +61,17 @@ func (r *Record) DecodeInto(into any, projection Projection) error {
 	return nil
 }
 
+// encodedAs returns the fields that a projection includes as JSON.
 func (r *Record) encodedAs(projection Projection) ([]byte, error) {
 	switch {
 	case r.opaque != nil:
 		return json.Marshal(r.opaque)
-	case r.data == "":
-		return json.Marshal(&metav1.PartialObjectMetadata{ObjectMeta: *r.headerMeta()})
+	case r.data == "" || r.protobuf:
+		m, err := r.decodeMetadata()
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(&metav1.PartialObjectMetadata{ObjectMeta: *m})
 	case projection >= r.projection:
 		return []byte(r.data), nil
 	}
@@ -98,10 +99,12 @@ func (r *Record) ObjectMeta() *metav1.ObjectMeta {
 }
 
 func (r *Record) decodeMetadata() (*metav1.ObjectMeta, error) {
-	if r.opaque != nil {
+	switch {
+	case r.opaque != nil:
 		return r.opaqueMeta()
-	}
-	if r.metadata == 0 {
+	case r.protobuf:
+		return r.unmarshalMetadata()
+	case r.metadata == 0:
 		return r.headerMeta(), nil
 	}
 	m, raw := &metav1.ObjectMeta{}, []byte(r.rawAt(r.metadata))
@@ -155,8 +158,11 @@ func metaOf(o metav1.Object) *metav1.ObjectMeta {
 
 // OwnerReferences returns the owner references. No other fields are decoded.
 func (r *Record) OwnerReferences() []metav1.OwnerReference {
-	if r.opaque != nil {
+	switch {
+	case r.opaque != nil:
 		return r.ObjectMeta().OwnerReferences
+	case r.protobuf:
+		return r.unmarshalField(ownerReferencesField).OwnerReferences
 	}
 	raw := r.rawAt(r.ownerReferences)
 	if raw == "" {

@@ -12,8 +12,11 @@ func (r *Record) Matches(selector labels.Selector) bool {
 
 // GetLabels returns the labels.
 func (r *Record) GetLabels() map[string]string {
-	if r.opaque != nil {
+	switch {
+	case r.opaque != nil:
 		return r.ObjectMeta().Labels
+	case r.protobuf:
+		return r.unmarshalField(labelsField).Labels
 	}
 	raw := r.rawAt(r.labels)
 	if raw == "" {
@@ -45,7 +48,10 @@ func (l *recordLabels) Get(label string) string {
 
 // Lookup returns the value of a label, and whether the object has the label.
 func (l *recordLabels) Lookup(label string) (value string, exists bool) {
-	if l.opaque == nil && l.labels == 0 {
+	switch {
+	case l.protobuf:
+		return l.findProtobuf(label)
+	case l.opaque == nil && l.labels == 0:
 		return "", false
 	}
 	if value, exists, ok := l.find(label); ok {

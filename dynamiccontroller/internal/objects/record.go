@@ -31,18 +31,20 @@ const (
 type Record struct {
 	// header is the key, the UID and the resourceVersion. It is one string to save allocations.
 	header string
-	// data is the object as JSON, or the part of it that is kept. It is a string because a custom UnmarshalJSON could
-	// modify a byte slice, and because labels can be read from a string without copying.
+	// data is the object as JSON, or the part of it that is kept. If protobuf is true, it is an ObjectMeta as protobuf.
+	// data is a string because a custom UnmarshalJSON could modify a byte slice, and because labels can be read from a
+	// string without copying.
 	data string
 	// opaque is an object that is kept in decoded form; see Encode.
 	opaque runtime.Object
 
 	namespaceLen, keyLen, uidLen uint32 // lengths of the parts of the header
 
-	// Positions of values in data, or 0 if they are absent.
+	// Positions of values in JSON data, or 0 if they are absent.
 	kind, apiVersion, metadata, labels, ownerReferences uint32
 
 	projection Projection
+	protobuf   bool
 	encoded    bool
 }
 
@@ -78,7 +80,7 @@ func (r *Record) GetUID() types.UID { return types.UID(r.header[r.keyLen : r.key
 // GetResourceVersion returns the resourceVersion.
 func (r *Record) GetResourceVersion() string { return r.header[r.keyLen+r.uidLen:] }
 
-// IsEncoded reports whether the record was created by [Encode] rather than by [Parse].
+// IsEncoded reports whether the record was created by [Encode] rather than by [Parse] or [ParseProtobuf].
 func (r *Record) IsEncoded() bool { return r.encoded }
 
 // Encoded returns a copy of the record for which [Record.IsEncoded] returns true.

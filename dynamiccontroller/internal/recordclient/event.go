@@ -1,6 +1,7 @@
 package recordclient
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,57 +16,118 @@ import (
 // maxIdleBuffer is the size of the largest object whose buffer is kept for later events.
 const maxIdleBuffer = 64 << 10
 
-// eventDecoder reads the events of a watch. It implements watch.Decoder.
+// eventDecoder reads the events of a watch, in the encoding that the server has chosen. It implements watch.Decoder.
 type eventDecoder struct {
-	body       io.Closer
-	stream     *stream
+	body       io.ReadCloser
 	projection objects.Projection
-	event      struct {
-		Type   watch.EventType `json:"type"`
-		Object span            `json:"object"`
-	}
+	events     eventReader // nil before the first event
+}
+
+// eventReader reads the events of a watch in one encoding.
+type eventReader interface {
+	// next reads the next event. Errors from the response are returned unchanged.
+	next() (watch.EventType, error)
+	// record returns the record of the event's object.
+	record(objects.Projection) (*objects.Record, error)
+	// decode decodes the event's object.
+	decode(into message) error
+	// size returns the size of the event's object.
+	size() int
+	// shrink releases the buffers.
+	shrink()
+}
+
+// message is an object that can be decoded from JSON and protobuf.
+type message interface {
+	runtime.Object
+	Unmarshal(protobuf []byte) error
 }
 
 func newEventDecoder(body io.ReadCloser, projection objects.Projection) *eventDecoder {
-	return &eventDecoder{body: body, stream: newStream(body), projection: projection}
+	return &eventDecoder{body: body, projection: projection}
 }
 
-// Decode returns the next event. Errors from the stream are returned unchanged, because the caller compares them.
+// Decode returns the next event. Errors from the response are returned unchanged, because the caller compares them.
 func (d *eventDecoder) Decode() (watch.EventType, runtime.Object, error) {
-	d.event.Type, d.event.Object = "", nil // so that no buffer is kept in memory while Decode waits
-	if err := d.stream.read(&d.event); err != nil {
+	if d.events == nil {
+		if err := d.detectEncoding(); err != nil {
+			return "", nil, err
+		}
+	}
+	eventType, err := d.events.next()
+	if err != nil {
 		return "", nil, err
 	}
-	obj, err := d.object()
+	obj, err := d.object(eventType)
 	// A bookmark ends the initial list. Later bookmarks arrive about once a minute.
-	if d.event.Type == watch.Bookmark || len(d.event.Object) > maxIdleBuffer {
-		d.stream.shrink()
+	if eventType == watch.Bookmark || d.events.size() > maxIdleBuffer {
+		d.events.shrink()
 	}
-	return d.event.Type, obj, err
+	return eventType, obj, err
 }
 
-func (d *eventDecoder) object() (obj runtime.Object, err error) {
-	switch d.event.Type {
+// detectEncoding reads the first byte of the response, which is 0 only if the events are encoded as protobuf.
+func (d *eventDecoder) detectEncoding() error {
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(d.body, first); err != nil {
+		return err
+	}
+	body := io.MultiReader(bytes.NewReader(first), d.body)
+	if first[0] == 0 {
+		d.events = &protobufEvents{body: body}
+	} else {
+		d.events = &jsonEvents{stream: newStream(body)}
+	}
+	return nil
+}
+
+func (d *eventDecoder) object(eventType watch.EventType) (obj runtime.Object, err error) {
+	switch eventType {
 	case watch.Added, watch.Modified, watch.Deleted:
-		obj, err = objects.Parse(d.event.Object, d.projection, metav1.TypeMeta{})
+		obj, err = d.events.record(d.projection)
 	case watch.Bookmark:
 		// A bookmark has no name. The reflector reads its resourceVersion and its annotations.
 		bookmark := &metav1.PartialObjectMetadata{}
-		obj, err = bookmark, json.Unmarshal(d.event.Object, bookmark)
+		obj, err = bookmark, d.events.decode(bookmark)
 	case watch.Error:
 		status := &metav1.Status{}
-		obj, err = status, json.Unmarshal(d.event.Object, status)
+		obj, err = status, d.events.decode(status)
 		if err == nil && status.Kind != "Status" {
 			err = fmt.Errorf("expected a Status, got kind %q", status.Kind)
 		}
 	default:
-		return nil, fmt.Errorf("unknown type of watch event: %q", d.event.Type)
+		return nil, fmt.Errorf("unknown type of watch event: %q", eventType)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("object of %s event: %w", d.event.Type, err)
+		return nil, fmt.Errorf("object of %s event: %w", eventType, err)
 	}
 	return obj, nil
 }
 
 // Close closes the response, so that Decode returns.
 func (d *eventDecoder) Close() { _ = d.body.Close() }
+
+// jsonEvents reads events that are encoded as JSON.
+type jsonEvents struct {
+	stream *stream
+	event  struct {
+		Type   watch.EventType `json:"type"`
+		Object span            `json:"object"`
+	}
+}
+
+func (e *jsonEvents) next() (watch.EventType, error) {
+	e.event.Type, e.event.Object = "", nil // so that no buffer is kept in memory while the next event is awaited
+	err := e.stream.read(&e.event)
+	return e.event.Type, err
+}
+
+func (e *jsonEvents) record(projection objects.Projection) (*objects.Record, error) {
+	return objects.Parse(e.event.Object, projection, metav1.TypeMeta{})
+}
+
+func (e *jsonEvents) decode(into message) error { return json.Unmarshal(e.event.Object, into) }
+
+func (e *jsonEvents) size() int { return len(e.event.Object) }
+
+func (e *jsonEvents) shrink() { e.stream.shrink() }

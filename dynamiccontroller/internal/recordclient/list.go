@@ -1,6 +1,7 @@
 package recordclient
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -30,21 +31,25 @@ func (l *List) DeepCopyObject() runtime.Object {
 	return &copied
 }
 
-// readList reads a list from a response. Each item is parsed as it arrives.
+// readList reads a list from a response, in the encoding that the server has chosen. Each item is parsed as it arrives.
 func readList(body io.Reader, projection objects.Projection) (*List, error) {
-	r := &listReader{stream: newStream(body), projection: projection}
-	err := r.readFields()
-	if err == nil {
+	buffered := bufio.NewReader(body)
+	start, err := buffered.Peek(len(protobufPrefix))
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, err
+	case bytes.Equal(start, protobufPrefix):
+		return readProtobufList(buffered, projection)
+	}
+	r := &jsonList{stream: newStream(buffered), projection: projection}
+	if err = r.readFields(); err == nil {
 		err = r.finish()
 	}
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return &r.list, err
+	return &r.list, unexpected(err)
 }
 
-// listReader reads the fields of a list, in any order.
-type listReader struct {
+// jsonList reads the fields of a list, in any order.
+type jsonList struct {
 	stream     *stream
 	projection objects.Projection
 	list       List
@@ -52,7 +57,7 @@ type listReader struct {
 	untyped    [][]byte // items that arrived before the kind and the apiVersion
 }
 
-func (r *listReader) readFields() error {
+func (r *jsonList) readFields() error {
 	switch token, err := r.stream.Token(); {
 	case err != nil:
 		return r.notJSON(err)
@@ -73,7 +78,7 @@ func (r *listReader) readFields() error {
 }
 
 // notJSON adds the beginning of the response to the error if the response is not JSON.
-func (r *listReader) notJSON(err error) error {
+func (r *jsonList) notJSON(err error) error {
 	var syntax *json.SyntaxError
 	if !errors.As(err, &syntax) {
 		return err
@@ -83,7 +88,7 @@ func (r *listReader) notJSON(err error) error {
 	return fmt.Errorf("expected a list, got %q: %w", start, err)
 }
 
-func (r *listReader) readField(name json.Token) error {
+func (r *jsonList) readField(name json.Token) error {
 	var ignored span
 	switch name {
 	case "kind":
@@ -99,7 +104,7 @@ func (r *listReader) readField(name json.Token) error {
 	}
 }
 
-func (r *listReader) readItems() error {
+func (r *jsonList) readItems() error {
 	r.hasItems, r.list.Items, r.untyped = true, nil, nil
 	switch token, err := r.stream.Token(); {
 	case err != nil || token == nil: // null means an empty list
@@ -121,7 +126,7 @@ func (r *listReader) readItems() error {
 }
 
 // add appends an item. Items of built-in types have neither kind nor apiVersion, so add derives both from the list.
-func (r *listReader) add(item []byte) error {
+func (r *jsonList) add(item []byte) error {
 	if r.list.Kind == "" || r.list.APIVersion == "" {
 		r.untyped = append(r.untyped, bytes.Clone(item))
 		return nil
@@ -137,7 +142,7 @@ func (r *listReader) add(item []byte) error {
 }
 
 // finish validates the list, adds the untyped items, and checks that nothing follows the list.
-func (r *listReader) finish() error {
+func (r *jsonList) finish() error {
 	isList := r.hasItems || strings.HasSuffix(r.list.Kind, "List")
 	if !isList || r.list.Kind == "" || r.list.APIVersion == "" {
 		return fmt.Errorf("expected a list, got kind %q of %q", r.list.Kind, r.list.APIVersion)

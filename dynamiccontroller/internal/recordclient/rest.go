@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
@@ -25,10 +25,13 @@ import (
 )
 
 const (
-	acceptObjects = "application/json"
-	// A server that cannot reduce objects to their metadata returns whole objects.
-	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
-	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+	acceptObjects      = "application/json"
+	acceptMetadata     = protobuf + partial + "," + acceptObjects + partial + "," + acceptObjects
+	acceptMetadataList = protobuf + partialList + "," + acceptObjects + partialList + "," + acceptObjects
+
+	protobuf    = "application/vnd.kubernetes.protobuf"
+	partial     = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	partialList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
 // restSource is a Source of records.
@@ -40,7 +43,8 @@ type restSource struct{ client rest.Interface }
 func NewForConfigAndClient(cfg *rest.Config, httpClient *http.Client) (Source, error) {
 	early := *httpClient
 	early.Transport = listwatch.RetryEarly(cmp.Or(early.Transport, http.DefaultTransport))
-	cfg = dynamic.ConfigFor(cfg)
+	cfg = metadata.ConfigFor(cfg) // for its codecs, which decode a Status in each encoding
+	cfg.ContentType = acceptObjects
 	cfg.GroupVersion = nil
 	cfg.APIPath = "/unused" // each request sets an absolute path
 	client, err := rest.UnversionedRESTClientForConfigAndClient(cfg, &early)

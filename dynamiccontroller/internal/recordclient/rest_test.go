@@ -85,10 +85,11 @@ func TestClient_SendsTheSameRequestsAsTheDynamicClient(t *testing.T) {
 }
 
 func TestClient_RequestsMetadataOnlyForKeysAndMetadata(t *testing.T) {
-	const suffix = ";g=meta.k8s.io;v=v1,application/json"
 	partial := map[string]string{
-		"list":  "application/json;as=PartialObjectMetadataList" + suffix,
-		"watch": "application/json;as=PartialObjectMetadata" + suffix,
+		"list": "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1," +
+			"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json",
+		"watch": "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1," +
+			"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
 	}
 	whole := map[string]string{"list": "application/json", "watch": "application/json"}
 	for p, want := range map[objects.Projection]map[string]string{

@@ -1,0 +1,167 @@
+package recordclient
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+)
+
+// Field numbers in k8s.io/apimachinery/pkg/runtime/generated.proto and pkg/apis/meta/v1/generated.proto.
+const (
+	typeMetaField = 1 // of Unknown
+	rawField      = 2
+
+	listMetaField = 1 // of PartialObjectMetadataList
+	itemsField    = 2
+)
+
+// readProtobufList reads a list that is encoded as protobuf. Each item is parsed as it arrives.
+func readProtobufList(body *bufio.Reader, projection objects.Projection) (*List, error) {
+	r := &protobufList{fieldReader: fieldReader{body: body}, projection: projection}
+	err := r.readUnknown()
+	if err == nil && !r.hasList {
+		err = r.notList()
+	}
+	return &r.list, unexpected(err)
+}
+
+// protobufList reads a list, which is a field of a runtime.Unknown.
+type protobufList struct {
+	fieldReader
+	projection objects.Projection
+	list       List
+	hasList    bool
+}
+
+func (r *protobufList) notList() error {
+	return fmt.Errorf("expected a PartialObjectMetadataList, got kind %q of %q", r.list.Kind, r.list.APIVersion)
+}
+
+func (r *protobufList) readUnknown() error {
+	if _, err := r.body.Discard(len(protobufPrefix)); err != nil {
+		return err
+	}
+	for {
+		if _, err := r.body.Peek(1); errors.Is(err, io.EOF) {
+			return nil
+		}
+		field, size, err := r.next()
+		if err != nil {
+			return err
+		}
+		switch field {
+		case typeMetaField:
+			err = r.readTypeMeta(size)
+		case rawField:
+			err = r.readFields(size)
+		default:
+			_, err = r.value(size)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (r *protobufList) readTypeMeta(size int) error {
+	data, err := r.value(size)
+	if err != nil {
+		return err
+	}
+	var t runtime.TypeMeta
+	err = t.Unmarshal(data)
+	r.list.TypeMeta = metav1.TypeMeta{APIVersion: t.APIVersion, Kind: t.Kind}
+	return err
+}
+
+// readFields reads the fields of the list, which is size bytes long.
+func (r *protobufList) readFields(size int) error {
+	if r.list.Kind != "PartialObjectMetadataList" {
+		return r.notList()
+	}
+	r.hasList = true
+	end := r.position + size
+	for r.position < end {
+		field, size, err := r.next()
+		if err != nil {
+			return err
+		}
+		data, err := r.value(size)
+		if err != nil {
+			return err
+		}
+		switch field {
+		case listMetaField:
+			err = r.list.ListMeta.Unmarshal(data)
+		case itemsField:
+			err = r.add(data)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if r.position > end {
+		return errors.New("the last field is longer than the list")
+	}
+	return nil
+}
+
+func (r *protobufList) add(item []byte) error {
+	record, err := objects.ParseProtobuf(item, r.projection)
+	if err != nil {
+		return fmt.Errorf("item %d: %w", len(r.list.Items), err)
+	}
+	r.list.Items = append(r.list.Items, record)
+	return nil
+}
+
+// fieldReader reads the fields of a message, all of which must be length-delimited.
+type fieldReader struct {
+	body     *bufio.Reader
+	position int // number of bytes that have been read
+	buffer   []byte
+}
+
+// next reads the number and the size of the next field. The caller must read the value.
+func (r *fieldReader) next() (field protowire.Number, size int, err error) {
+	tag, err := binary.ReadUvarint(r)
+	if err != nil {
+		return 0, 0, err
+	}
+	field, wireType := protowire.DecodeTag(tag)
+	if wireType != protowire.BytesType {
+		return 0, 0, fmt.Errorf("field %d has the wire type %d", field, wireType)
+	}
+	length, err := binary.ReadUvarint(r)
+	if err == nil && length > math.MaxInt32 {
+		err = errTooLarge
+	}
+	return field, int(length), err
+}
+
+// ReadByte returns the next byte. It is called by binary.ReadUvarint.
+func (r *fieldReader) ReadByte() (byte, error) {
+	r.position++
+	return r.body.ReadByte()
+}
+
+// value reads a value of the given size. The result is valid until the next value is read.
+func (r *fieldReader) value(size int) ([]byte, error) {
+	if size > maxValueSize {
+		return nil, errTooLarge
+	}
+	r.position += size
+	r.buffer = slices.Grow(r.buffer[:0], size)[:size]
+	_, err := io.ReadFull(r.body, r.buffer)
+	return r.buffer, err
+}
