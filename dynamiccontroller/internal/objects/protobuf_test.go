@@ -148,6 +148,12 @@ func requireSameAsPartial(t testing.TB, r *Record, o *metav1.PartialObjectMetada
 	if !r.SameMetadata(fromJSON) || !fromJSON.SameMetadata(r) || !r.SameContent(fromJSON) || r.Key() != fromJSON.Key() {
 		t.Fatalf("the record of %s differs from the one that was created from JSON", text)
 	}
+	other := o.DeepCopy()
+	other.Finalizers = append(other.Finalizers, "other")
+	changed := parseProtobuf(t, marshal(t, other), Metadata)
+	if r.SameMetadata(changed) || changed.SameMetadata(fromJSON) || fromJSON.SameContent(changed) {
+		t.Fatalf("the records of %s and of an object with another finalizer are the same", text)
+	}
 	want := o.DeepCopy()
 	want.ManagedFields = nil
 	requireDecoded(t, r, Metadata, want)
@@ -222,6 +228,19 @@ func TestParseProtobuf_MalformedFieldIsReportedWhenDecoding(t *testing.T) {
 	readAll(r, labels.SelectorFromSet(labels.Set{"a": "b"}))
 	if name := r.ObjectMeta().Name; name != "a" || r.GetLabels() != nil {
 		t.Errorf("got name %q and labels %v", name, r.GetLabels())
+	}
+}
+
+// API servers send each label once.
+func TestParseProtobuf_KeepsLastOfDuplicateLabels(t *testing.T) {
+	var data []byte
+	for _, value := range []string{"first", "last"} {
+		m := metav1.ObjectMeta{Name: "a", Labels: map[string]string{"label": value}}
+		data = append(data, marshal(t, &metav1.PartialObjectMetadata{ObjectMeta: m})...)
+	}
+	r := parseProtobuf(t, data, Metadata)
+	if value, _ := (*recordLabels)(r).Lookup("label"); value != "last" || r.GetLabels()["label"] != "last" {
+		t.Errorf("got %q and %q", value, r.GetLabels())
 	}
 }
 

@@ -48,6 +48,14 @@ func readList(body io.Reader, projection objects.Projection) (*List, error) {
 	return &r.list, unexpected(err)
 }
 
+// unexpected returns io.ErrUnexpectedEOF instead of io.EOF.
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
 // jsonList reads the fields of a list, in any order.
 type jsonList struct {
 	stream     *stream

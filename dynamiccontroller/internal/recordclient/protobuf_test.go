@@ -3,6 +3,7 @@ package recordclient_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -96,6 +97,8 @@ func TestProtobufWatch_ReportsMalformedEventAsError(t *testing.T) {
 		"unknown type":       {protobufFrame(t, "CREATED", object), "CREATED"},
 		"no type":            {protobufLength(0), "unknown type"},
 		"no object":          {protobufFrame(t, watch.Added, ""), "object of ADDED event: not an object"},
+		"no object field":    {protobufLength(7) + "\x0a\x05ADDED", "object of ADDED event: not an object"},
+		"no kind":            {protobufFrame(t, watch.Added, "k8s\x00\x12\x00"), "expected a PartialObjectMetadata"},
 		"JSON object":        {protobufFrame(t, watch.Added, widget("two")), "object of ADDED event: not an object"},
 		"malformed object":   {protobufFrame(t, watch.Added, object[:len(object)-7]), "ADDED event: unexpected EOF"},
 		"no name":            {protobufFrame(t, watch.Deleted, protobufObject(t, partial(""))), "no metadata.name"},
@@ -247,6 +250,7 @@ func TestProtobufList_UnexpectedResponseIsAnError(t *testing.T) {
 		"an item with no name": {protobufObject(t, partialList("one", "")), "item 1: the object has no metadata.name"},
 		"a number":             {"k8s\x00\x10\x01", "field 2 has the wire type 0"},
 		"a huge item":          {"k8s\x00\x0a\xff\xff\xff\xff\x7f", "too large"},
+		"an invalid length":    {"k8s\x00\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "too large"},
 		"a field too long":     {beforeList + "\x12\x04\x0a\x05\x12\x03abc", "longer than the list"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -272,18 +276,27 @@ func TestProtobufList_LimitsSizeOfItemsButNotOfList(t *testing.T) {
 	}
 }
 
-// TestClient_ReturnsTheStatusOfAFailedRequestAsProtobuf covers servers that encode errors in the same way as objects.
-func TestClient_ReturnsTheStatusOfAFailedRequestAsProtobuf(t *testing.T) {
-	for name, send := range methods {
-		status := apierrors.NewResourceExpired("why").ErrStatus
-		status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
-		failed := response(http.StatusGone, strings.NewReader(protobufObject(t, &status)))
-		failed.Header.Set("Content-Type", runtime.ContentTypeProtobuf)
-		answer := transport(func(*http.Request) (*http.Response, error) { return failed, nil })
-		client := newClient(t, answer, widgets, "", objects.Metadata)
-		err := send(t.Context(), client, metav1.ListOptions{})
-		if !apierrors.IsResourceExpired(err) || err.Error() != "why" {
-			t.Errorf("%s: got %v", name, err)
+// TestClient_DecodesTheStatusOfAFailedRequest covers servers that encode errors in the same way as objects, and servers
+// that do not declare the encoding.
+func TestClient_DecodesTheStatusOfAFailedRequest(t *testing.T) {
+	status := apierrors.NewResourceExpired("why").ErrStatus
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	asJSON, err := json.Marshal(status)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for contentType, body := range map[string]string{
+		runtime.ContentTypeProtobuf: protobufObject(t, &status), runtime.ContentTypeJSON: string(asJSON), "": string(asJSON),
+	} {
+		for name, send := range methods {
+			failed := response(http.StatusGone, strings.NewReader(body))
+			failed.Header.Set("Content-Type", contentType)
+			answer := transport(func(*http.Request) (*http.Response, error) { return failed, nil })
+			client := newClient(t, answer, widgets, "", objects.Metadata)
+			err := send(t.Context(), client, metav1.ListOptions{})
+			if !apierrors.IsResourceExpired(err) || err.Error() != "why" {
+				t.Errorf("%s answered with %q: got %v", name, contentType, err)
+			}
 		}
 	}
 }

@@ -50,7 +50,7 @@ func (e *protobufEvents) readFrame() error {
 	}
 	e.frame = slices.Grow(e.frame[:0], int(length))[:length]
 	_, err := io.ReadFull(e.body, e.frame)
-	return unexpected(err)
+	return err
 }
 
 func (e *protobufEvents) record(projection objects.Projection) (*objects.Record, error) {
@@ -83,11 +83,3 @@ func (e *protobufEvents) unwrap() error {
 func (e *protobufEvents) size() int { return len(e.event.Object.Raw) }
 
 func (e *protobufEvents) shrink() { *e = protobufEvents{body: e.body} }
-
-// unexpected returns io.ErrUnexpectedEOF instead of io.EOF.
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}

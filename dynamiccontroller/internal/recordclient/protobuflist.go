@@ -143,7 +143,7 @@ func (r *fieldReader) next() (field protowire.Number, size int, err error) {
 		return 0, 0, fmt.Errorf("field %d has the wire type %d", field, wireType)
 	}
 	length, err := binary.ReadUvarint(r)
-	if err == nil && length > math.MaxInt32 {
+	if err == nil && length > math.MaxInt/2 { // so that positions do not overflow
 		err = errTooLarge
 	}
 	return field, int(length), err
