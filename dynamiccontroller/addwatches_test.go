@@ -80,11 +80,60 @@ func TestAddWatches_KeepsTheTransformOfAWatch(t *testing.T) {
 			t.Errorf("the MapFunc with the name %q was called, want the one from the last call to AddWatches", seen)
 		}
 		add(watch("none again"), "a", 0)
+		add(watch("b again", b), "a", 0)
 		add(watch("whole objects", b, dynamiccontroller.WithCache(dynamiccontroller.CacheFull)), "b", 1)
 		if err := f.controller.RemoveWatches(context.Background(), parent, key); err != nil {
 			t.Fatal(err)
 		}
 		add(watch("a", a), "a", 1)
+		stop()
+	})
+}
+
+// StartServingGVK changes the transform of a watch, even if AddWatches was called without one in the meantime.
+func TestS2_SwapRemovesTheTransformOfAWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		f.put(child, "c")
+		stop := f.run()
+		owns := dynamiccontroller.Owns(child)
+		f.serve(parent, succeed, dynamiccontroller.Owns(child, dynamiccontroller.WithTransform(annotating("a"))))
+		for _, want := range []string{"a", "", "a"} {
+			if want == "a" {
+				f.serve(parent, succeed, dynamiccontroller.Owns(child, dynamiccontroller.WithTransform(annotating("a"))))
+			} else if err := f.controller.AddWatches(context.Background(), parent, owns); err != nil {
+				t.Fatal(err)
+			} else {
+				f.serve(parent, succeed, owns)
+			}
+			object := must(must(f.controller.SecondaryLister(parent, owns.Key())).Get("default/c")).(metav1.Object)
+			if got := object.GetAnnotations()["letters"]; got != want {
+				t.Errorf("the transforms left %q, want %q", got, want)
+			}
+		}
+		stop()
+	})
+}
+
+func TestS1_LateAddWatchesStartsNoWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{ResyncPeriod: -1})
+		parent, child := f.types[0], f.types[1]
+		stop := f.run()
+		f.serve(parent, succeed)
+		stopServing := func() {
+			if err := f.controller.StopServiceGVK(context.Background(), parent); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := f.controller.AddWatchesLate(parent, stopServing, dynamiccontroller.Owns(child)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if lists := f.lists(child); len(lists) > 0 {
+			t.Errorf("the children were listed after the type was stopped: %v", lists)
+		}
 		stop()
 	})
 }

@@ -151,7 +151,7 @@ func (c *DynamicController) register(
 	defer c.mu.Unlock()
 	if reg := c.registrations[gvr]; reg != nil {
 		reg.newest.Store(next)
-		return reg, reg.subscriptions.change(true, func() { reg.subscriptions.configure(next) })
+		return reg, reg.subscriptions.change(replaces, func() { reg.subscriptions.configure(next) })
 	}
 	reg = newRegistration(c, gvr)
 	for _, ending := range c.ending[gvr] {
@@ -171,8 +171,8 @@ func (c *DynamicController) register(
 	if r != nil {
 		r.registrations[reg] = struct{}{}
 	}
-	return reg, reg.subscriptions.change(false, func() {
-		reg.subscriptions.addWatches(next.secondaries, false)
+	return reg, reg.subscriptions.change(adds, func() {
+		reg.subscriptions.addWatches(next.secondaries, false, false)
 		if r != nil {
 			reg.subscriptions.attach(r)
 		}
@@ -223,22 +223,6 @@ func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending 
 		reg.group.Close()
 	}
 	return slices.Clone(c.ending[gvr])
-}
-
-// forget removes a registration that has ended. For the type's last registration, it calls Metrics.Forget.
-func (c *DynamicController) forget(reg *registration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.registrations[reg.gvr] == nil && len(c.ending[reg.gvr]) == 1 {
-		reg.forgetting = true
-		c.mu.Unlock()
-		callUserCode(reg.log, "Metrics panicked", func() { c.metrics.Forget(reg.gvr) })
-		c.mu.Lock()
-	}
-	ending := slices.DeleteFunc(c.ending[reg.gvr], func(other *registration) bool { return other == reg })
-	if c.ending[reg.gvr] = ending; len(ending) == 0 {
-		delete(c.ending, reg.gvr)
-	}
 }
 
 // Enqueue adds objects to the queue, even if they are not in the cache. They are reconciled after the type has

@@ -150,6 +150,48 @@ func TestD5_GoexitCountsAsAFailure(t *testing.T) {
 	})
 }
 
+// A MapFunc can end its goroutine, too, for example when a run starts or when its watch is replaced.
+func TestD5_GoexitInAMapFuncAffectsNothingElse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 4, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		parent, child, other, unrelated := f.types[0], f.types[1], f.types[2], f.types[3]
+		f.put(parent, "a")
+		f.put(child, "c")
+		f.put(other, "o", f.id(parent, "a"))
+		exits := 0
+		exiting := func(context.Context, dynamiccontroller.Object) []string {
+			exits++
+			runtime.Goexit()
+			return nil
+		}
+		stopWatches := f.runWatches()
+		c, d := newCalls(succeed), newCalls(succeed)
+		f.serve(parent, c.handle, dynamiccontroller.Watches(child, exiting), dynamiccontroller.Owns(other))
+		f.serve(unrelated, d.handle)
+		stop := f.run()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		c.want(t, "after the run began", named("a"))
+		f.serve(parent, c.handle, dynamiccontroller.Owns(other),
+			dynamiccontroller.Watches(child, exiting, dynamiccontroller.WithTransform(annotating("a"))))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		c.want(t, "after the swap", named("a"))
+		f.put(other, "o", f.id(parent, "a"))
+		c.want(t, "after a change to another watched type", named("a"))
+		f.put(unrelated, "u")
+		d.want(t, "the other served type", named("u"))
+		if exits < 2 {
+			t.Errorf("the MapFunc was called %d times, want at least 2", exits)
+		}
+		if err := f.controller.StopServiceGVK(context.Background(), parent); err != nil {
+			t.Error(err)
+		}
+		stop()
+		stopWatches()
+	})
+}
+
 // badMetrics calls methods of the controller and panics.
 type badMetrics struct {
 	controller **dynamiccontroller.DynamicController

@@ -137,7 +137,7 @@ func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler 
 			options := &r.options.Load().watchOptions
 			if options.predicate != nil && !options.accepts(ctx, r.log, primary.View(), c) {
 				if c.New == nil {
-					r.forgetParked(c.Key) // no later event will unpark the object
+					r.dropDeletion(c.Key)
 				}
 				return
 			}
@@ -222,12 +222,12 @@ func (sec *secondary) addOwners(targets *targets, r *objects.Record) {
 	if len(owners) == 0 {
 		return
 	}
-	primary := sec.reg.subscriptions.primary.View()
+	served := sec.reg.subscriptions.primary.View().Store()
 	for i := range owners {
 		if !owners[i].Controller && !sec.key.EveryOwner {
 			continue
 		}
-		if key, known := primary.FindOwner(&owners[i]); known {
+		if key, known := served.FindOwner(&owners[i]); known {
 			targets.add(key)
 		}
 	}

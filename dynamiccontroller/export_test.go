@@ -37,6 +37,21 @@ func (c *DynamicController) WatchesOf(gvr schema.GroupVersionResource) int {
 	return c.pool.Watches(gvr)
 }
 
+// AddWatchesLate calls AddWatches. It calls stopped after AddWatches has found the registration.
+func (c *DynamicController) AddWatchesLate(gvr schema.GroupVersionResource, stopped func(), watches ...Watch) error {
+	reg, err := c.registrationOf(gvr)
+	if err != nil {
+		return err
+	}
+	stopped()
+	var options []*secondaryOptions
+	for _, w := range watches {
+		options = append(options, w.options)
+	}
+	<-reg.subscriptions.change(adds, func() { reg.subscriptions.addWatches(options, true, false) })
+	return nil
+}
+
 // HoldReadLock locks the controller's lock for reading until unlock is called.
 func (c *DynamicController) HoldReadLock() (unlock func()) {
 	c.mu.RLock()

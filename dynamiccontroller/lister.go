@@ -48,7 +48,7 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 	if err != nil {
 		return nil, err
 	}
-	if reg.newest.Load().cache == CacheKeys {
+	if reg.newest.Load().cache == CacheKeys && reg.subscriptions.primary.View().Options().Projection == objects.Keys {
 		return nil, errNoObjects(gvr)
 	}
 	return lister{gvr: gvr, find: func() (typewatch.View, error) {

@@ -30,10 +30,10 @@ const (
 )
 
 // reconcile calls the handler for an object and processes the result.
-func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers, queued time.Duration) {
-	defer c.queue.Done(id)
-	options := reg.options.Load()
-	ctx, ok := reg.beginCall(id.NamespacedKey)
+func (r *registration) reconcile(id ObjectIdentifiers, queued time.Duration) {
+	defer r.controller.queue.Done(id)
+	options := r.options.Load()
+	ctx, ok := r.beginCall(id.NamespacedKey)
 	if !ok {
 		return
 	}
@@ -42,11 +42,11 @@ func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers, q
 		ctx, cancel = context.WithTimeoutCause(ctx, options.timeout, ErrReconcileTimeout)
 		defer cancel()
 	}
-	log := reg.log.WithValues(keyObject, id.NamespacedKey)
+	log := r.log.WithValues(keyObject, id.NamespacedKey)
 	got := goexitResult
 	// The outcome is settled in a deferred function, because the handler can call runtime.Goexit.
-	defer func() { reg.endCall(id.NamespacedKey, reg.settle(ctx, log, id, got), queued) }()
-	got = call(logr.NewContext(ctx, log), reg, options.handler, id)
+	defer func() { r.endCall(id.NamespacedKey, r.settle(ctx, log, id, got), queued) }()
+	got = r.call(logr.NewContext(ctx, log), options.handler, id)
 }
 
 // settle records the outcome of a reconcile and determines whether the object is reconciled again. It is the only place
@@ -54,7 +54,9 @@ func (c *DynamicController) reconcile(reg *registration, id ObjectIdentifiers, q
 func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIdentifiers, got result) Outcome {
 	key, outcome, failures := id.NamespacedKey, got.outcome, 0
 	failed := outcome == OutcomeFailure || outcome == OutcomePanic
-	if failed || outcome == OutcomeTerminal {
+	if (failed || outcome == OutcomeTerminal) && r.isDropped(key) {
+		outcome, failed = OutcomeGone, false
+	} else if failed || outcome == OutcomeTerminal {
 		failures = r.recordFailure(key, got.err)
 	}
 	if limit := r.controller.config.QueueMaxRetries; failed && limit >= 0 && failures > limit {
@@ -122,7 +124,7 @@ type result struct {
 var goexitResult = result{outcome: OutcomePanic, err: errors.New("the handler called runtime.Goexit")}
 
 // call calls the handler and classifies the error that it returns.
-func call(ctx context.Context, reg *registration, handler Handler, id ObjectIdentifiers) (r result) {
+func (r *registration) call(ctx context.Context, handler Handler, id ObjectIdentifiers) (got result) {
 	var err error
 	var text string
 	mistake := protect.Call(func() { err = handler(ctx, id) })
@@ -130,18 +132,18 @@ func call(ctx context.Context, reg *registration, handler Handler, id ObjectIden
 		return result{outcome: OutcomeSuccess}
 	}
 	if mistake == nil {
-		text, mistake = protect.Error("handler", err, func() { r = classify(ctx, reg, id, err) })
+		text, mistake = protect.Error("handler", err, func() { got = r.classify(ctx, id, err) })
 	}
 	if mistake != nil {
 		return result{outcome: OutcomePanic, err: mistake, stack: mistake.Stack}
 	}
-	r.err = errors.New(text)
-	return r
+	got.err = errors.New(text)
+	return got
 }
 
 // classify returns the result for a handler's error. It does not set the field err of the result. It can panic, because
 // it calls the error's methods.
-func classify(ctx context.Context, reg *registration, id ObjectIdentifiers, err error) result {
+func (r *registration) classify(ctx context.Context, id ObjectIdentifiers, err error) result {
 	var terminal *terminalError
 	var interrupted Interrupted
 	after, requeue := RequeueDelay(err)
@@ -152,7 +154,7 @@ func classify(ctx context.Context, reg *registration, id ObjectIdentifiers, err 
 		return result{outcome: OutcomeTerminal}
 	case requeue:
 		return result{outcome: OutcomeRequeue, after: after}
-	case isGone(reg, id, err):
+	case r.isGone(id, err):
 		return result{outcome: OutcomeGone}
 	case hasEnded(ctx):
 		return result{outcome: OutcomeInterrupted}
@@ -170,7 +172,7 @@ func hasEnded(ctx context.Context) bool {
 
 // isGone reports whether the only cause of the error is that the object or its type is gone, or that the object's
 // namespace is terminating.
-func isGone(reg *registration, id ObjectIdentifiers, err error) bool {
+func (r *registration) isGone(id ObjectIdentifiers, err error) bool {
 	status := soleStatus(err)
 	if status == nil {
 		return false
@@ -180,7 +182,7 @@ func isGone(reg *registration, id ObjectIdentifiers, err error) bool {
 		details = &metav1.StatusDetails{}
 	}
 	if apierrors.IsNotFound(status) {
-		return isOwnNotFound(reg, id, details)
+		return r.isOwnNotFound(id, details)
 	}
 	// Only the message contains the name of the namespace; see
 	// k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle.
@@ -191,7 +193,7 @@ func isGone(reg *registration, id ObjectIdentifiers, err error) bool {
 }
 
 // isOwnNotFound reports whether a NotFound with these details refers to the object itself rather than to a child.
-func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.StatusDetails) bool {
+func (r *registration) isOwnNotFound(id ObjectIdentifiers, details *metav1.StatusDetails) bool {
 	matches := func(detail, own string) bool { return detail == "" || detail == own }
 	if !matches(details.Group, id.GVR.Group) || !matches(details.Kind, id.GVR.Resource) ||
 		!matches(details.Name, id.Name()) {
@@ -199,7 +201,7 @@ func isOwnNotFound(reg *registration, id ObjectIdentifiers, details *metav1.Stat
 	}
 	// The details never include the namespace. If the object is in the cache, the NotFound refers to an object of the same
 	// name in another namespace, or a pending delete event will end the retries.
-	primary := reg.subscriptions.primary
+	primary := r.subscriptions.primary
 	if primary.View().Store().Has(id.NamespacedKey) {
 		return false
 	}

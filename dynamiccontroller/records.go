@@ -20,6 +20,7 @@ type record struct {
 	lastError   string    // text of the last failure
 	parkedSince time.Time // zero unless the object is parked
 	pending     bool      // the next run must reconcile the key even if it is not in the cache
+	deleted     bool      // the predicate dropped the deletion of the object
 }
 
 // maxErrorLength limits the memory used by the errors of a type with many parked objects.
@@ -86,14 +87,26 @@ func (r *registration) park(key string) {
 	})
 }
 
-// forgetParked removes the record of a parked object that was deleted.
-func (r *registration) forgetParked(key string) {
-	r.updateRecord(key, func(rec record) record {
-		if rec.parkedSince.IsZero() {
-			return rec
+// dropDeletion must be called when the predicate drops the deletion of an object. If the object is parked, no later
+// event would unpark it, so its record is removed. If it is being reconciled or retried, it is not retried any further.
+func (r *registration) dropDeletion(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, running := r.running[key]
+	r.updateRecordLocked(key, func(rec record) record {
+		if !rec.parkedSince.IsZero() {
+			return record{}
 		}
-		return record{}
+		rec.deleted = running || rec.failures > 0
+		return rec
 	})
+}
+
+// isDropped reports whether the object no longer exists and the predicate dropped its deletion.
+func (r *registration) isDropped(key string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.records[key].deleted && !r.subscriptions.primary.View().Store().Has(key)
 }
 
 // markPending makes the next run reconcile the key even if it is not in the cache.

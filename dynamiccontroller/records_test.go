@@ -168,6 +168,47 @@ func TestD8_DroppedDeletionEndsParking(t *testing.T) {
 	})
 }
 
+// The same applies to an object whose deletion is dropped before the object is parked.
+func TestD8_DroppedDeletionEndsRetries(t *testing.T) {
+	for name, running := range map[string]bool{"while the handler is running": true, "while a retry is pending": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newFixture(t, 1, retryEverySecond(3))
+				gvr := w.types[0]
+				stop := w.run()
+				c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+					if running {
+						time.Sleep(time.Second)
+					}
+					return errOnPurpose
+				})
+				exists := func(_ context.Context, _, updated dynamiccontroller.Object) bool { return updated != nil }
+				w.serve(gvr, c.handle, dynamiccontroller.WithPredicate(exists))
+				w.put(gvr, "a")
+				w.delete(gvr, "a")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if status := w.status(gvr); status.Parked+status.Failing+status.Delayed != 0 || len(c.at["a"]) > 2 {
+					t.Errorf("the status is %+v after %d calls, want no retries", status, len(c.at["a"]))
+				}
+				for _, between := range []time.Duration{0, time.Minute} {
+					w.put(gvr, "a")
+					w.delete(gvr, "a")
+					time.Sleep(between)
+					w.put(gvr, "a")
+					time.Sleep(time.Minute)
+					synctest.Wait()
+					if status := w.status(gvr); status.Parked != 1 {
+						t.Errorf("after the object was created again, the status is %+v, want one parked object", status)
+					}
+					w.delete(gvr, "a")
+				}
+				stop()
+			})
+		})
+	}
+}
+
 func TestD11_ShutdownTimeoutBoundsTheShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, ShutdownTimeout: 100 * time.Millisecond})

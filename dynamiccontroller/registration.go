@@ -67,7 +67,7 @@ func newRegistration(c *DynamicController, gvr schema.GroupVersionResource) *reg
 	}
 	reg.backoff = backoff{reg: reg, budget: rate.NewLimiter(retriesPerSecond, retriesBurst)}
 	reg.end = sync.OnceFunc(func() {
-		c.forget(reg)
+		reg.forget()
 		close(reg.ended)
 	})
 	return reg
@@ -217,6 +217,23 @@ func (r *registration) close() {
 		cancel(ErrServingStopped)
 	}
 	r.subscriptions.close()
+}
+
+// forget removes a registration that has ended. For the type's last registration, it calls Metrics.Forget.
+func (r *registration) forget() {
+	c := r.controller
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.registrations[r.gvr] == nil && len(c.ending[r.gvr]) == 1 {
+		r.forgetting = true
+		c.mu.Unlock()
+		callUserCode(r.log, "Metrics panicked", func() { c.metrics.Forget(r.gvr) })
+		c.mu.Lock()
+	}
+	ending := slices.DeleteFunc(c.ending[r.gvr], func(other *registration) bool { return other == r })
+	if c.ending[r.gvr] = ending; len(ending) == 0 {
+		delete(c.ending, r.gvr)
+	}
 }
 
 // runningHandlers describes the running handler calls, oldest first.

@@ -125,7 +125,7 @@ func (s *soak) handle(ctx context.Context, id dynamiccontroller.ObjectIdentifier
 			o.failures, o.parked = 0, true
 		}
 	default:
-		o.failures = 0
+		o.failures, o.unsure = 0, false
 	}
 	if p.panic {
 		o.last = errOnPurpose

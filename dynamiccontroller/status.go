@@ -103,25 +103,25 @@ func (c *DynamicController) Status() []TypeStatus {
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(nameOf(a.gvr), nameOf(b.gvr)) })
 	statuses := make([]TypeStatus, 0, len(regs))
 	for _, reg := range regs {
-		statuses = append(statuses, c.statusOf(reg))
+		statuses = append(statuses, reg.status())
 	}
 	return statuses
 }
 
-func (c *DynamicController) statusOf(reg *registration) TypeStatus {
-	queued := reg.group.Stats()
+func (r *registration) status() TypeStatus {
+	queued := r.group.Stats()
 	status := TypeStatus{
-		GVR: reg.gvr, WatchStatus: watchStatusOf(reg.subscriptions.primary),
+		GVR: r.gvr, WatchStatus: watchStatusOf(r.subscriptions.primary),
 		Live: queued.Live, Background: queued.Background, Oldest: queued.Oldest, Delayed: queued.Delayed,
 	}
-	for _, sec := range reg.subscriptions.all() {
+	for _, sec := range r.subscriptions.all() {
 		status.Secondaries = append(status.Secondaries, SecondaryStatus{sec.key, watchStatusOf(sec.sub)})
 	}
 	slices.SortFunc(status.Secondaries, func(a, b SecondaryStatus) int { return a.compare(b.WatchKey) })
-	status.Failing, status.Parked, status.NewestParked = reg.summarizeRecords()
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	status.Running, status.MalformedKeys = len(reg.running), reg.malformedKeys
+	status.Failing, status.Parked, status.NewestParked = r.summarizeRecords()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	status.Running, status.MalformedKeys = len(r.running), r.malformedKeys
 	return status
 }
 

@@ -15,19 +15,21 @@ import (
 //
 //	             attach                       initial sync done
 //	detached ─────────────▶ initial sync ───────────────────────────▶ delivering
-//	    ▲               (the queue is paused)                             │
-//	    └──────────────────────── detach: the run ends ──────────────────┘
+//	    ▲               (the queue is paused) ◀───────────────────────────┤
+//	    │                         │            a swap adds secondaries    │
+//	    └─────────────────────────┴────── detach: the run ends ───────────┘
 //
 // While the set is detached, the subscriptions keep caches up to date and nothing is queued. During the initial sync,
 // keys are queued but not passed to workers. The methods configure, addWatches and removeWatches can change the set in
-// any of these states. A subscription that needs a different watch moves to it with [typewatch.Subscription.Replace].
+// any of these states, and close ends it. A subscription that needs a different watch moves to it with
+// [typewatch.Subscription.Replace].
 type subscriptionSet struct {
 	reg     *registration
 	primary *typewatch.Subscription
 
 	mu sync.Mutex // guards the fields below, and the fields wanted and sub of each secondary
-	// changes holds the pending changes, starting with the current one. A separate goroutine applies them in order,
-	// because applying a change can block on the event handlers of registrations that share a watch.
+	// changes holds the pending changes, starting with the current one. They are made one at a time in the background,
+	// because making a change can block on the event handlers of registrations that share a watch.
 	changes     []change
 	secondaries map[WatchKey]*secondary
 	lifetime    context.Context // context of the event handlers; nil while the set is detached
@@ -38,17 +40,26 @@ type subscriptionSet struct {
 
 // change is a pending change to the subscriptions.
 type change struct {
-	f         func()
-	replacing bool // f may replace or remove secondaries
+	effect effect
+	f      func()
 }
 
+// effect is what a change may do to the set of secondaries.
+type effect int
+
+const (
+	keeps    effect = iota
+	adds            // may add secondaries
+	replaces        // may add, replace or remove secondaries
+)
+
 // change calls f in the background, after all earlier changes are done. The returned channel is closed when f has
-// returned. The caller must set replacing if f may replace or remove secondaries.
-func (s *subscriptionSet) change(replacing bool, f func()) (done <-chan struct{}) {
+// returned.
+func (s *subscriptionSet) change(e effect, f func()) (done <-chan struct{}) {
 	returned := make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.insertChangeLocked(len(s.changes), change{replacing: replacing, f: func() {
+	s.insertChangeLocked(len(s.changes), change{effect: e, f: func() {
 		defer close(returned)
 		f()
 	}})
@@ -58,20 +69,29 @@ func (s *subscriptionSet) change(replacing bool, f func()) (done <-chan struct{}
 func (s *subscriptionSet) insertChangeLocked(at int, c change) {
 	s.changes = slices.Insert(s.changes, at, c)
 	if len(s.changes) == 1 {
-		s.reg.background(s.makeChanges)
+		s.makeChangeLocked()
 	}
 }
 
-func (s *subscriptionSet) makeChanges() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for len(s.changes) > 0 {
-		current := s.changes[0]
-		s.mu.Unlock()
-		current.f()
-		s.mu.Lock()
-		s.changes = slices.Delete(s.changes, 0, 1)
-	}
+// makeChangeLocked makes the first change in a new goroutine, and the next one after it. Each change has a goroutine of
+// its own, so that a predicate or MapFunc that calls runtime.Goexit does not prevent later changes.
+func (s *subscriptionSet) makeChangeLocked() {
+	f := s.changes[0].f
+	s.reg.background(func() {
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if s.changes = slices.Delete(s.changes, 0, 1); len(s.changes) > 0 {
+				s.makeChangeLocked()
+			}
+		}()
+		f()
+	})
+}
+
+// mayLocked reports whether a pending change may have the effect.
+func (s *subscriptionSet) mayLocked(e effect) bool {
+	return slices.ContainsFunc(s.changes, func(c change) bool { return c.effect >= e })
 }
 
 // pendingSwap is a swap that has not finished.
@@ -99,7 +119,7 @@ func (s *subscriptionSet) configure(next *serveOptions) {
 		return
 	}
 	s.primary.Replace(next.subscription(), func() {
-		finish := change{f: s.swap(next, p), replacing: true}
+		finish := change{effect: replaces, f: s.swap(next, p)}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.insertChangeLocked(min(1, len(s.changes)), finish)
@@ -147,7 +167,7 @@ func (s *subscriptionSet) finish(p *pendingSwap) {
 	if !current {
 		return
 	}
-	s.addWatches(slices.Collect(maps.Values(p.secondaries)), false)
+	s.addWatches(slices.Collect(maps.Values(p.secondaries)), false, false)
 	var removed []WatchKey
 	for _, sec := range s.all() {
 		if p.secondaries[sec.key] == nil {
@@ -193,10 +213,11 @@ func (s *subscriptionSet) attach(r *run) {
 	s.beginInitialSyncLocked(secondaries)
 	s.mu.Unlock()
 	s.reg.add(fairqueue.Background, s.reg.recordedKeys())
+	// These calls are deferred, so that a MapFunc that calls runtime.Goexit does not prevent the others.
+	defer s.primary.Attach(s.reg.eventHandler(ctx))
 	for _, sec := range secondaries {
-		s.attachSecondary(ctx, sec)
+		defer s.attachSecondary(ctx, sec)
 	}
-	s.primary.Attach(s.reg.eventHandler(ctx))
 }
 
 func (s *subscriptionSet) attachSecondary(ctx context.Context, sec *secondary) {

@@ -3,12 +3,16 @@ package dynamiccontroller_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -42,7 +46,92 @@ func TestS2_TypeEventDoesNotCompleteASwap(t *testing.T) {
 	})
 }
 
-// A call to AddWatches that changes nothing does not wait for a hung MapFunc of another type.
+// The new options take precedence over those that the old handler, which is still running, passes to AddWatches.
+func TestS2_OldHandlerDoesNotChangeTheWatchesOfThePendingSwap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		gvr, watched, added := f.types[0], f.types[1], f.types[2]
+		stop := f.run()
+		var calls []string
+		watch := func(name string) dynamiccontroller.Watch {
+			return dynamiccontroller.Watches(watched, func(context.Context, dynamiccontroller.Object) []string {
+				calls = append(calls, name)
+				return nil
+			})
+		}
+		f.serve(gvr, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+			return f.controller.AddWatches(ctx, gvr, watch("old"), dynamiccontroller.Owns(added))
+		}, metadataOnly)
+		f.failLists(gvr, errors.New("the new selector is refused"))
+		f.serve(gvr, succeed, metadataOnly, withoutLabel, watch("new"))
+		f.put(gvr, "a") // the old handler is called
+		f.put(watched, "w")
+		f.failLists(gvr, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		f.put(watched, "w")
+		if want := []string{"old", "new", "new"}; !slices.Equal(calls, want) { // one call for each state of the object
+			t.Errorf("calls to MapFuncs: %v, want %v", calls, want)
+		}
+		if secondaries := f.status(gvr).Secondaries; len(secondaries) != 2 {
+			t.Errorf("watches: %+v, want the one of the new options and the one that the old handler added", secondaries)
+		}
+		stop()
+	})
+}
+
+func TestS2_ListerReadsWholeObjectsUntilTheSwapToKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		gvr := f.types[0]
+		f.put(gvr, "a")
+		stop := f.run()
+		f.serve(gvr, succeed)
+		f.failLists(gvr, errors.New("the new selector is refused"))
+		keysOnly := dynamiccontroller.WithCache(dynamiccontroller.CacheKeys)
+		f.serve(gvr, succeed, keysOnly, withoutLabel)
+		lister, err := f.controller.Lister(gvr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := lister.Get("default/a"); err != nil {
+			t.Error(err)
+		}
+		f.failLists(gvr, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if _, err := f.controller.Lister(gvr); err == nil {
+			t.Error("after the swap, Lister returned no error")
+		}
+		stop()
+	})
+}
+
+// A RemoveWatches that is called while a swap is pending removes a watch from the new options.
+func TestRemoveWatches_RemovesAWatchOfThePendingSwap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
+		gvr, child := f.types[0], f.types[1]
+		stop := f.run()
+		f.serve(gvr, succeed)
+		f.failLists(gvr, errors.New("the new selector is refused"))
+		owns := dynamiccontroller.Owns(child)
+		f.serve(gvr, succeed, withoutLabel, owns)
+		if err := f.controller.RemoveWatches(context.Background(), gvr, owns.Key()); err != nil {
+			t.Fatal(err)
+		}
+		f.failLists(gvr, nil)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if status := f.status(gvr); status.Replacement != nil || len(status.Secondaries) != 0 {
+			t.Errorf("after the swap, the status is %+v, want no watch of the children", status)
+		}
+		stop()
+	})
+}
+
+// A call to AddWatches that changes nothing does not wait for a hung MapFunc of another type. Other calls take effect
+// in their order.
 func TestAddWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 	w := newFixture(t, 4, dynamiccontroller.Config{Workers: 4, ResyncPeriod: -1, ShutdownTimeout: time.Second})
 	gvr, child, shared, hanging := w.types[0], w.types[1], w.types[2], w.types[3]
@@ -50,12 +139,8 @@ func TestAddWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 	ended := make(chan error)
 	go func() { ended <- w.controller.Run(ctx) }()
 	owns := dynamiccontroller.Owns(child)
-	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(shared.GroupVersion().WithKind("Type"))
-	object.SetName("x")
-	_, err := w.client.Resource(shared).Namespace("default").Create(ctx, object, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
+	for _, listed := range []schema.GroupVersionResource{shared, child} {
+		w.create(listed, "x")
 	}
 	if err := w.controller.StartServingGVK(ctx, gvr, succeed, owns); err != nil {
 		t.Fatal(err)
@@ -75,13 +160,86 @@ func TestAddWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 	<-hung
 	_ = w.controller.AddWatches(within(time.Second/2), gvr, dynamiccontroller.Owns(shared))
 	began := time.Now()
-	err = w.controller.AddWatches(within(3*time.Second), gvr, owns)
+	err := w.controller.AddWatches(within(3*time.Second), gvr, owns)
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("a call to AddWatches that changes nothing took %s and returned %v", took, err)
 	}
+	whole := dynamiccontroller.Owns(child, dynamiccontroller.WithCache(dynamiccontroller.CacheFull))
+	for _, watch := range []dynamiccontroller.Watch{whole, owns} {
+		if err := w.controller.AddWatches(within(time.Second/2), gvr, watch); err != nil {
+			t.Error(err)
+		}
+	}
 	close(hang)
+	// This call waits for the earlier ones.
+	absent := dynamiccontroller.Owns(hanging).Key()
+	if err := w.controller.RemoveWatches(within(time.Minute), gvr, absent); err != nil {
+		t.Fatal(err)
+	}
+	isPending := func(s dynamiccontroller.SecondaryStatus) bool { return s.Replacement != nil }
+	for slices.ContainsFunc(w.status(gvr).Secondaries, isPending) {
+		time.Sleep(time.Millisecond)
+	}
+	listed, err := must(w.controller.SecondaryLister(gvr, owns.Key())).List(labels.Everything())
+	if err != nil || len(listed) != 1 {
+		t.Fatalf("got %v, %v", listed, err)
+	}
+	if _, isMetadata := listed[0].(*metav1.PartialObjectMetadata); !isMetadata {
+		t.Errorf("the cache holds a %T, want the metadata that the last AddWatches requested", listed[0])
+	}
 	cancel()
 	t.Log("the run returned", <-ended)
+}
+
+// A call to RemoveWatches that changes nothing does not wait for a hung MapFunc, of this type or of another one.
+func TestRemoveWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
+	w := newFixture(t, 3, dynamiccontroller.Config{Workers: 4, ResyncPeriod: -1, ShutdownTimeout: time.Second})
+	shared := w.types[2]
+	w.create(shared, "x")
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	go func() { ended <- w.controller.RunWatches(ctx) }()
+	hang, hung := make(chan struct{}), make(chan struct{}, 1)
+	watch := dynamiccontroller.Watches(shared, func(context.Context, dynamiccontroller.Object) []string {
+		hung <- struct{}{}
+		<-hang
+		return nil
+	})
+	for _, gvr := range w.types[:2] {
+		if err := w.controller.StartServingGVK(ctx, gvr, succeed, watch); err != nil {
+			t.Fatal(err)
+		}
+		lister := must(w.controller.SecondaryLister(gvr, watch.Key()))
+		for listed := []runtime.Object(nil); len(listed) == 0; time.Sleep(time.Millisecond) {
+			listed, _ = lister.List(labels.Everything())
+		}
+	}
+	go func() { ended <- w.controller.Run(ctx) }()
+	<-hung
+	for _, gvr := range w.types[:2] {
+		short, end := context.WithTimeout(ctx, 3*time.Second)
+		began := time.Now()
+		err := w.controller.RemoveWatches(short, gvr, dynamiccontroller.Owns(shared).Key())
+		if took := time.Since(began); took > time.Second || err != nil {
+			t.Errorf("a call to RemoveWatches that changes nothing took %s and returned %v", took, err)
+		}
+		end()
+	}
+	close(hang)
+	cancel()
+	t.Log("the runs returned", <-ended, <-ended)
+}
+
+// create creates an object. Unlike put, it can be used outside of a synctest bubble.
+func (f *fixture) create(gvr schema.GroupVersionResource, name string) {
+	f.t.Helper()
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(gvr.GroupVersion().WithKind("Type"))
+	object.SetName(name)
+	_, err := f.client.Resource(gvr).Namespace("default").Create(f.t.Context(), object, metav1.CreateOptions{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 // slowForget is a rate limiter whose Forget takes some time.

@@ -156,7 +156,8 @@ func (o *secondaryOptions) asWatch() Watch {
 // If a watch with the same key exists, only its MapFunc and predicate are replaced. There are two exceptions: if the
 // cache mode differs, or if the existing watch has no transform and the new one does, a new watch replaces the existing
 // one once it has synced. The transform of an existing watch is kept. To change it, call RemoveWatches first, or
-// StartServingGVK again.
+// StartServingGVK again. While a swap is pending, a call from the old handler does not change the watches of the new
+// options.
 //
 // AddWatches sends no requests and does not wait for a sync, but it may have to wait for predicates and MapFuncs of
 // types that share a watch with this type. If ctx is cancelled in the meantime, it returns nil and the watches are
@@ -182,8 +183,12 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		}
 	}
 	reg, err := c.registrationOf(gvr)
-	if err != nil || reg.subscriptions.updateWatches(watches) {
+	if err != nil {
 		return err
+	}
+	effect := reg.subscriptions.updateWatches(watches)
+	if effect == keeps {
+		return nil
 	}
 	options := make([]*secondaryOptions, 0, len(watches))
 	for _, w := range watches {
@@ -192,7 +197,8 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		}
 		options = append(options, w.options)
 	}
-	await(ctx, reg.subscriptions.change(false, func() { reg.subscriptions.addWatches(options, true) }))
+	own, _ := ctx.Value(handlerOf{c}).(*registration)
+	await(ctx, reg.subscriptions.change(effect, func() { reg.subscriptions.addWatches(options, true, own == reg) }))
 	return nil
 }
 
@@ -210,7 +216,7 @@ func (c *DynamicController) RemoveWatches(
 		return nil
 	}
 	removed := slices.Clone(keys) // so that keys does not escape to the heap if there is nothing to remove
-	if !await(ctx, reg.subscriptions.change(true, func() { reg.subscriptions.removeWatches(removed) })) {
+	if !await(ctx, reg.subscriptions.change(replaces, func() { reg.subscriptions.removeWatches(removed) })) {
 		return fmt.Errorf("remove watches from %s: %w", nameOf(gvr), context.Cause(ctx))
 	}
 	return nil
@@ -224,26 +230,32 @@ type secondary struct {
 	// options holds the options in effect. Event handlers read them without a lock.
 	options atomic.Pointer[secondaryOptions]
 
-	wanted *secondaryOptions // takes effect once a pending replacement has synced
+	wanted     *secondaryOptions // takes effect once a pending replacement has synced
+	subscribed *watchOptions     // the options of the newest watch; wanted can have another transform
 }
 
-// updateWatches replaces the options of existing watches. It returns false and changes nothing if the new options
-// require a different watch, or if a pending change may replace or remove watches.
-func (s *subscriptionSet) updateWatches(watches []Watch) (done bool) {
+// updateWatches replaces the options of existing watches and returns keeps. If the new options require a different
+// watch, or if a pending change may replace or remove watches, it changes nothing and returns the effect that a change
+// with addWatches has.
+func (s *subscriptionSet) updateWatches(watches []Watch) (needed effect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pending != nil || slices.ContainsFunc(s.changes, func(c change) bool { return c.replacing }) {
-		return false
-	}
 	for _, w := range watches {
-		if sec := s.secondaries[w.options.key]; sec == nil || !sec.wanted.keepsWatch(&w.options.watchOptions) {
-			return false
+		if sec := s.secondaries[w.options.key]; sec == nil {
+			needed = max(needed, adds)
+		} else if !sec.subscribed.keepsWatch(&w.options.watchOptions) {
+			needed = replaces
 		}
 	}
-	for _, w := range watches {
-		s.secondaries[w.options.key].updateLocked(w.options)
+	if s.pending != nil || s.mayLocked(replaces) {
+		return replaces
 	}
-	return true
+	for _, w := range watches {
+		if needed == keeps {
+			s.secondaries[w.options.key].updateLocked(w.options)
+		}
+	}
+	return needed
 }
 
 // updateLocked replaces the options of a secondary that keeps its watch.
@@ -255,20 +267,21 @@ func (sec *secondary) updateLocked(options *secondaryOptions) {
 }
 
 // addWatches adds the secondaries that do not exist yet. Existing secondaries that need a different watch move to it.
-// If keepTransforms is true, a secondary that has a transform keeps it.
-func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms bool) {
+// If keepTransforms is true, a secondary that has a transform keeps it. If byHandler is true, the watches of a pending
+// swap are not changed.
+func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms, byHandler bool) {
 	for _, options := range watches {
 		s.mu.Lock()
-		if s.pending != nil {
+		if s.pending != nil && (!byHandler || s.pending.secondaries[options.key] == nil) {
 			s.pending.secondaries[options.key] = options
 		}
 		sec := s.secondaries[options.key]
-		keep := sec != nil && (sec.wanted.sameWatch(&options.watchOptions) ||
-			keepTransforms && sec.wanted.keepsWatch(&options.watchOptions))
+		keep := sec != nil && (sec.subscribed.sameWatch(&options.watchOptions) ||
+			keepTransforms && sec.subscribed.keepsWatch(&options.watchOptions))
 		if keep {
 			sec.updateLocked(options)
 		} else if sec != nil {
-			sec.wanted = options
+			sec.wanted, sec.subscribed = options, &options.watchOptions
 		}
 		s.mu.Unlock()
 		if sec == nil {
@@ -284,7 +297,10 @@ func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms
 }
 
 func (s *subscriptionSet) add(options *secondaryOptions) {
-	sec := &secondary{key: options.key, reg: s.reg, wanted: options}
+	if typewatch.IsClosed(s.reg.stopped) {
+		return // the type was stopped while AddWatches was being called
+	}
+	sec := &secondary{key: options.key, reg: s.reg, wanted: options, subscribed: &options.watchOptions}
 	sec.options.Store(options)
 	observe := func(state typewatch.State) { s.observe(sec, state) }
 	sub := s.reg.controller.pool.Subscribe(options.subscription(), observe)
@@ -326,10 +342,11 @@ func (s *subscriptionSet) removeWatches(keys []WatchKey) {
 	}
 }
 
-// hasNone reports whether there is nothing to remove: no change is pending, and no secondary has any of the keys.
+// hasNone reports whether there is nothing to remove: no secondary has any of the keys, and none will be added.
 func (s *subscriptionSet) hasNone(keys []WatchKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	exists := func(key WatchKey) bool { return s.secondaries[key] != nil }
-	return len(s.changes) == 0 && !slices.ContainsFunc(keys, exists)
+	return !s.mayLocked(adds) && !slices.ContainsFunc(keys, func(key WatchKey) bool {
+		return s.secondaries[key] != nil || s.pending != nil && s.pending.secondaries[key] != nil
+	})
 }

@@ -359,13 +359,3 @@ func (s *Store) missing(has func(key string) bool) (changes []Change) {
 	}
 	return changes
 }
-
-// HasUID reports whether the store holds an object with the given key and UID. If no object in the store has that UID,
-// HasUID usually takes no lock.
-func (s *Store) HasUID(key string, uid UIDHash) bool {
-	if !s.mayHold(uint64(uid)) {
-		return false
-	}
-	id, known := s.identity(key)
-	return known && id.uid == uint64(uid)
-}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 	"unsafe"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,8 +46,8 @@ func TestStore_ReadsObjectsByKey(t *testing.T) {
 			if !s.Has("ns/a") || s.Has("ns/b") {
 				t.Error("Has returned a wrong result")
 			}
-			if !s.HasUID("ns/a", HashUID("uid-a")) || s.HasUID("ns/a", HashUID("uid-b")) || s.HasUID("ns/b", HashUID("uid-b")) {
-				t.Error("HasUID returned a wrong result")
+			if !hasOwner(s, "ns/a", "uid-a") || hasOwner(s, "ns/a", "uid-b") || hasOwner(s, "ns/b", "uid-b") {
+				t.Error("FindOwner returned a wrong result")
 			}
 			if r, known := s.Get("ns/a"); !known || r.Key() != "ns/a" || r.GetNamespace() != "ns" || r.GetName() != "a" {
 				t.Errorf("Get returned %v", r)
@@ -215,7 +216,37 @@ func TestStore_DistinguishesNonNumericVersions(t *testing.T) {
 	}
 }
 
-func TestStore_HasUIDFindsEachUID(t *testing.T) {
+// hasOwner reports whether the store finds an owner with the given key and UID.
+func hasOwner(s *Store, key, uid string) bool {
+	found, known := s.FindOwner(&Owner{keys: []string{"other", key}, uid: hashOf(uid)})
+	return known && found == key
+}
+
+func TestStore_FindsOwnersOfOtherTypesWithoutLock(t *testing.T) {
+	s := newTestStore(t, Keys)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	found := make(chan bool)
+	go func() {
+		known := false
+		for i := range 100 {
+			if uid := fmt.Sprint("unknown-", i); !s.mayHold(hashOf(uid)) {
+				known = known || hasOwner(s, "ns/a", uid)
+			}
+		}
+		found <- known
+	}()
+	select {
+	case known := <-found:
+		if known {
+			t.Error("an unknown owner was found")
+		}
+	case <-time.After(time.Minute):
+		t.Error("FindOwner waits for a lock")
+	}
+}
+
+func TestStore_FindsEachObjectByItsUID(t *testing.T) {
 	for name, projection := range map[string]Projection{"metadata": Metadata, "keys": Keys} {
 		t.Run(name, func(t *testing.T) {
 			s, listed := NewStore(projection), map[string]*Record{}
@@ -227,7 +258,7 @@ func TestStore_HasUIDFindsEachUID(t *testing.T) {
 				s.Put(owned(t, "ns", fmt.Sprint(i), "1"))
 			}
 			for _, key := range s.Keys() {
-				if name := strings.TrimPrefix(key, "ns/"); !s.HasUID(key, HashUID(types.UID("uid-"+name))) {
+				if name := strings.TrimPrefix(key, "ns/"); !hasOwner(s, key, "uid-"+name) {
 					t.Fatalf("%s is not found by its UID", key)
 				}
 			}
@@ -264,7 +295,7 @@ func TestStore_ReplacesTheObjectsOfOneNamespace(t *testing.T) {
 			s.Replace("ns", listed)
 
 			keys, want := slices.Sorted(slices.Values(s.Keys())), []string{"ns", "ns/a", "ns/new", "ns2/a", "other/b"}
-			if !slices.Equal(keys, want) || s.Len() != len(want) || !s.HasUID("ns/new", HashUID("uid-new")) {
+			if !slices.Equal(keys, want) || s.Len() != len(want) || !hasOwner(s, "ns/new", "uid-new") {
 				t.Errorf("the store holds %v, want %v", keys, want)
 			}
 			if projection == Keys {

@@ -1,16 +1,6 @@
 package objects
 
-import (
-	"sync/atomic"
-
-	"k8s.io/apimachinery/pkg/types"
-)
-
-// UIDHash is the hash of a UID.
-type UIDHash uint64
-
-// HashUID returns the hash of a UID.
-func HashUID(uid types.UID) UIDHash { return UIDHash(hashOf(string(uid))) }
+import "sync/atomic"
 
 // hashOf returns the FNV-1a hash of s.
 func hashOf(s string) uint64 {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/internal/protect"
@@ -59,49 +58,4 @@ func (w *watch) transformed(received *objects.Record) (r *objects.Record, err er
 		return nil, panicked
 	}
 	return r, err
-}
-
-// Owner is an owner reference of an object.
-type Owner struct {
-	Controller bool
-	// Keys holds the possible keys of the owner, which is either cluster-scoped or in the object's namespace.
-	Keys []string
-
-	hash objects.UIDHash
-}
-
-// ownerCache caches the owners of an object before and after a change. They are computed once, even if subscriptions of
-// many owner types handle the same change.
-type ownerCache struct {
-	entries [2]struct {
-		record *objects.Record
-		owners []Owner
-	}
-	next int
-}
-
-func (c *ownerCache) get(r *objects.Record) []Owner {
-	for i := range c.entries {
-		if r != nil && c.entries[i].record == r {
-			return c.entries[i].owners
-		}
-	}
-	owners := ownersOf(r)
-	c.entries[c.next].record, c.entries[c.next].owners = r, owners
-	c.next = (c.next + 1) % len(c.entries)
-	return owners
-}
-
-func ownersOf(r *objects.Record) []Owner {
-	references := r.GetOwnerReferences()
-	owners := make([]Owner, len(references))
-	for i, o := range references {
-		owners[i] = Owner{
-			Controller: ptr.Deref(o.Controller, false), Keys: []string{o.Name}, hash: objects.HashUID(o.UID),
-		}
-		if namespace := r.GetNamespace(); namespace != "" {
-			owners[i].Keys = append(owners[i].Keys, namespace+"/"+o.Name)
-		}
-	}
-	return owners
 }

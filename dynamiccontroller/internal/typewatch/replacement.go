@@ -157,18 +157,21 @@ func (r *replacement) check() {
 // run repeats the check until no further check has been requested. Once the replacement is over, run leaves the number
 // of requested checks positive, so that no other goroutine is started.
 func (r *replacement) run() {
-	for {
+	over := true // also if an event handler calls runtime.Goexit
+	defer func() {
+		if over && r.relists != nil {
+			r.relists.Stop()
+		}
+		if over {
+			close(r.ended)
+		}
+	}()
+	for over {
 		checks := r.checks.Load()
 		if r.attempt(false) {
-			if r.relists != nil {
-				r.relists.Stop()
-			}
-			close(r.ended)
 			return
 		}
-		if r.checks.CompareAndSwap(checks, 0) {
-			return
-		}
+		over = !r.checks.CompareAndSwap(checks, 0)
 	}
 }
 
@@ -214,7 +217,7 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 	if first.number > second.number {
 		first, second = second, first
 	}
-	for _, w := range []*watch{first, second} {
+	for _, w := range slices.Compact([]*watch{first, second}) {
 		if !atOnce {
 			w.deliver.Lock()
 		} else if !w.deliver.TryLock() {
@@ -263,8 +266,7 @@ func (r *replacement) switchOver(from, to *watch) (over bool) {
 	p.leaveLocked(from, s)
 	p.mu.Unlock()
 
-	handler, announced := s.handler, s.announced
-	if handler != nil {
+	if s.handler != nil {
 		from.attached = slices.DeleteFunc(from.attached, func(other *Subscription) bool { return other == s })
 		to.attached = append(to.attached, s)
 	}
@@ -273,11 +275,10 @@ func (r *replacement) switchOver(from, to *watch) (over bool) {
 	}
 	r.replaced()
 	close(r.switched)
-	s.announced = announced
 	for _, c := range changes {
 		s.handle(c)
 	}
 	s.announce(to)
-	to.owners = ownerCache{}
+	to.owners = objects.OwnerCache{}
 	return true
 }

@@ -82,6 +82,31 @@ func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 	}
 }
 
+// A move to another watch can be redirected to the watch that the subscription already uses.
+func TestReplacement_CanLeadToTheCurrentWatch(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		s := p.Subscribe(options(Metadata), nil)
+		m := attachModel(t, s)
+		synctest.Wait()
+		replaced := false
+		p.mu.Lock()
+		r := s.replaceLocked(options(Metadata), s.view.Load().watch, func() { replaced = true })
+		p.mu.Unlock()
+		r.run()
+		if _, pending := s.Replacement(); pending || !replaced || p.Watches(widgets) != 1 {
+			t.Errorf("pending: %t, replaced: %t, watches: %d", pending, replaced, p.Watches(widgets))
+		}
+		srv.put("b")
+		srv.delete("a")
+		synctest.Wait()
+		if diff := m.diff(srv.versions()); diff != "" {
+			t.Error(diff)
+		}
+		m.close()
+	})
+}
+
 func TestReplace_KeepsTheOldWatchUntilTheNewOneHasSynced(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")

@@ -69,7 +69,9 @@ func (s *Subscription) View() View { return *s.view.Load() }
 // Owners returns the owners of an object. Only an event handler of this subscription may call Owners, and only with a
 // record that was passed to the handler. The result is computed once per change for all subscriptions to the watch, and
 // must not be modified.
-func (s *Subscription) Owners(r *objects.Record) []Owner { return s.view.Load().watch.owners.get(r) }
+func (s *Subscription) Owners(r *objects.Record) []objects.Owner {
+	return s.view.Load().watch.owners.Get(r)
+}
 
 // lockDelivery locks the current watch's deliver and returns the watch.
 func (s *Subscription) lockDelivery() *watch {
@@ -116,7 +118,7 @@ func (s *Subscription) announce(w *watch) {
 		s.handler.Known(keys)
 	}
 	s.handler.Synced()
-	w.owners = ownerCache{}
+	w.owners = objects.OwnerCache{}
 }
 
 // handle calls the handler with a change. Until the handler has been called with the existing objects, it receives only
@@ -177,17 +179,6 @@ func (v View) HasSynced() bool { return v.watch.listed.Load() }
 // Store returns the store of the watch. It can hold more data of each object than the subscription needs; see
 // [View.Decode]. The caller must not modify it.
 func (v View) Store() *objects.Store { return v.watch.store }
-
-// FindOwner returns the owner's key if the store holds the owner. If the store does not hold the owner, FindOwner
-// usually takes no lock.
-func (v View) FindOwner(o *Owner) (key string, known bool) {
-	for _, key := range o.Keys {
-		if v.watch.store.HasUID(key, o.hash) {
-			return key, true
-		}
-	}
-	return "", false
-}
 
 // Decode returns a stored object, decoded with the subscription's projection.
 func (v View) Decode(r *objects.Record) (runtime.Object, error) {

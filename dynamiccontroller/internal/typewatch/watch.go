@@ -39,7 +39,7 @@ type watch struct {
 	// while event handlers are called, so that they are called in order and after the change is visible in the store.
 	deliver  sync.Mutex
 	attached []*Subscription // subscriptions that have an event handler
-	owners   ownerCache
+	owners   objects.OwnerCache
 
 	// Written while deliver is held.
 	everListed atomic.Bool // whether the store has ever held a complete list
@@ -300,7 +300,7 @@ func (w *watch) notify(c objects.Change) {
 	for _, s := range w.attached {
 		s.handle(c)
 	}
-	w.owners = ownerCache{} // so that the cache does not keep objects in memory
+	w.owners = objects.OwnerCache{} // so that the cache does not keep objects in memory
 }
 
 // wakeIncoming makes the replacements that wait for this watch check again whether the watch has caught up.

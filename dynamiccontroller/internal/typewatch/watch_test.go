@@ -90,7 +90,7 @@ func TestD3_ExpiredVersionIsFollowedByAListOfTheLatest(t *testing.T) {
 
 // A type event that arrives before the first attempt of a term does not empty the store. The result of the first list
 // determines the content.
-func TestD4_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
+func TestS5_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
 	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
 		term(func() {})
 		r := attachRecorder(s)
@@ -110,7 +110,7 @@ func TestD4_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
 	})
 }
 
-func TestD4_VanishedDeletesAllObjects(t *testing.T) {
+func TestS5_VanishedDeletesAllObjects(t *testing.T) {
 	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
 		r := attachRecorder(s)
 		term(func() {
