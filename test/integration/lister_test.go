@@ -58,12 +58,16 @@ func TestLister_EqualsDynamicClient(t *testing.T) {
 
 // encodings records the encodings of responses that contain metadata.
 type encodings struct {
-	http.RoundTripper
 	mu   sync.Mutex
 	seen map[string]bool
 }
 
-func (e *encodings) RoundTrip(r *http.Request) (*http.Response, error) {
+type recordEncodings struct {
+	http.RoundTripper
+	*encodings
+}
+
+func (e recordEncodings) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := e.RoundTripper.RoundTrip(r)
 	if err == nil && response.StatusCode == http.StatusOK &&
 		strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata") {
@@ -108,10 +112,7 @@ func TestLister_EqualsMetadataClient(t *testing.T) {
 		for _, wrap := range test.wrappers {
 			config.Wrap(wrap)
 		}
-		config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			received.RoundTripper = next
-			return received
-		})
+		config.Wrap(func(next http.RoundTripper) http.RoundTripper { return recordEncodings{next, received} })
 		c := must(dynamiccontroller.NewForConfig(h.logger(), dynamiccontroller.Config{}, config))
 		h.run(c)
 		for _, gvr := range []schema.GroupVersionResource{custom, {Version: "v1", Resource: "configmaps"}} {

@@ -156,6 +156,33 @@ func BenchmarkForms(b *testing.B) {
 	}
 }
 
+// BenchmarkMetadata compares the encodings of metadata; see docs/adr/0005. The metadata is received with managedFields,
+// which are not stored.
+func BenchmarkMetadata(b *testing.B) {
+	o := protobufWidget()
+	o.Annotations = map[string]string{"example.com/owner": "team-a"}
+	text, encoded := must(gojson.Marshal(o)), marshal(b, o)
+	for encoding, store := range map[string]func() *Record{
+		"JSON":     func() *Record { return must(Parse(text, Metadata, metav1.TypeMeta{})) },
+		"protobuf": func() *Record { return must(ParseProtobuf(encoded, Metadata)) },
+	} {
+		r := store()
+		b.Run(encoding+"/store", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				store()
+			}
+			b.ReportMetric(float64(r.Size()), "B/object")
+		})
+		b.Run(encoding+"/decode", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				must(r.Decode(Metadata))
+			}
+		})
+	}
+}
+
 // BenchmarkDecodedCache compares decoding a record with reading from a cache of decoded objects, which requires a deep
 // copy for each read.
 func BenchmarkDecodedCache(b *testing.B) {

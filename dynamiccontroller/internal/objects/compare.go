@@ -28,7 +28,7 @@ func (r *Record) SameContent(other *Record) bool {
 // projection Keys, only the fields that Keys keeps are compared.
 func (r *Record) SameMetadata(other *Record) bool {
 	opaque := r.opaque != nil || other.opaque != nil
-	if !opaque && (r.encodedMetadata() == "" || other.encodedMetadata() == "") {
+	if !opaque && (r.hasKeysOnly() || other.hasKeysOnly()) {
 		return r.header == other.header
 	}
 	if !opaque && r.encodedMetadata() == other.encodedMetadata() {
@@ -41,6 +41,8 @@ func (r *Record) SameMetadata(other *Record) bool {
 	b, err := other.decodeMetadata()
 	return err == nil && equality.Semantic.DeepEqual(a, b)
 }
+
+func (r *Record) hasKeysOnly() bool { return r.metadata == 0 && !r.protobuf }
 
 // encodedMetadata returns the metadata in the encoding that the record uses.
 func (r *Record) encodedMetadata() string {

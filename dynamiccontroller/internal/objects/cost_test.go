@@ -36,7 +36,15 @@ func TestParse_AllocatesOnlyWhatTheRecordKeeps(t *testing.T) {
 }
 
 func TestRecord_ReadsHeaderAndLabelsWithoutAllocations(t *testing.T) {
-	r := parse(t, string(widget()), Full)
+	o := protobufWidget()
+	for encoding, r := range map[string]*Record{
+		"JSON": parse(t, string(widget()), Full), "protobuf": parseProtobuf(t, marshal(t, o), Metadata),
+	} {
+		t.Run(encoding, func(t *testing.T) { requireNoAllocations(t, r) })
+	}
+}
+
+func requireNoAllocations(t *testing.T, r *Record) {
 	selector, err := labels.Parse("app.kubernetes.io/name=shop,!missing,app.kubernetes.io/name notin (a,b)")
 	if err != nil {
 		t.Fatal(err)

@@ -2,10 +2,13 @@ package objects
 
 import (
 	"errors"
+	"strings"
 	"unsafe"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/wire"
 )
 
 // Field numbers in k8s.io/apimachinery/pkg/apis/meta/v1/generated.proto.
@@ -32,65 +35,53 @@ func ParseProtobuf(data []byte, projection Projection) (*Record, error) {
 	if projection > Metadata {
 		return nil, errors.New("a PartialObjectMetadata has only metadata")
 	}
-	var buffer [1024]byte
 	var header [resourceVersionField + 1][]byte
-	kept := buffer[:0]
-	object := message{rest: data}
-	for object.next() {
-		if object.field != metadataField {
-			continue
+	size := 0
+	err := eachField(data, func(number protowire.Number, raw, value []byte) {
+		if int(number) < len(header) {
+			header[number] = value
 		}
-		metadata := message{rest: object.value}
-		for metadata.next() {
-			if int(metadata.field) < len(header) {
-				header[metadata.field] = metadata.value
-			}
-			if projection == Metadata && metadata.field != managedFieldsField {
-				kept = append(kept, metadata.raw...)
-			}
+		if number != managedFieldsField {
+			size += len(raw)
 		}
-		object.err = metadata.err
-	}
+	})
 	switch {
-	case object.err != nil:
-		return nil, object.err
+	case err != nil:
+		return nil, err
 	case len(header[nameField]) == 0:
 		return nil, errNoName
 	}
-	r := &Record{projection: projection, data: string(kept), protobuf: projection == Metadata}
+	r := &Record{projection: projection}
 	r.setHeader(header[namespaceField], header[nameField], header[uidField], header[resourceVersionField])
+	if projection == Metadata {
+		var kept strings.Builder
+		kept.Grow(size)
+		_ = eachField(data, func(number protowire.Number, raw, _ []byte) {
+			if number != managedFieldsField {
+				kept.Write(raw)
+			}
+		})
+		r.data, r.protobuf = kept.String(), true
+	}
 	return r, nil
 }
 
-// message iterates over the fields of a protobuf message.
-type message struct {
-	rest  []byte
-	field protowire.Number
-	raw   []byte // the current field, including its number
-	value []byte // the value of the current field, if it is length-delimited
-	err   error
-}
-
-// next moves to the next field. It returns false after the last field or if the message is malformed.
-func (m *message) next() bool {
-	if len(m.rest) == 0 || m.err != nil {
-		return false
+// eachField calls f for each field of the metadata of an object.
+func eachField(object []byte, f func(number protowire.Number, raw, value []byte)) error {
+	fields := wire.Read(object)
+	for fields.Next() {
+		if fields.Number != metadataField {
+			continue
+		}
+		metadata := wire.Read(fields.Value)
+		for metadata.Next() {
+			f(metadata.Number, metadata.Raw, metadata.Value)
+		}
+		if err := metadata.Err(); err != nil {
+			return err
+		}
 	}
-	field, wireType, tag := protowire.ConsumeTag(m.rest)
-	n := tag
-	if tag > 0 {
-		n = protowire.ConsumeFieldValue(field, wireType, m.rest[tag:])
-	}
-	if n < 0 {
-		m.err = protowire.ParseError(n)
-		return false
-	}
-	m.field, m.raw, m.value = field, m.rest[:tag+n], nil
-	if wireType == protowire.BytesType {
-		m.value, _ = protowire.ConsumeBytes(m.rest[tag:])
-	}
-	m.rest = m.rest[len(m.raw):]
-	return true
+	return fields.Err()
 }
 
 // unmarshalMetadata decodes data that is encoded as protobuf.
@@ -100,10 +91,10 @@ func (r *Record) unmarshalMetadata() (*metav1.ObjectMeta, error) {
 }
 
 // unmarshalField decodes one field of data that is encoded as protobuf. If the field is malformed, the result is empty.
-func (r *Record) unmarshalField(field protowire.Number) (m metav1.ObjectMeta) {
-	metadata := message{rest: r.bytes()}
-	for metadata.next() {
-		if metadata.field == field && m.Unmarshal(metadata.raw) != nil {
+func (r *Record) unmarshalField(number protowire.Number) (m metav1.ObjectMeta) {
+	metadata := wire.Read(r.bytes())
+	for metadata.Next() {
+		if metadata.Number == number && m.Unmarshal(metadata.Raw) != nil {
 			return metav1.ObjectMeta{}
 		}
 	}
@@ -113,21 +104,21 @@ func (r *Record) unmarshalField(field protowire.Number) (m metav1.ObjectMeta) {
 // bytes returns the data without copying it. The caller must not change it.
 func (r *Record) bytes() []byte { return unsafe.Slice(unsafe.StringData(r.data), len(r.data)) }
 
-// findProtobuf finds a label in data that is encoded as protobuf.
+// findProtobuf finds a label in data that is encoded as protobuf. The value is not copied.
 func (l *recordLabels) findProtobuf(label string) (value string, exists bool) {
-	metadata := message{rest: (*Record)(l).bytes()}
-	for metadata.next() {
-		if metadata.field != labelsField {
+	metadata := wire.Read((*Record)(l).bytes())
+	for metadata.Next() {
+		if metadata.Number != labelsField {
 			continue
 		}
 		var entry [valueField + 1][]byte
-		for pair := (message{rest: metadata.value}); pair.next(); {
-			if pair.field == keyField || pair.field == valueField {
-				entry[pair.field] = pair.value
+		for pair := wire.Read(metadata.Value); pair.Next(); {
+			if pair.Number == keyField || pair.Number == valueField {
+				entry[pair.Number] = pair.Value
 			}
 		}
-		if string(entry[keyField]) == label {
-			value, exists = string(entry[valueField]), true
+		if found := entry[valueField]; string(entry[keyField]) == label {
+			value, exists = unsafe.String(unsafe.SliceData(found), len(found)), true
 		}
 	}
 	return value, exists

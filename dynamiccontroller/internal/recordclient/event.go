@@ -29,18 +29,14 @@ type eventReader interface {
 	next() (watch.EventType, error)
 	// record returns the record of the event's object.
 	record(objects.Projection) (*objects.Record, error)
-	// decode decodes the event's object.
-	decode(into message) error
-	// size returns the size of the event's object.
+	// bookmark returns the event's object, which has only metadata.
+	bookmark() (*metav1.PartialObjectMetadata, error)
+	// status returns the event's object, which must be a Status.
+	status() (*metav1.Status, error)
+	// size returns the approximate size of the event's object.
 	size() int
 	// shrink releases the buffers.
 	shrink()
-}
-
-// message is an object that can be decoded from JSON and protobuf.
-type message interface {
-	runtime.Object
-	Unmarshal(protobuf []byte) error
 }
 
 func newEventDecoder(body io.ReadCloser, projection objects.Projection) *eventDecoder {
@@ -66,7 +62,8 @@ func (d *eventDecoder) Decode() (watch.EventType, runtime.Object, error) {
 	return eventType, obj, err
 }
 
-// detectEncoding reads the first byte of the response, which is 0 only if the events are encoded as protobuf.
+// detectEncoding reads the first byte of the response, because Request.Stream does not return the Content-Type. An
+// event that is encoded as protobuf begins with its length, whose first byte is 0. JSON does not contain this byte.
 func (d *eventDecoder) detectEncoding() error {
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(d.body, first); err != nil {
@@ -87,14 +84,9 @@ func (d *eventDecoder) object(eventType watch.EventType) (obj runtime.Object, er
 		obj, err = d.events.record(d.projection)
 	case watch.Bookmark:
 		// A bookmark has no name. The reflector reads its resourceVersion and its annotations.
-		bookmark := &metav1.PartialObjectMetadata{}
-		obj, err = bookmark, d.events.decode(bookmark)
+		obj, err = d.events.bookmark()
 	case watch.Error:
-		status := &metav1.Status{}
-		obj, err = status, d.events.decode(status)
-		if err == nil && status.Kind != "Status" {
-			err = fmt.Errorf("expected a Status, got kind %q", status.Kind)
-		}
+		obj, err = d.events.status()
 	default:
 		return nil, fmt.Errorf("unknown type of watch event: %q", eventType)
 	}
@@ -126,7 +118,19 @@ func (e *jsonEvents) record(projection objects.Projection) (*objects.Record, err
 	return objects.Parse(e.event.Object, projection, metav1.TypeMeta{})
 }
 
-func (e *jsonEvents) decode(into message) error { return json.Unmarshal(e.event.Object, into) }
+func (e *jsonEvents) bookmark() (*metav1.PartialObjectMetadata, error) {
+	bookmark := &metav1.PartialObjectMetadata{}
+	return bookmark, json.Unmarshal(e.event.Object, bookmark)
+}
+
+func (e *jsonEvents) status() (*metav1.Status, error) {
+	status := &metav1.Status{}
+	err := json.Unmarshal(e.event.Object, status)
+	if err == nil && status.Kind != "Status" {
+		err = fmt.Errorf("expected a Status, got kind %q", status.Kind)
+	}
+	return status, err
+}
 
 func (e *jsonEvents) size() int { return len(e.event.Object) }
 

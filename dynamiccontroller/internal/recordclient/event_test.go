@@ -84,12 +84,17 @@ func TestWatch_ReportsMalformedEventAsError(t *testing.T) {
 }
 
 func TestWatch_EndsWithoutErrorWhenConnectionIsCut(t *testing.T) {
-	whole, cut := frame(watch.Added, widget("one")), frame(watch.Added, widget("two"))
-	for n := range len(cut) {
+	requireEndWithoutError(t, frame(watch.Added, widget("one")), objects.Full)
+}
+
+// requireEndWithoutError cuts the connection at each position of the first and of the second event.
+func requireEndWithoutError(t *testing.T, event string, p objects.Projection) {
+	t.Helper()
+	for n := range 2 * len(event) {
 		for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, errors.New("read tcp: connection reset by peer")} {
-			body := io.MultiReader(strings.NewReader(whole+cut[:n]), iotest.ErrReader(err))
-			if got := events(t, body, objects.Full); len(got) != 1 || got[0].Type != watch.Added {
-				t.Fatalf("cut after %q with %v: got %v", cut[:n], err, got)
+			body := io.MultiReader(strings.NewReader((event + event)[:n]), iotest.ErrReader(err))
+			if got := events(t, body, p); len(got) != n/len(event) || n >= len(event) && got[0].Type != watch.Added {
+				t.Fatalf("cut after %d bytes with %v: got %v", n, err, got)
 			}
 		}
 	}

@@ -90,6 +90,29 @@ func TestList_WithoutItemsIsEmpty(t *testing.T) {
 	}
 }
 
+// A server that does not support protobuf returns metadata as JSON. A server that cannot reduce objects to their
+// metadata returns whole objects.
+func TestList_AcceptsMetadataAsJSON(t *testing.T) {
+	for name, body := range map[string]string{
+		"only metadata": `{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1",` + listMeta +
+			`,"items":[{"metadata":{"name":"one","namespace":"a","labels":{"a":"b"}}}]}`,
+		"whole objects": `{"kind":"PodList","apiVersion":"v1",` + listMeta +
+			`,"items":[{"metadata":{"name":"one","namespace":"a","labels":{"a":"b"}},"spec":{"nodeName":"x"}}]}`,
+	} {
+		client := newClient(t, respond(http.StatusOK, strings.NewReader(body)), widgets, "", objects.Metadata)
+		got, err := client.List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := metav1.ObjectMeta{Name: "one", Namespace: "a", Labels: map[string]string{"a": "b"}}
+		for _, item := range got.(*recordclient.List).Items {
+			if diff := cmp.Diff(want, metadataOf(t, item).ObjectMeta); diff != "" || item.Size() > 400 {
+				t.Errorf("%s: %s", name, diff)
+			}
+		}
+	}
+}
+
 func TestList_TruncatedResponseIsAnError(t *testing.T) {
 	cut := errors.New("connection cut")
 	for _, body := range []string{

@@ -103,7 +103,7 @@ func TestProtobufWatch_ReportsMalformedEventAsError(t *testing.T) {
 		"malformed object":   {protobufFrame(t, watch.Added, object[:len(object)-7]), "ADDED event: unexpected EOF"},
 		"no name":            {protobufFrame(t, watch.Deleted, protobufObject(t, partial(""))), "no metadata.name"},
 		"whole object":       {protobufFrame(t, watch.Modified, protobufObject(t, pod)), "expected a PartialObjectMetadata"},
-		"error not a status": {protobufFrame(t, watch.Error, object), "ERROR"},
+		"error not a status": {protobufFrame(t, watch.Error, object), "expected a Status, got kind"},
 		"too large":          {protobufLength(17 << 20), "too large"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,15 +120,7 @@ func TestProtobufWatch_ReportsMalformedEventAsError(t *testing.T) {
 
 func TestProtobufWatch_EndsWithoutErrorWhenConnectionIsCut(t *testing.T) {
 	object := protobufObject(t, partial("one"))
-	whole, cut := protobufFrame(t, watch.Added, object), protobufFrame(t, watch.Modified, object)
-	for n := range len(cut) {
-		for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, errors.New("read tcp: connection reset by peer")} {
-			body := io.MultiReader(strings.NewReader(whole+cut[:n]), iotest.ErrReader(err))
-			if got := events(t, body, objects.Keys); len(got) != 1 || got[0].Type != watch.Added {
-				t.Fatalf("cut after %d bytes with %v: got %v", n, err, got)
-			}
-		}
-	}
+	requireEndWithoutError(t, protobufFrame(t, watch.Added, object), objects.Keys)
 }
 
 func TestProtobufWatch_DeliversStatusAndBookmark(t *testing.T) {
@@ -141,7 +133,9 @@ func TestProtobufWatch_DeliversStatusAndBookmark(t *testing.T) {
 	for _, p := range []objects.Projection{objects.Keys, objects.Metadata} {
 		got := events(t, strings.NewReader(protobufFrame(t, watch.Bookmark, protobufObject(t, bookmark))+
 			protobufFrame(t, watch.Error, protobufObject(t, status))), p)
-		want := []watch.Event{{Type: watch.Bookmark, Object: bookmark}, {Type: watch.Error, Object: status}}
+		wantBookmark, wantStatus := bookmark.DeepCopy(), status.DeepCopy()
+		wantBookmark.TypeMeta, wantStatus.TypeMeta = metav1.TypeMeta{}, metav1.TypeMeta{} // are not decoded
+		want := []watch.Event{{Type: watch.Bookmark, Object: wantBookmark}, {Type: watch.Error, Object: wantStatus}}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("projection %d: %s", p, diff)
 		}
@@ -153,11 +147,14 @@ func TestProtobufWatch_ReleasesLargeBuffers(t *testing.T) {
 	large.Annotations = map[string]string{"text": strings.Repeat("x", 1<<20)}
 	added := protobufFrame(t, watch.Added, protobufObject(t, large))
 	small := protobufFrame(t, watch.Modified, protobufObject(t, partial("small")))
+	large.Annotations["text"] = strings.Repeat("x", 30<<10)
+	medium := protobufFrame(t, watch.Added, protobufObject(t, large))
 	bookmark := protobufFrame(t, watch.Bookmark, protobufObject(t, partial("")))
 	for name, frames := range map[string][]string{
 		"after a large object":           {added},
 		"after a large and small object": {added, small},
-		"after a bookmark":               {small, bookmark},
+		"after a bookmark":               {medium, bookmark},
+		"after bookmark and object":      {medium, bookmark, small},
 	} {
 		body := &buffers{seen: map[weak.Pointer[byte]]int{}}
 		for _, f := range frames {

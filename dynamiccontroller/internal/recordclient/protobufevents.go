@@ -9,35 +9,58 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/wire"
 )
 
 // protobufPrefix precedes each object that Kubernetes encodes as protobuf. The prefix is followed by a runtime.Unknown,
 // whose field raw is the object. See k8s.io/apimachinery/pkg/runtime/serializer/protobuf.
 var protobufPrefix = []byte("k8s\x00")
 
+// Field numbers in k8s.io/apimachinery/pkg/runtime/generated.proto and pkg/apis/meta/v1/generated.proto.
+const (
+	eventTypeField   = 1 // of WatchEvent
+	eventObjectField = 2
+
+	extensionRawField = 1 // of RawExtension
+
+	unknownTypeField = 1 // of Unknown
+	unknownRawField  = 2
+
+	typeKindField = 2 // of TypeMeta
+
+	listMetaField  = 1 // of PartialObjectMetadataList
+	listItemsField = 2
+)
+
 // protobufEvents reads events that are encoded as protobuf. Each event is preceded by its length, in four bytes.
 type protobufEvents struct {
 	body   io.Reader
 	length [4]byte
 	frame  []byte
-	// The buffers in these values are reused for each event.
-	event  metav1.WatchEvent
-	object runtime.Unknown
+	object []byte // the encoded object of the event, which is part of the frame
 }
 
-func (e *protobufEvents) next() (watch.EventType, error) {
+func (e *protobufEvents) next() (eventType watch.EventType, err error) {
 	if err := e.readFrame(); err != nil {
 		return "", err
 	}
-	e.event.Type, e.event.Object.Raw = "", e.event.Object.Raw[:0]
-	if err := e.event.Unmarshal(e.frame); err != nil {
+	e.object = nil
+	event := wire.Read(e.frame)
+	for event.Next() {
+		switch event.Number {
+		case eventTypeField:
+			eventType = watch.EventType(event.Value)
+		case eventObjectField:
+			e.object = event.Value
+		}
+	}
+	if err := event.Err(); err != nil {
 		return "", fmt.Errorf("malformed watch event: %w", err)
 	}
-	return watch.EventType(e.event.Type), nil
+	return eventType, nil
 }
 
 func (e *protobufEvents) readFrame() error {
@@ -54,32 +77,72 @@ func (e *protobufEvents) readFrame() error {
 }
 
 func (e *protobufEvents) record(projection objects.Projection) (*objects.Record, error) {
-	if err := e.unwrap(); err != nil {
+	object, err := e.unwrap("PartialObjectMetadata")
+	if err != nil {
 		return nil, err
 	}
-	if e.object.Kind != "PartialObjectMetadata" {
-		return nil, fmt.Errorf("expected a PartialObjectMetadata, got kind %q", e.object.Kind)
-	}
-	return objects.ParseProtobuf(e.object.Raw, projection)
+	return objects.ParseProtobuf(object, projection)
 }
 
-func (e *protobufEvents) decode(into message) error {
-	if err := e.unwrap(); err != nil {
-		return err
+func (e *protobufEvents) bookmark() (*metav1.PartialObjectMetadata, error) {
+	object, err := e.unwrap("PartialObjectMetadata")
+	if err != nil {
+		return nil, err
 	}
-	into.GetObjectKind().SetGroupVersionKind(e.object.GroupVersionKind())
-	return into.Unmarshal(e.object.Raw)
+	bookmark := &metav1.PartialObjectMetadata{}
+	return bookmark, bookmark.Unmarshal(object)
 }
 
-func (e *protobufEvents) unwrap() error {
-	encoded, found := bytes.CutPrefix(e.event.Object.Raw, protobufPrefix)
+func (e *protobufEvents) status() (*metav1.Status, error) {
+	object, err := e.unwrap("Status")
+	if err != nil {
+		return nil, err
+	}
+	status := &metav1.Status{}
+	return status, status.Unmarshal(object)
+}
+
+// unwrap returns the object without the messages that contain it. The object must have the given kind.
+func (e *protobufEvents) unwrap(wantKind string) (object []byte, err error) {
+	var encoded, kind []byte
+	extension := wire.Read(e.object)
+	for extension.Next() {
+		if extension.Number == extensionRawField {
+			encoded = extension.Value
+		}
+	}
+	encoded, found := bytes.CutPrefix(encoded, protobufPrefix)
 	if !found {
-		return errors.New("not an object that is encoded as protobuf")
+		return nil, errors.New("not an object that is encoded as protobuf")
 	}
-	e.object = runtime.Unknown{Raw: e.object.Raw[:0]}
-	return e.object.Unmarshal(encoded)
+	unknown := wire.Read(encoded)
+	for unknown.Next() {
+		switch unknown.Number {
+		case unknownTypeField:
+			kind = kindIn(unknown.Value)
+		case unknownRawField:
+			object = unknown.Value
+		}
+	}
+	switch {
+	case unknown.Err() != nil:
+		return nil, unknown.Err()
+	case string(kind) != wantKind:
+		return nil, fmt.Errorf("expected a %s, got kind %q", wantKind, kind)
+	}
+	return object, nil
 }
 
-func (e *protobufEvents) size() int { return len(e.event.Object.Raw) }
+// kindIn returns the kind in an encoded TypeMeta.
+func kindIn(typeMeta []byte) (kind []byte) {
+	for fields := wire.Read(typeMeta); fields.Next(); {
+		if fields.Number == typeKindField {
+			kind = fields.Value
+		}
+	}
+	return kind
+}
 
-func (e *protobufEvents) shrink() { *e = protobufEvents{body: e.body} }
+func (e *protobufEvents) size() int { return len(e.frame) }
+
+func (e *protobufEvents) shrink() { e.frame, e.object = nil, nil }

@@ -16,15 +16,6 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
-// Field numbers in k8s.io/apimachinery/pkg/runtime/generated.proto and pkg/apis/meta/v1/generated.proto.
-const (
-	typeMetaField = 1 // of Unknown
-	rawField      = 2
-
-	listMetaField = 1 // of PartialObjectMetadataList
-	itemsField    = 2
-)
-
 // readProtobufList reads a list that is encoded as protobuf. Each item is parsed as it arrives.
 func readProtobufList(body *bufio.Reader, projection objects.Projection) (*List, error) {
 	r := &protobufList{fieldReader: fieldReader{body: body}, projection: projection}
@@ -52,17 +43,17 @@ func (r *protobufList) readUnknown() error {
 		return err
 	}
 	for {
-		if _, err := r.body.Peek(1); errors.Is(err, io.EOF) {
-			return nil
+		if _, err := r.body.Peek(1); err != nil {
+			return ignoreEOF(err)
 		}
 		field, size, err := r.next()
 		if err != nil {
 			return err
 		}
 		switch field {
-		case typeMetaField:
+		case unknownTypeField:
 			err = r.readTypeMeta(size)
-		case rawField:
+		case unknownRawField:
 			err = r.readFields(size)
 		default:
 			_, err = r.value(size)
@@ -79,8 +70,17 @@ func (r *protobufList) readTypeMeta(size int) error {
 		return err
 	}
 	var t runtime.TypeMeta
-	err = t.Unmarshal(data)
+	if err := t.Unmarshal(data); err != nil {
+		return fmt.Errorf("type of the list: %w", err)
+	}
 	r.list.TypeMeta = metav1.TypeMeta{APIVersion: t.APIVersion, Kind: t.Kind}
+	return nil
+}
+
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
 	return err
 }
 
@@ -102,12 +102,13 @@ func (r *protobufList) readFields(size int) error {
 		}
 		switch field {
 		case listMetaField:
-			err = r.list.ListMeta.Unmarshal(data)
-		case itemsField:
-			err = r.add(data)
-		}
-		if err != nil {
-			return err
+			if err := r.list.ListMeta.Unmarshal(data); err != nil {
+				return fmt.Errorf("metadata of the list: %w", err)
+			}
+		case listItemsField:
+			if err := r.add(data); err != nil {
+				return err
+			}
 		}
 	}
 	if r.position > end {
@@ -144,7 +145,7 @@ func (r *fieldReader) next() (field protowire.Number, size int, err error) {
 	}
 	length, err := binary.ReadUvarint(r)
 	if err == nil && length > math.MaxInt/2 { // so that positions do not overflow
-		err = errTooLarge
+		err = fmt.Errorf("field %d is too large: %d bytes", field, length)
 	}
 	return field, int(length), err
 }

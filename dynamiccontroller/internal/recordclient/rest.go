@@ -25,13 +25,12 @@ import (
 )
 
 const (
-	acceptObjects      = "application/json"
-	acceptMetadata     = protobuf + partial + "," + acceptObjects + partial + "," + acceptObjects
-	acceptMetadataList = protobuf + partialList + "," + acceptObjects + partialList + "," + acceptObjects
+	acceptObjects      = runtime.ContentTypeJSON
+	acceptMetadata     = runtime.ContentTypeProtobuf + asItem + runtime.ContentTypeJSON + asItem + acceptObjects
+	acceptMetadataList = runtime.ContentTypeProtobuf + asList + runtime.ContentTypeJSON + asList + acceptObjects
 
-	protobuf    = "application/vnd.kubernetes.protobuf"
-	partial     = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	partialList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	asItem = ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1,"
+	asList = ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,"
 )
 
 // restSource is a Source of records.
@@ -43,8 +42,8 @@ type restSource struct{ client rest.Interface }
 func NewForConfigAndClient(cfg *rest.Config, httpClient *http.Client) (Source, error) {
 	early := *httpClient
 	early.Transport = listwatch.RetryEarly(cmp.Or(early.Transport, http.DefaultTransport))
-	cfg = metadata.ConfigFor(cfg) // for its codecs, which decode a Status in each encoding
-	cfg.ContentType = acceptObjects
+	cfg = metadata.ConfigFor(cfg) // its codecs decode a Status from JSON and from protobuf
+	cfg.ContentType = runtime.ContentTypeJSON
 	cfg.GroupVersion = nil
 	cfg.APIPath = "/unused" // each request sets an absolute path
 	client, err := rest.UnversionedRESTClientForConfigAndClient(cfg, &early)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/ptr"
@@ -80,6 +81,39 @@ func TestClient_SendsTheSameRequestsAsTheDynamicClient(t *testing.T) {
 					t.Errorf("%s of %s in namespace %q: %s", name, gvr, namespace, diff)
 				}
 			}
+		}
+	}
+}
+
+// TestClient_SendsTheSameRequestsAsTheMetadataClient compares URLs and headers. The only allowed difference is the same
+// as above.
+func TestClient_SendsTheSameRequestsAsTheMetadataClient(t *testing.T) {
+	var url string
+	var header http.Header
+	answer := transport(func(r *http.Request) (*http.Response, error) {
+		url, header = r.URL.String(), r.Header.Clone()
+		return response(http.StatusOK, strings.NewReader("{"+listType+"}")), nil
+	})
+	cfg := &rest.Config{Host: "http://server/prefix", QPS: -1, UserAgent: "agent"}
+	metadataClient, err := metadata.NewForConfigAndClient(cfg, &http.Client{Transport: answer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := metav1.ListOptions{LabelSelector: "a=b", ResourceVersion: "7", SendInitialEvents: ptr.To(true)}
+	theirs := metadataClient.Resource(widgets).Namespace("a")
+	for name, send := range methods {
+		_ = send(t.Context(), newClientFor(t, cfg, answer, widgets, "a", objects.Metadata), options)
+		gotURL, gotHeader := url, header
+		if name == "list" {
+			_, _ = theirs.List(t.Context(), options)
+		} else {
+			if w, err := theirs.Watch(t.Context(), options); err == nil {
+				w.Stop()
+			}
+			header.Set("Accept-Encoding", "identity")
+		}
+		if diff := cmp.Diff(url, gotURL) + cmp.Diff(header, gotHeader); diff != "" {
+			t.Errorf("%s: %s", name, diff)
 		}
 	}
 }

@@ -138,24 +138,64 @@ func TestStoreUpdate_AllocatesLittle(t *testing.T) {
 	}
 }
 
-// updates returns a function. Each call to it returns the next version of the same object, as a record parsed by
-// package objects.
+// updates returns a function. Each call to it returns the next version of the same object, as a record that is parsed
+// from the encoding that is received from API servers.
 func updates(t testing.TB, projection Projection) func() any {
+	t.Helper()
 	var states []any
 	for version := range 200 {
 		o := object("a", strconv.Itoa(version+10))
-		encoded, err := json.Marshal(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := objects.Parse(encoded, projection, metav1.TypeMeta{APIVersion: "example.com/v1", Kind: "Widget"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		states = append(states, r)
+		states = append(states, received(t, o, projection, projection < Full))
 	}
 	i := 0
 	return func() any { i++; return states[i%len(states)] }
+}
+
+// received returns the record of an object that is received as protobuf or JSON.
+func received(
+	t testing.TB, o *metav1.PartialObjectMetadata, projection Projection, asProtobuf bool,
+) *objects.Record {
+	t.Helper()
+	encode, parse := o.Marshal, objects.ParseProtobuf
+	if !asProtobuf {
+		encode = func() ([]byte, error) { return json.Marshal(o) }
+		parse = func(data []byte, projection Projection) (*objects.Record, error) {
+			return objects.Parse(data, projection, metav1.TypeMeta{APIVersion: "example.com/v1", Kind: "Widget"})
+		}
+	}
+	encoded, err := encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := parse(encoded, projection)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A watch can receive protobuf at first and JSON later, or the other way round, for example from another API server.
+func TestD1_EncodingDoesNotCountAsAChange(t *testing.T) {
+	for name, wasProtobuf := range map[string]bool{"from protobuf to JSON": true, "from JSON to protobuf": false} {
+		t.Run(name, func(t *testing.T) {
+			s, w := newTestWatch(Metadata)
+			r := attachRecorder(s)
+			same, changed := owned("a", "1", "x"), owned("b", "1", "x")
+			list := func(version string, asProtobuf bool) {
+				t.Helper()
+				items := []any{received(t, same, Metadata, asProtobuf), received(t, changed, Metadata, asProtobuf)}
+				if err := w.Replace(items, version); err != nil {
+					t.Fatal(err)
+				}
+			}
+			list("1", wasProtobuf)
+			r.take()
+			changed.Labels["a"] = "changed"
+			list("2", !wasProtobuf)
+			r.expect(t, "changes", "ns/b 1>1")
+			closeAndWait(s)
+		})
+	}
 }
 
 func BenchmarkStoreUpdate(b *testing.B) {
