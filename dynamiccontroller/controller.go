@@ -151,7 +151,7 @@ func (c *DynamicController) register(
 	defer c.mu.Unlock()
 	if reg := c.registrations[gvr]; reg != nil {
 		reg.newest.Store(next)
-		return reg, reg.subscriptions.change(replaces, func() { reg.subscriptions.configure(next) })
+		return reg, reg.subscriptions.apply(change{all: true, f: func() { reg.subscriptions.configure(next) }})
 	}
 	reg = newRegistration(c, gvr)
 	for _, ending := range c.ending[gvr] {
@@ -171,12 +171,12 @@ func (c *DynamicController) register(
 	if r != nil {
 		r.registrations[reg] = struct{}{}
 	}
-	return reg, reg.subscriptions.change(adds, func() {
-		reg.subscriptions.addWatches(next.secondaries, false, false)
-		if r != nil {
-			reg.subscriptions.attach(r)
-		}
-	})
+	s, watches := reg.subscriptions, next.secondaries
+	done = s.apply(change{keys: keysOf(watches), f: func() { s.addWatches(watches, false, false) }})
+	if r != nil {
+		done = s.apply(change{f: func() { s.attach(r) }})
+	}
+	return reg, done
 }
 
 // StopServiceGVK stops serving a type. No handler of the type starts afterwards, the contexts of running handlers are

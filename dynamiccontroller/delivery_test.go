@@ -192,6 +192,32 @@ func TestD5_GoexitInAMapFuncAffectsNothingElse(t *testing.T) {
 	})
 }
 
+// A swap can call the MapFunc of a new watch that it shares with another type.
+func TestD5_GoexitDuringASwapDoesNotPauseTheType(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 4, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		parent, child, other, sharing := f.types[0], f.types[1], f.types[2], f.types[3]
+		f.put(parent, "a")
+		f.put(child, "c")
+		stop := f.run()
+		f.serve(sharing, succeed, dynamiccontroller.Owns(child))
+		c := newCalls(succeed)
+		f.serve(parent, c.handle)
+		c.want(t, "before the swap", named("a"))
+		exiting := func(context.Context, dynamiccontroller.Object) []string {
+			runtime.Goexit()
+			return nil
+		}
+		f.serve(parent, c.handle, dynamiccontroller.Watches(child, exiting), dynamiccontroller.Owns(other))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		c.want(t, "after the swap", named("a"))
+		f.put(other, "o", f.id(parent, "a"))
+		c.want(t, "after a change to another new watch", named("a"))
+		stop()
+	})
+}
+
 // badMetrics calls methods of the controller and panics.
 type badMetrics struct {
 	controller **dynamiccontroller.DynamicController

@@ -105,9 +105,9 @@
 //
 // # Limitations
 //
-//   - A deletion that happens while Run is not running is delivered only if the next Run starts the watches, because
-//     RunWatches is not running, and if the object was in the cache during an earlier Run or RunWatches of the same
-//     process. Use a finalizer for cleanup that must not be skipped.
+//   - A deletion that happens while Run is not running is delivered only if RunWatches is not running either, so that
+//     the next Run starts the watches. In addition, the object must have been in the cache during an earlier Run or
+//     RunWatches of the same process. Use a finalizer for cleanup that must not be skipped.
 //   - Several changes to an object can result in a single handler call.
 //   - After a change to a type's schema, the API server closes the type's watches early, and the controller relists the
 //     type to detect the change. It also relists after a connection is lost. All types together are limited to 20 of
@@ -117,7 +117,7 @@
 //   - AllInformerHaveSynced returns false while any type cannot sync. Do not use it as a readiness check.
 //   - A handler that ignores its context keeps its worker until it returns. With a single worker, it blocks all
 //     types.
-//   - A predicate, transform or MapFunc that hangs blocks all subscribers to the watch. If one of them calls
+//   - A predicate, transform or MapFunc that hangs blocks all subscribers to the watch. If such a function calls
 //     [runtime.Goexit], for example through FailNow in a test, the watch can stay closed until the next run.
 //   - If the list of an owned or watched type fails when a run starts and succeeds later, the owners of the listed
 //     objects are reconciled once more.

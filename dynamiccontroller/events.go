@@ -135,10 +135,11 @@ func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler 
 		Synced: func() { r.subscriptions.delivered(primary) },
 		Changed: func(c objects.Change) {
 			options := &r.options.Load().watchOptions
-			if options.predicate != nil && !options.accepts(ctx, r.log, primary.View(), c) {
-				if c.New == nil {
-					r.dropDeletion(c.Key)
-				}
+			accepted := options.accepts(ctx, r.log, primary.View(), c)
+			if options.predicate != nil && c.New == nil {
+				r.recordDeletion(c.Key, !accepted)
+			}
+			if !accepted {
 				return
 			}
 			if !r.group.Add(fairqueue.Live, r.id(c.Key)) && c.New == nil {

@@ -37,18 +37,18 @@ func (c *DynamicController) WatchesOf(gvr schema.GroupVersionResource) int {
 	return c.pool.Watches(gvr)
 }
 
-// AddWatchesLate calls AddWatches. It calls stopped after AddWatches has found the registration.
-func (c *DynamicController) AddWatchesLate(gvr schema.GroupVersionResource, stopped func(), watches ...Watch) error {
+// AddWatchesLate calls AddWatches. It calls the function stop once AddWatches has found the registration.
+func (c *DynamicController) AddWatchesLate(gvr schema.GroupVersionResource, stop func(), watches ...Watch) error {
 	reg, err := c.registrationOf(gvr)
 	if err != nil {
 		return err
 	}
-	stopped()
+	stop()
 	var options []*secondaryOptions
 	for _, w := range watches {
 		options = append(options, w.options)
 	}
-	<-reg.subscriptions.change(adds, func() { reg.subscriptions.addWatches(options, true, false) })
+	<-reg.subscriptions.apply(change{f: func() { reg.subscriptions.addWatches(options, true, false) }})
 	return nil
 }
 

@@ -217,8 +217,8 @@ func WithTransform(f cache.TransformFunc) CommonOption {
 // WithPredicate makes the controller ignore changes for which f returns false. Initial lists, resyncs, Enqueue and
 // retries are not affected. Calls to f are never concurrent and must return quickly, because all subscribers to the
 // watch wait for them. If f panics, the panic is logged and the change is processed. If f is nil, every change is
-// processed. If f rejects the deletion of an object, the object is not retried any longer. WithPredicate cannot be
-// combined with [CacheKeys].
+// processed. If f rejects the deletion of an object, failures of the object are no longer retried. WithPredicate cannot
+// be combined with [CacheKeys].
 //
 // After a change to the type's schema, f is called with old and new states that have the same resourceVersion and
 // generation. A predicate that compares only these fields ignores such changes. After a watch is replaced, the old

@@ -69,7 +69,9 @@ func (r *registration) recordFailure(key string, err error) int {
 
 // recordRequeue records a RequeueAfter without a delay. It resets the failures.
 func (r *registration) recordRequeue(key string) {
-	r.updateRecord(key, func(rec record) record { return record{requeues: rec.requeues + 1, pending: rec.pending} })
+	r.updateRecord(key, func(rec record) record {
+		return record{requeues: rec.requeues + 1, pending: rec.pending, deleted: rec.deleted}
+	})
 }
 
 // recordSuccess resets the failures, including those in a custom rate limiter.
@@ -87,17 +89,16 @@ func (r *registration) park(key string) {
 	})
 }
 
-// dropDeletion must be called when the predicate drops the deletion of an object. If the object is parked, no later
-// event would unpark it, so its record is removed. If it is being reconciled or retried, it is not retried any further.
-func (r *registration) dropDeletion(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, running := r.running[key]
-	r.updateRecordLocked(key, func(rec record) record {
-		if !rec.parkedSince.IsZero() {
-			return record{}
+// recordDeletion must be called when an object has been deleted. If the predicate dropped the deletion, no later event
+// would unpark the object. In that case, the object does not stay parked, and if it is in the queue, it is reconciled
+// once more but not retried.
+func (r *registration) recordDeletion(key string, dropped bool) {
+	queued := r.group.Has(r.id(key))
+	r.updateRecord(key, func(rec record) record {
+		if dropped && !rec.parkedSince.IsZero() {
+			rec = record{}
 		}
-		rec.deleted = running || rec.failures > 0
+		rec.deleted = dropped && queued
 		return rec
 	})
 }
@@ -105,8 +106,9 @@ func (r *registration) dropDeletion(key string) {
 // isDropped reports whether the object no longer exists and the predicate dropped its deletion.
 func (r *registration) isDropped(key string) bool {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.records[key].deleted && !r.subscriptions.primary.View().Store().Has(key)
+	deleted := r.records[key].deleted
+	r.mu.Unlock()
+	return deleted && !r.subscriptions.primary.View().Store().Has(key)
 }
 
 // markPending makes the next run reconcile the key even if it is not in the cache.

@@ -170,7 +170,9 @@ func TestD8_DroppedDeletionEndsParking(t *testing.T) {
 
 // The same applies to an object whose deletion is dropped before the object is parked.
 func TestD8_DroppedDeletionEndsRetries(t *testing.T) {
-	for name, running := range map[string]bool{"while the handler is running": true, "while a retry is pending": false} {
+	for name, running := range map[string]bool{
+		"while the handler is running": true, "while a retry is pending": false,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, 1, retryEverySecond(3))
@@ -207,6 +209,56 @@ func TestD8_DroppedDeletionEndsRetries(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestD8_DroppedDeletionEndsTheFirstReconcile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, 2, retryEverySecond(3))
+		gvr, busy := w.types[0], w.types[1]
+		stop := w.run()
+		w.serve(busy, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			time.Sleep(time.Second)
+			return nil
+		})
+		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return errOnPurpose })
+		exists := func(_ context.Context, _, updated dynamiccontroller.Object) bool { return updated != nil }
+		w.serve(gvr, c.handle, dynamiccontroller.WithPredicate(exists))
+		w.put(busy, "b") // occupies the only worker
+		w.put(gvr, "a")
+		w.delete(gvr, "a")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		c.want(t, "calls", named("a"))
+		if status := w.status(gvr); status.Parked+status.Failing+status.Delayed != 0 {
+			t.Errorf("the status is %+v, want no retries", status)
+		}
+		stop()
+	})
+}
+
+// A deletion that the predicate accepts is retried, even if it dropped an earlier deletion of the same object.
+func TestD8_AcceptedDeletionIsRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, 1, retryEverySecond(3))
+		gvr := w.types[0]
+		stop := w.run()
+		accepts := false
+		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return errOnPurpose },
+			dynamiccontroller.WithPredicate(func(_ context.Context, _, updated dynamiccontroller.Object) bool {
+				return updated != nil || accepts
+			}))
+		w.put(gvr, "a")
+		w.delete(gvr, "a") // while a retry is pending
+		w.put(gvr, "a")
+		accepts = true
+		w.delete(gvr, "a")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if status := w.status(gvr); status.Parked != 1 {
+			t.Errorf("the status is %+v, want the deleted object to be parked after its retries", status)
+		}
+		stop()
+	})
 }
 
 func TestD11_ShutdownTimeoutBoundsTheShutdown(t *testing.T) {

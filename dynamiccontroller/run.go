@@ -115,7 +115,7 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 		r.startWorker()
 	}
 	for _, reg := range c.registrations {
-		attached = append(attached, reg.subscriptions.change(keeps, func() { reg.subscriptions.attach(r) }))
+		attached = append(attached, reg.subscriptions.apply(change{f: func() { reg.subscriptions.attach(r) }}))
 	}
 	return attached, nil
 }
@@ -149,7 +149,7 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	ended := closedAfter(func() {
 		releaseWatches()
 		for _, reg := range r.served() {
-			detached[reg] = reg.subscriptions.change(keeps, reg.subscriptions.detach)
+			detached[reg] = reg.subscriptions.apply(change{f: reg.subscriptions.detach})
 		}
 		close(released)
 		for _, done := range detached {

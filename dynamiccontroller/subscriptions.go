@@ -27,9 +27,9 @@ type subscriptionSet struct {
 	reg     *registration
 	primary *typewatch.Subscription
 
-	mu sync.Mutex // guards the fields below, and the fields wanted and sub of each secondary
-	// changes holds the pending changes, starting with the current one. They are made one at a time in the background,
-	// because making a change can block on the event handlers of registrations that share a watch.
+	mu sync.Mutex // guards the fields below, and the fields wanted, subscribed and sub of each secondary
+	// changes holds the pending changes, starting with the current one. They are applied one at a time in the
+	// background, because applying a change can block on the event handlers of registrations that share a watch.
 	changes     []change
 	secondaries map[WatchKey]*secondary
 	lifetime    context.Context // context of the event handlers; nil while the set is detached
@@ -40,62 +40,48 @@ type subscriptionSet struct {
 
 // change is a pending change to the subscriptions.
 type change struct {
-	effect effect
-	f      func()
+	f    func()
+	keys []WatchKey // the secondaries that f may add, replace or remove
+	all  bool       // f may replace or remove any secondary
 }
 
-// effect is what a change may do to the set of secondaries.
-type effect int
-
-const (
-	keeps    effect = iota
-	adds            // may add secondaries
-	replaces        // may add, replace or remove secondaries
-)
-
-// change calls f in the background, after all earlier changes are done. The returned channel is closed when f has
-// returned.
-func (s *subscriptionSet) change(e effect, f func()) (done <-chan struct{}) {
-	returned := make(chan struct{})
+// apply applies a change in the background, after all earlier changes. It closes the returned channel afterwards.
+func (s *subscriptionSet) apply(c change) (done <-chan struct{}) {
+	applied, f := make(chan struct{}), c.f
+	c.f = func() { f(); close(applied) }
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.insertChangeLocked(len(s.changes), change{effect: e, f: func() {
-		defer close(returned)
-		f()
-	}})
-	return returned
+	s.insertChangeLocked(len(s.changes), c)
+	return applied
 }
 
 func (s *subscriptionSet) insertChangeLocked(at int, c change) {
 	s.changes = slices.Insert(s.changes, at, c)
 	if len(s.changes) == 1 {
-		s.makeChangeLocked()
+		s.reg.background(s.applyChanges)
 	}
 }
 
-// makeChangeLocked makes the first change in a new goroutine, and the next one after it. Each change has a goroutine of
-// its own, so that a predicate or MapFunc that calls runtime.Goexit does not prevent later changes.
-func (s *subscriptionSet) makeChangeLocked() {
-	f := s.changes[0].f
-	s.reg.background(func() {
-		defer func() {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if s.changes = slices.Delete(s.changes, 0, 1); len(s.changes) > 0 {
-				s.makeChangeLocked()
-			}
-		}()
-		f()
-	})
+func (s *subscriptionSet) applyChanges() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.changes) > 0 {
+		current := s.changes[0]
+		s.mu.Unlock()
+		current.f()
+		s.mu.Lock()
+		s.changes = slices.Delete(s.changes, 0, 1)
+	}
 }
 
-// mayLocked reports whether a pending change may have the effect.
-func (s *subscriptionSet) mayLocked(e effect) bool {
-	return slices.ContainsFunc(s.changes, func(c change) bool { return c.effect >= e })
+// isChangingLocked reports whether a pending change may add, replace or remove a secondary.
+func (s *subscriptionSet) isChangingLocked(key WatchKey) bool {
+	return slices.ContainsFunc(s.changes, func(c change) bool { return c.all || slices.Contains(c.keys, key) })
 }
 
 // pendingSwap is a swap that has not finished.
 type pendingSwap struct {
+	next *serveOptions
 	over chan struct{} // closed when the new options have taken effect, or when the swap has been cancelled
 	// secondaries holds the watches of the new options. AddWatches and RemoveWatches update it.
 	secondaries map[WatchKey]*secondaryOptions
@@ -106,7 +92,7 @@ type pendingSwap struct {
 // attach and detach, configure must be called only as part of a change.
 func (s *subscriptionSet) configure(next *serveOptions) {
 	s.primary.CancelReplace()
-	p := &pendingSwap{over: make(chan struct{}), secondaries: map[WatchKey]*secondaryOptions{}}
+	p := &pendingSwap{next: next, over: make(chan struct{}), secondaries: map[WatchKey]*secondaryOptions{}}
 	for _, o := range next.secondaries {
 		p.secondaries[o.key] = o
 	}
@@ -119,7 +105,7 @@ func (s *subscriptionSet) configure(next *serveOptions) {
 		return
 	}
 	s.primary.Replace(next.subscription(), func() {
-		finish := change{effect: replaces, f: s.swap(next, p)}
+		finish := change{all: true, f: s.swap(next, p)}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.insertChangeLocked(min(1, len(s.changes)), finish)
@@ -131,9 +117,9 @@ func (s *subscriptionSet) configure(next *serveOptions) {
 // current or the next change. If there are new secondaries, the group stays paused until their initial lists have been
 // delivered, so that each object is reconciled only once for the swap and these lists.
 func (s *subscriptionSet) swap(next *serveOptions, p *pendingSwap) (finish func()) {
-	s.reg.options.Store(next)
 	s.reg.group.Configure(next.limits(), s.reg.limiterOf(next))
 	s.mu.Lock()
+	s.reg.options.Store(next)
 	p.endLocked()
 	attached := s.lifetime != nil && !s.closed
 	joint := false // whether to wait for new secondaries
@@ -183,6 +169,12 @@ func (s *subscriptionSet) finish(p *pendingSwap) {
 	}
 }
 
+// keeps reports whether a call to AddWatches by a handler must not change a watch, because the new options contain the
+// watch and the handler is the one that the swap replaces.
+func (p *pendingSwap) keeps(key WatchKey) bool {
+	return !typewatch.IsClosed(p.over) && slices.Contains(keysOf(p.next.secondaries), key)
+}
+
 // endLocked closes p.over if the swap is still pending.
 func (p *pendingSwap) endLocked() {
 	if p != nil && !typewatch.IsClosed(p.over) {
@@ -213,15 +205,15 @@ func (s *subscriptionSet) attach(r *run) {
 	s.beginInitialSyncLocked(secondaries)
 	s.mu.Unlock()
 	s.reg.add(fairqueue.Background, s.reg.recordedKeys())
-	// These calls are deferred, so that a MapFunc that calls runtime.Goexit does not prevent the others.
-	defer s.primary.Attach(s.reg.eventHandler(ctx))
 	for _, sec := range secondaries {
-		defer s.attachSecondary(ctx, sec)
+		s.attachSecondary(ctx, sec)
 	}
+	s.primary.Attach(s.reg.eventHandler(ctx))
 }
 
 func (s *subscriptionSet) attachSecondary(ctx context.Context, sec *secondary) {
-	sec.sub.Attach(sec.eventHandler(ctx))
+	// Attach can call the MapFunc, which can call runtime.Goexit.
+	<-closedAfter(func() { sec.sub.Attach(sec.eventHandler(ctx)) })
 	s.observe(sec, sec.sub.State()) // the subscription may already be failing
 }
 

@@ -107,7 +107,7 @@ func TestS2_ListerReadsWholeObjectsUntilTheSwapToKeys(t *testing.T) {
 	})
 }
 
-// A RemoveWatches that is called while a swap is pending removes a watch from the new options.
+// A call to RemoveWatches while a swap is pending removes the watch from the new options.
 func TestRemoveWatches_RemovesAWatchOfThePendingSwap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
@@ -172,12 +172,14 @@ func TestAddWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 	}
 	close(hang)
 	// This call waits for the earlier ones.
-	absent := dynamiccontroller.Owns(hanging).Key()
-	if err := w.controller.RemoveWatches(within(time.Minute), gvr, absent); err != nil {
+	if err := w.controller.RemoveWatches(within(time.Minute), gvr, dynamiccontroller.Owns(shared).Key()); err != nil {
 		t.Fatal(err)
 	}
 	isPending := func(s dynamiccontroller.SecondaryStatus) bool { return s.Replacement != nil }
-	for slices.ContainsFunc(w.status(gvr).Secondaries, isPending) {
+	for deadline := time.Now().Add(time.Minute); slices.ContainsFunc(w.status(gvr).Secondaries, isPending); {
+		if time.Now().After(deadline) {
+			t.Fatalf("a replacement is pending: %+v", w.status(gvr))
+		}
 		time.Sleep(time.Millisecond)
 	}
 	listed, err := must(w.controller.SecondaryLister(gvr, owns.Key())).List(labels.Everything())
@@ -210,8 +212,12 @@ func TestRemoveWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		lister := must(w.controller.SecondaryLister(gvr, watch.Key()))
-		for listed := []runtime.Object(nil); len(listed) == 0; time.Sleep(time.Millisecond) {
+		listed, deadline := []runtime.Object(nil), time.Now().Add(time.Minute)
+		for ; len(listed) == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 			listed, _ = lister.List(labels.Everything())
+		}
+		if len(listed) == 0 {
+			t.Fatal("the watch has not synced")
 		}
 	}
 	go func() { ended <- w.controller.Run(ctx) }()

@@ -183,12 +183,8 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		}
 	}
 	reg, err := c.registrationOf(gvr)
-	if err != nil {
+	if err != nil || reg.subscriptions.updateWatches(watches) {
 		return err
-	}
-	effect := reg.subscriptions.updateWatches(watches)
-	if effect == keeps {
-		return nil
 	}
 	options := make([]*secondaryOptions, 0, len(watches))
 	for _, w := range watches {
@@ -198,8 +194,16 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		options = append(options, w.options)
 	}
 	own, _ := ctx.Value(handlerOf{c}).(*registration)
-	await(ctx, reg.subscriptions.change(effect, func() { reg.subscriptions.addWatches(options, true, own == reg) }))
+	add := func() { reg.subscriptions.addWatches(options, true, own == reg) }
+	await(ctx, reg.subscriptions.apply(change{keys: keysOf(options), f: add}))
 	return nil
+}
+
+func keysOf(watches []*secondaryOptions) (keys []WatchKey) {
+	for _, o := range watches {
+		keys = append(keys, o.key)
+	}
+	return keys
 }
 
 // RemoveWatches ends the watches with the given keys (see [Watch.Key]), whether AddWatches or StartServingGVK added
@@ -216,7 +220,8 @@ func (c *DynamicController) RemoveWatches(
 		return nil
 	}
 	removed := slices.Clone(keys) // so that keys does not escape to the heap if there is nothing to remove
-	if !await(ctx, reg.subscriptions.change(replaces, func() { reg.subscriptions.removeWatches(removed) })) {
+	remove := func() { reg.subscriptions.removeWatches(removed) }
+	if !await(ctx, reg.subscriptions.apply(change{keys: removed, f: remove})) {
 		return fmt.Errorf("remove watches from %s: %w", nameOf(gvr), context.Cause(ctx))
 	}
 	return nil
@@ -234,28 +239,22 @@ type secondary struct {
 	subscribed *watchOptions     // the options of the newest watch; wanted can have another transform
 }
 
-// updateWatches replaces the options of existing watches and returns keeps. If the new options require a different
-// watch, or if a pending change may replace or remove watches, it changes nothing and returns the effect that a change
-// with addWatches has.
-func (s *subscriptionSet) updateWatches(watches []Watch) (needed effect) {
+// updateWatches replaces the options of existing watches. It returns false and changes nothing if the new options
+// require a different watch, or if a pending change affects one of the watches.
+func (s *subscriptionSet) updateWatches(watches []Watch) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range watches {
-		if sec := s.secondaries[w.options.key]; sec == nil {
-			needed = max(needed, adds)
-		} else if !sec.subscribed.keepsWatch(&w.options.watchOptions) {
-			needed = replaces
+		sec := s.secondaries[w.options.key]
+		if sec == nil || s.pending != nil || s.isChangingLocked(sec.key) ||
+			!sec.subscribed.keepsWatch(&w.options.watchOptions) {
+			return false
 		}
-	}
-	if s.pending != nil || s.mayLocked(replaces) {
-		return replaces
 	}
 	for _, w := range watches {
-		if needed == keeps {
-			s.secondaries[w.options.key].updateLocked(w.options)
-		}
+		s.secondaries[w.options.key].updateLocked(w.options)
 	}
-	return needed
+	return true
 }
 
 // updateLocked replaces the options of a secondary that keeps its watch.
@@ -267,12 +266,12 @@ func (sec *secondary) updateLocked(options *secondaryOptions) {
 }
 
 // addWatches adds the secondaries that do not exist yet. Existing secondaries that need a different watch move to it.
-// If keepTransforms is true, a secondary that has a transform keeps it. If byHandler is true, the watches of a pending
-// swap are not changed.
+// If keepTransforms is true, a secondary that has a transform keeps it. If byHandler is true, a handler of the type has
+// called AddWatches.
 func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms, byHandler bool) {
 	for _, options := range watches {
 		s.mu.Lock()
-		if s.pending != nil && (!byHandler || s.pending.secondaries[options.key] == nil) {
+		if s.pending != nil && !(byHandler && s.pending.keeps(options.key)) {
 			s.pending.secondaries[options.key] = options
 		}
 		sec := s.secondaries[options.key]
@@ -346,7 +345,7 @@ func (s *subscriptionSet) removeWatches(keys []WatchKey) {
 func (s *subscriptionSet) hasNone(keys []WatchKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.mayLocked(adds) && !slices.ContainsFunc(keys, func(key WatchKey) bool {
-		return s.secondaries[key] != nil || s.pending != nil && s.pending.secondaries[key] != nil
+	return !slices.ContainsFunc(keys, func(key WatchKey) bool {
+		return s.secondaries[key] != nil || s.pending != nil && s.pending.secondaries[key] != nil || s.isChangingLocked(key)
 	})
 }

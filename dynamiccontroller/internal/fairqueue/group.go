@@ -136,6 +136,13 @@ func (h Group[T, K, V]) limiter() workqueue.TypedRateLimiter[T] {
 	return h.o.limiter
 }
 
+// Has reports whether an item of the group is waiting, delayed or running.
+func (h Group[T, K, V]) Has(key T) bool {
+	h.q.mu.Lock()
+	defer h.q.mu.Unlock()
+	return !h.endedLocked() && h.o.g.items[key] != nil
+}
+
 // Stats returns the current statistics in constant time.
 func (h Group[T, K, V]) Stats() (s Stats) {
 	h.q.mu.Lock()

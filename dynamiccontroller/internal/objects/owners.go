@@ -2,7 +2,7 @@ package objects
 
 import "k8s.io/utils/ptr"
 
-// Owner is an owner reference of an object.
+// Owner is one of the owner references of an object.
 type Owner struct {
 	Controller bool
 
@@ -10,8 +10,8 @@ type Owner struct {
 	uid  uint64   // hash of the UID
 }
 
-// OwnerCache caches the owners of an object before and after a change, so that they are computed only once if they are
-// compared with the objects of many stores. It is not safe for concurrent use.
+// OwnerCache caches the owners of an object before and after a change. They are computed only once, even if they are
+// looked up in many stores. An OwnerCache is not safe for concurrent use.
 type OwnerCache struct {
 	entries [2]struct {
 		record *Record
@@ -23,7 +23,7 @@ type OwnerCache struct {
 // Get returns the owners of an object. The result must not be modified.
 func (c *OwnerCache) Get(r *Record) []Owner {
 	for i := range c.entries {
-		if r != nil && c.entries[i].record == r {
+		if c.entries[i].record == r {
 			return c.entries[i].owners
 		}
 	}

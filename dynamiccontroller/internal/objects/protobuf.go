@@ -27,8 +27,8 @@ const (
 	valueField = 2
 )
 
-// ParseProtobuf returns the record of a PartialObjectMetadata that is encoded as protobuf. The projection must be Keys
-// or Metadata. With Metadata, the record keeps the metadata as protobuf. The record does not retain data.
+// ParseProtobuf returns the record of a protobuf-encoded PartialObjectMetadata. The projection must be Keys or
+// Metadata. With Metadata, the record keeps the metadata as protobuf. The record does not retain data.
 //
 // If data is malformed, either ParseProtobuf or the methods that decode the record return an error.
 func ParseProtobuf(data []byte, projection Projection) (*Record, error) {
@@ -84,13 +84,13 @@ func eachField(object []byte, f func(number protowire.Number, raw, value []byte)
 	return fields.Err()
 }
 
-// unmarshalMetadata decodes data that is encoded as protobuf.
+// unmarshalMetadata decodes protobuf-encoded data.
 func (r *Record) unmarshalMetadata() (*metav1.ObjectMeta, error) {
 	m := &metav1.ObjectMeta{}
 	return m, m.Unmarshal(r.bytes())
 }
 
-// unmarshalField decodes one field of data that is encoded as protobuf. If the field is malformed, the result is empty.
+// unmarshalField decodes one field of protobuf-encoded data. If the field is malformed, the result is empty.
 func (r *Record) unmarshalField(number protowire.Number) (m metav1.ObjectMeta) {
 	metadata := wire.Read(r.bytes())
 	for metadata.Next() {
@@ -104,7 +104,7 @@ func (r *Record) unmarshalField(number protowire.Number) (m metav1.ObjectMeta) {
 // bytes returns the data without copying it. The caller must not change it.
 func (r *Record) bytes() []byte { return unsafe.Slice(unsafe.StringData(r.data), len(r.data)) }
 
-// findProtobuf finds a label in data that is encoded as protobuf. The value is not copied.
+// findProtobuf finds a label in protobuf-encoded data. The value is not copied.
 func (l *recordLabels) findProtobuf(label string) (value string, exists bool) {
 	metadata := wire.Read((*Record)(l).bytes())
 	for metadata.Next() {

@@ -73,8 +73,8 @@ func (g metadataGenerator) object() *metav1.PartialObjectMetadata {
 	}
 }
 
-// rearranged returns an equivalent encoding that no API server sends: the fields are in another order, there are
-// unknown fields, an earlier value of the name is overwritten, and the metadata is divided into two parts.
+// rearranged returns an equivalent encoding that no API server would send: the fields are in another order, there are
+// unknown fields, the name occurs twice so that its last value counts, and the metadata is split in two.
 func (g metadataGenerator) rearranged(data []byte) []byte {
 	unknown := protowire.AppendVarint(protowire.AppendTag(nil, 99, protowire.VarintType), 1<<40)
 	fields := [][]byte{protowire.AppendString(protowire.AppendTag(nil, nameField, protowire.BytesType), "old"), unknown}

@@ -40,7 +40,7 @@ type Record struct {
 
 	namespaceLen, keyLen, uidLen uint32 // lengths of the parts of the header
 
-	// Positions of values in JSON data, or 0 if they are absent.
+	// Positions of values in JSON data; 0 if a value is absent.
 	kind, apiVersion, metadata, labels, ownerReferences uint32
 
 	projection Projection

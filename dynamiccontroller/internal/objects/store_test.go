@@ -226,7 +226,7 @@ func TestStore_FindsOwnersOfOtherTypesWithoutLock(t *testing.T) {
 	s := newTestStore(t, Keys)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	found := make(chan bool)
+	found := make(chan bool, 1)
 	go func() {
 		known := false
 		for i := range 100 {

@@ -62,8 +62,8 @@ func (d *eventDecoder) Decode() (watch.EventType, runtime.Object, error) {
 	return eventType, obj, err
 }
 
-// detectEncoding reads the first byte of the response, because Request.Stream does not return the Content-Type. An
-// event that is encoded as protobuf begins with its length, whose first byte is 0. JSON does not contain this byte.
+// detectEncoding reads the first byte of the response, because Request.Stream does not return the Content-Type. A
+// protobuf-encoded event begins with its length, whose first byte is 0. JSON does not contain this byte.
 func (d *eventDecoder) detectEncoding() error {
 	first := make([]byte, 1)
 	if _, err := io.ReadFull(d.body, first); err != nil {
@@ -99,7 +99,7 @@ func (d *eventDecoder) object(eventType watch.EventType) (obj runtime.Object, er
 // Close closes the response, so that Decode returns.
 func (d *eventDecoder) Close() { _ = d.body.Close() }
 
-// jsonEvents reads events that are encoded as JSON.
+// jsonEvents reads JSON-encoded events.
 type jsonEvents struct {
 	stream *stream
 	event  struct {

@@ -87,7 +87,8 @@ func TestWatch_EndsWithoutErrorWhenConnectionIsCut(t *testing.T) {
 	requireEndWithoutError(t, frame(watch.Added, widget("one")), objects.Full)
 }
 
-// requireEndWithoutError cuts the connection at each position of the first and of the second event.
+// requireEndWithoutError cuts the connection after each byte of two events, and requires the watch to end without an
+// error.
 func requireEndWithoutError(t *testing.T, event string, p objects.Projection) {
 	t.Helper()
 	for n := range 2 * len(event) {

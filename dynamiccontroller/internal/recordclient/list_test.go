@@ -105,10 +105,12 @@ func TestList_AcceptsMetadataAsJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := metav1.ObjectMeta{Name: "one", Namespace: "a", Labels: map[string]string{"a": "b"}}
-		for _, item := range got.(*recordclient.List).Items {
-			if diff := cmp.Diff(want, metadataOf(t, item).ObjectMeta); diff != "" || item.Size() > 400 {
-				t.Errorf("%s: %s", name, diff)
-			}
+		items := got.(*recordclient.List).Items
+		if len(items) != 1 || items[0].Size() > 400 {
+			t.Fatalf("%s: got %v", name, items)
+		}
+		if diff := cmp.Diff(want, metadataOf(t, items[0]).ObjectMeta); diff != "" {
+			t.Errorf("%s: %s", name, diff)
 		}
 	}
 }

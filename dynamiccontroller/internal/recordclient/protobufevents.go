@@ -35,7 +35,7 @@ const (
 	listItemsField = 2
 )
 
-// protobufEvents reads events that are encoded as protobuf. Each event is preceded by its length, in four bytes.
+// protobufEvents reads protobuf-encoded events. Each event is preceded by its length, which is encoded in four bytes.
 type protobufEvents struct {
 	body   io.Reader
 	length [4]byte
@@ -102,7 +102,7 @@ func (e *protobufEvents) status() (*metav1.Status, error) {
 	return status, status.Unmarshal(object)
 }
 
-// unwrap returns the object without the messages that contain it. The object must have the given kind.
+// unwrap removes the messages that enclose the object. The object must have the given kind.
 func (e *protobufEvents) unwrap(wantKind string) (object []byte, err error) {
 	var encoded, kind []byte
 	extension := wire.Read(e.object)
@@ -112,8 +112,8 @@ func (e *protobufEvents) unwrap(wantKind string) (object []byte, err error) {
 		}
 	}
 	encoded, found := bytes.CutPrefix(encoded, protobufPrefix)
-	if !found {
-		return nil, errors.New("not an object that is encoded as protobuf")
+	if !found || extension.Err() != nil {
+		return nil, errors.New("not a protobuf-encoded object")
 	}
 	unknown := wire.Read(encoded)
 	for unknown.Next() {

@@ -16,7 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
-// readProtobufList reads a list that is encoded as protobuf. Each item is parsed as it arrives.
+// readProtobufList reads a protobuf-encoded list. Each item is parsed as it arrives.
 func readProtobufList(body *bufio.Reader, projection objects.Projection) (*List, error) {
 	r := &protobufList{fieldReader: fieldReader{body: body}, projection: projection}
 	err := r.readUnknown()
@@ -71,7 +71,7 @@ func (r *protobufList) readTypeMeta(size int) error {
 	}
 	var t runtime.TypeMeta
 	if err := t.Unmarshal(data); err != nil {
-		return fmt.Errorf("type of the list: %w", err)
+		return fmt.Errorf("list type: %w", err)
 	}
 	r.list.TypeMeta = metav1.TypeMeta{APIVersion: t.APIVersion, Kind: t.Kind}
 	return nil
@@ -103,7 +103,7 @@ func (r *protobufList) readFields(size int) error {
 		switch field {
 		case listMetaField:
 			if err := r.list.ListMeta.Unmarshal(data); err != nil {
-				return fmt.Errorf("metadata of the list: %w", err)
+				return fmt.Errorf("list metadata: %w", err)
 			}
 		case listItemsField:
 			if err := r.add(data); err != nil {

@@ -104,6 +104,7 @@ func TestClient_SendsTheSameRequestsAsTheMetadataClient(t *testing.T) {
 	for name, send := range methods {
 		_ = send(t.Context(), newClientFor(t, cfg, answer, widgets, "a", objects.Metadata), options)
 		gotURL, gotHeader := url, header
+		url, header = "", nil
 		if name == "list" {
 			_, _ = theirs.List(t.Context(), options)
 		} else {
