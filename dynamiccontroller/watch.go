@@ -271,7 +271,7 @@ func (sec *secondary) updateLocked(options *secondaryOptions) {
 func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms, byHandler bool) {
 	for _, options := range watches {
 		s.mu.Lock()
-		if s.pending != nil && !(byHandler && s.pending.keeps(options.key)) {
+		if s.pending != nil && (!byHandler || !s.pending.keeps(options.key)) {
 			s.pending.secondaries[options.key] = options
 		}
 		sec := s.secondaries[options.key]
