@@ -71,6 +71,9 @@ func load(ctx context.Context, paths []string, o Options) (*bundle, error) {
 	}
 	b.mapper = meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{b.ownMapper(), b.mapper}}
 	for _, j := range b.blueprints {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		if err := b.check(ctx, j); err != nil {
 			return nil, err
 		}

@@ -23,6 +23,9 @@ func Validate(ctx context.Context, out, errOut io.Writer, files []string, o Opti
 	}
 	instances := 0
 	for _, d := range b.all {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		_, crd, err := b.typeOf(ctx, d)
 		if err != nil {
 			return err
