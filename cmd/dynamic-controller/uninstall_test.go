@@ -161,7 +161,7 @@ func (a *api) addWebhook() {
 		_, err = a.kube.CoreV1().Secrets(platformNamespace).Create(a.Context(),
 			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: webhookName}}, metav1.CreateOptions{})
 	}
-	if err != nil {
+	if err != nil && !apierrors.IsAlreadyExists(err) { // the transport can repeat a request
 		a.Fatal(err)
 	}
 	eventually(a.T, func() error { // until the API server has loaded the configuration
