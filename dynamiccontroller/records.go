@@ -119,12 +119,25 @@ func (r *registration) markPending(key string) {
 	})
 }
 
-// recordedKeys returns the keys that have a record. They are reconciled on a resync, on a swap and when a run
-// starts, even if they are not in the cache.
+// recordedKeys returns the keys that have a record.
 func (r *registration) recordedKeys() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.records))
+}
+
+// allKeys returns the keys in the cache and the keys that have a record. No key is returned twice, because a worker
+// could reconcile the object before the second occurrence is queued.
+func (r *registration) allKeys() []string {
+	missing := map[string]struct{}{}
+	for _, key := range r.recordedKeys() {
+		missing[key] = struct{}{}
+	}
+	keys := r.subscriptions.primary.View().Store().Keys()
+	for _, key := range keys {
+		delete(missing, key)
+	}
+	return slices.AppendSeq(keys, maps.Keys(missing))
 }
 
 // summarizeRecords returns the number of failing objects, the number of parked objects, and details of the most

@@ -1,7 +1,9 @@
 package dynamiccontroller_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +20,13 @@ func TestResync_IsSpreadOverThePeriod(t *testing.T) {
 		for i := range objects {
 			f.put(gvr, fmt.Sprintf("w%d", i))
 		}
-		c := newCalls(succeed)
+		// A tenth of the objects are parked. These are in the cache and also have a record.
+		c := newCalls(func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+			if strings.HasSuffix(id.Name(), "0") {
+				return dynamiccontroller.Terminal(errOnPurpose)
+			}
+			return nil
+		})
 		f.serve(gvr, c.handle)
 		stop := f.run()
 		began := time.Now()

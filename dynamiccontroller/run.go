@@ -241,11 +241,7 @@ func (r *run) resync(ctx context.Context) {
 		case now := <-ticker.C:
 			for _, reg := range r.served() {
 				reg.resyncs.Start(seed, now)
-				due := reg.resyncs.Due(now, period, func() []string {
-					// The cache might no longer hold parked objects.
-					return append(reg.subscriptions.primary.View().Store().Keys(), reg.recordedKeys()...)
-				})
-				reg.add(fairqueue.Background, due)
+				reg.add(fairqueue.Background, reg.resyncs.Due(now, period, reg.allKeys))
 			}
 		}
 	}

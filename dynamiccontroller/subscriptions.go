@@ -131,8 +131,7 @@ func (s *subscriptionSet) swap(next *serveOptions, p *pendingSwap) (finish func(
 	}
 	s.mu.Unlock()
 	if attached {
-		s.reg.add(fairqueue.Background, s.primary.View().Store().Keys())
-		s.reg.add(fairqueue.Background, s.reg.recordedKeys())
+		s.reg.add(fairqueue.Background, s.reg.allKeys())
 	}
 	return func() {
 		s.finish(p)

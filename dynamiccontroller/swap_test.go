@@ -3,6 +3,7 @@ package dynamiccontroller_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -354,5 +355,30 @@ func TestS2_PromotionDuringAPendingSwap(t *testing.T) {
 		old.want(t, "old handler, in the second run", named())
 		stop()
 		stopWatches()
+	})
+}
+
+// A parked object is in the cache and has a record. A worker may reconcile it while the swap is still adding objects.
+func TestS2_SwapReconcilesParkedObjectsOnce(t *testing.T) {
+	const objects, swaps = 1000, 10
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})
+		gvr := f.types[0]
+		for i := range objects {
+			f.put(gvr, fmt.Sprintf("w%d", i))
+		}
+		stop := f.run()
+		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			return dynamiccontroller.Terminal(errOnPurpose)
+		})
+		for range 1 + swaps {
+			f.serve(gvr, c.handle)
+		}
+		for name, at := range c.at {
+			if n := len(at) - 1; n != swaps {
+				t.Errorf("%s was reconciled %d times by %d swaps", name, n, swaps)
+			}
+		}
+		stop()
 	})
 }
