@@ -110,12 +110,7 @@ func WithTypeEvents(events TypeEvents) Option {
 
 // WithMetrics makes the controller report metrics to m. By default, or if m is nil, no metrics are reported.
 func WithMetrics(m Metrics) Option {
-	return func(c *DynamicController) {
-		if m == nil {
-			m = noMetrics{}
-		}
-		c.metrics = m
-	}
+	return func(c *DynamicController) { c.metrics = m }
 }
 
 // WithParked sets a function that is called each time an object is parked, after the call to its handler, for example
@@ -147,11 +142,6 @@ type Reconcile struct {
 	Queued  time.Duration // how long the object waited in the queue, excluding the delay of a retry or RequeueAfter
 	Took    time.Duration // the duration of the call
 }
-
-type noMetrics struct{}
-
-func (noMetrics) Reconciled(Reconcile)               {}
-func (noMetrics) Forget(schema.GroupVersionResource) {}
 
 // Log keys.
 const (

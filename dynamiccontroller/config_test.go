@@ -91,7 +91,7 @@ func TestBackoff_DoublesWithEachConsecutiveFailure(t *testing.T) {
 		t.Errorf("the failures of one object delay another object by %s", delay)
 	}
 	reg.recordSuccess("a")
-	reg.recordRequeue("a")
+	reg.recordRequeue("a", 0)
 	if delay := b.When(id); delay > minimum*3/2 {
 		t.Errorf("a requeue after a success is delayed by %s", delay)
 	}

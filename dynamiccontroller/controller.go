@@ -26,8 +26,8 @@ type DynamicController struct {
 	config    Config
 	configErr error
 	clients   recordclient.Clients
-	source    recordclient.Source // same as clients, unless NewForConfig created the controller
-	metrics   Metrics
+	source    recordclient.Source     // same as clients, unless NewForConfig created the controller
+	metrics   Metrics                 // can be nil
 	parked    func(ObjectIdentifiers) // can be nil
 
 	typeEvents       TypeEvents          // can be nil
@@ -66,7 +66,6 @@ func NewDynamicController(
 		log:           log,
 		config:        config.withDefaults(),
 		clients:       recordclient.Clients{Dynamic: kubeClient},
-		metrics:       noMetrics{},
 		queue:         fairqueue.New[ObjectIdentifiers, schema.GroupVersionResource, *registration](typeOf),
 		registrations: map[schema.GroupVersionResource]*registration{},
 		ending:        map[schema.GroupVersionResource][]*registration{},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
@@ -148,6 +149,68 @@ func TestD5_GoexitCountsAsAFailure(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// exitingMetrics implements Metrics with methods that end their goroutine.
+type exitingMetrics struct{}
+
+func (exitingMetrics) Reconciled(dynamiccontroller.Reconcile) { runtime.Goexit() }
+func (exitingMetrics) Forget(schema.GroupVersionResource)     { runtime.Goexit() }
+
+// exitingLimiter is a rate limiter that ends its goroutine.
+type exitingLimiter struct {
+	workqueue.TypedRateLimiter[dynamiccontroller.ObjectIdentifiers]
+}
+
+func (exitingLimiter) When(dynamiccontroller.ObjectIdentifiers) time.Duration {
+	runtime.Goexit()
+	return 0
+}
+
+func TestD5_GoexitInOtherUserCodeDoesNotBlockStopServiceGVK(t *testing.T) {
+	for name, test := range map[string]struct {
+		err     error
+		options []dynamiccontroller.Option
+		serve   []dynamiccontroller.ServeOption
+	}{
+		"Metrics": {options: []dynamiccontroller.Option{dynamiccontroller.WithMetrics(exitingMetrics{})}},
+		"the Parked function": {
+			err: dynamiccontroller.Terminal(errOnPurpose),
+			options: []dynamiccontroller.Option{
+				dynamiccontroller.WithParked(func(dynamiccontroller.ObjectIdentifiers) { runtime.Goexit() }),
+			},
+		},
+		"a rate limiter": {
+			err:   errOnPurpose,
+			serve: []dynamiccontroller.ServeOption{dynamiccontroller.WithRateLimiter(exitingLimiter{})},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, test.options...)
+				gvr := f.types[0]
+				stop := f.run()
+				for range 2 { // the worker and the type's metrics are used again
+					c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return test.err })
+					f.serve(gvr, c.handle, test.serve...)
+					f.put(gvr, "a")
+					if len(c.at["a"]) == 0 {
+						t.Error("the handler was not called")
+					}
+					leftovers := f.controller.Leftovers(gvr)
+					ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+					if err := f.controller.StopServiceGVK(ctx, gvr); err != nil {
+						t.Error(err)
+					}
+					cancel()
+					if left := leftovers(); left != "" {
+						t.Errorf("left after StopServiceGVK: %s", left)
+					}
+				}
+				stop()
+			})
+		})
+	}
 }
 
 // A MapFunc can end its goroutine, too, for example when a run starts or when its watch is replaced.

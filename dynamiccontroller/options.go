@@ -18,7 +18,6 @@ import (
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
@@ -244,9 +243,9 @@ func (c *DynamicController) newServeOptions(
 	}
 	applyAll(opts, ServeOption.applyToServe, o)
 	o.complete(gvr)
-	o.errs = append(o.errs, o.watchOptions.check(c.source))
+	o.errs = append(o.errs, c.source.Check(o.watch.Projection))
 	for _, secondary := range o.secondaries {
-		if err := secondary.check(c.source); err != nil {
+		if err := c.source.Check(secondary.watch.Projection); err != nil {
 			o.reject("%s: %w", secondary.key.name(), err)
 		}
 	}
@@ -280,11 +279,6 @@ func (o *watchOptions) complete(gvr schema.GroupVersionResource) {
 	if o.cache == CacheKeys && (o.predicate != nil || o.transform != nil) {
 		o.reject("WithPredicate and WithTransform cannot be combined with WithCache(CacheKeys)")
 	}
-}
-
-// check returns an error if the controller lacks the client that the watch needs.
-func (o *watchOptions) check(clients recordclient.Source) error {
-	return clients.Check(o.watch.Projection)
 }
 
 // sameWatch reports whether o and other can use the same watch. Functions cannot be compared, so sameWatch returns

@@ -44,8 +44,9 @@ func (r *registration) reconcile(id ObjectIdentifiers, queued time.Duration) {
 	}
 	log := r.log.WithValues(keyObject, id.NamespacedKey)
 	got := goexitResult
-	// The outcome is settled in a deferred function, because the handler can call runtime.Goexit.
-	defer func() { r.endCall(id.NamespacedKey, r.settle(ctx, log, id, got), queued) }()
+	// Deferred, because user code can call runtime.Goexit.
+	defer r.endCall(id.NamespacedKey)
+	defer func() { r.reportCall(id.NamespacedKey, r.settle(ctx, log, id, got), queued) }()
 	got = r.call(logr.NewContext(ctx, log), options.handler, id)
 }
 
@@ -54,6 +55,9 @@ func (r *registration) reconcile(id ObjectIdentifiers, queued time.Duration) {
 func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIdentifiers, got result) Outcome {
 	key, outcome, failures := id.NamespacedKey, got.outcome, 0
 	failed := outcome == OutcomeFailure || outcome == OutcomePanic
+	if outcome == OutcomePanic {
+		log.Error(got.err, "Handler panicked", keyStack, string(got.stack))
+	}
 	if (failed || outcome == OutcomeTerminal) && r.isDropped(key) {
 		outcome, failed = OutcomeGone, false
 	} else if failed || outcome == OutcomeTerminal {
@@ -69,11 +73,11 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 		r.recordSuccess(key)
 		log.V(1).Info("Object gone, will not retry", keyError, got.err.Error())
 	case OutcomeRequeue:
+		r.recordRequeue(key, got.after)
 		if got.after > 0 {
-			r.recordSuccess(key)
+			r.group.Forget(id)
 			r.addAfter(key, got.after)
 		} else {
-			r.recordRequeue(key)
 			r.group.AddRateLimited(id)
 		}
 	case OutcomeInterrupted:
@@ -85,7 +89,10 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 		log.V(1).Info("Reconcile interrupted", keyError, got.err.Error())
 	case OutcomeFailure, OutcomePanic:
 		r.group.AddRateLimited(id)
-		logFailure(log, failures, got)
+		if failures > 1 { // only the first of consecutive failures is logged at V(0)
+			log = log.V(1)
+		}
+		log.Info("Reconcile failed, will retry", keyFailures, failures, keyError, got.err.Error())
 	case OutcomeParked, OutcomeTerminal:
 		r.park(key)
 		log.Error(got.err, "Reconcile failed, object parked", keyFailures, failures)
@@ -98,18 +105,6 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 
 // interruptedDelay is the delay before an interrupted reconcile is repeated. Usually, the run ends first.
 const interruptedDelay = time.Second
-
-// logFailure logs the first of an object's consecutive failures at V(0), and the others at V(1). Panics are errors.
-func logFailure(log logr.Logger, failures int, got result) {
-	switch {
-	case got.outcome == OutcomePanic:
-		log.Error(got.err, "Handler panicked, will retry", keyFailures, failures, keyStack, string(got.stack))
-	case failures == 1:
-		log.Info("Reconcile failed, will retry", keyError, got.err.Error())
-	default:
-		log.V(1).Info("Reconcile failed again, will retry", keyFailures, failures, keyError, got.err.Error())
-	}
-}
 
 // result is the result of a handler call. It does not contain the error that the handler returned, because that error's
 // methods can panic.

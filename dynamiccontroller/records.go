@@ -67,10 +67,14 @@ func (r *registration) recordFailure(key string, err error) int {
 	}).failures
 }
 
-// recordRequeue records a RequeueAfter without a delay. It resets the failures.
-func (r *registration) recordRequeue(key string) {
+// recordRequeue records a RequeueAfter. It resets the failures. Only requeues without a delay are counted.
+func (r *registration) recordRequeue(key string, after time.Duration) {
 	r.updateRecord(key, func(rec record) record {
-		return record{requeues: rec.requeues + 1, pending: rec.pending, deleted: rec.deleted}
+		next := record{pending: rec.pending, deleted: rec.deleted}
+		if after <= 0 {
+			next.requeues = rec.requeues + 1
+		}
+		return next
 	})
 }
 

@@ -170,17 +170,24 @@ func TestD8_DroppedDeletionEndsParking(t *testing.T) {
 
 // The same applies to an object whose deletion is dropped before the object is parked.
 func TestD8_DroppedDeletionEndsRetries(t *testing.T) {
-	for name, running := range map[string]bool{
-		"while the handler is running": true, "while a retry is pending": false,
+	for name, test := range map[string]struct {
+		takes time.Duration
+		first error
+	}{
+		"while the handler is running": {time.Second, errOnPurpose},
+		"while a retry is pending":     {0, errOnPurpose},
+		"before a requeue":             {time.Second, dynamiccontroller.RequeueAfter(time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newFixture(t, 1, retryEverySecond(3))
 				gvr := w.types[0]
 				stop := w.run()
-				c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-					if running {
-						time.Sleep(time.Second)
+				var c *calls
+				c = newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+					time.Sleep(test.takes)
+					if len(c.at["a"]) == 1 {
+						return test.first
 					}
 					return errOnPurpose
 				})
@@ -231,6 +238,29 @@ func TestD8_DroppedDeletionEndsTheFirstReconcile(t *testing.T) {
 		c.want(t, "calls", named("a"))
 		if status := w.status(gvr); status.Parked+status.Failing+status.Delayed != 0 {
 			t.Errorf("the status is %+v, want no retries", status)
+		}
+		stop()
+	})
+}
+
+// A panic is logged as an error, even if the object is not retried.
+func TestD8_PanicAfterADroppedDeletionIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logged := &logBuffer{}
+		w := newFixtureWithLogger(t, logged.logger(0), 1, retryEverySecond(3))
+		gvr := w.types[0]
+		stop := w.run()
+		exists := func(_ context.Context, _, updated dynamiccontroller.Object) bool { return updated != nil }
+		w.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			time.Sleep(time.Second)
+			panic(unformattable)
+		}, dynamiccontroller.WithPredicate(exists))
+		w.put(gvr, "a")
+		w.delete(gvr, "a")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := logged.count("Handler panicked"); n != 1 {
+			t.Errorf("%d panics are logged, want 1: %q", n, logged.lines)
 		}
 		stop()
 	})

@@ -42,7 +42,7 @@ type registration struct {
 
 	stopped chan struct{} // closed when the registration is closed
 	ended   chan struct{} // closed when the registration is closed and no longer in use
-	end     func()        // closes ended; may be called more than once
+	end     sync.Once     // closes ended
 
 	mu sync.Mutex // guards the fields below
 	// lifetime is the parent of the handlers' contexts. It is cancelled when the run or the registration ends.
@@ -66,10 +66,6 @@ func newRegistration(c *DynamicController, gvr schema.GroupVersionResource) *reg
 		records:    map[string]record{},
 	}
 	reg.backoff = backoff{reg: reg, budget: rate.NewLimiter(retriesPerSecond, retriesBurst)}
-	reg.end = sync.OnceFunc(func() {
-		reg.forget()
-		close(reg.ended)
-	})
 	return reg
 }
 
@@ -142,15 +138,22 @@ func (r *registration) beginCall(key string) (lifetime context.Context, ok bool)
 	return r.lifetime, true
 }
 
-func (r *registration) endCall(key string, outcome Outcome, queued time.Duration) {
+// reportCall reports a call to Metrics. It must be called before endCall, because Metrics.Forget must be called after
+// the last Metrics.Reconciled.
+func (r *registration) reportCall(key string, outcome Outcome, queued time.Duration) {
+	if r.controller.metrics == nil {
+		return
+	}
 	r.mu.Lock()
 	done := Reconcile{GVR: r.gvr, Outcome: outcome, Queued: queued, Took: time.Since(r.running[key])}
 	r.mu.Unlock()
 	if r.metricsForgotten != nil {
 		<-r.metricsForgotten
 	}
-	// The call is still registered here, because Metrics.Forget must be called after the last Metrics.Reconciled.
 	callUserCode(r.log, "Metrics panicked", func() { r.controller.metrics.Reconciled(done) })
+}
+
+func (r *registration) endCall(key string) {
 	r.mu.Lock()
 	delete(r.running, key)
 	r.mu.Unlock()
@@ -195,7 +198,7 @@ func (r *registration) release() {
 	ends := r.closed && r.active == 0
 	r.mu.Unlock()
 	if ends {
-		r.end()
+		r.end.Do(r.forget)
 	}
 }
 
@@ -219,20 +222,24 @@ func (r *registration) close() {
 	r.subscriptions.close()
 }
 
-// forget removes a registration that has ended. For the type's last registration, it calls Metrics.Forget.
+// forget removes a registration that has ended, and closes ended. For the type's last registration, it calls
+// Metrics.Forget first, which can call runtime.Goexit.
 func (r *registration) forget() {
+	defer close(r.ended)
 	c := r.controller
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.registrations[r.gvr] == nil && len(c.ending[r.gvr]) == 1 {
-		r.forgetting = true
-		c.mu.Unlock()
-		callUserCode(r.log, "Metrics panicked", func() { c.metrics.Forget(r.gvr) })
+	r.forgetting = c.registrations[r.gvr] == nil && len(c.ending[r.gvr]) == 1
+	c.mu.Unlock()
+	defer func() {
 		c.mu.Lock()
-	}
-	ending := slices.DeleteFunc(c.ending[r.gvr], func(other *registration) bool { return other == r })
-	if c.ending[r.gvr] = ending; len(ending) == 0 {
-		delete(c.ending, r.gvr)
+		defer c.mu.Unlock()
+		ending := slices.DeleteFunc(c.ending[r.gvr], func(other *registration) bool { return other == r })
+		if c.ending[r.gvr] = ending; len(ending) == 0 {
+			delete(c.ending, r.gvr)
+		}
+	}()
+	if r.forgetting && c.metrics != nil {
+		callUserCode(r.log, "Metrics panicked", func() { c.metrics.Forget(r.gvr) })
 	}
 }
 

@@ -188,7 +188,7 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 	}
 	options := make([]*secondaryOptions, 0, len(watches))
 	for _, w := range watches {
-		if err := w.options.check(c.source); err != nil {
+		if err := c.source.Check(w.options.watch.Projection); err != nil {
 			return fmt.Errorf("%s: %w", w.options.key.name(), err)
 		}
 		options = append(options, w.options)
