@@ -95,6 +95,17 @@ func TestBackoff_DoublesWithEachConsecutiveFailure(t *testing.T) {
 	if delay := b.When(id); delay > minimum*3/2 {
 		t.Errorf("a requeue after a success is delayed by %s", delay)
 	}
+	budget := b.budget.Tokens()
+	for range 100 {
+		reg.recordFailure("parked", errors.New("on purpose"))
+	}
+	for range retriesBurst {
+		b.When(ObjectIdentifiers{NamespacedKey: "parked"})
+	}
+	if b.budget.Tokens() < budget {
+		t.Error("retries after the maximum delay use the budget")
+	}
+	reg.recordSuccess("parked")
 	for i := range 100_000 {
 		if delay := b.When(ObjectIdentifiers{NamespacedKey: fmt.Sprint("many ", i)}); delay > maximum {
 			t.Fatalf("earlier failures delay an object by %s, which exceeds the maximum", delay)

@@ -149,8 +149,10 @@ func (c *DynamicController) register(
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if reg := c.registrations[gvr]; reg != nil {
-		reg.newest.Store(next)
-		return reg, reg.subscriptions.apply(change{all: true, f: func() { reg.subscriptions.configure(next) }})
+		next.reg = reg
+		p := newPendingSwap(next)
+		reg.newest.Store(p)
+		return reg, reg.subscriptions.apply(change{all: true, f: func() { reg.subscriptions.configure(p) }})
 	}
 	reg = newRegistration(c, gvr)
 	for _, ending := range c.ending[gvr] {
@@ -158,8 +160,10 @@ func (c *DynamicController) register(
 			reg.metricsForgotten = ending.ended
 		}
 	}
+	next.reg = reg
 	reg.options.Store(next)
-	reg.newest.Store(next)
+	reg.newest.Store(&pendingSwap{next: next, over: make(chan struct{})})
+	close(reg.newest.Load().over)
 	reg.group = c.queue.Open(gvr, reg, next.limits(), reg.limiterOf(next))
 	reg.group.Pause()
 	reg.subscriptions = &subscriptionSet{
@@ -171,7 +175,7 @@ func (c *DynamicController) register(
 		r.registrations[reg] = struct{}{}
 	}
 	s, watches := reg.subscriptions, next.secondaries
-	done = s.apply(change{keys: keysOf(watches), f: func() { s.addWatches(watches, false, false) }})
+	done = s.apply(change{keys: keysOf(watches), f: func() { s.addWatches(watches, false, nil) }})
 	if r != nil {
 		done = s.apply(change{f: func() { s.attach(r) }})
 	}
@@ -186,7 +190,7 @@ func (c *DynamicController) register(
 // It returns nil if the type is not served. When called with the context of one of the type's own handlers, it returns
 // an error and stops nothing, because it would otherwise wait for the handler that called it.
 func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
-	if own, _ := ctx.Value(handlerOf{c}).(*registration); own != nil && own.gvr == gvr {
+	if own, _ := ctx.Value(handlerOf{c}).(*serveOptions); own != nil && own.reg.gvr == gvr {
 		return fmt.Errorf("stop serving %s: must not be called with the context of one of its own handlers", nameOf(gvr))
 	}
 	ending := c.unregister(gvr)
@@ -215,9 +219,6 @@ func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending 
 	defer c.mu.Unlock()
 	if reg := c.registrations[gvr]; reg != nil {
 		delete(c.registrations, gvr)
-		if c.current != nil {
-			delete(c.current.registrations, reg)
-		}
 		c.ending[gvr] = append(c.ending[gvr], reg)
 		reg.group.Close()
 	}
@@ -256,18 +257,4 @@ func (c *DynamicController) registered() []*registration {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return slices.Collect(maps.Values(c.registrations))
-}
-
-// runningHandlers describes the running handlers of all types, including types that are no longer served.
-func (c *DynamicController) runningHandlers() (names []string) {
-	c.mu.RLock()
-	regs := slices.Collect(maps.Values(c.registrations))
-	for _, ending := range c.ending {
-		regs = append(regs, ending...)
-	}
-	c.mu.RUnlock()
-	for _, reg := range regs {
-		names = append(names, reg.runningHandlers()...)
-	}
-	return names
 }

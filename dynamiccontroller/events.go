@@ -136,7 +136,7 @@ func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler 
 		Changed: func(c objects.Change) {
 			options := &r.options.Load().watchOptions
 			accepted := options.accepts(ctx, r.log, primary.View(), c)
-			if options.predicate != nil && c.New == nil {
+			if c.New == nil {
 				r.recordDeletion(c.Key, !accepted)
 			}
 			if !accepted {

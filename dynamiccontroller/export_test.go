@@ -20,15 +20,20 @@ func (c *DynamicController) Leftovers(gvr schema.GroupVersionResource) func() st
 		c.mu.RLock()
 		_, registered := c.registrations[gvr]
 		_, ending := c.ending[gvr]
+		inRun := false
+		if c.current != nil {
+			_, inRun = c.current.registrations[reg]
+		}
 		c.mu.RUnlock()
 		reg.mu.Lock()
 		defer reg.mu.Unlock()
 		kept := len(reg.running) + len(reg.records) + reg.active
 		inQueue := queued.Live + queued.Background + queued.Delayed + queued.Running
-		if inQueue+kept == 0 && !registered && !ending && typewatch.IsClosed(reg.ended) {
+		if inQueue+kept == 0 && !registered && !ending && !inRun && typewatch.IsClosed(reg.ended) {
 			return ""
 		}
-		return fmt.Sprintf("queued %+v, %d kept, registered %v, ending %v", queued, kept, registered, ending)
+		return fmt.Sprintf("queued %+v, %d kept, registered %v, ending %v, in the run %v",
+			queued, kept, registered, ending, inRun)
 	}
 }
 
@@ -48,7 +53,7 @@ func (c *DynamicController) AddWatchesLate(gvr schema.GroupVersionResource, stop
 	for _, w := range watches {
 		options = append(options, w.options)
 	}
-	<-reg.subscriptions.apply(change{f: func() { reg.subscriptions.addWatches(options, true, false) }})
+	<-reg.subscriptions.apply(change{f: func() { reg.subscriptions.addWatches(options, true, nil) }})
 	return nil
 }
 
@@ -56,4 +61,15 @@ func (c *DynamicController) AddWatchesLate(gvr schema.GroupVersionResource, stop
 func (c *DynamicController) HoldReadLock() (unlock func()) {
 	c.mu.RLock()
 	return c.mu.RUnlock
+}
+
+// BlockChanges makes later changes to the watches of a type wait until unblock is called.
+func (c *DynamicController) BlockChanges(gvr schema.GroupVersionResource) (unblock func()) {
+	reg, err := c.registrationOf(gvr)
+	if err != nil {
+		return func() {}
+	}
+	blocked := make(chan struct{})
+	reg.subscriptions.apply(change{f: func() { <-blocked }})
+	return func() { close(blocked) }
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,6 +59,98 @@ func TestS3_HungMapFuncBlocksNeitherOtherTypesNorShutdown(t *testing.T) {
 		f.run()()
 		stopWatches()
 	})
+}
+
+// A run waits for a MapFunc of a type that was stopped during the run. There is no bubble, because the hung MapFunc holds
+// a lock.
+func TestD11_RunWaitsForAHungMapFuncOfAStoppedType(t *testing.T) {
+	f := newFixture(t, 2, dynamiccontroller.Config{
+		Workers: 2, ResyncPeriod: -1, ShutdownTimeout: 100 * time.Millisecond,
+	})
+	gvr, watched := f.types[0], f.types[1]
+	object := &unstructured.Unstructured{}
+	object.SetGroupVersionKind(watched.GroupVersion().WithKind("Type"))
+	object.SetName("a")
+	must(f.client.Resource(watched).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{}))
+	watching, stopWatches := context.WithCancel(context.Background())
+	watchesEnded := make(chan error)
+	go func() { watchesEnded <- f.controller.RunWatches(watching) }()
+	mapping, hang := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	mapFunc := func(context.Context, dynamiccontroller.Object) []string {
+		once.Do(func() { close(mapping) })
+		<-hang
+		return nil
+	}
+	if err := f.controller.StartServingGVK(watching, gvr, succeed, dynamiccontroller.Watches(watched, mapFunc)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- f.controller.Run(ctx) }()
+	<-mapping
+	stopped, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := f.controller.StopServiceGVK(stopped, gvr); err == nil {
+		t.Error("StopServiceGVK returned nil while a MapFunc was hanging")
+	}
+	stop()
+	if err := <-ended; !strings.Contains(fmt.Sprint(err), "MapFunc of "+gvr.Resource) {
+		t.Errorf("Run returned %v, want an error that lists the MapFunc", err)
+	}
+	if err := f.controller.Run(ctx); !strings.Contains(fmt.Sprint(err), "already running") {
+		t.Errorf("while the MapFunc was hanging, Run returned %v", err)
+	}
+	close(hang)
+	if err := f.controller.StopServiceGVK(context.Background(), gvr); err != nil {
+		t.Error(err)
+	}
+	stopWatches()
+	if err := <-watchesEnded; err != nil {
+		t.Error(err)
+	}
+}
+
+// A TypeEvents function that hangs delays neither the cancellation of handlers nor the watches, and is reported.
+func TestD11_HungTypeEventsDoNotBlockShutdown(t *testing.T) {
+	hang := make(chan struct{})
+	for name, subscribe := range map[string]dynamiccontroller.TypeEvents{
+		"subscribing": func(func(schema.GroupVersionResource, bool)) func() { <-hang; return nil },
+		"cancelling":  func(func(schema.GroupVersionResource, bool)) func() { return func() { <-hang } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				hang = make(chan struct{})
+				f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1, ShutdownTimeout: time.Second},
+					dynamiccontroller.WithTypeEvents(subscribe))
+				gvr := f.types[0]
+				f.put(gvr, "a")
+				stop := f.start()
+				cancelled := false
+				f.serve(gvr, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+					<-ctx.Done()
+					cancelled = true
+					return nil
+				})
+				began := time.Now()
+				err := stop()
+				if took := time.Since(began); took > 2*time.Second || !cancelled {
+					t.Errorf("the run ended after %s; the handler's context was cancelled: %t", took, cancelled)
+				}
+				if text := fmt.Sprint(err); !strings.Contains(text, "TypeEvents") {
+					t.Errorf("Run returned %q, want an error that lists TypeEvents", text)
+				}
+				if state := f.status(gvr).State; state != dynamiccontroller.TypeStopped {
+					t.Errorf("the state of the type is %s, want %s", state, dynamiccontroller.TypeStopped)
+				}
+				close(hang)
+				synctest.Wait()
+				hang = make(chan struct{})
+				close(hang)
+				f.run()()
+			})
+		})
+	}
 }
 
 // When a run ends, MapFuncs are not called with the remaining objects in the cache.

@@ -48,7 +48,7 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 	if err != nil {
 		return nil, err
 	}
-	if reg.newest.Load().cache == CacheKeys && reg.subscriptions.primary.View().Options().Projection == objects.Keys {
+	if reg.newest.Load().next.cache == CacheKeys && reg.subscriptions.primary.View().Options().Projection == objects.Keys {
 		return nil, errNoObjects(gvr)
 	}
 	return lister{gvr: gvr, find: func() (typewatch.View, error) {
@@ -57,7 +57,7 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 			return typewatch.View{}, err
 		}
 		view := reg.subscriptions.primary.View()
-		if view.Options().Projection == objects.Keys && reg.newest.Load().cache != CacheKeys {
+		if view.Options().Projection == objects.Keys && reg.newest.Load().next.cache != CacheKeys {
 			return view, errNotSynced(gvr) // a swap is pending
 		}
 		return view, nil

@@ -71,6 +71,7 @@ const defaultReconcileTimeout = 5 * time.Minute
 
 // serveOptions holds the handler and the options of one call to StartServingGVK. It is immutable.
 type serveOptions struct {
+	reg          *registration
 	watchOptions // of the served type
 	handler      Handler
 	concurrency  int

@@ -33,7 +33,7 @@ const (
 func (r *registration) reconcile(id ObjectIdentifiers, queued time.Duration) {
 	defer r.controller.queue.Done(id)
 	options := r.options.Load()
-	ctx, ok := r.beginCall(id.NamespacedKey)
+	ctx, ok := r.beginCall(id.NamespacedKey, options)
 	if !ok {
 		return
 	}
@@ -44,9 +44,8 @@ func (r *registration) reconcile(id ObjectIdentifiers, queued time.Duration) {
 	}
 	log := r.log.WithValues(keyObject, id.NamespacedKey)
 	got := goexitResult
-	// Deferred, because user code can call runtime.Goexit.
-	defer r.endCall(id.NamespacedKey)
-	defer func() { r.reportCall(id.NamespacedKey, r.settle(ctx, log, id, got), queued) }()
+	// The outcome is settled in a deferred function, because the handler can call runtime.Goexit.
+	defer func() { r.endCall(id.NamespacedKey, r.settle(ctx, log, id, got), queued) }()
 	got = r.call(logr.NewContext(ctx, log), options.handler, id)
 }
 

@@ -63,6 +63,7 @@ var (
 	soakSwaps = rapid.SampledFrom([]dynamiccontroller.ServeOption{
 		dynamiccontroller.WithCache(dynamiccontroller.CacheFull), metadataOnly, withoutLabel,
 		dynamiccontroller.WithTransform(keep), dynamiccontroller.WithNamespaces("default", "other"),
+		dynamiccontroller.WithTransform(annotating("a")), // changes the metadata of all objects
 	})
 )
 

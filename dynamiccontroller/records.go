@@ -190,12 +190,13 @@ func (b backoff) When(id ObjectIdentifiers) time.Duration {
 	if config.MinRetryDelay <= delay>>doublings {
 		delay = config.MinRetryDelay << doublings
 	}
-	delay += rand.N(delay/2 + 1)
-	reservation := b.budget.Reserve()
-	if delay = max(delay, reservation.Delay()); delay < config.MaxRetryDelay {
-		return delay
+	if delay += rand.N(delay/2 + 1); delay < config.MaxRetryDelay {
+		reservation := b.budget.Reserve()
+		if delay = max(delay, reservation.Delay()); delay < config.MaxRetryDelay {
+			return delay
+		}
+		reservation.Cancel() // a retry after the maximum delay does not use the budget
 	}
-	reservation.Cancel() // a retry after the maximum delay does not use the budget
 	return max(config.MinRetryDelay, config.MaxRetryDelay-rand.N(config.MaxRetryDelay/4+1))
 }
 

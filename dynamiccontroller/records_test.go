@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -243,6 +244,29 @@ func TestD8_DroppedDeletionEndsTheFirstReconcile(t *testing.T) {
 	})
 }
 
+// A deletion is retried if the predicate that dropped an earlier deletion has been removed.
+func TestD8_DeletionIsRetriedAfterThePredicateIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, 1, retryEverySecond(3))
+		gvr := w.types[0]
+		stop := w.run()
+		fail := func(context.Context, dynamiccontroller.ObjectIdentifiers) error { return errOnPurpose }
+		exists := func(_ context.Context, _, updated dynamiccontroller.Object) bool { return updated != nil }
+		w.serve(gvr, fail, dynamiccontroller.WithPredicate(exists))
+		w.put(gvr, "a")
+		w.delete(gvr, "a") // while a retry is pending
+		w.put(gvr, "a")
+		w.serve(gvr, fail)
+		w.delete(gvr, "a")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if status := w.status(gvr); status.Parked != 1 {
+			t.Errorf("the status is %+v, want the deleted object to be parked after its retries", status)
+		}
+		stop()
+	})
+}
+
 // A panic is logged as an error, even if the object is not retried.
 func TestD8_PanicAfterADroppedDeletionIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -397,6 +421,26 @@ func TestMetrics_ForgetPrecedesALaterRegistration(t *testing.T) {
 		synctest.Wait()
 		if n := len(m.calls); n != 3 || m.calls[1] != "forget" || m.calls[2] != "reconciled" {
 			t.Errorf("the calls are %v, want reconciled, forget and reconciled again", m.calls)
+		}
+		stop()
+	})
+}
+
+func TestS1_StopWaitsForForget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &recordingMetrics{forgetting: make(chan struct{}), release: make(chan struct{})}
+		w := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1}, dynamiccontroller.WithMetrics(m))
+		gvr := w.types[0]
+		stop := w.run()
+		w.serve(gvr, succeed)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := w.controller.StopServiceGVK(ctx, gvr); !strings.Contains(fmt.Sprint(err), "Metrics.Forget") {
+			t.Errorf("StopServiceGVK returned %v, want an error that lists Metrics.Forget", err)
+		}
+		close(m.release)
+		if err := w.controller.StopServiceGVK(context.Background(), gvr); err != nil {
+			t.Error(err)
 		}
 		stop()
 	})

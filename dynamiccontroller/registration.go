@@ -31,8 +31,8 @@ type registration struct {
 	group group
 	// options holds the handler and the options that are in effect.
 	options       atomic.Pointer[serveOptions]
-	newest        atomic.Pointer[serveOptions] // from the last call to StartServingGVK; may not be in effect yet
-	backoff       backoff                      // the default rate limiter
+	newest        atomic.Pointer[pendingSwap] // the last call to StartServingGVK
+	backoff       backoff                     // the default rate limiter
 	subscriptions *subscriptionSet
 	// resyncs is used only by the goroutine that performs resyncs.
 	resyncs resync.Schedule
@@ -107,13 +107,13 @@ func (r *registration) ignoreMalformedKey(source, key string, reason error) {
 	log.Info("Malformed key ignored", keySource, source, keyKey, key, keyError, reason.Error())
 }
 
-// handlerOf is the context key for the registration whose handler is running. It includes the controller, because a
+// handlerOf is the context key for the options with which a handler was called. It includes the controller, because a
 // handler can pass its context to another controller.
 type handlerOf struct{ controller *DynamicController }
 
 // enter sets lifetime to a new child of the run's base context, and returns it.
 func (r *registration) enter(base context.Context) context.Context {
-	ctx, cancel := context.WithCancelCause(context.WithValue(base, handlerOf{r.controller}, r))
+	ctx, cancel := context.WithCancelCause(base)
 	r.mu.Lock()
 	r.lifetime, r.cancel = ctx, cancel
 	closed := r.closed
@@ -126,7 +126,7 @@ func (r *registration) enter(base context.Context) context.Context {
 
 // beginCall registers a call to the handler and returns the parent of the call's context. If ok is false, the
 // registration is closed and the handler must not be called. Otherwise, endCall must be called after the handler.
-func (r *registration) beginCall(key string) (lifetime context.Context, ok bool) {
+func (r *registration) beginCall(key string, options *serveOptions) (parent context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -135,38 +135,37 @@ func (r *registration) beginCall(key string) (lifetime context.Context, ok bool)
 	r.active++
 	r.running[key] = time.Now()
 	r.updateRecordLocked(key, record.started)
-	return r.lifetime, true
+	return context.WithValue(r.lifetime, handlerOf{r.controller}, options), true
 }
 
-// reportCall reports a call to Metrics. It must be called before endCall, because Metrics.Forget must be called after
-// the last Metrics.Reconciled.
-func (r *registration) reportCall(key string, outcome Outcome, queued time.Duration) {
-	if r.controller.metrics == nil {
-		return
-	}
+func (r *registration) endCall(key string, outcome Outcome, queued time.Duration) {
 	r.mu.Lock()
 	done := Reconcile{GVR: r.gvr, Outcome: outcome, Queued: queued, Took: time.Since(r.running[key])}
 	r.mu.Unlock()
-	if r.metricsForgotten != nil {
-		<-r.metricsForgotten
+	if metrics := r.controller.metrics; metrics != nil {
+		if r.metricsForgotten != nil {
+			<-r.metricsForgotten
+		}
+		// The call is still registered here, because Metrics.Forget must be called after the last Metrics.Reconciled.
+		callUserCode(r.log, "Metrics panicked", func() { metrics.Reconciled(done) })
 	}
-	callUserCode(r.log, "Metrics panicked", func() { r.controller.metrics.Reconciled(done) })
-}
-
-func (r *registration) endCall(key string) {
 	r.mu.Lock()
 	delete(r.running, key)
 	r.mu.Unlock()
 	r.release()
 }
 
-// callUserCode calls f. If f panics, callUserCode logs the panic with the message and returns false.
+// callUserCode calls f in a goroutine, because f can call runtime.Goexit, and reports whether f has returned. If f
+// panics, callUserCode logs the panic with the message.
 func callUserCode(log logr.Logger, message string, f func()) (returned bool) {
-	panicked := protect.Call(f)
-	if panicked != nil {
-		log.Error(panicked, message, keyStack, string(panicked.Stack))
-	}
-	return panicked == nil
+	<-closedAfter(func() {
+		panicked := protect.Call(f)
+		if panicked != nil {
+			log.Error(panicked, message, keyStack, string(panicked.Stack))
+		}
+		returned = panicked == nil
+	})
+	return returned
 }
 
 // background calls f in a goroutine. The registration does not end until f has returned.
@@ -223,23 +222,24 @@ func (r *registration) close() {
 }
 
 // forget removes a registration that has ended, and closes ended. For the type's last registration, it calls
-// Metrics.Forget first, which can call runtime.Goexit.
+// Metrics.Forget first.
 func (r *registration) forget() {
 	defer close(r.ended)
 	c := r.controller
 	c.mu.Lock()
-	r.forgetting = c.registrations[r.gvr] == nil && len(c.ending[r.gvr]) == 1
-	c.mu.Unlock()
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		ending := slices.DeleteFunc(c.ending[r.gvr], func(other *registration) bool { return other == r })
-		if c.ending[r.gvr] = ending; len(ending) == 0 {
-			delete(c.ending, r.gvr)
-		}
-	}()
-	if r.forgetting && c.metrics != nil {
+	defer c.mu.Unlock()
+	if c.metrics != nil && c.registrations[r.gvr] == nil && len(c.ending[r.gvr]) == 1 {
+		r.forgetting = true
+		c.mu.Unlock()
 		callUserCode(r.log, "Metrics panicked", func() { c.metrics.Forget(r.gvr) })
+		c.mu.Lock()
+	}
+	ending := slices.DeleteFunc(c.ending[r.gvr], func(other *registration) bool { return other == r })
+	if c.ending[r.gvr] = ending; len(ending) == 0 {
+		delete(c.ending, r.gvr)
+	}
+	if c.current != nil {
+		delete(c.current.registrations, r)
 	}
 }
 
@@ -259,8 +259,11 @@ func (r *registration) stillActive() []string {
 	names := r.runningHandlers()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.active > len(r.running) {
+	switch {
+	case r.active > len(r.running):
 		names = append(names, "the watch of "+nameOf(r.gvr))
+	case r.active == 0:
+		names = append(names, "Metrics.Forget for "+nameOf(r.gvr))
 	}
 	return names
 }

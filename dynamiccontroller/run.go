@@ -139,7 +139,12 @@ func (r *run) end(releaseWatches func()) (left []string) {
 		r.finish()
 	})
 	if !await(timeout, returned) {
-		left = c.runningHandlers()
+		for _, reg := range r.served() {
+			left = append(left, reg.runningHandlers()...)
+		}
+		if len(left) == 0 {
+			left = append(left, "Metrics.Forget") // called by a worker after the last handler of a stopped type
+		}
 		var stopGrace context.CancelFunc
 		timeout, stopGrace = context.WithTimeout(context.Background(), min(c.config.ShutdownTimeout, endGrace))
 		defer stopGrace()
@@ -165,6 +170,9 @@ func (r *run) end(releaseWatches func()) (left []string) {
 		for _, gvr := range c.pool.Running() {
 			left = append(left, "the watch of "+nameOf(gvr))
 		}
+		if len(left) == 0 {
+			left = append(left, "TypeEvents, or the watch of a stopped type")
+		}
 	default:
 		for reg, done := range detached {
 			if !await(timeout, done) {
@@ -188,6 +196,7 @@ func closedAfter(f func()) (done <-chan struct{}) {
 	return returned
 }
 
+// served returns the registrations of the run, including those that have been stopped but have not ended.
 func (r *run) served() []*registration {
 	r.controller.mu.RLock()
 	defer r.controller.mu.RUnlock()
@@ -285,11 +294,12 @@ func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan 
 			for _, done := range before {
 				await(ctx, done)
 			}
-			stop := c.pool.Start()
-			cancel := c.subscribeTypeEvents()
+			stop, cancel := c.pool.Start(), func() {}
+			subscribed := closedAfter(func() { cancel = c.subscribeTypeEvents() })
 			term.stop <- func() {
+				stop() // first, because the functions of TypeEvents can hang
+				<-subscribed
 				cancel()
-				stop()
 			}
 		}()
 	}

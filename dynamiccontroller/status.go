@@ -193,8 +193,8 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 // waitForSync waits until the registration has synced with its newest options, or is closed. It returns false on stop.
 func (r *registration) waitForSync(stop <-chan struct{}) bool {
 	for !r.subscriptions.hasSynced() {
-		wait := r.subscriptions.pendingSwap()
-		if wait == nil {
+		var wait <-chan struct{} = r.newest.Load().over
+		if typewatch.IsClosed(wait) {
 			wait = r.subscriptions.primary.Synced()
 		}
 		select {

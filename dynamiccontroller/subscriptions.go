@@ -85,65 +85,70 @@ type pendingSwap struct {
 	over chan struct{} // closed when the new options have taken effect, or when the swap has been cancelled
 	// secondaries holds the watches of the new options. AddWatches and RemoveWatches update it.
 	secondaries map[WatchKey]*secondaryOptions
+	initialSync *initialSync // begun by the swap; nil if there was already one, or if the set is detached
+}
+
+func newPendingSwap(next *serveOptions) *pendingSwap {
+	p := &pendingSwap{next: next, over: make(chan struct{}), secondaries: map[WatchKey]*secondaryOptions{}}
+	for _, o := range next.secondaries {
+		p.secondaries[o.key] = o
+	}
+	return p
 }
 
 // configure replaces the handler and the options. If the primary subscription needs a different watch, the new handler
 // and options take effect when that watch has synced. Any pending swap is cancelled. Like addWatches, removeWatches,
 // attach and detach, configure must be called only as part of a change.
-func (s *subscriptionSet) configure(next *serveOptions) {
+func (s *subscriptionSet) configure(p *pendingSwap) {
 	s.primary.CancelReplace()
-	p := &pendingSwap{next: next, over: make(chan struct{}), secondaries: map[WatchKey]*secondaryOptions{}}
-	for _, o := range next.secondaries {
-		p.secondaries[o.key] = o
+	s.mu.Lock()
+	last := s.pending
+	s.mu.Unlock()
+	if last != nil && typewatch.IsClosed(last.over) {
+		s.finish(last) // the last swap has taken effect
 	}
 	s.mu.Lock()
 	s.pending.endLocked()
 	s.pending = p
 	s.mu.Unlock()
-	if s.reg.options.Load().sameWatch(&next.watchOptions) {
-		s.swap(next, p)()
+	if s.reg.options.Load().sameWatch(&p.next.watchOptions) {
+		s.swap(p)
+		s.finish(p)
 		return
 	}
-	s.primary.Replace(next.subscription(), func() {
-		finish := change{all: true, f: s.swap(next, p)}
+	s.primary.Replace(p.next.subscription(), func() { s.swap(p) }, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.insertChangeLocked(min(1, len(s.changes)), finish)
+		s.insertChangeLocked(min(1, len(s.changes)), change{all: true, f: func() { s.finish(p) }})
 	})
 }
 
 // swap puts the options into effect and queues all objects. It can be called while the primary subscription is being
-// replaced. The returned function finish adds and removes secondaries. The caller must call finish as part of the
-// current or the next change. If there are new secondaries, the group stays paused until their initial lists have been
-// delivered, so that each object is reconciled only once for the swap and these lists.
-func (s *subscriptionSet) swap(next *serveOptions, p *pendingSwap) (finish func()) {
-	s.reg.group.Configure(next.limits(), s.reg.limiterOf(next))
+// replaced. The caller must call finish as part of the current or the next change. Until then, the group is paused, so
+// that each object is reconciled only once for the swap, for the difference between two watches and for the initial
+// lists of new secondaries.
+func (s *subscriptionSet) swap(p *pendingSwap) {
+	s.reg.group.Configure(p.next.limits(), s.reg.limiterOf(p.next))
 	s.mu.Lock()
-	s.reg.options.Store(next)
+	s.reg.options.Store(p.next)
 	p.endLocked()
 	attached := s.lifetime != nil && !s.closed
-	joint := false // whether to wait for new secondaries
-	for key := range p.secondaries {
-		joint = joint || attached && s.initialSync == nil && s.secondaries[key] == nil
-	}
-	if joint {
+	if attached && s.initialSync == nil {
 		s.beginInitialSyncLocked(nil)
+		p.initialSync = s.initialSync
 	}
 	s.mu.Unlock()
 	if attached {
 		s.reg.add(fairqueue.Background, s.reg.allKeys())
-	}
-	return func() {
-		s.finish(p)
-		if joint {
-			s.delivered(s.primary)
-		}
 	}
 }
 
 // finish adds and removes secondaries so that they match the new options, unless another swap has been requested.
 func (s *subscriptionSet) finish(p *pendingSwap) {
 	s.mu.Lock()
+	if s.initialSync == p.initialSync {
+		s.initialSync.finishLocked(s.primary)
+	}
 	current := s.pending == p
 	if current {
 		s.pending = nil
@@ -152,7 +157,7 @@ func (s *subscriptionSet) finish(p *pendingSwap) {
 	if !current {
 		return
 	}
-	s.addWatches(slices.Collect(maps.Values(p.secondaries)), false, false)
+	s.addWatches(slices.Collect(maps.Values(p.secondaries)), false, nil)
 	var removed []WatchKey
 	for _, sec := range s.all() {
 		if p.secondaries[sec.key] == nil {
@@ -179,16 +184,6 @@ func (p *pendingSwap) endLocked() {
 	if p != nil && !typewatch.IsClosed(p.over) {
 		close(p.over)
 	}
-}
-
-// pendingSwap returns a channel that is closed when the pending swap is over, or nil if no swap is pending.
-func (s *subscriptionSet) pendingSwap() <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pending == nil || typewatch.IsClosed(s.pending.over) {
-		return nil
-	}
-	return s.pending.over
 }
 
 // attach starts the delivery of objects to the queue: first all objects in the caches, and then those that change.
@@ -230,8 +225,7 @@ func (s *subscriptionSet) close() {
 	}
 }
 
-// end ends the initial sync, calls update while the set is locked, and returns all subscriptions. If update closes the
-// set, the secondaries are removed.
+// end ends the initial sync, calls update while the set is locked, and returns all subscriptions.
 func (s *subscriptionSet) end(update func()) (all []*typewatch.Subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -241,9 +235,6 @@ func (s *subscriptionSet) end(update func()) (all []*typewatch.Subscription) {
 	all = append(all, s.primary)
 	for _, sec := range s.secondaries {
 		all = append(all, sec.sub)
-	}
-	if s.closed {
-		clear(s.secondaries)
 	}
 	return all
 }
@@ -258,7 +249,7 @@ func (r *registration) endSubscription(sub *typewatch.Subscription) {
 
 // hasSynced reports whether the primary subscription holds a complete list for the newest options.
 func (s *subscriptionSet) hasSynced() bool {
-	return s.pendingSwap() == nil && s.primary.View().HasSynced()
+	return typewatch.IsClosed(s.reg.newest.Load().over) && s.primary.View().HasSynced()
 }
 
 func (s *subscriptionSet) find(key WatchKey) *secondary {

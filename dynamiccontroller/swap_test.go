@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
+	apiruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -213,7 +215,7 @@ func TestRemoveWatches_DoesNotWaitIfNothingChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		lister := must(w.controller.SecondaryLister(gvr, watch.Key()))
-		listed, deadline := []runtime.Object(nil), time.Now().Add(time.Minute)
+		listed, deadline := []apiruntime.Object(nil), time.Now().Add(time.Minute)
 		for ; len(listed) == 0 && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 			listed, _ = lister.List(labels.Everything())
 		}
@@ -378,6 +380,162 @@ func TestS2_SwapReconcilesParkedObjectsOnce(t *testing.T) {
 			if n := len(at) - 1; n != swaps {
 				t.Errorf("%s was reconciled %d times by %d swaps", name, n, swaps)
 			}
+		}
+		stop()
+	})
+}
+
+// While the difference between the two watches is being delivered, no object is reconciled. Otherwise, a worker could
+// reconcile an object before its difference is delivered, and the object would be reconciled again.
+func TestS2_SwapReconcilesObjectsOfTheDifferenceOnce(t *testing.T) {
+	slow := func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
+		for range 1000 {
+			runtime.Gosched() // lets the workers run; Sleep would block the bubble, because the watches are locked
+		}
+		return true
+	}
+	for name, owns := range map[string]bool{"with the same watches": false, "with a new watch": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+				gvr := f.types[0]
+				for _, namespace := range []string{"a", "b", "c"} {
+					f.createIn(namespace, gvr)
+				}
+				stop := f.run()
+				old, next := newCalls(succeed), newCalls(succeed)
+				f.serve(gvr, old.handle, dynamiccontroller.WithNamespaces("a", "b"))
+				old.want(t, "before the swap", named("a", "b"))
+				options := []dynamiccontroller.ServeOption{
+					dynamiccontroller.WithNamespaces("b", "c"), dynamiccontroller.WithPredicate(slow),
+				}
+				if owns {
+					options = append(options, dynamiccontroller.Owns(f.types[1]))
+				}
+				f.serve(gvr, next.handle, options...)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				next.want(t, "new handler", named("a", "b", "c"))
+				stop()
+			})
+		})
+	}
+}
+
+// If another swap is requested while the difference is being delivered, the handler that has just taken effect gets its
+// watches, because it stays in effect until the other swap takes effect.
+func TestS2_SupersededSwapKeepsItsWatchesIfItHasTakenEffect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, child := f.types[0], f.types[1]
+		f.put(gvr, "a")
+		stop := f.run()
+		f.serve(gvr, succeed)
+		c := newCalls(succeed)
+		var once sync.Once
+		begin, resume := make(chan struct{}), make(chan struct{})
+		go func() {
+			<-begin
+			f.failLists(gvr, errors.New("the last selector is refused"))
+			if err := f.controller.StartServingGVK(t.Context(), gvr, succeed, metadataOnly, withoutLabel); err != nil {
+				t.Error(err)
+			}
+			close(resume)
+		}()
+		annotated := dynamiccontroller.WithTransform(annotating("a")) // so that there is a difference
+		f.serve(gvr, c.handle, annotated, dynamiccontroller.Owns(child), dynamiccontroller.WithPredicate(
+			func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
+				once.Do(func() {
+					close(begin)
+					<-resume
+				})
+				return true
+			}))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		c.want(t, "after the swap", named("a"))
+		f.put(child, "c", f.id(gvr, "a"))
+		c.want(t, "after a change to a child", named("a"))
+		stop()
+	})
+}
+
+// A handler that was called before a swap can call AddWatches after the swap. It must not change the new options.
+func TestAddWatches_HasNoEffectInAReplacedHandler(t *testing.T) {
+	for name, blocked := range map[string]bool{"after the swap": false, "while the swap waits for other changes": true} {
+		t.Run(name, func(t *testing.T) { testAddWatchesInReplacedHandler(t, blocked) })
+	}
+}
+
+func testAddWatchesInReplacedHandler(t *testing.T, blocked bool) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, watched, other := f.types[0], f.types[1], f.types[2]
+		var calls []string
+		watch := func(name string) dynamiccontroller.Watch {
+			return dynamiccontroller.Watches(watched, func(context.Context, dynamiccontroller.Object) []string {
+				calls = append(calls, name)
+				return nil
+			})
+		}
+		f.put(gvr, "a")
+		stop := f.run()
+		hang := make(chan struct{})
+		f.serve(gvr, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+			<-hang
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			return f.controller.AddWatches(ctx, gvr, watch("old"), dynamiccontroller.Owns(other))
+		}, watch("old"))
+		unblock := func() {}
+		if blocked {
+			unblock = f.controller.BlockChanges(gvr)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := f.controller.StartServingGVK(ctx, gvr, succeed, watch("new")); err != nil {
+			t.Error(err)
+		}
+		close(hang)
+		time.Sleep(time.Minute)
+		unblock()
+		synctest.Wait()
+		f.put(watched, "w")
+		if want := []string{"new"}; !slices.Equal(calls, want) {
+			t.Errorf("calls to MapFuncs: %v, want %v", calls, want)
+		}
+		if secondaries := f.status(gvr).Secondaries; len(secondaries) != 1 {
+			t.Errorf("watches: %+v, want the one of the new options", secondaries)
+		}
+		stop()
+	})
+}
+
+// A swap can have to wait for earlier changes to the watches, which another type can block.
+func TestWaitForGVRSync_WaitsForASwapThatHasNotBegun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr := f.types[0]
+		stop := f.run()
+		f.serve(gvr, succeed)
+		unblock := f.controller.BlockChanges(gvr)
+		within := func(f func(ctx context.Context) error) error {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			return f(ctx)
+		}
+		if err := within(func(ctx context.Context) error {
+			return f.controller.StartServingGVK(ctx, gvr, succeed, metadataOnly)
+		}); err != nil {
+			t.Error(err)
+		}
+		wait := func(ctx context.Context) error { return f.controller.WaitForGVRSync(ctx, gvr) }
+		if err := within(wait); !errors.Is(err, context.DeadlineExceeded) || f.controller.AllInformerHaveSynced() {
+			t.Errorf("before the swap, WaitForGVRSync returned %v", err)
+		}
+		unblock()
+		if err := within(wait); err != nil {
+			t.Error(err)
 		}
 		stop()
 	})

@@ -157,7 +157,7 @@ func (o *secondaryOptions) asWatch() Watch {
 // cache mode differs, or if the existing watch has no transform and the new one does, a new watch replaces the existing
 // one once it has synced. The transform of an existing watch is kept. To change it, call RemoveWatches first, or
 // StartServingGVK again. While a swap is pending, a call from the old handler does not change the watches of the new
-// options.
+// options. After the swap, such a call has no effect.
 //
 // AddWatches sends no requests and does not wait for a sync, but it may have to wait for predicates and MapFuncs of
 // types that share a watch with this type. If ctx is cancelled in the meantime, it returns nil and the watches are
@@ -183,7 +183,11 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		}
 	}
 	reg, err := c.registrationOf(gvr)
-	if err != nil || reg.subscriptions.updateWatches(watches) {
+	by, _ := ctx.Value(handlerOf{c}).(*serveOptions)
+	if by != nil && by.reg != reg {
+		by = nil
+	}
+	if err != nil || reg.subscriptions.updateWatches(watches, by) {
 		return err
 	}
 	options := make([]*secondaryOptions, 0, len(watches))
@@ -193,8 +197,7 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		}
 		options = append(options, w.options)
 	}
-	own, _ := ctx.Value(handlerOf{c}).(*registration)
-	add := func() { reg.subscriptions.addWatches(options, true, own == reg) }
+	add := func() { reg.subscriptions.addWatches(options, true, by) }
 	await(ctx, reg.subscriptions.apply(change{keys: keysOf(options), f: add}))
 	return nil
 }
@@ -240,10 +243,13 @@ type secondary struct {
 }
 
 // updateWatches replaces the options of existing watches. It returns false and changes nothing if the new options
-// require a different watch, or if a pending change affects one of the watches.
-func (s *subscriptionSet) updateWatches(watches []Watch) (done bool) {
+// require a different watch, or if a pending change affects one of the watches. See addWatches for the parameter by.
+func (s *subscriptionSet) updateWatches(watches []Watch, by *serveOptions) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if by != nil && by != s.reg.options.Load() {
+		return true
+	}
 	for _, w := range watches {
 		sec := s.secondaries[w.options.key]
 		if sec == nil || s.pending != nil || s.isChangingLocked(sec.key) ||
@@ -266,12 +272,16 @@ func (sec *secondary) updateLocked(options *secondaryOptions) {
 }
 
 // addWatches adds the secondaries that do not exist yet. Existing secondaries that need a different watch move to it.
-// If keepTransforms is true, a secondary that has a transform keeps it. If byHandler is true, a handler of the type has
-// called AddWatches.
-func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms, byHandler bool) {
+// If keepTransforms is true, a secondary that has a transform keeps it. If a handler of the type has called AddWatches,
+// by holds the options with which the handler was called. Otherwise, by is nil.
+func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms bool, by *serveOptions) {
 	for _, options := range watches {
 		s.mu.Lock()
-		if s.pending != nil && (!byHandler || !s.pending.keeps(options.key)) {
+		if by != nil && by != s.reg.options.Load() { // a swap has replaced the handler
+			s.mu.Unlock()
+			return
+		}
+		if s.pending != nil && (by == nil || !s.pending.keeps(options.key)) {
 			s.pending.secondaries[options.key] = options
 		}
 		sec := s.secondaries[options.key]
@@ -290,7 +300,7 @@ func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				sec.options.Store(sec.wanted)
-			})
+			}, func() {})
 		}
 	}
 }

@@ -7,21 +7,26 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// SameContent reports whether both records have the same content. The order of keys does not matter, nor does the
-// TypeMeta of a record that keeps only metadata.
+// SameContent reports whether both records have the same content, as far as both keep it. The order of keys does not
+// matter, nor does the TypeMeta of a record that keeps only metadata.
 func (r *Record) SameContent(other *Record) bool {
 	switch {
 	case r == other:
 		return true
 	case r.opaque != nil || other.opaque != nil:
 		return reflect.DeepEqual(r.opaque, other.opaque)
-	case r.projection != other.projection:
-		return false
-	case r.projection == Metadata:
+	case r.projection < Full || other.projection < Full:
 		return r.SameMetadata(other)
-	default:
+	case r.projection == other.projection:
 		return r.header == other.header && sameJSON(r.data, other.data)
 	}
+	projection := min(r.projection, other.projection)
+	a, err := r.encodedAs(projection)
+	if err != nil {
+		return false
+	}
+	b, err := other.encodedAs(projection)
+	return err == nil && sameJSON(string(a), string(b))
 }
 
 // SameMetadata reports whether both objects have the same metadata, ignoring managedFields. If either record has the

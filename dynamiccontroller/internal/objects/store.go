@@ -327,9 +327,9 @@ func (s *Store) ChangesTo(namespace string, records map[string]*Record, byConten
 	return changes
 }
 
-// Difference returns the changes from this store to another one. Objects with equal versions are compared by their
-// metadata if both stores hold records.
-func (s *Store) Difference(to *Store) []Change {
+// Difference returns the changes from this store to another one. If both stores hold records, objects with equal
+// versions are compared by their content or, if byContent is false, by their metadata.
+func (s *Store) Difference(to *Store, byContent bool) []Change {
 	changes := s.Deletions(to)
 	for _, key := range to.Keys() {
 		before, known := s.identity(key)
@@ -340,7 +340,7 @@ func (s *Store) Difference(to *Store) []Change {
 		}
 		old, _ := s.Get(key)
 		now, _ := to.Get(key)
-		if !same || !old.SameMetadata(now) {
+		if !same || byContent && !old.SameContent(now) || !byContent && !old.SameMetadata(now) {
 			changes = append(changes, Change{Key: key, Old: old, New: now})
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"weak"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
 // Each of two subscriptions switches to the other's watch while events arrive.
@@ -36,7 +38,7 @@ func TestReplace_InOppositeDirectionsDoesNotDeadlock(t *testing.T) {
 			<-m.subscription.Synced()
 			for n := range 50 {
 				replaced := make(chan struct{})
-				m.subscription.Replace(options(projections[(n+1)%2]), func() { close(replaced) })
+				m.subscription.Replace(options(projections[(n+1)%2]), func() { close(replaced) }, noop)
 				<-replaced
 			}
 			m.close()
@@ -49,6 +51,54 @@ func TestReplace_InOppositeDirectionsDoesNotDeadlock(t *testing.T) {
 		closeAndWait(s)
 	}
 	stop()
+}
+
+// A subscription that waits for a watch with a hung event handler does not block its current watch.
+func TestS3_ReplacementByAHungWatchDoesNotBlockTheCurrentWatch(t *testing.T) {
+	for name, hungFirst := range map[string]bool{"by an older watch": true, "by a newer watch": false} {
+		t.Run(name, func(t *testing.T) {
+			srv := newServer()
+			srv.putWith("a", x1)
+			p := newTestPool(srv)
+			stop := p.Start()
+			var hung *Subscription
+			if hungFirst {
+				hung = p.Subscribe(selecting(Full), nil)
+			}
+			moving, other := p.Subscribe(options(Full), nil), p.Subscribe(options(Full), nil)
+			if !hungFirst {
+				hung = p.Subscribe(selecting(Full), nil)
+			}
+			<-hung.Synced()
+			<-moving.Synced()
+			changed, begun, hang := make(chan string, 100), make(chan struct{}), make(chan struct{})
+			other.Attach(EventHandler{
+				Known: func([]string) {}, Synced: func() {}, Changed: func(c objects.Change) { changed <- c.Key },
+			})
+			var attaching sync.WaitGroup
+			attaching.Go(func() {
+				hung.Attach(EventHandler{
+					Known: func([]string) { close(begun); <-hang }, Synced: func() {}, Changed: func(objects.Change) {},
+				})
+			})
+			<-begun
+			moving.Replace(selecting(Full), noop, noop)
+			for i := range 100 { // the replacement checks again after each event
+				srv.putWith(strconv.Itoa(i), x1)
+				select {
+				case <-changed:
+				case <-time.After(10 * time.Second):
+					t.Fatal("the current watch is blocked")
+				}
+			}
+			close(hang)
+			attaching.Wait()
+			for _, s := range []*Subscription{hung, moving, other} {
+				closeAndWait(s)
+			}
+			stop()
+		})
+	}
 }
 
 // A goroutine that reads while the subscription switches sees whole objects if and only if its view has the new
@@ -80,7 +130,7 @@ func TestView_IsConsistentDuringAReplacement(t *testing.T) {
 	}
 	for i := range 200 {
 		replaced := make(chan struct{})
-		s.Replace(options([]Projection{Full, Metadata}[i%2]), func() { close(replaced) })
+		s.Replace(options([]Projection{Full, Metadata}[i%2]), func() { close(replaced) }, noop)
 		<-replaced
 	}
 	close(over)
@@ -100,7 +150,7 @@ func TestReplace_KeepsNoFormerStoreInMemory(t *testing.T) {
 		<-s.Synced()
 		former = append(former, weak.Make(s.view.Load().watch))
 		replaced := make(chan struct{})
-		s.Replace(transformed(Full), func() { close(replaced) })
+		s.Replace(transformed(Full), func() { close(replaced) }, noop)
 		<-replaced
 	}
 	left := func() (left int) {

@@ -94,7 +94,7 @@ func TestNamespaces_ReplacementKeepsObjectsOfCommonNamespaces(t *testing.T) {
 		r := attachRecorder(s)
 		synctest.Wait()
 		r.take()
-		s.Replace(in("b,c", Full), func() { r.record("replaced") })
+		s.Replace(in("b,c", Full), func() { r.record("replaced") }, noop)
 		time.Sleep(time.Minute)
 		if _, pending := s.Replacement(); !pending {
 			t.Error("the replacement did not wait for all namespaces")
@@ -124,7 +124,7 @@ func TestNamespaces_ReplacementIsComparedByNamespace(t *testing.T) {
 		synctest.Wait()
 		r.take()
 		lists := len(srv.listed())
-		s.Replace(in("quiet,third", Full), nil)
+		s.Replace(in("quiet,third", Full), noop, noop)
 		synctest.Wait()
 		r.expect(t, "at once", "busy/1 2>-")
 		if n := len(srv.listed()); n != lists {
@@ -135,7 +135,7 @@ func TestNamespaces_ReplacementIsComparedByNamespace(t *testing.T) {
 		synctest.Wait()
 		r.expect(t, "an event", "quiet/2 ->3")
 		closeAndWait(other)
-		s.Replace(in("quiet,third", Metadata), nil)
+		s.Replace(in("quiet,third", Metadata), noop, noop)
 		time.Sleep(minLag / 2)
 		r.expect(t, "while the new watch lags: no false deletion")
 		srv.set(func() { clear(srv.paused) })
@@ -189,7 +189,7 @@ func TestNamespaces_ReplacementWaitsForEachEmptiedNamespace(t *testing.T) {
 		to.state.vanished() // only the watch that will replace the other one is emptied
 		time.Sleep(time.Minute)
 		r.take()
-		s.Replace(in("a,b", Full), nil)
+		s.Replace(in("a,b", Full), noop, noop)
 		time.Sleep(time.Minute)
 		r.expect(t, "while a namespace is empty: no false deletion")
 		srv.set(func() { clear(srv.refuseIn) })

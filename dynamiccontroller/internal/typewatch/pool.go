@@ -50,12 +50,10 @@ type Pool struct {
 	config  Config
 	relists *rate.Limiter // limits relists, across all types, after watches were closed early
 
-	mu      sync.Mutex // guards the fields below, and some fields of watches and subscriptions
-	created uint64     // the number of watches that have been created
-	shared  map[Key]*watch
-	byType  map[schema.GroupVersionResource][]*watch
-	running map[schema.GroupVersionResource]int // number of running goroutines per type, including those of closed watches
-	term    *term                               // nil while no watch runs
+	mu     sync.Mutex // guards the fields below, and some fields of watches and subscriptions
+	shared map[Key]*watch
+	byType map[schema.GroupVersionResource][]*watch
+	term   *term // nil while no watch runs
 }
 
 // term is a period during which watches run.
@@ -68,9 +66,8 @@ type term struct {
 func NewPool(config Config) *Pool {
 	return &Pool{
 		config: config, relists: listwatch.NewRelistLimiter(),
-		shared:  map[Key]*watch{},
-		byType:  map[schema.GroupVersionResource][]*watch{},
-		running: map[schema.GroupVersionResource]int{},
+		shared: map[Key]*watch{},
+		byType: map[schema.GroupVersionResource][]*watch{},
 	}
 }
 
@@ -108,8 +105,7 @@ func (p *Pool) joinLocked(options Options) *watch {
 }
 
 func (p *Pool) newWatchLocked(key Key, transform cache.TransformFunc) *watch {
-	p.created++
-	w := newWatch(p, p.created, key, transform)
+	w := newWatch(p, key, transform)
 	p.byType[key.GVR] = append(p.byType[key.GVR], w)
 	if w.shared {
 		p.shared[key] = w
@@ -170,7 +166,7 @@ func (p *Pool) settleLocked(w *watch) {
 		case stays && s.pending != nil && s.pending.isMove:
 			s.dropLocked()
 		case !stays && s.pending == nil:
-			r := s.replaceLocked(*options, p.exactLocked(key), func() {})
+			r := s.replaceLocked(*options, p.exactLocked(key), func() {}, func() {})
 			r.isMove = true
 			go r.run()
 		}
@@ -224,26 +220,14 @@ func (p *Pool) startLocked(w *watch) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	before, done := w.done, make(chan struct{})
 	w.term, w.cancel, w.done = t, cancel, done
-	p.running[w.key.GVR]++
 	t.watches.Go(func() {
 		defer close(done)
-		defer p.returned(w)
 		defer cancel()
 		<-before
 		if ctx.Err() == nil {
 			w.run(ctx)
 		}
 	})
-}
-
-func (p *Pool) returned(w *watch) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	gvr := w.key.GVR
-	p.running[gvr]--
-	if p.running[gvr] == 0 {
-		delete(p.running, gvr)
-	}
 }
 
 // Appeared must be called when the API server starts serving a type. Watches that are backing off retry immediately.
@@ -265,12 +249,15 @@ func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	return len(watches) > 0
 }
 
-// Running returns the types of the watches whose goroutines have not returned.
+// Running returns the types of the watches whose goroutines have not returned, except for watches that are ending
+// because no subscription uses them.
 func (p *Pool) Running() (types []schema.GroupVersionResource) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for gvr := range p.running {
-		types = append(types, gvr)
+	for gvr, watches := range p.byType {
+		if slices.ContainsFunc(watches, func(w *watch) bool { return !IsClosed(w.done) }) {
+			types = append(types, gvr)
+		}
 	}
 	return types
 }

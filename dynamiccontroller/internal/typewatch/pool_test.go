@@ -139,7 +139,7 @@ func failDeepSubscription(t *testing.T, srv *server, p *Pool, failure error, ord
 	case "by Replace":
 		metadata = p.Subscribe(selecting(Metadata), nil)
 		synctest.Wait()
-		metadata.Replace(options(Metadata), nil)
+		metadata.Replace(options(Metadata), noop, noop)
 	}
 	m := attachModel(t, metadata)
 	time.Sleep(time.Minute)
@@ -233,11 +233,11 @@ func TestS1_SubscriptionEndsAfterItsUnsharedWatches(t *testing.T) {
 		keeps, s := p.Subscribe(options(Metadata), nil), p.Subscribe(options(Metadata), nil)
 		synctest.Wait()
 		srv.set(func() { srv.paused[Full] = true })
-		s.Replace(transformed(Full), nil)
+		s.Replace(transformed(Full), noop, noop)
 		time.Sleep(time.Second)
 		srv.put("a")
 		synctest.Wait()
-		s.Replace(transformed(Full), nil) // the first watch ends a minute later
+		s.Replace(transformed(Full), noop, noop) // the first watch ends a minute later
 		time.Sleep(time.Second)
 		began := time.Now()
 		s.Close()

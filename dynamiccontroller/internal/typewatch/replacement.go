@@ -17,7 +17,8 @@ import (
 type replacement struct {
 	subscription *Subscription
 	options      Options
-	replaced     func()
+	replaced     func()        // called before the event handler is called with the difference
+	delivered    func()        // called afterwards
 	isMove       bool          // created by the pool, with unchanged options
 	checks       atomic.Int64  // checks requested since the goroutine started; 0 if it is not running
 	switched     chan struct{} // closed when the call to replaced has returned
@@ -36,8 +37,9 @@ type replacement struct {
 // this order:
 //
 //  1. [Subscription.View] returns the new watch and options.
-//  2. The callback replaced is called, if it is not nil.
+//  2. The callback replaced is called.
 //  3. The event handler is called once with each difference between the two stores.
+//  4. The callback delivered is called.
 //
 // If the event handler has not yet been called with the existing objects, it is first called with a deletion for each
 // object that only the former store holds. Then it is called with all existing objects. If the subscription has no
@@ -48,14 +50,11 @@ type replacement struct {
 // the current watch has never synced, or if the new options lead to the same watch, the subscription switches
 // immediately.
 //
-// Replace has no effect after Close. It cancels a pending replacement. The callback replaced must not call the pool and
-// should return quickly, because two watches are blocked while it is running. If the function passed to an earlier
-// Replace is running, Replace and CancelReplace wait until it returns. Their callers must therefore not hold locks that
-// this function takes.
-func (s *Subscription) Replace(options Options, replaced func()) {
-	if replaced == nil {
-		replaced = func() {}
-	}
+// Replace has no effect after Close. It cancels a pending replacement. The callbacks must not call the pool and should
+// return quickly, because two watches are blocked while they are running. If the callback replaced of an earlier Replace
+// is running, Replace and CancelReplace wait until it returns. Their callers must therefore not hold locks that this
+// callback takes.
+func (s *Subscription) Replace(options Options, replaced, delivered func()) {
 	p := s.pool
 	p.mu.Lock()
 	if s.closed.Load() {
@@ -71,9 +70,10 @@ func (s *Subscription) Replace(options Options, replaced func()) {
 		p.mu.Unlock()
 		<-switched
 		replaced()
+		delivered()
 		return
 	}
-	r := s.replaceLocked(options, to, replaced)
+	r := s.replaceLocked(options, to, replaced, delivered)
 	p.mu.Unlock()
 	if !w.everListed.Load() && r.attempt(true) {
 		close(r.ended)
@@ -106,9 +106,9 @@ func (s *Subscription) Replacement() (State, bool) {
 }
 
 // replaceLocked registers a replacement and cancels a pending one. The caller must start the replacement's goroutine.
-func (s *Subscription) replaceLocked(options Options, to *watch, replaced func()) *replacement {
+func (s *Subscription) replaceLocked(options Options, to *watch, replaced, delivered func()) *replacement {
 	r := &replacement{
-		subscription: s, options: options, replaced: replaced,
+		subscription: s, options: options, replaced: replaced, delivered: delivered,
 		switched: make(chan struct{}), ended: make(chan struct{}),
 	}
 	r.checks.Store(1) // for the goroutine that the caller starts
@@ -213,18 +213,11 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 	if !pending {
 		return true
 	}
-	first, second := from, to
-	if first.number > second.number {
-		first, second = second, first
+	unlock := lockDelivery(from, to, !atOnce)
+	if unlock == nil {
+		return false
 	}
-	for _, w := range slices.Compact([]*watch{first, second}) {
-		if !atOnce {
-			w.deliver.Lock()
-		} else if !w.deliver.TryLock() {
-			return false
-		}
-		defer w.deliver.Unlock()
-	}
+	defer unlock()
 	if s.view.Load().watch != from {
 		return true // this replacement was cancelled, and another one has switched
 	}
@@ -239,6 +232,30 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 	return r.switchOver(from, to)
 }
 
+// lockDelivery locks deliver of two watches, which can be the same one. It never waits for one lock while it holds the
+// other, because a hung event handler would then block both watches. If wait is false and a lock is not available,
+// lockDelivery returns nil.
+func lockDelivery(a, b *watch, wait bool) (unlock func()) {
+	for {
+		if wait {
+			a.deliver.Lock()
+		} else if !a.deliver.TryLock() {
+			return nil
+		}
+		if a == b {
+			return a.deliver.Unlock
+		}
+		if b.deliver.TryLock() {
+			return func() { a.deliver.Unlock(); b.deliver.Unlock() }
+		}
+		a.deliver.Unlock()
+		if !wait {
+			return nil
+		}
+		a, b = b, a
+	}
+}
+
 // switchOver moves the subscription from one watch to the other and delivers the difference. The caller must hold the
 // deliver locks of both watches.
 func (r *replacement) switchOver(from, to *watch) (over bool) {
@@ -247,7 +264,8 @@ func (r *replacement) switchOver(from, to *watch) (over bool) {
 	switch {
 	case s.handler == nil || !to.listed.Load():
 	case s.announced:
-		changes = from.store.Difference(to.store)
+		// The contents of watches with different transforms are not comparable.
+		changes = from.store.Difference(to.store, from.shared && to.shared)
 	default:
 		changes = from.store.Deletions(to.store)
 	}
@@ -273,6 +291,7 @@ func (r *replacement) switchOver(from, to *watch) (over bool) {
 	if s.observe != nil && from.state.current.Load().Phase != to.state.current.Load().Phase {
 		to.state.notify(s.observe)
 	}
+	defer r.delivered() // deferred, because an event handler can call runtime.Goexit
 	r.replaced()
 	close(r.switched)
 	for _, c := range changes {

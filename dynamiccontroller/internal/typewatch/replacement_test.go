@@ -33,6 +33,9 @@ func selecting(projection Projection) Options {
 	return o
 }
 
+// noop is passed to Replace by tests that do not use its callbacks.
+func noop() {}
+
 var x1 = map[string]string{"x": "1"}
 
 func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
@@ -63,9 +66,10 @@ func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 						t.Errorf("View has options %v when replaced is called", got)
 					}
 					r.record("replaced")
-				})
+				}, func() { r.record("delivered") })
 				time.Sleep(time.Second)
-				if diff := cmp.Diff(append([]string{"replaced"}, test.want...), r.take()); diff != "" {
+				want := slices.Concat([]string{"replaced"}, test.want, []string{"delivered"})
+				if diff := cmp.Diff(want, r.take()); diff != "" {
 					t.Error(diff)
 				}
 				if n := p.Watches(widgets); n != 1 {
@@ -82,6 +86,25 @@ func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 	}
 }
 
+// After a change to the schema, a deeper watch can end before it has listed again. The next watch has the new content.
+func TestS6_MoveDeliversContentThatChangedAtTheSameVersion(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		deep := p.Subscribe(options(Complete), nil)
+		s := p.Subscribe(options(Full), nil)
+		r := attachRecorder(s)
+		synctest.Wait()
+		r.take()
+		srv.setSpec("defaulted")
+		closeAndWait(deep)
+		time.Sleep(time.Second)
+		if diff := cmp.Diff([]string{"ns/a 1>1"}, r.take()); diff != "" {
+			t.Error(diff)
+		}
+		closeAndWait(s)
+	})
+}
+
 // A move to another watch can be redirected to the watch that the subscription already uses.
 func TestReplacement_CanLeadToTheCurrentWatch(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
@@ -91,7 +114,7 @@ func TestReplacement_CanLeadToTheCurrentWatch(t *testing.T) {
 		synctest.Wait()
 		replaced := false
 		p.mu.Lock()
-		r := s.replaceLocked(options(Metadata), s.view.Load().watch, func() { replaced = true })
+		r := s.replaceLocked(options(Metadata), s.view.Load().watch, func() { replaced = true }, noop)
 		p.mu.Unlock()
 		r.run()
 		if _, pending := s.Replacement(); pending || !replaced || p.Watches(widgets) != 1 {
@@ -118,7 +141,7 @@ func TestReplace_KeepsTheOldWatchUntilTheNewOneHasSynced(t *testing.T) {
 			srv.refuseLists[Full] = apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("not allowed"))
 		})
 		replaced := false
-		s.Replace(options(Full), func() { replaced = true })
+		s.Replace(options(Full), func() { replaced = true }, noop)
 		time.Sleep(time.Hour)
 		srv.put("b")
 		srv.delete("a")
@@ -168,7 +191,7 @@ func TestS6_ReplaceWaitsUntilTheNewWatchHasCaughtUp(t *testing.T) {
 				srv.put("b")
 				synctest.Wait()
 				r.take()
-				s.Replace(options(Full), func() { r.record("replaced") })
+				s.Replace(options(Full), func() { r.record("replaced") }, noop)
 				time.Sleep(minLag / 2)
 				r.expect(t, "while the new watch lags")
 				if !s.View().Store().Has("ns/b") {
@@ -194,7 +217,7 @@ func TestReplace_SwitchesAfterABookmark(t *testing.T) {
 		srv.put("b")
 		synctest.Wait()
 		r.take()
-		s.Replace(selecting(Full), nil)
+		s.Replace(selecting(Full), noop, noop)
 		synctest.Wait()
 		r.expect(t, "before the bookmark")
 		srv.bookmark()
@@ -215,7 +238,7 @@ func TestD3_ReplacementListIsNotOlderThanTheOldStore(t *testing.T) {
 		synctest.Wait()
 		srv.put("b")
 		synctest.Wait()
-		s.Replace(options(Full), nil)
+		s.Replace(options(Full), noop, noop)
 		synctest.Wait()
 		lists := srv.listed()
 		if last := lists[len(lists)-1]; last.ResourceVersion != "2" || last.projection != Full {
@@ -248,7 +271,7 @@ func TestD3_ReplaceSwitchesImmediatelyAfterEtcdWasRestored(t *testing.T) {
 			srv.refuseWatches[Metadata] = errors.New("later")
 		})
 		srv.restore(1)
-		s.Replace(options(Full), nil)
+		s.Replace(options(Full), noop, noop)
 		time.Sleep(time.Minute)
 		r.expect(t, "after the switch", "ns/lost 3>-")
 		closeAndWait(s)
@@ -267,7 +290,7 @@ func TestReplace_SwitchesImmediatelyIfTheOldWatchNeverSynced(t *testing.T) {
 				s := p.Subscribe(options(Metadata), nil)
 				r := attachRecorder(s)
 				replaced := false
-				s.Replace(next, func() { replaced = true })
+				s.Replace(next, func() { replaced = true }, noop)
 				if !replaced || s.View().Options().Key != next.Key {
 					t.Errorf("replaced: %t, options: %+v", replaced, s.View().Options())
 				}
@@ -292,9 +315,9 @@ func TestReplace_WithTheSameWatchTakesEffectImmediately(t *testing.T) {
 		synctest.Wait()
 		r.take()
 		srv.set(func() { srv.refuseLists[Full] = errors.New("later") })
-		s.Replace(transformed(Full), func() { t.Error("a cancelled replacement was completed") })
+		s.Replace(transformed(Full), func() { t.Error("a cancelled replacement was completed") }, noop)
 		replaced := false
-		s.Replace(options(Metadata), func() { replaced = true })
+		s.Replace(options(Metadata), func() { replaced = true }, noop)
 		if !replaced || s.View().Options().Projection != Metadata {
 			t.Errorf("replaced: %t, options: %+v", replaced, s.View().Options())
 		}
@@ -314,7 +337,7 @@ func TestReplace_WithTheSameWatchTakesEffectImmediately(t *testing.T) {
 
 func TestReplace_CancelsAnEarlierReplacement(t *testing.T) {
 	for name, end := range map[string]func(*Subscription){
-		"by another one":   func(s *Subscription) { s.Replace(selecting(Full), nil) },
+		"by another one":   func(s *Subscription) { s.Replace(selecting(Full), noop, noop) },
 		"by CancelReplace": (*Subscription).CancelReplace,
 		"by Close":         (*Subscription).Close,
 	} {
@@ -324,7 +347,7 @@ func TestReplace_CancelsAnEarlierReplacement(t *testing.T) {
 				s := p.Subscribe(options(Metadata), nil)
 				synctest.Wait()
 				srv.set(func() { srv.refuseLists[Full] = errors.New("later") })
-				s.Replace(options(Full), func() { t.Error("a cancelled replacement was completed") })
+				s.Replace(options(Full), func() { t.Error("a cancelled replacement was completed") }, noop)
 				synctest.Wait()
 				end(s)
 				srv.set(func() { clear(srv.refuseLists) })
@@ -346,7 +369,7 @@ func TestReplace_CancelsAnEarlierReplacement(t *testing.T) {
 func TestReplace_LaterCallsWaitForReplaced(t *testing.T) {
 	for name, call := range map[string]func(s *Subscription, done func()){
 		"CancelReplace":             func(s *Subscription, done func()) { s.CancelReplace(); done() },
-		"Replace by the same watch": func(s *Subscription, done func()) { s.Replace(options(Full), done) },
+		"Replace by the same watch": func(s *Subscription, done func()) { s.Replace(options(Full), done, noop) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newTestPool(newServer("a"))
@@ -358,7 +381,7 @@ func TestReplace_LaterCallsWaitForReplaced(t *testing.T) {
 				close(began)
 				time.Sleep(20 * time.Millisecond) // a slow function
 				calls <- "replaced"
-			})
+			}, noop)
 			<-began
 			call(s, func() { calls <- name })
 			if first, second := <-calls, <-calls; first != "replaced" || second != name {
@@ -383,7 +406,7 @@ func TestReplace_AnnouncesObjectsAfterDeletionsFromTheOldStore(t *testing.T) {
 		srv.put("b")
 		srv.put("c")
 		r := attachRecorder(s)
-		s.Replace(transformed(Full), func() { r.record("replaced") })
+		s.Replace(transformed(Full), func() { r.record("replaced") }, noop)
 		if got := r.take(); got != nil {
 			t.Errorf("while the pool is not running: %v", got)
 		}
@@ -409,7 +432,7 @@ func TestReplace_SwitchesImmediatelyIfListsHaveNoVersion(t *testing.T) {
 	}
 	r.take()
 	replaced := make(chan struct{})
-	s.Replace(transformed(Metadata), func() { close(replaced) })
+	s.Replace(transformed(Metadata), func() { close(replaced) }, noop)
 	to := s.pending.to.reflectors[0]
 	if err := to.Replace([]any{object("a", "5")}, ""); err != nil {
 		t.Fatal(err)

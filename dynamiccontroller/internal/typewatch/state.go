@@ -119,7 +119,8 @@ func (s *watchState) vanished() {
 	s.appeared()
 }
 
-// appeared ends the current backoff of the watch's reflectors.
+// appeared ends the current backoff of the watch's reflectors, or the next one. The current attempt can still fail,
+// because requests for a type return NotFound for a few milliseconds after it has been established.
 func (s *watchState) appeared() {
 	for _, r := range s.reflectors {
 		select {
@@ -130,12 +131,7 @@ func (s *watchState) appeared() {
 }
 
 // beginAttempt returns the context for an attempt (one call to ListAndWatch). A call to vanished cancels this context.
-// Earlier calls to appeared do not end the next backoff, because the attempt shows whether the type is served.
 func (s *reflectorState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
-	select {
-	case <-s.wake:
-	default:
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()

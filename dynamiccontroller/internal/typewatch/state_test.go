@@ -50,6 +50,20 @@ func TestWatchState_ReportsTheNewestResult(t *testing.T) {
 	}
 }
 
+// An attempt can fail although it began after the type event, because the API server returns NotFound for a few
+// milliseconds after a CRD has been established. The following backoff must be short.
+func TestAppeared_EndsTheBackoffAfterTheCurrentAttempt(t *testing.T) {
+	s := newWatchState(1, func(State) {}).reflectors[0]
+	s.appeared()
+	_, end := s.beginAttempt(t.Context())
+	end()
+	select {
+	case <-s.wake:
+	default:
+		t.Error("the type event is lost")
+	}
+}
+
 func TestState_SinceIsKeptWhileListsFail(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
@@ -141,7 +155,7 @@ func TestObserve_ReportsTheStateAfterASwitch(t *testing.T) {
 		phases := &phaseLog{}
 		s := p.Subscribe(options(Full), phases.observe)
 		time.Sleep(time.Minute)
-		s.Replace(options(Metadata), nil)
+		s.Replace(options(Metadata), noop, noop)
 		synctest.Wait()
 		if want := []Phase{Syncing, Failing, Synced}; !slices.Equal(phases.all(), want) {
 			t.Errorf("observed %v, want %v", phases.all(), want)

@@ -31,7 +31,7 @@ func TestS6_NoChangeIsLostOrDuplicatedUnderChurn(t *testing.T) {
 					synced.Add(1)
 				}
 				if rand.N(2) == 0 {
-					m.subscription.Replace(anyOptions(), func() { replaced.Add(1) })
+					m.subscription.Replace(anyOptions(), func() { replaced.Add(1) }, noop)
 				}
 				m.close()
 			}
@@ -191,7 +191,7 @@ func (s *stress) replace(m *model) {
 		if cancelled.Load() {
 			s.t.Error("replaced was called after CancelReplace")
 		}
-	})
+	}, noop)
 	if rand.N(4) == 0 {
 		m.subscription.CancelReplace()
 		cancelled.Store(true)

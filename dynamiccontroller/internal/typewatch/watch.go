@@ -26,7 +26,6 @@ import (
 // watch holds the objects that its reflectors receive, and delivers their changes to event handlers.
 type watch struct {
 	pool       *Pool
-	number     uint64 // watches are numbered in the order of their creation
 	key        Key
 	shared     bool // whether other subscriptions can join
 	log        logr.Logger
@@ -86,10 +85,10 @@ var (
 	_ cache.ReflectorBookmarkStore = (*reflector)(nil)
 )
 
-func newWatch(p *Pool, number uint64, key Key, transform cache.TransformFunc) *watch {
+func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
 	log := p.config.Log(key.GVR)
 	w := &watch{
-		pool: p, number: number, key: key, shared: transform == nil, log: log,
+		pool: p, key: key, shared: transform == nil, log: log,
 		store: objects.NewStore(key.Projection), subscriptions: map[*Subscription]struct{}{}, done: closedChannel,
 	}
 	w.incoming.Store(&[]*replacement{})
