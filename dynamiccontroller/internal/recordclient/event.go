@@ -25,7 +25,7 @@ type eventDecoder struct {
 
 // eventReader reads the events of a watch in one encoding.
 type eventReader interface {
-	// next reads the next event. Errors from the response are returned unchanged.
+	// next reads the next event. Errors from the body are returned unchanged.
 	next() (watch.EventType, error)
 	// record returns the record of the event's object.
 	record(objects.Projection) (*objects.Record, error)
@@ -40,10 +40,24 @@ type eventReader interface {
 }
 
 func newEventDecoder(body io.ReadCloser, projection objects.Projection) *eventDecoder {
-	return &eventDecoder{body: body, projection: projection}
+	return &eventDecoder{body: watchBody{body}, projection: projection}
 }
 
-// Decode returns the next event. Errors from the response are returned unchanged, because the caller compares them.
+// watchBody is the response to a watch request. If the connection is lost for any reason, Read returns
+// io.ErrUnexpectedEOF. The StreamWatcher then ends the watch, and the reflector resumes it. For other errors, such as
+// "http2: client connection lost", the StreamWatcher would send an ERROR event, and the reflector would relist
+// immediately.
+type watchBody struct{ io.ReadCloser }
+
+func (b watchBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF { //nolint:errorlint // the io.Reader contract: io.EOF itself
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// Decode returns the next event. Errors from the body are returned unchanged, because the StreamWatcher compares them.
 func (d *eventDecoder) Decode() (watch.EventType, runtime.Object, error) {
 	if d.events == nil {
 		if err := d.detectEncoding(); err != nil {

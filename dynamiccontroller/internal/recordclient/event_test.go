@@ -2,6 +2,7 @@ package recordclient_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"strings"
@@ -91,8 +92,13 @@ func TestWatch_EndsWithoutErrorWhenConnectionIsCut(t *testing.T) {
 // error.
 func requireEndWithoutError(t *testing.T, event string, p objects.Projection) {
 	t.Helper()
+	lost := []error{
+		io.EOF, io.ErrUnexpectedEOF, errors.New("read tcp: connection reset by peer"),
+		errors.New("http2: client connection lost"), errors.New("stream error: stream ID 7; INTERNAL_ERROR"),
+		errors.New("read tcp: no route to host"), fmt.Errorf("read tcp: %w", io.EOF),
+	}
 	for n := range 2 * len(event) {
-		for _, err := range []error{io.EOF, io.ErrUnexpectedEOF, errors.New("read tcp: connection reset by peer")} {
+		for _, err := range lost {
 			body := io.MultiReader(strings.NewReader((event + event)[:n]), iotest.ErrReader(err))
 			if got := events(t, body, p); len(got) != n/len(event) || n >= len(event) && got[0].Type != watch.Added {
 				t.Fatalf("cut after %d bytes with %v: got %v", n, err, got)
