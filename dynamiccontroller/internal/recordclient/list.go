@@ -62,7 +62,7 @@ type jsonList struct {
 	projection objects.Projection
 	list       List
 	hasItems   bool     // the list has the field items
-	untyped    [][]byte // items that arrived before the kind and the apiVersion
+	untyped    [][]byte // items that cannot be parsed until the list's kind and apiVersion have arrived
 }
 
 func (r *jsonList) readFields() error {
@@ -133,12 +133,23 @@ func (r *jsonList) readItems() error {
 	return err
 }
 
-// add appends an item. Items of built-in types have neither kind nor apiVersion, so add derives both from the list.
+// add parses an item, or defers it until the list's kind and apiVersion are known. Items of built-in types have neither
+// field, so parse derives both from the list. Items of custom resources have both fields. They are parsed immediately,
+// because the API server sends the kind of their list after the items. Items that follow a deferred item are deferred
+// too, so that the items stay in order.
 func (r *jsonList) add(item []byte) error {
-	if r.list.Kind == "" || r.list.APIVersion == "" {
-		r.untyped = append(r.untyped, bytes.Clone(item))
-		return nil
+	if r.list.APIVersion != "" && len(r.untyped) == 0 {
+		err := r.parse(item)
+		if err == nil || r.list.Kind != "" {
+			return err
+		}
 	}
+	r.untyped = append(r.untyped, bytes.Clone(item))
+	return nil
+}
+
+// parse appends the record of an item to the list.
+func (r *jsonList) parse(item []byte) error {
 	record, err := objects.Parse(item, r.projection, metav1.TypeMeta{
 		APIVersion: r.list.APIVersion, Kind: strings.TrimSuffix(r.list.Kind, "List"),
 	})
@@ -149,16 +160,17 @@ func (r *jsonList) add(item []byte) error {
 	return nil
 }
 
-// finish validates the list, adds the untyped items, and checks that nothing follows the list.
+// finish validates the list, parses the untyped items, and checks that nothing follows the list.
 func (r *jsonList) finish() error {
 	isList := r.hasItems || strings.HasSuffix(r.list.Kind, "List")
 	if !isList || r.list.Kind == "" || r.list.APIVersion == "" {
 		return fmt.Errorf("expected a list, got kind %q of %q", r.list.Kind, r.list.APIVersion)
 	}
-	for _, item := range r.untyped {
-		if err := r.add(item); err != nil {
+	for i, item := range r.untyped {
+		if err := r.parse(item); err != nil {
 			return err
 		}
+		r.untyped[i] = nil // release the item
 	}
 	switch token, err := r.stream.Token(); {
 	case err == nil:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	goruntime "runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -31,14 +32,20 @@ func TestList_MatchesTheDynamicClient(t *testing.T) {
 	items := `"items":[` + widget("one") + ",\n" + widget("two") + `]`
 	const podItems = `"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]`
 	for name, fields := range map[string][]string{
-		"in the API server's order":   {listType, listMeta, items},
+		"API server's order":          {`"apiVersion":"example.com/v1"`, items, `"kind":"WidgetList"`, listMeta},
+		"order of built-in types":     {`"kind":"WidgetList"`, `"apiVersion":"example.com/v1"`, listMeta, items},
 		"metadata after the items":    {listType, items, listMeta},
 		"type after the items":        {listMeta, items, listType},
 		"unknown fields":              {`"a":{"items":[1,{"kind":"x"}]}`, listType, `"b":null`, listMeta, items, `"c":"d"`},
 		"empty items":                 {listType, listMeta, `"items":[]`},
 		"built-in type's items":       {`"apiVersion":"v1","kind":"PodList"`, listMeta, podItems},
 		"built-in type's items first": {podItems, listMeta, `"kind":"PodList","apiVersion":"v1"`},
-		"duplicate items":             {listType, listMeta, `"items":[` + widget("other") + `]`, items},
+		"built-in type's kind last":   {`"apiVersion":"v1"`, podItems, listMeta, `"kind":"PodList"`},
+		"one item without a kind": {
+			`"apiVersion":"example.com/v1"`, `"items":[` + widget("one") + `,{"metadata":{"name":"a"}},` + widget("two") + `]`,
+			`"kind":"WidgetList"`, listMeta,
+		},
+		"duplicate items": {listType, listMeta, `"items":[` + widget("other") + `]`, items},
 	} {
 		t.Run(name, func(t *testing.T) {
 			body := "{" + strings.Join(fields, ", ") + "}\n"
@@ -155,6 +162,39 @@ func TestList_UnexpectedResponseIsAnError(t *testing.T) {
 			}
 		})
 	}
+}
+
+// In a list of custom resources, the API server sends the list's kind after the items.
+func TestList_DoesNotHoldItemsUntilTheKindArrives(t *testing.T) {
+	const items, size = 32, 1 << 20
+	large := strings.Replace(widget("one"), `"name"`, `"managedFields":"`+strings.Repeat("x", size)+`","name"`, 1)
+	parts := []io.Reader{strings.NewReader(`{"apiVersion":"example.com/v1","items":[`)}
+	for range items {
+		parts = append(parts, strings.NewReader(large), strings.NewReader(","))
+	}
+	before, after := heapSize(), 0
+	parts = append(parts, strings.NewReader(widget("last")+"]"), readerFunc(func([]byte) (int, error) {
+		after = heapSize()
+		return 0, io.EOF
+	}), strings.NewReader(`,"kind":"WidgetList",`+listMeta+"}"))
+	if got, err := list(t, io.MultiReader(parts...)); err != nil || len(got.Items) != items+1 {
+		t.Fatalf("got error %v", err)
+	}
+	if held := after - before; held > items*size/4 {
+		t.Errorf("%d MiB are in memory before the kind arrives, after items of %d MiB", held>>20, items*size>>20)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// heapSize returns the size of the reachable objects.
+func heapSize() int {
+	goruntime.GC()
+	var stats goruntime.MemStats
+	goruntime.ReadMemStats(&stats)
+	return int(stats.HeapAlloc)
 }
 
 func TestList_LimitsSizeOfItemsButNotOfList(t *testing.T) {
