@@ -50,7 +50,7 @@ type Config struct {
 	// MinVersion returns the oldest resourceVersion that a list may have, or "" if any version is acceptable. It is
 	// called before each list, from any goroutine.
 	MinVersion func() string
-	// ListError is called with the error from each failed list.
+	// ListError is called with the error from each failed list, and when a streaming list exceeds ListTimeout.
 	ListError func(error)
 	// WatchResult is called when a watch is opened or refused. A streaming list is reported only if it is refused with an
 	// error that makes the reflector retry it. After any other error, the reflector falls back to a plain LIST request.
@@ -72,6 +72,7 @@ type ListWatch struct {
 	resumption *resumption
 
 	stream         watch.Interface // the newest watch
+	endStream      func()          // cancels the context of a streaming list
 	incomplete     int             // the number of streaming lists of this attempt that were opened but not completed
 	retriesLeft    int             // the number of quick retries that this attempt has left
 	streamTimer    *time.Timer     // limits the duration of a streaming list
@@ -88,7 +89,9 @@ func New(client Client, config Config) *ListWatch {
 	if config.ListTimeout == 0 {
 		config.ListTimeout = DefaultListTimeout
 	}
-	return &ListWatch{config: config, client: client, resumption: newResumption(config.GVR.Group, config.Relists)}
+	return &ListWatch{
+		config: config, client: client, resumption: newResumption(config.GVR.Group, config.Relists), endStream: func() {},
+	}
 }
 
 // listerWatcher returns the ListerWatcher of the reflector.
@@ -214,7 +217,7 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	streaming := ptr.Deref(options.SendInitialEvents, false)
 	if streaming {
 		if l.streamTimedOut.Swap(false) {
-			return nil, fmt.Errorf("streaming list: no response within %s", l.config.ListTimeout)
+			return nil, l.streamTimeout(ctx)
 		}
 		if l.incomplete >= maxIncomplete {
 			return nil, fmt.Errorf("streaming list: ended %d times before it was complete", l.incomplete)
@@ -224,7 +227,11 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 		return nil, err
 	}
 	requested := time.Now()
-	stream, err := l.watch(ctx, options)
+	open := l.watch
+	if streaming {
+		open = l.watchWithin
+	}
+	stream, err := open(ctx, options)
 	l.report(ctx, err, streaming)
 	if err != nil {
 		return nil, err
@@ -233,13 +240,40 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	l.streaming.Store(streaming)
 	if streaming {
 		l.incomplete++
-		l.streamTimer = time.AfterFunc(l.config.ListTimeout, func() {
+		l.streamTimer = time.AfterFunc(l.config.ListTimeout-time.Since(requested), func() {
 			l.streamTimedOut.Store(true)
 			stream.Stop()
 		})
 	}
 	l.resumption.watching(requested, options)
 	return stream, nil
+}
+
+// watchWithin opens the stream of a streaming list. It fails if the API server does not respond within ListTimeout.
+// JoinStream cancels the context of the stream.
+func (l *ListWatch) watchWithin(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	limited, cancel := context.WithCancel(ctx)
+	l.endStream = cancel
+	timer := time.AfterFunc(l.config.ListTimeout, cancel)
+	stream, err := l.watch(limited, options)
+	if timer.Stop() {
+		return stream, err
+	}
+	if err == nil {
+		l.stream = stream
+	}
+	l.JoinStream()
+	return nil, l.streamTimeout(ctx)
+}
+
+// streamTimeout returns the error from a streaming list that was not complete within ListTimeout, and reports it. The
+// error makes the reflector fall back to a plain LIST request.
+func (l *ListWatch) streamTimeout(ctx context.Context) error {
+	err := fmt.Errorf("streaming list: no response within %s", l.config.ListTimeout)
+	if ctx.Err() == nil {
+		l.config.ListError(err)
+	}
+	return err
 }
 
 func (l *ListWatch) watch(ctx context.Context, options metav1.ListOptions) (stream watch.Interface, err error) {
@@ -283,6 +317,7 @@ func (l *ListWatch) Join() {
 // JoinStream stops the newest watch and waits until the goroutine that reads it has ended. Stop alone does not wait.
 func (l *ListWatch) JoinStream() {
 	l.stopStreamTimer()
+	defer l.endStream()
 	if l.stream == nil {
 		return
 	}

@@ -228,43 +228,93 @@ func TestListWithoutResponseTimesOut(t *testing.T) {
 	})
 }
 
-// A streaming list that is accepted but sends nothing is followed by a plain list.
+// A streaming list that the server accepts but does not answer is followed by a plain list, whether or not the server
+// sends the headers of the response.
 func TestStreamingListWithoutResponseIsFollowedByAPlainList(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var lists, streams atomic.Int64
-		l, _ := newTest(client{
-			list: emptyList(&lists),
-			watch: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
-				if ptr.Deref(o.SendInitialEvents, false) {
-					streams.Add(1)
-				}
-				return watch.NewFake(), nil
-			},
+	for name, stream := range map[string]func(context.Context) (watch.Interface, error){
+		"no events": func(context.Context) (watch.Interface, error) { return watch.NewFake(), nil },
+		"no headers": func(ctx context.Context) (watch.Interface, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		},
+		"headers too late": func(ctx context.Context) (watch.Interface, error) {
+			<-ctx.Done()
+			return watch.NewFake(), nil
+		},
+		"no events after late headers": func(context.Context) (watch.Interface, error) {
+			time.Sleep(DefaultListTimeout - time.Second)
+			return watch.NewFake(), nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testStreamingListWithoutResponse(t, stream) })
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-		reflector := l.NewReflector(ctx, logr.Discard(), "test", time.Second, store)
-		ended := make(chan struct{})
-		l.BeginAttempt()
-		go func() {
-			defer close(ended)
-			if err := reflector.ListAndWatchWithContext(ctx); err != nil {
-				t.Error(err)
+	}
+}
+
+func testStreamingListWithoutResponse(t *testing.T, stream func(context.Context) (watch.Interface, error)) {
+	var lists, streams atomic.Int64
+	l, results := newTest(client{
+		list: emptyList(&lists),
+		watch: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			if ptr.Deref(o.SendInitialEvents, false) {
+				streams.Add(1)
+				return stream(ctx)
 			}
-		}()
-		time.Sleep(DefaultListTimeout - time.Second)
-		if streams.Load() != 1 || lists.Load() != 0 {
-			t.Errorf("before the timeout: %d streams, %d lists", streams.Load(), lists.Load())
+			return watch.NewFake(), nil
+		},
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	reflector := l.NewReflector(ctx, logr.Discard(), "test", time.Second, store)
+	ended := make(chan struct{})
+	l.BeginAttempt()
+	go func() {
+		defer close(ended)
+		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
+			t.Error(err)
 		}
-		time.Sleep(10 * time.Second)
-		if streams.Load() != 1 || lists.Load() != 1 {
-			t.Errorf("after the timeout: %d streams, %d lists", streams.Load(), lists.Load())
+	}()
+	time.Sleep(DefaultListTimeout - time.Nanosecond)
+	if streams.Load() != 1 || lists.Load() != 0 {
+		t.Errorf("before the timeout: %d streams, %d lists", streams.Load(), lists.Load())
+	}
+	time.Sleep(time.Second)
+	if streams.Load() != 1 || lists.Load() != 1 {
+		t.Errorf("after the timeout: %d streams, %d lists", streams.Load(), lists.Load())
+	}
+	cancel()
+	<-ended
+	l.Join()
+	text := "no response within " + DefaultListTimeout.String()
+	if len(results.listErrors) != 1 || !strings.Contains(results.listErrors[0].Error(), text) {
+		t.Errorf("reported: %v", results.listErrors)
+	}
+	if _, err := l.listPage(t.Context(), metav1.ListOptions{}); err == nil {
+		t.Error("a list was sent after Join")
+	}
+}
+
+// The context of a streaming list is cancelled neither while its stream continues as a watch, nor later than the stream
+// ends.
+func TestContextOfStreamingListEndsWithItsStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var request context.Context
+		l, _ := newTest(client{watch: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+			request = ctx
+			return watch.NewFake(), nil
+		}})
+		if _, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: ptr.To(true)}); err != nil {
+			t.Fatal(err)
 		}
-		cancel()
-		<-ended
-		l.Join()
-		if _, err := l.listPage(t.Context(), metav1.ListOptions{}); err == nil {
-			t.Error("a list was sent after Join")
+		l.Completed()
+		time.Sleep(2 * DefaultListTimeout)
+		if request.Err() != nil {
+			t.Errorf("the stream is open, but its context has ended: %v", request.Err())
+		}
+		l.JoinStream()
+		if request.Err() == nil {
+			t.Error("the stream has ended, but its context has not")
 		}
 	})
 }
