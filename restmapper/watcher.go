@@ -113,7 +113,7 @@ func (w *watcher) run(ctx context.Context, log logr.Logger) {
 	retry := newRetry(maxRelistDelay)
 	for ctx.Err() == nil {
 		began := time.Now()
-		w.requests.BeginAttempt()
+		w.requests.BeginAttempt(ctx)
 		err := reflector.ListAndWatchWithContext(ctx)
 		err = w.endAttempt(ctx, err)
 		if time.Since(began) >= resetTime {

@@ -71,6 +71,7 @@ type ListWatch struct {
 	client     Client
 	resumption *resumption
 
+	attempt        context.Context // the context of the current attempt; ends the reflector's delays
 	stream         watch.Interface // the newest watch
 	endStream      func()          // cancels the context of a streaming list
 	incomplete     int             // the number of streaming lists of this attempt that were opened but not completed
@@ -110,8 +111,10 @@ func (l *ListWatch) Begin() {
 	l.joined = false
 }
 
-// BeginAttempt must be called before the reflector lists and watches.
-func (l *ListWatch) BeginAttempt() {
+// BeginAttempt must be called before the reflector lists and watches. It must be passed the same context as the
+// reflector.
+func (l *ListWatch) BeginAttempt(ctx context.Context) {
+	l.attempt = ctx
 	l.incomplete, l.retriesLeft = 0, maxQuickRetries
 	l.resumption.begin()
 }

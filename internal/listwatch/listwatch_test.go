@@ -120,7 +120,7 @@ func TestRequireMinVersion(t *testing.T) {
 func TestWatchAfterAListIsNotAResumption(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := newTest(client{})
-		l.BeginAttempt()
+		l.BeginAttempt(t.Context())
 		plain := metav1.ListOptions{ResourceVersion: "0", TimeoutSeconds: ptr.To[int64](300)}
 		streaming := plain
 		streaming.SendInitialEvents = ptr.To(true)
@@ -268,7 +268,7 @@ func testStreamingListWithoutResponse(t *testing.T, stream func(context.Context)
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	reflector := l.NewReflector(ctx, logr.Discard(), "test", time.Second, store)
 	ended := make(chan struct{})
-	l.BeginAttempt()
+	l.BeginAttempt(ctx)
 	go func() {
 		defer close(ended)
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
@@ -375,7 +375,7 @@ func TestRejectedWatchIsRetried(t *testing.T) {
 						return watch.NewFake(), nil
 					}})
 					defer l.Join()
-					l.BeginAttempt()
+					l.BeginAttempt(t.Context())
 					began := time.Now()
 					_, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming})
 					waited := time.Since(began)
@@ -411,9 +411,9 @@ func TestQuickRetriesAreLimited(t *testing.T) {
 			}
 			return watches - before
 		}
-		l.BeginAttempt()
+		l.BeginAttempt(t.Context())
 		got := []int{open(), open()}
-		l.BeginAttempt()
+		l.BeginAttempt(t.Context())
 		accepted = true
 		got = append(got, open())
 		accepted = false
@@ -435,7 +435,7 @@ func TestQuickRetryEndsWithItsContext(t *testing.T) {
 			return nil, apierrors.NewTooManyRequests("initializing", 1)
 		}})
 		defer l.Join()
-		l.BeginAttempt()
+		l.BeginAttempt(ctx)
 		began := time.Now()
 		_, err := l.openWatch(ctx, metav1.ListOptions{})
 		if waited := time.Since(began); !errors.Is(err, context.Canceled) || watches != 1 || waited != quickRetryDelay/2 {
@@ -479,7 +479,7 @@ func TestIncompleteStreamingListsAreFollowedByAPlainList(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		l.Begin()
-		l.BeginAttempt()
+		l.BeginAttempt(ctx)
 		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 		reflector := l.NewReflector(ctx, logr.Discard(), "test", time.Second, store)
 		time.AfterFunc(time.Second, cancel)

@@ -2,9 +2,15 @@ package listwatch
 
 import (
 	"context"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 )
 
 func TestAfter_FiresWhenItsContextEnds(t *testing.T) {
@@ -19,6 +25,30 @@ func TestAfter_FiresWhenItsContextEnds(t *testing.T) {
 		<-After(ctx, time.Hour)
 		if waited := time.Since(began); waited != 2*time.Second {
 			t.Errorf("waited %s", waited)
+		}
+	})
+}
+
+// A reflector does not check its context while it delays the retry of a streaming list.
+func TestReflector_DelayEndsWithTheAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, syscall.ECONNREFUSED }
+		l, _ := newTest(client{watch: refused})
+		defer l.Join()
+		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+		reflector := l.NewReflector(t.Context(), logr.Discard(), "test", time.Hour, store)
+		for range 2 {
+			const duration = 30 * time.Second // not the end of a delay
+			attempt, cancel := context.WithTimeout(t.Context(), duration)
+			l.BeginAttempt(attempt)
+			began := time.Now()
+			if err := reflector.ListAndWatchWithContext(attempt); err != nil {
+				t.Error(err)
+			}
+			cancel()
+			if waited := time.Since(began); waited != duration {
+				t.Errorf("the attempt was cancelled after %s and ended after %s", duration, waited)
+			}
 		}
 	})
 }

@@ -149,7 +149,7 @@ func (r *reflector) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		attempt, end := r.state.beginAttempt(ctx)
 		began := time.Now()
-		r.requests.BeginAttempt()
+		r.requests.BeginAttempt(attempt)
 		err := reflector.ListAndWatchWithContext(attempt)
 		end()
 		if r.state.takeVanished() {
