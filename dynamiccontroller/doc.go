@@ -118,8 +118,7 @@
 //   - A handler that ignores its context keeps its worker until it returns. With a single worker, it blocks all
 //     types.
 //   - A predicate, transform or MapFunc that hangs blocks all subscribers to the watch. If such a function calls
-//     [runtime.Goexit], for example through FailNow in a test, the watch can stay closed until both Run and RunWatches
-//     have ended.
+//     [runtime.Goexit], the watch can stay closed until both Run and RunWatches have ended.
 //   - If the list of an owned or watched type fails when a run starts and succeeds later, the owners of the listed
 //     objects are reconciled once more.
 //

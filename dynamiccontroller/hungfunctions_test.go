@@ -61,8 +61,8 @@ func TestS3_HungMapFuncBlocksNeitherOtherTypesNorShutdown(t *testing.T) {
 	})
 }
 
-// A run waits for a MapFunc of a type that was stopped during the run. There is no bubble, because the hung MapFunc holds
-// a lock.
+// A run waits for a MapFunc of a type that was stopped during the run. There is no bubble, because the hung MapFunc
+// holds a lock.
 func TestD11_RunWaitsForAHungMapFuncOfAStoppedType(t *testing.T) {
 	f := newFixture(t, 2, dynamiccontroller.Config{
 		Workers: 2, ResyncPeriod: -1, ShutdownTimeout: 100 * time.Millisecond,
@@ -82,7 +82,8 @@ func TestD11_RunWaitsForAHungMapFuncOfAStoppedType(t *testing.T) {
 		<-hang
 		return nil
 	}
-	if err := f.controller.StartServingGVK(watching, gvr, succeed, dynamiccontroller.Watches(watched, mapFunc)); err != nil {
+	watch := dynamiccontroller.Watches(watched, mapFunc)
+	if err := f.controller.StartServingGVK(watching, gvr, succeed, watch); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())

@@ -11,6 +11,14 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
+// parkSome parks a tenth of the objects. Parked objects are in the cache and also have a record.
+func parkSome(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	if strings.HasSuffix(id.Name(), "0") {
+		return dynamiccontroller.Terminal(errOnPurpose)
+	}
+	return nil
+}
+
 // Each object is resynced about once per period, and the resyncs are spread over the period.
 func TestResync_IsSpreadOverThePeriod(t *testing.T) {
 	const objects, period, periods = 640, time.Hour, 5
@@ -20,13 +28,7 @@ func TestResync_IsSpreadOverThePeriod(t *testing.T) {
 		for i := range objects {
 			f.put(gvr, fmt.Sprintf("w%d", i))
 		}
-		// A tenth of the objects are parked. These are in the cache and also have a record.
-		c := newCalls(func(_ context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-			if strings.HasSuffix(id.Name(), "0") {
-				return dynamiccontroller.Terminal(errOnPurpose)
-			}
-			return nil
-		})
+		c := newCalls(parkSome)
 		f.serve(gvr, c.handle)
 		stop := f.run()
 		began := time.Now()

@@ -113,20 +113,16 @@ func (s *subscriptionSet) configure(p *pendingSwap) {
 	s.mu.Unlock()
 	if s.reg.options.Load().sameWatch(&p.next.watchOptions) {
 		s.swap(p)
-		s.finish(p)
+		s.queued(p)
+		s.finish(p) // as part of this change
 		return
 	}
-	s.primary.Replace(p.next.subscription(), func() { s.swap(p) }, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.insertChangeLocked(min(1, len(s.changes)), change{all: true, f: func() { s.finish(p) }})
-	})
+	s.primary.Replace(p.next.subscription(), func() { s.swap(p) }, func() { s.queued(p) })
 }
 
 // swap puts the options into effect and queues all objects. It can be called while the primary subscription is being
-// replaced. The caller must call finish as part of the current or the next change. Until then, the group is paused, so
-// that each object is reconciled only once for the swap, for the difference between two watches and for the initial
-// lists of new secondaries.
+// replaced. It pauses the group, so that each object is reconciled only once for the swap, for the difference between
+// two watches and for the initial lists of new secondaries.
 func (s *subscriptionSet) swap(p *pendingSwap) {
 	s.reg.group.Configure(p.next.limits(), s.reg.limiterOf(p.next))
 	s.mu.Lock()
@@ -143,12 +139,20 @@ func (s *subscriptionSet) swap(p *pendingSwap) {
 	}
 }
 
-// finish adds and removes secondaries so that they match the new options, unless another swap has been requested.
-func (s *subscriptionSet) finish(p *pendingSwap) {
+// queued must be called when all objects, including those of the difference between two watches, have been queued. It
+// makes the call to finish the next change.
+func (s *subscriptionSet) queued(p *pendingSwap) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.initialSync == p.initialSync {
 		s.initialSync.finishLocked(s.primary)
 	}
+	s.insertChangeLocked(min(1, len(s.changes)), change{all: true, f: func() { s.finish(p) }})
+}
+
+// finish adds and removes secondaries so that they match the new options. It does nothing if p is no longer pending.
+func (s *subscriptionSet) finish(p *pendingSwap) {
+	s.mu.Lock()
 	current := s.pending == p
 	if current {
 		s.pending = nil
@@ -171,12 +175,6 @@ func (s *subscriptionSet) finish(p *pendingSwap) {
 		i.swapPending = false
 		i.checkLocked()
 	}
-}
-
-// keeps reports whether a call to AddWatches by a handler must not change a watch, because the new options contain the
-// watch and the handler is the one that the swap replaces.
-func (p *pendingSwap) keeps(key WatchKey) bool {
-	return !typewatch.IsClosed(p.over) && slices.Contains(keysOf(p.next.secondaries), key)
 }
 
 // endLocked closes p.over if the swap is still pending.

@@ -281,8 +281,9 @@ func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms
 			s.mu.Unlock()
 			return
 		}
-		if s.pending != nil && (by == nil || !s.pending.keeps(options.key)) {
-			s.pending.secondaries[options.key] = options
+		p := s.pending
+		if p != nil && (by == nil || by == p.next || !slices.Contains(keysOf(p.next.secondaries), options.key)) {
+			p.secondaries[options.key] = options
 		}
 		sec := s.secondaries[options.key]
 		keep := sec != nil && (sec.subscribed.sameWatch(&options.watchOptions) ||

@@ -109,7 +109,7 @@ func (w *watcher) run(ctx context.Context, log logr.Logger) {
 	defer w.closeWatch()
 	defer w.requests.Join()
 	defer cancel()
-	reflector := w.requests.NewReflector(ctx, log, "restmapper", maxRequestDelay, w)
+	reflector := w.requests.NewReflector(log, "restmapper", maxRequestDelay, w)
 	retry := newRetry(maxRelistDelay)
 	for ctx.Err() == nil {
 		began := time.Now()

@@ -266,7 +266,7 @@ func testStreamingListWithoutResponse(t *testing.T, stream func(context.Context)
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-	reflector := l.NewReflector(ctx, logr.Discard(), "test", time.Second, store)
+	reflector := l.NewReflector(logr.Discard(), "test", time.Second, store)
 	ended := make(chan struct{})
 	l.BeginAttempt(ctx)
 	go func() {
@@ -481,7 +481,7 @@ func TestIncompleteStreamingListsAreFollowedByAPlainList(t *testing.T) {
 		l.Begin()
 		l.BeginAttempt(ctx)
 		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-		reflector := l.NewReflector(ctx, logr.Discard(), "test", time.Second, store)
+		reflector := l.NewReflector(logr.Discard(), "test", time.Second, store)
 		time.AfterFunc(time.Second, cancel)
 		if err := reflector.ListAndWatchWithContext(ctx); err != nil {
 			t.Error(err)

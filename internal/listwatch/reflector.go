@@ -11,13 +11,12 @@ import (
 )
 
 // NewReflector returns a reflector that fills the store. The reflector itself retries requests after a refused
-// connection or a 429. These retries are delayed by at most maxDelay, not counting jitter. A delay ends when the
-// context passed to BeginAttempt is cancelled. Until BeginAttempt is called, ctx is used instead. The first delay of a
-// reflector's default backoff is 0.8 s. In this reflector, it is 20 ms.
+// connection or a 429. These retries are delayed by at most maxDelay, not counting jitter, and a delay ends when the
+// context of the attempt is cancelled. The first delay of a reflector's default backoff is 0.8 s. In this reflector, it
+// is 20 ms.
 func (l *ListWatch) NewReflector(
-	ctx context.Context, log logr.Logger, name string, maxDelay time.Duration, store cache.ReflectorStore,
+	log logr.Logger, name string, maxDelay time.Duration, store cache.ReflectorStore,
 ) *cache.Reflector {
-	l.attempt = ctx
 	return cache.NewReflectorWithOptions(l.listerWatcher(), nil, store, cache.ReflectorOptions{
 		Name:            name,
 		TypeDescription: l.config.GVR.String(),

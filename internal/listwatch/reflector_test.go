@@ -36,7 +36,7 @@ func TestReflector_DelayEndsWithTheAttempt(t *testing.T) {
 		l, _ := newTest(client{watch: refused})
 		defer l.Join()
 		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-		reflector := l.NewReflector(t.Context(), logr.Discard(), "test", time.Hour, store)
+		reflector := l.NewReflector(logr.Discard(), "test", time.Hour, store)
 		for range 2 {
 			const duration = 30 * time.Second // not the end of a delay
 			attempt, cancel := context.WithTimeout(t.Context(), duration)

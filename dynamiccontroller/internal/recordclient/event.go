@@ -51,7 +51,7 @@ type watchBody struct{ io.ReadCloser }
 
 func (b watchBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // the io.Reader contract: io.EOF itself
+	if err != nil && err != io.EOF {
 		err = io.ErrUnexpectedEOF
 	}
 	return n, err

@@ -35,8 +35,8 @@
 // again, subject to rate limits. If a listed object has the same resourceVersion as the stored one but different
 // content, it is stored and delivered as a change, except with [objects.Keys].
 //
-// Locks are taken in this order: a watch's deliver lock, a watch state's mu, the pool's mu, a store's lock. A goroutine
-// that needs the deliver locks of two watches does not hold one while it waits for the other. Event handlers, and the
-// functions passed to Replace, are called while deliver is held. Observers are called while the watch state's mu is held. No lock is held across a request, a wait or
-// a channel operation that can block.
+// Locks are taken in this order: a watch's deliver lock, a watch state's mu, the pool's mu, a store's lock. To take the
+// deliver locks of two watches, a goroutine does not wait for one while it holds the other. Event handlers, and the
+// functions passed to Replace, are called while deliver is held. Observers are called while the watch state's mu is
+// held. No lock is held across a request, a wait or a channel operation that can block.
 package typewatch

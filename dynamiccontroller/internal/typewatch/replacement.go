@@ -51,9 +51,8 @@ type replacement struct {
 // immediately.
 //
 // Replace has no effect after Close. It cancels a pending replacement. The callbacks must not call the pool and should
-// return quickly, because two watches are blocked while they are running. If the callback replaced of an earlier Replace
-// is running, Replace and CancelReplace wait until it returns. Their callers must therefore not hold locks that this
-// callback takes.
+// return quickly, because two watches are blocked while they are running. If replaced is running for an earlier
+// Replace, Replace and CancelReplace wait until it returns. Their callers must therefore not hold locks that it takes.
 func (s *Subscription) Replace(options Options, replaced, delivered func()) {
 	p := s.pool
 	p.mu.Lock()

@@ -144,7 +144,7 @@ func (r *reflector) run(ctx context.Context) {
 	defer r.requests.Join()
 	defer cancel()
 
-	reflector := r.requests.NewReflector(ctx, r.watch.log, "typewatch", 10*time.Second, r)
+	reflector := r.requests.NewReflector(r.watch.log, "typewatch", 10*time.Second, r)
 	retry := newRetry()
 	for ctx.Err() == nil {
 		attempt, end := r.state.beginAttempt(ctx)
