@@ -64,9 +64,7 @@ func TestS3_HungMapFuncBlocksNeitherOtherTypesNorShutdown(t *testing.T) {
 // A run waits for a MapFunc of a type that was stopped during the run. There is no bubble, because the hung MapFunc
 // holds a lock.
 func TestD11_RunWaitsForAHungMapFuncOfAStoppedType(t *testing.T) {
-	f := newFixture(t, 2, dynamiccontroller.Config{
-		Workers: 2, ResyncPeriod: -1, ShutdownTimeout: 100 * time.Millisecond,
-	})
+	f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1, ShutdownTimeout: time.Second})
 	gvr, watched := f.types[0], f.types[1]
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(watched.GroupVersion().WithKind("Type"))

@@ -9,7 +9,8 @@ import (
 
 // initialSync pauses a registration's group in the queue until all of the registration's subscriptions have delivered
 // their initial lists, so that each object is reconciled only once for all of these lists. There is no time limit for
-// the primary subscription. Once its list has been delivered, the limits below apply to the other subscriptions.
+// the primary subscription. Once its list has been delivered, the limits below apply to the other subscriptions. A swap
+// begins an initial sync too, which lasts until the difference between the two watches has been delivered.
 //
 // It is guarded by the subscription set's lock. The methods finishLocked and stopLocked accept a nil receiver.
 type initialSync struct {
@@ -17,7 +18,7 @@ type initialSync struct {
 	// waiting holds the last known state of each subscription whose initial list has not been delivered.
 	waiting     map[*typewatch.Subscription]typewatch.State
 	primaryDone time.Time // when the primary subscription delivered its list; zero before that
-	swapPending bool      // whether to wait, for up to maxFailingWait, for a swap that was requested before the run
+	swapPending bool      // whether to wait, for up to maxFailingWait, for a pending swap to add its watches
 	timer       *time.Timer
 }
 

@@ -69,7 +69,7 @@ const (
 // is usually cancelled before an operator has to intervene.
 const defaultReconcileTimeout = 5 * time.Minute
 
-// serveOptions holds the handler and the options of one call to StartServingGVK. It is immutable.
+// serveOptions holds the handler and the options of one call to StartServingGVK. It is immutable once registered.
 type serveOptions struct {
 	reg          *registration
 	watchOptions // of the served type

@@ -197,7 +197,7 @@ func (r *registration) release() {
 	ends := r.closed && r.active == 0
 	r.mu.Unlock()
 	if ends {
-		r.end.Do(r.forget)
+		go r.end.Do(r.forget) // because Metrics.Forget can hang
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// run represents one call to Run: the workers, the context of the handlers, and the served registrations.
+// run represents one call to Run: the workers, the context of the handlers, and the registrations that it serves.
 type run struct {
 	controller *DynamicController
 	// lifetime is the context that RunContext returns. It is cancelled when all handlers have returned.
@@ -39,10 +39,9 @@ type run struct {
 type runKey struct{}
 
 // RunContext takes a handler's context and returns the context of the run that called the handler. All handler calls of
-// a run have the same RunContext. Handler calls of different runs have different RunContexts, even if a handler from an
-// earlier run is still running. A RunContext is cancelled after its run has ended and all handlers of the run have
-// returned. If ctx is a RunContext or is derived from one, RunContext returns that RunContext. If ctx is derived
-// neither from a handler's context nor from a RunContext, RunContext returns [context.Background].
+// a run have the same RunContext, which no other run has. A RunContext is cancelled after its run has ended and all
+// handlers of the run have returned. If ctx is a RunContext or is derived from one, RunContext returns that RunContext.
+// If ctx is derived neither from a handler's context nor from a RunContext, RunContext returns [context.Background].
 //
 // State that must not outlive a run, such as data that is valid only for one leadership term, can be kept in a map with
 // the RunContext as the key. [context.AfterFunc] can then remove it:
@@ -60,12 +59,12 @@ func RunContext(ctx context.Context) context.Context {
 // watches of all served types. Each run reconciles every object in the cache once, even if the object has not changed.
 //
 // When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with a cause that
-// wraps both [ErrRunEnded] and the cause of ctx. Run waits for handlers, predicates, MapFuncs and transforms for at
-// most Config.ShutdownTimeout. If some of them are still running after that, the error lists them. Run can be called
-// again while a handler is still running. That handler's object is not reconciled again until the handler returns.
+// wraps both [ErrRunEnded] and the cause of ctx. Run waits for handlers and other user code for at most
+// Config.ShutdownTimeout. If some of it is still running after that, the error lists it. Run can be called again while
+// a handler is still running. That handler's object is not reconciled again until the handler returns.
 //
-// Run returns an error immediately if it is already running, or if a predicate, MapFunc or transform called during
-// the previous run has not returned.
+// Run returns an error immediately if it is already running, or if other user code called during the previous run has
+// not returned.
 func (c *DynamicController) Run(ctx context.Context) error {
 	if c.configErr != nil {
 		return fmt.Errorf("run the dynamic controller: %w", c.configErr)
@@ -121,9 +120,9 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 }
 
 // end stops the workers, the watches and the event handlers, in this order, so that running handlers can still read the
-// caches. It waits for at most ShutdownTimeout. If the workers use up that time, it waits up to endGrace longer for the
-// watches and the event handlers. It returns descriptions of everything that is still running. The run remains current
-// until the watches and the event handlers have ended.
+// caches. It waits for at most ShutdownTimeout. If the workers use up that time, it waits up to one second longer for
+// the watches and the event handlers. It returns descriptions of everything that is still running. The run remains
+// current until the watches and the event handlers have ended.
 func (r *run) end(releaseWatches func()) (left []string) {
 	c := r.controller
 	r.ending.Store(true)
@@ -142,11 +141,8 @@ func (r *run) end(releaseWatches func()) (left []string) {
 		for _, reg := range r.served() {
 			left = append(left, reg.runningHandlers()...)
 		}
-		if len(left) == 0 {
-			left = append(left, "Metrics.Forget") // called by a worker after the last handler of a stopped type
-		}
 		var stopGrace context.CancelFunc
-		timeout, stopGrace = context.WithTimeout(context.Background(), min(c.config.ShutdownTimeout, endGrace))
+		timeout, stopGrace = context.WithTimeout(context.Background(), min(c.config.ShutdownTimeout, time.Second))
 		defer stopGrace()
 	}
 	released := make(chan struct{})
@@ -167,11 +163,12 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	switch {
 	case await(timeout, ended):
 	case !await(timeout, released):
-		for _, gvr := range c.pool.Running() {
+		watches := c.pool.Running()
+		for _, gvr := range watches {
 			left = append(left, "the watch of "+nameOf(gvr))
 		}
-		if len(left) == 0 {
-			left = append(left, "TypeEvents, or the watch of a stopped type")
+		if len(watches) == 0 {
+			left = append(left, "TypeEvents or an unused watch")
 		}
 	default:
 		for reg, done := range detached {
@@ -182,9 +179,6 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	}
 	return left
 }
-
-// endGrace is the maximum time to wait for watches and event handlers after handlers have used up ShutdownTimeout.
-const endGrace = time.Second
 
 // closedAfter calls f in a goroutine. The returned channel is closed when f has returned.
 func closedAfter(f func()) (done <-chan struct{}) {

@@ -16,7 +16,7 @@ import (
 //	             attach                       initial sync done
 //	detached ─────────────▶ initial sync ───────────────────────────▶ delivering
 //	    ▲               (the queue is paused) ◀───────────────────────────┤
-//	    │                         │            a swap adds secondaries    │
+//	    │                         │              a swap takes effect      │
 //	    └─────────────────────────┴────── detach: the run ends ───────────┘
 //
 // While the set is detached, the subscriptions keep caches up to date and nothing is queued. During the initial sync,
@@ -85,7 +85,7 @@ type pendingSwap struct {
 	over chan struct{} // closed when the new options have taken effect, or when the swap has been cancelled
 	// secondaries holds the watches of the new options. AddWatches and RemoveWatches update it.
 	secondaries map[WatchKey]*secondaryOptions
-	initialSync *initialSync // begun by the swap; nil if there was already one, or if the set is detached
+	initialSync *initialSync // begun by the swap; nil if the set is detached or the initial list has not been delivered
 }
 
 func newPendingSwap(next *serveOptions) *pendingSwap {
@@ -102,22 +102,28 @@ func newPendingSwap(next *serveOptions) *pendingSwap {
 func (s *subscriptionSet) configure(p *pendingSwap) {
 	s.primary.CancelReplace()
 	s.mu.Lock()
-	last := s.pending
-	s.mu.Unlock()
-	if last != nil && typewatch.IsClosed(last.over) {
-		s.finish(last) // the last swap has taken effect
+	if last := s.pending; last != nil && typewatch.IsClosed(last.over) { // the last swap has taken effect
+		s.mu.Unlock()
+		s.finish(last)
+		s.mu.Lock()
 	}
-	s.mu.Lock()
 	s.pending.endLocked()
 	s.pending = p
 	s.mu.Unlock()
 	if s.reg.options.Load().sameWatch(&p.next.watchOptions) {
 		s.swap(p)
-		s.queued(p)
-		s.finish(p) // as part of this change
+		s.mu.Lock()
+		s.queuedLocked(p)
+		s.mu.Unlock()
+		s.finish(p)
 		return
 	}
-	s.primary.Replace(p.next.subscription(), func() { s.swap(p) }, func() { s.queued(p) })
+	s.primary.Replace(p.next.subscription(), func() { s.swap(p) }, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.queuedLocked(p)
+		s.insertChangeLocked(min(1, len(s.changes)), change{all: true, f: func() { s.finish(p) }})
+	})
 }
 
 // swap puts the options into effect and queues all objects. It can be called while the primary subscription is being
@@ -129,9 +135,15 @@ func (s *subscriptionSet) swap(p *pendingSwap) {
 	s.reg.options.Store(p.next)
 	p.endLocked()
 	attached := s.lifetime != nil && !s.closed
-	if attached && s.initialSync == nil {
+	if current := s.initialSync; attached && (current == nil || !current.primaryDone.IsZero()) {
 		s.beginInitialSyncLocked(nil)
 		p.initialSync = s.initialSync
+		if current != nil {
+			maps.Copy(s.initialSync.waiting, current.waiting)
+		}
+	}
+	if attached {
+		s.initialSync.swapPending = true
 	}
 	s.mu.Unlock()
 	if attached {
@@ -139,15 +151,11 @@ func (s *subscriptionSet) swap(p *pendingSwap) {
 	}
 }
 
-// queued must be called when all objects, including those of the difference between two watches, have been queued. It
-// makes the call to finish the next change.
-func (s *subscriptionSet) queued(p *pendingSwap) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.initialSync == p.initialSync {
+// queuedLocked must be called when all objects, including those that differ between two watches, have been queued.
+func (s *subscriptionSet) queuedLocked(p *pendingSwap) {
+	if p.initialSync != nil && s.initialSync == p.initialSync {
 		s.initialSync.finishLocked(s.primary)
 	}
-	s.insertChangeLocked(min(1, len(s.changes)), change{all: true, f: func() { s.finish(p) }})
 }
 
 // finish adds and removes secondaries so that they match the new options. It does nothing if p is no longer pending.

@@ -76,8 +76,8 @@ func TestS2_OldHandlerDoesNotChangeTheWatchesOfThePendingSwap(t *testing.T) {
 		if want := []string{"old", "new", "new"}; !slices.Equal(calls, want) { // one call for each state of the object
 			t.Errorf("calls to MapFuncs: %v, want %v", calls, want)
 		}
-		if secondaries := f.status(gvr).Secondaries; len(secondaries) != 2 {
-			t.Errorf("watches: %+v, want the one of the new options and the one that the old handler added", secondaries)
+		if secondaries := f.status(gvr).Secondaries; len(secondaries) != 1 {
+			t.Errorf("watches: %+v, want the one of the new options", secondaries)
 		}
 		stop()
 	})
@@ -376,6 +376,9 @@ func TestS2_SwapReconcilesParkedObjectsOnce(t *testing.T) {
 		for range 1 + swaps {
 			f.serve(gvr, c.handle)
 		}
+		if len(c.at) != objects {
+			t.Errorf("%d objects were reconciled, want %d", len(c.at), objects)
+		}
 		for name, at := range c.at {
 			if n := len(at) - 1; n != swaps {
 				t.Errorf("%s was reconciled %d times by %d swaps", name, n, swaps)
@@ -420,6 +423,51 @@ func TestS2_SwapReconcilesObjectsOfTheDifferenceOnce(t *testing.T) {
 			})
 		})
 	}
+}
+
+// If the list of a watched type hangs, the initial sync continues for up to ten seconds after the list of the served
+// type has been delivered.
+func TestS2_SwapDuringAnInitialSyncReconcilesObjectsOnce(t *testing.T) {
+	for name, during := range map[string]bool{"the list completes during the swap": true, "after the swap": false} {
+		t.Run(name, func(t *testing.T) { testSwapDuringInitialSync(t, during) })
+	}
+}
+
+func testSwapDuringInitialSync(t *testing.T, listedDuringSwap bool) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, child := f.types[0], f.types[1]
+		f.put(gvr, "a")
+		if !listedDuringSwap {
+			f.put(child, "c", f.id(gvr, "a"))
+		}
+		hung := f.gateListsOf(child)
+		hung.close()
+		owns := dynamiccontroller.Owns(child)
+		stop := f.run()
+		first, next := newCalls(succeed), newCalls(succeed)
+		f.serve(gvr, first.handle, owns)
+		time.Sleep(5 * time.Second)
+		first.want(t, "during the initial sync", named())
+		annotated := dynamiccontroller.WithTransform(annotating("a")) // so that there is a difference
+		f.serve(gvr, next.handle, annotated, owns, dynamiccontroller.WithPredicate(
+			func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
+				if listedDuringSwap {
+					hung.open()
+				}
+				for range 10_000 {
+					runtime.Gosched()
+				}
+				return true
+			}))
+		time.Sleep(time.Second)
+		hung.open()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		first.want(t, "old handler", named())
+		next.want(t, "new handler", named("a"))
+		stop()
+	})
 }
 
 // If another swap is requested while the difference is being delivered, the handler that has just taken effect gets its
@@ -511,7 +559,7 @@ func testAddWatchesInReplacedHandler(t *testing.T, blocked bool) {
 	})
 }
 
-// A swap can have to wait for earlier changes to the watches, which another type can block.
+// A swap may have to wait for earlier changes to the watches, which another type can block.
 func TestWaitForGVRSync_WaitsForASwapThatHasNotBegun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})

@@ -281,8 +281,7 @@ func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms
 			s.mu.Unlock()
 			return
 		}
-		p := s.pending
-		if p != nil && (by == nil || by == p.next || !slices.Contains(keysOf(p.next.secondaries), options.key)) {
+		if p := s.pending; p != nil && (by == nil || by == p.next) {
 			p.secondaries[options.key] = options
 		}
 		sec := s.secondaries[options.key]

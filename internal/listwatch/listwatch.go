@@ -272,7 +272,7 @@ func (l *ListWatch) watchWithin(ctx context.Context, options metav1.ListOptions)
 // streamTimeout returns the error from a streaming list that was not complete within ListTimeout, and reports it. The
 // error makes the reflector fall back to a plain LIST request.
 func (l *ListWatch) streamTimeout(ctx context.Context) error {
-	err := fmt.Errorf("streaming list: no response within %s", l.config.ListTimeout)
+	err := fmt.Errorf("streaming list: not complete within %s", l.config.ListTimeout)
 	if ctx.Err() == nil {
 		l.config.ListError(err)
 	}

@@ -286,7 +286,7 @@ func testStreamingListWithoutResponse(t *testing.T, stream func(context.Context)
 	cancel()
 	<-ended
 	l.Join()
-	text := "no response within " + DefaultListTimeout.String()
+	text := "not complete within " + DefaultListTimeout.String()
 	if len(results.listErrors) != 1 || !strings.Contains(results.listErrors[0].Error(), text) {
 		t.Errorf("reported: %v", results.listErrors)
 	}
@@ -295,8 +295,8 @@ func testStreamingListWithoutResponse(t *testing.T, stream func(context.Context)
 	}
 }
 
-// The context of a streaming list is cancelled neither while its stream continues as a watch, nor later than the stream
-// ends.
+// The context of a streaming list is not cancelled while the stream continues as a watch. It is cancelled when the
+// stream ends.
 func TestContextOfStreamingListEndsWithItsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var request context.Context

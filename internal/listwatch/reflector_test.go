@@ -38,7 +38,7 @@ func TestReflector_DelayEndsWithTheAttempt(t *testing.T) {
 		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 		reflector := l.NewReflector(logr.Discard(), "test", time.Hour, store)
 		for range 2 {
-			const duration = 30 * time.Second // not the end of a delay
+			const duration = 30 * time.Second // does not coincide with the end of a delay
 			attempt, cancel := context.WithTimeout(t.Context(), duration)
 			l.BeginAttempt(attempt)
 			began := time.Now()

@@ -7,12 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 )
 
-// SameContent reports whether both records have the same content, as far as both keep it. The order of keys does not
-// matter, nor does the TypeMeta of a record that keeps only metadata.
+// SameContent reports whether both records have the same content. It compares only the parts that both records keep.
+// The order of keys does not matter, nor does the TypeMeta of a record that keeps only metadata.
 func (r *Record) SameContent(other *Record) bool {
 	switch {
 	case r == other:
 		return true
+	case (r.opaque != nil || other.opaque != nil) && r.projection != other.projection:
+		return r.SameMetadata(other) // one of them can have managedFields
 	case r.opaque != nil || other.opaque != nil:
 		return reflect.DeepEqual(r.opaque, other.opaque)
 	case r.projection < Full || other.projection < Full:

@@ -200,3 +200,26 @@ func TestAllocated_MatchesTheRuntime(t *testing.T) {
 		}
 	}
 }
+
+// Records that keep different parts of an object are compared by the parts that both keep.
+func TestRecord_SameContentIgnoresWhatOneRecordDoesNotKeep(t *testing.T) {
+	const text = `{"apiVersion":"v1","kind":"K",` +
+		`"metadata":{"name":"a","managedFields":[{}],"labels":{"x":"1"}},"spec":{"a":1}}`
+	complete := parse(t, text, Complete)
+	for name, c := range map[string]struct {
+		text string
+		same bool
+	}{
+		"the same object":     {text, true},
+		"other managedFields": {strings.Replace(text, `[{}]`, `[{"manager":"m"}]`, 1), true},
+		"another label":       {strings.Replace(text, `"x":"1"`, `"x":"2"`, 1), false},
+		"another spec":        {strings.Replace(text, `"a":1`, `"a":2`, 1), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			full := parse(t, c.text, Full)
+			if complete.SameContent(full) != c.same || full.SameContent(complete) != c.same {
+				t.Errorf("SameContent returned %t, want %t", !c.same, c.same)
+			}
+		})
+	}
+}

@@ -43,7 +43,7 @@ func newEventDecoder(body io.ReadCloser, projection objects.Projection) *eventDe
 	return &eventDecoder{body: watchBody{body}, projection: projection}
 }
 
-// watchBody is the response to a watch request. If the connection is lost for any reason, Read returns
+// watchBody wraps the response body of a watch request. If the connection is lost for any reason, Read returns
 // io.ErrUnexpectedEOF. The StreamWatcher then ends the watch, and the reflector resumes it. For other errors, such as
 // "http2: client connection lost", the StreamWatcher would send an ERROR event, and the reflector would relist
 // immediately.

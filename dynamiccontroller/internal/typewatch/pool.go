@@ -249,8 +249,7 @@ func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	return len(watches) > 0
 }
 
-// Running returns the types of the watches whose goroutines have not returned, except for watches that are ending
-// because no subscription uses them.
+// Running returns the types of the used watches whose goroutines have not returned.
 func (p *Pool) Running() (types []schema.GroupVersionResource) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

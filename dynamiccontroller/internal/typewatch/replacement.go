@@ -231,9 +231,9 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 	return r.switchOver(from, to)
 }
 
-// lockDelivery locks deliver of two watches, which can be the same one. It never waits for one lock while it holds the
-// other, because a hung event handler would then block both watches. If wait is false and a lock is not available,
-// lockDelivery returns nil.
+// lockDelivery locks the deliver locks of two watches. Both can be the same watch. It never waits for one lock while it
+// holds the other, because a hung event handler would then block both watches. If wait is false and a lock is not
+// available, lockDelivery returns nil.
 func lockDelivery(a, b *watch, wait bool) (unlock func()) {
 	for {
 		if wait {

@@ -119,8 +119,8 @@ func (s *watchState) vanished() {
 	s.appeared()
 }
 
-// appeared ends the current backoff of the watch's reflectors, or the next one. The current attempt can still fail,
-// because requests for a type return NotFound for a few milliseconds after it has been established.
+// appeared ends the current backoff of each reflector. If an attempt is in progress, it ends the backoff after that
+// attempt, which can still fail: requests return NotFound for a few milliseconds after a type has been established.
 func (s *watchState) appeared() {
 	for _, r := range s.reflectors {
 		select {
