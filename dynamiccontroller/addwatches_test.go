@@ -2,6 +2,7 @@ package dynamiccontroller_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -283,4 +284,55 @@ func TestStatus_ListsWatchesByKey(t *testing.T) {
 			t.Errorf("the status of watch %d is %+v, want a stopped watch with the key %+v", i, s, watches[i].Key())
 		}
 	}
+}
+
+// A handler that was called before a swap can call AddWatches after the swap. It must not change the new options.
+func TestAddWatches_HasNoEffectInAReplacedHandler(t *testing.T) {
+	for name, blocked := range map[string]bool{"after the swap": false, "while the swap waits for other changes": true} {
+		t.Run(name, func(t *testing.T) { testAddWatchesInReplacedHandler(t, blocked) })
+	}
+}
+
+func testAddWatchesInReplacedHandler(t *testing.T, blocked bool) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
+		gvr, watched, other := f.types[0], f.types[1], f.types[2]
+		var calls []string
+		watch := func(name string) dynamiccontroller.Watch {
+			return dynamiccontroller.Watches(watched, func(context.Context, dynamiccontroller.Object) []string {
+				calls = append(calls, name)
+				return nil
+			})
+		}
+		f.put(gvr, "a")
+		stop := f.run()
+		hang := make(chan struct{})
+		f.serve(gvr, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+			<-hang
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			return f.controller.AddWatches(ctx, gvr, watch("old"), dynamiccontroller.Owns(other))
+		}, watch("old"))
+		unblock := func() {}
+		if blocked {
+			unblock = f.controller.BlockChanges(gvr)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := f.controller.StartServingGVK(ctx, gvr, succeed, watch("new")); err != nil {
+			t.Error(err)
+		}
+		close(hang)
+		time.Sleep(time.Minute)
+		unblock()
+		synctest.Wait()
+		f.put(watched, "w")
+		if want := []string{"new"}; !slices.Equal(calls, want) {
+			t.Errorf("calls to MapFuncs: %v, want %v", calls, want)
+		}
+		if secondaries := f.status(gvr).Secondaries; len(secondaries) != 1 {
+			t.Errorf("watches: %+v, want the one of the new options", secondaries)
+		}
+		stop()
+	})
 }

@@ -3,8 +3,6 @@ package dynamiccontroller_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -255,8 +253,10 @@ func (f *fixture) create(gvr schema.GroupVersionResource, name string) {
 type slowForget struct{ took time.Duration }
 
 func (slowForget) When(dynamiccontroller.ObjectIdentifiers) time.Duration { return time.Second }
-func (f slowForget) Forget(dynamiccontroller.ObjectIdentifiers)           { time.Sleep(f.took) }
-func (slowForget) NumRequeues(dynamiccontroller.ObjectIdentifiers) int    { return 0 }
+
+func (f slowForget) Forget(dynamiccontroller.ObjectIdentifiers) { time.Sleep(f.took) }
+
+func (slowForget) NumRequeues(dynamiccontroller.ObjectIdentifiers) int { return 0 }
 
 // A requeue must not be lost if the run ends while the outcome of the reconcile is being settled.
 func TestRequeueAfter_IsNotLostWhenTheRunEnds(t *testing.T) {
@@ -360,116 +360,6 @@ func TestS2_PromotionDuringAPendingSwap(t *testing.T) {
 	})
 }
 
-// A parked object is in the cache and has a record. A worker may reconcile it while the swap is still adding objects.
-func TestS2_SwapReconcilesParkedObjectsOnce(t *testing.T) {
-	const objects, swaps = 1000, 10
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 8, ResyncPeriod: -1})
-		gvr := f.types[0]
-		for i := range objects {
-			f.put(gvr, fmt.Sprintf("w%d", i))
-		}
-		stop := f.run()
-		c := newCalls(func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
-			return dynamiccontroller.Terminal(errOnPurpose)
-		})
-		for range 1 + swaps {
-			f.serve(gvr, c.handle)
-		}
-		if len(c.at) != objects {
-			t.Errorf("%d objects were reconciled, want %d", len(c.at), objects)
-		}
-		for name, at := range c.at {
-			if n := len(at) - 1; n != swaps {
-				t.Errorf("%s was reconciled %d times by %d swaps", name, n, swaps)
-			}
-		}
-		stop()
-	})
-}
-
-// While the difference between the two watches is being delivered, no object is reconciled. Otherwise, a worker could
-// reconcile an object before its difference is delivered, and the object would be reconciled again.
-func TestS2_SwapReconcilesObjectsOfTheDifferenceOnce(t *testing.T) {
-	slow := func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
-		for range 1000 {
-			runtime.Gosched() // lets the workers run; Sleep would block the bubble, because the watches are locked
-		}
-		return true
-	}
-	for name, owns := range map[string]bool{"with the same watches": false, "with a new watch": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-				gvr := f.types[0]
-				for _, namespace := range []string{"a", "b", "c"} {
-					f.createIn(namespace, gvr)
-				}
-				stop := f.run()
-				old, next := newCalls(succeed), newCalls(succeed)
-				f.serve(gvr, old.handle, dynamiccontroller.WithNamespaces("a", "b"))
-				old.want(t, "before the swap", named("a", "b"))
-				options := []dynamiccontroller.ServeOption{
-					dynamiccontroller.WithNamespaces("b", "c"), dynamiccontroller.WithPredicate(slow),
-				}
-				if owns {
-					options = append(options, dynamiccontroller.Owns(f.types[1]))
-				}
-				f.serve(gvr, next.handle, options...)
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				next.want(t, "new handler", named("a", "b", "c"))
-				stop()
-			})
-		})
-	}
-}
-
-// If the list of a watched type hangs, the initial sync continues for up to ten seconds after the list of the served
-// type has been delivered.
-func TestS2_SwapDuringAnInitialSyncReconcilesObjectsOnce(t *testing.T) {
-	for name, during := range map[string]bool{"the list completes during the swap": true, "after the swap": false} {
-		t.Run(name, func(t *testing.T) { testSwapDuringInitialSync(t, during) })
-	}
-}
-
-func testSwapDuringInitialSync(t *testing.T, listedDuringSwap bool) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, 2, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr, child := f.types[0], f.types[1]
-		f.put(gvr, "a")
-		if !listedDuringSwap {
-			f.put(child, "c", f.id(gvr, "a"))
-		}
-		hung := f.gateListsOf(child)
-		hung.close()
-		owns := dynamiccontroller.Owns(child)
-		stop := f.run()
-		first, next := newCalls(succeed), newCalls(succeed)
-		f.serve(gvr, first.handle, owns)
-		time.Sleep(5 * time.Second)
-		first.want(t, "during the initial sync", named())
-		annotated := dynamiccontroller.WithTransform(annotating("a")) // so that there is a difference
-		f.serve(gvr, next.handle, annotated, owns, dynamiccontroller.WithPredicate(
-			func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
-				if listedDuringSwap {
-					hung.open()
-				}
-				for range 10_000 {
-					runtime.Gosched()
-				}
-				return true
-			}))
-		time.Sleep(time.Second)
-		hung.open()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		first.want(t, "old handler", named())
-		next.want(t, "new handler", named("a"))
-		stop()
-	})
-}
-
 // If another swap is requested while the difference is being delivered, the handler that has just taken effect gets its
 // watches, because it stays in effect until the other swap takes effect.
 func TestS2_SupersededSwapKeepsItsWatchesIfItHasTakenEffect(t *testing.T) {
@@ -504,57 +394,6 @@ func TestS2_SupersededSwapKeepsItsWatchesIfItHasTakenEffect(t *testing.T) {
 		c.want(t, "after the swap", named("a"))
 		f.put(child, "c", f.id(gvr, "a"))
 		c.want(t, "after a change to a child", named("a"))
-		stop()
-	})
-}
-
-// A handler that was called before a swap can call AddWatches after the swap. It must not change the new options.
-func TestAddWatches_HasNoEffectInAReplacedHandler(t *testing.T) {
-	for name, blocked := range map[string]bool{"after the swap": false, "while the swap waits for other changes": true} {
-		t.Run(name, func(t *testing.T) { testAddWatchesInReplacedHandler(t, blocked) })
-	}
-}
-
-func testAddWatchesInReplacedHandler(t *testing.T, blocked bool) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, 3, dynamiccontroller.Config{Workers: 2, ResyncPeriod: -1})
-		gvr, watched, other := f.types[0], f.types[1], f.types[2]
-		var calls []string
-		watch := func(name string) dynamiccontroller.Watch {
-			return dynamiccontroller.Watches(watched, func(context.Context, dynamiccontroller.Object) []string {
-				calls = append(calls, name)
-				return nil
-			})
-		}
-		f.put(gvr, "a")
-		stop := f.run()
-		hang := make(chan struct{})
-		f.serve(gvr, func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
-			<-hang
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			return f.controller.AddWatches(ctx, gvr, watch("old"), dynamiccontroller.Owns(other))
-		}, watch("old"))
-		unblock := func() {}
-		if blocked {
-			unblock = f.controller.BlockChanges(gvr)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if err := f.controller.StartServingGVK(ctx, gvr, succeed, watch("new")); err != nil {
-			t.Error(err)
-		}
-		close(hang)
-		time.Sleep(time.Minute)
-		unblock()
-		synctest.Wait()
-		f.put(watched, "w")
-		if want := []string{"new"}; !slices.Equal(calls, want) {
-			t.Errorf("calls to MapFuncs: %v, want %v", calls, want)
-		}
-		if secondaries := f.status(gvr).Secondaries; len(secondaries) != 1 {
-			t.Errorf("watches: %+v, want the one of the new options", secondaries)
-		}
 		stop()
 	})
 }
