@@ -230,11 +230,16 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 		return nil, err
 	}
 	requested := time.Now()
-	open := l.watch
+	limited, inTime := ctx, func() bool { return true }
 	if streaming {
-		open = l.watchWithin
+		limited, inTime = l.limitStream(ctx)
 	}
-	stream, err := open(ctx, options)
+	stream, err := l.watch(limited, options)
+	if !inTime() {
+		l.stream = stream
+		l.JoinStream()
+		return nil, l.streamTimeout(ctx)
+	}
 	l.report(ctx, err, streaming)
 	if err != nil {
 		return nil, err
@@ -252,21 +257,13 @@ func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (
 	return stream, nil
 }
 
-// watchWithin opens the stream of a streaming list. It fails if the API server does not respond within ListTimeout.
-// JoinStream cancels the context of the stream.
-func (l *ListWatch) watchWithin(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	limited, cancel := context.WithCancel(ctx)
-	l.endStream = cancel
-	timer := time.AfterFunc(l.config.ListTimeout, cancel)
-	stream, err := l.watch(limited, options)
-	if timer.Stop() {
-		return stream, err
-	}
-	if err == nil {
-		l.stream = stream
-	}
-	l.JoinStream()
-	return nil, l.streamTimeout(ctx)
+// limitStream returns the context for the stream of a streaming list. It is cancelled if the API server does not
+// respond within ListTimeout, and by JoinStream. After the response, inTime must be called. It reports whether the
+// response arrived in time. The request is not sent here, because each call on the way to it can double the size of the
+// goroutine's stack.
+func (l *ListWatch) limitStream(ctx context.Context) (limited context.Context, inTime func() bool) {
+	limited, l.endStream = context.WithCancel(ctx)
+	return limited, time.AfterFunc(l.config.ListTimeout, l.endStream).Stop
 }
 
 // streamTimeout returns the error from a streaming list that was not complete within ListTimeout, and reports it. The
