@@ -142,7 +142,7 @@ func (c *DynamicController) StartServingGVK(
 	return nil
 }
 
-// register creates or changes a registration. The done channel is closed when its subscriptions have been updated.
+// register creates or changes a registration. Once the registration's subscriptions have been updated, done is closed.
 func (c *DynamicController) register(
 	gvr schema.GroupVersionResource, next *serveOptions,
 ) (reg *registration, done <-chan struct{}) {

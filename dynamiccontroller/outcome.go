@@ -135,7 +135,7 @@ func (r *registration) call(ctx context.Context, handler Handler, id ObjectIdent
 	return got
 }
 
-// classify returns the result for a handler's error. It does not set the field err of the result. It can panic, because
+// classify returns the result for a handler's error. It does not set the err field of the result. It can panic, because
 // it calls the error's methods.
 func (r *registration) classify(ctx context.Context, id ObjectIdentifiers, err error) result {
 	var terminal *terminalError

@@ -23,7 +23,8 @@ const (
 type Limits struct {
 	// Weight is the number of items that are handed out per turn. Defaults to 1.
 	Weight int
-	// Concurrency limits concurrently running items, in addition to the dynamic threshold. Defaults to no limit.
+	// Concurrency is the maximum number of items that run at once, in addition to the dynamic threshold. Defaults to no
+	// limit.
 	Concurrency int
 }
 
