@@ -49,7 +49,7 @@ type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 // MapFunc is called when an object of a watched type has changed. It returns the keys of the objects of the served type
 // that must be reconciled. See [Watches].
 //
-// Keys have the form of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged, and counted in
+// Keys are in the format of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged, and counted in
 // [TypeStatus].MalformedKeys. A MapFunc is called for each object of the initial list. For each change, it is called
 // once with the old state and once with the new state, provided that the state exists. Calls are never concurrent and
 // must return quickly, because all subscribers to the watch wait for them. If a MapFunc panics, the panic is logged and

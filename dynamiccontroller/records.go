@@ -46,7 +46,7 @@ func (r *registration) updateRecordLocked(key string, update func(record) record
 	return rec
 }
 
-// started returns the record that replaces rec when a reconcile starts. It resets the failures of a parked object.
+// started returns the record that replaces rec when a reconcile starts. It resets the failure count of a parked object.
 func (rec record) started() record {
 	if !rec.parkedSince.IsZero() {
 		return record{}
@@ -67,7 +67,7 @@ func (r *registration) recordFailure(key string, err error) int {
 	}).failures
 }
 
-// recordRequeue records a RequeueAfter. It resets the failures. Only requeues without a delay are counted.
+// recordRequeue records a RequeueAfter and resets the failure count. It counts only requeues without a delay.
 func (r *registration) recordRequeue(key string, after time.Duration) {
 	r.updateRecord(key, func(rec record) record {
 		next := record{pending: rec.pending, deleted: rec.deleted}
@@ -78,13 +78,13 @@ func (r *registration) recordRequeue(key string, after time.Duration) {
 	})
 }
 
-// recordSuccess resets the failures, including those in a custom rate limiter.
+// recordSuccess resets the failure count, including the one kept by a custom rate limiter.
 func (r *registration) recordSuccess(key string) {
 	r.updateRecord(key, func(rec record) record { return record{pending: rec.pending} })
 	r.group.Forget(r.id(key))
 }
 
-// park records that the object must not be retried until its next event, Enqueue, resync or run.
+// park records that the object must not be retried; see Handler.
 func (r *registration) park(key string) {
 	r.group.Forget(r.id(key))
 	r.updateRecord(key, func(rec record) record {

@@ -70,7 +70,7 @@ type TypeStatus struct {
 	Parked       int            // objects that failed too often, or with a Terminal error
 	NewestParked []ParkedObject // the most recently parked objects, at most ten, oldest first
 
-	// MalformedKeys counts the keys from Enqueue and MapFuncs that were ignored because they do not have the form of
+	// MalformedKeys counts the keys from Enqueue and MapFuncs that were ignored because they are not in the format of
 	// ObjectIdentifiers.NamespacedKey. The first one is logged at V(0), the others at V(1).
 	MalformedKeys int
 
@@ -83,7 +83,7 @@ type SecondaryStatus struct {
 	WatchStatus
 }
 
-// ParkedObject is an object that is not retried until its next event, Enqueue, resync or run.
+// ParkedObject is an object that failed too often, or with a [Terminal] error. See [Handler] for when it is retried.
 type ParkedObject struct {
 	Key       string    // "namespace/name", or "name" for a cluster-scoped object
 	Failures  int       // consecutive failures
@@ -166,9 +166,9 @@ func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.waitForSync(stopCh) })
 }
 
-// WaitForGVRSync waits until the type's cache holds a complete list for the options of the last call to
+// WaitForGVRSync waits until the type's cache holds a complete list for the options passed in the most recent call to
 // StartServingGVK. It returns [ErrNotServed] if the type is not served or is stopped in the meantime. If ctx is
-// cancelled first, the error wraps the cause of ctx and describes the type's state.
+// cancelled first, the error wraps context.Cause(ctx) and describes the type's state.
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	for {
 		reg, err := c.registrationOf(gvr)

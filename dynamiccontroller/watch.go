@@ -164,8 +164,8 @@ func (o *secondaryOptions) asWatch() Watch {
 // added in the background. It returns [ErrNotServed] if the type is not served. If one of the watches is invalid, none
 // is added.
 //
-// The watches run until RemoveWatches or StopServiceGVK is called, or until StartServingGVK is called without them. To keep
-// their caches up to date on standbys, call AddWatches on every replica.
+// The watches run until RemoveWatches or StopServiceGVK is called, or until StartServingGVK is called without them. To
+// keep their caches up to date on standbys, call AddWatches on every replica.
 func (c *DynamicController) AddWatches(ctx context.Context, gvr schema.GroupVersionResource, watches ...Watch) error {
 	if err := c.addWatches(ctx, gvr, watches); err != nil {
 		return fmt.Errorf("add watches to %s: %w", nameOf(gvr), err)

@@ -236,9 +236,9 @@ func (r *reflector) Replace(list []any, resourceVersion string) error {
 	return nil
 }
 
-// setAll replaces the reflector's objects in the store. Before it calls the event handlers, it calls stored, which is nil
-// if the type has vanished. Comparing the old and new content can take a long time. Meanwhile,
-// deliver does not need to be held, because only the goroutine that runs the reflector modifies these objects.
+// setAll replaces the reflector's objects in the store. Before it calls the event handlers, it calls stored, which is
+// nil if the type has vanished. Comparing the old and new content can take a long time. Meanwhile, deliver does not need
+// to be held, because only the goroutine that runs the reflector modifies these objects.
 func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, stored func()) {
 	w := r.watch
 	changes := w.store.ChangesTo(r.namespace, items, r.listed)
