@@ -96,7 +96,7 @@ func WithMetadataClient(client metadata.Interface) Option {
 }
 
 // TypeEvents calls notify whenever the API server starts or stops serving a type, until cancel is called. Calls to
-// notify must not overlap. The returned function cancel can be nil. If it is not, cancel must not return while notify
+// notify must not overlap. The returned cancel function can be nil. Otherwise, it must not return while notify
 // is running. A type can be reported as no longer served only if its CRD has been deleted or discovery no longer lists
 // it. A NotFound response is not sufficient, because a lagging API server can return it for a type that is served.
 type TypeEvents func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func())

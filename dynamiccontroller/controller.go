@@ -213,7 +213,7 @@ func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.Group
 	return nil
 }
 
-// unregister removes a type's registration and returns all registrations of the type that have not ended.
+// unregister removes a type's current registration. It returns this and all earlier registrations that have not ended.
 func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending []*registration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

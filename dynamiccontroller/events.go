@@ -97,7 +97,7 @@ func (o *storedObject) GetLabels() map[string]string       { return o.metadata()
 func (o *storedObject) GetAnnotations() map[string]string  { return o.metadata().Annotations }
 func (o *storedObject) GetFinalizers() []string            { return o.metadata().Finalizers }
 
-// accepts reports whether the predicate accepts a change. Without a predicate, or if it panics, accepts returns true.
+// accepts reports whether the predicate, if there is one, accepts a change. It returns true if the predicate panics.
 func (o *watchOptions) accepts(
 	ctx context.Context, log logr.Logger, view typewatch.View, c objects.Change,
 ) (accepted bool) {

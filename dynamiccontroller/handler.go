@@ -31,7 +31,7 @@ import (
 //   - [RequeueAfter]: the object is reconciled again after the delay. An earlier reconcile, for example one that an
 //     event triggers, cancels the requeue. A handler that depends on the delay must therefore return RequeueAfter from
 //     every call.
-//   - [Terminal]: a failure that is not retried. The object is parked until an event, a resync, Enqueue or the next run.
+//   - [Terminal]: a failure that is not retried. The object is parked until an event, resync, Enqueue or the next run.
 //   - A NotFound for the object itself, if the object is not in the cache, or a create that was rejected because the
 //     object's namespace is terminating: the object is not retried. A NotFound without a name means that a type is not
 //     served. It counts as a NotFound for the object itself while the state of the served type is [TypeNotFound].
@@ -86,8 +86,8 @@ func RequeueDelay(err error) (after time.Duration, ok bool) {
 
 func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e.after) }
 
-// Terminal wraps an error to prevent retries: the object is parked; see [Handler]. If err is nil or holds a nil pointer,
-// the object is parked with an error that reports this mistake.
+// Terminal wraps an error to prevent retries: the object is parked; see [Handler]. If err is nil or holds a nil
+// pointer, the object is parked with an error that reports this mistake.
 func Terminal(err error) error {
 	switch {
 	case err == nil:

@@ -238,8 +238,8 @@ func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
 }
 
 // Vanished must be called when the type no longer exists. A NotFound response from one API server is not sufficient,
-// because that server can lag behind. The type's watches immediately enter the phase NotFound, deliver the deletion of
-// all objects in their stores, and keep retrying. A watch that has not sent a request since [Pool.Start] keeps its
+// because that server can lag behind. The type's watches immediately enter the NotFound phase, deliver a deletion for
+// each object in their stores, and keep retrying. A watch that has not sent a request since [Pool.Start] keeps its
 // objects until its first list completes. Vanished reports whether the type has any watches.
 func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	watches := p.watches(gvr)

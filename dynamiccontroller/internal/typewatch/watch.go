@@ -237,8 +237,8 @@ func (r *reflector) Replace(list []any, resourceVersion string) error {
 }
 
 // setAll replaces the reflector's objects in the store. Before it calls the event handlers, it calls stored, which is
-// nil if the type has vanished. Comparing the old and new content can take a long time. Meanwhile, deliver does not need
-// to be held, because only the goroutine that runs the reflector modifies these objects.
+// nil if the type has vanished. Comparing the old and new content can take a long time. Meanwhile, deliver does not
+// need to be held, because only the goroutine that runs the reflector modifies these objects.
 func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, stored func()) {
 	w := r.watch
 	changes := w.store.ChangesTo(r.namespace, items, r.listed)
