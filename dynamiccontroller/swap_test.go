@@ -380,7 +380,7 @@ func TestS2_SupersededSwapKeepsItsWatchesIfItHasTakenEffect(t *testing.T) {
 			}
 			close(resume)
 		}()
-		annotated := dynamiccontroller.WithTransform(annotating("a")) // so that there is a difference
+		annotated := dynamiccontroller.WithTransform(annotating("a")) // changes the metadata of each object
 		f.serve(gvr, c.handle, annotated, dynamiccontroller.Owns(child), dynamiccontroller.WithPredicate(
 			func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
 				once.Do(func() {

@@ -100,7 +100,7 @@ func testSwapDuringInitialSync(t *testing.T, listedDuringSwap bool) {
 		f.serve(gvr, first.handle, owns)
 		time.Sleep(5 * time.Second)
 		first.want(t, "during the initial sync", named())
-		annotated := dynamiccontroller.WithTransform(annotating("a")) // so that there is a difference
+		annotated := dynamiccontroller.WithTransform(annotating("a")) // changes the metadata of each object
 		f.serve(gvr, next.handle, annotated, owns, dynamiccontroller.WithPredicate(
 			func(context.Context, dynamiccontroller.Object, dynamiccontroller.Object) bool {
 				if listedDuringSwap {
