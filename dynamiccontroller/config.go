@@ -13,7 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// Config configures a DynamicController. A zero field uses its default. To disable retries, return [Terminal] errors.
+// Config configures a DynamicController. Unset fields use their defaults. To disable retries, return [Terminal] errors.
 type Config struct {
 	// Workers is the maximum number of concurrent handler calls across all types. Defaults to 10.
 	Workers int
@@ -21,15 +21,15 @@ type Config struct {
 	// spread evenly over the period. Must be at least a second. Defaults to 10 hours. A negative value disables resyncs.
 	ResyncPeriod time.Duration
 	// QueueMaxRetries is the number of consecutive retries after which a failing object is parked. Defaults to 20. With
-	// the default delays, the object is then parked after about 40 minutes. A negative value disables parking.
+	// the default delays, that takes about 40 minutes. A negative value disables parking.
 	QueueMaxRetries int
 	// ShutdownTimeout is the maximum time that Run waits for handlers after its context is cancelled. If handlers are
-	// still running after that, Run waits up to one more second for the watches, or one more ShutdownTimeout if that is
-	// shorter. Defaults to 20 seconds, which is within the default grace period of a Pod.
+	// still running after that, Run also waits for the watches, for at most a second or ShutdownTimeout, whichever is
+	// shorter. Defaults to 20 seconds, which is within the default grace period of Pods.
 	ShutdownTimeout time.Duration
 	// MinRetryDelay is the delay before the first retry. The delay doubles with each consecutive failure, up to
-	// MaxRetryDelay. Jitter lengthens each delay by up to half, except for the maximum delay, which it shortens by up to a
-	// quarter. Defaults to 50 milliseconds.
+	// MaxRetryDelay. Jitter adds up to 50% to each delay, except for the maximum delay, from which it subtracts up to 25%.
+	// Defaults to 50 milliseconds.
 	MinRetryDelay time.Duration
 	// MaxRetryDelay is the maximum delay before a retry. Defaults to 5 minutes.
 	MaxRetryDelay time.Duration
@@ -80,7 +80,7 @@ func (c Config) validate() error {
 			fmt.Sprintf("must not exceed MaxRetryDelay, which is %s", c.MaxRetryDelay)},
 	} {
 		if !rule.valid {
-			errs = append(errs, fmt.Errorf("invalid Config.%s %v: %s", rule.field, rule.value, rule.text))
+			errs = append(errs, fmt.Errorf("invalid Config.%s=%v: %s", rule.field, rule.value, rule.text))
 		}
 	}
 	return errors.Join(errs...)
@@ -96,14 +96,14 @@ func WithMetadataClient(client metadata.Interface) Option {
 }
 
 // TypeEvents calls notify whenever the API server starts or stops serving a type, until cancel is called. Calls to
-// notify must not overlap. The returned cancel function can be nil. Otherwise, it must not return while notify
-// is running. A type can be reported as no longer served only if its CRD has been deleted or discovery no longer lists
-// it. A NotFound response is not sufficient, because a lagging API server can return it for a type that is served.
+// notify must not overlap. The cancel function may be nil. If it is not nil, it must not return while notify is
+// running. A type may be reported as no longer served only if its CRD has been deleted or discovery no longer lists it.
+// A NotFound response is not sufficient, because a lagging API server can return it for a type that is served.
 type TypeEvents func(notify func(gvr schema.GroupVersionResource, served bool)) (cancel func())
 
-// WithTypeEvents subscribes the controller to type events, for example those from a REST mapper, while watches are
-// running. When a type is served again, its watch is retried immediately instead of after a backoff of up to 30
-// seconds. When a type is no longer served, each object in the type's cache is reconciled once more.
+// WithTypeEvents subscribes the controller to type events, such as those from a REST mapper. The subscription lasts
+// while watches are running. When a type is served again, its watch is retried immediately instead of after a backoff
+// of up to 30 seconds. When a type is no longer served, each object in the type's cache is reconciled once more.
 func WithTypeEvents(events TypeEvents) Option {
 	return func(c *DynamicController) { c.typeEvents = events }
 }
@@ -113,8 +113,8 @@ func WithMetrics(m Metrics) Option {
 	return func(c *DynamicController) { c.metrics = m }
 }
 
-// WithParked sets a function that is called each time an object is parked, after the call to its handler, for example
-// to notify users. It is called concurrently and must return quickly. By default, or if f is nil, nothing is called.
+// WithParked sets a function that is called each time an object has been parked, for example to notify users. It must
+// be safe for concurrent use and return quickly. By default, or if f is nil, no function is called.
 func WithParked(f func(id ObjectIdentifiers)) Option {
 	return func(c *DynamicController) { c.parked = f }
 }
@@ -126,12 +126,12 @@ func WithDefaultTransform(f cache.TransformFunc) Option {
 	return func(c *DynamicController) { c.defaultTransform = f }
 }
 
-// Metrics receives the controller's metrics. Its methods are called concurrently and must return quickly. Other
+// Metrics receives the controller's metrics. Its methods must be safe for concurrent use and return quickly. Other
 // statistics are available from [DynamicController.Status]. Package metrics implements Metrics for Prometheus.
 type Metrics interface {
 	// Reconciled is called after each call to a handler.
 	Reconciled(done Reconcile)
-	// Forget is called when a type is no longer served. Reconciled is then not called until the type is served again.
+	// Forget is called when a type is no longer served. No calls to Reconciled follow until it is served again.
 	Forget(gvr schema.GroupVersionResource)
 }
 

@@ -40,7 +40,7 @@ type DynamicController struct {
 	// mu guards the fields below. It is never held while calling the API server or user code, or waiting for a sync.
 	mu            sync.RWMutex
 	registrations map[schema.GroupVersionResource]*registration
-	// ending holds registrations that are closed, but still have running handlers or watches.
+	// ending holds closed registrations that still have running handlers or watches.
 	ending  map[schema.GroupVersionResource][]*registration
 	current *run       // nil while Run is not running
 	watches *watchTerm // nil while no watches are running
@@ -52,11 +52,11 @@ type (
 	group = fairqueue.Group[ObjectIdentifiers, schema.GroupVersionResource, *registration]
 )
 
-// NewDynamicController returns a controller that lists and watches objects with kubeClient. It starts nothing and
-// does not connect to the API server. Run, RunWatches and StartServingGVK return an error if config is invalid.
+// NewDynamicController returns a controller that lists and watches objects with kubeClient. It does not start any
+// goroutines or connect to the API server. Run, RunWatches and StartServingGVK return an error if config is invalid.
 //
 // kubeClient should not be throttled, because each type starts with a list request and a watch request. Prefer
-// [NewForConfig]: with kubeClient, each object is decoded and then encoded again to be stored, and each initial list is
+// [NewForConfig]: with kubeClient, each object is decoded and re-encoded before it is stored, and each initial list is
 // held in memory in full. NewForConfig also retries some requests earlier. Without these retries, the first watch of a
 // new CRD's type can start one second late, and watches take about 40 seconds to recover from an etcd restore.
 func NewDynamicController(
@@ -116,12 +116,12 @@ func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Opti
 // changed. It returns no error if the API server does not serve the type or denies access to it: [TypeStatus] reports
 // this, and the watch is retried.
 //
-// If the type is already served, the handler and the options are replaced, and every object is reconciled once. If the
-// new options need a different watch, they take effect once that watch has synced; until then, [TypeStatus].Replacement
-// reports the state of the new watch. Another call to StartServingGVK supersedes a pending swap.
+// If the controller already serves the type, the handler and the options are replaced, and every object is reconciled
+// once. If the new options need a different watch, they take effect once that watch has synced; until then,
+// [TypeStatus].Replacement reports the state of the new watch. Another call supersedes a pending replacement.
 //
-// StartServingGVK may have to wait for predicates and MapFuncs of types that share a watch with this type. If ctx is
-// cancelled first, it returns nil and the work continues in the background. Handlers can call it.
+// StartServingGVK may have to wait for running predicates and MapFuncs of types that share a watch with this type. If
+// ctx is cancelled first, it returns nil and the work continues in the background. Handlers can call it.
 func (c *DynamicController) StartServingGVK(
 	ctx context.Context, gvr schema.GroupVersionResource, handler Handler, opts ...ServeOption,
 ) error {
@@ -182,13 +182,13 @@ func (c *DynamicController) register(
 	return reg, done
 }
 
-// StopServiceGVK stops serving a type. No handler of the type starts afterwards, the contexts of running handlers are
-// cancelled with [ErrServingStopped], and the type is removed from the queue, the status and the metrics.
-// StopServiceGVK waits for the handlers and the watch to end. If ctx is cancelled first, they end in the background,
-// and the error lists what is still running. StopServiceGVK can then be called again to wait for them.
+// StopServiceGVK stops serving a type. It prevents further handler calls for the type, cancels the contexts of running
+// handlers with [ErrServingStopped], and removes the type from the queue, the status and the metrics. StopServiceGVK
+// waits for the handlers and the watch to end. If ctx is cancelled first, they end in the background, and the error
+// lists what is still running. StopServiceGVK can then be called again to wait for them.
 //
-// It returns nil if the type is not served. When called with the context of one of the type's own handlers, it returns
-// an error and stops nothing, because it would otherwise wait for the handler that called it.
+// It returns nil if the type is not served. When called with the context of one of the type's own handlers, it only
+// returns an error, because it would otherwise wait for its own caller.
 func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.GroupVersionResource) error {
 	if own, _ := ctx.Value(handlerOf{c}).(*serveOptions); own != nil && own.reg.gvr == gvr {
 		return fmt.Errorf("stop serving %s: must not be called with the context of one of its own handlers", nameOf(gvr))
@@ -213,7 +213,7 @@ func (c *DynamicController) StopServiceGVK(ctx context.Context, gvr schema.Group
 	return nil
 }
 
-// unregister removes a type's current registration. It returns this and all earlier registrations that have not ended.
+// unregister removes a type's current registration. It returns all of the type's registrations that have not ended.
 func (c *DynamicController) unregister(gvr schema.GroupVersionResource) (ending []*registration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

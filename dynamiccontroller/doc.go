@@ -15,13 +15,13 @@
 // Each type is watched by a reflector that fills a cache. Changed objects are added to one workqueue for all types. The
 // queue holds only their [ObjectIdentifiers]. Config.Workers sets the number of goroutines that take items from the
 // queue and call the type's [Handler]. With [Owns], [Watches] and [DynamicController.AddWatches], changes to objects of
-// other types also cause reconciles of objects of the served type.
+// other types also trigger reconciles of the served type's objects.
 //
-// A served type is called a registration. Serving it again with StartServingGVK is called a swap. A registration has
-// one subscription to the served type and one for each of its other watches. Subscriptions to the same objects share
-// one watch. Caches hold objects in encoded form, and listers decode them. A replica that runs only RunWatches is
-// called a standby, and starting Run on it is called a promotion. Type events report that the API server has started or
-// stopped serving a type; see [WithTypeEvents].
+// Serving a type creates a registration. Serving it again with StartServingGVK is called a swap. A registration has one
+// subscription to the served type and one for each of its other watches. Subscriptions to the same objects share one
+// watch. Caches hold objects in encoded form, and listers decode them. A replica that runs only RunWatches is called a
+// standby, and starting Run on it is called a promotion. Type events report that the API server has started or stopped
+// serving a type; see [WithTypeEvents].
 //
 // # Promises
 //
@@ -29,14 +29,14 @@
 //
 //   - S1: After StopServiceGVK returns nil, no handler for that registration is running or will be called again. The
 //     registration's goroutines have exited, and its queue entries, retries, status, metrics and cache have been
-//     removed. If the call's context is cancelled first, the error lists what is still running. No new handler starts.
+//     removed. If ctx is cancelled first, no new handler starts and the error lists what is still running.
 //   - S2: StartServingGVK either succeeds or changes nothing. It sends no requests and does not wait for a sync. A swap
 //     replaces the handler and the options, and reconciles every object once. If the new options can use the current
 //     watch, they take effect immediately. Otherwise, the previous handler and options stay in effect until a new watch
 //     has synced, and [TypeStatus].Replacement reports the state of the new watch. Concurrent starts and stops are
 //     serialized.
-//   - S3: A type that cannot sync, hangs or fails does not affect starts, stops, events or reconciles of other types.
-//   - S4: Types can be started and stopped before, during and between runs, and on a standby.
+//   - S3: A type that hangs, fails or cannot sync does not affect starts, stops, events or reconciles of other types.
+//   - S4: Types can be added and removed before, during and between runs, and on a standby.
 //   - S5: If the API server does not serve a type, forbids access to it or fails, [TypeStatus] reports the state and
 //     the API server's message. The watch is retried with a capped backoff and recovers without intervention. With
 //     [WithTypeEvents], it recovers as soon as the type is served again. A 404 alone neither empties the cache nor
@@ -44,57 +44,56 @@
 //     it held is reconciled once more. If a handler returns a NotFound because the type is missing, the object is not
 //     retried.
 //   - S6: Subscriptions to the same type share watches, whether the type is served, owned or watched. A watch is
-//     identified by GVR, namespaces, selectors and projection: keys, metadata, whole objects without managedFields, or
+//     identified by GVR, namespaces, selectors and projection: keys, metadata, objects without managedFields, or
 //     complete objects. A subscription joins a watch that stores at least the projection that the subscription needs.
 //     If a watch stores more than its remaining subscriptions need, these subscriptions move to a watch that stores
-//     less. A watch is replaced only after the new one has synced with a list that is not older than the old cache. No
-//     change is lost, and the difference between the two caches is delivered once. If the new watch cannot sync, the
-//     old one keeps running. The caches of two watches of the same type can be at different resourceVersions. A watch
-//     with a transform is not shared.
+//     less. A watch is replaced only after its replacement has synced with a list that is at least as recent as the old
+//     cache. No change is lost, and the difference between the two caches is delivered once. If the new watch cannot
+//     sync, the old one keeps running. The caches of two watches of the same type can be at different resourceVersions.
+//     A watch with a transform is not shared.
 //
 // Delivery:
 //
 //   - D1: While Run is running, every change is followed by a handler call that starts after the change is in the
-//     cache. This includes objects altered by a change to the type's schema, such as a new default, even though their
-//     resourceVersion and generation stay the same. Such changes are detected by comparing objects with the cache:
-//     with [CacheMetadata], only changes to the metadata are detected, and with [CacheKeys], none are. Detection
-//     usually takes a few seconds; see Limitations.
+//     cache. This includes changes caused by a new schema, such as a new default, even though the object's
+//     resourceVersion and generation stay the same. Such changes are detected by comparing objects with the cache. With
+//     [CacheMetadata], only changes to the metadata are detected, and with [CacheKeys], none are. Detection usually
+//     takes a few seconds; see Limitations.
 //   - D2: There are never two concurrent handler calls for the same [ObjectIdentifiers], even across swaps,
 //     registrations and runs.
 //   - D3: Deletions that happened while the watch was down are found by comparing the cache with the next list. Each
 //     deletion is delivered with the last known state of the object, so that the owner of a deleted child is
 //     reconciled. A list is never older than the cache, so a lagging API server causes no false deletions. The only
 //     exception is a restore of etcd from a backup, after which the cache reverts to the restored state.
-//   - D4: Each object is reconciled only once for all initial lists: the list of its own type and the lists of the
-//     owned and watched types. If the list of an owned or watched type fails, the reconcile is delayed by at most about
-//     a second. If the list hangs, the reconcile is delayed by at most ten seconds.
-//   - D5: Panics in user code (handlers, transforms, predicates and the like) and invalid return values never crash
-//     the process. The stack of a panic is logged. A handler panic counts as a failure. A typed nil error, or an error
-//     with a method that panics, counts as a panic. If a transform fails or returns an invalid object, the error is
-//     logged and the object is stored without the transform. If a predicate panics, the change is processed.
-//   - D6: [RequeueAfter], [Terminal] and [Interrupted] are recognized in wrapped errors. After a RequeueAfter without a
-//     delay, the object is retried with backoff. An interrupted call does not count as a failure.
+//   - D4: All initial lists of a registration, including those of owned and watched types, together trigger only one
+//     reconcile per object. If the list of an owned or watched type fails, the reconcile is delayed by about a second
+//     at most. If the list hangs, the reconcile is delayed by at most ten seconds.
+//   - D5: Panics in user code (handlers, transforms, predicates and the like) and invalid return values never crash the
+//     process. The stack of a panic is logged. A handler panic counts as a failure. A typed nil error, or an error with
+//     a method that panics, counts as a panic. If a transform fails or returns an invalid object, the error is logged
+//     and the untransformed object is stored. If a predicate panics, the change is processed.
+//   - D6: [RequeueAfter], [Terminal] and [Interrupted] are recognized in wrapped errors. A RequeueAfter without a
+//     positive delay leads to a retry with backoff. An interrupted call does not count as a failure.
 //   - D7: Failures of one type never delay the first reconcile or the retries of another type.
-//   - D8: An object that fails more than Config.QueueMaxRetries times in a row is parked. It is counted in the
-//     status, and reconciled again on its next event, Enqueue or resync, and in the next run.
-//   - D9: An object that is not in the cache is not retried after a NotFound for the object itself. No object is
-//     retried after a create was rejected because the object's namespace is terminating. If a type is gone, the API
-//     server returns a NotFound without a name. Such a NotFound counts as one for the object itself while the state of
-//     the object's type is [TypeNotFound].
-//   - D10: Events, retries that are due and Enqueue take precedence over initial lists, promotions and resyncs, but
-//     never starve them.
+//   - D8: An object that fails more than Config.QueueMaxRetries times in a row is parked. It is counted in the status
+//     and reconciled again on its next event, Enqueue or resync, or in the next run.
+//   - D9: An object that is not in the cache is not retried after a NotFound for the object itself. If a create is
+//     rejected because the object's namespace is terminating, the object is not retried. If a type is gone, the API
+//     server returns a NotFound without a name. While the state of the object's type is [TypeNotFound], such an error
+//     is treated like a NotFound for the object itself.
+//   - D10: Events, due retries and Enqueue precede initial lists, promotions and resyncs, but never starve them.
 //   - D11: When Run's context is cancelled, the handlers' contexts are cancelled immediately, with a cause. Run waits
 //     for at most Config.ShutdownTimeout, and its error lists what is still running.
 //
 // Fairness:
 //
-//   - F1: Types with waiting objects take turns by weight. If a type has only one waiting object, that object waits for
-//     at most one round.
+//   - F1: Types with waiting objects are served in a weighted round robin. If a type has only one waiting object, that
+//     object waits for at most one round.
 //   - F2: A type that uses n workers gets another worker as long as n is less than alpha times the number of idle
 //     workers. The last idle worker is reserved for types that are not using a worker. Alpha is 1 until the first
 //     handler call for the type returns, and while any call for the type has been running for more than a second.
 //     Otherwise, alpha is 8. A busy type on an otherwise idle controller therefore uses 9 of 10 workers, and three
-//     types whose handlers hang from the start leave one of 10 workers to other types. If a type's handlers begin to
+//     types whose handlers hang from the start leave one of 10 workers for other types. If a type's handlers begin to
 //     hang later, the type keeps its workers until the reconcile timeout, which is 5 minutes by default.
 //     [WithConcurrency] sets a hard cap.
 //
@@ -105,15 +104,15 @@
 //
 // # Limitations
 //
-//   - A deletion that happens while Run is not running is delivered only if RunWatches is not running either, so that
-//     the next Run starts the watches. In addition, the object must have been in the cache during an earlier Run or
-//     RunWatches of the same process. Use a finalizer for cleanup that must not be skipped.
+//   - A deletion that happens while Run is not running is delivered only if RunWatches is not running either and the
+//     object was in the cache during an earlier Run or RunWatches of the same process. Use a finalizer for cleanup that
+//     must not be skipped.
 //   - Several changes to an object can result in a single handler call.
 //   - After a change to a type's schema, the API server closes the type's watches early, and the controller relists the
 //     type to detect the change. It also relists after a connection is lost. All types together are limited to 20 of
-//     these relists per second. Each type is limited to a burst of 10 relists, then one relist every five minutes.
-//     While connections are lost repeatedly, a schema change can therefore be detected up to five minutes late. Types
-//     whose API group has no dot (such as core and apps) are not relisted.
+//     these relists per second. Each type is limited to a burst of 10 relists, then one relist every five minutes. If
+//     connections are lost repeatedly, a schema change can therefore be detected up to five minutes late. Types whose
+//     API group has no dot (such as core and apps) are not relisted.
 //   - AllInformerHaveSynced returns false while any type cannot sync. Do not use it as a readiness check.
 //   - A handler that ignores its context keeps its worker until it returns. With a single worker, it blocks all
 //     types.
@@ -127,12 +126,12 @@
 //   - controller.go: StartServingGVK and StopServiceGVK. options.go: the options of StartServingGVK.
 //   - registration.go: the state of a served type, and its teardown, which StopServiceGVK starts and waits for.
 //   - subscriptions.go: the subscriptions of a registration, and swaps.
-//   - initialsync.go: the wait for the initial lists of a registration.
+//   - initialsync.go: waiting for the initial lists of a registration.
 //   - watch.go: Owns, Watches and AddWatches. events.go: event handlers, which turn changes into keys in the queue.
-//   - outcome.go: settling the outcome of a reconcile. records.go: failures, backoff and parking of keys.
+//   - outcome.go: handling the outcome of a reconcile. records.go: failures, backoff and parked keys.
 //   - run.go: workers, promotion and shutdown. lister.go and status.go: reading caches and states.
 //   - internal/typewatch: shared watches (pool.go) and their replacement (replacement.go).
-//   - internal/objects: encoded objects, their decoding (decode.go) and their store (store.go).
+//   - internal/objects: encoded objects, decoding (decode.go) and storage (store.go).
 //   - internal/recordclient: the REST client, which returns encoded objects.
 //   - ../internal/listwatch: list and watch requests, relists, timeouts and retries.
 //   - internal/fairqueue: the queue. internal/resync: the schedule of resyncs.

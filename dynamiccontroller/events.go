@@ -21,8 +21,7 @@ import (
 // The namespace, name, UID and resourceVersion are always decoded. Other metadata is decoded on first use, and the
 // whole object on each call to Object.
 type Object interface {
-	// Object returns the object in the form in which the watch's [Lister] returns it. If decoding fails, it returns only
-	// the object's metadata.
+	// Object returns the object in the same form as the watch's [Lister]. If decoding fails, it returns only metadata.
 	Object() runtime.Object
 
 	GetNamespace() string
@@ -46,14 +45,14 @@ type Object interface {
 // another watch can be older or newer than the change.
 type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 
-// MapFunc is called when an object of a watched type has changed. It returns the keys of the objects of the served type
-// that must be reconciled. See [Watches].
+// MapFunc is called when an object of a watched type has changed. It returns the keys of the served type's objects to
+// reconcile. See [Watches].
 //
-// Keys are in the format of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged, and counted in
+// Keys are in the format of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged and counted in
 // [TypeStatus].MalformedKeys. A MapFunc is called for each object of the initial list. For each change, it is called
-// once with the old state and once with the new state, provided that the state exists. Calls are never concurrent and
-// must return quickly, because all subscribers to the watch wait for them. If a MapFunc panics, the panic is logged and
-// nothing is reconciled.
+// with the old state, if any, and then with the new state, if any. It is never called concurrently, and must return
+// quickly, because all subscribers to the watch wait for it. If a MapFunc panics, the panic is logged and nothing is
+// reconciled.
 //
 // The context is cancelled when the run ends. A MapFunc may use the controller's listers, including the listers of its
 // own watch and of the served type. It must not call any other method of the controller. The cache of another watch,
@@ -97,7 +96,7 @@ func (o *storedObject) GetLabels() map[string]string       { return o.metadata()
 func (o *storedObject) GetAnnotations() map[string]string  { return o.metadata().Annotations }
 func (o *storedObject) GetFinalizers() []string            { return o.metadata().Finalizers }
 
-// accepts reports whether the predicate, if there is one, accepts a change. It returns true if the predicate panics.
+// accepts reports whether the predicate, if any, accepts a change. It returns true if the predicate panics.
 func (o *watchOptions) accepts(
 	ctx context.Context, log logr.Logger, view typewatch.View, c objects.Change,
 ) (accepted bool) {
@@ -107,7 +106,7 @@ func (o *watchOptions) accepts(
 	if panicked := protect.Call(func() {
 		accepted = o.predicate(ctx, newObject(c.Old, view), newObject(c.New, view))
 	}); panicked != nil {
-		log.Error(panicked, "Predicate panicked, processing the change", keyStack, string(panicked.Stack))
+		log.Error(panicked, "Predicate panicked, change accepted", keyStack, string(panicked.Stack))
 		return true
 	}
 	return accepted
@@ -217,7 +216,7 @@ func (sec *secondary) addTargets(ctx context.Context, targets *targets, view typ
 	}
 }
 
-// addOwners adds those owners of the object that are in the served type's cache. Owners are identified by UID.
+// addOwners adds the object's owners that are in the served type's cache. Owners are identified by UID.
 func (sec *secondary) addOwners(targets *targets, r *objects.Record) {
 	owners := sec.sub.Owners(r)
 	if len(owners) == 0 {

@@ -18,33 +18,30 @@ import (
 // object's identifiers.
 //
 // It is never called concurrently for the same ObjectIdentifiers. Its context is cancelled when the type is no longer
-// served ([ErrServingStopped]), when Run ends ([ErrRunEnded]) and when the call takes too long ([ErrReconcileTimeout]).
+// served ([ErrServingStopped]), when Run ends ([ErrRunEnded]) or when the call takes too long ([ErrReconcileTimeout]).
 // The handler should then return promptly, because the object is not reconciled again until the handler has returned.
 //
 // The same handler can be used in several runs. Between two runs, another replica may have been the leader and changed
-// the objects, so data that the handler stored in memory during an earlier run can be outdated. [RunContext] identifies
-// the run.
+// the objects, so data kept in memory since an earlier run can be outdated. [RunContext] identifies the run.
 //
 // The returned error determines what happens next. Errors can be wrapped.
 //
 //   - nil: the object is reconciled again on its next event or resync, or in the next run.
-//   - [RequeueAfter]: the object is reconciled again after the delay. An earlier reconcile, for example one that an
-//     event triggers, cancels the requeue. A handler that depends on the delay must therefore return RequeueAfter from
-//     every call.
+//   - [RequeueAfter]: the object is reconciled again after the delay. An earlier reconcile, for example one triggered
+//     by an event, cancels the requeue. A handler that depends on the delay must therefore always return RequeueAfter.
 //   - [Terminal]: a failure that is not retried. The object is parked until an event, resync, Enqueue or the next run.
-//   - A NotFound for the object itself, if the object is not in the cache, or a create that was rejected because the
-//     object's namespace is terminating: the object is not retried. A NotFound without a name means that a type is not
-//     served. It counts as a NotFound for the object itself while the state of the served type is [TypeNotFound].
-//     Otherwise it counts as a failure, because the missing type can be the type of a child.
-//   - Any error after the context was cancelled because Run ended or the type is no longer served: the next run
-//     reconciles the object.
-//   - [Interrupted]: the object is reconciled again after at most a second. This does not count as a failure.
-//   - Any other error, and a panic: a failure. The object is retried with exponential backoff between
-//     Config.MinRetryDelay and Config.MaxRetryDelay, or earlier because of an event. An object that fails more than
+//   - A NotFound for the object itself while it is not in the cache: the object is not retried. The same applies if a
+//     create is rejected because the object's namespace is terminating. If a type is missing, the API server returns a
+//     NotFound without a name. While the state of the object's type is [TypeNotFound], such an error is treated like a
+//     NotFound for the object itself. Otherwise, it counts as a failure, because another type may be missing.
+//   - Any error after cancellation with [ErrRunEnded] or [ErrServingStopped]: the next run reconciles the object.
+//   - [Interrupted]: the object is reconciled again within a second. This does not count as a failure.
+//   - Any other error or a panic: a failure. The object is retried with exponential backoff between
+//     Config.MinRetryDelay and Config.MaxRetryDelay, or earlier on an event. An object that fails more than
 //     Config.QueueMaxRetries times in a row is parked.
 //
 // A typed nil error counts as a panic, and so does an error with a method that panics. An error's methods are called
-// only while the handler call still counts as running.
+// before the handler call is considered finished.
 type Handler func(ctx context.Context, id ObjectIdentifiers) error
 
 // These errors are the cancellation causes of a handler's context; see [context.Cause].
@@ -86,8 +83,8 @@ func RequeueDelay(err error) (after time.Duration, ok bool) {
 
 func (e *requeueError) Error() string { return fmt.Sprintf("requeue after %s", e.after) }
 
-// Terminal wraps an error to prevent retries: the object is parked; see [Handler]. If err is nil or holds a nil
-// pointer, the object is parked with an error that reports this mistake.
+// Terminal wraps an error to park the object instead of retrying it; see [Handler]. If err is nil or holds a nil
+// pointer, the object is parked with an error that describes the mistake.
 func Terminal(err error) error {
 	switch {
 	case err == nil:
@@ -145,8 +142,8 @@ func nameOf(gvr schema.GroupVersionResource) string {
 	return strings.TrimSuffix(gvr.Resource+"."+gvr.Version+"."+gvr.Group, ".")
 }
 
-// ResourceFor returns the GVR of a kind, for callers of StartServingGVK that have a GVK. Errors from the mapper are
-// wrapped, so meta.IsNoMatchError reports whether the kind is unknown.
+// ResourceFor returns the GVR for a GVK, for callers of StartServingGVK that have only the GVK. Errors from the mapper
+// are wrapped, so meta.IsNoMatchError reports whether the kind is unknown.
 func ResourceFor(mapper meta.RESTMapper, gvk schema.GroupVersionKind) (schema.GroupVersionResource, error) {
 	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {

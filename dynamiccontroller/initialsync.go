@@ -8,11 +8,11 @@ import (
 )
 
 // initialSync pauses a registration's group in the queue until all of the registration's subscriptions have delivered
-// their initial lists, so that each object is reconciled only once for all of these lists. There is no time limit for
+// their initial lists, so that these lists together trigger only one reconcile per object. There is no time limit for
 // the primary subscription. Once its list has been delivered, the limits below apply to the other subscriptions. A swap
-// begins an initial sync too, which lasts until the difference between the two watches has been delivered.
+// also begins an initial sync, which lasts until the difference between the two watches has been delivered.
 //
-// It is guarded by the subscription set's lock. The methods finishLocked and stopLocked accept a nil receiver.
+// It is guarded by the subscription set's lock. finishLocked and stopLocked accept a nil receiver.
 type initialSync struct {
 	set *subscriptionSet
 	// waiting holds the last known state of each subscription whose initial list has not been delivered.
@@ -28,12 +28,12 @@ const (
 	// maxFailingWait limits the wait for a type whose requests fail. A rejected request is retried after one second.
 	maxFailingWait = 1100 * time.Millisecond
 	// maxUnavailableWait limits the wait for a type that is forbidden or not found. Requests for a type return NotFound
-	// for about 14 ms after its CRD has been established. New RBAC rules take about as long to become effective.
+	// for about 14 ms after its CRD becomes established. New RBAC rules take about as long to take effect.
 	maxUnavailableWait = 250 * time.Millisecond
 )
 
 // beginInitialSyncLocked pauses the group until the primary subscription and the given secondaries have delivered their
-// initial lists. The caller can then add more subscriptions to the field waiting.
+// initial lists. The caller can then add more subscriptions to initialSync.waiting.
 func (s *subscriptionSet) beginInitialSyncLocked(secondaries []*secondary) {
 	s.initialSync.stopLocked()
 	s.reg.group.Pause()

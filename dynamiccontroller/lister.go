@@ -19,17 +19,17 @@ import (
 )
 
 // ErrNotSynced is returned by a lister whose cache does not hold a complete list.
-var ErrNotSynced = errors.New("the type has not synced")
+var ErrNotSynced = errors.New("the cache has not synced")
 
 // Lister reads the cache of a watch. Objects are cached in encoded form and decoded on each call. The caller owns the
 // returned objects and may modify them.
 //
 // Objects are *unstructured.Unstructured with [CacheFull] and *metav1.PartialObjectMetadata with [CacheMetadata]. If a
-// transform has returned an object of another Go type, that object itself is returned and must not be modified.
+// transform returned an object of another Go type, that object itself is returned and must not be modified.
 //
-// Get accepts a key such as [ObjectIdentifiers].NamespacedKey. ByNamespace("").Get returns a cluster-scoped object, so
-// ByNamespace(id.Namespace()).Get(id.Name()) works for every object. ByNamespace("").List returns the objects of all
-// namespaces. Selectors are applied before objects are decoded.
+// Get takes a key in the format of [ObjectIdentifiers].NamespacedKey. ByNamespace("").Get returns a cluster-scoped
+// object, so ByNamespace(id.Namespace()).Get(id.Name()) works for every object. ByNamespace("").List returns the
+// objects of all namespaces. Selectors are applied before objects are decoded.
 type Lister interface {
 	cache.GenericLister
 	// All returns an iterator over the objects in a namespace that match the selector. An empty namespace means all
@@ -40,8 +40,8 @@ type Lister interface {
 
 // Lister returns a lister that reads the cache of a served type. The lister remains valid after later calls to
 // StartServingGVK. If such a call changes the type's watch, the lister reads from the new watch. The lister's methods
-// return [ErrNotSynced] while the type has not synced, and [ErrNotServed] once the type is no longer served. With
-// [CacheKeys], no objects are cached. Lister and the lister's methods then return an error. Listers are safe for
+// return [ErrNotSynced] until the cache has synced, and [ErrNotServed] once the type is no longer served. With
+// [CacheKeys], no objects are cached, so Lister and the lister's methods return an error. Listers are safe for
 // concurrent use, and may be used by handlers, predicates and MapFuncs.
 func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, error) {
 	reg, err := c.registrationOf(gvr)
@@ -64,7 +64,7 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 	}}, nil
 }
 
-// SecondaryLister reads the cache of a watch that [Owns] or [Watches] added to a served type.
+// SecondaryLister reads the cache of a watch that was added to a served type with [Owns] or [Watches].
 type SecondaryLister interface {
 	Lister
 	// OwnedBy returns the objects that are owned by the object with the given UID. For a watch created by Owns
@@ -73,13 +73,13 @@ type SecondaryLister interface {
 	OwnedBy(owner types.UID) ([]runtime.Object, error)
 }
 
-// SecondaryLister returns a lister that reads the cache of a watch that StartServingGVK or AddWatches added to a
-// served type. The key identifies the watch; [Watch.Key] returns it. The lister behaves like one returned by
-// [DynamicController.Lister]. By default, the objects are *metav1.PartialObjectMetadata. If the type is not served,
-// or has no watch with this key, the error is [ErrNotServed].
+// SecondaryLister returns a lister that reads the cache of a watch that StartServingGVK or AddWatches added to a served
+// type. The key is the result of [Watch.Key]. The lister behaves like one returned by [DynamicController.Lister]. By
+// default, the objects are *metav1.PartialObjectMetadata. If the type is not served, or has no watch with this key, the
+// error is [ErrNotServed].
 //
-// If the watch is replaced, the lister reads from the new watch. When a handler, or a predicate or MapFunc of the
-// watch, is called because of an event, the lister already shows the new state.
+// If the watch is replaced, the lister reads from the new watch. The cache is updated before an event is handled, so
+// the handler, predicate and MapFunc read the new state.
 func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key WatchKey) (SecondaryLister, error) {
 	find := func() (typewatch.View, error) {
 		if reg, err := c.registrationOf(gvr); err == nil {
@@ -261,8 +261,8 @@ type TypedLister[T any] struct{ lister lister }
 
 // NewTypedLister returns a typed lister that reads the same cache as a lister returned by [DynamicController.Lister] or
 // [DynamicController.SecondaryLister]. It returns an error for any other lister. With [CacheMetadata], only the
-// metadata of T is set. Object fields that do not exist in T are ignored. If a field's value does not fit the field's
-// type in T, the methods of the typed lister return an error.
+// metadata of T is set. Object fields that do not exist in T are ignored. If a value cannot be decoded into its field
+// in T, the methods of the typed lister return an error.
 func NewTypedLister[T any](from Lister) (TypedLister[T], error) {
 	switch l := from.(type) {
 	case lister:
@@ -301,7 +301,7 @@ func (l TypedLister[T]) All(namespace string, selector labels.Selector) iter.Seq
 func decodeAs[T any](view typewatch.View, r *objects.Record) (*T, error) {
 	into := new(T)
 	if err := r.DecodeInto(into, view.Options().Projection); err != nil {
-		return nil, fmt.Errorf("read as %T: %w", into, err)
+		return nil, fmt.Errorf("decode as %T: %w", into, err)
 	}
 	return into, nil
 }

@@ -27,7 +27,7 @@ import (
 // more than once, the last one takes effect.
 type ServeOption interface{ applyToServe(o *serveOptions) }
 
-// CommonOption is an option for [DynamicController.StartServingGVK], [Owns] and [Watches]. It applies to the watch of
+// CommonOption is an option for [DynamicController.StartServingGVK], [Owns] and [Watches]. It applies to the watch on
 // the served, owned or watched type, depending on the function to which it is passed.
 type CommonOption struct{ apply func(*watchOptions) }
 
@@ -65,8 +65,8 @@ const (
 	CacheKeys
 )
 
-// defaultReconcileTimeout is much longer than API calls take, including retries. It is short enough that a hung handler
-// is usually cancelled before an operator has to intervene.
+// defaultReconcileTimeout is much longer than API calls take, even with retries. It is short enough that hung handlers
+// are usually cancelled before a person has to intervene.
 const defaultReconcileTimeout = 5 * time.Minute
 
 // serveOptions holds the handler and the options of one call to StartServingGVK. It is immutable once registered.
@@ -131,18 +131,17 @@ func WithReconcileTimeout(d time.Duration) ServeOption {
 	})
 }
 
-// WithRateLimiter sets the rate limiter for the type's retries. The limiter must not be shared between types, and
-// must be safe for concurrent use. If l is nil, the default limiter is used. It applies exponential backoff to each
-// object, between Config.MinRetryDelay and Config.MaxRetryDelay, and gives each type a budget of 100 retries per
-// second with a burst of 1000.
+// WithRateLimiter sets the rate limiter for the type's retries. The limiter must not be shared between types, and must
+// be safe for concurrent use. If l is nil, the default limiter is used. It backs off exponentially per object, from
+// Config.MinRetryDelay to Config.MaxRetryDelay, and limits each type to 100 retries per second with a burst of 1000.
 func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOption {
 	return serveOption(func(o *serveOptions) { o.limiter = l })
 }
 
 // WithNamespaces restricts a watch to the given namespaces. Each of them is listed and watched with separate requests,
 // so permissions in these namespaces are sufficient. The watch has synced when the lists of all these namespaces are
-// complete. By default, and without arguments, all namespaces are watched together. The watch of a cluster-scoped type
-// cannot be restricted to namespaces.
+// complete. By default, or without arguments, one watch covers all namespaces. A watch on a cluster-scoped type cannot
+// be restricted to namespaces.
 func WithNamespaces(namespaces ...string) CommonOption {
 	sorted := slices.Compact(slices.Sorted(slices.Values(namespaces)))
 	return CommonOption{func(o *watchOptions) {
@@ -168,9 +167,9 @@ func WithLabelSelector(selector labels.Selector) CommonOption {
 	}}
 }
 
-// WithFieldSelector restricts a watch to the objects that match the selector, like [WithLabelSelector]. All types
+// WithFieldSelector restricts a watch to the objects that match the selector. See also [WithLabelSelector]. All types
 // support metadata.name and metadata.namespace; custom resources also support the selectableFields of their CRD. The
-// API server rejects selectors on other fields, and the state of the type is then [TypeFailing].
+// API server rejects selectors on other fields, which puts the type in state [TypeFailing].
 func WithFieldSelector(selector fields.Selector) CommonOption {
 	text, err := selectorText(selector, fieldSelectorText)
 	return CommonOption{func(o *watchOptions) {
@@ -181,9 +180,9 @@ func WithFieldSelector(selector fields.Selector) CommonOption {
 	}}
 }
 
-// WithCache sets which part of each object is kept. Listers return objects in this form, and predicates and MapFuncs
-// receive them in this form, even if a shared watch keeps more for another subscriber. Defaults to [CacheFull] for a
-// served type, and to [CacheMetadata] in [Owns] and [Watches].
+// WithCache sets which part of each object is kept. Listers return only this part, and predicates and MapFuncs receive
+// only this part, even if a shared watch keeps more for another subscriber. The default is [CacheFull] for a served
+// type, and [CacheMetadata] in [Owns] and [Watches].
 func WithCache(mode CacheMode) CommonOption {
 	return CommonOption{func(o *watchOptions) {
 		if mode > CacheKeys {
@@ -193,9 +192,9 @@ func WithCache(mode CacheMode) CommonOption {
 	}}
 }
 
-// WithManagedFields keeps metadata.managedFields, which are removed by default because they often make up a third of
-// an object. It requires [CacheFull]. Package handlers uses managedFields to detect that another field manager has
-// taken over a field of a child, and to remove conditions that are no longer set.
+// WithManagedFields keeps metadata.managedFields, which is removed by default because it often makes up a third of an
+// object. It requires [CacheFull]. Package handlers uses managedFields to detect that another field manager has taken
+// over a field of a child, and to remove conditions that are no longer set.
 func WithManagedFields() CommonOption {
 	return CommonOption{func(o *watchOptions) { o.managedFields = true }}
 }
@@ -207,22 +206,22 @@ func WithManagedFields() CommonOption {
 // because each watched namespace has a goroutine that calls it.
 //
 // If f returns an object of a different Go type, the object is kept in decoded form and shared by all readers. The
-// transform fails if f panics, returns an error or a nil object, or changes the namespace or name, or if the result
-// cannot be encoded as JSON. The error is then logged and the object is stored untransformed. A watch with a transform
+// transform fails if f panics, changes the namespace or name, or returns an error, nil, or an object that cannot be
+// encoded as JSON. In that case, the error is logged and the object is stored untransformed. A watch with a transform
 // is not shared. If f is nil, there is no transform.
 func WithTransform(f cache.TransformFunc) CommonOption {
 	return CommonOption{func(o *watchOptions) { o.transform = f }}
 }
 
 // WithPredicate makes the controller ignore changes for which f returns false. Initial lists, resyncs, Enqueue and
-// retries are not affected. Calls to f are never concurrent and must return quickly, because all subscribers to the
-// watch wait for them. If f panics, the panic is logged and the change is processed. If f is nil, every change is
-// processed. If f rejects the deletion of an object, failures of the object are no longer retried. WithPredicate cannot
-// be combined with [CacheKeys].
+// retries are not affected. f is never called concurrently, and must return quickly, because all subscribers to the
+// watch wait for it. If f panics, the panic is logged and the change is processed. If f is nil, every change is
+// processed. If f returns false for a deletion, failed reconciles of the object are no longer retried. WithPredicate
+// cannot be combined with [CacheKeys].
 //
 // After a change to the type's schema, f is called with old and new states that have the same resourceVersion and
 // generation. A predicate that compares only these fields ignores such changes. After a watch is replaced, the old
-// state of an object that was deleted in the meantime may contain only its metadata, or only its namespace and name.
+// state of an object that was deleted during the replacement may contain only its metadata, or only its key.
 func WithPredicate(f Predicate) CommonOption {
 	return CommonOption{func(o *watchOptions) { o.predicate = f }}
 }
@@ -265,7 +264,7 @@ func applyAll[O comparable, T interface{ reject(string, ...any) }](opts []O, app
 	}
 }
 
-// complete completes the key of the watch and rejects mutually exclusive options.
+// complete fills in the key of the watch and rejects mutually exclusive options.
 func (o *watchOptions) complete(gvr schema.GroupVersionResource) {
 	projections := map[CacheMode]objects.Projection{
 		CacheFull: objects.Full, CacheMetadata: objects.Metadata, CacheKeys: objects.Keys,
@@ -288,11 +287,11 @@ func (o *watchOptions) sameWatch(other *watchOptions) bool {
 	return o.watch == other.watch && o.transform == nil && other.transform == nil
 }
 
-// keepsWatch reports whether a watch with the options o is kept when AddWatches is called with the options other.
-// Unlike sameWatch, it allows the current watch to have a transform. Otherwise, a handler that calls AddWatches with
-// a transform would replace the watch on every reconcile.
-func (o *watchOptions) keepsWatch(other *watchOptions) bool {
-	return o.watch == other.watch && (o.transform != nil || other.transform == nil)
+// keepsWatch reports whether AddWatches can apply the new options without replacing the current watch. Unlike
+// sameWatch, it allows the current watch to have a transform. Otherwise, a handler that calls AddWatches with a
+// transform would replace the watch on every reconcile.
+func (o *watchOptions) keepsWatch(next *watchOptions) bool {
+	return o.watch == next.watch && (o.transform != nil || next.transform == nil)
 }
 
 func (o *watchOptions) subscription() typewatch.Options {
@@ -346,8 +345,8 @@ func fieldSelectorText(selector fields.Selector) (string, error) {
 		return "", err
 	}
 	// If fields.Nothing is combined with other selectors, it does not appear in the text. To detect it, the code below
-	// builds an object that satisfies every term of the parsed text. If the parsed selector matches this object and the
-	// original does not, the original contains fields.Nothing.
+	// builds an object that satisfies every term of the parsed selector. If the parsed selector matches this object but
+	// the original does not, the original contains fields.Nothing.
 	object := fields.Set{}
 	for _, term := range parsed.Requirements() {
 		if term.Operator == selection.NotEquals {

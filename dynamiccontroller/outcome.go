@@ -50,7 +50,7 @@ func (r *registration) reconcile(id ObjectIdentifiers, queued time.Duration) {
 }
 
 // settle records the outcome of a reconcile and determines whether the object is reconciled again. It is the only place
-// where objects are retried, requeued and parked. It must be called before the queue's Done is called for the object.
+// where objects are retried, requeued and parked. It must be called before the queue's Done method.
 func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIdentifiers, got result) Outcome {
 	key, outcome, failures := id.NamespacedKey, got.outcome, 0
 	failed := outcome == OutcomeFailure || outcome == OutcomePanic
@@ -102,7 +102,7 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 	return outcome
 }
 
-// interruptedDelay is the delay before an interrupted reconcile is repeated. Usually, the run ends first.
+// interruptedDelay is the delay before an interrupted reconcile is retried. The run usually ends before that.
 const interruptedDelay = time.Second
 
 // result is the result of a handler call. It does not contain the error that the handler returned, because that error's
@@ -114,7 +114,7 @@ type result struct {
 	stack   []byte        // the stack of a panic, or nil
 }
 
-// goexitResult is the result of a handler that called runtime.Goexit, as FailNow does in a test.
+// goexitResult is the result of a handler that called runtime.Goexit, for example through testing.T.FailNow.
 var goexitResult = result{outcome: OutcomePanic, err: errors.New("the handler called runtime.Goexit")}
 
 // call calls the handler and classifies the error that it returns.
@@ -157,8 +157,7 @@ func (r *registration) classify(ctx context.Context, id ObjectIdentifiers, err e
 	}
 }
 
-// hasEnded reports whether a handler's context was cancelled because Run ended or serving stopped. It returns false
-// after a timeout.
+// hasEnded reports whether a handler's context was cancelled with ErrRunEnded or ErrServingStopped.
 func hasEnded(ctx context.Context) bool {
 	cause := context.Cause(ctx)
 	return errors.Is(cause, ErrRunEnded) || errors.Is(cause, ErrServingStopped)
@@ -193,8 +192,8 @@ func (r *registration) isOwnNotFound(id ObjectIdentifiers, details *metav1.Statu
 		!matches(details.Name, id.Name()) {
 		return false
 	}
-	// The details never include the namespace. If the object is in the cache, the NotFound refers to an object of the same
-	// name in another namespace, or a pending delete event will end the retries.
+	// The details never include the namespace. If the object is in the cache, either the NotFound refers to an object with
+	// the same name in another namespace, or a pending delete event will end the retries.
 	primary := r.subscriptions.primary
 	if primary.View().Store().Has(id.NamespacedKey) {
 		return false
@@ -206,8 +205,8 @@ func (r *registration) isOwnNotFound(id ObjectIdentifiers, details *metav1.Statu
 	return primary.State().Phase == typewatch.NotFound
 }
 
-// soleStatus returns the API status error in a chain of wrapped errors. It returns nil if the chain contains no status
-// error, or if an earlier error in the chain wraps several errors.
+// soleStatus returns the API status error in a chain of wrapped errors. It returns nil if there is none, or if an error
+// that precedes it in the chain wraps several errors.
 func soleStatus(err error) *apierrors.StatusError {
 	for err != nil {
 		switch e := err.(type) { //nolint:errorlint // each error in the chain is examined

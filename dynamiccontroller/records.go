@@ -12,18 +12,18 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// record holds the outcome of a key's most recent reconciles. A key whose last reconcile succeeded has no record,
-// unless it is pending.
+// record holds the outcome of a key's most recent reconciles. A key has no record if its last reconcile succeeded and
+// the key is not pending.
 type record struct {
 	failures    int       // consecutive failures
-	requeues    int       // consecutive requeues without a delay
+	requeues    int       // consecutive immediate requeues
 	lastError   string    // text of the last failure
 	parkedSince time.Time // zero unless the object is parked
 	pending     bool      // the next run must reconcile the key even if it is not in the cache
-	deleted     bool      // the predicate dropped the deletion of the object
+	deleted     bool      // the predicate filtered out the delete event
 }
 
-// maxErrorLength limits the memory used by the errors of a type with many parked objects.
+// maxErrorLength limits the memory that a type with many parked objects uses for errors.
 const maxErrorLength = 1024
 
 // updateRecord replaces the record of a key with the result of update, and returns the new record.
@@ -67,7 +67,7 @@ func (r *registration) recordFailure(key string, err error) int {
 	}).failures
 }
 
-// recordRequeue records a RequeueAfter and resets the failure count. It counts only requeues without a delay.
+// recordRequeue records a RequeueAfter. It resets the failure count, and counts consecutive immediate requeues.
 func (r *registration) recordRequeue(key string, after time.Duration) {
 	r.updateRecord(key, func(rec record) record {
 		next := record{pending: rec.pending, deleted: rec.deleted}
@@ -93,9 +93,9 @@ func (r *registration) park(key string) {
 	})
 }
 
-// recordDeletion must be called when an object has been deleted. If the predicate dropped the deletion, no later event
-// would unpark the object. In that case, the object does not stay parked, and if it is in the queue, it is reconciled
-// once more but not retried.
+// recordDeletion must be called when an object has been deleted. If the predicate filtered out the delete event, no
+// later event would make a parked object be reconciled. It is therefore no longer parked. If it is in the queue, it is
+// reconciled once, without retries.
 func (r *registration) recordDeletion(key string, dropped bool) {
 	queued := r.group.Has(r.id(key))
 	r.updateRecord(key, func(rec record) record {
@@ -107,7 +107,7 @@ func (r *registration) recordDeletion(key string, dropped bool) {
 	})
 }
 
-// isDropped reports whether the object no longer exists and the predicate dropped its deletion.
+// isDropped reports whether the object no longer exists and the predicate filtered out its delete event.
 func (r *registration) isDropped(key string) bool {
 	r.mu.Lock()
 	deleted := r.records[key].deleted
@@ -130,8 +130,8 @@ func (r *registration) recordedKeys() []string {
 	return slices.Collect(maps.Keys(r.records))
 }
 
-// allKeys returns the keys in the cache and the keys that have a record. No key is returned twice, because a worker
-// could reconcile the object before the second occurrence is queued.
+// allKeys returns the keys in the cache and the keys that have a record. No key is returned twice. If the caller added
+// a key to the queue twice, a worker could reconcile the object in between, and then once more.
 func (r *registration) allKeys() []string {
 	missing := map[string]struct{}{}
 	for _, key := range r.recordedKeys() {
@@ -175,10 +175,10 @@ const (
 type limiter = workqueue.TypedRateLimiter[ObjectIdentifiers]
 
 // backoff is the default rate limiter of a registration; see Config.MinRetryDelay and WithRateLimiter. The number of
-// failures is taken from the key's record. Jitter spreads the retries of objects that failed at the same time.
+// failures is taken from the key's record. Jitter spreads out the retries of objects that failed at the same time.
 //
-// client-go's rate limiters are not used, because the exponential one has no jitter, and the delays of the bucket
-// limiter grow with every earlier failure.
+// client-go's rate limiters are not used, because the exponential one has no jitter, and the bucket limiter's delays
+// grow with each earlier failure.
 type backoff struct {
 	reg    *registration
 	budget *rate.Limiter
@@ -200,7 +200,7 @@ func (b backoff) When(id ObjectIdentifiers) time.Duration {
 	return max(config.MinRetryDelay, config.MaxRetryDelay-rand.N(config.MaxRetryDelay/4+1))
 }
 
-// NumRequeues returns the number of consecutive failures, or of consecutive requeues without a delay.
+// NumRequeues returns the number of consecutive failures or consecutive immediate requeues.
 func (b backoff) NumRequeues(id ObjectIdentifiers) int {
 	b.reg.mu.Lock()
 	defer b.reg.mu.Unlock()
@@ -219,7 +219,7 @@ func (r *registration) limiterOf(o *serveOptions) limiter {
 	return checkedLimiter{limiter: o.limiter, reg: r}
 }
 
-// checkedLimiter wraps a custom rate limiter. It recovers from panics and replaces delays that are not positive.
+// checkedLimiter wraps a custom rate limiter. It recovers from panics and replaces non-positive delays.
 type checkedLimiter struct {
 	limiter
 	reg *registration

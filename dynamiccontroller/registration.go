@@ -20,8 +20,8 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// registration represents one served type, from StartServingGVK until StopServiceGVK. A registration outlives the
-// controller's runs and swaps of the type's handler.
+// registration represents one served type, from StartServingGVK to StopServiceGVK. It persists across the controller's
+// runs and across changes of the type's handler.
 type registration struct {
 	controller *DynamicController
 	gvr        schema.GroupVersionResource
@@ -86,8 +86,8 @@ func (r *registration) add(lane fairqueue.Lane, keys []string) {
 // maxBatch limits the number of keys that are added each time the queue is locked.
 const maxBatch = 256
 
-// addAfter adds a key to the live lane after d. If the run has ended, a key that is not in the cache is marked as
-// pending, so that the next run reconciles it.
+// addAfter adds a key to the live lane after d. If the run has already ended, a key that is not in the cache is marked
+// as pending instead, so that the next run reconciles it.
 func (r *registration) addAfter(key string, d time.Duration) {
 	if !r.group.AddAfter(r.id(key), d) && !r.subscriptions.primary.View().Store().Has(key) {
 		r.markPending(key)
@@ -107,8 +107,8 @@ func (r *registration) ignoreMalformedKey(source, key string, reason error) {
 	log.Info("Malformed key ignored", keySource, source, keyKey, key, keyError, reason.Error())
 }
 
-// handlerOf is the context key for the options with which a handler was called. It includes the controller, because a
-// handler can pass its context to another controller.
+// handlerOf is the context key for the options in effect when a handler was called. It includes the controller, because
+// a handler can pass its context to another controller.
 type handlerOf struct{ controller *DynamicController }
 
 // enter sets lifetime to a new child of the run's base context, and returns it.
@@ -125,7 +125,8 @@ func (r *registration) enter(base context.Context) context.Context {
 }
 
 // beginCall registers a call to the handler and returns the parent of the call's context. If ok is false, the
-// registration is closed and the handler must not be called. Otherwise, endCall must be called after the handler.
+// registration is closed and the handler must not be called. Otherwise, the caller must call the handler and then
+// endCall.
 func (r *registration) beginCall(key string, options *serveOptions) (parent context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -146,7 +147,7 @@ func (r *registration) endCall(key string, outcome Outcome, queued time.Duration
 		if r.metricsForgotten != nil {
 			<-r.metricsForgotten
 		}
-		// The call is still registered here, because Metrics.Forget must be called after the last Metrics.Reconciled.
+		// The call is still registered here, because Metrics.Forget must not precede the last Metrics.Reconciled.
 		callUserCode(r.log, "Metrics panicked", func() { metrics.Reconciled(done) })
 	}
 	r.mu.Lock()
@@ -155,8 +156,8 @@ func (r *registration) endCall(key string, outcome Outcome, queued time.Duration
 	r.release()
 }
 
-// callUserCode calls f in a goroutine, because f can call runtime.Goexit, and reports whether f has returned. If f
-// panics, callUserCode logs the panic with the message.
+// callUserCode calls f and reports whether f returned normally. If f panics, callUserCode logs the panic with the
+// message. It calls f in a goroutine, because f can call runtime.Goexit.
 func callUserCode(log logr.Logger, message string, f func()) (returned bool) {
 	<-closedAfter(func() {
 		panicked := protect.Call(f)
@@ -221,7 +222,7 @@ func (r *registration) close() {
 	r.subscriptions.close()
 }
 
-// forget removes a registration that has ended, and closes ended. For the type's last registration, it calls
+// forget removes a registration that has ended, and closes r.ended. For the type's last registration, it calls
 // Metrics.Forget first.
 func (r *registration) forget() {
 	defer close(r.ended)

@@ -17,17 +17,17 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// run represents one call to Run: the workers, the context of the handlers, and the registrations that it serves.
+// run represents one call to Run: its workers, its handlers' context, and its registrations.
 type run struct {
 	controller *DynamicController
 	// lifetime is the context that RunContext returns. It is cancelled when all handlers have returned.
 	lifetime context.Context
 	finish   context.CancelFunc
-	// base is the parent of the contexts of all handlers. It is cancelled with ErrRunEnded.
+	// base is the parent of all handler contexts. It is cancelled with ErrRunEnded.
 	base   context.Context
 	cancel context.CancelCauseFunc
-	// isOver reports whether the context of Run has been cancelled. It checks that context directly, because a context
-	// with its own clock, such as one from package replica, can expire before its children are cancelled.
+	// isOver reports whether Run's context has been cancelled. It checks that context directly, because a context with its
+	// own deadline check, such as one from package replica, can expire before its children are cancelled.
 	isOver  func() bool
 	ending  atomic.Bool // set before the registrations are detached, so that no others are attached afterwards
 	workers sync.WaitGroup
@@ -39,12 +39,12 @@ type run struct {
 type runKey struct{}
 
 // RunContext takes a handler's context and returns the context of the run that called the handler. All handler calls of
-// a run have the same RunContext, which no other run has. A RunContext is cancelled after its run has ended and all
-// handlers of the run have returned. If ctx is a RunContext or is derived from one, RunContext returns that RunContext.
-// If ctx is derived neither from a handler's context nor from a RunContext, RunContext returns [context.Background].
+// a run share this context, and each run has its own. It is cancelled after the run has ended and all of the run's
+// handlers have returned. RunContext also accepts the context of a run, and any context derived from it. For all other
+// contexts, it returns [context.Background].
 //
-// State that must not outlive a run, such as data that is valid only for one leadership term, can be kept in a map with
-// the RunContext as the key. [context.AfterFunc] can then remove it:
+// State that must not outlive a run, such as data that is valid only for one leadership term, can be kept in a map
+// whose key is the context of the run. [context.AfterFunc] can then remove it:
 //
 //	run := dynamiccontroller.RunContext(ctx)
 //	context.AfterFunc(run, func() { delete the state of run })
@@ -59,12 +59,12 @@ func RunContext(ctx context.Context) context.Context {
 // watches of all served types. Each run reconciles every object in the cache once, even if the object has not changed.
 //
 // When ctx is cancelled, no more handlers start, and the contexts of running handlers are cancelled with a cause that
-// wraps both [ErrRunEnded] and the cause of ctx. Run waits for handlers and other user code for at most
-// Config.ShutdownTimeout. If some of it is still running after that, the error lists it. Run can be called again while
-// a handler is still running. That handler's object is not reconciled again until the handler returns.
+// wraps both [ErrRunEnded] and the cause of ctx. Run waits for handlers and other user code to return, for at most
+// Config.ShutdownTimeout. Its error lists any that are still running after that. Run can be called again while a
+// handler is still running. That handler's object is not reconciled again until the handler returns.
 //
-// Run returns an error immediately if it is already running, or if other user code called during the previous run has
-// not returned.
+// Run returns an error immediately if it is already running, or if user code of the previous run, other than handlers,
+// is still running.
 func (c *DynamicController) Run(ctx context.Context) error {
 	if c.configErr != nil {
 		return fmt.Errorf("run the dynamic controller: %w", c.configErr)
@@ -82,7 +82,7 @@ func (c *DynamicController) Run(ctx context.Context) error {
 	}
 	c.log.Info("Starting workers", keyWorkers, c.config.Workers)
 	r.workers.Go(func() { r.resync(runCtx) })
-	// Attach registrations before the watches start, because the first list finds deletions since the last run.
+	// Attach registrations before the watches start, because the first list detects deletions since the last run.
 	releaseWatches := c.acquireWatches(ctx, attached)
 
 	<-ctx.Done()
@@ -95,8 +95,8 @@ func (c *DynamicController) Run(ctx context.Context) error {
 	return nil
 }
 
-// beginRun makes r the current run and starts its workers. The returned channels are closed when the existing
-// registrations are attached. StartServingGVK attaches registrations that it creates later.
+// beginRun makes r the current run and starts its workers. The returned channels are closed once the existing
+// registrations have been attached. StartServingGVK attaches later ones.
 func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,7 +119,7 @@ func (c *DynamicController) beginRun(r *run) (attached []<-chan struct{}, err er
 	return attached, nil
 }
 
-// end stops the workers, the watches and the event handlers, in this order, so that running handlers can still read the
+// end stops the workers, the watches and the event handlers, in that order, so that running handlers can still read the
 // caches. It waits for at most ShutdownTimeout. If the workers use up that time, it waits up to one second longer for
 // the watches and the event handlers. It returns descriptions of everything that is still running. The run remains
 // current until the watches and the event handlers have ended.
@@ -180,7 +180,7 @@ func (r *run) end(releaseWatches func()) (left []string) {
 	return left
 }
 
-// closedAfter calls f in a goroutine. The returned channel is closed when f has returned.
+// closedAfter calls f in a goroutine. The returned channel is closed when f returns.
 func closedAfter(f func()) (done <-chan struct{}) {
 	returned := make(chan struct{})
 	go func() {
@@ -190,7 +190,7 @@ func closedAfter(f func()) (done <-chan struct{}) {
 	return returned
 }
 
-// served returns the registrations of the run, including those that have been stopped but have not ended.
+// served returns the registrations of the run, including closed ones that have not ended.
 func (r *run) served() []*registration {
 	r.controller.mu.RLock()
 	defer r.controller.mu.RUnlock()
@@ -228,7 +228,7 @@ func (r *run) work() {
 	}
 }
 
-// resync adds every object to the queue about once per period, until ctx is cancelled. It sends no requests.
+// resync adds every object to the queue about once per resync period, until ctx is cancelled. It sends no requests.
 func (r *run) resync(ctx context.Context) {
 	period := r.controller.config.ResyncPeriod
 	if period < 0 {
@@ -251,8 +251,8 @@ func (r *run) resync(ctx context.Context) {
 }
 
 // RunWatches keeps the caches of all served types up to date until ctx is cancelled. It does not reconcile. Call
-// RunWatches on every replica. While it is running, Run can start and stop any number of times. A standby queues
-// nothing.
+// RunWatches on every replica. While it is running, Run can start and stop any number of times. A standby replica
+// queues nothing.
 //
 // The watches run while RunWatches or Run is running. RunWatches returns an error if it is already running.
 func (c *DynamicController) RunWatches(ctx context.Context) error {
@@ -269,23 +269,23 @@ func (c *DynamicController) RunWatches(ctx context.Context) error {
 	return nil
 }
 
-// watchTerm is a period during which the watches are running for Run, RunWatches or both.
+// watchTerm is a period during which Run, RunWatches or both keep the watches running.
 type watchTerm struct {
 	users int         // guarded by the controller's lock
 	stop  chan func() // once the watches have started, receives a function that stops them
 }
 
-// acquireWatches starts the watches, unless they are already running. Before it starts them, it waits until all
-// channels in before are closed, or until ctx is cancelled. The caller must call release once. When the last user
-// releases the watches, release stops them and waits for them to end.
-func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan struct{}) (release func()) {
+// acquireWatches starts the watches, unless they are already running. Before starting them, it waits until the given
+// channels are closed or ctx is cancelled. The caller must call release once. When the last user releases the watches,
+// release stops them and waits for them to end.
+func (c *DynamicController) acquireWatches(ctx context.Context, ready []<-chan struct{}) (release func()) {
 	c.mu.Lock()
 	term := c.watches
 	if term == nil {
 		term = &watchTerm{stop: make(chan func(), 1)}
 		c.watches = term
 		defer func() {
-			for _, done := range before {
+			for _, done := range ready {
 				await(ctx, done)
 			}
 			stop, cancel := c.pool.Start(), func() {}
@@ -314,7 +314,7 @@ func (c *DynamicController) acquireWatches(ctx context.Context, before []<-chan 
 	}
 }
 
-// subscribeTypeEvents passes type events to the watches until cancel is called, unless TypeEvents panics.
+// subscribeTypeEvents passes type events to the watches until cancel is called. A panic in TypeEvents is logged.
 func (c *DynamicController) subscribeTypeEvents() (cancel func()) {
 	if c.typeEvents == nil {
 		return func() {}

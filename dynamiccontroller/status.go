@@ -18,11 +18,11 @@ import (
 type TypeState string
 
 // The states of a type. There are no other values. A type that starts without errors goes through TypeStopped,
-// TypeSyncing and TypeSynced in this order.
+// TypeSyncing and TypeSynced, in that order.
 const (
 	// TypeStopped means that neither Run nor RunWatches is running.
 	TypeStopped TypeState = "Stopped"
-	// TypeSyncing means that the first list since the watch was started has not completed.
+	// TypeSyncing means that the watch has started but its first list is not complete yet.
 	TypeSyncing TypeState = "Syncing"
 	// TypeSynced means that the cache holds the objects and that a watch keeps the cache up to date.
 	TypeSynced TypeState = "Synced"
@@ -43,8 +43,8 @@ type WatchStatus struct {
 	Synced  bool      // the cache holds a complete list, which can be out of date if State reports a failure
 	Objects int       // number of objects in the cache
 	Bytes   int64     // approximate memory used by these objects
-	// Replacement describes a watch with other options that will replace the current one once it has synced. Until then,
-	// listers and event handlers use the current watch. Replacement is nil if no replacement is pending.
+	// Replacement describes a watch with different options that will replace the current one once it has synced. Until
+	// then, listers and event handlers use the current watch. It is nil if no replacement is pending.
 	Replacement *ReplacementStatus
 }
 
@@ -77,7 +77,7 @@ type TypeStatus struct {
 	Secondaries []SecondaryStatus // the watches added by Owns and Watches, sorted by key
 }
 
-// SecondaryStatus is the status of a watch that [Owns] or [Watches] added to a served type.
+// SecondaryStatus is the status of a watch that was added to a served type with [Owns] or [Watches].
 type SecondaryStatus struct {
 	WatchKey
 	WatchStatus
@@ -155,7 +155,7 @@ func (c *DynamicController) logState(gvr schema.GroupVersionResource, s typewatc
 }
 
 // AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It returns false if any
-// type cannot sync, so it should not be used as a readiness check. Watches added by Owns and Watches are ignored.
+// type cannot sync, so it should not be used as a readiness check. It ignores watches on owned and watched types.
 func (c *DynamicController) AllInformerHaveSynced() bool {
 	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.subscriptions.hasSynced() })
 }
@@ -166,9 +166,9 @@ func (c *DynamicController) WaitForInformersSync(stopCh <-chan struct{}) bool {
 	return !slices.ContainsFunc(c.registered(), func(r *registration) bool { return !r.waitForSync(stopCh) })
 }
 
-// WaitForGVRSync waits until the type's cache holds a complete list for the options passed in the most recent call to
-// StartServingGVK. It returns [ErrNotServed] if the type is not served or is stopped in the meantime. If ctx is
-// cancelled first, the error wraps context.Cause(ctx) and describes the type's state.
+// WaitForGVRSync waits until the type has synced with the options passed to the latest call to StartServingGVK. It
+// returns [ErrNotServed] if the type is not served or is stopped in the meantime. If ctx is cancelled first, the error
+// wraps context.Cause(ctx) and describes the type's state.
 func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.GroupVersionResource) error {
 	for {
 		reg, err := c.registrationOf(gvr)
@@ -190,7 +190,8 @@ func (c *DynamicController) WaitForGVRSync(ctx context.Context, gvr schema.Group
 	}
 }
 
-// waitForSync waits until the registration has synced with its newest options, or is closed. It returns false on stop.
+// waitForSync waits until the registration has synced with its latest options or is closed. It returns false if stop
+// closes first.
 func (r *registration) waitForSync(stop <-chan struct{}) bool {
 	for !r.subscriptions.hasSynced() {
 		var wait <-chan struct{} = r.newest.Load().over

@@ -19,10 +19,9 @@ import (
 //	    │                         │              a swap takes effect      │
 //	    └─────────────────────────┴────── detach: the run ends ───────────┘
 //
-// While the set is detached, the subscriptions keep caches up to date and nothing is queued. During the initial sync,
-// keys are queued but not passed to workers. The methods configure, addWatches and removeWatches can change the set in
-// any of these states, and close ends it. A subscription that needs a different watch moves to it with
-// [typewatch.Subscription.Replace].
+// While the set is detached, the subscriptions keep the caches up to date, but nothing is queued. During the initial
+// sync, keys are queued but not passed to workers. configure, addWatches and removeWatches can change the set in any
+// state, and close ends it. [typewatch.Subscription.Replace] moves a subscription to a different watch.
 type subscriptionSet struct {
 	reg     *registration
 	primary *typewatch.Subscription
@@ -45,7 +44,7 @@ type change struct {
 	all  bool       // f may replace or remove any secondary
 }
 
-// apply applies a change in the background, after all earlier changes. It closes the returned channel afterwards.
+// apply applies a change in the background, after all earlier changes, and then closes the returned channel.
 func (s *subscriptionSet) apply(c change) (done <-chan struct{}) {
 	applied, f := make(chan struct{}), c.f
 	c.f = func() { f(); close(applied) }
@@ -74,7 +73,7 @@ func (s *subscriptionSet) applyChanges() {
 	}
 }
 
-// isChangingLocked reports whether a pending change may add, replace or remove a secondary.
+// isChangingLocked reports whether a pending change may add, replace or remove the secondary with the key.
 func (s *subscriptionSet) isChangingLocked(key WatchKey) bool {
 	return slices.ContainsFunc(s.changes, func(c change) bool { return c.all || slices.Contains(c.keys, key) })
 }
@@ -83,7 +82,7 @@ func (s *subscriptionSet) isChangingLocked(key WatchKey) bool {
 type pendingSwap struct {
 	next *serveOptions
 	over chan struct{} // closed when the new options have taken effect, or when the swap has been cancelled
-	// secondaries holds the watches of the new options. AddWatches and RemoveWatches update it.
+	// secondaries holds the watches in the new options. AddWatches and RemoveWatches update it.
 	secondaries map[WatchKey]*secondaryOptions
 	initialSync *initialSync // begun by the swap; nil if the set is detached or the initial list has not been delivered
 }
@@ -98,7 +97,7 @@ func newPendingSwap(next *serveOptions) *pendingSwap {
 
 // configure replaces the handler and the options. If the primary subscription needs a different watch, the new handler
 // and options take effect when that watch has synced. Any pending swap is cancelled. Like addWatches, removeWatches,
-// attach and detach, configure must be called only as part of a change.
+// attach and detach, configure may only be called as part of a change.
 func (s *subscriptionSet) configure(p *pendingSwap) {
 	s.primary.CancelReplace()
 	s.mu.Lock()
@@ -127,8 +126,8 @@ func (s *subscriptionSet) configure(p *pendingSwap) {
 }
 
 // swap puts the options into effect and queues all objects. It can be called while the primary subscription is being
-// replaced. It pauses the group, so that each object is reconciled only once for the swap, for the difference between
-// two watches and for the initial lists of new secondaries.
+// replaced. It pauses the group until the difference between the two watches and the initial lists of new secondaries
+// have been delivered, so that each object is reconciled only once.
 func (s *subscriptionSet) swap(p *pendingSwap) {
 	s.reg.group.Configure(p.next.limits(), s.reg.limiterOf(p.next))
 	s.mu.Lock()
@@ -151,7 +150,7 @@ func (s *subscriptionSet) swap(p *pendingSwap) {
 	}
 }
 
-// queuedLocked must be called when all objects, including those that differ between two watches, have been queued.
+// queuedLocked must be called once all objects, including those that differ between the watches, have been queued.
 func (s *subscriptionSet) queuedLocked(p *pendingSwap) {
 	if p.initialSync != nil && s.initialSync == p.initialSync {
 		s.initialSync.finishLocked(s.primary)
@@ -253,7 +252,7 @@ func (r *registration) endSubscription(sub *typewatch.Subscription) {
 	})
 }
 
-// hasSynced reports whether the primary subscription holds a complete list for the newest options.
+// hasSynced reports whether the primary subscription's cache is complete for the latest options.
 func (s *subscriptionSet) hasSynced() bool {
 	return typewatch.IsClosed(s.reg.newest.Load().over) && s.primary.View().HasSynced()
 }

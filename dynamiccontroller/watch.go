@@ -15,11 +15,11 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
-// Watch describes an additional watch for a served type: a watch on another type whose changes trigger reconciles.
-// Create it with [Owns] or [Watches], and pass it to StartServingGVK or AddWatches.
+// Watch describes an additional watch for a served type: changes to objects of another type trigger reconciles. Create
+// it with [Owns] or [Watches], and pass it to StartServingGVK or AddWatches.
 //
 // A Watch is immutable. It can be reused, even concurrently and with several controllers. A handler that calls
-// AddWatches should create the Watch values once, not in each call. The zero Watch is invalid.
+// AddWatches should create the Watch values once, not on each call. The zero Watch is invalid.
 type Watch struct{ options *secondaryOptions }
 
 var _ ServeOption = Watch{}
@@ -29,10 +29,10 @@ var _ ServeOption = Watch{}
 type WatchKey struct {
 	GVR        schema.GroupVersionResource // the watched type
 	Namespaces string                      // sorted, and separated by commas; empty for all namespaces
-	// LabelSelector is in the API server's syntax. If the selector matches no objects, it is "!nothing,nothing".
+	// LabelSelector uses the API server's syntax. For a selector that cannot match, it is "!nothing,nothing".
 	LabelSelector string
-	// FieldSelector is in the API server's syntax, with its terms in alphabetical order. If the selector matches no
-	// objects, it is "metadata.name!=nothing,metadata.name=nothing".
+	// FieldSelector uses the API server's syntax, with its terms in alphabetical order. For a selector that cannot match,
+	// it is "metadata.name!=nothing,metadata.name=nothing".
 	FieldSelector string
 	Owned         bool // the watch was created by Owns, not by Watches
 	EveryOwner    bool // Owns was called with the option EveryOwner
@@ -75,7 +75,7 @@ func (w Watch) applyToServe(o *serveOptions) {
 	o.secondaries = append(o.secondaries, w.options)
 }
 
-// err returns the errors in the options that can be found without a controller.
+// err returns the option errors that can be detected without a controller.
 func (w Watch) err() error {
 	if w.options == nil {
 		return errors.New("the Watch is empty; use Owns or Watches")
@@ -83,17 +83,18 @@ func (w Watch) err() error {
 	return errors.Join(w.options.errs...)
 }
 
-// OwnsOption is an option for [Owns]: [EveryOwner], or any [CommonOption].
+// OwnsOption is an option for [Owns]. [EveryOwner] and every [CommonOption] are OwnsOptions.
 type OwnsOption interface{ applyToOwns(o *secondaryOptions) }
 
-// WatchesOption is an option for [Watches]: any [CommonOption].
+// WatchesOption is an option for [Watches]. Every [CommonOption] is a WatchesOption.
 type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
 
-// Owns watches another type. When an object of that type changes, its owner, an object of the served type, is
-// reconciled. The owner is the object whose UID is in the controller reference or, with [EveryOwner], in any owner
+// Owns returns a Watch on another type. When an object of that type changes, its owner, an object of the served type,
+// is reconciled. The owner is the object whose UID is in the controller reference or, with [EveryOwner], in any owner
 // reference. When a change moves an object to another owner, both owners are reconciled. If an object was deleted while
 // the watch was down, its last known owner is reconciled. Owners that are not in the cache of the served type are
-// ignored until they appear. The owners of all objects in the initial list are reconciled, after objects with events.
+// ignored until they appear. The owners of all objects in the initial list are reconciled, after any objects with new
+// events.
 //
 // By default, all objects are watched, and only their metadata is cached ([CacheMetadata]). [CacheKeys] is invalid
 // because it does not store owner references. A transform must keep the owner references.
@@ -106,8 +107,8 @@ func Owns(child schema.GroupVersionResource, opts ...OwnsOption) Watch {
 	return o.asWatch()
 }
 
-// Watches watches another type and reconciles the objects of the served type that mapFunc returns for a changed
-// object, even if they are not in the cache. Otherwise, it behaves like [Owns].
+// Watches returns a Watch on another type. For each changed object, mapFunc returns the objects of the served type to
+// reconcile, even if they are not in the cache. In all other respects, the Watch behaves like one from [Owns].
 func Watches(gvr schema.GroupVersionResource, mapFunc MapFunc, opts ...WatchesOption) Watch {
 	o := &secondaryOptions{key: WatchKey{GVR: gvr}, mapFunc: mapFunc, watchOptions: watchOptions{cache: CacheMetadata}}
 	if mapFunc == nil {
@@ -149,20 +150,20 @@ func (o *secondaryOptions) asWatch() Watch {
 }
 
 // AddWatches adds watches to a served type, as if StartServingGVK had been called with them. A handler can call
-// AddWatches for its own type and with its own context. For each new watch, the owners of the listed objects, or the
-// objects that its MapFunc returns, are reconciled. Calls that change nothing are cheap, so handlers may make them on
-// every reconcile.
+// AddWatches for its own type and with its own context. A new watch reconciles the owners of the listed objects or, for
+// [Watches], the objects that its MapFunc returns. Calls that change nothing are cheap and can be made on every
+// reconcile.
 //
-// If a watch with the same key exists, only its MapFunc and predicate are replaced. There are two exceptions: if the
-// cache mode differs, or if the existing watch has no transform and the new one does, a new watch replaces the existing
-// one once it has synced. The transform of an existing watch is kept. To change it, call RemoveWatches first, or
-// StartServingGVK again. While a swap is pending, a call from the old handler does not change the watches of the new
-// options. After the swap, such a call has no effect.
+// If a watch with the same key exists, only its MapFunc and predicate are replaced. However, if the cache mode differs,
+// or if only the new Watch has a transform, the existing watch is replaced as soon as its replacement has synced. The
+// transform of an existing watch is kept. To change it, call RemoveWatches first, or StartServingGVK again. While a
+// handler is being replaced by StartServingGVK, its calls to AddWatches do not affect the new options. Once it has been
+// replaced, its calls have no effect.
 //
-// AddWatches sends no requests and does not wait for a sync, but it may have to wait for predicates and MapFuncs of
-// types that share a watch with this type. If ctx is cancelled in the meantime, it returns nil and the watches are
-// added in the background. It returns [ErrNotServed] if the type is not served. If one of the watches is invalid, none
-// is added.
+// AddWatches sends no requests and does not wait for a sync, but it may have to wait for running predicates and
+// MapFuncs of types that share a watch with this type. If ctx is cancelled in the meantime, it returns nil and the
+// watches are added in the background. It returns [ErrNotServed] if the type is not served. If one of the watches is
+// invalid, none is added.
 //
 // The watches run until RemoveWatches or StopServiceGVK is called, or until StartServingGVK is called without them. To
 // keep their caches up to date on standbys, call AddWatches on every replica.
@@ -183,11 +184,11 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		}
 	}
 	reg, err := c.registrationOf(gvr)
-	by, _ := ctx.Value(handlerOf{c}).(*serveOptions)
-	if by != nil && by.reg != reg {
-		by = nil
+	caller, _ := ctx.Value(handlerOf{c}).(*serveOptions)
+	if caller != nil && caller.reg != reg {
+		caller = nil
 	}
-	if err != nil || reg.subscriptions.updateWatches(watches, by) {
+	if err != nil || reg.subscriptions.updateWatches(watches, caller) {
 		return err
 	}
 	options := make([]*secondaryOptions, 0, len(watches))
@@ -197,7 +198,7 @@ func (c *DynamicController) addWatches(ctx context.Context, gvr schema.GroupVers
 		}
 		options = append(options, w.options)
 	}
-	add := func() { reg.subscriptions.addWatches(options, true, by) }
+	add := func() { reg.subscriptions.addWatches(options, true, caller) }
 	await(ctx, reg.subscriptions.apply(change{keys: keysOf(options), f: add}))
 	return nil
 }
@@ -213,8 +214,8 @@ func keysOf(watches []*secondaryOptions) (keys []WatchKey) {
 // them. Once it has returned nil, these watches add no more objects to the queue. Unknown keys and types that are not
 // served are ignored. A call that removes nothing is cheap.
 //
-// RemoveWatches waits for predicates and MapFuncs of types that share a watch with this type. If ctx is cancelled
-// first, it returns the cause, and the removal continues in the background.
+// RemoveWatches waits for running predicates and MapFuncs of types that share a watch with this type. If ctx is
+// cancelled first, it returns the cause, and the removal continues in the background.
 func (c *DynamicController) RemoveWatches(
 	ctx context.Context, gvr schema.GroupVersionResource, keys ...WatchKey,
 ) error {
@@ -243,11 +244,12 @@ type secondary struct {
 }
 
 // updateWatches replaces the options of existing watches. It returns false and changes nothing if the new options
-// require a different watch, or if a pending change affects one of the watches. See addWatches for the parameter by.
-func (s *subscriptionSet) updateWatches(watches []Watch, by *serveOptions) (done bool) {
+// require a different watch, or if a pending change affects one of the watches. For the caller parameter, see
+// addWatches.
+func (s *subscriptionSet) updateWatches(watches []Watch, caller *serveOptions) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if by != nil && by != s.reg.options.Load() {
+	if caller != nil && caller != s.reg.options.Load() {
 		return true
 	}
 	for _, w := range watches {
@@ -271,17 +273,17 @@ func (sec *secondary) updateLocked(options *secondaryOptions) {
 	sec.wanted = options
 }
 
-// addWatches adds the secondaries that do not exist yet. Existing secondaries that need a different watch move to it.
-// If keepTransforms is true, a secondary that has a transform keeps it. If a handler of the type has called AddWatches,
-// by holds the options with which the handler was called. Otherwise, by is nil.
-func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms bool, by *serveOptions) {
+// addWatches adds the secondaries that do not exist yet. Existing secondaries switch to a different watch if necessary.
+// If keepTransforms is true, a secondary that has a transform keeps it. If a handler of the type calls AddWatches,
+// caller holds the options in effect for that handler. Otherwise, it is nil.
+func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms bool, caller *serveOptions) {
 	for _, options := range watches {
 		s.mu.Lock()
-		if by != nil && by != s.reg.options.Load() { // a swap has replaced the handler
+		if caller != nil && caller != s.reg.options.Load() { // a swap has replaced the handler
 			s.mu.Unlock()
 			return
 		}
-		if p := s.pending; p != nil && (by == nil || by == p.next) {
+		if p := s.pending; p != nil && (caller == nil || caller == p.next) {
 			p.secondaries[options.key] = options
 		}
 		sec := s.secondaries[options.key]
@@ -331,7 +333,7 @@ func (s *subscriptionSet) add(options *secondaryOptions) {
 	}
 }
 
-// removeWatches removes the secondaries with the given keys. When it returns, their event handlers are not running.
+// removeWatches removes the secondaries with the given keys. When it returns, their event handlers have stopped.
 func (s *subscriptionSet) removeWatches(keys []WatchKey) {
 	for _, key := range keys {
 		s.mu.Lock()
@@ -351,7 +353,7 @@ func (s *subscriptionSet) removeWatches(keys []WatchKey) {
 	}
 }
 
-// hasNone reports whether there is nothing to remove: no secondary has any of the keys, and none will be added.
+// hasNone reports whether none of the keys belongs to an existing secondary or to one that is about to be added.
 func (s *subscriptionSet) hasNone(keys []WatchKey) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

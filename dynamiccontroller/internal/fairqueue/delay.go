@@ -50,7 +50,7 @@ func (h *delayHeap[E]) set(e E) {
 	}
 }
 
-// delayLocked delays the item, unless it is already in the live lane or has an earlier delay.
+// delayLocked delays the item, unless it is already in the live lane or due earlier.
 func (q *Queue[T, K, V]) delayLocked(g *group[T, K, V], key T, d time.Duration) {
 	it := q.itemLocked(g, key)
 	now := q.now()
@@ -81,7 +81,7 @@ func (q *Queue[T, K, V]) updateDelayLocked(g *group[T, K, V]) {
 	}
 }
 
-// armLocked sets the timer to the earliest delay. If the timer is already set to an earlier time, it is not changed,
+// armLocked sets the timer to the earliest due time. A timer that is already set to an earlier time is left as it is,
 // because fire will call armLocked again.
 func (q *Queue[T, K, V]) armLocked() {
 	if len(q.delays) == 0 || q.armed > 0 && q.armed <= q.delays[0].due {
@@ -97,7 +97,7 @@ func (q *Queue[T, K, V]) armLocked() {
 	}
 }
 
-// fire moves items whose delay has expired to the live lane.
+// fire moves items with expired delays to the live lane.
 func (q *Queue[T, K, V]) fire() {
 	defer q.firing.Done()
 	q.mu.Lock()
@@ -117,7 +117,7 @@ func (q *Queue[T, K, V]) dropDelaysLocked() {
 		g := q.delays[len(q.delays)-1]
 		it := g.delays[len(g.delays)-1]
 		q.endDelayLocked(g, it)
-		if !it.queued && it.opening == nil {
+		if !it.queued && it.session == nil {
 			q.dropItemLocked(g, it)
 		}
 	}

@@ -9,8 +9,8 @@
 //
 // Groups with waiting items form a ring and take turns. The algorithm is deficit round robin (Shreedhar and Varghese,
 // SIGCOMM 1995), with the weight of the group as the quantum and a cost of 1 per item. A group joins the ring at the
-// tail, so a single item waits for at most one turn of every other group. A group that reaches its concurrency limit
-// leaves the ring, and resumes its turn later.
+// tail, so a single item waits for at most one turn of each of the other groups. A group that reaches its concurrency
+// limit leaves the ring, and resumes its turn later.
 //
 // # Share of the workers
 //
@@ -19,16 +19,16 @@
 // Networking, 1998). A group with h running items gets one of the idle workers if
 //
 //   - h < alpha*idle, and
-//   - h is 0 if only one worker is idle.
+//   - idle > 1 or h is 0.
 //
-// Alpha is 1 until Done has been called for an item that was handed out since Open, and whenever the group's oldest
+// Alpha is 1 until Done has been called for an item that was handed out after Open, and whenever the group's oldest
 // running item has been running for more than 1 s. Otherwise, alpha is 8. Items that were handed out before the group
-// was opened and are still running also count as running items of the group. If the threshold refuses a group, the
-// group keeps its place in the ring. A group without running items is never refused.
+// was opened and are still running also count as running items of the group. If the threshold blocks a group, the group
+// keeps its place in the ring. A group without running items is never blocked.
 //
 // With up to 17 workers, a group whose handlers are fast gets all but one of the workers if no other group is busy. A
 // group whose handlers are slow gets half of them. The table shows how many workers remain idle if the handlers of some
-// groups hang from the first item on. Where the table gives a range, the lower number applies if these groups become
+// groups hang on their very first items. Where the table gives a range, the lower number applies if these groups become
 // busy one after another, and the higher number if they become busy at the same time.
 //
 //	hung groups     2    4    8   10   16 workers
@@ -51,18 +51,19 @@
 //
 // # Delays
 //
-// An item has at most one delay. If several delays are requested, the earliest one counts. A delayed item can also wait
-// in the background lane, so that an initial list does not postpone a retry. When the delay expires, the item moves to
-// the live lane. Handing out the item or adding it to the live lane cancels the delay. One timer serves all groups.
+// An item has at most one delay. If several delays are requested, the one that expires first applies. A delayed item
+// can also wait in the background lane, so that an initial list does not postpone a retry. When the delay expires, the
+// item moves to the live lane. Handing out the item or adding it to the live lane cancels the delay. One timer serves
+// all groups.
 //
 // # Reopening a group
 //
-// Closing a group, or opening it again, drops its waiting and delayed items. Running items are tracked until Done, so
-// that an item is not handed out again while it is still running. A [Group] handle and its rate limiter are valid from
-// one Open until the next Open or Close.
+// Closing a group, or reopening it, drops its waiting and delayed items. Running items are tracked until they are done,
+// so that an item is not handed out again while it is still running. A [Group] handle and its rate limiter are valid
+// from one Open until the next Open or Close.
 //
 // # Cost
 //
 // Closing a group takes O(log groups + running items). Operations on delays take O(log items). All other operations
-// take O(1), plus the time to skip refused groups. Every refused group has at least one running item.
+// take O(1), plus the time to skip blocked groups. Every blocked group has at least one running item.
 package fairqueue

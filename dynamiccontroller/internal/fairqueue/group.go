@@ -6,11 +6,11 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// Group is a handle for an open group. Once the group has been closed or opened again, the handle's methods do nothing
-// and return zero values.
+// Group is a handle for an open group. Once the group has been closed or reopened, the handle's methods do nothing and
+// return zero values.
 type Group[T, K comparable, V any] struct {
-	q *Queue[T, K, V]
-	o *opening[T, K, V] // nil if the group was not open
+	q       *Queue[T, K, V]
+	session *session[T, K, V] // nil if the group was not open
 }
 
 // Stats describes the items of a group.
@@ -24,9 +24,9 @@ type Stats struct {
 // Open opens a group, so that it accepts items. Next returns value together with each item of the group. If the group
 // is already open, its items are dropped and the previous handle becomes invalid.
 //
-// The limiter computes the delays for AddRateLimited. It must be safe for concurrent use. Each Open needs a new
-// limiter, so that earlier failures do not count. If limiter is nil, client-go's DefaultTypedItemBasedRateLimiter is
-// used. The limiter is never called while the queue is locked.
+// The limiter computes the delays for AddRateLimited. It must be safe for concurrent use. Pass a new limiter to each
+// Open, so that earlier failures do not count. If limiter is nil, client-go's DefaultTypedItemBasedRateLimiter is used.
+// The limiter is never called while the queue is locked.
 func (q *Queue[T, K, V]) Open(
 	key K, value V, limits Limits, limiter workqueue.TypedRateLimiter[T],
 ) Group[T, K, V] {
@@ -39,15 +39,15 @@ func (q *Queue[T, K, V]) Open(
 		q.groups[key] = g
 	}
 	q.clearLocked(g)
-	g.opening = &opening[T, K, V]{g: g, value: value}
-	g.opening.configureLocked(limits, limiter)
-	return Group[T, K, V]{q, g.opening}
+	g.session = &session[T, K, V]{g: g, value: value}
+	g.session.configureLocked(limits, limiter)
+	return Group[T, K, V]{q, g.session}
 }
 
-// Close closes the group and drops its waiting and delayed items. Running items are tracked until they are Done.
+// Close closes the group and drops its waiting and delayed items. Running items are tracked until they are done.
 func (h Group[T, K, V]) Close() {
 	h.change(func(g *group[T, K, V]) {
-		g.opening = nil
+		g.session = nil
 		h.q.clearLocked(g)
 		if g.running.len == 0 {
 			delete(h.q.groups, g.key)
@@ -57,14 +57,14 @@ func (h Group[T, K, V]) Close() {
 
 // Configure replaces the group's limits and its rate limiter. Running items are not affected.
 func (h Group[T, K, V]) Configure(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
-	h.change(func(*group[T, K, V]) { h.o.configureLocked(limits, limiter) })
+	h.change(func(*group[T, K, V]) { h.session.configureLocked(limits, limiter) })
 }
 
 // Pause makes Next skip the group until Resume is called. A paused group still accepts items.
-func (h Group[T, K, V]) Pause() { h.change(func(*group[T, K, V]) { h.o.paused = true }) }
+func (h Group[T, K, V]) Pause() { h.change(func(*group[T, K, V]) { h.session.paused = true }) }
 
 // Resume ends a pause.
-func (h Group[T, K, V]) Resume() { h.change(func(*group[T, K, V]) { h.o.paused = false }) }
+func (h Group[T, K, V]) Resume() { h.change(func(*group[T, K, V]) { h.session.paused = false }) }
 
 func (h Group[T, K, V]) change(f func(*group[T, K, V])) {
 	h.q.mu.Lock()
@@ -72,13 +72,15 @@ func (h Group[T, K, V]) change(f func(*group[T, K, V])) {
 	if h.endedLocked() {
 		return
 	}
-	f(h.o.g)
-	h.q.placeLocked(h.o.g)
+	f(h.session.g)
+	h.q.placeLocked(h.session.g)
 	h.q.wakeLocked()
 	h.q.endShutDownLocked()
 }
 
-func (h Group[T, K, V]) endedLocked() bool { return h.o == nil || h.o.g.opening != h.o }
+func (h Group[T, K, V]) endedLocked() bool {
+	return h.session == nil || h.session.g.session != h.session
+}
 
 // Add adds items to a lane. It returns false if the handle is no longer valid or the queue is shut down.
 //
@@ -90,15 +92,15 @@ func (h Group[T, K, V]) Add(lane Lane, keys ...T) bool {
 		return false
 	}
 	for _, key := range keys {
-		h.q.addLocked(h.o.g, key, lane)
+		h.q.addLocked(h.session.g, key, lane)
 	}
 	h.q.wakeLocked()
 	return true
 }
 
 // AddAfter adds an item to the live lane after d, or immediately if d is not positive. It has no effect if the item is
-// already in the live lane or has an earlier delay. The delay of a running item starts immediately. AddAfter returns
-// false if the handle is no longer valid or the queue is shut down.
+// already in the live lane or due earlier. The delay of a running item starts immediately. AddAfter returns false if
+// the handle is no longer valid or the queue is shut down.
 func (h Group[T, K, V]) AddAfter(key T, d time.Duration) bool {
 	if d <= 0 {
 		return h.Add(Live, key)
@@ -108,7 +110,7 @@ func (h Group[T, K, V]) AddAfter(key T, d time.Duration) bool {
 	if h.q.closed || h.endedLocked() {
 		return false
 	}
-	h.q.delayLocked(h.o.g, key, d)
+	h.q.delayLocked(h.session.g, key, d)
 	return true
 }
 
@@ -133,14 +135,14 @@ func (h Group[T, K, V]) limiter() workqueue.TypedRateLimiter[T] {
 	if h.endedLocked() {
 		return nil
 	}
-	return h.o.limiter
+	return h.session.limiter
 }
 
-// Has reports whether an item of the group is waiting, delayed or running.
+// Has reports whether the group's item with this key is waiting, delayed or running.
 func (h Group[T, K, V]) Has(key T) bool {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
-	return !h.endedLocked() && h.o.g.items[key] != nil
+	return !h.endedLocked() && h.session.g.items[key] != nil
 }
 
 // Stats returns the current statistics in constant time.
@@ -150,7 +152,7 @@ func (h Group[T, K, V]) Stats() (s Stats) {
 	if h.endedLocked() {
 		return s
 	}
-	g := h.o.g
+	g := h.session.g
 	s.Live, s.Background = g.lanes[Live].len, g.lanes[Background].len
 	s.Delayed, s.Running = len(g.delays), g.running.len
 	for _, lane := range g.lanes {
@@ -161,8 +163,8 @@ func (h Group[T, K, V]) Stats() (s Stats) {
 	return s
 }
 
-// opening is the state of a group from Open until Close or the next Open.
-type opening[T, K comparable, V any] struct {
+// session is the state of a group from Open until Close or the next Open.
+type session[T, K comparable, V any] struct {
 	g        *group[T, K, V]
 	value    V
 	limits   Limits
@@ -171,13 +173,13 @@ type opening[T, K comparable, V any] struct {
 	returned bool // whether Done has been called for an item handed out since Open
 }
 
-func (o *opening[T, K, V]) configureLocked(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
+func (s *session[T, K, V]) configureLocked(limits Limits, limiter workqueue.TypedRateLimiter[T]) {
 	if limiter == nil {
 		limiter = workqueue.DefaultTypedItemBasedRateLimiter[T]()
 	}
 	limits.Weight = max(limits.Weight, 1)
-	o.limits, o.limiter = limits, limiter
-	o.g.credit = min(o.g.credit, limits.Weight)
+	s.limits, s.limiter = limits, limiter
+	s.g.credit = min(s.g.credit, limits.Weight)
 }
 
 // group is the queue's state for one group key. A closed group is kept while items are running.
@@ -186,7 +188,7 @@ type group[T, K comparable, V any] struct {
 	delay                    // the earliest of the delays below
 
 	key     K
-	opening *opening[T, K, V] // nil if the group is closed
+	session *session[T, K, V] // nil if the group is closed
 	items   map[T]*item[T, K, V]
 	peak    int // the largest number of entries that the map items has had
 	lanes   [lanes]list[*item[T, K, V]]
@@ -199,13 +201,13 @@ type group[T, K comparable, V any] struct {
 
 func (g *group[T, K, V]) waitingLocked() int { return g.lanes[Live].len + g.lanes[Background].len }
 
-// item is a key that is waiting, delayed or running. It can be delayed while it is waiting or running.
+// item is a key that is waiting, delayed or running. A waiting or running item can be delayed at the same time.
 type item[T, K comparable, V any] struct {
 	element[*item[T, K, V]] // in a lane or in the list of running items
 	delay
 
 	key     T
-	opening *opening[T, K, V] // the group's opening when the item was handed out; nil if the item is not running
+	session *session[T, K, V] // the group's session when the item was handed out; nil if the item is not running
 	since   time.Duration     // when the item started to wait or to run
 	queued  bool              // the item is in its lane, or Done will add it to the lane
 	lane    Lane
@@ -224,7 +226,7 @@ func (q *Queue[T, K, V]) addLocked(g *group[T, K, V], key T, lane Lane) {
 	}
 	it.queued, it.lane = true, lane
 	switch {
-	case it.opening != nil: // Done will add it to the lane
+	case it.session != nil: // Done will add it to the lane
 	case queued:
 		g.lanes[before].remove(&it.element)
 		g.lanes[lane].pushBack(&it.element)
@@ -256,10 +258,10 @@ func (q *Queue[T, K, V]) clearLocked(g *group[T, K, V]) {
 	}
 }
 
-// maxReused is the number of items above which a map is not reused, because maps never shrink.
+// maxReused limits the size of maps that are reused. Larger maps are replaced, because maps never shrink.
 const maxReused = 1024
 
-// itemLocked returns the group's item with the key, creating it if necessary.
+// itemLocked returns the group's item for the key, creating it if necessary.
 func (q *Queue[T, K, V]) itemLocked(g *group[T, K, V], key T) *item[T, K, V] {
 	if it := g.items[key]; it != nil {
 		return it

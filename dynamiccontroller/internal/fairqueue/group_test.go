@@ -142,7 +142,7 @@ func TestClose_DropsAllItemsExceptRunningOnes(t *testing.T) {
 		again := q.Open("a", "again", Limits{}, nil)
 		again.Add(Live, "a/running")
 		if q.Len() != 0 {
-			t.Fatal("an item is waiting although it is still running for an earlier opening")
+			t.Fatal("an item is waiting although it is still running for an earlier session")
 		}
 		q.Done("a/running")
 		if item, value, _, _ := q.Next(); item != "a/running" || value != "again" {

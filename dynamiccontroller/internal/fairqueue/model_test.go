@@ -18,13 +18,13 @@ type model struct {
 
 type modelRun struct {
 	term    int // the term in which the item was handed out
-	opening int
+	session int
 	began   time.Time
 }
 
 type modelGroup struct {
 	open, paused, returned bool
-	opening                int
+	session                int
 	limits                 Limits
 	lanes                  [2][]string
 	again                  map[string]Lane
@@ -113,7 +113,7 @@ func (m *model) handOutOf(name string) {
 	item := g.lanes[lane][0]
 	g.lanes[lane] = g.lanes[lane][1:]
 	delete(g.due, item)
-	m.running[item] = modelRun{opening: g.opening, began: time.Now(), term: m.term}
+	m.running[item] = modelRun{session: g.session, began: time.Now(), term: m.term}
 	m.handed = append(m.handed, item)
 	m.idle--
 	if g.credit--; g.credit == 0 || len(g.lanes[0])+len(g.lanes[1]) == 0 {
@@ -150,10 +150,10 @@ func (m *model) add(item string, lane Lane) {
 	m.place(groupOf(item))
 }
 
-// addAfter delays the item as AddAfter does on a handle from the given opening.
-func (m *model) addAfter(item string, d time.Duration, opening int) {
+// addAfter delays the item as AddAfter does on a handle from the given session.
+func (m *model) addAfter(item string, d time.Duration, session int) {
 	g := m.groups[groupOf(item)]
-	if !g.open || g.opening != opening {
+	if !g.open || g.session != session {
 		return
 	}
 	if d <= 0 {
@@ -170,12 +170,12 @@ func (m *model) addAfter(item string, d time.Duration, opening int) {
 	}
 }
 
-// openingOf returns the opening that is used when one of the queue's own methods is called with the item.
-func (m *model) openingOf(item string) int {
+// sessionOf returns the session that is used when one of the queue's own methods is called with the item.
+func (m *model) sessionOf(item string) int {
 	if run, running := m.running[item]; running {
-		return run.opening
+		return run.session
 	}
-	return m.groups[groupOf(item)].opening
+	return m.groups[groupOf(item)].session
 }
 
 // tick adds and hands out the items that are due, in the order of their due times.
@@ -205,7 +205,7 @@ func (m *model) done(item string) {
 	}
 	delete(m.running, item)
 	g := m.groups[groupOf(item)]
-	g.returned = g.returned || run.opening == g.opening
+	g.returned = g.returned || run.session == g.session
 	if lane, again := g.again[item]; again {
 		delete(g.again, item)
 		g.lanes[lane] = append(g.lanes[lane], item)
@@ -217,7 +217,7 @@ func (m *model) open(name string, limits Limits) {
 	before := m.groups[name]
 	g := &modelGroup{open: true, limits: limits}
 	if before != nil {
-		g.opening = before.opening + 1
+		g.session = before.session + 1
 	}
 	m.groups[name] = g
 	m.clear(name)

@@ -18,7 +18,7 @@ import (
 type pair struct {
 	q       *testQueue
 	m       *model
-	opened  map[string][]testGroup // all openings of each group
+	opened  map[string][]testGroup // all sessions of each group
 	waits   int
 	mu      sync.Mutex // guards handed
 	handed  []string   // items handed out since the last comparison
@@ -38,7 +38,7 @@ func (p *pair) open(name string, limits Limits) {
 	p.m.open(name, limits)
 }
 
-func (p *pair) current(name string) testGroup { return p.opened[name][p.m.groups[name].opening] }
+func (p *pair) current(name string) testGroup { return p.opened[name][p.m.groups[name].session] }
 
 // next starts another worker, which waits for one item, unless there are already enough workers.
 func (p *pair) next(t *rapid.T) {
@@ -60,20 +60,20 @@ func (p *pair) next(t *rapid.T) {
 	})
 }
 
-func (p *pair) addAfter(item string, d time.Duration, opening string, choice int) {
+func (p *pair) addAfter(item string, d time.Duration, session string, choice int) {
 	if d > 0 {
 		// The order of items that are due at the same time is undefined.
 		p.waits++
 		d += time.Duration(p.waits) * time.Nanosecond
 	}
-	switch opening {
+	switch session {
 	case "queue":
 		p.q.AddAfter(item, d)
-		p.m.addAfter(item, d, p.m.openingOf(item))
+		p.m.addAfter(item, d, p.m.sessionOf(item))
 	default:
-		openings := p.opened[groupOf(item)]
-		choice %= len(openings)
-		openings[choice].AddAfter(item, d)
+		sessions := p.opened[groupOf(item)]
+		choice %= len(sessions)
+		sessions[choice].AddAfter(item, d)
 		p.m.addAfter(item, d, choice)
 	}
 }
@@ -167,8 +167,8 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 		},
 		"add after": func(t *rapid.T) {
 			d := time.Duration(rapid.IntRange(0, 20).Draw(t, "microseconds")) * time.Microsecond
-			opening := rapid.SampledFrom([]string{"queue", "group"}).Draw(t, "through")
-			p.addAfter(item.Draw(t, "item"), d, opening, rapid.IntRange(0, 5).Draw(t, "opening"))
+			session := rapid.SampledFrom([]string{"queue", "group"}).Draw(t, "through")
+			p.addAfter(item.Draw(t, "item"), d, session, rapid.IntRange(0, 5).Draw(t, "session"))
 		},
 		"sleep": func(t *rapid.T) {
 			p.sleep(time.Duration(rapid.IntRange(1, 5).Draw(t, "microseconds")) * time.Microsecond)
@@ -184,27 +184,27 @@ func (p *pair) operations(groups, items []string) map[string]func(*rapid.T) {
 
 // changeGroup calls a method of one of the group's handles, opens the group again or, rarely, cancels the queue.
 func (p *pair) changeGroup(t *rapid.T, name string) {
-	g, openings := p.m.groups[name], p.opened[name]
-	opening := rapid.IntRange(max(0, len(openings)-2), len(openings)-1).Draw(t, "opening")
-	current := g.open && opening == g.opening
+	g, sessions := p.m.groups[name], p.opened[name]
+	session := rapid.IntRange(max(0, len(sessions)-2), len(sessions)-1).Draw(t, "session")
+	current := g.open && session == g.session
 	limits := Limits{
 		Weight:      rapid.IntRange(1, 3).Draw(t, "weight"),
 		Concurrency: rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "concurrency"),
 	}
 	switch rapid.IntRange(0, 9).Draw(t, "change") {
 	case 0, 1, 2:
-		openings[opening].Configure(limits, nil)
+		sessions[session].Configure(limits, nil)
 		if current {
 			g.limits, g.credit = limits, min(g.credit, limits.Weight)
 		}
 	case 3, 4:
-		openings[opening].Pause()
+		sessions[session].Pause()
 		g.paused = g.paused || current
 	case 5, 6:
-		openings[opening].Resume()
+		sessions[session].Resume()
 		g.paused = g.paused && !current
 	case 7:
-		openings[opening].Close()
+		sessions[session].Close()
 		if current {
 			g.open = false
 			p.m.clear(name)

@@ -23,8 +23,7 @@ const (
 type Limits struct {
 	// Weight is the number of items that are handed out per turn. Defaults to 1.
 	Weight int
-	// Concurrency is the maximum number of items that run at once, in addition to the dynamic threshold. Defaults to no
-	// limit.
+	// Concurrency limits how many items run at once. The dynamic threshold applies as well. Defaults to no limit.
 	Concurrency int
 }
 
@@ -34,7 +33,7 @@ type Queue[T, K comparable, V any] struct {
 	groupOf func(T) K
 	created time.Time // times are stored as durations since then, because time.Since is faster than time.Now
 
-	// mu guards the fields below and the fields of groups, openings and items. It is not held while user code is called,
+	// mu guards the fields below and the fields of groups, sessions and items. It is not held while user code is called,
 	// except for groupOf.
 	mu        sync.Mutex
 	available sync.Cond // signals that an item can be handed out or that the queue shuts down
@@ -61,8 +60,8 @@ type Queue[T, K comparable, V any] struct {
 
 var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string, string, any])(nil)
 
-// New returns an empty queue. The function groupOf returns the key of an item's group. It must be fast, because it is
-// called while the queue is locked.
+// New returns an empty queue. groupOf returns the key of an item's group. It must be fast, because it is called while
+// the queue is locked.
 func New[T, K comparable, V any](groupOf func(T) K) *Queue[T, K, V] {
 	q := &Queue[T, K, V]{groupOf: groupOf, created: time.Now(), groups: map[K]*group[T, K, V]{}}
 	q.available.L, q.drained.L = &q.mu, &q.mu
@@ -73,7 +72,7 @@ func New[T, K comparable, V any](groupOf func(T) K) *Queue[T, K, V] {
 func (q *Queue[T, K, V]) Add(key T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if g := q.groups[q.groupOf(key)]; g != nil && g.opening != nil && !q.closed {
+	if g := q.groups[q.groupOf(key)]; g != nil && g.session != nil && !q.closed {
 		q.addLocked(g, key, Live)
 		q.wakeLocked()
 	}
@@ -102,9 +101,9 @@ func (q *Queue[T, K, V]) groupFor(key T) Group[T, K, V] {
 	defer q.mu.Unlock()
 	h := Group[T, K, V]{q: q}
 	if g := q.groups[q.groupOf(key)]; g != nil {
-		h.o = g.opening
-		if it := g.items[key]; it != nil && it.opening != nil {
-			h.o = it.opening
+		h.session = g.session
+		if it := g.items[key]; it != nil && it.session != nil {
+			h.session = it.session
 		}
 	}
 	return h
@@ -116,7 +115,7 @@ func (q *Queue[T, K, V]) Get() (key T, shutdown bool) {
 	return key, shutdown
 }
 
-// Next blocks until it can return an item, the value of its group and how long the item waited in its lane. The caller
+// Next blocks until it can return an item, the value of its group and the time the item waited in its lane. The caller
 // must call Done after processing the item. If shutdown is true, the queue is shut down and no items are waiting.
 func (q *Queue[T, K, V]) Next() (key T, value V, waited time.Duration, shutdown bool) {
 	q.mu.Lock()
@@ -135,7 +134,7 @@ func (q *Queue[T, K, V]) Next() (key T, value V, waited time.Duration, shutdown 
 	it, waited := q.takeLocked(g)
 	q.wakeLocked()
 	q.endShutDownLocked()
-	return it.key, g.opening.value, waited, false
+	return it.key, g.session.value, waited, false
 }
 
 // Done marks an item as processed. If the item was added again while it was running, it is handed out again.
@@ -143,7 +142,7 @@ func (q *Queue[T, K, V]) Done(key T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	g := q.groups[q.groupOf(key)]
-	if g == nil || g.items[key] == nil || g.items[key].opening == nil {
+	if g == nil || g.items[key] == nil || g.items[key].session == nil {
 		return
 	}
 	it := g.items[key]
@@ -152,16 +151,16 @@ func (q *Queue[T, K, V]) Done(key T) {
 		q.busy--
 	}
 	g.running.remove(&it.element)
-	if it.opening == g.opening {
-		g.opening.returned = true
+	if it.session == g.session {
+		g.session.returned = true
 	}
-	it.opening = nil
+	it.session = nil
 	if it.queued {
 		q.pushLocked(g, it)
 	} else if !it.delayed() {
 		q.dropItemLocked(g, it)
 	}
-	if g.opening == nil && g.running.len == 0 {
+	if g.session == nil && g.running.len == 0 {
 		delete(q.groups, g.key)
 	}
 	q.placeLocked(g)
@@ -177,7 +176,7 @@ func (q *Queue[T, K, V]) Len() int {
 }
 
 // ShutDown drops delayed items and makes the queue ignore new items until Restart. Next returns the remaining waiting
-// items before it reports the shutdown. When ShutDown returns, no timer of the queue is pending.
+// items before it reports the shutdown. When ShutDown returns, none of the queue's timers is pending.
 func (q *Queue[T, K, V]) ShutDown() {
 	q.mu.Lock()
 	q.closed = true
@@ -205,7 +204,7 @@ func (q *Queue[T, K, V]) ShuttingDown() bool {
 }
 
 // Cancel shuts down the queue and drops all items that are not running. Groups stay open. Cancel returns the dropped
-// items, and running items that were added again, but not items that were only in a background lane.
+// items, except for those that were only in a background lane. It also returns running items that were added again.
 func (q *Queue[T, K, V]) Cancel() (dropped []T) {
 	q.mu.Lock()
 	q.closed = true
@@ -230,8 +229,8 @@ func (q *Queue[T, K, V]) Restart() {
 	q.term, q.busy = q.term+1, 0
 }
 
-// endShutDownLocked wakes the goroutines that wait for a shutdown to complete. It must be called when the number of
-// waiting or running items may have become zero.
+// endShutDownLocked wakes the goroutines waiting for a shutdown to complete. It must be called when the number of
+// waiting or running items may have reached zero.
 func (q *Queue[T, K, V]) endShutDownLocked() {
 	if !q.closed || q.waiting > 0 {
 		return

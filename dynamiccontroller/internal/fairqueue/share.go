@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// While both lanes have items, one in backgroundShare items is taken from the background lane.
+	// While both lanes have items, every backgroundShare-th item is taken from the background lane.
 	backgroundShare = 8
-	// fastAlpha is the factor of the dynamic threshold for groups whose items finish quickly.
+	// fastAlpha is the alpha of the dynamic threshold for groups whose items finish quickly.
 	fastAlpha = 8
 	// slowRun is the duration after which a running item is considered slow.
 	slowRun = time.Second
@@ -34,15 +34,15 @@ func (q *Queue[T, K, V]) allowedLocked(g *group[T, K, V]) bool {
 		return false
 	case running < q.idle:
 		return true
-	case running >= fastAlpha*q.idle || !g.opening.returned:
+	case running >= fastAlpha*q.idle || !g.session.returned:
 		return false
 	default:
 		return q.now()-g.running.head.value.since <= slowRun
 	}
 }
 
-// wakeLocked wakes an idle worker if a group can hand out an item. Only one worker is woken at a time. After that
-// worker has taken an item, it wakes the next one.
+// wakeLocked wakes an idle worker if a group can hand out an item. Only one worker is woken at a time. After taking an
+// item, that worker wakes the next one.
 func (q *Queue[T, K, V]) wakeLocked() {
 	if !q.waking && q.idle > 0 && q.pickLocked() != nil {
 		q.waking = true
@@ -50,7 +50,7 @@ func (q *Queue[T, K, V]) wakeLocked() {
 	}
 }
 
-// takeLocked hands out the next item of the group. The group's turn ends when it has no credit or no waiting items.
+// takeLocked hands out the group's next item. The turn ends when the group runs out of credit or waiting items.
 func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) (it *item[T, K, V], waited time.Duration) {
 	lane := Live
 	switch {
@@ -66,7 +66,7 @@ func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) (it *item[T, K, V], waite
 	g.lanes[lane].remove(&it.element)
 	q.waiting--
 	q.endDelayLocked(g, it)
-	it.queued, it.opening, it.since, it.term = false, g.opening, it.since+waited, q.term
+	it.queued, it.session, it.since, it.term = false, g.session, it.since+waited, q.term
 	g.running.pushBack(&it.element)
 	q.running++
 	q.busy++
@@ -80,25 +80,25 @@ func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) (it *item[T, K, V], waite
 	return it, waited
 }
 
-// placeLocked adds the group to the ring or removes it, as required. The group joins at the tail with the credit of a
-// new turn, or at the head if its turn was interrupted.
+// placeLocked adds the group to the ring or removes it, as required. The group joins at the tail with credit for a new
+// turn, or at the head if its turn was interrupted.
 func (q *Queue[T, K, V]) placeLocked(g *group[T, K, V]) {
-	o := g.opening
-	eligible := o != nil && !o.paused && g.waitingLocked() > 0 &&
-		(o.limits.Concurrency < 1 || g.running.len < o.limits.Concurrency)
+	s := g.session
+	eligible := s != nil && !s.paused && g.waitingLocked() > 0 &&
+		(s.limits.Concurrency < 1 || g.running.len < s.limits.Concurrency)
 	switch {
 	case eligible == (g.next != nil): // already in place
 	case !eligible:
 		q.ring.remove(&g.element)
-	case 0 < g.credit && g.credit < o.limits.Weight:
+	case 0 < g.credit && g.credit < s.limits.Weight:
 		q.ring.pushFront(&g.element)
 	default:
-		g.credit = o.limits.Weight
+		g.credit = s.limits.Weight
 		q.ring.pushBack(&g.element)
 	}
 }
 
-// list is a circular, doubly linked list of elements that are embedded in their values.
+// list is an intrusive, circular, doubly linked list: each value embeds its element.
 type list[E any] struct {
 	head *element[E]
 	len  int

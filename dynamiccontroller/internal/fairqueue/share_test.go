@@ -149,7 +149,7 @@ func TestF2_ReopenedGroupStartsWithTheSmallShare(t *testing.T) {
 		w.finish(t, "a/older")
 		open(q, "a")
 		addMany(q, "a", 100)
-		w.finish(t, "a/old") // it was handed out for the earlier opening
+		w.finish(t, "a/old") // it was handed out for the earlier session
 		if running := len(w.items("a")); running != 5 {
 			t.Fatalf("%d items are running, want 5", running)
 		}

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Projection is the part of each object that is kept. A deeper projection includes the shallower ones.
+// Projection is the part of each object that is kept. A wider projection includes the narrower ones.
 type Projection uint8
 
 const (

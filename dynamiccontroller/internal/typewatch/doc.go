@@ -1,42 +1,42 @@
 // Package typewatch keeps the objects of any number of types in memory and notifies event handlers of changes. Each
-// watch has its own store. One [cache.Reflector] fills the store, or one per namespace if the watch is restricted to
-// namespaces. A reflector needs about four goroutines, whereas a shared informer needs ten.
+// watch has its own store. The store is filled by one [cache.Reflector] or, if the watch is restricted to certain
+// namespaces, by one per namespace. A reflector needs about four goroutines, whereas a shared informer needs ten.
 //
 // A [Pool] holds the watches. A watch is identified by its [Key]: GVR, namespaces, selectors and projection. A watch's
 // key never changes. A watch has synced when all of its reflectors have synced. A [Subscription] uses a watch with the
-// projection that it requests or with a deeper one. Subscriptions with the same requirements share a watch. The watch
+// projection that it requests or with a wider one. Subscriptions with the same requirements share a watch. The watch
 // ends when no subscription uses it any longer. Two watches of the same type can exist at the same time, and can be at
 // different resourceVersions.
 //
 //	Subscription ──▶ View ──▶ watch ──▶ store ◀── reflector ◀── package listwatch ◀── API server
-//	      │                                                      Pool.Start ... stop: a term
+//	      │                                                      Pool.Start ... stop: a run
 //	      └── replacement ──▶ watch ──▶ store ◀── reflector
 //
-// [Subscription.Replace] moves a subscription to another watch. The pool uses the same mechanism in two cases: if no
-// subscription needs a watch's projection any longer, or if a watch fails before it has synced. It then moves the
-// subscriptions that need only a shallower projection to another watch. The states of a subscription:
+// [Subscription.Replace] moves a subscription to another watch. The pool uses the same mechanism in two cases: when no
+// subscription needs a watch's projection any longer, and when a watch fails before it has synced. It then moves the
+// subscriptions that need only a narrower projection to another watch. The states of a subscription:
 //
 //	Subscribe ──▶ waiting ── first list ──▶ synced ── Replace ──▶ replacing ── new watch synced ──▶ synced
 //	                │  ▲                    │    ▲                    │         and caught up
-//	                │  └──── term ends ─────┘    └── CancelReplace ───┘
+//	                │  └──── run ends ──────┘    └── CancelReplace ───┘
 //	                └── Replace ──▶ waiting for the new watch      Close is possible in every state.
 //
 // While replacing, the subscription reads from the old watch, and its event handler receives the changes from that
-// watch. When the subscription switches, the handler is called once with each difference between the two stores. During
-// these calls, the locks of both watches are held. The new store is not older than the old one.
+// watch. When the subscription switches, the handler is called once for each difference between the two stores. During
+// these calls, the locks of both watches are held. The new store is at least as recent as the old one.
 //
-// A term is the period from a call to [Pool.Start] until its stop function is called. Stores are kept between terms, so
-// that deletions are detected when the first list of the next term arrives. A list is never older than the store, with
-// one exception: if etcd was restored from a backup, the API server may no longer have the store's version. The store
-// then reverts to the restored state.
+// A run is the period from a call to [Pool.Start] until its stop function is called. Stores are kept between runs, so
+// that the first list of the next run reveals deletions. A list is never older than the store, with one exception: if
+// etcd was restored from a backup, the API server may no longer have the store's version. The store then reverts to the
+// restored state.
 //
 // A change to a CRD's schema can alter objects without causing events or new resourceVersions. After such a change, the
-// API server closes the type's watches. For this reason, a watch that is closed before its timeout lists its objects
-// again, subject to rate limits. If a listed object has the same resourceVersion as the stored one but different
+// API server closes the type's watches. For this reason, objects are relisted after a watch request ends before its
+// timeout, subject to rate limits. If a listed object has the same resourceVersion as the stored one but different
 // content, it is stored and delivered as a change, except with [objects.Keys].
 //
-// Locks are taken in this order: a watch's deliver lock, a watch state's mu, the pool's mu, a store's lock. To take the
-// deliver locks of two watches, a goroutine does not wait for one while it holds the other. Event handlers, and the
-// functions passed to Replace, are called while deliver is held. Observers are called while the watch state's mu is
-// held. No lock is held across a request, a wait or a channel operation that can block.
+// Locks are taken in this order: a watch's delivery lock, a watch state's mu, the pool's mu, a store's lock. A
+// goroutine that takes the delivery locks of two watches never waits for one while holding the other. Event handlers
+// and the callbacks of Replace are called while the delivery lock is held. Observers are called while the watch state's
+// mu is held. No lock is held across a request, a wait or a channel operation that can block.
 package typewatch

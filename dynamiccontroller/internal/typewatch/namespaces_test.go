@@ -186,7 +186,7 @@ func TestNamespaces_ReplacementWaitsForEachEmptiedNamespace(t *testing.T) {
 		synctest.Wait()
 		to := other.View().watch
 		srv.set(func() { srv.refuseIn["b"] = errors.New("later") })
-		to.state.vanished() // only the watch that will replace the other one is emptied
+		to.state.markVanished() // only the watch that will replace the other one is emptied
 		time.Sleep(time.Minute)
 		r.take()
 		s.Replace(in("a,b", Full), noop, noop)
@@ -229,7 +229,7 @@ func TestNamespaces_StopWaitsForAllAfterAnEventHandlerEndedItsGoroutine(t *testi
 				stop = p.Start()
 				synctest.Wait()
 				if !s.HasSynced() {
-					t.Errorf("not synced in the next term: %+v", s.State())
+					t.Errorf("not synced in the next run: %+v", s.State())
 				}
 				stop()
 				closeAndWait(s)

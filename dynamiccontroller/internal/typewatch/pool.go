@@ -37,7 +37,7 @@ type Options struct {
 type Config struct {
 	Source recordclient.Source
 	Log    func(schema.GroupVersionResource) logr.Logger
-	// Observe, if not nil, is called when the phase of any watch changes. It must not call the pool.
+	// Observe, if not nil, is called when the phase of any watch changes. It must not call the pool's methods.
 	Observe func(schema.GroupVersionResource, State)
 	// Transform, if not nil, is applied to the objects of all watches, before the subscription's own transform. It must be
 	// safe for concurrent use.
@@ -53,11 +53,11 @@ type Pool struct {
 	mu     sync.Mutex // guards the fields below, and some fields of watches and subscriptions
 	shared map[Key]*watch
 	byType map[schema.GroupVersionResource][]*watch
-	term   *term // nil while no watch runs
+	run    *run // nil while no watch runs
 }
 
-// term is a period during which watches run.
-type term struct {
+// run is a period during which watches run.
+type run struct {
 	ctx     context.Context // the parent context of all watches
 	watches sync.WaitGroup
 }
@@ -74,8 +74,8 @@ func NewPool(config Config) *Pool {
 // Subscribe returns a subscription for the objects that the options describe. The subscription joins an existing
 // watch or a new one. Subscribe does not block.
 //
-// The function observe, if not nil, is called when the phase of the subscription's current watch changes. It must not
-// call the pool. It may be called once more while [Subscription.Close] is running.
+// If observe is not nil, it is called when the phase of the subscription's current watch changes. It must not call the
+// pool's methods. It may be called once more while [Subscription.Close] is running.
 func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
 	s := &Subscription{pool: p, observe: observe, ended: make(chan struct{}), switched: closedChannel}
 	s.synced.Store(ptr.To(make(chan struct{})))
@@ -90,8 +90,8 @@ func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
 }
 
 // joinLocked returns the watch for the options. It prefers an existing watch with exactly the requested projection.
-// Otherwise, it returns an existing watch with a deeper projection, or creates a new watch. It does not return a deeper
-// watch that has not synced and whose requests fail.
+// Otherwise, it returns an existing watch with a wider projection, or creates a new watch. It ignores wider watches
+// that are failing to sync.
 func (p *Pool) joinLocked(options Options) *watch {
 	if options.Transform != nil {
 		return p.newWatchLocked(options.Key, options.Transform)
@@ -135,17 +135,17 @@ func (p *Pool) leaveLocked(w *watch, s *Subscription) {
 	s.waitForLocked(w.done)
 }
 
-// settleLocked determines whether subscriptions that need only a shallower projection keep using the watch. If no
+// settleLocked determines whether subscriptions that need only a narrower projection keep using the watch. If no
 // subscription needs the watch's projection, or if the watch fails before it has synced, settleLocked moves these
 // subscriptions to another watch. Otherwise, any pending moves are cancelled.
 func (p *Pool) settleLocked(w *watch) {
 	if !w.shared || w.closed {
 		return
 	}
-	stays, deepest := false, objects.Keys
+	stays, widest := false, objects.Keys
 	visit := func(projection objects.Projection) {
 		if projection < w.key.Projection {
-			deepest = max(deepest, projection)
+			widest = max(widest, projection)
 		} else {
 			stays = true
 		}
@@ -159,7 +159,7 @@ func (p *Pool) settleLocked(w *watch) {
 	}
 	stays = stays && !w.fails
 	key := w.key
-	key.Projection = deepest
+	key.Projection = widest
 	for s := range w.subscriptions {
 		switch options := s.view.Load().options; {
 		case options.Projection == w.key.Projection:
@@ -185,15 +185,15 @@ func (p *Pool) exactLocked(key Key) *watch {
 	return p.newWatchLocked(key, nil)
 }
 
-// Start runs the watches of all current and future subscriptions until stop is called. It does not block. The function
-// stop cancels the watches and returns when their goroutines have ended. A hung event handler or transform delays stop.
-// The stores are kept. If Start is called again, watches start once those of the earlier call have ended.
+// Start runs the watches of all current and future subscriptions until stop is called. It does not block. stop cancels
+// the watches and waits for their goroutines to end. A hung event handler or transform delays stop. The stores are
+// kept. If Start is called again, watches start once those of the earlier call have ended.
 func (p *Pool) Start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &term{ctx: ctx}
+	t := &run{ctx: ctx}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.term = t
+	p.run = t
 	for _, watches := range p.byType {
 		for _, w := range watches {
 			p.startLocked(w)
@@ -202,24 +202,24 @@ func (p *Pool) Start() (stop func()) {
 	return func() {
 		cancel()
 		p.mu.Lock()
-		if p.term == t {
-			p.term = nil
+		if p.run == t {
+			p.run = nil
 		}
 		p.mu.Unlock()
 		t.watches.Wait()
 	}
 }
 
-// startLocked starts the watch's goroutine if the pool is running. The goroutine first waits for the goroutine of an
-// earlier term to end.
+// startLocked starts the watch's goroutine if the pool is running. If a goroutine from an earlier run has not ended,
+// the new one waits for it.
 func (p *Pool) startLocked(w *watch) {
-	t := p.term
-	if t == nil || w.closed || w.term == t {
+	t := p.run
+	if t == nil || w.closed || w.startedIn == t {
 		return
 	}
 	ctx, cancel := context.WithCancel(t.ctx)
 	before, done := w.done, make(chan struct{})
-	w.term, w.cancel, w.done = t, cancel, done
+	w.startedIn, w.cancel, w.done = t, cancel, done
 	t.watches.Go(func() {
 		defer close(done)
 		defer cancel()
@@ -233,7 +233,7 @@ func (p *Pool) startLocked(w *watch) {
 // Appeared must be called when the API server starts serving a type. Watches that are backing off retry immediately.
 func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
 	for _, w := range p.watches(gvr) {
-		w.state.appeared()
+		w.state.endBackoff()
 	}
 }
 
@@ -244,12 +244,12 @@ func (p *Pool) Appeared(gvr schema.GroupVersionResource) {
 func (p *Pool) Vanished(gvr schema.GroupVersionResource) bool {
 	watches := p.watches(gvr)
 	for _, w := range watches {
-		w.state.vanished()
+		w.state.markVanished()
 	}
 	return len(watches) > 0
 }
 
-// Running returns the types of the used watches whose goroutines have not returned.
+// Running returns the GVRs of all watches that are in use and whose goroutines are still running.
 func (p *Pool) Running() (types []schema.GroupVersionResource) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -271,7 +271,7 @@ func (p *Pool) watches(gvr schema.GroupVersionResource) []*watch {
 	return slices.Clone(p.byType[gvr])
 }
 
-// setSynced updates the watch's subscriptions after w.listed has changed. The caller must hold w.deliver.
+// setSynced updates the watch's subscriptions after w.listed has changed. The caller must hold w.delivery.
 func (p *Pool) setSynced(w *watch) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,18 +35,18 @@ func expectWatches(t testing.TB, srv *server, p *Pool, step string, want ...Proj
 	}
 }
 
-func TestS6_SubscriptionsJoinWatchesOfTheSameOrADeeperProjection(t *testing.T) {
+func TestS6_SubscriptionsJoinWatchesOfTheSameOrAWiderProjection(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
 		full := attachModel(t, p.Subscribe(options(Full), nil))
 		expectWatches(t, srv, p, "one", Full)
 		keys := attachModel(t, p.Subscribe(options(Keys), nil))
 		metadata := attachModel(t, p.Subscribe(options(Metadata), nil))
-		expectWatches(t, srv, p, "shallower subscriptions join", Full)
+		expectWatches(t, srv, p, "narrower subscriptions join", Full)
 		srv.put("a")
 		srv.put("b")
 		full.close()
-		expectWatches(t, srv, p, "the other subscriptions move to the deepest remaining projection", Metadata)
+		expectWatches(t, srv, p, "the other subscriptions move to the widest remaining projection", Metadata)
 		srv.delete("a")
 		srv.put("c")
 		synctest.Wait()
@@ -56,7 +56,7 @@ func TestS6_SubscriptionsJoinWatchesOfTheSameOrADeeperProjection(t *testing.T) {
 			}
 		}
 		again := attachModel(t, p.Subscribe(options(Full), nil))
-		expectWatches(t, srv, p, "a deeper subscription gets its own watch", Metadata, Full)
+		expectWatches(t, srv, p, "a wider subscription gets its own watch", Metadata, Full)
 		again.close()
 		metadata.close()
 		expectWatches(t, srv, p, "keys", Keys)
@@ -77,7 +77,7 @@ func TestS6_SubscriptionsJoinWatchesOfTheSameOrADeeperProjection(t *testing.T) {
 	})
 }
 
-// If a deep subscription is added again, the other subscriptions keep their watch.
+// If a wide subscription is added again, the other subscriptions keep their watch.
 func TestS6_MoveIsCancelledWhenTheProjectionIsNeededAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		full, metadata := p.Subscribe(options(Full), nil), p.Subscribe(options(Metadata), nil)
@@ -100,9 +100,9 @@ func TestS6_MoveIsCancelledWhenTheProjectionIsNeededAgain(t *testing.T) {
 	})
 }
 
-// A deep subscription whose watch fails does not prevent a shallower one from syncing, whether the shallower one is
+// A wide subscription whose watch fails does not prevent a narrower one from syncing, whether the narrower one is
 // added before, during or after the failure.
-func TestS6_FailingDeepSubscriptionDoesNotBlockAShallowerOne(t *testing.T) {
+func TestS6_FailingWideSubscriptionDoesNotBlockANarrowerOne(t *testing.T) {
 	failures := map[string]error{
 		"failing":   errors.New("on purpose"),
 		"forbidden": apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("not allowed")),
@@ -185,13 +185,13 @@ func TestPool_WatchesRunFromStartToStop(t *testing.T) {
 		}
 		stop = p.Start()
 		synctest.Wait()
-		r.expect(t, "the next term", "known ns/b", "known ns/c", "ns/a 1>-", "synced")
+		r.expect(t, "the next run", "known ns/b", "known ns/c", "ns/a 1>-", "synced")
 		stop()
 		closeAndWait(s)
 	})
 }
 
-// A hung handler delays the stop function. It also delays the next term of its watch, but not that of other watches.
+// A hung handler delays the stop function. It also delays the next run of its watch, but not that of other watches.
 func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a")
@@ -212,7 +212,7 @@ func TestPool_WatchWaitsForItsPreviousGoroutine(t *testing.T) {
 		again := p.Start()
 		synctest.Wait()
 		if !healthy.HasSynced() || srv.openWatches() != 1 {
-			t.Errorf("in the next term: %+v, %d open watches", healthy.State(), srv.openWatches())
+			t.Errorf("in the next run: %+v, %d open watches", healthy.State(), srv.openWatches())
 		}
 		hangs.Close() // synctest.Wait would now hang, because a goroutine of Close is blocked on a mutex
 		if IsClosed(hangs.Ended()) {

@@ -10,9 +10,9 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// record converts a received object to a record and applies the transform. It is called twice for each object of a
-// streaming list. The second call returns its argument. If the transform fails, the object is stored unchanged, because
-// a large object is better than a missing one.
+// record converts a received object to a record and applies the transform. It is called twice for each object in a
+// streaming list. The second call returns its argument unchanged. If the transform fails, the object is stored
+// unchanged, because a large object is better than a missing one.
 func (w *watch) record(obj any) (*objects.Record, error) {
 	received, isRecord := obj.(*objects.Record)
 	if isRecord && (w.transform == nil || received.IsEncoded()) {
@@ -21,7 +21,7 @@ func (w *watch) record(obj any) (*objects.Record, error) {
 	if !isRecord {
 		decoded, ok := obj.(runtime.Object)
 		if !ok {
-			return nil, fmt.Errorf("received a %T, which is not an object", obj)
+			return nil, fmt.Errorf("expected an object, got %T", obj)
 		}
 		var err error
 		if received, err = objects.Encode(decoded, w.key.Projection, ""); err != nil || w.transform == nil {

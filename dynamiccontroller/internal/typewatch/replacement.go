@@ -9,19 +9,19 @@ import (
 )
 
 // replacement moves a subscription to another watch. The current watch stays in use until the new watch has synced and
-// has caught up with the current one. Then the subscription switches, its event handler is called once with the
-// difference, and the former watch ends unless another subscription uses it.
+// has caught up with the current one. Then the subscription switches, its event handler is called once for each
+// difference, and the old watch ends unless another subscription uses it.
 //
-// A separate goroutine checks whether the subscription can switch, because the check may have to wait until event
-// handlers of the current watch have returned. The goroutine ends when there is nothing left to check.
+// A separate goroutine checks whether the subscription can switch, because the check may have to wait for event
+// handlers of the current watch to return. The goroutine ends when there is nothing left to check.
 type replacement struct {
 	subscription *Subscription
 	options      Options
-	replaced     func()        // called before the event handler is called with the difference
-	delivered    func()        // called afterwards
+	onReplace    func()        // called before the event handler is called with the difference
+	onDelivered  func()        // called afterwards
 	isMove       bool          // created by the pool, with unchanged options
 	checks       atomic.Int64  // checks requested since the goroutine started; 0 if it is not running
-	switched     chan struct{} // closed when the call to replaced has returned
+	switched     chan struct{} // closed when the call to onReplace has returned
 	ended        chan struct{} // closed when the replacement is over
 
 	to *watch // guarded by pool.mu
@@ -32,28 +32,28 @@ type replacement struct {
 	lag      time.Duration // the delay of the timer
 }
 
-// Replace makes the subscription use other options for the same GVR. Until the watch for the new options has synced,
-// the subscription reads from the current watch and its event handler receives the changes from that watch. Then, in
-// this order:
+// Replace switches the subscription to different options for the same GVR. Until the watch for the new options has
+// synced, the subscription reads from the current watch and its event handler receives the changes from that watch.
+// Then, in this order:
 //
 //  1. [Subscription.View] returns the new watch and options.
-//  2. The callback replaced is called.
-//  3. The event handler is called once with each difference between the two stores.
-//  4. The callback delivered is called.
+//  2. onReplace is called.
+//  3. The event handler is called once for each difference between the two stores.
+//  4. onDelivered is called.
 //
 // If the event handler has not yet been called with the existing objects, it is first called with a deletion for each
-// object that only the former store holds. Then it is called with all existing objects. If the subscription has no
-// event handler, step 3 is skipped.
+// object that only the old store holds. Then it is called with all existing objects. If the subscription has no event
+// handler, step 3 is skipped.
 //
-// The new store is not older than the former one, unless the API server's etcd was restored from a backup or the
+// The new store is at least as recent as the old one, unless the API server's etcd was restored from a backup or the
 // versions of the stores cannot be compared. If the new watch does not sync, the subscription keeps the current one. If
-// the current watch has never synced, or if the new options lead to the same watch, the subscription switches
+// the current watch has never synced, or if the new options select the same watch, the subscription switches
 // immediately.
 //
-// Replace has no effect after Close. It cancels a pending replacement. The callbacks must not call the pool and should
-// return quickly, because two watches are blocked while they are running. If replaced is running for an earlier
-// Replace, Replace and CancelReplace wait until it returns. Their callers must therefore not hold locks that it takes.
-func (s *Subscription) Replace(options Options, replaced, delivered func()) {
+// Replace has no effect after Close. It cancels any pending replacement. The callbacks must not call the pool's methods
+// and should return quickly, because they block two watches. Replace and CancelReplace wait until the onReplace
+// callback of an earlier replacement has returned. Callers must therefore not hold any locks that this callback takes.
+func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 	p := s.pool
 	p.mu.Lock()
 	if s.closed.Load() {
@@ -68,11 +68,11 @@ func (s *Subscription) Replace(options Options, replaced, delivered func()) {
 		p.settleLocked(w)
 		p.mu.Unlock()
 		<-switched
-		replaced()
-		delivered()
+		onReplace()
+		onDelivered()
 		return
 	}
-	r := s.replaceLocked(options, to, replaced, delivered)
+	r := s.replaceLocked(options, to, onReplace, onDelivered)
 	p.mu.Unlock()
 	if !w.everListed.Load() && r.attempt(true) {
 		close(r.ended)
@@ -81,8 +81,7 @@ func (s *Subscription) Replace(options Options, replaced, delivered func()) {
 	go r.run()
 }
 
-// CancelReplace cancels a pending replacement. When it returns, the function passed to Replace is not running and
-// will not be called.
+// CancelReplace cancels a pending replacement. When it returns, onReplace is not running and will not be called.
 func (s *Subscription) CancelReplace() {
 	s.pool.mu.Lock()
 	if s.pending != nil && !s.pending.isMove {
@@ -94,7 +93,7 @@ func (s *Subscription) CancelReplace() {
 	<-switched
 }
 
-// Replacement returns the state of the watch that will replace the current one, and whether a replacement is pending.
+// Replacement reports whether a replacement is pending, and returns the state of the new watch.
 func (s *Subscription) Replacement() (State, bool) {
 	s.pool.mu.Lock()
 	defer s.pool.mu.Unlock()
@@ -104,10 +103,10 @@ func (s *Subscription) Replacement() (State, bool) {
 	return *s.pending.to.state.current.Load(), true
 }
 
-// replaceLocked registers a replacement and cancels a pending one. The caller must start the replacement's goroutine.
-func (s *Subscription) replaceLocked(options Options, to *watch, replaced, delivered func()) *replacement {
+// replaceLocked registers a replacement and cancels any pending one. The caller must start the replacement's goroutine.
+func (s *Subscription) replaceLocked(options Options, to *watch, onReplace, onDelivered func()) *replacement {
 	r := &replacement{
-		subscription: s, options: options, replaced: replaced, delivered: delivered,
+		subscription: s, options: options, onReplace: onReplace, onDelivered: onDelivered,
 		switched: make(chan struct{}), ended: make(chan struct{}),
 	}
 	r.checks.Store(1) // for the goroutine that the caller starts
@@ -146,15 +145,15 @@ func (r *replacement) leaveTargetLocked() {
 	r.to.incoming.Store(&incoming)
 }
 
-// check ensures that a goroutine checks whether the subscription can switch.
+// check requests a check of whether the subscription can switch. It does not block.
 func (r *replacement) check() {
 	if r.checks.Add(1) == 1 {
 		go r.run()
 	}
 }
 
-// run repeats the check until no further check has been requested. Once the replacement is over, run leaves the number
-// of requested checks positive, so that no other goroutine is started.
+// run repeats the check until no more checks are requested. When the replacement is over, run keeps the count of
+// requested checks above zero. This prevents check from starting another goroutine.
 func (r *replacement) run() {
 	over := true // also if an event handler calls runtime.Goexit
 	defer func() {
@@ -174,9 +173,9 @@ func (r *replacement) run() {
 	}
 }
 
-// minLag and maxLag bound how long a replacement waits for a new watch that has synced but is behind the current
-// watch. After that time, the new watch relists. This is needed because a watch with different selectors might not
-// receive the event that would let it catch up, and bookmarks are sent only about once a minute.
+// If a new watch has synced but has not caught up with the current watch, it relists after a delay between minLag and
+// maxLag. This is needed because a watch with different selectors might not receive the event that would let it catch
+// up, and bookmarks are sent only about once a minute.
 const (
 	minLag = time.Second
 	maxLag = time.Minute
@@ -231,23 +230,23 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 	return r.switchOver(from, to)
 }
 
-// lockDelivery locks the deliver locks of two watches. Both can be the same watch. It never waits for one lock while it
-// holds the other, because a hung event handler would then block both watches. If wait is false and a lock is not
+// lockDelivery acquires the delivery locks of two watches, which may be the same watch. It never waits for one lock
+// while it holds the other, so that a hung event handler cannot block both watches. If wait is false and a lock is not
 // available, lockDelivery returns nil.
 func lockDelivery(a, b *watch, wait bool) (unlock func()) {
 	for {
 		if wait {
-			a.deliver.Lock()
-		} else if !a.deliver.TryLock() {
+			a.delivery.Lock()
+		} else if !a.delivery.TryLock() {
 			return nil
 		}
 		if a == b {
-			return a.deliver.Unlock
+			return a.delivery.Unlock
 		}
-		if b.deliver.TryLock() {
-			return func() { a.deliver.Unlock(); b.deliver.Unlock() }
+		if b.delivery.TryLock() {
+			return func() { a.delivery.Unlock(); b.delivery.Unlock() }
 		}
-		a.deliver.Unlock()
+		a.delivery.Unlock()
 		if !wait {
 			return nil
 		}
@@ -256,14 +255,14 @@ func lockDelivery(a, b *watch, wait bool) (unlock func()) {
 }
 
 // switchOver moves the subscription from one watch to the other and delivers the difference. The caller must hold the
-// deliver locks of both watches.
+// delivery locks of both watches.
 func (r *replacement) switchOver(from, to *watch) (over bool) {
 	s, p := r.subscription, r.subscription.pool
 	var changes []objects.Change
 	switch {
 	case s.handler == nil || !to.listed.Load():
 	case s.announced:
-		// The contents of watches with different transforms are not comparable.
+		// Stores with different transforms cannot be compared.
 		changes = from.store.Difference(to.store, from.shared && to.shared)
 	default:
 		changes = from.store.Deletions(to.store)
@@ -290,8 +289,8 @@ func (r *replacement) switchOver(from, to *watch) (over bool) {
 	if s.observe != nil && from.state.current.Load().Phase != to.state.current.Load().Phase {
 		to.state.notify(s.observe)
 	}
-	defer r.delivered() // deferred, because an event handler can call runtime.Goexit
-	r.replaced()
+	defer r.onDelivered() // deferred, because an event handler can call runtime.Goexit
+	r.onReplace()
 	close(r.switched)
 	for _, c := range changes {
 		s.handle(c)

@@ -41,13 +41,13 @@ var x1 = map[string]string{"x": "1"}
 func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 	for name, test := range map[string]struct {
 		from, to Options
-		want     []string // the events after the call to replaced
+		want     []string // the events after the call to onReplace
 	}{
 		"a narrower selector":             {options(Full), selecting(Full), []string{"ns/b 2>-"}},
 		"a wider selector":                {selecting(Full), options(Full), []string{"ns/b ->2"}},
 		"a narrower selector of keys":     {options(Keys), selecting(Keys), []string{"ns/b >-"}},
 		"a wider selector and metadata":   {selecting(Full), options(Metadata), []string{"ns/b ->2"}},
-		"a deeper projection":             {options(Metadata), options(Full), []string{"ns/a 1>1"}},
+		"a wider projection":              {options(Metadata), options(Full), []string{"ns/a 1>1"}},
 		"a transform of the same objects": {options(Full), transformed(Full), []string{"ns/a 1>1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 				}
 				s.Replace(test.to, func() {
 					if got := s.View().Options().Key; got != test.to.Key {
-						t.Errorf("View has options %v when replaced is called", got)
+						t.Errorf("View has options %v when onReplace is called", got)
 					}
 					r.record("replaced")
 				}, func() { r.record("delivered") })
@@ -86,7 +86,7 @@ func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 	}
 }
 
-// After a change to the schema, a deeper watch can end before it has listed again. The next watch has the new content.
+// After a change to the schema, a wider watch can end before it has listed again. The next watch has the new content.
 func TestS6_MoveDeliversContentThatChangedAtTheSameVersion(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
@@ -173,7 +173,7 @@ func TestReplace_KeepsTheOldWatchUntilTheNewOneHasSynced(t *testing.T) {
 	})
 }
 
-// Objects that a lagging deeper watch has not received yet must not be reported as deleted.
+// Objects that a lagging wider watch has not received yet must not be reported as deleted.
 func TestS6_ReplaceWaitsUntilTheNewWatchHasCaughtUp(t *testing.T) {
 	for name, catchUp := range map[string]func(*server){
 		"by an event": func(srv *server) { srv.set(func() { clear(srv.paused) }) },
@@ -280,7 +280,7 @@ func TestD3_ReplaceSwitchesImmediatelyAfterEtcdWasRestored(t *testing.T) {
 
 func TestReplace_SwitchesImmediatelyIfTheOldWatchNeverSynced(t *testing.T) {
 	for name, next := range map[string]Options{
-		"other objects": selecting(Full), "a transform": transformed(Full), "a deeper projection": options(Full),
+		"other objects": selecting(Full), "a transform": transformed(Full), "a wider projection": options(Full),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -410,7 +410,7 @@ func TestReplace_AnnouncesObjectsAfterDeletionsFromTheOldStore(t *testing.T) {
 		if got := r.take(); got != nil {
 			t.Errorf("while the pool is not running: %v", got)
 		}
-		srv.set(func() { srv.hang[Metadata] = true }) // the old watch does not sync in this term
+		srv.set(func() { srv.hang[Metadata] = true }) // the old watch does not sync in this run
 		stop = p.Start()
 		time.Sleep(time.Second)
 		want := []string{"replaced", "ns/a 1>-", "known ns/b", "known ns/c", "synced"}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Phase summarizes the state of a watch. The constants of dynamiccontroller.TypeState document the phases.
+// Phase summarizes the state of a watch. For a description of the phases, see dynamiccontroller.TypeState.
 type Phase string
 
 const (
@@ -26,11 +26,11 @@ const (
 // State is the state of a watch.
 type State struct {
 	Phase   Phase
-	Message string    // the newest error, if any
+	Message string    // the latest error, if any
 	Since   time.Time // when the phase began
 }
 
-// watchState derives a State from the results of requests, and passes type events to the reflectors of a watch.
+// watchState derives a State from the results of requests and passes type events to the reflectors of a watch.
 type watchState struct {
 	observe    func(State) // must not be nil
 	current    atomic.Pointer[State]
@@ -48,7 +48,7 @@ type reflectorState struct {
 	listErr       error
 	watchErr      error
 	listErrNewest bool // whether listErr is newer than watchErr
-	attempted     bool // whether the first attempt of the term has begun
+	attempted     bool // whether the first attempt of the run has begun
 	gone          bool // whether the type has vanished since the reflector last checked
 	endAttempt    context.CancelFunc
 }
@@ -72,7 +72,7 @@ func (s *reflectorState) end() {
 	})
 }
 
-// listFailed records the error from a list. Only a complete list or an opened watch clears the error.
+// listFailed records the error from a list. Only completing a list or opening a watch clears the error.
 func (s *reflectorState) listFailed(err error) {
 	s.update(func() { s.listErr, s.listErrNewest = err, true })
 }
@@ -98,15 +98,15 @@ func (s *reflectorState) listed(watching bool) {
 	})
 }
 
-// errVanished is the error for a watch after a type event reported that its type is gone.
+// errVanished is the error that is recorded when a type event reports that the type is gone.
 var errVanished = &apierrors.StatusError{ErrStatus: metav1.Status{
 	Reason: metav1.StatusReasonNotFound, Message: "a type event reported that the type is gone",
 }}
 
-// vanished marks a running watch as NotFound until its next request fails or its next list completes. If a reflector
-// has started an attempt in this term, the attempt is cancelled and the reflector removes its objects from the store.
-// Otherwise, the result of its first list determines the phase.
-func (s *watchState) vanished() {
+// markVanished sets a running watch to NotFound until its next request fails or its next list completes. If a reflector
+// has started an attempt in this run, the attempt is cancelled and the reflector removes its objects from the store.
+// Otherwise, the result of the reflector's first list determines the phase.
+func (s *watchState) markVanished() {
 	s.update(func() {
 		for _, r := range s.reflectors {
 			if r.running {
@@ -116,12 +116,12 @@ func (s *watchState) vanished() {
 			}
 		}
 	})
-	s.appeared()
+	s.endBackoff()
 }
 
-// appeared ends the current backoff of each reflector. If an attempt is in progress, it ends the backoff after that
-// attempt, which can still fail: requests return NotFound for a few milliseconds after a type has been established.
-func (s *watchState) appeared() {
+// endBackoff ends the current backoff of each reflector. If an attempt is in progress and fails, there is no backoff
+// after it. The API server returns NotFound for a few milliseconds after a CRD becomes established.
+func (s *watchState) endBackoff() {
 	for _, r := range s.reflectors {
 		select {
 		case r.wake <- struct{}{}:
@@ -130,7 +130,7 @@ func (s *watchState) appeared() {
 	}
 }
 
-// beginAttempt returns the context for an attempt (one call to ListAndWatch). A call to vanished cancels this context.
+// beginAttempt returns the context for an attempt (one call to ListAndWatch). markVanished cancels this context.
 func (s *reflectorState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -142,7 +142,7 @@ func (s *reflectorState) beginAttempt(ctx context.Context) (context.Context, con
 	return ctx, cancel
 }
 
-// relist cancels the current attempts of all reflectors, so that they list again.
+// relist cancels all current attempts, so that the reflectors relist.
 func (s *watchState) relist() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *watchState) update(change func()) {
 	s.observe(next)
 }
 
-// phaseOf returns the phase of a watch whose newest request failed with err.
+// phaseOf returns the phase of a watch whose latest request failed with err.
 func phaseOf(err error) Phase {
 	switch {
 	case apierrors.IsNotFound(err):

@@ -23,9 +23,9 @@ func TestWatchState_ReportsTheNewestResult(t *testing.T) {
 		phase   Phase
 		message string
 	}{
-		{"before the term", func() {}, Stopped, ""},
-		{"a type event before the term", s.vanished, Stopped, ""},
-		{"the term begins", s.begin, Syncing, ""},
+		{"before the run", func() {}, Stopped, ""},
+		{"a type event before the run", s.markVanished, Stopped, ""},
+		{"the run begins", s.begin, Syncing, ""},
 		{"the type is not served", func() { s.listFailed(notFound) }, NotFound, notFound.Error()},
 		{"the list completes", func() { s.listed(false) }, Synced, ""},
 		{"the watch opens", func() { s.watchResult(nil) }, Synced, ""},
@@ -35,9 +35,9 @@ func TestWatchState_ReportsTheNewestResult(t *testing.T) {
 		{"the list works again, but the watch does not", func() { s.listed(false) }, Forbidden, forbidden.Error()},
 		{"the token is invalid", func() { s.watchResult(unauthorized) }, Forbidden, unauthorized.Error()},
 		{"a streaming list opens the watch", func() { s.listed(true) }, Synced, ""},
-		{"the type vanishes", s.vanished, NotFound, errVanished.Error()},
+		{"the type vanishes", s.markVanished, NotFound, errVanished.Error()},
 		{"the watch opens again", func() { s.watchResult(nil) }, Synced, ""},
-		{"the term ends", s.end, Stopped, ""},
+		{"the run ends", s.end, Stopped, ""},
 	} {
 		step.do()
 		if got := *s.current.Load(); got.Phase != step.phase || got.Message != step.message || got.Since.IsZero() {
@@ -54,7 +54,7 @@ func TestWatchState_ReportsTheNewestResult(t *testing.T) {
 // milliseconds after a CRD has been established. The following backoff must be short.
 func TestAppeared_EndsTheBackoffAfterTheCurrentAttempt(t *testing.T) {
 	s := newWatchState(1, func(State) {}).reflectors[0]
-	s.appeared()
+	s.endBackoff()
 	_, end := s.beginAttempt(t.Context())
 	end()
 	select {
@@ -180,7 +180,7 @@ func TestWatchState_SummarizesItsReflectors(t *testing.T) {
 		{"one has listed", func() { one.listed(true) }, Syncing, ""},
 		{"the other one fails", func() { two.listFailed(failed) }, Failing, failed.Error()},
 		{"both have listed", func() { two.listed(true) }, Synced, ""},
-		{"the type vanishes", s.vanished, NotFound, errVanished.Error()},
+		{"the type vanishes", s.markVanished, NotFound, errVanished.Error()},
 		{"the type is served in one namespace", func() { one.listed(true) }, NotFound, errVanished.Error()},
 		{"the type is served again", func() { two.listed(true) }, Synced, ""},
 		{"one ends", one.end, Stopped, ""},

@@ -10,19 +10,20 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
-// batch is the maximum number of keys per call to Known, so that handlers do not hold their locks for long.
+// batch limits the number of keys per call to Known, so that handlers do not hold their locks for long.
 const batch = 256
 
-// EventHandler receives the objects of a subscription and their changes. All functions are required. They are called
-// one at a time, in order, and after the store reflects the change. While one of them is running, the other
-// subscriptions to the same watch are blocked. The functions may read any subscription, but must not call Attach,
-// Detach, Replace, CancelReplace or Close.
+// EventHandler is notified of the objects of a subscription and of changes to these objects. All functions are
+// required. They are called in order, one at a time, once the store reflects a change. While one of them is running,
+// the other subscriptions to the same watch are blocked. The functions may read from any subscription, but must not
+// call Attach, Detach, Replace, CancelReplace or Close.
 type EventHandler struct {
 	// Known is called with the keys of existing objects, at most 256 at a time.
 	Known func(keys []string)
 	// Synced is called after Known has been called for all existing objects.
 	Synced func()
-	// Changed is called with each change. Before Synced is called, only deletions are delivered, even of unknown objects.
+	// Changed is called with each change. Before Synced is called, only deletions are delivered, including deletions of
+	// objects that were not passed to Known.
 	Changed func(objects.Change)
 }
 
@@ -31,14 +32,14 @@ type EventHandler struct {
 type Subscription struct {
 	pool    *Pool
 	observe func(State)
-	view    atomic.Pointer[View]          // written under pool.mu and, if the watch changes, under deliver of both watches
+	view    atomic.Pointer[View]          // written under pool.mu and, if the watch changes, both delivery locks
 	synced  atomic.Pointer[chan struct{}] // the channel is closed while the watch is synced; written under pool.mu
 	closed  atomic.Bool                   // written while pool.mu is held
 	ended   chan struct{}
 
-	// Guarded by the deliver lock of the current watch.
+	// Guarded by the delivery lock of the current watch.
 	handler   *EventHandler
-	announced bool // whether the handler has been called with all existing objects in this term
+	announced bool // whether the handler has been called with all existing objects in this run
 
 	// Guarded by pool.mu.
 	pending  *replacement
@@ -56,40 +57,39 @@ func (s *Subscription) setSynced(synced bool) {
 	}
 }
 
-// Synced returns a channel that is closed when the store holds a complete list from the current or next term. After the
-// term has ended, Synced returns a new channel. Close does not close the channel.
+// Synced returns a channel that is closed once the subscription has synced. After the pool has been stopped, Synced
+// returns a new channel. Close does not close the channel.
 func (s *Subscription) Synced() <-chan struct{} { return *s.synced.Load() }
 
 // State returns the state of the current watch.
 func (s *Subscription) State() State { return *s.view.Load().watch.state.current.Load() }
 
-// View returns a consistent view of the current watch and options. It takes no lock.
+// View returns a consistent view of the current watch and options. It is lock-free.
 func (s *Subscription) View() View { return *s.view.Load() }
 
-// Owners returns the owners of an object. Only an event handler of this subscription may call Owners, and only with a
-// record that was passed to the handler. The result is computed once per change for all subscriptions to the watch, and
-// must not be modified.
+// Owners returns the owners of an object. Only the subscription's event handler may call Owners, and only with a record
+// passed to it. The result is computed once per change for all subscriptions to the watch, and must not be modified.
 func (s *Subscription) Owners(r *objects.Record) []objects.Owner {
 	return s.view.Load().watch.owners.Get(r)
 }
 
-// lockDelivery locks the current watch's deliver and returns the watch.
+// lockDelivery acquires the delivery lock of the current watch and returns the watch.
 func (s *Subscription) lockDelivery() *watch {
 	for {
 		w := s.view.Load().watch
-		w.deliver.Lock()
+		w.delivery.Lock()
 		if s.view.Load().watch == w {
 			return w
 		}
-		w.deliver.Unlock()
+		w.delivery.Unlock()
 	}
 }
 
-// Attach sets or replaces the event handler. In each term, the handler is called with all existing objects as soon as
-// the subscription has synced, and then with each change.
+// Attach sets or replaces the event handler. In each run, the handler is called with all existing objects once the
+// subscription has synced, and then with each change.
 func (s *Subscription) Attach(handler EventHandler) {
 	w := s.lockDelivery()
-	defer w.deliver.Unlock()
+	defer w.delivery.Unlock()
 	if s.closed.Load() {
 		return
 	}
@@ -103,12 +103,12 @@ func (s *Subscription) Attach(handler EventHandler) {
 // Detach removes the event handler. When it returns, the handler is not running and will not be called.
 func (s *Subscription) Detach() {
 	w := s.lockDelivery()
-	defer w.deliver.Unlock()
+	defer w.delivery.Unlock()
 	w.attached = slices.DeleteFunc(w.attached, func(other *Subscription) bool { return other == s })
 	s.handler, s.announced = nil, false
 }
 
-// announce calls the handler with all existing objects if the watch has synced. The caller must hold w.deliver.
+// announce calls the handler with all existing objects if the watch has synced. The caller must hold w.delivery.
 func (s *Subscription) announce(w *watch) {
 	if s.handler == nil || s.announced || s.closed.Load() || !w.listed.Load() {
 		return
@@ -121,9 +121,8 @@ func (s *Subscription) announce(w *watch) {
 	w.owners = objects.OwnerCache{}
 }
 
-// handle calls the handler with a change. Until the handler has been called with the existing objects, it receives only
-// deletions, because new and changed objects will be among the existing ones. The caller must hold the watch's deliver
-// lock.
+// handle calls the handler with a change. Until the handler has been called with all existing objects, only deletions
+// are passed on. New and changed objects will be among the existing objects. The caller must hold w.delivery.
 func (s *Subscription) handle(c objects.Change) {
 	if !s.closed.Load() && (s.announced || c.New == nil) {
 		s.handler.Changed(c)
@@ -154,17 +153,17 @@ func (s *Subscription) Close() {
 	}()
 }
 
-// Ended returns a channel that is closed after Close, once no event handler of the subscription is running and all
-// watches that only this subscription used have ended.
+// Ended returns a channel that is closed after a call to Close, once the event handler has returned and all watches
+// used by this subscription alone have ended.
 func (s *Subscription) Ended() <-chan struct{} { return s.ended }
 
-// waitForLocked keeps the channel that Ended returns open until the given channel is closed.
+// waitForLocked prevents s.ended from being closed before the given channel is closed.
 func (s *Subscription) waitForLocked(ended <-chan struct{}) {
 	s.waitFor = append(slices.DeleteFunc(s.waitFor, IsClosed), ended)
 }
 
-// View reads the store of one watch with the options of one subscription. The zero View must not be used. If the
-// subscription is moved to another watch, an existing View still reads the former one.
+// View reads a watch's store using a subscription's options. The zero View must not be used. If the subscription moves
+// to another watch, an existing View still reads from the old one.
 type View struct {
 	watch   *watch
 	options *Options
@@ -173,14 +172,14 @@ type View struct {
 // Options returns the subscription's options.
 func (v View) Options() Options { return *v.options }
 
-// HasSynced reports whether the store holds a complete list of the current term.
+// HasSynced reports whether the store holds a complete list from the current run.
 func (v View) HasSynced() bool { return v.watch.listed.Load() }
 
-// Store returns the store of the watch. It can hold more data of each object than the subscription needs; see
-// [View.Decode]. The caller must not modify it.
+// Store returns the store of the watch. It can hold more of each object than the subscription needs; see [View.Decode].
+// The caller must not modify the store.
 func (v View) Store() *objects.Store { return v.watch.store }
 
-// Decode returns a stored object, decoded with the subscription's projection.
+// Decode decodes a stored object and reduces it to the subscription's projection.
 func (v View) Decode(r *objects.Record) (runtime.Object, error) {
 	return r.Decode(v.options.Projection)
 }

@@ -35,13 +35,13 @@ func TestEventHandler_ReceivesAllChanges(t *testing.T) {
 				{"another handler", func() error { s.Attach(r.handler()); return nil },
 					[]string{"known ns/a", "known ns/d", "synced"}},
 				{"no handler", func() error { s.Detach(); return w.Add(object("e", "8")) }, nil},
-				{"the first list of another term", func() error {
-					w.endTerm()
+				{"the first list of another run", func() error {
+					w.endRun()
 					s.Attach(r.handler())
 					return w.Replace([]any{object("a", "6")}, "")
 				}, []string{"known ns/a", "ns/d 7>-", "ns/e 8>-", "synced"}},
 				{"a deletion before the first list", func() error {
-					w.endTerm()
+					w.endRun()
 					return errors.Join(w.Add(object("f", "9")), w.Delete(object("f", "10")))
 				}, []string{"ns/f 9>-"}},
 				{"an empty list", func() error { return w.Replace(nil, "") }, []string{"ns/a 6>-", "synced"}},
@@ -105,9 +105,9 @@ func TestD1_ContentChangeAtTheSameVersionIsDelivered(t *testing.T) {
 			if test.projection != Keys && stored.GetLabels()["a"] != "after" {
 				t.Errorf("the stored object is %+v", stored)
 			}
-			w.endTerm()
-			list("between terms") // only versions are compared
-			r.expect(t, "the first list of a term", "known ns/a", "known ns/b", "synced")
+			w.endRun()
+			list("between runs") // only versions are compared
+			r.expect(t, "the first list of a run", "known ns/a", "known ns/b", "synced")
 			closeAndWait(s)
 		})
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// watch holds the objects that its reflectors receive, and delivers their changes to event handlers.
+// watch holds the objects that its reflectors receive and delivers changes to event handlers.
 type watch struct {
 	pool       *Pool
 	key        Key
@@ -34,23 +34,23 @@ type watch struct {
 	store      *objects.Store
 	reflectors []*reflector // one for each namespace of the key, or a single one for all namespaces
 
-	// deliver guards the fields attached and owners, the fields of the reflectors, and all writes to the store. It is held
-	// while event handlers are called, so that they are called in order and after the change is visible in the store.
-	deliver  sync.Mutex
+	// delivery guards attached, owners, the reflectors' fields, and all writes to the store. It is held while event
+	// handlers are called, so that they run in order and see each change in the store.
+	delivery sync.Mutex
 	attached []*Subscription // subscriptions that have an event handler
 	owners   objects.OwnerCache
 
-	// Written while deliver is held.
+	// Written only under delivery.
 	everListed atomic.Bool // whether the store has ever held a complete list
-	listed     atomic.Bool // whether the store holds a complete list of the current term
+	listed     atomic.Bool // whether the store holds a complete list from the current run
 
 	incoming atomic.Pointer[[]*replacement] // replacements that wait for this watch; written under pool.mu
 
 	// Guarded by pool.mu.
 	subscriptions map[*Subscription]struct{}
-	fails         bool               // requests fail, and no complete list has been received in this term
+	fails         bool               // requests fail, and no complete list has been received in this run
 	closed        bool               // no subscription uses the watch
-	term          *term              // the term in which the watch was last started
+	startedIn     *run               // the run in which the watch was last started
 	cancel        context.CancelFunc // ends the goroutine
 	done          chan struct{}      // closed when the last goroutine has returned
 }
@@ -63,19 +63,19 @@ type reflector struct {
 	requests  *listwatch.ListWatch
 	state     *reflectorState
 
-	// Guarded by the watch's deliver lock.
+	// Guarded by the watch's delivery lock.
 
-	// observed is the version up to which the store reflects all changes. It includes bookmarks.
+	// observed is the version up to which the store reflects all changes. Bookmarks advance it.
 	observed version
-	// unordered reports whether the last list had no version. In that case, the store cannot be compared with others.
+	// unordered is true if the last list had no version. In that case, the store cannot be compared with others.
 	unordered bool
-	// restored reports whether the last list was older than minVersion because the API server's etcd was restored. The
-	// versions in this watch's store then cannot be compared with those in stores that were filled before.
+	// restored is true if the last list was older than minVersion because the API server's etcd was restored. Versions in
+	// this watch's store then cannot be compared with those in stores filled before the restore.
 	restored bool
-	listed   bool // whether the store holds a complete list of the current term
+	listed   bool // whether the store holds a complete list from the current run
 	emptied  bool // whether the objects were removed because of a type event, not because of a list
 
-	position atomic.Uint64 // the version of the last list, or of the newest event since then; written under deliver
+	position atomic.Uint64 // the version of the last list, or of the latest event since then; written under delivery
 	required atomic.Uint64 // the oldest version that the next list may have
 }
 
@@ -111,19 +111,19 @@ func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
 	return w
 }
 
-// steady is how long an attempt must last to reset the backoff. Relists after an early close are limited separately.
+// steady is how long an attempt must last to reset the backoff. Relists after an early close have their own rate limit.
 const steady = time.Minute
 
-// newRetry returns the delays between attempts. The first delays are short, because the API server returns NotFound for
-// a few milliseconds after the type's CRD has been established. The later delays limit the cost of a missing type to
-// two attempts per minute.
+// newRetry returns the delays between attempts. The first few delays are short, because the API server returns NotFound
+// for a few milliseconds after the type's CRD becomes established. Later delays limit the cost of a missing type to two
+// attempts per minute.
 func newRetry() wait.DelayFunc {
 	backoff := wait.Backoff{Duration: 10 * time.Millisecond, Cap: 30 * time.Second, Steps: 20, Factor: 2, Jitter: 0.2}
 	return backoff.DelayFunc()
 }
 
 // run watches until ctx is cancelled and returns when its goroutines have ended. It can be called again. The store is
-// kept between calls, so that deletions are detected when the first list of a term arrives.
+// kept between calls, so that deletions in the meantime are detected.
 func (w *watch) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(klog.NewContext(ctx, w.log))
 	var others sync.WaitGroup
@@ -140,7 +140,7 @@ func (r *reflector) run(ctx context.Context) {
 	r.requests.Begin()
 	r.state.begin()
 	defer r.state.end()
-	defer r.endTerm()
+	defer r.endRun()
 	defer r.requests.Join()
 	defer cancel()
 
@@ -179,11 +179,11 @@ func (r *reflector) Update(obj any) error { return r.put(obj) }
 
 func (r *reflector) Resync() error { return nil }
 
-// Bookmark records that the store reflects all changes up to a resourceVersion.
+// Bookmark records that the store reflects all changes up to resourceVersion.
 func (r *reflector) Bookmark(resourceVersion string) error {
 	w := r.watch
-	w.deliver.Lock()
-	defer w.deliver.Unlock()
+	w.delivery.Lock()
+	defer w.delivery.Unlock()
 	r.observed = max(r.observed, versionNumber(resourceVersion))
 	w.wakeIncoming()
 	return nil
@@ -195,8 +195,8 @@ func (r *reflector) put(obj any) error {
 	if err != nil {
 		return err
 	}
-	w.deliver.Lock()
-	defer w.deliver.Unlock()
+	w.delivery.Lock()
+	defer w.delivery.Unlock()
 	r.advance(versionNumber(now.GetResourceVersion()))
 	if old, same := w.store.Put(now); !same {
 		w.notify(objects.Change{Key: now.Key(), Old: old, New: now})
@@ -211,8 +211,8 @@ func (r *reflector) Delete(obj any) error {
 		return err
 	}
 	w, key := r.watch, cache.MetaObjectToName(m).String()
-	w.deliver.Lock()
-	defer w.deliver.Unlock()
+	w.delivery.Lock()
+	defer w.delivery.Unlock()
 	r.advance(versionNumber(m.GetResourceVersion()))
 	if old, known := w.store.Delete(key); known {
 		w.notify(objects.Change{Key: key, Old: old})
@@ -236,10 +236,10 @@ func (r *reflector) Replace(list []any, resourceVersion string) error {
 	return nil
 }
 
-// setAll replaces the reflector's objects in the store. Before it calls the event handlers, it calls stored, which is
-// nil if the type has vanished. Comparing the old and new content can take a long time. Meanwhile, deliver does not
-// need to be held, because only the goroutine that runs the reflector modifies these objects.
-func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, stored func()) {
+// setAll replaces the reflector's objects in the store. It calls onStored before the event handlers. If the type has
+// vanished, onStored is nil. The delivery lock is not needed for the comparison, which can take long, because only the
+// reflector's own goroutine modifies these objects.
+func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, onStored func()) {
 	w := r.watch
 	changes := w.store.ChangesTo(r.namespace, items, r.listed)
 	newest := none
@@ -247,8 +247,8 @@ func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion str
 		newest = max(newest, versionNumber(item.GetResourceVersion()))
 	}
 	listed := versionNumber(resourceVersion)
-	w.deliver.Lock()
-	defer w.deliver.Unlock()
+	w.delivery.Lock()
+	defer w.delivery.Unlock()
 	w.store.Replace(r.namespace, items)
 	required := version(r.required.Swap(0))
 	r.unordered, r.restored = resourceVersion == "", listed != none && required.isNewer(listed)
@@ -258,13 +258,13 @@ func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion str
 		r.observed = listed
 	}
 	r.advance(newest)
-	r.listed, r.emptied = true, stored == nil
+	r.listed, r.emptied = true, onStored == nil
 	if !slices.ContainsFunc(w.reflectors, func(r *reflector) bool { return !r.listed }) {
 		w.everListed.Store(true)
 		w.listed.Store(true)
 	}
 	if !r.emptied {
-		stored()
+		onStored()
 	}
 	w.pool.setSynced(w)
 	for _, c := range changes {
@@ -275,11 +275,11 @@ func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion str
 	}
 }
 
-// endTerm ends the current term, so that the next list is the first one of a new term.
-func (r *reflector) endTerm() {
+// endRun ends the current run, so that the next list begins a new one.
+func (r *reflector) endRun() {
 	w := r.watch
-	w.deliver.Lock()
-	defer w.deliver.Unlock()
+	w.delivery.Lock()
+	defer w.delivery.Unlock()
 	r.listed = false
 	w.listed.Store(false)
 	w.pool.setSynced(w)
@@ -288,13 +288,13 @@ func (r *reflector) endTerm() {
 	}
 }
 
-// advance records the version of an event. The caller must hold the watch's deliver lock.
+// advance records the version of an event. The caller must hold the watch's delivery lock.
 func (r *reflector) advance(v version) {
 	r.position.Store(max(r.position.Load(), uint64(v)))
 	r.observed = max(r.observed, v)
 }
 
-// notify calls the event handlers. The caller must hold w.deliver.
+// notify calls the event handlers. The caller must hold w.delivery.
 func (w *watch) notify(c objects.Change) {
 	for _, s := range w.attached {
 		s.handle(c)
@@ -302,7 +302,7 @@ func (w *watch) notify(c objects.Change) {
 	w.owners = objects.OwnerCache{} // so that the cache does not keep objects in memory
 }
 
-// wakeIncoming makes the replacements that wait for this watch check again whether the watch has caught up.
+// wakeIncoming requests a check from each replacement that is waiting for this watch to catch up.
 func (w *watch) wakeIncoming() {
 	for _, r := range *w.incoming.Load() {
 		r.check()
@@ -310,7 +310,8 @@ func (w *watch) wakeIncoming() {
 }
 
 // minVersion returns the oldest resourceVersion that the next list may have. The list must not be older than the
-// reflector's objects in the store, or than the store of any watch that this one will replace.
+// reflector's objects in the store. If the watch will replace other watches, the list must not be older than their
+// stores either.
 func (r *reflector) minVersion() string {
 	oldest := version(r.position.Load())
 	for _, incoming := range *r.watch.incoming.Load() {
@@ -325,7 +326,7 @@ func (r *reflector) minVersion() string {
 }
 
 // isBehind reports whether the watch may lack changes that the older watch has delivered. The caller must hold the
-// deliver locks of both watches.
+// delivery locks of both watches.
 func (w *watch) isBehind(older *watch) bool {
 	return slices.ContainsFunc(w.reflectors, func(r *reflector) bool {
 		return slices.ContainsFunc(older.reflectors, r.isBehind)
@@ -338,7 +339,7 @@ func (r *reflector) isBehind(older *reflector) bool {
 	return !disjoint && !r.unordered && (!r.restored || older.restored) && position.isNewer(r.observed)
 }
 
-// isEmptied reports whether objects are missing because of a type event. The caller must hold w.deliver.
+// isEmptied reports whether a type event has removed objects from the store. The caller must hold w.delivery.
 func (w *watch) isEmptied() bool {
 	return slices.ContainsFunc(w.reflectors, func(r *reflector) bool { return r.emptied })
 }
@@ -365,7 +366,7 @@ func versionNumber(resourceVersion string) version {
 	return version(n)
 }
 
-// isNewer reports whether v is newer than the other version. It returns false if the versions cannot be compared.
+// isNewer reports whether v is newer than its argument. It returns false if the versions cannot be compared.
 func (v version) isNewer(than version) bool { return v != unordered && v > than }
 
 func (v version) String() string {

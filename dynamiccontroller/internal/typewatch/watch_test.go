@@ -11,9 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// inTerms runs a test with a stopped pool in a synctest bubble. The function term, which inTerms passes to the test,
+// inRuns runs a test with a stopped pool in a synctest bubble. The function run, which inRuns passes to the test,
 // starts the pool, calls its argument and stops the pool.
-func inTerms(t *testing.T, test func(t *testing.T, srv *server, s *Subscription, term func(func()))) {
+func inRuns(t *testing.T, test func(t *testing.T, srv *server, s *Subscription, run func(func()))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		srv := newServer("a")
@@ -30,39 +30,39 @@ func inTerms(t *testing.T, test func(t *testing.T, srv *server, s *Subscription,
 }
 
 func TestD3_ListsAreNotOlderThanTheStore(t *testing.T) {
-	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+	inRuns(t, func(t *testing.T, srv *server, s *Subscription, run func(func())) {
 		srv.lag()
-		term(func() {
+		run(func() {
 			srv.put("b")
 			synctest.Wait()
 		})
 		r := attachRecorder(s)
-		term(func() { r.expect(t, "the second term", "known ns/a", "known ns/b", "synced") })
+		run(func() { r.expect(t, "the second run", "known ns/a", "known ns/b", "synced") })
 		lists := srv.listed()
 		last := lists[len(lists)-1]
 		if last.ResourceVersion != "2" || last.ResourceVersionMatch != metav1.ResourceVersionMatchNotOlderThan {
-			t.Errorf("the second term listed with %+v", last)
+			t.Errorf("the second run listed with %+v", last)
 		}
 	})
 }
 
 // An etcd that was restored from a backup has lost the versions and the objects that were created after the backup.
 func TestD3_RestoredEtcdReplacesTheStore(t *testing.T) {
-	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
-		term(func() {
+	inRuns(t, func(t *testing.T, srv *server, s *Subscription, run func(func())) {
+		run(func() {
 			srv.put("lost")
 			srv.put("a")
 			synctest.Wait()
 		})
 		srv.restore(1)
 		r := attachRecorder(s)
-		term(func() { r.expect(t, "after the restore", "known ns/a", "ns/lost 2>-", "synced") })
+		run(func() { r.expect(t, "after the restore", "known ns/a", "ns/lost 2>-", "synced") })
 		srv.put("b")
 		before := len(srv.listed())
 		s.Attach(r.handler())
-		term(func() { r.expect(t, "the third term", "known ns/a", "known ns/b", "synced") })
+		run(func() { r.expect(t, "the third run", "known ns/a", "known ns/b", "synced") })
 		if lists := srv.listed()[before:]; len(lists) != 1 || lists[0].ResourceVersion != "1" {
-			t.Errorf("the third term listed with %+v", lists)
+			t.Errorf("the third run listed with %+v", lists)
 		}
 	})
 }
@@ -70,14 +70,14 @@ func TestD3_RestoredEtcdReplacesTheStore(t *testing.T) {
 // If the API server answers with 410, it no longer has the store's version. The watch then lists the most recent
 // version.
 func TestD3_ExpiredVersionIsFollowedByAListOfTheLatest(t *testing.T) {
-	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
-		term(func() {})
+	inRuns(t, func(t *testing.T, srv *server, s *Subscription, run func(func())) {
+		run(func() {})
 		srv.put("b")
 		srv.delete("a")
 		srv.set(func() { srv.expired = true })
 		r := attachRecorder(s)
 		before := len(srv.listed())
-		term(func() { r.expect(t, "the second term", "known ns/b", "ns/a 1>-", "synced") })
+		run(func() { r.expect(t, "the second run", "known ns/b", "ns/a 1>-", "synced") })
 		var versions []string
 		for _, list := range srv.listed()[before:] {
 			versions = append(versions, list.ResourceVersion)
@@ -88,21 +88,21 @@ func TestD3_ExpiredVersionIsFollowedByAListOfTheLatest(t *testing.T) {
 	})
 }
 
-// A type event that arrives before the first attempt of a term does not empty the store. The result of the first list
+// A type event that arrives before the first attempt of a run does not empty the store. The result of the first list
 // determines the content.
 func TestS5_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
-	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
-		term(func() {})
+	inRuns(t, func(t *testing.T, srv *server, s *Subscription, run func(func())) {
+		run(func() {})
 		r := attachRecorder(s)
 		w := s.view.Load().watch
-		s.pool.Vanished(widgets) // between terms
+		s.pool.Vanished(widgets) // between runs
 		w.reflectors[0].state.begin()
 		s.pool.Vanished(widgets) // after the watch was started, before its first attempt
 		if state := s.State(); state.Phase != NotFound || !s.View().Store().Has("ns/a") {
 			t.Errorf("the state is %+v, and the store has %v", state, s.View().Store().Keys())
 		}
-		term(func() {
-			r.expect(t, "the second term", "known ns/a", "synced")
+		run(func() {
+			r.expect(t, "the second run", "known ns/a", "synced")
 			if state := s.State(); state.Phase != Synced {
 				t.Errorf("%+v", state)
 			}
@@ -111,9 +111,9 @@ func TestS5_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
 }
 
 func TestS5_VanishedDeletesAllObjects(t *testing.T) {
-	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+	inRuns(t, func(t *testing.T, srv *server, s *Subscription, run func(func())) {
 		r := attachRecorder(s)
-		term(func() {
+		run(func() {
 			r.take()
 			srv.set(func() { srv.refuseLists[Full] = errors.New("gone") })
 			if !s.pool.Vanished(widgets) {
@@ -132,9 +132,9 @@ func TestS5_VanishedDeletesAllObjects(t *testing.T) {
 }
 
 func TestAppeared_EndsTheBackoff(t *testing.T) {
-	inTerms(t, func(t *testing.T, srv *server, s *Subscription, term func(func())) {
+	inRuns(t, func(t *testing.T, srv *server, s *Subscription, run func(func())) {
 		srv.set(func() { srv.refuseLists[Full] = errors.New("not yet") })
-		term(func() {
+		run(func() {
 			time.Sleep(10 * time.Minute)
 			srv.set(func() { clear(srv.refuseLists) })
 			s.pool.Appeared(widgets)
