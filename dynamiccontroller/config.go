@@ -13,7 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
-// Config configures a DynamicController. Unset fields use their defaults. To disable retries, return [Terminal] errors.
+// Config configures a DynamicController. A zero field uses its default. To disable retries, return [Terminal] errors.
 type Config struct {
 	// Workers is the maximum number of concurrent handler calls across all types. Defaults to 10.
 	Workers int
@@ -23,8 +23,8 @@ type Config struct {
 	// QueueMaxRetries is the number of consecutive retries after which a failing object is parked. Defaults to 20. With
 	// the default delays, that takes about 40 minutes. A negative value disables parking.
 	QueueMaxRetries int
-	// ShutdownTimeout is the maximum time that Run waits for handlers after its context is cancelled. If handlers are
-	// still running after that, Run also waits for the watches, for at most a second or ShutdownTimeout, whichever is
+	// ShutdownTimeout is the maximum time that Run waits for handlers and watches after its context is cancelled. If
+	// handlers use up that time, Run waits for the watches for another second or another ShutdownTimeout, whichever is
 	// shorter. Defaults to 20 seconds, which is within the default grace period of Pods.
 	ShutdownTimeout time.Duration
 	// MinRetryDelay is the delay before the first retry. The delay doubles with each consecutive failure, up to

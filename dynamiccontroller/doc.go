@@ -87,7 +87,7 @@
 //
 // Fairness:
 //
-//   - F1: Types with waiting objects are served in a weighted round robin. If a type has only one waiting object, that
+//   - F1: Types with waiting objects take turns in a weighted round robin. If a type has only one waiting object, that
 //     object waits for at most one round.
 //   - F2: A type that uses n workers gets another worker as long as n is less than alpha times the number of idle
 //     workers. The last idle worker is reserved for types that are not using a worker. Alpha is 1 until the first
@@ -104,9 +104,9 @@
 //
 // # Limitations
 //
-//   - A deletion that happens while Run is not running is delivered only if RunWatches is not running either and the
-//     object was in the cache during an earlier Run or RunWatches of the same process. Use a finalizer for cleanup that
-//     must not be skipped.
+//   - A deletion that happens while Run is not running is delivered only if RunWatches does not run before the next
+//     Run, and if the object was in the cache during an earlier Run or RunWatches of the same process. Use a finalizer
+//     for cleanup that must not be skipped.
 //   - Several changes to an object can result in a single handler call.
 //   - After a change to a type's schema, the API server closes the type's watches early, and the controller relists the
 //     type to detect the change. It also relists after a connection is lost. All types together are limited to 20 of

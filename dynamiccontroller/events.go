@@ -50,9 +50,9 @@ type Predicate func(ctx context.Context, oldObj, newObj Object) bool
 //
 // Keys are in the format of [ObjectIdentifiers].NamespacedKey. A malformed key is ignored, logged and counted in
 // [TypeStatus].MalformedKeys. A MapFunc is called for each object of the initial list. For each change, it is called
-// with the old state, if any, and then with the new state, if any. It is never called concurrently, and must return
-// quickly, because all subscribers to the watch wait for it. If a MapFunc panics, the panic is logged and nothing is
-// reconciled.
+// with the old state, if any, and then with the new state, if any. Calls for one watch are never concurrent. They must
+// return quickly, because all subscribers to the watch wait for them. If a MapFunc panics, the panic is logged and
+// nothing is reconciled.
 //
 // The context is cancelled when the run ends. A MapFunc may use the controller's listers, including the listers of its
 // own watch and of the served type. It must not call any other method of the controller. The cache of another watch,

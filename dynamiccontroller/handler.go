@@ -35,7 +35,7 @@ import (
 //     NotFound without a name. While the state of the object's type is [TypeNotFound], such an error is treated like a
 //     NotFound for the object itself. Otherwise, it counts as a failure, because another type may be missing.
 //   - Any error after cancellation with [ErrRunEnded] or [ErrServingStopped]: the next run reconciles the object.
-//   - [Interrupted]: the object is reconciled again within a second. This does not count as a failure.
+//   - [Interrupted]: the object is queued again after at most a second. This does not count as a failure.
 //   - Any other error or a panic: a failure. The object is retried with exponential backoff between
 //     Config.MinRetryDelay and Config.MaxRetryDelay, or earlier on an event. An object that fails more than
 //     Config.QueueMaxRetries times in a row is parked.

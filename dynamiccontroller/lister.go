@@ -40,7 +40,7 @@ type Lister interface {
 
 // Lister returns a lister that reads the cache of a served type. The lister remains valid after later calls to
 // StartServingGVK. If such a call changes the type's watch, the lister reads from the new watch. The lister's methods
-// return [ErrNotSynced] until the cache has synced, and [ErrNotServed] once the type is no longer served. With
+// return [ErrNotSynced] while the cache is not synced, and [ErrNotServed] once the type is no longer served. With
 // [CacheKeys], no objects are cached, so Lister and the lister's methods return an error. Listers are safe for
 // concurrent use, and may be used by handlers, predicates and MapFuncs.
 func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, error) {
@@ -78,8 +78,8 @@ type SecondaryLister interface {
 // default, the objects are *metav1.PartialObjectMetadata. If the type is not served, or has no watch with this key, the
 // error is [ErrNotServed].
 //
-// If the watch is replaced, the lister reads from the new watch. The cache is updated before an event is handled, so
-// the handler, predicate and MapFunc read the new state.
+// If the watch is replaced, the lister reads from the new watch. The cache is updated before an event of the watch is
+// handled, so the handler, predicate and MapFunc read the new state.
 func (c *DynamicController) SecondaryLister(gvr schema.GroupVersionResource, key WatchKey) (SecondaryLister, error) {
 	find := func() (typewatch.View, error) {
 		if reg, err := c.registrationOf(gvr); err == nil {

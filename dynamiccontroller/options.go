@@ -133,7 +133,8 @@ func WithReconcileTimeout(d time.Duration) ServeOption {
 
 // WithRateLimiter sets the rate limiter for the type's retries. The limiter must not be shared between types, and must
 // be safe for concurrent use. If l is nil, the default limiter is used. It backs off exponentially per object, from
-// Config.MinRetryDelay to Config.MaxRetryDelay, and limits each type to 100 retries per second with a burst of 1000.
+// Config.MinRetryDelay to Config.MaxRetryDelay, and gives each type a budget of 100 retries per second with a burst of
+// 1000. Retries after the maximum delay do not use the budget.
 func WithRateLimiter(l workqueue.TypedRateLimiter[ObjectIdentifiers]) ServeOption {
 	return serveOption(func(o *serveOptions) { o.limiter = l })
 }
@@ -167,9 +168,10 @@ func WithLabelSelector(selector labels.Selector) CommonOption {
 	}}
 }
 
-// WithFieldSelector restricts a watch to the objects that match the selector. See also [WithLabelSelector]. All types
-// support metadata.name and metadata.namespace; custom resources also support the selectableFields of their CRD. The
-// API server rejects selectors on other fields, which puts the type in state [TypeFailing].
+// WithFieldSelector restricts a watch to the objects that match the selector, with the same rules as
+// [WithLabelSelector]. All types support metadata.name and metadata.namespace; custom resources also support the
+// selectableFields of their CRD. The API server rejects selectors on other fields, which puts the type in state
+// [TypeFailing].
 func WithFieldSelector(selector fields.Selector) CommonOption {
 	text, err := selectorText(selector, fieldSelectorText)
 	return CommonOption{func(o *watchOptions) {
@@ -214,9 +216,9 @@ func WithTransform(f cache.TransformFunc) CommonOption {
 }
 
 // WithPredicate makes the controller ignore changes for which f returns false. Initial lists, resyncs, Enqueue and
-// retries are not affected. f is never called concurrently, and must return quickly, because all subscribers to the
-// watch wait for it. If f panics, the panic is logged and the change is processed. If f is nil, every change is
-// processed. If f returns false for a deletion, failed reconciles of the object are no longer retried. WithPredicate
+// retries are not affected. Calls for one watch are never concurrent. They must return quickly, because all subscribers
+// to the watch wait for them. If f panics, the panic is logged and the change is processed. If f is nil, every change
+// is processed. If f returns false for a deletion, failed reconciles of the object are no longer retried. WithPredicate
 // cannot be combined with [CacheKeys].
 //
 // After a change to the type's schema, f is called with old and new states that have the same resourceVersion and

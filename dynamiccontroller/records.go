@@ -16,7 +16,7 @@ import (
 // the key is not pending.
 type record struct {
 	failures    int       // consecutive failures
-	requeues    int       // consecutive immediate requeues
+	requeues    int       // consecutive requeues without a positive delay
 	lastError   string    // text of the last failure
 	parkedSince time.Time // zero unless the object is parked
 	pending     bool      // the next run must reconcile the key even if it is not in the cache
@@ -67,7 +67,7 @@ func (r *registration) recordFailure(key string, err error) int {
 	}).failures
 }
 
-// recordRequeue records a RequeueAfter. It resets the failure count, and counts consecutive immediate requeues.
+// recordRequeue records a RequeueAfter. It resets the failure count and counts requeues without a positive delay.
 func (r *registration) recordRequeue(key string, after time.Duration) {
 	r.updateRecord(key, func(rec record) record {
 		next := record{pending: rec.pending, deleted: rec.deleted}
@@ -93,9 +93,9 @@ func (r *registration) park(key string) {
 	})
 }
 
-// recordDeletion must be called when an object has been deleted. If the predicate filtered out the delete event, no
-// later event would make a parked object be reconciled. It is therefore no longer parked. If it is in the queue, it is
-// reconciled once, without retries.
+// recordDeletion must be called when an object has been deleted. If the predicate filtered out the delete event, a
+// parked object is unparked, because no later event would do so. An object that is still in the queue is reconciled
+// once, without retries.
 func (r *registration) recordDeletion(key string, dropped bool) {
 	queued := r.group.Has(r.id(key))
 	r.updateRecord(key, func(rec record) record {
@@ -200,7 +200,7 @@ func (b backoff) When(id ObjectIdentifiers) time.Duration {
 	return max(config.MinRetryDelay, config.MaxRetryDelay-rand.N(config.MaxRetryDelay/4+1))
 }
 
-// NumRequeues returns the number of consecutive failures or consecutive immediate requeues.
+// NumRequeues returns the number of consecutive failures or requeues that count toward the backoff.
 func (b backoff) NumRequeues(id ObjectIdentifiers) int {
 	b.reg.mu.Lock()
 	defer b.reg.mu.Unlock()

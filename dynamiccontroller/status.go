@@ -22,7 +22,7 @@ type TypeState string
 const (
 	// TypeStopped means that neither Run nor RunWatches is running.
 	TypeStopped TypeState = "Stopped"
-	// TypeSyncing means that the watch has started but its first list is not complete yet.
+	// TypeSyncing means that the watch has started but its first list since then is not complete yet.
 	TypeSyncing TypeState = "Syncing"
 	// TypeSynced means that the cache holds the objects and that a watch keeps the cache up to date.
 	TypeSynced TypeState = "Synced"

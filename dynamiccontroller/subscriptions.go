@@ -126,8 +126,8 @@ func (s *subscriptionSet) configure(p *pendingSwap) {
 }
 
 // swap puts the options into effect and queues all objects. It can be called while the primary subscription is being
-// replaced. It pauses the group until the difference between the two watches and the initial lists of new secondaries
-// have been delivered, so that each object is reconciled only once.
+// replaced. It pauses the group, because an object may also be queued by a difference between two watches and by the
+// initial lists of new secondaries; see initialSync.
 func (s *subscriptionSet) swap(p *pendingSwap) {
 	s.reg.group.Configure(p.next.limits(), s.reg.limiterOf(p.next))
 	s.mu.Lock()

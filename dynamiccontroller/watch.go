@@ -244,8 +244,7 @@ type secondary struct {
 }
 
 // updateWatches replaces the options of existing watches. It returns false and changes nothing if the new options
-// require a different watch, or if a pending change affects one of the watches. For the caller parameter, see
-// addWatches.
+// require a different watch, or if a pending change affects one of the watches. For caller, see addWatches.
 func (s *subscriptionSet) updateWatches(watches []Watch, caller *serveOptions) (done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +274,7 @@ func (sec *secondary) updateLocked(options *secondaryOptions) {
 
 // addWatches adds the secondaries that do not exist yet. Existing secondaries switch to a different watch if necessary.
 // If keepTransforms is true, a secondary that has a transform keeps it. If a handler of the type calls AddWatches,
-// caller holds the options in effect for that handler. Otherwise, it is nil.
+// caller holds the options that were in effect when the handler was called. Otherwise, it is nil.
 func (s *subscriptionSet) addWatches(watches []*secondaryOptions, keepTransforms bool, caller *serveOptions) {
 	for _, options := range watches {
 		s.mu.Lock()

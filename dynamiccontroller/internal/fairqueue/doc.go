@@ -46,8 +46,7 @@
 // # Lanes
 //
 // Each group has two first-in, first-out lanes. Items in the live lane are handed out first. To prevent starvation, one
-// in eight items is taken from the background lane. Adding an item to the live lane removes it from the background
-// lane.
+// in eight items is taken from the background lane. Adding an item to the live lane removes it from the other lane.
 //
 // # Delays
 //

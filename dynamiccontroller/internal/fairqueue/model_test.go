@@ -230,8 +230,8 @@ func (m *model) clear(name string) {
 	m.place(name)
 }
 
-// cancel drops all items that are not running. It returns the dropped items, and running items that were added again,
-// but not items that were only in a background lane.
+// cancel drops all items that are not running. It returns the dropped items and any running items that were added
+// again, but omits items that were only added to the background lane.
 func (m *model) cancel() (dropped []string) {
 	for name, g := range m.groups {
 		dropped = append(dropped, g.lanes[Live]...)

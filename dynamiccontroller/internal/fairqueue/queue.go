@@ -204,7 +204,7 @@ func (q *Queue[T, K, V]) ShuttingDown() bool {
 }
 
 // Cancel shuts down the queue and drops all items that are not running. Groups stay open. Cancel returns the dropped
-// items, except for those that were only in a background lane. It also returns running items that were added again.
+// items and any running items that were added again, but omits items that were only added to the background lane.
 func (q *Queue[T, K, V]) Cancel() (dropped []T) {
 	q.mu.Lock()
 	q.closed = true

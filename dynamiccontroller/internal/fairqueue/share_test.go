@@ -211,8 +211,8 @@ func TestF1_SingleItemWaitsForAtMostOneRound(t *testing.T) {
 	}
 }
 
-// TestF1_RefusedGroupKeepsItsTurn refuses a group in the middle of its turn.
-func TestF1_RefusedGroupKeepsItsTurn(t *testing.T) {
+// TestF1_BlockedGroupKeepsItsTurn blocks a group in the middle of its turn.
+func TestF1_BlockedGroupKeepsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()
 		groups := open(q, "a", "b")

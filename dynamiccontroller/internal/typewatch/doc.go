@@ -25,10 +25,10 @@
 // watch. When the subscription switches, the handler is called once for each difference between the two stores. During
 // these calls, the locks of both watches are held. The new store is at least as recent as the old one.
 //
-// A run is the period from a call to [Pool.Start] until its stop function is called. Stores are kept between runs, so
-// that the first list of the next run reveals deletions. A list is never older than the store, with one exception: if
-// etcd was restored from a backup, the API server may no longer have the store's version. The store then reverts to the
-// restored state.
+// A run of the pool is the period from a call to [Pool.Start] until its stop function is called. It can span several
+// runs of the controller. Stores are kept between runs, so that the first list of the next run reveals deletions. A
+// list is never older than the store, with one exception: if etcd was restored from a backup, the API server may no
+// longer have the store's version. The store then reverts to the restored state.
 //
 // A change to a CRD's schema can alter objects without causing events or new resourceVersions. After such a change, the
 // API server closes the type's watches. For this reason, objects are relisted after a watch request ends before its

@@ -37,7 +37,7 @@ type Options struct {
 type Config struct {
 	Source recordclient.Source
 	Log    func(schema.GroupVersionResource) logr.Logger
-	// Observe, if not nil, is called when the phase of any watch changes. It must not call the pool's methods.
+	// Observe, if not nil, is called when the phase of any watch changes. It must not use the pool or a subscription.
 	Observe func(schema.GroupVersionResource, State)
 	// Transform, if not nil, is applied to the objects of all watches, before the subscription's own transform. It must be
 	// safe for concurrent use.
@@ -56,7 +56,7 @@ type Pool struct {
 	run    *run // nil while no watch runs
 }
 
-// run is a period during which watches run.
+// run is a period during which watches run; see the package comment.
 type run struct {
 	ctx     context.Context // the parent context of all watches
 	watches sync.WaitGroup
@@ -74,8 +74,8 @@ func NewPool(config Config) *Pool {
 // Subscribe returns a subscription for the objects that the options describe. The subscription joins an existing
 // watch or a new one. Subscribe does not block.
 //
-// If observe is not nil, it is called when the phase of the subscription's current watch changes. It must not call the
-// pool's methods. It may be called once more while [Subscription.Close] is running.
+// If observe is not nil, it is called when the phase of the subscription's current watch changes. It must not use the
+// pool or change a subscription. It may be called once more while [Subscription.Close] is running.
 func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
 	s := &Subscription{pool: p, observe: observe, ended: make(chan struct{}), switched: closedChannel}
 	s.synced.Store(ptr.To(make(chan struct{})))
@@ -89,9 +89,8 @@ func (p *Pool) Subscribe(options Options, observe func(State)) *Subscription {
 	return s
 }
 
-// joinLocked returns the watch for the options. It prefers an existing watch with exactly the requested projection.
-// Otherwise, it returns an existing watch with a wider projection, or creates a new watch. It ignores wider watches
-// that are failing to sync.
+// joinLocked returns the watch for the options. It prefers a watch with exactly the requested projection to one with a
+// wider projection, and ignores the latter if it is failing to sync. If there is neither, it creates a watch.
 func (p *Pool) joinLocked(options Options) *watch {
 	if options.Transform != nil {
 		return p.newWatchLocked(options.Key, options.Transform)
@@ -210,8 +209,8 @@ func (p *Pool) Start() (stop func()) {
 	}
 }
 
-// startLocked starts the watch's goroutine if the pool is running. If a goroutine from an earlier run has not ended,
-// the new one waits for it.
+// startLocked starts the watch's goroutine if the pool is running. If the watch's goroutine from an earlier run has not
+// ended, the new one waits for it.
 func (p *Pool) startLocked(w *watch) {
 	t := p.run
 	if t == nil || w.closed || w.startedIn == t {

@@ -50,9 +50,10 @@ type replacement struct {
 // the current watch has never synced, or if the new options select the same watch, the subscription switches
 // immediately.
 //
-// Replace has no effect after Close. It cancels any pending replacement. The callbacks must not call the pool's methods
-// and should return quickly, because they block two watches. Replace and CancelReplace wait until the onReplace
-// callback of an earlier replacement has returned. Callers must therefore not hold any locks that this callback takes.
+// Replace has no effect after Close. It cancels any pending replacement. The callbacks must not call methods of the
+// pool or change a subscription, and should return quickly, because they block two watches. If onReplace is running for
+// an earlier replacement, Replace and CancelReplace may wait for it to return. Callers must therefore not hold any
+// locks that this callback takes.
 func (s *Subscription) Replace(options Options, onReplace, onDelivered func()) {
 	p := s.pool
 	p.mu.Lock()
@@ -145,7 +146,7 @@ func (r *replacement) leaveTargetLocked() {
 	r.to.incoming.Store(&incoming)
 }
 
-// check requests a check of whether the subscription can switch. It does not block.
+// check triggers an attempt to switch the subscription. It does not block.
 func (r *replacement) check() {
 	if r.checks.Add(1) == 1 {
 		go r.run()

@@ -119,8 +119,8 @@ func (s *watchState) markVanished() {
 	s.endBackoff()
 }
 
-// endBackoff ends the current backoff of each reflector. If an attempt is in progress and fails, there is no backoff
-// after it. The API server returns NotFound for a few milliseconds after a CRD becomes established.
+// endBackoff ends the current backoff of each reflector. If an attempt is in progress, there is no backoff after it.
+// The attempt can still fail, because NotFound is returned for a few milliseconds after a CRD becomes established.
 func (s *watchState) endBackoff() {
 	for _, r := range s.reflectors {
 		select {

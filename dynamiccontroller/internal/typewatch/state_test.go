@@ -51,7 +51,7 @@ func TestWatchState_ReportsTheNewestResult(t *testing.T) {
 }
 
 // An attempt can fail even if it began after the type event, because the API server returns NotFound for a few
-// milliseconds after a CRD has been established. The following backoff must be short.
+// milliseconds after a CRD has been established. There must be no backoff after it.
 func TestAppeared_EndsTheBackoffAfterTheCurrentAttempt(t *testing.T) {
 	s := newWatchState(1, func(State) {}).reflectors[0]
 	s.endBackoff()

@@ -186,10 +186,10 @@ func (s *stress) replace(m *model) {
 	m.subscription.Replace(s.options(), func() {
 		s.replaced.Add(1)
 		if calls.Add(1) > 1 {
-			s.t.Error("replaced was called twice")
+			s.t.Error("onReplace was called twice")
 		}
 		if cancelled.Load() {
-			s.t.Error("replaced was called after CancelReplace")
+			s.t.Error("onReplace was called after CancelReplace")
 		}
 	}, noop)
 	if rand.N(4) == 0 {

@@ -43,7 +43,7 @@ type Subscription struct {
 
 	// Guarded by pool.mu.
 	pending  *replacement
-	switched <-chan struct{}   // closed when the last replacement's function has returned
+	switched <-chan struct{}   // closed when the last replacement's onReplace has returned
 	waitFor  []<-chan struct{} // closed when goroutines that only this subscription uses have ended
 }
 
@@ -122,7 +122,7 @@ func (s *Subscription) announce(w *watch) {
 }
 
 // handle calls the handler with a change. Until the handler has been called with all existing objects, only deletions
-// are passed on. New and changed objects will be among the existing objects. The caller must hold w.delivery.
+// are passed on. New and changed objects will be among the existing objects. The caller must hold the delivery lock.
 func (s *Subscription) handle(c objects.Change) {
 	if !s.closed.Load() && (s.announced || c.New == nil) {
 		s.handler.Changed(c)

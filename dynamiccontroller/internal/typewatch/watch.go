@@ -275,7 +275,7 @@ func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion str
 	}
 }
 
-// endRun ends the current run, so that the next list begins a new one.
+// endRun is called when the reflector stops. It makes the next list count as the first one of a run.
 func (r *reflector) endRun() {
 	w := r.watch
 	w.delivery.Lock()
@@ -302,7 +302,7 @@ func (w *watch) notify(c objects.Change) {
 	w.owners = objects.OwnerCache{} // so that the cache does not keep objects in memory
 }
 
-// wakeIncoming requests a check from each replacement that is waiting for this watch to catch up.
+// wakeIncoming triggers an attempt by each replacement that is waiting for this watch to catch up.
 func (w *watch) wakeIncoming() {
 	for _, r := range *w.incoming.Load() {
 		r.check()
@@ -339,7 +339,7 @@ func (r *reflector) isBehind(older *reflector) bool {
 	return !disjoint && !r.unordered && (!r.restored || older.restored) && position.isNewer(r.observed)
 }
 
-// isEmptied reports whether a type event has removed objects from the store. The caller must hold w.delivery.
+// isEmptied reports whether a type event has removed objects since the last list. The caller must hold w.delivery.
 func (w *watch) isEmptied() bool {
 	return slices.ContainsFunc(w.reflectors, func(r *reflector) bool { return r.emptied })
 }
