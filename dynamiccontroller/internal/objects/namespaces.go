@@ -14,7 +14,7 @@ func (s *Store) replaceNamespace(namespace string, records map[string]*Record) {
 	for key, r := range records {
 		s.insertLocked(key, r)
 	}
-	s.resizeLocked()
+	s.refillFilterLocked()
 }
 
 // hasOthers reports whether the store holds objects of other namespaces.

@@ -46,8 +46,11 @@ func findOwners(r *Record) []Owner {
 }
 
 // FindOwner returns the owner's key if the store holds the owner, which is identified by its UID. If the store holds no
-// object with that UID, FindOwner usually takes no lock.
+// object with that UID, FindOwner usually takes no lock. The first call fills the UID filter.
 func (s *Store) FindOwner(o *Owner) (key string, known bool) {
+	if !s.isFilled() {
+		s.fillFilter()
+	}
 	if !s.mayHold(o.uid) {
 		return "", false
 	}

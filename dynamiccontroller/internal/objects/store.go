@@ -47,7 +47,7 @@ func (s *Store) Put(r *Record) (old *Record, same bool) {
 	old = s.removeLocked(key)
 	s.insertLocked(key, r)
 	if s.add(after.uid) {
-		s.resizeLocked()
+		s.fillFilterLocked()
 	}
 	return old, same
 }
@@ -122,10 +122,26 @@ func (s *Store) Replace(namespace string, records map[string]*Record) {
 	if !s.keysOnly {
 		s.records, s.byNamespace, s.byOwner, s.building = records, nil, nil, nil
 	}
-	s.resizeLocked()
+	s.refillFilterLocked()
 }
 
-func (s *Store) resizeLocked() {
+// refillFilterLocked replaces the UID filter after the objects have been replaced.
+func (s *Store) refillFilterLocked() {
+	if s.isFilled() {
+		s.fillFilterLocked()
+	}
+}
+
+// fillFilter fills the UID filter, unless another goroutine has just filled it.
+func (s *Store) fillFilter() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isFilled() {
+		s.fillFilterLocked()
+	}
+}
+
+func (s *Store) fillFilterLocked() {
 	s.resize(s.lenLocked(), func(add func(uint64)) {
 		for _, id := range s.identities {
 			add(id.uid)

@@ -224,6 +224,7 @@ func hasOwner(s *Store, key, uid string) bool {
 
 func TestStore_FindsOwnersOfOtherTypesWithoutLock(t *testing.T) {
 	s := newTestStore(t, Keys)
+	hasOwner(s, "ns/a", "uid-a") // fills the filter
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	found := make(chan bool, 1)
@@ -247,31 +248,56 @@ func TestStore_FindsOwnersOfOtherTypesWithoutLock(t *testing.T) {
 }
 
 func TestStore_FindsEachObjectByItsUID(t *testing.T) {
-	for name, projection := range map[string]Projection{"metadata": Metadata, "keys": Keys} {
+	for name, test := range map[string]struct {
+		projection    Projection
+		searchedEarly bool
+	}{
+		"metadata":                       {Metadata, false},
+		"metadata, searched while empty": {Metadata, true},
+		"keys":                           {Keys, false},
+		"keys, searched while empty":     {Keys, true},
+	} {
 		t.Run(name, func(t *testing.T) {
-			s, listed := NewStore(projection), map[string]*Record{}
+			s, listed := NewStore(test.projection), map[string]*Record{}
+			if test.searchedEarly && hasOwner(s, "ns/0", "uid-0") {
+				t.Error("an object was found in an empty store")
+			}
 			for i := range 100 {
 				listed[fmt.Sprint("ns/list-", i)] = owned(t, "ns", fmt.Sprint("list-", i), "1")
 			}
 			s.Replace("", listed)
+			if test.searchedEarly && !hasOwner(s, "ns/list-0", "uid-list-0") {
+				t.Error("a listed object is not found by its UID")
+			}
 			for i := range 10_000 {
 				s.Put(owned(t, "ns", fmt.Sprint(i), "1"))
+			}
+			if s.isFilled() != test.searchedEarly {
+				t.Errorf("the UID filter is filled: %t", s.isFilled())
 			}
 			for _, key := range s.Keys() {
 				if name := strings.TrimPrefix(key, "ns/"); !hasOwner(s, key, "uid-"+name) {
 					t.Fatalf("%s is not found by its UID", key)
 				}
 			}
-			passed := 0
-			for i := range 10_000 {
-				if s.mayHold(hashOf(fmt.Sprint("unknown-", i))) {
-					passed++
-				}
-			}
-			if passed > 2500 {
-				t.Errorf("%d of 10,000 unknown UIDs pass the filter", passed)
-			}
 		})
+	}
+}
+
+func TestStore_FiltersMostUnknownUIDs(t *testing.T) {
+	s := NewStore(Keys)
+	hasOwner(s, "ns/0", "uid-0") // fills the filter
+	for i := range 10_000 {
+		s.Put(owned(t, "ns", fmt.Sprint(i), "1"))
+	}
+	passed := 0
+	for i := range 10_000 {
+		if s.mayHold(hashOf(fmt.Sprint("unknown-", i))) {
+			passed++
+		}
+	}
+	if passed > 2500 {
+		t.Errorf("%d of 10,000 unknown UIDs pass the filter", passed)
 	}
 }
 
