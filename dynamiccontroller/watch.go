@@ -29,10 +29,10 @@ var _ ServeOption = Watch{}
 type WatchKey struct {
 	GVR        schema.GroupVersionResource // the watched type
 	Namespaces string                      // sorted, and separated by commas; empty for all namespaces
-	// LabelSelector uses the API server's syntax. For a selector that cannot match, it is "!nothing,nothing".
+	// LabelSelector uses the API server's syntax. It is "!nothing,nothing" if it matches no objects.
 	LabelSelector string
-	// FieldSelector uses the API server's syntax, with its terms in alphabetical order. For a selector that cannot match,
-	// it is "metadata.name!=nothing,metadata.name=nothing".
+	// FieldSelector uses the API server's syntax, with its terms in alphabetical order. It is
+	// "metadata.name!=nothing,metadata.name=nothing" if it matches no objects.
 	FieldSelector string
 	Owned         bool // the watch was created by Owns, not by Watches
 	EveryOwner    bool // Owns was called with the option EveryOwner

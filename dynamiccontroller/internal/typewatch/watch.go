@@ -302,7 +302,7 @@ func (w *watch) notify(c objects.Change) {
 	w.owners = objects.OwnerCache{} // so that the cache does not keep objects in memory
 }
 
-// wakeIncoming triggers an attempt by each replacement that is waiting for this watch to catch up.
+// wakeIncoming triggers an attempt to switch for each replacement that is waiting for this watch.
 func (w *watch) wakeIncoming() {
 	for _, r := range *w.incoming.Load() {
 		r.check()
