@@ -80,7 +80,7 @@ func (c Config) validate() error {
 			fmt.Sprintf("must not exceed MaxRetryDelay, which is %s", c.MaxRetryDelay)},
 	} {
 		if !rule.valid {
-			errs = append(errs, fmt.Errorf("invalid Config.%s=%v: %s", rule.field, rule.value, rule.text))
+			errs = append(errs, fmt.Errorf("invalid Config.%s %v: %s", rule.field, rule.value, rule.text))
 		}
 	}
 	return errors.Join(errs...)

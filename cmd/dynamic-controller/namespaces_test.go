@@ -45,6 +45,8 @@ func TestNamespaces_EnabledLater(t *testing.T) {
 
 	a.delete(blueprintVersion, "Blueprint", "clusternodes."+a.group)
 	a.waitBlueprint("clusternodes", is("Serving", "False", "Deleting", "blocked by finalizer example.com/hold"))
+	// Before the platform has deleted the children, its own finalizer must not be removed.
+	a.waitGone("rbac.authorization.k8s.io/v1", "ClusterRole", a.namespace+"-node")
 	for _, kind := range []string{"Role", "Place", "ClusterNode"} {
 		instance, err := a.get("GROUP/v1", kind, "flowers")
 		if err != nil {
@@ -57,6 +59,5 @@ func TestNamespaces_EnabledLater(t *testing.T) {
 		}
 	}
 	a.waitGone("apiextensions.k8s.io/v1", "CustomResourceDefinition", "clusternodes."+a.group)
-	a.waitGone("rbac.authorization.k8s.io/v1", "ClusterRole", a.namespace+"-node")
 	a.waitGone("GROUP/v1", "Place", a.namespace+"/flowers")
 }
