@@ -37,6 +37,7 @@
 //
 // Locks are taken in this order: a watch's delivery lock, a watch state's mu, the pool's mu, a store's lock. A
 // goroutine that takes the delivery locks of two watches never waits for one while holding the other. Event handlers
-// and the callbacks of Replace are called while the delivery lock is held. Observers are called while the watch state's
-// mu is held. No lock is held across a request, a wait or a channel operation that can block.
+// are called while the delivery lock is held. So are the callbacks of Replace, unless the watch stays the same.
+// Observers are called while the watch state's mu is held. No lock is held across a request, a wait or a channel
+// operation that can block.
 package typewatch

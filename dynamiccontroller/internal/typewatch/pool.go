@@ -189,10 +189,10 @@ func (p *Pool) exactLocked(key Key) *watch {
 // kept. If Start is called again, watches start once those of the earlier call have ended.
 func (p *Pool) Start() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
-	t := &run{ctx: ctx}
+	r := &run{ctx: ctx}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.run = t
+	p.run = r
 	for _, watches := range p.byType {
 		for _, w := range watches {
 			p.startLocked(w)
@@ -201,25 +201,25 @@ func (p *Pool) Start() (stop func()) {
 	return func() {
 		cancel()
 		p.mu.Lock()
-		if p.run == t {
+		if p.run == r {
 			p.run = nil
 		}
 		p.mu.Unlock()
-		t.watches.Wait()
+		r.watches.Wait()
 	}
 }
 
 // startLocked starts the watch's goroutine if the pool is running. If the watch's goroutine from an earlier run has not
 // ended, the new one waits for it.
 func (p *Pool) startLocked(w *watch) {
-	t := p.run
-	if t == nil || w.closed || w.startedIn == t {
+	r := p.run
+	if r == nil || w.closed || w.startedIn == r {
 		return
 	}
-	ctx, cancel := context.WithCancel(t.ctx)
+	ctx, cancel := context.WithCancel(r.ctx)
 	before, done := w.done, make(chan struct{})
-	w.startedIn, w.cancel, w.done = t, cancel, done
-	t.watches.Go(func() {
+	w.startedIn, w.cancel, w.done = r, cancel, done
+	r.watches.Go(func() {
 		defer close(done)
 		defer cancel()
 		<-before

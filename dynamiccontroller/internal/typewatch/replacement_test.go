@@ -86,7 +86,8 @@ func TestReplace_DeliversOneDifferenceAfterReplaced(t *testing.T) {
 	}
 }
 
-// After a change to the schema, a wider watch can end before it has listed again. The next watch has the new content.
+// After a change to the schema, a watch with a wider projection can end before it has listed again. The next watch has
+// the new content.
 func TestS6_MoveDeliversContentThatChangedAtTheSameVersion(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
@@ -173,7 +174,7 @@ func TestReplace_KeepsTheOldWatchUntilTheNewOneHasSynced(t *testing.T) {
 	})
 }
 
-// Objects that a lagging wider watch has not received yet must not be reported as deleted.
+// Objects that a lagging watch with a wider projection has not received yet must not be reported as deleted.
 func TestS6_ReplaceWaitsUntilTheNewWatchHasCaughtUp(t *testing.T) {
 	for name, catchUp := range map[string]func(*server){
 		"by an event": func(srv *server) { srv.set(func() { clear(srv.paused) }) },
