@@ -16,7 +16,6 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 )
 
@@ -29,8 +28,8 @@ const (
 	// cache is not ready. Until a watch is opened, the first maxQuickRetries rejected watches of an attempt are retried.
 	// The delay doubles after each retry, and stays below the reflector's own backoff. A rejection after
 	// quickRetryPeriod has another cause, and is left to the reflector.
-	maxQuickRetries  = 4
-	quickRetryDelay  = 500 * time.Microsecond
+	maxQuickRetries  = 3
+	quickRetryDelay  = time.Millisecond
 	quickRetryPeriod = 50 * time.Millisecond
 )
 
@@ -95,14 +94,6 @@ func New(client Client, config Config) *ListWatch {
 	}
 }
 
-// listerWatcher returns the ListerWatcher of the reflector.
-func (l *ListWatch) listerWatcher() cache.ListerWatcher {
-	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
-		ListWithContextFunc:  l.listPage,
-		WatchFuncWithContext: l.openWatch,
-	}, l.client)
-}
-
 // Begin must be called before the first attempt, which is one call to the reflector's ListAndWatch. After Join, it must
 // be called again before the next attempt.
 func (l *ListWatch) Begin() {
@@ -145,7 +136,8 @@ func (l *ListWatch) listWithin(
 	return nil, err
 }
 
-func (l *ListWatch) listPage(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+// ListWithContext requests a page of a list. It is called by the reflector.
+func (l *ListWatch) ListWithContext(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if !l.beginList() {
 		return nil, context.Canceled
 	}
@@ -213,7 +205,8 @@ var errNoStream = errors.New("the client returned neither a watch nor an error")
 // sent instead.
 const maxIncomplete = 3
 
-func (l *ListWatch) openWatch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+// WatchWithContext opens a watch. It is called by the reflector.
+func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	ended := time.Now()
 	l.JoinStream()
 	options.LabelSelector, options.FieldSelector = l.config.LabelSelector, l.config.FieldSelector

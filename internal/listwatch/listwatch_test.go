@@ -124,19 +124,19 @@ func TestWatchAfterAListIsNotAResumption(t *testing.T) {
 		plain := metav1.ListOptions{ResourceVersion: "0", TimeoutSeconds: ptr.To[int64](300)}
 		streaming := plain
 		streaming.SendInitialEvents = ptr.To(true)
-		if _, err := l.openWatch(t.Context(), streaming); err != nil {
+		if _, err := l.WatchWithContext(t.Context(), streaming); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.listPage(t.Context(), plain); err != nil {
+		if _, err := l.ListWithContext(t.Context(), plain); err != nil {
 			t.Fatal(err)
 		}
 		if l.Completed() {
 			t.Error("a plain list is reported as a streaming list")
 		}
-		if _, err := l.openWatch(t.Context(), plain); err != nil {
+		if _, err := l.WatchWithContext(t.Context(), plain); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := l.openWatch(t.Context(), plain); !errors.Is(err, ErrRelist) {
+		if _, err := l.WatchWithContext(t.Context(), plain); !errors.Is(err, ErrRelist) {
 			t.Errorf("got %v, want ErrRelist", err)
 		}
 		l.Join()
@@ -164,7 +164,7 @@ func TestRequestsAreReported(t *testing.T) {
 				}
 				return watch.NewFake(), nil
 			}})
-			w, err := l.openWatch(t.Context(), test.options)
+			w, err := l.WatchWithContext(t.Context(), test.options)
 			if !errors.Is(err, test.err) || (w == nil) == (err == nil) {
 				t.Errorf("%v, %v", w, err)
 			}
@@ -188,8 +188,8 @@ func TestCancelledRequestsAreNotReported(t *testing.T) {
 		},
 		watch: func(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) { return nil, ctx.Err() },
 	})
-	_, listErr := l.listPage(ctx, metav1.ListOptions{})
-	_, watchErr := l.openWatch(ctx, metav1.ListOptions{})
+	_, listErr := l.ListWithContext(ctx, metav1.ListOptions{})
+	_, watchErr := l.WatchWithContext(ctx, metav1.ListOptions{})
 	if listErr == nil || watchErr == nil {
 		t.Error("a request succeeded")
 	}
@@ -202,7 +202,7 @@ func TestCancelledRequestsAreNotReported(t *testing.T) {
 func TestNilWatchIsAnError(t *testing.T) {
 	none := func(context.Context, metav1.ListOptions) (watch.Interface, error) { return nil, nil }
 	l, results := newTest(client{watch: none})
-	if _, err := l.openWatch(t.Context(), metav1.ListOptions{}); err == nil || len(results.watchResults) != 1 {
+	if _, err := l.WatchWithContext(t.Context(), metav1.ListOptions{}); err == nil || len(results.watchResults) != 1 {
 		t.Errorf("%v, %+v", err, results)
 	}
 	l.Join()
@@ -217,7 +217,7 @@ func TestListWithoutResponseTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, results := newTest(unresponsive)
 		began := time.Now()
-		_, err := l.listPage(t.Context(), metav1.ListOptions{})
+		_, err := l.ListWithContext(t.Context(), metav1.ListOptions{})
 		if waited := time.Since(began); waited != DefaultListTimeout || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got error %v after %s, want a timeout after %s", err, waited, DefaultListTimeout)
 		}
@@ -290,7 +290,7 @@ func testStreamingListWithoutResponse(t *testing.T, stream func(context.Context)
 	if len(results.listErrors) != 1 || !strings.Contains(results.listErrors[0].Error(), text) {
 		t.Errorf("reported: %v", results.listErrors)
 	}
-	if _, err := l.listPage(t.Context(), metav1.ListOptions{}); err == nil {
+	if _, err := l.ListWithContext(t.Context(), metav1.ListOptions{}); err == nil {
 		t.Error("a list was sent after Join")
 	}
 }
@@ -304,7 +304,7 @@ func TestContextOfStreamingListEndsWithItsStream(t *testing.T) {
 			request = ctx
 			return watch.NewFake(), nil
 		}})
-		if _, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: ptr.To(true)}); err != nil {
+		if _, err := l.WatchWithContext(t.Context(), metav1.ListOptions{SendInitialEvents: ptr.To(true)}); err != nil {
 			t.Fatal(err)
 		}
 		l.Completed()
@@ -332,8 +332,8 @@ func TestSelectorsAreSent(t *testing.T) {
 			return watch.NewFake(), nil
 		},
 	})
-	_, listErr := l.listPage(t.Context(), metav1.ListOptions{})
-	_, watchErr := l.openWatch(t.Context(), metav1.ListOptions{})
+	_, listErr := l.ListWithContext(t.Context(), metav1.ListOptions{})
+	_, watchErr := l.WatchWithContext(t.Context(), metav1.ListOptions{})
 	if err := errors.Join(listErr, watchErr); err != nil {
 		t.Error(err)
 	}
@@ -346,7 +346,7 @@ func TestSelectorsAreSent(t *testing.T) {
 
 // For a few milliseconds after a CRD has been established, watches are rejected with 429.
 func TestRejectedWatchIsRetried(t *testing.T) {
-	const total = 15 * quickRetryDelay // 1 + 2 + 4 + 8
+	const total = 7 * quickRetryDelay // 1 + 2 + 4
 	tooMany, forbidden := apierrors.NewTooManyRequests("initializing", 1), errors.New("forbidden")
 	for name, test := range map[string]struct {
 		rejections int
@@ -377,7 +377,7 @@ func TestRejectedWatchIsRetried(t *testing.T) {
 					defer l.Join()
 					l.BeginAttempt(t.Context())
 					began := time.Now()
-					_, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming})
+					_, err := l.WatchWithContext(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming})
 					waited := time.Since(began)
 					if (err == nil) != test.opened || watches != test.watches || waited != test.waited {
 						t.Errorf("got error %v after %d watches and %s", err, watches, waited)
@@ -406,7 +406,7 @@ func TestQuickRetriesAreLimited(t *testing.T) {
 		defer l.Join()
 		open := func() (n int) {
 			before := watches
-			if _, err := l.openWatch(t.Context(), metav1.ListOptions{}); apierrors.IsTooManyRequests(err) == accepted {
+			if _, err := l.WatchWithContext(t.Context(), metav1.ListOptions{}); apierrors.IsTooManyRequests(err) == accepted {
 				t.Errorf("got error %v", err)
 			}
 			return watches - before
@@ -437,7 +437,7 @@ func TestQuickRetryEndsWithItsContext(t *testing.T) {
 		defer l.Join()
 		l.BeginAttempt(ctx)
 		began := time.Now()
-		_, err := l.openWatch(ctx, metav1.ListOptions{})
+		_, err := l.WatchWithContext(ctx, metav1.ListOptions{})
 		if waited := time.Since(began); !errors.Is(err, context.Canceled) || watches != 1 || waited != quickRetryDelay/2 {
 			t.Errorf("got error %v after %d watches and %s", err, watches, waited)
 		}
@@ -451,11 +451,11 @@ func TestListOfExactVersionDoesNotReplaceStream(t *testing.T) {
 	l, _ := newTest(client{})
 	defer l.Join()
 	streaming := true
-	if _, err := l.openWatch(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming}); err != nil {
+	if _, err := l.WatchWithContext(t.Context(), metav1.ListOptions{SendInitialEvents: &streaming}); err != nil {
 		t.Fatal(err)
 	}
 	exact := metav1.ListOptions{ResourceVersion: "7", ResourceVersionMatch: metav1.ResourceVersionMatchExact}
-	if _, err := l.listPage(t.Context(), exact); err != nil || !l.Completed() || !l.resumption.resumes.Load() {
+	if _, err := l.ListWithContext(t.Context(), exact); err != nil || !l.Completed() || !l.resumption.resumes.Load() {
 		t.Errorf("the stream is no longer considered open; error: %v", err)
 	}
 }

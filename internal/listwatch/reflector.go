@@ -7,6 +7,7 @@ import (
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/watchlist"
 	"k8s.io/utils/clock"
 )
 
@@ -17,7 +18,7 @@ import (
 func (l *ListWatch) NewReflector(
 	log logr.Logger, name string, maxDelay time.Duration, store cache.ReflectorStore,
 ) *cache.Reflector {
-	return cache.NewReflectorWithOptions(l.listerWatcher(), nil, store, cache.ReflectorOptions{
+	return cache.NewReflectorWithOptions(&listerWatcher{ListWatch: l}, nil, store, cache.ReflectorOptions{
 		Name:            name,
 		TypeDescription: l.config.GVR.String(),
 		Logger:          &log,
@@ -26,6 +27,20 @@ func (l *ListWatch) NewReflector(
 			Duration: 20 * time.Millisecond, Cap: maxDelay, Steps: 12, Factor: 2, Jitter: 0.5,
 		},
 	})
+}
+
+// listerWatcher passes the reflector's requests to a ListWatch. With a cache.ListWatch instead, the stack of the
+// reflector's goroutine would be about 0.5 kB deeper while a watch is being opened, and often grow from 8 kB to 16 kB.
+type listerWatcher struct {
+	*ListWatch
+	cache.ListerWatcher // nil, because the reflector calls only ListWithContext and WatchWithContext
+}
+
+var _ cache.ListerWatcherWithContext = (*listerWatcher)(nil)
+
+// IsWatchListSemanticsUnSupported reports whether the client has this method, and the method returns true.
+func (l *listerWatcher) IsWatchListSemanticsUnSupported() bool {
+	return watchlist.DoesClientNotSupportWatchListSemantics(l.client)
 }
 
 // After returns a channel that receives a value after d, or when ctx is cancelled.
