@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"reflect"
+	goruntime "runtime"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -62,6 +64,41 @@ func metadataOf(t *testing.T, obj runtime.Object) *metav1.PartialObjectMetadata 
 		t.Fatal(err)
 	}
 	return decoded.(*metav1.PartialObjectMetadata)
+}
+
+// waitingBody is a response body that records the functions of the engine that are waiting for its last byte.
+type waitingBody struct {
+	io.Reader
+	waiting []string
+}
+
+func (b *waitingBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != io.EOF {
+		return n, err
+	}
+	callers := make([]uintptr, 100)
+	frames := goruntime.CallersFrames(callers[:goruntime.Callers(2, callers)])
+	for {
+		frame, more := frames.Next()
+		if name, ours := strings.CutPrefix(frame.Function, reflect.TypeFor[recordclient.List]().PkgPath()+"."); ours {
+			b.waiting = append(b.waiting, name)
+		}
+		if !more {
+			return n, err
+		}
+	}
+}
+
+// If more functions wait, the garbage collector cannot shrink the stack.
+func TestProtobufWatch_WaitsInDecode(t *testing.T) {
+	body := &waitingBody{Reader: strings.NewReader(protobufFrame(t, watch.Added, protobufObject(t, partial("one"))))}
+	if got := events(t, body, objects.Keys); len(got) != 1 {
+		t.Fatalf("got %v", got)
+	}
+	if diff := cmp.Diff([]string{"watchBody.Read", "(*eventDecoder).Decode"}, body.waiting); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestProtobufWatch_DeliversEventsInChunksOfAnySize(t *testing.T) {

@@ -35,16 +35,18 @@ const (
 	listItemsField = 2
 )
 
-// protobufEvents reads protobuf-encoded events. Each event is preceded by its length, which is encoded in four bytes.
+// lengthSize is the size of the header that precedes each protobuf-encoded event. It contains the event's length.
+const lengthSize = 4
+
+// protobufEvents reads protobuf-encoded events.
 type protobufEvents struct {
 	body   io.Reader
-	length [4]byte
 	frame  []byte
 	object []byte // the encoded object of the event, which is part of the frame
 }
 
-func (e *protobufEvents) next() (eventType watch.EventType, err error) {
-	if err := e.readFrame(); err != nil {
+func (e *protobufEvents) next(header []byte) (eventType watch.EventType, err error) {
+	if err := e.readFrame(binary.BigEndian.Uint32(header)); err != nil {
 		return "", err
 	}
 	e.object = nil
@@ -63,11 +65,7 @@ func (e *protobufEvents) next() (eventType watch.EventType, err error) {
 	return eventType, nil
 }
 
-func (e *protobufEvents) readFrame() error {
-	if _, err := io.ReadFull(e.body, e.length[:]); err != nil {
-		return err
-	}
-	length := binary.BigEndian.Uint32(e.length[:])
+func (e *protobufEvents) readFrame(length uint32) error {
 	if length > maxValueSize {
 		return errTooLarge
 	}
