@@ -324,15 +324,18 @@ func ownersOf(r *Record) []string {
 	return uids
 }
 
-// ChangesTo returns the changes that Replace would make. An object has changed if its version differs. If byContent is
-// true, an object has also changed if its content differs, because the API server returns different content at the same
-// version after a change to the type's schema.
-func (s *Store) ChangesTo(namespace string, records map[string]*Record, byContent bool) []Change {
-	changes := s.missing(func(key string) bool { return records[key] != nil || !isIn(namespace, key) })
+// Removals returns a deletion for each object that Replace would remove.
+func (s *Store) Removals(namespace string, records map[string]*Record) []Change {
+	return s.missing(func(key string) bool { return records[key] != nil || !isIn(namespace, key) })
+}
+
+// Updates returns a change for each object that Replace would add or change. An object changes if its version or its
+// content differs. After a change to the type's schema, the API server returns different content at the same version.
+func (s *Store) Updates(records map[string]*Record) (changes []Change) {
 	for key, r := range records {
 		before, known := s.identity(key)
 		same := known && before.sameVersion(identityOf(r))
-		if same && (!byContent || s.keysOnly) {
+		if same && s.keysOnly {
 			continue
 		}
 		old, _ := s.Get(key)

@@ -66,8 +66,7 @@ type run struct {
 func NewPool(config Config) *Pool {
 	return &Pool{
 		config: config, relists: listwatch.NewRelistLimiter(),
-		shared: map[Key]*watch{},
-		byType: map[schema.GroupVersionResource][]*watch{},
+		shared: map[Key]*watch{}, byType: map[schema.GroupVersionResource][]*watch{},
 	}
 }
 

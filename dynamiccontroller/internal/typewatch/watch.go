@@ -101,10 +101,8 @@ func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
 		r := &reflector{watch: w, namespace: namespace, state: w.state.reflectors[i]}
 		r.requests = listwatch.New(p.config.Source.Client(key.GVR, namespace, key.Projection), listwatch.Config{
 			GVR: key.GVR, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
-			MinVersion:  r.minVersion,
-			ListError:   r.state.listFailed,
-			WatchResult: r.state.watchResult,
-			Relists:     p.relists,
+			MinVersion: r.minVersion, Relists: p.relists,
+			ListError: r.state.listFailed, WatchResult: r.state.watchResult,
 		})
 		w.reflectors = append(w.reflectors, r)
 	}
@@ -238,10 +236,14 @@ func (r *reflector) Replace(list []any, resourceVersion string) error {
 
 // setAll replaces the reflector's objects in the store. It calls onStored before the event handlers. If the type has
 // vanished, onStored is nil. The delivery lock is not needed for the comparison, which can take long, because only the
-// reflector's own goroutine modifies these objects.
+// reflector's own goroutine modifies these objects. On the first list of a run, only deletions are determined, because
+// all objects in the store will be announced.
 func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, onStored func()) {
 	w := r.watch
-	changes := w.store.ChangesTo(r.namespace, items, r.listed)
+	changes := w.store.Removals(r.namespace, items)
+	if r.listed {
+		changes = append(changes, w.store.Updates(items)...)
+	}
 	newest := none
 	for _, item := range items {
 		newest = max(newest, versionNumber(item.GetResourceVersion()))
