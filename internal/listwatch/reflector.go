@@ -29,16 +29,16 @@ func (l *ListWatch) NewReflector(
 	})
 }
 
-// listerWatcher passes the reflector's requests to a ListWatch. With a cache.ListWatch instead, the stack of the
-// reflector's goroutine would be about 0.5 kB deeper while a watch is being opened, and often grow from 8 kB to 16 kB.
+// listerWatcher passes the reflector's requests to a ListWatch. With a cache.ListWatch, opening a watch would use about
+// 0.5 kB more of the goroutine's stack, which would then often grow from 8 kB to 16 kB.
 type listerWatcher struct {
 	*ListWatch
-	cache.ListerWatcher // nil, because the reflector calls only ListWithContext and WatchWithContext
+	cache.ListerWatcher // nil; provides List and Watch, which the reflector does not call
 }
 
 var _ cache.ListerWatcherWithContext = (*listerWatcher)(nil)
 
-// IsWatchListSemanticsUnSupported reports whether the client has this method, and the method returns true.
+// IsWatchListSemanticsUnSupported reports whether the client has a method of this name that returns true.
 func (l *listerWatcher) IsWatchListSemanticsUnSupported() bool {
 	return watchlist.DoesClientNotSupportWatchListSemantics(l.client)
 }

@@ -324,13 +324,14 @@ func ownersOf(r *Record) []string {
 	return uids
 }
 
-// Removals returns a deletion for each object that Replace would remove.
-func (s *Store) Removals(namespace string, records map[string]*Record) []Change {
+// DeletionsIn returns a deletion for each object that Replace would remove.
+func (s *Store) DeletionsIn(namespace string, records map[string]*Record) []Change {
 	return s.missing(func(key string) bool { return records[key] != nil || !isIn(namespace, key) })
 }
 
 // Updates returns a change for each object that Replace would add or change. An object changes if its version or its
 // content differs. After a change to the type's schema, the API server returns different content at the same version.
+// With Keys, only versions are compared.
 func (s *Store) Updates(records map[string]*Record) (changes []Change) {
 	for key, r := range records {
 		before, known := s.identity(key)

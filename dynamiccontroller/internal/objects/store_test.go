@@ -312,7 +312,7 @@ func TestStore_ReplacesTheObjectsOfOneNamespace(t *testing.T) {
 			listed := map[string]*Record{"ns/a": owned(t, "ns", "a", "6"), "ns/new": owned(t, "ns", "new", "7", "x")}
 
 			var changed []string
-			for _, c := range slices.Concat(s.Removals("ns", listed), s.Updates(listed)) {
+			for _, c := range slices.Concat(s.DeletionsIn("ns", listed), s.Updates(listed)) {
 				changed = append(changed, c.Key)
 			}
 			if slices.Sort(changed); !slices.Equal(changed, []string{"ns/a", "ns/gone", "ns/new"}) {

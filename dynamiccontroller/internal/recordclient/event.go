@@ -21,13 +21,15 @@ type eventDecoder struct {
 	body       io.ReadCloser
 	projection objects.Projection
 	events     eventReader // nil before the first event
-	header     []byte      // buffer for the bytes that precede each event; empty if the events are JSON-encoded
+	// header holds the first byte of the response until the encoding is detected. After that, it holds the length of a
+	// protobuf-encoded event. For JSON, it is empty.
+	header []byte
 }
 
 // eventReader reads the events of a watch in one encoding.
 type eventReader interface {
-	// next reads the next event. The header that precedes it has already been read. Errors from the body are returned
-	// unchanged.
+	// next reads the next event. The header contains the bytes of the event that have already been read, if any. Errors
+	// from the body are returned unchanged.
 	next(header []byte) (watch.EventType, error)
 	// record returns the record of the event's object.
 	record(objects.Projection) (*objects.Record, error)
@@ -61,8 +63,9 @@ func (b watchBody) Read(p []byte) (int, error) {
 
 // Decode returns the next event. Errors from the body are returned unchanged, because the StreamWatcher compares them.
 func (d *eventDecoder) Decode() (watch.EventType, runtime.Object, error) {
-	// An idle watch waits here. The call chain is short, so that the garbage collector can shrink the goroutine's stack
-	// from 8 kB to 4 kB. It does so only if less than a quarter of the stack is in use.
+	// An idle watch of protobuf-encoded events waits here. The call chain is short, so that the garbage collector can
+	// shrink the goroutine's stack from 8 kB to 4 kB, which it does only if less than a quarter of the stack is in use.
+	// With JSON, an idle watch waits in next.
 	if _, err := io.ReadFull(d.body, d.header); err != nil {
 		return "", nil, err
 	}
@@ -84,7 +87,8 @@ func (d *eventDecoder) Decode() (watch.EventType, runtime.Object, error) {
 }
 
 // detectEncoding examines the first byte of the response, because Request.Stream does not return the Content-Type. A
-// protobuf-encoded event begins with its length, whose first byte is 0. JSON does not contain this byte.
+// protobuf-encoded event begins with its length, whose first byte is 0. JSON does not contain this byte. For protobuf,
+// detectEncoding also reads the rest of the first event's length.
 func (d *eventDecoder) detectEncoding() error {
 	if first := d.header; first[0] != 0 {
 		d.events = &jsonEvents{stream: newStream(io.MultiReader(bytes.NewReader(first), d.body))}

@@ -66,13 +66,13 @@ func metadataOf(t *testing.T, obj runtime.Object) *metav1.PartialObjectMetadata 
 	return decoded.(*metav1.PartialObjectMetadata)
 }
 
-// waitingBody is a response body that records the functions of the engine that are waiting for its last byte.
-type waitingBody struct {
+// tracingBody is a response body. When it ends, it records which of this package's functions are on the stack.
+type tracingBody struct {
 	io.Reader
-	waiting []string
+	stack []string
 }
 
-func (b *waitingBody) Read(p []byte) (int, error) {
+func (b *tracingBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	if err != io.EOF {
 		return n, err
@@ -82,7 +82,7 @@ func (b *waitingBody) Read(p []byte) (int, error) {
 	for {
 		frame, more := frames.Next()
 		if name, ours := strings.CutPrefix(frame.Function, reflect.TypeFor[recordclient.List]().PkgPath()+"."); ours {
-			b.waiting = append(b.waiting, name)
+			b.stack = append(b.stack, name)
 		}
 		if !more {
 			return n, err
@@ -90,13 +90,13 @@ func (b *waitingBody) Read(p []byte) (int, error) {
 	}
 }
 
-// If more functions wait, the garbage collector cannot shrink the stack.
+// With a deeper call chain, the garbage collector could not shrink the stack.
 func TestProtobufWatch_WaitsInDecode(t *testing.T) {
-	body := &waitingBody{Reader: strings.NewReader(protobufFrame(t, watch.Added, protobufObject(t, partial("one"))))}
+	body := &tracingBody{Reader: strings.NewReader(protobufFrame(t, watch.Added, protobufObject(t, partial("one"))))}
 	if got := events(t, body, objects.Keys); len(got) != 1 {
 		t.Fatalf("got %v", got)
 	}
-	if diff := cmp.Diff([]string{"watchBody.Read", "(*eventDecoder).Decode"}, body.waiting); diff != "" {
+	if diff := cmp.Diff([]string{"watchBody.Read", "(*eventDecoder).Decode"}, body.stack); diff != "" {
 		t.Error(diff)
 	}
 }

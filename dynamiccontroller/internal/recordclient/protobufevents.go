@@ -35,7 +35,8 @@ const (
 	listItemsField = 2
 )
 
-// lengthSize is the size of the header that precedes each protobuf-encoded event. It contains the event's length.
+// lengthSize is the size of the header that precedes each protobuf-encoded event. The header contains the length of the
+// event.
 const lengthSize = 4
 
 // protobufEvents reads protobuf-encoded events.

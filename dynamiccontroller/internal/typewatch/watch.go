@@ -236,11 +236,11 @@ func (r *reflector) Replace(list []any, resourceVersion string) error {
 
 // setAll replaces the reflector's objects in the store. It calls onStored before the event handlers. If the type has
 // vanished, onStored is nil. The delivery lock is not needed for the comparison, which can take long, because only the
-// reflector's own goroutine modifies these objects. On the first list of a run, only deletions are determined, because
-// all objects in the store will be announced.
+// reflector's own goroutine modifies these objects. Before the first list of a run, event handlers ignore all changes
+// except deletions (see Subscription.handle), so only deletions are determined.
 func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, onStored func()) {
 	w := r.watch
-	changes := w.store.Removals(r.namespace, items)
+	changes := w.store.DeletionsIn(r.namespace, items)
 	if r.listed {
 		changes = append(changes, w.store.Updates(items)...)
 	}
