@@ -101,8 +101,10 @@ func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
 		r := &reflector{watch: w, namespace: namespace, state: w.state.reflectors[i]}
 		r.requests = listwatch.New(p.config.Source.Client(key.GVR, namespace, key.Projection), listwatch.Config{
 			GVR: key.GVR, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
-			MinVersion: r.minVersion, Relists: p.relists,
-			ListError: r.state.listFailed, WatchResult: r.state.watchResult,
+			MinVersion:  r.minVersion,
+			ListError:   r.state.listFailed,
+			WatchResult: r.state.watchResult,
+			Relists:     p.relists,
 		})
 		w.reflectors = append(w.reflectors, r)
 	}
@@ -236,12 +238,11 @@ func (r *reflector) Replace(list []any, resourceVersion string) error {
 
 // setAll replaces the reflector's objects in the store. It calls onStored before the event handlers. If the type has
 // vanished, onStored is nil. The delivery lock is not needed for the comparison, which can take long, because only the
-// reflector's own goroutine modifies these objects. Before the first list of a run, event handlers ignore all changes
-// except deletions (see Subscription.handle), so only deletions are determined.
+// reflector's own goroutine modifies these objects.
 func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, onStored func()) {
 	w := r.watch
 	changes := w.store.DeletionsIn(r.namespace, items)
-	if r.listed {
+	if r.listed { // until then, Subscription.handle drops everything except deletions
 		changes = append(changes, w.store.Updates(items)...)
 	}
 	newest := none
