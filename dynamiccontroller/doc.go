@@ -114,8 +114,7 @@
 //     connections are lost repeatedly, a schema change can therefore be detected up to five minutes late. Types whose
 //     API group has no dot (such as core and apps) are not relisted.
 //   - AllInformerHaveSynced returns false while any type cannot sync. Do not use it as a readiness check.
-//   - A handler that ignores its context keeps its worker until it returns. With a single worker, it blocks all
-//     types.
+//   - A handler that ignores its context keeps its worker until it returns. With one worker, it blocks all types.
 //   - A predicate, transform or MapFunc that hangs blocks all subscribers to the watch. If such a function calls
 //     [runtime.Goexit], the watch can stay closed until both Run and RunWatches have ended.
 //   - If the list of an owned or watched type fails when a run starts and succeeds later, the owners of the listed
@@ -134,5 +133,5 @@
 //   - internal/objects: encoded objects, decoding (decode.go) and storage (store.go).
 //   - internal/recordclient: the REST client, which returns encoded objects.
 //   - ../internal/listwatch: list and watch requests, relists, timeouts and retries.
-//   - internal/fairqueue: the queue. internal/resync: the schedule of resyncs.
+//   - internal/fairqueue: the queue. internal/resync: the schedule of resyncs. internal/selectors: formatted selectors.
 package dynamiccontroller

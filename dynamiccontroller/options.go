@@ -1,7 +1,6 @@
 package dynamiccontroller
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,15 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/selectors"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
-	"github.com/dynamic-controller/engine/internal/protect"
 )
 
 // ServeOption is an option for [DynamicController.StartServingGVK]: a [Watch], any [CommonOption], [WithConcurrency],
@@ -159,7 +157,7 @@ func WithNamespaces(namespaces ...string) CommonOption {
 // treated as deleted. By default, and with a nil selector, all objects are watched. No object matches [labels.Nothing],
 // which metav1.LabelSelectorAsSelector returns for nil.
 func WithLabelSelector(selector labels.Selector) CommonOption {
-	text, err := selectorText(selector, labelSelectorText)
+	text, err := selectors.Labels(selector)
 	return CommonOption{func(o *watchOptions) {
 		if err != nil {
 			o.reject("WithLabelSelector: %w", err)
@@ -173,7 +171,7 @@ func WithLabelSelector(selector labels.Selector) CommonOption {
 // selectableFields of their CRD. The API server rejects selectors on other fields, which puts the type in state
 // [TypeFailing].
 func WithFieldSelector(selector fields.Selector) CommonOption {
-	text, err := selectorText(selector, fieldSelectorText)
+	text, err := selectors.Fields(selector)
 	return CommonOption{func(o *watchOptions) {
 		if err != nil {
 			o.reject("WithFieldSelector: %w", err)
@@ -302,66 +300,4 @@ func (o *watchOptions) subscription() typewatch.Options {
 
 func (o *serveOptions) limits() fairqueue.Limits {
 	return fairqueue.Limits{Weight: o.weight, Concurrency: o.concurrency}
-}
-
-// noLabels and noFields are selectors that match no object, because their terms contradict each other. They are needed
-// because [labels.Nothing] and [fields.Nothing] are formatted as empty strings, and the API server treats an empty
-// selector as one that matches everything. noFields uses metadata.name, so that the API server's storage layer reads at
-// most one object.
-const (
-	noLabels = "!nothing,nothing"
-	noFields = "metadata.name!=nothing,metadata.name=nothing"
-)
-
-// selectorText returns the result of format, or an error if one of the selector's methods panics.
-func selectorText[S any](selector S, format func(S) (string, error)) (text string, err error) {
-	if panicked := protect.Call(func() { text, err = format(selector) }); panicked != nil {
-		err = fmt.Errorf("selector of type %T panicked: %w", selector, panicked)
-	}
-	return text, err
-}
-
-// labelSelectorText returns the selector in the API server's syntax.
-func labelSelectorText(selector labels.Selector) (string, error) {
-	if selector == nil {
-		return "", nil
-	}
-	requirements, selectable := selector.Requirements()
-	text := cmp.Or(selector.String(), labels.NewSelector().Add(requirements...).String())
-	switch {
-	case !selectable:
-		return noLabels, nil
-	case text == "" && !selector.Empty():
-		return "", fmt.Errorf("selector of type %T is not empty, but its String method returns an empty string", selector)
-	}
-	return text, nil
-}
-
-// fieldSelectorText returns the selector in the API server's syntax, with its terms sorted.
-func fieldSelectorText(selector fields.Selector) (string, error) {
-	if selector == nil {
-		return "", nil
-	}
-	parsed, err := fields.ParseSelector(selector.String())
-	if err != nil {
-		return "", err
-	}
-	// If fields.Nothing is combined with other selectors, it does not appear in the text. To detect it, the code below
-	// builds an object that satisfies every term of the parsed selector. If the parsed selector matches this object but
-	// the original does not, the original contains fields.Nothing.
-	object := fields.Set{}
-	for _, term := range parsed.Requirements() {
-		if term.Operator == selection.NotEquals {
-			object[term.Field] += term.Value + "?"
-		}
-	}
-	for _, term := range parsed.Requirements() {
-		if term.Operator != selection.NotEquals {
-			object[term.Field] = term.Value
-		}
-	}
-	if parsed.Matches(object) && !selector.Matches(object) {
-		return noFields, nil
-	}
-	return parsed.String(), nil
 }

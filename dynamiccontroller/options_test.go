@@ -6,27 +6,10 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
-
-// The API server must not treat a selector that matches nothing as one that matches everything.
-func TestNoFields_MatchesNoObject(t *testing.T) {
-	selector, err := fields.ParseSelector(noFields)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if selector.String() != noFields {
-		t.Errorf("the text of the selector is %q, want %q", selector, noFields)
-	}
-	for _, name := range []string{"", "nothing", "a"} {
-		if selector.Matches(fields.Set{"metadata.name": name}) {
-			t.Errorf("the selector matches an object with the name %q", name)
-		}
-	}
-}
 
 func TestAccepts_AllocatesNothingWithoutAPredicate(t *testing.T) {
 	stored, err := objects.Encode(&unstructured.Unstructured{Object: map[string]any{
