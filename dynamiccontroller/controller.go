@@ -48,9 +48,19 @@ type DynamicController struct {
 
 // queue is the workqueue shared by all types, and group is the part of the queue that belongs to one registration.
 type (
-	queue = fairqueue.Queue[ObjectIdentifiers, schema.GroupVersionResource, *registration]
-	group = fairqueue.Group[ObjectIdentifiers, schema.GroupVersionResource, *registration]
+	queue = fairqueue.Queue[ObjectIdentifiers, schema.GroupVersionResource, string, *registration]
+	group = fairqueue.Group[ObjectIdentifiers, schema.GroupVersionResource, string, *registration]
 )
+
+func newQueue() *queue {
+	return fairqueue.New[ObjectIdentifiers, schema.GroupVersionResource, string, *registration](
+		func(id ObjectIdentifiers) schema.GroupVersionResource { return id.GVR },
+		func(id ObjectIdentifiers) string { return id.NamespacedKey },
+		func(gvr schema.GroupVersionResource, key string) ObjectIdentifiers {
+			return ObjectIdentifiers{NamespacedKey: key, GVR: gvr}
+		},
+	)
+}
 
 // NewDynamicController returns a controller that lists and watches objects with kubeClient. It does not start any
 // goroutines or connect to the API server. Run, RunWatches and StartServingGVK return an error if config is invalid.
@@ -66,7 +76,7 @@ func NewDynamicController(
 		log:           log,
 		config:        config.withDefaults(),
 		clients:       recordclient.Clients{Dynamic: kubeClient},
-		queue:         fairqueue.New[ObjectIdentifiers, schema.GroupVersionResource, *registration](typeOf),
+		queue:         newQueue(),
 		registrations: map[schema.GroupVersionResource]*registration{},
 		ending:        map[schema.GroupVersionResource][]*registration{},
 	}
@@ -83,8 +93,6 @@ func NewDynamicController(
 	})
 	return c
 }
-
-func typeOf(id ObjectIdentifiers) schema.GroupVersionResource { return id.GVR }
 
 func (c *DynamicController) logOf(gvr schema.GroupVersionResource) logr.Logger {
 	return c.log.WithValues(keyGVR, nameOf(gvr))
@@ -240,7 +248,7 @@ func (c *DynamicController) Enqueue(ids ...ObjectIdentifiers) {
 			reg.ignoreMalformedKey("Enqueue", id.NamespacedKey, err)
 			continue
 		}
-		reg.group.Add(fairqueue.Live, reg.id(key))
+		reg.group.Add(fairqueue.Live, key)
 	}
 }
 

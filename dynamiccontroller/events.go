@@ -2,6 +2,7 @@ package dynamiccontroller
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -130,7 +131,7 @@ func (o *secondaryOptions) mapKeys(
 func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler {
 	primary := r.subscriptions.primary
 	return typewatch.EventHandler{
-		Known:  func(keys []string) { r.add(fairqueue.Background, keys) },
+		Known:  func(keys []string) { r.addBackground(keys) },
 		Synced: func() { r.subscriptions.delivered(primary) },
 		Changed: func(c objects.Change) {
 			options := &r.options.Load().watchOptions
@@ -141,7 +142,7 @@ func (r *registration) eventHandler(ctx context.Context) typewatch.EventHandler 
 			if !accepted {
 				return
 			}
-			if !r.group.Add(fairqueue.Live, r.id(c.Key)) && c.New == nil {
+			if !r.group.Add(fairqueue.Live, c.Key) && c.New == nil {
 				r.markPending(c.Key) // the run has ended, and the cache no longer holds the object
 			}
 		},
@@ -155,13 +156,13 @@ func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 	return typewatch.EventHandler{
 		Known: func(keys []string) {
 			view := sec.sub.View()
-			var targets targets
+			var targets []string
 			for _, key := range keys {
 				if ctx.Err() != nil {
 					return
 				}
 				if r, known := view.Store().Get(key); known {
-					sec.addTargets(ctx, &targets, view, r)
+					targets = sec.addTargets(ctx, targets, view, r)
 				}
 			}
 			sec.enqueue(fairqueue.Background, targets)
@@ -172,55 +173,39 @@ func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 			if options.predicate != nil && !options.accepts(ctx, sec.reg.log, view, c) {
 				return
 			}
-			var targets targets
-			sec.addTargets(ctx, &targets, view, c.Old)
-			sec.addTargets(ctx, &targets, view, c.New)
-			sec.enqueue(fairqueue.Live, targets)
+			targets := sec.addTargets(ctx, nil, view, c.Old)
+			sec.enqueue(fairqueue.Live, sec.addTargets(ctx, targets, view, c.New))
 		},
 	}
 }
 
-// targets is a set of keys of the served type. It is allocated lazily, because most changes have no targets.
-type targets map[string]struct{}
-
-func (t *targets) add(key string) {
-	if *t == nil {
-		*t = targets{}
-	}
-	(*t)[key] = struct{}{}
-}
-
-func (sec *secondary) enqueue(lane fairqueue.Lane, targets targets) {
-	if len(targets) == 0 {
+func (sec *secondary) enqueue(lane fairqueue.Lane, keys []string) {
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	if len(keys) == 0 || sec.reg.group.Add(lane, keys...) {
 		return
 	}
-	ids := make([]ObjectIdentifiers, 0, len(targets))
-	for key := range targets {
-		ids = append(ids, sec.reg.id(key))
-	}
-	if !sec.reg.group.Add(lane, ids...) {
-		for key := range targets {
-			sec.reg.markPending(key) // the run has ended
-		}
+	for _, key := range keys {
+		sec.reg.markPending(key) // the run has ended
 	}
 }
 
-// addTargets adds the owners of a watched object, or the keys that the MapFunc returns for it.
-func (sec *secondary) addTargets(ctx context.Context, targets *targets, view typewatch.View, r *objects.Record) {
-	switch {
-	case r == nil:
-	case sec.key.Owned:
-		sec.addOwners(targets, r)
-	default:
-		sec.addMapped(ctx, targets, view, r)
+// addTargets appends the keys of the watched object's owners, or the keys that the MapFunc returns for the object.
+func (sec *secondary) addTargets(ctx context.Context, keys []string, view typewatch.View, r *objects.Record) []string {
+	if r == nil {
+		return keys
 	}
+	if sec.key.Owned {
+		return sec.addOwners(keys, r)
+	}
+	return sec.addMapped(ctx, keys, view, r)
 }
 
-// addOwners adds the object's owners that are in the served type's cache. Owners are identified by UID.
-func (sec *secondary) addOwners(targets *targets, r *objects.Record) {
+// addOwners appends the object's owners that are in the served type's cache. Owners are identified by UID.
+func (sec *secondary) addOwners(keys []string, r *objects.Record) []string {
 	owners := sec.sub.Owners(r)
 	if len(owners) == 0 {
-		return
+		return keys
 	}
 	served := sec.reg.subscriptions.primary.View().Store()
 	for i := range owners {
@@ -228,18 +213,20 @@ func (sec *secondary) addOwners(targets *targets, r *objects.Record) {
 			continue
 		}
 		if key, known := served.FindOwner(&owners[i]); known {
-			targets.add(key)
+			keys = append(keys, key)
 		}
 	}
+	return keys
 }
 
-func (sec *secondary) addMapped(ctx context.Context, targets *targets, view typewatch.View, r *objects.Record) {
+func (sec *secondary) addMapped(ctx context.Context, keys []string, view typewatch.View, r *objects.Record) []string {
 	for _, returned := range sec.options.Load().mapKeys(ctx, sec.reg.log, view, r) {
 		key, err := normalizeKey(returned)
 		if err != nil {
 			sec.reg.ignoreMalformedKey("MapFunc of "+nameOf(sec.key.GVR), returned, err)
 			continue
 		}
-		targets.add(key)
+		keys = append(keys, key)
 	}
+	return keys
 }

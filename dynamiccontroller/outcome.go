@@ -74,10 +74,10 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 	case OutcomeRequeue:
 		r.recordRequeue(key, got.after)
 		if got.after > 0 {
-			r.group.Forget(id)
+			r.group.Forget(key)
 			r.addAfter(key, got.after)
 		} else {
-			r.group.AddRateLimited(id)
+			r.group.AddRateLimited(key)
 		}
 	case OutcomeInterrupted:
 		delay := min(interruptedDelay, r.controller.config.MaxRetryDelay)
@@ -87,7 +87,7 @@ func (r *registration) settle(ctx context.Context, log logr.Logger, id ObjectIde
 		r.addAfter(key, delay)
 		log.V(1).Info("Reconcile interrupted", keyError, got.err.Error())
 	case OutcomeFailure, OutcomePanic:
-		r.group.AddRateLimited(id)
+		r.group.AddRateLimited(key)
 		if failures > 1 { // only the first of consecutive failures is logged at V(0)
 			log = log.V(1)
 		}
@@ -205,8 +205,7 @@ func (r *registration) isOwnNotFound(id ObjectIdentifiers, details *metav1.Statu
 	return primary.State().Phase == typewatch.NotFound
 }
 
-// soleStatus returns the API status error that err is or wraps, or nil. It does not look into errors that wrap several
-// errors.
+// soleStatus returns the API status error that err is or wraps, or nil. It does not look into joined errors.
 func soleStatus(err error) *apierrors.StatusError {
 	for err != nil {
 		switch e := err.(type) { //nolint:errorlint // each error in the chain is examined

@@ -81,12 +81,12 @@ func (r *registration) recordRequeue(key string, after time.Duration) {
 // recordSuccess resets the failure count, including the one kept by a custom rate limiter.
 func (r *registration) recordSuccess(key string) {
 	r.updateRecord(key, func(rec record) record { return record{pending: rec.pending} })
-	r.group.Forget(r.id(key))
+	r.group.Forget(key)
 }
 
 // park records that the object must not be retried; see Handler.
 func (r *registration) park(key string) {
-	r.group.Forget(r.id(key))
+	r.group.Forget(key)
 	r.updateRecord(key, func(rec record) record {
 		rec.parkedSince = time.Now()
 		return rec
@@ -97,7 +97,7 @@ func (r *registration) park(key string) {
 // parked object is unparked, because no later event would do so. An object that is still in the queue is reconciled
 // once, without retries.
 func (r *registration) recordDeletion(key string, dropped bool) {
-	queued := r.group.Has(r.id(key))
+	queued := r.group.Has(key)
 	r.updateRecord(key, func(rec record) record {
 		if dropped && !rec.parkedSince.IsZero() {
 			rec = record{}

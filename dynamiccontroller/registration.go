@@ -69,17 +69,9 @@ func newRegistration(c *DynamicController, gvr schema.GroupVersionResource) *reg
 	return reg
 }
 
-func (r *registration) id(key string) ObjectIdentifiers {
-	return ObjectIdentifiers{NamespacedKey: key, GVR: r.gvr}
-}
-
-func (r *registration) add(lane fairqueue.Lane, keys []string) {
+func (r *registration) addBackground(keys []string) {
 	for batch := range slices.Chunk(keys, maxBatch) {
-		ids := make([]ObjectIdentifiers, len(batch))
-		for i, key := range batch {
-			ids[i] = r.id(key)
-		}
-		r.group.Add(lane, ids...)
+		r.group.Add(fairqueue.Background, batch...)
 	}
 }
 
@@ -89,7 +81,7 @@ const maxBatch = 256
 // addAfter adds a key to the live lane after d. If the run has already ended, a key that is not in the cache is marked
 // as pending instead, so that the next run reconciles it.
 func (r *registration) addAfter(key string, d time.Duration) {
-	if !r.group.AddAfter(r.id(key), d) && !r.subscriptions.primary.View().Store().Has(key) {
+	if !r.group.AddAfter(key, d) && !r.subscriptions.primary.View().Store().Has(key) {
 		r.markPending(key)
 	}
 }
@@ -125,8 +117,7 @@ func (r *registration) enter(base context.Context) context.Context {
 }
 
 // beginCall registers a call to the handler and returns the parent of the call's context. If ok is false, the
-// registration is closed and the handler must not be called. Otherwise, the caller must call the handler and then
-// endCall.
+// registration is closed and the handler must not be called. Otherwise, call the handler and then endCall.
 func (r *registration) beginCall(key string, options *serveOptions) (parent context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,7 +241,8 @@ func (r *registration) runningHandlers() (names []string) {
 	defer r.mu.Unlock()
 	byStart := func(a, b string) int { return r.running[a].Compare(r.running[b]) }
 	for _, key := range slices.SortedFunc(maps.Keys(r.running), byStart) {
-		names = append(names, fmt.Sprintf("%s (for %s)", r.id(key), time.Since(r.running[key]).Round(time.Millisecond)))
+		id := ObjectIdentifiers{NamespacedKey: key, GVR: r.gvr}
+		names = append(names, fmt.Sprintf("%s (for %s)", id, time.Since(r.running[key]).Round(time.Millisecond)))
 	}
 	return names
 }

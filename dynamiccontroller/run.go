@@ -13,7 +13,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/resync"
 )
 
@@ -44,10 +43,7 @@ type runKey struct{}
 // contexts, it returns [context.Background].
 //
 // State that must not outlive a run, such as data that is valid only for one leadership term, can be kept in a map
-// whose key is the context of the run. [context.AfterFunc] can then remove it:
-//
-//	run := dynamiccontroller.RunContext(ctx)
-//	context.AfterFunc(run, func() { delete the state of run })
+// whose key is the context of the run. [context.AfterFunc] can then remove it.
 func RunContext(ctx context.Context) context.Context {
 	if r, ok := ctx.Value(runKey{}).(*run); ok {
 		return r.lifetime
@@ -244,7 +240,7 @@ func (r *run) resync(ctx context.Context) {
 		case now := <-ticker.C:
 			for _, reg := range r.served() {
 				reg.resyncs.Start(seed, now)
-				reg.add(fairqueue.Background, reg.resyncs.Due(now, period, reg.allKeys))
+				reg.addBackground(reg.resyncs.Due(now, period, reg.allKeys))
 			}
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller/internal/fairqueue"
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
 )
 
@@ -146,7 +145,7 @@ func (s *subscriptionSet) swap(p *pendingSwap) {
 	}
 	s.mu.Unlock()
 	if attached {
-		s.reg.add(fairqueue.Background, s.reg.allKeys())
+		s.reg.addBackground(s.reg.allKeys())
 	}
 }
 
@@ -203,7 +202,7 @@ func (s *subscriptionSet) attach(r *run) {
 	secondaries := slices.Collect(maps.Values(s.secondaries))
 	s.beginInitialSyncLocked(secondaries)
 	s.mu.Unlock()
-	s.reg.add(fairqueue.Background, s.reg.recordedKeys())
+	s.reg.addBackground(s.reg.recordedKeys())
 	for _, sec := range secondaries {
 		s.attachSecondary(ctx, sec)
 	}

@@ -51,8 +51,8 @@ func (h *delayHeap[E]) set(e E) {
 }
 
 // delayLocked delays the item, unless it is already in the live lane or due earlier.
-func (q *Queue[T, K, V]) delayLocked(g *group[T, K, V], key T, d time.Duration) {
-	it := q.itemLocked(g, key)
+func (q *Queue[T, K, N, V]) delayLocked(g *group[T, K, N, V], name N, d time.Duration) {
+	it := q.itemLocked(g, name)
 	now := q.now()
 	due := now + min(d, math.MaxInt64-now)
 	if it.queued && it.lane == Live || it.delayed() && it.due <= due {
@@ -64,7 +64,7 @@ func (q *Queue[T, K, V]) delayLocked(g *group[T, K, V], key T, d time.Duration) 
 	q.armLocked()
 }
 
-func (q *Queue[T, K, V]) endDelayLocked(g *group[T, K, V], it *item[T, K, V]) {
+func (q *Queue[T, K, N, V]) endDelayLocked(g *group[T, K, N, V], it *item[T, K, N, V]) {
 	if it.delayed() {
 		heap.Remove(&g.delays, it.place-1)
 		q.updateDelayLocked(g)
@@ -72,7 +72,7 @@ func (q *Queue[T, K, V]) endDelayLocked(g *group[T, K, V], it *item[T, K, V]) {
 }
 
 // updateDelayLocked updates the group's entry in q.delays. It must be called after the group's delays have changed.
-func (q *Queue[T, K, V]) updateDelayLocked(g *group[T, K, V]) {
+func (q *Queue[T, K, N, V]) updateDelayLocked(g *group[T, K, N, V]) {
 	if len(g.delays) > 0 {
 		g.due = g.delays[0].due
 		q.delays.set(g)
@@ -83,7 +83,7 @@ func (q *Queue[T, K, V]) updateDelayLocked(g *group[T, K, V]) {
 
 // armLocked sets the timer to the earliest due time. A timer that is already set to an earlier time is left as it is,
 // because fire will call armLocked again.
-func (q *Queue[T, K, V]) armLocked() {
+func (q *Queue[T, K, N, V]) armLocked() {
 	if len(q.delays) == 0 || q.armed > 0 && q.armed <= q.delays[0].due {
 		return
 	}
@@ -98,13 +98,13 @@ func (q *Queue[T, K, V]) armLocked() {
 }
 
 // fire moves items with expired delays to the live lane.
-func (q *Queue[T, K, V]) fire() {
+func (q *Queue[T, K, N, V]) fire() {
 	defer q.firing.Done()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for now := q.now(); len(q.delays) > 0 && q.delays[0].due <= now; {
 		g := q.delays[0]
-		q.addLocked(g, g.delays[0].key, Live)
+		q.addLocked(g, g.delays[0].name, Live, now)
 	}
 	q.armed = 0
 	q.armLocked()
@@ -112,7 +112,7 @@ func (q *Queue[T, K, V]) fire() {
 }
 
 // dropDelaysLocked cancels all delays and stops the timer. It drops items that are neither waiting nor running.
-func (q *Queue[T, K, V]) dropDelaysLocked() {
+func (q *Queue[T, K, N, V]) dropDelaysLocked() {
 	for len(q.delays) > 0 { // removing the last entry of a heap takes O(1)
 		g := q.delays[len(q.delays)-1]
 		it := g.delays[len(g.delays)-1]

@@ -52,8 +52,7 @@
 //
 // An item has at most one delay. If several delays are requested, the one that expires first applies. A delayed item
 // can also wait in the background lane, so that an initial list does not postpone a retry. When the delay expires, the
-// item moves to the live lane. Handing out the item or adding it to the live lane cancels the delay. One timer serves
-// all groups.
+// item moves to the live lane. Handing out the item or adding it to the live lane cancels the delay.
 //
 // # Reopening a group
 //
@@ -64,5 +63,5 @@
 // # Cost
 //
 // Closing a group takes O(log groups + running items). Operations on delays take O(log items). All other operations
-// take O(1), plus the time to skip blocked groups. Every blocked group has at least one running item.
+// take amortized O(1), plus the time to skip blocked groups. Every blocked group has at least one running item.
 package fairqueue

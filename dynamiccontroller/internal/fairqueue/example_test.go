@@ -8,7 +8,11 @@ import (
 
 // Two groups take turns, regardless of how many items they have.
 func Example() {
-	queue := fairqueue.New[string, byte, string](func(item string) byte { return item[0] })
+	queue := fairqueue.New[string, byte, string, string](
+		func(item string) byte { return item[0] },
+		func(item string) string { return item[1:] },
+		func(group byte, name string) string { return string(group) + name },
+	)
 	queue.Open('a', "the a group", fairqueue.Limits{}, nil)
 	queue.Open('b', "the b group", fairqueue.Limits{}, nil)
 	for _, item := range []string{"a1", "a2", "a3", "b1"} {

@@ -14,8 +14,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // Items in tests have the form "group/name".
 type (
-	testQueue = Queue[string, string, string]
-	testGroup = Group[string, string, string]
+	testQueue = Queue[string, string, string, string]
+	testGroup = Group[string, string, string, string]
 )
 
 func groupOf(item string) string {
@@ -23,7 +23,11 @@ func groupOf(item string) string {
 	return group
 }
 
-func newTestQueue() *testQueue { return New[string, string, string](groupOf) }
+func identity(item string) string { return item }
+
+func second(_, item string) string { return item }
+
+func newTestQueue() *testQueue { return New[string, string, string, string](groupOf, identity, second) }
 
 // open opens the groups without limits.
 func open(q *testQueue, groups ...string) map[string]testGroup {

@@ -27,6 +27,7 @@ type modelGroup struct {
 	session                int
 	limits                 Limits
 	lanes                  [2][]string
+	places                 []string // the order of the background lane, including items that have left it since
 	again                  map[string]Lane
 	due                    map[string]time.Time
 	liveTurns, credit      int
@@ -112,6 +113,10 @@ func (m *model) handOutOf(name string) {
 	}
 	item := g.lanes[lane][0]
 	g.lanes[lane] = g.lanes[lane][1:]
+	if lane == Background {
+		g.places = g.places[1:]
+		g.trim()
+	}
 	delete(g.due, item)
 	m.running[item] = modelRun{session: g.session, began: time.Now(), term: m.term}
 	m.handed = append(m.handed, item)
@@ -145,9 +150,29 @@ func (m *model) add(item string, lane Lane) {
 			return
 		}
 		g.lanes[Background] = slices.Delete(g.lanes[Background], at, at+1)
+		g.trim()
 	}
-	g.lanes[lane] = append(g.lanes[lane], item)
+	g.push(item, lane)
 	m.place(groupOf(item))
+}
+
+// push adds the item to a lane. An item that has left the background lane keeps its place there until all items before
+// it have left.
+func (g *modelGroup) push(item string, lane Lane) {
+	g.lanes[lane] = append(g.lanes[lane], item)
+	if lane == Live {
+		return
+	}
+	g.places = append(g.places, item)
+	slices.SortFunc(g.lanes[Background], func(a, b string) int {
+		return slices.Index(g.places, a) - slices.Index(g.places, b)
+	})
+}
+
+func (g *modelGroup) trim() {
+	for len(g.places) > 0 && !slices.Contains(g.lanes[Background], g.places[0]) {
+		g.places = g.places[1:]
+	}
 }
 
 // addAfter delays the item as AddAfter does on a handle from the given session.
@@ -208,7 +233,7 @@ func (m *model) done(item string) {
 	g.returned = g.returned || run.session == g.session
 	if lane, again := g.again[item]; again {
 		delete(g.again, item)
-		g.lanes[lane] = append(g.lanes[lane], item)
+		g.push(item, lane)
 	}
 	m.place(groupOf(item))
 }
@@ -225,7 +250,7 @@ func (m *model) open(name string, limits Limits) {
 
 func (m *model) clear(name string) {
 	g := m.groups[name]
-	g.lanes, g.liveTurns, g.credit = [2][]string{}, 0, 0
+	g.lanes, g.places, g.liveTurns, g.credit = [2][]string{}, nil, 0, 0
 	g.again, g.due = map[string]Lane{}, map[string]time.Time{}
 	m.place(name)
 }
@@ -255,4 +280,17 @@ func (m *model) stats(name string) Stats {
 	}
 	n, _ := m.runs(name)
 	return Stats{Live: len(g.lanes[Live]), Background: len(g.lanes[Background]), Delayed: len(g.due), Running: n}
+}
+
+// known returns the number of the group's items that the queue has to keep in memory.
+func (m *model) known(name string) int {
+	g, items := m.groups[name], map[string]bool{}
+	for item := range m.running {
+		items[item] = groupOf(item) == name
+	}
+	for _, item := range slices.Concat(g.lanes[Live], g.lanes[Background], slices.Collect(maps.Keys(g.due))) {
+		items[item] = true
+	}
+	maps.DeleteFunc(items, func(_ string, known bool) bool { return !known })
+	return len(items)
 }

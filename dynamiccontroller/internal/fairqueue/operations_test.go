@@ -125,6 +125,11 @@ func (p *pair) check(t *rapid.T) {
 	}
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
+	for name, g := range p.q.groups {
+		if want := p.m.known(name); len(g.items) != want {
+			t.Fatalf("group %s knows %d items, want %d", name, len(g.items), want)
+		}
+	}
 	if p.q.idle != p.m.idle {
 		t.Fatalf("%d workers are idle, want %d", p.q.idle, p.m.idle)
 	}

@@ -15,8 +15,6 @@ const (
 	Live Lane = iota
 	// Background is the lane for initial lists, promotions and resyncs.
 	Background
-
-	lanes = 2
 )
 
 // Limits restricts a group's share of the workers.
@@ -27,20 +25,22 @@ type Limits struct {
 	Concurrency int
 }
 
-// Queue hands out items of type T. Each item belongs to a group with a key of type K and a value of type V. All methods
-// are safe for concurrent use.
-type Queue[T, K comparable, V any] struct {
+// Queue hands out items of type T. Each item belongs to a group with a key of type K and a value of type V, and has a
+// name of type N within its group. All methods are safe for concurrent use.
+type Queue[T, K, N comparable, V any] struct {
 	groupOf func(T) K
+	nameOf  func(T) N
+	itemOf  func(K, N) T
 	created time.Time // times are stored as durations since then, because time.Since is faster than time.Now
 
 	// mu guards the fields below and the fields of groups, sessions and items. It is not held while user code is called,
-	// except for groupOf.
+	// except for groupOf, nameOf and itemOf.
 	mu        sync.Mutex
 	available sync.Cond // signals that an item can be handed out or that the queue shuts down
 	drained   sync.Cond // signals that no item is waiting or running
 
-	groups map[K]*group[T, K, V]
-	ring   list[*group[T, K, V]] // groups with items to hand out, in the order of their turns
+	groups map[K]*group[T, K, N, V]
+	ring   list[*group[T, K, N, V]] // groups with items to hand out, in the order of their turns
 
 	waiting int  // items in lanes
 	running int  // items that were handed out and for which Done has not been called
@@ -50,59 +50,64 @@ type Queue[T, K comparable, V any] struct {
 	waking  bool // a goroutine in Next was signalled and has not run yet
 	closed  bool // shut down and not restarted
 
-	delays delayHeap[*group[T, K, V]] // groups with delayed items
+	delays delayHeap[*group[T, K, N, V]] // groups with delayed items
 	timer  *time.Timer
 	armed  time.Duration  // when the timer expires; 0 if it is not set
 	firing sync.WaitGroup // pending calls to fire
 
-	free sync.Pool // of *item[T, K, V]
+	free sync.Pool // of *item[T, K, N, V]
 }
 
-var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string, string, any])(nil)
+var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string, string, string, any])(nil)
 
-// New returns an empty queue. groupOf returns the key of an item's group. It must be fast, because it is called while
-// the queue is locked.
-func New[T, K comparable, V any](groupOf func(T) K) *Queue[T, K, V] {
-	q := &Queue[T, K, V]{groupOf: groupOf, created: time.Now(), groups: map[K]*group[T, K, V]{}}
+// New returns an empty queue. groupOf and nameOf return the two parts of an item, and itemOf is their inverse. All three
+// must be fast, because they are called while the queue is locked.
+func New[T, K, N comparable, V any](
+	groupOf func(T) K, nameOf func(T) N, itemOf func(K, N) T,
+) *Queue[T, K, N, V] {
+	q := &Queue[T, K, N, V]{groupOf: groupOf, nameOf: nameOf, itemOf: itemOf, created: time.Now()}
+	q.groups = map[K]*group[T, K, N, V]{}
 	q.available.L, q.drained.L = &q.mu, &q.mu
 	return q
 }
 
 // Add adds an item to the live lane of its group. The item is dropped if the group is not open.
-func (q *Queue[T, K, V]) Add(key T) {
+func (q *Queue[T, K, N, V]) Add(key T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if g := q.groups[q.groupOf(key)]; g != nil && g.session != nil && !q.closed {
-		q.addLocked(g, key, Live)
+		q.addLocked(g, q.nameOf(key), Live, q.now())
 		q.wakeLocked()
 	}
 }
 
 // AddAfter calls [Group.AddAfter] on the current handle of the item's group or, if the item is running, on the handle
 // that was current when the item was handed out. AddRateLimited, Forget and NumRequeues use the same handle.
-func (q *Queue[T, K, V]) AddAfter(key T, d time.Duration) { q.groupFor(key).AddAfter(key, d) }
+func (q *Queue[T, K, N, V]) AddAfter(key T, d time.Duration) {
+	q.groupFor(key).AddAfter(q.nameOf(key), d)
+}
 
 // AddRateLimited calls [Group.AddRateLimited].
-func (q *Queue[T, K, V]) AddRateLimited(key T) { q.groupFor(key).AddRateLimited(key) }
+func (q *Queue[T, K, N, V]) AddRateLimited(key T) { q.groupFor(key).AddRateLimited(q.nameOf(key)) }
 
 // Forget calls [Group.Forget].
-func (q *Queue[T, K, V]) Forget(key T) { q.groupFor(key).Forget(key) }
+func (q *Queue[T, K, N, V]) Forget(key T) { q.groupFor(key).Forget(q.nameOf(key)) }
 
 // NumRequeues returns the number of failures of the item according to its group's rate limiter.
-func (q *Queue[T, K, V]) NumRequeues(key T) int {
+func (q *Queue[T, K, N, V]) NumRequeues(key T) int {
 	if limiter := q.groupFor(key).limiter(); limiter != nil {
 		return limiter.NumRequeues(key)
 	}
 	return 0
 }
 
-func (q *Queue[T, K, V]) groupFor(key T) Group[T, K, V] {
+func (q *Queue[T, K, N, V]) groupFor(key T) Group[T, K, N, V] {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	h := Group[T, K, V]{q: q}
+	h := Group[T, K, N, V]{q: q}
 	if g := q.groups[q.groupOf(key)]; g != nil {
 		h.session = g.session
-		if it := g.items[key]; it != nil && it.session != nil {
+		if it := g.items[q.nameOf(key)]; it != nil && it.session != nil {
 			h.session = it.session
 		}
 	}
@@ -110,14 +115,14 @@ func (q *Queue[T, K, V]) groupFor(key T) Group[T, K, V] {
 }
 
 // Get is like Next, but does not return the value of the group.
-func (q *Queue[T, K, V]) Get() (key T, shutdown bool) {
+func (q *Queue[T, K, N, V]) Get() (key T, shutdown bool) {
 	key, _, _, shutdown = q.Next()
 	return key, shutdown
 }
 
 // Next blocks until it can return an item, the value of its group and the time the item waited in its lane. The caller
 // must call Done after processing the item. If shutdown is true, the queue is shut down and no items are waiting.
-func (q *Queue[T, K, V]) Next() (key T, value V, waited time.Duration, shutdown bool) {
+func (q *Queue[T, K, N, V]) Next() (key T, value V, waited time.Duration, shutdown bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.idle++
@@ -134,18 +139,21 @@ func (q *Queue[T, K, V]) Next() (key T, value V, waited time.Duration, shutdown 
 	it, waited := q.takeLocked(g)
 	q.wakeLocked()
 	q.endShutDownLocked()
-	return it.key, g.session.value, waited, false
+	return q.itemOf(g.key, it.name), g.session.value, waited, false
 }
 
 // Done marks an item as processed. If the item was added again while it was running, it is handed out again.
-func (q *Queue[T, K, V]) Done(key T) {
+func (q *Queue[T, K, N, V]) Done(key T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	g := q.groups[q.groupOf(key)]
-	if g == nil || g.items[key] == nil || g.items[key].session == nil {
+	if g == nil {
 		return
 	}
-	it := g.items[key]
+	it := g.items[q.nameOf(key)]
+	if it == nil || it.session == nil {
+		return
+	}
 	q.running--
 	if it.term == q.term {
 		q.busy--
@@ -156,7 +164,7 @@ func (q *Queue[T, K, V]) Done(key T) {
 	}
 	it.session = nil
 	if it.queued {
-		q.pushLocked(g, it)
+		q.pushLocked(g, it.name, it, q.now())
 	} else if !it.delayed() {
 		q.dropItemLocked(g, it)
 	}
@@ -169,7 +177,7 @@ func (q *Queue[T, K, V]) Done(key T) {
 }
 
 // Len returns the number of items waiting in lanes.
-func (q *Queue[T, K, V]) Len() int {
+func (q *Queue[T, K, N, V]) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.waiting
@@ -177,7 +185,7 @@ func (q *Queue[T, K, V]) Len() int {
 
 // ShutDown drops delayed items and makes the queue ignore new items until Restart. Next returns the remaining waiting
 // items before it reports the shutdown. When ShutDown returns, none of the queue's timers is pending.
-func (q *Queue[T, K, V]) ShutDown() {
+func (q *Queue[T, K, N, V]) ShutDown() {
 	q.mu.Lock()
 	q.closed = true
 	q.dropDelaysLocked()
@@ -187,7 +195,7 @@ func (q *Queue[T, K, V]) ShutDown() {
 }
 
 // ShutDownWithDrain calls ShutDown and waits until all waiting and running items are done.
-func (q *Queue[T, K, V]) ShutDownWithDrain() {
+func (q *Queue[T, K, N, V]) ShutDownWithDrain() {
 	q.ShutDown()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -197,7 +205,7 @@ func (q *Queue[T, K, V]) ShutDownWithDrain() {
 }
 
 // ShuttingDown reports whether the queue has been shut down and not restarted.
-func (q *Queue[T, K, V]) ShuttingDown() bool {
+func (q *Queue[T, K, N, V]) ShuttingDown() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.closed
@@ -205,13 +213,13 @@ func (q *Queue[T, K, V]) ShuttingDown() bool {
 
 // Cancel shuts down the queue and drops all items that are not running. Groups stay open. Cancel returns the dropped
 // items and any running items that were added again, but omits items that were only added to the background lane.
-func (q *Queue[T, K, V]) Cancel() (dropped []T) {
+func (q *Queue[T, K, N, V]) Cancel() (dropped []T) {
 	q.mu.Lock()
 	q.closed = true
 	for _, g := range q.groups {
-		for key, it := range g.items {
-			if it.delayed() || it.queued && it.lane == Live {
-				dropped = append(dropped, key)
+		for name, it := range g.items {
+			if it != nil && (it.delayed() || it.queued && it.lane == Live) {
+				dropped = append(dropped, q.itemOf(g.key, name))
 			}
 		}
 		q.clearLocked(g)
@@ -222,7 +230,7 @@ func (q *Queue[T, K, V]) Cancel() (dropped []T) {
 }
 
 // Restart ends a shutdown. Items that are still running are not handed out again until Done is called for them.
-func (q *Queue[T, K, V]) Restart() {
+func (q *Queue[T, K, N, V]) Restart() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = false
@@ -231,7 +239,7 @@ func (q *Queue[T, K, V]) Restart() {
 
 // endShutDownLocked wakes the goroutines waiting for a shutdown to complete. It must be called when the number of
 // waiting or running items may have reached zero.
-func (q *Queue[T, K, V]) endShutDownLocked() {
+func (q *Queue[T, K, N, V]) endShutDownLocked() {
 	if !q.closed || q.waiting > 0 {
 		return
 	}
@@ -241,4 +249,4 @@ func (q *Queue[T, K, V]) endShutDownLocked() {
 	}
 }
 
-func (q *Queue[T, K, V]) now() time.Duration { return time.Since(q.created) }
+func (q *Queue[T, K, N, V]) now() time.Duration { return time.Since(q.created) }

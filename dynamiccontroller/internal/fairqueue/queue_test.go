@@ -3,6 +3,7 @@ package fairqueue
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -180,15 +181,50 @@ func TestNext_LosesNoWakeup(t *testing.T) {
 }
 
 func TestGroup_ReleasesMemoryWhenEmpty(t *testing.T) {
-	q := newTestQueue()
-	open(q, "a")
-	addMany(q, "a", 100_000)
-	for q.Len() > 0 {
-		process(t, q)
+	for name, lane := range map[string]Lane{"live lane": Live, "background lane": Background} {
+		t.Run(name, func(t *testing.T) {
+			const items, limit = 100_000, 50_000 // bytes
+			q, names := newTestQueue(), numbered("a", items)
+			a := open(q, "a")["a"]
+			before := heapSize()
+			for batch := range slices.Chunk(names, 256) {
+				a.Add(lane, batch...)
+			}
+			for range items {
+				process(t, q)
+			}
+			if kept := heapSize() - before; kept > limit {
+				t.Errorf("the empty group kept %d bytes, want at most %d", kept, limit)
+			}
+			runtime.KeepAlive(q)
+			runtime.KeepAlive(names)
+		})
 	}
-	if g := q.groups["a"]; g.peak != 0 {
-		t.Fatalf("the empty group kept a map for %d items", g.peak)
+}
+
+// The initial list of a type adds all its objects to the background lane.
+func TestAdd_NeedsLittleMemoryForBackgroundItems(t *testing.T) {
+	const items, limit = 100_000, 80 // bytes per item, not including its name
+	q, names := newTestQueue(), numbered("a", items)
+	a := open(q, "a")["a"]
+	before := heapSize()
+	for batch := range slices.Chunk(names, 256) {
+		a.Add(Background, batch...)
 	}
+	if used := (heapSize() - before) / items; used > limit {
+		t.Errorf("each item takes %d bytes, want at most %d", used, limit)
+	}
+	runtime.KeepAlive(q)
+	runtime.KeepAlive(names)
+}
+
+// heapSize returns the size of all live objects.
+func heapSize() int64 {
+	runtime.GC()
+	runtime.GC() // empties sync.Pools
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return int64(stats.HeapAlloc)
 }
 
 // TestGroup_KeepsItsItemsWhenLarge finishes some items of a group that is so large that its index would be dropped if

@@ -1,9 +1,6 @@
 package fairqueue
 
-import (
-	"iter"
-	"time"
-)
+import "time"
 
 const (
 	// While both lanes have items, every backgroundShare-th item is taken from the background lane.
@@ -15,7 +12,7 @@ const (
 )
 
 // pickLocked returns the first group in the ring that may take an idle worker, or nil.
-func (q *Queue[T, K, V]) pickLocked() *group[T, K, V] {
+func (q *Queue[T, K, N, V]) pickLocked() *group[T, K, N, V] {
 	for g := range q.ring.all() {
 		if q.allowedLocked(g) {
 			return g
@@ -25,7 +22,7 @@ func (q *Queue[T, K, V]) pickLocked() *group[T, K, V] {
 }
 
 // allowedLocked reports whether the dynamic threshold allows the group to take another idle worker.
-func (q *Queue[T, K, V]) allowedLocked(g *group[T, K, V]) bool {
+func (q *Queue[T, K, N, V]) allowedLocked(g *group[T, K, N, V]) bool {
 	running := g.running.len
 	switch {
 	case running == 0, q.busy == 0: // if busy is 0, all running items were handed out before the last Restart
@@ -43,7 +40,7 @@ func (q *Queue[T, K, V]) allowedLocked(g *group[T, K, V]) bool {
 
 // wakeLocked wakes an idle worker if a group can hand out an item. Only one worker is woken at a time. After taking an
 // item, that worker wakes the next one.
-func (q *Queue[T, K, V]) wakeLocked() {
+func (q *Queue[T, K, N, V]) wakeLocked() {
 	if !q.waking && q.idle > 0 && q.pickLocked() != nil {
 		q.waking = true
 		q.available.Signal()
@@ -51,22 +48,20 @@ func (q *Queue[T, K, V]) wakeLocked() {
 }
 
 // takeLocked hands out the group's next item. The turn ends when the group runs out of credit or waiting items.
-func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) (it *item[T, K, V], waited time.Duration) {
+func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, V], waited time.Duration) {
 	lane := Live
 	switch {
-	case g.lanes[Background].len == 0:
+	case g.background.len == 0:
 		g.liveTurns = 0
-	case g.lanes[Live].len == 0 || g.liveTurns >= backgroundShare-1:
+	case g.live.len == 0 || g.liveTurns >= backgroundShare-1:
 		lane, g.liveTurns = Background, 0
 	default:
 		g.liveTurns++
 	}
-	it = g.lanes[lane].head.value
+	it = q.popLocked(g, lane)
 	waited = q.now() - it.since
-	g.lanes[lane].remove(&it.element)
-	q.waiting--
 	q.endDelayLocked(g, it)
-	it.queued, it.session, it.since, it.term = false, g.session, it.since+waited, q.term
+	it.session, it.since, it.term = g.session, it.since+waited, q.term
 	g.running.pushBack(&it.element)
 	q.running++
 	q.busy++
@@ -82,7 +77,7 @@ func (q *Queue[T, K, V]) takeLocked(g *group[T, K, V]) (it *item[T, K, V], waite
 
 // placeLocked adds the group to the ring or removes it, as required. The group joins at the tail with credit for a new
 // turn, or at the head if its turn was interrupted.
-func (q *Queue[T, K, V]) placeLocked(g *group[T, K, V]) {
+func (q *Queue[T, K, N, V]) placeLocked(g *group[T, K, N, V]) {
 	s := g.session
 	eligible := s != nil && !s.paused && g.waitingLocked() > 0 &&
 		(s.limits.Concurrency < 1 || g.running.len < s.limits.Concurrency)
@@ -95,49 +90,5 @@ func (q *Queue[T, K, V]) placeLocked(g *group[T, K, V]) {
 	default:
 		g.credit = s.limits.Weight
 		q.ring.pushBack(&g.element)
-	}
-}
-
-// list is an intrusive, circular, doubly linked list: each value embeds its element.
-type list[E any] struct {
-	head *element[E]
-	len  int
-}
-
-type element[E any] struct {
-	prev, next *element[E] // nil if the element is not in a list
-	value      E
-}
-
-func (l *list[E]) pushBack(e *element[E]) {
-	if l.head == nil {
-		l.head, e.prev = e, e
-	}
-	e.prev, e.next = l.head.prev, l.head
-	e.prev.next, e.next.prev = e, e
-	l.len++
-}
-
-func (l *list[E]) pushFront(e *element[E]) {
-	l.pushBack(e)
-	l.head = e
-}
-
-func (l *list[E]) remove(e *element[E]) {
-	e.prev.next, e.next.prev = e.next, e.prev
-	if l.head == e {
-		l.head = e.next
-	}
-	e.prev, e.next = nil, nil
-	if l.len--; l.len == 0 {
-		l.head = nil
-	}
-}
-
-func (l *list[E]) all() iter.Seq[E] {
-	return func(yield func(E) bool) {
-		for e, i := l.head, 0; i < l.len && yield(e.value); i++ {
-			e = e.next
-		}
 	}
 }

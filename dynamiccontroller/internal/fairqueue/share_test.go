@@ -10,9 +10,17 @@ import (
 )
 
 func addMany(q *testQueue, group string, n int) {
-	for i := range n {
-		q.Add(fmt.Sprintf("%s/%d", group, i))
+	for _, item := range numbered(group, n) {
+		q.Add(item)
 	}
+}
+
+// numbered returns n items of the group.
+func numbered(group string, n int) (items []string) {
+	for i := range n {
+		items = append(items, fmt.Sprintf("%s/%d", group, i))
+	}
+	return items
 }
 
 // idleWithHungGroups returns how many of the given number of workers remain idle if the handlers of all groups never
@@ -253,9 +261,60 @@ func TestNext_PrefersTheLiveLaneWithoutStarvation(t *testing.T) {
 func TestAdd_MovesABackgroundItemToTheLiveLane(t *testing.T) {
 	q := newTestQueue()
 	a := open(q, "a")["a"]
-	a.Add(Background, "a/1", "a/2")
+	a.Add(Background, "a/1", "a/2", "a/3")
 	q.Add("a/2")
-	if got := next(t, q); got != "a/2" {
+	if got := process(t, q); got != "a/2" {
 		t.Fatalf("got %s", got)
 	}
+	a.Add(Background, "a/2") // gets its old place back
+	for _, want := range []string{"a/1", "a/2", "a/3"} {
+		if got := process(t, q); got != want {
+			t.Fatalf("got %s, want %s", got, want)
+		}
+	}
+	requireStats(t, a, Stats{})
+}
+
+func TestAdd_KeepsARunningItemOutOfTheBackgroundLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue()
+		a := q.Open("a", "a", Limits{Concurrency: 1}, nil)
+		a.Add(Background, "a/1", "a/2", "a/3")
+		q.Add("a/2")
+		w := newWorkers(t, q).start(6)
+		a.Add(Background, "a/2") // it is running, and its old place is between the other items
+		a.Configure(Limits{Concurrency: 2}, nil)
+		for _, item := range []string{"a/1", "a/3"} {
+			if running := w.items("a"); len(running) != 2 {
+				t.Fatalf("%v are running, want a/2 and %s", running, item)
+			}
+			w.finish(t, item)
+		}
+		w.finish(t, "a/2")
+		w.finish(t, "a/2")
+		requireStats(t, a, Stats{})
+	})
+}
+
+// An item waits from the time when it was added to its current lane.
+func TestNext_ReturnsTheTimeInTheLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newTestQueue()
+		a := open(q, "a")["a"]
+		a.Add(Background, "a/1", "a/2")
+		time.Sleep(time.Second)
+		a.Add(Background, "a/2", "a/3")
+		q.Add("a/1")
+		time.Sleep(time.Minute)
+		if got := a.Stats().Oldest; got != time.Minute+time.Second {
+			t.Errorf("the oldest item has waited for %s, want 1m1s", got)
+		}
+		for _, want := range []time.Duration{time.Minute, time.Minute + time.Second, time.Minute} {
+			item, _, waited, _ := q.Next()
+			if waited != want {
+				t.Errorf("%s waited for %s, want %s", item, waited, want)
+			}
+			q.Done(item)
+		}
+	})
 }
