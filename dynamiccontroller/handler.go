@@ -14,8 +14,7 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Handler reconciles one object, which can be new, changed, deleted or unchanged. The handler receives only the
-// object's identifiers.
+// Handler reconciles one object, which can be new, changed, deleted or unchanged. It receives only identifiers.
 //
 // It is never called concurrently for the same ObjectIdentifiers. Its context is cancelled when the type is no longer
 // served ([ErrServingStopped]), when Run ends ([ErrRunEnded]) or when the call takes too long ([ErrReconcileTimeout]).

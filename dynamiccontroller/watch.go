@@ -93,8 +93,7 @@ type WatchesOption interface{ applyToWatches(o *secondaryOptions) }
 // is reconciled. The owner is the object whose UID is in the controller reference or, with [EveryOwner], in any owner
 // reference. When a change moves an object to another owner, both owners are reconciled. If an object was deleted while
 // the watch was down, its last known owner is reconciled. Owners that are not in the cache of the served type are
-// ignored until they appear. The owners of all objects in the initial list are reconciled, after any objects with new
-// events.
+// ignored until they appear. The owners of all listed objects are reconciled, after any objects with new events.
 //
 // By default, all objects are watched, and only their metadata is cached ([CacheMetadata]). [CacheKeys] is invalid
 // because it does not store owner references. A transform must keep the owner references.

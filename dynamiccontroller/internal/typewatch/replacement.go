@@ -47,8 +47,7 @@ type replacement struct {
 //
 // The new store is at least as recent as the old one, unless the API server's etcd was restored from a backup or the
 // versions of the stores cannot be compared. If the new watch does not sync, the subscription keeps the current one. If
-// the current watch has never synced, or if the new options select the same watch, the subscription switches
-// immediately.
+// the current watch has never synced, or if the new options select the same watch, the switch is immediate.
 //
 // Replace has no effect after Close. It cancels any pending replacement. The callbacks must not call methods of the
 // pool or change a subscription, and should return quickly, because they block two watches. If onReplace is running for

@@ -13,7 +13,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -313,8 +312,7 @@ func (w *watch) wakeIncoming() {
 }
 
 // minVersion returns the oldest resourceVersion that the next list may have. The list must not be older than the
-// reflector's objects in the store. If the watch will replace other watches, the list must not be older than their
-// stores either.
+// reflector's objects in the store. If the watch will replace others, this also applies to their stores.
 func (r *reflector) minVersion() string {
 	oldest := version(r.position.Load())
 	for _, incoming := range *r.watch.incoming.Load() {
@@ -359,11 +357,8 @@ func versionNumber(resourceVersion string) version {
 	if resourceVersion == "" || resourceVersion == "0" { // "0" is the version of an empty fake server
 		return none
 	}
-	if _, err := resourceversion.CompareResourceVersion(resourceVersion, resourceVersion); err != nil {
-		return unordered
-	}
 	n, err := strconv.ParseUint(resourceVersion, 10, 64)
-	if err != nil {
+	if err != nil || resourceVersion[0] == '0' { // numbers have no leading zeros
 		return unordered
 	}
 	return version(n)
