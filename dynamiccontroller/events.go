@@ -164,6 +164,10 @@ func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 				if r, known := view.Store().Get(key); known {
 					targets = sec.addTargets(ctx, targets, view, r)
 				}
+				if len(targets) >= maxBatch { // the MapFunc can return many keys for each object
+					sec.enqueue(fairqueue.Background, targets)
+					targets = nil
+				}
 			}
 			sec.enqueue(fairqueue.Background, targets)
 		},
@@ -179,6 +183,7 @@ func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 	}
 }
 
+// enqueue adds keys to the queue. It modifies the slice.
 func (sec *secondary) enqueue(lane fairqueue.Lane, keys []string) {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)

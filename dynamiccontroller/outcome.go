@@ -205,7 +205,8 @@ func (r *registration) isOwnNotFound(id ObjectIdentifiers, details *metav1.Statu
 	return primary.State().Phase == typewatch.NotFound
 }
 
-// soleStatus returns the API status error that err is or wraps, or nil. It does not look into joined errors.
+// soleStatus returns the API status error that err is or wraps, or nil. It does not look into errors that wrap several
+// errors.
 func soleStatus(err error) *apierrors.StatusError {
 	for err != nil {
 		switch e := err.(type) { //nolint:errorlint // each error in the chain is examined

@@ -117,7 +117,8 @@ func (r *registration) enter(base context.Context) context.Context {
 }
 
 // beginCall registers a call to the handler and returns the parent of the call's context. If ok is false, the
-// registration is closed and the handler must not be called. Otherwise, call the handler and then endCall.
+// registration is closed and the handler must not be called. Otherwise, the caller must call the handler and then
+// endCall.
 func (r *registration) beginCall(key string, options *serveOptions) (parent context.Context, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -241,8 +242,8 @@ func (r *registration) runningHandlers() (names []string) {
 	defer r.mu.Unlock()
 	byStart := func(a, b string) int { return r.running[a].Compare(r.running[b]) }
 	for _, key := range slices.SortedFunc(maps.Keys(r.running), byStart) {
-		id := ObjectIdentifiers{NamespacedKey: key, GVR: r.gvr}
-		names = append(names, fmt.Sprintf("%s (for %s)", id, time.Since(r.running[key]).Round(time.Millisecond)))
+		since := time.Since(r.running[key]).Round(time.Millisecond)
+		names = append(names, fmt.Sprintf("%s %s (for %s)", nameOf(r.gvr), key, since))
 	}
 	return names
 }

@@ -143,11 +143,7 @@ func (h Group[T, K, N, V]) limiter() workqueue.TypedRateLimiter[T] {
 func (h Group[T, K, N, V]) Has(name N) bool {
 	h.q.mu.Lock()
 	defer h.q.mu.Unlock()
-	if h.endedLocked() {
-		return false
-	}
-	_, known := h.session.g.items[name]
-	return known
+	return !h.endedLocked() && h.session.g.items[name] != nil
 }
 
 // Stats returns the current statistics in constant time.
@@ -192,14 +188,12 @@ type group[T, K, N comparable, V any] struct {
 	element[*group[T, K, N, V]] // in the ring
 	delay                       // the earliest of the delays below
 
-	key     K
-	session *session[T, K, N, V] // nil if the group is closed
-	// items holds the waiting, delayed and running items. An item that only waits in the background lane is nil, to save
-	// memory: an initial list adds all objects of a type to that lane.
+	key        K
+	session    *session[T, K, N, V] // nil if the group is closed
 	items      map[N]*item[T, K, N, V]
-	peak       int // the largest number of entries of the map when an item was dropped
+	peak       int // the largest size of items, as seen by dropItemLocked
 	live       list[*item[T, K, N, V]]
-	background backlog[N]
+	background backlog[T, K, N, V]
 	running    list[*item[T, K, N, V]] // the oldest first
 	delays     delayHeap[*item[T, K, N, V]]
 
@@ -214,10 +208,11 @@ type item[T, K, N comparable, V any] struct {
 	element[*item[T, K, N, V]] // in the live lane or in the list of running items
 	delay
 
-	name    N
+	name    N                    // not set in a shared item
 	session *session[T, K, N, V] // the group's session when the item was handed out; nil if the item is not running
 	since   time.Duration        // when the item started to wait or to run
 	queued  bool                 // the item is in its lane, or Done will add it to the lane
+	shared  bool                 // the struct represents several items; see backlog
 	lane    Lane
 	term    int // the queue's term when the item was handed out
 }
@@ -225,7 +220,7 @@ type item[T, K, N comparable, V any] struct {
 // clearLocked drops all items that are not being processed.
 func (q *Queue[T, K, N, V]) clearLocked(g *group[T, K, N, V]) {
 	q.waiting -= g.waitingLocked()
-	g.live, g.background = list[*item[T, K, N, V]]{}, backlog[N]{}
+	g.live, g.background = list[*item[T, K, N, V]]{}, backlog[T, K, N, V]{}
 	g.credit, g.liveTurns = 0, 0
 	q.placeLocked(g)
 	g.delays = nil
@@ -241,18 +236,20 @@ func (q *Queue[T, K, N, V]) clearLocked(g *group[T, K, N, V]) {
 // maxReused limits the size of maps that are reused. Larger maps are replaced, because maps never shrink.
 const maxReused = 1024
 
-// itemLocked returns the group's item with this name, creating it if it is nil or unknown.
+// itemLocked returns the group's item with this name, creating it if necessary. The result is not shared.
 func (q *Queue[T, K, N, V]) itemLocked(g *group[T, K, N, V], name N) *item[T, K, N, V] {
-	it, known := g.items[name]
-	if it != nil {
-		return it
+	before := g.items[name]
+	if before != nil && !before.shared {
+		return before
 	}
-	it, _ = q.free.Get().(*item[T, K, N, V])
+	it, _ := q.free.Get().(*item[T, K, N, V])
 	if it == nil {
 		it = &item[T, K, N, V]{}
 	}
+	if before != nil {
+		it.queued, it.lane, it.since = true, Background, before.since
+	}
 	it.value, it.name = it, name
-	it.queued, it.lane = known, Background
 	g.items[name] = it
 	return it
 }

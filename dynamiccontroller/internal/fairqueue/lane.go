@@ -7,104 +7,94 @@ import (
 
 // addLocked adds the item to the lane. A queued item can only move from the background to the live lane.
 func (q *Queue[T, K, N, V]) addLocked(g *group[T, K, N, V], name N, lane Lane, now time.Duration) {
-	it, known := g.items[name]
-	if lane == Background && it == nil {
-		if !known {
-			g.items[name] = nil
-			q.pushLocked(g, name, nil, now)
-		}
+	it := g.items[name]
+	switch {
+	case it == nil && lane == Background:
+		g.items[name] = g.background.push(name, now)
+		q.waiting++
+		q.placeLocked(g)
+		return
+	case it != nil && it.queued && it.lane <= lane:
 		return
 	}
 	it = q.itemLocked(g, name)
 	if lane == Live {
 		q.endDelayLocked(g, it)
 	}
-	before, queued := it.lane, it.queued
-	if queued && before <= lane {
-		return
-	}
+	moves := it.queued
 	it.queued, it.lane = true, lane
 	if it.session != nil { // Done will add it to the lane
 		return
 	}
-	if queued {
+	if moves {
+		q.waiting--
 		q.leaveBackgroundLocked(g)
 	}
-	q.pushLocked(g, name, it, now)
+	q.pushLocked(g, it, now)
 }
 
-// pushLocked adds the item to the end of its lane. A nil item goes to the background lane.
-func (q *Queue[T, K, N, V]) pushLocked(g *group[T, K, N, V], name N, it *item[T, K, N, V], now time.Duration) {
-	q.waiting++
-	if it != nil && it.lane == Live {
-		it.since = now
+// pushLocked adds the item to the end of its lane.
+func (q *Queue[T, K, N, V]) pushLocked(g *group[T, K, N, V], it *item[T, K, N, V], now time.Duration) {
+	it.since = now
+	if it.lane == Live {
 		g.live.pushBack(&it.element)
 	} else {
-		g.background.push(name, now)
+		g.background.push(it.name, now)
 	}
+	q.waiting++
 	q.placeLocked(g)
 }
 
-// popLocked removes the first item from the lane, which must not be empty.
-func (q *Queue[T, K, N, V]) popLocked(g *group[T, K, N, V], lane Lane) *item[T, K, N, V] {
-	if lane == Live {
-		it := g.live.head.value
-		g.live.remove(&it.element)
-		it.queued = false
-		q.waiting--
-		return it
-	}
-	name, since := g.background.pop()
-	it := q.itemLocked(g, name)
-	it.queued, it.since = false, since
-	q.leaveBackgroundLocked(g)
-	return it
-}
-
-// leaveBackgroundLocked is called when an item has left the background lane. It removes outdated entries from the head
-// of the lane, so that the first entry belongs to a waiting item.
+// leaveBackgroundLocked must be called when an item has left the background lane. It removes outdated entries from the
+// head of the lane, so that the first entry always belongs to a waiting item.
 func (q *Queue[T, K, N, V]) leaveBackgroundLocked(g *group[T, K, N, V]) {
-	q.waiting--
 	b := &g.background
-	b.len--
+	if b.len--; b.len == 0 {
+		b.batches = nil
+	}
 	for len(b.batches) > 0 {
-		it, known := g.items[b.batches[0].names[0]]
-		if known && (it == nil || it.queued && it.lane == Background && it.session == nil) {
+		first := b.batches[0]
+		it := g.items[first.names[0]]
+		if it != nil && it.queued && it.lane == Background && it.session == nil && it.since == first.since {
 			return
 		}
 		b.pop()
 	}
 }
 
-// backlog is the background lane of a group: the names of its items in batches that were added at the same time. When
-// an item moves to the live lane, its entry stays until it is at the head. If the item returns to the background lane
-// before that, it gets its old place back.
-type backlog[N comparable] struct {
-	batches []batch[N]
+// backlog is the background lane of a group. An initial list adds all objects of a type to it, so it needs little memory:
+// names, in batches that were added at the same time. All items of a batch share one struct until they are handed out,
+// delayed or moved to the live lane. The entry of an item that has moved is outdated and stays until it is at the head.
+type backlog[T, K, N comparable, V any] struct {
+	batches []batch[T, K, N, V]
 	len     int // the number of waiting items
 }
 
-type batch[N comparable] struct {
-	since time.Duration
-	names []N // not empty
+type batch[T, K, N comparable, V any] struct {
+	*item[T, K, N, V]     // shared
+	names             []N // not empty
 }
 
-func (b *backlog[N]) push(name N, since time.Duration) {
+// push adds an entry to the end of the lane. It returns the shared item of the entry's batch.
+func (b *backlog[T, K, N, V]) push(name N, now time.Duration) *item[T, K, N, V] {
 	last := len(b.batches) - 1
-	if last < 0 || b.batches[last].since != since {
-		b.batches, last = append(b.batches, batch[N]{since: since}), last+1
+	if last < 0 || b.batches[last].since != now {
+		shared := &item[T, K, N, V]{shared: true, queued: true, lane: Background, since: now}
+		b.batches, last = append(b.batches, batch[T, K, N, V]{item: shared}), last+1
 	}
 	b.batches[last].names = append(b.batches[last].names, name)
 	b.len++
+	return b.batches[last].item
 }
 
-func (b *backlog[N]) pop() (name N, since time.Duration) {
+// pop removes the first entry.
+func (b *backlog[T, K, N, V]) pop() (name N) {
 	first := &b.batches[0]
-	name, since = first.names[0], first.since
-	if first.names = first.names[1:]; len(first.names) == 0 {
-		*first, b.batches = batch[N]{}, b.batches[1:]
+	name, first.names = first.names[0], first.names[1:]
+	if len(first.names) == 0 {
+		*first, b.batches = batch[T, K, N, V]{}, b.batches[1:]
 	}
-	return name, since
+	return name
 }
 
 // list is an intrusive, circular, doubly linked list: each value embeds its element.

@@ -1,6 +1,7 @@
 package fairqueue
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -12,8 +13,16 @@ type model struct {
 	ring    []string
 	running map[string]modelRun
 	idle    int
-	term    int      // number of calls to Restart
-	handed  []string // items handed out since the last comparison
+	term    int       // number of calls to Restart
+	handed  []string  // items handed out since the last comparison
+	due     time.Time // when a delay expired that tick processes; otherwise zero
+}
+
+func (m *model) now() time.Time {
+	if m.due.IsZero() {
+		return time.Now()
+	}
+	return m.due
 }
 
 type modelRun struct {
@@ -27,7 +36,7 @@ type modelGroup struct {
 	session                int
 	limits                 Limits
 	lanes                  [2][]string
-	places                 []string // the order of the background lane, including items that have left it since
+	since                  map[string]time.Time // when each item was added to its lane
 	again                  map[string]Lane
 	due                    map[string]time.Time
 	liveTurns, credit      int
@@ -113,13 +122,9 @@ func (m *model) handOutOf(name string) {
 	}
 	item := g.lanes[lane][0]
 	g.lanes[lane] = g.lanes[lane][1:]
-	if lane == Background {
-		g.places = g.places[1:]
-		g.trim()
-	}
 	delete(g.due, item)
 	m.running[item] = modelRun{session: g.session, began: time.Now(), term: m.term}
-	m.handed = append(m.handed, item)
+	m.handed = append(m.handed, handout(item, m.now().Sub(g.since[item])))
 	m.idle--
 	if g.credit--; g.credit == 0 || len(g.lanes[0])+len(g.lanes[1]) == 0 {
 		g.credit = 0
@@ -150,29 +155,15 @@ func (m *model) add(item string, lane Lane) {
 			return
 		}
 		g.lanes[Background] = slices.Delete(g.lanes[Background], at, at+1)
-		g.trim()
 	}
-	g.push(item, lane)
+	m.push(item, lane)
 	m.place(groupOf(item))
 }
 
-// push adds the item to a lane. An item that has left the background lane keeps its place there until all items before
-// it have left.
-func (g *modelGroup) push(item string, lane Lane) {
+func (m *model) push(item string, lane Lane) {
+	g := m.groups[groupOf(item)]
 	g.lanes[lane] = append(g.lanes[lane], item)
-	if lane == Live {
-		return
-	}
-	g.places = append(g.places, item)
-	slices.SortFunc(g.lanes[Background], func(a, b string) int {
-		return slices.Index(g.places, a) - slices.Index(g.places, b)
-	})
-}
-
-func (g *modelGroup) trim() {
-	for len(g.places) > 0 && !slices.Contains(g.lanes[Background], g.places[0]) {
-		g.places = g.places[1:]
-	}
+	g.since[item] = m.now()
 }
 
 // addAfter delays the item as AddAfter does on a handle from the given session.
@@ -218,8 +209,10 @@ func (m *model) tick() {
 		if first == "" {
 			return
 		}
+		m.due = at
 		m.add(first, Live)
 		m.handOut()
+		m.due = time.Time{}
 	}
 }
 
@@ -233,7 +226,7 @@ func (m *model) done(item string) {
 	g.returned = g.returned || run.session == g.session
 	if lane, again := g.again[item]; again {
 		delete(g.again, item)
-		g.push(item, lane)
+		m.push(item, lane)
 	}
 	m.place(groupOf(item))
 }
@@ -250,8 +243,8 @@ func (m *model) open(name string, limits Limits) {
 
 func (m *model) clear(name string) {
 	g := m.groups[name]
-	g.lanes, g.places, g.liveTurns, g.credit = [2][]string{}, nil, 0, 0
-	g.again, g.due = map[string]Lane{}, map[string]time.Time{}
+	g.lanes, g.liveTurns, g.credit = [2][]string{}, 0, 0
+	g.again, g.due, g.since = map[string]Lane{}, map[string]time.Time{}, map[string]time.Time{}
 	m.place(name)
 }
 
@@ -279,18 +272,30 @@ func (m *model) stats(name string) Stats {
 		return Stats{}
 	}
 	n, _ := m.runs(name)
-	return Stats{Live: len(g.lanes[Live]), Background: len(g.lanes[Background]), Delayed: len(g.due), Running: n}
+	s := Stats{Live: len(g.lanes[Live]), Background: len(g.lanes[Background]), Delayed: len(g.due), Running: n}
+	for _, items := range g.lanes {
+		if len(items) > 0 {
+			s.Oldest = max(s.Oldest, time.Since(g.since[items[0]]))
+		}
+	}
+	return s
 }
 
-// known returns the number of the group's items that the queue has to keep in memory.
+// known returns the number of the group's items that are waiting, delayed or running.
 func (m *model) known(name string) int {
 	g, items := m.groups[name], map[string]bool{}
 	for item := range m.running {
-		items[item] = groupOf(item) == name
+		if groupOf(item) == name {
+			items[item] = true
+		}
 	}
 	for _, item := range slices.Concat(g.lanes[Live], g.lanes[Background], slices.Collect(maps.Keys(g.due))) {
 		items[item] = true
 	}
-	maps.DeleteFunc(items, func(_ string, known bool) bool { return !known })
 	return len(items)
+}
+
+// handout describes an item that was handed out.
+func handout(item string, waited time.Duration) string {
+	return fmt.Sprintf("%s after %s", item, waited)
 }

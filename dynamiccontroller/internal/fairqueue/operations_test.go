@@ -47,7 +47,7 @@ func (p *pair) next(t *rapid.T) {
 	}
 	p.m.idle++
 	p.workers.Go(func() {
-		item, value, _, shutdown := p.q.Next()
+		item, value, waited, shutdown := p.q.Next()
 		if shutdown {
 			return
 		}
@@ -56,7 +56,7 @@ func (p *pair) next(t *rapid.T) {
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.handed = append(p.handed, item)
+		p.handed = append(p.handed, handout(item, waited))
 	})
 }
 
@@ -102,6 +102,7 @@ func (p *pair) cancelAndRestart(t *rapid.T) {
 func (p *pair) check(t *rapid.T) {
 	synctest.Wait()
 	p.m.handOut()
+	defer p.sleep(time.Nanosecond) // so that items are not added at the same time
 	p.mu.Lock()
 	slices.Sort(p.handed)
 	slices.Sort(p.m.handed)
@@ -114,9 +115,7 @@ func (p *pair) check(t *rapid.T) {
 	for name := range p.m.groups {
 		want := p.m.stats(name)
 		waiting += want.Live + want.Background
-		got := p.current(name).Stats()
-		got.Oldest = 0
-		if got != want {
+		if got := p.current(name).Stats(); got != want {
 			t.Fatalf("group %s has %+v, want %+v", name, got, want)
 		}
 	}
@@ -125,13 +124,20 @@ func (p *pair) check(t *rapid.T) {
 	}
 	p.q.mu.Lock()
 	defer p.q.mu.Unlock()
+	p.checkGroupsLocked(t)
+	if p.q.idle != p.m.idle {
+		t.Fatalf("%d workers are idle, want %d", p.q.idle, p.m.idle)
+	}
+}
+
+func (p *pair) checkGroupsLocked(t *rapid.T) {
 	for name, g := range p.q.groups {
 		if want := p.m.known(name); len(g.items) != want {
 			t.Fatalf("group %s knows %d items, want %d", name, len(g.items), want)
 		}
-	}
-	if p.q.idle != p.m.idle {
-		t.Fatalf("%d workers are idle, want %d", p.q.idle, p.m.idle)
+		if g.background.len == 0 && g.background.batches != nil {
+			t.Fatalf("group %s has an empty background lane with %d batches", name, len(g.background.batches))
+		}
 	}
 }
 

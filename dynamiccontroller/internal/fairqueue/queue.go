@@ -60,11 +60,9 @@ type Queue[T, K, N comparable, V any] struct {
 
 var _ workqueue.TypedRateLimitingInterface[string] = (*Queue[string, string, string, any])(nil)
 
-// New returns an empty queue. groupOf and nameOf return the two parts of an item, and itemOf is their inverse. All three
-// must be fast, because they are called while the queue is locked.
-func New[T, K, N comparable, V any](
-	groupOf func(T) K, nameOf func(T) N, itemOf func(K, N) T,
-) *Queue[T, K, N, V] {
+// New returns an empty queue. groupOf and nameOf return the two parts of an item, and itemOf is their inverse. These
+// functions must be fast, because they are called while the queue is locked.
+func New[T, K, N comparable, V any](groupOf func(T) K, nameOf func(T) N, itemOf func(K, N) T) *Queue[T, K, N, V] {
 	q := &Queue[T, K, N, V]{groupOf: groupOf, nameOf: nameOf, itemOf: itemOf, created: time.Now()}
 	q.groups = map[K]*group[T, K, N, V]{}
 	q.available.L, q.drained.L = &q.mu, &q.mu
@@ -164,7 +162,7 @@ func (q *Queue[T, K, N, V]) Done(key T) {
 	}
 	it.session = nil
 	if it.queued {
-		q.pushLocked(g, it.name, it, q.now())
+		q.pushLocked(g, it, q.now())
 	} else if !it.delayed() {
 		q.dropItemLocked(g, it)
 	}
@@ -218,7 +216,7 @@ func (q *Queue[T, K, N, V]) Cancel() (dropped []T) {
 	q.closed = true
 	for _, g := range q.groups {
 		for name, it := range g.items {
-			if it != nil && (it.delayed() || it.queued && it.lane == Live) {
+			if it.delayed() || it.queued && it.lane == Live {
 				dropped = append(dropped, q.itemOf(g.key, name))
 			}
 		}

@@ -58,10 +58,18 @@ func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, 
 	default:
 		g.liveTurns++
 	}
-	it = q.popLocked(g, lane)
+	if lane == Live {
+		it = g.live.head.value
+		g.live.remove(&it.element)
+	} else {
+		it = q.itemLocked(g, g.background.pop())
+		it.queued = false
+		q.leaveBackgroundLocked(g)
+	}
+	q.waiting--
 	waited = q.now() - it.since
 	q.endDelayLocked(g, it)
-	it.session, it.since, it.term = g.session, it.since+waited, q.term
+	it.queued, it.session, it.since, it.term = false, g.session, it.since+waited, q.term
 	g.running.pushBack(&it.element)
 	q.running++
 	q.busy++
