@@ -62,9 +62,10 @@ func (q *Queue[T, K, N, V]) leaveBackgroundLocked(g *group[T, K, N, V]) {
 	}
 }
 
-// backlog is the background lane of a group. An initial list adds all objects of a type to it, so it needs little memory:
-// names, in batches that were added at the same time. All items of a batch share one struct until they are handed out,
-// delayed or moved to the live lane. The entry of an item that has moved is outdated and stays until it is at the head.
+// backlog is the background lane of a group. It needs little memory, because an initial list adds all objects of a type
+// to it. The names of items are kept in batches that were added at the same time. The items of a batch share one struct
+// until they are handed out, delayed or moved to the live lane. The entry of an item that has moved is outdated and
+// stays until it is at the head.
 type backlog[T, K, N comparable, V any] struct {
 	batches []batch[T, K, N, V]
 	len     int // the number of waiting items
