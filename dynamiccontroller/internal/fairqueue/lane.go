@@ -63,9 +63,8 @@ func (q *Queue[T, K, N, V]) leaveBackgroundLocked(g *group[T, K, N, V]) {
 }
 
 // backlog is the background lane of a group. It needs little memory, because an initial list adds all objects of a type
-// to it. The names of items are kept in batches that were added at the same time. The items of a batch share one struct
-// until they are handed out, delayed or moved to the live lane. The entry of an item that has moved is outdated and
-// stays until it is at the head.
+// to it. Names that are added at the same time form a batch. Its items share one struct until they are handed out,
+// delayed or moved to the live lane. The entry of an item that has moved is outdated and stays until it is at the head.
 type backlog[T, K, N comparable, V any] struct {
 	batches []batch[T, K, N, V]
 	len     int // the number of waiting items
