@@ -133,5 +133,5 @@
 //   - internal/objects: encoded objects, decoding (decode.go) and storage (store.go).
 //   - internal/recordclient: the REST client, which returns encoded objects.
 //   - ../internal/listwatch: list and watch requests, relists, timeouts and retries.
-//   - internal/fairqueue: the queue. internal/resync: the schedule of resyncs. internal/selectors: formatted selectors.
+//   - internal/fairqueue: the queue. internal/resync: the schedule of resyncs. internal/selectors: selector syntax.
 package dynamiccontroller

@@ -183,7 +183,7 @@ func (sec *secondary) eventHandler(ctx context.Context) typewatch.EventHandler {
 	}
 }
 
-// enqueue adds keys to the queue. It modifies the slice.
+// enqueue adds keys to the queue. It reorders keys.
 func (sec *secondary) enqueue(lane fairqueue.Lane, keys []string) {
 	slices.Sort(keys)
 	keys = slices.Compact(keys)

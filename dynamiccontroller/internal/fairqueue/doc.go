@@ -62,6 +62,6 @@
 //
 // # Cost
 //
-// Closing a group takes O(log groups + running items). Operations on delays take O(log items). All other operations
-// take amortized O(1), plus the time to skip blocked groups. Every blocked group has at least one running item.
+// Opening or closing a group takes O(log groups + running items). Operations on delays take O(log items), and Cancel
+// takes O(items). All others take amortized O(1), plus the time to skip blocked groups.
 package fairqueue

@@ -191,10 +191,10 @@ type group[T, K, N comparable, V any] struct {
 	key        K
 	session    *session[T, K, N, V] // nil if the group is closed
 	items      map[N]*item[T, K, N, V]
-	peak       int // the largest size of items, as seen by dropItemLocked
+	peak       int // largest len(items) seen by dropItemLocked
 	live       list[*item[T, K, N, V]]
 	background backlog[T, K, N, V]
-	running    list[*item[T, K, N, V]] // the oldest first
+	running    list[*item[T, K, N, V]] // oldest first
 	delays     delayHeap[*item[T, K, N, V]]
 
 	credit    int // items left in the current turn

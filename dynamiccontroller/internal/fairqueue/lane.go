@@ -45,7 +45,7 @@ func (q *Queue[T, K, N, V]) pushLocked(g *group[T, K, N, V], it *item[T, K, N, V
 	q.placeLocked(g)
 }
 
-// leaveBackgroundLocked must be called when an item has left the background lane. It removes outdated entries from the
+// leaveBackgroundLocked must be called when an item has left the background lane. It removes stale entries from the
 // head of the lane, so that the first entry always belongs to a waiting item.
 func (q *Queue[T, K, N, V]) leaveBackgroundLocked(g *group[T, K, N, V]) {
 	b := &g.background
@@ -62,9 +62,9 @@ func (q *Queue[T, K, N, V]) leaveBackgroundLocked(g *group[T, K, N, V]) {
 	}
 }
 
-// backlog is the background lane of a group. It needs little memory, because an initial list adds all objects of a type
-// to it. Names that are added at the same time form a batch. Its items share one struct until they are handed out,
-// delayed or moved to the live lane. The entry of an item that has moved is outdated and stays until it is at the head.
+// backlog is the background lane of a group. It is kept small because an initial list adds every object of a type to
+// it. Names that are added at the same time form a batch. Its items share one struct until they are handed out, delayed
+// or moved to the live lane. A moved item leaves a stale entry, which stays until it reaches the head.
 type backlog[T, K, N comparable, V any] struct {
 	batches []batch[T, K, N, V]
 	len     int // the number of waiting items

@@ -15,7 +15,7 @@ type model struct {
 	idle    int
 	term    int       // number of calls to Restart
 	handed  []string  // items handed out since the last comparison
-	due     time.Time // when a delay expired that tick processes; otherwise zero
+	due     time.Time // due time of the delay that tick is processing; otherwise zero
 }
 
 func (m *model) now() time.Time {
@@ -295,7 +295,7 @@ func (m *model) known(name string) int {
 	return len(items)
 }
 
-// handout describes an item that was handed out.
+// handout formats an item that was handed out and its waiting time.
 func handout(item string, waited time.Duration) string {
 	return fmt.Sprintf("%s after %s", item, waited)
 }

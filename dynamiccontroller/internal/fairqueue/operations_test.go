@@ -102,7 +102,7 @@ func (p *pair) cancelAndRestart(t *rapid.T) {
 func (p *pair) check(t *rapid.T) {
 	synctest.Wait()
 	p.m.handOut()
-	defer p.sleep(time.Nanosecond) // so that items are not added at the same time
+	defer p.sleep(time.Nanosecond) // so that successive operations happen at different times
 	p.mu.Lock()
 	slices.Sort(p.handed)
 	slices.Sort(p.m.handed)
@@ -133,10 +133,10 @@ func (p *pair) check(t *rapid.T) {
 func (p *pair) checkGroupsLocked(t *rapid.T) {
 	for name, g := range p.q.groups {
 		if want := p.m.known(name); len(g.items) != want {
-			t.Fatalf("group %s knows %d items, want %d", name, len(g.items), want)
+			t.Fatalf("group %s tracks %d items, want %d", name, len(g.items), want)
 		}
 		if g.background.len == 0 && g.background.batches != nil {
-			t.Fatalf("group %s has an empty background lane with %d batches", name, len(g.background.batches))
+			t.Fatalf("group %s has an empty background lane, but still a list of %d batches", name, len(g.background.batches))
 		}
 	}
 }

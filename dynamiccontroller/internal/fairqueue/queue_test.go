@@ -183,7 +183,7 @@ func TestNext_LosesNoWakeup(t *testing.T) {
 func TestGroup_ReleasesMemoryWhenEmpty(t *testing.T) {
 	for name, lane := range map[string]Lane{"live lane": Live, "background lane": Background} {
 		t.Run(name, func(t *testing.T) {
-			const items, limit = 100_000, 50_000 // bytes
+			const items, limit = 100_000, 50_000 // the limit is in bytes
 			q, names := newTestQueue(), numbered("a", items)
 			a := open(q, "a")["a"]
 			before := heapSize()
@@ -204,7 +204,7 @@ func TestGroup_ReleasesMemoryWhenEmpty(t *testing.T) {
 
 // The initial list of a type adds all its objects to the background lane.
 func TestAdd_NeedsLittleMemoryForBackgroundItems(t *testing.T) {
-	const items, limit = 100_000, 80 // bytes per item, not including its name
+	const items, limit = 100_000, 80 // the limit is in bytes per item, excluding its name
 	q, names := newTestQueue(), numbered("a", items)
 	a := open(q, "a")["a"]
 	before := heapSize()

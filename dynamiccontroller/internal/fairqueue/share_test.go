@@ -283,7 +283,7 @@ func TestAdd_KeepsARunningItemOutOfTheBackgroundLane(t *testing.T) {
 		a.Add(Background, "a/1", "a/2", "a/3")
 		q.Add("a/2")
 		w := newWorkers(t, q).start(6)
-		a.Add(Background, "a/2") // it is running, and its old entry is between the other items
+		a.Add(Background, "a/2") // a/2 is running; its stale entry is still between a/1 and a/3
 		a.Configure(Limits{Concurrency: 2}, nil)
 		for _, item := range []string{"a/1", "a/3"} {
 			if running := w.items("a"); len(running) != 2 || !slices.Contains(running, item) {
@@ -297,7 +297,7 @@ func TestAdd_KeepsARunningItemOutOfTheBackgroundLane(t *testing.T) {
 	})
 }
 
-// An item waits from the time when it was added to its current lane.
+// The waiting time counts from when the item was added to its current lane.
 func TestNext_ReturnsTheTimeInTheLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newTestQueue()

@@ -15,7 +15,7 @@ import (
 // NoLabels and NoFields are selectors that match no object, because their terms contradict each other. They are needed
 // because [labels.Nothing] and [fields.Nothing] are formatted as empty strings, and the API server treats an empty
 // selector as one that matches everything. NoFields uses metadata.name, so that the API server's storage layer reads at
-// most one object.
+// most one object where it can.
 const (
 	NoLabels = "!nothing,nothing"
 	NoFields = "metadata.name!=nothing,metadata.name=nothing"
@@ -60,8 +60,8 @@ func fieldText(selector fields.Selector) (string, error) {
 		return "", err
 	}
 	// If fields.Nothing is combined with other selectors, it does not appear in the text. To detect it, the code below
-	// builds an object that satisfies every term of the parsed selector. If the parsed selector matches this object but
-	// the original does not, the original contains fields.Nothing.
+	// tries to build an object that satisfies every term of the parsed selector. If the parsed selector matches this
+	// object but the original does not, the original contains fields.Nothing.
 	object := fields.Set{}
 	for _, term := range parsed.Requirements() {
 		if term.Operator == selection.NotEquals {

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The API server must not treat a selector that matches nothing as one that matches everything.
+// The selector must not be formatted as an empty string, which matches everything.
 func TestNoFields_MatchesNoObject(t *testing.T) {
 	selector, err := fields.ParseSelector(NoFields)
 	if err != nil {
@@ -18,7 +18,7 @@ func TestNoFields_MatchesNoObject(t *testing.T) {
 	}
 	for _, name := range []string{"", "nothing", "a"} {
 		if selector.Matches(fields.Set{"metadata.name": name}) {
-			t.Errorf("the selector matches an object with the name %q", name)
+			t.Errorf("the selector matches an object named %q", name)
 		}
 	}
 }
