@@ -28,7 +28,7 @@ func (q *Queue[T, K, N, V]) addLocked(g *group[T, K, N, V], name N, lane Lane, n
 	}
 	if moves {
 		q.waiting--
-		q.leaveBackgroundLocked(g)
+		g.leaveBackgroundLocked()
 	}
 	q.pushLocked(g, it, now)
 }
@@ -47,7 +47,7 @@ func (q *Queue[T, K, N, V]) pushLocked(g *group[T, K, N, V], it *item[T, K, N, V
 
 // leaveBackgroundLocked must be called when an item has left the background lane. It removes stale entries from the
 // head of the lane, so that the first entry always belongs to a waiting item.
-func (q *Queue[T, K, N, V]) leaveBackgroundLocked(g *group[T, K, N, V]) {
+func (g *group[T, K, N, V]) leaveBackgroundLocked() {
 	b := &g.background
 	if b.len--; b.len == 0 {
 		b.batches = nil

@@ -64,7 +64,7 @@ func (q *Queue[T, K, N, V]) takeLocked(g *group[T, K, N, V]) (it *item[T, K, N, 
 	} else {
 		it = q.itemLocked(g, g.background.pop())
 		it.queued = false
-		q.leaveBackgroundLocked(g)
+		g.leaveBackgroundLocked()
 	}
 	q.waiting--
 	waited = q.now() - it.since
