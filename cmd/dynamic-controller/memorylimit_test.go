@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
@@ -29,11 +30,37 @@ func newMemoryLimit(t *testing.T, bytes int64) *memoryLimit {
 		t.Logf("no cgroup, using ulimit: %v", err)
 		return m
 	}
+	if err := lockPages(t, binary); err != nil {
+		t.Logf("the peak memory can include the program's file: %v", err)
+	}
 	t.Cleanup(func() {
 		// The cgroup can still be busy for a moment after its last process has exited.
 		eventually(t, func() error { return os.Remove(m.cgroup) })
 	})
 	return m
+}
+
+// lockPages reads a file into the page cache and keeps it there until the test ends. Its pages are charged to this
+// process. Otherwise, if the kernel has evicted them, they are charged to the cgroup of the process that next reads them.
+func lockPages(t *testing.T, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	data, err := syscall.Mmap(int(file.Fd()), 0, int(info.Size()), syscall.PROT_READ, syscall.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("cannot map %s: %w", path, err)
+	}
+	t.Cleanup(func() { _ = syscall.Munmap(data) }) // also unlocks the pages
+	if err := syscall.Mlock(data); err != nil {
+		return fmt.Errorf("cannot lock %s in memory: %w", path, err)
+	}
+	return nil
 }
 
 // command returns a command that runs the program with the limit.
