@@ -7,7 +7,7 @@
 //	NewForConfig ──▶ StartServingGVK and StopServiceGVK, at any time
 //	      │
 //	      ├──▶ RunWatches(ctx)    on every replica: keeps caches up to date, does not reconcile
-//	      └──▶ Run(ctx)           on the leader: runs the workers
+//	      └──▶ Run(ctx)           on the leader: runs the workers, and the watches unless RunWatches is running
 //	               │ ctx is cancelled: handler contexts are cancelled, Run waits for the handlers
 //	               ▼
 //	           Run(ctx) again     promotion: every object in the cache is reconciled once
@@ -17,11 +17,12 @@
 // queue and call the type's [Handler]. With [Owns], [Watches] and [DynamicController.AddWatches], changes to objects of
 // other types also trigger reconciles of the served type's objects.
 //
-// Serving a type creates a registration. Serving it again with StartServingGVK is called a swap. A registration has one
-// subscription to the served type and one for each of its other watches. Subscriptions to the same objects share one
-// watch. Caches hold objects in encoded form, and listers decode them. A replica that runs only RunWatches is called a
-// standby, and starting Run on it is called a promotion. Type events report that the API server has started or stopped
-// serving a type; see [WithTypeEvents].
+// Serving a type creates a registration. Serving it again with StartServingGVK is called a swap and keeps the
+// registration. A registration has one subscription to the served type and one for each of its other watches.
+// Subscriptions to the same objects share one watch. Caches hold objects in encoded form, and listers decode them. A
+// replica that runs only RunWatches is called a standby. Starting Run on a standby, or again after an earlier run, is
+// called a promotion. Type events report that the API server has started or stopped serving a type; see
+// [WithTypeEvents].
 //
 // # Promises
 //
@@ -29,7 +30,7 @@
 //
 //   - S1: After StopServiceGVK returns nil, no handler for that registration is running or will be called again. The
 //     registration's goroutines have exited, and its queue entries, retries, status, metrics and cache have been
-//     removed. If ctx is cancelled first, no new handler starts and the error lists what is still running.
+//     removed. If the call's ctx is cancelled first, no new handler starts and the error lists what is still running.
 //   - S2: StartServingGVK either succeeds or changes nothing. It sends no requests and does not wait for a sync. A swap
 //     replaces the handler and the options, and reconciles every object once. If the new options can use the current
 //     watch, they take effect immediately. Otherwise, the previous handler and options stay in effect until a new watch
@@ -41,8 +42,7 @@
 //     the API server's message. The watch is retried with a capped backoff and recovers without intervention. With
 //     [WithTypeEvents], it recovers as soon as the type is served again. A 404 alone neither empties the cache nor
 //     causes reconciles. After a type event reports that the type is gone, the cache is emptied and each object that
-//     it held is reconciled once more. If a handler returns a NotFound because the type is missing, the object is not
-//     retried.
+//     it held is reconciled once more. For a NotFound that a handler returns because the type is missing, see D9.
 //   - S6: Subscriptions to the same type share watches, whether the type is served, owned or watched. A watch is
 //     identified by GVR, namespaces, selectors and projection: keys, metadata, objects without managedFields, or
 //     complete objects. A subscription joins a watch that stores at least the projection that the subscription needs.
@@ -61,8 +61,8 @@
 //     takes a few seconds; see Limitations.
 //   - D2: There are never two concurrent handler calls for the same [ObjectIdentifiers], even across swaps,
 //     registrations and runs.
-//   - D3: Deletions that happened while the watch was down are found by comparing the cache with the next list. Each
-//     deletion is delivered with the last known state of the object, so that the owner of a deleted child is
+//   - D3: Deletions that happened while a watch was interrupted are found by comparing the cache with the next list.
+//     Each deletion is delivered with the last known state of the object, so that the owner of a deleted child is
 //     reconciled. A list is never older than the cache, so a lagging API server causes no false deletions. The only
 //     exception is a restore of etcd from a backup, after which the cache reverts to the restored state.
 //   - D4: All initial lists of a registration, including those of owned and watched types, together trigger only one

@@ -40,8 +40,8 @@ func newMemoryLimit(t *testing.T, bytes int64) *memoryLimit {
 	return m
 }
 
-// lockPages reads a file into the page cache and keeps it there until the test ends. Its pages are charged to this
-// process. Otherwise, if the kernel has evicted them, they are charged to the cgroup of the process that next reads them.
+// lockPages reads a file into the page cache and keeps it there until the test ends. If its pages were evicted, they
+// would be charged to the cgroup of the process that reads them next.
 func lockPages(t *testing.T, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
