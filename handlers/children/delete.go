@@ -79,11 +79,8 @@ func (c *call) newPending(
 	entry inventoryEntry, gvr schema.GroupVersionResource, object *unstructured.Unstructured,
 ) PendingChild {
 	stage, _ := strconv.Atoi(object.GetAnnotations()[c.stageKey()])
-	if !entry.unbounded {
-		stage = min(stage, entry.stage)
-	}
 	return PendingChild{
-		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.kind, stage: max(stage, 0),
+		ObjectIdentifiers: live.Identify(gvr, object), Kind: entry.kind, stage: max(min(stage, entry.stage), 0),
 		Deleting: object.GetDeletionTimestamp() != nil, Finalizers: object.GetFinalizers(),
 		Annotations: object.GetAnnotations(),
 	}
@@ -191,14 +188,12 @@ func (c *call) prune(ctx context.Context) error {
 }
 
 // undesired returns the children of a kind that are not desired, and the part of the kind's inventory entry that is
-// still needed. The entry is reduced only after the children have been listed from the API server. An unbounded entry
-// is replaced once no undesired children of the kind are left.
+// still needed. The entry is reduced only after the children have been listed from the API server.
 func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []doomedChild, left inventory, err error) {
 	needed := c.desired.namespaces[entry.kind].Clone()
 	mapping := c.desired.mappings[entry.kind]
 	cached := mapping
-	isElsewhere := entry.unbounded && (c.parent.GetNamespace() == "" || c.canCrossNamespaces(entry.kind))
-	if isElsewhere || !needed.HasAll(entry.namespaces...) {
+	if !needed.HasAll(entry.namespaces...) {
 		cached = nil
 	}
 	gvr, children, err := c.listKind(ctx, entry, cached)
@@ -212,12 +207,8 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 			needed.Insert(object.GetNamespace())
 		}
 	}
-	switch {
-	case len(doomed) > 0:
-	case mapping == nil:
+	if len(doomed) == 0 && mapping == nil {
 		return nil, nil, nil
-	case entry.unbounded:
-		return nil, inventory{c.desired.inventory().entryOf(entry.kind)}, nil
 	}
 	entry.namespaces = slices.DeleteFunc(slices.Clone(entry.namespaces), func(namespace string) bool {
 		return !needed.Has(namespace)

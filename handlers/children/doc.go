@@ -85,9 +85,7 @@
 //     neither a controller nor a mark.
 //   - Anyone who can create an object can forge the owner reference, the mark and the stage of a child. An object is
 //     ignored if the parent's inventory does not contain its namespace for its kind. A stage beyond the last one in the
-//     inventory counts as the last one. Pruning continues after a child that the identity cannot delete. An inventory
-//     that was written by an earlier version of this package contains neither the namespaces nor the last stage.
-//     Pruning adds them when no undesired children of the kind are left.
+//     inventory counts as the last one. Pruning continues after a child that the identity cannot delete.
 //
 // Users who can update a parent can still hide its children: without the entry in the inventory, children of a kind
 // that is no longer desired are not pruned. Without the finalizer, or the namespaces in the inventory, children in

@@ -33,7 +33,7 @@ var errInventoryTooLarge = fmt.Errorf(
 type inventory []inventoryEntry
 
 // inventoryEntry is a kind of children that a parent can have. The version and the resource are those of the last write
-// to a child of the kind. Both are empty if the entry was written without them.
+// to a child of the kind.
 type inventoryEntry struct {
 	kind              schema.GroupKind
 	version, resource string
@@ -44,9 +44,6 @@ type inventoryEntry struct {
 	// other namespaces are not children: anyone who can create an object can set the parent's owner reference or mark on
 	// it.
 	namespaces []string
-	// unbounded is set if an earlier version of this package wrote the entry, without the stage and the namespaces.
-	// Children can then have any stage and be in any namespace.
-	unbounded bool
 }
 
 func newEntry(kind schema.GroupKind, gvr schema.GroupVersionResource) inventoryEntry {
@@ -60,17 +57,11 @@ func (e inventoryEntry) gvr() schema.GroupVersionResource {
 // covers reports whether a namespace can contain children of the kind. For cluster-scoped objects, the namespace is
 // empty.
 func (e inventoryEntry) covers(parent metav1.Object, namespace string) bool {
-	return e.unbounded || namespace == "" || namespace == parent.GetNamespace() || slices.Contains(e.namespaces, namespace)
+	return namespace == "" || namespace == parent.GetNamespace() || slices.Contains(e.namespaces, namespace)
 }
 
 func (e inventoryEntry) String() string {
-	text := e.kind.String()
-	if e.resource != "" {
-		text += "=" + e.version + "/" + e.resource
-	}
-	if !e.unbounded {
-		text += ":" + strconv.Itoa(e.stage)
-	}
+	text := e.kind.String() + "=" + e.version + "/" + e.resource + ":" + strconv.Itoa(e.stage)
 	return strings.Join(append([]string{text}, e.namespaces...), "@")
 }
 
@@ -78,8 +69,8 @@ func (e inventoryEntry) String() string {
 // and must not contain other characters.
 var entryPattern = func() *regexp.Regexp {
 	const name = `([A-Za-z0-9][-.A-Za-z0-9]*)`
-	return regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9]*)(?:\.` + name + `)?(?:=` + name + `/` + name + `)?` +
-		`(?::([0-9]{1,4}))?((?:@[-a-z0-9]+)*)$`)
+	return regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9]*)(?:\.` + name + `)?=` + name + `/` + name +
+		`:([0-9]{1,4})((?:@[-a-z0-9]+)*)$`)
 }()
 
 // parseEntry parses an entry, and reports whether it is valid.
@@ -90,7 +81,6 @@ func parseEntry(text string) (entry inventoryEntry, valid bool) {
 	}
 	entry = inventoryEntry{kind: schema.GroupKind{Group: parts[2], Kind: parts[1]}, version: parts[3], resource: parts[4]}
 	entry.stage, _ = strconv.Atoi(parts[5])
-	entry.unbounded = parts[5] == ""
 	if parts[6] != "" {
 		entry.namespaces = strings.Split(parts[6][1:], "@")
 	}
@@ -168,16 +158,11 @@ func (i inventory) index(kind schema.GroupKind) int {
 }
 
 // with returns the inventory with the given entries added. An added entry replaces the existing entry of its kind, but
-// keeps that entry's namespaces and the later of the two stages. An unbounded entry stays unbounded.
+// keeps that entry's namespaces and the later of the two stages.
 func (i inventory) with(others inventory) inventory {
 	all := i.without(others)
 	for _, other := range others {
 		before := i.entryOf(other.kind)
-		if before.unbounded {
-			before.version, before.resource = other.version, other.resource
-			all = append(all, before)
-			continue
-		}
 		other.stage = max(other.stage, before.stage)
 		other.namespaces = slices.Concat(before.namespaces, other.namespaces)
 		slices.Sort(other.namespaces)

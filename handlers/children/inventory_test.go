@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
@@ -27,8 +26,7 @@ func parseAll(text string) inventory {
 
 func TestInventory_FormatRoundTrips(t *testing.T) {
 	for _, text := range []string{
-		"", "ConfigMap=v1/configmaps:0", "ConfigMap,Widget.example.com=v1/widgets",
-		"ConfigMap:2,Job.batch:0@a,Secret=v1/secrets:1@a@b,Widget.example.com=v1/widgets:0@c",
+		"", "ConfigMap=v1/configmaps:0", "Job.batch=v1/jobs:0@a,Secret=v1/secrets:1@a@b,Widget.example.com=v1/widgets:2@c",
 	} {
 		if got := parseAll(text).String(); got != text {
 			t.Errorf("got %q, want %q", got, text)
@@ -37,12 +35,12 @@ func TestInventory_FormatRoundTrips(t *testing.T) {
 }
 
 func TestInventory_WithAndWithout(t *testing.T) {
-	i := parseAll("ConfigMap:2@b,Widget.example.com=v1/widgets").
+	i := parseAll("ConfigMap=v1/configmaps:2@b,Widget.example.com=v1/widgets:0").
 		with(parseAll("ConfigMap=v1/configmaps:1@c@a,Widget.example.com=v2/widgets:1@a"))
-	if i.String() != "ConfigMap=v1/configmaps:2@a@b@c,Widget.example.com=v2/widgets" {
+	if i.String() != "ConfigMap=v1/configmaps:2@a@b@c,Widget.example.com=v2/widgets:1@a" {
 		t.Errorf("with: got %s", i)
 	}
-	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != "Widget.example.com=v2/widgets" {
+	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != "Widget.example.com=v2/widgets:1@a" {
 		t.Errorf("without: got %s", left)
 	}
 }
@@ -50,22 +48,23 @@ func TestInventory_WithAndWithout(t *testing.T) {
 func TestParseInventory_DropsMalformedEntries(t *testing.T) {
 	for name, text := range map[string]string{
 		"empty":                    ",,",
-		"no kind":                  "=v1/configmaps",
-		"only a group":             ".example.com=v1/widgets",
-		"no version":               "ConfigMap=/configmaps",
-		"no resource":              "ConfigMap=v1/",
-		"no slash":                 "ConfigMap=v1",
-		"a path as the resource":   "ConfigMap=v1/../../apis/apps/v1/deployments",
-		"a path as the version":    "ConfigMap=../configmaps",
-		"a subresource":            "ConfigMap=v1/configmaps/status",
-		"a query":                  "ConfigMap=v1/configmaps?watch=1",
-		"a path as the group":      "Widget.example.com/v1/x=v1/widgets",
-		"a space":                  "Config Map=v1/configmaps",
+		"no kind":                  "=v1/configmaps:0",
+		"only a group":             ".example.com=v1/widgets:0",
+		"no version":               "ConfigMap=/configmaps:0",
+		"no resource":              "ConfigMap=v1/:0",
+		"no slash":                 "ConfigMap=v1:0",
+		"a path as the resource":   "ConfigMap=v1/../../apis/apps/v1/deployments:0",
+		"a path as the version":    "ConfigMap=../configmaps:0",
+		"a subresource":            "ConfigMap=v1/configmaps/status:0",
+		"a query":                  "ConfigMap=v1/configmaps?watch=1:0",
+		"a path as the group":      "Widget.example.com/v1/x=v1/widgets:0",
+		"a space":                  "Config Map=v1/configmaps:0",
+		"no stage":                 "Pod=v1/pods",
 		"an invalid stage":         "Pod=v1/pods:x",
-		"an invalid namespace":     "Pod=v1/pods@a/b",
-		"a second entry of a kind": "ConfigMap=v2/others",
+		"an invalid namespace":     "Pod=v1/pods:0@a/b",
+		"a second entry of a kind": "ConfigMap=v2/others:0",
 	} {
-		if got := parseAll("ConfigMap=v1/configmaps," + text).String(); got != "ConfigMap=v1/configmaps" {
+		if got := parseAll("ConfigMap=v1/configmaps:0," + text).String(); got != "ConfigMap=v1/configmaps:0" {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}
@@ -74,8 +73,8 @@ func TestParseInventory_DropsMalformedEntries(t *testing.T) {
 func TestParseInventory_Limits(t *testing.T) {
 	var short, long []string
 	for i := range 2 * maxInventoryEntries {
-		short = append(short, fmt.Sprintf("K%d", i))
-		long = append(long, fmt.Sprintf("K%d.%s.x.io=v1/k%d", i, strings.Repeat("a", 60), i))
+		short = append(short, fmt.Sprintf("K%d=v1/k%d:0", i, i))
+		long = append(long, fmt.Sprintf("K%d.%s.x.io=v1/k%d:0", i, strings.Repeat("a", 60), i))
 	}
 	if n := len(parseAll(strings.Join(short, ","))); n != maxInventoryEntries {
 		t.Errorf("got %d entries", n)
@@ -98,10 +97,10 @@ func TestParseInventory_Limits(t *testing.T) {
 func TestInventory_AcceptedEntriesComeFirst(t *testing.T) {
 	var others inventory
 	for i := range maxInventoryEntries {
-		others = append(others, inventoryEntry{kind: schema.GroupKind{Kind: fmt.Sprintf("A%d", i)}})
+		others = append(others, newEntry(schema.GroupKind{Kind: fmt.Sprintf("A%d", i)}, configMaps))
 	}
 	text, err := inventory{newEntry(widgetKind.GroupKind, widgets)}.annotation(others)
-	if err != nil || !strings.HasPrefix(text, "Widget.example.com=v1/widgets:0,A0:0,") {
+	if err != nil || !strings.HasPrefix(text, "Widget.example.com=v1/widgets:0,A0=v1/configmaps:0,") {
 		t.Fatalf("got %.100s, %v", text, err)
 	}
 	accepted, rest := parseInventory(text, func(kind schema.GroupKind) bool { return kind == widgetKind.GroupKind })
@@ -199,86 +198,5 @@ func TestReconcile_KeepsNamespacesThatAreNotListed(t *testing.T) {
 				t.Errorf("with the namespace, it wrote %q", writes)
 			}
 		})
-	}
-}
-
-// Earlier versions recorded neither the stage nor the namespaces of children.
-func TestReconcile_ReadsInventoriesOfEarlierVersions(t *testing.T) {
-	far, near := inNamespace("far", "a"), inNamespace("near", "b")
-	for name, test := range map[string]struct {
-		desired   []*unstructured.Unstructured
-		deleted   bool
-		writes    [][]string // of each call
-		inventory string
-	}{
-		"the kind is desired": {
-			[]*unstructured.Unstructured{near}, false,
-			[][]string{{"delete configmaps a"}, {"patch widgets first"}, nil}, "ConfigMap=v1/configmaps:0@near",
-		},
-		"the kind is not desired": {
-			nil, false, [][]string{{"delete configmaps a", "delete configmaps b"}, {"patch widgets first"}, nil}, "",
-		},
-		"the parent is deleted": {
-			nil, true, [][]string{{"delete configmaps a", "delete configmaps b"}, {"patch widgets first"}}, earlierInventory,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server, parent := newFakeServer(newWidget()), newWidget()
-			reconciler := newReconciler(t, Config{Client: server})
-			if _, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(far, near)); err != nil {
-				t.Fatal(err)
-			}
-			parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): earlierInventory})
-			parents := server.Resource(widgets).Namespace(first.Namespace())
-			parent, err := parents.Update(t.Context(), parent, metav1.UpdateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if test.deleted {
-				now := metav1.Now()
-				parent.SetDeletionTimestamp(&now)
-			}
-			reconciler = newReconciler(t, Config{Client: server})
-			server.TakeWrites()
-			for i, want := range test.writes {
-				_, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(test.desired...))
-				failUnlessRequeued(t, err)
-				if writes := server.TakeWrites(); !slices.Equal(writes, want) {
-					t.Errorf("call %d wrote %q, want %q", i, writes, want)
-				}
-			}
-			if got := getParent(t, server).GetAnnotations()[reconciler.inventoryKey()]; got != test.inventory {
-				t.Errorf("the inventory is %q, want %q", got, test.inventory)
-			}
-		})
-	}
-}
-
-const earlierInventory = "ConfigMap=v1/configmaps"
-
-// Until the entry is rewritten, a child can have any stage.
-func TestReconcile_DeletesInOrderWithInventoriesOfEarlierVersions(t *testing.T) {
-	server, parent := newFakeServer(newWidget()), newWidget()
-	reconciler := newReconciler(t, Config{Client: server})
-	all := Desired{Stages: [][]Child{
-		Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x")), Stage(newConfigMap("c", "x")),
-	}}
-	if _, err := reconciler.Reconcile(t.Context(), first, parent, all); err != nil {
-		t.Fatal(err)
-	}
-	parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): earlierInventory})
-	parents := server.Resource(widgets).Namespace(first.Namespace())
-	parent, err := parents.Update(t.Context(), parent, metav1.UpdateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	reconciler = newReconciler(t, Config{Client: server})
-	server.TakeWrites()
-	for _, want := range []string{"delete configmaps c", "delete configmaps b", "patch widgets first"} {
-		_, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x")))
-		failUnlessRequeued(t, err)
-		if writes := server.TakeWrites(); !slices.Equal(writes, []string{want}) {
-			t.Errorf("wrote %q, want %q", writes, want)
-		}
 	}
 }

@@ -35,7 +35,7 @@ func (c *call) listKind(
 	}
 	namespace, crossNamespace := c.parent.GetNamespace(), c.canCrossNamespaces(entry.kind)
 	switch {
-	case mapErr != nil && (!meta.IsNoMatchError(mapErr) || entry.resource == ""):
+	case mapErr != nil && !meta.IsNoMatchError(mapErr):
 		return gvr, nil, fmt.Errorf("find the resource: %w", mapErr)
 	case mapErr == nil:
 		gvr = mapping.Resource

@@ -8,14 +8,10 @@ import (
 // RecordedKind is an entry of a parent's inventory.
 type RecordedKind struct {
 	schema.GroupKind
-	// GVR is the type with which children of the kind were last written. It is empty if an earlier version of this package
-	// wrote the entry.
+	// GVR is the type with which children of the kind were last written.
 	GVR schema.GroupVersionResource
 	// Namespaces lists the namespaces other than the parent's that can contain children of the kind.
 	Namespaces []string
-	// AnyNamespace is set if an earlier version of this package wrote the entry, without the namespaces. Children can then
-	// be in any namespace.
-	AnyNamespace bool
 }
 
 // RecordedKinds returns the inventory of a parent, sorted by kind. The name is the [Config].Name of its [Reconciler].
@@ -23,11 +19,7 @@ type RecordedKind struct {
 func RecordedKinds(parent metav1.Object, name string) (kinds []RecordedKind) {
 	all, _ := parseInventory(parent.GetAnnotations()[name+"/inventory"], func(schema.GroupKind) bool { return true })
 	for _, entry := range all {
-		kind := RecordedKind{GroupKind: entry.kind, Namespaces: entry.namespaces, AnyNamespace: entry.unbounded}
-		if entry.resource != "" {
-			kind.GVR = entry.gvr()
-		}
-		kinds = append(kinds, kind)
+		kinds = append(kinds, RecordedKind{GroupKind: entry.kind, GVR: entry.gvr(), Namespaces: entry.namespaces})
 	}
 	return kinds
 }

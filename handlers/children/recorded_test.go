@@ -10,11 +10,10 @@ import (
 
 func TestRecordedKinds(t *testing.T) {
 	parent := &metav1.ObjectMeta{Annotations: map[string]string{
-		"platform.example.com/inventory": "Widget.example.com=v1/widgets:2@far@near,ConfigMap,Not=/valid",
+		"platform.example.com/inventory": "Widget.example.com=v1/widgets:2@far@near,ConfigMap,Not=/valid:0",
 		"other.example.com/inventory":    "Secret=v1/secrets:0",
 	}}
 	want := []RecordedKind{
-		{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, AnyNamespace: true},
 		{
 			GroupKind:  schema.GroupKind{Group: "example.com", Kind: "Widget"},
 			GVR:        schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"},

@@ -27,9 +27,9 @@ const forgedKinds = 7500
 // forge writes an inventory of unknown kinds and the finalizer to a parent. Anyone who can update the parent could do
 // the same.
 func forge(parent *unstructured.Unstructured) {
-	entries := []string{"ConfigMap=v1/configmaps:0", ",,=,=/,ConfigMap=v1/../../secrets"}
+	entries := []string{"ConfigMap=v1/configmaps:0", ",,=,=/:0,ConfigMap=v1/../../secrets:0"}
 	for i := range forgedKinds {
-		entries = append(entries, fmt.Sprintf("K%d.x.io=v1/k%d", i, i))
+		entries = append(entries, fmt.Sprintf("K%d.x.io=v1/k%d:0", i, i))
 	}
 	parent.SetAnnotations(map[string]string{"platform.example.com/inventory": strings.Join(entries, ",")})
 	parent.SetFinalizers([]string{"platform.example.com/children"})

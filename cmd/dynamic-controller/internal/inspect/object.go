@@ -170,10 +170,6 @@ func (r *reading) readChildren(ctx context.Context, o *explain.Object, levels in
 			o.Unread = append(o.Unread, fmt.Sprintf("children of kind %s: %v", kind.GroupKind, err))
 			continue
 		}
-		if kind.AnyNamespace && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-			o.Unread = append(o.Unread, mapping.Resource.GroupResource().String()+
-				" in other namespaces: not read, because the inventory does not contain the namespaces")
-		}
 		for _, namespace := range scopes(o, mapping, kind) {
 			r.readChildrenIn(ctx, o, mapping.Resource, namespace, levels)
 		}
@@ -182,11 +178,9 @@ func (r *reading) readChildren(ctx context.Context, o *explain.Object, levels in
 
 // mappingOf returns the type of an entry of an inventory. Its version is the recorded one if the API server serves it.
 func (r *reading) mappingOf(ctx context.Context, kind children.RecordedKind) (*meta.RESTMapping, error) {
-	if kind.GVR.Version != "" {
-		mapping, err := r.mapper.RESTMappingWithContext(ctx, kind.GroupKind, kind.GVR.Version)
-		if !meta.IsNoMatchError(err) {
-			return mapping, err
-		}
+	mapping, err := r.mapper.RESTMappingWithContext(ctx, kind.GroupKind, kind.GVR.Version)
+	if !meta.IsNoMatchError(err) {
+		return mapping, err
 	}
 	return r.mapper.RESTMappingWithContext(ctx, kind.GroupKind)
 }
