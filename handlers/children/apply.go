@@ -49,7 +49,7 @@ func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstru
 // has been changed or created in the meantime, apply reads the child from the API server and tries again.
 func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstructured, err error) {
 	read := c.read
-	err = retry.OnError(retry.DefaultRetry, isOutdated, func() error {
+	err = retry.OnError(retry.DefaultRetry, apierrors.IsConflict, func() error {
 		current, err := read(ctx, child)
 		if err != nil {
 			return fmt.Errorf("read: %w", err)
@@ -61,9 +61,6 @@ func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstr
 	return now, err
 }
 
-// isOutdated reports whether a write was rejected because the object has been changed or created since it was read.
-func isOutdated(err error) bool { return apierrors.IsConflict(err) || existsAlready(err) }
-
 // applyTo applies a child on top of the current object. If current is nil, it creates the object.
 func (c *call) applyTo(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
@@ -74,7 +71,10 @@ func (c *call) applyTo(
 	if current.GetDeletionTimestamp() != nil {
 		c.waiting = true
 		c.pending = append(c.pending, c.newPending(inventoryEntry{kind: child.kind}, child.id.GVR, current))
-		return current, nil
+		if !isDeletionStuck(current) {
+			return current, nil
+		}
+		return current, c.delete(ctx, child.id, current)
 	}
 	owned, err := c.isOwned(child, current)
 	if err == nil && !owned {

@@ -13,35 +13,32 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// createOnlyField is a metadata field that makes an apply fail if the object exists. For all types, the API server
-// clears the field in objects that it creates (rest.WipeObjectMetaSystemFields) and rejects updates that change it
-// (ValidateObjectMetaAccessorUpdate). No object has the value createOnly; objects that are being deleted can have the
-// value 0.
+// createOnlyVersion is a resourceVersion that no object has: the largest revision of etcd. An apply with a
+// resourceVersion is rejected with a conflict if the object exists with another one. If the object does not exist, the
+// API server creates it and ignores the resourceVersion. An API server that did not ignore it would reject the create,
+// and could not overwrite an object either.
 //
-// Without this field, an apply could take over an object that someone else created in the meantime: there is no
-// conflict if the fields differ or have the same manager. A create request would fail with AlreadyExists, but later
-// applies would not remove the fields that a create request has set. In addition, create requests for a new type take
-// two seconds.
-const (
-	createOnlyField       = "deletionGracePeriodSeconds"
-	createOnly      int64 = -1
-)
+// Without the resourceVersion, an apply could take over an object that someone else created in the meantime: there is
+// no conflict if the fields differ or have the same manager. A POST would fail with AlreadyExists, but later applies
+// would not remove the fields that it has set, because their manager has the operation Update. In addition, a POST of a
+// new type takes two seconds.
+const createOnlyVersion = "9223372036854775807"
 
 // errParentGone is returned if the parent is being deleted or no longer exists.
 var errParentGone = errors.New("the parent is gone or is being deleted")
 
-// create creates a child that is assumed not to exist. If the child does exist, the request fails, and later calls read
-// the child from the API server. Admission can reject the request before the API server checks whether the child
-// exists. After such an error, create therefore reads the child.
+// create creates a child that is assumed not to exist. If the child does exist, the request fails with a conflict, and
+// later calls read the child from the API server. Admission or validation can reject the request before the API server
+// compares the versions. After such an error, create therefore reads the child.
 func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
 	if err := c.checkParent(ctx); err != nil {
 		return nil, err
 	}
-	now, err := c.write(ctx, child, false, map[string]any{createOnlyField: createOnly})
-	if isOutdated(err) {
+	now, err := c.write(ctx, child, false, map[string]any{"resourceVersion": createOnlyVersion})
+	if apierrors.IsConflict(err) {
 		c.cache.children[child.id] = appliedChild{}
 	}
-	if apierrors.IsForbidden(err) {
+	if apierrors.IsForbidden(err) || isSecondController(err) {
 		if current, readErr := c.readLive(ctx, child); readErr == nil && current != nil {
 			return c.applyTo(ctx, child, current)
 		}
@@ -75,13 +72,14 @@ func (c *call) checkParent(ctx context.Context) error {
 	return nil
 }
 
-// existsAlready reports whether a create was rejected because the object exists.
-func existsAlready(err error) bool {
+// isSecondController reports whether a write was rejected because of the owner references, of which at most one can be
+// a controller.
+func isSecondController(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsInvalid(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return false
 	}
 	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
-		return cause.Field == "metadata."+createOnlyField
+		return cause.Field == "metadata.ownerReferences"
 	})
 }

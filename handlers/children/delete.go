@@ -114,7 +114,7 @@ func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 	for _, child := range doomed {
 		if child.stage < last {
 			c.postponed = true
-		} else if key := (childKey{child.Kind, child.NamespacedKey}); !child.Deleting {
+		} else if key := (childKey{child.Kind, child.NamespacedKey}); !child.Deleting || isDeletionStuck(child.object) {
 			err, tried := c.deleted[key]
 			if !tried {
 				err = c.delete(ctx, child.ObjectIdentifiers, child.object)
@@ -139,7 +139,7 @@ func (c *call) delete(
 	delete(c.cache.children, id)
 	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
 	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
-		if !c.isChild(current) || current.GetDeletionTimestamp() != nil {
+		if !c.isChild(current) || current.GetDeletionTimestamp() != nil && !isDeletionStuck(current) {
 			return nil
 		}
 		return objects.Delete(ctx, id.Name(), metav1.DeleteOptions{
@@ -153,6 +153,15 @@ func (c *call) delete(
 		return fmt.Errorf("delete %s: %w", id, err)
 	}
 	return nil
+}
+
+// isDeletionStuck reports whether an object can remain after its last finalizer has been removed. The API server then
+// removes only objects whose deletionGracePeriodSeconds is 0. The field cannot be changed by an update. A Namespace keeps
+// a value that was set when the Namespace was created, which API servers before 1.37 allow in an apply. A second request
+// to delete such an object removes it, and has no effect while the object has finalizers.
+func isDeletionStuck(object metav1.Object) bool {
+	grace := object.GetDeletionGracePeriodSeconds()
+	return object.GetDeletionTimestamp() != nil && grace != nil && *grace < 0 && len(object.GetFinalizers()) == 0
 }
 
 // prune deletes the children that are not desired. When no children of a kind are left and none are desired, it removes

@@ -61,13 +61,13 @@ type childChange struct {
 }
 
 // applied records an apply, unless it changed nothing. object is the applied configuration, and now is the result. An
-// apply that creates the object is sent without a resourceVersion.
+// apply that creates the object is sent without a UID.
 func (c *childClient) applied(id dynamiccontroller.ObjectIdentifiers, object, now *unstructured.Unstructured) {
 	change := childChange{verb: updated, kind: object.GetKind(), id: id}
-	switch object.GetResourceVersion() {
-	case "":
+	switch {
+	case object.GetUID() == "":
 		change.verb = created
-	case now.GetResourceVersion():
+	case object.GetResourceVersion() == now.GetResourceVersion():
 		return
 	}
 	c.changes = append(c.changes, change)

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -173,17 +174,19 @@ func TestEvents_ListPrunedChildren(t *testing.T) {
 }
 
 func TestApplied_IgnoresWritesWithoutEffect(t *testing.T) {
-	object := func(version string) *unstructured.Unstructured {
+	object := func(uid types.UID, version string) *unstructured.Unstructured {
 		o := &unstructured.Unstructured{Object: map[string]any{"kind": "ConfigMap"}}
+		o.SetUID(uid)
 		o.SetResourceVersion(version)
 		return o
 	}
 	for _, c := range []struct {
+		uid           types.UID // in the applied configuration
 		before, after string
 		want          []string
-	}{{"", "1", []string{created}}, {"1", "2", []string{updated}}, {"2", "2", nil}} {
+	}{{"", "9", "1", []string{created}}, {"u", "1", "2", []string{updated}}, {"u", "2", "2", nil}} {
 		client := &childClient{}
-		client.applied(flowers, object(c.before), object(c.after))
+		client.applied(flowers, object(c.uid, c.before), object("u", c.after))
 		var got []string
 		for _, change := range client.changes {
 			got = append(got, change.verb)

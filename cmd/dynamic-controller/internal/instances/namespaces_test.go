@@ -70,7 +70,7 @@ func TestCleanUp_ListsChildrenInTheNamespacesOnly(t *testing.T) {
 	self.SetUID("u")
 	self.SetFinalizers([]string{ChildrenFinalizer})
 	self.SetAnnotations(map[string]string{
-		inventoryAnnotation: "ClusterRole.rbac.example.com=v1/clusterroles,ConfigMap=v1/configmaps",
+		inventoryAnnotation: "ClusterRole.rbac.example.com=v1/clusterroles:0,ConfigMap=v1/configmaps:0",
 	})
 	mapper := platformtest.Mapper{DefaultRESTMapper: meta.NewDefaultRESTMapper([]schema.GroupVersion{
 		configMapKind.GroupVersion(), roles.WithVersion("v1").GroupVersion(),
