@@ -2,6 +2,7 @@ package applied
 
 import (
 	"encoding/json"
+	"math"
 	"testing"
 )
 
@@ -44,8 +45,33 @@ func TestCovers(t *testing.T) {
 			}
 		})
 	}
-	if !Covers(map[string]any{"a": int64(1)}, map[string]any{"a": float64(1)}) {
-		t.Error("1 does not equal 1.0")
+}
+
+func TestCovers_Numbers(t *testing.T) {
+	const above = 1 << 53 // float64 cannot represent the next integer
+	for _, c := range []struct {
+		config, object any
+		want           bool
+	}{
+		{int64(1), float64(1), true},
+		{float64(1), int64(1), true},
+		{1, int64(1), true},
+		{int32(1), int64(1), true},
+		{int64(1), 1.5, false},
+		{1.5, 1.5, true},
+		{1e300, 1e300, true},
+		{1e300, int64(math.MaxInt64), false},
+		{int64(above + 1), int64(above), false},
+		{int64(above + 1), float64(above), false},
+		{int64(above), float64(above), true},
+		{int64(math.MaxInt64), float64(1 << 63), false},
+		{int64(math.MinInt64), float64(-1 << 63), true},
+		{int64(1), "1", false},
+		{int64(1), nil, false},
+	} {
+		if got := Covers(map[string]any{"a": c.config}, map[string]any{"a": c.object}); got != c.want {
+			t.Errorf("%v (%T) and %v (%T): got %t", c.config, c.config, c.object, c.object, got)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"math"
 	"reflect"
 	"slices"
 )
@@ -56,28 +57,31 @@ func coversOwnerReferences(config, object any) bool {
 	return true
 }
 
-// equalScalars compares numbers by value because JSON does not distinguish 1 from 1.0.
+// equalScalars compares numbers by value because JSON does not distinguish 1 from 1.0. Integers are compared exactly: a
+// float64 cannot represent all integers above 2^53.
 func equalScalars(a, b any) bool {
-	if x, ok := number(a); ok {
-		y, ok := number(b)
-		return ok && x == y
+	x, xIsInteger := integer(a)
+	y, yIsInteger := integer(b)
+	if xIsInteger && yIsInteger {
+		return x == y
 	}
 	return reflect.DeepEqual(a, b)
 }
 
-func number(v any) (float64, bool) {
+// integer returns a number as an integer if it is one.
+func integer(v any) (value int64, ok bool) {
 	switch v := v.(type) {
 	case int64:
-		return float64(v), true
-	case float64:
 		return v, true
 	case int:
-		return float64(v), true
+		return int64(v), true
 	case int32:
-		return float64(v), true
-	default:
-		return 0, false
+		return int64(v), true
+	case float64:
+		const limit = 1 << 63
+		return int64(v), v == math.Trunc(v) && v >= -limit && v < limit
 	}
+	return 0, false
 }
 
 // Projection returns the part of an object that an applied configuration sets. Lists are returned as a whole.
