@@ -57,7 +57,7 @@ func combinedAttacks() map[string]attack {
         spec: {ports: [{port: 81}]}}
       forEach: [{item: "${[self.spec.a, self.spec.b]}"}]`,
 			may: []rbacv1.PolicyRule{rule(writeChildren, "", "services")}, spec: "{a: theirs, b: grabber-own}",
-			want:  []string{"Conflict", "theirs", "it has no controller, and adoption is not enabled"},
+			want:  []string{"Conflict", "theirs", "this controller did not create it, and adoption is not enabled"},
 			check: func(s *scene) { s.checkService(); s.dropItem(); s.checkService() },
 		},
 		"tenant reference: a label matches an object in another namespace": {

@@ -380,7 +380,7 @@ func TestInstance_ReportsWhyItIsNotReady(t *testing.T) {
 	a.Cleanup(func() { a.delete("v1", "ConfigMap", "theirs-page") })
 	a.apply(changed(flowers, change{"flowers", "theirs"}))
 	a.wait("GROUP/v1", "Website", "theirs",
-		is("Ready", "False", "Conflict", "theirs-page", "it has no controller, and adoption is not enabled"))
+		is("Ready", "False", "Conflict", "theirs-page", "this controller did not create it, and adoption is not enabled"))
 	a.wait("v1", "ConfigMap", "theirs-page", has("theirs", "data", "text"))
 
 	a.apply(changed(flowers, change{"flowers", "silent"}, change{"spec: {text: roses}", "spec: {public: true}"}))

@@ -357,7 +357,7 @@ func attacks() map[string]attack {
 			kind: "Taker", template: `{apiVersion: v1, kind: Service, metadata: {name: "${self.spec.a}"},
         spec: {ports: [{port: 81}]}}`,
 			may: []rbacv1.PolicyRule{rule(writeChildren, "", "services")}, spec: "{a: theirs}",
-			want:  []string{"Conflict", "theirs", "it has no controller, and adoption is not enabled"},
+			want:  []string{"Conflict", "theirs", "this controller did not create it, and adoption is not enabled"},
 			check: (*scene).checkService,
 		},
 		"tenant claim: a fake child is created before the platform creates it": {

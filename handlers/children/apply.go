@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,28 +22,44 @@ import (
 // exist.
 func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstructured, err error) {
 	for _, stage := range c.desired.stages {
-		var errs []error
-		for _, child := range stage {
-			if child.err != nil {
-				errs = append(errs, c.childError(child, child.err))
+		now, err := c.applyStage(ctx, stage)
+		children = append(children, now...)
+		if err != nil || c.waiting {
+			return children, err
+		}
+	}
+	return children, nil
+}
+
+// applyStage applies the children in a stage and returns those that exist, in order. Marked children are applied last,
+// because they can only be created if the parent has a witness.
+func (c *call) applyStage(ctx context.Context, stage []*child) ([]*unstructured.Unstructured, error) {
+	var errs []error
+	now := make([]*unstructured.Unstructured, len(stage))
+	for _, marked := range []bool{false, true} {
+		for i, child := range stage {
+			if child.needsWitness() != marked {
 				continue
 			}
-			now, err := c.apply(ctx, child)
+			err := child.err
+			if err == nil {
+				now[i], err = c.apply(ctx, child)
+			}
 			if errors.Is(err, errParentGone) {
-				return children, err
+				return withoutNil(now), err
 			}
 			if err != nil {
 				errs = append(errs, c.childError(child, err))
 			}
-			if now != nil {
-				children = append(children, now)
-			}
-		}
-		if len(errs) > 0 || c.waiting {
-			return children, errors.Join(errs...)
+			exists := err == nil && now[i] != nil && now[i].GetDeletionTimestamp() == nil
+			c.witnessed = c.witnessed || exists && child.isWitness()
 		}
 	}
-	return children, nil
+	return withoutNil(now), errors.Join(errs...)
+}
+
+func withoutNil(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
+	return slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return object == nil })
 }
 
 // apply creates or updates a child if necessary, and returns it. If the API server rejects the write because the child
@@ -61,32 +78,30 @@ func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstr
 	return now, err
 }
 
-// applyTo applies a child on top of the current object. If current is nil, it creates the object.
+// applyTo applies a child on top of the current object. If current is nil, it creates the object. An object that is
+// being deleted is not changed: a new one is created once it is gone.
 func (c *call) applyTo(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
 	if current == nil {
 		return c.create(ctx, child)
 	}
-	if current.GetDeletionTimestamp() != nil {
-		c.waiting = true
-		c.pending = append(c.pending, c.newPending(inventoryEntry{kind: child.kind}, child.id.GVR, current))
-		if !isDeletionStuck(current) {
-			return current, nil
-		}
-		return current, c.delete(ctx, child.id, current)
+	owned, err := c.isOwned(ctx, child, current)
+	if err == nil && current.GetDeletionTimestamp() != nil {
+		return c.waitUntilDeleted(ctx, child, current, owned)
 	}
-	owned, err := c.isOwned(child, current)
 	if err == nil && !owned {
 		err = c.canAdopt()
+	}
+	if err == nil && current.GetAnnotations()[c.restoredKey()] != "" {
+		current, err = c.patch(ctx, child.id, current, map[string]any{"annotations": map[string]any{c.restoredKey(): nil}})
 	}
 	switch {
 	case err != nil:
 		return nil, err
 	case child.Retain && ownerref.Refers(current, c.parent):
-		objects := live.Resource(c.as.Client, child.id.GVR, child.id.Namespace())
 		changes := map[string]any{"ownerReferences": ownerref.Without(current, c.parent)}
-		if current, err = patch.Metadata(ctx, objects, current, c.config.Name, changes); err != nil {
+		if current, err = c.patch(ctx, child.id, current, changes); err != nil {
 			return nil, err
 		}
 	case owned && c.isUpToDate(child, current):
@@ -98,6 +113,25 @@ func (c *call) applyTo(
 	return c.write(ctx, child, true, map[string]any{
 		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
 	})
+}
+
+// waitUntilDeleted adds an object with the name of a child to the pending children. It returns the object only if the
+// parent owns it: another object can contain data that the parent must not read.
+func (c *call) waitUntilDeleted(
+	ctx context.Context, child *child, current *unstructured.Unstructured, owned bool,
+) (*unstructured.Unstructured, error) {
+	c.waiting = true
+	pending := c.newPending(inventoryEntry{kind: child.kind}, child.id.GVR, current)
+	if !owned {
+		pending.Annotations = child.config.GetAnnotations()
+		c.pending = append(c.pending, pending)
+		return nil, nil
+	}
+	c.pending = append(c.pending, pending)
+	if !isDeletionStuck(current) {
+		return current, nil
+	}
+	return current, c.delete(ctx, child.id, current)
 }
 
 // read returns the child from the cache, or nil if it does not exist. It reads from the API server in two cases: the
@@ -191,6 +225,15 @@ func (c *call) signatureOf(child *child, current *unstructured.Unstructured) (s 
 		s.owned, err = applied.Digest(fields)
 	}
 	return s, err
+}
+
+// patch changes the metadata of a child.
+func (c *call) patch(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
+	metadata map[string]any,
+) (*unstructured.Unstructured, error) {
+	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
+	return patch.Metadata(ctx, objects, object, c.config.Name, metadata)
 }
 
 // write applies the child with additional metadata.

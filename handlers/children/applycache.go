@@ -24,8 +24,14 @@ type parentEntry struct {
 	inventory   inventory
 	written     version   // the version of the parent after the inventory was written
 	waitStarted time.Time // when the parent began to wait for a deletion, or zero
+	namespace   namespaceOfParent
+	witness     types.UID // the UID of the parent whose witness this run has created
+	notOrphaned types.UID // the UID of the parent that is being deleted without orphaning its dependents
 	children    map[dynamiccontroller.ObjectIdentifiers]appliedChild
 }
+
+// namespaceOfParent is the UID of the namespace of the parent with the given UID.
+type namespaceOfParent struct{ parent, uid types.UID }
 
 // appliedChild describes the last apply of a child.
 type appliedChild struct {

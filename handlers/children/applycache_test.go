@@ -177,7 +177,7 @@ func TestReconcile_OwnedFindsTheChildrenToPrune(t *testing.T) {
 			}
 			owned = append(owned, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
 				Namespace: child.GetNamespace(), Name: child.GetName(), UID: child.GetUID(),
-				OwnerReferences: child.GetOwnerReferences(),
+				OwnerReferences: child.GetOwnerReferences(), Labels: child.GetLabels(),
 			}})
 		}
 		return err

@@ -34,6 +34,11 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 	if err := c.checkParent(ctx); err != nil {
 		return nil, err
 	}
+	if child.needsWitness() {
+		if err := c.ensureWitness(ctx); err != nil {
+			return nil, err
+		}
+	}
 	now, err := c.write(ctx, child, false, map[string]any{"resourceVersion": createOnlyVersion})
 	if apierrors.IsConflict(err) {
 		c.cache.children[child.id] = appliedChild{}

@@ -139,8 +139,9 @@ func (c *call) delete(
 	delete(c.cache.children, id)
 	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
 	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
-		if !c.isChild(current) || current.GetDeletionTimestamp() != nil && !isDeletionStuck(current) {
-			return nil
+		isChild, err := c.isChild(ctx, current)
+		if err != nil || !isChild || current.GetDeletionTimestamp() != nil && !isDeletionStuck(current) {
+			return err
 		}
 		return objects.Delete(ctx, id.Name(), metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{
@@ -184,7 +185,10 @@ func (c *call) prune(ctx context.Context) error {
 			changed, left = append(changed, entry), append(left, next...)
 		}
 	}
-	if len(errs) == 0 { // the order is known only if all children are known
+	if len(doomed) > 0 && c.desired.needsWitness {
+		errs = append(errs, c.ensureWitness(ctx))
+	}
+	if errors.Join(errs...) == nil { // the order is known only if all children are known
 		errs = append(errs, c.deleteInOrder(ctx, doomed))
 	}
 	if len(changed) > 0 {
@@ -225,18 +229,40 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 	return doomed, inventory{entry}, nil
 }
 
-// cleanUp deletes the children of a parent that is being deleted, in the reverse order of their stages. Children of the
-// first stage that have an owner reference are left for Kubernetes to delete. Once the other children are gone, cleanUp
-// removes the parent's finalizer.
-func (c *call) cleanUp(ctx context.Context) error {
-	finalizers := c.parent.GetFinalizers()
-	if !slices.Contains(finalizers, c.finalizer()) {
+// cleanUp deletes the children of a parent that is being deleted, in the reverse order of their stages, and the children
+// in Desired.Absent. Children of the first stage that have an owner reference are left for Kubernetes to delete. Once the
+// other children are gone, cleanUp removes the parent's finalizer. If the parent's dependents are orphaned, all children
+// are kept.
+func (c *call) cleanUp(ctx context.Context, desired Desired) error {
+	if !slices.Contains(c.parent.GetFinalizers(), c.finalizer()) {
+		err := c.deleteAbsent(ctx, desired)
 		c.Forget(c.id)
-		return nil
+		return err
 	}
-	ordered := !slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
-	left, err := c.deleteDependents(ctx, ordered)
-	if ordered && err != nil && c.isNamespaceTerminating(ctx) {
+	orphaned, err := c.isOrphaned(ctx)
+	switch {
+	case err != nil:
+		return err
+	case orphaned:
+		err = c.release(ctx)
+	default:
+		err = cmp.Or(c.deleteAbsent(ctx, desired), c.deleteAll(ctx))
+	}
+	if err != nil {
+		return err
+	}
+	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
+		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)
+	}
+	c.Forget(c.id)
+	return nil
+}
+
+// deleteAll deletes the children that Kubernetes does not delete, or does not delete in order. It returns a
+// PendingDeletionError until they are gone.
+func (c *call) deleteAll(ctx context.Context) error {
+	left, err := c.deleteDependents(ctx, true)
+	if err != nil && c.isNamespaceTerminating(ctx) {
 		clear(c.deleted)
 		left, err = c.deleteDependents(ctx, false) // Kubernetes deletes the others
 	}
@@ -249,10 +275,6 @@ func (c *call) cleanUp(ctx context.Context) error {
 		logr.FromContextOrDiscard(ctx).Info("Ignored objects that look like children, because the inventory does not "+
 			"contain their namespaces", keyObjects, firstOf(c.ignored))
 	}
-	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
-		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)
-	}
-	c.Forget(c.id)
 	return nil
 }
 
@@ -350,11 +372,18 @@ func (c *call) existingChild(
 	if isUncached(err) {
 		current, err = live.Get(ctx, c.as.Client, id)
 	}
-	if apierrors.IsNotFound(err) || err == nil && !c.isChild(current) {
+	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	if err != nil {
+	isChild := false
+	if err == nil {
+		isChild, err = c.isChild(ctx, current)
+	}
+	switch {
+	case err != nil:
 		return nil, fmt.Errorf("read: %w", err)
+	case !isChild:
+		return nil, nil
 	}
 	recorded, _ := c.inventoryOf(c.parent, func(kind schema.GroupKind) bool { return kind == key.kind })
 	return &doomedChild{c.newPending(recorded.entryOf(key.kind), id.GVR, current), current}, nil

@@ -298,8 +298,58 @@ func TestReconcile_OrphanedChildrenAreNotDeleted(t *testing.T) {
 	parent.SetFinalizers(append(parent.GetFinalizers(), metav1.FinalizerOrphanDependents))
 	_, err := reconciler.Reconcile(t.Context(), first, parent, Desired{})
 	failUnlessRequeued(t, err)
-	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete configmaps b"}) {
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"patch configmaps b", "patch widgets first"}) {
 		t.Errorf("wrote %q", writes)
+	}
+	kept := getConfigMap(t, server, "other", "b")
+	if mark, _ := callFor(t, reconciler, parent).markOf(t.Context(), kept); mark != noMark || len(kept.GetLabels()) > 0 {
+		t.Errorf("the orphaned child has the metadata %v", kept.Object["metadata"])
+	}
+}
+
+// API servers before 1.37 can store a negative deletionGracePeriodSeconds. They then keep a Namespace after its last
+// finalizer has been removed, until it is deleted once more.
+func TestReconcile_DeletesStuckChildrenOnceMore(t *testing.T) {
+	for name, test := range map[string]struct {
+		finalizers []string
+		desired    Desired
+		deleted    bool // whether the parent is being deleted
+		want       bool
+	}{
+		"no longer desired":    {nil, oneStage(), false, true},
+		"desired":              {nil, oneStage(newObject("v1", "Namespace", "", "a")), false, true},
+		"the parent's cleanup": {nil, Desired{}, true, true},
+		"with a finalizer":     {[]string{"example.com/hold"}, oneStage(), false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, parent := newFakeServer(newWidget()), newWidget()
+			kinds := []Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
+			reconciler := newReconciler(t, Config{Client: server, Kinds: kinds})
+			desired := oneStage(newObject("v1", "Namespace", "", "a"))
+			if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+				t.Fatal(err)
+			}
+			child, err := server.Resource(namespaces).Get(t.Context(), "a", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			now, negative := metav1.Now(), int64(-1)
+			child.SetDeletionTimestamp(&now)
+			child.SetDeletionGracePeriodSeconds(&negative)
+			child.SetFinalizers(test.finalizers)
+			if _, err := server.Resource(namespaces).Update(t.Context(), child, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			if test.deleted {
+				parent.SetDeletionTimestamp(&now)
+			}
+			server.TakeWrites()
+			_, err = reconciler.Reconcile(t.Context(), first, parent, test.desired)
+			failUnlessRequeued(t, err)
+			if got := slices.Contains(server.TakeWrites(), "delete namespaces a"); got != test.want {
+				t.Errorf("deleted: %t", got)
+			}
+		})
 	}
 }
 

@@ -1,8 +1,10 @@
 package children
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -47,6 +49,7 @@ type desiredSet struct {
 	mappings     map[schema.GroupKind]*meta.RESTMapping // the known kinds in the desired versions
 	namespaces   map[schema.GroupKind]sets.Set[string]  // excludes the parent's, and those of retained children
 	needsCleanUp bool                                   // whether the parent needs the finalizer
+	needsWitness bool                                   // whether no child can be the witness of an orphaning deletion
 }
 
 // child is a desired child, ready to be applied.
@@ -60,6 +63,11 @@ type child struct {
 	marked  bool                       // whether the child has a mark instead of an owner reference
 	err     error                      // set while the child's kind is unknown
 }
+
+// isWitness reports whether the child has an owner reference to the parent, and needsWitness whether it has a mark
+// instead. The parent's namespace contains all witnesses.
+func (c *child) isWitness() bool    { return c.err == nil && !c.marked }
+func (c *child) needsWitness() bool { return c.marked && !c.Retain }
 
 // childKey identifies a child regardless of its API version.
 type childKey struct {
@@ -80,7 +88,7 @@ func (s *desiredSet) inventory() inventory {
 
 // newDesiredSet validates the desired children. Its error joins the errors for all children. An unknown kind is an
 // error only once its stage is applied.
-func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
+func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet, error) {
 	s := &desiredSet{
 		keys: map[childKey]bool{}, mappings: map[schema.GroupKind]*meta.RESTMapping{},
 		namespaces:   map[schema.GroupKind]sets.Set[string]{},
@@ -101,7 +109,7 @@ func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
 		for _, object := range objects {
 			kind := object.Object.GroupVersionKind().GroupKind()
 			s.kinds = append(s.kinds, kind)
-			next, err := c.newChild(object, stage)
+			next, err := c.newChild(ctx, object, stage)
 			switch {
 			case meta.IsNoMatchError(err):
 				id := dynamiccontroller.ObjectIdentifiers{NamespacedKey: cache.MetaObjectToName(object.Object).String()}
@@ -117,7 +125,22 @@ func (c *call) newDesiredSet(desired Desired) (*desiredSet, error) {
 		}
 		s.stages = append(s.stages, children)
 	}
+	s.needsWitness = s.isMarkedFirst()
 	return s, errors.Join(errs...)
+}
+
+// isMarkedFirst reports whether the first stage with a marked child has no child with an owner reference, and neither
+// has any stage before it. Retained children do not count.
+func (s *desiredSet) isMarkedFirst() bool {
+	for _, stage := range s.stages {
+		if slices.ContainsFunc(stage, (*child).isWitness) {
+			return false
+		}
+		if slices.ContainsFunc(stage, (*child).needsWitness) {
+			return true
+		}
+	}
+	return false
 }
 
 func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *child) error {
@@ -144,7 +167,7 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 }
 
 // newChild returns the child for a desired object. It adds the hash and either the owner reference or the mark.
-func (c *call) newChild(desired Child, stage int) (*child, error) {
+func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, error) {
 	object := desired.Object
 	if object.GetName() == "" {
 		return nil, errors.New("must have a name; use handlers.Expectations for children with a generateName")
@@ -161,6 +184,9 @@ func (c *call) newChild(desired Child, stage int) (*child, error) {
 	if err := setNamespace(config, c.parent, mapping); err != nil {
 		return nil, err
 	}
+	if namespace := config.GetNamespace(); namespace != "" && !desired.Retain && !c.isListedNamespace(namespace) {
+		return nil, fmt.Errorf("namespace %s: %w", namespace, ErrNamespaceNotListed)
+	}
 	if desired.Retain && ownerref.Refers(config, c.parent) {
 		return nil, errors.New("must not have an owner reference to its parent, because it is retained")
 	}
@@ -170,18 +196,25 @@ func (c *call) newChild(desired Child, stage int) (*child, error) {
 			"add its kind to children.Config.Kinds with CrossNamespace set", c.parent.GetNamespace())
 	}
 	annotate := func(key, value string) { config.SetAnnotations(with(config.GetAnnotations(), key, value)) }
-	config.SetLabels(with(config.GetLabels(), c.parentLabel(), string(c.parent.GetUID())))
 	if stage > 0 {
 		annotate(c.stageKey(), strconv.Itoa(stage))
 	}
 	if desired.Retain {
-		annotate(c.retainedKey(), c.retainer())
+		annotate(c.retainedKey(), c.identity())
 	}
+	label := string(c.parent.GetUID())
 	if crossNamespace || desired.Retain {
+		record, err := c.record(ctx, desired.Retain)
+		if err != nil {
+			return nil, err
+		}
+		annotate(c.parentLabel(), record)
 		annotate(c.selfKey(), cache.MetaObjectToName(config).String())
+		label = identityLabel(c.identity())
 	} else if err := setController(config, c.parent); err != nil {
 		return nil, err
 	}
+	config.SetLabels(with(config.GetLabels(), c.parentLabel(), label))
 	hashed := []any{config.Object}
 	if c.as.Name != "" {
 		hashed = append(hashed, c.as.Name) // a child is applied again if the identity changes

@@ -175,7 +175,8 @@ func TestReconcile_RecordsNamespacesWhileTheyHaveChildren(t *testing.T) {
 	}{
 		{
 			oneStage(inNamespace("far", "a")),
-			[]string{"patch widgets first", "apply configmaps a"}, "ConfigMap=v1/configmaps:0@far",
+			[]string{"patch widgets first", "apply configmaps children-of-widget-uid", "apply configmaps a"},
+			"ConfigMap=v1/configmaps:0@far",
 		},
 		{
 			oneStage(inNamespace("near", "a")), []string{"patch widgets first", "apply configmaps a", "delete configmaps a"},

@@ -116,3 +116,22 @@ func getParent(t testing.TB, server *fakeserver.Server) *unstructured.Unstructur
 }
 
 func ownsNone(schema.GroupVersionResource, types.UID) ([]runtime.Object, error) { return nil, nil }
+
+// reconciling is a server with a parent and a Reconciler.
+type reconciling struct {
+	*fakeserver.Server
+	reconciler *Reconciler
+	parent     *unstructured.Unstructured
+}
+
+// newReconciling returns a new server with the given objects, the first of which is the parent.
+func newReconciling(t testing.TB, objects ...*unstructured.Unstructured) reconciling {
+	t.Helper()
+	server := newFakeServer(objects...)
+	return reconciling{server, newReconciler(t, Config{Client: server}), objects[0].DeepCopy()}
+}
+
+// failWith returns a reaction that rejects requests.
+func failWith(err error) clienttesting.ReactionFunc {
+	return func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err }
+}

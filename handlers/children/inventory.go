@@ -195,7 +195,8 @@ func (c *call) inventoryOf(
 	return parseInventory(parent.GetAnnotations()[c.inventoryKey()], accept)
 }
 
-// changeParent changes the inventory and, if finalize is set, adds the finalizer. It writes only if the finalizer or
+// changeParent changes the inventory and, if finalize is set, adds the finalizer, and the annotation with which cleanUp
+// finds the witness. It writes only if the finalizer or
 // the entry of a known kind changes. Entries of other kinds never cause a write, but each write keeps them. The write
 // is rejected if the parent has changed since it was read. Without this check, an inventory computed from an outdated
 // parent would lose entries that were added in the meantime. The result gone is true if the parent is being deleted or
@@ -207,8 +208,9 @@ func (c *call) changeParent(
 	err = patch.RetryOnConflict(ctx, parents, parent, func(current *unstructured.Unstructured) error {
 		now, others := c.inventoryOf(current, c.isKnown)
 		next, finalizers := change(now), current.GetFinalizers()
+		witness := finalize && c.desired.needsWitness && current.GetAnnotations()[c.witnessKey()] == ""
 		finalize := finalize && !slices.Contains(finalizers, c.finalizer())
-		if now.String() == next.String() && !finalize {
+		if now.String() == next.String() && !finalize && !witness {
 			return nil
 		}
 		if gone = current.GetDeletionTimestamp() != nil; gone {
@@ -218,10 +220,14 @@ func (c *call) changeParent(
 		if err != nil {
 			return err
 		}
-		changes := map[string]any{"annotations": map[string]any{c.inventoryKey(): text}}
+		annotations := map[string]any{c.inventoryKey(): text}
 		if text == "" {
-			changes["annotations"] = map[string]any{c.inventoryKey(): nil}
+			annotations[c.inventoryKey()] = nil
 		}
+		if witness {
+			annotations[c.witnessKey()] = "true"
+		}
+		changes := map[string]any{"annotations": annotations}
 		if finalize {
 			changes["finalizers"] = append(finalizers, c.finalizer())
 		}

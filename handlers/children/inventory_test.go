@@ -165,6 +165,26 @@ func TestReconcile_UnknownKindIsGoneOnlyIfNotServed(t *testing.T) {
 	}
 }
 
+// A child in such a namespace would never be found again.
+func TestReconcile_RefusesNamespacesThatAreNotListed(t *testing.T) {
+	for namespace, limit := range map[string]string{"far": "default", "default": "far"} {
+		server, parent := newFakeServer(newWidget()), newWidget()
+		reconciler := newReconciler(t, Config{Client: server, Namespaces: []string{limit}})
+		desired := oneStage(inNamespace(namespace, "a"), inNamespace(limit, "b"))
+		_, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+		if !errors.Is(err, ErrNamespaceNotListed) || !strings.Contains(err.Error(), "ConfigMap a: namespace "+namespace) {
+			t.Errorf("got %v", err)
+		}
+		if writes := server.TakeWrites(); len(writes) > 0 {
+			t.Errorf("wrote %q", writes)
+		}
+		desired.Stages[0][0].Retain = true // is never listed
+		if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+			t.Errorf("retained: %v", err)
+		}
+	}
+}
+
 // A child in a namespace that was removed from Config.Namespaces is not forgotten.
 func TestReconcile_KeepsNamespacesThatAreNotListed(t *testing.T) {
 	for _, deleted := range []bool{false, true} {

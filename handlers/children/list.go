@@ -28,26 +28,26 @@ import (
 func (c *call) listKind(
 	ctx context.Context, entry inventoryEntry, cached *meta.RESTMapping,
 ) (schema.GroupVersionResource, []*unstructured.Unstructured, error) {
-	gvr, mapping := entry.gvr(), cached
-	var mapErr error
+	mapping := cached
 	if cached == nil {
-		mapping, mapErr = c.config.Mapper.RESTMapping(entry.kind)
+		var err error
+		if mapping, err = c.mappingOf(entry); err != nil {
+			return entry.gvr(), nil, err
+		}
+	}
+	gvr := entry.gvr()
+	if mapping != nil {
+		gvr = mapping.Resource
 	}
 	namespace, crossNamespace := c.parent.GetNamespace(), c.canCrossNamespaces(entry.kind)
 	switch {
-	case mapErr != nil && !meta.IsNoMatchError(mapErr):
-		return gvr, nil, fmt.Errorf("find the resource: %w", mapErr)
-	case mapErr == nil:
-		gvr = mapping.Resource
-	}
-	switch {
 	case crossNamespace:
 		namespace = ""
-	case namespace != "" && mapErr == nil && isClusterScoped(mapping):
+	case namespace != "" && mapping != nil && isClusterScoped(mapping):
 		return gvr, nil, nil
 	}
-	acrossNamespaces := namespace == "" && (mapErr != nil || !isClusterScoped(mapping))
-	selector := labels.SelectorFromSet(labels.Set{c.parentLabel(): string(c.parent.GetUID())})
+	acrossNamespaces := namespace == "" && (mapping == nil || !isClusterScoped(mapping))
+	selector := c.selector()
 	children, err := []*unstructured.Unstructured(nil), error(dynamiccontroller.ErrNotServed)
 	switch {
 	case cached == nil:
@@ -60,30 +60,51 @@ func (c *call) listKind(
 		children, err = c.listLive(ctx, gvr, namespace, acrossNamespaces, selector)
 	}
 	switch {
-	case mapErr != nil && apierrors.IsNotFound(err):
+	case mapping == nil && apierrors.IsNotFound(err):
 		return gvr, nil, nil
 	case err == nil && acrossNamespaces:
 		err = c.checkListed(entry)
 	}
-	isOther := func(object *unstructured.Unstructured) bool {
-		isChild := c.isChild(object)
-		if isChild && !entry.covers(c.parent, object.GetNamespace()) {
+	var own []*unstructured.Unstructured
+	for _, object := range children {
+		switch isChild, err := c.isChild(ctx, object); {
+		case err != nil:
+			return gvr, nil, err
+		case !isChild:
+		case !entry.covers(c.parent, object.GetNamespace()):
 			c.ignored = append(c.ignored, entry.kind.Kind+" "+cache.MetaObjectToName(object).String())
-			return true
+		default:
+			own = append(own, object)
 		}
-		return !isChild
 	}
-	return gvr, slices.DeleteFunc(slices.Clone(children), isOther), err
+	return gvr, own, err
+}
+
+// mappingOf returns the mapping of a kind, or nil if the mapper has none.
+func (c *call) mappingOf(entry inventoryEntry) (*meta.RESTMapping, error) {
+	mapping, err := c.config.Mapper.RESTMapping(entry.kind)
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("find the resource: %w", err)
+	}
+	return mapping, nil
 }
 
 // checkListed returns an error if children of the kind can be in namespaces that are not in Config.Namespaces.
 func (c *call) checkListed(entry inventoryEntry) error {
 	for _, namespace := range entry.namespaces {
-		if len(c.config.Namespaces) > 0 && !slices.Contains(c.config.Namespaces, namespace) {
+		if !c.isListedNamespace(namespace) {
 			return fmt.Errorf("namespace %s: %w", namespace, ErrNamespaceNotListed)
 		}
 	}
 	return nil
+}
+
+// isListedNamespace reports whether children in a namespace can be found.
+func (c *call) isListedNamespace(namespace string) bool {
+	return len(c.config.Namespaces) == 0 || slices.Contains(c.config.Namespaces, namespace)
 }
 
 // listLive lists objects from the API server. A list across namespaces is restricted to Config.Namespaces.

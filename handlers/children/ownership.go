@@ -1,57 +1,107 @@
 package children
 
 import (
+	"context"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/dynamic-controller/engine/handlers/internal/applied"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 )
 
-// hasLabel reports whether an object has the label of the parent's children.
+// Selector returns a selector for the children of a parent, including those in other namespaces, by their label
+// <name>/parent. The name is the [Config].Name of the parent's [Reconciler]. Anyone who can update an object can set the
+// label.
+func Selector(parent metav1.Object, kind schema.GroupKind, name string) labels.Selector {
+	requirement, err := labels.NewRequirement(name+"/parent", selection.In, labelValues(parent, kind))
+	if err != nil {
+		return labels.Nothing() // a UID that is not a label value
+	}
+	return labels.NewSelector().Add(*requirement)
+}
+
+// labelValues returns the values of the label <name>/parent on the children of a parent: its UID on children with an
+// owner reference, and a hash of its kind, namespace and name on marked children. The hash does not change if the parent
+// is restored from a backup with another UID.
+func labelValues(parent metav1.Object, kind schema.GroupKind) []string {
+	return []string{string(parent.GetUID()), identityLabel(identityOf(parent, kind))}
+}
+
+// identityOf returns the kind, the namespace and the name of a parent.
+func identityOf(parent metav1.Object, kind schema.GroupKind) string {
+	return kind.String() + "/" + cache.MetaObjectToName(parent).String()
+}
+
+func identityLabel(identity string) string {
+	digest, _ := applied.Digest(identity) // a string can always be encoded
+	return digest
+}
+
+func (c *call) identity() string {
+	return identityOf(c.parent, c.parent.GroupVersionKind().GroupKind())
+}
+
+func (c *call) selector() labels.Selector {
+	return Selector(c.parent, c.parent.GroupVersionKind().GroupKind(), c.config.Name)
+}
+
+// hasLabel reports whether an object has the label of the parent's children with an owner reference.
 func (c *call) hasLabel(object metav1.Object) bool {
 	return object.GetLabels()[c.parentLabel()] == string(c.parent.GetUID())
 }
 
-// hasAnyMark reports whether an object has the mark of any parent: the label, and the annotation with the object's own
-// name. A copy of a child, for example from a backup, has the same labels and annotations but a different name or
-// namespace.
-func (c *call) hasAnyMark(object metav1.Object) bool {
-	return object.GetLabels()[c.parentLabel()] != "" &&
-		object.GetAnnotations()[c.selfKey()] == cache.MetaObjectToName(object).String()
+func (c *call) isRetained(object metav1.Object) bool {
+	return object.GetAnnotations()[c.retainedKey()] != ""
 }
 
-// isChild reports whether the parent controls an object. Such an object must be deleted if it is not desired. The
-// parent controls an object if the object's controller reference names the parent or, where owner references have no
-// effect, if the object has the parent's mark. A retained object is never controlled.
-func (c *call) isChild(object metav1.Object) bool {
+// isChild reports whether an object is a child that must be deleted if it is not desired. If owner references have an
+// effect, the object's controller must be the parent, and its label must contain the parent's UID: other controllers can
+// have children of the same parent, which lack this Reconciler's label. Otherwise, the object must have the parent's
+// mark. A retained object is not a child.
+func (c *call) isChild(ctx context.Context, object metav1.Object) (bool, error) {
 	controller := metav1.GetControllerOfNoCopy(object)
-	if ownerref.CanReach(c.parent, object.GetNamespace()) {
-		return controller != nil && controller.UID == c.parent.GetUID()
+	switch {
+	case c.isRetained(object):
+		return false, nil
+	case ownerref.CanReach(c.parent, object.GetNamespace()):
+		return controller != nil && controller.UID == c.parent.GetUID() && c.hasLabel(object), nil
+	case controller != nil:
+		return false, nil
 	}
-	return controller == nil && c.hasLabel(object) && c.hasAnyMark(object) &&
-		object.GetAnnotations()[c.retainedKey()] == ""
+	mark, err := c.markOf(ctx, object)
+	return mark == markOfParent || mark == markOfRestored, err
 }
-
-// retainer identifies the parent that retains a child. Later parents with the same name have the same retainer.
-func (c *call) retainer() string { return c.id.GVR.GroupResource().String() + "/" + c.id.NamespacedKey }
 
 // isOwned reports whether the parent owns an existing object with the name of a desired child. If it returns false
 // without an error, the object can be adopted. If the object cannot be adopted, the error wraps ErrNotOwned.
-func (c *call) isOwned(child *child, current metav1.Object) (bool, error) {
-	controller := metav1.GetControllerOfNoCopy(current)
+func (c *call) isOwned(ctx context.Context, child *child, current metav1.Object) (bool, error) {
+	controller, canReach := metav1.GetControllerOfNoCopy(current), ownerref.CanReach(c.parent, current.GetNamespace())
 	switch {
 	case controller != nil && controller.UID != c.parent.GetUID():
 		return false, fmt.Errorf("%w: its controller is %s %s with UID %s",
 			ErrNotOwned, controller.Kind, controller.Name, controller.UID)
-	case controller != nil && ownerref.CanReach(c.parent, current.GetNamespace()):
-		return true, nil
-	case c.hasLabel(current) && c.hasAnyMark(current):
+	case controller != nil && canReach && (c.hasLabel(current) || current.GetAnnotations()[c.appliedKey()] != ""):
+		return true, nil // a user may have edited the label
+	case controller == nil && canReach && c.hasLabel(current):
+		return false, nil // a user removed the owner reference
+	}
+	mark, err := c.markOf(ctx, current)
+	switch {
+	case err != nil:
+		return false, err
+	case mark == markOfParent:
 		return child.marked, nil
-	case c.hasLabel(current) && ownerref.CanReach(c.parent, current.GetNamespace()):
-		return false, nil // a user removed the owner reference or the mark
-	case c.hasAnyMark(current) && current.GetAnnotations()[c.retainedKey()] != c.retainer():
+	case mark == markOfRestored:
+		return false, nil // a write with the parent's UID is required
+	case mark == markOfPredecessor:
+		return false, fmt.Errorf("%w: it is the child of an earlier parent with the same name; if the parent has been "+
+			"restored from a backup, set the annotation %s=true on the object", ErrNotOwned, c.restoredKey())
+	case mark == markOfOther:
 		return false, fmt.Errorf("%w: it is the child of another parent", ErrNotOwned)
 	case child.Adopt:
 		return false, nil

@@ -1,6 +1,7 @@
 package children
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
@@ -55,8 +57,8 @@ func testRetained(t *testing.T, object *unstructured.Unstructured) {
 		if hasOwner := len(current.GetOwnerReferences()) > 0; hasOwner != (!retain && namespace == "default") {
 			t.Errorf("retain %t: got the owner references %v", retain, current.GetOwnerReferences())
 		}
-		if label := current.GetLabels()[reconciler.parentLabel()]; label != "widget-uid" {
-			t.Errorf("got the label %q", label)
+		if !Selector(parent, widgetKind.GroupKind, "platform.example.com").Matches(labels.Set(current.GetLabels())) {
+			t.Errorf("got the labels %v", current.GetLabels())
 		}
 	}
 	fresh := newWidget()
@@ -85,6 +87,7 @@ func TestReconcile_RetainRemovesOwnerReferenceOfOtherManager(t *testing.T) {
 	owned.SetNamespace("default")
 	controller := metav1.NewControllerRef(newWidget(), newWidget().GroupVersionKind())
 	owned.SetOwnerReferences([]metav1.OwnerReference{*controller})
+	owned.SetLabels(map[string]string{"platform.example.com/parent": "widget-uid"})
 	server := newFakeServer(newWidget(), owned)
 	reconciler := newReconciler(t, Config{Client: server})
 	desired := Desired{Stages: [][]Child{{{Object: newConfigMap("a", "x"), Retain: true}}}}
@@ -108,8 +111,7 @@ func TestReconcile_RetainRemovesAllOwnerReferencesToParent(t *testing.T) {
 		existing.SetNamespace("default")
 		existing.SetOwnerReferences([]metav1.OwnerReference{ref("widget-uid", nil), ref("other", nil)})
 		if marked {
-			existing.SetLabels(map[string]string{"platform.example.com/parent": "widget-uid"})
-			existing.SetAnnotations(map[string]string{"platform.example.com/self": "default/a"})
+			setMark(existing, "first", "widget-uid", "")
 		}
 		server := newFakeServer(newWidget(), existing)
 		reconciler := newReconciler(t, Config{Client: server})
@@ -137,9 +139,22 @@ func TestReconcile_RetainRemovesAllOwnerReferencesToParent(t *testing.T) {
 	}
 }
 
-func TestReconcile_AdoptsOnlyObjectsWithoutController(t *testing.T) {
-	const label, self, retained = "platform.example.com/parent", "platform.example.com/self",
-		"platform.example.com/retained-by"
+// setMark gives an object the mark of the widget with the given name and UID.
+func setMark(object *unstructured.Unstructured, parent string, uid, namespace types.UID) {
+	identity := "Widget.example.com/default/" + parent
+	record, err := json.Marshal(parentRecord{Identity: identity, UID: uid, NamespaceUID: namespace})
+	if err != nil {
+		panic(err)
+	}
+	object.SetLabels(map[string]string{"platform.example.com/parent": identityLabel(identity)})
+	object.SetAnnotations(map[string]string{
+		"platform.example.com/parent": string(record),
+		"platform.example.com/self":   object.GetNamespace() + "/" + object.GetName(),
+	})
+}
+
+func TestReconcile_AdoptsOnlyObjectsWithoutAnOwner(t *testing.T) {
+	const label, retained = "platform.example.com/parent", "platform.example.com/retained-by"
 	controlledBy := func(uid types.UID) func(*unstructured.Unstructured) {
 		return func(object *unstructured.Unstructured) {
 			other := newWidget()
@@ -147,12 +162,11 @@ func TestReconcile_AdoptsOnlyObjectsWithoutController(t *testing.T) {
 			object.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(other, other.GroupVersionKind())})
 		}
 	}
-	markedBy := func(uid, retainedBy string) func(*unstructured.Unstructured) {
+	markedBy := func(parent string, uid types.UID, isRetained bool) func(*unstructured.Unstructured) {
 		return func(object *unstructured.Unstructured) {
-			object.SetLabels(map[string]string{label: uid})
-			object.SetAnnotations(map[string]string{self: object.GetNamespace() + "/a"})
-			if retainedBy != "" {
-				object.SetAnnotations(with(object.GetAnnotations(), retained, retainedBy))
+			setMark(object, parent, uid, "")
+			if isRetained {
+				object.SetAnnotations(with(object.GetAnnotations(), retained, "Widget.example.com/default/"+parent))
 			}
 		}
 	}
@@ -161,15 +175,20 @@ func TestReconcile_AdoptsOnlyObjectsWithoutController(t *testing.T) {
 		adopted      bool // expected with Adopt
 		withoutAdopt bool // whether it is adopted without Adopt
 	}{
-		"no labels":                     {func(*unstructured.Unstructured) {}, true, false},
-		"another controller":            {controlledBy("other"), false, false},
-		"the child of another parent":   {markedBy("other", ""), false, false},
-		"retained by another parent":    {markedBy("other", "widgets.example.com/default/second"), false, false},
-		"retained by an earlier parent": {markedBy("other", "widgets.example.com/default/first"), true, false},
+		"no labels":                      {func(*unstructured.Unstructured) {}, true, false},
+		"another controller":             {controlledBy("other"), false, false},
+		"the child of another parent":    {markedBy("second", "other", false), false, false},
+		"the child of an earlier parent": {markedBy("first", "other", false), false, false},
+		"retained by another parent":     {markedBy("second", "other", true), false, false},
+		"retained by an earlier parent":  {markedBy("first", "other", true), true, false},
+		"a mark without a record": {func(object *unstructured.Unstructured) {
+			setMark(object, "first", "widget-uid", "")
+			object.SetAnnotations(with(object.GetAnnotations(), label, ""))
+		}, false, false},
 		"orphaned by another parent": {func(object *unstructured.Unstructured) {
 			object.SetLabels(map[string]string{label: "other"})
 		}, true, false},
-		"the parent's own mark": {markedBy("widget-uid", ""), true, true},
+		"the parent's own mark": {markedBy("first", "widget-uid", false), true, true},
 	} {
 		for _, namespace := range []string{"default", "other"} {
 			for _, adopt := range []bool{true, false} {

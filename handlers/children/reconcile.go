@@ -1,7 +1,6 @@
 package children
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,16 +17,17 @@ import (
 )
 
 // ErrNotOwned is returned if an object with the name of a desired child exists but does not belong to the parent and
-// cannot be adopted. It has another controller or another parent's mark, or it has no controller and Adopt is not set.
+// cannot be adopted. It has another controller or another parent's mark, or Adopt is not set.
 // Such an object is never changed.
 var ErrNotOwned = errors.New("the object exists and does not belong to this parent")
 
 // ErrAdoptionNotEnabled is returned if Reconcile could adopt the existing object, but Adopt is not set. It wraps
 // [ErrNotOwned].
-var ErrAdoptionNotEnabled = fmt.Errorf("%w: it has no controller, and adoption is not enabled", ErrNotOwned)
+var ErrAdoptionNotEnabled = fmt.Errorf("%w: this controller did not create it, and adoption is not enabled", ErrNotOwned)
 
-// ErrNamespaceNotListed is returned if a parent's inventory contains a namespace that is not in Config.Namespaces.
-// Children in such a namespace cannot be found. Therefore, the inventory and the finalizer are kept.
+// ErrNamespaceNotListed is returned if the namespace of a desired child, or a namespace in a parent's inventory, is not
+// in Config.Namespaces. Children in such a namespace cannot be found. Therefore, nothing is written in the first case,
+// and the inventory and the finalizer are kept in the second.
 var ErrNamespaceNotListed = errors.New("the controller is limited to other namespaces")
 
 // Desired describes the desired children of a parent.
@@ -79,12 +79,12 @@ func (r *Reconciler) Reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
 ) ([]*unstructured.Unstructured, error) {
 	c := r.newCall(ctx, id, parent, desired.As)
-	absentErr := c.deleteAbsent(ctx, desired)
 	if parent.GetDeletionTimestamp() != nil {
-		return nil, cmp.Or(absentErr, c.cleanUp(ctx))
+		return nil, c.cleanUp(ctx, desired)
 	}
+	absentErr := c.deleteAbsent(ctx, desired)
 	var err error
-	if c.desired, err = c.newDesiredSet(desired); err != nil {
+	if c.desired, err = c.newDesiredSet(ctx, desired); err != nil {
 		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
 	}
 	gone, err := c.prepareParent(ctx, parent)
@@ -122,6 +122,7 @@ type call struct {
 	desired      *desiredSet
 	canAdopt     func() error
 	deleted      map[childKey]error // results of the deletions that this call has attempted
+	witnessed    bool               // whether the parent has a witness, see orphan.go
 	parentExists bool               // set once the API server has returned the parent and it is not being deleted
 	ignored      []string           // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild

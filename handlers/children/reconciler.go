@@ -54,8 +54,8 @@ type Config struct {
 	// kinds that a call desires are pruned.
 	Kinds []Kind
 	// Namespaces restricts the namespaces in which children are found. A list across namespaces is replaced with one list
-	// per namespace, so permissions in these namespaces suffice. Cluster-scoped children are listed as usual. By default,
-	// children can be in all namespaces.
+	// per namespace, so permissions in these namespaces suffice. Cluster-scoped children are listed as usual. A desired
+	// child in another namespace is an error, unless it is retained. By default, children can be in all namespaces.
 	Namespaces []string
 }
 
@@ -138,6 +138,8 @@ func (r *Reconciler) parentLabel() string  { return r.config.Name + "/parent" }
 func (r *Reconciler) appliedKey() string   { return r.config.Name + "/applied" }
 func (r *Reconciler) stageKey() string     { return r.config.Name + "/stage" }
 func (r *Reconciler) selfKey() string      { return r.config.Name + "/self" }
+func (r *Reconciler) witnessKey() string   { return r.config.Name + "/witness" }
+func (r *Reconciler) restoredKey() string  { return r.config.Name + "/restored" }
 func (r *Reconciler) retainedKey() string  { return r.config.Name + "/retained-by" }
 
 // isListed reports whether a kind is in Config.Kinds.

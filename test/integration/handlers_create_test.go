@@ -19,8 +19,6 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-var namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-
 // controllersOf collects the UIDs of the controllers that each object has had.
 type controllersOf map[types.UID]map[types.UID]bool
 

@@ -189,9 +189,9 @@ func (r *reading) mappingOf(ctx context.Context, kind children.RecordedKind) (*m
 func (r *reading) readChildrenIn(
 	ctx context.Context, o *explain.Object, gvr schema.GroupVersionResource, namespace string, levels int,
 ) {
-	options := metav1.ListOptions{LabelSelector: instances.ChildSelector(o).String()}
+	options := metav1.ListOptions{LabelSelector: instances.ChildSelector(o.Unstructured).String()}
 	for _, item := range r.list(ctx, o, gvr, namespace, options) {
-		if !instances.IsMarked(item, o) {
+		if !instances.IsMarked(item, o.Unstructured) {
 			continue
 		}
 		child := &explain.Object{Unstructured: item, Resource: gvr.GroupResource(), Owner: r.ownerOf(ctx, gvr, item)}

@@ -125,7 +125,7 @@ func TestReadChildren_IsLimited(t *testing.T) {
 			"ConfigMap=v1/configmaps:0", func(request int) (int, bool) { return 1, request == 1 }, 2, nil,
 		},
 		"a version that the API server does not serve": {"ConfigMap=v0/configmaps:0", none, 1, nil},
-		"an entry without a resource": {"ConfigMap", none, 0, nil},
+		"an entry without a resource":                  {"ConfigMap", none, 0, nil},
 	} {
 		r, requests := readingOf(test.list)
 		o := instanceWithInventory(test.inventory)

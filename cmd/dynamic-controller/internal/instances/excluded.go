@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
@@ -59,8 +58,7 @@ func (o *observed) crossNamespace(ctx context.Context, e blueprint.Excluded) []*
 	if i < 0 || !o.kinds[i].CrossNamespace {
 		return nil
 	}
-	labelled := labels.SelectorFromSet(labels.Set{parentLabel: string(o.self.GetUID())})
-	children, _ := o.reader.List(ctx, o.kinds[i].GVR, "", labelled)
+	children, _ := o.reader.List(ctx, o.kinds[i].GVR, "", ChildSelector(o.self))
 	return slices.DeleteFunc(children, func(child *unstructured.Unstructured) bool {
 		return !o.recorded(e.GVK.GroupKind(), child.GetNamespace())
 	})

@@ -7,6 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/handlers/children"
@@ -24,14 +25,32 @@ func RecordedKinds(instance metav1.Object) []children.RecordedKind {
 }
 
 // ChildSelector returns a label selector that matches the children of an instance.
-func ChildSelector(instance metav1.Object) labels.Selector {
-	return labels.SelectorFromSet(labels.Set{parentLabel: string(instance.GetUID())})
+func ChildSelector(instance *unstructured.Unstructured) labels.Selector {
+	return children.Selector(instance, instance.GroupVersionKind().GroupKind(), Name)
+}
+
+// childExclusion returns a label selector that matches all objects except the children of an instance.
+func childExclusion(instance *unstructured.Unstructured) string {
+	excluded := labels.NewSelector()
+	included, _ := ChildSelector(instance).Requirements()
+	for _, requirement := range included {
+		not, err := labels.NewRequirement(requirement.Key(), selection.NotIn, requirement.ValuesUnsorted())
+		if err == nil { // the key and the values are those of a valid requirement
+			excluded = excluded.Add(*not)
+		}
+	}
+	return excluded.String()
+}
+
+// hasLabel reports whether an object has the label of a child of the instance.
+func hasLabel(object metav1.Object, instance *unstructured.Unstructured) bool {
+	return ChildSelector(instance).Matches(labels.Set(object.GetLabels()))
 }
 
 // IsMarked reports whether an object has the metadata of a child of the instance.
-func IsMarked(object, instance metav1.Object) bool {
+func IsMarked(object metav1.Object, instance *unstructured.Unstructured) bool {
 	key := cache.NewObjectName(instance.GetNamespace(), instance.GetName()).String()
-	return object.GetLabels()[parentLabel] == string(instance.GetUID()) &&
+	return hasLabel(object, instance) &&
 		(metav1.IsControlledBy(object, instance) || object.GetAnnotations()[instanceAnnotation] == key)
 }
 

@@ -34,7 +34,8 @@ const (
 	// handlers/children adds it.
 	ChildrenFinalizer = Name + "/children"
 
-	// parentLabel is a label on children with the UID of their instance. Package handlers/children adds it.
+	// parentLabel is a label on children that identifies their instance. Package handlers/children adds it. It also adds
+	// an annotation with the same name to children on which an owner reference has no effect.
 	parentLabel = Name + "/parent"
 	// inventoryAnnotation is an annotation on instances that lists the kinds of their children. Package handlers/children
 	// writes it. Anyone who can update an instance can change it.

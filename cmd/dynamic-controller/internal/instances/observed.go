@@ -127,7 +127,7 @@ func (o *observed) find(ctx context.Context, objects []blueprint.Rendered) (chan
 		case err != nil:
 			err = fmt.Errorf("%s: read %s %s: %w", r.ID, r.Object.GetKind(), keyOf(r.Object), err)
 			o.unread[r.Key] = readFailure{r.ID, err}
-		case found.GetDeletionTimestamp() == nil && found.GetLabels()[parentLabel] == string(o.self.GetUID()):
+		case found.GetDeletionTimestamp() == nil && hasLabel(found, o.self):
 			o.byKey[r.Key] = found
 			changed = true
 		}

@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
@@ -23,11 +22,10 @@ import (
 // lookups reads the objects that an instance refers to during one reconcile. It reads them from the API server with the
 // identity of the instance, once per reference, so all steps of the reconcile use the same objects.
 type lookups struct {
-	client   *childClient
-	kinds    []Child // the kinds of the objects
-	index    *referrers
-	instance string    // the key of the instance
-	uid      types.UID // the UID of the instance
+	client *childClient
+	kinds  []Child // the kinds of the objects
+	index  *referrers
+	self   *unstructured.Unstructured // the instance
 
 	isWatched func(schema.GroupVersionResource) bool
 	unwatched bool // whether an object or a child was read before its watch had synced
@@ -49,7 +47,7 @@ func (r *Reconciler) newLookups(client *childClient, self *unstructured.Unstruct
 	reads := *client
 	reads.budget = &identity.ResponseBudget{Bytes: blueprint.MaxReferenceBytes}
 	return &lookups{
-		client: &reads, kinds: r.References, index: r.referrers, instance: keyOf(self), uid: self.GetUID(),
+		client: &reads, kinds: r.References, index: r.referrers, self: self,
 		isWatched: r.isWatched, answers: map[target]answer{},
 	}
 }
@@ -75,7 +73,7 @@ func (l *lookups) lookUp(ctx context.Context, reference blueprint.Reference) ([]
 	}
 	// The target is added before the read, so no later change is missed.
 	l.unwatched = l.unwatched || !l.isWatched(t.gvr)
-	l.index.add(l.instance, t, reference.Selector)
+	l.index.add(keyOf(l.self), t, reference.Selector)
 	var a answer
 	if a.objects, a.err = l.read(ctx, t, reference); a.err != nil && !isAnswer(a.err) {
 		l.err = errors.Join(l.err, fmt.Errorf("%s: %w", reference.ID, a.err))
@@ -101,7 +99,7 @@ func (l *lookups) read(
 		object, err = client.Get(ctx, t.name, metav1.GetOptions{})
 		objects = []*unstructured.Unstructured{object}
 	} else {
-		notOwn := parentLabel + "!=" + string(l.uid) // exclude children of the instance from the limits
+		notOwn := childExclusion(l.self) // exclude children of the instance from the limits
 		objects, err = list(ctx, client.List, strings.TrimPrefix(t.selector+","+notOwn, ","))
 	}
 	switch {
@@ -112,7 +110,7 @@ func (l *lookups) read(
 	case err != nil:
 		return nil, err
 	}
-	isChild := func(object *unstructured.Unstructured) bool { return object.GetLabels()[parentLabel] == string(l.uid) }
+	isChild := func(object *unstructured.Unstructured) bool { return hasLabel(object, l.self) }
 	if reference.Selector == nil && isChild(objects[0]) {
 		return nil, &blueprint.UnusableError{Reason: reference.String() +
 			" is a child of the instance; refer to a child by the id of its resource"}
@@ -148,7 +146,7 @@ func list(
 // did not look up do not trigger a reconcile of the instance. settle returns the combination of err and the errors from
 // failed lookups. See outcome.
 func (l *lookups) settle(err error) error {
-	l.index.keep(l.instance, sets.KeySet(l.answers))
+	l.index.keep(keyOf(l.self), sets.KeySet(l.answers))
 	return outcome(err, l.err)
 }
 

@@ -178,6 +178,7 @@ func keptAnnotations(annotations map[string]string) map[string]string {
 		appliedAnnotation: maxMarkBytes, selfAnnotation: maxMarkBytes, resourceAnnotation: maxMarkBytes,
 		instanceAnnotation: maxMarkBytes, budgetAnnotation: maxMarkBytes, stageAnnotation: maxMarkBytes,
 		retainedAnnotation: maxMarkBytes, PausedAnnotation: maxMarkBytes,
+		parentLabel:         2 * maxMarkBytes, // contains several names
 		inventoryAnnotation: maxKeptBytes,
 	} {
 		if value, has := annotations[key]; has && len(value) <= limit {

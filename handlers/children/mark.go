@@ -1,0 +1,111 @@
+package children
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+// parentRecord is the annotation <name>/parent of marked children. It identifies their parent.
+type parentRecord struct {
+	Identity string    `json:"parent"` // the result of identityOf
+	UID      types.UID `json:"uid"`
+	// NamespaceUID is the UID of the parent's namespace. It is empty for retained children, and if the Reconciler cannot
+	// read namespaces.
+	NamespaceUID types.UID `json:"namespaceUID,omitempty"`
+	// As is the name of the Identity that wrote the child.
+	As string `json:"as,omitempty"`
+}
+
+// mark is the kind of mark that an object has.
+type mark int
+
+const (
+	noMark       mark = iota
+	markOfParent      // the mark of the parent
+	// markOfRestored is the mark of an earlier parent with the same name, whose children belong to the parent. The parent
+	// has been restored from a backup.
+	markOfRestored
+	markOfPredecessor // the mark of an earlier parent with the same name, whose children do not belong to the parent
+	markOfOther       // any other mark, such as that of a parent with another name
+)
+
+// markOf returns the mark of an object. A mark consists of the label <name>/parent and the annotations <name>/parent and
+// <name>/self. The latter contains the object's own name. A copy of a child has the same labels and annotations but a
+// different name or namespace.
+func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
+	var record parentRecord
+	annotations := object.GetAnnotations()
+	label := object.GetLabels()[c.parentLabel()]
+	if label == "" || annotations[c.selfKey()] != cache.MetaObjectToName(object).String() {
+		return noMark, nil
+	}
+	switch err := json.Unmarshal([]byte(annotations[c.parentLabel()]), &record); {
+	case err != nil || record.Identity != c.identity() || label != identityLabel(record.Identity):
+		return markOfOther, nil
+	case record.UID == c.parent.GetUID():
+		return markOfParent, nil
+	case c.isRetained(object):
+		return noMark, nil // can be adopted
+	}
+	restored, err := c.isRestored(ctx, record, annotations)
+	switch {
+	case err != nil:
+		return noMark, err
+	case restored:
+		return markOfRestored, nil
+	}
+	return markOfPredecessor, nil
+}
+
+// isRestored reports whether the children of an earlier parent with the same name belong to the parent. If the
+// namespace is still the same, and the same identity writes the children, the parent can only have been deleted and
+// created again by users of that namespace. Otherwise, another tenant could have created the namespace or the type
+// again. Someone who can update the child must then confirm that the parent has been restored from a backup.
+func (c *call) isRestored(ctx context.Context, record parentRecord, annotations map[string]string) (bool, error) {
+	if annotations[c.restoredKey()] == "true" {
+		return true, nil
+	}
+	if record.NamespaceUID == "" || record.As != c.as.Name {
+		return false, nil
+	}
+	now, err := c.namespaceUID(ctx)
+	return now == record.NamespaceUID, err
+}
+
+// record returns the value of the annotation <name>/parent of a marked child.
+func (c *call) record(ctx context.Context, retain bool) (string, error) {
+	record := parentRecord{Identity: c.identity(), UID: c.parent.GetUID(), As: c.as.Name}
+	if !retain {
+		var err error
+		if record.NamespaceUID, err = c.namespaceUID(ctx); err != nil {
+			return "", err
+		}
+	}
+	text, err := json.Marshal(record)
+	return string(text), err
+}
+
+// namespaceUID returns the UID of the parent's namespace. It cannot change during the life of the parent. The result is
+// empty if the Reconciler cannot read the namespace.
+func (c *call) namespaceUID(ctx context.Context) (types.UID, error) {
+	if c.cache.namespace.parent == c.parent.GetUID() {
+		return c.cache.namespace.uid, nil
+	}
+	namespaces := c.config.Client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
+	namespace, err := namespaces.Get(ctx, c.parent.GetNamespace(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read the namespace of the parent: %w", err)
+	}
+	c.cache.namespace = namespaceOfParent{parent: c.parent.GetUID(), uid: namespace.GetUID()}
+	return namespace.GetUID(), nil
+}

@@ -1,0 +1,182 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
+
+	"github.com/dynamic-controller/engine/handlers/children"
+)
+
+var namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+
+// deletion is a parent with children in its namespace, in another namespace and at cluster scope.
+type deletion struct {
+	*setting
+	name, uid string
+	objects   []*unstructured.Unstructured // the desired children
+	desired   children.Desired
+
+	policy    metav1.DeletionPropagation
+	finalizer string // the finalizer of the garbage collector
+	stopped   bool   // whether the controller is stopped until the garbage collector has removed its finalizer
+}
+
+func (d *deletion) String() string {
+	return fmt.Sprintf("%s with %d children, stopped: %t", d.policy, len(d.objects), d.stopped)
+}
+
+func (d *deletion) delete() {
+	d.Helper()
+	options := metav1.DeleteOptions{PropagationPolicy: ptr.To(d.policy)}
+	d.noError(d.in(d.parents, d.namespace).Delete(d.Context(), d.name, options))
+}
+
+// newDeletion creates a parent and its children. If onlyMarked is set, the parent has no children in its namespace.
+func (s *setting) newDeletion(name string, onlyMarked bool) *deletion {
+	s.Helper()
+	far := newConfigMap(s.newNamespace(), name, "x")
+	cluster := newObject(namespaces, "Namespace", "", s.namespace+"-"+name, nil)
+	d := &deletion{setting: s, name: name}
+	d.objects = []*unstructured.Unstructured{far, cluster}
+	if !onlyMarked {
+		// Within a stage, children in other namespaces come first here, and are still created last.
+		d.objects = append(d.objects, newConfigMap(s.namespace, name, "x"))
+	}
+	d.desired = children.Desired{Stages: [][]children.Child{children.Stage(d.objects...)}}
+	parent := s.put(s.parents, newObject(s.parents, "Platform", s.namespace, name, nil))
+	d.uid = string(parent.GetUID())
+	_, err := s.newReconciler(children.Config{}).Reconcile(s.Context(), s.parent(name), parent, d.desired)
+	s.noError(err)
+	s.put(configMaps, newConfigMap(cluster.GetName(), "precious", "the user's data"))
+	return d
+}
+
+// read returns the current state of a child, or nil if it does not exist.
+func (d *deletion) read(child *unstructured.Unstructured) *unstructured.Unstructured {
+	d.Helper()
+	gvr := configMaps
+	if child.GetKind() == "Namespace" {
+		gvr = namespaces
+	}
+	return d.get(gvr, child.GetNamespace(), child.GetName())
+}
+
+// waitForCollector waits until the garbage collector has removed its finalizer from the parent.
+func (d *deletion) waitForCollector() {
+	d.Helper()
+	d.eventually("the garbage collector has processed the parent: "+d.String(), func() error {
+		now := d.get(d.parents, d.namespace, d.name)
+		if now != nil && slices.Contains(now.GetFinalizers(), d.finalizer) {
+			return fmt.Errorf("the finalizers are %q", now.GetFinalizers())
+		}
+		return nil
+	})
+}
+
+// reconcileUntilGone calls Reconcile until the parent no longer exists.
+func (d *deletion) reconcileUntilGone() {
+	d.Helper()
+	reconciler := d.newReconciler(children.Config{})
+	d.eventually("the parent is gone: "+d.String(), func() error {
+		now := d.get(d.parents, d.namespace, d.name)
+		if now == nil {
+			return nil
+		}
+		_, err := reconciler.Reconcile(d.Context(), d.parent(d.name), now, children.Desired{})
+		return fmt.Errorf("the finalizers are %q: %v", now.GetFinalizers(), err)
+	})
+}
+
+// checkKept fails the test unless all children exist and a later parent with the same name neither owns nor prunes them.
+func (d *deletion) checkKept() {
+	d.Helper()
+	d.checkExist("were orphaned")
+	for _, object := range d.objects {
+		if mark := d.read(object).GetAnnotations()[platformName+"/parent"]; mark != "" {
+			d.Errorf("%s: %s %s still has the mark %s", d, object.GetKind(), object.GetName(), mark)
+		}
+	}
+	later := d.put(d.parents, newObject(d.parents, "Platform", d.namespace, d.name, nil))
+	reconciler := d.newReconciler(children.Config{})
+	_, err := reconciler.Reconcile(d.Context(), d.parent(d.name), later, d.desired)
+	if !errors.Is(err, children.ErrNotOwned) {
+		d.Errorf("%s: a later parent with the same children: got %v", d, err)
+	}
+	_, err = reconciler.Reconcile(d.Context(), d.parent(d.name), later, children.Desired{})
+	d.noError(ignoreRequeue(err))
+	d.noError(d.in(d.parents, d.namespace).Delete(d.Context(), d.name, metav1.DeleteOptions{}))
+	d.reconcileUntilGone()
+	d.checkExist("had a later parent")
+}
+
+// checkExist fails the test unless all children exist and are not being deleted.
+func (d *deletion) checkExist(when string) {
+	d.Helper()
+	for _, object := range d.objects {
+		if now := d.read(object); now == nil || now.GetDeletionTimestamp() != nil {
+			d.Fatalf("%s: %s %s is deleted after the children %s", d, object.GetKind(), object.GetName(), when)
+		}
+	}
+}
+
+// checkDeleted fails the test unless all children are deleted.
+func (d *deletion) checkDeleted() {
+	d.Helper()
+	for _, object := range d.objects {
+		d.eventually("the children are deleted: "+d.String(), func() error {
+			if now := d.read(object); now != nil && now.GetDeletionTimestamp() == nil {
+				return fmt.Errorf("%s %s/%s exists", object.GetKind(), object.GetNamespace(), object.GetName())
+			}
+			return nil
+		})
+	}
+}
+
+// All children are kept if the dependents of their parent are orphaned, and deleted otherwise. The same applies if the
+// controller does not run until the garbage collector has removed its finalizer.
+func TestHandlers_DeletionPropagation(t *testing.T) {
+	h := newHarness(t)
+	s := newSetting(h)
+	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
+	var all []*deletion
+	for policy, finalizer := range map[metav1.DeletionPropagation]string{
+		metav1.DeletePropagationBackground: "",
+		metav1.DeletePropagationForeground: metav1.FinalizerDeleteDependents,
+		metav1.DeletePropagationOrphan:     metav1.FinalizerOrphanDependents,
+	} {
+		for _, onlyMarked := range []bool{false, true} {
+			for _, stopped := range []bool{false, true} {
+				d := s.newDeletion(fmt.Sprintf("p%d", len(all)), onlyMarked)
+				d.policy, d.finalizer, d.stopped = policy, finalizer, stopped
+				all = append(all, d)
+			}
+		}
+	}
+	for _, d := range all {
+		d.delete()
+	}
+	for _, d := range all {
+		if d.stopped {
+			d.waitForCollector()
+		}
+		d.reconcileUntilGone()
+		if d.policy == metav1.DeletePropagationOrphan {
+			d.checkKept()
+		} else {
+			d.checkDeleted()
+		}
+		d.eventually("the witness of "+d.String()+" is gone", func() error {
+			if witness := h.get(configMaps, h.namespace, "children-of-"+d.uid); witness != nil {
+				return fmt.Errorf("its owners are %v", witness.GetOwnerReferences())
+			}
+			return nil
+		})
+	}
+}
