@@ -73,7 +73,7 @@ func TestManifest_NewerRevisionIsKept(t *testing.T) {
 	a.waitBlueprint("websites", is("Accepted", "False", `unknown field "future"`))
 	third.stop(syscall.SIGTERM)
 
-	// Without the annotation, the definition is that of the first version of the platform, and is replaced.
+	// An administrator can remove the annotation, so that the definition is replaced.
 	a.patchManifest(`[{"op": "remove", "path": "` + annotation + `"}]`)
 	startServing(t, a.cluster.Kubeconfig())
 	a.wait(typeVersion, typeKind, manifestName, hasManifestRevision)
