@@ -157,9 +157,9 @@ func (c *call) delete(
 }
 
 // isDeletionStuck reports whether an object can remain after its last finalizer has been removed. The API server then
-// removes only objects whose deletionGracePeriodSeconds is 0. The field cannot be changed by an update. A Namespace keeps
-// a value that was set when the Namespace was created, which API servers before 1.37 allow in an apply. A second request
-// to delete such an object removes it, and has no effect while the object has finalizers.
+// removes only objects whose deletionGracePeriodSeconds is 0. The field cannot be changed by an update. A Namespace
+// keeps a value that was set when the Namespace was created, which API servers before 1.37 allow in an apply. A second
+// request to delete such an object removes it, and has no effect while the object has finalizers.
 func isDeletionStuck(object metav1.Object) bool {
 	grace := object.GetDeletionGracePeriodSeconds()
 	return object.GetDeletionTimestamp() != nil && grace != nil && *grace < 0 && len(object.GetFinalizers()) == 0
@@ -229,10 +229,10 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 	return doomed, inventory{entry}, nil
 }
 
-// cleanUp deletes the children of a parent that is being deleted, in the reverse order of their stages, and the children
-// in Desired.Absent. Children of the first stage that have an owner reference are left for Kubernetes to delete. Once the
-// other children are gone, cleanUp removes the parent's finalizer. If the parent's dependents are orphaned, all children
-// are kept.
+// cleanUp deletes the children of a parent that is being deleted, in the reverse order of their stages, and the
+// children in Desired.Absent. Children of the first stage that have an owner reference are left for Kubernetes to
+// delete. Once the other children are gone, cleanUp removes the parent's finalizer. If the parent's dependents are
+// orphaned, all children are kept.
 func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	if !slices.Contains(c.parent.GetFinalizers(), c.finalizer()) {
 		err := c.deleteAbsent(ctx, desired)

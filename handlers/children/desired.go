@@ -28,7 +28,8 @@ type Child struct {
 	// <name>/parent but no owner reference, so a watch with Owns does not reconcile the parent when the object changes.
 	Retain bool
 	// Adopt allows Reconcile to take over an existing object that has no controller and is not a child of another parent,
-	// or an object that an earlier parent with the same name retained.
+	// an object that another controller created for the same parent, or an object that an earlier parent with the same
+	// name retained.
 	Adopt bool
 }
 

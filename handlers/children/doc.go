@@ -32,6 +32,18 @@
 // The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
 // corrected.
 //
+// # Ownership
+//
+// An object belongs to a Reconciler if its controller is the parent and its label <name>/parent contains the parent's
+// UID. The key of the label contains Config.Name, so other controllers can have children of the same parent. If a user
+// removes the label, a desired child gets it back, because the annotation <name>/applied remains. Other children are
+// not pruned without the label, and Kubernetes deletes them together with the parent. Managed fields do not determine
+// which objects are children.
+//
+// An object with the name of a desired child that does not belong to the Reconciler is a conflict, for which the error
+// wraps [ErrNotOwned]. [Child].Adopt allows Reconcile to take over an object without a controller, or with another
+// controller of the same parent.
+//
 // # Inventory
 //
 // The inventory is an annotation on the parent that lists the kinds of its children. A kind is recorded before the
@@ -52,20 +64,39 @@
 // Kubernetes does not keep this order. A parent with more than one stage is therefore given a finalizer before its
 // children are written. When such a parent is deleted, Reconcile deletes the children in later stages, waits until they
 // are gone, and removes the finalizer. Kubernetes then deletes the children in the first stage. If the parent is
-// deleted with foreground propagation, Kubernetes does not wait for Reconcile. If its dependents are orphaned, they are
-// kept. If its namespace is terminating and a request from Reconcile fails, for example because its permissions have
-// been deleted, Kubernetes deletes the children in the namespace in any order. Children of kinds that are not in
-// Config.Kinds are also deleted in any order.
+// deleted with foreground propagation, Kubernetes does not wait for Reconcile. If its namespace is terminating and a
+// request from Reconcile fails, for example because its permissions have been deleted, Kubernetes deletes the children
+// in the namespace in any order. Children of kinds that are not in Config.Kinds are also deleted in any order.
 //
 // While a child in a later stage has another controller's finalizer, the deletion of all earlier stages waits.
 //
 // # Children in other namespaces
 //
 // An owner reference has no effect on a child outside the namespace of a namespaced parent. Such a child is marked
-// instead. The mark consists of a label and an annotation. The annotation contains the child's name, which
+// instead. The mark consists of the label <name>/parent with a hash of the parent's kind, namespace and name, the
+// annotation <name>/parent with a record of the parent, and the annotation <name>/self with the child's own name, which
 // distinguishes the child from copies. The kind of such a child must be in Config.Kinds with CrossNamespace set. A
 // parent with such children is given the finalizer too, and Reconcile deletes the children. A child whose mark is
 // removed no longer belongs to the parent. If the finalizer or the inventory is removed, such children are not deleted.
+//
+// The record contains the UIDs of the parent and of its namespace, and [Identity].Name. After a restore from a backup,
+// the parent has another UID. The marked children belong to it again if the namespace is still the same and the same
+// identity writes the children. Otherwise, someone else may have created the namespace, the parent or its type again,
+// and the children are conflicts. The annotation <name>/restored=true on a child confirms that the parent has been
+// restored. Reconcile removes it when it writes the child. Only users who can update the child can set the annotation.
+//
+// # Orphaned children
+//
+// If a parent is deleted and its dependents are orphaned, all children are kept. Kubernetes removes the owner
+// references, and Reconcile removes the marks. A later parent with the same name neither owns nor prunes these
+// children.
+//
+// Kubernetes removes the orphan finalizer within milliseconds. Afterwards, only the owner references show that the
+// dependents have been orphaned. Reconcile therefore does not create marked children before a child with an owner
+// reference exists. If no such child is desired in the first stage with a marked child or before, the parent gets a
+// ConfigMap named children-of-<UID> with an owner reference. If a user removes all of these owner references, or
+// deletes these objects, Reconcile cannot find out how the parent was deleted. It then keeps the marked children in the
+// first case, and deletes them in the second.
 //
 // A controller whose parents have the finalizer must also call Reconcile for a parent that is being deleted, for
 // example from the cleanup of handlers.Finalizer.
@@ -83,6 +114,8 @@
 //   - It changes or deletes an object only if the object has the parent as its controller or, in another namespace, the
 //     parent's mark. An annotation alone is never sufficient. [Child].Adopt makes an exception for objects that have
 //     neither a controller nor a mark.
+//   - A parent with the name of an earlier one does not get the marked children of that parent if its namespace has
+//     been created again, or if another identity writes the children.
 //   - Anyone who can create an object can forge the owner reference, the mark and the stage of a child. An object is
 //     ignored if the parent's inventory does not contain its namespace for its kind. A stage beyond the last one in the
 //     inventory counts as the last one. Pruning continues after a child that the identity cannot delete.
@@ -104,8 +137,10 @@
 // A write that depends on an object that was read contains the object's resourceVersion or UID, as described in package
 // handlers. An object is created only if it does not exist.
 //
-// A [Reconciler] needs get, list, create, patch and delete on children, and get and patch on parents. Without get on
-// namespaces, it cannot determine whether a namespace is terminating. If the admission plugin
+// A [Reconciler] needs get, list, create, patch and delete on children, and get and patch on parents. For the ConfigMap
+// of a parent whose children are all in other namespaces, the client of Desired.As needs get, create, patch and delete
+// on config maps in the parent's namespace. Without get on namespaces, the Reconciler cannot determine whether a
+// namespace is terminating, and the children of restored parents must be confirmed. If the admission plugin
 // OwnerReferencesPermissionEnforcement is enabled, it also needs update on the finalizers subresource of parents,
 // because its owner references set blockOwnerDeletion.
 package children

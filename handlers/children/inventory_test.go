@@ -40,7 +40,8 @@ func TestInventory_WithAndWithout(t *testing.T) {
 	if i.String() != "ConfigMap=v1/configmaps:2@a@b@c,Widget.example.com=v2/widgets:1@a" {
 		t.Errorf("with: got %s", i)
 	}
-	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != "Widget.example.com=v2/widgets:1@a" {
+	const widgetsOnly = "Widget.example.com=v2/widgets:1@a"
+	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != widgetsOnly {
 		t.Errorf("without: got %s", left)
 	}
 }

@@ -36,9 +36,9 @@ const (
 	markOfOther       // any other mark, such as that of a parent with another name
 )
 
-// markOf returns the mark of an object. A mark consists of the label <name>/parent and the annotations <name>/parent and
-// <name>/self. The latter contains the object's own name. A copy of a child has the same labels and annotations but a
-// different name or namespace.
+// markOf returns the mark of an object. A mark consists of the label <name>/parent and the annotations <name>/parent
+// and <name>/self. The latter contains the object's own name. A copy of a child has the same labels and annotations but
+// a different name or namespace.
 func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 	var record parentRecord
 	annotations := object.GetAnnotations()

@@ -56,7 +56,8 @@ func TestReconcile_RestoredChildren(t *testing.T) {
 			before := newFakeServer(newWidget(), namespace)
 			desired := oneStage(newRemoteConfigMap("a"))
 			desired.As.Name = "tenant"
-			if _, err := newReconciler(t, Config{Client: before}).Reconcile(t.Context(), first, newWidget(), desired); err != nil {
+			creator := newReconciler(t, Config{Client: before})
+			if _, err := creator.Reconcile(t.Context(), first, newWidget(), desired); err != nil {
 				t.Fatal(err)
 			}
 			child := getConfigMap(t, before, "other", "a")
@@ -81,7 +82,8 @@ func TestReconcile_RestoredChildren(t *testing.T) {
 			check(server, desired, "apply configmaps a")
 			if now := getConfigMap(t, server.Server, "other", "a"); test.want {
 				mark, err := callFor(t, server.reconciler, server.parent).markOf(t.Context(), now)
-				if _, confirmed := now.GetAnnotations()["platform.example.com/restored"]; confirmed || mark != markOfParent || err != nil {
+				_, confirmed := now.GetAnnotations()["platform.example.com/restored"]
+				if confirmed || mark != markOfParent || err != nil {
 					t.Errorf("the child has mark %d and the annotations %v, %v", mark, now.GetAnnotations(), err)
 				}
 			}

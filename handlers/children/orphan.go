@@ -23,8 +23,8 @@ import (
 // If a parent is deleted and its dependents are orphaned, the garbage collector removes the owner references to the
 // parent, and then the parent's orphan finalizer. Afterwards, the parent looks as if its dependents were to be deleted.
 // The owner references are the only difference: unless dependents are orphaned, they remain while the parent exists.
-// Children with an owner reference therefore witness how the parent is deleted. A parent whose first marked children are
-// not preceded by such a child is given a witness: a ConfigMap with an owner reference to the parent.
+// Children with an owner reference therefore witness how the parent is deleted. A parent whose first marked children
+// are not preceded by such a child is given a witness: a ConfigMap with an owner reference to the parent.
 
 // witnessName returns the name of the parent's witness.
 func (c *call) witnessName() string { return "children-of-" + string(c.parent.GetUID()) }

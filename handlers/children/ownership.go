@@ -15,8 +15,8 @@ import (
 )
 
 // Selector returns a selector for the children of a parent, including those in other namespaces, by their label
-// <name>/parent. The name is the [Config].Name of the parent's [Reconciler]. Anyone who can update an object can set the
-// label.
+// <name>/parent. The name is the [Config].Name of the parent's [Reconciler]. Anyone who can update an object can set
+// the label.
 func Selector(parent metav1.Object, kind schema.GroupKind, name string) labels.Selector {
 	requirement, err := labels.NewRequirement(name+"/parent", selection.In, labelValues(parent, kind))
 	if err != nil {
@@ -26,8 +26,8 @@ func Selector(parent metav1.Object, kind schema.GroupKind, name string) labels.S
 }
 
 // labelValues returns the values of the label <name>/parent on the children of a parent: its UID on children with an
-// owner reference, and a hash of its kind, namespace and name on marked children. The hash does not change if the parent
-// is restored from a backup with another UID.
+// owner reference, and a hash of its kind, namespace and name on marked children. The hash does not change if the
+// parent is restored from a backup with another UID.
 func labelValues(parent metav1.Object, kind schema.GroupKind) []string {
 	return []string{string(parent.GetUID()), identityLabel(identityOf(parent, kind))}
 }
@@ -60,9 +60,9 @@ func (c *call) isRetained(object metav1.Object) bool {
 }
 
 // isChild reports whether an object is a child that must be deleted if it is not desired. If owner references have an
-// effect, the object's controller must be the parent, and its label must contain the parent's UID: other controllers can
-// have children of the same parent, which lack this Reconciler's label. Otherwise, the object must have the parent's
-// mark. A retained object is not a child.
+// effect, the object's controller must be the parent, and its label must contain the parent's UID: other controllers
+// can have children of the same parent, which lack this Reconciler's label. Otherwise, the object must have the
+// parent's mark. A retained object is not a child.
 func (c *call) isChild(ctx context.Context, object metav1.Object) (bool, error) {
 	controller := metav1.GetControllerOfNoCopy(object)
 	switch {

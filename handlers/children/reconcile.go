@@ -23,7 +23,8 @@ var ErrNotOwned = errors.New("the object exists and does not belong to this pare
 
 // ErrAdoptionNotEnabled is returned if Reconcile could adopt the existing object, but Adopt is not set. It wraps
 // [ErrNotOwned].
-var ErrAdoptionNotEnabled = fmt.Errorf("%w: this controller did not create it, and adoption is not enabled", ErrNotOwned)
+var ErrAdoptionNotEnabled = fmt.Errorf(
+	"%w: this controller did not create it, and adoption is not enabled", ErrNotOwned)
 
 // ErrNamespaceNotListed is returned if the namespace of a desired child, or a namespace in a parent's inventory, is not
 // in Config.Namespaces. Children in such a namespace cannot be found. Therefore, nothing is written in the first case,
