@@ -21,6 +21,13 @@ import (
 // applyStages applies the stages in order and stops after an incomplete stage. It returns the desired children that
 // exist.
 func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstructured, err error) {
+	if c.desired.needsWitness {
+		c.witnessErr = c.createWitness(ctx)
+		c.witnessed = c.witnessErr == nil
+	}
+	if errors.Is(c.witnessErr, errParentGone) {
+		return nil, c.witnessErr
+	}
 	for _, stage := range c.desired.stages {
 		now, err := c.applyStage(ctx, stage)
 		children = append(children, now...)

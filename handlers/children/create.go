@@ -1,6 +1,7 @@
 package children
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,10 +35,8 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 	if err := c.checkParent(ctx); err != nil {
 		return nil, err
 	}
-	if child.needsWitness() {
-		if err := c.ensureWitness(ctx); err != nil {
-			return nil, err
-		}
+	if child.needsWitness() && !c.witnessed {
+		return nil, cmp.Or(c.witnessErr, errNoWitness)
 	}
 	now, err := c.write(ctx, child, false, map[string]any{"resourceVersion": createOnlyVersion})
 	if apierrors.IsConflict(err) {

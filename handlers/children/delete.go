@@ -185,10 +185,10 @@ func (c *call) prune(ctx context.Context) error {
 			changed, left = append(changed, entry), append(left, next...)
 		}
 	}
-	if len(doomed) > 0 && c.desired.needsWitness {
-		errs = append(errs, c.ensureWitness(ctx))
+	if c.witnessErr != nil { // the undesired children can be the only witnesses
+		errs = append(errs, c.witnessErr)
 	}
-	if errors.Join(errs...) == nil { // the order is known only if all children are known
+	if len(errs) == 0 { // the order is known only if all children are known
 		errs = append(errs, c.deleteInOrder(ctx, doomed))
 	}
 	if len(changed) > 0 {

@@ -32,14 +32,10 @@ func (c *call) witnessName() string { return "children-of-" + string(c.parent.Ge
 // errNoWitness is returned if a marked child cannot be created yet.
 var errNoWitness = errors.New("is created once a child in the parent's namespace exists")
 
-// ensureWitness creates the parent's witness if no child can be the witness. It must be called before a marked child is
-// created, and before children are pruned.
-func (c *call) ensureWitness(ctx context.Context) error {
-	switch {
-	case c.witnessed, c.cache.witness == c.parent.GetUID():
+// createWitness creates the parent's witness, unless this run has found that it exists.
+func (c *call) createWitness(ctx context.Context) error {
+	if c.cache.witness == c.parent.GetUID() {
 		return nil
-	case !c.desired.needsWitness:
-		return errNoWitness
 	}
 	witness, err := c.readWitness(ctx)
 	if apierrors.IsNotFound(err) || err == nil && !c.refersToParent(witness) {

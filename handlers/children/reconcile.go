@@ -124,6 +124,7 @@ type call struct {
 	canAdopt     func() error
 	deleted      map[childKey]error // results of the deletions that this call has attempted
 	witnessed    bool               // whether the parent has a witness, see orphan.go
+	witnessErr   error              // why the witness could not be created
 	parentExists bool               // set once the API server has returned the parent and it is not being deleted
 	ignored      []string           // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild

@@ -1,0 +1,131 @@
+package children
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// Without a witness, the parent's marked children could not be kept if its dependents are orphaned. Existing children are
+// still repaired.
+func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
+	server := newReconciling(t, newWidget())
+	created := oneStage(newRemoteConfigMap("a"))
+	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
+		t.Fatal(err)
+	}
+	denied := apierrors.NewForbidden(configMaps.GroupResource(), "children-of-widget-uid", errors.New("test"))
+	server.PrependReactor("get", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid", nil, denied
+	})
+	restarted := newReconciler(t, Config{Client: server})
+	server.TakeWrites()
+	changed := newRemoteConfigMap("a")
+	changed.Object["data"] = map[string]any{"key": "changed"}
+	_, err := restarted.Reconcile(t.Context(), first, server.parent, oneStage(changed, newRemoteConfigMap("b")))
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "default/children-of-widget-uid") {
+		t.Errorf("got %v", err)
+	}
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
+		t.Errorf("wrote %q", writes)
+	}
+}
+
+// The references of the witness, or of another child, show how the parent was deleted. test/integration tests the same
+// with the garbage collector.
+func TestReconcile_WitnessesOfAnOrphaningDeletion(t *testing.T) {
+	local, remote := newConfigMap("local", "x"), newRemoteConfigMap("remote")
+	const witness = "children-of-widget-uid"
+	orphan := func(object *unstructured.Unstructured) { object.SetOwnerReferences(nil) }
+	for name, test := range map[string]struct {
+		stages [][]Child
+		change func(t *testing.T, change func(name string, f func(*unstructured.Unstructured)), remove func(name string))
+		want   bool // whether the marked child is kept
+	}{
+		"a child has its owner reference": {
+			[][]Child{Stage(remote, local)},
+			func(*testing.T, func(string, func(*unstructured.Unstructured)), func(string)) {}, false,
+		},
+		"a child has lost its owner reference": {
+			[][]Child{Stage(remote, local)},
+			func(_ *testing.T, change func(string, func(*unstructured.Unstructured)), _ func(string)) {
+				change("local", orphan)
+			},
+			true,
+		},
+		"the children are gone": { // a deletion in the foreground
+			[][]Child{Stage(remote, local)},
+			func(_ *testing.T, _ func(string, func(*unstructured.Unstructured)), remove func(string)) {
+				remove("local")
+			}, false,
+		},
+		"the witness has lost its owner reference": {
+			[][]Child{Stage(remote), Stage(local)},
+			func(_ *testing.T, change func(string, func(*unstructured.Unstructured)), _ func(string)) {
+				change(witness, orphan)
+			},
+			true,
+		},
+		"the witness is gone": {
+			[][]Child{Stage(remote)},
+			func(_ *testing.T, _ func(string, func(*unstructured.Unstructured)), remove func(string)) {
+				remove(witness)
+			}, false,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newReconciling(t, newWidget())
+			desired := Desired{Stages: test.stages}
+			if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
+				t.Fatal(err)
+			}
+			objects := server.Resource(configMaps).Namespace("default")
+			test.change(t, func(name string, f func(*unstructured.Unstructured)) {
+				object := getConfigMap(t, server.Server, "default", name)
+				f(object)
+				if _, err := objects.Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}, func(name string) {
+				if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			})
+			now := metav1.Now()
+			server.parent.SetDeletionTimestamp(&now)
+			for range 3 {
+				_, err := newReconciler(t, Config{Client: server}).Reconcile(t.Context(), first, server.parent, Desired{})
+				failUnlessRequeued(t, err)
+			}
+			if kept := getConfigMap(t, server.Server, "other", "remote") != nil; kept != test.want {
+				t.Errorf("kept: %t", kept)
+			}
+			if finalizers := getParent(t, server.Server).GetFinalizers(); len(finalizers) > 0 {
+				t.Errorf("the parent has the finalizers %q", finalizers)
+			}
+		})
+	}
+}
+
+// A child in another namespace is created after a child that can be the witness, even within a stage.
+func TestReconcile_CreatesMarkedChildrenAfterAWitness(t *testing.T) {
+	server := newReconciling(t, newWidget())
+	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return action.(clienttesting.PatchAction).GetName() == "local", nil, errors.New("a quota")
+	})
+	desired := oneStage(newRemoteConfigMap("remote"), newConfigMap("local", "x"))
+	_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
+	if !errors.Is(err, errNoWitness) || !strings.Contains(err.Error(), "a quota") {
+		t.Errorf("got %v", err)
+	}
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"patch widgets first"}) {
+		t.Errorf("wrote %q", writes)
+	}
+}
