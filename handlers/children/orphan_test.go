@@ -13,8 +13,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// Without a witness, the parent's marked children could not be kept if its dependents are orphaned. Existing children are
-// still repaired.
+// Without a witness, the parent's marked children could not be kept if its dependents are orphaned. Existing children
+// are still repaired.
 func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 	server := newReconciling(t, newWidget())
 	created := oneStage(newRemoteConfigMap("a"))
