@@ -157,8 +157,8 @@ func TestStatus_IsWrittenForObjectsThatViolateTheirSchema(t *testing.T) {
 	}
 	eventually(t, func() error { // the API server adopts the new schema after a moment
 		_, err := a.client(made).ApplyStatus(t.Context(), "first", theirs, metav1.ApplyOptions{FieldManager: "theirs"})
-		if err == nil || !strings.Contains(err.Error(), "failed to create typed live object") {
-			return fmt.Errorf("want an error about the schema when applying a status, got %w", err)
+		if err == nil { // the text of the error depends on the version
+			return errors.New("want an error when applying the status of an object that violates its schema")
 		}
 		return nil
 	})

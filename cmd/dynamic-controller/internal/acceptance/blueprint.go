@@ -14,12 +14,14 @@ import (
 
 // blueprintReconciler applies the decisions of this replica to the cluster. It runs only on the leader.
 type blueprintReconciler struct {
-	logged   decisionLog
-	registry *registry
-	store    *historyStore
-	crds     *crdApplier
-	status   *statusReporter
-	teardown *teardown
+	logged      decisionLog
+	definitions instances.Engine
+	registry    *registry
+	store       *historyStore
+	crds        *crdApplier
+	status      *statusReporter
+	teardown    *teardown
+	refusals    instances.Throttle // limits how often a refused CustomResourceDefinition is sent again
 }
 
 // reconcile does nothing until this replica has made a decision about the Blueprint's generation. The definition
@@ -31,38 +33,33 @@ func (r *blueprintReconciler) reconcile(
 	if !known || d.uid != object.GetUID() || d.generation != object.GetGeneration() {
 		return nil
 	}
-	r.logged.log(ctx, id.Name(), d)
 	b, err := blueprint.FromUnstructured(object)
 	if err != nil {
 		return dynamiccontroller.Terminal(err)
 	}
-	// If the generation cannot be stored, do not change the CustomResourceDefinition. The previous generation remains
-	// served.
-	storeErr := r.store.store(ctx, b, d)
-	var applyErr error
-	if storeErr == nil {
-		applyErr = r.crds.apply(ctx, b, d)
+	adopted, wait, err := r.adoptOrWait(ctx, b, &d)
+	if err != nil {
+		return err
 	}
+	r.logged.log(ctx, b.Name, d)
 	conditions, err := r.status.conditionsFor(b, d)
 	if err != nil {
 		return err
 	}
-	if applyErr != nil {
-		message := instances.Truncate(applyErr.Error())
-		conditions.established = falseCondition(blueprint.TypeEstablished, reasonServerRejected, message)
-	}
-	if storeErr != nil {
-		conditions.serving = notStored(d, conditions.serving, storeErr)
-	}
+	adopted.report(d, &conditions)
 	conditions.serving = keepWhileSyncing(object, conditions.serving)
+	if wait > 0 && (conditions.updateAfter == 0 || wait < conditions.updateAfter) {
+		conditions.updateAfter = wait
+	}
 	statusErr := r.status.write(ctx, id, object, conditions, d)
-	return cmp.Or(storeErr, applyErr, earliest(r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
+	return cmp.Or(adopted.err(), earliest(r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
 }
 
 // gone is called after a Blueprint has been deleted. It discards the state that was kept for the Blueprint.
 func (r *blueprintReconciler) gone(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 	r.logged.forget(ctx, id.Name())
 	r.status.counts.Forget(id.Name())
+	r.refusals.Forget(id.Name())
 	r.teardown.polls.Forget(id.Name())
 	return nil
 }

@@ -196,6 +196,7 @@ func TestConditions(t *testing.T) {
 		Status: apiextensionsv1.ConditionTrue}
 	taken := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted,
 		Status: apiextensionsv1.ConditionFalse, Message: "website is taken"}
+	refused := validation{refusal: &rejection{reasonServerRejected, "frozen"}}
 	going := crd(establishedNow)
 	going[0].DeletionTimestamp = &metav1.Time{Time: deletedAt}
 	for name, test := range map[string]struct {
@@ -218,6 +219,17 @@ func TestConditions(t *testing.T) {
 		"names of the type taken": {
 			decision{}, crd(taken), "True Compiled: each instance creates up to 1 object",
 			"False NamesNotAccepted: website is taken",
+		},
+		"new names of an established type taken": {
+			decision{}, crd(establishedNow, taken), "True Compiled: each instance creates up to 1 object",
+			"False NamesNotAccepted: website is taken",
+		},
+		"type refused, earlier type established": {
+			decision{validation: refused}, crd(establishedNow), "False RejectedByServer: frozen",
+			"True Established: the API server serves websites.shop.example.com",
+		},
+		"type refused, type missing": {
+			decision{validation: refused}, nil, "False RejectedByServer: frozen", "False RejectedByServer: frozen",
 		},
 		"type terminating": {
 			decision{}, going, "True Compiled: each instance creates up to 1 object",

@@ -20,16 +20,21 @@ func allowsIncompatible(b *blueprint.Blueprint) bool {
 func rejectIncompatible(
 	b *blueprint.Blueprint, current, wanted *apiextensionsv1.CustomResourceDefinition, digest string,
 ) *rejection {
-	if current == nil || digest != "" && current.Annotations[schemaAnnotation] == digest || allowsIncompatible(b) {
+	if current == nil || allowsIncompatible(b) || isCompatible(current, wanted, digest) {
 		return nil
 	}
 	problems := blueprint.IncompatibleChanges(current, wanted)
-	if len(problems) == 0 {
-		return nil
-	}
 	return &rejection{reasonIncompatible, fmt.Sprintf("%v\nexisting instances could become invalid or lose fields; "+
 		"to change the schema anyway, annotate the Blueprint with %s: %q", problems, incompatibleAnnotation,
 		strconv.FormatInt(b.Generation, 10))}
+}
+
+// isCompatible reports whether all valid objects stay valid and keep their fields if the wanted CustomResourceDefinition
+// is applied. digest is the digest of its schema. If the current one was written with the same schema, the difference is
+// a change by someone else, which does not count.
+func isCompatible(current, wanted *apiextensionsv1.CustomResourceDefinition, digest string) bool {
+	return digest != "" && current.Annotations[schemaAnnotation] == digest ||
+		len(blueprint.IncompatibleChanges(current, wanted)) == 0
 }
 
 // schemaDigest returns a digest of the schemas of a CustomResourceDefinition, or "" if the schemas cannot be encoded as

@@ -108,7 +108,8 @@ func New(c Config) *Controller {
 			},
 		},
 		blueprints: &blueprintReconciler{
-			logged: decisionLog{logged: map[string]loggedDecision{}}, registry: r, store: store, crds: crds, status: status,
+			logged: decisionLog{logged: map[string]loggedDecision{}}, definitions: c.Definitions, registry: r, store: store,
+			crds: crds, status: status,
 			teardown: &teardown{
 				registry: r, client: c.Client, metadata: c.Metadata, crds: crds, store: store, status: status,
 				namespacesOf: clients.NamespacesOf,

@@ -61,17 +61,16 @@ func BlueprintOf(crd metav1.Object) string {
 	return cmp.Or(crd.GetAnnotations()[ownerNameAnnotation], crd.GetAnnotations()[allowedAnnotation])
 }
 
-// notEstablished returns a reason and a message if the API server does not serve the type, and empty strings otherwise.
+// notEstablished returns a reason and a message if the API server does not serve the type, or serves it with earlier
+// names. Otherwise, it returns empty strings.
 func notEstablished(crd *apiextensionsv1.CustomResourceDefinition) (reason, message string) {
 	switch {
 	case crd.DeletionTimestamp != nil:
 		return "Terminating", "the CustomResourceDefinition is being deleted"
+	case apihelpers.IsCRDConditionFalse(crd, apiextensionsv1.NamesAccepted):
+		return "NamesNotAccepted", apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted).Message
 	case apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established):
 		return "", ""
-	}
-	c := apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted)
-	if c != nil && c.Status == apiextensionsv1.ConditionFalse {
-		return "NamesNotAccepted", c.Message
 	}
 	return "Installing", "the API server has not established the type yet"
 }

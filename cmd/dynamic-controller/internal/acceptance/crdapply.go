@@ -25,36 +25,52 @@ type crdApplier struct {
 	cache  cache
 }
 
-// apply creates or updates the CustomResourceDefinition of an accepted Blueprint. If the newest generation is rejected,
-// it applies the CustomResourceDefinition of the served generation, because the previous leader may have stopped before
-// applying it.
-func (a *crdApplier) apply(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+// outdated returns the CustomResourceDefinition to apply for a Blueprint and the cached one, which is nil if it does not
+// exist. wanted is nil if there is nothing to apply.
+//
+// If the newest generation is rejected, the CustomResourceDefinition of the served generation is applied: others may have
+// deleted or changed it. It is not applied if it would change the schema in an incompatible way, because the schema may
+// be that of a later generation that was applied but could not be stored.
+func (a *crdApplier) outdated(
+	b *blueprint.Blueprint, d decision,
+) (wanted, current *apiextensionsv1.CustomResourceDefinition, err error) {
 	crd, digest := d.definitionToApply()
 	if crd == nil || d.deleting {
-		return nil
+		return nil, nil, nil
 	}
-	wanted := crd.DeepCopy()
+	wanted = crd.DeepCopy()
 	wanted.Annotations = map[string]string{
 		ownerNameAnnotation: b.Name, ownerUIDAnnotation: string(b.UID), schemaAnnotation: digest,
 	}
-	current, err := a.cache.crd(wanted.Name)
-	if err != nil {
-		return err
+	current, err = a.cache.crd(wanted.Name)
+	if err != nil || current == nil {
+		return wanted, nil, err
 	}
+	if isUpToDate(wanted, current) || d.rejection != nil && !isCompatible(current, wanted, digest) {
+		return nil, nil, nil
+	}
+	return wanted, current, nil
+}
+
+// apply creates or updates a CustomResourceDefinition. It returns false if the cached CustomResourceDefinition or the
+// cached Blueprint is outdated. An event then triggers another reconcile.
+func (a *crdApplier) apply(
+	ctx context.Context, b *blueprint.Blueprint, wanted, current *apiextensionsv1.CustomResourceDefinition,
+) (applied bool, err error) {
 	if current == nil {
 		return a.create(ctx, b, wanted)
 	}
-	if !isReservedFor(current, b) || isUpToDate(wanted, current) {
-		return nil
+	if !isReservedFor(current, b) {
+		return false, nil
 	}
 	// The cache omits annotations that the platform does not read. Read the live object, so that the update keeps these
 	// annotations.
 	next, err := a.crds.Get(ctx, wanted.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || err == nil && next.ResourceVersion != current.ResourceVersion {
-		return nil // the cache lags; an event triggers another reconcile
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("read the CustomResourceDefinition: %w", err)
+		return false, fmt.Errorf("read the CustomResourceDefinition: %w", err)
 	}
 	next.Spec = wanted.Spec
 	if next.Annotations == nil {
@@ -63,12 +79,12 @@ func (a *crdApplier) apply(ctx context.Context, b *blueprint.Blueprint, d decisi
 	maps.Copy(next.Annotations, wanted.Annotations)
 	_, err = a.crds.Update(ctx, next, metav1.UpdateOptions{FieldManager: instances.Name})
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the cache lags; an event triggers another reconcile
+		return false, nil
 	}
 	if err != nil {
-		return fmt.Errorf("update the CustomResourceDefinition: %w", err)
+		return false, fmt.Errorf("update the CustomResourceDefinition: %w", err)
 	}
-	return nil
+	return true, nil
 }
 
 // create creates a CustomResourceDefinition unless it already exists. It first reads the Blueprint from the API server,
@@ -76,15 +92,18 @@ func (a *crdApplier) apply(ctx context.Context, b *blueprint.Blueprint, d decisi
 // CustomResourceDefinition that is created for a deleted Blueprint.
 func (a *crdApplier) create(
 	ctx context.Context, b *blueprint.Blueprint, wanted *apiextensionsv1.CustomResourceDefinition,
-) error {
+) (created bool, err error) {
 	current, err := isCurrent(ctx, a.client, b)
 	if err == nil && current {
 		_, err = a.crds.Create(ctx, wanted, metav1.CreateOptions{FieldManager: instances.Name})
 	}
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create the CustomResourceDefinition: %w", err)
+	if apierrors.IsAlreadyExists(err) {
+		return false, nil
 	}
-	return nil // if nothing was created, an event triggers another reconcile
+	if err != nil {
+		return false, fmt.Errorf("create the CustomResourceDefinition: %w", err)
+	}
+	return current, nil
 }
 
 // isUpToDate reports whether current already matches wanted, so that no update is needed. If the API server changes a

@@ -55,9 +55,9 @@ func TestCRDApplier_CreatesCRDOnlyForExistingBlueprints(t *testing.T) {
 			}
 			crds := crdfake.NewClientset()
 			p.use(server, crds)
-			err := p.blueprints.crds.apply(t.Context(), b, decision{validation: validation{crd: madeFor(t, b, "u")}})
-			if (err != nil) != (c.fails != nil) {
-				t.Errorf("apply: %v", err)
+			applied, err := p.blueprints.crds.apply(t.Context(), b, madeFor(t, b, "u"), nil)
+			if (err != nil) != (c.fails != nil) || applied != c.made {
+				t.Errorf("apply: %t, %v", applied, err)
 			}
 			if made := len(crds.Actions()) > 0; made != c.made {
 				t.Errorf("created: %t, want %t", made, c.made)
@@ -66,7 +66,7 @@ func TestCRDApplier_CreatesCRDOnlyForExistingBlueprints(t *testing.T) {
 	}
 }
 
-// The previous leader stored a generation, but stopped before updating the CustomResourceDefinition.
+// The newest generation is rejected. The CustomResourceDefinition of the served one has been deleted or reset.
 func TestCRDApplier_AppliesCRDOfServedRevision(t *testing.T) {
 	all := generations("Wheel", "Wheel", "Missing")
 	for i, field := range []string{"one", "two", "three"} {
@@ -123,7 +123,7 @@ func applyServedDefinition(t *testing.T, p *testController, b *blueprint.Bluepri
 	if d.rejection == nil || d.cleansUpOnly() || d.running.generation != generation {
 		t.Fatalf("got decision %+v", d)
 	}
-	if err := p.blueprints.crds.apply(t.Context(), b, d); err != nil {
+	if _, err := p.blueprints.adopt(t.Context(), b, d); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -25,8 +25,8 @@ type loggedDecision struct {
 // logged returns the parts of a decision that are logged.
 func (d decision) logged() loggedDecision {
 	l := loggedDecision{olderProblem: d.olderProblem}
-	if d.rejection != nil {
-		l.rejection = *d.rejection
+	if rejected := d.rejected(); rejected != nil {
+		l.rejection = *rejected
 	}
 	if d.loadRejection != nil {
 		l.loadRejection = *d.loadRejection

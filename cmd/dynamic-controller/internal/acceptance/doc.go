@@ -1,10 +1,10 @@
-// Package acceptance turns Blueprints into served revisions. It validates a Blueprint, stores its spec, applies its
-// CustomResourceDefinition, and starts and stops reconciling its instances. The reconciliation itself is implemented in
+// Package acceptance turns Blueprints into served revisions. It validates a Blueprint, applies its
+// CustomResourceDefinition, stores its spec, and starts and stops reconciling its instances. The reconciliation itself is implemented in
 // package instances.
 //
 //	            every replica                                 the leader
-//	Blueprint ─▶ definition reconcile: claim, compile,  ─▶ registry ─▶ blueprint reconcile: store the spec, apply the
-//	            access review, memory budget                           CustomResourceDefinition, status, teardown
+//	Blueprint ─▶ definition reconcile: claim, compile,  ─▶ registry ─▶ blueprint reconcile: apply the CustomResource-
+//	            access review, memory budget                           Definition, store the spec, status, teardown
 //	                 ▲                                                              │
 //	                 └── the stored revision is served once the cache contains it ◀─┘
 //
@@ -32,8 +32,10 @@
 //
 // # Revisions
 //
-// An accepted spec is stored in a ControllerRevision in the platform's namespace before it is served. While the newest
-// generation of a Blueprint is rejected, the last stored revision remains served. A replica that starts during that
+// An accepted spec is stored in a ControllerRevision in the platform's namespace before it is served. It is stored only
+// after the API server has accepted its CustomResourceDefinition. The type can therefore be newer than the served
+// revision, but never older. While the newest generation of a Blueprint is rejected, by the platform or by the API
+// server, the last stored revision remains served. A replica that starts during that
 // time reads the revision from the API server and validates it like a new generation. If the revision is rejected, only
 // deletions of instances are processed, and the Serving condition reports the reason.
 //

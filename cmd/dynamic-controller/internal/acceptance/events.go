@@ -33,7 +33,8 @@ func (r recorder) recordConditions(_ context.Context, before, after *unstructure
 		record(events.Served, "%s", serving.Message)
 	}
 	was, progressing := change(before, after, blueprint.Progressing)
-	if progressing.Status == metav1.ConditionFalse && events.HasChanged(was, progressing) {
+	isRefused := progressing.Reason == reasonServerRejected // which another event reports
+	if progressing.Status == metav1.ConditionFalse && !isRefused && events.HasChanged(was, progressing) {
 		record(events.RolloutStopped, "%s: %s", progressing.Reason, progressing.Message)
 	}
 }

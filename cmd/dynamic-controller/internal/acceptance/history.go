@@ -42,8 +42,8 @@ func (s *historyStore) revisions() dynamic.ResourceInterface {
 }
 
 // store stores the accepted spec, unless the newest stored revision already contains it. A spec is served only after it
-// has been stored, so that all replicas can read it.
-func (s *historyStore) store(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+// has been stored, so that all replicas can read it. dryRun has the same meaning as in [metav1.CreateOptions].
+func (s *historyStore) store(ctx context.Context, b *blueprint.Blueprint, d decision, dryRun ...string) error {
 	if d.revision == nil || d.deleting {
 		return nil
 	}
@@ -57,19 +57,21 @@ func (s *historyStore) store(ctx context.Context, b *blueprint.Blueprint, d deci
 	}
 	accepted := *b
 	accepted.Spec.ServiceAccountName = d.revision.Spec.ServiceAccountName // as resolved by the validation
-	if err := s.write(ctx, &accepted, name, h); err != nil {
+	if err := s.write(ctx, &accepted, name, h, dryRun); err != nil {
 		return fmt.Errorf("store the accepted spec as ControllerRevision %s/%s: %w", s.namespace, name, err)
 	}
 	return nil
 }
 
-func (s *historyStore) write(ctx context.Context, b *blueprint.Blueprint, name string, h history) error {
+func (s *historyStore) write(
+	ctx context.Context, b *blueprint.Blueprint, name string, h history, dryRun []string,
+) error {
 	number := h.nextNumber(b.UID)
 	if known := h.get(b.UID, name); known != nil {
 		if known == h.newest(b.UID) {
 			number = known.number
 		}
-		return s.renumber(ctx, b, known, number)
+		return s.renumber(ctx, b, known, number, dryRun)
 	}
 	// The cache of a new leader can contain a Blueprint that has been deleted. Nothing would delete a revision that is
 	// created for it.
@@ -80,7 +82,7 @@ func (s *historyStore) write(ctx context.Context, b *blueprint.Blueprint, name s
 	if err != nil {
 		return err
 	}
-	_, err = s.revisions().Create(ctx, object, metav1.CreateOptions{FieldManager: instances.Name})
+	_, err = s.revisions().Create(ctx, object, metav1.CreateOptions{FieldManager: instances.Name, DryRun: dryRun})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -97,13 +99,15 @@ func (s *historyStore) write(ctx context.Context, b *blueprint.Blueprint, name s
 		return fmt.Errorf("the existing ControllerRevision belongs to Blueprint %s with UID %s; "+
 			"delete the ControllerRevision", r.blueprint, r.blueprintUID)
 	}
-	return s.renumber(ctx, b, r, max(number, r.number))
+	return s.renumber(ctx, b, r, max(number, r.number), dryRun)
 }
 
 // renumber updates a stored revision whose spec has been accepted again. It sets the generation to that of b, and the
 // number to the given one. If the number changes, because a different spec was accepted in between, renumber also
 // records the time.
-func (s *historyStore) renumber(ctx context.Context, b *blueprint.Blueprint, r *revision, number int64) error {
+func (s *historyStore) renumber(
+	ctx context.Context, b *blueprint.Blueprint, r *revision, number int64, dryRun []string,
+) error {
 	annotations := map[string]any{generationAnnotation: strconv.FormatInt(b.Generation, 10)}
 	if number != r.number {
 		annotations[acceptedAnnotation] = time.Now().UTC().Format(time.RFC3339)
@@ -119,7 +123,7 @@ func (s *historyStore) renumber(ctx context.Context, b *blueprint.Blueprint, r *
 	if err != nil {
 		return err
 	}
-	options := metav1.PatchOptions{FieldManager: instances.Name}
+	options := metav1.PatchOptions{FieldManager: instances.Name, DryRun: dryRun}
 	_, err = s.revisions().Patch(ctx, r.Name, types.MergePatchType, patch, options)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil // the cache lags; the revision's event triggers another reconcile
@@ -157,14 +161,16 @@ func (s *historyStore) restore(
 	}
 	restored := *b
 	restored.Annotations = maps.Clone(b.Annotations)
+	if restored.Annotations == nil {
+		restored.Annotations = map[string]string{}
+	}
 	// These annotations describe the newest spec, not the stored one.
 	delete(restored.Annotations, blueprint.OversizedAnnotation)
 	delete(restored.Annotations, blueprint.UnknownFieldsAnnotation)
+	// The type can be that of a later generation: see adopt. Serving the stored spec does not change the type back.
+	restored.Annotations[incompatibleAnnotation] = strconv.FormatInt(r.generation, 10)
 	spec, _, _ := unstructured.NestedFieldNoCopy(live.Object, "data", "spec")
 	if fields := blueprint.UnknownFields(spec.(map[string]any)); fields != "" {
-		if restored.Annotations == nil {
-			restored.Annotations = map[string]string{}
-		}
 		restored.Annotations[blueprint.UnknownFieldsAnnotation] = fields
 	}
 	restored.Generation, restored.Spec = r.generation, data.Spec

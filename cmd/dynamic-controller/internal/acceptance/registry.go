@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -76,6 +77,8 @@ type validation struct {
 	permissions []permission
 	// incomplete reports whether some published schemas could not be read. They are read again later.
 	incomplete bool
+	// refusal is the reason why the API server has refused crd. Only the leader applies crd and sets this field.
+	refusal *rejection
 }
 
 // rejection describes why a Blueprint is not accepted.
@@ -87,6 +90,9 @@ func (d decision) cleansUpOnly() bool { return d.running == nil || d.running.Com
 // lacksConsent reports whether the Blueprint is rejected because its CustomResourceDefinition has no annotation that
 // allows the Blueprint.
 func (d decision) lacksConsent() bool { return d.rejection.is(reasonConsent) }
+
+// rejected returns the reason why the newest generation is not accepted, or nil if there is none.
+func (v validation) rejected() *rejection { return cmp.Or(v.rejection, v.refusal) }
 
 // definitionToApply returns the CustomResourceDefinition to apply and the digest of its schema. Both are those of the
 // newest generation. If the newest generation is rejected, they are those of the served generation. crd is nil if there
@@ -133,6 +139,21 @@ func (r *registry) get(name string) (d decision, found bool) {
 	defer r.mu.Unlock()
 	d, found = r.decisions[name]
 	return d, found
+}
+
+// setRefusal records the refusal of d, unless the inputs have changed since the decision d was made. It reports whether
+// the generation was refused before but no longer is, or the reverse.
+func (r *registry) setRefusal(name string, d decision) (changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.decisions[name]
+	if now.uid != d.uid || now.inputs != d.inputs {
+		return false
+	}
+	changed = (now.refusal != nil) != (d.refusal != nil)
+	now.refusal = d.refusal
+	r.decisions[name] = now
+	return changed
 }
 
 func (r *registry) set(name string, d decision) {

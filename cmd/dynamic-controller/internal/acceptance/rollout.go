@@ -172,6 +172,11 @@ func progressing(object *unstructured.Unstructured, d decision) *metav1.Conditio
 		c.Status, c.Reason = metav1.ConditionUnknown, reasonNotReported
 		c.Message = "all instances are updated at once because the schema of the type does not declare status.revision"
 		return &c
+	case d.refusal != nil && d.rejection == nil:
+		c.Status, c.Reason = metav1.ConditionFalse, reasonServerRejected
+		c.Message = fmt.Sprintf("generation %d is not rolled out: the API server rejects its CustomResourceDefinition; "+
+			"generation %d remains served", d.generation, d.running.generation)
+		return &c
 	case d.rejection == nil && d.running.generation != d.generation:
 		c.Reason, c.Message = reasonRollingOut, fmt.Sprintf("generation %d is not served yet", d.generation)
 		return &c

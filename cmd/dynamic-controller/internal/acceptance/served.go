@@ -47,9 +47,9 @@ func (r *definitionReconciler) selectRevision(
 	if d.revision != nil && newest != nil && newest.Name == d.revision.Name {
 		return d.revision, nil, nil
 	}
-	// The newest generation is rejected or not stored yet. The previous one remains served.
+	// The newest generation is rejected, or its type or its spec has not been stored yet. The previous one remains served.
 	if !d.cleansUpOnly() && (d.rejection == nil || stored.get(b.UID, d.running.Name) != nil) ||
-		d.rejection == nil && newest == nil {
+		d.rejected() == nil && newest == nil {
 		return d.running, nil, nil
 	}
 	if newest == nil {

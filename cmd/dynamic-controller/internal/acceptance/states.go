@@ -27,7 +27,7 @@ func (d decision) state() State {
 	switch {
 	case d.deleting:
 		return StateDeleting
-	case d.rejection != nil:
+	case d.rejected() != nil:
 		return StateRejected
 	case d.cleansUpOnly():
 		return StateWaiting

@@ -23,6 +23,7 @@ const (
 	reasonEstablished    = "Established"
 	reasonNoDefinition   = "NotDefined"
 	reasonServerRejected = "RejectedByServer"
+	reasonNotApplied     = "TypeNotApplied"
 	reasonServing        = "Serving"
 	reasonSyncing        = "Syncing"
 	reasonSyncingLong    = "SyncingLong"
@@ -84,8 +85,8 @@ func (s *statusReporter) conditionsFor(b *blueprint.Blueprint, d decision) (c co
 	case d.historyProblem != "":
 		c.accepted = falseCondition(blueprint.Accepted, reasonNoRevisions, d.historyProblem)
 		c.accepted.Status = metav1.ConditionUnknown
-	case d.rejection != nil:
-		c.accepted = falseCondition(blueprint.Accepted, d.rejection.reason, d.rejection.message)
+	case d.rejected() != nil:
+		c.accepted = falseCondition(blueprint.Accepted, d.rejected().reason, d.rejected().message)
 	default:
 		c.accepted = trueCondition(blueprint.Accepted, reasonCompiled,
 			"each instance creates up to "+objects(len(b.Spec.Resources), "object"))
@@ -96,7 +97,9 @@ func (s *statusReporter) conditionsFor(b *blueprint.Blueprint, d decision) (c co
 		return c, err
 	}
 	c.established = trueCondition(blueprint.TypeEstablished, reasonEstablished, "the API server serves "+name)
-	if crd == nil {
+	if crd == nil && d.rejection == nil && d.refusal != nil {
+		c.established = falseCondition(blueprint.TypeEstablished, d.refusal.reason, d.refusal.message)
+	} else if crd == nil {
 		c.established = falseCondition(blueprint.TypeEstablished, reasonNoDefinition,
 			fmt.Sprintf("the CustomResourceDefinition %s does not exist", name))
 	} else if reason, message := notEstablished(crd); reason != "" {
@@ -145,9 +148,9 @@ func notServing(d decision) metav1.Condition {
 		reason, message = reasonNoRevisions, d.historyProblem
 	case d.running == nil && d.blocked:
 		reason, message = reasonClaimed, "waiting for another Blueprint to release the type"
-	case d.running == nil && d.rejection == nil && d.revision != nil:
+	case d.running == nil && d.rejected() == nil && d.revision != nil:
 		reason, message = reasonNotStored, "the accepted spec has not been stored yet"
-	case d.running == nil && d.rejection != nil:
+	case d.running == nil && d.rejected() != nil:
 		message = "no generation has been accepted"
 	case d.running == nil:
 		reason, message = reasonNoDefinition, "waiting for the CustomResourceDefinition to be created"

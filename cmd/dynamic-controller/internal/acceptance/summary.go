@@ -77,7 +77,8 @@ func (d decision) summary(name string) Summary {
 func (d decision) problem(progress *rollout.Progress) (reason, message string) {
 	switch state := d.state(); {
 	case state == StateRejected:
-		return d.rejection.reason, d.rejection.message
+		rejected := d.rejected()
+		return rejected.reason, rejected.message
 	case state == StateWaiting:
 		waiting := notServing(d)
 		return waiting.Reason, waiting.Message

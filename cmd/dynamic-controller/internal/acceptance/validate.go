@@ -73,7 +73,9 @@ func (v *validator) validate(
 		if next, err = v.compile(b, in, exceeds); err != nil {
 			return validation{}, nil, err
 		}
-		next.inputs = id
+		if next.inputs = id; before.inputs == id {
+			next.refusal = before.refusal
+		}
 	}
 	next.incomplete = in.incomplete
 	var missing []permission
@@ -85,7 +87,7 @@ func (v *validator) validate(
 			next.rejection, next.revision, next.crd = rejectMissing(missing), nil, nil
 		}
 	}
-	next.faulty = next.rejection != nil
+	next.faulty = next.rejected() != nil
 	holder, err := v.claims.holder(own, in.crd, next.faulty)
 	if err != nil {
 		return validation{}, nil, err

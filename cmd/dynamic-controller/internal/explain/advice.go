@@ -24,11 +24,13 @@ const checkRevisions = "check the permissions of the platform for controllerrevi
 // their own advice.
 var (
 	blueprintAdvice = map[string]string{
-		"Invalid":                  "fix the Blueprint and apply it again. To check it without a cluster, run validate FILE",
-		"TypeHasNoStatus":          "add the status subresource to the CustomResourceDefinition",
-		"NothingAccepted":          "fix the problem in the condition Accepted",
-		"NotDefined":               "create the CustomResourceDefinition, or wait for the platform to create it",
-		"RejectedByServer":         "fix spec.type of the Blueprint",
+		"Invalid":         "fix the Blueprint and apply it again. To check it without a cluster, run validate FILE",
+		"TypeHasNoStatus": "add the status subresource to the CustomResourceDefinition",
+		"NothingAccepted": "fix the problem in the condition Accepted",
+		"NotDefined":      "create the CustomResourceDefinition, or wait for the platform to create it",
+		"RejectedByServer": "fix spec.type of the Blueprint, or the admission policy that rejects its " +
+			"CustomResourceDefinition. The platform retries every 10 seconds",
+		"TypeNotApplied":           "wait. If it persists, check the health of the API server and of its admission webhooks",
 		"RevisionNotStored":        checkRevisions,
 		"RevisionsUnavailable":     checkRevisions,
 		"Deleting":                 "find out what blocks the deletion of the remaining instances: run why for each of them",

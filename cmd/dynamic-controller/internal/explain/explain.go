@@ -257,7 +257,8 @@ func blueprintCauses(o *Object) (causes []Finding) {
 		}
 	}
 	causes = append(causes, o.servingProblems()...)
-	if c := instances.ConditionOf(o.Unstructured, blueprint.Progressing); c != nil && c.Status == metav1.ConditionFalse {
+	if c := instances.ConditionOf(o.Unstructured, blueprint.Progressing); c != nil && c.Status == metav1.ConditionFalse &&
+		c.Reason != accepted.Reason { // if the type is refused, both conditions report it
 		causes = append(causes, fromCondition(o, c))
 	}
 	if parked := parkedFinding(o, last); parked != nil && len(causes) > 0 {
