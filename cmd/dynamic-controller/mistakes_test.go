@@ -156,6 +156,10 @@ func mistakes() map[string]mistake {
 			changes: []change{{"group: GROUP", "group: platform.example.com"}, {"kind: Website", "kind: Blueprint"}},
 			want:    []string{"Blueprint is reserved for the platform"},
 		},
+		"type in the platform's API group": {
+			changes: []change{{"group: GROUP", "group: platform.example.com"}},
+			want:    []string{"the API group platform.example.com and its subdomains are reserved for the platform"},
+		},
 		"type of the platform by name": {
 			changes: []change{{websites[strings.Index(websites, "    group:"):strings.Index(websites, "  resources:")],
 				"    crd: blueprints.platform.example.com\n"}},

@@ -86,6 +86,26 @@ func TestReview_DistinguishesPermanentProblems(t *testing.T) {
 			}},
 			reason: reasonInvalid, want: []string{"spec.type: Blueprint is reserved for the platform"}, permanent: true,
 		},
+		"a type in the platform's API group": {
+			change: []func(*blueprint.Blueprint){func(b *blueprint.Blueprint) { b.Spec.Type.Group = "platform.example.com" }},
+			reason: reasonInvalid, want: []string{"the API group platform.example.com and its subdomains are reserved"},
+			permanent: true,
+		},
+		"a type in a subdomain of the platform's API group": {
+			change: []func(*blueprint.Blueprint){func(b *blueprint.Blueprint) {
+				b.Spec.Type.Group = "status.platform.example.com"
+			}},
+			reason: reasonInvalid, want: []string{"use another group"}, permanent: true,
+		},
+		"an existing type in the platform's API group": {
+			change: []func(*blueprint.Blueprint){func(b *blueprint.Blueprint) {
+				b.Spec.Type = blueprint.Type{CRD: "wheels.platform.example.com"}
+			}},
+			reason: reasonInvalid, want: []string{"use another group"}, permanent: true,
+		},
+		"a group whose name only ends like the platform's": {
+			change: []func(*blueprint.Blueprint){func(b *blueprint.Blueprint) { b.Spec.Type.Group = "myplatform.example.com" }},
+		},
 		"a field that a custom type does not have": {
 			change: []func(*blueprint.Blueprint){func(b *blueprint.Blueprint) {
 				b.Spec.Resources[0].Template["spec"] = map[string]any{"sice": int64(1)}

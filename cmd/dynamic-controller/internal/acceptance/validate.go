@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -198,6 +199,9 @@ func rejectType(b *blueprint.Blueprint, crd *apiextensionsv1.CustomResourceDefin
 	switch named := b.Spec.Type.CRD != ""; {
 	case blueprint.DefinitionName(b) == blueprints.GroupResource().String():
 		return &rejection{reasonInvalid, "spec.type: Blueprint is reserved for the platform"}
+	case isOwnGroup(b):
+		return &rejection{reasonInvalid, fmt.Sprintf(
+			"spec.type: the API group %s and its subdomains are reserved for the platform; use another group", blueprints.Group)}
 	case crd == nil || isReservedFor(crd, b):
 		return nil
 	case isCreatedByPlatform(crd):
@@ -216,4 +220,11 @@ func rejectType(b *blueprint.Blueprint, crd *apiextensionsv1.CustomResourceDefin
 				"run kubectl annotate crd %[1]s %[2]s=%[3]s --overwrite", crd.Name, allowedAnnotation, b.Name)}
 	}
 	return nil
+}
+
+// isOwnGroup reports whether the type of a Blueprint is in an API group of the platform. Permissions for such a group,
+// and fields whose names begin with it, have a meaning for the platform.
+func isOwnGroup(b *blueprint.Blueprint) bool {
+	_, group, _ := strings.Cut(blueprint.DefinitionName(b), ".")
+	return group == blueprints.Group || strings.HasSuffix(group, "."+blueprints.Group)
 }
