@@ -61,6 +61,7 @@ func (r *blueprintReconciler) gone(ctx context.Context, id dynamiccontroller.Obj
 	r.status.counts.Forget(id.Name())
 	r.refusals.Forget(id.Name())
 	r.teardown.polls.Forget(id.Name())
+	r.teardown.failures.Forget(id.Name())
 	return nil
 }
 

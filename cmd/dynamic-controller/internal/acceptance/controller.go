@@ -121,9 +121,9 @@ func New(c Config) *Controller {
 // Serve starts serving Blueprints with both engines.
 func (c *Controller) Serve(ctx context.Context) error {
 	b := c.blueprints
-	handler := handlers.Finalizer(handlers.FinalizerConfig{
+	handler := b.teardown.reportFailures(handlers.Finalizer(handlers.FinalizerConfig{
 		Client: c.config.Client, Name: finalizer, Reconcile: b.reconcile, Cleanup: b.teardown.cleanUp,
-	})
+	}))
 	return errors.Join(
 		c.config.Definitions.StartServingGVK(ctx, blueprints, c.definitions.reconcile,
 			watchCRDs(c.registry), watchRevisions(c.config.Namespace, c.registry)),

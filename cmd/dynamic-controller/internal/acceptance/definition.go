@@ -57,6 +57,7 @@ func (r *definitionReconciler) reconcile(ctx context.Context, id dynamiccontroll
 	}
 	next, missing, err := r.decide(ctx, b, own, before, stored)
 	if err != nil {
+		r.reportUndecided(ctx, b, before, err)
 		return err
 	}
 	r.registry.set(name, next)
@@ -114,14 +115,30 @@ func (r *definitionReconciler) waitForHistory(b *blueprint.Blueprint, before dec
 	if problem == "" {
 		return dynamiccontroller.RequeueAfter(soon)
 	}
-	if before.historyProblem != problem {
+	if before.undecided == nil || before.undecided.message != problem {
 		r.log.Info("Stored revisions cannot be read, will retry", keyBlueprint, b.Name, keyProblem, problem)
 	}
-	r.registry.set(b.Name, decision{
-		uid: b.UID, generation: b.Generation, deleting: b.DeletionTimestamp != nil, running: before.running,
-		served: before.served, historyProblem: problem,
-	})
+	r.registry.set(b.Name, undecided(b, before, rejection{reasonNoRevisions, problem}))
 	return dynamiccontroller.RequeueAfter(slow)
+}
+
+// reportUndecided records why no decision could be made, so that the leader adds the reason to the status. It does
+// nothing if a decision about the generation has been made before, or if the caches have not synced yet.
+func (r *definitionReconciler) reportUndecided(
+	ctx context.Context, b *blueprint.Blueprint, before decision, err error,
+) {
+	isDecided := before.uid == b.UID && before.generation == b.Generation && before.undecided == nil
+	if isDecided || ctx.Err() != nil || errors.Is(err, dynamiccontroller.ErrNotSynced) {
+		return
+	}
+	r.registry.set(b.Name, undecided(b, before, rejection{reasonUndecided, instances.Truncate(err.Error())}))
+}
+
+func undecided(b *blueprint.Blueprint, before decision, reason rejection) decision {
+	return decision{
+		uid: b.UID, generation: b.Generation, deleting: b.DeletionTimestamp != nil, running: before.running,
+		served: before.served, undecided: &reason,
+	}
 }
 
 // serve starts, replaces or stops the served revision. It does not start a revision while another Blueprint still

@@ -182,7 +182,7 @@ func (s *historyStore) restore(
 // the limit and is never deleted. A revision is kept while instances are reconciled with it. It is also kept while
 // instances can have children of a kind that no newer revision contains. The returned error can be a requeue request.
 func (s *historyStore) trim(ctx context.Context, b *blueprint.Blueprint, d decision) error {
-	if d.historyProblem != "" {
+	if d.undecided != nil {
 		return nil
 	}
 	h, err := s.cache.history(b.Name)

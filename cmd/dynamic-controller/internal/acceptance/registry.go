@@ -30,8 +30,9 @@ type decision struct {
 	// olderProblem describes why an older revision that instances still use has not been loaded. It is empty if there is
 	// no problem.
 	olderProblem string
-	// historyProblem describes why the stored revisions cannot be read. While it is set, no decision is made.
-	historyProblem string
+	// undecided is the reason why no decision could be made about this generation. The fields of the validation are then
+	// empty, and the revision that was running remains served.
+	undecided *rejection
 	// attempts is the number of consecutive reconciles in which a permission was missing.
 	attempts int
 	// hasCRD reports whether the CustomResourceDefinition exists.

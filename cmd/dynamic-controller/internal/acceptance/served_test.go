@@ -248,8 +248,13 @@ func TestServe_RetriesARevisionThatCannotBeRead(t *testing.T) {
 		if _, again := dynamiccontroller.RequeueDelay(err); err == nil || again {
 			t.Errorf("%s: got error %v", name, err)
 		}
-		if d, known := p.registry.get("websites"); known {
+		d, _ := p.registry.get("websites")
+		if d.undecided == nil || d.running != nil || !strings.Contains(d.undecided.message, r.Name) {
 			t.Errorf("%s: got decision %+v", name, d)
+		}
+		if c, err := p.blueprints.status.conditionsFor(all[1], d); err != nil || c.accepted.Status != metav1.ConditionUnknown ||
+			c.serving.Status != metav1.ConditionFalse || c.serving.Reason != reasonUndecided {
+			t.Errorf("%s: got conditions %+v, %v", name, c, err)
 		}
 	}
 	object.SetUID(r.UID)

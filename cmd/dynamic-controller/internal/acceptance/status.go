@@ -30,6 +30,7 @@ const (
 	reasonNotAccepted    = "NothingAccepted"
 	reasonNotStored      = "RevisionNotStored"
 	reasonNoRevisions    = "RevisionsUnavailable"
+	reasonUndecided      = "NotValidated"
 	reasonDeleting       = "Deleting"
 )
 
@@ -82,8 +83,8 @@ func trueCondition(conditionType, reason, message string) metav1.Condition {
 
 func (s *statusReporter) conditionsFor(b *blueprint.Blueprint, d decision) (c conditions, err error) {
 	switch {
-	case d.historyProblem != "":
-		c.accepted = falseCondition(blueprint.Accepted, reasonNoRevisions, d.historyProblem)
+	case d.undecided != nil:
+		c.accepted = falseCondition(blueprint.Accepted, d.undecided.reason, d.undecided.message)
 		c.accepted.Status = metav1.ConditionUnknown
 	case d.rejected() != nil:
 		c.accepted = falseCondition(blueprint.Accepted, d.rejected().reason, d.rejected().message)
@@ -144,8 +145,8 @@ func (s *statusReporter) serving(d decision) (c metav1.Condition, updateAfter ti
 func notServing(d decision) metav1.Condition {
 	reason, message := reasonNotAccepted, "no accepted revision is known; only deletions are processed"
 	switch {
-	case d.running == nil && d.historyProblem != "":
-		reason, message = reasonNoRevisions, d.historyProblem
+	case d.running == nil && d.undecided != nil:
+		reason, message = d.undecided.reason, d.undecided.message
 	case d.running == nil && d.blocked:
 		reason, message = reasonClaimed, "waiting for another Blueprint to release the type"
 	case d.running == nil && d.rejected() == nil && d.revision != nil:

@@ -24,6 +24,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers"
 )
 
 // teardown cleans up after Blueprints that are being deleted.
@@ -36,6 +37,7 @@ type teardown struct {
 	store    *historyStore
 	status   *statusReporter
 	polls    instances.Throttle
+	failures instances.Throttle // limits how often the errors of a deletion are written
 	// namespacesOf returns the namespaces to which the instances of a type are limited. An empty list means no limit.
 	namespacesOf func(gvr schema.GroupVersionResource) []string
 }
@@ -61,10 +63,10 @@ func (t *teardown) cleanUp(
 		return dynamiccontroller.Terminal(err)
 	}
 	if instances.IsPaused(object) {
-		return t.reportPause(ctx, id, object, b, d)
+		return t.reportDelay(ctx, id, object, b, d, time.Minute)
 	}
-	if d.historyProblem != "" {
-		return dynamiccontroller.RequeueAfter(quickUpdate)
+	if d.undecided != nil {
+		return t.reportDelay(ctx, id, object, b, d, slowUpdate)
 	}
 	name := blueprint.DefinitionName(b)
 	switch {
@@ -96,17 +98,57 @@ func (t *teardown) cleanUp(
 	return t.crds.release(ctx, name, b.UID)
 }
 
-// reportPause writes the status of a paused Blueprint. When the annotation is removed, an event triggers another
-// reconcile, and the deletion continues.
-func (t *teardown) reportPause(
+// reportDelay writes the status of a Blueprint whose deletion cannot proceed, and requests another reconcile.
+func (t *teardown) reportDelay(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured,
-	b *blueprint.Blueprint, d decision,
+	b *blueprint.Blueprint, d decision, again time.Duration,
 ) error {
 	conditions, err := t.status.conditionsFor(b, d)
 	if err == nil {
 		err = t.status.write(ctx, id, object, conditions, d)
 	}
-	return cmp.Or(err, dynamiccontroller.RequeueAfter(time.Minute))
+	return cmp.Or(err, dynamiccontroller.RequeueAfter(again))
+}
+
+// reportFailures returns a handler that calls handle. If a deletion fails, it writes the error to the Serving condition.
+// Without it, the newest generation of the Blueprint, which the deletion has begun, would have no conditions.
+func (t *teardown) reportFailures(handle handlers.ObjectHandler) handlers.ObjectHandler {
+	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) error {
+		err := handle(ctx, id, object)
+		_, again := dynamiccontroller.RequeueDelay(err)
+		if err == nil || again || ctx.Err() != nil || object.GetDeletionTimestamp() == nil {
+			return err
+		}
+		// The text of an error can change with every attempt, and each write causes another attempt.
+		if t.failures.Wait(id.Name(), slowUpdate) > 0 {
+			return err
+		}
+		statusErr := t.reportFailure(ctx, id, object, err)
+		if apierrors.IsNotFound(statusErr) {
+			statusErr = nil
+		}
+		return errors.Join(err, statusErr)
+	}
+}
+
+func (t *teardown) reportFailure(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured, failure error,
+) error {
+	d, known := t.registry.get(id.Name())
+	b, err := blueprint.FromUnstructured(object)
+	if err != nil || !known || d.uid != object.GetUID() {
+		return err
+	}
+	conditions, err := t.status.conditionsFor(b, d)
+	if err != nil {
+		return err
+	}
+	conditions.serving = falseCondition(blueprint.Serving, reasonDeleting, instances.Truncate(failure.Error()))
+	err = t.status.write(ctx, id, object, conditions, d)
+	if _, again := dynamiccontroller.RequeueDelay(err); again {
+		return nil // the deletion is retried anyway
+	}
+	return err
 }
 
 // deleteAll deletes the instances, and then the type. It returns an error until all of them are gone.

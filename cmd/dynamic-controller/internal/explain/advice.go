@@ -30,10 +30,12 @@ var (
 		"NotDefined":      "create the CustomResourceDefinition, or wait for the platform to create it",
 		"RejectedByServer": "fix spec.type of the Blueprint, or the admission policy that rejects its " +
 			"CustomResourceDefinition. The platform retries every 10 seconds",
-		"TypeNotApplied":           "wait. If it persists, check the health of the API server and of its admission webhooks",
-		"RevisionNotStored":        checkRevisions,
-		"RevisionsUnavailable":     checkRevisions,
-		"Deleting":                 "find out what blocks the deletion of the remaining instances: run why for each of them",
+		"TypeNotApplied":       "wait. If it persists, check the health of the API server and of its admission webhooks",
+		"RevisionNotStored":    checkRevisions,
+		"RevisionsUnavailable": checkRevisions,
+		"NotValidated":         "remove the cause of the error. The platform retries",
+		"Deleting": "find out what blocks the deletion: remove the cause of the error in the message, or run why " +
+			"for each of the remaining instances",
 		"Syncing":                  "wait a few seconds, and try again",
 		"SyncingLong":              "check the load of the API server, and the number of instances",
 		"Forbidden":                "grant the platform list and watch on the type",

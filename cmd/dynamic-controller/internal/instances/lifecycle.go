@@ -37,7 +37,7 @@ func (r *Reconciler) reportDeletion(
 		access.hideUnreadable(ctx, blocked)
 	}
 	ready := deletion(self, blocked, err)
-	if ready.Message == "" || ctx.Err() != nil || !r.hasStatus() {
+	if ready.Message == "" || ctx.Err() != nil || err == nil && !r.hasStatus() {
 		return err
 	}
 	if wait := reportAfter - time.Since(self.GetDeletionTimestamp().Time); wait > 0 {

@@ -9,7 +9,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
@@ -184,6 +186,25 @@ func TestDeletion_NotReportedWithoutStatus(t *testing.T) {
 	k.Compiled, k.Spec.Type.CRD = nil, "websites.shop.example.com"
 	if err := k.reconcile(t.Context(), flowers, self); err != nil || len(server.Took()) > 0 {
 		t.Errorf("got %v, or a write was sent", err)
+	}
+}
+
+// If the platform does not know whether the type has a status, it tries to write why a deletion fails.
+func TestDeletion_FailureIsReportedWithoutARevision(t *testing.T) {
+	k, server := newTestReconciler(t, chain(1))
+	self := newFlowers(t, server)
+	deleted := metav1.NewTime(time.Now().Add(-time.Hour))
+	self.SetDeletionTimestamp(&deleted)
+	self.SetFinalizers([]string{ChildrenFinalizer})
+	k.Compiled, k.Spec.Type.CRD = nil, "websites.shop.example.com"
+	server.PrependReactor("patch", "websites", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return action.GetSubresource() == "", nil, errors.New("frozen")
+	})
+	if err := k.reconcile(t.Context(), flowers, self); err == nil {
+		t.Error("the deletion succeeded")
+	}
+	if took := server.Took(); !slices.Contains(took, "patch websites flowers status") {
+		t.Errorf("got requests %q", took)
 	}
 }
 
