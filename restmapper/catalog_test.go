@@ -75,6 +75,7 @@ var (
 	testNames    = []string{
 		"widgets", "gadgets", "buses", "list", "podlists", "endpoints", "policies", "widgetlists", "buslists",
 	}
+	testVerbs  = []string{"create", "get", "list", "watch"}
 	testShorts = []string{"w", "g", "widget", "po", "list", "gadgets"}
 )
 
@@ -94,6 +95,7 @@ func randomResource(r *rand.Rand, name string) *resource {
 	return &resource{
 		name: name, singular: pick(r, []string{name[:len(name)-1], "widget", "thing", name}), kind: kind,
 		namespaced: r.IntN(2) == 0, shortNames: some(r, testShorts), categories: some(r, []string{"all", "mine"}),
+		verbs: some(r, testVerbs),
 	}
 }
 
@@ -167,7 +169,8 @@ func replay(t testing.TB, w *catalog, s *snapshot, e event) *snapshot {
 	slices.SortFunc(got, byKind)
 	slices.SortFunc(want, byKind)
 	if !slices.EqualFunc(got, want, func(a, b pending) bool {
-		return a.kind == b.kind && sameMappings(a.old, b.old) && sameMappings(a.now, b.now)
+		return a.kind == b.kind && sameMappings(a.old, b.old) && sameMappings(a.now, b.now) &&
+			a.oldVerbs == b.oldVerbs && a.nowVerbs == b.nowVerbs
 	}) {
 		t.Errorf("subscribers receive %v, want %v", got, want)
 	}

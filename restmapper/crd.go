@@ -62,6 +62,9 @@ func (c *customResourceDefinition) established() bool {
 	})
 }
 
+// crdVerbs are the verbs that the API server supports for every type of a CRD.
+var crdVerbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
+
 // crd returns the CRD in the form in which the catalog stores it.
 func (c *customResourceDefinition) crd() *crd {
 	names := c.Status.AcceptedNames
@@ -70,7 +73,7 @@ func (c *customResourceDefinition) crd() *crd {
 		resource: &resource{
 			name: names.Plural, singular: names.Singular, kind: names.Kind,
 			namespaced: c.Spec.Scope == apiextensionsv1.NamespaceScoped,
-			shortNames: names.ShortNames, categories: names.Categories,
+			shortNames: names.ShortNames, categories: names.Categories, verbs: crdVerbs,
 		},
 	}
 	for _, v := range c.Spec.Versions {

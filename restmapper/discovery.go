@@ -222,7 +222,7 @@ func (d *discoverer) version(ctx context.Context, gv schema.GroupVersion) ([]*re
 		}
 		resources = append(resources, &resource{
 			name: r.Name, singular: r.SingularName, kind: r.Kind, namespaced: r.Namespaced,
-			shortNames: r.ShortNames, categories: r.Categories,
+			shortNames: r.ShortNames, categories: r.Categories, verbs: r.Verbs,
 		})
 	}
 	return resources, nil
@@ -242,7 +242,7 @@ func fromAggregated(list []apidiscoveryv2.APIResourceDiscovery) []*resource {
 		resources = append(resources, &resource{
 			name: r.Resource, singular: r.SingularResource, kind: r.ResponseKind.Kind,
 			namespaced: r.Scope == apidiscoveryv2.ScopeNamespace,
-			shortNames: r.ShortNames, categories: r.Categories,
+			shortNames: r.ShortNames, categories: r.Categories, verbs: r.Verbs,
 		})
 	}
 	return resources

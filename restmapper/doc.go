@@ -23,7 +23,7 @@
 //     has caught up. (Discovery lags behind the Established condition.) This includes priorities of groups, the order
 //     of versions, guessed list kinds, lower-case kinds, prefixes of groups, and the kinds of errors. If several
 //     sources contain a version, the mapper uses the same source as the API server: a version whose APIService does not
-//     belong to a CRD is read from discovery.
+//     belong to a CRD is read from discovery. [Mapper.Verbs] returns the verbs in discovery.
 //   - M4: [Mapper.WaitForMapping] returns as soon as a kind is served. [Mapper.Subscribe] reports each change in order.
 //     Subscribers do not delay the mapper. If a subscriber is slow, changes to a kind are merged, and the newest
 //     state is always delivered.

@@ -370,6 +370,23 @@ func (s *snapshot) mapping(gk schema.GroupKind, versions []string) (*meta.RESTMa
 	return nil, noKind(gk, versions)
 }
 
+func (s *snapshot) verbs(r schema.GroupVersionResource) ([]string, error) {
+	g := s.groups.Get(r.Group)
+	if g == nil {
+		return nil, noResource(r)
+	}
+	v := g.version(r.Version)
+	if v == nil {
+		return nil, noResource(r)
+	}
+	if e := v.names.Get(r.Resource); e != nil {
+		if found := resourceNamed(e.resources, r.Resource); found != nil {
+			return slices.Clone(found.verbs), nil
+		}
+	}
+	return nil, noResource(r)
+}
+
 func (s *snapshot) mappings(gk schema.GroupKind, versions []string) ([]*meta.RESTMapping, error) {
 	var all []*meta.RESTMapping
 	if g := s.groups.Get(gk.Group); g != nil {

@@ -343,6 +343,7 @@ func TestCRDWatcher_KeepsFieldsNeededByMapper(t *testing.T) {
 		name: "widgets.example.com", group: widget.Group, established: true, versions: []string{"v2", "v1"},
 		resource: &resource{
 			name: "widgets", singular: "widget", kind: "Widget", namespaced: true, shortNames: []string{"Wx"},
+			verbs: crdVerbs,
 		},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(crd{}, resource{})); diff != "" {

@@ -15,7 +15,12 @@ import (
 type pending struct {
 	kind     schema.GroupKind
 	old, now []*meta.RESTMapping
+	// oldVerbs and nowVerbs identify the verbs in all versions.
+	oldVerbs, nowVerbs string
 }
+
+// isEmpty reports whether the kind has returned to its old state.
+func (p *pending) isEmpty() bool { return sameMappings(p.old, p.now) && p.oldVerbs == p.nowVerbs }
 
 // notifier delivers changes to subscribers. Each subscriber is called by its own goroutine, which exists only while
 // there are changes to deliver.
@@ -88,12 +93,12 @@ func (s *subscription) add(changes []pending) {
 	for _, c := range changes {
 		p := s.changes[c.kind]
 		if p == nil {
-			p = &pending{kind: c.kind, old: c.old}
+			p = &pending{kind: c.kind, old: c.old, oldVerbs: c.oldVerbs}
 			s.changes[c.kind] = p
 			s.order = append(s.order, p)
 		}
-		p.now = c.now
-		if sameMappings(p.old, p.now) {
+		p.now, p.nowVerbs = c.now, c.nowVerbs
+		if p.isEmpty() {
 			delete(s.changes, c.kind)
 			s.order = slices.DeleteFunc(s.order, func(o *pending) bool { return o == p })
 		}

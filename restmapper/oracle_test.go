@@ -43,7 +43,7 @@ func discoveryOf(w *catalog, s *snapshot) *fakeDiscovery {
 			for _, r := range resourcesOf(w, gv) {
 				list.APIResources = append(list.APIResources, metav1.APIResource{
 					Name: r.name, SingularName: r.singular, Kind: r.kind, Namespaced: r.namespaced,
-					ShortNames: r.shortNames, Categories: r.categories,
+					ShortNames: r.shortNames, Categories: r.categories, Verbs: r.verbs,
 				})
 			}
 			d.resources = append(d.resources, list)
@@ -162,6 +162,7 @@ func compare(t testing.TB, w *catalog, s *snapshot) {
 	c.compareResources()
 	c.compareKinds()
 	c.compareCategories()
+	c.compareVerbs(d.resources)
 	if c.failures > maxFailures {
 		t.Errorf("%d more results differ", c.failures-maxFailures)
 	}
@@ -226,6 +227,20 @@ func (c *comparison) compareCategories() {
 		want, wantOK := c.categories.ExpandWithContext(c.Context(), name)
 		if ok != wantOK || !slices.Equal(got, want) {
 			c.Errorf("Expand(%q)\n\tgot  %v, %v\n\twant %v, %v", name, got, ok, want, wantOK)
+		}
+	}
+}
+
+func (c *comparison) compareVerbs(lists []*metav1.APIResourceList) {
+	for _, list := range lists {
+		gv, _ := schema.ParseGroupVersion(list.GroupVersion)
+		for _, r := range list.APIResources {
+			got, err := c.snapshot.verbs(gv.WithResource(r.Name))
+			c.check(fmt.Sprintf("Verbs(%v)", gv.WithResource(r.Name)), got, []string(r.Verbs), err, nil)
+		}
+		for _, name := range []string{"nosuch", ""} {
+			_, err := c.snapshot.verbs(gv.WithResource(name))
+			c.check(fmt.Sprintf("Verbs(%v)", gv.WithResource(name)), nil, nil, err, noResource(gv.WithResource(name)))
 		}
 	}
 }

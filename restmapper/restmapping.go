@@ -81,6 +81,17 @@ func (m *Mapper) RESTMappings(gk schema.GroupKind, versions ...string) ([]*meta.
 	return s.mappings(gk, versions)
 }
 
+// Verbs returns the verbs that the API server supports for a resource, such as "list". The group, the version and the
+// plural must be set. Types of CRDs support all verbs. Verbs returns a NoMatch error if the resource is unknown. The
+// caller can modify the result.
+func (m *Mapper) Verbs(resource schema.GroupVersionResource) ([]string, error) {
+	s, err := m.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	return s.verbs(resource)
+}
+
 // ResourceSingularizer returns the singular of a resource. If it returns an error, it also returns its argument.
 func (m *Mapper) ResourceSingularizer(resource string) (string, error) {
 	s, err := m.snapshot()

@@ -2,6 +2,7 @@ package restmapper
 
 import (
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -14,8 +15,8 @@ const (
 	// Added means that the kind is served, but was not served according to the last change that the subscriber received
 	// for the kind, if any.
 	Added ChangeType = "Added"
-	// Changed means that the list of versions that serve the kind has changed, or that the resource or scope of the kind
-	// has changed in one of these versions.
+	// Changed means that the list of versions that serve the kind has changed, or that the resource, the scope or the
+	// verbs of the kind have changed in one of these versions.
 	Changed ChangeType = "Changed"
 	// Removed means that the kind is no longer served.
 	Removed ChangeType = "Removed"
@@ -42,7 +43,9 @@ func difference(old, now *group, touches *touched) []pending {
 		if sameKind(old, now, kind) {
 			continue
 		}
-		p := pending{old: old.servedMappings(kind), now: now.servedMappings(kind)}
+		var p pending
+		p.old, p.oldVerbs = old.servedMappings(kind)
+		p.now, p.nowVerbs = now.servedMappings(kind)
 		if old != nil {
 			p.kind = schema.GroupKind{Group: old.order.name, Kind: kind}
 		} else {
@@ -53,7 +56,8 @@ func difference(old, now *group, touches *touched) []pending {
 	return changes
 }
 
-// sameKind reports whether two states of a group have the same mappings for a kind. It does not allocate the mappings.
+// sameKind reports whether two states of a group have the same mappings and verbs for a kind. It does not allocate the
+// mappings.
 func sameKind(a, b *group, kind string) bool {
 	i, j := 0, 0
 	for {
@@ -62,21 +66,23 @@ func sameKind(a, b *group, kind string) bool {
 		if ea == nil || eb == nil {
 			return ea == nil && eb == nil
 		}
-		if va.version != vb.version || ea.plural != eb.plural || ea.namespaced != eb.namespaced {
+		if va.version != vb.version || ea.plural != eb.plural || ea.namespaced != eb.namespaced ||
+			!slices.Equal(ea.verbs(), eb.verbs()) {
 			return false
 		}
 	}
 }
 
-// servedMappings returns the mappings of a kind that is served, the preferred version first. It does not return guessed
-// list kinds.
-func (g *group) servedMappings(kind string) (mappings []*meta.RESTMapping) {
+// servedMappings returns the mappings of a kind that is served, the preferred version first, and a text that identifies
+// the verbs in all versions. It does not return guessed list kinds.
+func (g *group) servedMappings(kind string) (mappings []*meta.RESTMapping, verbs string) {
 	for i := 0; ; {
 		v, e := g.nextServed(kind, &i)
 		if e == nil {
-			return mappings
+			return mappings, verbs
 		}
 		mappings = append(mappings, g.mapping(v, kind, e))
+		verbs += strings.Join(e.verbs(), ",") + ";"
 	}
 }
 

@@ -17,12 +17,13 @@ type resource struct {
 	namespaced           bool
 	shortNames           []string
 	categories           []string
+	verbs                []string
 }
 
 func (r *resource) equal(other *resource) bool {
 	return r.name == other.name && r.singular == other.singular && r.kind == other.kind &&
-		r.namespaced == other.namespaced &&
-		slices.Equal(r.shortNames, other.shortNames) && slices.Equal(r.categories, other.categories)
+		r.namespaced == other.namespaced && slices.Equal(r.shortNames, other.shortNames) &&
+		slices.Equal(r.categories, other.categories) && slices.Equal(r.verbs, other.verbs)
 }
 
 // table contains the resources of one group version. It is immutable. It does not contain the version, so that versions
@@ -50,6 +51,24 @@ func (e *kindEntry) scope() meta.RESTScope {
 		return meta.RESTScopeNamespace
 	}
 	return meta.RESTScopeRoot
+}
+
+// verbs returns the verbs of the resource that defines the entry's plural.
+func (e *kindEntry) verbs() []string {
+	if r := resourceNamed(e.resources, e.plural); r != nil {
+		return r.verbs
+	}
+	return nil
+}
+
+// resourceNamed returns the last resource in discovery with the given plural, or nil if there is none.
+func resourceNamed(resources []*resource, plural string) *resource {
+	for _, r := range slices.Backward(resources) {
+		if r.name == plural && r != listResource {
+			return r
+		}
+	}
+	return nil
 }
 
 // nameEntry is the entry for a plural, a singular or a short name.
