@@ -118,8 +118,13 @@ func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 			err, tried := c.deleted[key]
 			if !tried {
 				err = c.delete(ctx, child.ObjectIdentifiers, child.object)
-				errs = append(errs, err)
 				c.deleted[key] = err
+			}
+			if c.leaveBehind(child.ObjectIdentifiers, child.Kind, err) {
+				continue
+			}
+			if !tried {
+				errs = append(errs, err)
 			}
 			if apierrors.IsForbidden(err) && c.parent.GetDeletionTimestamp() == nil {
 				continue
@@ -176,6 +181,9 @@ func (c *call) prune(ctx context.Context) error {
 	known, _ := c.inventoryOf(c.parent, c.isKnown)
 	for _, entry := range known {
 		undesired, next, err := c.undesired(ctx, entry)
+		if c.isUnsupported(err) {
+			continue // the kind stays in the inventory, in case it can be listed later
+		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("prune %s: children of kind %s: %w", c.id, entry.kind, err))
 			continue
@@ -251,6 +259,9 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	if err != nil {
 		return err
 	}
+	if err := c.reportLeftBehind(ctx); err != nil {
+		return err
+	}
 	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
 		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)
 	}
@@ -293,7 +304,7 @@ func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, e
 			mapping, _ = c.config.Mapper.RESTMapping(entry.kind, entry.version)
 		}
 		gvr, children, err := c.listKind(ctx, entry, mapping)
-		if err != nil {
+		if err != nil && !c.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.kind, err) {
 			errs = append(errs, fmt.Errorf("clean up %s: children of kind %s: %w", c.id, entry.kind, err))
 		}
 		for _, object := range children {
@@ -306,7 +317,8 @@ func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, e
 	if len(errs) == 0 {
 		errs = append(errs, c.deleteInOrder(ctx, doomed))
 	}
-	return len(doomed) > 0, errors.Join(errs...)
+	left = slices.ContainsFunc(doomed, func(child doomedChild) bool { return !c.isLeftBehind(child) })
+	return left, errors.Join(errs...)
 }
 
 // isNamespaceTerminating reports whether the parent's namespace is known to be terminating.

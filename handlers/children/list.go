@@ -117,6 +117,9 @@ func (c *call) listLive(
 		namespaces = c.config.Namespaces
 	}
 	for _, namespace := range namespaces {
+		if err := checkRoute(gvr, acrossNamespaces); namespace == "" && err != nil {
+			return nil, err
+		}
 		objects, err := live.List(ctx, c.config.Client, gvr, namespace, selector)
 		if err != nil {
 			return nil, err

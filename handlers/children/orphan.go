@@ -129,7 +129,7 @@ func (c *call) dependents(ctx context.Context) (dependents []*unstructured.Unstr
 			gvr = mapping.Resource
 		}
 		objects, err := live.List(ctx, c.config.Client, gvr, c.parent.GetNamespace(), selector)
-		if err != nil && (mapping != nil || !apierrors.IsNotFound(err)) {
+		if err != nil && !c.isUnsupported(err) && (mapping != nil || !apierrors.IsNotFound(err)) {
 			return nil, fmt.Errorf("children of kind %s: %w", entry.kind, err)
 		}
 		for _, object := range objects {
@@ -150,7 +150,7 @@ func (c *call) release(ctx context.Context) error {
 			continue
 		}
 		gvr, children, err := c.listKind(ctx, entry, nil)
-		if err != nil {
+		if err != nil && !c.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.kind, err) {
 			return fmt.Errorf("release %s: children of kind %s: %w", c.id, entry.kind, err)
 		}
 		for _, child := range children {

@@ -53,6 +53,9 @@ type Desired struct {
 	Kinds []schema.GroupVersionKind
 	// As is the identity that reads and writes the children. Defaults to Config.Client.
 	As Identity
+	// LeftBehind is called before Reconcile removes the finalizer of a parent whose children can still exist. If it
+	// returns an error, Reconcile returns that error and keeps the finalizer. By default, the children are logged.
+	LeftBehind func(ctx context.Context, children []LeftBehind) error
 }
 
 // Identity reads and writes children. Parents are still read and written with Config.Client and Config.Cache, which are
@@ -73,13 +76,14 @@ type Identity struct {
 // error wraps [ErrNotOwned] if an object does not belong to the parent. If nothing failed but Reconcile waits for
 // children to be deleted, the error is a *[PendingDeletionError].
 //
-// For a parent that is being deleted, Reconcile uses only desired.Absent and desired.As. It deletes the children in
-// desired.Absent, and the children that Kubernetes would not delete or would not delete in order. For a parent that no
-// longer exists, call Forget.
+// For a parent that is being deleted, Reconcile uses only desired.Absent, desired.As and desired.LeftBehind. It deletes
+// the children in desired.Absent, and the children that Kubernetes would not delete or would not delete in order. For a
+// parent that no longer exists, call Forget.
 func (r *Reconciler) Reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
 ) ([]*unstructured.Unstructured, error) {
 	c := r.newCall(ctx, id, parent, desired.As)
+	c.reportLeft = desired.LeftBehind
 	if parent.GetDeletionTimestamp() != nil {
 		return nil, c.cleanUp(ctx, desired)
 	}
@@ -128,8 +132,10 @@ type call struct {
 	parentExists bool               // set once the API server has returned the parent and it is not being deleted
 	ignored      []string           // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild
-	waiting      bool // whether the call must wait for pending children
-	postponed    bool // whether a later call must delete pending children
+	left         map[childKey]LeftBehind
+	reportLeft   func(context.Context, []LeftBehind) error // Desired.LeftBehind
+	waiting      bool                                      // whether the call must wait for pending children
+	postponed    bool                                      // whether a later call must delete pending children
 }
 
 func (r *Reconciler) newCall(

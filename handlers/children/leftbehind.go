@@ -1,0 +1,99 @@
+package children
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/internal/requestpath"
+)
+
+// LeftBehind describes children that can still exist after their parent has been deleted, because the API server does
+// not support listing or deleting them.
+type LeftBehind struct {
+	// ObjectIdentifiers identifies the child. If the children of the kind cannot be listed, the NamespacedKey is empty.
+	// The GVR is empty if the kind is unknown.
+	dynamiccontroller.ObjectIdentifiers
+	Kind schema.GroupKind
+	// Err is the error from the list or the deletion.
+	Err error
+}
+
+// errMisrouted is returned instead of a list that the API server would reject with an internal error.
+var errMisrouted = errors.New("the API server does not support lists across namespaces for a resource with this name")
+
+// unservedPeriod is the time for which the deletion of a parent waits for a type that the mapper contains but the API
+// server does not serve. The types of one replica of the API server can lag behind those of another.
+const unservedPeriod = 10 * time.Second
+
+// checkRoute returns an error if the API server misroutes lists of the resource in all namespaces.
+func checkRoute(gvr schema.GroupVersionResource, namespaced bool) error {
+	if slices.Contains(requestpath.Misrouted(gvr.GroupResource(), namespaced), "list") {
+		return errMisrouted
+	}
+	return nil
+}
+
+// isUnsupported reports whether the request that returned err will not succeed later, because the API server does not
+// support it. A type that is not served can be served again. For such a type, isUnsupported returns true only if the
+// parent is being deleted and unservedPeriod has passed.
+func (c *call) isUnsupported(err error) bool {
+	if apierrors.IsMethodNotSupported(err) || errors.Is(err, errMisrouted) {
+		return true
+	}
+	deleted := c.parent.GetDeletionTimestamp()
+	return (apierrors.IsNotFound(err) || meta.IsNoMatchError(err)) && deleted != nil &&
+		time.Since(deleted.Time) > unservedPeriod
+}
+
+// leaveBehind records children of a parent that is being deleted if the request that returned err is not supported. It
+// reports whether the deletion of the parent can continue without them.
+func (c *call) leaveBehind(id dynamiccontroller.ObjectIdentifiers, kind schema.GroupKind, err error) bool {
+	if c.parent.GetDeletionTimestamp() == nil || !c.isUnsupported(err) {
+		return false
+	}
+	if c.left == nil {
+		c.left = map[childKey]LeftBehind{}
+	}
+	c.left[childKey{kind, id.NamespacedKey}] = LeftBehind{id, kind, err}
+	return true
+}
+
+// isLeftBehind reports whether the deletion of the parent continues without the child.
+func (c *call) isLeftBehind(child doomedChild) bool {
+	_, left := c.left[childKey{child.Kind, child.NamespacedKey}]
+	return left
+}
+
+// reportLeftBehind calls Desired.LeftBehind, or logs the children if it is not set.
+func (c *call) reportLeftBehind(ctx context.Context) error {
+	if len(c.left) == 0 {
+		return nil
+	}
+	all := make([]LeftBehind, 0, len(c.left))
+	for _, left := range c.left {
+		all = append(all, left)
+	}
+	slices.SortFunc(all, func(a, b LeftBehind) int {
+		return cmp.Or(cmp.Compare(a.Kind.String(), b.Kind.String()), cmp.Compare(a.NamespacedKey, b.NamespacedKey))
+	})
+	if c.reportLeft != nil {
+		return c.reportLeft(ctx, all)
+	}
+	texts := make([]string, len(all))
+	for i, left := range all {
+		texts[i] = fmt.Sprintf("%s %s: %v", left.Kind, left.NamespacedKey, left.Err)
+	}
+	logr.FromContextOrDiscard(ctx).Info("Children can still exist after the deletion of their parent, because the API "+
+		"server does not support listing or deleting them", keyObjects, firstOf(texts))
+	return nil
+}
