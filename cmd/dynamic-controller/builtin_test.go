@@ -128,7 +128,7 @@ func readBuiltin(t *testing.T, client *discovery.DiscoveryClient) []byte {
 			}
 			kind := offline.BuiltinKind{
 				Group: gv.Group, Version: gv.Version, Kind: r.Kind, Resource: r.Name, Singular: r.SingularName,
-				Namespaced: r.Namespaced, Schema: schemaOf(schemas, gv.WithKind(r.Kind)),
+				Namespaced: r.Namespaced, Verbs: r.Verbs, Schema: schemaOf(schemas, gv.WithKind(r.Kind)),
 			}
 			out.Kinds = append(out.Kinds, kind)
 			addSchema(t, out.Schemas, schemas, kind.Schema)

@@ -9,13 +9,16 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
 
 // Types provides the types that are served by a cluster or defined in files.
 type Types struct {
-	Mapper  meta.RESTMapper
+	Mapper meta.RESTMapper
+	// Verbs returns the verbs that are supported for a resource that the Mapper contains.
+	Verbs   func(schema.GroupVersionResource) ([]string, error)
 	Schemas Schemas
 	// CRD returns a CustomResourceDefinition, or nil if it does not exist.
 	CRD func(name string) (*apiextensionsv1.CustomResourceDefinition, error)
@@ -31,7 +34,7 @@ type Types struct {
 // running platform. The UID of the Blueprint must not be empty.
 func Check(ctx context.Context, b *blueprint.Blueprint, types Types) (*blueprint.Compiled, blueprint.Problems, error) {
 	v := &validator{
-		kinds: kindFinder{types.Mapper}, schemas: types.Schemas, crd: types.CRD, compiling: &sync.Mutex{},
+		kinds: kindFinder{types.Mapper, types.Verbs}, schemas: types.Schemas, crd: types.CRD, compiling: &sync.Mutex{},
 	}
 	in, err := v.inputsOf(ctx, b, claim{crd: blueprint.DefinitionName(b)})
 	if err != nil {

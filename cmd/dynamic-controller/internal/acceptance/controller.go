@@ -27,6 +27,8 @@ import (
 type Mapper interface {
 	meta.RESTMapper
 	HasSynced() bool
+	// Verbs returns the verbs that the API server supports for a resource.
+	Verbs(schema.GroupVersionResource) ([]string, error)
 }
 
 // Schemas provides the published schemas of kinds that have no CustomResourceDefinition.
@@ -85,7 +87,7 @@ func New(c Config) *Controller {
 	}
 	r, cached := newRegistry(), cache{c.Definitions, c.Namespace}
 	claims := &claims{cache: cached, registry: r, decoded: &decodedClaims{}}
-	kinds := kindFinder{c.Mapper}
+	kinds := kindFinder{c.Mapper, c.Mapper.Verbs}
 	store := &historyStore{cache: cached, client: c.Client, namespace: c.Namespace, kinds: kinds, instances: c.Instances}
 	crds := &crdApplier{c.CRDs.ApiextensionsV1().CustomResourceDefinitions(), c.Client, cached}
 	status := &statusReporter{

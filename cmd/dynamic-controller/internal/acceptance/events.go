@@ -32,6 +32,9 @@ func (r recorder) recordConditions(_ context.Context, before, after *unstructure
 	if serving.Status == metav1.ConditionTrue && (generationChanged || events.HasChanged(was, serving)) {
 		record(events.Served, "%s", serving.Message)
 	}
+	if serving.Reason == reasonLeftBehind && events.HasChanged(was, serving) {
+		record(events.InstancesLeftBehind, "%s", serving.Message)
+	}
 	was, progressing := change(before, after, blueprint.Progressing)
 	isRefused := progressing.Reason == reasonServerRejected // which another event reports
 	if progressing.Status == metav1.ConditionFalse && !isRefused && events.HasChanged(was, progressing) {

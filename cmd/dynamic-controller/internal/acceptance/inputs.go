@@ -24,6 +24,7 @@ type inputs struct {
 	crd         *apiextensionsv1.CustomResourceDefinition
 	mappings    map[schema.GroupVersionKind]*meta.RESTMapping // nil for unknown kinds
 	suggestions map[schema.GroupVersionKind]string            // for unknown kinds
+	unsupported map[schema.GroupVersionKind][]string          // verbs that the API server does not support
 	// childCRDs are the CustomResourceDefinitions of the children's kinds.
 	childCRDs map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition
 	// published are the schemas of kinds without a CustomResourceDefinition.
@@ -46,8 +47,9 @@ func (v *validator) inputsOf(ctx context.Context, b *blueprint.Blueprint, own cl
 	in = inputs{
 		blueprint: fmt.Sprintf("%s/%d", b.UID, b.Generation), allowsIncompatible: allowsIncompatible(b),
 		mappings: map[schema.GroupVersionKind]*meta.RESTMapping{}, suggestions: map[schema.GroupVersionKind]string{},
-		childCRDs: map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
-		published: map[schema.GroupVersionKind]publishedSchema{},
+		childCRDs:   map[schema.GroupVersionKind]*apiextensionsv1.CustomResourceDefinition{},
+		published:   map[schema.GroupVersionKind]publishedSchema{},
+		unsupported: map[schema.GroupVersionKind][]string{},
 	}
 	// When the CustomResourceDefinition of Blueprints changes, the API server can return different fields for the same
 	// generation.
@@ -80,6 +82,9 @@ func (v *validator) addKind(ctx context.Context, in *inputs, blueprintName strin
 	if mapping == nil {
 		in.suggestions[gvk] = v.kinds.suggest(gvk)
 		return nil
+	}
+	if in.unsupported[gvk], err = v.kinds.unsupported(mapping); err != nil {
+		return err
 	}
 	if in.childCRDs[gvk], err = v.crd(mapping.Resource.GroupResource().String()); err != nil {
 		return err
@@ -127,7 +132,7 @@ func (in inputs) String() string {
 	for gvk, mapping := range in.mappings {
 		part := gvk.String()
 		if mapping != nil {
-			part += fmt.Sprintf(" resource %s %s", mapping.Resource, mapping.Scope.Name())
+			part += fmt.Sprintf(" resource %s %s without %v", mapping.Resource, mapping.Scope.Name(), in.unsupported[gvk])
 		}
 		part += " suggestion " + in.suggestions[gvk]
 		if crd := in.childCRDs[gvk]; crd != nil {

@@ -52,7 +52,11 @@ func kindsOfInterest(b *blueprint.Blueprint, stored history) (kinds []schema.Gro
 }
 
 // kindFinder looks up kinds.
-type kindFinder struct{ mapper meta.RESTMapper }
+type kindFinder struct {
+	mapper meta.RESTMapper
+	// verbs returns the verbs that the API server supports for a resource.
+	verbs func(schema.GroupVersionResource) ([]string, error)
+}
 
 // find returns the mapping for a kind, or nil if the kind is unknown.
 func (f kindFinder) find(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {

@@ -32,6 +32,7 @@ const (
 	reasonNoRevisions    = "RevisionsUnavailable"
 	reasonUndecided      = "NotValidated"
 	reasonDeleting       = "Deleting"
+	reasonLeftBehind     = "InstancesLeftBehind"
 )
 
 const (

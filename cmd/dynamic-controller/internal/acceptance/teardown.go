@@ -92,7 +92,11 @@ func (t *teardown) cleanUp(
 			return cmp.Or(err, dynamiccontroller.RequeueAfter(soon)) // this replica's cache lags
 		}
 	}
-	if err := t.releaseInstances(ctx, d.gvr); err != nil {
+	unlisted, err := t.continues(ctx, b, t.releaseInstances(ctx, d.gvr))
+	if err == nil && unlisted {
+		err = t.reportLeftBehind(ctx, id, object, b, d)
+	}
+	if err != nil {
 		return err
 	}
 	return t.crds.release(ctx, name, b.UID)
@@ -162,6 +166,14 @@ func (t *teardown) deleteAll(
 		return dynamiccontroller.RequeueAfter(wait) // an event triggered this call before the next poll was due
 	}
 	left, example, err := t.deleteInstances(ctx, d.gvr, deleted)
+	unlisted, err := t.continues(ctx, b, err)
+	if unlisted {
+		// Do not wait for the type: instances with the platform's finalizer can keep it.
+		if _, err := t.crds.delete(ctx, blueprint.DefinitionName(b), b.UID); err != nil {
+			return err
+		}
+		return t.reportLeftBehind(ctx, id, object, b, d)
+	}
 	message := fmt.Sprintf("waiting for %s to be deleted, for example %s", objects(left, "instance"), example)
 	if err == nil && left == 0 {
 		var gone bool
@@ -250,7 +262,7 @@ func (t *teardown) releaseInstance(
 }
 
 // forEach lists the instances in the API server and calls f for each of them. It lists only the namespaces to which the
-// type is limited. It does nothing if the type is not served.
+// type is limited. If the API server does not support the list or does not serve the type, the error wraps errUnlisted.
 func (t *teardown) forEach(
 	ctx context.Context, gvr schema.GroupVersionResource, f func(*metav1.PartialObjectMetadata),
 ) error {
@@ -262,7 +274,10 @@ func (t *teardown) forEach(
 			f(object.(*metav1.PartialObjectMetadata))
 			return nil
 		})
-		if err != nil && !apierrors.IsNotFound(err) {
+		switch {
+		case apierrors.IsMethodNotSupported(err), apierrors.IsNotFound(err):
+			return fmt.Errorf("list the instances: %w: %w", errUnlisted, err)
+		case err != nil:
 			return fmt.Errorf("list the instances: %w", err)
 		}
 	}

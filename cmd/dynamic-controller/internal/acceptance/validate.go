@@ -190,12 +190,15 @@ func (v *validator) compileSpec(b *blueprint.Blueprint, in inputs) (*blueprint.C
 	if err != nil && !errors.As(err, &problems) {
 		return nil, nil, err
 	}
-	return compiled, slices.Concat(problems, unknownKinds(b, in), disabledFeatures(b, v.disabled)), nil
+	return compiled, slices.Concat(problems, unknownKinds(b, in), unsupportedKinds(b, in), disabledFeatures(b, v.disabled)), nil
 }
 
 // rejectType returns a rejection if the Blueprint must not serve its type, and nil otherwise. crd is nil if the
 // CustomResourceDefinition does not exist.
 func rejectType(b *blueprint.Blueprint, crd *apiextensionsv1.CustomResourceDefinition) *rejection {
+	if rejected := rejectMisrouted(b, crd); rejected != nil {
+		return rejected
+	}
 	switch named := b.Spec.Type.CRD != ""; {
 	case blueprint.DefinitionName(b) == blueprints.GroupResource().String():
 		return &rejection{reasonInvalid, "spec.type: Blueprint is reserved for the platform"}

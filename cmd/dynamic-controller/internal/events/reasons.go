@@ -7,10 +7,11 @@ type Reason string
 
 // Event reasons for Blueprints.
 const (
-	Accepted       Reason = "Accepted"
-	Rejected       Reason = "Rejected"
-	Served         Reason = "Served"
-	RolloutStopped Reason = "RolloutStopped"
+	Accepted            Reason = "Accepted"
+	Rejected            Reason = "Rejected"
+	Served              Reason = "Served"
+	RolloutStopped      Reason = "RolloutStopped"
+	InstancesLeftBehind Reason = "InstancesLeftBehind"
 )
 
 // Event reasons for instances.
@@ -29,13 +30,14 @@ type meaning struct{ eventType, action string }
 
 // meanings maps each reason to its meaning.
 var meanings = map[Reason]meaning{
-	Accepted:        {corev1.EventTypeNormal, "Validate"},
-	Rejected:        {corev1.EventTypeWarning, "Validate"},
-	Served:          {corev1.EventTypeNormal, "Serve"},
-	RolloutStopped:  {corev1.EventTypeWarning, "RollOut"},
-	ChildrenApplied: {corev1.EventTypeNormal, "Apply"},
-	ChildrenDeleted: {corev1.EventTypeNormal, "Delete"},
-	Ready:           {corev1.EventTypeNormal, "Reconcile"},
-	Failed:          {corev1.EventTypeWarning, "Reconcile"},
-	Parked:          {corev1.EventTypeWarning, "Reconcile"},
+	Accepted:            {corev1.EventTypeNormal, "Validate"},
+	Rejected:            {corev1.EventTypeWarning, "Validate"},
+	Served:              {corev1.EventTypeNormal, "Serve"},
+	RolloutStopped:      {corev1.EventTypeWarning, "RollOut"},
+	InstancesLeftBehind: {corev1.EventTypeWarning, "Delete"},
+	ChildrenApplied:     {corev1.EventTypeNormal, "Apply"},
+	ChildrenDeleted:     {corev1.EventTypeNormal, "Delete"},
+	Ready:               {corev1.EventTypeNormal, "Reconcile"},
+	Failed:              {corev1.EventTypeWarning, "Reconcile"},
+	Parked:              {corev1.EventTypeWarning, "Reconcile"},
 }

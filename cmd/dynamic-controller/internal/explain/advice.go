@@ -39,6 +39,7 @@ var (
 		"Syncing":                  "wait a few seconds, and try again",
 		"SyncingLong":              "check the load of the API server, and the number of instances",
 		"Forbidden":                "grant the platform list and watch on the type",
+		"InstancesLeftBehind":      "once the API server lists the instances, delete them or remove the finalizer from them",
 		"RolloutStopped":           "fix or revert the Blueprint, or pause the named instances",
 		"ProgressDeadlineExceeded": "run why for the named instances, and fix or revert the Blueprint",
 	}
@@ -52,6 +53,8 @@ var (
 			"objects",
 		"Deleting": "wait, or find out what blocks the deletion of the named objects",
 		"Paused":   "remove the annotation " + instances.PausedAnnotation,
+		"ChildrenLeftBehind": "once the API server supports it, list the objects with the label platform.example.com/parent, " +
+			"and delete them",
 	}
 )
 

@@ -64,6 +64,9 @@ func deletion(self *unstructured.Unstructured, blocked []children.PendingChild, 
 		c.Reason, c.Message = reasonOf(err), Truncate(err.Error())
 		return c
 	}
+	if left := leftBehind(self); left != nil {
+		return *left // other finalizers can keep the instance
+	}
 	finalizers := slices.DeleteFunc(self.GetFinalizers(), func(f string) bool { return f == ChildrenFinalizer })
 	inForeground := slices.Contains(finalizers, metav1.FinalizerDeleteDependents)
 	switch {

@@ -38,12 +38,15 @@ const (
 	// reasonCleanupForbidden is reported while an instance is being deleted and still has children that its identity
 	// cannot delete, or that are in a namespace not listed in --namespaces.
 	reasonCleanupForbidden = "CleanupForbidden"
+	// reasonLeftBehind is reported for an instance that is being deleted if children of kinds that the API server cannot
+	// list or delete can still exist.
+	reasonLeftBehind = "ChildrenLeftBehind"
 )
 
 // isFailing reports whether a Ready condition with this reason describes a problem that a user must fix.
 func isFailing(reason string) bool {
 	switch reason {
-	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonCleanupForbidden,
+	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonCleanupForbidden, reasonLeftBehind,
 		identity.ReasonIdentityRequired, identity.ReasonServiceAccountNotAllowed, identity.ReasonServiceAccountNotFound,
 		identity.ReasonConsentMissing, identity.ReasonPermissionMissing:
 		return true

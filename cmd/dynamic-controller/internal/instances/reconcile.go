@@ -124,7 +124,9 @@ func (r *Reconciler) cleanUp(
 	if err != nil && rejectionIn(err) == nil {
 		return err
 	}
-	desired := children.Desired{As: access.as}
+	desired := children.Desired{As: access.as, LeftBehind: func(ctx context.Context, left []children.LeftBehind) error {
+		return r.reportLeftBehind(ctx, id, self, left)
+	}}
 	if r.Compiled != nil {
 		observed := r.observe(ctx, self, access.reader)
 		step, err := r.Compiled.Instance(self).Step(ctx, observed.byKey)

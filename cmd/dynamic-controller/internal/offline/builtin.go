@@ -24,13 +24,14 @@ type BuiltinData struct {
 
 // BuiltinKind is a built-in kind.
 type BuiltinKind struct {
-	Group      string `json:"group"`
-	Version    string `json:"version"`
-	Kind       string `json:"kind"`
-	Resource   string `json:"resource"`
-	Singular   string `json:"singular"`
-	Namespaced bool   `json:"namespaced"`
-	Schema     string `json:"schema"` // name in BuiltinData.Schemas, or "" if the kind has no schema
+	Group      string   `json:"group"`
+	Version    string   `json:"version"`
+	Kind       string   `json:"kind"`
+	Resource   string   `json:"resource"`
+	Singular   string   `json:"singular"`
+	Namespaced bool     `json:"namespaced"`
+	Verbs      []string `json:"verbs"`
+	Schema     string   `json:"schema"` // name in BuiltinData.Schemas, or "" if the kind has no schema
 }
 
 //go:embed builtin.json.gz
@@ -69,6 +70,16 @@ func (d *BuiltinData) schema(ref string) (*spec.Schema, bool) {
 
 func (k BuiltinKind) gvk() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: k.Kind}
+}
+
+// builtinVerbs returns the verbs that are supported for the resource of a built-in kind.
+func builtinVerbs(resource schema.GroupVersionResource) ([]string, error) {
+	for _, k := range builtin().Kinds {
+		if k.gvk().GroupVersion().WithResource(k.Resource) == resource {
+			return k.Verbs, nil
+		}
+	}
+	return nil, &meta.NoResourceMatchError{PartialResource: resource}
 }
 
 // builtinMapper returns a mapper for the built-in kinds.

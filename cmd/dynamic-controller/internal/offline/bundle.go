@@ -33,6 +33,7 @@ type bundle struct {
 	Options
 	schemas    acceptance.Schemas
 	mapper     meta.RESTMapper
+	verbs      func(schema.GroupVersionResource) ([]string, error) // of kinds that the files do not define
 	all        []document
 	blueprints []*checkedBlueprint
 	// crds contains the CustomResourceDefinitions in the files by name. defined contains the Blueprints by the name of the
@@ -65,9 +66,9 @@ func load(ctx context.Context, paths []string, o Options) (*bundle, error) {
 	if err := b.readBlueprints(ctx); err != nil {
 		return nil, err
 	}
-	b.schemas, b.mapper = acceptance.NewOpenAPISchemasFrom(Builtin()), builtinMapper()
+	b.schemas, b.mapper, b.verbs = acceptance.NewOpenAPISchemasFrom(Builtin()), builtinMapper(), builtinVerbs
 	if o.Cluster != nil {
-		b.schemas, b.mapper = o.Cluster.schemas, o.Cluster.mapper
+		b.schemas, b.mapper, b.verbs = o.Cluster.schemas, o.Cluster.mapper, o.Cluster.mapper.Verbs
 	}
 	b.mapper = meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{b.ownMapper(), b.mapper}}
 	for _, j := range b.blueprints {
@@ -177,6 +178,15 @@ func (b *bundle) ownMapper() meta.RESTMapper {
 	return mapper
 }
 
+// verbsOf returns the verbs that are supported for a resource. Types of CustomResourceDefinitions support all verbs.
+func (b *bundle) verbsOf(resource schema.GroupVersionResource) ([]string, error) {
+	name := resource.GroupResource().String()
+	if b.crds[name] != nil || b.defined[name] != nil {
+		return []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}, nil
+	}
+	return b.verbs(resource)
+}
+
 // crdFor returns a CustomResourceDefinition, or nil if it does not exist. It ignores the CustomResourceDefinition that
 // the Blueprint own defines.
 func (b *bundle) crdFor(ctx context.Context, own *checkedBlueprint, name string) (
@@ -207,7 +217,7 @@ func (b *bundle) check(ctx context.Context, j *checkedBlueprint) error {
 		}
 	}
 	compiled, problems, err := acceptance.Check(ctx, j.Blueprint, acceptance.Types{
-		Mapper: b.mapper, Schemas: b.schemas,
+		Mapper: b.mapper, Verbs: b.verbsOf, Schemas: b.schemas,
 		CRD: func(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 			return b.crdFor(ctx, j, name)
 		},

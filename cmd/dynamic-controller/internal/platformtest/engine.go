@@ -145,11 +145,15 @@ func (l lister) OwnedBy(owner types.UID) (owned []runtime.Object, err error) {
 }
 
 // Mapper is a REST mapper that has synced.
-type Mapper struct{ *meta.DefaultRESTMapper }
+type Mapper struct {
+	*meta.DefaultRESTMapper
+	// Supported contains the verbs of resources that do not support all verbs.
+	Supported map[schema.GroupVersionResource][]string
+}
 
 // NewMapper returns a Mapper with the given namespaced kinds.
 func NewMapper(kinds ...schema.GroupVersionKind) Mapper {
-	mapper := Mapper{meta.NewDefaultRESTMapper(nil)}
+	mapper := Mapper{meta.NewDefaultRESTMapper(nil), map[schema.GroupVersionResource][]string{}}
 	for _, kind := range kinds {
 		mapper.Add(kind, meta.RESTScopeNamespace)
 	}
@@ -158,3 +162,11 @@ func NewMapper(kinds ...schema.GroupVersionKind) Mapper {
 
 // HasSynced returns true.
 func (Mapper) HasSynced() bool { return true }
+
+// Verbs returns the verbs in Supported. By default, it returns all verbs that the platform uses.
+func (m Mapper) Verbs(resource schema.GroupVersionResource) ([]string, error) {
+	if verbs, has := m.Supported[resource]; has {
+		return verbs, nil
+	}
+	return []string{"create", "delete", "get", "list", "patch", "watch"}, nil
+}
