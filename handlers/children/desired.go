@@ -62,7 +62,7 @@ type child struct {
 	config  *unstructured.Unstructured // the apply configuration
 	hash    string                     // hash of config (which contains it as an annotation) and the identity
 	marked  bool                       // whether the child has a mark instead of an owner reference
-	err     error                      // set while the child's kind is unknown
+	err     error                      // set while the child's kind is unknown or not supported
 }
 
 // isWitness reports whether the child has an owner reference to the parent, and needsWitness whether it has a mark
@@ -112,7 +112,7 @@ func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet,
 			s.kinds = append(s.kinds, kind)
 			next, err := c.newChild(ctx, object, stage)
 			switch {
-			case meta.IsNoMatchError(err):
+			case meta.IsNoMatchError(err), errors.Is(err, ErrKindNotSupported):
 				id := dynamiccontroller.ObjectIdentifiers{NamespacedKey: cache.MetaObjectToName(object.Object).String()}
 				next, err = &child{Child: object, id: id, kind: kind, err: err}, nil
 			case err == nil:
@@ -177,6 +177,9 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 	mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return nil, fmt.Errorf("find the resource: %w", err)
+	}
+	if err := c.checkVerbs(mapping); err != nil {
+		return nil, err
 	}
 	config, err := configurationOf(object)
 	if err != nil {

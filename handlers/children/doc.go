@@ -70,10 +70,12 @@
 //
 // While a child in a later stage has another controller's finalizer, the deletion of all earlier stages waits.
 //
-// A kind can lose the verbs list or delete, for example if an extension API server is replaced. If the API server
-// responds that it does not support a list or a deletion, the parent's deletion continues without these children. The
-// same applies if the API server has not served the type for ten seconds since the parent was deleted. [Desired].LeftBehind
-// receives the children that can still exist. Pruning skips such kinds, and keeps them in the inventory.
+// A desired child whose kind cannot be created, listed or deleted, such as a TokenReview, fails with
+// [ErrKindNotSupported] before anything is written for it. A kind can also lose verbs later, for example if an
+// extension API server is replaced. If the API server responds that it does not support a list or a deletion, the
+// parent's deletion continues without these children. The same applies if the API server has not served the type for
+// ten seconds since the parent was deleted. [Desired].LeftBehind receives the children that can still exist. Pruning
+// skips such kinds, and keeps them in the inventory.
 //
 // # Children in other namespaces
 //

@@ -161,7 +161,8 @@ func TestReconcile_DeletionContinuesWithoutTypesWithAmbiguousPaths(t *testing.T)
 	parent, now := newWidget(), metav1.Now()
 	parent.SetFinalizers([]string{reconciler.finalizer()})
 	parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "Watch.parts.example.com=v1/watch:0@other"})
-	if _, err := server.Resource(widgets).Namespace("default").Update(t.Context(), parent, metav1.UpdateOptions{}); err != nil {
+	if _, err := server.Resource(widgets).Namespace("default").
+		Update(t.Context(), parent, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	parent.SetDeletionTimestamp(&now)

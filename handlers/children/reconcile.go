@@ -34,10 +34,11 @@ var ErrNamespaceNotListed = errors.New("the controller is limited to other names
 // Desired describes the desired children of a parent.
 type Desired struct {
 	// Stages are applied in order. A stage is applied once all children in the previous stage exist. Within a stage,
-	// children are applied in order but do not wait for each other. If the mapper lacks a child's kind, only that
-	// child fails, because an earlier stage can define the kind. Children are deleted in the reverse order: a stage is
-	// deleted once all later stages are gone. The index of a child's stage is recorded in an annotation. If the children
-	// in a later stage are not known yet, an empty stage in its place saves a write to the parent.
+	// children are applied in order but do not wait for each other. If the mapper lacks a child's kind, only that child
+	// fails, because an earlier stage can define the kind. The same applies if the error is [ErrKindNotSupported].
+	// Children are deleted in the reverse order: a stage is deleted once all later stages are gone. The index of a child's
+	// stage is recorded in an annotation. If the children in a later stage are not known yet, an empty stage in its place
+	// saves a write to the parent.
 	Stages [][]Child
 	// Partial means that not all desired children are known yet, so nothing is pruned.
 	Partial bool

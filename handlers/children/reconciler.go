@@ -28,6 +28,7 @@ type Config struct {
 	Client dynamic.Interface
 	// Mapper finds the resource and the scope of a kind. If it has no mapping for a kind, children are listed with the
 	// resource in the parent's inventory. They are considered gone only if the API server does not serve that resource.
+	// If it has a method Verbs like that of restmapper.Mapper, children of kinds that lack verbs are never created.
 	Mapper meta.RESTMapper
 	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,
 	// annotations and finalizers. Children have the label <name>/parent and the annotations <name>/applied, <name>/parent,

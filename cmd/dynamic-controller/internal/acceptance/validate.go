@@ -190,7 +190,8 @@ func (v *validator) compileSpec(b *blueprint.Blueprint, in inputs) (*blueprint.C
 	if err != nil && !errors.As(err, &problems) {
 		return nil, nil, err
 	}
-	return compiled, slices.Concat(problems, unknownKinds(b, in), unsupportedKinds(b, in), disabledFeatures(b, v.disabled)), nil
+	problems = slices.Concat(problems, unknownKinds(b, in), unsupportedKinds(b, in), disabledFeatures(b, v.disabled))
+	return compiled, problems, nil
 }
 
 // rejectType returns a rejection if the Blueprint must not serve its type, and nil otherwise. crd is nil if the

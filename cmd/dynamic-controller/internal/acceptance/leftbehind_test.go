@@ -1,0 +1,91 @@
+package acceptance
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+)
+
+func TestTeardown_ContinuesWithoutInstancesThatCannotBeListed(t *testing.T) {
+	const status = "patch blueprints websites status"
+	noMethod := apierrors.NewMethodNotSupported(websites.GroupResource(), "list")
+	established := apiextensionsv1.CustomResourceDefinitionCondition{
+		Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue,
+	}
+	for name, test := range map[string]struct {
+		policy      blueprint.DeletionPolicy
+		fails       error
+		established bool
+		justNow     bool // whether the Blueprint has just been deleted
+		waits       bool
+		definition  []string // writes to the CustomResourceDefinition
+		others      []string
+	}{
+		"lists are not supported, Retain": {
+			blueprint.Retain, noMethod, true, true, false, []string{"update"}, []string{status},
+		},
+		"lists are not supported, Delete": {
+			blueprint.Delete, noMethod, true, true, false, []string{"delete"}, []string{status},
+		},
+		"the type is not served, Retain": {
+			blueprint.Retain, errNotFound, true, false, false, []string{"update"}, []string{status},
+		},
+		"the type is not served, Delete": {
+			blueprint.Delete, errNotFound, true, false, false, []string{"delete"}, []string{status},
+		},
+		"the type is not served yet": {blueprint.Retain, errNotFound, true, true, true, nil, nil},
+		"the type does not exist":    {blueprint.Retain, errNotFound, false, true, false, []string{"update"}, nil},
+		"lists are forbidden":        {blueprint.Retain, errForbidden, true, false, true, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnding(t, test.policy, partial("a", held(instances.ChildrenFinalizer)))
+			e.fails = test.fails
+			var recorded []events.Event
+			e.config.Record = func(event events.Event) { recorded = append(recorded, event) }
+			e.use(nil, nil)
+			if test.justNow {
+				now := metav1.NewTime(time.Now())
+				e.object.SetDeletionTimestamp(&now)
+			}
+			if test.established {
+				definitions := e.crds.ApiextensionsV1().CustomResourceDefinitions()
+				crd, err := definitions.Get(t.Context(), "websites.shop.example.com", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				crd.Status.Conditions = append(crd.Status.Conditions, established)
+				if _, err := definitions.Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				e.crds.ClearActions()
+			}
+			err := e.cleanUp(t)
+			if (err != nil) != test.waits {
+				t.Errorf("got error %v", err)
+			}
+			definition, others := e.written()
+			if !slices.Equal(definition, test.definition) || !slices.Equal(others, test.others) {
+				t.Errorf("got CRD writes %q and other writes %q", definition, others)
+			}
+			reports := len(test.others) > 0
+			if message := e.serving(t); reports != strings.HasPrefix(message, "the deletion continues without the instances "+
+				"of websites.v1.shop.example.com, which can still exist") {
+				t.Errorf("got message %q", message)
+			}
+			if isRecorded := slices.ContainsFunc(recorded, func(event events.Event) bool {
+				return event.Reason == events.InstancesLeftBehind
+			}); isRecorded != reports {
+				t.Errorf("recorded %+v", recorded)
+			}
+		})
+	}
+}
