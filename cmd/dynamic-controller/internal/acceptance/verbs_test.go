@@ -36,7 +36,9 @@ func TestUnsupportedKinds(t *testing.T) {
 		"no watch": {
 			"wheels", meta.RESTScopeRoot, []string{"create", "delete", "get", "list", "patch"}, false, "watch",
 		},
-		"read-only":               {"wheels", meta.RESTScopeRoot, []string{"get", "list", "watch"}, false, "create, patch, delete"},
+		"read-only": {
+			"wheels", meta.RESTScopeRoot, []string{"get", "list", "watch"}, false, "create, patch, delete",
+		},
 		"a read-only reference":   {"wheels", meta.RESTScopeRoot, []string{"get", "list", "watch"}, true, ""},
 		"an unwatched reference":  {"wheels", meta.RESTScopeRoot, []string{"get", "list"}, true, "watch"},
 		"the plural watch":        {"watch", meta.RESTScopeNamespace, nil, false, "list, watch"},
@@ -93,11 +95,17 @@ func TestRejectMisrouted(t *testing.T) {
 			blueprint.Type{Group: "a.example.com", Kind: "Namespace", Scope: apiextensionsv1.ClusterScoped}, nil,
 			"spec.type: the API server does not support delete, get, patch for namespaces.a.example.com",
 		},
-		"a namespaced Namespace":      {spec: blueprint.Type{Group: "a.example.com", Kind: "Namespace"}},
-		"an existing type":            {blueprint.Type{CRD: "watch.a.example.com"}, scoped(apiextensionsv1.NamespaceScoped), "spec.type.crd: "},
-		"a type that does not exist":  {spec: blueprint.Type{CRD: "watch.a.example.com"}},
-		"an existing type of Status":  {blueprint.Type{CRD: "status.a.example.com"}, scoped(apiextensionsv1.NamespaceScoped), "spec.type.crd: "},
-		"an existing, cluster-scoped": {spec: blueprint.Type{CRD: "status.a.example.com"}, crd: scoped(apiextensionsv1.ClusterScoped)},
+		"a namespaced Namespace": {spec: blueprint.Type{Group: "a.example.com", Kind: "Namespace"}},
+		"an existing type": {
+			blueprint.Type{CRD: "watch.a.example.com"}, scoped(apiextensionsv1.NamespaceScoped), "spec.type.crd: ",
+		},
+		"a type that does not exist": {spec: blueprint.Type{CRD: "watch.a.example.com"}},
+		"an existing type of Status": {
+			blueprint.Type{CRD: "status.a.example.com"}, scoped(apiextensionsv1.NamespaceScoped), "spec.type.crd: ",
+		},
+		"an existing, cluster-scoped type of Status": {
+			spec: blueprint.Type{CRD: "status.a.example.com"}, crd: scoped(apiextensionsv1.ClusterScoped),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			rejected := rejectMisrouted(&blueprint.Blueprint{Spec: blueprint.Spec{Type: test.spec}}, test.crd)
@@ -114,7 +122,8 @@ func scoped(scope apiextensionsv1.ResourceScope) *apiextensionsv1.CustomResource
 	return crd
 }
 
-// After a kind has lost a verb, the Blueprint is rejected, and its revision remains served, as if the kind were unknown.
+// After a kind has lost a verb, the Blueprint is rejected, and its revision remains served, as if the kind were
+// unknown.
 func TestDecide_KindLosesAVerb(t *testing.T) {
 	b := &blueprint.Blueprint{Spec: making("Wheel")}
 	b.Name, b.UID, b.Generation = "websites", "u", 1
