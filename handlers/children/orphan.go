@@ -122,7 +122,7 @@ func (c *call) dependents(ctx context.Context) (dependents []*unstructured.Unstr
 			return nil, fmt.Errorf("children of kind %s: %w", entry.kind, err)
 		}
 		gvr := entry.gvr()
-		if mapping != nil && isClusterScoped(mapping) {
+		if mapping != nil && isClusterScoped(mapping) || checkRoute(gvr, true) != nil {
 			continue
 		}
 		if mapping != nil {
