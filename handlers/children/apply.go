@@ -1,6 +1,7 @@
 package children
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,7 +40,8 @@ func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstru
 }
 
 // applyStage applies the children in a stage and returns those that exist, in order. Marked children are applied last,
-// because they can only be created if the parent has a witness.
+// because they can only be created if the parent has a witness. Children that do not fit into the inventory are added
+// to c.refused: they do not delay later stages.
 func (c *call) applyStage(ctx context.Context, stage []*child) ([]*unstructured.Unstructured, error) {
 	var errs []error
 	now := make([]*unstructured.Unstructured, len(stage))
@@ -48,14 +50,16 @@ func (c *call) applyStage(ctx context.Context, stage []*child) ([]*unstructured.
 			if child.needsWitness() != marked {
 				continue
 			}
-			err := child.err
+			err := cmp.Or(child.err, c.checkRecorded(child))
 			if err == nil {
 				now[i], err = c.apply(ctx, child)
 			}
-			if errors.Is(err, errParentGone) {
+			switch {
+			case errors.Is(err, errParentGone):
 				return withoutNil(now), err
-			}
-			if err != nil {
+			case errors.Is(err, ErrInventoryFull):
+				c.refused = append(c.refused, c.childError(child, err))
+			case err != nil:
 				errs = append(errs, c.childError(child, err))
 			}
 			exists := err == nil && now[i] != nil && now[i].GetDeletionTimestamp() == nil

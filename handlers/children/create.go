@@ -35,6 +35,9 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 	if err := c.checkParent(ctx); err != nil {
 		return nil, err
 	}
+	if err := c.checkRecorded(child); err != nil { // checkParent can have changed the inventory
+		return nil, err
+	}
 	if child.needsWitness() && !c.witnessed {
 		return nil, cmp.Or(c.witnessErr, errNoWitness)
 	}

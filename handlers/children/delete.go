@@ -189,7 +189,7 @@ func (c *call) prune(ctx context.Context) error {
 			continue
 		}
 		doomed = append(doomed, undesired...)
-		if next.String() != entry.String() {
+		if !next.equals(inventory{entry}) {
 			changed, left = append(changed, entry), append(left, next...)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -62,7 +63,8 @@ type child struct {
 	config  *unstructured.Unstructured // the apply configuration
 	hash    string                     // hash of config (which contains it as an annotation) and the identity
 	marked  bool                       // whether the child has a mark instead of an owner reference
-	err     error                      // set while the child's kind is unknown or not supported
+	// err is why the child cannot be applied: its kind is unknown or not supported, or its namespace is invalid.
+	err error
 }
 
 // isWitness reports whether the child has an owner reference to the parent, and needsWitness whether it has a mark
@@ -81,7 +83,7 @@ func (s *desiredSet) inventory() inventory {
 	var kinds inventory
 	for kind, mapping := range s.mappings {
 		entry := newEntry(kind, mapping.Resource)
-		entry.stage, entry.namespaces = max(len(s.stages)-1, 0), s.namespaces[kind].UnsortedList()
+		entry.stage, entry.namespaces = max(len(s.stages)-1, 0), sets.List(s.namespaces[kind])
 		kinds = append(kinds, entry)
 	}
 	return kinds
@@ -158,7 +160,11 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 	s.keys[key] = true
 	s.mappings[child.kind] = child.mapping
 	s.needsCleanUp = s.needsCleanUp || child.marked && !child.Retain
-	if namespace := child.id.Namespace(); namespace != "" && namespace != parent.Namespace() && !child.Retain {
+	if namespace := child.config.GetNamespace(); namespace != "" && namespace != parent.Namespace() && !child.Retain {
+		if problems := content.IsDNS1123Label(namespace); len(problems) > 0 {
+			child.err = fmt.Errorf("namespace %q: %s", namespace, problems[0]) // would make the inventory malformed
+			return nil
+		}
 		if s.namespaces[child.kind] == nil {
 			s.namespaces[child.kind] = sets.New[string]()
 		}

@@ -15,21 +15,9 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// Limits for inventories. Anyone who can update a parent can write its annotations, which can have 256 KiB in total, so
-// entries beyond the limits are ignored. An entry takes about 60 bytes. Both limits therefore allow about a thousand
-// kinds of children.
-const (
-	maxInventoryBytes   = 64 << 10
-	maxInventoryEntries = 1000
-)
-
-// errInventoryTooLarge is returned if the desired children of a parent exceed the limits of an inventory.
-var errInventoryTooLarge = fmt.Errorf(
-	"too many kinds and namespaces of children: an inventory can have at most %d kinds and %d bytes",
-	maxInventoryEntries, maxInventoryBytes)
-
 // inventory lists the kinds of children that a parent can have, sorted by kind. The value of the annotation has the
-// format "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:2@far@near".
+// format "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:2@far@near". If it has many namespaces, they follow
+// the kinds in packed form, see pack: "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:2;Uy4tK...".
 type inventory []inventoryEntry
 
 // inventoryEntry is a kind of children that a parent can have. The version and the resource are those of the last write
@@ -57,7 +45,22 @@ func (e inventoryEntry) gvr() schema.GroupVersionResource {
 // covers reports whether a namespace can contain children of the kind. For cluster-scoped objects, the namespace is
 // empty.
 func (e inventoryEntry) covers(parent metav1.Object, namespace string) bool {
-	return namespace == "" || namespace == parent.GetNamespace() || slices.Contains(e.namespaces, namespace)
+	return namespace == "" || namespace == parent.GetNamespace() || e.lists(namespace)
+}
+
+func (e inventoryEntry) lists(namespace string) bool {
+	_, listed := slices.BinarySearch(e.namespaces, namespace)
+	return listed
+}
+
+func (e inventoryEntry) equals(other inventoryEntry) bool {
+	return e.kind == other.kind && e.gvr() == other.gvr() && e.stage == other.stage &&
+		slices.Equal(e.namespaces, other.namespaces)
+}
+
+func (e inventoryEntry) withoutNamespaces() inventoryEntry {
+	e.namespaces = nil
+	return e
 }
 
 func (e inventoryEntry) String() string {
@@ -65,35 +68,49 @@ func (e inventoryEntry) String() string {
 	return strings.Join(append([]string{text}, e.namespaces...), "@")
 }
 
-// entryPattern matches the kind, group, version, resource, stage and namespaces of an entry. These become part of URLs
-// and must not contain other characters.
+// entryPattern matches the kind, group, version, resource and stage of an entry. These, and the namespaces, become part
+// of URLs and must not contain other characters.
 var entryPattern = func() *regexp.Regexp {
 	const name = `([A-Za-z0-9][-.A-Za-z0-9]*)`
-	return regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9]*)(?:\.` + name + `)?=` + name + `/` + name +
-		`:([0-9]{1,4})((?:@[-a-z0-9]+)*)$`)
+	return regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9]*)(?:\.` + name + `)?=` + name + `/` + name + `:([0-9]{1,4})$`)
 }()
+
+// isNamespace reports whether a text consists of the characters of a namespace.
+func isNamespace(text string) bool {
+	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z')
+	})
+}
 
 // parseEntry parses an entry, and reports whether it is valid.
 func parseEntry(text string) (entry inventoryEntry, valid bool) {
+	text, namespaces, has := strings.Cut(text, "@")
 	parts := entryPattern.FindStringSubmatch(text)
 	if parts == nil {
 		return inventoryEntry{}, false
 	}
 	entry = inventoryEntry{kind: schema.GroupKind{Group: parts[2], Kind: parts[1]}, version: parts[3], resource: parts[4]}
 	entry.stage, _ = strconv.Atoi(parts[5])
-	if parts[6] != "" {
-		entry.namespaces = strings.Split(parts[6][1:], "@")
+	if has {
+		entry.namespaces = sorted(strings.Split(namespaces, "@"))
 	}
-	return entry, true
+	return entry, !slices.ContainsFunc(entry.namespaces, func(namespace string) bool { return !isNamespace(namespace) })
 }
 
-// parseInventory returns the entries whose kinds are accepted, sorted by kind, and all others in their original order.
-// It drops malformed entries, duplicate kinds, and entries beyond the limits.
-func parseInventory(text string, accept func(schema.GroupKind) bool) (accepted, others inventory) {
+// sorted sorts namespaces and removes duplicates.
+func sorted(namespaces []string) []string {
+	slices.Sort(namespaces)
+	return slices.Compact(namespaces)
+}
+
+// parseInventory returns the entries of an inventory in their original order. It drops malformed entries, duplicate
+// kinds, and entries beyond the limits.
+func parseInventory(text string) (all inventory) {
 	if len(text) > maxInventoryBytes {
 		text = text[:maxInventoryBytes]
 		text = text[:max(strings.LastIndexByte(text, ','), 0)]
 	}
+	text, packed, isPacked := strings.Cut(text, ";")
 	seen := map[schema.GroupKind]bool{}
 	for part := range strings.SplitSeq(text, ",") {
 		entry, valid := parseEntry(part)
@@ -103,6 +120,17 @@ func parseInventory(text string, accept func(schema.GroupKind) bool) (accepted, 
 		if seen[entry.kind] = true; len(seen) > maxInventoryEntries {
 			break
 		}
+		all = append(all, entry)
+	}
+	if isPacked {
+		all.unpack(packed)
+	}
+	return all
+}
+
+// split returns the entries whose kinds are accepted, sorted by kind, and all others in their original order.
+func (i inventory) split(accept func(schema.GroupKind) bool) (accepted, others inventory) {
+	for _, entry := range i {
 		if accept(entry.kind) {
 			accepted = append(accepted, entry)
 		} else {
@@ -117,32 +145,8 @@ func (i inventory) sort() {
 	slices.SortFunc(i, func(a, b inventoryEntry) int { return strings.Compare(a.kind.String(), b.kind.String()) })
 }
 
-func (i inventory) String() string {
-	entries := make([]string, len(i))
-	for n, entry := range i {
-		entries[n] = entry.String()
-	}
-	return strings.Join(entries, ",")
-}
-
-// annotation returns the text of the inventory, followed by as many of the other entries as fit. Because the
-// inventory's own entries come first, other entries cannot displace them when the annotation is read.
-func (i inventory) annotation(others inventory) (string, error) {
-	text, entries := i.String(), len(i)
-	if len(text) > maxInventoryBytes || entries > maxInventoryEntries {
-		return "", errInventoryTooLarge
-	}
-	for _, other := range others {
-		next := other.String()
-		if text != "" {
-			next = text + "," + next
-		}
-		if entries++; entries > maxInventoryEntries || len(next) > maxInventoryBytes {
-			break
-		}
-		text = next
-	}
-	return text, nil
+func (i inventory) equals(other inventory) bool {
+	return slices.EqualFunc(i, other, inventoryEntry.equals)
 }
 
 // entryOf returns the entry of a kind, or an entry without a resource if there is none.
@@ -164,9 +168,9 @@ func (i inventory) with(others inventory) inventory {
 	for _, other := range others {
 		before := i.entryOf(other.kind)
 		other.stage = max(other.stage, before.stage)
-		other.namespaces = slices.Concat(before.namespaces, other.namespaces)
-		slices.Sort(other.namespaces)
-		other.namespaces = slices.Compact(other.namespaces)
+		if !slices.Equal(before.namespaces, other.namespaces) {
+			other.namespaces = sorted(slices.Concat(before.namespaces, other.namespaces))
+		}
 		all = append(all, other)
 	}
 	all.sort()
@@ -192,37 +196,44 @@ func (c *call) inventoryOf(
 	if c.cache.written.isAfter(parent) {
 		return c.cache.inventory.filter(accept), nil
 	}
-	return parseInventory(parent.GetAnnotations()[c.inventoryKey()], accept)
+	if text := parent.GetAnnotations()[c.inventoryKey()]; text != c.parsed.text {
+		c.parsed = parsedInventory{text: text, entries: parseInventory(text)}
+	}
+	return c.parsed.entries.split(accept)
 }
 
-// changeParent changes the inventory and, if finalize is set, adds the finalizer, and the annotation with which cleanUp
-// finds the witness. It writes only if the finalizer or
-// the entry of a known kind changes. Entries of other kinds never cause a write, but each write keeps them. The write
-// is rejected if the parent has changed since it was read. Without this check, an inventory computed from an outdated
-// parent would lose entries that were added in the meantime. The result gone is true if the parent is being deleted or
-// no longer exists.
+// parsedInventory is the last inventory that a call has parsed.
+type parsedInventory struct {
+	text    string
+	entries inventory
+}
+
+// changeParent changes the inventory as far as it fits and, if finalize is set, adds the finalizer, and the annotation
+// with which cleanUp finds the witness. It writes only if the finalizer or the entry of a known kind changes. Entries
+// of other kinds never cause a write, but each write keeps them. The write is rejected if the parent has changed since
+// it was read. Without this check, an inventory computed from an outdated parent would lose entries that were added in
+// the meantime. The result gone is true if the parent is being deleted or no longer exists.
 func (c *call) changeParent(
 	ctx context.Context, parent *unstructured.Unstructured, finalize bool, change func(inventory) inventory,
 ) (gone bool, err error) {
 	parents := c.parents(c.id)
 	err = patch.RetryOnConflict(ctx, parents, parent, func(current *unstructured.Unstructured) error {
 		now, others := c.inventoryOf(current, c.isKnown)
-		next, finalizers := change(now), current.GetFinalizers()
+		room := c.inventoryRoom(current)
+		next, finalizers := now.grow(change(now), room), current.GetFinalizers()
 		witness := finalize && c.desired.needsWitness && current.GetAnnotations()[c.witnessKey()] == ""
 		finalize := finalize && !slices.Contains(finalizers, c.finalizer())
-		if now.String() == next.String() && !finalize && !witness {
+		changed := !now.equals(next)
+		if !changed && !finalize && !witness {
+			c.recorded = next
 			return nil
 		}
 		if gone = current.GetDeletionTimestamp() != nil; gone {
 			return nil
 		}
-		text, err := next.annotation(others)
-		if err != nil {
-			return err
-		}
-		annotations := map[string]any{c.inventoryKey(): text}
-		if text == "" {
-			annotations[c.inventoryKey()] = nil
+		annotations := map[string]any{}
+		if changed {
+			annotations[c.inventoryKey()] = next.annotation(others, room)
 		}
 		if witness {
 			annotations[c.witnessKey()] = "true"
@@ -237,7 +248,7 @@ func (c *call) changeParent(
 		}
 		updateMetadata(parent, written)
 		c.parentExists = written.GetDeletionTimestamp() == nil
-		c.cache.inventory, c.cache.written = next, versionOf(written)
+		c.recorded, c.cache.inventory, c.cache.written = next, next, versionOf(written)
 		return nil
 	})
 	if patch.IsGone(err) {

@@ -17,31 +17,24 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 )
 
-func acceptAll(schema.GroupKind) bool { return true }
-
-func parseAll(text string) inventory {
-	all, _ := parseInventory(text, acceptAll)
-	return all
-}
-
 func TestInventory_FormatRoundTrips(t *testing.T) {
 	for _, text := range []string{
 		"", "ConfigMap=v1/configmaps:0", "Job.batch=v1/jobs:0@a,Secret=v1/secrets:1@a@b,Widget.example.com=v1/widgets:2@c",
 	} {
-		if got := parseAll(text).String(); got != text {
+		if got := parseInventory(text).plain(); got != text {
 			t.Errorf("got %q, want %q", got, text)
 		}
 	}
 }
 
 func TestInventory_WithAndWithout(t *testing.T) {
-	i := parseAll("ConfigMap=v1/configmaps:2@b,Widget.example.com=v1/widgets:0").
-		with(parseAll("ConfigMap=v1/configmaps:1@c@a,Widget.example.com=v2/widgets:1@a"))
-	if i.String() != "ConfigMap=v1/configmaps:2@a@b@c,Widget.example.com=v2/widgets:1@a" {
+	i := parseInventory("ConfigMap=v1/configmaps:2@b,Widget.example.com=v1/widgets:0").
+		with(parseInventory("ConfigMap=v1/configmaps:1@c@a,Widget.example.com=v2/widgets:1@a"))
+	if i.plain() != "ConfigMap=v1/configmaps:2@a@b@c,Widget.example.com=v2/widgets:1@a" {
 		t.Errorf("with: got %s", i)
 	}
 	const widgetsOnly = "Widget.example.com=v2/widgets:1@a"
-	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).String(); left != widgetsOnly {
+	if left := i.without(inventory{{kind: configMapKind.GroupKind}}).plain(); left != widgetsOnly {
 		t.Errorf("without: got %s", left)
 	}
 }
@@ -65,7 +58,7 @@ func TestParseInventory_DropsMalformedEntries(t *testing.T) {
 		"an invalid namespace":     "Pod=v1/pods:0@a/b",
 		"a second entry of a kind": "ConfigMap=v2/others:0",
 	} {
-		if got := parseAll("ConfigMap=v1/configmaps:0," + text).String(); got != "ConfigMap=v1/configmaps:0" {
+		if got := parseInventory("ConfigMap=v1/configmaps:0," + text).plain(); got != "ConfigMap=v1/configmaps:0" {
 			t.Errorf("%s: got %q", name, got)
 		}
 	}
@@ -75,13 +68,13 @@ func TestParseInventory_Limits(t *testing.T) {
 	var short, long []string
 	for i := range 2 * maxInventoryEntries {
 		short = append(short, fmt.Sprintf("K%d=v1/k%d:0", i, i))
-		long = append(long, fmt.Sprintf("K%d.%s.x.io=v1/k%d:0", i, strings.Repeat("a", 60), i))
+		long = append(long, fmt.Sprintf("K%d.%s.x.io=v1/k%d:0", i, strings.Repeat("a", 200), i))
 	}
-	if n := len(parseAll(strings.Join(short, ","))); n != maxInventoryEntries {
+	if n := len(parseInventory(strings.Join(short, ","))); n != maxInventoryEntries {
 		t.Errorf("got %d entries", n)
 	}
-	read := parseAll(strings.Join(long, ","))
-	if n := len(read.String()); n > maxInventoryBytes || n < maxInventoryBytes-200 {
+	read := parseInventory(strings.Join(long, ","))
+	if n := len(read.plain()); n > maxInventoryBytes || n < maxInventoryBytes-400 {
 		t.Errorf("got %d bytes", n)
 	}
 	for _, entry := range read {
@@ -89,7 +82,7 @@ func TestParseInventory_Limits(t *testing.T) {
 			t.Errorf("got a truncated entry: %s", entry)
 		}
 	}
-	if all := parseAll(strings.Repeat("a", 2*maxInventoryBytes)); len(all) > 0 {
+	if all := parseInventory(strings.Repeat("a", 2*maxInventoryBytes)); len(all) > 0 {
 		t.Errorf("got %d entries", len(all))
 	}
 }
@@ -100,16 +93,18 @@ func TestInventory_AcceptedEntriesComeFirst(t *testing.T) {
 	for i := range maxInventoryEntries {
 		others = append(others, newEntry(schema.GroupKind{Kind: fmt.Sprintf("A%d", i)}, configMaps))
 	}
-	text, err := inventory{newEntry(widgetKind.GroupKind, widgets)}.annotation(others)
-	if err != nil || !strings.HasPrefix(text, "Widget.example.com=v1/widgets:0,A0=v1/configmaps:0,") {
-		t.Fatalf("got %.100s, %v", text, err)
+	text, _ := inventory{newEntry(widgetKind.GroupKind, widgets)}.annotation(others, maxInventoryBytes).(string)
+	if !strings.HasPrefix(text, "Widget.example.com=v1/widgets:0,A0=v1/configmaps:0,") {
+		t.Fatalf("got %.100s", text)
 	}
-	accepted, rest := parseInventory(text, func(kind schema.GroupKind) bool { return kind == widgetKind.GroupKind })
+	isWidget := func(kind schema.GroupKind) bool { return kind == widgetKind.GroupKind }
+	accepted, rest := parseInventory(text).split(isWidget)
 	if len(accepted) != 1 || len(rest) != maxInventoryEntries-1 {
 		t.Errorf("got %d accepted and %d other entries", len(accepted), len(rest))
 	}
-	if _, err := others.with(accepted).annotation(nil); !errors.Is(err, errInventoryTooLarge) {
-		t.Errorf("got %v", err)
+	if text := accepted.annotation(rest, 100).(string); !strings.HasPrefix(text, "Widget") || len(text) > 100 ||
+		len(text) < 100-len(rest[0].String()) {
+		t.Errorf("with 100 bytes: got %s", text)
 	}
 }
 

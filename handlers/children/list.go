@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -94,8 +95,12 @@ func (c *call) mappingOf(entry inventoryEntry) (*meta.RESTMapping, error) {
 
 // checkListed returns an error if children of the kind can be in namespaces that are not in Config.Namespaces.
 func (c *call) checkListed(entry inventoryEntry) error {
+	if len(c.config.Namespaces) == 0 || len(entry.namespaces) == 0 {
+		return nil
+	}
+	listed := sets.New(c.config.Namespaces...)
 	for _, namespace := range entry.namespaces {
-		if !c.isListedNamespace(namespace) {
+		if !listed.Has(namespace) {
 			return fmt.Errorf("namespace %s: %w", namespace, ErrNamespaceNotListed)
 		}
 	}

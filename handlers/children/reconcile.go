@@ -74,8 +74,10 @@ type Identity struct {
 // write to the parent, it updates the metadata and the status of the given parent.
 //
 // The error joins the errors for all children. A child that cannot be applied has an error of type *[ChildError]. The
-// error wraps [ErrNotOwned] if an object does not belong to the parent. If nothing failed but Reconcile waits for
-// children to be deleted, the error is a *[PendingDeletionError].
+// error wraps [ErrNotOwned] if an object does not belong to the parent. It wraps [ErrInventoryFull] if the parent has
+// children of too many kinds or in too many namespaces. In that case, it contains a *[ChildError] for the first few of
+// the excess children and the number of the others. If nothing failed but Reconcile waits for children to be deleted,
+// the error is a *[PendingDeletionError].
 //
 // For a parent that is being deleted, Reconcile uses only desired.Absent, desired.As and desired.LeftBehind. It deletes
 // the children in desired.Absent, and the children that Kubernetes would not delete or would not delete in order. For a
@@ -108,11 +110,13 @@ func (r *Reconciler) Reconcile(
 		err = c.prune(ctx)
 	}
 	err = errors.Join(absentErr, err)
-	if err == nil && (c.waiting || c.postponed) {
-		return children, c.pendingError()
-	}
-	if err == nil && !desired.Partial {
+	settled := err == nil && !c.waiting && !c.postponed
+	if settled && !desired.Partial {
 		c.forgetUndesired()
+	}
+	err = errors.Join(err, c.refusedError())
+	if err == nil && !settled {
+		return children, c.pendingError()
 	}
 	c.cache.waitStarted = time.Time{}
 	return children, err
@@ -131,7 +135,10 @@ type call struct {
 	witnessed    bool               // whether the parent has a witness, see orphan.go
 	witnessErr   error              // why the witness could not be created
 	parentExists bool               // set once the API server has returned the parent and it is not being deleted
-	ignored      []string           // apparent children in namespaces that are not in the inventory
+	parsed       parsedInventory
+	recorded     inventory // the entries of known kinds in the parent's inventory
+	refused      []error   // errors for the desired children that do not fit into the inventory
+	ignored      []string  // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild
 	left         map[childKey]LeftBehind
 	reportLeft   func(context.Context, []LeftBehind) error // Desired.LeftBehind

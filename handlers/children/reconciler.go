@@ -113,10 +113,7 @@ func New(config Config) (*Reconciler, error) {
 // The function always returns true for the parent's own namespace, and for cluster-scoped objects, whose namespace is
 // empty.
 func (r *Reconciler) Recorded(parent metav1.Object) func(kind schema.GroupKind, namespace string) bool {
-	recorded := sync.OnceValue(func() inventory {
-		all, _ := parseInventory(parent.GetAnnotations()[r.inventoryKey()], func(schema.GroupKind) bool { return true })
-		return all
-	})
+	recorded := sync.OnceValue(func() inventory { return parseInventory(parent.GetAnnotations()[r.inventoryKey()]) })
 	return func(kind schema.GroupKind, namespace string) bool {
 		return inventoryEntry{}.covers(parent, namespace) || recorded().entryOf(kind).covers(parent, namespace)
 	}

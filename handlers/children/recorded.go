@@ -17,7 +17,8 @@ type RecordedKind struct {
 // RecordedKinds returns the inventory of a parent, sorted by kind. The name is the [Config].Name of its [Reconciler].
 // Programs that display children can use it. Anyone who can update the parent can change the inventory.
 func RecordedKinds(parent metav1.Object, name string) (kinds []RecordedKind) {
-	all, _ := parseInventory(parent.GetAnnotations()[name+"/inventory"], func(schema.GroupKind) bool { return true })
+	all := parseInventory(parent.GetAnnotations()[name+"/inventory"])
+	all.sort()
 	for _, entry := range all {
 		kinds = append(kinds, RecordedKind{GroupKind: entry.kind, GVR: entry.gvr(), Namespaces: entry.namespaces})
 	}

@@ -162,7 +162,7 @@ func TestTrust_ForgedInventoryCausesNoWriteLoop(t *testing.T) {
 			t.Errorf("round %d: the inventory has %d bytes and begins with %.60s", round, len(text), text)
 		}
 	}
-	if cached := entriesOf(cacheOf(t, reconciler))[first].inventory.String(); cached != "ConfigMap=v1/configmaps:0" {
+	if cached := entriesOf(cacheOf(t, reconciler))[first].inventory.plain(); cached != "ConfigMap=v1/configmaps:0" {
 		t.Errorf("the apply cache holds the inventory %.100s", cached)
 	}
 }
