@@ -105,6 +105,9 @@ func compareDoomed(a, b doomedChild) int {
 // parent is being deleted, a child that the identity cannot delete does not delay earlier stages, because it may be
 // forged.
 func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
+	if err := c.checkOrphaned(ctx, doomed); err != nil {
+		return err
+	}
 	slices.SortFunc(doomed, compareDoomed)
 	var errs []error
 	if len(doomed) > 0 {
@@ -247,14 +250,12 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 		c.Forget(c.id)
 		return err
 	}
-	orphaned, err := c.isOrphaned(ctx)
-	switch {
-	case err != nil:
-		return err
-	case orphaned:
-		err = c.release(ctx)
-	default:
+	err := errOrphaned
+	if !slices.Contains(c.parent.GetFinalizers(), metav1.FinalizerOrphanDependents) {
 		err = cmp.Or(c.deleteAbsent(ctx, desired), c.deleteAll(ctx))
+	}
+	if errors.Is(err, errOrphaned) {
+		err = c.release(ctx)
 	}
 	if err != nil {
 		return err
@@ -273,7 +274,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 // PendingDeletionError until they are gone.
 func (c *call) deleteAll(ctx context.Context) error {
 	left, err := c.deleteDependents(ctx, true)
-	if err != nil && c.isNamespaceTerminating(ctx) {
+	if err != nil && !errors.Is(err, errOrphaned) && c.isNamespaceTerminating(ctx) {
 		clear(c.deleted)
 		left, err = c.deleteDependents(ctx, false) // Kubernetes deletes the others
 	}

@@ -75,6 +75,61 @@ func (c *call) writeWitness(ctx context.Context) error {
 	return err
 }
 
+// errOrphaned is returned instead of deleting marked children whose parent is deleted with orphaned dependents.
+var errOrphaned = errors.New("the children are orphaned")
+
+// UnknownPropagationError is returned if a parent is being deleted, and the identity cannot read the ConfigMap that
+// shows whether its dependents are orphaned. The children are neither deleted nor released.
+type UnknownPropagationError struct {
+	// Children lists the children that would be deleted.
+	Children []dynamiccontroller.ObjectIdentifiers
+	// ConfigMap is the namespace and the name of the ConfigMap.
+	ConfigMap string
+	Err       error
+}
+
+// Error lists the first children.
+func (e *UnknownPropagationError) Error() string {
+	children := make([]string, len(e.Children))
+	for i, child := range e.Children {
+		children[i] = child.GVR.GroupResource().String() + " " + child.NamespacedKey
+	}
+	return fmt.Sprintf("cannot delete %s: the ConfigMap %s, which shows whether they must be kept, cannot be read: %v",
+		firstOf(children), e.ConfigMap, e.Err)
+}
+
+// Unwrap returns the error from the API server.
+func (e *UnknownPropagationError) Unwrap() error { return e.Err }
+
+// checkOrphaned returns errOrphaned if the parent is deleted with orphaned dependents and some of the children to
+// delete are marked. If the parent's namespace is terminating, its dependents are not orphaned, and permissions to read
+// the witness can already have been deleted.
+func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
+	var marked []dynamiccontroller.ObjectIdentifiers
+	for _, child := range doomed {
+		if !ownerref.CanReach(c.parent, child.Namespace()) {
+			marked = append(marked, child.ObjectIdentifiers)
+		}
+	}
+	if c.parent.GetDeletionTimestamp() == nil || len(marked) == 0 {
+		return nil
+	}
+	orphaned, err := c.isOrphaned(ctx)
+	var unreadable *UnknownPropagationError
+	switch {
+	case errors.As(err, &unreadable) && c.isNamespaceTerminating(ctx):
+		return nil
+	case errors.As(err, &unreadable):
+		unreadable.Children = marked
+		return unreadable
+	case err != nil:
+		return fmt.Errorf("find out whether the dependents of %s are orphaned: %w", c.id, err)
+	case orphaned:
+		return errOrphaned
+	}
+	return nil
+}
+
 // isOrphaned reports whether the dependents of a parent that is being deleted are orphaned.
 func (c *call) isOrphaned(ctx context.Context) (bool, error) {
 	if slices.Contains(c.parent.GetFinalizers(), metav1.FinalizerOrphanDependents) {
@@ -85,7 +140,7 @@ func (c *call) isOrphaned(ctx context.Context) (bool, error) {
 	}
 	dependents, err := c.dependents(ctx)
 	if err != nil {
-		return false, fmt.Errorf("find out whether the dependents of %s are orphaned: %w", c.id, err)
+		return false, err
 	}
 	// The garbage collector removes all owner references before it removes the finalizer.
 	if len(dependents) > 0 && !slices.ContainsFunc(dependents, c.refersToParent) {
@@ -100,22 +155,21 @@ func (c *call) refersToParent(object *unstructured.Unstructured) bool {
 }
 
 // dependents reads the objects in the parent's namespace to which this Reconciler has given an owner reference to the
-// parent. If the parent cannot have marked children, the result is empty: nothing depends on it. A dependent that no
-// longer exists is no evidence: if the parent is deleted in the foreground, its dependents are deleted first.
+// parent. A dependent that no longer exists is not evidence: if the parent is deleted in the foreground, its dependents
+// are deleted first.
 func (c *call) dependents(ctx context.Context) (dependents []*unstructured.Unstructured, err error) {
-	recorded, _ := c.inventoryOf(c.parent, c.isListed)
-	if !slices.ContainsFunc(recorded, func(entry inventoryEntry) bool { return c.canCrossNamespaces(entry.kind) }) {
-		return nil, nil
-	}
 	if c.parent.GetAnnotations()[c.witnessKey()] != "" {
 		switch witness, err := c.readWitness(ctx); {
 		case err == nil:
 			return []*unstructured.Unstructured{witness}, nil
+		case apierrors.IsForbidden(err):
+			return nil, &UnknownPropagationError{ConfigMap: c.parent.GetNamespace() + "/" + c.witnessName(), Err: err}
 		case !apierrors.IsNotFound(err):
 			return nil, err
 		}
 	}
 	selector := labels.SelectorFromSet(labels.Set{c.parentLabel(): string(c.parent.GetUID())})
+	recorded, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range recorded {
 		mapping, err := c.mappingOf(entry)
 		if err != nil {

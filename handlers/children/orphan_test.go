@@ -129,3 +129,35 @@ func TestReconcile_CreatesMarkedChildrenAfterAWitness(t *testing.T) {
 		t.Errorf("wrote %q", writes)
 	}
 }
+
+// If the witness cannot be read, nothing is deleted, because the children may have to be kept. Dependents of a parent in
+// a terminating namespace are not orphaned.
+func TestReconcile_UnreadableWitness(t *testing.T) {
+	for _, terminating := range []bool{false, true} {
+		namespace := newObject("v1", "Namespace", "", "default")
+		now := metav1.Now()
+		if terminating {
+			namespace.SetDeletionTimestamp(&now)
+		}
+		server := newReconciling(t, newWidget(), namespace)
+		created := oneStage(newRemoteConfigMap("a"))
+		if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
+			t.Fatal(err)
+		}
+		server.PrependReactor("get", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid", nil, errDenied
+		})
+		server.parent.SetDeletionTimestamp(&now)
+		server.TakeWrites()
+		_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, Desired{})
+		var unreadable *UnknownPropagationError
+		if isUnreadable := errors.As(err, &unreadable); isUnreadable == terminating {
+			t.Errorf("terminating: %t: got %v", terminating, err)
+		} else if isUnreadable && !strings.HasPrefix(err.Error(), "cannot delete configmaps other/a: ") {
+			t.Errorf("got %v", err)
+		}
+		if writes := server.TakeWrites(); slices.Contains(writes, "delete configmaps a") != terminating {
+			t.Errorf("terminating: %t: wrote %q", terminating, writes)
+		}
+	}
+}

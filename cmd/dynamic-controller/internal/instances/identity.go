@@ -177,7 +177,10 @@ func (r *Reconciler) reportCleanup(
 	err error,
 ) error {
 	finalizers, problem := self.GetFinalizers(), ""
+	var unreadable *children.UnknownPropagationError
 	switch {
+	case errors.As(err, &unreadable):
+		problem = unreadable.Error() + "; grant the permissions"
 	case errors.Is(err, children.ErrNamespaceNotListed):
 		problem = explain(err)
 	case apierrors.IsForbidden(err) && len(client.undeleted) > 0:

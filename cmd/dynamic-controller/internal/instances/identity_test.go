@@ -460,7 +460,8 @@ func TestIdentity_CleanupListsAsThePlatform(t *testing.T) {
 	if _, err := c.run(); !isRequeue(err) {
 		t.Fatal(err)
 	}
-	if !slices.Equal(c.as.requests, []string{"delete configmaps r0"}) {
+	// The ConfigMap shows whether the children must be kept.
+	if !slices.Equal(c.as.requests, []string{"get configmaps children-of-flowers", "delete configmaps r0"}) {
 		t.Errorf("as the ServiceAccount: %q", c.as.requests)
 	}
 }
