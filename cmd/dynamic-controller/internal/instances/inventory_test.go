@@ -16,6 +16,8 @@ func TestInventoryNames_AssumesAllKindsIfOmitted(t *testing.T) {
 	}{
 		"an inventory that names the kind":                {entries + ",Wheel.parts.example.com=v1/wheels", 0, true},
 		"an inventory with a stage and a namespace":       {"Wheel.parts.example.com:1@far", 0, true},
+		"an inventory with packed namespaces":             {entries + ",Wheel.parts.example.com=v1/wheels:0;Uy4t", 0, true},
+		"packed namespaces that look like the kind":       {entries + ";,Wheel.parts.example.com", 0, false},
 		"an inventory without the kind":                   {entries, 0, false},
 		"an inventory with a longer kind":                 {"Wheel.parts.example.com.x=v1/wheels", 0, false},
 		"no inventory":                                    {"", 0, false},

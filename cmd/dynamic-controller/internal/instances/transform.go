@@ -224,7 +224,8 @@ func InventoryNames(instance runtime.Object, kind schema.GroupKind) bool {
 	if !has && m.GetAnnotations()[omittedAnnotation] != "" {
 		return true
 	}
-	for entry := range strings.SplitSeq(inventory, ",") {
+	kinds, _, _ := strings.Cut(inventory, ";") // packed namespaces follow
+	for entry := range strings.SplitSeq(kinds, ",") {
 		rest, found := strings.CutPrefix(entry, kind.String())
 		if found && (rest == "" || strings.ContainsAny(rest[:1], "=:@")) {
 			return true
