@@ -72,9 +72,9 @@ func TestAttack_ManipulatedInventorySendsNoRequests(t *testing.T) {
 	a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
 
-	entries := []string{"Secret=v1/secrets", "Namespace=v1/namespaces"}
+	entries := []string{"Secret=v1/secrets:0", "Namespace=v1/namespaces:0"}
 	for i := range 7500 {
-		entries = append(entries, fmt.Sprintf("K%d.x.io=v1/k%d", i, i))
+		entries = append(entries, fmt.Sprintf("K%d.x.io=v1/k%d:0", i, i))
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"finalizers":  []string{"platform.example.com/children"},
@@ -131,7 +131,7 @@ func TestAttack_ManipulatedInventoryDeletesNothing(t *testing.T) {
 		annotations: {platform.example.com/self: kube-public/theirs}}}`, instance.GetUID()))
 	t.Cleanup(func() { a.delete("v1", "Secret", "kube-public/theirs") })
 	a.apply(`{apiVersion: GROUP/v1, kind: Website, metadata: {name: flowers, finalizers: [platform.example.com/children],
-		annotations: {platform.example.com/inventory: "Secret=v1/secrets"}}, spec: {text: tulips}}`)
+		annotations: {platform.example.com/inventory: "Secret=v1/secrets:0"}}, spec: {text: tulips}}`)
 	a.wait("v1", "ConfigMap", "flowers-page", has("tulips", "data", "text"))
 	a.delete("GROUP/v1", "Website", "flowers")
 	a.waitGone("GROUP/v1", "Website", "flowers")

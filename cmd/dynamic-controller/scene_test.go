@@ -212,7 +212,7 @@ func (s *scene) manipulateInventory() {
 	}
 	s.tenant.apply(s.expand(fmt.Sprintf(`{apiVersion: GROUP/v1, kind: %s, metadata: {name: %s,
 		finalizers: [platform.example.com/children], annotations: {platform.example.com/inventory:
-		"ConfigMap=v1/configmaps@OTHER,Secret=v1/secrets@OTHER,Namespace=v1/namespaces"}}, spec: %s}`,
+		"ConfigMap=v1/configmaps:0@OTHER,Secret=v1/secrets:0@OTHER,Namespace=v1/namespaces:0"}}, spec: %s}`,
 		s.kind, s.name, s.spec)))
 }
 

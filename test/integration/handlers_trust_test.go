@@ -32,9 +32,9 @@ func TestHandlers_ForgedInventoryCausesNoRequests(t *testing.T) {
 		Client: must(dynamic.NewForConfig(counted)),
 		Kinds:  []children.Kind{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}},
 	})
-	entries := []string{"Secret=v1/secrets", "Namespace=v1/namespaces"} // kinds that the API server serves
+	entries := []string{"Secret=v1/secrets:0", "Namespace=v1/namespaces:0"} // kinds that the API server serves
 	for i := range 7500 {
-		entries = append(entries, fmt.Sprintf("K%d.x.io=v1/k%d", i, i))
+		entries = append(entries, fmt.Sprintf("K%d.x.io=v1/k%d:0", i, i))
 	}
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
 	h.merge(s.parents, h.namespace, "p", fmt.Sprintf(`{"metadata":{"finalizers":[%q],"annotations":{%q:%q}}}`,
@@ -50,7 +50,7 @@ func TestHandlers_ForgedInventoryCausesNoRequests(t *testing.T) {
 		t.Errorf("got %d writes for an inventory and a child, want 2", n)
 	}
 	inventory := h.get(s.parents, h.namespace, "p").GetAnnotations()[platformName+"/inventory"]
-	if !strings.HasPrefix(inventory, "ConfigMap=v1/configmaps:0,Secret=v1/secrets,") || len(inventory) > 64<<10 {
+	if !strings.HasPrefix(inventory, "ConfigMap=v1/configmaps:0,Secret=v1/secrets:0,") || len(inventory) > 64<<10 {
 		t.Errorf("the inventory has %d bytes and begins with %.80s", len(inventory), inventory)
 	}
 	lists.Store(0)
