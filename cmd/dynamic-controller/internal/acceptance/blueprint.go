@@ -52,7 +52,8 @@ func (r *blueprintReconciler) reconcile(
 		conditions.updateAfter = wait
 	}
 	statusErr := r.status.write(ctx, id, object, conditions, d)
-	return cmp.Or(adopted.err(), earliest(r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
+	return cmp.Or(adopted.err(), earliest(
+		r.store.setRolledOut(ctx, b, d), r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
 }
 
 // gone is called after a Blueprint has been deleted. It discards the state that was kept for the Blueprint.

@@ -163,12 +163,11 @@ func (r *definitionReconciler) serve(
 	}
 	if d.running != nil && d.running.inputs == wanted.inputs && includes(d.running.Followed, next.Followed) {
 		d.running.reconcilers.SetPaused(instances.IsPaused(b))
-		var older []instances.Revision
-		if older, d.olderProblem = r.loadOlder(ctx, b, own, d.running, stored); len(older) == 0 {
+		var changed bool
+		if plan.Older, changed, d.olderProblem = r.olderRevisions(ctx, b, own, d.running, stored); !changed {
 			return nil
 		}
-		plan.Gate = d.running.reconcilers.Gate
-		plan.Older, next.started = append(older, d.running.reconcilers.Older()...), d.running.started
+		plan.Gate, next.started = d.running.reconcilers.Gate, d.running.started
 	}
 	if !r.registry.acquire(wanted.GVR, b.Name) {
 		d.blocked = true

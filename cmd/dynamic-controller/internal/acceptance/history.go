@@ -112,19 +112,40 @@ func (s *historyStore) renumber(
 	if number != r.number {
 		annotations[acceptedAnnotation] = time.Now().UTC().Format(time.RFC3339)
 	}
-	patch, err := json.Marshal(map[string]any{
+	return s.patch(ctx, r, map[string]any{
 		"metadata": map[string]any{
-			"uid": r.UID, "resourceVersion": r.ResourceVersion,
 			"labels":      map[string]any{blueprintLabel: instances.LabelValue(b.Name)},
 			"annotations": annotations,
 		},
 		"revision": number,
-	})
+	}, dryRun)
+}
+
+// setRolledOut records that all instances have moved to the served revision.
+func (s *historyStore) setRolledOut(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+	if gate := d.gate(); gate == nil || !gate.IsDone() {
+		return nil
+	}
+	h, err := s.cache.history(b.Name)
+	newest := h.newest(b.UID)
+	if err != nil || newest == nil || newest.Name != d.running.Name || newest.rolledOut {
+		return err
+	}
+	return s.patch(ctx, newest, map[string]any{"metadata": map[string]any{
+		"annotations": map[string]any{rolledOutAnnotation: strconv.FormatInt(newest.number, 10)},
+	}}, nil)
+}
+
+// patch applies a merge patch to a stored revision. It does nothing if the cached revision is outdated.
+func (s *historyStore) patch(ctx context.Context, r *revision, change map[string]any, dryRun []string) error {
+	metadata := change["metadata"].(map[string]any)
+	metadata["uid"], metadata["resourceVersion"] = r.UID, r.ResourceVersion
+	data, err := json.Marshal(change)
 	if err != nil {
 		return err
 	}
 	options := metav1.PatchOptions{FieldManager: instances.Name, DryRun: dryRun}
-	_, err = s.revisions().Patch(ctx, r.Name, types.MergePatchType, patch, options)
+	_, err = s.revisions().Patch(ctx, r.Name, types.MergePatchType, data, options)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 		return nil // the cache lags; the revision's event triggers another reconcile
 	}

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
 // memoryBudget limits the estimated memory of all Blueprints together.
@@ -55,9 +56,9 @@ func (m *memoryBudget) reject(b *blueprint.Blueprint) (*rejection, error) {
 }
 
 // rejectOlder returns a rejection if the budget is too small for b, which has the spec of an older revision. It returns
-// nil otherwise. Memory is first allocated to accepted specs, to newest specs and to older specs that are already
-// loaded. An older revision therefore never displaces an accepted spec.
-func (m *memoryBudget) rejectOlder(b *blueprint.Blueprint) (*rejection, error) {
+// nil otherwise. Memory is first allocated to accepted specs, to newest specs, to the loaded older specs of other
+// Blueprints, and to those of b that are kept. An older revision therefore never displaces an accepted spec.
+func (m *memoryBudget) rejectOlder(b *blueprint.Blueprint, kept []instances.Revision) (*rejection, error) {
 	if m.limit <= 0 {
 		return nil, nil
 	}
@@ -67,7 +68,7 @@ func (m *memoryBudget) rejectOlder(b *blueprint.Blueprint) (*rejection, error) {
 	}
 	needed := b.Spec.Memory()
 	_, free := allocate(m.limit, requests)
-	if free -= m.claims.registry.olderMemory(); needed <= free {
+	if free -= m.claims.registry.olderMemory(b.Name) + memoryOf(kept); needed <= free {
 		return nil, nil
 	}
 	return m.exceeded(needed, max(0, free), "delete another Blueprint, or raise"), nil

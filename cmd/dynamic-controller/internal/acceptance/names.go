@@ -43,6 +43,9 @@ const (
 	// acceptedAnnotation is set on a ControllerRevision when its spec is accepted again after a different spec. It
 	// contains the time at which the spec was accepted again.
 	acceptedAnnotation = instances.Name + "/accepted-again"
+	// rolledOutAnnotation is set on a ControllerRevision when all instances have moved to the revision. It contains the
+	// number of the revision, so that it has no effect if the revision is accepted again later.
+	rolledOutAnnotation = instances.Name + "/rolled-out"
 )
 
 // soon is the delay before checking again for an expected change that causes no event.

@@ -54,6 +54,8 @@ type revision struct {
 	templates string
 	// accepted is the time at which the spec last became the accepted spec.
 	accepted time.Time
+	// rolledOut reports whether all instances have moved to the revision since then, except for paused and stuck ones.
+	rolledOut bool
 }
 
 // templateKind is the kind of a template or a reference.
@@ -148,6 +150,7 @@ func readRevision(obj any) (any, error) {
 	if again, err := time.Parse(time.RFC3339, u.GetAnnotations()[acceptedAnnotation]); err == nil {
 		r.accepted = again
 	}
+	r.rolledOut = u.GetAnnotations()[rolledOutAnnotation] == strconv.FormatInt(number, 10)
 	r.SetGroupVersionKind(u.GroupVersionKind())
 	r.Namespace, r.Name, r.UID, r.ResourceVersion = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetResourceVersion()
 	r.Labels, r.Annotations, r.CreationTimestamp = u.GetLabels(), u.GetAnnotations(), u.GetCreationTimestamp()
@@ -204,6 +207,36 @@ func (h history) get(uid types.UID, name string) *revision {
 		}
 	}
 	return nil
+}
+
+// rollout returns the base of a rollout of the newest revision of the Blueprint with the given UID, and the older
+// revisions that instances can still have: see [rollout.Revision]. The base is the most important one, because most
+// instances have it if later rollouts have stopped early. It is followed by later revisions, the newest one first.
+//
+// Both depend only on what the platform has stored. The statuses of instances must not affect them: one tenant could
+// otherwise decide which revisions the instances of all tenants are reconciled with.
+func (h history) rollout(uid types.UID) (base string, older []string) {
+	newest := h.newest(uid)
+	ours := slices.DeleteFunc(slices.Clone(h), func(r *revision) bool { return r.blueprintUID != uid })
+	slices.SortFunc(ours, func(a, b *revision) int {
+		if isNewer(a, b) {
+			return -1
+		}
+		return 1
+	})
+	for _, r := range ours {
+		if r != newest {
+			older = append(older, r.Name)
+		}
+		if r.rolledOut {
+			base = r.Name
+			break
+		}
+	}
+	if n := len(older); n > 0 && base != newest.Name {
+		older = slices.Insert(older[:n-1], 0, older[n-1])
+	}
+	return base, older
 }
 
 // nextNumber returns a number that is higher than the numbers of all revisions of the Blueprint with the given UID.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,9 @@ const (
 	reasonNotReported      = "RevisionNotReported"
 )
 
-// maxOlder is the maximum number of older revisions that are loaded for a Blueprint during a rollout.
+// maxOlder is the maximum number of older revisions that are loaded for a Blueprint during a rollout. While a single
+// rollout is in progress, instances have only one older revision. If a revision is accepted during a rollout, they have
+// two.
 const maxOlder = 2
 
 // newRollout creates a rollout that moves instances to a revision. It starts without older revisions. They are loaded
@@ -37,51 +40,66 @@ func (r *definitionReconciler) newRollout(
 	plan := instances.Rollout{
 		Changed: func() { r.definitions.Enqueue(instances.BlueprintID(b.Name)) },
 	}
-	if newest := stored.get(b.UID, revision.Name); newest != nil {
-		plan.Since = newest.accepted
-		for _, other := range stored { // including those of earlier Blueprints with this name
-			if other.templates == newest.templates {
-				plan.Same = append(plan.Same, other.Name)
-			}
+	newest := stored.get(b.UID, revision.Name)
+	if newest == nil {
+		return plan
+	}
+	plan.Revision.Since = newest.accepted
+	plan.Revision.Base, plan.Revision.Older = stored.rollout(b.UID)
+	for _, other := range stored { // including those of earlier Blueprints with this name
+		if other.templates == newest.templates {
+			plan.Revision.Same = append(plan.Revision.Same, other.Name)
 		}
 	}
 	return plan
 }
 
-// loadOlder loads the revisions that instances still use but that have not been loaded. If a revision cannot be loaded,
-// problem describes why, and the caller must retry.
-func (r *definitionReconciler) loadOlder(
+// olderRevisions returns the older revisions to serve, and whether it has loaded one of them. If all of them are loaded
+// but there are more important ones, the least important ones are replaced. If a revision that instances still use is
+// not returned, problem describes why, and the caller must retry.
+func (r *definitionReconciler) olderRevisions(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored history,
-) (loaded []instances.Revision, problem string) {
-	free := maxOlder - len(running.reconcilers.Older())
-	for _, name := range running.reconcilers.Missing() {
-		var older *instances.Revision
+) (all []instances.Revision, changed bool, problem string) {
+	if running.reconcilers.Gate == nil {
+		return nil, false, ""
+	}
+	loaded := map[string]instances.Revision{}
+	for _, older := range running.reconcilers.Older() {
+		loaded[older.Name] = older
+	}
+	_, usable := stored.rollout(b.UID)
+	for _, name := range running.reconcilers.Gate.Outdated() {
+		older, has := loaded[name]
 		why := ""
 		switch missing := stored.get(b.UID, name); {
-		case missing == nil:
-			why = "their revision is not stored for this Blueprint" // a status can contain any name
-		case len(loaded) >= free:
+		case len(all) == maxOlder:
 			why = fmt.Sprintf("no more than %d older revisions can be loaded", maxOlder)
+		case has:
+			all = append(all, older)
+		case missing == nil || !slices.Contains(usable, name): // a status can contain any name
+			why = "their revision is not stored for this Blueprint, or all instances had a later one"
 		default:
+			var compiled *instances.Revision
 			var err error
-			if older, why, err = r.compileOlder(ctx, b, own, running, missing); err != nil {
+			if compiled, why, err = r.compileOlder(ctx, b, own, running, missing, all); err != nil {
 				why = fmt.Sprintf("revision %s cannot be read", name)
 				r.log.Info("Cannot read an older revision, will retry", keyBlueprint, b.Name, keyProblem, err.Error())
 			}
-		}
-		if older != nil {
-			loaded = append(loaded, *older)
+			if compiled != nil {
+				all, changed = append(all, *compiled), true
+			}
 		}
 		problem = cmp.Or(problem, why)
 	}
-	return loaded, problem
+	return all, changed, problem
 }
 
 // compileOlder compiles the templates of a stored revision with the type of the running revision, because the type has
 // already changed for all instances. It returns nil and a problem if the templates are no longer accepted or if the
-// memory budget is too small.
+// memory budget is too small. kept lists the older revisions that remain loaded.
 func (r *definitionReconciler) compileOlder(
 	ctx context.Context, b *blueprint.Blueprint, own claim, running *servedRevision, stored *revision,
+	kept []instances.Revision,
 ) (older *instances.Revision, problem string, err error) {
 	restored, err := r.store.restore(ctx, b, stored)
 	if err != nil {
@@ -89,7 +107,8 @@ func (r *definitionReconciler) compileOlder(
 	}
 	restored.Generation = running.generation
 	restored.Spec.Type = running.Compiled.OlderType(running.Spec.Type, restored.Spec.Type)
-	result, _, err := r.validator.validate(ctx, restored, own, validation{}, r.validator.memory.rejectOlder)
+	budget := func(b *blueprint.Blueprint) (*rejection, error) { return r.validator.memory.rejectOlder(b, kept) }
+	result, _, err := r.validator.validate(ctx, restored, own, validation{}, budget)
 	if err != nil {
 		return nil, "", fmt.Errorf("load revision %s: %w", stored.Name, err)
 	}
@@ -102,17 +121,22 @@ func (r *definitionReconciler) compileOlder(
 	return older, "", nil
 }
 
-// olderMemory estimates the memory used by the loaded older revisions of all Blueprints.
-func (r *registry) olderMemory() (total int64) {
+// olderMemory estimates the memory used by the loaded older revisions of all Blueprints except the named one.
+func (r *registry) olderMemory(except string) (total int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, d := range r.decisions {
-		if d.running == nil || d.running.reconcilers == nil {
+	for name, d := range r.decisions {
+		if name == except || d.running == nil || d.running.reconcilers == nil {
 			continue
 		}
-		for _, older := range d.running.reconcilers.Older() {
-			total += older.Spec.Memory()
-		}
+		total += memoryOf(d.running.reconcilers.Older())
+	}
+	return total
+}
+
+func memoryOf(revisions []instances.Revision) (total int64) {
+	for _, r := range revisions {
+		total += r.Spec.Memory()
 	}
 	return total
 }

@@ -47,6 +47,16 @@ func (c *cluster) survey(revisions ...string) {
 	c.reconcile()
 }
 
+// history returns the cached revisions.
+func (c *cluster) history() history {
+	c.t.Helper()
+	h, err := c.definitions.cache.history("websites")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return h
+}
+
 // olderNames returns the names of the loaded older revisions.
 func (c *cluster) olderNames() (names []string) {
 	for _, r := range c.running().reconcilers.Older() {
@@ -83,6 +93,47 @@ func TestRollout_LoadsOlderRevisionsOfInstances(t *testing.T) {
 	c.survey(second.Name)
 	if got := c.olderNames(); got != nil {
 		t.Errorf("got older revisions %q after the rollout", got)
+	}
+}
+
+// The statuses of instances contain four older revisions. The base and the newest older revision are loaded, however many
+// instances have them, and displace others. Revisions from before the base are not loaded.
+func TestRollout_ImportantOlderRevisionsAreLoaded(t *testing.T) {
+	fields := []string{"one", "two", "three", "four", "five"}
+	c := newCluster(t, using(1, "one", fields...))
+	c.reconcile()
+	names := []string{c.running().Name}
+	for i, field := range fields[1:] {
+		if i < 2 {
+			c.survey(names[i]) // all instances have moved
+			c.reconcile()
+		}
+		c.update(using(int64(i+2), field, fields...))
+		c.reconcile()
+		names = append(names, c.running().Name)
+	}
+	surveyed := func(revisions ...string) (older []string) {
+		t.Helper()
+		c.survey(revisions...)
+		return c.olderNames()
+	}
+	sorted := func(names ...string) []string { slices.Sort(names); return names }
+	if base, older := c.history().rollout("u"); base != names[1] ||
+		!slices.Equal(older, []string{names[1], names[3], names[2]}) {
+		t.Fatalf("got base %s and older revisions %q of %q", base, older, names)
+	}
+	if got := surveyed(names[2]); !slices.Equal(got, sorted(names[2])) {
+		t.Errorf("got older revisions %q", got)
+	}
+	if got := surveyed(names[2], names[2], names[2], names[0]); !slices.Equal(got, sorted(names[1], names[2])) {
+		t.Errorf("a revision from before the base does not stand for the base: %q", got)
+	}
+	if got := surveyed(names[2], names[2], names[2], names[3], names[1]); !slices.Equal(got, sorted(names[1], names[3])) {
+		t.Errorf("got older revisions %q", got)
+	}
+	surveyed(names[2], names[2], names[2], names[3], names[1])
+	if got := c.condition(blueprint.Progressing).Message; !strings.Contains(got, "no more than 2 older revisions") {
+		t.Errorf("got message %q", got)
 	}
 }
 
@@ -225,11 +276,7 @@ func TestRollout_RevisionAcceptedAgain(t *testing.T) {
 	began := time.Now().Truncate(time.Second)
 	c.update(using(3, "one", "one", "two"))
 	c.reconcile()
-	h, err := c.definitions.cache.history("websites")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again := h.get("u", first); c.running().Name != first || again.accepted.Before(began) || again.number != 3 {
+	if again := c.history().get("u", first); c.running().Name != first || again.accepted.Before(began) || again.number != 3 {
 		t.Errorf("got revision %+v", again)
 	}
 }

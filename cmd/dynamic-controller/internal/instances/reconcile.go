@@ -90,6 +90,9 @@ func (r *Reconciler) report(
 			fields["revision"] = r.Name
 		}
 		_, statusErr = r.status.SetStatus(ctx, id, self, conditions, fields)
+		if statusErr == nil && r.gate != nil {
+			r.gate.Moved(id.NamespacedKey, r.Name)
+		}
 	}
 	switch {
 	case apierrors.IsInvalid(statusErr) && rest != nil && len(rest.Fields) > 0:

@@ -21,9 +21,8 @@ import (
 
 // Rollout describes how instances of older revisions move to the newest revision.
 type Rollout struct {
-	// Same and Since have the same meaning as in [rollout.Revision].
-	Same  []string
-	Since time.Time
+	// Revision describes the newest revision. Its Name is ignored.
+	Revision rollout.Revision
 	// Older lists the revisions that instances can keep until they move to the newest revision. All of them use the schema
 	// of the newest revision. An instance with any other revision is not reconciled until it has moved.
 	Older []Revision
@@ -89,7 +88,8 @@ func newReconcilers(c Clients, revision Revision, plan Rollout) (*Reconcilers, e
 	}
 	if revision.ReportsRevision && revision.Name != "" {
 		if r.Gate = plan.Gate; r.Gate == nil {
-			r.Gate = rollout.New(rollout.Revision{Name: revision.Name, Same: plan.Same, Since: plan.Since})
+			plan.Revision.Name = revision.Name
+			r.Gate = rollout.New(plan.Revision)
 		}
 		newest.gate = r.Gate
 	}
@@ -122,7 +122,7 @@ func (r *Reconcilers) reconcilerFor(
 		return r.newest
 	}
 	r.mu.Lock()
-	older := r.older[revision]
+	older := r.older[r.Gate.RevisionOf(id.NamespacedKey, revision)]
 	r.mu.Unlock()
 	if older == nil && (self.GetDeletionTimestamp() != nil || r.newest.pausedBy(self) != "") {
 		return r.newest
@@ -171,8 +171,8 @@ func (r *Reconcilers) Survey(all []rollout.Instance) {
 	}
 }
 
-// Missing returns the older revisions that instances use but that have not been loaded, most frequently used first.
-// Until a revision is loaded, its instances are not reconciled.
+// Missing returns the older revisions that instances use but that have not been loaded, in the order of
+// [rollout.Gate.Outdated]. Until a revision is loaded, its instances are not reconciled.
 func (r *Reconcilers) Missing() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -236,7 +236,8 @@ func healthOf(ready *metav1.Condition) rollout.Health {
 	}
 }
 
-// revisionOf returns the revision with which an instance was last reconciled.
+// revisionOf returns the status.revision of an instance. The platform sets it to the revision with which the instance was
+// last reconciled, but others can change it.
 func revisionOf(self *unstructured.Unstructured) string {
 	revision, _, _ := unstructured.NestedString(self.Object, "status", "revision")
 	return revision

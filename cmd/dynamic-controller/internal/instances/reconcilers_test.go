@@ -50,7 +50,9 @@ func newTestReconcilers(t *testing.T, changed func()) (*Reconcilers, *Reconciler
 	r, err := newReconcilers(Clients{
 		Engine: k.engine, Client: server, Mapper: platformtest.NewMapper(append(revision.Compiled.Kinds(), website)...),
 		Identities: k.identities,
-	}, revision, Rollout{Since: time.Now(), Older: []Revision{older}, Changed: changed})
+	}, revision, Rollout{
+		Revision: rollout.Revision{Since: time.Now(), Older: []string{"old"}}, Older: []Revision{older}, Changed: changed,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

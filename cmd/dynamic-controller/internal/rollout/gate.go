@@ -33,7 +33,8 @@ const (
 // Instance is the state of an instance, according to its status.
 type Instance struct {
 	Key string // "namespace/name"
-	// Revision is the revision with which the instance was last reconciled. It is empty for a new instance.
+	// Revision is the status.revision of the instance, which other clients can write: see [Gate.RevisionOf]. It is empty
+	// for a new instance.
 	Revision string
 	Created  time.Time
 	Health   Health
@@ -50,6 +51,12 @@ type Revision struct {
 	Name string
 	// Same lists other revisions with the same templates. Instances with these revisions move without delay.
 	Same []string
+	// Base is the last revision to which all instances had moved. It is empty if it is unknown. It equals Name if all
+	// instances have already moved to the newest revision.
+	Base string
+	// Older lists the revisions that instances can still have, the most important one first. It contains Base, unless Base
+	// equals Name.
+	Older []string
 	// Since is the time at which the revision was accepted. Instances that were created later do not count as evidence
 	// that existing instances can be updated.
 	Since time.Time
@@ -88,22 +95,24 @@ type Gate struct {
 	inUse    map[string]int // number of instances by revision
 	// admitted contains the instances that are allowed to move. It maps their keys to the times at which they were
 	// allowed. The map is replaced, never modified.
-	admitted map[string]time.Time
-	moved    time.Time // last time at which an instance moved or RestartTimer was called
+	admitted  map[string]time.Time
+	restarted time.Time // last time at which an instance moved or RestartTimer was called
+	// moved contains the instances that have moved. When all instances have moved, done is set and moved is dropped.
+	moved map[string]bool
+	done  bool
+	// left contains the instances that had not moved when done was set, because they were paused or stuck.
+	left map[string]bool
 }
 
 // New returns a Gate for a revision. Existing instances do not move before the first call to Survey.
 func New(revision Revision) *Gate { return &Gate{revision: revision} }
 
-// IsOpen reports whether the instance with the given key and revision is reconciled with the newest revision.
+// IsOpen reports whether the instance with the given key and status.revision is reconciled with the newest revision.
 func (g *Gate) IsOpen(key, revision string) bool {
-	if g.hasTemplatesOf(revision) {
-		return true
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, is := g.admitted[key]
-	return is
+	return is || g.hasMovedLocked(key, revision)
 }
 
 // hasTemplatesOf reports whether the newest revision has the same templates as the named one. It returns true for the
@@ -112,12 +121,66 @@ func (g *Gate) hasTemplatesOf(revision string) bool {
 	return revision == "" || revision == g.revision.Name || slices.Contains(g.revision.Same, revision)
 }
 
+// hasMovedLocked reports whether an instance has moved. Once it has, its status.revision has no effect.
+func (g *Gate) hasMovedLocked(key, revision string) bool {
+	return g.hasTemplatesOf(revision) || g.moved[key] || g.done && !g.left[key]
+}
+
+// Moved must be called when the status of an instance has been written after a reconcile with the given revision.
+func (g *Gate) Moved(key, revision string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if revision == g.revision.Name {
+		g.setMovedLocked(key)
+	}
+}
+
+func (g *Gate) setMovedLocked(key string) {
+	delete(g.left, key)
+	if g.done {
+		return
+	}
+	if g.moved == nil {
+		g.moved = map[string]bool{}
+	}
+	g.moved[key] = true
+}
+
+// RevisionOf returns the revision with which an instance is reconciled until it moves. Everyone who can write the status
+// of the instance can change status.revision. It is therefore only a hint to which of the revisions in Revision.Older
+// the instance has: any other revision stands for Revision.Base. If the base is unknown, RevisionOf returns the given
+// revision, which cannot be used.
+func (g *Gate) RevisionOf(key, revision string) string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.revisionOfLocked(key, revision)
+}
+
+func (g *Gate) revisionOfLocked(key, revision string) string {
+	switch {
+	case g.hasTemplatesOf(revision):
+		return revision
+	case g.hasMovedLocked(key, revision):
+		return g.revision.Name
+	case slices.Contains(g.revision.Older, revision) || len(g.revision.Older) == 0 || g.revision.Base == "":
+		return revision
+	}
+	return g.revision.Base
+}
+
+// IsDone reports whether all instances have moved, except those that were paused or stuck at that time. It stays true.
+func (g *Gate) IsDone() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.done
+}
+
 // RestartTimer gives the instances that are allowed to move another minute. It must be called when all instances are
 // resumed after a pause.
 func (g *Gate) RestartTimer() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.moved = time.Now()
+	g.restarted = time.Now()
 }
 
 // Since returns the time at which the revision was accepted.
@@ -137,16 +200,16 @@ func (g *Gate) Progress() (p Progress, surveyed bool) {
 	return g.progress, g.surveyed
 }
 
-// InUse reports whether any instance had the given status.revision at the last survey. It returns true before the first
-// survey.
+// InUse reports whether any instance had the given revision at the last survey. It returns true before the first survey.
 func (g *Gate) InUse(revision string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !g.surveyed || g.inUse[revision] > 0
+	return !g.surveyed || g.inUse[revision] > 0 &&
+		(g.hasTemplatesOf(revision) || slices.Contains(g.revision.Older, revision))
 }
 
 // Outdated returns the revisions that instances had at the last survey and whose templates differ from those of the
-// newest revision. The revisions with the most instances are listed first.
+// newest revision. They have the order of Revision.Older, followed by revisions that cannot be used.
 func (g *Gate) Outdated() (revisions []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -155,8 +218,14 @@ func (g *Gate) Outdated() (revisions []string) {
 			revisions = append(revisions, revision)
 		}
 	}
+	rank := func(revision string) int {
+		if i := slices.Index(g.revision.Older, revision); i >= 0 {
+			return i
+		}
+		return len(g.revision.Older)
+	}
 	slices.SortFunc(revisions, func(a, b string) int {
-		return cmp.Or(cmp.Compare(g.inUse[b], g.inUse[a]), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 	})
 	return revisions
 }
@@ -166,13 +235,19 @@ func (g *Gate) Outdated() (revisions []string) {
 // children may already have been updated.
 func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	g.mu.Lock()
-	before, moved, now := g.admitted, g.moved, time.Now()
-	g.mu.Unlock()
+	defer g.mu.Unlock()
+	before, restarted, now := g.admitted, g.restarted, time.Now()
 	s := survey{inUse: map[string]int{}}
-	next := map[string]time.Time{}
+	next, left := map[string]time.Time{}, map[string]bool{}
 	var moving []Instance
 	for _, i := range instances {
-		hasMoved := g.hasTemplatesOf(i.Revision)
+		hasMoved := g.hasMovedLocked(i.Key, i.Revision)
+		if hasMoved {
+			g.setMovedLocked(i.Key)
+		} else if i.Paused {
+			left[i.Key] = true
+		}
+		i.Revision = g.revisionOfLocked(i.Key, i.Revision)
 		if since, can := before[i.Key]; can && !hasMoved && i.Paused {
 			next[i.Key] = now
 		} else if can && !hasMoved {
@@ -181,13 +256,13 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 		s.add(i, hasMoved, i.Created.After(g.revision.Since))
 	}
 	if len(next) < len(before) {
-		moved = now
+		restarted = now
 	}
 	p := s.Progress
 	for _, i := range moving {
-		if now.Sub(moved) >= stuckAfter && now.Sub(next[i.Key]) >= stuckAfter {
+		if now.Sub(restarted) >= stuckAfter && now.Sub(next[i.Key]) >= stuckAfter {
 			i.Reason = "" // the reason does not explain why the instance has not moved
-			p.Stuck = append(p.Stuck, i)
+			p.Stuck, left[i.Key] = append(p.Stuck, i), true
 		}
 	}
 	for _, list := range [][]Instance{p.Failing, p.Waiting, p.Stuck} {
@@ -207,11 +282,10 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	}
 	p.setDeadline(now, s.changed, len(moving)+len(admitted) > stuck)
 
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if moved.After(g.moved) {
-		g.moved = moved
+	if p.Updated+stuck == p.Total && !g.done {
+		g.done, g.left, g.moved = true, left, nil
 	}
+	g.restarted = restarted
 	g.surveyed, g.progress, g.inUse, g.admitted = true, p, s.inUse, next
 	return admitted
 }

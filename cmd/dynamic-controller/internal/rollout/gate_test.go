@@ -160,7 +160,7 @@ func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
 			t.Errorf("also admitted: %q", more)
 		}
 	}
-	g.Survey(updated)
+	g.Survey(slices.Concat(updated, some(1, Instance{Revision: "older"})))
 	if g.IsOpen(admitted[1], "old") {
 		t.Error("a deleted instance is still admitted")
 	}
@@ -284,17 +284,113 @@ func TestGate_BeforeTheFirstSurvey(t *testing.T) {
 }
 
 func TestGate_Outdated(t *testing.T) {
-	g := New(newest)
+	revision := newest
+	revision.Base, revision.Older = "base", []string{"base", "old", "rare"}
+	g := New(revision)
 	g.Survey(slices.Concat(some(2, Instance{Revision: "rare"}), some(3, Instance{Revision: "old"}),
-		some(1, Instance{Revision: "also rare", Paused: true}), some(1, Instance{Revision: "same"})))
+		some(1, Instance{Revision: "base", Paused: true}), some(1, Instance{Revision: "same"})))
 	if got := g.Outdated(); !slices.Equal(got, []string{"old", "rare"}) {
 		t.Errorf("got %q", got)
 	}
-	if !g.InUse("rare") || g.InUse("also rare") || !g.RollsOut("new") {
+	if !g.InUse("rare") || g.InUse("base") || !g.InUse("same") || !g.RollsOut("new") {
 		t.Error("got wrong revisions in use")
 	}
 	if g.Survey(nil); g.RollsOut("new") {
 		t.Error("the rollout is not complete")
+	}
+}
+
+// Tenants can write any revision to the statuses of their instances. It selects one of the revisions that instances can
+// have, and nothing else. The number of instances does not affect the order.
+func TestGate_ForgedRevisions(t *testing.T) {
+	for name, test := range map[string]struct {
+		base     string
+		older    []string
+		outdated []string
+		inUse    map[string]bool
+	}{
+		"a revision from before the base stands for the base": {
+			"base", []string{"base", "old"}, []string{"base", "old"}, map[string]bool{"ancient": false, "base": true, "old": true},
+		},
+		"the base is unknown": {
+			"", []string{"base", "old"}, []string{"old", "ancient", "invented"}, map[string]bool{"ancient": false, "base": false},
+		},
+		"all instances had moved": {
+			"new", nil, []string{"ancient", "invented", "old"}, map[string]bool{"ancient": false, "old": false},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			revision := newest
+			revision.Base, revision.Older = test.base, test.older
+			g := New(revision)
+			g.Survey(slices.Concat(some(5, Instance{Revision: "ancient"}), some(5, Instance{Revision: "invented"}),
+				some(1, Instance{Revision: "old"})))
+			if got := g.Outdated(); !slices.Equal(got, test.outdated) {
+				t.Errorf("got %q, want %q", got, test.outdated)
+			}
+			for revision, want := range test.inUse {
+				if got := g.InUse(revision); got != want {
+					t.Errorf("%s: got in use %t", revision, got)
+				}
+			}
+		})
+	}
+}
+
+// After an instance has moved, a forged revision neither moves it back nor delays the rollout.
+func TestGate_MovedInstancesStayMoved(t *testing.T) {
+	revision := newest
+	revision.Base, revision.Older = "old", []string{"old"}
+	instances := some(3, Instance{Revision: "old", Health: Ready})
+	for name, step := range map[string]func(g *Gate, key string){
+		"the platform has written the status": func(g *Gate, key string) { g.Moved(key, "new") },
+		"the move was observed": func(g *Gate, key string) {
+			moved := slices.Clone(instances)
+			move(moved, key)
+			g.Survey(moved)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := New(revision)
+			moved := g.Survey(instances)[0]
+			step(g, moved)
+			g.Moved("shop/other", "old") // reconciled with the old revision
+			g.Survey(instances)
+			if p, _ := g.Progress(); p.Updated != 1 || g.IsDone() {
+				t.Errorf("got %+v", p)
+			}
+			if got := g.RevisionOf(moved, "old"); got != "new" || !g.IsOpen(moved, "old") {
+				t.Errorf("got revision %s", got)
+			}
+			for _, i := range instances {
+				g.Moved(i.Key, "new")
+			}
+			g.Survey(instances)
+			if p, _ := g.Progress(); !p.Complete() || !g.IsDone() {
+				t.Errorf("got %+v", p)
+			}
+		})
+	}
+}
+
+// Instances that were paused when the others had moved are updated in steps when they are resumed.
+func TestGate_ResumedInstancesMoveInSteps(t *testing.T) {
+	revision := newest
+	revision.Base, revision.Older = "old", []string{"old"}
+	g := New(revision)
+	paused := some(4, Instance{Revision: "old", Health: Ready, Paused: true})
+	if g.Survey(paused); !g.IsDone() {
+		t.Fatal("the rollout is not done")
+	}
+	for i := range paused {
+		paused[i].Paused = false
+	}
+	if admitted := g.Survey(paused); len(admitted) != 1 || g.RevisionOf(paused[0].Key, "old") != "old" {
+		t.Errorf("admitted: %q", admitted)
+	}
+	g.Moved(paused[0].Key, "new")
+	if !g.IsOpen(paused[0].Key, "old") || g.IsOpen("shop/other", "old") != true {
+		t.Error("an instance that has moved must not move back")
 	}
 }
 
