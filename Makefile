@@ -34,7 +34,9 @@ CONTROLPLANE_MODULE := test/controlplane
 KINDNODE_MODULE := test/kindnode
 OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod install/go.mod)))
 TEST_PARTS := $(words 1 2 3 4 $(OTHER_MODULES))
-ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES)
+# The modules in test/versions have no packages. Each names a version of kube-apiserver, which "make test-versions" builds.
+VERSION_MODULES := $(patsubst %/go.mod,%,$(wildcard test/versions/*/go.mod))
+ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES) $(VERSION_MODULES)
 
 .PHONY: help
 help: ## show this help
@@ -116,19 +118,36 @@ ifneq ($(KUBEBUILDER_ASSETS),)
 		exit 1; }; done
 endif
 
+# $(call KUBERNETES_LDFLAGS,v1.37.1) sets the version of a Kubernetes program.
 VERSION_PACKAGE := k8s.io/component-base/version
-CONTROLPLANE_LDFLAGS := -s -w -X $(VERSION_PACKAGE).gitVersion=v1.37.1 -X $(VERSION_PACKAGE).gitMajor=1 \
-	-X $(VERSION_PACKAGE).gitMinor=37 -X $(VERSION_PACKAGE).gitTreeState=clean
+KUBERNETES_LDFLAGS = -s -w -X $(VERSION_PACKAGE).gitVersion=$(1) -X $(VERSION_PACKAGE).gitMajor=1 \
+	-X $(VERSION_PACKAGE).gitMinor=$(word 2,$(subst ., ,$(1))) -X $(VERSION_PACKAGE).gitTreeState=clean
 CONTROLPLANE_FILES := $(filter-out %_test.go,$(wildcard $(CONTROLPLANE_MODULE)/*.go)) $(CONTROLPLANE_MODULE)/go.mod $(CONTROLPLANE_MODULE)/go.sum
 
 bin/controlplane: $(CONTROLPLANE_FILES)
 	@echo "building kube-apiserver and etcd from their Go modules: the first build takes a few minutes"
-	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -ldflags '$(CONTROLPLANE_LDFLAGS)' .
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -ldflags '$(call KUBERNETES_LDFLAGS,v1.37.1)' .
 	@touch $@
 
 bin/controlplane-launcher: $(CONTROLPLANE_FILES)
-	@echo "building a launcher for etcd and kube-apiserver in $(KUBEBUILDER_ASSETS): the first build takes about a minute"
+	@echo "building a launcher for etcd and kube-apiserver: the first build takes about a minute"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -tags external -ldflags '-s -w' .
+	@touch $@
+
+bin/versions/%/kube-apiserver: test/versions/%/go.mod test/versions/%/go.sum
+	@echo "building kube-apiserver $*: the first build takes a few minutes"
+	@cd test/versions/$* && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -ldflags '$(call KUBERNETES_LDFLAGS,$*)' \
+		k8s.io/kubernetes/cmd/kube-apiserver
+	@touch $@
+
+# All versions use the same etcd.
+bin/versions/%/etcd: bin/versions/etcd
+	@mkdir -p $(@D)
+	@ln -f $< $@
+
+bin/versions/etcd: $(CONTROLPLANE_MODULE)/go.mod $(CONTROLPLANE_MODULE)/go.sum
+	@echo "building etcd"
+	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) OUTPUT=$(CURDIR)/$@ $(BUILD) -ldflags '-s -w' go.etcd.io/etcd/server/v3
 	@touch $@
 
 KIND_IMAGE := dynamic-controller/kind-node:v1.37.1
@@ -171,6 +190,23 @@ test-integration: controlplane ## run the tests that need a control plane
 test-e2e: controlplane ## run several replicas and inject each fault once (included in "make test")
 	$(PRINT_RACE)
 	go test $(RACE) -count=1 -v ./test/e2e
+
+# The versions of Kubernetes for "make test-versions", which runs the tests of the promises, the demonstration and the
+# examples on each.
+VERSIONS := $(notdir $(VERSION_MODULES))
+
+.PHONY: test-versions
+test-versions: $(foreach v,$(VERSIONS),bin/versions/$(v)/kube-apiserver bin/versions/$(v)/etcd) bin/controlplane-launcher ## test on other versions of Kubernetes, or on VERSIONS (the first build takes minutes for each)
+	@failed=; \
+	test_in() { echo "[$$v] $$1"; (cd "$$1" && shift && go test $(TEST_FLAGS) -count=1 -p 1 -timeout 30m "$$@") || failed="$$failed $$v/$$1"; }; \
+	export TEST_KUBECONFIG= $(WITHOUT_CGO); \
+	for v in $(VERSIONS); do \
+		export KUBEBUILDER_ASSETS=$(CURDIR)/bin/versions/$$v; \
+		test_in . ./test/integration ./examples/demo ./examples/internal/show; \
+		test_in examples/controller-runtime ./...; \
+		test_in test/docs -run TestExamples .; \
+	done; \
+	test -z "$$failed" || { echo "make test-versions: these tests failed:$$failed" >&2; exit 1; }
 
 .PHONY: test-ui
 test-ui: controlplane ## test the diagnostics page in headless Chromium (requires chromium; SCREENSHOTS=DIR writes pictures)

@@ -2,6 +2,8 @@ module github.com/dynamic-controller/engine/test/controlplane
 
 go 1.26.0
 
+tool go.etcd.io/etcd/server/v3
+
 require (
 	github.com/spf13/cobra v1.10.2
 	go.etcd.io/etcd/client/pkg/v3 v3.7.0
