@@ -51,6 +51,7 @@ func TestD3_MissedDeletionIsDeliveredWithTheLastState(t *testing.T) {
 	}
 	h.serve(c, gvr, calls.handle, dynamiccontroller.WithPredicate(recordDeletions))
 	calls.waitForTotal(2)
+	h.fence(gvr, calls) // The initial list can be older than the last change, which the watch then delivers.
 
 	open := make(chan struct{})
 	w.set(func(r *http.Request, send send) (*http.Response, error) {

@@ -47,7 +47,9 @@ func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 			return nil
 		})
 	}
-	h.eventuallyWatches(w, child, 1)
+	for _, gvr := range append(parents, child) {
+		h.eventuallyWatches(w, gvr, 1) // A type whose initial list is not streamed is synced before its watch is open.
+	}
 	var requests atomic.Int64
 	w.set(func(r *http.Request, send send) (*http.Response, error) {
 		if isFor(r, child) || isFor(r, parents[0]) || isFor(r, parents[1]) {

@@ -37,6 +37,7 @@ func TestS5_RemovedTypeReconcilesEachObjectOnce(t *testing.T) {
 	})
 	h.serve(c, gvr, calls.handle)
 	calls.waitForTotal(2)
+	h.eventuallyWatches(w, gvr, 1)
 
 	open := make(chan struct{})
 	w.set(hangUntil(open))
