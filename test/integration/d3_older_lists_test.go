@@ -102,8 +102,8 @@ func TestD3_NextRunRecoversFromEtcdRestore(t *testing.T) {
 	}
 }
 
-// With streaming lists, the cache must recover when etcd is restored during a run or between two runs. If the API server
-// has no streaming lists, the cache must recover with plain lists.
+// With streaming lists, the cache must recover when etcd is restored during a run or between two runs. The cache must
+// also recover if the API server has no streaming lists.
 func TestD3_StreamingListsRecoverFromEtcdRestore(t *testing.T) {
 	h, own := newRestorable(t)
 	types := []gvrType{h.define(h.newType()), h.define(h.newType())}

@@ -39,7 +39,8 @@ func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 		h.serve(c, parent, calls.handle, dynamiccontroller.Owns(child))
 		h.synced(c, parent)
 	}
-	for i := range parents {
+	for i, parent := range parents {
+		h.eventuallyWatches(w, parent, 1) // Unless the initial list is streamed, the watch is opened after it.
 		h.eventually("the children are cached", func() error {
 			if s := c.Status()[i].Secondaries[0]; !s.Synced || s.Objects != 2*objects/3 {
 				return fmt.Errorf("%+v", s)
@@ -47,9 +48,7 @@ func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 			return nil
 		})
 	}
-	for _, gvr := range append(parents, child) {
-		h.eventuallyWatches(w, gvr, 1) // A type whose initial list is not streamed is synced before its watch is open.
-	}
+	h.eventuallyWatches(w, child, 1)
 	var requests atomic.Int64
 	w.set(func(r *http.Request, send send) (*http.Response, error) {
 		if isFor(r, child) || isFor(r, parents[0]) || isFor(r, parents[1]) {
