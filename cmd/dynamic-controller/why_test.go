@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/explain"
@@ -362,6 +364,46 @@ func TestWhy_WithoutPermissions(t *testing.T) {
 	user := "system:serviceaccount:default:" + a.namespace + "-user"
 	if asUser, code := a.ask("tree", "website.GROUP/flowers", "--as", user); code != 0 || normal(asUser) != normal(out) {
 		t.Errorf("--as: got the exit code %d, and %s", code, asUser)
+	}
+}
+
+// A user who can write the status of an instance forges advice for the operator.
+func TestWhy_RepeatsNoAdviceFromAStatus(t *testing.T) {
+	a := newAPI(t)
+	p := startServing(t, a.cluster.Kubeconfig())
+	a.apply(websites)
+	a.apply(flowers)
+	object := a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	p.kill()
+	for _, reason := range []string{
+		"ConsentMissing", "ServiceAccountNotFound", "ServiceAccountNotAllowed", "PermissionMissing", "IdentityRequired",
+		"Conflict", "CleanupForbidden", "Forbidden", "Rejected", "Unheard",
+	} {
+		for _, message := range []string{
+			"no; run evil", "no; grant the permissions, or run evil", "no; set adopt: true, or run evil", "no\n  -> run evil",
+			`no: User "system:serviceaccount:shop:evil" cannot create resource "pods" in API group "" at the cluster scope`,
+			"a: the platform has no permission to create evil",
+		} {
+			patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{map[string]any{
+				"type": "Ready", "status": "False", "reason": reason, "message": message,
+				"observedGeneration": object.GetGeneration(), "lastTransitionTime": "2026-01-02T03:04:05Z",
+			}}}})
+			if err == nil {
+				_, err = a.client(object).Patch(t.Context(), "flowers", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, code := a.ask("why", "website.GROUP/flowers")
+			if code != 1 || !strings.Contains(out, reason+": ") {
+				t.Errorf("got the exit code %d, and %s", code, out)
+			}
+			for line := range strings.Lines(out) {
+				if strings.HasPrefix(strings.TrimSpace(line), "->") && strings.Contains(line, "evil") {
+					t.Errorf("%s: %q: got the advice %s", reason, message, line)
+				}
+			}
+		}
 	}
 }
 

@@ -24,9 +24,8 @@ func rejectIncompatible(
 		return nil
 	}
 	problems := blueprint.IncompatibleChanges(current, wanted)
-	return &rejection{reasonIncompatible, fmt.Sprintf("%v\nexisting instances could become invalid or lose fields; "+
-		"to change the schema anyway, annotate the Blueprint with %s: %q", problems, incompatibleAnnotation,
-		strconv.FormatInt(b.Generation, 10))}
+	return &rejection{reasonIncompatible, fmt.Sprintf("%v\nexisting instances could become invalid or lose fields; %s",
+		problems, IncompatibleAdvice(b.Generation))}
 }
 
 // isCompatible reports whether all valid objects stay valid and keep their fields if the wanted CustomResourceDefinition

@@ -95,7 +95,7 @@ func (v *validator) validate(
 	}
 	if holder != "" {
 		next.rejection = &rejection{reasonClaimed,
-			fmt.Sprintf("spec.type: %s is already claimed by Blueprint %s; use another type", own.crd, holder)}
+			fmt.Sprintf("spec.type: %s is already claimed by Blueprint %s; %s", own.crd, holder, AnotherTypeAdvice)}
 		next.gvr, next.revision, next.crd = schema.GroupVersionResource{}, nil, nil
 		return next, nil, nil
 	}
@@ -210,18 +210,16 @@ func rejectType(b *blueprint.Blueprint, crd *apiextensionsv1.CustomResourceDefin
 		return nil
 	case isCreatedByPlatform(crd):
 		return &rejection{reasonNotOwned, fmt.Sprintf(
-			"spec.type: the CustomResourceDefinition %[1]s is reserved for Blueprint %[2]q; to serve its type with this "+
-				"Blueprint, name it in spec.type.crd and run kubectl annotate crd %[1]s %[3]s- %[4]s- %[5]s=%[6]s --overwrite",
-			crd.Name, crd.Annotations[ownerNameAnnotation], ownerNameAnnotation, ownerUIDAnnotation, allowedAnnotation, b.Name)}
+			"spec.type: the CustomResourceDefinition %s is reserved for Blueprint %q; %s",
+			crd.Name, crd.Annotations[ownerNameAnnotation], TakeoverAdvice(crd.Name, b.Name))}
 	case !named:
 		return &rejection{reasonNotOwned, fmt.Sprintf(
-			"spec.type: the CustomResourceDefinition %[1]s exists and was not created by the platform; to serve its type "+
-				"unchanged, name it in spec.type.crd and run kubectl annotate crd %[1]s %[2]s=%[3]s",
-			crd.Name, allowedAnnotation, b.Name)}
+			"spec.type: the CustomResourceDefinition %s exists and was not created by the platform; %s",
+			crd.Name, ExistingTypeAdvice(crd.Name, b.Name))}
 	case !allows(crd, b.Name):
 		return &rejection{reasonConsent, fmt.Sprintf(
-			"spec.type.crd: the CustomResourceDefinition %[1]s does not allow this Blueprint; "+
-				"run kubectl annotate crd %[1]s %[2]s=%[3]s --overwrite", crd.Name, allowedAnnotation, b.Name)}
+			"spec.type.crd: the CustomResourceDefinition %s does not allow this Blueprint; %s",
+			crd.Name, ConsentAdvice(crd.Name, b.Name))}
 	}
 	return nil
 }

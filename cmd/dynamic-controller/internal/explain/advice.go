@@ -20,22 +20,26 @@ import (
 
 const checkRevisions = "check the permissions of the platform for controllerrevisions.apps in its namespace"
 
-// blueprintAdvice and instanceAdvice contain the advice for condition reasons. The messages of other reasons end with
-// their own advice.
+// blueprintAdvice and instanceAdvice contain the advice for condition reasons. The advice for other reasons depends on the
+// object: see blueprintAction and instanceAction.
 var (
 	blueprintAdvice = map[string]string{
-		"Invalid":         "fix the Blueprint and apply it again. To check it without a cluster, run validate FILE",
-		"TypeHasNoStatus": "add the status subresource to the CustomResourceDefinition",
-		"NothingAccepted": "fix the problem in the condition Accepted",
-		"NotDefined":      "create the CustomResourceDefinition, or wait for the platform to create it",
+		"Invalid":                  "fix the Blueprint and apply it again. To check it without a cluster, run validate FILE",
+		"TypeHasNoStatus":          "add the status subresource to the CustomResourceDefinition",
+		"TypeClaimed":              acceptance.AnotherTypeAdvice,
+		"BudgetExceeded":           "make the spec smaller, delete another Blueprint, or raise --max-blueprint-memory",
+		"IdentityRequired":         identityRequired,
+		"ServiceAccountNotAllowed": "name another ServiceAccount in spec.serviceAccountName",
+		"NothingAccepted":          "fix the problem in the condition Accepted",
+		"NotDefined":               "create the CustomResourceDefinition, or wait for the platform to create it",
 		"RejectedByServer": "fix spec.type of the Blueprint, or the admission policy that rejects its " +
 			"CustomResourceDefinition. The platform retries every 10 seconds",
 		"TypeNotApplied":       "wait. If it persists, check the health of the API server and of its admission webhooks",
 		"RevisionNotStored":    checkRevisions,
 		"RevisionsUnavailable": checkRevisions,
 		"NotValidated":         "remove the cause of the error. The platform retries",
-		"Deleting": "find out what blocks the deletion: remove the cause of the error in the message, or run why " +
-			"for each of the remaining instances",
+		"Deleting": "find out what blocks the deletion: remove the cause of the error in the message, or run why for each " +
+			"of the remaining instances",
 		"Syncing":                  "wait a few seconds, and try again",
 		"SyncingLong":              "check the load of the API server, and the number of instances",
 		"Forbidden":                "grant the platform list and watch on the type",
@@ -44,9 +48,11 @@ var (
 		"ProgressDeadlineExceeded": "run why for the named instances, and fix or revert the Blueprint",
 	}
 	instanceAdvice = map[string]string{
-		"Invalid":  "fix the spec of the instance, or the expression in the Blueprint",
-		"Conflict": "delete or rename the other object, or change the name in the template",
-		"Rejected": "fix the spec of the instance, or the template in the Blueprint",
+		"Invalid":                  "fix the spec of the instance, or the expression in the Blueprint",
+		"Conflict":                 "delete or rename the other object, or change the name in the template",
+		"Rejected":                 "fix the spec of the instance, or the template in the Blueprint",
+		"IdentityRequired":         identityRequired,
+		"ServiceAccountNotAllowed": "use another ServiceAccount, or create the instance in another namespace",
 		"ChildrenFailed": "the platform retries, unless the object is parked. If the error persists, look for its cause in " +
 			"the log of the platform",
 		"Waiting": "wait. If it takes too long, compare readyWhen of the named resources in the Blueprint with their " +
@@ -58,6 +64,12 @@ var (
 	}
 )
 
+const (
+	identityRequired = "set spec.serviceAccountName of the Blueprint, or ask the operator to set --default-service-account"
+	addNamespace     = "add the namespace to --namespaces"
+	grantPermissions = "grant the permissions"
+)
+
 // advised are the reasons whose messages have the form "problem; what to do".
 var advised = map[string]bool{
 	identity.ReasonIdentityRequired: true, identity.ReasonServiceAccountNotAllowed: true,
@@ -66,33 +78,108 @@ var advised = map[string]bool{
 	"IncompatibleSchema": true, "Conflict": true,
 }
 
-// fromCondition returns a finding about a condition that indicates a problem.
+// fromCondition returns a finding about a condition that indicates a problem. The action contains no text from the
+// condition. Users who can write the status could otherwise recommend commands to the operator. The advice at the end of
+// the message is replaced with the same text, which is built from the specs and names of the objects.
 func fromCondition(o *Object, c *metav1.Condition) Finding {
 	f := Finding{Object: o.Name(), Reason: c.Reason, Message: c.Message}
-	known := instanceAdvice
-	if o.IsBlueprint() {
-		known = blueprintAdvice
-	}
-	f.Action = known[c.Reason]
-	if problem, advice, has := cutAdvice(c.Message); advised[c.Reason] && has {
-		f.Message, f.Action = problem, advice
-	}
+	advice := ""
 	switch {
-	case c.Reason == "PermissionMissing" && o.IsBlueprint():
-		f.Action = cmp.Or(platformRole(c.Message), f.Action)
-	case c.Reason == "Forbidden" && o.IsBlueprint():
-		f.Action = cmp.Or(watchRole(o, c.Message), f.Action)
-	case c.Reason == "Forbidden":
-		f.Action = cmp.Or(missingRole(o, c.Message), f.Action)
+	case advised[c.Reason]:
+		f.Message, advice, _ = cutAdvice(c.Message)
 	case c.Reason == "CleanupForbidden":
-		if problem, advice, has := strings.Cut(c.Message, "; grant the permissions"); has {
-			f.Message, f.Action = problem, "grant the permissions"+advice
-		}
+		f.Message, advice = cutCleanupAdvice(c.Message)
+	}
+	if o.IsBlueprint() {
+		f.Action = cmp.Or(blueprintAction(o, c), blueprintAdvice[c.Reason])
+	} else {
+		f.Action = cmp.Or(instanceAction(o, c, advice), instanceAdvice[c.Reason])
 	}
 	if f.Action == "" {
 		f.Action = "look at the conditions: kubectl describe " + o.target()
 	}
 	return f
+}
+
+// blueprintAction returns what to do about a condition of a Blueprint if it depends on the Blueprint.
+func blueprintAction(o *Object, c *metav1.Condition) string {
+	b, err := blueprint.FromUnstructured(o.Unstructured)
+	if err != nil {
+		return ""
+	}
+	crd := blueprint.DefinitionName(b)
+	if !plainName.MatchString(crd) {
+		return ""
+	}
+	switch c.Reason {
+	case "ConsentMissing":
+		return acceptance.ConsentAdvice(crd, b.Name)
+	case "TypeNotOwned":
+		if strings.Contains(c.Message, "is reserved for Blueprint") {
+			return acceptance.TakeoverAdvice(crd, b.Name)
+		}
+		return acceptance.ExistingTypeAdvice(crd, b.Name)
+	case "IncompatibleSchema":
+		return acceptance.IncompatibleAdvice(b.Generation)
+	case "PermissionMissing":
+		return platformRole(b, c.Message)
+	case "Forbidden":
+		return watchRole(b, c.Message)
+	}
+	return ""
+}
+
+// instanceAction returns what to do about a condition of an instance if it depends on the instance. advice is the advice
+// in the condition. It selects one of several fixed texts.
+func instanceAction(o *Object, c *metav1.Condition, advice string) string {
+	switch c.Reason {
+	case "ConsentMissing", "ServiceAccountNotFound", "PermissionMissing":
+		return identityAction(o, c.Reason)
+	case "Conflict":
+		if strings.HasPrefix(advice, "set adopt: true") {
+			return instances.AdoptionAdvice
+		}
+		if strings.HasPrefix(advice, addNamespace) {
+			return addNamespace
+		}
+	case "Forbidden":
+		return missingRole(o, c.Message)
+	case "CleanupForbidden":
+		if advice != "" {
+			return advice + ", " + instances.ReleaseAdvice(o.Resource, o.GetNamespace(), o.GetName(), o.GetFinalizers())
+		}
+	}
+	return ""
+}
+
+// identityAction returns what to do if the ServiceAccount of an instance cannot be used. If the ServiceAccount is
+// unknown, the text has no command.
+func identityAction(o *Object, reason string) string {
+	name, _ := o.serviceAccount()
+	isKnown := plainName.MatchString(name) && plainName.MatchString(o.blueprintName())
+	id := identity.Identity{Namespace: o.GetNamespace(), Name: name}
+	switch {
+	case reason == "ServiceAccountNotFound" && isKnown:
+		return identity.CreationAdvice(o.blueprintName())
+	case reason == "ConsentMissing" && isKnown:
+		return identity.ConsentAdvice(id, o.blueprintName())
+	case reason == "PermissionMissing" && isKnown:
+		return identity.ImpersonationAdvice(id)
+	case reason == "PermissionMissing":
+		return "permit the platform to get and to impersonate the ServiceAccount"
+	}
+	return "create the ServiceAccount if it does not exist, and add the Blueprint to its annotation " +
+		identity.AllowedBlueprints
+}
+
+// cutCleanupAdvice splits the message of a forbidden cleanup into the problem and the beginning of the advice.
+func cutCleanupAdvice(message string) (problem, advice string) {
+	for _, advice := range []string{grantPermissions, addNamespace} {
+		if problem, _, has := strings.Cut(message, "; "+advice); has {
+			return problem, advice
+		}
+	}
+	return message, ""
 }
 
 // more matches the end of a list that was cut off.
@@ -154,36 +241,39 @@ func inName(resource string) string { return strings.NewReplacer("/", "-", ".", 
 var childVerbs = []string{"get", "create", "patch", "delete"}
 
 // missingRole returns the commands that grant the first permission that, according to a message, the instance's
-// ServiceAccount lacks. It returns "" if there is none. Messages about other users are ignored, so that a forged
-// message cannot suggest granting them permissions.
+// ServiceAccount lacks. It returns "" if there is none. Users who can write the status can forge the message. Commands
+// are therefore suggested only for the instance's ServiceAccount, for kinds in the templates of its Blueprint, and for
+// the namespaces of these templates. It is unknown which kinds are cluster-scoped, so no command grants permissions in
+// all namespaces.
 func missingRole(o *Object, message string) string {
 	name, user := o.serviceAccount()
 	if name == "" {
 		return ""
 	}
+	b, err := blueprint.FromUnstructured(o.Owner.Blueprint)
+	if err != nil {
+		return ""
+	}
+	uses := usesOf(b)
 	all := denialsIn(message)
-	i := slices.IndexFunc(all, func(d denial) bool { return d.user == user })
-	if i < 0 {
+	i := slices.IndexFunc(all, func(d denial) bool { return d.user == user && uses.includes(d, o.GetNamespace()) })
+	switch {
+	case i >= 0:
+	case slices.ContainsFunc(all, func(d denial) bool { return d.user == user }):
+		return "if the ServiceAccount should have the permission in the message, ask the operator to grant it"
+	default:
 		return ""
 	}
 	d := all[i]
 	verbs := childVerbs
-	switch d.verb {
-	case "get", "list", "watch": // of objects that the instance refers to
+	if slices.Contains(readVerbs, d.verb) { // of objects that the instance refers to
 		verbs = []string{d.verb}
-	case "create", "patch", "delete":
-	default:
-		verbs = append(slices.Clone(childVerbs), d.verb)
 	}
-	kind, flag := "role", " -n "+d.namespace
-	if d.namespace == "" {
-		kind, flag = "clusterrole", ""
-	}
-	resource := inRole(d.resource, d.subresource, d.group)
+	flag, resource := " -n "+d.namespace, schema.GroupResource{Group: d.group, Resource: d.resource}.String()
 	return fmt.Sprintf("if the ServiceAccount should have the permission, grant it with a Role, for example: "+
-		"kubectl create %[1]s %[2]s-%[3]s%[4]s --verb=%[5]s --resource=%[6]s && "+
-		"kubectl create %[1]sbinding %[2]s-%[3]s%[4]s --%[1]s=%[2]s-%[3]s --serviceaccount=%[7]s:%[2]s",
-		kind, name, inName(resource), flag, strings.Join(verbs, ","), resource, o.GetNamespace())
+		"kubectl create role %[1]s-%[2]s%[3]s --verb=%[4]s --resource=%[5]s && "+
+		"kubectl create rolebinding %[1]s-%[2]s%[3]s --role=%[1]s-%[2]s --serviceaccount=%[6]s:%[1]s",
+		name, inName(resource), flag, strings.Join(verbs, ","), resource, o.GetNamespace())
 }
 
 // serviceAccount returns the name and the user name of the ServiceAccount that an instance's Blueprint declares. Both
@@ -199,13 +289,17 @@ func (o *Object) serviceAccount() (name, user string) {
 	return name, serviceaccount.MakeUsername(o.GetNamespace(), name)
 }
 
-// watchRole returns the commands that allow the platform to watch a Blueprint's type, or "" if the message is about
-// something else.
-func watchRole(o *Object, message string) string {
-	b, err := blueprint.FromUnstructured(o.Unstructured)
-	if err != nil {
+// blueprintName returns the name of the instance's Blueprint, or "" if it is unknown.
+func (o *Object) blueprintName() string {
+	if o.Owner == nil || o.Owner.Blueprint == nil {
 		return ""
 	}
+	return o.Owner.Blueprint.GetName()
+}
+
+// watchRole returns the commands that allow the platform to watch a Blueprint's type, or "" if the message is about
+// something else.
+func watchRole(b *blueprint.Blueprint, message string) string {
 	for _, d := range denialsIn(message) {
 		resource := inRole(d.resource, d.subresource, d.group)
 		switch {
@@ -224,17 +318,26 @@ func watchRole(o *Object, message string) string {
 var platformLacks = regexp.MustCompile(`(?m): the platform has no permission to ([a-z]+(?:, [a-z]+)*) ` + resourceOf +
 	`(?:\.(` + subdomain + `))?( in namespace \S+)?$`)
 
-// platformRole returns the commands that grant the platform its missing permissions, or "".
-func platformRole(message string) string {
+// platformRole returns the commands that grant the platform its missing permissions on the type of a Blueprint and on the
+// kinds in its templates. If the message names other permissions, platformRole returns a text without commands.
+func platformRole(b *blueprint.Blueprint, message string) string {
+	uses := usesOf(b)
 	var commands []string
 	for _, m := range platformLacks.FindAllStringSubmatch(message, -1) {
 		if m[5] != "" {
-			return "" // the message names the Role
+			return "grant the missing permissions with a Role and a RoleBinding in the namespace"
+		}
+		resource := schema.GroupResource{Group: m[4], Resource: m[2]}
+		isOwnType := resource.String() == blueprint.DefinitionName(b) && (m[3] == "" || m[3] == "status")
+		if !isOwnType && (m[3] != "" || !uses.created[resource] && !uses.read[resource]) {
+			commands = nil
+			break
 		}
 		commands = append(commands, platformRoleFor(inRole(m[2], m[3], m[4]), strings.ReplaceAll(m[1], ", ", ",")))
 	}
 	if len(commands) == 0 {
-		return ""
+		return fmt.Sprintf("grant the missing permissions with a ClusterRole that has the label %s: %q",
+			acceptance.AggregationLabel, "true")
 	}
 	return askOperator(commands...)
 }

@@ -17,11 +17,18 @@ func TestFromCondition_HasAction(t *testing.T) {
 	fields := map[string]any{
 		"serviceAccountName": "web",
 		"type":               map[string]any{"group": "shop.example.com", "version": "v1", "kind": "Site"},
+		"resources": []any{
+			map[string]any{"id": "a", "template": map[string]any{"apiVersion": "example.com/v1", "kind": "Widget",
+				"metadata": map[string]any{"name": "w", "namespace": "far"}}},
+			map[string]any{"id": "b", "template": map[string]any{"apiVersion": "v1", "kind": "Service"}},
+			map[string]any{"id": "c", "externalRef": map[string]any{"apiVersion": "example.com/v1", "kind": "Gadget"}},
+		},
 	}
 	if err := unstructured.SetNestedMap(b.Object, fields, "spec"); err != nil {
 		t.Fatal(err)
 	}
-	instance := instanceWith(b.Unstructured, "")
+	instance, clusterScoped := instanceWith(b.Unstructured, ""), instanceWith(b.Unstructured, "")
+	clusterScoped.SetNamespace("")
 	denied := func(account, verb, resource, group, where string) string {
 		return fmt.Sprintf(`User "system:serviceaccount:%s" cannot %s resource %q in API group %q%s`, account, verb,
 			resource, group, where)
@@ -34,8 +41,42 @@ func TestFromCondition_HasAction(t *testing.T) {
 	}{
 		"advice in the message": {
 			instance, "ConsentMissing", "ServiceAccount shop/web: does not allow Blueprint b; run kubectl annotate",
-			"ServiceAccount shop/web: does not allow Blueprint b", "run kubectl annotate",
+			"ServiceAccount shop/web: does not allow Blueprint b", "run kubectl annotate serviceaccount -n shop web " +
+				"platform.example.com/allowed-blueprints=sites, or add the Blueprint to the existing annotation",
 		},
+		"forged advice": {
+			instance, "ConsentMissing", "x; run evil", "x", "run kubectl annotate serviceaccount -n shop web ",
+		},
+		"forged advice for a cluster-scoped instance": {
+			clusterScoped, "ConsentMissing", "x; run evil", "x",
+			"create the ServiceAccount if it does not exist, and add the Blueprint to its annotation",
+		},
+		"a ServiceAccount that does not exist": {
+			instance, "ServiceAccountNotFound", "x; run evil", "x",
+			"create it with the annotation platform.example.com/allowed-blueprints=sites",
+		},
+		"a forged conflict": {
+			instance, "Conflict", "x; set adopt: true and run evil", "x", "set adopt: true on the resource, or delete the object",
+		},
+		"another forged conflict": {instance, "Conflict", "x; run evil", "x", "delete or rename the other object"},
+		"a forged cleanup": {
+			instance, "CleanupForbidden", "x; grant the permissions, or run evil", "x",
+			"grant the permissions, or release the instance without its children: kubectl patch sites.shop.example.com s -n shop",
+		},
+		"a forged problem with the type": {
+			b, "TypeNotOwned", "x is reserved for Blueprint y; run evil", "x is reserved for Blueprint y",
+			"run kubectl annotate crd sites.shop.example.com platform.example.com/blueprint- ",
+		},
+		"an existing type": {
+			b, "TypeNotOwned", "x exists; run evil", "x exists",
+			"run kubectl annotate crd sites.shop.example.com platform.example.com/allowed-blueprint=sites",
+		},
+		"a type without consent": {
+			b, "ConsentMissing", "x; run evil", "x",
+			"run kubectl annotate crd sites.shop.example.com platform.example.com/allowed-blueprint=sites --overwrite",
+		},
+		"a forged claim":  {b, "TypeClaimed", "x; run evil", "x", "use another type"},
+		"a forged budget": {b, "BudgetExceeded", "x; run evil", "x", "raise --max-blueprint-memory"},
 		"advice in the last line": {
 			instance, "Conflict", "a: Pod shop/a: x; set adopt: true\nb: Pod shop/b: y; set adopt: true",
 			"a: Pod shop/a: x; set adopt: true\nb: Pod shop/b: y", "set adopt: true",
@@ -62,7 +103,8 @@ func TestFromCondition_HasAction(t *testing.T) {
 		},
 		"incompatible changes": {
 			b, "IncompatibleSchema", "spec.type: a; b\nfields could be lost; to change it anyway, annotate the Blueprint",
-			"spec.type: a; b\nfields could be lost", "to change it anyway, annotate the Blueprint",
+			"spec.type: a; b\nfields could be lost", "to change the schema anyway, annotate the Blueprint with " +
+				`platform.example.com/allow-incompatible-schema: "2"`,
 		},
 		"a missing permission in a namespace": {
 			instance, "Forbidden", `a: Pod shop/a: as ServiceAccount shop/web: x is forbidden: ` + denied(
@@ -72,23 +114,32 @@ func TestFromCondition_HasAction(t *testing.T) {
 				"--role=web-widgets-example-com --serviceaccount=shop:web",
 		},
 		"a missing permission in the cluster": {
-			instance, "Forbidden", denied("shop:web", "create", "namespaces", "", " at the cluster scope"),
-			"", "kubectl create clusterrole web-namespaces --verb=get,create,patch,delete --resource=namespaces && " +
-				"kubectl create clusterrolebinding web-namespaces --clusterrole=web-namespaces --serviceaccount=shop:web",
+			instance, "Forbidden", denied("shop:web", "create", "widgets", "example.com", " at the cluster scope"),
+			"", "ask the operator to grant it",
 		},
-		"a missing permission for a reference with a selector": {
-			instance, "Forbidden", denied("shop:web", "list", "widgets", "example.com", ` in the namespace "shop"`),
-			"", "kubectl create role web-widgets-example-com -n shop --verb=list --resource=widgets.example.com && ",
+		"a missing permission for a reference": {
+			instance, "Forbidden", denied("shop:web", "list", "gadgets", "example.com", ` in the namespace "shop"`),
+			"", "kubectl create role web-gadgets-example-com -n shop --verb=list --resource=gadgets.example.com && ",
 		},
-		"a missing permission with another verb": {
-			instance, "Forbidden",
-			denied("shop:web", "escalate", "roles", "rbac.authorization.k8s.io", ` in the namespace "shop"`),
-			"", "-n shop --verb=get,create,patch,delete,escalate --resource=roles.rbac.authorization.k8s.io && ",
+		"a permission to write a reference": {
+			instance, "Forbidden", denied("shop:web", "create", "gadgets", "example.com", ` in the namespace "shop"`),
+			"", "ask the operator to grant it",
+		},
+		"a permission that no template needs": {
+			instance, "Forbidden", denied("shop:web", "create", "secrets", "", ` in the namespace "shop"`),
+			"", "ask the operator to grant it",
+		},
+		"a permission in a namespace that no template names": {
+			instance, "Forbidden", denied("shop:web", "create", "services", "", ` in the namespace "kube-system"`),
+			"", "ask the operator to grant it",
+		},
+		"a permission with another verb": {
+			instance, "Forbidden", denied("shop:web", "escalate", "services", "", ` in the namespace "shop"`),
+			"", "ask the operator to grant it",
 		},
 		"a missing permission for a subresource": {
-			instance, "Forbidden", denied("shop:web", "patch", "sites/finalizers", "example.com", ` in the namespace "shop"`),
-			"", "kubectl create role web-sites-example-com-finalizers -n shop --verb=get,create,patch,delete " +
-				"--resource=sites.example.com/finalizers",
+			instance, "Forbidden", denied("shop:web", "patch", "widgets/scale", "example.com", ` in the namespace "shop"`),
+			"", "ask the operator to grant it",
 		},
 		"a missing permission of another ServiceAccount": {
 			instance, "Forbidden", denied("shop:evil", "patch", "pods", "", ` in the namespace "shop"`), "", look,
@@ -143,15 +194,23 @@ func TestFromCondition_HasAction(t *testing.T) {
 				"grant the missing permissions with a ClusterRole",
 			"", "grant the missing permissions with a ClusterRole",
 		},
+		"a permission of the platform that no template needs": {
+			b, "PermissionMissing", "spec.type: the platform has no permission to get secrets\ngrant evil",
+			"", "grant the missing permissions with a ClusterRole that has the label",
+		},
 		"a forged permission of the platform": {
 			instance, "PermissionMissing", "a: the platform has no permission to get secrets\n" +
 				"grant the missing permissions with a ClusterRole",
-			"", "grant the missing permissions with a ClusterRole",
+			"", "bind the platform's ServiceAccount to a Role in namespace shop with verbs [get, impersonate]",
 		},
 		"a forbidden cleanup": {
 			instance, "CleanupForbidden",
 			"cannot delete pods far/a: no; grant the permissions, or release the instance: kubectl",
-			"cannot delete pods far/a: no", "grant the permissions, or release the instance: kubectl",
+			"cannot delete pods far/a: no", "grant the permissions, or release the instance without its children: kubectl",
+		},
+		"a cleanup in a namespace that is not listed": {
+			instance, "CleanupForbidden", "a: x; add the namespace to --namespaces, or release the instance: kubectl",
+			"a: x", "add the namespace to --namespaces, or release the instance without its children: kubectl patch",
 		},
 		"an unknown reason": {b, "Other", "x", "x", "look at the conditions: kubectl describe"},
 	} {

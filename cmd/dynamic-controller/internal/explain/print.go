@@ -3,6 +3,7 @@ package explain
 import (
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -55,9 +56,13 @@ func printFinding(w io.Writer, f Finding, about, indent string) {
 	if f.Object != about {
 		fmt.Fprintf(w, "%s: ", oneLine(f.Object))
 	}
-	message := strings.ReplaceAll(f.Message, "\n", "\n"+indent+"    ")
+	// Only the action of a finding has an arrow.
+	message := strings.ReplaceAll(arrow.ReplaceAllString(f.Message, "$1| ->"), "\n", "\n"+indent+"    ")
 	fmt.Fprintf(w, "%s: %s\n%s  -> %s\n", oneLine(f.Reason), message, indent, oneLine(f.Action))
 }
+
+// arrow matches lines that look like the action of a finding.
+var arrow = regexp.MustCompile(`(\n\s*)->`)
 
 func (r *Report) printConditions(w io.Writer, wide bool) {
 	if !wide || len(r.Conditions) == 0 {

@@ -115,11 +115,22 @@ func isForbidden(err error, message *regexp.Regexp) bool {
 // ImpersonationRejection returns the Rejection to report when IsImpersonationForbidden returns true for an error.
 func ImpersonationRejection(id Identity) *Rejection {
 	return reject(ReasonPermissionMissing, "%s: the platform is not permitted to impersonate this ServiceAccount; %s",
-		id, grant(id))
+		id, ImpersonationAdvice(id))
 }
 
-// grant describes how to grant the platform the permissions that it needs for an identity.
-func grant(id Identity) string {
+// ImpersonationAdvice describes how to grant the platform the permissions that it needs for an identity.
+func ImpersonationAdvice(id Identity) string {
 	return fmt.Sprintf("bind the platform's ServiceAccount to a Role in namespace %s with "+
 		"verbs [get, impersonate], resources [serviceaccounts], resourceNames [%s]", id.Namespace, id.Name)
+}
+
+// ConsentAdvice describes how an existing ServiceAccount allows a Blueprint.
+func ConsentAdvice(id Identity, blueprint string) string {
+	return fmt.Sprintf("run kubectl annotate serviceaccount -n %s %s %s=%s, or add the Blueprint to the existing annotation",
+		id.Namespace, id.Name, AllowedBlueprints, blueprint)
+}
+
+// CreationAdvice describes how to create a ServiceAccount that allows a Blueprint.
+func CreationAdvice(blueprint string) string {
+	return fmt.Sprintf("create it with the annotation %s=%s", AllowedBlueprints, blueprint)
 }

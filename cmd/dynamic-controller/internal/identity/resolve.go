@@ -132,16 +132,14 @@ func (m *Manager) checkConsent(ctx context.Context, q consentQuestion) error {
 	switch answer {
 	case consentMissing:
 		return reject(ReasonConsentMissing,
-			"%s does not allow Blueprint %s; run kubectl annotate serviceaccount -n %s %s %s=%s, "+
-				"or add the Blueprint to the existing annotation",
-			id, q.blueprint, id.Namespace, id.Name, AllowedBlueprints, q.blueprint)
+			"%s does not allow Blueprint %s; %s", id, q.blueprint, ConsentAdvice(id, q.blueprint))
 	case accountNotFound:
 		return reject(ReasonServiceAccountNotFound,
-			"%s: not found; create it with the annotation %s=%s", id, AllowedBlueprints, q.blueprint)
+			"%s: not found; %s", id, CreationAdvice(q.blueprint))
 	case accountUnreadable:
 		return reject(ReasonPermissionMissing,
 			"%s: the platform is not permitted to read this ServiceAccount; make sure that it exists, and %s",
-			id, grant(id))
+			id, ImpersonationAdvice(id))
 	}
 	return nil
 }

@@ -7,6 +7,9 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
+// AdoptionAdvice is the remedy if an object that the instance did not create has the name of a child.
+const AdoptionAdvice = "set adopt: true on the resource, or delete the object"
+
 // explain describes an error for the status of an instance. The description of a child's error starts with the id of
 // the resource. If a remedy is known, the description ends with it.
 func explain(err error) string {
@@ -36,7 +39,7 @@ func remedy(err error) string {
 	case errors.Is(err, children.ErrNamespaceNotListed):
 		return "; add the namespace to --namespaces"
 	case errors.Is(err, children.ErrAdoptionNotEnabled):
-		return "; set adopt: true on the resource, or delete the object"
+		return "; " + AdoptionAdvice
 	}
 	return ""
 }

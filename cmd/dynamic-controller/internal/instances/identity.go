@@ -192,8 +192,7 @@ func (r *Reconciler) reportCleanup(
 	}
 	forbidden := metav1.Condition{
 		Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonCleanupForbidden,
-		Message: Truncate(problem + ", or release the instance without its children: " +
-			releaseCommand(id, finalizers)),
+		Message: Truncate(problem + ", " + ReleaseAdvice(id.GVR.GroupResource(), id.Namespace(), id.Name(), finalizers)),
 	}
 	if !r.hasStatus() {
 		logr.FromContextOrDiscard(ctx).Info("Cleanup forbidden, will retry", "message", forbidden.Message)
@@ -201,16 +200,16 @@ func (r *Reconciler) reportCleanup(
 	return r.report(ctx, id, self, forbidden, nil, dynamiccontroller.RequeueAfter(cleanupInterval))
 }
 
-// releaseCommand returns the command that removes the platform's finalizer from an instance.
-func releaseCommand(id dynamiccontroller.ObjectIdentifiers, finalizers []string) string {
+// ReleaseAdvice describes how to remove the platform's finalizer from an instance with the given finalizers.
+func ReleaseAdvice(resource schema.GroupResource, namespace, name string, finalizers []string) string {
 	left := slices.DeleteFunc(slices.Clone(finalizers), func(f string) bool { return f == ChildrenFinalizer })
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": left}})
 	if err != nil {
 		panic(err) // cannot happen: strings can be encoded
 	}
-	command := fmt.Sprintf("kubectl patch %s %s", id.GVR.GroupResource(), id.Name())
-	if id.Namespace() != "" {
-		command += " -n " + id.Namespace()
+	command := fmt.Sprintf("kubectl patch %s %s", resource, name)
+	if namespace != "" {
+		command += " -n " + namespace
 	}
-	return command + " --type=merge -p '" + string(patch) + "'"
+	return "or release the instance without its children: " + command + " --type=merge -p '" + string(patch) + "'"
 }
