@@ -109,3 +109,42 @@ func TestAdopt_FailuresOfTheType(t *testing.T) {
 		})
 	}
 }
+
+// The type exists, because an earlier Blueprint of the same name retained it. The API server refuses to change it for a
+// Blueprint that has not been accepted before.
+func TestRefusal_DeletionsAreProcessed(t *testing.T) {
+	b := generations("Wheel")[0]
+	p, _ := newTestController([]*unstructured.Unstructured{asObject(t, b)},
+		[]*apiextensionsv1.CustomResourceDefinition{madeFor(t, b, "earlier")}, wheel)
+	id := instances.BlueprintID(b.Name)
+	decide := func() decision {
+		t.Helper()
+		if err := p.decide(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		d, _ := p.registry.get(b.Name)
+		return d
+	}
+	d := decide()
+	if d.running != nil {
+		t.Fatalf("got decision %+v before the type was applied", d)
+	}
+	d.refusal = &rejection{reasonServerRejected, "frozen"}
+	if !p.registry.setRefusal(b.Name, d) || p.registry.setRefusal(b.Name, d) {
+		t.Error("want one change")
+	}
+	if d = decide(); d.running == nil || !d.cleansUpOnly() || d.state() != StateRejected || !d.faulty {
+		t.Errorf("got decision %+v after the refusal", d)
+	}
+	if reason, message := d.problem(nil); reason != reasonServerRejected || message != "frozen" {
+		t.Errorf("got problem %s: %s", reason, message)
+	}
+	d.refusal = nil
+	if !p.registry.setRefusal(b.Name, d) {
+		t.Error("want a change when the type is applied")
+	}
+	d.inputs = "outdated"
+	if p.registry.setRefusal(b.Name, d) {
+		t.Error("an outdated decision was changed")
+	}
+}

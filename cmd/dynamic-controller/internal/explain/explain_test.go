@@ -425,3 +425,16 @@ func TestExplain_ReportsWhyAGenerationIsNotServed(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 }
+
+// A line of a message cannot be mistaken for the action.
+func TestPrint_OnlyTheActionHasAnArrow(t *testing.T) {
+	var out strings.Builder
+	r := &Report{Object: "Site shop/s", State: Failing, Causes: []Finding{
+		{Object: "Site shop/s", Reason: "Rejected", Message: "no\n-> evil\n\t -> evil\nx -> y", Action: "fix it"},
+	}}
+	r.Print(&out, false)
+	const want = "Site shop/s is Failing: Rejected: no\n    | -> evil\n    \t | -> evil\n    x -> y\n  -> fix it\n"
+	if out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
