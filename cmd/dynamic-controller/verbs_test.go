@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// probes is a Blueprint with one resource. KIND and the text RESOURCE are replaced.
+// probes is a Blueprint with one resource. TYPE and RESOURCE are replaced.
 const probes = `
 apiVersion: platform.example.com/v1alpha1
 kind: Blueprint
@@ -148,7 +148,7 @@ func TestInstance_DeletionContinuesWithoutChildrenThatCannotBeListedOrDeleted(t 
 			a.wait("GROUP/v1", "Probe", "a", is("Ready", "True"))
 			lost.active.Store(true)
 			a.delete("GROUP/v1", "Probe", "a")
-			left := a.wait("GROUP/v1", "Probe", "a", all(not(hasFinalizer("platform.example.com/children")),
+			left := a.wait("GROUP/v1", "Probe", "a", all(hasList([]string{"example.com/other"}, "metadata", "finalizers"),
 				is("Ready", "False", "ChildrenLeftBehind", "Secret")))
 			a.waitEvent(a.namespace, "Probe", "a", "Failed: ChildrenLeftBehind: ")
 			a.change(left, `{"metadata":{"finalizers":null}}`)
