@@ -45,6 +45,11 @@ func (t *teardown) continues(ctx context.Context, b *blueprint.Blueprint, err er
 	return true, nil
 }
 
+// lacksVersion reports whether a type that was served exists, but no version of it is served any longer.
+func (d decision) lacksVersion() bool {
+	return d.gvr.Empty() && d.served && d.hasCRD && d.rejection.is(reasonInvalid)
+}
+
 // isServed reads a CustomResourceDefinition from the API server and reports whether its type is established and not
 // being deleted.
 func (a *crdApplier) isServed(ctx context.Context, name string) (bool, error) {
@@ -70,7 +75,7 @@ func (t *teardown) reportLeftBehind(
 	}
 	conditions.serving = falseCondition(blueprint.Serving, reasonLeftBehind, fmt.Sprintf(
 		"the deletion continues without the instances of %s, which can still exist and have the finalizer %s, because the "+
-			"API server does not list them", nameOf(d.gvr), instances.ChildrenFinalizer))
+			"API server does not list them", blueprint.DefinitionName(b), instances.ChildrenFinalizer))
 	err = t.status.write(ctx, id, object, conditions, d)
 	if _, again := dynamiccontroller.RequeueDelay(err); again {
 		return nil // the status is written again only if the Blueprint remains

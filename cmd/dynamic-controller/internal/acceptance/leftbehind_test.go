@@ -15,6 +15,22 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
+func TestTeardown_ReportsInstancesOfATypeWithoutServedVersions(t *testing.T) {
+	for _, policy := range []blueprint.DeletionPolicy{blueprint.Retain, blueprint.Delete} {
+		e := newEnding(t, policy)
+		e.registry.set("websites", decision{
+			uid: "u", generation: 1, deleting: true, served: true, hasCRD: true,
+			validation: validation{rejection: &rejection{reasonInvalid, "spec.type.crd: no version is served"}},
+		})
+		if err := e.cleanUp(t); err != nil {
+			t.Error(err)
+		}
+		if message := e.serving(t); !strings.HasPrefix(message, "the deletion continues without the instances of websites.") {
+			t.Errorf("%s: got message %q", policy, message)
+		}
+	}
+}
+
 func TestTeardown_ContinuesWithoutInstancesThatCannotBeListed(t *testing.T) {
 	const status = "patch blueprints websites status"
 	noMethod := apierrors.NewMethodNotSupported(websites.GroupResource(), "list")
@@ -78,7 +94,7 @@ func TestTeardown_ContinuesWithoutInstancesThatCannotBeListed(t *testing.T) {
 			}
 			reports := len(test.others) > 0
 			if message := e.serving(t); reports != strings.HasPrefix(message, "the deletion continues without the instances "+
-				"of websites.v1.shop.example.com, which can still exist") {
+				"of websites.shop.example.com, which can still exist") {
 				t.Errorf("got message %q", message)
 			}
 			if isRecorded := slices.ContainsFunc(recorded, func(event events.Event) bool {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -128,6 +129,24 @@ func TestReview_DistinguishesPermanentProblems(t *testing.T) {
 			}},
 			configure: published,
 			reason:    reasonInvalid, want: []string{"spec.resources[0].template.spec.sice: unknown field"}, permanent: true,
+		},
+		"a built-in kind that cannot be watched": {
+			change: []func(*blueprint.Blueprint){func(b *blueprint.Blueprint) {
+				template := b.Spec.Resources[0].Template
+				template["apiVersion"], template["kind"] = builtIn.ToAPIVersionAndKind()
+			}},
+			configure: func(c *Config) {
+				supported := c.Mapper.(platformtest.Mapper).Supported
+				supported[builtIn.GroupVersion().WithResource("configmaps")] = []string{"create", "delete", "get", "list", "patch"}
+			},
+			reason: reasonInvalid, want: []string{"does not support watch for ConfigMap"}, permanent: true,
+		},
+		"a kind of an aggregated API that cannot be watched": {
+			configure: func(c *Config) {
+				wheels, _ := meta.UnsafeGuessKindToResource(wheel)
+				c.Mapper.(platformtest.Mapper).Supported[wheels] = []string{"create", "delete", "get", "list", "patch"}
+			},
+			reason: reasonInvalid, want: []string{"does not support watch for Wheel"},
 		},
 		"a missing permission": {
 			configure: func(c *Config) { c.Reviews = &answers{} }, reason: reasonPermission,

@@ -69,6 +69,11 @@ func (t *teardown) cleanUp(
 		return t.reportDelay(ctx, id, object, b, d, slowUpdate)
 	}
 	name := blueprint.DefinitionName(b)
+	if d.lacksVersion() {
+		if err := t.reportLeftBehind(ctx, id, object, b, d); err != nil {
+			return err
+		}
+	}
 	switch {
 	case d.gvr.Empty() && d.canDelete(b):
 		return t.store.deleteHistory(ctx, b, false)
