@@ -45,9 +45,10 @@ func (t *teardown) continues(ctx context.Context, b *blueprint.Blueprint, err er
 	return true, nil
 }
 
-// lacksVersion reports whether a type that was served exists, but no version of it is served any longer.
+// lacksVersion reports whether the Blueprint's type was served and exists, but no version of it is served any longer.
 func (d decision) lacksVersion() bool {
-	return d.gvr.Empty() && d.served && d.hasCRD && d.rejection.is(reasonInvalid)
+	isOwn := !d.rejection.is(reasonClaimed) && !d.rejection.is(reasonNotOwned)
+	return d.gvr.Empty() && d.served && d.hasCRD && isOwn
 }
 
 // isServed reads a CustomResourceDefinition from the API server and reports whether its type is established and not

@@ -7,26 +7,43 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	crdfake "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
 )
 
+// An administrator can stop serving all versions of an existing type. Its instances can then not be listed.
 func TestTeardown_ReportsInstancesOfATypeWithoutServedVersions(t *testing.T) {
-	for _, policy := range []blueprint.DeletionPolicy{blueprint.Retain, blueprint.Delete} {
-		e := newEnding(t, policy)
-		e.registry.set("websites", decision{
-			uid: "u", generation: 1, deleting: true, served: true, hasCRD: true,
-			validation: validation{rejection: &rejection{reasonInvalid, "spec.type.crd: no version is served"}},
-		})
+	for _, isServed := range []bool{true, false} {
+		b := generations("Wheel")[0]
+		crd := madeFor(t, b, "u")
+		crd.Annotations = map[string]string{allowedAnnotation: "websites"}
+		crd.Spec.Versions[0].Served = isServed
+		b.Spec.Type = blueprint.Type{CRD: crd.Name}
+		b.DeletionTimestamp, b.Finalizers = &metav1.Time{Time: deletedAt}, []string{finalizer}
+		object := asObject(t, b)
+		object.SetGroupVersionKind(blueprint.GroupVersionKind)
+		p, _ := newTestController([]*unstructured.Unstructured{object},
+			[]*apiextensionsv1.CustomResourceDefinition{crd}, wheel)
+		add(t, p, stored(t, b, 1))
+		e := &ending{testController: p, object: object, id: instances.BlueprintID(b.Name)}
+		e.pages = [][]metav1.PartialObjectMetadata{nil}
+		e.config.Metadata, e.server = listing{e: e}, platformtest.NewServer(nil, object)
+		e.use(e.server, crdfake.NewClientset(crd))
+		if err := e.decide(t.Context(), e.id); err != nil {
+			t.Fatal(err)
+		}
 		if err := e.cleanUp(t); err != nil {
 			t.Error(err)
 		}
-		if message := e.serving(t); !strings.HasPrefix(message, "the deletion continues without the instances of websites.") {
-			t.Errorf("%s: got message %q", policy, message)
+		if message := e.serving(t); isServed == strings.HasPrefix(message, "the deletion continues without the instances") {
+			t.Errorf("served %t: got message %q", isServed, message)
 		}
 	}
 }
