@@ -25,8 +25,8 @@ const (
 // ErrInventoryFull is returned for a child whose kind or namespace does not fit into the parent's inventory, which can
 // have 192 KiB and 1,000 kinds. All annotations of the parent can have 256 KiB in total. The child is not created, and
 // is not pruned. All other children are applied and pruned.
-var ErrInventoryFull = errors.New("the parent's annotation that lists the kinds and the namespaces of its children is " +
-	"full; divide the children among several parents")
+var ErrInventoryFull = errors.New("the annotation of the parent that lists the kinds and namespaces of its children " +
+	"is full; divide the children among several parents")
 
 // inventoryRoom returns the number of bytes that the inventory of a parent can have.
 func (c *call) inventoryRoom(parent metav1.Object) int {

@@ -211,3 +211,34 @@ func TestReconcile_RejectsInvalidNamespaces(t *testing.T) {
 		t.Errorf("the inventory is %q", got)
 	}
 }
+
+// An object in a namespace that is not recorded could not be found later.
+func TestReconcile_AdoptsNothingThatDoesNotFit(t *testing.T) {
+	s := newReconciling(t, newLimitedParent(newClusterScoped(), 95), inNamespace("far", "a"), inNamespace("near", "a"))
+	desired := Desired{Stages: [][]Child{{{Object: inNamespace("far", "a"), Adopt: true}}}}
+	children, err := s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, s.parent), s.parent, desired)
+	if len(children) != 1 || err != nil {
+		t.Fatalf("with enough room: got %d children, %v", len(children), err)
+	}
+	s.TakeWrites()
+	desired.Stages[0] = append(desired.Stages[0], Child{Object: inNamespace("near", "a"), Adopt: true})
+	children, err = s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, s.parent), s.parent, desired)
+	if writes := s.TakeWrites(); len(children) != 1 || !errors.Is(err, ErrInventoryFull) || len(writes) > 0 {
+		t.Errorf("got %d children, %v; wrote %q", len(children), err, writes)
+	}
+}
+
+// The caller's parent is outdated: another process has removed a namespace from the inventory, which is now full.
+func TestReconcile_OutdatedInventoryDoesNotMakeRoom(t *testing.T) {
+	outdated := newClusterScoped()
+	outdated.SetAnnotations(map[string]string{"platform.example.com/inventory": "ConfigMap=v1/configmaps:0@far"})
+	current := newLimitedParent(outdated, 90)
+	current.SetResourceVersion("2")
+	s := newReconciling(t, current)
+	children, err := s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, outdated), outdated,
+		oneStage(inNamespace("far", "a")))
+	if writes := s.TakeWrites(); len(children) > 0 || !errors.Is(err, ErrInventoryFull) ||
+		slices.Contains(writes, "apply configmaps a") {
+		t.Errorf("got %d children, %v; wrote %q", len(children), err, writes)
+	}
+}

@@ -52,6 +52,13 @@
 // if their kind is in Config.Kinds or desired by the current call. While the inventory contains a namespace that is not
 // in Config.Namespaces, Reconcile returns [ErrNamespaceNotListed] and keeps the inventory and the finalizer.
 //
+// A long list of namespaces is compressed. The inventory has room for 10,000 namespaces whose names differ in up to 20
+// random characters, and for more if the names are similar. Its limits are 192 KiB and 1,000 kinds. In addition,
+// Kubernetes limits all annotations of an object to 256 KiB in total. If the desired children exceed these limits, the
+// recorded kinds and namespaces stay, and others are added in sorted order as far as they fit. The remaining children
+// fail with [ErrInventoryFull] before anything is written for them. All other children, including those in later stages,
+// are applied and pruned.
+//
 // A cache can contain a parent that has been deleted. Before the first child of a call is created, the parent is
 // therefore read from the API server, unless recording the inventory has already shown that it exists.
 //
@@ -114,8 +121,9 @@
 // be changed by anyone with permission to do so, and are not trusted. In particular:
 //
 //   - A [Reconciler] looks only for children of kinds that the author names, regardless of the inventory of a parent.
-//     It reads at most 64 KiB and 1,000 entries of the inventory. Entries of other kinds cost no requests, do not delay
-//     the deletion of the parent, and never cause a write to the parent.
+//     It reads at most 192 KiB and 1,000 entries of the inventory, and at most 4 MiB of decompressed namespaces.
+//     Entries of other kinds cost no requests, do not delay the deletion of the parent, and never cause a write to the
+//     parent.
 //   - It lists children across namespaces only if the author declares their kind with [Kind].CrossNamespace. If anyone
 //     else adds the finalizer to a parent, it is removed when the parent is deleted.
 //   - It changes or deletes an object only if the object has the parent as its controller or, in another namespace, the

@@ -36,8 +36,8 @@ func imaginaryNamespaces(n int) []string {
 	return names
 }
 
-// withImaginaryNamespaces returns a config whose clients can get and apply objects in imaginary namespaces. It would take
-// minutes to create thousands of namespaces.
+// withImaginaryNamespaces returns a config whose clients can get and apply objects in imaginary namespaces. Creating
+// thousands of namespaces would take minutes.
 func withImaginaryNamespaces(config *rest.Config) *rest.Config {
 	var lock sync.Mutex // guards objects
 	objects := map[string][]byte{}
@@ -97,7 +97,8 @@ func newRealm(t *testing.T, annotations map[string]string) *realm {
 	s := &setting{harness: h, parents: parents}
 	s.mapper, _ = h.mapperOf(parents)
 	r := &realm{setting: s, id: dynamiccontroller.ObjectIdentifiers{GVR: parents, NamespacedKey: "p"}}
-	config := intercepted(withImaginaryNamespaces(h.config), func(request *http.Request, send send) (*http.Response, error) {
+	imaginary := withImaginaryNamespaces(h.config)
+	config := intercepted(imaginary, func(request *http.Request, send send) (*http.Response, error) {
 		if isWrite(request) {
 			r.sent.lock.Lock()
 			r.sent.paths = append(r.sent.paths, request.URL.Path)
