@@ -100,91 +100,107 @@ func quotas(value string, namespaces ...string) []*unstructured.Unstructured {
 	return all
 }
 
-func TestReconcile_RefusesOnlyWhatDoesNotFit(t *testing.T) {
-	for name, parent := range map[string]*unstructured.Unstructured{
-		"cluster-scoped parent": newClusterScoped(), "namespaced parent": newWidget(),
-	} {
-		t.Run(name, func(t *testing.T) {
-			parent := newLimitedParent(parent, 1000) // about 30 namespaces
-			s, id := newReconciling(t, parent), first
-			if parent.GetNamespace() == "" {
-				id = live.Identify(namespaces, parent)
-			}
-			reconcile := func(desired Desired) ([]*unstructured.Unstructured, error) {
-				t.Helper()
-				children, err := s.reconciler.Reconcile(t.Context(), id, s.parent, desired)
-				checkAnnotations(t, s, id)
-				return children, err
-			}
-			all := manyNamespaces(300, randomName(30, ""))
-			stages := func(value string, namespaces ...string) Desired {
-				return Desired{Stages: [][]Child{
-					Stage(inNamespace("default", "first")), Stage(quotas(value, namespaces...)...),
-					Stage(inNamespace("default", "last")),
-				}}
-			}
-			// The namespaces that are recorded first are the last in sorted order.
-			if _, err := reconcile(stages("x", all[290:]...)); err != nil {
-				t.Fatal(err)
-			}
-			s.TakeWrites()
-			desired := stages("y", slices.Concat(all[:290], all[291:])...)
-			children, err := reconcile(desired)
-			quotas := len(children) - 2
-			if quotas < 20 || quotas > 50 {
-				t.Fatalf("%d children exist: %v", len(children), err)
-			}
-			var failed *ChildError
-			firstRefused, more := all[quotas-9], fmt.Sprintf("\n%d more children of", 299-quotas-3)
-			if !errors.Is(err, ErrInventoryFull) || !errors.As(err, &failed) || failed.Namespace() != firstRefused ||
-				!strings.Contains(err.Error(), more) {
-				t.Errorf("%d children exist: %v", len(children), err)
-			}
-			want := slices.Repeat([]string{"apply configmaps quota"}, quotas)
-			want = append(append([]string{"patch " + id.GVR.Resource + " first"}, want...), "delete configmaps quota")
-			if writes := s.TakeWrites(); !slices.Equal(writes, want) {
-				t.Errorf("%d children exist; wrote %q", len(children), writes)
-			}
-			for _, child := range children[1 : len(children)-1] {
-				if value, _, _ := unstructured.NestedString(child.Object, "data", "key"); value != "y" {
-					t.Errorf("the child in %s has not been updated", child.GetNamespace())
-				}
-			}
-			// The namespace of the pruned child makes room for about one other.
-			for range 3 {
-				children, err = reconcile(desired)
-			}
-			if more := len(children) - 2 - quotas; more < 0 || more > 2 || !errors.Is(err, ErrInventoryFull) {
-				t.Errorf("%d more children were created: %v", more, err)
-			}
-			s.TakeWrites()
-			_, _ = reconcile(desired)
-			if writes := s.TakeWrites(); len(writes) > 0 {
-				t.Errorf("an unchanged call wrote %q", writes)
-			}
-			for range 3 {
-				children, err = reconcile(stages("y", all[100:110]...))
-			}
-			if err != nil || len(children) != 12 {
-				t.Errorf("got %d children, %v", len(children), err)
-			}
-		})
-	}
+// crowded is a parent with room for children in about 30 namespaces.
+type crowded struct {
+	reconciling
+	t  *testing.T
+	id dynamiccontroller.ObjectIdentifiers
 }
 
-// checkAnnotations checks that the annotations of the parent do not exceed the limit of the API server.
-func checkAnnotations(t *testing.T, s reconciling, id dynamiccontroller.ObjectIdentifiers) {
+func newCrowded(t *testing.T, parent *unstructured.Unstructured) crowded {
 	t.Helper()
-	current, err := live.Get(t.Context(), s, id)
-	if err != nil {
-		t.Fatal(err)
+	c := crowded{newReconciling(t, newLimitedParent(parent, 1000)), t, first}
+	if parent.GetNamespace() == "" {
+		c.id = live.Identify(namespaces, parent)
+	}
+	return c
+}
+
+// reconcile desires config maps with a value in the given namespaces, between two other stages. It returns the existing
+// config maps in these namespaces.
+func (c crowded) reconcile(value string, namespaces ...string) ([]*unstructured.Unstructured, error) {
+	c.t.Helper()
+	children, err := c.reconciler.Reconcile(c.t.Context(), c.id, c.parent, Desired{Stages: [][]Child{
+		Stage(inNamespace("default", "first")), Stage(quotas(value, namespaces...)...),
+		Stage(inNamespace("default", "last")),
+	}})
+	if len(children) < 2 || children[len(children)-1].GetName() != "last" {
+		c.t.Fatalf("got %d children, without those in the last stage: %v", len(children), err)
+	}
+	current, readErr := live.Get(c.t.Context(), c, c.id)
+	if readErr != nil {
+		c.t.Fatal(readErr)
 	}
 	size := 0
 	for key, value := range current.GetAnnotations() {
 		size += len(key) + len(value)
 	}
 	if size > 256<<10 {
-		t.Errorf("the annotations have %d bytes", size)
+		c.t.Errorf("the annotations have %d bytes, which the API server would reject", size)
+	}
+	return children[1 : len(children)-1], err
+}
+
+func TestReconcile_RefusesOnlyWhatDoesNotFit(t *testing.T) {
+	for name, parent := range map[string]*unstructured.Unstructured{
+		"cluster-scoped parent": newClusterScoped(), "namespaced parent": newWidget(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCrowded(t, parent)
+			all := manyNamespaces(300, randomName(30, ""))
+			// The namespaces that are recorded first are the last in sorted order.
+			if _, err := c.reconcile("x", all[290:]...); err != nil {
+				t.Fatal(err)
+			}
+			c.TakeWrites()
+			desired := slices.Concat(all[:290], all[291:])
+			quotas, err := c.reconcile("y", desired...)
+			if len(quotas) < 20 || len(quotas) > 50 {
+				t.Fatalf("%d children exist: %v", len(quotas), err)
+			}
+			want := slices.Repeat([]string{"apply configmaps quota"}, len(quotas))
+			want = append(append([]string{"patch " + c.id.GVR.Resource + " first"}, want...), "delete configmaps quota")
+			if writes := c.TakeWrites(); !slices.Equal(writes, want) {
+				t.Errorf("%d children exist; wrote %q", len(quotas), writes)
+			}
+			for _, quota := range quotas {
+				if value, _, _ := unstructured.NestedString(quota.Object, "data", "key"); value != "y" {
+					t.Errorf("the child in %s has not been updated", quota.GetNamespace())
+				}
+			}
+			var failed *ChildError
+			firstRefused, more := all[len(quotas)-9], fmt.Sprintf("\n%d more children of", 299-len(quotas)-3)
+			if !errors.Is(err, ErrInventoryFull) || !errors.As(err, &failed) || failed.Namespace() != firstRefused ||
+				!strings.Contains(err.Error(), more) {
+				t.Errorf("%d children exist: %v", len(quotas), err)
+			}
+		})
+	}
+}
+
+func TestReconcile_FullInventoryHasRoomAfterPruning(t *testing.T) {
+	c := newCrowded(t, newWidget())
+	all := manyNamespaces(300, randomName(30, ""))
+	before, _ := c.reconcile("x", all...)
+	c.TakeWrites()
+	if _, err := c.reconcile("x", all...); !errors.Is(err, ErrInventoryFull) {
+		t.Errorf("got %v", err)
+	}
+	if writes := c.TakeWrites(); len(writes) > 0 {
+		t.Errorf("an unchanged call wrote %q", writes)
+	}
+	settle := func(namespaces ...string) (now []*unstructured.Unstructured, err error) {
+		for range 3 { // children are pruned, their namespaces are removed, others are added
+			now, err = c.reconcile("x", namespaces...)
+		}
+		return now, err
+	}
+	now, err := settle(all[5:]...)
+	if diff := len(now) - len(before); diff < -2 || diff > 2 || !errors.Is(err, ErrInventoryFull) {
+		t.Errorf("got %d children after %d, %v", len(now), len(before), err)
+	}
+	if now, err = settle(all[100:110]...); len(now) != 10 || err != nil {
+		t.Errorf("got %d children, %v", len(now), err)
 	}
 }
 

@@ -56,8 +56,8 @@
 // random characters, and for more if the names are similar. Its limits are 192 KiB and 1,000 kinds. In addition,
 // Kubernetes limits all annotations of an object to 256 KiB in total. If the desired children exceed these limits, the
 // recorded kinds and namespaces stay, and others are added in sorted order as far as they fit. The remaining children
-// fail with [ErrInventoryFull] before anything is written for them. All other children, including those in later stages,
-// are applied and pruned.
+// fail with [ErrInventoryFull] before anything is written for them. All other children are applied and pruned,
+// including those in later stages.
 //
 // A cache can contain a parent that has been deleted. Before the first child of a call is created, the parent is
 // therefore read from the API server, unless recording the inventory has already shown that it exists.

@@ -199,7 +199,7 @@ func TestHandlers_TenThousandNamespaces(t *testing.T) {
 			return nil
 		}
 		_, err := r.reconciler.Reconcile(t.Context(), r.id, parent, children.Desired{})
-		return fmt.Errorf("its finalizers are %q: %v", parent.GetFinalizers(), err)
+		return fmt.Errorf("its finalizers are %q; Reconcile returned: %s", parent.GetFinalizers(), fmt.Sprint(err))
 	})
 	if r.valueOf(far, "b") != "" {
 		t.Error("a child in the last stage has outlived the parent")
