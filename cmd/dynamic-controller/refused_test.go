@@ -16,8 +16,8 @@ import (
 	"github.com/dynamic-controller/engine/test/apiproxy"
 )
 
-// denyWrites creates an admission policy that denies writes to a resource for which the CEL expression is true. It waits
-// until probe fails. The policy is deleted by the returned function, or when the test ends.
+// denyWrites creates an admission policy that denies writes to a resource for which the CEL expression is true. It
+// waits until probe fails. The policy is deleted by the returned function, or when the test ends.
 func (a *api) denyWrites(resource schema.GroupVersionResource, expression string, probe func() error) (allow func()) {
 	a.Helper()
 	group := schema.GroupVersion{Group: "admissionregistration.k8s.io", Version: "v1"}
@@ -27,7 +27,8 @@ func (a *api) denyWrites(resource schema.GroupVersionResource, expression string
 		metadata: {name: %s}, spec: {
 		matchConstraints: {resourceRules: [{apiGroups: [%q], apiVersions: [%s], resources: [%s],
 			operations: [CREATE, UPDATE]}]},
-		matchConditions: [{name: matches, expression: %q}], validations: [{expression: "false", message: frozen for a test}]}}`,
+		matchConditions: [{name: matches, expression: %q}],
+		validations: [{expression: "false", message: frozen for a test}]}}`,
 		group, a.namespace, resource.Group, resource.Version, resource.Resource, expression)), metav1.CreateOptions{})
 	if err == nil {
 		_, err = bindings.Create(a.Context(), a.read(fmt.Sprintf(`{apiVersion: %s, kind: ValidatingAdmissionPolicyBinding,
@@ -69,7 +70,8 @@ func (a *api) freezeTypes() (thaw func()) {
 }
 
 // withTitle adds a field to the type and uses it in a template.
-var withTitle = changed(websites, change{"text: {type: string}\n", "text: {type: string}\n            title: {type: string}\n"},
+var withTitle = changed(websites,
+	change{"text: {type: string}\n", "text: {type: string}\n            title: {type: string}\n"},
 	change{"{text: \"${self.spec.text}\"}", "{text: \"${self.spec.text}\", title: \"${self.spec.title}\"}"})
 
 // An admission policy rejects the new type of a served Blueprint.

@@ -28,8 +28,8 @@ func (a *api) withoutFinalizers(apiVersion, kind, name string) func() error {
 	}
 }
 
-// Each step of the deletion of a Blueprint or an instance can fail. The status then contains the error, and the deletion
-// continues when the cause is removed.
+// Each step of the deletion of a Blueprint or an instance can fail. The status then contains the error, and the
+// deletion continues when the cause is removed.
 func TestRelease_FailuresAreReported(t *testing.T) {
 	for name, test := range map[string]struct {
 		blueprint string
@@ -78,8 +78,8 @@ func TestRelease_FailureOfAnInstanceIsReported(t *testing.T) {
 	a.waitGone("GROUP/v1", "Website", "flowers")
 }
 
-// The platform lacks a permission that the deletion needs. No decision can be made about the new generation, because the
-// stored revision cannot be read.
+// The platform lacks a permission that the deletion needs. No decision can be made about the new generation, because
+// the stored revision cannot be read.
 func TestRelease_MissingPermissionIsReported(t *testing.T) {
 	a := newAPI(t)
 	name := a.platformName()

@@ -389,7 +389,8 @@ func TestWhy_RepeatsNoAdviceFromAStatus(t *testing.T) {
 				"observedGeneration": object.GetGeneration(), "lastTransitionTime": "2026-01-02T03:04:05Z",
 			}}}})
 			if err == nil {
-				_, err = a.client(object).Patch(t.Context(), "flowers", types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+				_, err = a.client(object).Patch(t.Context(), "flowers", types.MergePatchType, patch, metav1.PatchOptions{},
+					"status")
 			}
 			if err != nil {
 				t.Fatal(err)

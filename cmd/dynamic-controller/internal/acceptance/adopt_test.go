@@ -3,12 +3,12 @@ package acceptance
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	crdfake "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
@@ -45,16 +45,19 @@ var crdKind = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinit
 
 // The type of a generation cannot be applied. The conditions describe the error.
 func TestAdopt_FailuresOfTheType(t *testing.T) {
+	refused := apierrors.NewBadRequest("no")
 	for name, c := range map[string]struct {
-		err         error
-		stored      bool // the spec is already served
-		accepted    string
-		established string
+		err      error
+		isServed bool
+		// accepted and established are the status and the reason of the conditions.
+		accepted, established string
+		// attempts is the number of attempts in two reconciles. After a refusal, the second attempt is delayed.
+		attempts int
 	}{
-		"refused": {apierrors.NewBadRequest("no"), false, "False RejectedByServer", "False RejectedByServer"},
-		"failed":  {apierrors.NewInternalError(errors.New("etcd")), false, "Unknown TypeNotApplied", "False NotDefined"},
-		"refused when it is restored": {
-			apierrors.NewBadRequest("no"), true, "True Compiled", "False RejectedByServer",
+		"refused":                     {refused, false, "False RejectedByServer", "False RejectedByServer", 1},
+		"refused when it is restored": {refused, true, "True Compiled", "False RejectedByServer", 2},
+		"failed": {
+			apierrors.NewInternalError(errors.New("etcd")), false, "Unknown TypeNotApplied", "False NotDefined", 2,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,47 +69,42 @@ func TestAdopt_FailuresOfTheType(t *testing.T) {
 			crds.PrependReactor("create", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, c.err
 			})
-			server := platformtest.NewServer(nil, object)
-			p.use(server, crds)
-			if c.stored {
+			p.use(platformtest.NewServer(nil, object), crds)
+			if c.isServed {
 				add(t, p, stored(t, b, 1))
 			}
-			id := instances.BlueprintID(b.Name)
-			if err := p.decide(t.Context(), id); err != nil {
+			if err := p.decide(t.Context(), instances.BlueprintID(b.Name)); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the second attempt is delayed after a refusal
-				d, _ := p.registry.get(b.Name)
-				adopted, wait, err := p.blueprints.adoptOrWait(t.Context(), b, &d)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if isRefused := c.accepted == "False RejectedByServer"; (wait > 0) != isRefused || wait > refusalInterval ||
-					isRefused == (adopted.err() != nil) {
-					t.Errorf("got error %v, next attempt after %s", adopted.err(), wait)
-				}
-				s, err := p.blueprints.status.conditionsFor(b, d)
-				if err != nil {
-					t.Fatal(err)
-				}
-				adopted.report(d, &s)
-				for _, x := range []struct {
-					got  metav1.Condition
-					want string
-				}{{s.accepted, c.accepted}, {s.established, c.established}} {
-					if got := string(x.got.Status) + " " + x.got.Reason; got != x.want {
-						t.Errorf("%s is %s, want %s", x.got.Type, got, x.want)
-					}
-				}
+			for range 2 {
+				p.wantAdoption(t, b, c.accepted, c.established, c.attempts == 1)
 			}
-			attempts := 2
-			if c.accepted == "False RejectedByServer" {
-				attempts = 1
-			}
-			if n := countVerb(crds.Actions(), "create"); n != attempts {
-				t.Errorf("got %d attempts, want %d", n, attempts)
+			if n := countVerb(crds.Actions(), "create"); n != c.attempts {
+				t.Errorf("got %d attempts, want %d", n, c.attempts)
 			}
 		})
+	}
+}
+
+// wantAdoption adopts the Blueprint, and compares the conditions. If delayed is true, the next attempt must be delayed,
+// and otherwise there must be an error.
+func (p *testController) wantAdoption(t *testing.T, b *blueprint.Blueprint, accepted, established string, delayed bool) {
+	t.Helper()
+	d, _ := p.registry.get(b.Name)
+	adopted, wait, err := p.blueprints.adoptOrWait(t.Context(), b, &d)
+	if err != nil || (wait > 0) != delayed || wait > refusalInterval || (adopted.err() != nil) == delayed {
+		t.Errorf("got errors %v and %v, next attempt after %s", adopted.err(), err, wait)
+	}
+	c, err := p.blueprints.status.conditionsFor(b, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopted.report(d, &c)
+	got := []string{
+		string(c.accepted.Status) + " " + c.accepted.Reason, string(c.established.Status) + " " + c.established.Reason,
+	}
+	if want := []string{accepted, established}; !slices.Equal(got, want) {
+		t.Errorf("got conditions %q, want %q", got, want)
 	}
 }
 

@@ -28,9 +28,9 @@ func rejectIncompatible(
 		problems, IncompatibleAdvice(b.Generation))}
 }
 
-// isCompatible reports whether all valid objects stay valid and keep their fields if the wanted CustomResourceDefinition
-// is applied. digest is the digest of its schema. If the current one was written with the same schema, the difference is
-// a change by someone else, which does not count.
+// isCompatible reports whether all valid objects stay valid and keep their fields if the wanted
+// CustomResourceDefinition is applied. digest is the digest of its schema. If the current one was written with the same
+// schema, the difference is a change by someone else, which does not count.
 func isCompatible(current, wanted *apiextensionsv1.CustomResourceDefinition, digest string) bool {
 	return digest != "" && current.Annotations[schemaAnnotation] == digest ||
 		len(blueprint.IncompatibleChanges(current, wanted)) == 0

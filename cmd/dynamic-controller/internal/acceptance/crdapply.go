@@ -25,12 +25,12 @@ type crdApplier struct {
 	cache  cache
 }
 
-// outdated returns the CustomResourceDefinition to apply for a Blueprint and the cached one, which is nil if it does not
-// exist. wanted is nil if there is nothing to apply.
+// outdated returns the CustomResourceDefinition to apply for a Blueprint and the cached one, which is nil if it does
+// not exist. wanted is nil if there is nothing to apply.
 //
-// If the newest generation is rejected, the CustomResourceDefinition of the served generation is applied: others may have
-// deleted or changed it. It is not applied if it would change the schema in an incompatible way, because the schema may
-// be that of a later generation that was applied but could not be stored.
+// If the newest generation is rejected, the CustomResourceDefinition of the served generation is applied: others may
+// have deleted or changed it. It is not applied if it would change the schema in an incompatible way, because the
+// schema may be that of a later generation that was applied but could not be stored.
 func (a *crdApplier) outdated(
 	b *blueprint.Blueprint, d decision,
 ) (wanted, current *apiextensionsv1.CustomResourceDefinition, err error) {

@@ -1,6 +1,6 @@
 // Package acceptance turns Blueprints into served revisions. It validates a Blueprint, applies its
-// CustomResourceDefinition, stores its spec, and starts and stops reconciling its instances. The reconciliation itself is implemented in
-// package instances.
+// CustomResourceDefinition, stores its spec, and starts and stops reconciling its instances. The reconciliation itself
+// is implemented in package instances.
 //
 //	            every replica                                 the leader
 //	Blueprint ─▶ definition reconcile: claim, compile,  ─▶ registry ─▶ blueprint reconcile: apply the CustomResource-
@@ -50,8 +50,8 @@
 // During a rollout, instances that have not moved to the new revision are reconciled with their current revision: see
 // package rollout. The leader counts the instances and finds the revisions that they still use. The definition
 // reconcile then reads up to two of these revisions from the API server, compiles their templates with the type of the
-// newest revision, and serves them as well. When all instances have moved to a revision, the leader sets an annotation on
-// its ControllerRevision. This revision is the base of the next rollout. Only the base and later revisions can be in
+// newest revision, and serves them as well. When all instances have moved to a revision, the leader sets an annotation
+// on its ControllerRevision. This revision is the base of the next rollout. Only the base and later revisions can be in
 // use, and the base is loaded first. The statuses of instances, which tenants can write, do not affect this order.
 //
 // # Deletion

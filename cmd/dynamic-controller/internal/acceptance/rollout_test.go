@@ -96,8 +96,8 @@ func TestRollout_LoadsOlderRevisionsOfInstances(t *testing.T) {
 	}
 }
 
-// The statuses of instances contain four older revisions. The base and the newest older revision are loaded, however many
-// instances have them, and displace others. Revisions from before the base are not loaded.
+// The statuses of instances contain four older revisions. The base and the newest older revision are loaded, however
+// many instances have them, and displace others. Revisions from before the base are not loaded.
 func TestRollout_ImportantOlderRevisionsAreLoaded(t *testing.T) {
 	fields := []string{"one", "two", "three", "four", "five"}
 	c := newCluster(t, using(1, "one", fields...))
@@ -276,7 +276,8 @@ func TestRollout_RevisionAcceptedAgain(t *testing.T) {
 	began := time.Now().Truncate(time.Second)
 	c.update(using(3, "one", "one", "two"))
 	c.reconcile()
-	if again := c.history().get("u", first); c.running().Name != first || again.accepted.Before(began) || again.number != 3 {
+	again := c.history().get("u", first)
+	if c.running().Name != first || again.accepted.Before(began) || again.number != 3 {
 		t.Errorf("got revision %+v", again)
 	}
 }

@@ -252,7 +252,8 @@ func TestServe_RetriesARevisionThatCannotBeRead(t *testing.T) {
 		if d.undecided == nil || d.running != nil || !strings.Contains(d.undecided.message, r.Name) {
 			t.Errorf("%s: got decision %+v", name, d)
 		}
-		if c, err := p.blueprints.status.conditionsFor(all[1], d); err != nil || c.accepted.Status != metav1.ConditionUnknown ||
+		c, err := p.blueprints.status.conditionsFor(all[1], d)
+		if err != nil || c.accepted.Status != metav1.ConditionUnknown ||
 			c.serving.Status != metav1.ConditionFalse || c.serving.Reason != reasonUndecided {
 			t.Errorf("%s: got conditions %+v, %v", name, c, err)
 		}

@@ -119,8 +119,9 @@ func (t *teardown) reportDelay(
 	return cmp.Or(err, dynamiccontroller.RequeueAfter(again))
 }
 
-// reportFailures returns a handler that calls handle. If a deletion fails, it writes the error to the Serving condition.
-// Without it, the newest generation of the Blueprint, which the deletion has begun, would have no conditions.
+// reportFailures returns a handler that calls handle. If a deletion fails, it writes the error to the Serving
+// condition. Without it, the newest generation of the Blueprint, which the deletion has begun, would have no
+// conditions.
 func (t *teardown) reportFailures(handle handlers.ObjectHandler) handlers.ObjectHandler {
 	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, object *unstructured.Unstructured) error {
 		err := handle(ctx, id, object)

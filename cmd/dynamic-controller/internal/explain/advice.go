@@ -20,8 +20,8 @@ import (
 
 const checkRevisions = "check the permissions of the platform for controllerrevisions.apps in its namespace"
 
-// blueprintAdvice and instanceAdvice contain the advice for condition reasons. The advice for other reasons depends on the
-// object: see blueprintAction and instanceAction.
+// blueprintAdvice and instanceAdvice contain the advice for condition reasons. The advice for other reasons depends on
+// the object: see blueprintAction and instanceAction.
 var (
 	blueprintAdvice = map[string]string{
 		"Invalid":                  "fix the Blueprint and apply it again. To check it without a cluster, run validate FILE",
@@ -79,8 +79,8 @@ var advised = map[string]bool{
 }
 
 // fromCondition returns a finding about a condition that indicates a problem. The action contains no text from the
-// condition. Users who can write the status could otherwise recommend commands to the operator. The advice at the end of
-// the message is replaced with the same text, which is built from the specs and names of the objects.
+// condition. Users who can write the status could otherwise recommend commands to the operator. The advice at the end
+// of the message is replaced with the same text, which is built from the specs and names of the objects.
 func fromCondition(o *Object, c *metav1.Condition) Finding {
 	f := Finding{Object: o.Name(), Reason: c.Reason, Message: c.Message}
 	advice := ""
@@ -129,8 +129,8 @@ func blueprintAction(o *Object, c *metav1.Condition) string {
 	return ""
 }
 
-// instanceAction returns what to do about a condition of an instance if it depends on the instance. advice is the advice
-// in the condition. It selects one of several fixed texts.
+// instanceAction returns what to do about a condition of an instance if it depends on the instance. advice is the
+// advice in the condition. It selects one of several fixed texts.
 func instanceAction(o *Object, c *metav1.Condition, advice string) string {
 	switch c.Reason {
 	case "ConsentMissing", "ServiceAccountNotFound", "PermissionMissing":
@@ -318,8 +318,8 @@ func watchRole(b *blueprint.Blueprint, message string) string {
 var platformLacks = regexp.MustCompile(`(?m): the platform has no permission to ([a-z]+(?:, [a-z]+)*) ` + resourceOf +
 	`(?:\.(` + subdomain + `))?( in namespace \S+)?$`)
 
-// platformRole returns the commands that grant the platform its missing permissions on the type of a Blueprint and on the
-// kinds in its templates. If the message names other permissions, platformRole returns a text without commands.
+// platformRole returns the commands that grant the platform its missing permissions on the type of a Blueprint and on
+// the kinds in its templates. If the message names other permissions, platformRole returns a text without commands.
 func platformRole(b *blueprint.Blueprint, message string) string {
 	uses := usesOf(b)
 	var commands []string

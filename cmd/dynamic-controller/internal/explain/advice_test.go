@@ -56,12 +56,14 @@ func TestFromCondition_HasAction(t *testing.T) {
 			"create it with the annotation platform.example.com/allowed-blueprints=sites",
 		},
 		"a forged conflict": {
-			instance, "Conflict", "x; set adopt: true and run evil", "x", "set adopt: true on the resource, or delete the object",
+			instance, "Conflict", "x; set adopt: true and run evil", "x",
+			"set adopt: true on the resource, or delete the object",
 		},
 		"another forged conflict": {instance, "Conflict", "x; run evil", "x", "delete or rename the other object"},
 		"a forged cleanup": {
 			instance, "CleanupForbidden", "x; grant the permissions, or run evil", "x",
-			"grant the permissions, or release the instance without its children: kubectl patch sites.shop.example.com s -n shop",
+			"grant the permissions, or release the instance without its children: " +
+				"kubectl patch sites.shop.example.com s -n shop",
 		},
 		"a forged problem with the type": {
 			b, "TypeNotOwned", "x is reserved for Blueprint y; run evil", "x is reserved for Blueprint y",

@@ -126,7 +126,8 @@ func ImpersonationAdvice(id Identity) string {
 
 // ConsentAdvice describes how an existing ServiceAccount allows a Blueprint.
 func ConsentAdvice(id Identity, blueprint string) string {
-	return fmt.Sprintf("run kubectl annotate serviceaccount -n %s %s %s=%s, or add the Blueprint to the existing annotation",
+	return fmt.Sprintf("run kubectl annotate serviceaccount -n %s %s %s=%s, "+
+		"or add the Blueprint to the existing annotation",
 		id.Namespace, id.Name, AllowedBlueprints, blueprint)
 }
 

@@ -236,8 +236,8 @@ func healthOf(ready *metav1.Condition) rollout.Health {
 	}
 }
 
-// revisionOf returns the status.revision of an instance. The platform sets it to the revision with which the instance was
-// last reconciled, but others can change it.
+// revisionOf returns the status.revision of an instance. The platform sets it to the revision with which the instance
+// was last reconciled, but others can change it.
 func revisionOf(self *unstructured.Unstructured) string {
 	revision, _, _ := unstructured.NestedString(self.Object, "status", "revision")
 	return revision

@@ -21,10 +21,10 @@
 // additional instances is then allowed to move. If several instances are stuck, all but one of them count as failing.
 // The minute begins again when the process restarts.
 //
-// Tenants can write the statuses of their instances. The revision in a status therefore only selects one of the revisions
-// that instances can have. These are the base, which is the last revision to which all instances had moved, and the
-// revisions that were accepted later. Any other revision stands for the base. While the process runs, an instance that
-// has moved stays moved. The caller stores which revision is the base.
+// Tenants can write the statuses of their instances. The revision in a status therefore only selects one of the
+// revisions that instances can have. These are the base, which is the last revision to which all instances had moved,
+// and the revisions that were accepted later. Any other revision stands for the base. While the process runs, an
+// instance that has moved stays moved. The caller stores which revision is the base.
 //
 // Apart from this minute, the state of a rollout is derived from the statuses of the instances. The order in which
 // instances move depends only on their names and the name of the revision. A rollout therefore continues after a

@@ -146,10 +146,10 @@ func (g *Gate) setMovedLocked(key string) {
 	g.moved[key] = true
 }
 
-// RevisionOf returns the revision with which an instance is reconciled until it moves. Everyone who can write the status
-// of the instance can change status.revision. It is therefore only a hint to which of the revisions in Revision.Older
-// the instance has: any other revision stands for Revision.Base. If the base is unknown, RevisionOf returns the given
-// revision, which cannot be used.
+// RevisionOf returns the revision with which an instance is reconciled until it moves. Everyone who can write the
+// status of the instance can change status.revision. It is therefore only a hint to which of the revisions in
+// Revision.Older the instance has: any other revision stands for Revision.Base. If the base is unknown, RevisionOf
+// returns the given revision, which cannot be used.
 func (g *Gate) RevisionOf(key, revision string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -200,7 +200,8 @@ func (g *Gate) Progress() (p Progress, surveyed bool) {
 	return g.progress, g.surveyed
 }
 
-// InUse reports whether any instance had the given revision at the last survey. It returns true before the first survey.
+// InUse reports whether any instance had the given revision at the last survey. It returns true before the first
+// survey.
 func (g *Gate) InUse(revision string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

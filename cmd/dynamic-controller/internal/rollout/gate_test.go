@@ -310,10 +310,12 @@ func TestGate_ForgedRevisions(t *testing.T) {
 		inUse    map[string]bool
 	}{
 		"a revision from before the base stands for the base": {
-			"base", []string{"base", "old"}, []string{"base", "old"}, map[string]bool{"ancient": false, "base": true, "old": true},
+			"base", []string{"base", "old"}, []string{"base", "old"},
+			map[string]bool{"ancient": false, "base": true, "old": true},
 		},
 		"the base is unknown": {
-			"", []string{"base", "old"}, []string{"old", "ancient", "invented"}, map[string]bool{"ancient": false, "base": false},
+			"", []string{"base", "old"}, []string{"old", "ancient", "invented"},
+			map[string]bool{"ancient": false, "base": false},
 		},
 		"all instances had moved": {
 			"new", nil, []string{"ancient", "invented", "old"}, map[string]bool{"ancient": false, "old": false},
