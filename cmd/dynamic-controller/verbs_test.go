@@ -58,8 +58,9 @@ func TestBlueprint_KindsThatLackVerbsAreRejected(t *testing.T) {
 			"spec.resources[0].template: the API server does not support get, list, watch, patch, delete for TokenReview",
 		},
 		"a SubjectAccessReview": {
-			probesOf(probeType, "template: {apiVersion: authorization.k8s.io/v1, kind: SubjectAccessReview, metadata: {name: a}}"),
-			"spec.resources[0].template: the API server does not support get, list, watch, patch, delete for SubjectAccessReview",
+			probesOf(probeType,
+				"template: {apiVersion: authorization.k8s.io/v1, kind: SubjectAccessReview, metadata: {name: a}}"),
+			"the API server does not support get, list, watch, patch, delete for SubjectAccessReview",
 		},
 		"a Binding": {
 			probesOf(probeType, "template: {apiVersion: v1, kind: Binding, metadata: {name: a}}"),

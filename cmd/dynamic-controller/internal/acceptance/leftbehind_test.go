@@ -48,12 +48,26 @@ func TestTeardown_ReportsInstancesOfATypeWithoutServedVersions(t *testing.T) {
 	}
 }
 
+// establish establishes the type of the Blueprint.
+func (e *ending) establish(t *testing.T) {
+	t.Helper()
+	definitions := e.crds.ApiextensionsV1().CustomResourceDefinitions()
+	crd, err := definitions.Get(t.Context(), "websites.shop.example.com", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	crd.Status.Conditions = append(crd.Status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{
+		Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue,
+	})
+	if _, err := definitions.Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	e.crds.ClearActions()
+}
+
 func TestTeardown_ContinuesWithoutInstancesThatCannotBeListed(t *testing.T) {
 	const status = "patch blueprints websites status"
 	noMethod := apierrors.NewMethodNotSupported(websites.GroupResource(), "list")
-	established := apiextensionsv1.CustomResourceDefinitionCondition{
-		Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue,
-	}
 	for name, test := range map[string]struct {
 		policy      blueprint.DeletionPolicy
 		fails       error
@@ -90,16 +104,7 @@ func TestTeardown_ContinuesWithoutInstancesThatCannotBeListed(t *testing.T) {
 				e.object.SetDeletionTimestamp(&now)
 			}
 			if test.established {
-				definitions := e.crds.ApiextensionsV1().CustomResourceDefinitions()
-				crd, err := definitions.Get(t.Context(), "websites.shop.example.com", metav1.GetOptions{})
-				if err != nil {
-					t.Fatal(err)
-				}
-				crd.Status.Conditions = append(crd.Status.Conditions, established)
-				if _, err := definitions.Update(t.Context(), crd, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-				e.crds.ClearActions()
+				e.establish(t)
 			}
 			err := e.cleanUp(t)
 			if (err != nil) != test.waits {
