@@ -1,0 +1,18 @@
+// Package memory bounds the memory that concurrent reconciles hold together.
+//
+// A reconcile has a [Reservation] of the process's [Budget]. It must call [Reservation.Grow] before it allocates memory
+// whose size depends on what users write: before a response is decoded, an object is copied or an expression is
+// evaluated. The sizes are estimates, which are too high rather than too low. Grow never waits, because a waiting
+// reconcile would occupy a worker that other types need. It returns an error instead:
+//
+//   - a [*BusyError] if other reconciles hold the memory. The object is reconciled again after a moment.
+//   - a [*TooLargeError] if the reconcile needs more than it could get if it ran alone.
+//
+// # Sharing
+//
+// The first bytes of every reservation, its allowance, are set aside and always granted. Most reconciles need no more,
+// so they never fail because of others. The rest of the budget is shared. One class of reconciles, such as all
+// reconciles of a type, can hold at most twice as much of it as is still free (the dynamic threshold of Choudhury and
+// Hahne, 1998). Therefore, a class that runs alone gets two thirds of it, and each further class gets two thirds of
+// what is left.
+package memory
