@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -236,8 +237,11 @@ func TestFlags_MemoryBudgetDefaultsToAShareOfTheMemoryLimit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o.limitBlueprints(test.limit); o.platform.MaxBlueprintMemory != test.want {
+		if o.divideMemory(test.limit); o.platform.MaxBlueprintMemory != test.want {
 			t.Errorf("%s: got %d bytes, want %d", name, o.platform.MaxBlueprintMemory, test.want)
+		}
+		if want := cmp.Or(test.limit, 1<<30) / 8 * 3; o.platform.InstanceMemory != want || o.platform.Workers != 10 {
+			t.Errorf("%s: got %d bytes for %d workers, want %d for 10", name, o.platform.InstanceMemory, o.platform.Workers, want)
 		}
 	}
 }

@@ -34,7 +34,7 @@ func run(ctx context.Context, o *options) error {
 	log.Info("Starting", "version", info.Version, "commit", info.Commit, "kubernetes", info.Kubernetes,
 		"go", info.GoVersion)
 	setGCPercent()
-	o.limitBlueprints(setMemoryLimit(log))
+	o.divideMemory(setMemoryLimit(log))
 	cfg, err := o.restConfig()
 	if err != nil {
 		return err

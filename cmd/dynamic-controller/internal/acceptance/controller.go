@@ -19,6 +19,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
 )
@@ -66,6 +67,10 @@ type Config struct {
 	Namespaces []string
 	// MaxMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
 	MaxMemory int64
+	// InstanceClient is like Client, but its responses can lack the content of large objects. Defaults to Client.
+	InstanceClient dynamic.Interface
+	// InstanceMemory limits the memory of all reconciles of instances together. If it is nil, there is no limit.
+	InstanceMemory *memory.Budget
 	// Disabled lists the features that Blueprints cannot use.
 	Disabled []Feature
 	// Record records events about Blueprints and instances.
@@ -94,9 +99,13 @@ func New(c Config) *Controller {
 		writer: instances.NewConditions(c.Client, instances.StatusManager, recorder(c.Record).recordConditions),
 		engine: c.Instances, cache: cached,
 	}
+	instanceClient := c.InstanceClient
+	if instanceClient == nil {
+		instanceClient = c.Client
+	}
 	clients := instances.Clients{
-		Engine: c.Instances, Client: c.Client, Mapper: c.Mapper, Identities: c.Identities, Namespaces: c.Namespaces,
-		Record: c.Record,
+		Engine: c.Instances, Client: instanceClient, Contents: c.Client, Mapper: c.Mapper, Identities: c.Identities,
+		Namespaces: c.Namespaces, Memory: c.InstanceMemory, Record: c.Record,
 	}
 	return &Controller{
 		config: c, registry: r,

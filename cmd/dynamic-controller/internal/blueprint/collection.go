@@ -174,6 +174,7 @@ type combinations struct {
 	iterators []iterator
 	lists     [][]any
 	count     int
+	memory    int64 // reserved for the lists
 }
 
 // set sets the variables to the items for the nth object.
@@ -214,8 +215,12 @@ func (s *stepping) combine(ctx context.Context, r *resource) (*combinations, str
 		if err == nil {
 			items, size, err = value.Items(MaxCollection)
 		}
+		if err == nil && items != nil && !tooMany {
+			err = s.keep(c, value)
+		}
 		if err != nil {
 			reason, problem := explainFailure(r, it.list.failed(err))
+			s.release(c)
 			return nil, reason, problem
 		}
 		c.lists, sizes = append(c.lists, items), append(sizes, strconv.Itoa(size))
@@ -223,6 +228,10 @@ func (s *stepping) combine(ctx context.Context, r *resource) (*combinations, str
 		if !tooMany {
 			c.count *= size
 			tooMany = c.count > MaxCollection
+		}
+		if tooMany { // only the sizes are needed
+			c.lists = nil
+			s.release(c)
 		}
 	}
 	switch {
@@ -233,6 +242,22 @@ func (s *stepping) combine(ctx context.Context, r *resource) (*combinations, str
 			"%s items result in more than %d objects", strings.Join(sizes, " x "), MaxCollection)}
 	}
 	return c, "", nil
+}
+
+// keep reserves the memory for a list of a collection.
+func (s *stepping) keep(c *combinations, list expression.Value) error {
+	size := list.Memory()
+	if size > MaxListMemory {
+		return fmt.Errorf("needs about %d MiB of memory; the maximum is %d MiB", size>>20, MaxListMemory>>20)
+	}
+	c.memory += size
+	return s.memory.Grow(size)
+}
+
+// release releases the memory of the lists. They must not be used afterwards.
+func (s *stepping) release(c *combinations) {
+	s.memory.Shrink(c.memory)
+	c.memory = 0
 }
 
 // stepCollection renders the objects of a collection. All resources that the collection refers to must be ready.
@@ -285,6 +310,7 @@ func (s *stepping) renderCollection(ctx context.Context, r *resource) ([]Rendere
 	if all == nil {
 		return nil, reason, problem
 	}
+	defer s.release(all)
 	if s.collected += all.count; s.collected > MaxCollected {
 		return nil, "", &Problem{Path: r.forEachPath(), Reason: fmt.Sprintf(
 			"the collections have more than %d objects in total", MaxCollected)}

@@ -192,6 +192,7 @@ func (s *stepping) placesOf(ctx context.Context, r *resource) (all []identity, c
 		if objects, _, _ = s.combine(ctx, r); objects == nil {
 			return nil, false
 		}
+		defer s.release(objects)
 		if s.placed += objects.count; s.placed > MaxCollected {
 			return nil, false
 		}

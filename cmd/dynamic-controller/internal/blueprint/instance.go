@@ -6,6 +6,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 )
 
 // Instance computes the children of one instance of a Blueprint's type. The results depend only on the Blueprint, the
@@ -63,6 +65,8 @@ type Step struct {
 	Ready bool
 	// Cost is the total cost of the expressions, in the units of Kubernetes' cost model.
 	Cost uint64
+	// Memory is the memory in bytes that Step has reserved for the result.
+	Memory int64
 }
 
 // Rendered is a desired object. The caller can modify it.
@@ -83,14 +87,16 @@ type Reason struct{ ID, Reason string }
 func (r Reason) String() string { return r.ID + ": " + r.Reason }
 
 // Step computes the next step. observed maps the keys of rendered objects to the existing objects. See [Rendered].
-// observed must not contain objects that are being deleted, and Step does not modify it. Step returns an error only if
-// ctx is cancelled.
+// observed must not contain objects that are being deleted, and Step does not modify it. If ctx has a
+// [memory.Reservation], Step reserves the memory for the result, which it does not release. Step returns an error only
+// if ctx is cancelled, for example because the reservation cannot grow.
 func (i *Instance) Step(ctx context.Context, observed map[string]*unstructured.Unstructured) (Step, error) {
 	s := &stepping{
 		evaluation: evaluation{self: i.self, left: MaxInstanceBytes},
 		compiled:   i.compiled,
 		lookup:     i.lookup,
 		isInstance: i.isInstance,
+		memory:     memory.FromContext(ctx),
 		observed:   observed,
 		ready:      map[string]any{"self": i.self},
 		state:      map[*resource]state{},
@@ -143,6 +149,8 @@ type stepping struct {
 	lookup   Lookup
 	// isInstance is the same function as in Instance.
 	isInstance func(schema.GroupVersionKind) bool
+
+	memory *memory.Reservation // reserves the memory for the results
 
 	observed map[string]*unstructured.Unstructured
 	ready    map[string]any // the variables of templates: self and ready resources

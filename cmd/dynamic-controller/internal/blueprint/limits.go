@@ -33,6 +33,8 @@ const (
 	// collections of an instance together.
 	MaxCollection = 1_000
 	MaxCollected  = 5_000
+	// MaxListMemory is the approximate maximum memory of a list in a forEach, in bytes.
+	MaxListMemory = 8 << 20
 	// MaxChildBytes is the maximum total size of the API server responses from which the children of an instance are read.
 	// Most children are read from the cache and do not count.
 	MaxChildBytes = 16 << 20

@@ -62,10 +62,11 @@ func (r *rendering) run(ctx context.Context, at *expressionAt) (expression.Value
 func (s *stepping) render(
 	ctx context.Context, r *resource, variables map[string]any, item string,
 ) (*unstructured.Unstructured, string, *Problem) {
-	room := &expression.Room{Left: min(MaxObjectBytes, s.left)}
+	room := s.room(min(MaxObjectBytes, s.left))
 	before := room.Left
 	made, _, err := r.body.render(ctx, &rendering{stepping: s, variables: variables, room: room})
 	s.left -= before - max(room.Left, 0)
+	s.out.Memory += room.Allocated
 	if err != nil {
 		reason, problem := explainFailure(r, err)
 		return nil, reason, problem
@@ -81,6 +82,15 @@ func (s *stepping) render(
 		return nil, "", problem
 	}
 	return object, "", nil
+}
+
+// renderedCopies is the maximum number of copies of a rendered object while it is applied: the object itself, the one
+// of the previous step, the one with the platform's metadata, and the request.
+const renderedCopies = 4
+
+// room returns the room for an object or a report.
+func (s *stepping) room(bytes int) *expression.Room {
+	return &expression.Room{Left: bytes, Memory: s.memory, Copies: renderedCopies}
 }
 
 // explainFailure returns either the reason why the resource must wait, or the problem with the resource.

@@ -47,7 +47,7 @@ func (s *stepping) report(ctx context.Context) *Report {
 		return nil
 	}
 	r := &reporting{out: &Report{Fields: map[string]any{}}, rendering: &rendering{
-		stepping: s, variables: s.reportVariables(ctx), room: &expression.Room{Left: MaxStatusBytes},
+		stepping: s, variables: s.reportVariables(ctx), room: s.room(MaxStatusBytes),
 	}}
 	keys, value := fieldsOf(s.compiled.report.fields)
 	for i, key := range keys {
@@ -56,6 +56,7 @@ func (s *stepping) report(ctx context.Context) *Report {
 	for _, c := range s.compiled.report.conditions {
 		r.out.Conditions = append(r.out.Conditions, r.condition(ctx, c))
 	}
+	s.out.Memory += r.room.Allocated
 	if r.room.Left < 0 {
 		r.problem(typePath, "", fmt.Sprintf("the status and the conditions have more than %d bytes", MaxStatusBytes))
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 )
 
 // node is a part of a compiled template. Its render method returns the rendered part, or false if the part is omitted.
@@ -21,8 +22,9 @@ type node interface {
 
 // literal is a part without expressions.
 type literal struct {
-	value any
-	size  int
+	value  any
+	size   int   // as JSON
+	memory int64 // in decoded form
 }
 
 type object struct {
@@ -199,7 +201,7 @@ func useAt(path string, owner int) use {
 
 func newLiteral(v any) literal {
 	size, _, _ := measure(v)
-	return literal{v, size}
+	return literal{v, size, memory.Of(v)}
 }
 
 var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_-]*$`)
@@ -222,13 +224,16 @@ func (e *evaluationError) Error() string { return e.cause.Error() }
 func (e *evaluationError) Unwrap() error { return e.cause }
 
 func (n literal) render(_ context.Context, r *rendering) (any, bool, error) {
-	if err := r.room.Take(n.size); err != nil {
+	if err := errors.Join(r.room.Take(n.size), r.room.Allocate(n.memory)); err != nil {
 		return nil, false, err
 	}
 	return runtime.DeepCopyJSONValue(n.value), true, nil
 }
 
 func (n object) render(ctx context.Context, r *rendering) (any, bool, error) {
+	if err := r.room.Allocate(memory.OfMap(len(n.keys))); err != nil {
+		return nil, false, err
+	}
 	out := make(map[string]any, len(n.keys))
 	for i, key := range n.keys {
 		if err := r.room.Take(len(key) + 4); err != nil {
@@ -246,6 +251,9 @@ func (n object) render(ctx context.Context, r *rendering) (any, bool, error) {
 }
 
 func (n list) render(ctx context.Context, r *rendering) (any, bool, error) {
+	if err := r.room.Allocate(memory.OfList(len(n))); err != nil {
+		return nil, false, err
+	}
 	out := make([]any, 0, len(n))
 	for _, item := range n {
 		value, is, err := item.render(ctx, r)

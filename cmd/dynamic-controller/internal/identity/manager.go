@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 )
 
 const (
@@ -67,7 +69,8 @@ func New(config *rest.Config, options Options) (*Manager, error) {
 		return nil, fmt.Errorf("create the transport of impersonating clients: %w", err)
 	}
 	return &Manager{
-		options: options, config: config, transport: budgeted{transport}, clients: lru.New(options.MaxClients),
+		options: options, config: config, transport: memory.Transport{RoundTripper: budgeted{transport}},
+		clients: lru.New(options.MaxClients),
 		own:     newAnswers[string](options.Clock, func(Identity) time.Duration { return math.MaxInt64 }),
 		consent: newAnswers[consentQuestion](options.Clock, func(c consent) time.Duration { return keep(c == consentGiven) }),
 		access:  newAnswers[accessQuestion](options.Clock, keep),

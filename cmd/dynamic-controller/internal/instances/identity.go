@@ -121,6 +121,9 @@ func (r cacheReader) Get(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace, name string,
 ) (*unstructured.Unstructured, error) {
 	object, err := r.Reader.Get(ctx, gvr, namespace, name)
+	if err == nil {
+		err = reserve(ctx, object)
+	}
 	if err != nil || r.isUsable(ctx, gvr, object) {
 		return object, err
 	}

@@ -71,6 +71,9 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 			if !ok || !canBeOwned(object, self) || !o.recorded(kind.GVK.GroupKind(), object.GetNamespace()) {
 				continue
 			}
+			if reserve(ctx, object) != nil {
+				return o // ctx is cancelled
+			}
 			o.owned = append(o.owned, object)
 			if id := object.GetAnnotations()[resourceAnnotation]; o.reader.isUsable(ctx, kind.GVR, object) {
 				o.update([]*unstructured.Unstructured{object})

@@ -32,6 +32,7 @@ const (
 	reasonForbidden = "Forbidden"      // the identity or the platform lacks a permission
 	reasonRejected  = "Rejected"       // the API server rejected a child
 	reasonFailed    = "ChildrenFailed" // any other error
+	reasonMemory    = "MemoryExceeded" // a reconcile needs more memory than it can have
 	reasonDeleting  = "Deleting"
 	reasonPaused    = "Paused" // the instance has been paused since its creation
 
@@ -46,7 +47,7 @@ const (
 // isFailing reports whether a Ready condition with this reason describes a problem that a user must fix.
 func isFailing(reason string) bool {
 	switch reason {
-	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonCleanupForbidden,
+	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonMemory, reasonCleanupForbidden,
 		reasonLeftBehind, identity.ReasonIdentityRequired, identity.ReasonServiceAccountNotAllowed,
 		identity.ReasonServiceAccountNotFound, identity.ReasonConsentMissing, identity.ReasonPermissionMissing:
 		return true

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/children"
@@ -39,7 +40,7 @@ func (r *Reconciler) reconcile(
 	case by != "":
 		return r.reportPause(ctx, id, self, by)
 	case self.GetDeletionTimestamp() != nil:
-		return r.reportDeletion(ctx, id, self, r.cleanUp(ctx, id, self))
+		return r.reportDeletion(ctx, id, self, r.cleanUp(ctx, id, self, true))
 	case r.Compiled == nil:
 		return nil
 	}
@@ -120,8 +121,9 @@ func outcome(err, failure error) error {
 
 // cleanUp handles an instance that is being deleted. It deletes the children that Kubernetes does not delete. It also
 // deletes the children of excluded resources, because finalizers can delay the deletion of the instance indefinitely.
+// If evaluate is false, it does not evaluate which resources are excluded.
 func (r *Reconciler) cleanUp(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, evaluate bool,
 ) error {
 	access, err := r.accessFor(ctx, self)
 	if err != nil && rejectionIn(err) == nil {
@@ -130,7 +132,7 @@ func (r *Reconciler) cleanUp(
 	desired := children.Desired{As: access.as, LeftBehind: func(ctx context.Context, left []children.LeftBehind) error {
 		return r.reportLeftBehind(ctx, id, self, left)
 	}}
-	if r.Compiled != nil {
+	if r.Compiled != nil && evaluate {
 		observed := r.observe(ctx, self, access.reader)
 		step, err := r.Compiled.Instance(self).Step(ctx, observed.byKey)
 		if err != nil {
@@ -217,6 +219,9 @@ func (r *Reconciler) applySteps(
 	observed *observed,
 ) (blueprint.Step, error) {
 	budget := expansionBudget(self)
+	if err := reserve(ctx, self); err != nil {
+		return blueprint.Step{}, err
+	}
 	// The children.Reconciler modifies its parent, but expressions must read the original instance.
 	instance, parent := r.Compiled.Instance(self.DeepCopy()), self
 	instance = instance.WithLookup(access.lookups.lookUp).WithInstances(r.isServed)
@@ -224,11 +229,14 @@ func (r *Reconciler) applySteps(
 	var excluded []blueprint.Excluded // the excluded resources of the previous step
 	var cost uint64
 	partial := true
+	var previous int64 // the memory of the previous step
 	for {
 		step, err := instance.Step(ctx, observed.byKey)
 		if err != nil {
 			return step, err
 		}
+		memory.FromContext(ctx).Shrink(previous)
+		previous = step.Memory
 		if exceeded := r.exceeds(budget, step.Collections); exceeded != nil {
 			_, err := r.children.Reconcile(ctx, id, parent,
 				children.Desired{Partial: true, Absent: observed.absent(ctx, step.Excluded), As: access.as})

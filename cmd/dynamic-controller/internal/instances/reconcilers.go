@@ -42,6 +42,7 @@ type Reconcilers struct {
 	newest  *Reconciler
 	changed func()
 	took    atomic.Int64 // the duration of the last count
+	needs   needs
 
 	mu      sync.Mutex // guards the fields below
 	older   map[string]*Reconciler
@@ -67,8 +68,12 @@ func Start(ctx context.Context, c Clients, revision Revision, plan Rollout, paus
 	}
 	r.newest.paused.Store(paused)
 	canRead := func(context.Context, schema.GroupVersionResource, string) bool { return true }
-	reader := cacheReader{handlers.Cached(c.Engine.Lister), handlers.Live(c.Client), canRead}
-	handler := handlers.Object(reader, r.reconcile, r.gone)
+	contents := c.Contents
+	if contents == nil {
+		contents = c.Client
+	}
+	reader := cacheReader{handlers.Cached(c.Engine.Lister), handlers.Live(contents), canRead}
+	handler := r.withinBudget(handlers.Object(reader, r.reconcile, r.gone))
 	within := r.newest.within
 	revisions := append(plan.Older, revision)
 	options := append(watches(within, revisions...), within)

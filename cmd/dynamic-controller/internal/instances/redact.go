@@ -86,6 +86,9 @@ func (o childObjects) Get(
 ) (object *unstructured.Unstructured, err error) {
 	id := o.identifiers(name)
 	if known, has := o.client.reads[id]; has {
+		if err := reserve(ctx, known.object); err != nil {
+			return nil, err
+		}
 		return known.object.DeepCopy(), known.err
 	}
 	err = o.request(o.client.limited(ctx), "get", nil, func(ctx context.Context) (err error) {
@@ -93,6 +96,9 @@ func (o childObjects) Get(
 		return err
 	})
 	if o.client.reads != nil && (err == nil || apierrors.IsForbidden(err)) {
+		if err := reserve(ctx, object); err != nil {
+			return nil, err
+		}
 		o.client.reads[id] = read{object.DeepCopy(), err}
 	}
 	return object, err

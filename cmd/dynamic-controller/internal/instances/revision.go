@@ -17,6 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/children"
@@ -61,7 +62,12 @@ func (r Revision) hasCRD(gvk schema.GroupVersionKind) bool {
 // Clients contains the dependencies of [Reconcilers].
 type Clients struct {
 	Engine Engine
+	// Client reads and writes instances. Its responses can lack the content of large instances. See [Reduce].
 	Client dynamic.Interface
+	// Contents reads the content of instances that are too large for the cache. Defaults to Client.
+	Contents dynamic.Interface
+	// Memory limits the memory of all reconciles together. If it is nil, there is no limit.
+	Memory *memory.Budget
 	Mapper meta.RESTMapper
 	// Identities provides the identities that read and write children. All other requests use Client and the platform's
 	// identity.
@@ -77,7 +83,8 @@ type Reconciler struct {
 	Revision
 	*shared
 	engine     Engine
-	client     dynamic.Interface              // client of the platform
+	client     dynamic.Interface // client of the platform; see Clients.Client
+	memory     *memory.Budget
 	within     dynamiccontroller.CommonOption // restricts watches to Clients.Namespaces
 	identities Identities
 	denials    *identity.Denials
@@ -93,7 +100,7 @@ type Reconciler struct {
 // newReconciler returns a Reconciler. The Reconciler has no state except caches that can be rebuilt.
 func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	r := &Reconciler{
-		Revision: revision, shared: &shared{referrers: newReferrers()}, engine: c.Engine, client: c.Client,
+		Revision: revision, shared: &shared{referrers: newReferrers()}, engine: c.Engine, client: c.Client, memory: c.Memory,
 		identities: c.Identities,
 		denials:    identity.NewDenials(clock.RealClock{}), stageOf: revision.depths(),
 		within: dynamiccontroller.WithNamespaces(c.NamespacesOf(revision.GVR)...),

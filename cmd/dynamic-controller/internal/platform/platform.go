@@ -3,6 +3,7 @@ package platform
 import (
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
@@ -15,6 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 )
 
 // Engines contains the two engines of the platform.
@@ -39,6 +41,10 @@ type Options struct {
 	AllowPlatformIdentity bool
 	// MaxBlueprintMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
 	MaxBlueprintMemory int64
+	// InstanceMemory is the memory that the reconciles of instances can hold together, in bytes. Workers is the maximum
+	// number of concurrent reconciles.
+	InstanceMemory int64
+	Workers        int
 	// Disabled lists the features that Blueprints cannot use.
 	Disabled []acceptance.Feature
 }
@@ -57,7 +63,14 @@ func New(
 	log logr.Logger, engines Engines, mapper acceptance.Mapper, cfg, fenced *rest.Config, options Options,
 	record func(events.Event),
 ) (*Platform, error) {
-	client, err1 := dynamic.NewForConfig(fenced)
+	contents := rest.CopyConfig(fenced)
+	contents.Wrap(func(base http.RoundTripper) http.RoundTripper { return memory.Transport{RoundTripper: base} })
+	reduced := rest.CopyConfig(fenced)
+	reduced.Wrap(func(base http.RoundTripper) http.RoundTripper {
+		return memory.Transport{RoundTripper: base, Reduce: instances.Reduce}
+	})
+	client, err1 := dynamic.NewForConfig(contents)
+	instanceClient, err7 := dynamic.NewForConfig(reduced)
 	crds, err2 := clientset.NewForConfig(fenced)
 	meta, err3 := metadata.NewForConfig(fenced)
 	reviews, err4 := authorizationv1.NewForConfig(cfg)
@@ -66,12 +79,13 @@ func New(
 		Namespace: options.Namespace, DefaultServiceAccount: options.DefaultServiceAccount,
 		AllowPlatformIdentity: options.AllowPlatformIdentity,
 	})
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
 		return nil, fmt.Errorf("create the platform's clients: %w", err)
 	}
 	return &Platform{log: log, crds: crds, Controller: acceptance.New(acceptance.Config{
 		Log: log, Definitions: engines.Definitions, Instances: engines.Instances, Mapper: mapper, Schemas: schemas,
-		Reviews: reviews.SelfSubjectAccessReviews(), Client: client, CRDs: crds, Metadata: meta,
+		Reviews: reviews.SelfSubjectAccessReviews(), Client: client, InstanceClient: instanceClient,
+		InstanceMemory: memory.NewBudget(options.InstanceMemory, options.Workers), CRDs: crds, Metadata: meta,
 		Identities: identities,
 		Namespace:  options.Namespace, Namespaces: options.Namespaces, MaxMemory: options.MaxBlueprintMemory,
 		Disabled: options.Disabled, Record: record,

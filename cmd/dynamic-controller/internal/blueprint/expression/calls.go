@@ -79,7 +79,9 @@ func parseCost(args []ref.Val) uint64 {
 	return n * n
 }
 
-func replaceCost(args []ref.Val) uint64 {
+func replaceCost(args []ref.Val) uint64 { return 2 * traversal(lengthOfReplaced(args)) }
+
+func lengthOfReplaced(args []ref.Val) int {
 	s := stringAt(args, 0)
 	n := strings.Count(s, stringAt(args, 1))
 	if len(args) > 3 {
@@ -87,26 +89,28 @@ func replaceCost(args []ref.Val) uint64 {
 			n = min(n, int(limit))
 		}
 	}
-	return 2 * traversal(len(s)+n*len(stringAt(args, 2)))
+	return len(s) + n*len(stringAt(args, 2))
 }
 
-func joinCost(args []ref.Val) uint64 {
+func joinCost(args []ref.Val) uint64 { return 2 * traversal(lengthOfJoined(args)) }
+
+func lengthOfJoined(args []ref.Val) (length int) {
 	list, ok := args[0].(traits.Lister)
 	if !ok {
 		return 0
 	}
-	length := 0
 	for it := list.Iterator(); it.HasNext() == types.True; {
 		length += len(stringAt([]ref.Val{it.Next()}, 0)) + len(stringAt(args, 1))
 	}
-	return 2 * traversal(length)
+	return length
 }
 
 var precision = regexp.MustCompile(`%\.([0-9]+)`)
 
-// formatCost returns the cost of the decimal places that a format such as %.3f requests.
-func formatCost(args []ref.Val) uint64 {
-	digits := 0
+func formatCost(args []ref.Val) uint64 { return traversal(digitsOfFormat(args)) }
+
+// digitsOfFormat returns the number of decimal places that a format such as %.3f requests.
+func digitsOfFormat(args []ref.Val) (digits int) {
 	for _, match := range precision.FindAllStringSubmatch(stringAt(args, 0), -1) {
 		n, err := strconv.Atoi(match[1])
 		if err != nil {
@@ -114,7 +118,7 @@ func formatCost(args []ref.Val) uint64 {
 		}
 		digits += min(n, math.MaxInt32)
 	}
-	return traversal(digits)
+	return digits
 }
 
 // regexInstructions estimates the size of a compiled regular expression without compiling it.
@@ -137,8 +141,10 @@ func expanded(re *syntax.Regexp) int {
 	return min(n, math.MaxInt32)
 }
 
-// calls records the loop conditions of one expression, which the cost tracker must treat as calls. See trackedCall.
+// calls decorates the calls of one expression. It also records the loop conditions, which the cost tracker must treat
+// as calls. See trackedCall.
 type calls struct {
+	dispatcher interpreter.Dispatcher
 	conditions map[int64]bool // ids of the loop conditions of comprehensions
 	nodes      int
 }
@@ -209,6 +215,9 @@ func (c *calls) decorate(i interpreter.InterpretableV2) (interpreter.Interpretab
 			}
 		}
 	}
+	if call, ok := i.(interpreter.InterpretableCall); ok {
+		return withMeter(call, c.dispatcher), nil
+	}
 	return i, nil
 }
 
@@ -219,16 +228,12 @@ func checked(name string, f *functions.Overload) *functions.Overload {
 	if cost == nil {
 		return f
 	}
+	unchecked := variadic(f)
 	call := func(args ...ref.Val) ref.Val {
-		switch {
-		case cost(args) > PerCallLimit:
+		if cost(args) > PerCallLimit {
 			return types.WrapErr(ErrCost)
-		case f.Unary != nil:
-			return f.Unary(args[0])
-		case f.Binary != nil:
-			return f.Binary(args[0], args[1])
 		}
-		return f.Function(args...)
+		return unchecked(args...)
 	}
 	return &functions.Overload{Operator: f.Operator, OperandTrait: f.OperandTrait, Function: call}
 }

@@ -71,7 +71,7 @@ func (e *Env) Compile(text string) (*Program, error) {
 	if issues.Err() != nil {
 		return nil, summary(issues)
 	}
-	calls := &calls{conditions: map[int64]bool{}}
+	calls := &calls{dispatcher: e.base.dispatcher, conditions: map[int64]bool{}}
 	if _, err := calls.inspect(ast.NavigateAST(parsed.NativeRep())); err != nil {
 		return nil, err
 	}

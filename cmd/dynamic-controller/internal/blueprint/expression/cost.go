@@ -1,6 +1,8 @@
 package expression
 
 import (
+	"iter"
+	"maps"
 	"math"
 
 	"github.com/google/cel-go/checker"
@@ -20,7 +22,10 @@ import (
 //   - A single call to a function in callCosts can far exceed the limit. Here, its cost is checked before the call.
 //   - The cost tracker stores and searches the values of all iterations of a comprehension, which takes quadratic time.
 //     Here, each iteration discards the values of the previous iteration.
-type costs struct{ library.CostEstimator }
+type costs struct {
+	library.CostEstimator
+	meter *meter // the meter of the evaluation
+}
 
 // bytesPerCost is the number of bytes of a string that cost 1, as in Kubernetes. It is also the base size of every
 // value, to which sizeOf adds the sizes of the parts of the value.
@@ -53,16 +58,17 @@ func (c costs) CallCost(function, overload string, args []ref.Val, result ref.Va
 		args = nil // they are parts of the result
 	}
 	for _, v := range append(args[:len(args):len(args)], result) {
-		switch v.(type) {
-		case traits.MutableLister, traits.MutableMapper:
-			// A mutable list or map is the unfinished result of a comprehension. Each iteration calls a function that adds a
-			// value to it. Earlier calls have already counted its contents, so this call counts only the other argument, which
-			// is the added value.
-		default:
+		// The unfinished result of a comprehension does not count: each iteration calls a function that adds a value to it.
+		// Earlier calls have already counted its contents, so this call counts only the other argument, which is the added
+		// value.
+		if !isUnfinished(v) {
 			size += sizeOf(v, sizeLimit-size)
 		}
 	}
 	cost = max(cost, uint64(size)/bytesPerCost)
+	if c.meter.isLimited() {
+		c.meter.add(memoryOfResult(function, result))
+	}
 	return &cost
 }
 
@@ -80,11 +86,12 @@ func sizeOf(v ref.Val, limit int) int {
 			size += sizeOf(v.GetValue(), limit-size)
 		}
 	case traits.Mapper:
-		for it := v.Iterator(); size < limit && it.HasNext() == types.True; {
-			key := it.Next()
-			size += sizeOf(key, limit-size)
-			if value, found := v.Find(key); found {
+		for key, value := range entries(v) {
+			if size += sizeOf(key, limit-size); size < limit {
 				size += sizeOf(value, limit-size)
+			}
+			if size >= limit {
+				break
 			}
 		}
 	case traits.Lister:
@@ -93,6 +100,21 @@ func sizeOf(v ref.Val, limit int) int {
 		}
 	}
 	return size
+}
+
+// entries returns the entries of a map.
+func entries(m traits.Mapper) iter.Seq2[ref.Val, ref.Val] {
+	if values, ok := m.Value().(map[ref.Val]ref.Val); ok {
+		return maps.All(values) // looking up each key would take longer
+	}
+	return func(yield func(key, value ref.Val) bool) {
+		for it := m.Iterator(); it.HasNext() == types.True; {
+			key := it.Next()
+			if value, found := m.Find(key); found && !yield(key, value) {
+				return
+			}
+		}
+	}
 }
 
 // sizeEstimator estimates the sizes of variables from their schemas.

@@ -72,6 +72,7 @@ type Env struct {
 type base struct {
 	env         *cel.Env
 	interpreter interpreter.Interpreter
+	dispatcher  interpreter.Dispatcher
 	costs       interpreter.PlannerOption
 }
 
@@ -99,6 +100,7 @@ var newBase = sync.OnceValues(func() (*base, error) {
 	attributes := interpreter.NewAttributeFactory(env.Container, adapter, provider)
 	return &base{
 		env:         env,
+		dispatcher:  dispatcher,
 		interpreter: interpreter.NewInterpreter(dispatcher, env.Container, provider, adapter, attributes),
 		costs:       interpreter.CostObserver(interpreter.CostTrackerFactory(tracker.Clone)),
 	}, nil

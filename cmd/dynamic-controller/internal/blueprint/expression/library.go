@@ -187,7 +187,7 @@ func unmarshal(value ref.Val) ref.Val {
 	if err := json.Unmarshal([]byte(text), &native); err != nil {
 		return types.NewErr("json.unmarshal: %w", err)
 	}
-	return types.DefaultTypeAdapter.NativeToValue(native)
+	return sorting{types.DefaultTypeAdapter}.NativeToValue(native)
 }
 
 func fnv64a(value ref.Val) ref.Val {

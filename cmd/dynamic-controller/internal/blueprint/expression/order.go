@@ -19,10 +19,18 @@ func (s sorting) NativeToValue(value any) ref.Val {
 	case map[string]any:
 		return sortedMap{types.NewStringInterfaceMap(s, value), s, value}
 	case []any:
-		return types.NewDynamicList(s, value)
+		return nativeList{types.NewDynamicList(s, value), value}
 	}
 	return s.Adapter.NativeToValue(value)
 }
+
+// nativeList is a list in a variable.
+type nativeList struct {
+	traits.Lister
+	value []any
+}
+
+func (l nativeList) IsZeroValue() bool { return len(l.value) == 0 }
 
 type sortedMap struct {
 	traits.Mapper

@@ -8,6 +8,8 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/interpreter"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 )
 
 // This file replaces cel.Program. Each cel.Program has its own table of all functions, which takes 13 KiB, and a
@@ -17,7 +19,13 @@ import (
 func evaluate(
 	ctx context.Context, program *interpreter.ObservableInterpretable, variables map[string]any,
 ) (out ref.Val, cost uint64, err error) {
-	frame, err := interpreter.NewExecutionFrame(variables)
+	activation, err := interpreter.NewActivation(variables)
+	if err != nil {
+		return nil, 0, err
+	}
+	used := &meter{reservation: memory.FromContext(ctx)}
+	defer used.release()
+	frame, err := interpreter.NewExecutionFrame(metered{activation, used})
 	if err != nil {
 		return nil, 0, err
 	}
@@ -34,11 +42,17 @@ func evaluate(
 		case nil:
 		case interpreter.EvalCancelledError:
 			err = r
+		case exhausted:
+			err = r.error
 		default:
 			err = fmt.Errorf("internal error: %v", r)
 		}
 	}()
-	out = program.ObserveExec(frame, func(state any) { tracker, _ = state.(*interpreter.CostTracker) })
+	out = program.ObserveExec(frame, func(state any) {
+		if tracker, _ = state.(*interpreter.CostTracker); tracker != nil {
+			tracker.Estimator = costs{meter: used}
+		}
+	})
 	if failed, ok := out.(*types.Err); ok {
 		return nil, 0, failed
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
 	"github.com/google/cel-go/interpreter"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 )
 
 var (
@@ -67,8 +69,27 @@ func (p *Program) Run(ctx context.Context, variables map[string]any) (Value, uin
 	return Value{}, cost, &MissingError{reason: message}
 }
 
-// Room tracks how many more bytes of JSON an object can contain.
-type Room struct{ Left int }
+// Room tracks how many more bytes of JSON an object can contain, and reserves the memory for the object.
+type Room struct {
+	Left int
+	// Memory is the reservation from which Copies times the memory of the object is taken. If it is nil, no memory is
+	// reserved.
+	Memory    *memory.Reservation
+	Copies    int64
+	Allocated int64 // the number of bytes that have been reserved
+}
+
+// Allocate reserves the memory for a part of the object.
+func (r *Room) Allocate(bytes int64) error {
+	if r.Memory == nil {
+		return nil
+	}
+	if err := r.Memory.Grow(r.Copies * bytes); err != nil {
+		return err
+	}
+	r.Allocated += r.Copies * bytes
+	return nil
+}
 
 // Take reserves n bytes. It returns ErrTooLarge if fewer are left.
 func (r *Room) Take(n int) error {
@@ -80,6 +101,9 @@ func (r *Room) Take(n int) error {
 
 // Value is the result of an expression.
 type Value struct{ value ref.Val }
+
+// Memory returns the memory of the value in bytes.
+func (v Value) Memory() int64 { return memoryOf(v.value) }
 
 // Bool returns the value as a boolean.
 func (v Value) Bool() (bool, error) {
@@ -107,7 +131,7 @@ func (v Value) Text(room *Room) (string, error) {
 	default:
 		return "", fmt.Errorf("is of type %s; text can contain only strings, numbers and booleans", v.Type().TypeName())
 	}
-	return s, room.Take(len(s))
+	return s, errors.Join(room.Take(len(s)), room.Allocate(memory.OfString(len(s))))
 }
 
 // JSON returns a copy of the value in the form used by unstructured objects. It returns false for optional.none().
@@ -123,21 +147,21 @@ func toJSON(v ref.Val, room *Room, depth int) (any, bool, error) {
 	case types.Bool:
 		return bool(v), true, room.Take(5)
 	case types.Int:
-		return int64(v), true, room.Take(8)
+		return int64(v), true, room.takeNumber()
 	case types.Uint:
 		if v > math.MaxInt64 {
 			return nil, false, fmt.Errorf("%d overflows int64", uint64(v))
 		}
-		return int64(v), true, room.Take(8)
+		return int64(v), true, room.takeNumber()
 	case types.Double:
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
 			return nil, false, fmt.Errorf("%v cannot be represented in JSON", float64(v))
 		}
-		return float64(v), true, room.Take(8)
+		return float64(v), true, room.takeNumber()
 	case types.String:
-		return string(v), true, room.Take(len(v) + 2)
+		return string(v), true, room.takeString(len(v))
 	case types.Bytes:
-		if err := room.Take(base64.StdEncoding.EncodedLen(len(v)) + 2); err != nil {
+		if err := room.takeString(base64.StdEncoding.EncodedLen(len(v))); err != nil {
 			return nil, false, err
 		}
 		return base64.StdEncoding.EncodeToString(v), true, nil
@@ -157,7 +181,16 @@ func toJSON(v ref.Val, room *Room, depth int) (any, bool, error) {
 		v.Type().TypeName())
 }
 
+func (r *Room) takeNumber() error { return errors.Join(r.Take(8), r.Allocate(memory.Of(0))) }
+
+func (r *Room) takeString(length int) error {
+	return errors.Join(r.Take(length+2), r.Allocate(memory.Of("")+memory.OfString(length)))
+}
+
 func toMap(m traits.Mapper, room *Room, depth int) (any, bool, error) {
+	if err := room.Allocate(memory.OfMap(lengthOf(m))); err != nil {
+		return nil, false, err
+	}
 	values := map[string]ref.Val{}
 	for it := m.Iterator(); it.HasNext() == types.True; {
 		key := it.Next()
@@ -165,7 +198,7 @@ func toMap(m traits.Mapper, room *Room, depth int) (any, bool, error) {
 		if !ok {
 			return nil, false, fmt.Errorf("has a map key of type %s, not string", key.Type().TypeName())
 		}
-		if err := room.Take(len(name) + 4); err != nil {
+		if err := errors.Join(room.Take(len(name)+4), room.Allocate(memory.OfString(len(name)))); err != nil {
 			return nil, false, err
 		}
 		values[string(name)], _ = m.Find(key)
@@ -184,6 +217,9 @@ func toMap(m traits.Mapper, room *Room, depth int) (any, bool, error) {
 }
 
 func toList(l traits.Lister, room *Room, depth int) (any, bool, error) {
+	if err := room.Allocate(memory.OfList(lengthOf(l))); err != nil {
+		return nil, false, err
+	}
 	out := []any{}
 	for it := l.Iterator(); it.HasNext() == types.True; {
 		if err := room.Take(1); err != nil {

@@ -1,0 +1,53 @@
+package instances
+
+import (
+	"encoding/json"
+
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+)
+
+// Reduce removes the content of a large object from a response of the API server, which is an object or a list. It
+// keeps the metadata without the managedFields, and the status. Of a large status, it keeps only the fields that the
+// platform writes for all Blueprints. It returns the text unchanged if it is small or not an object.
+//
+// The API server returns the whole object after each write. Decoding it can take fifty times the memory of the text.
+func Reduce(text []byte) []byte {
+	if len(text) <= maxCachedBytes {
+		return text
+	}
+	var object struct {
+		APIVersion json.RawMessage   `json:"apiVersion,omitempty"`
+		Kind       json.RawMessage   `json:"kind,omitempty"`
+		Metadata   json.RawMessage   `json:"metadata,omitempty"`
+		Items      []json.RawMessage `json:"items,omitempty"`
+		Status     json.RawMessage   `json:"status,omitempty"`
+	}
+	if utiljson.Unmarshal(text, &object) != nil {
+		return text
+	}
+	if len(object.Metadata) > maxCachedBytes {
+		var metadata map[string]json.RawMessage // has few fields
+		if utiljson.Unmarshal(object.Metadata, &metadata) == nil {
+			delete(metadata, "managedFields")
+			object.Metadata, _ = json.Marshal(metadata)
+		}
+	}
+	if len(object.Status) > maxCachedBytes {
+		var status struct {
+			Conditions         json.RawMessage `json:"conditions,omitempty"`
+			ObservedGeneration json.RawMessage `json:"observedGeneration,omitempty"`
+			Revision           json.RawMessage `json:"revision,omitempty"`
+		}
+		if utiljson.Unmarshal(object.Status, &status) == nil {
+			object.Status, _ = json.Marshal(status)
+		}
+	}
+	for i, item := range object.Items {
+		object.Items[i] = Reduce(item)
+	}
+	reduced, err := json.Marshal(object)
+	if err != nil {
+		return text
+	}
+	return reduced
+}
