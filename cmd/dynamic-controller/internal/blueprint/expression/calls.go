@@ -26,7 +26,7 @@ var callCosts = map[string]func(args []ref.Val) uint64{
 	"distinct": pairsCost, "sets.contains": pairsCost, "sets.equivalent": pairsCost, "sets.intersects": pairsCost,
 	"quantity": parseCost, "isQuantity": parseCost,
 	"replace": replaceCost, "join": joinCost, "format": formatCost,
-	"json.marshal": copyCost, "json.unmarshal": unmarshalCost, "merge": copyCost, "deepMerge": copyCost,
+	"json.marshal": marshalCost, "json.unmarshal": unmarshalCost, "merge": copyCost, "deepMerge": copyCost,
 	"lists.setAtIndex": copyCost, "lists.insertAtIndex": copyCost, "lists.removeAtIndex": copyCost,
 }
 
@@ -45,8 +45,11 @@ func traversal(length int) uint64 {
 	return uint64(math.Ceil(float64(length) * common.StringTraversalCostFactor))
 }
 
-// matchCost estimates the cost of matching a regular expression. Unlike Kubernetes' estimate, it multiplies the cost of
-// a repetition by its maximum count.
+// compileCost is the cost of compiling one instruction of a regular expression.
+const compileCost = 10
+
+// matchCost estimates the cost of compiling and matching a regular expression. Unlike Kubernetes' estimate, it
+// multiplies the cost of a repetition by its maximum count.
 func matchCost(args []ref.Val) uint64 {
 	pattern := stringAt(args, 1)
 	if len(pattern) > MaxLength {
@@ -59,10 +62,14 @@ func matchCost(args []ref.Val) uint64 {
 	case n > maxRegexInstructions:
 		return math.MaxUint64
 	}
-	return traversal(len(stringAt(args, 0))+1) * uint64(n)
+	return (traversal(len(stringAt(args, 0))+1) + compileCost) * uint64(n)
 }
 
+// searchCost returns the cost of searching for a string in a string, or for a value in a list.
 func searchCost(args []ref.Val) uint64 {
+	if list, ok := args[0].(traits.Lister); ok {
+		return 2 * uint64(sizeOf(list, sizeLimit)) / bytesPerCost
+	}
 	return traversal(len(stringAt(args, 0))) * traversal(len(stringAt(args, 1)))
 }
 
@@ -216,7 +223,7 @@ func (c *calls) decorate(i interpreter.InterpretableV2) (interpreter.Interpretab
 		}
 	}
 	if call, ok := i.(interpreter.InterpretableCall); ok {
-		return withMeter(call, c.dispatcher), nil
+		return meteredOrAdded(call, c.dispatcher), nil
 	}
 	return i, nil
 }

@@ -85,6 +85,10 @@ func sizeOf(v ref.Val, limit int) int {
 		if v.HasValue() {
 			size += sizeOf(v.GetValue(), limit-size)
 		}
+	case sortedMap:
+		return sizeOfNative(v.value, limit)
+	case nativeList:
+		return sizeOfNative(v.value, limit)
 	case traits.Mapper:
 		for key, value := range entries(v) {
 			if size += sizeOf(key, limit-size); size < limit {
@@ -97,6 +101,31 @@ func sizeOf(v ref.Val, limit int) int {
 	case traits.Lister:
 		for it := v.Iterator(); size < limit && it.HasNext() == types.True; {
 			size += sizeOf(it.Next(), limit-size)
+		}
+	}
+	return size
+}
+
+// sizeOfNative is like sizeOf for a part of a variable. It is much faster than converting each part to a CEL value.
+func sizeOfNative(v any, limit int) int {
+	size := bytesPerCost
+	switch v := v.(type) {
+	case string:
+		size += len(v)
+	case map[string]any:
+		for key, value := range v {
+			if size += bytesPerCost + len(key); size < limit {
+				size += sizeOfNative(value, limit-size)
+			}
+			if size >= limit {
+				break
+			}
+		}
+	case []any:
+		for _, item := range v {
+			if size += sizeOfNative(item, limit-size); size >= limit {
+				break
+			}
 		}
 	}
 	return size

@@ -61,7 +61,7 @@ func TestCallCosts(t *testing.T) {
 		"searching for a long string":           {"indexOf", []ref.Val{long, long}, true},
 		"arguments of the wrong type":           {"replace", []ref.Val{list(1), text, text}, false},
 		"joining a value that is not a list":    {"join", []ref.Val{text}, false},
-		"encoding a list":                       {"json.marshal", []ref.Val{list(1000)}, false},
+		"encoding a list":                       {"json.marshal", []ref.Val{list(600)}, false},
 		"encoding a large list":                 {"json.marshal", []ref.Val{list(2000)}, true},
 		"decoding a long text":                  {"json.unmarshal", []ref.Val{repeated("a", 1<<20)}, false},
 		"decoding many values":                  {"json.unmarshal", []ref.Val{repeated("0,", 1<<19)}, true},
@@ -102,7 +102,7 @@ func TestRun_Cost(t *testing.T) {
 		"a constant list is free":                       {"[1, 2, 3]", 0, 0},
 		"a search costs the product, capped":            {"self.text.contains(self.text) || true", 10_000, math.MaxUint64},
 		"a hash costs its argument":                     {"hash.sha256(self.text)", 100, 110},
-		"encoding costs all parts twice":                {"json.marshal([self.text])", 300, 325},
+		"encoding costs all parts four times":           {"json.marshal([self.text])", 500, 525},
 		"decoding costs each value":                     {"json.unmarshal('[0,0,0,0,0,0,0,0,0,0]')", 40, 60},
 		"merging costs all parts twice":                 {"self.merge(self)", 400, 450},
 	} {

@@ -128,6 +128,9 @@ func copyCost(args []ref.Val) uint64 {
 	return uint64(size) / bytesPerCost
 }
 
+// marshalCost returns the cost of encoding a value. The value is copied first.
+func marshalCost(args []ref.Val) uint64 { return 2 * copyCost(args) }
+
 // unmarshalCost returns the cost of decoding a JSON text. It assumes that all values are small maps, which are the most
 // expensive values.
 func unmarshalCost(args []ref.Val) uint64 {

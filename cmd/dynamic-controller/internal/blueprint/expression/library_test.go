@@ -208,7 +208,7 @@ func TestLibrary_Hostile(t *testing.T) {
 	for _, text := range []string{
 		"json.unmarshal(self.maps)",
 		"json.unmarshal(self.lists)",
-		"self.items.map(i, json.unmarshal(self.lists.substring(0, 3000) + '0]'))",
+		"self.items.map(i, json.unmarshal(self.lists.substring(0, 3001) + '0]'))",
 		"self.items.map(i, json.marshal(self.items))",
 		"self.items.map(i, json.marshal(self.object))",
 		then("self.text", 12, "json.marshal(a + a)"),

@@ -3,6 +3,7 @@ package expression
 import (
 	"github.com/google/cel-go/common/functions"
 	"github.com/google/cel-go/common/operators"
+	"github.com/google/cel-go/common/overloads"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
@@ -163,8 +164,9 @@ type meteredCall struct {
 	call     func(args ...ref.Val) ref.Val
 }
 
-// withMeter returns a call that reserves memory, or the call itself if callMemory has no entry for the function.
-func withMeter(call interpreter.InterpretableCall, dispatcher interpreter.Dispatcher) interpreter.InterpretableV2 {
+// meteredOrAdded returns a call that reserves memory, or the call itself if callMemory has no entry for the function.
+// It replaces the addition of lists.
+func meteredOrAdded(call interpreter.InterpretableCall, dispatcher interpreter.Dispatcher) interpreter.InterpretableV2 {
 	estimate := callMemory[call.Function()]
 	f, found := dispatcher.FindOverload(call.OverloadID())
 	if !found {
@@ -173,10 +175,41 @@ func withMeter(call interpreter.InterpretableCall, dispatcher interpreter.Dispat
 	switch {
 	case !found:
 		return call
+	case call.Function() == operators.Add && (call.OverloadID() == overloads.AddList || call.OverloadID() == ""):
+		return meteredCall{call, memoryOfSum, addLists(variadic(f))}
 	case estimate == nil:
 		return call
 	}
 	return meteredCall{call, estimate, variadic(f)}
+}
+
+// memoryOfSum returns the memory of the sum of two lists or strings.
+func memoryOfSum(args []ref.Val) int64 {
+	if list, ok := args[0].(traits.Lister); ok && !isUnfinished(list) {
+		if other, ok := args[1].(traits.Lister); ok {
+			return memory.OfList(lengthOf(list) + lengthOf(other))
+		}
+	}
+	return memory.OfString(len(stringAt(args, 0)) + len(stringAt(args, 1)))
+}
+
+// addLists returns an addition that copies lists. In cel-go, the sum of two lists refers to both of them. To read an
+// item of a sum of n lists then takes n steps.
+func addLists(add func(args ...ref.Val) ref.Val) func(args ...ref.Val) ref.Val {
+	return func(args ...ref.Val) ref.Val {
+		left, isList := args[0].(traits.Lister)
+		right, areLists := args[1].(traits.Lister)
+		if !isList || !areLists || isUnfinished(left) {
+			return add(args...)
+		}
+		items := make([]ref.Val, 0, lengthOf(left)+lengthOf(right))
+		for _, list := range []traits.Lister{left, right} {
+			for it := list.Iterator(); it.HasNext() == types.True; {
+				items = append(items, it.Next())
+			}
+		}
+		return types.NewRefValList(types.DefaultTypeAdapter, items)
+	}
 }
 
 // isUnfinished reports whether a value is the unfinished result of a comprehension.
