@@ -59,8 +59,8 @@ var (
 			"objects",
 		"Deleting": "wait, or find out what blocks the deletion of the named objects",
 		"Paused":   "remove the annotation " + instances.PausedAnnotation,
-		"ChildrenLeftBehind": "once the API server supports it, list the objects with the label platform.example.com/parent, " +
-			"and delete them",
+		"ChildrenLeftBehind": "once the API server supports it, list the objects with the label " +
+			"platform.example.com/parent, and delete them",
 	}
 )
 
