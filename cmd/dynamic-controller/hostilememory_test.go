@@ -89,8 +89,8 @@ func hostileTypes() map[string]hostileType {
 		}, spec: empty},
 		"large": {values: size("self.spec.text"), spec: map[string]any{"text": strings.Repeat("x", 1_400_000)}},
 		// The API server needs seconds for each of these instances.
-		"largelist": {values: size("self.spec.items"), count: 2,
-			spec: map[string]any{"items": decodedJSON(`{"name":"n","port":80,"text":"`+strings.Repeat("x", 100)+`"}`, 1_400_000)}},
+		"largelist": {values: size("self.spec.items"), count: 2, spec: map[string]any{
+			"items": decodedJSON(`{"name":"n","port":80,"text":"`+strings.Repeat("x", 100)+`"}`, 1_400_000)}},
 		"largemaps": {values: size("self.spec.items"), count: 2,
 			spec: map[string]any{"items": decodedJSON(`{"a":1}`, 700_000)}},
 	}
@@ -163,7 +163,10 @@ spec:
     - name: v1
       served: true
       storage: true
-      schema: {openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}}}
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 `
 
 // anonymous returns the memory of the cgroup's processes in bytes, without files.

@@ -17,8 +17,8 @@ import (
 	"testing"
 )
 
-// buildPreviousRelease builds the program of the previous release, which is the last tag, and returns its path. Without a
-// tag, the program under test replaces itself. Compiling delays other tests: call it before the test runs in parallel
+// buildPreviousRelease builds the program of the previous release, which is the last tag, and returns its path. Without
+// a tag, the program under test replaces itself. Compiling delays other tests: call it before the test runs in parallel
 // with them.
 func buildPreviousRelease(t *testing.T) (program string) {
 	t.Helper()

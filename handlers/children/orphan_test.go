@@ -130,8 +130,8 @@ func TestReconcile_CreatesMarkedChildrenAfterAWitness(t *testing.T) {
 	}
 }
 
-// If the witness cannot be read, nothing is deleted, because the children may have to be kept. Dependents of a parent in
-// a terminating namespace are not orphaned.
+// If the witness cannot be read, nothing is deleted, because the children may have to be kept. Dependents of a parent
+// in a terminating namespace are not orphaned.
 func TestReconcile_UnreadableWitness(t *testing.T) {
 	for _, terminating := range []bool{false, true} {
 		namespace := newObject("v1", "Namespace", "", "default")

@@ -35,8 +35,8 @@ func (c controllersOf) add(event watch.Event) {
 	}
 }
 
-// Two parents create the same child at the same time. One of them creates it, and the other one gets an error. The owner
-// of a child never changes.
+// Two parents create the same child at the same time. One of them creates it, and the other one gets an error. The
+// owner of a child never changes.
 func TestHandlers_ParentsThatCreateTheSameChild(t *testing.T) {
 	h := newHarness(t)
 	s := newSetting(h)

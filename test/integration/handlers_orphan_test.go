@@ -90,11 +90,12 @@ func (d *deletion) reconcileUntilGone() {
 			return nil
 		}
 		_, err := reconciler.Reconcile(d.Context(), d.parent(d.name), now, children.Desired{})
-		return fmt.Errorf("the finalizers are %q: %v", now.GetFinalizers(), err)
+		return fmt.Errorf("the finalizers are %q: %w", now.GetFinalizers(), errors.Join(err))
 	})
 }
 
-// checkKept fails the test unless all children exist and a later parent with the same name neither owns nor prunes them.
+// checkKept fails the test unless all children exist and a later parent with the same name neither owns nor prunes
+// them.
 func (d *deletion) checkKept() {
 	d.Helper()
 	d.checkExist("were orphaned")

@@ -62,7 +62,8 @@ func TestReadiness(t *testing.T) {
 			}, errors.New("e"))),
 			reason: reasonConflict,
 			message: "service: Service shop/web: the object exists and does not belong to this parent: " +
-				"this controller did not create it, and adoption is not enabled; set adopt: true on the resource, or delete the object\ne",
+				"this controller did not create it, and adoption is not enabled; set adopt: true on the resource, " +
+				"or delete the object\ne",
 			failing: true,
 		},
 		"a child of another owner": {err: wrapped(children.ErrNotOwned), reason: reasonConflict, failing: true},

@@ -86,7 +86,7 @@ func FromContext(ctx context.Context) *Reservation {
 	return r
 }
 
-// step is the minimum number of shared bytes that are taken or given back at once.
+// step is the number of shared bytes that are taken or given back at once, to save calls.
 const step = 256 << 10
 
 // Grow adds bytes to the reservation. If they are not available, it adds nothing, cancels the reservation's context and
@@ -110,12 +110,13 @@ func (r *Reservation) grow(bytes int64) error {
 		return &TooLargeError{Needed: r.bytes + bytes, Limit: largest}
 	}
 	if missing := r.bytes + bytes - r.budget.allowance - r.taken; missing > 0 {
-		rest := largest - r.budget.allowance - r.taken
-		missing = max(missing, min(step, rest))
-		if !r.budget.take(r.class, missing) {
-			return &BusyError{Needed: r.bytes + bytes}
+		more := max(missing, min(step, largest-r.budget.allowance-r.taken))
+		if !r.budget.take(r.class, more) {
+			if more = missing; !r.budget.take(r.class, more) {
+				return &BusyError{Needed: r.bytes + bytes}
+			}
 		}
-		r.taken += missing
+		r.taken += more
 	}
 	r.bytes += bytes
 	return nil

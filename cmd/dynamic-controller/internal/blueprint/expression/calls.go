@@ -45,8 +45,8 @@ func traversal(length int) uint64 {
 	return uint64(math.Ceil(float64(length) * common.StringTraversalCostFactor))
 }
 
-// compileCost is the cost of compiling one instruction of a regular expression.
-const compileCost = 10
+// The cost of compiling a regular expression, and that of each of its instructions.
+const compileCost, instructionCost = 30, 3
 
 // matchCost estimates the cost of compiling and matching a regular expression. Unlike Kubernetes' estimate, it
 // multiplies the cost of a repetition by its maximum count.
@@ -62,7 +62,7 @@ func matchCost(args []ref.Val) uint64 {
 	case n > maxRegexInstructions:
 		return math.MaxUint64
 	}
-	return (traversal(len(stringAt(args, 0))+1) + compileCost) * uint64(n)
+	return compileCost + (traversal(len(stringAt(args, 0))+1)+instructionCost)*uint64(n)
 }
 
 // searchCost returns the cost of searching for a string in a string, or for a value in a list.

@@ -43,7 +43,7 @@ func TestRun_TakesTimeInProportionToItsCost(t *testing.T) {
 	}
 	const loop = "self.items.all(i, i >= 0)"
 	for _, text := range []string{
-		// lists and maps
+		// Lists and maps.
 		"self.items.map(i, self.wide).size()",
 		"self.items.map(i, {'a': i, 'b': {'c': i}}).size()",
 		"lists.range(5).map(i, [self.maps, {'a': self.wide}]).size()",
@@ -52,7 +52,7 @@ func TestRun_TakesTimeInProportionToItsCost(t *testing.T) {
 		"[self.maps, self.maps, self.maps].flatten().size()",
 		"self.maps.sortBy(m, m.a).size()",
 		"lists.range(5).map(i, lists.setAtIndex(self.maps, 0, {})).size()",
-		// equality
+		// Equality.
 		"lists.range(10).all(i, self.maps == self.maps)",
 		"lists.range(10).all(i, self.strings == self.strings)",
 		"lists.range(10).all(i, self.wide == self.wide)",
@@ -62,7 +62,7 @@ func TestRun_TakesTimeInProportionToItsCost(t *testing.T) {
 		"lists.range(10).all(i, self.maps.indexOf({'a': 2}) < 0)",
 		"[self.wide, {}, self.small].distinct().size()",
 		"sets.contains(self.maps, [{'a': 2}])",
-		// concatenation
+		// Concatenation.
 		then("self.items", 5, "a + a") + ".all(x, x >= 0)",
 		then("self.items", 5, "a + a") + " == []",
 		"(self.items" + strings.Repeat(" + [1]", 100) + ").all(x, x >= 0)",
