@@ -88,7 +88,9 @@ func TestAdopt_FailuresOfTheType(t *testing.T) {
 
 // wantAdoption adopts the Blueprint, and compares the conditions. If delayed is true, the next attempt must be delayed,
 // and otherwise there must be an error.
-func (p *testController) wantAdoption(t *testing.T, b *blueprint.Blueprint, accepted, established string, delayed bool) {
+func (p *testController) wantAdoption(
+	t *testing.T, b *blueprint.Blueprint, accepted, established string, delayed bool,
+) {
 	t.Helper()
 	d, _ := p.registry.get(b.Name)
 	adopted, wait, err := p.blueprints.adoptOrWait(t.Context(), b, &d)

@@ -128,7 +128,8 @@ func (r *definitionReconciler) reportUndecided(
 	ctx context.Context, b *blueprint.Blueprint, before decision, err error,
 ) {
 	isDecided := before.uid == b.UID && before.generation == b.Generation && before.undecided == nil
-	if isDecided || ctx.Err() != nil || errors.Is(err, dynamiccontroller.ErrNotSynced) {
+	isEarly := errors.Is(err, dynamiccontroller.ErrNotSynced) || errors.Is(err, dynamiccontroller.ErrNotServed)
+	if isDecided || isEarly || ctx.Err() != nil {
 		return
 	}
 	r.registry.set(b.Name, undecided(b, before, rejection{reasonUndecided, instances.Truncate(err.Error())}))
