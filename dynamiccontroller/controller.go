@@ -32,6 +32,7 @@ type DynamicController struct {
 
 	typeEvents       TypeEvents          // can be nil
 	defaultTransform cache.TransformFunc // can be nil
+	reduce           func([]byte) []byte // can be nil
 
 	queue    *queue
 	pool     *typewatch.Pool
@@ -90,6 +91,7 @@ func NewDynamicController(
 	}
 	c.pool = typewatch.NewPool(typewatch.Config{
 		Source: c.source, Log: c.logOf, Observe: c.logState, Transform: c.defaultTransform,
+		Reduce: c.reduce,
 	})
 	return c
 }

@@ -52,3 +52,31 @@ func TestWithDefaultTransform_AppliesToAllTypesAndKeepsWatchesShared(t *testing.
 		stop()
 	})
 }
+
+// The function is called before the object is decoded. Its result is used only if it is the same object.
+func TestWithReduce_ReducesObjectsBeforeTheTransform(t *testing.T) {
+	for name, test := range map[string]struct {
+		namespace string
+		want      string // the annotation after the transform
+	}{
+		"the same object":    {"default", "ra"},
+		"a different object": {"other", "a"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			reduce := func([]byte) []byte {
+				return []byte(`{"apiVersion":"v1","kind":"A","metadata":{"namespace":"` + test.namespace +
+					`","name":"x","annotations":{"letters":"r"}}}`)
+			}
+			f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1},
+				dynamiccontroller.WithDefaultTransform(annotating("a")), dynamiccontroller.WithReduce(reduce))
+			f.put(f.types[0], "x")
+			stop := f.run()
+			f.serve(f.types[0], newCalls(succeed).handle)
+			object := must(must(f.controller.Lister(f.types[0])).Get("default/x"))
+			if got := object.(*unstructured.Unstructured).GetAnnotations()["letters"]; got != test.want {
+				t.Errorf("%s: got %q, want %q", name, got, test.want)
+			}
+			stop()
+		})
+	}
+}

@@ -55,6 +55,7 @@ func newEngines(
 		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.BlueprintTransform))
 	e.instances, err3 = dynamiccontroller.NewForConfig(log, config, cfg, dynamiccontroller.WithMetrics(e.reconciles),
 		dynamiccontroller.WithTypeEvents(types), dynamiccontroller.WithDefaultTransform(instances.Transform),
+		dynamiccontroller.WithReduce(instances.ReduceCached),
 		dynamiccontroller.WithParked(func(id dynamiccontroller.ObjectIdentifiers) {
 			e.parked.Add(id)
 			instances.RecordParked(e.instances.Lister, id, recorder.Record)

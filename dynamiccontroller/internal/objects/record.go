@@ -90,6 +90,23 @@ func (r *Record) Encoded() *Record {
 	return &marked
 }
 
+// Reduced returns the record of the object that reduce returns for the object's JSON. It returns the record itself if it
+// has no JSON, or if reduce is nil or returns an invalid object.
+func (r *Record) Reduced(reduce func(object []byte) []byte) *Record {
+	if reduce == nil || r.opaque != nil || r.protobuf || r.data == "" {
+		return r
+	}
+	text := reduce([]byte(r.data))
+	if len(text) == len(r.data) {
+		return r
+	}
+	reduced, err := Parse(text, r.projection, metav1.TypeMeta{})
+	if err != nil || reduced.Key() != r.Key() {
+		return r
+	}
+	return reduced
+}
+
 // Projection returns the part of the object that the record keeps.
 func (r *Record) Projection() Projection { return r.projection }
 

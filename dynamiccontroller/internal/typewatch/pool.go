@@ -42,6 +42,9 @@ type Config struct {
 	// Transform, if not nil, is applied to the objects of all watches, before the subscription's own transform. It must be
 	// safe for concurrent use.
 	Transform cache.TransformFunc
+	// Reduce, if not nil, is applied to the JSON of objects before they are decoded for Transform. It must be safe for
+	// concurrent use.
+	Reduce func(object []byte) []byte
 }
 
 // Pool holds the watches of all subscriptions. Subscriptions for the same objects share a watch. A Pool's methods are

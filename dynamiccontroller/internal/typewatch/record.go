@@ -28,7 +28,7 @@ func (w *watch) record(obj any) (*objects.Record, error) {
 			return received, err
 		}
 	}
-	transformed, err := w.transformed(received)
+	transformed, err := w.transformed(received.Reduced(w.pool.config.Reduce))
 	if err != nil {
 		log := w.log.WithValues("object", received.Key())
 		if mistake, ok := errors.AsType[*protect.Mistake](err); ok && mistake.Stack != nil {

@@ -1,10 +1,39 @@
 package instances
 
 import (
+	"bytes"
 	"encoding/json"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 )
+
+// reducedField is a field of objects that ReduceCached has reduced.
+const reducedField = "platform.example.com/reduced"
+
+// ReduceCached removes the content of a large object before it is decoded for [Transform], which removes it anyway. It
+// keeps Blueprints, for which other limits apply.
+func ReduceCached(text []byte) []byte {
+	const maxDecoded = 2 * maxCachedBytes // so that Transform decides about all objects whose size is near the limit
+	var object struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+	}
+	if len(text) <= maxDecoded || utiljson.Unmarshal(text, &object) != nil {
+		return text
+	}
+	kind := schema.FromAPIVersionAndKind(object.APIVersion, object.Kind).GroupKind()
+	if kind == blueprint.GroupVersionKind.GroupKind() {
+		return text
+	}
+	reduced := Reduce(text)
+	if !bytes.HasPrefix(reduced, []byte("{")) {
+		return text
+	}
+	return append([]byte(`{"`+reducedField+`":true,`), reduced[1:]...)
+}
 
 // Reduce removes the content of a large object from a response of the API server, which is an object or a list. It
 // keeps the metadata without the managedFields, and the status. Of a large status, it keeps only the fields that the

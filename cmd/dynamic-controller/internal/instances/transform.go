@@ -102,7 +102,8 @@ func Transform(obj any) (any, error) {
 	case isBlueprint(u):
 		return BlueprintTransform(u)
 	}
-	if limit := maxCached(u); sizeOf(u.Object, limit) <= limit {
+	_, isReduced := u.Object[reducedField]
+	if limit := maxCached(u); !isReduced && sizeOf(u.Object, limit) <= limit {
 		return u, nil
 	}
 	return withoutContent(u), nil
