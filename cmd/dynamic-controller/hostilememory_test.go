@@ -65,6 +65,7 @@ func hostileTypes() map[string]hostileType {
 		return "[[" + strings.TrimSuffix(strings.Repeat(item+",", times), ",") + "]]"
 	}
 	size := func(of string) map[string]string { return map[string]string{"size": "string(" + of + ".size())"} }
+	port := `{"name":"n","port":80,"text":"` + strings.Repeat("x", 100) + `"}`
 	empty := map[string]any{"text": repeatedJSON("{}", 60_000)}
 	one := map[string]any{"text": repeatedJSON(`{"a":1}`, 60_000)}
 	long := map[string]any{"text": strings.Repeat("x", 60_000)}
@@ -89,8 +90,7 @@ func hostileTypes() map[string]hostileType {
 		}, spec: empty},
 		"large": {values: size("self.spec.text"), spec: map[string]any{"text": strings.Repeat("x", 1_400_000)}},
 		// The API server needs seconds for each of these instances.
-		"largelist": {values: size("self.spec.items"), count: 2, spec: map[string]any{
-			"items": decodedJSON(`{"name":"n","port":80,"text":"`+strings.Repeat("x", 100)+`"}`, 1_400_000)}},
+		"largelist": {values: size("self.spec.items"), count: 2, spec: map[string]any{"items": decodedJSON(port, 1_400_000)}},
 		"largemaps": {values: size("self.spec.items"), count: 2,
 			spec: map[string]any{"items": decodedJSON(`{"a":1}`, 700_000)}},
 	}
@@ -164,9 +164,7 @@ spec:
       served: true
       storage: true
       schema:
-        openAPIV3Schema:
-          type: object
-          properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+        openAPIV3Schema: {type: object, properties: {spec: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 `
 
 // anonymous returns the memory of the cgroup's processes in bytes, without files.

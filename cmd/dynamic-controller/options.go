@@ -392,16 +392,16 @@ func (o *options) metricsOptions() []metrics.Option {
 	return []metrics.Option{metrics.WithoutTypeLabels()}
 }
 
-// divideMemory sets the memory for the reconciles of instances to three eighths of the process's memory limit, and the
-// default of --max-blueprint-memory to a quarter. The rest is for caches, requests and garbage. memoryLimit is in bytes.
-// If it is 0, the process has no limit, and is treated like one with 1 GiB.
+// divideMemory sets the memory for the reconciles of instances to 30% of the process's memory limit, and the default
+// of --max-blueprint-memory to a quarter. The rest is for caches, requests and garbage. memoryLimit is in
+// bytes. If it is 0, the process has no limit, and is treated like one with 1 GiB.
 func (o *options) divideMemory(memoryLimit int64) {
 	const withoutLimit = 1 << 30
 	memoryLimit = cmp.Or(memoryLimit, withoutLimit)
 	if o.maxBlueprintMemory == "" {
 		o.platform.MaxBlueprintMemory = memoryLimit / 4
 	}
-	o.platform.InstanceMemory, o.platform.Workers = memoryLimit/8*3, o.engine.Workers
+	o.platform.InstanceMemory, o.platform.Workers = memoryLimit/10*3, o.engine.Workers
 }
 
 // ownNamespace returns the namespace of this Pod, or kube-system outside of a Pod.

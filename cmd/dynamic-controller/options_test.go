@@ -240,8 +240,9 @@ func TestFlags_MemoryBudgetDefaultsToAShareOfTheMemoryLimit(t *testing.T) {
 		if o.divideMemory(test.limit); o.platform.MaxBlueprintMemory != test.want {
 			t.Errorf("%s: got %d bytes, want %d", name, o.platform.MaxBlueprintMemory, test.want)
 		}
-		if want := cmp.Or(test.limit, 1<<30) / 8 * 3; o.platform.InstanceMemory != want || o.platform.Workers != 10 {
-			t.Errorf("%s: got %d bytes for %d workers, want %d for 10", name, o.platform.InstanceMemory, o.platform.Workers, want)
+		if want := cmp.Or(test.limit, 1<<30) / 10 * 3; o.platform.InstanceMemory != want || o.platform.Workers != 10 {
+			t.Errorf("%s: got %d bytes for %d workers, want %d for 10", name, o.platform.InstanceMemory, o.platform.Workers,
+				want)
 		}
 	}
 }

@@ -90,8 +90,8 @@ func (r *Record) Encoded() *Record {
 	return &marked
 }
 
-// Reduced returns the record of the object that reduce returns for the object's JSON. It returns the record itself if it
-// has no JSON, or if reduce is nil or returns an invalid object.
+// Reduced returns the record of the object that reduce returns for the object's JSON. It returns the record itself if
+// it has no JSON, or if reduce is nil or returns an invalid object.
 func (r *Record) Reduced(reduce func(object []byte) []byte) *Record {
 	if reduce == nil || r.opaque != nil || r.protobuf || r.data == "" {
 		return r

@@ -33,6 +33,12 @@
 // If an instance has more children than its budget, nothing is created for it. Across all levels, one instance can
 // therefore lead to at most 32,768 objects.
 //
+// # Memory
+//
+// All reconciles together have a budget of package memory. A reconcile whose memory is not available ends without a
+// result, and is repeated later. If it could never get the memory, the instance is refused. Responses to requests for
+// instances lack the content of large instances, except where the content is needed. See Reduce.
+//
 // # Secrets
 //
 // If a child can contain data from a Secret, messages about it contain no values, neither in statuses nor in logs. The

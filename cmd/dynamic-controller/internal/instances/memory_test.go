@@ -102,7 +102,8 @@ func TestMemory_BusyInstanceIsRequeuedAndClaimsItsMemory(t *testing.T) {
 }
 
 func TestReduce(t *testing.T) {
-	long, managed := strings.Repeat("x", maxCachedBytes), `"managedFields":[{"manager":"`+strings.Repeat("m", maxCachedBytes)+`"}]`
+	long := strings.Repeat("x", maxCachedBytes)
+	managed := `"managedFields":[{"manager":"` + long + `"}]`
 	object := func(metadata, rest string) string {
 		return `{"apiVersion":"v1","kind":"A","metadata":{"name":"a"` + metadata + `}` + rest + `}`
 	}
@@ -140,14 +141,16 @@ func TestReduce(t *testing.T) {
 func TestReduceCached_KeepsTheResultOfTransform(t *testing.T) {
 	long := strings.Repeat("x", 3*maxCachedBytes)
 	for name, text := range map[string]string{
-		"an instance": `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a","uid":"u","finalizers":["` + ChildrenFinalizer +
-			`","b"],"annotations":{"a":"b"}},"spec":"` + long + `","status":{"revision":"r","conditions":[{"type":"Ready"}]}}`,
-		"large labels":    `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a","labels":{"a":"` + long + `"}},"spec":1}`,
-		"a small object":  `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"spec":1}`,
-		"a large status":  `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"status":{"a":"` + long + `"}}`,
-		"a Blueprint":     `{"apiVersion":"platform.example.com/v1alpha1","kind":"Blueprint","metadata":{"name":"a"},"x":"` + long + `"}`,
-		"another field":   `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"data":{"a":"` + long + `"}}`,
-		"a forged result": `{"` + reducedField + `":true,"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"data":"` + long + `"}`,
+		"an instance": `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a","uid":"u","finalizers":["` +
+			ChildrenFinalizer + `","b"],"annotations":{"a":"b"}},"spec":"` + long + `","status":{"revision":"r","conditions":[{"type":"Ready"}]}}`,
+		"large labels":   `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a","labels":{"a":"` + long + `"}},"spec":1}`,
+		"a small object": `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"spec":1}`,
+		"a large status": `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"status":{"a":"` + long + `"}}`,
+		"a Blueprint": `{"apiVersion":"platform.example.com/v1alpha1","kind":"Blueprint","metadata":{"name":"a"},"x":"` +
+			long + `"}`,
+		"another field": `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"data":{"a":"` + long + `"}}`,
+		"a forged result": `{"` + reducedField + `":true,"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"data":"` +
+			long + `"}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var cached []string

@@ -20,6 +20,8 @@ import (
 //   - Kubernetes counts a nested list or map as one value. Here, a call costs at least the total size of its arguments
 //     and its result, so the cost limits the size of values.
 //   - A single call to a function in callCosts can far exceed the limit. Here, its cost is checked before the call.
+//   - Kubernetes charges some functions less than they take, for example the comparison of maps. Here, the time of an
+//     evaluation is in proportion to its cost. See TestRun_TakesTimeInProportionToItsCost.
 //   - The cost tracker stores and searches the values of all iterations of a comprehension, which takes quadratic time.
 //     Here, each iteration discards the values of the previous iteration.
 type costs struct {

@@ -67,17 +67,17 @@ func TestRun_TakesTimeInProportionToItsCost(t *testing.T) {
 		then("self.items", 5, "a + a") + " == []",
 		"(self.items" + strings.Repeat(" + [1]", 100) + ").all(x, x >= 0)",
 		"lists.range(10).all(i, (self.maps + self.maps).size() > 0)",
-		// merge
+		// Merge.
 		"self.items.map(i, self.small.deepMerge({'c': i})).size()",
 		"lists.range(4).map(i, self.wide.deepMerge({'c': i})).size()",
 		"lists.range(4).map(i, self.wide.deepMerge(self.wide)).size()",
 		"lists.range(4).map(i, self.wide.merge({'c': i})).size()",
-		// JSON
+		// JSON.
 		"lists.range(4).map(i, json.unmarshal(self.json)).size()",
 		"lists.range(4).map(i, json.marshal(self.maps)).size()",
 		"lists.range(4).map(i, json.marshal(self.wide)).size()",
 		"cel.bind(a, self.items.map(i, {'a': i}), lists.range(4).all(i, json.marshal(a) != ''))",
-		// strings
+		// Strings.
 		"self.text.split('').size()",
 		"self.text.findAll('a').size()",
 		"lists.range(4).map(i, self.text).join().size()",

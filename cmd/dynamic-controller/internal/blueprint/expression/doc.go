@@ -11,7 +11,8 @@
 //
 // As in Kubernetes, the cost of an expression is limited twice. The compiler limits the estimated cost for the largest
 // values that the schemas allow. The evaluation limits the actual cost. See cost.go for the additions to Kubernetes'
-// cost model. The size and depth of values that become part of an object are limited, too.
+// cost model. The size and depth of values that become part of an object are limited, too. If the context of an
+// evaluation has a memory.Reservation, the memory of the results of calls is reserved until the evaluation ends.
 //
 // Everything in this package except [Room] is safe for concurrent use.
 package expression

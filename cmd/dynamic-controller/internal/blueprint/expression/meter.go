@@ -91,8 +91,8 @@ func memoryOfAll(args []ref.Val) (size int64) {
 func memoryOfItems(args []ref.Val) int64 {
 	switch v := args[0].(type) {
 	case types.String:
-		const runeBytes = 4
-		return memory.OfString((runeBytes + 1) * len(v))
+		const perRune = 4
+		return memory.OfString((perRune + 1) * len(v))
 	case traits.Lister:
 		return memory.OfList(lengthOf(v))
 	}
