@@ -129,7 +129,8 @@ func WithDefaultTransform(f cache.TransformFunc) Option {
 // WithReduce sets a function that removes parts of large objects before they are decoded for a transform. Decoding an
 // object can take fifty times the memory of its JSON. f receives the JSON of the object and returns it, or the JSON of
 // a smaller object with the same namespace and name. It must not modify its argument, and it must be safe for
-// concurrent use. If it returns an invalid object, the whole object is decoded. f has no effect on watches without a transform.
+// concurrent use. If it returns an invalid object, the whole object is decoded. f has no effect on watches without a
+// transform.
 func WithReduce(f func(object []byte) []byte) Option {
 	return func(c *DynamicController) { c.reduce = f }
 }

@@ -142,7 +142,8 @@ func TestReduceCached_KeepsTheResultOfTransform(t *testing.T) {
 	long := strings.Repeat("x", 3*maxCachedBytes)
 	for name, text := range map[string]string{
 		"an instance": `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a","uid":"u","finalizers":["` +
-			ChildrenFinalizer + `","b"],"annotations":{"a":"b"}},"spec":"` + long + `","status":{"revision":"r","conditions":[{"type":"Ready"}]}}`,
+			ChildrenFinalizer + `","b"],"annotations":{"a":"b"}},"spec":"` + long +
+			`","status":{"revision":"r","conditions":[{"type":"Ready"}]}}`,
 		"large labels":   `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a","labels":{"a":"` + long + `"}},"spec":1}`,
 		"a small object": `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"spec":1}`,
 		"a large status": `{"apiVersion":"a/v1","kind":"A","metadata":{"name":"a"},"status":{"a":"` + long + `"}}`,

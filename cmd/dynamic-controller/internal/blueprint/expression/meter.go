@@ -148,7 +148,9 @@ func memoryOfResult(function string, result ref.Val) int64 {
 	switch {
 	case isUnfinished(result):
 		return memory.OfMap(1) // each iteration adds one entry
-	case isList && (function == operators.Add || function == construction):
+	case isList && function == operators.Add:
+		return memoryOfConverted(lengthOf(list))
+	case isList && function == construction:
 		return memory.OfList(lengthOf(list))
 	case function == construction && isMap:
 		return memory.OfMap(lengthOf(object))
@@ -187,10 +189,17 @@ func meteredOrAdded(call interpreter.InterpretableCall, dispatcher interpreter.D
 func memoryOfSum(args []ref.Val) int64 {
 	if list, ok := args[0].(traits.Lister); ok && !isUnfinished(list) {
 		if other, ok := args[1].(traits.Lister); ok {
-			return memory.OfList(lengthOf(list) + lengthOf(other))
+			return memoryOfConverted(lengthOf(list) + lengthOf(other))
 		}
 	}
 	return memory.OfString(len(stringAt(args, 0)) + len(stringAt(args, 1)))
+}
+
+// memoryOfConverted returns the memory of a list whose items can be parts of a variable, which are converted to CEL
+// values.
+func memoryOfConverted(items int) int64 {
+	const converted = 128
+	return memory.OfList(items) + converted*int64(items)
 }
 
 // addLists returns an addition that copies lists. In cel-go, the sum of two lists refers to both of them. To read an
