@@ -47,8 +47,8 @@ const (
 // isFailing reports whether a Ready condition with this reason describes a problem that a user must fix.
 func isFailing(reason string) bool {
 	switch reason {
-	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonMemory, reasonCleanupForbidden,
-		reasonLeftBehind, identity.ReasonIdentityRequired, identity.ReasonServiceAccountNotAllowed,
+	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonMemory,
+		reasonCleanupForbidden, reasonLeftBehind, identity.ReasonIdentityRequired, identity.ReasonServiceAccountNotAllowed,
 		identity.ReasonServiceAccountNotFound, identity.ReasonConsentMissing, identity.ReasonPermissionMissing:
 		return true
 	}
