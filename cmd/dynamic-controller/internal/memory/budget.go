@@ -175,8 +175,7 @@ func (*BusyError) Error() string { return "other reconciles use the memory at th
 type TooLargeError struct{ Needed, Limit int64 } // in bytes
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("at least %d MiB of memory is needed, and the maximum is %d MiB", mebibytes(e.Needed),
-		mebibytes(e.Limit))
+	const mebi = 1 << 20
+	return fmt.Sprintf("at least %.1f MiB of memory is needed, and the maximum is %.1f MiB",
+		max(float64(e.Needed), float64(e.Limit)+mebi/10)/mebi, float64(e.Limit)/mebi)
 }
-
-func mebibytes(bytes int64) int64 { return (bytes + 1<<20 - 1) >> 20 }
