@@ -57,6 +57,7 @@ func (c *call) applyStage(ctx context.Context, stage []*child) ([]*unstructured.
 			switch {
 			case errors.Is(err, errParentGone):
 				return withoutNil(now), err
+			case errors.Is(err, errNoWitness) && c.waiting: // for the child that will be the witness
 			case errors.Is(err, ErrInventoryFull):
 				c.refused = append(c.refused, c.childError(child, err))
 			case err != nil:
@@ -104,9 +105,6 @@ func (c *call) applyTo(
 	if err == nil && !owned {
 		err = c.canAdopt()
 	}
-	if err == nil && current.GetAnnotations()[c.restoredKey()] != "" {
-		current, err = c.patch(ctx, child.id, current, map[string]any{"annotations": map[string]any{c.restoredKey(): nil}})
-	}
 	switch {
 	case err != nil:
 		return nil, err
@@ -116,14 +114,28 @@ func (c *call) applyTo(
 			return nil, err
 		}
 	case owned && c.isUpToDate(child, current):
-		return current, nil
+		return c.removeConfirmation(ctx, child, current)
 	}
 	// The UID prevents an outdated write from recreating a deleted child. The resourceVersion prevents it from taking back
 	// a child that has been released or orphaned. If an orphaned child got an owner reference to a parent that no longer
 	// exists, Kubernetes would garbage-collect the child.
-	return c.write(ctx, child, true, map[string]any{
+	now, err := c.write(ctx, child, true, map[string]any{
 		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
 	})
+	if err != nil {
+		return nil, err
+	}
+	return c.removeConfirmation(ctx, child, now)
+}
+
+// removeConfirmation removes the annotation with which someone has confirmed that the parent was restored.
+func (c *call) removeConfirmation(
+	ctx context.Context, child *child, now *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	if now.GetAnnotations()[c.restoredKey()] == "" {
+		return now, nil
+	}
+	return c.patch(ctx, child.id, now, map[string]any{"annotations": map[string]any{c.restoredKey(): nil}})
 }
 
 // waitUntilDeleted adds an object with the name of a child to the pending children. It returns the object only if the

@@ -17,7 +17,7 @@ const minPollInterval, maxPollInterval = time.Second, 30 * time.Second
 
 // applyCache stores the last writes of a run. It only saves requests: with an empty cache, a reconcile has the same
 // result.
-type applyCache struct{ parents sync.Map } // maps UIDs to *parentEntry
+type applyCache struct{ parents sync.Map } // maps identifiers to *parentEntry
 
 // parentEntry stores the last writes for a parent. It is used by one call at a time.
 type parentEntry struct {

@@ -245,16 +245,21 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 // delete. Once the other children are gone, cleanUp removes the parent's finalizer. If the parent's dependents are
 // orphaned, all children are kept.
 func (c *call) cleanUp(ctx context.Context, desired Desired) error {
-	if !slices.Contains(c.parent.GetFinalizers(), c.finalizer()) {
-		err := c.deleteAbsent(ctx, desired)
-		c.Forget(c.id)
-		return err
+	finalizers := c.parent.GetFinalizers()
+	isOrphaning := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
+	if !slices.Contains(finalizers, c.finalizer()) {
+		defer c.Forget(c.id)
+		if isOrphaning {
+			return nil
+		}
+		return c.deleteAbsent(ctx, desired)
 	}
 	err := errOrphaned
-	if !slices.Contains(c.parent.GetFinalizers(), metav1.FinalizerOrphanDependents) {
+	if !isOrphaning {
 		err = cmp.Or(c.deleteAbsent(ctx, desired), c.deleteAll(ctx))
 	}
-	if errors.Is(err, errOrphaned) {
+	orphaned := errors.Is(err, errOrphaned)
+	if orphaned {
 		err = c.release(ctx)
 	}
 	if err != nil {
@@ -262,6 +267,12 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	}
 	if err := c.reportLeftBehind(ctx); err != nil {
 		return err
+	}
+	if orphaned {
+		logr.FromContextOrDiscard(ctx).Info("Kept the children of a deleted parent, because its dependents were orphaned")
+		if err := c.deleteWitness(ctx); err != nil {
+			return err
+		}
 	}
 	if err := patch.RemoveFinalizer(ctx, c.parents(c.id), c.parent, c.finalizer()); err != nil {
 		return fmt.Errorf("remove finalizer %s from %s: %w", c.finalizer(), c.id, err)

@@ -63,13 +63,14 @@ type child struct {
 	config  *unstructured.Unstructured // the apply configuration
 	hash    string                     // hash of config (which contains it as an annotation) and the identity
 	marked  bool                       // whether the child has a mark instead of an owner reference
+	listed  bool                       // whether the kind is in Config.Kinds, so that the parent's cleanup finds the child
 	// err is why the child cannot be applied: its kind is unknown or not supported, or its namespace is invalid.
 	err error
 }
 
 // isWitness reports whether the child has an owner reference to the parent, and needsWitness whether it has a mark
 // instead. The parent's namespace contains all witnesses.
-func (c *child) isWitness() bool    { return c.err == nil && !c.marked }
+func (c *child) isWitness() bool    { return c.err == nil && !c.marked && c.listed }
 func (c *child) needsWitness() bool { return c.marked && !c.Retain }
 
 // childKey identifies a child regardless of its API version.
@@ -205,6 +206,11 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 		return nil, fmt.Errorf("is outside its parent's namespace %s; "+
 			"add its kind to children.Config.Kinds with CrossNamespace set", c.parent.GetNamespace())
 	}
+	for _, key := range []string{c.restoredKey(), c.retainedKey()} {
+		if config.GetAnnotations()[key] != "" {
+			return nil, fmt.Errorf("must not have the annotation %s", key)
+		}
+	}
 	annotate := func(key, value string) { config.SetAnnotations(with(config.GetAnnotations(), key, value)) }
 	if stage > 0 {
 		annotate(c.stageKey(), strconv.Itoa(stage))
@@ -236,7 +242,7 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 	annotate(c.appliedKey(), hash)
 	return &child{
 		Child: desired, id: live.Identify(mapping.Resource, config), kind: gvk.GroupKind(), mapping: mapping,
-		config: config, hash: hash, marked: crossNamespace || desired.Retain,
+		config: config, hash: hash, marked: crossNamespace || desired.Retain, listed: c.isListed(gvk.GroupKind()),
 	}, nil
 }
 
@@ -259,7 +265,8 @@ func configurationOf(object *unstructured.Unstructured) (*unstructured.Unstructu
 	config := object.DeepCopy()
 	delete(config.Object, "status")
 	for _, field := range []string{
-		"uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
+		"uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
+		"managedFields", "selfLink",
 	} {
 		unstructured.RemoveNestedField(config.Object, "metadata", field)
 	}

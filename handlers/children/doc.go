@@ -108,9 +108,9 @@
 // Kubernetes removes the orphan finalizer within milliseconds. Afterwards, only the owner references show that the
 // dependents have been orphaned. Reconcile therefore does not create marked children before a child with an owner
 // reference exists. If no such child is desired in the first stage with a marked child or before, the parent gets a
-// ConfigMap named children-of-<UID> with an owner reference. If a user removes all of these owner references, or
-// deletes these objects, Reconcile cannot find out how the parent was deleted. It then keeps the marked children in the
-// first case, and deletes them in the second.
+// ConfigMap named children-of-<UID>-<hash of Config.Name> with an owner reference. If a user removes all of these owner
+// references, or deletes these objects, Reconcile cannot find out how the parent was deleted. It then keeps the marked
+// children in the first case, and deletes them in the second.
 //
 // A controller whose parents have the finalizer must also call Reconcile for a parent that is being deleted, for
 // example from the cleanup of handlers.Finalizer.

@@ -72,7 +72,7 @@ func (c *call) isRestored(ctx context.Context, record parentRecord, annotations 
 	if annotations[c.restoredKey()] == "true" {
 		return true, nil
 	}
-	if record.NamespaceUID == "" || record.As != c.as.Name {
+	if record.NamespaceUID == "" || record.As != c.as.Name || c.parent.GetNamespace() == "" {
 		return false, nil
 	}
 	now, err := c.namespaceUID(ctx)

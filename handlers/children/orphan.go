@@ -26,8 +26,10 @@ import (
 // Children with an owner reference therefore witness how the parent is deleted. A parent whose first marked children
 // are not preceded by such a child is given a witness: a ConfigMap with an owner reference to the parent.
 
-// witnessName returns the name of the parent's witness.
-func (c *call) witnessName() string { return "children-of-" + string(c.parent.GetUID()) }
+// witnessName returns the name of the parent's witness. Each controller of the parent has a witness of its own.
+func (c *call) witnessName() string {
+	return "children-of-" + string(c.parent.GetUID()) + "-" + identityLabel(c.config.Name)[:8]
+}
 
 // errNoWitness is returned if a marked child cannot be created yet.
 var errNoWitness = errors.New("is created once a child in the parent's namespace exists")
@@ -102,8 +104,8 @@ func (e *UnknownPropagationError) Error() string {
 func (e *UnknownPropagationError) Unwrap() error { return e.Err }
 
 // checkOrphaned returns errOrphaned if the parent is deleted with orphaned dependents and some of the children to
-// delete are marked. If the parent's namespace is terminating, its dependents are not orphaned, and permissions to read
-// the witness can already have been deleted.
+// delete are marked. If the parent's namespace is terminating, permissions to read the dependents can already have been
+// deleted. Nothing then shows that they are orphaned.
 func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
 	var marked []dynamiccontroller.ObjectIdentifiers
 	for _, child := range doomed {
@@ -117,7 +119,7 @@ func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
 	orphaned, err := c.isOrphaned(ctx)
 	var unreadable *UnknownPropagationError
 	switch {
-	case errors.As(err, &unreadable) && c.isNamespaceTerminating(ctx):
+	case err != nil && c.isNamespaceTerminating(ctx):
 		return nil
 	case errors.As(err, &unreadable):
 		unreadable.Children = marked
@@ -135,15 +137,17 @@ func (c *call) isOrphaned(ctx context.Context) (bool, error) {
 	if slices.Contains(c.parent.GetFinalizers(), metav1.FinalizerOrphanDependents) {
 		return true, nil
 	}
-	if c.cache.notOrphaned == c.parent.GetUID() {
+	if c.cache.notOrphaned == c.parent.GetUID() ||
+		slices.Contains(c.parent.GetFinalizers(), metav1.FinalizerDeleteDependents) {
 		return false, nil
 	}
 	dependents, err := c.dependents(ctx)
 	if err != nil {
 		return false, err
 	}
-	// The garbage collector removes all owner references before it removes the finalizer.
-	if len(dependents) > 0 && !slices.ContainsFunc(dependents, c.refersToParent) {
+	// The garbage collector removes all owner references before it removes the finalizer. An object that still has its
+	// reference can have been created afterwards, or before the garbage collector has watched its type.
+	if slices.ContainsFunc(dependents, func(d *unstructured.Unstructured) bool { return !c.refersToParent(d) }) {
 		return true, nil
 	}
 	c.cache.notOrphaned = c.parent.GetUID()
@@ -196,7 +200,7 @@ func (c *call) dependents(ctx context.Context) (dependents []*unstructured.Unstr
 }
 
 // release removes the marks of the parent's children, so that they are kept, and a later parent with the same name
-// neither owns nor prunes them. It then deletes the witness.
+// neither owns nor prunes them.
 func (c *call) release(ctx context.Context) error {
 	recorded, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range recorded {
@@ -217,13 +221,19 @@ func (c *call) release(ctx context.Context) error {
 			}
 		}
 	}
+	return nil
+}
+
+// deleteWitness deletes the witness of an orphaning deletion. Afterwards, nothing shows how the parent was deleted.
+// Without an owner reference, the garbage collector does not delete the witness.
+func (c *call) deleteWitness(ctx context.Context) error {
 	if c.parent.GetAnnotations()[c.witnessKey()] == "" {
 		return nil
 	}
 	err := c.witnesses().Delete(ctx, c.witnessName(), metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 	})
-	if err != nil && !apierrors.IsNotFound(err) {
+	if err != nil && !apierrors.IsNotFound(err) && !(apierrors.IsForbidden(err) && c.isNamespaceTerminating(ctx)) {
 		return fmt.Errorf("delete the ConfigMap %s/%s: %w", c.parent.GetNamespace(), c.witnessName(), err)
 	}
 	return nil

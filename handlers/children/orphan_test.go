@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 )
 
@@ -21,16 +23,16 @@ func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
 		t.Fatal(err)
 	}
-	denied := apierrors.NewForbidden(configMaps.GroupResource(), "children-of-widget-uid", errors.New("test"))
+	denied := apierrors.NewForbidden(configMaps.GroupResource(), "children-of-widget-uid-1017ff7e", errors.New("test"))
 	server.PrependReactor("get", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid", nil, denied
+		return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid-1017ff7e", nil, denied
 	})
 	restarted := newReconciler(t, Config{Client: server})
 	server.TakeWrites()
 	changed := newRemoteConfigMap("a")
 	changed.Object["data"] = map[string]any{"key": "changed"}
 	_, err := restarted.Reconcile(t.Context(), first, server.parent, oneStage(changed, newRemoteConfigMap("b")))
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "default/children-of-widget-uid") {
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "default/children-of-widget-uid-1017ff7e") {
 		t.Errorf("got %v", err)
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
@@ -42,7 +44,7 @@ func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 // with the garbage collector.
 func TestReconcile_WitnessesOfAnOrphaningDeletion(t *testing.T) {
 	local, remote := newConfigMap("local", "x"), newRemoteConfigMap("remote")
-	const witness = "children-of-widget-uid"
+	const witness = "children-of-widget-uid-1017ff7e"
 	orphan := func(object *unstructured.Unstructured) { object.SetOwnerReferences(nil) }
 	for name, test := range map[string]struct {
 		stages [][]Child
@@ -55,6 +57,13 @@ func TestReconcile_WitnessesOfAnOrphaningDeletion(t *testing.T) {
 		},
 		"a child has lost its owner reference": {
 			[][]Child{Stage(remote, local)},
+			func(_ *testing.T, change func(string, func(*unstructured.Unstructured)), _ func(string)) {
+				change("local", orphan)
+			},
+			true,
+		},
+		"one of two children has lost its owner reference": { // the garbage collector has not watched the other type
+			[][]Child{Stage(remote, local, newConfigMap("late", "x"))},
 			func(_ *testing.T, change func(string, func(*unstructured.Unstructured)), _ func(string)) {
 				change("local", orphan)
 			},
@@ -145,7 +154,7 @@ func TestReconcile_UnreadableWitness(t *testing.T) {
 			t.Fatal(err)
 		}
 		server.PrependReactor("get", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid", nil, errDenied
+			return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid-1017ff7e", nil, errDenied
 		})
 		server.parent.SetDeletionTimestamp(&now)
 		server.TakeWrites()
@@ -159,5 +168,72 @@ func TestReconcile_UnreadableWitness(t *testing.T) {
 		if writes := server.TakeWrites(); slices.Contains(writes, "delete configmaps a") != terminating {
 			t.Errorf("terminating: %t: wrote %q", terminating, writes)
 		}
+	}
+}
+
+// Several controllers can have children of the same parent.
+func TestWitnessName_DependsOnTheController(t *testing.T) {
+	server := newFakeServer(newWidget())
+	a, b := newReconciler(t, Config{Client: server}), newReconciler(t, Config{Client: server})
+	b.config.Name = "other.example.com"
+	if name := callFor(t, a, newWidget()).witnessName(); name == callFor(t, b, newWidget()).witnessName() {
+		t.Errorf("two controllers have the witness %s", name)
+	}
+}
+
+// The cleanup does not find children of kinds that are not in Config.Kinds, so they cannot be witnesses.
+func TestReconcile_ChildOfAnUnlistedKindIsNoWitness(t *testing.T) {
+	server := newFakeServer(newWidget())
+	reconciler := newReconciler(t, Config{Client: server, Kinds: []Kind{configMapKind, {
+		GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true,
+	}}})
+	route := newObject("example.com/v1", "Widget", "", "route")
+	desired := oneStage(route, newObject("v1", "Namespace", "", "remote"))
+	if _, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(server.TakeWrites(), func(write string) bool {
+		return strings.HasPrefix(write, "apply configmaps children-of-")
+	}) {
+		t.Error("the parent has no witness")
+	}
+}
+
+func TestReconcile_OrphanedParentWithoutTheFinalizerKeepsAbsentChildren(t *testing.T) {
+	server := newReconciling(t, newWidget())
+	created := oneStage(newConfigMap("a", "x"))
+	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
+		t.Fatal(err)
+	}
+	now := metav1.Now()
+	server.parent.SetDeletionTimestamp(&now)
+	server.parent.SetFinalizers([]string{metav1.FinalizerOrphanDependents})
+	server.TakeWrites()
+	desired := Desired{Absent: []*unstructured.Unstructured{newConfigMap("a", "x")}}
+	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
+		t.Fatal(err)
+	}
+	if writes := server.TakeWrites(); len(writes) > 0 {
+		t.Errorf("wrote %q", writes)
+	}
+}
+
+// The confirmation of a restore remains until the child has been written.
+func TestReconcile_ConfirmationRemainsIfTheWriteFails(t *testing.T) {
+	parent, namespace := restored("another")
+	child := newRemoteConfigMap("a")
+	setMark(child, "first", "widget-uid", "namespace")
+	child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/restored", "true"))
+	server := newReconciling(t, parent, namespace, child)
+	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		isApply := action.(clienttesting.PatchAction).GetPatchType() == types.ApplyPatchType
+		return isApply && action.GetNamespace() == "other", nil, errors.New("a quota")
+	})
+	if _, err := server.reconciler.Reconcile(t.Context(), first, parent, oneStage(newRemoteConfigMap("a"))); err == nil {
+		t.Error("got no error")
+	}
+	now := getConfigMap(t, server.Server, "other", "a")
+	if now.GetAnnotations()["platform.example.com/restored"] != "true" {
+		t.Errorf("the annotations are %v", now.GetAnnotations())
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -174,8 +175,14 @@ func TestHandlers_DeletionPropagation(t *testing.T) {
 			d.checkDeleted()
 		}
 		d.eventually("the witness of "+d.String()+" is gone", func() error {
-			if witness := h.get(configMaps, h.namespace, "children-of-"+d.uid); witness != nil {
-				return fmt.Errorf("its owners are %v", witness.GetOwnerReferences())
+			list, err := h.in(configMaps, h.namespace).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			for _, object := range list.Items {
+				if strings.HasPrefix(object.GetName(), "children-of-"+d.uid) {
+					return fmt.Errorf("its owners are %v", object.GetOwnerReferences())
+				}
 			}
 			return nil
 		})

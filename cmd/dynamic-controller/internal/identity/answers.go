@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/singleflight"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/lru"
+
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
 )
 
 const (
@@ -60,7 +62,7 @@ func (a *answers[Q, A]) get(ctx context.Context, question Q, ask func(context.Co
 		}
 		request := a.requests.DoChan(fmt.Sprintf("%#v", question), func() (any, error) {
 			asked := a.clock.Now()
-			asking, cancel := context.WithTimeout(ctx, requestTimeout)
+			asking, cancel := context.WithTimeout(memory.Without(ctx), requestTimeout)
 			defer cancel()
 			value, err := ask(asking)
 			switch {

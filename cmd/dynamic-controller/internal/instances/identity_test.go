@@ -461,7 +461,7 @@ func TestIdentity_CleanupListsAsThePlatform(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The ConfigMap shows whether the children must be kept.
-	if !slices.Equal(c.as.requests, []string{"get configmaps children-of-flowers", "delete configmaps r0"}) {
+	if !slices.Equal(c.as.requests, []string{"get configmaps children-of-flowers-1017ff7e", "delete configmaps r0"}) {
 		t.Errorf("as the ServiceAccount: %q", c.as.requests)
 	}
 }

@@ -25,6 +25,7 @@ const busyInterval = 500 * time.Millisecond
 func (r *Reconcilers) withinBudget(handler dynamiccontroller.Handler) dynamiccontroller.Handler {
 	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
 		limited, reservation := r.newest.memory.Reserve(ctx, id.GVR.String())
+		defer reservation.Release() // also after a panic
 		err := reservation.Claim(r.needs.of(id))
 		if err == nil {
 			err = handler(limited, id)
@@ -71,6 +72,7 @@ func (n *needs) set(id dynamiccontroller.ObjectIdentifiers, bytes int64) {
 func (r *Reconcilers) refuse(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, cause *memory.TooLargeError,
 ) error {
+	defer r.newest.requestCount() // the reconcile may have ended before it requested a count
 	self, err := handlers.Live(r.newest.client).Get(ctx, id.GVR, id.Namespace(), id.Name())
 	if apierrors.IsNotFound(err) {
 		return r.gone(ctx, id)

@@ -158,7 +158,7 @@ func (r *Reconciler) throttleMessage(
 ) (wait time.Duration) {
 	key, interval := id.NamespacedKey, messageInterval
 	switch ready.Reason {
-	case reasonFailed, reasonForbidden, reasonRejected, reasonDeleting, reasonCleanupForbidden:
+	case reasonFailed, reasonForbidden, reasonRejected, reasonMemory, reasonDeleting, reasonCleanupForbidden:
 	case reasonWaiting:
 		interval = progressInterval
 	default:

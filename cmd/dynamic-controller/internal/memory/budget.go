@@ -86,6 +86,11 @@ func FromContext(ctx context.Context) *Reservation {
 	return r
 }
 
+// Without returns a context without a reservation, for a request in another goroutine.
+func Without(ctx context.Context) context.Context {
+	return context.WithValue(ctx, contextKey{}, (*Reservation)(nil))
+}
+
 // step is the number of shared bytes that are taken or given back at once, to save calls.
 const step = 256 << 10
 
