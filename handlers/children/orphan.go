@@ -233,10 +233,11 @@ func (c *call) deleteWitness(ctx context.Context) error {
 	err := c.witnesses().Delete(ctx, c.witnessName(), metav1.DeleteOptions{
 		PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 	})
-	if err != nil && !apierrors.IsNotFound(err) && !(apierrors.IsForbidden(err) && c.isNamespaceTerminating(ctx)) {
-		return fmt.Errorf("delete the ConfigMap %s/%s: %w", c.parent.GetNamespace(), c.witnessName(), err)
+	switch {
+	case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err) && c.isNamespaceTerminating(ctx):
+		return nil
 	}
-	return nil
+	return fmt.Errorf("delete the ConfigMap %s/%s: %w", c.parent.GetNamespace(), c.witnessName(), err)
 }
 
 // removeMark removes the mark of a child.
