@@ -173,6 +173,14 @@ func (c *crashes) killed() map[string]int {
 	return maps.Clone(c.counts)
 }
 
+// total returns the number of processes that have been killed.
+func (c *crashes) total() (n int) {
+	for _, killed := range c.killed() {
+		n += killed
+	}
+	return n
+}
+
 // stop ends the crashes. The next process runs until the test ends.
 func (c *crashes) stop() {
 	close(c.over)
@@ -286,6 +294,8 @@ func TestCrash_AfterEachWrite(t *testing.T) {
 			// waitKill applies the change and waits until a process was killed after a write of the given kind.
 			waitKill := func(kind string, change func()) {
 				t.Helper()
+				// A process is killed only after its first write. Another one, sent at the same time, takes effect uncounted.
+				waitUntilQuiet(t, crashes.total)
 				before := crashes.killed()[kind]
 				change()
 				eventually(t, func() error {

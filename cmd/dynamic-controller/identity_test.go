@@ -59,6 +59,7 @@ func TestIdentity_NamespaceDeletionKeepsInstancesWithChildrenElsewhere(t *testin
 	tenant, far := a.addNamespace(a.namespace+"-tenant"), a.addNamespace(a.namespace+"-far")
 	a.serviceAccount(tenant, "web")
 	a.consent(tenant, "web", "places."+a.group)
+	a.grant(tenant, tenant, "web", rule(writeChildren, "", "configmaps")) // for the witness of an orphaning deletion
 	revoke := a.grant(far, tenant, "web", rule(writeChildren, "", "configmaps"))
 	a.apply(making("Place", `{apiVersion: v1, kind: ConfigMap,
         metadata: {name: "${self.metadata.name}", namespace: "${self.spec.a}"}}`,
@@ -99,15 +100,18 @@ func TestIdentity_FakeChildElsewhereDoesNotBlockAnInstance(t *testing.T) {
 	a.serviceAccount(a.namespace, "web")
 	a.consent(a.namespace, "web", "places."+a.group)
 	a.grant(far, a.namespace, "web", rule(writeChildren, "", "configmaps"))
+	a.grant(a.namespace, a.namespace, "web", rule(writeChildren, "", "configmaps")) // for the witness
 	a.apply(making("Place", `{apiVersion: v1, kind: ConfigMap,
         metadata: {name: "${self.metadata.name}", namespace: "${self.spec.a}"}, data: {b: "${self.spec.b}"}}`,
 		runsAs, "  allowedNamespaces: [test-*]"))
 	a.waitBlueprint("places", is("Accepted", "True"), is("Serving", "True"))
 	place := a.apply("{apiVersion: GROUP/v1, kind: Place, metadata: {name: flowers}, spec: {a: " + far + ", b: roses}}")
 	a.wait("GROUP/v1", "Place", "flowers", is("Ready", "True"))
+	label, record := markOf(place)
 	a.apply(`{apiVersion: v1, kind: ConfigMap, metadata: {name: forged, namespace: ` + theirs + `,
-        labels: {platform.example.com/parent: ` + string(place.GetUID()) + `},
-        annotations: {platform.example.com/self: ` + theirs + `/forged, platform.example.com/stage: "9",
+        labels: {platform.example.com/parent: ` + label + `},
+        annotations: {platform.example.com/parent: '` + record + `',
+        platform.example.com/self: ` + theirs + `/forged, platform.example.com/stage: "9",
         platform.example.com/resource: child, platform.example.com/instance: ` + a.namespace + `/flowers}}}`)
 	a.apply("{apiVersion: GROUP/v1, kind: Place, metadata: {name: flowers}, spec: {a: " + far + ", b: tulips}}")
 	a.wait("v1", "ConfigMap", far+"/flowers", has("tulips", "data", "b"))

@@ -126,9 +126,10 @@ func TestAttack_ManipulatedInventoryDeletesNothing(t *testing.T) {
 	a.apply(websites)
 	instance := a.apply(flowers)
 	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+	label, record := markOf(instance)
 	a.apply(fmt.Sprintf(`{apiVersion: v1, kind: Secret, metadata: {
 		name: theirs, namespace: kube-public, labels: {platform.example.com/parent: %s},
-		annotations: {platform.example.com/self: kube-public/theirs}}}`, instance.GetUID()))
+		annotations: {platform.example.com/self: kube-public/theirs, platform.example.com/parent: '%s'}}}`, label, record))
 	t.Cleanup(func() { a.delete("v1", "Secret", "kube-public/theirs") })
 	a.apply(`{apiVersion: GROUP/v1, kind: Website, metadata: {name: flowers, finalizers: [platform.example.com/children],
 		annotations: {platform.example.com/inventory: "Secret=v1/secrets:0"}}, spec: {text: tulips}}`)

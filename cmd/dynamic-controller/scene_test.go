@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
 )
 
 // scene contains a platform with all permissions, an author, a tenant, and objects that belong to others. Blueprints
@@ -136,14 +137,30 @@ func (s *scene) applyInstance(spec string) {
 // owner reference.
 func (s *scene) marked(namespace, name, more string) string {
 	uid := s.instance.GetUID()
+	label, record := markOf(s.instance)
+	if namespace == s.namespace {
+		label = string(uid)
+	}
 	metadata := fmt.Sprintf(`name: %s, namespace: %s, labels: {platform.example.com/parent: %s}, annotations: {
-		platform.example.com/resource: child, platform.example.com/instance: %s/%s, platform.example.com/self: %s/%[1]s}`,
-		name, namespace, uid, s.namespace, s.name, namespace)
+		platform.example.com/resource: child, platform.example.com/instance: %s/%s, platform.example.com/self: %s/%[1]s,
+		platform.example.com/parent: '%[7]s'}`, name, namespace, label, s.namespace, s.name, namespace, record)
 	if namespace == s.namespace {
 		metadata += fmt.Sprintf(", ownerReferences: [{apiVersion: GROUP/v1, kind: %s, name: %s, uid: %s, controller: true, "+
 			"blockOwnerDeletion: true}]", s.kind, s.name, uid)
 	}
 	return "metadata: {" + metadata + more + "}"
+}
+
+// markOf returns the label and the annotation platform.example.com/parent of children outside the instance's namespace.
+func markOf(instance *unstructured.Unstructured) (label, record string) {
+	requirements, _ := instances.ChildSelector(instance).Requirements()
+	for _, value := range requirements[0].ValuesUnsorted() {
+		if value != string(instance.GetUID()) {
+			label = value
+		}
+	}
+	return label, fmt.Sprintf(`{"parent":"%s/%s/%s","uid":"%s"}`, instance.GroupVersionKind().GroupKind(),
+		instance.GetNamespace(), instance.GetName(), instance.GetUID())
 }
 
 // revokeRead revokes the permission to read a child after the ServiceAccount has created it. The next process has the

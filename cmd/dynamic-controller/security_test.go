@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/base64"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,12 +111,14 @@ func attacks() map[string]attack {
       template: {apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {name: granted},
         roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin},
         subjects: [{kind: ServiceAccount, name: granter, namespace: NAMESPACE}]}
+    - id: page
+      template: {apiVersion: v1, kind: ConfigMap, metadata: {name: granter-page}}
     - id: everywhere
       template: {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding,
         metadata: {name: NAMESPACE-granted},
         roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin},
         subjects: [{kind: ServiceAccount, name: granter, namespace: NAMESPACE}]}`,
-			may: []rbacv1.PolicyRule{rule(writeChildren, "rbac.authorization.k8s.io", "roles,rolebindings")},
+			may: append(slices.Clone(configMaps), rule(writeChildren, "rbac.authorization.k8s.io", "roles,rolebindings")),
 			want: []string{"Forbidden", "as ServiceAccount NAMESPACE/granter: ",
 				`user "system:serviceaccount:NAMESPACE:granter" (groups=["system:serviceaccounts"`,
 				`roles.rbac.authorization.k8s.io "granted" is forbidden`,

@@ -15,7 +15,8 @@ type Call struct {
 	Namespace string
 	Name      string
 	Path      string // The path of the URL.
-	Status    int    // The HTTP status code. For a watch, it is recorded when the watch starts.
+	DryRun    bool
+	Status    int // The HTTP status code. For a watch, it is recorded when the watch starts.
 }
 
 // CallOf returns the attributes of a request. For requests that controllers send, the attributes are the same as in
@@ -31,9 +32,9 @@ func (c Call) Kind() string {
 	return c.Verb + " " + c.Resource
 }
 
-// IsWrite reports whether the verb of the call can modify objects.
+// IsWrite reports whether the call can modify objects.
 func (c Call) IsWrite() bool {
-	return !slices.Contains([]string{"get", "head", "list", "watch"}, c.Verb)
+	return !c.DryRun && !slices.Contains([]string{"get", "head", "list", "watch"}, c.Verb)
 }
 
 func callOf(method string, u *url.URL) Call {
@@ -58,6 +59,7 @@ func callOf(method string, u *url.URL) Call {
 		c.Resource += "/" + strings.Join(parts[2:], "/")
 	}
 	c.Verb = verbOf(method, u.Query(), c.Name != "")
+	c.DryRun = u.Query().Get("dryRun") != ""
 	return c
 }
 
