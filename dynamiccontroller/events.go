@@ -16,8 +16,9 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// Object is passed to a [Predicate] or [MapFunc]. Its methods are safe for concurrent use, even after the function
-// has returned. The maps, slices and pointers that they return are shared and must not be modified.
+// Object is a cached object that is decoded when it is used. It is passed to a [Predicate] or [MapFunc], and returned
+// by listers. Its methods are safe for concurrent use, even after the function has returned. The maps, slices and
+// pointers that they return are shared and must not be modified.
 //
 // The namespace, name, UID and resourceVersion are always decoded. Other metadata is decoded on first use, and the
 // whole object on each call to Object.
@@ -32,6 +33,7 @@ type Object interface {
 	GetGeneration() int64
 	GetCreationTimestamp() metav1.Time
 	GetDeletionTimestamp() *metav1.Time
+	GetDeletionGracePeriodSeconds() *int64
 	GetLabels() map[string]string
 	GetAnnotations() map[string]string
 	GetFinalizers() []string
@@ -93,9 +95,12 @@ func (o *storedObject) metadata() *metav1.ObjectMeta {
 func (o *storedObject) GetGeneration() int64               { return o.metadata().Generation }
 func (o *storedObject) GetCreationTimestamp() metav1.Time  { return o.metadata().CreationTimestamp }
 func (o *storedObject) GetDeletionTimestamp() *metav1.Time { return o.metadata().DeletionTimestamp }
-func (o *storedObject) GetLabels() map[string]string       { return o.metadata().Labels }
-func (o *storedObject) GetAnnotations() map[string]string  { return o.metadata().Annotations }
-func (o *storedObject) GetFinalizers() []string            { return o.metadata().Finalizers }
+func (o *storedObject) GetDeletionGracePeriodSeconds() *int64 {
+	return o.metadata().DeletionGracePeriodSeconds
+}
+func (o *storedObject) GetLabels() map[string]string      { return o.metadata().Labels }
+func (o *storedObject) GetAnnotations() map[string]string { return o.metadata().Annotations }
+func (o *storedObject) GetFinalizers() []string           { return o.metadata().Finalizers }
 
 // accepts reports whether the predicate, if any, accepts a change. It returns true if the predicate panics.
 func (o *watchOptions) accepts(

@@ -22,7 +22,7 @@ import (
 var ErrNotSynced = errors.New("the cache has not synced")
 
 // Lister reads the cache of a watch. Objects are cached in encoded form and decoded on each call. The caller owns the
-// returned objects and may modify them.
+// decoded objects and may modify them.
 //
 // Objects are *unstructured.Unstructured with [CacheFull] and *metav1.PartialObjectMetadata with [CacheMetadata]. If a
 // transform returned an object of another Go type, that object itself is returned and must not be modified.
@@ -36,6 +36,9 @@ type Lister interface {
 	// namespaces, and a nil selector matches all objects. The loop iterates over a snapshot and decodes one object at
 	// a time. An object that cannot be decoded yields an error and does not end the loop.
 	All(namespace string, selector labels.Selector) iter.Seq2[runtime.Object, error]
+	// Objects returns the objects that All iterates over, without decoding them. Use it if the metadata is sufficient,
+	// or decides which objects are decoded.
+	Objects(namespace string, selector labels.Selector) ([]Object, error)
 }
 
 // Lister returns a lister that reads the cache of a served type. The lister remains valid after later calls to
@@ -67,10 +70,10 @@ func (c *DynamicController) Lister(gvr schema.GroupVersionResource) (Lister, err
 // SecondaryLister reads the cache of a watch that was added to a served type with [Owns] or [Watches].
 type SecondaryLister interface {
 	Lister
-	// OwnedBy returns the objects that are owned by the object with the given UID. For a watch created by Owns
-	// without EveryOwner, only controller references count. Otherwise, every owner reference counts. The first call
-	// builds an index. The cost of later calls is linear in the number of results.
-	OwnedBy(owner types.UID) ([]runtime.Object, error)
+	// OwnedBy returns the objects that are owned by the object with the given UID, without decoding them. For a watch
+	// created by Owns without EveryOwner, only controller references count. Otherwise, every owner reference counts. The
+	// first call builds an index. The cost of later calls is linear in the number of results.
+	OwnedBy(owner types.UID) ([]Object, error)
 }
 
 // SecondaryLister returns a lister that reads the cache of a watch that StartServingGVK or AddWatches added to a served
@@ -170,6 +173,22 @@ func (l lister) All(namespace string, selector labels.Selector) iter.Seq2[runtim
 	return each(l, namespace, selector, typewatch.View.Decode)
 }
 
+func (l lister) Objects(namespace string, selector labels.Selector) ([]Object, error) {
+	view, records, err := l.matching(namespace, selector)
+	if err != nil {
+		return nil, err
+	}
+	return newObjects(records, view), nil
+}
+
+func newObjects(records []*objects.Record, view typewatch.View) []Object {
+	all := make([]Object, len(records))
+	for i, r := range records {
+		all[i] = newObject(r, view)
+	}
+	return all
+}
+
 func (l lister) Get(name string) (runtime.Object, error) {
 	view, r, err := l.record(name)
 	if err != nil {
@@ -240,7 +259,7 @@ type secondaryLister struct {
 	controllerOnly bool
 }
 
-func (l secondaryLister) OwnedBy(owner types.UID) ([]runtime.Object, error) {
+func (l secondaryLister) OwnedBy(owner types.UID) ([]Object, error) {
 	view, err := l.view()
 	if err != nil {
 		return nil, err
@@ -252,7 +271,7 @@ func (l secondaryLister) OwnedBy(owner types.UID) ([]runtime.Object, error) {
 			return controller == nil || controller.UID != owner
 		})
 	}
-	return decodeAll(records, view.Decode)
+	return newObjects(records, view), nil
 }
 
 // TypedLister reads the cache of a watch and decodes objects directly into the Go type T, such as corev1.Pod. The

@@ -34,12 +34,12 @@ func TestSecondaryLister_OwnedBy(t *testing.T) {
 		f.serve(parent, c.handle, dynamiccontroller.Owns(child), dynamiccontroller.Owns(child, full...))
 		list := func(opts ...dynamiccontroller.OwnsOption) (names []string) {
 			lister := must(f.controller.SecondaryLister(parent, dynamiccontroller.Owns(child, opts...).Key()))
-			for _, object := range must(lister.OwnedBy(f.uid(parent, "a"))) {
-				_, whole := object.(*unstructured.Unstructured)
+			for _, owned := range must(lister.OwnedBy(f.uid(parent, "a"))) {
+				_, whole := owned.Object().(*unstructured.Unstructured)
 				if whole != (len(opts) > 0) {
-					t.Errorf("got an object of type %T", object)
+					t.Errorf("got an object of type %T", owned.Object())
 				}
-				names = append(names, object.(metav1.Object).GetName())
+				names = append(names, owned.GetName())
 			}
 			slices.Sort(names)
 			return names
@@ -182,6 +182,13 @@ func TestLister_IteratesOverMatchingObjects(t *testing.T) {
 			}
 			if listed := must(typedLister.List(test.namespace, selector)); len(listed) != len(test.want) {
 				t.Errorf("%s: List returned %v, want %v", name, listed, test.want)
+			}
+			var undecoded []string
+			for _, object := range must(lister.Objects(test.namespace, selector)) {
+				undecoded = append(undecoded, must(meta.Accessor(object.Object())).GetName())
+			}
+			if slices.Sort(undecoded); !slices.Equal(undecoded, test.want) {
+				t.Errorf("%s: Objects returned %v, want %v", name, undecoded, test.want)
 			}
 		}
 		for _, err := range lister.All("", nil) {

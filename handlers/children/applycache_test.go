@@ -24,7 +24,7 @@ import (
 // The Reconciler's cache lags: it holds an earlier version of a child, or none.
 func TestApplyCache_LaggingCacheCausesNoWrites(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
-	reconciler := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone})
+	reconciler := newReconciler(t, Config{Client: server, Cache: cache, Lister: findsNone})
 	parent := newWidget()
 	reconcile := func(ctx context.Context, value string) (child *unstructured.Unstructured) {
 		t.Helper()
@@ -59,7 +59,7 @@ func TestApplyCache_LaggingCacheCausesNoWrites(t *testing.T) {
 
 func TestApplyCache_LaggingCacheDoesNotHideChange(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
-	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone}), newWidget()
+	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Lister: findsNone}), newWidget()
 	for _, value := range []string{"one", "two", "one"} {
 		children, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", value)))
 		if err != nil {
@@ -78,7 +78,7 @@ func TestApplyCache_LaggingCacheDoesNotHideChange(t *testing.T) {
 // The API server stores a value in a different form, so the configuration never equals the object.
 func TestApplyCache_NormalizedValuesAreWrittenOnce(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
-	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Owned: ownsNone}), newWidget()
+	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Lister: findsNone}), newWidget()
 	writes := 0
 	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		writes++
@@ -151,18 +151,15 @@ func TestApplyCache_DroppedByForgetAndAtEndOfRun(t *testing.T) {
 	})
 }
 
-// An index by owner can return metadata instead of whole objects.
-func TestReconcile_OwnedFindsTheChildrenToPrune(t *testing.T) {
+func TestReconcile_ListerFindsTheChildrenToPrune(t *testing.T) {
 	server := newFakeServer(newWidget())
-	ownedErr := fmt.Errorf("configmaps: %w", dynamiccontroller.ErrNotServed)
-	var owned []runtime.Object
-	index := func(_ schema.GroupVersionResource, owner types.UID) ([]runtime.Object, error) {
-		if owner != "widget-uid" {
-			t.Errorf("Owned was called for the owner %s", owner)
-		}
-		return owned, ownedErr
-	}
-	reconciler := newReconciler(t, Config{Client: server, Owned: index})
+	listerErr := fmt.Errorf("configmaps: %w", dynamiccontroller.ErrNotServed)
+	var cached fakeserver.Lister
+	reconciler := newReconciler(t, Config{
+		Client: server, Lister: func(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
+			return cached, listerErr
+		},
+	})
 	parent := newWidget()
 	reconcile := func(names ...string) error {
 		var stage []*unstructured.Unstructured
@@ -170,32 +167,23 @@ func TestReconcile_OwnedFindsTheChildrenToPrune(t *testing.T) {
 			stage = append(stage, newConfigMap(name, "x"))
 		}
 		children, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(stage...))
-		for i, child := range children {
-			if i == 0 {
-				owned = append(owned, child)
-				continue
-			}
-			owned = append(owned, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-				Namespace: child.GetNamespace(), Name: child.GetName(), UID: child.GetUID(),
-				OwnerReferences: child.GetOwnerReferences(), Labels: child.GetLabels(),
-			}})
-		}
+		cached.Found = append(cached.Found, children...)
 		return err
 	}
 	if err := errors.Join(reconcile("a", "b", "c"), reconcile("a", "b")); err != nil {
 		t.Fatal(err)
 	}
 	server.TakeWrites()
-	ownedErr = nil
-	owned = owned[:3] // a, b, and c, which no longer exists
+	listerErr = nil
+	cached.Found = cached.Found[:3] // a, b, and c, which no longer exists
 	if err := reconcile("a"); err != nil {
 		t.Fatal(err)
 	}
 	if writes := server.TakeWrites(); !slices.Contains(writes, "delete configmaps b") {
 		t.Errorf("wrote %q", writes)
 	}
-	ownedErr = errors.New("failed")
-	if err := reconcile("a"); !errors.Is(err, ownedErr) {
+	listerErr = errors.New("failed")
+	if err := reconcile("a"); !errors.Is(err, listerErr) {
 		t.Errorf("got %v", err)
 	}
 }

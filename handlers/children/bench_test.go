@@ -19,7 +19,7 @@ func BenchmarkReconcileUnchanged(b *testing.B) {
 	reader := handlers.Cached(func(gvr schema.GroupVersionResource) (cache.GenericLister, error) {
 		return cache.NewGenericLister(indexer, gvr.GroupResource()), nil
 	})
-	reconciler := newReconciler(b, Config{Client: server, Cache: reader, Owned: ownsNone})
+	reconciler := newReconciler(b, Config{Client: server, Cache: reader, Lister: findsNone})
 	var stage []*unstructured.Unstructured
 	for i := range 3 {
 		stage = append(stage, newConfigMap(fmt.Sprintf("child-%d", i), "x"))

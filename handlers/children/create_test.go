@@ -76,7 +76,7 @@ func TestReconcile_RecordsRemovedKindBeforeCreating(t *testing.T) {
 // Before children are created, the parent is written, or else read once. With a cache, the children are not read.
 func TestReconcile_CreatesWithoutFurtherRequests(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Owned: ownsNone})
+	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Lister: findsNone})
 	parent := newWidget()
 	for _, call := range []struct {
 		children []*unstructured.Unstructured
@@ -108,7 +108,7 @@ func TestReconcile_CreatesWithoutFurtherRequests(t *testing.T) {
 // The cache can lag behind an apply. The child is then read instead of created again.
 func TestReconcile_ReadsAppliedChildrenMissingFromCache(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Owned: ownsNone})
+	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Lister: findsNone})
 	parent, desired := newWidget(), oneStage(newConfigMap("a", "x"))
 	for _, want := range [][]string{{"patch widgets first", "apply configmaps a"}, nil} {
 		if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
@@ -149,7 +149,7 @@ func TestReconcile_DeniedCreationOfAnExistingObject(t *testing.T) {
 		server.PrependReactor("patch", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errDenied
 		})
-		reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Owned: ownsNone})
+		reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Lister: findsNone})
 		_, err := reconciler.Reconcile(t.Context(), first, newWidget(), oneStage(newConfigMap("a", "x")))
 		if !errors.Is(err, want) {
 			t.Errorf("exists: %t: got %v, want %v", exists, err, want)

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -254,17 +253,17 @@ func TestReconcile_CleanUpIgnoresStagesInATerminatingNamespace(t *testing.T) {
 // namespace.
 func TestReconcile_CleanUpFindsChildrenInCache(t *testing.T) {
 	server := newFakeServer(newWidget())
-	var owned []runtime.Object
+	var cached fakeserver.Lister
 	reconciler, parent := newReconciler(t, Config{
 		Client: server, Kinds: []Kind{configMapKind},
-		Owned: func(schema.GroupVersionResource, types.UID) ([]runtime.Object, error) { return owned, nil },
+		Lister: func(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) { return cached, nil },
 	}), newWidget()
 	desired := Desired{Stages: [][]Child{Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x"))}}
 	children, err := reconciler.Reconcile(t.Context(), first, parent, desired)
 	if err != nil {
 		t.Fatal(err)
 	}
-	owned = []runtime.Object{children[0], children[1]}
+	cached.Found = children
 	server.TakeWrites()
 	server.ClearActions()
 	now := metav1.Now()
@@ -273,7 +272,7 @@ func TestReconcile_CleanUpFindsChildrenInCache(t *testing.T) {
 	if pending := pendingOf(t, err); !slices.Equal(pending, []string{"b!"}) {
 		t.Errorf("pending: %q", pending)
 	}
-	owned = owned[:1]
+	cached.Found = children[:1]
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, Desired{}); err != nil {
 		t.Error(err)
 	}

@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -115,7 +114,9 @@ func getParent(t testing.TB, server *fakeserver.Server) *unstructured.Unstructur
 	return parent
 }
 
-func ownsNone(schema.GroupVersionResource, types.UID) ([]runtime.Object, error) { return nil, nil }
+func findsNone(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
+	return fakeserver.Lister{}, nil
+}
 
 // reconciling is a server with a parent and a Reconciler.
 type reconciling struct {

@@ -8,8 +8,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/cache"
@@ -48,37 +46,49 @@ func (c *call) listKind(
 		return gvr, nil, nil
 	}
 	acrossNamespaces := namespace == "" && (mapping == nil || !isClusterScoped(mapping))
-	selector := c.selector()
-	children, err := []*unstructured.Unstructured(nil), error(dynamiccontroller.ErrNotServed)
+	var own []*unstructured.Unstructured
+	keep := c.keepChildren(ctx, entry, &own)
+	err := error(dynamiccontroller.ErrNotServed)
 	switch {
 	case cached == nil:
-	case c.config.Owned != nil && !crossNamespace:
-		children, err = c.listOwned(gvr)
+	case c.config.Lister != nil:
+		err = c.listByMetadata(gvr, namespace, crossNamespace, keep)
 	case c.config.Cache != nil:
-		children, err = c.config.Cache.List(ctx, gvr, namespace, selector)
+		err = c.listCached(ctx, gvr, namespace, keep)
 	}
 	if isUncached(err) {
-		children, err = c.listLive(ctx, gvr, namespace, acrossNamespaces, selector)
+		err = c.listLive(ctx, gvr, namespace, acrossNamespaces, keep)
 	}
 	switch {
 	case mapping == nil && apierrors.IsNotFound(err):
 		return gvr, nil, nil
-	case err == nil && acrossNamespaces:
+	case err != nil:
+		return gvr, nil, err
+	case acrossNamespaces:
 		err = c.checkListed(entry)
 	}
-	var own []*unstructured.Unstructured
-	for _, object := range children {
+	return gvr, own, err
+}
+
+// keepChildren returns a function that appends objects to own if they are children of the parent. Only their metadata
+// is used.
+func (c *call) keepChildren(
+	ctx context.Context, entry inventoryEntry, own *[]*unstructured.Unstructured,
+) func(*unstructured.Unstructured) error {
+	return func(object *unstructured.Unstructured) error {
 		switch isChild, err := c.isChild(ctx, object); {
-		case err != nil:
-			return gvr, nil, err
-		case !isChild:
+		case err != nil || !isChild:
+			return err
 		case !entry.covers(c.parent, object.GetNamespace()):
 			c.ignored = append(c.ignored, entry.kind.Kind+" "+cache.MetaObjectToName(object).String())
-		default:
-			own = append(own, object)
+			return nil
 		}
+		*own = append(*own, object)
+		if c.config.Reserve == nil {
+			return nil
+		}
+		return c.config.Reserve(ctx, object)
 	}
-	return gvr, own, err
 }
 
 // mappingOf returns the mapping of a kind, or nil if the mapper has none.
@@ -112,26 +122,38 @@ func (c *call) isListedNamespace(namespace string) bool {
 	return len(c.config.Namespaces) == 0 || slices.Contains(c.config.Namespaces, namespace)
 }
 
-// listLive lists objects from the API server. A list across namespaces is restricted to Config.Namespaces.
+// listLive calls f for the children that the API server returns. A list across namespaces is restricted to
+// Config.Namespaces.
 func (c *call) listLive(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, acrossNamespaces bool,
-	selector labels.Selector,
-) (all []*unstructured.Unstructured, err error) {
+	f func(*unstructured.Unstructured) error,
+) error {
 	namespaces := []string{namespace}
 	if acrossNamespaces && len(c.config.Namespaces) > 0 {
 		namespaces = c.config.Namespaces
 	}
 	for _, namespace := range namespaces {
 		if err := checkRoute(gvr, acrossNamespaces); namespace == "" && err != nil {
-			return nil, err
+			return err
 		}
-		objects, err := live.List(ctx, c.config.Client, gvr, namespace, selector)
-		if err != nil {
-			return nil, err
+		if err := live.Each(ctx, c.config.Client, gvr, namespace, c.selector(), f); err != nil {
+			return err
 		}
-		all = append(all, objects...)
 	}
-	return all, nil
+	return nil
+}
+
+// listCached calls f for the children in Config.Cache.
+func (c *call) listCached(
+	ctx context.Context, gvr schema.GroupVersionResource, namespace string, f func(*unstructured.Unstructured) error,
+) error {
+	objects, err := c.config.Cache.List(ctx, gvr, namespace, c.selector())
+	for _, object := range objects {
+		if err := f(object); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // canCrossNamespaces reports whether children of a kind can be outside the namespace of a namespaced parent. This
@@ -141,23 +163,39 @@ func (c *call) canCrossNamespaces(kind schema.GroupKind) bool {
 	return c.kinds[kind] && c.parent.GetNamespace() != "" && slices.Contains(c.parent.GetFinalizers(), c.finalizer())
 }
 
-// listOwned returns the objects from Config.Owned. Their metadata is sufficient to delete them.
-func (c *call) listOwned(gvr schema.GroupVersionResource) ([]*unstructured.Unstructured, error) {
-	objects, err := c.config.Owned(gvr, c.parent.GetUID())
+// listByMetadata calls f with the metadata of the children that Config.Lister finds. It is sufficient to delete them.
+func (c *call) listByMetadata(
+	gvr schema.GroupVersionResource, namespace string, crossNamespace bool, f func(*unstructured.Unstructured) error,
+) error {
+	lister, err := c.config.Lister(gvr)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	children := make([]*unstructured.Unstructured, len(objects))
-	for i, object := range objects {
-		if whole, ok := object.(*unstructured.Unstructured); ok {
-			children[i] = whole
-			continue
-		}
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
-		if err != nil {
-			return nil, err
-		}
-		children[i] = &unstructured.Unstructured{Object: content}
+	var objects []dynamiccontroller.Object
+	if crossNamespace {
+		objects, err = lister.Objects(namespace, c.selector())
+	} else {
+		objects, err = lister.OwnedBy(c.parent.GetUID())
 	}
-	return children, nil
+	for _, object := range objects {
+		if err := f(metadataOf(object)); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+func metadataOf(object dynamiccontroller.Object) *unstructured.Unstructured {
+	metadata := &unstructured.Unstructured{Object: map[string]any{}}
+	metadata.SetNamespace(object.GetNamespace())
+	metadata.SetName(object.GetName())
+	metadata.SetUID(object.GetUID())
+	metadata.SetResourceVersion(object.GetResourceVersion())
+	metadata.SetDeletionTimestamp(object.GetDeletionTimestamp())
+	metadata.SetDeletionGracePeriodSeconds(object.GetDeletionGracePeriodSeconds())
+	metadata.SetLabels(object.GetLabels())
+	metadata.SetAnnotations(object.GetAnnotations())
+	metadata.SetFinalizers(object.GetFinalizers())
+	metadata.SetOwnerReferences(object.GetOwnerReferences())
+	return metadata
 }

@@ -10,11 +10,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
@@ -43,14 +44,8 @@ func (c objectCache) List(
 	return matching, nil
 }
 
-// ownedBy returns the objects whose controller has the given UID, like Config.Owned.
-func (c objectCache) ownedBy(_ schema.GroupVersionResource, owner types.UID) (owned []runtime.Object, err error) {
-	for _, object := range c {
-		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID == owner {
-			owned = append(owned, object)
-		}
-	}
-	return owned, nil
+func (c objectCache) lister(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
+	return fakeserver.Lister{Found: c}, nil
 }
 
 // drawObject returns a config map with any combination of the metadata that determines whether it is a child.
@@ -76,7 +71,7 @@ func drawObject(r *rapid.T, name string) *unstructured.Unstructured {
 	return object
 }
 
-// A list from the API server, a list from the cache and Config.Owned find the same children.
+// The API server, the cache and the lister contain the same children.
 func TestListKind_AllSourcesFindTheSameChildren(t *testing.T) {
 	found := 0
 	rapid.Check(t, func(r *rapid.T) {
@@ -94,7 +89,7 @@ func TestListKind_AllSourcesFindTheSameChildren(t *testing.T) {
 		}
 		var want []string
 		for source, config := range map[string]Config{
-			"the API server": {}, "the cache": {Cache: cache}, "Owned": {Cache: cache, Owned: cache.ownedBy},
+			"the API server": {}, "the cache": {Cache: cache}, "the lister": {Cache: cache, Lister: cache.lister},
 		} {
 			config.Client = newFakeServer(objects...)
 			call := callFor(t, newReconciler(t, config), parent)
@@ -141,7 +136,7 @@ func TestReconcile_ChildrenOfOtherControllersOfTheParentAreKept(t *testing.T) {
 	theirs := sameParent("theirs")
 	cache := objectCache{theirs}
 	for name, config := range map[string]Config{
-		"the API server": {}, "the cache": {Cache: cache}, "Owned": {Cache: cache, Owned: cache.ownedBy},
+		"the API server": {}, "the cache": {Cache: cache}, "the lister": {Cache: cache, Lister: cache.lister},
 	} {
 		server := newFakeServer(newWidget(), theirs)
 		config.Client, config.Kinds = server, []Kind{configMapKind}
@@ -231,6 +226,45 @@ func TestReconcile_ForeignObjectThatIsBeingDeleted(t *testing.T) {
 			if test.pending && pending.Children[0].Annotations["of"] != "" {
 				t.Errorf("returned the annotations %v", pending.Children[0].Annotations)
 			}
+		})
+	}
+}
+
+// Objects that are not children must not occupy memory, because anyone can set the label.
+func TestReconcile_ReservesMemoryForListedChildren(t *testing.T) {
+	forged := newConfigMap("forged", "x")
+	forged.SetNamespace("default")
+	forged.SetLabels(map[string]string{"platform.example.com/parent": "widget-uid"})
+	for name, lister := range map[string]bool{"the lister": true, "the API server": false} {
+		t.Run(name, func(t *testing.T) {
+			server := newFakeServer(newWidget(), forged)
+			var reserved []string
+			var full error
+			config := Config{
+				Client: server, Kinds: []Kind{configMapKind},
+				Reserve: func(_ context.Context, child *unstructured.Unstructured) error {
+					reserved = append(reserved, child.GetName())
+					return full
+				},
+			}
+			cached := fakeserver.Lister{Found: []*unstructured.Unstructured{forged}}
+			if lister {
+				config.Lister = func(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
+					return cached, nil
+				}
+			}
+			reconciler, parent := newReconciler(t, config), newWidget()
+			children, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x")))
+			cached.Found = append(cached.Found, children...)
+			failUnlessRequeued(t, err)
+			reserved, full = nil, errors.New("no memory")
+			if _, err := reconciler.Reconcile(t.Context(), first, parent, Desired{}); !errors.Is(err, full) {
+				t.Errorf("got %v", err)
+			}
+			if !slices.Equal(reserved, []string{"a"}) {
+				t.Errorf("reserved memory for %q", reserved)
+			}
+			getConfigMap(t, server, "default", "a")
 		})
 	}
 }

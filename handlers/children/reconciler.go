@@ -1,15 +1,15 @@
 package children
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 
@@ -42,11 +42,14 @@ type Config struct {
 	// read from the API server. By default, all children are read from the API server, with one request per child and
 	// type.
 	Cache handlers.Reader
-	// Owned replaces Cache.List if it is set. It returns the cached objects of a type whose controller has the UID owner,
-	// either whole or as metadata. The Reconciler does not modify them. With an index by owner, the cost of a call is
-	// linear in the number of the parent's children instead of all objects. If the error wraps
-	// dynamiccontroller.ErrNotServed or ErrNotSynced, children are listed from the API server. Optional.
-	Owned func(gvr schema.GroupVersionResource, owner types.UID) ([]runtime.Object, error)
+	// Lister replaces Cache.List if it is set. It finds cached children by their metadata, which saves decoding them. With
+	// an index by owner, the cost is linear in the number of the parent's children instead of all objects. It is usually
+	// DynamicController.SecondaryLister with the key of the watch. If an error wraps dynamiccontroller.ErrNotServed or
+	// ErrNotSynced, children are listed from the API server. Optional.
+	Lister func(gvr schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error)
+	// Reserve is called before the metadata of a child that a list has found is kept until Reconcile returns. If it returns
+	// an error, Reconcile fails. It can limit the memory of concurrent calls. Optional.
+	Reserve func(ctx context.Context, child *unstructured.Unstructured) error
 	// Kinds lists all kinds of children, including those of earlier versions of the controller. Anyone who can update a
 	// parent can change its inventory. Therefore, only children whose kinds are in Kinds or desired by the same call to
 	// Reconcile are pruned and cleaned up. Entries of other kinds stay in the inventory, so that a version of the

@@ -102,7 +102,7 @@ func TestS6_SubscriptionsShareOneWatch(t *testing.T) {
 	lister := must(c.SecondaryLister(two, dynamiccontroller.Owns(child).Key()))
 	owner := must(h.client.Resource(two).Namespace(h.namespace).Get(t.Context(), "b", metav1.GetOptions{}))
 	owned := must(lister.OwnedBy(owner.GetUID()))
-	if len(owned) != 1 || owned[0].(*metav1.PartialObjectMetadata).Name != "c" {
+	if len(owned) != 1 || owned[0].GetName() != "c" {
 		t.Errorf("got owned objects %v, want c", owned)
 	}
 	if n := opened.Load(); n != 1 || w.openWatches(child) != 1 {

@@ -200,3 +200,34 @@ func NewConfigMap(name, value string) *unstructured.Unstructured {
 	object.Object["data"] = map[string]any{"key": value}
 	return object
 }
+
+// Lister finds objects in memory. It implements only the methods that package children uses.
+type Lister struct {
+	dynamiccontroller.SecondaryLister
+	Found []*unstructured.Unstructured
+}
+
+// Objects returns the objects in a namespace that match the selector.
+func (l Lister) Objects(namespace string, selector labels.Selector) (all []dynamiccontroller.Object, err error) {
+	for _, object := range l.Found {
+		if (namespace == "" || object.GetNamespace() == namespace) && selector.Matches(labels.Set(object.GetLabels())) {
+			all = append(all, undecoded{object})
+		}
+	}
+	return all, nil
+}
+
+// OwnedBy returns the objects whose controller has the given UID.
+func (l Lister) OwnedBy(owner types.UID) (owned []dynamiccontroller.Object, err error) {
+	for _, object := range l.Found {
+		if controller := metav1.GetControllerOfNoCopy(object); controller != nil && controller.UID == owner {
+			owned = append(owned, undecoded{object})
+		}
+	}
+	return owned, nil
+}
+
+// undecoded is an object whose content must not be used.
+type undecoded struct{ *unstructured.Unstructured }
+
+func (undecoded) Object() runtime.Object { panic("the metadata is sufficient") }

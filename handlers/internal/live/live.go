@@ -47,6 +47,35 @@ func List(
 	return objects, nil
 }
 
+// pageSize is the maximum number of objects that Each reads with one request.
+const pageSize = 500
+
+// Each calls f for the objects of a type that match the selector. It reads them in pages, so that their number does not
+// matter. An empty namespace means all namespaces. If f returns an error, Each returns it.
+func Each(
+	ctx context.Context, client dynamic.Interface, gvr schema.GroupVersionResource, namespace string,
+	selector labels.Selector, f func(*unstructured.Unstructured) error,
+) error {
+	if _, selectable := selector.Requirements(); !selectable {
+		return nil // the text of labels.Nothing is "", which selects everything
+	}
+	options := metav1.ListOptions{LabelSelector: selector.String(), Limit: pageSize}
+	for {
+		page, err := Resource(client, gvr, namespace).List(ctx, options)
+		if err != nil {
+			return err
+		}
+		for i := range page.Items {
+			if err := f(&page.Items[i]); err != nil {
+				return err
+			}
+		}
+		if options.Continue = page.GetContinue(); options.Continue == "" {
+			return nil
+		}
+	}
+}
+
 // Resource returns the client for the objects of a type in a namespace. If namespace is empty, it covers all
 // namespaces.
 func Resource(client dynamic.Interface, gvr schema.GroupVersionResource, namespace string) dynamic.ResourceInterface {

@@ -35,11 +35,12 @@ func (o *observed) absent(ctx context.Context, excluded []blueprint.Excluded) (a
 			all = append(all, object)
 		}
 		// The name can have changed since the child was created.
-		for _, child := range slices.Concat(owned[e.ID], o.crossNamespace(ctx, e)) {
-			if child.GetAnnotations()[resourceAnnotation] == e.ID && child.GroupVersionKind().GroupKind() == e.GVK.GroupKind() {
+		for _, child := range owned[e.ID] {
+			if child.GroupVersionKind().GroupKind() == e.GVK.GroupKind() {
 				all = append(all, child)
 			}
 		}
+		all = append(all, o.crossNamespace(ctx, e)...)
 	}
 	return all
 }
@@ -51,15 +52,31 @@ func newlyExcluded(before, now []blueprint.Excluded) []blueprint.Excluded {
 	})
 }
 
-// crossNamespace returns the cached children of an excluded resource's kind if the kind can have children on which
-// owner references have no effect. If the cache has not synced, a later reconcile finds these children.
-func (o *observed) crossNamespace(ctx context.Context, e blueprint.Excluded) []*unstructured.Unstructured {
+// crossNamespace returns the metadata of the cached children of an excluded resource's kind if the kind can have
+// children on which owner references have no effect. If the cache has not synced, a later reconcile finds these
+// children.
+func (o *observed) crossNamespace(ctx context.Context, e blueprint.Excluded) (children []*unstructured.Unstructured) {
 	i := slices.IndexFunc(o.kinds, func(kind Child) bool { return kind.GVK == e.GVK })
 	if i < 0 || !o.kinds[i].CrossNamespace {
 		return nil
 	}
-	children, _ := o.reader.List(ctx, o.kinds[i].GVR, "", ChildSelector(o.self))
-	return slices.DeleteFunc(children, func(child *unstructured.Unstructured) bool {
-		return !o.recorded(e.GVK.GroupKind(), child.GetNamespace())
-	})
+	lister, err := o.lister(o.kinds[i].GVR)
+	if err != nil {
+		return nil
+	}
+	found, _ := lister.Objects("", ChildSelector(o.self))
+	for _, child := range found {
+		if id := child.GetAnnotations()[resourceAnnotation]; id != e.ID || !o.recorded(e.GVK.GroupKind(), child.GetNamespace()) {
+			continue
+		}
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(e.GVK)
+		object.SetNamespace(child.GetNamespace())
+		object.SetName(child.GetName())
+		if reserve(ctx, object) != nil {
+			return nil // ctx is cancelled
+		}
+		children = append(children, object)
+	}
+	return children
 }

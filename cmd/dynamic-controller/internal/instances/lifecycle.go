@@ -84,17 +84,16 @@ func deletion(self *unstructured.Unstructured, blocked []children.PendingChild, 
 func (r *Reconciler) blockedChildren(self *unstructured.Unstructured) (blocked []children.PendingChild) {
 	for _, kind := range r.Children {
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID())
-		for _, object := range owned {
-			child, err := meta.Accessor(object)
-			if err != nil || !canBeOwned(object, self) ||
-				child.GetDeletionTimestamp() == nil || len(child.GetFinalizers()) == 0 {
+		for _, child := range owned {
+			if !canBeOwned(child, self) || child.GetDeletionTimestamp() == nil || len(child.GetFinalizers()) == 0 {
 				continue
 			}
 			blocked = append(blocked, children.PendingChild{
 				ObjectIdentifiers: dynamiccontroller.ObjectIdentifiers{
 					GVR: kind.GVR, NamespacedKey: cache.NewObjectName(child.GetNamespace(), child.GetName()).String(),
 				},
-				Kind: kind.GVK.GroupKind(), Deleting: true, Finalizers: child.GetFinalizers(), Annotations: child.GetAnnotations(),
+				Kind: kind.GVK.GroupKind(), Deleting: true, Finalizers: child.GetFinalizers(),
+				Annotations: map[string]string{resourceAnnotation: child.GetAnnotations()[resourceAnnotation]},
 			})
 		}
 	}

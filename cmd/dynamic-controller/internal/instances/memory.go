@@ -20,80 +20,141 @@ import (
 // is twice as long.
 const busyInterval = 500 * time.Millisecond
 
+// reportBusyAfter is how long an instance waits for memory before its status shows this.
+const reportBusyAfter = 10 * time.Second
+
 // withinBudget limits the memory of the handler. If the memory is not available, the handler's context is cancelled, so
 // that the reconcile ends without a result.
 func (r *Reconcilers) withinBudget(handler dynamiccontroller.Handler) dynamiccontroller.Handler {
 	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
-		limited, reservation := r.newest.memory.Reserve(ctx, id.GVR.String())
-		defer reservation.Release() // also after a panic
-		err := reservation.Claim(r.needs.of(id))
-		if err == nil {
-			err = handler(limited, id)
+		err, lack := r.reserving(ctx, id, handler)
+		if tooLarge, is := errors.AsType[*memory.TooLargeError](lack); is {
+			err, lack = r.reserving(ctx, id, r.refusing(tooLarge, true))
 		}
-		cause := context.Cause(limited)
-		reservation.Release()
-		var busy *memory.BusyError
-		var tooLarge *memory.TooLargeError
-		switch {
-		case ctx.Err() != nil:
-		case errors.As(cause, &busy):
-			r.needs.set(id, busy.Needed)
-			return dynamiccontroller.RequeueAfter(busyInterval + rand.N(busyInterval))
-		case errors.As(cause, &tooLarge):
-			err = r.refuse(ctx, id, tooLarge)
+		if tooLarge, is := errors.AsType[*memory.TooLargeError](lack); is {
+			err, lack = r.refusing(tooLarge, false)(ctx, id), nil
 		}
-		r.needs.set(id, 0)
-		return err
+		busy, isBusy := errors.AsType[*memory.BusyError](lack)
+		if !isBusy {
+			r.needs.forget(id)
+			return err
+		}
+		if isLong := r.needs.add(id, busy.Needed); isLong {
+			if err := r.reportBusy(ctx, id); err != nil {
+				return err
+			}
+		}
+		return dynamiccontroller.RequeueAfter(busyInterval + rand.N(busyInterval))
 	}
+}
+
+// reserving calls the handler with a reservation. If the handler needed more memory than was available, lack is a
+// *memory.BusyError or a *memory.TooLargeError.
+func (r *Reconcilers) reserving(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, handler dynamiccontroller.Handler,
+) (err, lack error) {
+	owner := memory.Owner{Type: id.GVR.String(), Namespace: id.Namespace()}
+	limited, reservation := r.newest.memory.Reserve(ctx, owner)
+	defer reservation.Release() // also after a panic
+	needed := r.needs.of(id)
+	// With half as much again, few attempts are needed.
+	if err = reservation.Claim(needed, needed+needed/2); err == nil {
+		err = handler(limited, id)
+	}
+	if ctx.Err() != nil {
+		return err, nil
+	}
+	return err, context.Cause(limited)
 }
 
 // needs holds how much memory instances need at least, for those that are waiting for memory. It is safe for concurrent
 // use.
 type needs struct{ sync.Map }
 
+type need struct {
+	bytes    int64
+	reportAt time.Time // when the status must show that the instance is waiting
+}
+
 func (n *needs) of(id dynamiccontroller.ObjectIdentifiers) int64 {
-	bytes, _ := n.Load(id)
-	needed, _ := bytes.(int64)
-	return needed
+	waiting, _ := n.Load(id)
+	known, _ := waiting.(need)
+	return known.bytes
 }
 
-// set stores the size of the reservation that was not available. The next attempt claims half as much again, so that
-// few attempts are needed.
-func (n *needs) set(id dynamiccontroller.ObjectIdentifiers, bytes int64) {
-	if bytes == 0 {
-		n.Delete(id)
-	} else if bytes > n.of(id) {
-		n.Store(id, bytes+bytes/2)
+// add stores the size of a reservation that was not available. It reports whether the instance's status must show that
+// it is waiting.
+func (n *needs) add(id dynamiccontroller.ObjectIdentifiers, bytes int64) (isLong bool) {
+	now := time.Now()
+	waiting, _ := n.Load(id)
+	known, isKnown := waiting.(need)
+	if isLong = isKnown && now.After(known.reportAt); isLong || !isKnown {
+		known.reportAt = now.Add(reportBusyAfter)
 	}
+	known.bytes = max(known.bytes, bytes)
+	n.Store(id, known)
+	return isLong
 }
 
-// refuse reports an instance that needs too much memory. It reads the instance without its content. If the instance is
-// being deleted, refuse deletes the children without evaluating any expressions.
-func (r *Reconcilers) refuse(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, cause *memory.TooLargeError,
-) error {
-	defer r.newest.requestCount() // the reconcile may have ended before it requested a count
+func (n *needs) forget(id dynamiccontroller.ObjectIdentifiers) { n.Delete(id) }
+
+// selectedFor reads an instance without its content, and returns the Reconciler for it. The Reconciler is nil if the
+// instance does not exist or must wait.
+func (r *Reconcilers) selectedFor(
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers,
+) (*unstructured.Unstructured, *Reconciler, error) {
 	self, err := handlers.Live(r.newest.client).Get(ctx, id.GVR, id.Namespace(), id.Name())
-	if apierrors.IsNotFound(err) {
-		return r.gone(ctx, id)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil, r.gone(ctx, id)
+	case err != nil:
+		return nil, nil, err
 	}
-	if err != nil {
+	return self, r.reconcilerFor(id, self), nil
+}
+
+// reportBusy reports an instance that has waited long for memory.
+func (r *Reconcilers) reportBusy(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+	self, selected, err := r.selectedFor(ctx, id)
+	if err != nil || selected == nil || selected.pausedBy(self) != "" {
 		return err
 	}
-	selected := r.reconcilerFor(id, self)
-	switch {
-	case selected == nil:
+	// The status still describes the last reconcile, except for this condition.
+	_, err = selected.pauses.Set(ctx, id, self, metav1.Condition{
+		Type: conditionReady, Status: metav1.ConditionUnknown, Reason: reasonWaitingForMemory,
+		Message: "waiting for memory that other instances use at the moment",
+	})
+	if errors.Is(err, handlers.ErrNoStatus) || apierrors.IsNotFound(err) {
 		return nil
-	case selected.pausedBy(self) != "":
-		return selected.reportPause(ctx, id, self, selected.pausedBy(self))
-	case self.GetDeletionTimestamp() != nil:
-		return selected.reportDeletion(ctx, id, self, selected.cleanUp(ctx, id, self, false))
 	}
-	return selected.report(ctx, id, self, metav1.Condition{
-		Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonMemory,
-		Message: "the instance needs too much memory: " + cause.Error() + "; make the instance and the objects that it " +
-			"refers to smaller, simplify the expressions of the Blueprint, or raise the memory limit of the platform",
-	}, nil, nil)
+	return err
+}
+
+// refusing returns a handler that reports an instance that needs too much memory. It reads the instance without its
+// content. If the instance is being deleted and cleanUp is set, the handler deletes the children without evaluating any
+// expressions.
+func (r *Reconcilers) refusing(cause *memory.TooLargeError, cleanUp bool) dynamiccontroller.Handler {
+	return func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers) error {
+		defer r.newest.requestCount() // the reconcile may have ended before it requested a count
+		self, selected, err := r.selectedFor(ctx, id)
+		switch {
+		case err != nil || selected == nil:
+			return err
+		case selected.pausedBy(self) != "":
+			return selected.reportPause(ctx, id, self, selected.pausedBy(self))
+		case self.GetDeletionTimestamp() != nil && cleanUp:
+			return selected.reportDeletion(ctx, id, self, selected.cleanUp(ctx, id, self, false))
+		}
+		advice := "make the instance and the objects that it refers to smaller, simplify the expressions of the Blueprint"
+		if self.GetDeletionTimestamp() != nil {
+			advice = "reduce the number of its children"
+		}
+		return selected.report(ctx, id, self, metav1.Condition{
+			Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonMemory,
+			Message: "the instance needs too much memory: " + cause.Error() + "; " + advice +
+				", or raise the memory limit of the platform",
+		}, nil, nil)
+	}
 }
 
 // reserve reserves the memory for an object, or for a copy of it.

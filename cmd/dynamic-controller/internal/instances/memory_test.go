@@ -1,11 +1,14 @@
 package instances
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -54,50 +57,171 @@ func TestMemory_InstanceThatCannotFitIsRefused(t *testing.T) {
 
 // An instance that needs too much memory can be deleted, because its expressions are not evaluated.
 func TestMemory_InstanceThatCannotFitIsDeleted(t *testing.T) {
-	handler, server := newLimited(t, memory.NewBudget(256<<10, 1))
+	r, _, server := newTestReconcilers(t, func() {})
+	r.newest.memory = memory.NewBudget(256<<10, 1)
+	deleteFlowers(t, server)
+	handler := r.withinBudget(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+		return memory.FromContext(ctx).Grow(1 << 20)
+	})
+	_ = handler(t.Context(), flowers) // waits to report the deletion
+	if left := storedFlowers(t, server).GetFinalizers(); len(left) > 0 {
+		t.Errorf("the finalizers %q are left", left)
+	}
+}
+
+func deleteFlowers(t *testing.T, server *platformtest.Server) {
+	t.Helper()
 	self := newFlowers(t, server)
-	now := metav1.Now()
-	self.SetDeletionTimestamp(&now)
+	deleted := metav1.NewTime(time.Now().Add(-time.Minute))
+	self.SetDeletionTimestamp(&deleted)
 	self.SetFinalizers([]string{ChildrenFinalizer})
 	if err := server.Tracker().Update(websites, self, flowers.Namespace()); err != nil {
 		t.Fatal(err)
 	}
-	_ = handler(t.Context(), flowers) // waits to report the deletion
-	if object, err := server.Tracker().Get(websites, flowers.Namespace(), flowers.Name()); err == nil {
-		if left := object.(*unstructured.Unstructured).GetFinalizers(); len(left) > 0 {
-			t.Errorf("the finalizers %q are left", left)
+}
+
+// The metadata of the children can need too much memory as well.
+func TestMemory_InstanceWhoseChildrenCannotFitIsReported(t *testing.T) {
+	r, _, server := newTestReconcilers(t, func() {})
+	engine := r.newest.engine.(*platformtest.Engine)
+	r.newest.memory = memory.NewBudget(256<<10, 1)
+	deleteFlowers(t, server)
+	self := storedFlowers(t, server)
+	self.SetAnnotations(map[string]string{inventoryAnnotation: "ConfigMap=v1/configmaps:1"})
+	if err := server.Tracker().Update(websites, self, flowers.Namespace()); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 100 {
+		child := &unstructured.Unstructured{}
+		child.SetAPIVersion("v1")
+		child.SetKind("ConfigMap")
+		child.SetNamespace(self.GetNamespace())
+		child.SetName(fmt.Sprint("child-", n))
+		child.SetLabels(map[string]string{parentLabel: string(self.GetUID())})
+		child.SetAnnotations(map[string]string{"long": strings.Repeat("x", 10_000)})
+		child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(self, self.GroupVersionKind())})
+		if err := engine.Secondary.Add(child); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handler := r.withinBudget(handlers.Object(handlers.Live(server), r.reconcile, r.gone))
+	if err := handler(t.Context(), flowers); err != nil {
+		t.Fatal(err)
+	}
+	now := storedFlowers(t, server)
+	ready := ConditionOf(now, conditionReady)
+	if ready == nil || ready.Reason != reasonMemory || !strings.Contains(ready.Message, "the number of its children") {
+		t.Errorf("got %+v", ready)
+	}
+	if len(now.GetFinalizers()) != 1 {
+		t.Errorf("the finalizers are %q", now.GetFinalizers())
+	}
+}
+
+// fill makes others hold the shared part of a budget, and returns a function that releases it.
+func fill(t *testing.T, budget *memory.Budget) (release func()) {
+	t.Helper()
+	var others []*memory.Reservation
+	for n := range 30 { // each owner gets a part of what is left
+		for {
+			_, other := budget.Reserve(t.Context(), memory.Owner{Type: fmt.Sprint(n)})
+			if other.Claim(96<<10, 96<<10) != nil {
+				break
+			}
+			others = append(others, other)
+		}
+	}
+	return func() {
+		for _, other := range others {
+			other.Release()
 		}
 	}
 }
 
 func TestMemory_BusyInstanceIsRequeuedAndClaimsItsMemory(t *testing.T) {
 	budget := memory.NewBudget(4<<20, 16)
-	handler, server := newLimited(t, budget)
+	r, _, server := newTestReconcilers(t, func() {})
+	r.newest.memory = budget
 	newFlowers(t, server)
-	var others []*memory.Reservation
-	for class := range 20 { // each class gets two thirds of what is left
-		for {
-			_, other := budget.Reserve(t.Context(), fmt.Sprint(class))
-			if other.Claim(96<<10) != nil {
-				break
-			}
-			others = append(others, other)
-		}
-	}
-	for range 2 {
+	var calls int
+	handler := r.withinBudget(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+		calls++
+		return memory.FromContext(ctx).Grow(1 << 20)
+	})
+	release := fill(t, budget)
+	for range 3 {
 		delay, is := dynamiccontroller.RequeueDelay(handler(t.Context(), flowers))
-		if !is || delay < busyInterval || delay > 2*busyInterval || len(server.Took()) > 0 {
+		if !is || delay < busyInterval || delay > 2*busyInterval {
 			t.Fatalf("got a requeue: %t, after %s", is, delay)
 		}
 	}
-	for _, other := range others {
-		other.Release()
+	if calls != 1 {
+		t.Errorf("the handler was called %d times, although its memory was not available", calls)
 	}
-	if err := handler(t.Context(), flowers); err != nil {
-		t.Fatal(err)
+	release()
+	if err := handler(t.Context(), flowers); err != nil || calls != 2 {
+		t.Errorf("after %d calls: %v", calls, err)
 	}
-	if writes := server.Took(); len(writes) == 0 {
-		t.Error("nothing was written after the memory had become available")
+	if r.needs.of(flowers) != 0 {
+		t.Error("a successful reconcile still needs memory")
+	}
+}
+
+func TestMemory_LongWaitIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := memory.NewBudget(4<<20, 16)
+		r, _, server := newTestReconcilers(t, func() {})
+		r.newest.memory = budget
+		newFlowers(t, server)
+		handler := r.withinBudget(func(ctx context.Context, _ dynamiccontroller.ObjectIdentifiers) error {
+			return memory.FromContext(ctx).Grow(1 << 20)
+		})
+		fill(t, budget)
+		for began := time.Now(); time.Since(began) < 3*reportBusyAfter; {
+			delay, is := dynamiccontroller.RequeueDelay(handler(t.Context(), flowers))
+			if !is {
+				t.Fatal("not requeued")
+			}
+			ready := ConditionOf(storedFlowers(t, server), conditionReady)
+			if isReported := ready != nil && ready.Reason == reasonWaitingForMemory; isReported != (time.Since(began) > reportBusyAfter) {
+				t.Fatalf("after %s, got %v", time.Since(began), ready)
+			}
+			time.Sleep(delay)
+		}
+		if writes := server.Took(); len(writes) != 1 {
+			t.Errorf("wrote %q", writes)
+		}
+	})
+}
+
+func TestReduceItem(t *testing.T) {
+	metadata := func(fields string) string { return `{"metadata":{"name":"a","namespace":"n"` + fields + `}}` }
+	long := strings.Repeat("x", 2*maxMarkBytes+1)
+	const marks = `"annotations":{"platform.example.com/parent":"p","platform.example.com/self":"n/a"},` +
+		`"labels":{"platform.example.com/parent":"u"}`
+	for name, test := range map[string]struct{ item, want string }{
+		"content": {`{"kind":"K","metadata":{"name":"a","uid":"u","resourceVersion":"1","generation":2},"spec":{"a":1}}`,
+			`{"metadata":{"name":"a","uid":"u","resourceVersion":"1"}}`},
+		"marks":         {metadata("," + marks), metadata("," + marks)},
+		"other entries": {metadata(`,"labels":{"a":"b"},"annotations":{"a":"b","platform.example.com/PARENT":"x"}`), metadata("")},
+		"long values": {metadata(`,"labels":{"platform.example.com/parent":"` + long + `"},"annotations":{` +
+			`"platform.example.com/parent":"` + long + `"}`), metadata("")},
+		"a deletion": {metadata(`,"deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":-1`),
+			metadata(`,"deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":-1`)},
+		"finalizers": {metadata(`,"finalizers":["a","` + long + `","b"` + strings.Repeat(`,"c"`, 20) + `]`),
+			metadata(`,"finalizers":["a","b"` + strings.Repeat(`,"c"`, 8) + `]`)},
+		"owners": {metadata(`,"ownerReferences":[{"uid":"1"},{"uid":"2","controller":true},{"uid":"3","controller":false}]`),
+			metadata(`,"ownerReferences":[{"apiVersion":"","kind":"","name":"","uid":"2","controller":true}]`)},
+		"null":          {metadata(`,"labels":null,"finalizers":null,"ownerReferences":null`), metadata("")},
+		"not an object": {`[]`, `[]`},
+		"not valid":     {metadata(`,"finalizers":[1]`), metadata(`,"finalizers":[1]`)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, want := sorted(t, ReduceItem([]byte(test.item))), sorted(t, []byte(test.want))
+			if string(got) != string(want) {
+				t.Errorf("got %.300s, want %.300s", got, want)
+			}
+		})
 	}
 }
 
@@ -116,13 +240,7 @@ func TestReduce(t *testing.T) {
 			object("", `,"status":{"a":"`+long+`","revision":"r","conditions":[1],"observedGeneration":2}`),
 			object("", `,"status":{"conditions":[1],"observedGeneration":2,"revision":"r"}`),
 		},
-		"large labels": {object(`,"labels":{"a":"`+long+`"}`, `,"spec":1`), object(`,"labels":{"a":"`+long+`"}`, "")},
-		"a list": {
-			`{"apiVersion":"v1","kind":"AList","metadata":{"resourceVersion":"1"},"items":[` +
-				object("", `,"spec":"`+long+`"`) + "," + object("", `,"spec":1`) + `]}`,
-			`{"apiVersion":"v1","kind":"AList","metadata":{"resourceVersion":"1"},"items":[` +
-				object("", "") + "," + object("", `,"spec":1`) + `]}`,
-		},
+		"large labels":  {object(`,"labels":{"a":"`+long+`"}`, `,"spec":1`), object(`,"labels":{"a":"`+long+`"}`, "")},
 		"not an object": {"[" + long + "]", "[" + long + "]"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -59,6 +59,9 @@ const (
 	// instance that retains the child. Package handlers/children adds them.
 	stageAnnotation    = Name + "/stage"
 	retainedAnnotation = Name + "/retained-by"
+	// restoredAnnotation confirms that the instance of a child has been restored from a backup. See package
+	// handlers/children.
+	restoredAnnotation = Name + "/restored"
 	// budgetAnnotation is an annotation on children that can be instances. It contains their expansion budget.
 	budgetAnnotation = Name + "/allowance"
 	// omittedAnnotation marks objects that are cached without their content. If a user sets it on an object, the only

@@ -9,9 +9,7 @@ import (
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -33,6 +31,7 @@ type observed struct {
 	unsynced bool // whether the report depends on a child in a cache that has not synced
 
 	reader cacheReader
+	lister func(child schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error)
 	kinds  []Child
 	self   *unstructured.Unstructured
 	// recorded reports whether the inventory contains the given kind and namespace.
@@ -53,7 +52,7 @@ type readFailure struct {
 func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructured, reader cacheReader) *observed {
 	o := &observed{
 		byKey: map[string]*unstructured.Unstructured{}, lookedUp: map[string]bool{}, unread: map[string]readFailure{},
-		collections: sets.New[string](), reader: reader, kinds: r.Children, self: self,
+		collections: sets.New[string](), reader: reader, lister: r.lister, kinds: r.Children, self: self,
 		recorded: r.children.Recorded(self),
 	}
 	unread := sets.New[string]() // resources for which nothing has been read from the API server yet
@@ -67,8 +66,11 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 	for _, kind := range r.Children {
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID()) // other children are looked up by name
 		for _, child := range owned {
-			object, ok := child.(*unstructured.Unstructured)
-			if !ok || !canBeOwned(object, self) || !o.recorded(kind.GVK.GroupKind(), object.GetNamespace()) {
+			if !canBeOwned(child, self) || !o.recorded(kind.GVK.GroupKind(), child.GetNamespace()) {
+				continue
+			}
+			object, ok := child.Object().(*unstructured.Unstructured) // its size is limited by Transform
+			if !ok {
 				continue
 			}
 			if reserve(ctx, object) != nil {
@@ -91,9 +93,8 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 
 // canBeOwned reports whether the object's owner reference to the instance can be valid. Users in other namespaces can
 // create objects with invalid references. The content of such objects must not be visible to the instance's templates.
-func canBeOwned(object runtime.Object, self *unstructured.Unstructured) bool {
-	m, err := meta.Accessor(object)
-	return err == nil && (self.GetNamespace() == "" || m.GetNamespace() == self.GetNamespace())
+func canBeOwned(object dynamiccontroller.Object, self *unstructured.Unstructured) bool {
+	return self.GetNamespace() == "" || object.GetNamespace() == self.GetNamespace()
 }
 
 // keyOf returns the key of a child, or "" if the child has none.

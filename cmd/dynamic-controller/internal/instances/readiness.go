@@ -34,7 +34,9 @@ const (
 	reasonFailed    = "ChildrenFailed" // any other error
 	reasonMemory    = "MemoryExceeded" // a reconcile needs more memory than it can have
 	reasonDeleting  = "Deleting"
-	reasonPaused    = "Paused" // the instance has been paused since its creation
+	// reasonWaitingForMemory is reported if an instance has waited for memory for a long time.
+	reasonWaitingForMemory = "WaitingForMemory"
+	reasonPaused           = "Paused" // the instance has been paused since its creation
 
 	// reasonCleanupForbidden is reported while an instance is being deleted and still has children that its identity
 	// cannot delete, or that are in a namespace not listed in --namespaces.

@@ -35,8 +35,7 @@ func ReduceCached(text []byte) []byte {
 	return append([]byte(`{"`+reducedField+`":true,`), reduced[1:]...)
 }
 
-// Reduce removes the content of a large object from a response of the API server, which is an object or a list. It
-// keeps the metadata without the managedFields, and the status. Of a large status, it keeps only the fields that the
+// Reduce removes the content of a large object from a response of the API server. It keeps the metadata without the managedFields, and the status. Of a large status, it keeps only the fields that the
 // platform writes for all Blueprints. It returns the text unchanged if it is small or not an object.
 //
 // The API server returns the whole object after each write. Decoding it can take fifty times the memory of the text.
@@ -45,11 +44,10 @@ func Reduce(text []byte) []byte {
 		return text
 	}
 	var object struct {
-		APIVersion json.RawMessage   `json:"apiVersion,omitempty"`
-		Kind       json.RawMessage   `json:"kind,omitempty"`
-		Metadata   json.RawMessage   `json:"metadata,omitempty"`
-		Items      []json.RawMessage `json:"items,omitempty"`
-		Status     json.RawMessage   `json:"status,omitempty"`
+		APIVersion json.RawMessage `json:"apiVersion,omitempty"`
+		Kind       json.RawMessage `json:"kind,omitempty"`
+		Metadata   json.RawMessage `json:"metadata,omitempty"`
+		Status     json.RawMessage `json:"status,omitempty"`
 	}
 	if utiljson.Unmarshal(text, &object) != nil {
 		return text
@@ -70,9 +68,6 @@ func Reduce(text []byte) []byte {
 		if utiljson.Unmarshal(object.Status, &status) == nil {
 			object.Status, _ = json.Marshal(status)
 		}
-	}
-	for i, item := range object.Items {
-		object.Items[i] = Reduce(item)
 	}
 	reduced, err := json.Marshal(object)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/apimachinery/pkg/types"
@@ -113,7 +112,8 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	var err error
 	r.children, err = children.New(children.Config{
 		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: revision.Followed, Namespaces: c.Namespaces,
-		Cache: handlers.Cached(r.lister), Owned: r.ownedBy, // to find children to delete
+		Cache: handlers.Cached(r.lister), Lister: r.lister, // to find children to delete
+		Reserve: reserve,
 	})
 	return r, err
 }
@@ -129,7 +129,7 @@ func (r *Reconciler) owned(child schema.GroupVersionResource) dynamiccontroller.
 }
 
 // ownedBy returns the cached children that have an owner reference to the instance.
-func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.UID) ([]runtime.Object, error) {
+func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.UID) ([]dynamiccontroller.Object, error) {
 	lister, err := r.lister(child)
 	if err != nil {
 		return nil, err

@@ -178,7 +178,7 @@ func keptAnnotations(annotations map[string]string) map[string]string {
 	for key, limit := range map[string]int{
 		appliedAnnotation: maxMarkBytes, selfAnnotation: maxMarkBytes, resourceAnnotation: maxMarkBytes,
 		instanceAnnotation: maxMarkBytes, budgetAnnotation: maxMarkBytes, stageAnnotation: maxMarkBytes,
-		retainedAnnotation: maxMarkBytes, PausedAnnotation: maxMarkBytes,
+		retainedAnnotation: maxMarkBytes, restoredAnnotation: maxMarkBytes, PausedAnnotation: maxMarkBytes,
 		parentLabel:         2 * maxMarkBytes, // contains several names
 		inventoryAnnotation: maxKeptBytes,
 	} {

@@ -11,46 +11,58 @@ type Budget struct {
 	allowance int64 // bytes of each reservation that are always granted
 	shared    int64 // the size of the shared part in bytes
 
-	mu   sync.Mutex // guards the fields below
-	free int64      // free bytes of the shared part
-	held map[string]int64
+	mu     sync.Mutex // guards the fields below
+	free   int64      // free bytes of the shared part
+	held   map[Owner]int64
+	ofType map[string]int64 // held bytes by type
 }
 
-// unshared is the part of a budget that is divided into the allowances: one quarter.
-const unshared = 4
+// Owner is on whose behalf memory is reserved.
+type Owner struct{ Type, Namespace string }
 
-// threshold limits the shared bytes that a class can hold, relative to the free ones.
-const threshold = 2
+// allowances is the fraction of a budget that is divided into the allowances.
+const allowances = 1. / 4
 
-// NewBudget returns a budget of the given number of bytes for at most workers concurrent reservations.
+// The shared bytes that an owner and a type can hold, relative to the free ones.
+const ownerThreshold, typeThreshold = 1.5, 3
+
+// NewBudget returns a budget of the given number of bytes for at most workers concurrent reservations. A budget of 0
+// bytes grants nothing.
 func NewBudget(bytes int64, workers int) *Budget {
-	allowance := bytes / unshared / int64(max(workers, 1))
+	allowance := int64(float64(bytes)*allowances) / int64(max(workers, 1))
 	shared := bytes - allowance*int64(max(workers, 1))
-	return &Budget{allowance: allowance, shared: shared, free: shared, held: map[string]int64{}}
+	return &Budget{
+		allowance: allowance, shared: shared, free: shared, held: map[Owner]int64{}, ofType: map[string]int64{},
+	}
 }
 
-// Largest returns the maximum size of a reservation. It is less than a class can hold, so that a large reservation need
-// not wait until no other class holds any memory.
+// Largest returns the maximum size of a reservation. It is less than an owner can hold, so that a large reservation need
+// not wait until no other owner holds any memory.
 func (b *Budget) Largest() int64 { return b.allowance + b.shared/2 }
 
-// take takes shared bytes for a class, or returns false if they are not available at the moment.
-func (b *Budget) take(class string, bytes int64) bool {
+// take takes shared bytes for an owner, or returns false if they are not available at the moment.
+func (b *Budget) take(owner Owner, bytes int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.held[class]+bytes > threshold*(b.free-bytes) {
+	free := float64(b.free - bytes)
+	if float64(b.held[owner]+bytes) > ownerThreshold*free || float64(b.ofType[owner.Type]+bytes) > typeThreshold*free {
 		return false
 	}
 	b.free -= bytes
-	b.held[class] += bytes
+	b.held[owner] += bytes
+	b.ofType[owner.Type] += bytes
 	return true
 }
 
-func (b *Budget) giveBack(class string, bytes int64) {
+func (b *Budget) giveBack(owner Owner, bytes int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.free += bytes
-	if b.held[class] -= bytes; b.held[class] <= 0 {
-		delete(b.held, class)
+	if b.held[owner] -= bytes; b.held[owner] <= 0 {
+		delete(b.held, owner)
+	}
+	if b.ofType[owner.Type] -= bytes; b.ofType[owner.Type] <= 0 {
+		delete(b.ofType, owner.Type)
 	}
 }
 
@@ -58,25 +70,25 @@ func (b *Budget) giveBack(class string, bytes int64) {
 // concurrently.
 type Reservation struct {
 	budget *Budget
-	class  string
+	owner  Owner
 	cancel context.CancelCauseFunc
 	err    error // the error of Grow that cancelled the context
 	bytes  int64
 	taken  int64 // shared bytes
 	least  int64 // the minimum of taken
+	page   int64 // bytes of the current page, see Transport.ReduceItem
 }
 
 type contextKey struct{}
 
 // Reserve returns an empty reservation and a context with it. The caller must release the reservation. If the
-// reservation cannot grow, the context is cancelled with the error as its cause. Reservations of one class share a
-// limit. A nil Budget is unlimited.
-func (b *Budget) Reserve(ctx context.Context, class string) (context.Context, *Reservation) {
+// reservation cannot grow, the context is cancelled with the error as its cause. A nil Budget is unlimited.
+func (b *Budget) Reserve(ctx context.Context, owner Owner) (context.Context, *Reservation) {
 	if b == nil {
 		return ctx, nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	r := &Reservation{budget: b, class: class, cancel: cancel}
+	r := &Reservation{budget: b, owner: owner, cancel: cancel}
 	return context.WithValue(ctx, contextKey{}, r), r
 }
 
@@ -116,8 +128,8 @@ func (r *Reservation) grow(bytes int64) error {
 	}
 	if missing := r.bytes + bytes - r.budget.allowance - r.taken; missing > 0 {
 		more := max(missing, min(step, largest-r.budget.allowance-r.taken))
-		if !r.budget.take(r.class, more) {
-			if more = missing; !r.budget.take(r.class, more) {
+		if !r.budget.take(r.owner, more) {
+			if more = missing; !r.budget.take(r.owner, more) {
 				return &BusyError{Needed: r.bytes + bytes}
 			}
 		}
@@ -127,25 +139,28 @@ func (r *Reservation) grow(bytes int64) error {
 	return nil
 }
 
-// Claim sets bytes aside, so that Grow succeeds until the reservation has reached this size. If they are not available,
-// Claim cancels the context and returns a [*BusyError], like Grow. It is called before the first call to Grow. A
-// reconcile that has failed because of a lack of memory can claim it before it starts again. Without Claim, many
-// reconciles could each hold a part of what they need, and none would get the rest.
-func (r *Reservation) Claim(bytes int64) error {
+// Claim sets memory aside, so that Grow succeeds until the reservation has reached this size: preferred bytes or, if
+// they are not available, least bytes. If those are not available either, Claim cancels the context and returns a
+// [*BusyError], like Grow. It is called before the first call to Grow. A reconcile that has failed because of a lack of
+// memory can claim it before it starts again. Without Claim, many reconciles could each hold a part of what they need,
+// and none would get the rest.
+func (r *Reservation) Claim(least, preferred int64) error {
 	if r == nil {
 		return nil
 	}
-	shared := min(bytes, r.budget.Largest()) - r.budget.allowance
-	if shared <= 0 {
-		return nil
+	for _, bytes := range []int64{preferred, least} {
+		shared := min(bytes, r.budget.Largest()) - r.budget.allowance
+		if shared <= 0 {
+			return nil
+		}
+		if r.budget.take(r.owner, shared) {
+			r.taken, r.least = shared, shared
+			return nil
+		}
 	}
-	if !r.budget.take(r.class, shared) {
-		r.err = &BusyError{Needed: bytes}
-		r.cancel(r.err)
-		return r.err
-	}
-	r.taken, r.least = shared, shared
-	return nil
+	r.err = &BusyError{Needed: least}
+	r.cancel(r.err)
+	return r.err
 }
 
 // Shrink removes bytes from the reservation.
@@ -156,7 +171,7 @@ func (r *Reservation) Shrink(bytes int64) {
 	r.bytes -= bytes
 	needed := max(r.bytes-r.budget.allowance, r.least)
 	if excess := r.taken - needed; excess >= step {
-		r.budget.giveBack(r.class, excess)
+		r.budget.giveBack(r.owner, excess)
 		r.taken = needed
 	}
 }
@@ -166,8 +181,8 @@ func (r *Reservation) Release() {
 	if r == nil {
 		return
 	}
-	r.budget.giveBack(r.class, r.taken)
-	r.bytes, r.taken, r.least = 0, 0, 0
+	r.budget.giveBack(r.owner, r.taken)
+	r.bytes, r.taken, r.least, r.page = 0, 0, 0, 0
 	r.cancel(nil)
 }
 

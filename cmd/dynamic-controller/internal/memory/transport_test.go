@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -29,13 +30,13 @@ func TestTransport(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := NewBudget(64*mib, 1)
-			ctx, r := b.Reserve(t.Context(), "a")
+			ctx, r := b.Reserve(t.Context(), Owner{Type: "a"})
 			defer r.Release()
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://x/", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			response, err := Transport{respond(test.response), test.reduce}.RoundTrip(request)
+			response, err := Transport{RoundTripper: respond(test.response), Reduce: test.reduce}.RoundTrip(request)
 			var tooLarge *TooLargeError
 			if test.fails {
 				if !errors.As(err, &tooLarge) || !errors.As(context.Cause(ctx), &tooLarge) {
@@ -54,5 +55,97 @@ func TestTransport(t *testing.T) {
 				t.Errorf("%d bytes are reserved, want %d", r.bytes, want)
 			}
 		})
+	}
+}
+
+// A page can be many times as large as a reservation.
+func TestTransport_Pages(t *testing.T) {
+	const items = 100
+	item := `{"metadata":{"name":"` + strings.Repeat("x", mib) + `"}}`
+	pages := map[string]string{
+		"items":        `{"kind":"L","items":[` + strings.Repeat(item+",", items-1) + item + `],"metadata":{"continue":"c"}}`,
+		"no items":     `{"kind":"L","items":[],"metadata":{}}`,
+		"absent items": `{"kind":"L","items":null,"metadata":{}}`,
+		"one field":    ` { } `,
+	}
+	wants := map[string]string{
+		"items":        `{"kind":"L","items":[` + strings.Repeat(`{"n":1048576},`, items-1) + `{"n":1048576}],"metadata":{"continue":"c"}}`,
+		"no items":     pages["no items"],
+		"absent items": pages["no items"],
+		"one field":    `{}`,
+	}
+	reduce := func(item []byte) []byte {
+		return fmt.Appendf(nil, `{"n":%d}`, len(item)-len(`{"metadata":{"name":""}}`))
+	}
+	for name, page := range pages {
+		t.Run(name, func(t *testing.T) {
+			ctx, r := NewBudget(64*mib, 1).Reserve(t.Context(), Owner{Type: "a"})
+			defer r.Release()
+			for range 2 { // the second page replaces the first one
+				text, err := readThrough(ctx, Transport{RoundTripper: respond(page), ReduceItem: reduce}, "GET", "http://x/?limit=1")
+				if err != nil || text != wants[name] {
+					t.Fatalf("got %s, %v", text, err)
+				}
+				if want := OfJSON(text) + int64(len(text)); r.bytes != want {
+					t.Errorf("%d bytes are reserved, want %d", r.bytes, want)
+				}
+			}
+		})
+	}
+	for name, page := range map[string]string{
+		"end of the text": `{"items":[{`, "no object": `[]`, "no items": `{"items":{}}`, "no value": `{"a":}`,
+		"items that are too large": `{"items":[` + strings.Repeat(`"",`, 8*mib) + `""]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, r := NewBudget(64*mib, 1).Reserve(t.Context(), Owner{Type: "a"})
+			defer r.Release()
+			keep := func(item []byte) []byte { return item }
+			text, err := readThrough(ctx, Transport{RoundTripper: respond(page), ReduceItem: keep}, "GET", "http://x/?limit=1")
+			if err == nil {
+				t.Errorf("got %d bytes", len(text))
+			}
+			if r.bytes != 0 {
+				t.Errorf("%d bytes are reserved after %v", r.bytes, err)
+			}
+		})
+	}
+}
+
+func readThrough(ctx context.Context, transport http.RoundTripper, method, url string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		return "", err
+	}
+	text, err := io.ReadAll(response.Body)
+	return string(text), errors.Join(err, response.Body.Close())
+}
+
+type accepts struct{ http.RoundTripper }
+
+func (a accepts) RoundTrip(request *http.Request) (*http.Response, error) {
+	text := `{"accept":"` + request.Header.Get("Accept") + `"}`
+	return respond(text).RoundTrip(request)
+}
+
+func TestTransport_RequestsMetadata(t *testing.T) {
+	keep := func(text []byte) []byte { return text }
+	for name, test := range map[string]struct {
+		method, url string
+		transport   Transport
+		want        string
+	}{
+		"a deletion":               {http.MethodDelete, "http://x/", Transport{}, "as=PartialObjectMetadata;"},
+		"a page":                   {http.MethodGet, "http://x/?limit=1", Transport{ReduceItem: keep}, "as=PartialObjectMetadataList;"},
+		"an object":                {http.MethodGet, "http://x/", Transport{ReduceItem: keep}, `""`},
+		"a list of another client": {http.MethodGet, "http://x/?limit=1", Transport{Reduce: keep}, `""`},
+	} {
+		test.transport.RoundTripper = accepts{}
+		if text, err := readThrough(t.Context(), test.transport, test.method, test.url); err != nil || !strings.Contains(text, test.want) {
+			t.Errorf("%s: got %s, %v", name, text, err)
+		}
 	}
 }

@@ -67,7 +67,7 @@ func New(
 	contents.Wrap(func(base http.RoundTripper) http.RoundTripper { return memory.Transport{RoundTripper: base} })
 	reduced := rest.CopyConfig(fenced)
 	reduced.Wrap(func(base http.RoundTripper) http.RoundTripper {
-		return memory.Transport{RoundTripper: base, Reduce: instances.Reduce}
+		return memory.Transport{RoundTripper: base, Reduce: instances.Reduce, ReduceItem: instances.ReduceItem}
 	})
 	client, err1 := dynamic.NewForConfig(contents)
 	instanceClient, err7 := dynamic.NewForConfig(reduced)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -132,17 +133,37 @@ func (l lister) All(namespace string, selector labels.Selector) iter.Seq2[runtim
 	}
 }
 
-func (l lister) OwnedBy(owner types.UID) (owned []runtime.Object, err error) {
-	all, err := l.List(labels.Everything())
-	for _, object := range all {
-		if m, ok := object.(metav1.Object); ok {
-			if controller := metav1.GetControllerOf(m); controller != nil && controller.UID == owner {
-				owned = append(owned, object)
-			}
+func (l lister) Objects(namespace string, selector labels.Selector) (all []dynamiccontroller.Object, err error) {
+	for object, err := range l.All(namespace, selector) {
+		if err != nil {
+			return nil, err
 		}
+		m, err := meta.Accessor(object)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, cached{m, object})
 	}
-	return owned, err
+	return all, nil
 }
+
+func (l lister) OwnedBy(owner types.UID) ([]dynamiccontroller.Object, error) {
+	all, err := l.Objects("", nil)
+	return slices.DeleteFunc(all, func(object dynamiccontroller.Object) bool {
+		controller := metav1.GetControllerOf(object.(cached))
+		return controller == nil || controller.UID != owner
+	}), err
+}
+
+// cached is an object in a cache.
+type cached struct {
+	metadata
+	object runtime.Object
+}
+
+type metadata interface{ metav1.Object }
+
+func (c cached) Object() runtime.Object { return c.object }
 
 // Mapper is a REST mapper that has synced.
 type Mapper struct {
