@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -98,14 +99,28 @@ func (c *call) namespaceUID(ctx context.Context) (types.UID, error) {
 	if c.cache.namespace.parent == c.parent.GetUID() {
 		return c.cache.namespace.uid, nil
 	}
+	namespace, err := c.readNamespace(ctx)
+	if err != nil || namespace == nil {
+		return "", err
+	}
+	c.cache.namespace = namespaceOfParent{parent: c.parent.GetUID(), uid: namespace.GetUID()}
+	return namespace.GetUID(), nil
+}
+
+// readNamespace reads the parent's namespace. It returns nil if the Reconciler cannot read it, and does not repeat the
+// request in this call.
+func (c *call) readNamespace(ctx context.Context) (*unstructured.Unstructured, error) {
+	if c.noNamespace {
+		return nil, nil
+	}
 	namespaces := c.config.Client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
 	namespace, err := namespaces.Get(ctx, c.parent.GetNamespace(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		return "", nil
+		c.noNamespace = true
+		return nil, nil
 	case err != nil:
-		return "", fmt.Errorf("read the namespace of the parent: %w", err)
+		return nil, fmt.Errorf("read the namespace of the parent: %w", err)
 	}
-	c.cache.namespace = namespaceOfParent{parent: c.parent.GetUID(), uid: namespace.GetUID()}
-	return namespace.GetUID(), nil
+	return namespace, nil
 }
