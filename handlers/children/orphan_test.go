@@ -40,6 +40,32 @@ func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 	}
 }
 
+// No child is marked without a witness: not a new one, not an adopted one, and not the child of a restored parent.
+func TestReconcile_MarksNoChildWithoutAWitness(t *testing.T) {
+	parent, namespace := restored("another")
+	ofEarlier, unmarked := newRemoteConfigMap("restored"), newRemoteConfigMap("adopted")
+	setMark(ofEarlier, "first", "widget-uid", "namespace")
+	confirm("another")(ofEarlier)
+	server := newReconciling(t, parent, namespace, ofEarlier, unmarked)
+	quota := errors.New("a quota")
+	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return strings.HasPrefix(action.(clienttesting.PatchAction).GetName(), "children-of-"), nil, quota
+	})
+	desired := oneStage(ofEarlier, unmarked, newRemoteConfigMap("new"), newConfigMap("local", "x"))
+	desired.Stages[0][0].Object = newRemoteConfigMap("restored")
+	desired.Stages[0][1].Adopt = true
+	_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
+	if !errors.Is(err, quota) {
+		t.Errorf("got %v", err)
+	}
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"patch widgets first", "apply configmaps local"}) {
+		t.Errorf("wrote %q", writes)
+	}
+	if uid, has := server.parent.GetAnnotations()["platform.example.com/witness"]; has {
+		t.Errorf("the annotation contains %q", uid)
+	}
+}
+
 // The witness and the times of deletions show whether the dependents of a deleted parent were orphaned. If they do not,
 // the marked child is kept. test/integration tests the same with the garbage collector.
 func TestReconcile_DeletionWithMarkedChildren(t *testing.T) {
@@ -268,7 +294,7 @@ func TestReconcile_ConfirmationRemainsIfTheWriteFails(t *testing.T) {
 	parent, namespace := restored("another")
 	child := newRemoteConfigMap("a")
 	setMark(child, "first", "widget-uid", "namespace")
-	child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/restored", "true"))
+	child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/restored", "another"))
 	server := newReconciling(t, parent, namespace, child)
 	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		isApply := action.(clienttesting.PatchAction).GetPatchType() == types.ApplyPatchType
@@ -278,7 +304,7 @@ func TestReconcile_ConfirmationRemainsIfTheWriteFails(t *testing.T) {
 		t.Error("got no error")
 	}
 	now := getConfigMap(t, server.Server, "other", "a")
-	if now.GetAnnotations()["platform.example.com/restored"] != "true" {
+	if now.GetAnnotations()["platform.example.com/restored"] != "another" {
 		t.Errorf("the annotations are %v", now.GetAnnotations())
 	}
 }
