@@ -69,9 +69,9 @@ func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 // isRestored reports whether the children of an earlier parent with the same name belong to the parent. If the
 // namespace is still the same, and the same identity writes the children, the parent can only have been deleted and
 // created again by users of that namespace. Otherwise, another tenant could have created the namespace or the type
-// again. Someone who can update the child must then confirm that the parent has been restored from a backup, with the UID
-// of the namespace: a namespace that is created later has another one. Children of cluster-scoped parents have an owner
-// reference and cannot be confirmed.
+// again. Someone who can update the child must then confirm that the parent has been restored from a backup, with the
+// UID of the namespace: a namespace that is created later has another one. Children of cluster-scoped parents have an
+// owner reference and cannot be confirmed.
 func (c *call) isRestored(ctx context.Context, record parentRecord, annotations map[string]string) (bool, error) {
 	restored := []types.UID{types.UID(annotations[c.restoredKey()])}
 	if record.As == c.as.Name {
