@@ -16,10 +16,10 @@ import (
 )
 
 // Without a witness, the parent's marked children could not be kept if its dependents are orphaned. Existing children
-// are still repaired.
+// are still repaired and pruned.
 func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 	server := newReconciling(t, newWidget())
-	created := oneStage(newRemoteConfigMap("a"))
+	created := oneStage(newRemoteConfigMap("a"), newRemoteConfigMap("z"))
 	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
 		t.Fatal(err)
 	}
@@ -36,6 +36,14 @@ func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
+		t.Errorf("wrote %q", writes)
+	}
+	// If all desired children exist, the error is still returned, and other children are pruned.
+	_, err = restarted.Reconcile(t.Context(), first, server.parent, oneStage(newRemoteConfigMap("a")))
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("got %v", err)
+	}
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a", "delete configmaps z"}) {
 		t.Errorf("wrote %q", writes)
 	}
 }
