@@ -22,13 +22,6 @@ import (
 // applyStages applies the stages in order and stops after an incomplete stage. It returns the desired children that
 // exist.
 func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstructured, err error) {
-	if c.desired.needsWitness {
-		c.witnessErr = c.createWitness(ctx)
-		c.witnessed = c.witnessErr == nil
-	}
-	if errors.Is(c.witnessErr, errParentGone) {
-		return nil, c.witnessErr
-	}
 	for _, stage := range c.desired.stages {
 		now, err := c.applyStage(ctx, stage)
 		children = append(children, now...)
@@ -39,32 +32,23 @@ func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstru
 	return children, nil
 }
 
-// applyStage applies the children in a stage and returns those that exist, in order. Marked children are applied last,
-// because they can only be created if the parent has a witness. Children that do not fit into the inventory are added
-// to c.refused: they do not delay later stages.
+// applyStage applies the children in a stage and returns those that exist, in order. Children that do not fit into the
+// inventory are added to c.refused: they do not delay later stages.
 func (c *call) applyStage(ctx context.Context, stage []*child) ([]*unstructured.Unstructured, error) {
 	var errs []error
 	now := make([]*unstructured.Unstructured, len(stage))
-	for _, marked := range []bool{false, true} {
-		for i, child := range stage {
-			if child.needsWitness() != marked {
-				continue
-			}
-			err := cmp.Or(child.err, c.checkRecorded(child))
-			if err == nil {
-				now[i], err = c.apply(ctx, child)
-			}
-			switch {
-			case errors.Is(err, errParentGone):
-				return withoutNil(now), err
-			case errors.Is(err, errNoWitness) && c.waiting: // for the child that will be the witness
-			case errors.Is(err, ErrInventoryFull):
-				c.refused = append(c.refused, c.childError(child, err))
-			case err != nil:
-				errs = append(errs, c.childError(child, err))
-			}
-			exists := err == nil && now[i] != nil && now[i].GetDeletionTimestamp() == nil
-			c.witnessed = c.witnessed || exists && child.isWitness()
+	for i, child := range stage {
+		err := cmp.Or(child.err, c.checkRecorded(child))
+		if err == nil {
+			now[i], err = c.apply(ctx, child)
+		}
+		switch {
+		case errors.Is(err, errParentGone):
+			return withoutNil(now), err
+		case errors.Is(err, ErrInventoryFull):
+			c.refused = append(c.refused, c.childError(child, err))
+		case err != nil:
+			errs = append(errs, c.childError(child, err))
 		}
 	}
 	return withoutNil(now), errors.Join(errs...)
@@ -103,7 +87,7 @@ func (c *call) applyTo(
 		return c.waitUntilDeleted(ctx, child, current, owned)
 	}
 	if err == nil && !owned {
-		err = c.canAdopt()
+		err = cmp.Or(c.checkWitness(child), c.canAdopt())
 	}
 	switch {
 	case err != nil:

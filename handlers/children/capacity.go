@@ -30,7 +30,7 @@ var ErrInventoryFull = errors.New("the annotation of the parent that lists the k
 
 // inventoryRoom returns the number of bytes that the inventory of a parent can have.
 func (c *call) inventoryRoom(parent metav1.Object) int {
-	room := validation.TotalAnnotationSizeLimitB - len(c.inventoryKey()) - len(c.witnessKey()+"true")
+	room := validation.TotalAnnotationSizeLimitB - len(c.inventoryKey()) - len(c.witnessKey()) - len(parent.GetUID())
 	for key, value := range parent.GetAnnotations() {
 		if key != c.inventoryKey() && key != c.witnessKey() {
 			room -= len(key) + len(value)

@@ -230,7 +230,7 @@ func TestReconcile_RejectsInvalidNamespaces(t *testing.T) {
 
 // An object in a namespace that is not recorded could not be found later.
 func TestReconcile_AdoptsNothingThatDoesNotFit(t *testing.T) {
-	s := newReconciling(t, newLimitedParent(newClusterScoped(), 95), inNamespace("far", "a"), inNamespace("near", "a"))
+	s := newReconciling(t, newLimitedParent(newClusterScoped(), 104), inNamespace("far", "a"), inNamespace("near", "a"))
 	desired := Desired{Stages: [][]Child{{{Object: inNamespace("far", "a"), Adopt: true}}}}
 	children, err := s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, s.parent), s.parent, desired)
 	if len(children) != 1 || err != nil {
@@ -248,7 +248,7 @@ func TestReconcile_AdoptsNothingThatDoesNotFit(t *testing.T) {
 func TestReconcile_OutdatedInventoryDoesNotMakeRoom(t *testing.T) {
 	outdated := newClusterScoped()
 	outdated.SetAnnotations(map[string]string{"platform.example.com/inventory": "ConfigMap=v1/configmaps:0@far"})
-	current := newLimitedParent(outdated, 90)
+	current := newLimitedParent(outdated, 99)
 	current.SetResourceVersion("2")
 	s := newReconciling(t, current)
 	children, err := s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, outdated), outdated,

@@ -1,7 +1,6 @@
 package children
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,8 +37,8 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 	if err := c.checkRecorded(child); err != nil { // checkParent can have changed the inventory
 		return nil, err
 	}
-	if child.needsWitness() && !c.witnessed {
-		return nil, cmp.Or(c.witnessErr, errNoWitness)
+	if err := c.checkWitness(child); err != nil {
+		return nil, err
 	}
 	now, err := c.write(ctx, child, false, map[string]any{"resourceVersion": createOnlyVersion})
 	if apierrors.IsConflict(err) {
@@ -60,14 +59,9 @@ func (c *call) checkParent(ctx context.Context) error {
 	if c.parentExists {
 		return nil
 	}
-	now, err := c.parents(c.id).Get(ctx, c.id.Name(), metav1.GetOptions{})
-	switch {
-	case patch.IsGone(err):
-		return errParentGone
-	case err != nil:
-		return fmt.Errorf("read the parent before creating: %w", err)
-	case now.GetUID() != c.parent.GetUID() || now.GetDeletionTimestamp() != nil:
-		return errParentGone
+	now, err := c.readParent(ctx)
+	if err != nil {
+		return err
 	}
 	if gone, err := c.prepareParent(ctx, now); err != nil {
 		return err
@@ -77,6 +71,21 @@ func (c *call) checkParent(ctx context.Context) error {
 	updateMetadata(c.parent, now)
 	c.parentExists = true
 	return nil
+}
+
+// readParent reads the parent from the API server. It returns errParentGone if the parent is being deleted or no longer
+// exists.
+func (c *call) readParent(ctx context.Context) (*unstructured.Unstructured, error) {
+	now, err := c.parents(c.id).Get(ctx, c.id.Name(), metav1.GetOptions{})
+	switch {
+	case patch.IsGone(err):
+		return nil, errParentGone
+	case err != nil:
+		return nil, fmt.Errorf("read the parent before creating: %w", err)
+	case now.GetUID() != c.parent.GetUID() || now.GetDeletionTimestamp() != nil:
+		return nil, errParentGone
+	}
+	return now, nil
 }
 
 // isSecondController reports whether a write was rejected because of the owner references, of which at most one can be

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,8 +24,11 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// keyObjects is a key for log messages.
-const keyObjects = "objects"
+// Keys for log messages.
+const (
+	keyObjects = "objects"
+	keyReason  = "reason"
+)
 
 // PendingDeletionError is returned while Reconcile waits for children to be deleted. It wraps a
 // dynamiccontroller.RequeueAfter.
@@ -196,9 +198,6 @@ func (c *call) prune(ctx context.Context) error {
 			changed, left = append(changed, entry), append(left, next...)
 		}
 	}
-	if c.witnessErr != nil { // the undesired children can be the only witnesses
-		errs = append(errs, c.witnessErr)
-	}
 	if len(errs) == 0 { // the order is known only if all children are known
 		errs = append(errs, c.deleteInOrder(ctx, doomed))
 	}
@@ -243,7 +242,7 @@ func (c *call) undesired(ctx context.Context, entry inventoryEntry) (doomed []do
 // cleanUp deletes the children of a parent that is being deleted, in the reverse order of their stages, and the
 // children in Desired.Absent. Children of the first stage that have an owner reference are left for Kubernetes to
 // delete. Once the other children are gone, cleanUp removes the parent's finalizer. If the parent's dependents are
-// orphaned, all children are kept.
+// or may be orphaned, all children are kept.
 func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	finalizers := c.parent.GetFinalizers()
 	isOrphaning := slices.Contains(finalizers, metav1.FinalizerOrphanDependents)
@@ -252,15 +251,18 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 		if isOrphaning {
 			return nil
 		}
-		return c.deleteAbsent(ctx, desired)
+		if err := c.deleteAbsent(ctx, desired); !errors.Is(err, errOrphaned) {
+			return err
+		}
+		return nil
 	}
 	err := errOrphaned
 	if !isOrphaning {
 		err = cmp.Or(c.deleteAbsent(ctx, desired), c.deleteAll(ctx))
 	}
-	orphaned := errors.Is(err, errOrphaned)
+	orphaned, kept, reason := errors.Is(err, errOrphaned), []string(nil), err
 	if orphaned {
-		err = c.release(ctx)
+		kept, err = c.release(ctx)
 	}
 	if err != nil {
 		return err
@@ -269,7 +271,8 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 		return err
 	}
 	if orphaned {
-		logr.FromContextOrDiscard(ctx).Info("Kept the children of a deleted parent, because its dependents were orphaned")
+		logr.FromContextOrDiscard(ctx).Info("Kept the children of a deleted parent", keyReason, reason.Error(),
+			keyObjects, firstOf(kept))
 		if err := c.deleteWitness(ctx); err != nil {
 			return err
 		}
@@ -335,9 +338,8 @@ func (c *call) deleteDependents(ctx context.Context, ordered bool) (left bool, e
 
 // isNamespaceTerminating reports whether the parent's namespace is known to be terminating.
 func (c *call) isNamespaceTerminating(ctx context.Context) bool {
-	namespaces := c.config.Client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
-	namespace, err := namespaces.Get(ctx, c.parent.GetNamespace(), metav1.GetOptions{})
-	return err == nil && namespace.GetDeletionTimestamp() != nil
+	namespace, err := c.readNamespace(ctx)
+	return err == nil && namespace != nil && namespace.GetDeletionTimestamp() != nil
 }
 
 // deleteAbsent deletes the children in Desired.Absent. It continues if a deletion fails.

@@ -297,7 +297,9 @@ func TestReconcile_OrphanedChildrenAreNotDeleted(t *testing.T) {
 	parent.SetFinalizers(append(parent.GetFinalizers(), metav1.FinalizerOrphanDependents))
 	_, err := reconciler.Reconcile(t.Context(), first, parent, Desired{})
 	failUnlessRequeued(t, err)
-	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"patch configmaps b", "patch widgets first"}) {
+	writes := server.TakeWrites()
+	want := []string{"patch configmaps b", "delete configmaps children-of-widget-uid-1017ff7e", "patch widgets first"}
+	if !slices.Equal(writes, want) {
 		t.Errorf("wrote %q", writes)
 	}
 	kept := getConfigMap(t, server, "other", "b")

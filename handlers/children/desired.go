@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -51,7 +50,7 @@ type desiredSet struct {
 	mappings     map[schema.GroupKind]*meta.RESTMapping // the known kinds in the desired versions
 	namespaces   map[schema.GroupKind]sets.Set[string]  // excludes the parent's, and those of retained children
 	needsCleanUp bool                                   // whether the parent needs the finalizer
-	needsWitness bool                                   // whether no child can be the witness of an orphaning deletion
+	needsWitness bool                                   // whether the parent needs a witness, see orphan.go
 }
 
 // child is a desired child, ready to be applied.
@@ -63,14 +62,11 @@ type child struct {
 	config  *unstructured.Unstructured // the apply configuration
 	hash    string                     // hash of config (which contains it as an annotation) and the identity
 	marked  bool                       // whether the child has a mark instead of an owner reference
-	listed  bool                       // whether the kind is in Config.Kinds, so that the parent's cleanup finds the child
 	// err is why the child cannot be applied: its kind is unknown or not supported, or its namespace is invalid.
 	err error
 }
 
-// isWitness reports whether the child has an owner reference to the parent, and needsWitness whether it has a mark
-// instead. The parent's namespace contains all witnesses.
-func (c *child) isWitness() bool    { return c.err == nil && !c.marked && c.listed }
+// needsWitness reports whether the witness decides if the child is deleted with its parent.
 func (c *child) needsWitness() bool { return c.marked && !c.Retain }
 
 // childKey identifies a child regardless of its API version.
@@ -129,22 +125,7 @@ func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet,
 		}
 		s.stages = append(s.stages, children)
 	}
-	s.needsWitness = s.isMarkedFirst()
 	return s, errors.Join(errs...)
-}
-
-// isMarkedFirst reports whether the first stage with a marked child has no child with an owner reference, and neither
-// has any stage before it. Retained children do not count.
-func (s *desiredSet) isMarkedFirst() bool {
-	for _, stage := range s.stages {
-		if slices.ContainsFunc(stage, (*child).isWitness) {
-			return false
-		}
-		if slices.ContainsFunc(stage, (*child).needsWitness) {
-			return true
-		}
-	}
-	return false
 }
 
 func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *child) error {
@@ -160,7 +141,7 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 	}
 	s.keys[key] = true
 	s.mappings[child.kind] = child.mapping
-	s.needsCleanUp = s.needsCleanUp || child.marked && !child.Retain
+	s.needsCleanUp = s.needsCleanUp || child.needsWitness()
 	if namespace := child.config.GetNamespace(); namespace != "" && namespace != parent.Namespace() && !child.Retain {
 		if problems := content.IsDNS1123Label(namespace); len(problems) > 0 {
 			child.err = fmt.Errorf("namespace %q: %s", namespace, problems[0]) // would make the inventory malformed
@@ -171,6 +152,7 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 		}
 		s.namespaces[child.kind].Insert(namespace)
 	}
+	s.needsWitness = s.needsWitness || child.needsWitness()
 	return nil
 }
 
@@ -242,7 +224,7 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 	annotate(c.appliedKey(), hash)
 	return &child{
 		Child: desired, id: live.Identify(mapping.Resource, config), kind: gvk.GroupKind(), mapping: mapping,
-		config: config, hash: hash, marked: crossNamespace || desired.Retain, listed: c.isListed(gvk.GroupKind()),
+		config: config, hash: hash, marked: crossNamespace || desired.Retain,
 	}, nil
 }
 

@@ -91,13 +91,15 @@
 // annotation <name>/parent with a record of the parent, and the annotation <name>/self with the child's own name, which
 // distinguishes the child from copies. The kind of such a child must be in Config.Kinds with CrossNamespace set. A
 // parent with such children is given the finalizer too, and Reconcile deletes the children. A child whose mark is
-// removed no longer belongs to the parent. If the finalizer or the inventory is removed, such children are not deleted.
+// removed no longer belongs to the parent. If the finalizer, the inventory or the annotation <name>/witness is removed,
+// such children are not deleted.
 //
 // The record contains the UIDs of the parent and of its namespace, and [Identity].Name. After a restore from a backup,
 // the parent has another UID. The marked children belong to it again if the namespace is still the same and the same
 // identity writes the children. Otherwise, someone else may have created the namespace, the parent or its type again,
-// and the children are conflicts. The annotation <name>/restored=true on a child confirms that the parent has been
-// restored. Reconcile removes it when it writes the child. Only users who can update the child can set the annotation.
+// and the children are conflicts. The annotation <name>/restored on a child, with the UID of the parent's namespace,
+// confirms that the parent has been restored. In a namespace that is created later, the annotation has no effect.
+// Reconcile removes it when it writes the child. Only users who can update the child can set it.
 //
 // # Orphaned children
 //
@@ -106,11 +108,28 @@
 // children.
 //
 // Kubernetes removes the orphan finalizer within milliseconds. Afterwards, only the owner references show that the
-// dependents have been orphaned. Reconcile therefore does not create marked children before a child with an owner
-// reference exists. If no such child is desired in the first stage with a marked child or before, the parent gets a
-// ConfigMap named children-of-<UID>-<hash of Config.Name> with an owner reference. If a user removes all of these owner
-// references, or deletes these objects, Reconcile cannot find out how the parent was deleted. It then keeps the marked
-// children in the first case, and deletes them in the second.
+// dependents have been orphaned. A parent with marked children is therefore given a witness: a ConfigMap in its
+// namespace, named children-of-<UID>-<hash of Config.Name>, with an owner reference to the parent. Once the witness
+// exists, the annotation <name>/witness on the parent contains the parent's UID. Without a witness, no child is marked.
+//
+// The first line that applies to a deleted parent decides what happens to its marked children:
+//
+//   - The parent has the orphan finalizer: they are kept.
+//   - The parent has the foregroundDeletion finalizer: they are deleted.
+//   - The witness has lost its owner reference, because the dependents were orphaned: they are kept.
+//   - The witness has its owner reference, because the parent was deleted in the background: they are deleted.
+//   - The namespace is terminating, and the parent was deleted at least a second later: they are deleted. The deletion
+//     of the namespace has deleted the parent and the witness.
+//   - The namespace is terminating, and the parent was deleted before: they are kept. The deletion of the namespace has
+//     deleted the witness, and nothing shows how the parent was deleted.
+//   - The annotation contains the parent's UID, and the witness is gone, because a deletion in the foreground deletes
+//     it first: they are deleted.
+//   - The annotation is missing or contains another UID: they are kept. The parent has been restored from a backup and
+//     deleted before its first reconcile, or the annotation has been edited.
+//
+// The witness is read only if the annotation contains the parent's UID. If the permission to read it is missing, and
+// the namespace is not terminating, Reconcile returns an [UnknownPropagationError]. If a user removes the owner
+// reference of the witness, the children are kept. If a user deletes the witness, they are deleted.
 //
 // A controller whose parents have the finalizer must also call Reconcile for a parent that is being deleted, for
 // example from the cleanup of handlers.Finalizer.
@@ -136,8 +155,8 @@
 //     inventory counts as the last one. Pruning continues after a child that the identity cannot delete.
 //
 // Users who can update a parent can still hide its children: without the entry in the inventory, children of a kind
-// that is no longer desired are not pruned. Without the finalizer, or the namespaces in the inventory, children in
-// other namespaces outlive the parent.
+// that is no longer desired are not pruned. Without the finalizer, the namespaces in the inventory, or the annotation
+// <name>/witness, children in other namespaces outlive the parent.
 //
 // Users who can update a child can take it out of the parent's control by removing the owner reference or the mark, and
 // can change when it is deleted. Users who can create objects of a kind, in a namespace that contains children of that
@@ -152,10 +171,10 @@
 // A write that depends on an object that was read contains the object's resourceVersion or UID, as described in package
 // handlers. An object is created only if it does not exist.
 //
-// A [Reconciler] needs get, list, create, patch and delete on children, and get and patch on parents. For the ConfigMap
-// of a parent whose children are all in other namespaces, the client of Desired.As needs get, create, patch and delete
-// on config maps in the parent's namespace. Without get on namespaces, the Reconciler cannot determine whether a
-// namespace is terminating, and the children of restored parents must be confirmed. If the admission plugin
+// A [Reconciler] needs get, list, create, patch and delete on children, and get and patch on parents. For the witness
+// of a parent with marked children, the client of Desired.As needs get, create, patch and delete on config maps in the
+// parent's namespace. Without get on namespaces, the Reconciler cannot determine whether a namespace is terminating,
+// and the marked children of restored parents are conflicts. If the admission plugin
 // OwnerReferencesPermissionEnforcement is enabled, it also needs update on the finalizers subresource of parents,
 // because its owner references set blockOwnerDeletion.
 package children

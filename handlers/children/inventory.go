@@ -209,10 +209,10 @@ type parsedInventory struct {
 }
 
 // changeParent changes the inventory as far as it fits and, if finalize is set, adds the finalizer, and the annotation
-// with which cleanUp finds the witness. It writes only if the finalizer or the entry of a known kind changes. Entries
-// of other kinds never cause a write, but each write keeps them. The write is rejected if the parent has changed since
-// it was read. Without this check, an inventory computed from an outdated parent would lose entries that were added in
-// the meantime. The result gone is true if the parent is being deleted or no longer exists.
+// which shows that the parent has a witness. It writes only if one of them or the entry of a known kind changes.
+// Entries of other kinds never cause a write, but each write keeps them. The write is rejected if the parent has
+// changed since it was read. Without this check, an inventory computed from an outdated parent would lose entries that
+// were added in the meantime. The result gone is true if the parent is being deleted or no longer exists.
 func (c *call) changeParent(
 	ctx context.Context, parent *unstructured.Unstructured, finalize bool, change func(inventory) inventory,
 ) (gone bool, err error) {
@@ -221,7 +221,7 @@ func (c *call) changeParent(
 		now, others := c.inventoryOf(current, c.isKnown)
 		room := c.inventoryRoom(current)
 		next, finalizers := now.grow(change(now), room), current.GetFinalizers()
-		witness := finalize && c.desired.needsWitness && current.GetAnnotations()[c.witnessKey()] == ""
+		witness := finalize && c.desired.needsWitness && c.witnessErr == nil && !c.isWitnessed(current)
 		finalize := finalize && !slices.Contains(finalizers, c.finalizer())
 		changed := !now.equals(next)
 		if !changed && !finalize && !witness {
@@ -236,7 +236,7 @@ func (c *call) changeParent(
 			annotations[c.inventoryKey()] = next.annotation(others, room)
 		}
 		if witness {
-			annotations[c.witnessKey()] = "true"
+			annotations[c.witnessKey()] = string(current.GetUID())
 		}
 		changes := map[string]any{"annotations": annotations}
 		if finalize {

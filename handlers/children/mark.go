@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 )
@@ -67,16 +69,19 @@ func (c *call) markOf(ctx context.Context, object metav1.Object) (mark, error) {
 // isRestored reports whether the children of an earlier parent with the same name belong to the parent. If the
 // namespace is still the same, and the same identity writes the children, the parent can only have been deleted and
 // created again by users of that namespace. Otherwise, another tenant could have created the namespace or the type
-// again. Someone who can update the child must then confirm that the parent has been restored from a backup.
+// again. Someone who can update the child must then confirm that the parent has been restored from a backup, with the
+// UID of the namespace: a namespace that is created later has another one. Children of cluster-scoped parents have an
+// owner reference and cannot be confirmed.
 func (c *call) isRestored(ctx context.Context, record parentRecord, annotations map[string]string) (bool, error) {
-	if annotations[c.restoredKey()] == "true" {
-		return true, nil
+	restored := []types.UID{types.UID(annotations[c.restoredKey()])}
+	if record.As == c.as.Name {
+		restored = append(restored, record.NamespaceUID)
 	}
-	if record.NamespaceUID == "" || record.As != c.as.Name || c.parent.GetNamespace() == "" {
+	if c.parent.GetNamespace() == "" || !slices.ContainsFunc(restored, func(uid types.UID) bool { return uid != "" }) {
 		return false, nil
 	}
 	now, err := c.namespaceUID(ctx)
-	return now == record.NamespaceUID, err
+	return now != "" && slices.Contains(restored, now), err
 }
 
 // record returns the value of the annotation <name>/parent of a marked child.
@@ -98,14 +103,28 @@ func (c *call) namespaceUID(ctx context.Context) (types.UID, error) {
 	if c.cache.namespace.parent == c.parent.GetUID() {
 		return c.cache.namespace.uid, nil
 	}
+	namespace, err := c.readNamespace(ctx)
+	if err != nil || namespace == nil {
+		return "", err
+	}
+	c.cache.namespace = namespaceOfParent{parent: c.parent.GetUID(), uid: namespace.GetUID()}
+	return namespace.GetUID(), nil
+}
+
+// readNamespace reads the parent's namespace. It returns nil if the Reconciler cannot read it, and does not repeat the
+// request in this call.
+func (c *call) readNamespace(ctx context.Context) (*unstructured.Unstructured, error) {
+	if c.noNamespace {
+		return nil, nil
+	}
 	namespaces := c.config.Client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
 	namespace, err := namespaces.Get(ctx, c.parent.GetNamespace(), metav1.GetOptions{})
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
-		return "", nil
+		c.noNamespace = true
+		return nil, nil
 	case err != nil:
-		return "", fmt.Errorf("read the namespace of the parent: %w", err)
+		return nil, fmt.Errorf("read the namespace of the parent: %w", err)
 	}
-	c.cache.namespace = namespaceOfParent{parent: c.parent.GetUID(), uid: namespace.GetUID()}
-	return namespace.GetUID(), nil
+	return namespace, nil
 }

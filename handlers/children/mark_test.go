@@ -3,11 +3,15 @@ package children
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	clienttesting "k8s.io/client-go/testing"
 )
 
 // restored returns a widget with the same name as the first one and another UID, and its namespace.
@@ -16,6 +20,13 @@ func restored(namespace types.UID) (parent, inNamespace *unstructured.Unstructur
 	parent.SetUID("restored-uid")
 	inNamespace.SetUID(namespace)
 	return parent, inNamespace
+}
+
+// confirm returns a function that confirms that a child belongs to a restored parent.
+func confirm(value string) func(child *unstructured.Unstructured) {
+	return func(child *unstructured.Unstructured) {
+		child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/restored", value))
+	}
 }
 
 // After a restore, a parent has another UID. Its marked children belong to it again, unless that could give the
@@ -44,12 +55,11 @@ func TestReconcile_RestoredChildren(t *testing.T) {
 		"a copy": {"namespace", "tenant", func(child *unstructured.Unstructured) {
 			child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/self", "other/original"))
 		}, false},
-		"confirmed": {"another", "another", func(child *unstructured.Unstructured) {
-			child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/restored", "true"))
-		}, true},
-		"not confirmed": {"another", "another", func(child *unstructured.Unstructured) {
-			child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/restored", "false"))
-		}, false},
+		"confirmed for the namespace":                {"another", "another", confirm("another"), true},
+		"confirmed for a namespace that was deleted": {"another", "tenant", confirm("confirmed"), false},
+		"confirmed for all namespaces":               {"another", "tenant", confirm("true"), false},
+		"confirmed for the earlier parent":           {"another", "tenant", confirm("widget-uid"), false},
+		"confirmed without a namespace":              {"", "tenant", confirm(""), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, namespace := restored("namespace")
@@ -128,5 +138,41 @@ func TestMarkOf_ReturnsErrors(t *testing.T) {
 	var controlled metav1.Object = newConfigMap("b", "x")
 	if isChild, err := call.isChild(t.Context(), controlled); isChild || err != nil {
 		t.Errorf("an object without a mark: got %t, %v", isChild, err)
+	}
+}
+
+// A Reconciler without permission to get the namespace does not repeat the request for each child.
+func TestReconcile_ReadsAForbiddenNamespaceOnce(t *testing.T) {
+	server := newReconciling(t, newWidget())
+	requests := 0
+	server.PrependReactor("get", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
+		requests++
+		return true, nil, apierrors.NewForbidden(namespaces.GroupResource(), "default", errors.New("test"))
+	})
+	for calls := 1; calls <= 2; calls++ {
+		desired := oneStage(newRemoteConfigMap("a"), newRemoteConfigMap("b"))
+		if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
+			t.Fatal(err)
+		}
+		if requests != calls {
+			t.Errorf("sent %d requests in %d calls", requests, calls)
+		}
+	}
+}
+
+// The error for the child of an earlier parent contains the value of the confirmation.
+func TestReconcile_AdvisesHowToConfirmARestore(t *testing.T) {
+	parent, namespace := restored("another")
+	child := newRemoteConfigMap("a")
+	setMark(child, "first", "widget-uid", "namespace")
+	for advice, objects := range map[string][]*unstructured.Unstructured{
+		"platform.example.com/restored=another, ":    {parent, namespace, child},
+		"permit the controller to get its namespace": {parent, child},
+	} {
+		server := newReconciling(t, objects...)
+		_, err := server.reconciler.Reconcile(t.Context(), first, parent.DeepCopy(), oneStage(newRemoteConfigMap("a")))
+		if !errors.Is(err, ErrNotOwned) || !strings.Contains(err.Error(), advice) {
+			t.Errorf("got %v, want %q", err, advice)
+		}
 	}
 }

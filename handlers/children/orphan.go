@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/utils/ptr"
 
@@ -23,26 +22,29 @@ import (
 // If a parent is deleted and its dependents are orphaned, the garbage collector removes the owner references to the
 // parent, and then the parent's orphan finalizer. Afterwards, the parent looks as if its dependents were to be deleted.
 // The owner references are the only difference: unless dependents are orphaned, they remain while the parent exists.
-// Children with an owner reference therefore witness how the parent is deleted. A parent whose first marked children
-// are not preceded by such a child is given a witness: a ConfigMap with an owner reference to the parent.
+// Marked children have no owner reference. A parent with such children is therefore given a witness, a ConfigMap with
+// an owner reference. The annotation <name>/witness on the parent contains the parent's UID once the witness exists.
+// The annotation of a parent that was restored from a backup contains another UID.
 
 // witnessName returns the name of the parent's witness. Each controller of the parent has a witness of its own.
 func (c *call) witnessName() string {
 	return "children-of-" + string(c.parent.GetUID()) + "-" + identityLabel(c.config.Name)[:8]
 }
 
-// errNoWitness is returned if a marked child cannot be created yet.
-var errNoWitness = errors.New("is created once a child in the parent's namespace exists")
-
-// createWitness creates the parent's witness, unless this run has found that it exists.
-func (c *call) createWitness(ctx context.Context) error {
+// ensureWitness creates the parent's witness, unless this run has found that it exists. It returns errParentGone
+// instead of adding the owner reference for a parent that is being deleted, whose dependents can be orphaned already.
+func (c *call) ensureWitness(ctx context.Context) error {
 	if c.cache.witness == c.parent.GetUID() {
 		return nil
 	}
+	version := createOnlyVersion
 	witness, err := c.readWitness(ctx)
-	if apierrors.IsNotFound(err) || err == nil && !c.refersToParent(witness) {
-		if err = c.checkParent(ctx); err == nil {
-			err = c.writeWitness(ctx)
+	if err == nil {
+		version = witness.GetResourceVersion()
+	}
+	if apierrors.IsNotFound(err) || err == nil && !ownerref.Refers(witness, c.parent) {
+		if _, err = c.readParent(ctx); err == nil {
+			err = c.writeWitness(ctx, version)
 		}
 	}
 	if err != nil {
@@ -50,6 +52,19 @@ func (c *call) createWitness(ctx context.Context) error {
 			c.parent.GetNamespace(), c.witnessName(), err)
 	}
 	c.cache.witness = c.parent.GetUID()
+	return nil
+}
+
+// isWitnessed reports whether the annotation of a parent shows that its witness has existed.
+func (c *call) isWitnessed(parent metav1.Object) bool {
+	return parent.GetAnnotations()[c.witnessKey()] == string(c.parent.GetUID())
+}
+
+// checkWitness returns why the parent has no witness, without which a child must not be marked.
+func (c *call) checkWitness(child *child) error {
+	if child.needsWitness() {
+		return c.witnessErr
+	}
 	return nil
 }
 
@@ -61,13 +76,15 @@ func (c *call) readWitness(ctx context.Context) (*unstructured.Unstructured, err
 	return c.witnesses().Get(ctx, c.witnessName(), metav1.GetOptions{})
 }
 
-func (c *call) writeWitness(ctx context.Context) error {
+// writeWitness writes the witness if it still has the given resourceVersion.
+func (c *call) writeWitness(ctx context.Context, version string) error {
 	witness := &unstructured.Unstructured{Object: map[string]any{"data": map[string]any{
 		"purpose": "Shows the controller of its owner whether the owner is deleted with --cascade=orphan.",
 	}}}
 	witness.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
 	witness.SetNamespace(c.parent.GetNamespace())
 	witness.SetName(c.witnessName())
+	witness.SetResourceVersion(version)
 	parent := c.parent.GroupVersionKind()
 	witness.SetOwnerReferences([]metav1.OwnerReference{{
 		APIVersion: parent.GroupVersion().String(), Kind: parent.Kind, Name: c.parent.GetName(), UID: c.parent.GetUID(),
@@ -78,7 +95,11 @@ func (c *call) writeWitness(ctx context.Context) error {
 }
 
 // errOrphaned is returned instead of deleting marked children whose parent is deleted with orphaned dependents.
-var errOrphaned = errors.New("the children are orphaned")
+// errMaybeOrphaned is returned if nothing shows how the parent was deleted.
+var (
+	errOrphaned      = errors.New("the dependents of the parent were orphaned")
+	errMaybeOrphaned = fmt.Errorf("nothing shows whether %w", errOrphaned)
+)
 
 // UnknownPropagationError is returned if a parent is being deleted, and the identity cannot read the ConfigMap that
 // shows whether its dependents are orphaned. The children are neither deleted nor released.
@@ -103,9 +124,8 @@ func (e *UnknownPropagationError) Error() string {
 // Unwrap returns the error from the API server.
 func (e *UnknownPropagationError) Unwrap() error { return e.Err }
 
-// checkOrphaned returns errOrphaned if the parent is deleted with orphaned dependents and some of the children to
-// delete are marked. If the parent's namespace is terminating, permissions to read the dependents can already have been
-// deleted. Nothing then shows that they are orphaned.
+// checkOrphaned returns an error that wraps errOrphaned if the parent is being deleted, some of the children to delete
+// are marked, and the parent's dependents are orphaned or may be orphaned.
 func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
 	var marked []dynamiccontroller.ObjectIdentifiers
 	for _, child := range doomed {
@@ -113,95 +133,68 @@ func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
 			marked = append(marked, child.ObjectIdentifiers)
 		}
 	}
-	if c.parent.GetDeletionTimestamp() == nil || len(marked) == 0 {
+	if c.parent.GetDeletionTimestamp() == nil || len(marked) == 0 || c.cache.notOrphaned == c.parent.GetUID() {
 		return nil
 	}
-	orphaned, err := c.isOrphaned(ctx)
+	err := c.findPropagation(ctx)
 	var unreadable *UnknownPropagationError
 	switch {
-	case err != nil && c.isNamespaceTerminating(ctx):
-		return nil
+	case err == nil:
+		c.cache.notOrphaned = c.parent.GetUID()
 	case errors.As(err, &unreadable):
 		unreadable.Children = marked
-		return unreadable
-	case err != nil:
+	case !errors.Is(err, errOrphaned):
 		return fmt.Errorf("find out whether the dependents of %s are orphaned: %w", c.id, err)
-	case orphaned:
+	}
+	return err
+}
+
+// findPropagation returns nil if the dependents of a parent that is being deleted are deleted, errOrphaned if they are
+// orphaned, and errMaybeOrphaned if nothing shows which. The package documentation contains the rules.
+func (c *call) findPropagation(ctx context.Context) error {
+	finalizers, isWitnessed := c.parent.GetFinalizers(), c.isWitnessed(c.parent)
+	switch {
+	case slices.Contains(finalizers, metav1.FinalizerOrphanDependents):
 		return errOrphaned
+	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents):
+		return nil
 	}
-	return nil
-}
-
-// isOrphaned reports whether the dependents of a parent that is being deleted are orphaned.
-func (c *call) isOrphaned(ctx context.Context) (bool, error) {
-	if slices.Contains(c.parent.GetFinalizers(), metav1.FinalizerOrphanDependents) {
-		return true, nil
-	}
-	if c.cache.notOrphaned == c.parent.GetUID() ||
-		slices.Contains(c.parent.GetFinalizers(), metav1.FinalizerDeleteDependents) {
-		return false, nil
-	}
-	dependents, err := c.dependents(ctx)
-	if err != nil {
-		return false, err
-	}
-	// The garbage collector removes all owner references before it removes the finalizer. An object that still has its
-	// reference can have been created afterwards, or before the garbage collector has watched its type.
-	if slices.ContainsFunc(dependents, func(d *unstructured.Unstructured) bool { return !c.refersToParent(d) }) {
-		return true, nil
-	}
-	c.cache.notOrphaned = c.parent.GetUID()
-	return false, nil
-}
-
-func (c *call) refersToParent(object *unstructured.Unstructured) bool {
-	return ownerref.Refers(object, c.parent)
-}
-
-// dependents reads the objects in the parent's namespace to which this Reconciler has given an owner reference to the
-// parent. A dependent that no longer exists is not evidence: if the parent is deleted in the foreground, its dependents
-// are deleted first.
-func (c *call) dependents(ctx context.Context) (dependents []*unstructured.Unstructured, err error) {
-	if c.parent.GetAnnotations()[c.witnessKey()] != "" {
-		switch witness, err := c.readWitness(ctx); {
+	var unreadable error
+	if isWitnessed {
+		witness, err := c.readWitness(ctx)
+		switch {
+		case err == nil && ownerref.Refers(witness, c.parent):
+			return nil
 		case err == nil:
-			return []*unstructured.Unstructured{witness}, nil
+			return errOrphaned
 		case apierrors.IsForbidden(err):
-			return nil, &UnknownPropagationError{ConfigMap: c.parent.GetNamespace() + "/" + c.witnessName(), Err: err}
+			unreadable = &UnknownPropagationError{ConfigMap: c.parent.GetNamespace() + "/" + c.witnessName(), Err: err}
 		case !apierrors.IsNotFound(err):
-			return nil, err
+			return err
 		}
 	}
-	selector := labels.SelectorFromSet(labels.Set{c.parentLabel(): string(c.parent.GetUID())})
-	recorded, _ := c.inventoryOf(c.parent, c.isListed)
-	for _, entry := range recorded {
-		mapping, err := c.mappingOf(entry)
-		if err != nil {
-			return nil, fmt.Errorf("children of kind %s: %w", entry.kind, err)
+	namespace, err := c.readNamespace(ctx)
+	switch {
+	case err != nil:
+		return err
+	case namespace != nil && namespace.GetDeletionTimestamp() != nil:
+		// Kubernetes deletes the objects in a namespace five seconds after the deletion of the namespace was requested. A
+		// parent that was deleted within the same second was deleted by someone else.
+		if namespace.GetDeletionTimestamp().Before(c.parent.GetDeletionTimestamp()) {
+			return nil
 		}
-		gvr := entry.gvr()
-		if mapping != nil && isClusterScoped(mapping) || checkRoute(gvr, true) != nil {
-			continue
-		}
-		if mapping != nil {
-			gvr = mapping.Resource
-		}
-		objects, err := live.List(ctx, c.config.Client, gvr, c.parent.GetNamespace(), selector)
-		if err != nil && !c.isUnsupported(err) && (mapping != nil || !apierrors.IsNotFound(err)) {
-			return nil, fmt.Errorf("children of kind %s: %w", entry.kind, err)
-		}
-		for _, object := range objects {
-			if !c.isRetained(object) {
-				dependents = append(dependents, object)
-			}
-		}
+		return errMaybeOrphaned
+	case unreadable != nil:
+		return unreadable
+	case isWitnessed:
+		return nil // A deletion in the foreground deletes the witness first.
 	}
-	return dependents, nil
+	return errMaybeOrphaned
 }
 
 // release removes the marks of the parent's children, so that they are kept, and a later parent with the same name
-// neither owns nor prunes them.
-func (c *call) release(ctx context.Context) error {
+// neither owns nor prunes them. It returns the kinds and names of these children.
+func (c *call) release(ctx context.Context) (kept []string, err error) {
 	recorded, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range recorded {
 		if !c.canCrossNamespaces(entry.kind) {
@@ -209,7 +202,7 @@ func (c *call) release(ctx context.Context) error {
 		}
 		gvr, children, err := c.listKind(ctx, entry, nil)
 		if err != nil && !c.leaveBehind(dynamiccontroller.ObjectIdentifiers{GVR: gvr}, entry.kind, err) {
-			return fmt.Errorf("release %s: children of kind %s: %w", c.id, entry.kind, err)
+			return nil, fmt.Errorf("release %s: children of kind %s: %w", c.id, entry.kind, err)
 		}
 		for _, child := range children {
 			if ownerref.CanReach(c.parent, child.GetNamespace()) {
@@ -217,17 +210,18 @@ func (c *call) release(ctx context.Context) error {
 			}
 			id := live.Identify(gvr, child)
 			if err := c.removeMark(ctx, id, child); err != nil {
-				return fmt.Errorf("release %s: %w", id, err)
+				return nil, fmt.Errorf("release %s: %w", id, err)
 			}
+			kept = append(kept, entry.kind.Kind+" "+id.NamespacedKey)
 		}
 	}
-	return nil
+	return kept, nil
 }
 
-// deleteWitness deletes the witness of an orphaning deletion. Afterwards, nothing shows how the parent was deleted.
+// deleteWitness deletes the witness of a parent whose children are kept.
 // Without an owner reference, the garbage collector does not delete the witness.
 func (c *call) deleteWitness(ctx context.Context) error {
-	if c.parent.GetAnnotations()[c.witnessKey()] == "" {
+	if !c.isWitnessed(c.parent) {
 		return nil
 	}
 	err := c.witnesses().Delete(ctx, c.witnessName(), metav1.DeleteOptions{

@@ -5,21 +5,21 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 )
 
 // Without a witness, the parent's marked children could not be kept if its dependents are orphaned. Existing children
-// are still repaired.
+// are still repaired and pruned.
 func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 	server := newReconciling(t, newWidget())
-	created := oneStage(newRemoteConfigMap("a"))
+	created := oneStage(newRemoteConfigMap("a"), newRemoteConfigMap("z"))
 	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
 		t.Fatal(err)
 	}
@@ -38,136 +38,233 @@ func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
 		t.Errorf("wrote %q", writes)
 	}
+	// If all desired children exist, the error is still returned, and other children are pruned.
+	_, err = restarted.Reconcile(t.Context(), first, server.parent, oneStage(newRemoteConfigMap("a")))
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("got %v", err)
+	}
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a", "delete configmaps z"}) {
+		t.Errorf("wrote %q", writes)
+	}
 }
 
-// The references of the witness, or of another child, show how the parent was deleted. test/integration tests the same
-// with the garbage collector.
-func TestReconcile_WitnessesOfAnOrphaningDeletion(t *testing.T) {
-	local, remote := newConfigMap("local", "x"), newRemoteConfigMap("remote")
+// No child is marked without a witness: not a new one, not an adopted one, and not the child of a restored parent.
+func TestReconcile_MarksNoChildWithoutAWitness(t *testing.T) {
+	parent, namespace := restored("another")
+	ofEarlier, unmarked := newRemoteConfigMap("restored"), newRemoteConfigMap("adopted")
+	setMark(ofEarlier, "first", "widget-uid", "namespace")
+	confirm("another")(ofEarlier)
+	server := newReconciling(t, parent, namespace, ofEarlier, unmarked)
+	quota := errors.New("a quota")
+	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		return strings.HasPrefix(action.(clienttesting.PatchAction).GetName(), "children-of-"), nil, quota
+	})
+	desired := oneStage(ofEarlier, unmarked, newRemoteConfigMap("new"), newConfigMap("local", "x"))
+	desired.Stages[0][0].Object = newRemoteConfigMap("restored")
+	desired.Stages[0][1].Adopt = true
+	_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
+	if !errors.Is(err, quota) {
+		t.Errorf("got %v", err)
+	}
+	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"patch widgets first", "apply configmaps local"}) {
+		t.Errorf("wrote %q", writes)
+	}
+	if uid, has := server.parent.GetAnnotations()["platform.example.com/witness"]; has {
+		t.Errorf("the annotation contains %q", uid)
+	}
+}
+
+// The witness and the times of deletions show whether the dependents of a deleted parent were orphaned. If they do not,
+// the marked child is kept. test/integration tests the same with the garbage collector.
+func TestReconcile_DeletionWithMarkedChildren(t *testing.T) {
 	const witness = "children-of-widget-uid-1017ff7e"
-	orphan := func(object *unstructured.Unstructured) { object.SetOwnerReferences(nil) }
+	now := metav1.Now().Rfc3339Copy()
+	before, after := metav1.NewTime(now.Add(-time.Second)), metav1.NewTime(now.Add(time.Second))
+	setWitness := func(uid string) func(*unstructured.Unstructured) {
+		return func(parent *unstructured.Unstructured) {
+			parent.SetAnnotations(with(parent.GetAnnotations(), "platform.example.com/witness", uid))
+		}
+	}
+	finalize := func(finalizer string) func(*unstructured.Unstructured) {
+		return func(parent *unstructured.Unstructured) {
+			parent.SetFinalizers(append(parent.GetFinalizers(), finalizer))
+		}
+	}
+	const present, orphaned, gone = "present", "orphaned", "gone"
 	for name, test := range map[string]struct {
-		stages [][]Child
-		change func(t *testing.T, change func(name string, f func(*unstructured.Unstructured)), remove func(name string))
-		want   bool // whether the marked child is kept
+		witness   string
+		parent    func(*unstructured.Unstructured) // changes the parent
+		namespace *metav1.Time                     // when the namespace was deleted
+		want      bool                             // whether the marked child is kept
 	}{
-		"a child has its owner reference": {
-			[][]Child{Stage(remote, local)},
-			func(*testing.T, func(string, func(*unstructured.Unstructured)), func(string)) {}, false,
-		},
-		"a child has lost its owner reference": {
-			[][]Child{Stage(remote, local)},
-			func(_ *testing.T, change func(string, func(*unstructured.Unstructured)), _ func(string)) {
-				change("local", orphan)
-			},
-			true,
-		},
-		"one of two children has lost its owner reference": { // the garbage collector has not watched the other type
-			[][]Child{Stage(remote, local, newConfigMap("late", "x"))},
-			func(_ *testing.T, change func(string, func(*unstructured.Unstructured)), _ func(string)) {
-				change("local", orphan)
-			},
-			true,
-		},
-		"the children are gone": { // a deletion in the foreground
-			[][]Child{Stage(remote, local)},
-			func(_ *testing.T, _ func(string, func(*unstructured.Unstructured)), remove func(string)) {
-				remove("local")
-			}, false,
-		},
-		"the witness has lost its owner reference": {
-			[][]Child{Stage(remote), Stage(local)},
-			func(_ *testing.T, change func(string, func(*unstructured.Unstructured)), _ func(string)) {
-				change(witness, orphan)
-			},
-			true,
-		},
-		"the witness is gone": {
-			[][]Child{Stage(remote)},
-			func(_ *testing.T, _ func(string, func(*unstructured.Unstructured)), remove func(string)) {
-				remove(witness)
-			}, false,
-		},
+		"in the background":                         {present, nil, nil, false},
+		"in the foreground":                         {gone, finalize(metav1.FinalizerDeleteDependents), nil, false},
+		"in the foreground, without the finalizer":  {gone, nil, nil, false},
+		"orphaned":                                  {orphaned, nil, nil, true},
+		"orphaned, with the finalizer":              {present, finalize(metav1.FinalizerOrphanDependents), nil, true},
+		"by the namespace's deletion":               {gone, nil, &before, false},
+		"in the second of the namespace's deletion": {gone, nil, &now, true},
+		"before the namespace's deletion":           {gone, nil, &after, true},
+		"before it, with the witness":               {present, nil, &after, false},
+		"orphaned, before the namespace's deletion": {orphaned, nil, &after, true},
+		"orphaned, in a terminating namespace":      {orphaned, nil, &before, true},
+		"before it, in the foreground":              {gone, finalize(metav1.FinalizerDeleteDependents), &after, false},
+		"restored and deleted":                      {gone, setWitness("another"), nil, true},
+		"restored and deleted in the foreground": {gone, func(parent *unstructured.Unstructured) {
+			setWitness("another")(parent)
+			finalize(metav1.FinalizerDeleteDependents)(parent)
+		}, nil, false},
+		"restored and deleted by the namespace":     {gone, setWitness("another"), &before, false},
+		"restored and deleted before the namespace": {gone, setWitness("another"), &after, true},
+		"without the annotation":                    {present, setWitness(""), nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := newReconciling(t, newWidget())
-			desired := Desired{Stages: test.stages}
+			namespace := newObject("v1", "Namespace", "", "default")
+			server := newReconciling(t, newWidget(), namespace)
+			desired := oneStage(newRemoteConfigMap("remote"), newConfigMap("local", "x"))
 			if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
 				t.Fatal(err)
 			}
+			if uid := server.parent.GetAnnotations()["platform.example.com/witness"]; uid != "widget-uid" {
+				t.Errorf("the annotation contains %q", uid)
+			}
 			objects := server.Resource(configMaps).Namespace("default")
-			test.change(t, func(name string, f func(*unstructured.Unstructured)) {
-				object := getConfigMap(t, server.Server, "default", name)
-				f(object)
-				if _, err := objects.Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
-					t.Fatal(err)
-				}
-			}, func(name string) {
-				if err := objects.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
-					t.Fatal(err)
-				}
-			})
-			now := metav1.Now()
+			var err error
+			switch test.witness {
+			case orphaned:
+				object := getConfigMap(t, server.Server, "default", witness)
+				object.SetOwnerReferences(nil)
+				_, err = objects.Update(t.Context(), object, metav1.UpdateOptions{})
+			case gone:
+				err = objects.Delete(t.Context(), witness, metav1.DeleteOptions{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.parent != nil {
+				test.parent(server.parent)
+			}
 			server.parent.SetDeletionTimestamp(&now)
+			namespace.SetDeletionTimestamp(test.namespace)
+			_, err = server.Resource(namespaces).Update(t.Context(), namespace, metav1.UpdateOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
 			for range 3 {
 				_, err := newReconciler(t, Config{Client: server}).Reconcile(t.Context(), first, server.parent, Desired{})
 				failUnlessRequeued(t, err)
 			}
-			if kept := getConfigMap(t, server.Server, "other", "remote") != nil; kept != test.want {
+			child := getConfigMap(t, server.Server, "other", "remote")
+			if kept := child != nil; kept != test.want {
 				t.Errorf("kept: %t", kept)
 			}
-			if finalizers := getParent(t, server.Server).GetFinalizers(); len(finalizers) > 0 {
+			if child != nil && child.GetLabels()["platform.example.com/parent"] != "" {
+				t.Errorf("the child still has the labels %v", child.GetLabels())
+			}
+			finalizers := getParent(t, server.Server).GetFinalizers()
+			if slices.Contains(finalizers, "platform.example.com/children") {
 				t.Errorf("the parent has the finalizers %q", finalizers)
 			}
 		})
 	}
 }
 
-// A child in another namespace is created after a child that can be the witness, even within a stage.
-func TestReconcile_CreatesMarkedChildrenAfterAWitness(t *testing.T) {
-	server := newReconciling(t, newWidget())
-	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		return action.(clienttesting.PatchAction).GetName() == "local", nil, errors.New("a quota")
-	})
-	desired := oneStage(newRemoteConfigMap("remote"), newConfigMap("local", "x"))
-	_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
-	if !errors.Is(err, errNoWitness) || !strings.Contains(err.Error(), "a quota") {
-		t.Errorf("got %v", err)
-	}
-	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"patch widgets first"}) {
-		t.Errorf("wrote %q", writes)
+// A witness is written only for a parent that has not been deleted. Afterwards, the missing owner reference is the only
+// evidence of an orphaning deletion.
+func TestReconcile_DoesNotRepairTheWitnessOfADeletedParent(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		server := newReconciling(t, newWidget())
+		desired := oneStage(newRemoteConfigMap("a"))
+		if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
+			t.Fatal(err)
+		}
+		witness := getConfigMap(t, server.Server, "default", "children-of-widget-uid-1017ff7e")
+		witness.SetOwnerReferences(nil)
+		objects := server.Resource(configMaps).Namespace("default")
+		if _, err := objects.Update(t.Context(), witness, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		outdated := server.parent.DeepCopy()
+		if deleted {
+			now := metav1.Now()
+			parent := getParent(t, server.Server)
+			parent.SetDeletionTimestamp(&now)
+			parents := server.Resource(widgets).Namespace("default")
+			if _, err := parents.Update(t.Context(), parent, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		restarted := newReconciler(t, Config{Client: server})
+		if _, err := restarted.Reconcile(t.Context(), first, outdated, desired); err != nil {
+			t.Fatal(err)
+		}
+		witness = getConfigMap(t, server.Server, "default", "children-of-widget-uid-1017ff7e")
+		if repaired := len(witness.GetOwnerReferences()) > 0; repaired == deleted {
+			t.Errorf("deleted: %t: the owners are %v", deleted, witness.GetOwnerReferences())
+		}
 	}
 }
 
-// If the witness cannot be read, nothing is deleted, because the children may have to be kept. Dependents of a parent
-// in a terminating namespace are not orphaned.
-func TestReconcile_UnreadableWitness(t *testing.T) {
-	for _, terminating := range []bool{false, true} {
-		namespace := newObject("v1", "Namespace", "", "default")
-		now := metav1.Now()
-		if terminating {
-			namespace.SetDeletionTimestamp(&now)
-		}
-		server := newReconciling(t, newWidget(), namespace)
-		created := oneStage(newRemoteConfigMap("a"))
-		if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
+// The deletion of an absent child in a partial call must not remove what shows how the parent is deleted.
+func TestReconcile_AbsentChildIsNoWitness(t *testing.T) {
+	server := newReconciling(t, newWidget())
+	local, remote := newConfigMap("local", "x"), newRemoteConfigMap("remote")
+	for _, desired := range []Desired{oneStage(local, remote), withAbsent(local, remote)} {
+		if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
 			t.Fatal(err)
 		}
-		server.PrependReactor("get", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
-			return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid-1017ff7e", nil, errDenied
+	}
+	if getConfigMap(t, server.Server, "default", "local") != nil {
+		t.Error("the absent child exists")
+	}
+	if getConfigMap(t, server.Server, "default", "children-of-widget-uid-1017ff7e") == nil {
+		t.Error("the parent has no witness")
+	}
+}
+
+// If the witness cannot be read, nothing is deleted, because the children may have to be kept. In a terminating
+// namespace, the permissions can have been deleted. A parent that was deleted with its namespace has no orphans.
+func TestReconcile_UnreadableWitness(t *testing.T) {
+	now := metav1.Now()
+	before, after := metav1.NewTime(now.Add(-5*time.Second)), metav1.NewTime(now.Add(5*time.Second))
+	for name, test := range map[string]struct {
+		namespace *metav1.Time // when the namespace was deleted
+		write     string
+	}{
+		"the namespace exists":                        {nil, ""},
+		"the parent was deleted with its namespace":   {&before, "delete configmaps a"},
+		"the parent was deleted before its namespace": {&after, "patch configmaps a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			namespace := newObject("v1", "Namespace", "", "default")
+			namespace.SetDeletionTimestamp(test.namespace)
+			server := newReconciling(t, newWidget(), namespace)
+			created := oneStage(newRemoteConfigMap("a"))
+			if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
+				t.Fatal(err)
+			}
+			server.PrependReactor("get", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
+				return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid-1017ff7e", nil, errDenied
+			})
+			server.parent.SetDeletionTimestamp(&now)
+			server.TakeWrites()
+			_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, Desired{})
+			var unreadable *UnknownPropagationError
+			if isUnreadable := errors.As(err, &unreadable); isUnreadable != (test.write == "") {
+				t.Errorf("got %v", err)
+			} else if isUnreadable && !strings.HasPrefix(err.Error(), "cannot delete configmaps other/a: ") {
+				t.Errorf("got %v", err)
+			}
+			var written []string
+			for _, write := range server.TakeWrites() {
+				if strings.HasSuffix(write, "configmaps a") {
+					written = append(written, write)
+				}
+			}
+			if strings.Join(written, ", ") != test.write {
+				t.Errorf("wrote %q", written)
+			}
 		})
-		server.parent.SetDeletionTimestamp(&now)
-		server.TakeWrites()
-		_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, Desired{})
-		var unreadable *UnknownPropagationError
-		if isUnreadable := errors.As(err, &unreadable); isUnreadable == terminating {
-			t.Errorf("terminating: %t: got %v", terminating, err)
-		} else if isUnreadable && !strings.HasPrefix(err.Error(), "cannot delete configmaps other/a: ") {
-			t.Errorf("got %v", err)
-		}
-		if writes := server.TakeWrites(); slices.Contains(writes, "delete configmaps a") != terminating {
-			t.Errorf("terminating: %t: wrote %q", terminating, writes)
-		}
 	}
 }
 
@@ -178,24 +275,6 @@ func TestWitnessName_DependsOnTheController(t *testing.T) {
 	b.config.Name = "other.example.com"
 	if name := callFor(t, a, newWidget()).witnessName(); name == callFor(t, b, newWidget()).witnessName() {
 		t.Errorf("two controllers have the witness %s", name)
-	}
-}
-
-// The cleanup does not find children of kinds that are not in Config.Kinds, so they cannot be witnesses.
-func TestReconcile_ChildOfAnUnlistedKindIsNoWitness(t *testing.T) {
-	server := newFakeServer(newWidget())
-	reconciler := newReconciler(t, Config{Client: server, Kinds: []Kind{configMapKind, {
-		GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true,
-	}}})
-	route := newObject("example.com/v1", "Widget", "", "route")
-	desired := oneStage(route, newObject("v1", "Namespace", "", "remote"))
-	if _, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired); err != nil {
-		t.Fatal(err)
-	}
-	if !slices.ContainsFunc(server.TakeWrites(), func(write string) bool {
-		return strings.HasPrefix(write, "apply configmaps children-of-")
-	}) {
-		t.Error("the parent has no witness")
 	}
 }
 
@@ -223,7 +302,7 @@ func TestReconcile_ConfirmationRemainsIfTheWriteFails(t *testing.T) {
 	parent, namespace := restored("another")
 	child := newRemoteConfigMap("a")
 	setMark(child, "first", "widget-uid", "namespace")
-	child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/restored", "true"))
+	child.SetAnnotations(with(child.GetAnnotations(), "platform.example.com/restored", "another"))
 	server := newReconciling(t, parent, namespace, child)
 	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		isApply := action.(clienttesting.PatchAction).GetPatchType() == types.ApplyPatchType
@@ -233,7 +312,7 @@ func TestReconcile_ConfirmationRemainsIfTheWriteFails(t *testing.T) {
 		t.Error("got no error")
 	}
 	now := getConfigMap(t, server.Server, "other", "a")
-	if now.GetAnnotations()["platform.example.com/restored"] != "true" {
+	if now.GetAnnotations()["platform.example.com/restored"] != "another" {
 		t.Errorf("the annotations are %v", now.GetAnnotations())
 	}
 }

@@ -99,12 +99,28 @@ func (c *call) isOwned(ctx context.Context, child *child, current metav1.Object)
 	case mark == markOfRestored:
 		return false, nil // a write with the parent's UID is required
 	case mark == markOfPredecessor:
-		return false, fmt.Errorf("%w: it is the child of an earlier parent with the same name; if the parent has been "+
-			"restored from a backup, set the annotation %s=true on the object", ErrNotOwned, c.restoredKey())
+		return false, c.predecessorError(ctx)
 	case mark == markOfOther:
 		return false, fmt.Errorf("%w: it is the child of another parent", ErrNotOwned)
 	case child.Adopt:
 		return false, nil
 	}
 	return false, ErrAdoptionNotEnabled
+}
+
+// predecessorError returns the error for an object with the mark of an earlier parent with the same name.
+func (c *call) predecessorError(ctx context.Context) error {
+	advice := ""
+	if c.parent.GetNamespace() != "" {
+		uid, err := c.namespaceUID(ctx)
+		if err != nil {
+			return err
+		}
+		advice = fmt.Sprintf("; if the parent has been restored from a backup, set the annotation %s=%s, the UID of the "+
+			"parent's namespace, on the object", c.restoredKey(), uid)
+		if uid == "" {
+			advice = "; if the parent has been restored from a backup, permit the controller to get its namespace"
+		}
+	}
+	return fmt.Errorf("%w: it is the child of an earlier parent with the same name%s", ErrNotOwned, advice)
 }

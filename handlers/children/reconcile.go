@@ -1,6 +1,7 @@
 package children
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,7 +96,13 @@ func (r *Reconciler) Reconcile(
 	if c.desired, err = c.newDesiredSet(ctx, desired); err != nil {
 		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
 	}
-	gone, err := c.prepareParent(ctx, parent)
+	if c.desired.needsWitness {
+		c.witnessErr = c.ensureWitness(ctx)
+	}
+	gone := errors.Is(c.witnessErr, errParentGone)
+	if !gone {
+		gone, err = c.prepareParent(ctx, parent)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
 	}
@@ -109,7 +116,7 @@ func (r *Reconciler) Reconcile(
 	if err == nil && !c.waiting && !desired.Partial {
 		err = c.prune(ctx)
 	}
-	err = errors.Join(absentErr, err)
+	err = errors.Join(absentErr, cmp.Or(err, c.witnessErr))
 	settled := err == nil && !c.waiting && !c.postponed
 	if settled && !desired.Partial {
 		c.forgetUndesired()
@@ -132,9 +139,9 @@ type call struct {
 	desired      *desiredSet
 	canAdopt     func() error
 	deleted      map[childKey]error // results of the deletions that this call has attempted
-	witnessed    bool               // whether the parent has a witness, see orphan.go
-	witnessErr   error              // why the witness could not be created
+	witnessErr   error              // why the parent has no witness, although it needs one
 	parentExists bool               // set once the API server has returned the parent and it is not being deleted
+	noNamespace  bool               // whether the parent's namespace cannot be read
 	parsed       parsedInventory
 	recorded     inventory // the entries of known kinds in the parent's inventory
 	refused      []error   // errors for the desired children that do not fit into the inventory

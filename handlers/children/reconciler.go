@@ -32,8 +32,9 @@ type Config struct {
 	Mapper meta.RESTMapper
 	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,
 	// annotations and finalizers. Children have the label <name>/parent and the annotations <name>/applied, <name>/parent,
-	// <name>/stage, <name>/self and <name>/retained-by. Parents have the annotations <name>/inventory and <name>/witness
-	// and the finalizer <name>/children. Two controllers with the same parents need different names.
+	// <name>/stage, <name>/self and <name>/retained-by. Users can set <name>/restored on them. Parents have the
+	// annotations <name>/inventory and <name>/witness and the finalizer <name>/children. Two controllers with the same
+	// parents need different names.
 	Name string
 	// Cache is used to read children. For each type that it serves, it must hold all objects with the label <name>/parent,
 	// in Namespaces or, if Namespaces is empty, in all namespaces. It need not hold other objects: if Get does not find a

@@ -231,14 +231,15 @@ func TestReconcile_IgnoresCopiesOfChildren(t *testing.T) {
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
 		t.Error(err)
 	}
-	want("after a reconcile", "backup/a", "backup/b", "default/b", "other/a")
+	const witness = "default/children-of-widget-uid-1017ff7e"
+	want("after a reconcile", "backup/a", "backup/b", "default/b", witness, "other/a")
 	now := metav1.Now()
 	parent.SetDeletionTimestamp(&now)
 	for range 2 {
 		_, err := reconciler.Reconcile(t.Context(), first, parent, Desired{})
 		failUnlessRequeued(t, err)
 	}
-	want("after the cleanup", "backup/a", "backup/b", "default/b")
+	want("after the cleanup", "backup/a", "backup/b", "default/b", witness)
 }
 
 // Nothing is pruned while a kind is unknown.

@@ -47,7 +47,6 @@ func (s *setting) newDeletion(name string, onlyMarked bool) *deletion {
 	d := &deletion{setting: s, name: name}
 	d.objects = []*unstructured.Unstructured{far, cluster}
 	if !onlyMarked {
-		// Within a stage, children in other namespaces come first here, and are still created last.
 		d.objects = append(d.objects, newConfigMap(s.namespace, name, "x"))
 	}
 	d.desired = children.Desired{Stages: [][]children.Child{children.Stage(d.objects...)}}
@@ -95,9 +94,8 @@ func (d *deletion) reconcileUntilGone() {
 	})
 }
 
-// checkKept fails the test unless all children exist and a later parent with the same name neither owns nor prunes
-// them.
-func (d *deletion) checkKept() {
+// checkReleased fails the test unless all children exist without marks.
+func (d *deletion) checkReleased() {
 	d.Helper()
 	d.checkExist("were orphaned")
 	for _, object := range d.objects {
@@ -105,6 +103,13 @@ func (d *deletion) checkKept() {
 			d.Errorf("%s: %s %s still has the mark %s", d, object.GetKind(), object.GetName(), mark)
 		}
 	}
+}
+
+// checkKept fails the test unless all children exist and a later parent with the same name neither owns nor prunes
+// them.
+func (d *deletion) checkKept() {
+	d.Helper()
+	d.checkReleased()
 	later := d.put(d.parents, newObject(d.parents, "Platform", d.namespace, d.name, nil))
 	reconciler := d.newReconciler(children.Config{})
 	_, err := reconciler.Reconcile(d.Context(), d.parent(d.name), later, d.desired)
@@ -186,5 +191,75 @@ func TestHandlers_DeletionPropagation(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// inNewNamespace returns a setting with the same types in another namespace.
+func (s *setting) inNewNamespace() *setting {
+	s.Helper()
+	other, h := *s, *s.harness
+	h.namespace = s.newNamespace()
+	other.harness = &h
+	return &other
+}
+
+// The namespace of a parent is deleted while the controller is stopped, and the witness with it. If the parent was
+// deleted before, nothing shows whether its dependents were orphaned, and the children are kept. If the deletion of the
+// namespace deleted the parent, the children are deleted.
+func TestHandlers_NamespaceDeletion(t *testing.T) {
+	s := newSetting(newHarness(t))
+	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
+	finalizers := map[metav1.DeletionPropagation]string{
+		"":                                 "", // the parent is deleted with its namespace
+		metav1.DeletePropagationBackground: "", metav1.DeletePropagationOrphan: metav1.FinalizerOrphanDependents,
+	}
+	var all []*deletion
+	for policy, finalizer := range finalizers {
+		d := s.inNewNamespace().newDeletion("p", true)
+		d.policy, d.finalizer, d.stopped = policy, finalizer, true
+		if all = append(all, d); policy != "" {
+			d.delete()
+			d.waitForCollector()
+		}
+		s.noError(s.clients.CoreV1().Namespaces().Delete(t.Context(), d.namespace, metav1.DeleteOptions{}))
+	}
+	for _, d := range all {
+		d.eventually("the witness is gone, and the parent is deleted", func() error {
+			list, err := d.in(configMaps, d.namespace).List(t.Context(), metav1.ListOptions{})
+			if err != nil {
+				return err
+			}
+			parent := d.get(d.parents, d.namespace, d.name)
+			if len(list.Items) > 0 || parent.GetDeletionTimestamp() == nil {
+				return fmt.Errorf("%d config maps exist", len(list.Items))
+			}
+			return nil
+		})
+		d.reconcileUntilGone()
+		if d.policy == "" {
+			d.checkDeleted()
+		} else {
+			d.checkReleased()
+		}
+	}
+}
+
+// A parent is restored from a backup and deleted before its first reconcile. Nothing shows how it was deleted.
+func TestHandlers_RestoredParentIsDeletedBeforeItsFirstReconcile(t *testing.T) {
+	s := newSetting(newHarness(t))
+	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
+	for i, policy := range []metav1.DeletionPropagation{
+		metav1.DeletePropagationBackground, metav1.DeletePropagationOrphan,
+	} {
+		d := s.newDeletion(fmt.Sprintf("p%d", i), true)
+		d.policy, d.finalizer, d.stopped = policy, metav1.FinalizerOrphanDependents, true
+		backup := s.get(s.parents, s.namespace, d.name)
+		s.merge(s.parents, s.namespace, d.name, `{"metadata":{"finalizers":null}}`)
+		s.noError(s.in(s.parents, s.namespace).Delete(t.Context(), d.name, metav1.DeleteOptions{}))
+		s.restore(backup)
+		d.delete()
+		d.waitForCollector()
+		d.reconcileUntilGone()
+		d.checkReleased()
 	}
 }

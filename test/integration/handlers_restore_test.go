@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/dynamic-controller/engine/handlers/children"
 )
@@ -72,6 +73,7 @@ func TestHandlers_RestoredParent(t *testing.T) {
 	}
 
 	loseParent()
+	confirmed := h.get(namespaces, "", h.namespace).GetUID()
 	h.recreateNamespace()
 	now := s.restore(backup)
 	if err := reconcile(now, "stolen"); !errors.Is(err, children.ErrNotOwned) {
@@ -85,12 +87,20 @@ func TestHandlers_RestoredParent(t *testing.T) {
 	if h.get(configMaps, other, "remote") == nil {
 		t.Fatal("without a confirmation, the child was pruned")
 	}
-	h.merge(configMaps, other, "remote", `{"metadata":{"annotations":{"`+platformName+`/restored":"true"}}}`)
+	confirm := func(namespace types.UID) {
+		h.merge(configMaps, other, "remote",
+			fmt.Sprintf(`{"metadata":{"annotations":{"%s/restored":%q}}}`, platformName, namespace))
+	}
+	confirm(confirmed) // the confirmation of an earlier namespace with the same name
+	if err := reconcile(now, "stolen"); !errors.Is(err, children.ErrNotOwned) {
+		t.Errorf("confirmed for another namespace: got %v, want %v", err, children.ErrNotOwned)
+	}
+	confirm(h.get(namespaces, "", h.namespace).GetUID())
 	h.noError(reconcile(now, "confirmed"))
 	if got := value(); got != "map[key:confirmed]" {
 		t.Errorf("after the confirmation, the child contains %s", got)
 	}
-	if confirmed := h.get(configMaps, other, "remote").GetAnnotations()[platformName+"/restored"]; confirmed != "" {
+	if left := h.get(configMaps, other, "remote").GetAnnotations()[platformName+"/restored"]; left != "" {
 		t.Error("the confirmation remains")
 	}
 	h.noError(h.in(s.parents, h.namespace).Delete(t.Context(), "p", metav1.DeleteOptions{}))
