@@ -66,7 +66,8 @@ func (o *observed) crossNamespace(ctx context.Context, e blueprint.Excluded) (ch
 	}
 	found, _ := lister.Objects("", ChildSelector(o.self))
 	for _, child := range found {
-		if id := child.GetAnnotations()[resourceAnnotation]; id != e.ID || !o.recorded(e.GVK.GroupKind(), child.GetNamespace()) {
+		isOfResource := child.GetAnnotations()[resourceAnnotation] == e.ID
+		if !isOfResource || !o.recorded(e.GVK.GroupKind(), child.GetNamespace()) {
 			continue
 		}
 		object := &unstructured.Unstructured{}

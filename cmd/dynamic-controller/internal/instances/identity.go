@@ -172,9 +172,9 @@ func rejectionIn(err error) (rejection *identity.Rejection) {
 	return rejection
 }
 
-// reportCleanup returns the result of a reconcile whose cleanup returned err. If the identity cannot delete some
-// children, or the platform cannot find them, reportCleanup writes to the status how to delete the instance without its
-// children.
+// reportCleanup returns the result of a reconcile whose cleanup returned err. If the identity cannot delete or release
+// some children, or the platform cannot find them, reportCleanup writes to the status how to delete the instance
+// without its children.
 func (r *Reconciler) reportCleanup(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, client *childClient,
 	err error,
@@ -186,9 +186,9 @@ func (r *Reconciler) reportCleanup(
 		problem = unreadable.Error() + "; grant the permissions"
 	case errors.Is(err, children.ErrNamespaceNotListed):
 		problem = explain(err)
-	case apierrors.IsForbidden(err) && len(client.undeleted) > 0:
-		problem = fmt.Sprintf("cannot delete %s: %s; grant the permissions",
-			joinFirst(client.undeleted, ", "), client.undeletedErr)
+	case apierrors.IsForbidden(err) && len(client.denied) > 0:
+		problem = fmt.Sprintf("cannot %s %s: %s; grant the permissions",
+			client.deniedVerb, joinFirst(client.denied, ", "), client.deniedErr)
 	}
 	if problem == "" || !slices.Contains(finalizers, ChildrenFinalizer) {
 		return retryRejected(self, err)

@@ -364,7 +364,7 @@ func TestIdentity_UnreadableCachedChildrenAreReadAsIdentity(t *testing.T) {
 }
 
 // deleted marks the instance as being deleted and keeps its finalizers.
-func (c *identityTest) deleted() {
+func (c *identityTest) deleted(finalizers ...string) {
 	c.Helper()
 	object, err := c.server.Tracker().Get(websites, flowers.Namespace(), flowers.Name())
 	if err != nil {
@@ -372,10 +372,22 @@ func (c *identityTest) deleted() {
 	}
 	self, now := object.(*unstructured.Unstructured).DeepCopy(), metav1.Now()
 	self.SetDeletionTimestamp(&now)
-	self.SetFinalizers(append(self.GetFinalizers(), "example.com/hold"))
+	self.SetFinalizers(slices.Concat(self.GetFinalizers(), finalizers, []string{"example.com/hold"}))
 	if err := c.server.Tracker().Update(websites, self, flowers.Namespace()); err != nil {
 		c.Fatal(err)
 	}
+}
+
+// A child that must be kept is released as the ServiceAccount as well.
+func TestIdentity_ForbiddenReleaseKeepsTheFinalizer(t *testing.T) {
+	c := newIdentityTest(t, place())
+	if _, err := c.run(); err != nil {
+		t.Fatal(err)
+	}
+	c.deleted(metav1.FinalizerOrphanDependents)
+	c.deny("patch", forbidden("patch"))
+	ready, _ := c.run()
+	c.wantCondition(ready, reasonCleanupForbidden, "cannot release configmaps far/r0: ", "cannot patch resource")
 }
 
 func (c *identityTest) finalizers() []string {

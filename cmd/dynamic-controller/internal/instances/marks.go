@@ -16,8 +16,12 @@ import (
 // This file reads the metadata that the platform adds to instances and children. Anyone who can update an object can
 // change it, so this is only for programs that display objects or remove the metadata.
 
-// InventoryAnnotation is an annotation on instances that lists the kinds of their children.
-const InventoryAnnotation = inventoryAnnotation
+// InventoryAnnotation is an annotation on instances that lists the kinds of their children. WitnessAnnotation is an
+// annotation on instances for which a ConfigMap shows how they are deleted. See package handlers/children.
+const (
+	InventoryAnnotation = inventoryAnnotation
+	WitnessAnnotation   = Name + "/witness"
+)
 
 // RecordedKinds returns the kinds of children that the inventory of an instance contains.
 func RecordedKinds(instance metav1.Object) []children.RecordedKind {

@@ -183,7 +183,8 @@ func TestMemory_LongWaitIsReported(t *testing.T) {
 				t.Fatal("not requeued")
 			}
 			ready := ConditionOf(storedFlowers(t, server), conditionReady)
-			if isReported := ready != nil && ready.Reason == reasonWaitingForMemory; isReported != (time.Since(began) > reportBusyAfter) {
+			isReported := ready != nil && ready.Reason == reasonWaitingForMemory
+			if isReported != (time.Since(began) > reportBusyAfter) {
 				t.Fatalf("after %s, got %v", time.Since(began), ready)
 			}
 			time.Sleep(delay)
@@ -203,7 +204,8 @@ func TestReduceItem(t *testing.T) {
 		"content": {`{"kind":"K","metadata":{"name":"a","uid":"u","resourceVersion":"1","generation":2},"spec":{"a":1}}`,
 			`{"metadata":{"name":"a","uid":"u","resourceVersion":"1"}}`},
 		"marks":         {metadata("," + marks), metadata("," + marks)},
-		"other entries": {metadata(`,"labels":{"a":"b"},"annotations":{"a":"b","platform.example.com/PARENT":"x"}`), metadata("")},
+		"other entries": {metadata(`,"labels":{"a":"b"},"annotations":{"a":"b","platform.example.com/PARENT":"x"}`),
+			metadata("")},
 		"long values": {metadata(`,"labels":{"platform.example.com/parent":"` + long + `"},"annotations":{` +
 			`"platform.example.com/parent":"` + long + `"}`), metadata("")},
 		"a deletion": {metadata(`,"deletionTimestamp":"2026-01-01T00:00:00Z","deletionGracePeriodSeconds":-1`),

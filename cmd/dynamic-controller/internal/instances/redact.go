@@ -41,10 +41,11 @@ type childClient struct {
 	// budget limits the total size of the responses to get and list requests. If it is nil, there is no limit.
 	budget *identity.ResponseBudget
 	// reads caches the results of get requests for one reconcile. Writing an object removes its entry.
-	reads        map[dynamiccontroller.ObjectIdentifiers]read
-	changes      []childChange // successful writes to record as events
-	undeleted    []string      // children that the identity cannot delete
-	undeletedErr error         // why the first of them cannot be deleted
+	reads      map[dynamiccontroller.ObjectIdentifiers]read
+	changes    []childChange // successful writes to record as events
+	denied     []string      // children that the identity cannot delete or release
+	deniedVerb string        // delete or release, for the first of them
+	deniedErr  error         // why the first of them cannot be deleted or released
 }
 
 type read struct {
@@ -118,7 +119,8 @@ func (o childObjects) identifiers(name string) dynamiccontroller.ObjectIdentifie
 	return dynamiccontroller.ObjectIdentifiers{GVR: o.gvr, NamespacedKey: key.String()}
 }
 
-// Patch does not send rendered content, but the API server can quote the patched object.
+// Patch does not send rendered content, but the API server can quote the patched object. A cleanup patches the children
+// that are kept.
 func (o childObjects) Patch(
 	ctx context.Context, name string, patchType types.PatchType, data []byte, opts metav1.PatchOptions,
 	subresources ...string,
@@ -128,6 +130,7 @@ func (o childObjects) Patch(
 		object, err = o.ResourceInterface.Patch(ctx, name, patchType, data, opts, subresources...)
 		return err
 	})
+	o.recordDenial("release", o.identifiers(name), err)
 	return object, err
 }
 
@@ -143,12 +146,17 @@ func (o childObjects) Delete(
 	if err == nil {
 		o.client.changes = append(o.client.changes, childChange{verb: deleted, kind: o.client.kindOf(o.gvr), id: id})
 	}
-	child := o.gvr.GroupResource().String() + " " + id.NamespacedKey
-	if apierrors.IsForbidden(err) && !slices.Contains(o.client.undeleted, child) {
-		o.client.undeleted = append(o.client.undeleted, child)
-		o.client.undeletedErr = cmp.Or(o.client.undeletedErr, err)
-	}
+	o.recordDenial("delete", id, err)
 	return err
+}
+
+// recordDenial records a request for the cleanup of a child that was forbidden.
+func (o childObjects) recordDenial(verb string, id dynamiccontroller.ObjectIdentifiers, err error) {
+	child := o.gvr.GroupResource().String() + " " + id.NamespacedKey
+	if c := o.client; apierrors.IsForbidden(err) && !slices.Contains(c.denied, child) {
+		c.denied = append(c.denied, child)
+		c.deniedVerb, c.deniedErr = cmp.Or(c.deniedVerb, verb), cmp.Or(c.deniedErr, err)
+	}
 }
 
 // Apply is the only request that sends rendered content.

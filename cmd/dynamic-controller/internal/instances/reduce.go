@@ -35,8 +35,9 @@ func ReduceCached(text []byte) []byte {
 	return append([]byte(`{"`+reducedField+`":true,`), reduced[1:]...)
 }
 
-// Reduce removes the content of a large object from a response of the API server. It keeps the metadata without the managedFields, and the status. Of a large status, it keeps only the fields that the
-// platform writes for all Blueprints. It returns the text unchanged if it is small or not an object.
+// Reduce removes the content of a large object from a response of the API server. It keeps the metadata without the
+// managedFields, and the status. Of a large status, it keeps only the fields that the platform writes for all
+// Blueprints. It returns the text unchanged if it is small or not an object.
 //
 // The API server returns the whole object after each write. Decoding it can take fifty times the memory of the text.
 func Reduce(text []byte) []byte {

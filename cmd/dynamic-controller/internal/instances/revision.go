@@ -129,7 +129,9 @@ func (r *Reconciler) owned(child schema.GroupVersionResource) dynamiccontroller.
 }
 
 // ownedBy returns the cached children that have an owner reference to the instance.
-func (r *Reconciler) ownedBy(child schema.GroupVersionResource, instance types.UID) ([]dynamiccontroller.Object, error) {
+func (r *Reconciler) ownedBy(
+	child schema.GroupVersionResource, instance types.UID,
+) ([]dynamiccontroller.Object, error) {
 	lister, err := r.lister(child)
 	if err != nil {
 		return nil, err

@@ -36,8 +36,8 @@ func NewBudget(bytes int64, workers int) *Budget {
 	}
 }
 
-// Largest returns the maximum size of a reservation. It is less than an owner can hold, so that a large reservation need
-// not wait until no other owner holds any memory.
+// Largest returns the maximum size of a reservation. It is less than an owner can hold, so that a large reservation
+// need not wait until no other owner holds any memory.
 func (b *Budget) Largest() int64 { return b.allowance + b.shared/2 }
 
 // take takes shared bytes for an owner, or returns false if they are not available at the moment.

@@ -11,8 +11,8 @@
 // # Sharing
 //
 // The first bytes of every reservation, its allowance, are set aside and always granted. Most reconciles need no more,
-// so they never fail because of others. The rest of the budget is shared. All reconciles of one type in one namespace can
-// hold at most 1.5 times as much of it as is still free, and all reconciles of one type 3 times as much (the dynamic
-// threshold of Choudhury and Hahne, 1998). Therefore, a tenant that runs alone gets 60% of it, a type 75%, and others
-// get a part of what is left.
+// so they never fail because of others. The rest of the budget is shared. All reconciles of one type in one namespace
+// can hold at most 1.5 times as much of it as is still free, and all reconciles of one type 3 times as much (the
+// dynamic threshold of Choudhury and Hahne, 1998). Therefore, a tenant that runs alone gets 60% of it, a type 75%, and
+// others get a part of what is left.
 package memory

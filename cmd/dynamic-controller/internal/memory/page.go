@@ -21,8 +21,8 @@ func (r *Reservation) endPage() {
 	}
 }
 
-// readPage reads a list and reduces its items. It holds one item at a time, because a page can be many times as large as
-// a reservation. Memory for copies of the result remains reserved.
+// readPage reads a list and reduces its items. It holds one item at a time, because a page can be many times as large
+// as a reservation. Memory for copies of the result remains reserved.
 func (t Transport) readPage(r *Reservation, from io.Reader) (text []byte, err error) {
 	in := &reserving{from: from, reservation: r}
 	defer in.keep(0)

@@ -69,7 +69,8 @@ func TestTransport_Pages(t *testing.T) {
 		"one field":    ` { } `,
 	}
 	wants := map[string]string{
-		"items":        `{"kind":"L","items":[` + strings.Repeat(`{"n":1048576},`, items-1) + `{"n":1048576}],"metadata":{"continue":"c"}}`,
+		"items": `{"kind":"L","items":[` + strings.Repeat(`{"n":1048576},`, items-1) + `{"n":1048576}],` +
+			`"metadata":{"continue":"c"}}`,
 		"no items":     pages["no items"],
 		"absent items": pages["no items"],
 		"one field":    `{}`,
@@ -82,7 +83,7 @@ func TestTransport_Pages(t *testing.T) {
 			ctx, r := NewBudget(64*mib, 1).Reserve(t.Context(), Owner{Type: "a"})
 			defer r.Release()
 			for range 2 { // the second page replaces the first one
-				text, err := readThrough(ctx, Transport{RoundTripper: respond(page), ReduceItem: reduce}, "GET", "http://x/?limit=1")
+				text, err := readThrough(ctx, Transport{RoundTripper: respond(page), ReduceItem: reduce}, listURL)
 				if err != nil || text != wants[name] {
 					t.Fatalf("got %s, %v", text, err)
 				}
@@ -100,7 +101,7 @@ func TestTransport_Pages(t *testing.T) {
 			ctx, r := NewBudget(64*mib, 1).Reserve(t.Context(), Owner{Type: "a"})
 			defer r.Release()
 			keep := func(item []byte) []byte { return item }
-			text, err := readThrough(ctx, Transport{RoundTripper: respond(page), ReduceItem: keep}, "GET", "http://x/?limit=1")
+			text, err := readThrough(ctx, Transport{RoundTripper: respond(page), ReduceItem: keep}, listURL)
 			if err == nil {
 				t.Errorf("got %d bytes", len(text))
 			}
@@ -111,7 +112,13 @@ func TestTransport_Pages(t *testing.T) {
 	}
 }
 
-func readThrough(ctx context.Context, transport http.RoundTripper, method, url string) (string, error) {
+const listURL = "http://x/?limit=1"
+
+func readThrough(ctx context.Context, transport http.RoundTripper, url string) (string, error) {
+	method := http.MethodGet
+	if url == "" {
+		method, url = http.MethodDelete, "http://x/"
+	}
 	request, err := http.NewRequestWithContext(ctx, method, url, nil)
 	if err != nil {
 		return "", err
@@ -134,17 +141,18 @@ func (a accepts) RoundTrip(request *http.Request) (*http.Response, error) {
 func TestTransport_RequestsMetadata(t *testing.T) {
 	keep := func(text []byte) []byte { return text }
 	for name, test := range map[string]struct {
-		method, url string
-		transport   Transport
-		want        string
+		url       string // "" means a deletion
+		transport Transport
+		want      string
 	}{
-		"a deletion":               {http.MethodDelete, "http://x/", Transport{}, "as=PartialObjectMetadata;"},
-		"a page":                   {http.MethodGet, "http://x/?limit=1", Transport{ReduceItem: keep}, "as=PartialObjectMetadataList;"},
-		"an object":                {http.MethodGet, "http://x/", Transport{ReduceItem: keep}, `""`},
-		"a list of another client": {http.MethodGet, "http://x/?limit=1", Transport{Reduce: keep}, `""`},
+		"a deletion":               {"", Transport{}, "as=PartialObjectMetadata;"},
+		"a page":                   {listURL, Transport{ReduceItem: keep}, "as=PartialObjectMetadataList;"},
+		"an object":                {"http://x/", Transport{ReduceItem: keep}, `""`},
+		"a list of another client": {listURL, Transport{Reduce: keep}, `""`},
 	} {
 		test.transport.RoundTripper = accepts{}
-		if text, err := readThrough(t.Context(), test.transport, test.method, test.url); err != nil || !strings.Contains(text, test.want) {
+		text, err := readThrough(t.Context(), test.transport, test.url)
+		if err != nil || !strings.Contains(text, test.want) {
 			t.Errorf("%s: got %s, %v", name, text, err)
 		}
 	}

@@ -240,7 +240,7 @@ func (u *uninstaller) cleanUpInstance(
 	}
 }
 
-// releasePatch returns a patch that removes the platform's finalizer and inventory from an instance. The API server
+// releasePatch returns a patch that removes the platform's finalizer and annotations from an instance. The API server
 // rejects the patch if the instance has changed, so that no finalizer of another controller is lost.
 func releasePatch(instance *metav1.PartialObjectMetadata) map[string]any {
 	left := slices.DeleteFunc(slices.Clone(instance.GetFinalizers()), func(finalizer string) bool {
@@ -248,7 +248,7 @@ func releasePatch(instance *metav1.PartialObjectMetadata) map[string]any {
 	})
 	return map[string]any{"metadata": map[string]any{
 		"uid": instance.GetUID(), "resourceVersion": instance.GetResourceVersion(), "finalizers": left,
-		"annotations": map[string]any{instances.InventoryAnnotation: nil},
+		"annotations": map[string]any{instances.InventoryAnnotation: nil, instances.WitnessAnnotation: nil},
 	}}
 }
 
