@@ -121,19 +121,47 @@ func (s *historyStore) renumber(
 	}, dryRun)
 }
 
-// setRolledOut records that all instances have moved to the served revision.
-func (s *historyStore) setRolledOut(ctx context.Context, b *blueprint.Blueprint, d decision) error {
-	if gate := d.gate(); gate == nil || !gate.IsDone() {
-		return nil
+// rollingOut returns the cached newest revision if it is served in steps, and nil otherwise.
+func (s *historyStore) rollingOut(b *blueprint.Blueprint, d decision) (*revision, error) {
+	if d.gate() == nil {
+		return nil, nil
 	}
 	h, err := s.cache.history(b.Name)
 	newest := h.newest(b.UID)
-	if err != nil || newest == nil || newest.Name != d.running.Name || newest.rolledOut {
+	if err != nil || newest == nil || newest.Name != d.running.Name {
+		return nil, err
+	}
+	return newest, nil
+}
+
+// restoreRollout passes the stored progress of the rollout to its gate. A new leader must call it before it counts the
+// instances.
+func (s *historyStore) restoreRollout(b *blueprint.Blueprint, d decision) error {
+	r, err := s.rollingOut(b, d)
+	if r != nil {
+		d.gate().SetRecorded(r.admitted)
+	}
+	return err
+}
+
+// storeRollout records that all instances have moved to the served revision or, before that, how many instances have
+// been allowed to move.
+func (s *historyStore) storeRollout(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+	r, err := s.rollingOut(b, d)
+	if r == nil || r.rolledOut {
 		return err
 	}
-	return s.patch(ctx, newest, map[string]any{"metadata": map[string]any{
-		"annotations": map[string]any{rolledOutAnnotation: strconv.FormatInt(newest.number, 10)},
-	}}, nil)
+	annotations := map[string]any{}
+	admitted, changed := d.gate().Admitted()
+	switch number := strconv.FormatInt(r.number, 10); {
+	case d.gate().IsDone():
+		annotations[rolledOutAnnotation] = number
+	case changed && admitted > r.admitted:
+		annotations[admittedAnnotation] = number + "/" + strconv.Itoa(admitted)
+	default:
+		return nil
+	}
+	return s.patch(ctx, r, map[string]any{"metadata": map[string]any{"annotations": annotations}}, nil)
 }
 
 // patch applies a merge patch to a stored revision. It does nothing if the cached revision is outdated.
