@@ -301,13 +301,15 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	own := 0 // instances that this process allowed to move
 	for _, i := range instances {
 		hasMoved, isProven := g.hasMovedLocked(i.Key, i.Revision, i.Created), g.isProvenLocked(i.Key)
+		isCurrent := g.hasTemplatesOf(i.Revision)
 		i.Revision = g.revisionOfLocked(i.Key, i.Revision, i.Created)
 		if hasMoved {
 			g.setMovedLocked(i.Key, false)
 		} else if i.Paused {
 			left[i.Key] = true
 		}
-		if _, moves := before[i.Key]; moves || isProven {
+		_, moves := before[i.Key]
+		if moves || isProven {
 			own++
 		}
 		if since, can := before[i.Key]; can && !hasMoved && i.Paused {
@@ -315,7 +317,10 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 		} else if can && !hasMoved {
 			next[i.Key], moving = since, append(moving, i)
 		}
-		s.add(i, hasMoved, isProven, i.Created.After(g.revision.Since))
+		if hasMoved && !isCurrent && !i.Paused && (moves || !g.done) {
+			s.pending++
+		}
+		s.add(i, hasMoved, isProven, isCurrent, i.Created.After(g.revision.Since))
 	}
 	if len(next) < len(before) {
 		restarted = now
@@ -335,8 +340,8 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	successes, moved := s.believed(g.allowed - own)
 	p.Stopped = !p.Complete() && stops(successes)
 	if !p.Stopped {
-		first := append(g.first(s.healthy, max(1, successes)+stuck-len(p.Waiting)),
-			g.first(s.failing, max(1, moved)+stuck)...)
+		first := append(g.first(s.healthy, max(1, successes)+stuck-s.pending-len(p.Waiting)),
+			g.first(s.failing, max(1, moved)+stuck-s.pending)...)
 		for _, key := range first {
 			if _, is := next[key]; !is {
 				next[key] = now
@@ -379,7 +384,9 @@ type survey struct {
 	// proven counts the instances that this process allowed to move. claimed counts the other ones that have moved
 	// according to their statuses.
 	proven, claimed tally
-	changed         time.Time // last time at which a moved instance became ready or regressed
+	// pending is the number of instances that have moved, but whose cached statuses describe them before the move.
+	pending int
+	changed time.Time // last time at which a moved instance became ready or regressed
 }
 
 // tally counts instances that existed before the rollout and have moved.
@@ -400,8 +407,9 @@ func (s *survey) unsuccessful() int {
 }
 
 // add adds an instance to the summary. isProven reports whether the instance has moved because this process allowed it.
-// isNew reports whether the instance was created after the newest revision was accepted.
-func (s *survey) add(i Instance, hasMoved, isProven, isNew bool) {
+// isCurrent reports whether its status describes it after the move. isNew reports whether the instance was created after
+// the newest revision was accepted.
+func (s *survey) add(i Instance, hasMoved, isProven, isCurrent, isNew bool) {
 	if i.Paused {
 		s.Paused++
 		return
@@ -416,7 +424,7 @@ func (s *survey) add(i Instance, hasMoved, isProven, isNew bool) {
 	default:
 		s.healthy = append(s.healthy, i.Key)
 	}
-	if !hasMoved || isNew {
+	if !hasMoved || !isCurrent || isNew {
 		return
 	}
 	if i.Changed.After(s.changed) {

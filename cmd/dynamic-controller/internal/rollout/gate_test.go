@@ -640,3 +640,27 @@ func TestGate_RecordsAdmittedInstancesForFailures(t *testing.T) {
 		t.Error("a later process stops the rollout")
 	}
 }
+
+// The cache does not contain the status of an instance that has just moved. Its earlier health is no evidence.
+func TestSurvey_StatusFromBeforeTheMove(t *testing.T) {
+	for _, health := range []Health{Ready, Failing} {
+		instances := some(12, Instance{Revision: "old", Health: health})
+		g := New(newest)
+		first := g.Survey(instances)[0]
+		g.Moved(first, "new")
+		for range 2 {
+			if more := g.Survey(instances); len(more) > 0 {
+				t.Errorf("admitted before the result of the first instance is known: %q", more)
+			}
+		}
+		g.move(instances, first)
+		more := g.Survey(instances)
+		if len(more) != 1 {
+			t.Fatalf("admitted: %q", more)
+		}
+		g.Moved(more[0], "new")
+		if more := g.Survey(instances); len(more) > 0 {
+			t.Errorf("admitted before the result of the second instance is known: %q", more)
+		}
+	}
+}
