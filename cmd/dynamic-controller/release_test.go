@@ -63,8 +63,8 @@ func TestRelease_FailuresAreReported(t *testing.T) {
 	}
 }
 
-// The finalizer of an instance cannot be removed. If only deletions are processed, the platform does not know whether an
-// existing type has a status.
+// The finalizer of an instance cannot be removed. If only deletions are processed, the platform does not know whether
+// an existing type has a status.
 func TestRelease_FailureOfAnInstanceIsReported(t *testing.T) {
 	for name, setUp := range map[string]func(a *api) (withdraw func()){
 		"of a served Blueprint": func(a *api) func() {

@@ -102,8 +102,8 @@ func (v *validator) validate(
 	return next, missing, nil
 }
 
-// validateType returns the type of a Blueprint that is being deleted. It reads only the caches, so that kinds that cannot
-// be looked up, and permissions that cannot be reviewed, do not delay the deletion.
+// validateType returns the type of a Blueprint that is being deleted. It reads only the caches, so that kinds that
+// cannot be looked up, and permissions that cannot be reviewed, do not delay the deletion.
 func (v *validator) validateType(
 	b *blueprint.Blueprint, own claim, crd *apiextensionsv1.CustomResourceDefinition,
 ) (out validation, err error) {

@@ -407,8 +407,8 @@ func (s *survey) unsuccessful() int {
 }
 
 // add adds an instance to the summary. isProven reports whether the instance has moved because this process allowed it.
-// isCurrent reports whether its status describes it after the move. isNew reports whether the instance was created after
-// the newest revision was accepted.
+// isCurrent reports whether its status describes it after the move. isNew reports whether the instance was created
+// after the newest revision was accepted.
 func (s *survey) add(i Instance, hasMoved, isProven, isCurrent, isNew bool) {
 	if i.Paused {
 		s.Paused++
