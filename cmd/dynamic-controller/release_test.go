@@ -63,19 +63,45 @@ func TestRelease_FailuresAreReported(t *testing.T) {
 	}
 }
 
+// The finalizer of an instance cannot be removed. If only deletions are processed, the platform does not know whether
+// an existing type has a status.
 func TestRelease_FailureOfAnInstanceIsReported(t *testing.T) {
-	a := newAPI(t)
-	startServing(t, a.cluster.Kubeconfig())
-	a.apply(websites)
-	a.apply(flowers)
-	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
-	resource := schema.GroupVersionResource{Group: a.group, Version: "v1", Resource: "websites"}
-	allow := a.denyWrites(resource, losesFinalizer, a.withoutFinalizers("GROUP/v1", "Website", "flowers"))
-	a.delete("GROUP/v1", "Website", "flowers")
-	a.wait("GROUP/v1", "Website", "flowers", is("Ready", "False", "frozen for a test"))
-	a.waitWhy("website.GROUP/flowers", 1, "frozen for a test")
-	allow()
-	a.waitGone("GROUP/v1", "Website", "flowers")
+	for name, setUp := range map[string]func(a *api) (withdraw func()){
+		"of a served Blueprint": func(a *api) func() {
+			a.apply(websites)
+			return nil
+		},
+		"without consent to its type": func(a *api) func() {
+			a.apply(existingCRDWithStatus)
+			a.setConsent(`"websites.` + a.group + `"`)
+			a.apply(withNamedType("websites"))
+			return func() {
+				a.setConsent(`null`)
+				a.waitBlueprint("websites", is("Serving", "False", "only deletions are processed"))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPI(t)
+			startServing(t, a.cluster.Kubeconfig())
+			withdraw := setUp(a)
+			a.waitBlueprint("websites", is("Serving", "True"))
+			a.apply(flowers)
+			a.wait("GROUP/v1", "Website", "flowers", is("Ready", "True"))
+			if withdraw != nil {
+				withdraw()
+			}
+			resource := schema.GroupVersionResource{Group: a.group, Version: "v1", Resource: "websites"}
+			allow := a.denyWrites(resource, losesFinalizer, a.withoutFinalizers("GROUP/v1", "Website", "flowers"))
+			a.delete("GROUP/v1", "Website", "flowers")
+			a.wait("GROUP/v1", "Website", "flowers", is("Ready", "False", "frozen for a test"))
+			if withdraw == nil { // otherwise, the lack of consent is the most probable cause
+				a.waitWhy("website.GROUP/flowers", 1, "frozen for a test")
+			}
+			allow()
+			a.waitGone("GROUP/v1", "Website", "flowers")
+		})
+	}
 }
 
 // The platform lacks a permission that the deletion needs. No decision can be made about the new generation, because

@@ -25,7 +25,8 @@ type adoption struct {
 	refusal *rejection
 	// typeErr is any other error when the type of a generation that is not served yet is applied.
 	typeErr error
-	// repairErr is an error when the type of the served generation is applied again, because others have changed it.
+	// repairErr is an error when the type of the served generation is applied again, because others have changed or
+	// deleted it.
 	repairErr error
 	// storeErr is an error when the spec is stored.
 	storeErr error
@@ -46,7 +47,8 @@ func (r *blueprintReconciler) adopt(ctx context.Context, b *blueprint.Blueprint,
 		return adoption{}, err
 	}
 	if wanted != nil {
-		if err := r.store.store(ctx, b, d, metav1.DryRunAll); err != nil {
+		// If the spec is not stored, the type must not change either: it would then be that of an outdated generation.
+		if stored, err := r.store.store(ctx, b, d, metav1.DryRunAll); err != nil || !stored {
 			return adoption{storeErr: err}, nil
 		}
 		applied, applyErr := r.crds.apply(ctx, b, wanted, current)
@@ -57,7 +59,18 @@ func (r *blueprintReconciler) adopt(ctx context.Context, b *blueprint.Blueprint,
 			return adoption{}, nil
 		}
 	}
-	return adoption{storeErr: r.store.store(ctx, b, d)}, nil
+	_, err = r.store.store(ctx, b, d)
+	return adoption{storeErr: err}, nil
+}
+
+// repair applies the CustomResourceDefinition of the served generation, if others have changed or deleted it. It is
+// called while that of the newest generation cannot be applied.
+func (r *blueprintReconciler) repair(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+	wanted, current, err := r.crds.damaged(b, d)
+	if err == nil && wanted != nil {
+		_, err = r.crds.apply(ctx, b, wanted, current)
+	}
+	return err
 }
 
 // notApplied returns the result if the CustomResourceDefinition could not be applied.
@@ -91,18 +104,22 @@ func isRefusal(err error) bool {
 	}
 }
 
-// adoptOrWait adopts the generation of the decision d, and sets d.refusal. After a refusal, it does nothing until
-// refusalInterval has passed. wait is the remaining time, or 0 if the generation is not refused.
+// adoptOrWait adopts the generation of the decision d, and sets d.refusal. After a refusal, it only repairs the type of
+// the served generation until refusalInterval has passed. wait is the remaining time, or 0 if the generation is not
+// refused.
 func (r *blueprintReconciler) adoptOrWait(
 	ctx context.Context, b *blueprint.Blueprint, d *decision,
 ) (result adoption, wait time.Duration, err error) {
 	if d.refusal == nil {
 		r.refusals.Forget(b.Name)
 	} else if wait = r.refusals.Wait(b.Name, refusalInterval); wait > 0 {
-		return result, wait, nil
+		return adoption{repairErr: r.repair(ctx, b, *d)}, wait, nil
 	}
 	if result, err = r.adopt(ctx, b, *d); err != nil {
 		return result, 0, err
+	}
+	if result.refusal != nil || result.typeErr != nil {
+		result.repairErr = r.repair(ctx, b, *d)
 	}
 	if d.refusal = result.refusal; d.refusal != nil {
 		wait = cmp.Or(r.refusals.Wait(b.Name, refusalInterval), refusalInterval)

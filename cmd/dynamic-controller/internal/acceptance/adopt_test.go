@@ -148,3 +148,59 @@ func TestRefusal_DeletionsAreProcessed(t *testing.T) {
 		t.Error("an outdated decision was changed")
 	}
 }
+
+// The cached Blueprint or the cached revision of a new leader is outdated, so that the spec cannot be stored. The type
+// is then not changed either.
+func TestAdopt_OutdatedCacheChangesNothing(t *testing.T) {
+	reverted := using(3, "one", "one")
+	reverted.Annotations = map[string]string{incompatibleAnnotation: "3"}
+	removeField := func(c *cluster) {
+		crd := c.crd().DeepCopy()
+		delete(crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties, "one")
+		if err := c.crds.Tracker().Update(definitions, crd, ""); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	newer := func(c *cluster) { c.update(using(9, "one", "one")) }
+	for name, test := range map[string]struct {
+		cached *blueprint.Blueprint
+		// prepare changes the API server before, and outdate after the caches are updated.
+		prepare, outdate func(c *cluster)
+	}{
+		"a new generation": {using(3, "three", "one", "two", "three"), func(*cluster) {}, newer},
+		"an earlier spec":  {reverted, func(*cluster) {}, newer},
+		"the revision has changed": {reverted, func(*cluster) {}, func(c *cluster) {
+			for _, r := range c.history() {
+				c.server.Fails("patch", r.Name, apierrors.NewConflict(controllerRevisions.GroupResource(), r.Name, nil))
+			}
+		}},
+		"the type of the served generation is damaged": {using(3, "missing", "one", "two"), removeField, newer},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, using(1, "one", "one"))
+			c.reconcile()
+			c.update(using(2, "two", "one", "two"))
+			c.reconcile()
+			served := c.running().Name
+			c.update(test.cached)
+			test.prepare(c)
+			c.sync()
+			test.outdate(c)
+			c.crds.ClearActions()
+			for _, engine := range []*platformtest.Engine{c.engine, c.instances} {
+				engine.Enqueue(instances.BlueprintID("websites"))
+				if _, err := engine.Run(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := countVerb(c.crds.Actions(), "update"); n != 0 {
+				t.Errorf("the type was changed %d times", n)
+			}
+			stored := len(c.history())
+			c.sync()
+			if h := c.history(); h.newest("u").Name != served || len(h) != stored {
+				t.Errorf("the spec was stored: %+v", h.newest("u"))
+			}
+		})
+	}
+}

@@ -51,9 +51,12 @@ func (r *blueprintReconciler) reconcile(
 	if wait > 0 && (conditions.updateAfter == 0 || wait < conditions.updateAfter) {
 		conditions.updateAfter = wait
 	}
+	if err := r.store.restoreRollout(b, d); err != nil {
+		return err
+	}
 	statusErr := r.status.write(ctx, id, object, conditions, d)
 	return cmp.Or(adopted.err(), earliest(
-		r.store.setRolledOut(ctx, b, d), r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
+		r.store.storeRollout(ctx, b, d), r.store.trim(ctx, b, d), statusErr, conditions.requeue()))
 }
 
 // gone is called after a Blueprint has been deleted. It discards the state that was kept for the Blueprint.

@@ -26,15 +26,38 @@ type crdApplier struct {
 }
 
 // outdated returns the CustomResourceDefinition to apply for a Blueprint and the cached one, which is nil if it does
-// not exist. wanted is nil if there is nothing to apply.
-//
-// If the newest generation is rejected, the CustomResourceDefinition of the served generation is applied: others may
-// have deleted or changed it. It is not applied if it would change the schema in an incompatible way, because the
-// schema may be that of a later generation that was applied but could not be stored.
+// not exist. wanted is nil if there is nothing to apply. If the newest generation is rejected, the
+// CustomResourceDefinition is that of the served generation.
 func (a *crdApplier) outdated(
 	b *blueprint.Blueprint, d decision,
 ) (wanted, current *apiextensionsv1.CustomResourceDefinition, err error) {
-	crd, digest := d.definitionToApply()
+	if d.rejection != nil && !d.cleansUpOnly() {
+		return a.damaged(b, d)
+	}
+	return a.different(b, d, d.crd, d.digest)
+}
+
+// damaged is like outdated, but returns the CustomResourceDefinition of the served generation: others may have deleted
+// or changed it. It is not applied if it would change the schema in an incompatible way, because the schema may be that
+// of a later generation that was applied but could not be stored.
+func (a *crdApplier) damaged(
+	b *blueprint.Blueprint, d decision,
+) (wanted, current *apiextensionsv1.CustomResourceDefinition, err error) {
+	if d.cleansUpOnly() {
+		return nil, nil, nil
+	}
+	wanted, current, err = a.different(b, d, d.running.crd, d.running.digest)
+	if current != nil && !isCompatible(current, wanted, d.running.digest) {
+		return nil, nil, nil
+	}
+	return wanted, current, err
+}
+
+// different returns crd with the platform's annotations, and the cached CustomResourceDefinition, which is nil if it
+// does not exist. wanted is nil if both are equal, or if crd is nil.
+func (a *crdApplier) different(
+	b *blueprint.Blueprint, d decision, crd *apiextensionsv1.CustomResourceDefinition, digest string,
+) (wanted, current *apiextensionsv1.CustomResourceDefinition, err error) {
 	if crd == nil || d.deleting {
 		return nil, nil, nil
 	}
@@ -46,19 +69,24 @@ func (a *crdApplier) outdated(
 	if err != nil || current == nil {
 		return wanted, nil, err
 	}
-	if isUpToDate(wanted, current) || d.rejection != nil && !isCompatible(current, wanted, digest) {
+	if isUpToDate(wanted, current) {
 		return nil, nil, nil
 	}
 	return wanted, current, nil
 }
 
 // apply creates or updates a CustomResourceDefinition. It returns false if the cached CustomResourceDefinition or the
-// cached Blueprint is outdated. An event then triggers another reconcile.
+// cached Blueprint is outdated. An event then triggers another reconcile. It therefore first reads the Blueprint from
+// the API server: the cache of a new leader can contain an earlier generation, or a Blueprint that has been deleted.
+// Nothing would delete a CustomResourceDefinition that is created for a deleted Blueprint.
 func (a *crdApplier) apply(
 	ctx context.Context, b *blueprint.Blueprint, wanted, current *apiextensionsv1.CustomResourceDefinition,
 ) (applied bool, err error) {
+	if is, err := isCurrent(ctx, a.client, b); err != nil || !is {
+		return false, err
+	}
 	if current == nil {
-		return a.create(ctx, b, wanted)
+		return a.create(ctx, wanted)
 	}
 	if !isReservedFor(current, b) {
 		return false, nil
@@ -87,23 +115,18 @@ func (a *crdApplier) apply(
 	return true, nil
 }
 
-// create creates a CustomResourceDefinition unless it already exists. It first reads the Blueprint from the API server,
-// because the cache of a new leader can contain a Blueprint that has been deleted. Nothing would delete a
-// CustomResourceDefinition that is created for a deleted Blueprint.
+// create creates a CustomResourceDefinition unless it already exists.
 func (a *crdApplier) create(
-	ctx context.Context, b *blueprint.Blueprint, wanted *apiextensionsv1.CustomResourceDefinition,
+	ctx context.Context, wanted *apiextensionsv1.CustomResourceDefinition,
 ) (created bool, err error) {
-	current, err := isCurrent(ctx, a.client, b)
-	if err == nil && current {
-		_, err = a.crds.Create(ctx, wanted, metav1.CreateOptions{FieldManager: instances.Name})
-	}
+	_, err = a.crds.Create(ctx, wanted, metav1.CreateOptions{FieldManager: instances.Name})
 	if apierrors.IsAlreadyExists(err) {
 		return false, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("create the CustomResourceDefinition: %w", err)
 	}
-	return current, nil
+	return true, nil
 }
 
 // isUpToDate reports whether current already matches wanted, so that no update is needed. If the API server changes a

@@ -91,7 +91,11 @@ func (r *definitionReconciler) decide(
 	}
 	var missingNow, missingBefore []permission
 	v := r.validator
-	if next.validation, missingNow, err = v.validate(ctx, b, own, before.validation, v.memory.reject); err != nil {
+	next.validation, missingNow, err = v.validate(ctx, b, own, before.validation, v.memory.reject)
+	if err != nil && next.deleting && ctx.Err() == nil {
+		next.validation, err = v.validateType(b, own, crd) // a deletion does not need the rest
+	}
+	if err != nil {
 		return next, false, err
 	}
 	if next.lacksConsent() && !next.served {

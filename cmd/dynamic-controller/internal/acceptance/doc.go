@@ -52,7 +52,9 @@
 // reconcile then reads up to two of these revisions from the API server, compiles their templates with the type of the
 // newest revision, and serves them as well. When all instances have moved to a revision, the leader sets an annotation
 // on its ControllerRevision. This revision is the base of the next rollout. Only the base and later revisions can be in
-// use, and the base is loaded first. The statuses of instances, which tenants can write, do not affect this order.
+// use. The base is loaded first, followed by the revisions to which most instances were allowed to move. The leader
+// stores their number in an annotation as well. The statuses of instances, which tenants can write, do not affect this
+// order.
 //
 // # Deletion
 //

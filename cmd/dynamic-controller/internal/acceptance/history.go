@@ -43,29 +43,43 @@ func (s *historyStore) revisions() dynamic.ResourceInterface {
 
 // store stores the accepted spec, unless the newest stored revision already contains it. A spec is served only after it
 // has been stored, so that all replicas can read it. dryRun has the same meaning as in [metav1.CreateOptions].
-func (s *historyStore) store(ctx context.Context, b *blueprint.Blueprint, d decision, dryRun ...string) error {
+//
+// store returns false if the spec is not stored because the cached Blueprint or the cached revision is outdated. An
+// event then triggers another reconcile. If there is no spec to store, store returns true.
+func (s *historyStore) store(
+	ctx context.Context, b *blueprint.Blueprint, d decision, dryRun ...string,
+) (stored bool, err error) {
 	if d.revision == nil || d.deleting {
-		return nil
+		return true, nil
 	}
 	h, err := s.cache.history(b.Name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	name, newest := d.revision.Name, h.newest(b.UID)
-	if newest != nil && (newest.generation > b.Generation || newest.Name == name && newest.generation == b.Generation) {
-		return nil // already stored, or the cached Blueprint is outdated
+	switch {
+	case newest != nil && newest.generation > b.Generation:
+		return false, nil
+	case newest != nil && newest.Name == name && newest.generation == b.Generation:
+		return true, nil
 	}
 	accepted := *b
 	accepted.Spec.ServiceAccountName = d.revision.Spec.ServiceAccountName // as resolved by the validation
-	if err := s.write(ctx, &accepted, name, h, dryRun); err != nil {
-		return fmt.Errorf("store the accepted spec as ControllerRevision %s/%s: %w", s.namespace, name, err)
+	if stored, err = s.write(ctx, &accepted, name, h, dryRun); err != nil {
+		return false, fmt.Errorf("store the accepted spec as ControllerRevision %s/%s: %w", s.namespace, name, err)
 	}
-	return nil
+	return stored, nil
 }
 
+// write is like store. It first reads the Blueprint from the API server, because the cache of a new leader can contain
+// an earlier generation, or a Blueprint that has been deleted. Nothing would delete a revision that is created for a
+// deleted Blueprint.
 func (s *historyStore) write(
 	ctx context.Context, b *blueprint.Blueprint, name string, h history, dryRun []string,
-) error {
+) (stored bool, err error) {
+	if current, err := isCurrent(ctx, s.client, b); err != nil || !current {
+		return false, err
+	}
 	number := h.nextNumber(b.UID)
 	if known := h.get(b.UID, name); known != nil {
 		if known == h.newest(b.UID) {
@@ -73,30 +87,25 @@ func (s *historyStore) write(
 		}
 		return s.renumber(ctx, b, known, number, dryRun)
 	}
-	// The cache of a new leader can contain a Blueprint that has been deleted. Nothing would delete a revision that is
-	// created for it.
-	if current, err := isCurrent(ctx, s.client, b); err != nil || !current {
-		return err
-	}
 	object, err := newRevision(s.namespace, name, b, number)
 	if err != nil {
-		return err
+		return false, err
 	}
 	_, err = s.revisions().Create(ctx, object, metav1.CreateOptions{FieldManager: instances.Name, DryRun: dryRun})
 	if !apierrors.IsAlreadyExists(err) {
-		return err
+		return err == nil, err
 	}
 	existing, err := s.revisions().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return err
+		return false, err
 	}
 	read, err := readRevision(existing)
 	if err != nil {
-		return err
+		return false, err
 	}
 	r := read.(*revision)
 	if r.blueprint != b.Name || r.blueprintUID != b.UID {
-		return fmt.Errorf("the existing ControllerRevision belongs to Blueprint %s with UID %s; "+
+		return false, fmt.Errorf("the existing ControllerRevision belongs to Blueprint %s with UID %s; "+
 			"delete the ControllerRevision", r.blueprint, r.blueprintUID)
 	}
 	return s.renumber(ctx, b, r, max(number, r.number), dryRun)
@@ -107,7 +116,7 @@ func (s *historyStore) write(
 // records the time.
 func (s *historyStore) renumber(
 	ctx context.Context, b *blueprint.Blueprint, r *revision, number int64, dryRun []string,
-) error {
+) (stored bool, err error) {
 	annotations := map[string]any{generationAnnotation: strconv.FormatInt(b.Generation, 10)}
 	if number != r.number {
 		annotations[acceptedAnnotation] = time.Now().UTC().Format(time.RFC3339)
@@ -121,35 +130,67 @@ func (s *historyStore) renumber(
 	}, dryRun)
 }
 
-// setRolledOut records that all instances have moved to the served revision.
-func (s *historyStore) setRolledOut(ctx context.Context, b *blueprint.Blueprint, d decision) error {
-	if gate := d.gate(); gate == nil || !gate.IsDone() {
-		return nil
+// rollingOut returns the cached newest revision if it is served in steps, and nil otherwise.
+func (s *historyStore) rollingOut(b *blueprint.Blueprint, d decision) (*revision, error) {
+	if d.gate() == nil {
+		return nil, nil
 	}
 	h, err := s.cache.history(b.Name)
 	newest := h.newest(b.UID)
-	if err != nil || newest == nil || newest.Name != d.running.Name || newest.rolledOut {
-		return err
+	if err != nil || newest == nil || newest.Name != d.running.Name {
+		return nil, err
 	}
-	return s.patch(ctx, newest, map[string]any{"metadata": map[string]any{
-		"annotations": map[string]any{rolledOutAnnotation: strconv.FormatInt(newest.number, 10)},
-	}}, nil)
+	return newest, nil
 }
 
-// patch applies a merge patch to a stored revision. It does nothing if the cached revision is outdated.
-func (s *historyStore) patch(ctx context.Context, r *revision, change map[string]any, dryRun []string) error {
+// restoreRollout passes the stored progress of the rollout to its gate. A new leader must call it before it counts the
+// instances.
+func (s *historyStore) restoreRollout(b *blueprint.Blueprint, d decision) error {
+	r, err := s.rollingOut(b, d)
+	if r != nil {
+		d.gate().SetRecorded(r.admitted)
+	}
+	return err
+}
+
+// storeRollout records that all instances have moved to the served revision or, before that, how many instances have
+// been allowed to move.
+func (s *historyStore) storeRollout(ctx context.Context, b *blueprint.Blueprint, d decision) error {
+	r, err := s.rollingOut(b, d)
+	if r == nil || r.rolledOut {
+		return err
+	}
+	annotations := map[string]any{}
+	admitted, changed := d.gate().Admitted()
+	switch number := strconv.FormatInt(r.number, 10); {
+	case d.gate().IsDone():
+		annotations[rolledOutAnnotation] = number
+	case changed && admitted > r.admitted:
+		annotations[admittedAnnotation] = number + "/" + strconv.Itoa(admitted)
+	default:
+		return nil
+	}
+	_, err = s.patch(ctx, r, map[string]any{"metadata": map[string]any{"annotations": annotations}}, nil)
+	return err
+}
+
+// patch applies a merge patch to a stored revision. It does nothing and returns false if the cached revision is
+// outdated. The event of the newer one then triggers another reconcile.
+func (s *historyStore) patch(
+	ctx context.Context, r *revision, change map[string]any, dryRun []string,
+) (patched bool, err error) {
 	metadata := change["metadata"].(map[string]any)
 	metadata["uid"], metadata["resourceVersion"] = r.UID, r.ResourceVersion
 	data, err := json.Marshal(change)
 	if err != nil {
-		return err
+		return false, err
 	}
 	options := metav1.PatchOptions{FieldManager: instances.Name, DryRun: dryRun}
 	_, err = s.revisions().Patch(ctx, r.Name, types.MergePatchType, data, options)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-		return nil // the cache lags; the revision's event triggers another reconcile
+		return false, nil
 	}
-	return err
+	return err == nil, err
 }
 
 // isCurrent reports whether b is the Blueprint's newest generation in the API server and is not being deleted.

@@ -9,8 +9,10 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	crdfake "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
@@ -125,5 +127,32 @@ func TestTeardown_ContinuesWithoutInstancesThatCannotBeListed(t *testing.T) {
 				t.Errorf("recorded %+v", recorded)
 			}
 		})
+	}
+}
+
+// The permissions of the platform cannot be reviewed. The deletion does not need them.
+func TestTeardown_ContinuesIfTheBlueprintCannotBeValidated(t *testing.T) {
+	for _, policy := range []blueprint.DeletionPolicy{blueprint.Retain, blueprint.Delete} {
+		e := newEnding(t, policy)
+		e.mapper.Add(wheel, meta.RESTScopeNamespace)
+		e.forgetDecisions()
+		e.allow(&answers{err: apierrors.NewForbidden(schema.GroupResource{}, "x", nil)})
+		if err := e.decide(t.Context(), e.id); err != nil {
+			t.Errorf("%s: %v", policy, err)
+		}
+		d, _ := e.registry.get("websites")
+		if d.undecided != nil || d.gvr != websites || !d.deleting || d.deletes(&blueprint.Blueprint{
+			Spec: blueprint.Spec{DeletionPolicy: policy},
+		}) != (policy == blueprint.Delete) {
+			t.Errorf("%s: got decision %+v", policy, d)
+		}
+		if err := e.cleanUp(t); isRequeue(err) == (policy == blueprint.Retain) {
+			t.Errorf("%s: got error %v", policy, err)
+		}
+		definition, _ := e.written()
+		want := map[blueprint.DeletionPolicy]string{blueprint.Retain: "update", blueprint.Delete: "delete"}[policy]
+		if !slices.Contains(definition, want) {
+			t.Errorf("%s: got writes %q", policy, definition)
+		}
 	}
 }

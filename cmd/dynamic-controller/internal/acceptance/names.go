@@ -46,6 +46,9 @@ const (
 	// rolledOutAnnotation is set on a ControllerRevision when all instances have moved to the revision. It contains the
 	// number of the revision, so that it has no effect if the revision is accepted again later.
 	rolledOutAnnotation = instances.Name + "/rolled-out"
+	// admittedAnnotation is set on a ControllerRevision during its rollout. It contains the number of the revision, a
+	// slash, and the number of instances that were allowed to move to the revision: see rollout.Gate.Admitted.
+	admittedAnnotation = instances.Name + "/admitted"
 )
 
 // soon is the delay before checking again for an expected change that causes no event.

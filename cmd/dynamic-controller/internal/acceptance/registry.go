@@ -95,16 +95,6 @@ func (d decision) lacksConsent() bool { return d.rejection.is(reasonConsent) }
 // rejected returns the reason why the newest generation is not accepted, or nil if there is none.
 func (v validation) rejected() *rejection { return cmp.Or(v.rejection, v.refusal) }
 
-// definitionToApply returns the CustomResourceDefinition to apply and the digest of its schema. Both are those of the
-// newest generation. If the newest generation is rejected, they are those of the served generation. crd is nil if there
-// is nothing to apply.
-func (d decision) definitionToApply() (crd *apiextensionsv1.CustomResourceDefinition, digest string) {
-	if d.rejection != nil && !d.cleansUpOnly() {
-		return d.running.crd, d.running.digest
-	}
-	return d.crd, d.digest
-}
-
 // deletes reports whether the type and its instances are deleted with the Blueprint. If the Blueprint was never served,
 // the type and its instances belong to an earlier Blueprint and are kept.
 func (d decision) deletes(b *blueprint.Blueprint) bool { return d.canDelete(b) && d.served }

@@ -23,6 +23,7 @@ import (
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
 )
 
 var (
@@ -56,6 +57,9 @@ type revision struct {
 	accepted time.Time
 	// rolledOut reports whether all instances have moved to the revision since then, except for paused and stuck ones.
 	rolledOut bool
+	// admitted is the number of existing instances that were allowed to move to the revision since then. It is
+	// rollout.Everyone if rolledOut is true.
+	admitted int
 }
 
 // templateKind is the kind of a template or a reference.
@@ -151,6 +155,12 @@ func readRevision(obj any) (any, error) {
 		r.accepted = again
 	}
 	r.rolledOut = u.GetAnnotations()[rolledOutAnnotation] == strconv.FormatInt(number, 10)
+	if r.rolledOut {
+		r.admitted = rollout.Everyone
+	} else if n, count, _ := strings.Cut(u.GetAnnotations()[admittedAnnotation], "/"); n == strconv.FormatInt(number, 10) {
+		admitted, _ := strconv.ParseInt(count, 10, 32)
+		r.admitted = int(max(admitted, 0))
+	}
 	r.SetGroupVersionKind(u.GroupVersionKind())
 	r.Namespace, r.Name, r.UID, r.ResourceVersion = u.GetNamespace(), u.GetName(), u.GetUID(), u.GetResourceVersion()
 	r.Labels, r.Annotations, r.CreationTimestamp = u.GetLabels(), u.GetAnnotations(), u.GetCreationTimestamp()
@@ -210,8 +220,9 @@ func (h history) get(uid types.UID, name string) *revision {
 }
 
 // rollout returns the base of a rollout of the newest revision of the Blueprint with the given UID, and the older
-// revisions that instances can still have: see [rollout.Revision]. The base is the most important one, because most
-// instances have it if later rollouts have stopped early. It is followed by later revisions, the newest one first.
+// revisions that instances can still have: see [rollout.Revision]. The base is the most important one. It is followed
+// by the revisions to which existing instances were allowed to move, those with the most instances first, and then by
+// revisions that only instances that were created in the meantime can have, the newest one first.
 //
 // Both depend only on what the platform has stored. The statuses of instances must not affect them: one tenant could
 // otherwise decide which revisions the instances of all tenants are reconciled with.
@@ -224,17 +235,23 @@ func (h history) rollout(uid types.UID) (base string, older []string) {
 		}
 		return 1
 	})
+	var found []*revision // from newest to oldest
 	for _, r := range ours {
 		if r != newest {
-			older = append(older, r.Name)
+			found = append(found, r)
 		}
 		if r.rolledOut {
 			base = r.Name
 			break
 		}
 	}
-	if n := len(older); n > 0 && base != newest.Name {
-		older = slices.Insert(older[:n-1], 0, older[n-1])
+	if n := len(found); n > 0 && base != newest.Name {
+		older = append(older, found[n-1].Name)
+		found = found[:n-1]
+	}
+	slices.SortStableFunc(found, func(a, b *revision) int { return cmp.Compare(b.admitted, a.admitted) })
+	for _, r := range found {
+		older = append(older, r.Name)
 	}
 	return base, older
 }

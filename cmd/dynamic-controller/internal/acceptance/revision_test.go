@@ -245,10 +245,11 @@ func (s *storing) store(b *blueprint.Blueprint) error {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	return s.blueprints.store.store(s.t.Context(), b, decision{
+	_, err = s.blueprints.store.store(s.t.Context(), b, decision{
 		uid: b.UID, generation: b.Generation,
 		validation: validation{revision: &servedRevision{Revision: instances.Revision{Name: name}}},
 	})
+	return err
 }
 
 // see updates the cache from the server. It returns the numbers of the revisions by the kind of their first template.
@@ -306,9 +307,10 @@ func TestStore_StoresEachSpecOnce(t *testing.T) {
 	}
 	// A leader with an outdated Blueprint in its cache does not restore an old spec.
 	s.server.Took()
-	if err := s.blueprints.store.store(t.Context(), all[1],
-		decision{validation: validation{revision: &servedRevision{Revision: instances.Revision{Name: "any"}}}}); err != nil {
-		t.Fatal(err)
+	if stored, err := s.blueprints.store.store(t.Context(), all[1], decision{validation: validation{
+		revision: &servedRevision{Revision: instances.Revision{Name: "any"}},
+	}}); err != nil || stored {
+		t.Errorf("an old generation was stored: %t, %v", stored, err)
 	}
 	if writes := s.server.Took(); len(writes) > 0 {
 		t.Errorf("an old generation was stored again: %q", writes)
@@ -332,10 +334,10 @@ func TestStore_ChecksTheBlueprintInTheAPIServer(t *testing.T) {
 			if err := s.server.Tracker().Update(blueprints, live, ""); err != nil {
 				t.Fatal(err)
 			}
-			err := s.blueprints.store.store(t.Context(), b,
+			wasStored, err := s.blueprints.store.store(t.Context(), b,
 				decision{validation: validation{revision: &servedRevision{Revision: instances.Revision{Name: "any"}}}})
-			if writes := s.server.Took(); err != nil || len(writes) > 0 {
-				t.Errorf("got error %v and writes %q", err, writes)
+			if writes := s.server.Took(); err != nil || wasStored || len(writes) > 0 {
+				t.Errorf("stored %t, got error %v and writes %q", wasStored, err, writes)
 			}
 		})
 	}

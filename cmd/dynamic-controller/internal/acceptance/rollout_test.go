@@ -2,7 +2,9 @@ package acceptance
 
 import (
 	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -79,7 +81,7 @@ func TestRollout_LoadsOlderRevisionsOfInstances(t *testing.T) {
 	if got := c.olderNames(); !slices.Equal(got, []string{first}) {
 		t.Fatalf("got older revisions %q", got)
 	}
-	if !c.running().reconcilers.Gate.IsOpen("shop/"+first, first) {
+	if !c.running().reconcilers.Gate.IsOpen("shop/"+first, first, time.Time{}) {
 		t.Error("an admitted instance is no longer allowed to move")
 	}
 	older := c.running().reconcilers.Older()[0]
@@ -431,5 +433,96 @@ func TestProgressing_ReportsPausesAndUnservedGenerations(t *testing.T) {
 	}
 	if d.countInterval() != countInterval {
 		t.Errorf("got count interval %s", d.countInterval())
+	}
+}
+
+// A new leader continues where the earlier one has stopped. The statuses of instances do not affect how many instances
+// it believes to have moved.
+func TestRollout_AdmittedInstancesAreRecorded(t *testing.T) {
+	c := newCluster(t, using(1, "one", "one", "two"))
+	c.reconcile()
+	first := c.running().Name
+	c.update(using(2, "two", "one", "two"))
+	c.reconcile()
+	second := c.running().Name
+	expect := func(admitted int) {
+		t.Helper()
+		if got := c.history().get("u", second).admitted; got != admitted {
+			t.Errorf("got a record of %d admitted instances, want %d", got, admitted)
+		}
+	}
+	expect(0)
+	c.survey(first)
+	c.reconcile()
+	expect(1)
+	forge := func(n, olds int) (admitted int) {
+		t.Helper()
+		var all []rollout.Instance
+		for i := range n + olds {
+			state := rollout.Instance{Key: fmt.Sprintf("shop/%d", i), Revision: second, Health: rollout.Ready}
+			if i >= n {
+				state.Revision = first
+			}
+			all = append(all, state)
+		}
+		c.forgetDecisions()
+		if err := c.Serve(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		c.reconcile()
+		gate := c.running().reconcilers.Gate
+		before, _ := gate.Admitted()
+		c.running().reconcilers.Survey(all)
+		after, _ := gate.Admitted()
+		return after - before
+	}
+	if got := forge(30, 30); got != 1 {
+		t.Errorf("a new leader admitted %d instances after 1 and 30 forged ones", got)
+	}
+	c.reconcile()
+	expect(2)
+	c.survey(second)
+	c.reconcile()
+	expect(rollout.Everyone)
+	if got := forge(30, 40); got != 30 {
+		t.Errorf("after the rollout, a new leader admitted %d instances at once, want 30", got)
+	}
+}
+
+// The number of instances that the platform has allowed to move to a revision determines its importance.
+func TestHistory_OlderRevisionsOfARollout(t *testing.T) {
+	revisions := history{
+		{blueprintUID: "u", number: 1, admitted: 500},
+		{blueprintUID: "u", number: 2, rolledOut: true, admitted: rollout.Everyone},
+		{blueprintUID: "u", number: 3, admitted: 400},
+		{blueprintUID: "other", number: 4, admitted: 900},
+		{blueprintUID: "u", number: 5},
+		{blueprintUID: "u", number: 6, admitted: 1},
+		{blueprintUID: "u", number: 7},
+		{blueprintUID: "u", number: 8, admitted: 20},
+	}
+	for _, r := range revisions {
+		r.Name = strconv.FormatInt(r.number, 10)
+	}
+	base, older := revisions.rollout("u")
+	if want := []string{"2", "3", "6", "7", "5"}; base != "2" || !slices.Equal(older, want) {
+		t.Errorf("got base %s and older revisions %q, want %q", base, older, want)
+	}
+}
+
+func TestReadRevision_AdmittedInstances(t *testing.T) {
+	for annotation, want := range map[string]int{"3/16": 16, "2/16": 0, "3/-1": 0, "3/x": 0, "16": 0, "": 0} {
+		object, err := newRevision("system", "x", using(1, "one", "one"), 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		object.SetAnnotations(map[string]string{admittedAnnotation: annotation})
+		read, err := readRevision(object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := read.(*revision).admitted; got != want {
+			t.Errorf("%q: got %d", annotation, got)
+		}
 	}
 }

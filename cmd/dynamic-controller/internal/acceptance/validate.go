@@ -102,6 +102,25 @@ func (v *validator) validate(
 	return next, missing, nil
 }
 
+// validateType returns the type of a Blueprint that is being deleted. It reads only the caches, so that kinds that
+// cannot be looked up, and permissions that cannot be reviewed, do not delay the deletion.
+func (v *validator) validateType(
+	b *blueprint.Blueprint, own claim, crd *apiextensionsv1.CustomResourceDefinition,
+) (out validation, err error) {
+	out.rejection = rejectType(b, crd)
+	holder, err := v.claims.holder(own, crd, out.rejection != nil)
+	switch {
+	case err != nil:
+		return validation{}, err
+	case holder != "":
+		out.rejection = &rejection{reasonClaimed, fmt.Sprintf("spec.type: %s is claimed by Blueprint %s", own.crd, holder)}
+	case crd != nil && (out.rejection == nil || out.rejection.is(reasonConsent)):
+		out.gvr = gvrOf(crd)
+	}
+	out.faulty = out.rejection != nil
+	return out, nil
+}
+
 // compile validates a Blueprint, but does not check permissions and claims. If exceeds returns a rejection, the spec is
 // not compiled.
 func (v *validator) compile(b *blueprint.Blueprint, in inputs, exceeds budget) (validation, error) {

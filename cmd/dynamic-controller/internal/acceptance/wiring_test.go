@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/instances"
@@ -275,5 +277,62 @@ func TestWiring_ServesARestoredNamedType(t *testing.T) {
 	}
 	if serving := c.condition(blueprint.Accepted); serving == nil || serving.Status != metav1.ConditionTrue {
 		t.Errorf("got Accepted condition %+v", serving)
+	}
+}
+
+// The API server refuses the type of the second generation. Meanwhile, somebody deletes or changes the type of the
+// served one.
+func TestWiring_RepairsTheServedTypeWhileTheNextIsRefused(t *testing.T) {
+	fields := func(crd *apiextensionsv1.CustomResourceDefinition) map[string]apiextensionsv1.JSONSchemaProps {
+		return crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"].Properties
+	}
+	refuse := func(c *cluster, verb string, refused func(crd *apiextensionsv1.CustomResourceDefinition) bool) {
+		c.crds.PrependReactor(verb, "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
+			crd := action.(clienttesting.CreateAction).GetObject().(*apiextensionsv1.CustomResourceDefinition)
+			return refused(crd), nil, apierrors.NewBadRequest("no")
+		})
+	}
+	hasTwo := func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		_, has := fields(crd)["two"]
+		return has
+	}
+	for name, damage := range map[string]func(c *cluster, crd *apiextensionsv1.CustomResourceDefinition) error{
+		"deleted": func(c *cluster, crd *apiextensionsv1.CustomResourceDefinition) error {
+			return c.crds.Tracker().Delete(definitions, "", crd.Name)
+		},
+		"a field removed": func(c *cluster, crd *apiextensionsv1.CustomResourceDefinition) error {
+			delete(fields(crd), "one")
+			return c.crds.Tracker().Update(definitions, crd, "")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCluster(t, using(1, "one", "one"))
+			c.reconcile()
+			refuse(c, "update", hasTwo)
+			refuse(c, "create", hasTwo)
+			c.update(using(2, "two", "one", "two"))
+			c.reconcile()
+			if got := c.condition(blueprint.Accepted); got.Reason != reasonServerRejected {
+				t.Fatalf("got condition %+v", got)
+			}
+			if err := damage(c, c.crd().DeepCopy()); err != nil {
+				t.Fatal(err)
+			}
+			c.reconcile()
+			now := c.crd()
+			if now == nil || len(fields(now)) != 1 || fields(now)["one"].Type != "string" {
+				t.Fatalf("the type was not repaired: %+v", now)
+			}
+			if running := c.running(); running.generation != 1 {
+				t.Errorf("got served revision %+v", running)
+			}
+			if got := c.condition(blueprint.Accepted); got.Reason != reasonServerRejected {
+				t.Errorf("got condition %+v", got)
+			}
+			writes := len(c.crds.Actions())
+			if c.reconcile(); countVerb(c.crds.Actions()[writes:], "update")+countVerb(c.crds.Actions()[writes:], "create") > 0 {
+				t.Errorf("the type was written again: %+v", c.crds.Actions()[writes:])
+			}
+		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/rollout"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -122,12 +123,12 @@ func (r *Reconcilers) reconcile(
 func (r *Reconcilers) reconcilerFor(
 	id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
 ) *Reconciler {
-	revision := revisionOf(self)
-	if r.Gate == nil || r.Gate.IsOpen(id.NamespacedKey, revision) {
+	revision, created := revisionOf(self), self.GetCreationTimestamp().Time
+	if r.Gate == nil || r.Gate.IsOpen(id.NamespacedKey, revision, created) {
 		return r.newest
 	}
 	r.mu.Lock()
-	older := r.older[r.Gate.RevisionOf(id.NamespacedKey, revision)]
+	older := r.older[r.Gate.RevisionOf(id.NamespacedKey, revision, created)]
 	r.mu.Unlock()
 	if older == nil && (self.GetDeletionTimestamp() != nil || r.newest.pausedBy(self) != "") {
 		return r.newest
@@ -213,7 +214,9 @@ func (r *Reconciler) regressed(self *unstructured.Unstructured, ready metav1.Con
 	if was == rollout.Ready {
 		state = "was ready"
 	}
-	readySince := hasMoved && (was == rollout.Ready || before.LastTransitionTime.After(r.gate.Since()))
+	key := cache.MetaObjectToName(self).String()
+	readySince := r.gate.HasMoved(key, revisionOf(self), self.GetCreationTimestamp().Time) &&
+		(was == rollout.Ready || before.LastTransitionTime.After(r.gate.Since()))
 	switch {
 	case before.ObservedGeneration != self.GetGeneration():
 		return nil

@@ -41,8 +41,8 @@ type Options struct {
 	AllowPlatformIdentity bool
 	// MaxBlueprintMemory is the maximum estimated memory of all Blueprints together, in bytes. 0 means no limit.
 	MaxBlueprintMemory int64
-	// InstanceMemory is the memory that the reconciles of instances can hold together, in bytes. Workers is the maximum
-	// number of concurrent reconciles.
+	// InstanceMemory is the memory that the reconciles of instances can hold together, in bytes. 0 means no limit. Workers
+	// is the maximum number of concurrent reconciles. It is not used without a limit.
 	InstanceMemory int64
 	Workers        int
 	// Disabled lists the features that Blueprints cannot use.
@@ -54,6 +54,14 @@ type Platform struct {
 	*acceptance.Controller
 	log  logr.Logger
 	crds clientset.Interface
+}
+
+// instanceMemory returns the budget of all reconciles of instances, or nil if there is no limit.
+func (o Options) instanceMemory() *memory.Budget {
+	if o.InstanceMemory == 0 {
+		return nil
+	}
+	return memory.NewBudget(o.InstanceMemory, o.Workers)
 }
 
 // New returns a Platform. It does not connect to the API server. fenced is used for all writes, which only the leader
@@ -85,7 +93,7 @@ func New(
 	return &Platform{log: log, crds: crds, Controller: acceptance.New(acceptance.Config{
 		Log: log, Definitions: engines.Definitions, Instances: engines.Instances, Mapper: mapper, Schemas: schemas,
 		Reviews: reviews.SelfSubjectAccessReviews(), Client: client, InstanceClient: instanceClient,
-		InstanceMemory: memory.NewBudget(options.InstanceMemory, options.Workers), CRDs: crds, Metadata: meta,
+		InstanceMemory: options.instanceMemory(), CRDs: crds, Metadata: meta,
 		Identities: identities,
 		Namespace:  options.Namespace, Namespaces: options.Namespaces, MaxMemory: options.MaxBlueprintMemory,
 		Disabled: options.Disabled, Record: record,

@@ -18,7 +18,8 @@ import (
 )
 
 // Server is a fake dynamic client with a server-side apply that replaces objects. It sets UIDs and resourceVersions. It
-// does not implement field ownership, conflicts or other preconditions. These are tested against a real API server.
+// does not implement field ownership, conflicts or other preconditions, or dry runs of a server-side apply. These are
+// tested against a real API server.
 type Server struct {
 	*fake.FakeDynamicClient
 	// Applied is called with each object that is applied.
@@ -50,6 +51,7 @@ func NewServer(kinds []schema.GroupVersionKind, objects ...*unstructured.Unstruc
 		object, err := s.apply(patch)
 		return true, object, err
 	})
+	s.PrependReactor("*", "*", s.dryRun)
 	s.PrependReactor("*", "*", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if name, is := nameIn(action); is && action.GetVerb() != "get" {
 			s.Writes = append(s.Writes,
@@ -59,6 +61,21 @@ func NewServer(kinds []schema.GroupVersionKind, objects ...*unstructured.Unstruc
 		return false, nil, nil
 	})
 	return s
+}
+
+// dryRun handles dry runs of creates and merge patches.
+func (s *Server) dryRun(action clienttesting.Action) (handled bool, object runtime.Object, err error) {
+	switch action := action.(type) {
+	case clienttesting.CreateActionImpl:
+		return len(action.CreateOptions.DryRun) > 0, action.GetObject(), nil
+	case clienttesting.PatchActionImpl:
+		if len(action.PatchOptions.DryRun) == 0 || action.GetPatchType() != types.MergePatchType {
+			return false, nil, nil
+		}
+		object, err = s.Tracker().Get(action.GetResource(), action.GetNamespace(), action.GetName())
+		return true, object, err
+	}
+	return false, nil, nil
 }
 
 // Took returns the writes that the server has received since the last call to Took.

@@ -6,7 +6,7 @@
 // if it is not failing and was not ready before the move.
 //
 // Instances that already fail before they move have separate steps. In the first of these steps, one such instance
-// moves. In each further step, as many of them move as there are instances with the newest revision. An instance that
+// moves. In each further step, as many of them move as there are instances that have moved. An instance that
 // fails both before and after the move does not count as a success, and does not stop the rollout. Paused instances do
 // not move.
 //
@@ -19,14 +19,36 @@
 //
 // If no instance moves for a minute, the instances that are allowed to move are considered stuck. The same number of
 // additional instances is then allowed to move. If several instances are stuck, all but one of them count as failing.
-// The minute begins again when the process restarts.
+//
+// # Forged statuses
 //
 // Tenants can write the statuses of their instances. The revision in a status therefore only selects one of the
 // revisions that instances can have. These are the base, which is the last revision to which all instances had moved,
-// and the revisions that were accepted later. Any other revision stands for the base. While the process runs, an
-// instance that has moved stays moved. The caller stores which revision is the base.
+// and the revisions that were accepted later. Any other revision stands for the base. So does an empty revision, unless
+// the instance was created after the newest revision was accepted. The caller stores which revision is the base.
 //
-// Apart from this minute, the state of a rollout is derived from the statuses of the instances. The order in which
-// instances move depends only on their names and the name of the revision. A rollout therefore continues after a
-// restart or a change of leader.
+// An instance with the newest revision in its status is reconciled with it, but its success does not count. Only an
+// instance that the Gate has admitted counts, after [Gate.Moved] was called for it and the cache contains its status.
+// Whether an instance is healthy is always taken from its status. Tenants can therefore stop a rollout with their
+// instances, and hide that their own instances fail.
+//
+// # Restarts
+//
+// A new process, or a new leader, has admitted no instances. It reads two facts that its predecessors have stored where
+// tenants cannot write:
+//
+//   - All instances had moved. In this case, all statuses are believed. The rollout is complete when the instances have
+//     been counted.
+//   - The number of admitted instances. Of the instances that have moved according to their statuses, as many count.
+//     Instances that are less healthy than before they moved are counted first, and always reduce the number of
+//     successes. Forged statuses can therefore replace successful instances, but not add to them.
+//
+// The order in which instances move depends only on their names and the name of the revision. The new process therefore
+// admits the instances that its predecessor had admitted.
+//
+// The number is stored when it has doubled, or when the rollout would stop with the stored number. 10,000 instances
+// cause about 15 writes. If a process ends before the number is stored, or if somebody removes the number, the next
+// steps are smaller. If some instances fail, the rollout stops until they recover, are paused or are deleted.
+//
+// Instances that were stuck have another minute after a restart.
 package rollout

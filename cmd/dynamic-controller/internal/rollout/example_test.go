@@ -15,6 +15,7 @@ func Example() {
 	gate := rollout.New(rollout.Revision{Name: "new", Since: accepted})
 	fmt.Println(gate.Survey([]rollout.Instance{instance("shop/a", "old"), instance("shop/b", "old")}))
 
+	gate.Moved("shop/b", "new")
 	failing := instance("shop/b", "new")
 	failing.Health, failing.Regressed = rollout.Failing, true
 	fmt.Println(gate.Survey([]rollout.Instance{failing, instance("shop/a", "old")}))

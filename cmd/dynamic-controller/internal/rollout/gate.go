@@ -3,6 +3,7 @@ package rollout
 import (
 	"cmp"
 	"hash/fnv"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -34,7 +35,7 @@ const (
 type Instance struct {
 	Key string // "namespace/name"
 	// Revision is the status.revision of the instance, which other clients can write: see [Gate.RevisionOf]. It is empty
-	// for a new instance.
+	// before the first reconcile.
 	Revision string
 	Created  time.Time
 	Health   Health
@@ -61,6 +62,9 @@ type Revision struct {
 	// that existing instances can be updated.
 	Since time.Time
 }
+
+// Everyone is the number of admitted instances to pass to [Gate.SetRecorded] if all instances have moved.
+const Everyone = math.MaxInt32
 
 // Progress describes the state of a rollout.
 type Progress struct {
@@ -97,7 +101,13 @@ type Gate struct {
 	// allowed. The map is replaced, never modified.
 	admitted  map[string]time.Time
 	restarted time.Time // last time at which an instance moved or RestartTimer was called
-	// moved contains the instances that have moved. When all instances have moved, done is set and moved is dropped.
+	// allowed is the number of instances that were allowed to move, including those that earlier processes have recorded.
+	// recorded is the last known record.
+	allowed, recorded int
+	// insufficient reports whether the rollout would be stopped if only recorded instances had been allowed to move.
+	insufficient bool
+	// moved contains the instances that have moved. The value reports whether this process allowed it. When all instances
+	// have moved, done is set and moved is dropped.
 	moved map[string]bool
 	done  bool
 	// left contains the instances that had not moved when done was set, because they were paused or stuck.
@@ -107,12 +117,21 @@ type Gate struct {
 // New returns a Gate for a revision. Existing instances do not move before the first call to Survey.
 func New(revision Revision) *Gate { return &Gate{revision: revision} }
 
-// IsOpen reports whether the instance with the given key and status.revision is reconciled with the newest revision.
-func (g *Gate) IsOpen(key, revision string) bool {
+// IsOpen reports whether the instance with the given key, status.revision and creation time is reconciled with the
+// newest revision.
+func (g *Gate) IsOpen(key, revision string, created time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_, is := g.admitted[key]
-	return is || g.hasMovedLocked(key, revision)
+	return is || g.hasMovedLocked(key, revision, created)
+}
+
+// HasMoved reports whether the instance with the given key, status.revision and creation time has moved. If this
+// process allowed the instance to move, HasMoved returns false until Moved is called, whatever the status contains.
+func (g *Gate) HasMoved(key, revision string, created time.Time) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.hasMovedLocked(key, revision, created)
 }
 
 // hasTemplatesOf reports whether the newest revision has the same templates as the named one. It returns true for the
@@ -121,46 +140,84 @@ func (g *Gate) hasTemplatesOf(revision string) bool {
 	return revision == "" || revision == g.revision.Name || slices.Contains(g.revision.Same, revision)
 }
 
-// hasMovedLocked reports whether an instance has moved. Once it has, its status.revision has no effect.
-func (g *Gate) hasMovedLocked(key, revision string) bool {
-	return g.hasTemplatesOf(revision) || g.moved[key] || g.done && !g.left[key]
+// claims reports whether an instance has moved, or is new, according to its status. An instance that was created before
+// the rollout and has no revision has the base, if the base is known.
+func (g *Gate) claims(revision string, created time.Time) bool {
+	if revision == "" && g.revision.Base != "" && g.revision.Base != g.revision.Name {
+		return !created.Before(g.revision.Since)
+	}
+	return g.hasTemplatesOf(revision)
 }
+
+// hasMovedLocked reports whether an instance has moved. Once it has, its status.revision has no effect.
+func (g *Gate) hasMovedLocked(key, revision string, created time.Time) bool {
+	if _, has := g.moved[key]; has || g.done && !g.left[key] {
+		return true
+	}
+	_, moves := g.admitted[key]
+	return !moves && g.claims(revision, created)
+}
+
+// isProvenLocked reports whether an instance has moved because this process allowed it.
+func (g *Gate) isProvenLocked(key string) bool { return g.moved[key] || g.done && !g.left[key] }
 
 // Moved must be called when the status of an instance has been written after a reconcile with the given revision.
 func (g *Gate) Moved(key, revision string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if revision == g.revision.Name {
-		g.setMovedLocked(key)
+	if revision != g.revision.Name {
+		return
 	}
+	_, admitted := g.admitted[key]
+	if admitted {
+		delete(g.left, key)
+	}
+	g.setMovedLocked(key, admitted)
 }
 
-func (g *Gate) setMovedLocked(key string) {
-	delete(g.left, key)
+func (g *Gate) setMovedLocked(key string, admitted bool) {
 	if g.done {
 		return
 	}
 	if g.moved == nil {
 		g.moved = map[string]bool{}
 	}
-	g.moved[key] = true
+	g.moved[key] = g.moved[key] || admitted
+}
+
+// Admitted returns the number of instances that have been allowed to move. record reports whether the caller must store
+// the number for later processes, because it has doubled since it was stored, or because a later process would stop the
+// rollout otherwise.
+func (g *Gate) Admitted() (n int, record bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.allowed, g.allowed > g.recorded && (g.allowed >= 2*g.recorded || g.insufficient)
+}
+
+// SetRecorded sets the number of instances that have been allowed to move, as stored by this process or an earlier one.
+// It must be called before Survey.
+func (g *Gate) SetRecorded(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.recorded, g.allowed = n, max(g.allowed, n)
 }
 
 // RevisionOf returns the revision with which an instance is reconciled until it moves. Everyone who can write the
 // status of the instance can change status.revision. It is therefore only a hint to which of the revisions in
 // Revision.Older the instance has: any other revision stands for Revision.Base. If the base is unknown, RevisionOf
 // returns the given revision, which cannot be used.
-func (g *Gate) RevisionOf(key, revision string) string {
+func (g *Gate) RevisionOf(key, revision string, created time.Time) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.revisionOfLocked(key, revision)
+	return g.revisionOfLocked(key, revision, created)
 }
 
-func (g *Gate) revisionOfLocked(key, revision string) string {
+func (g *Gate) revisionOfLocked(key, revision string, created time.Time) string {
+	hasMoved := g.hasMovedLocked(key, revision, created)
 	switch {
-	case g.hasTemplatesOf(revision):
+	case hasMoved && g.hasTemplatesOf(revision):
 		return revision
-	case g.hasMovedLocked(key, revision):
+	case hasMoved:
 		return g.revision.Name
 	case slices.Contains(g.revision.Older, revision) || len(g.revision.Older) == 0 || g.revision.Base == "":
 		return revision
@@ -241,20 +298,29 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	s := survey{inUse: map[string]int{}}
 	next, left := map[string]time.Time{}, map[string]bool{}
 	var moving []Instance
+	own := 0 // instances that this process allowed to move
 	for _, i := range instances {
-		hasMoved := g.hasMovedLocked(i.Key, i.Revision)
+		hasMoved, isProven := g.hasMovedLocked(i.Key, i.Revision, i.Created), g.isProvenLocked(i.Key)
+		isCurrent := g.hasTemplatesOf(i.Revision)
+		i.Revision = g.revisionOfLocked(i.Key, i.Revision, i.Created)
 		if hasMoved {
-			g.setMovedLocked(i.Key)
+			g.setMovedLocked(i.Key, false)
 		} else if i.Paused {
 			left[i.Key] = true
 		}
-		i.Revision = g.revisionOfLocked(i.Key, i.Revision)
+		_, moves := before[i.Key]
+		if moves || isProven {
+			own++
+		}
 		if since, can := before[i.Key]; can && !hasMoved && i.Paused {
 			next[i.Key] = now
 		} else if can && !hasMoved {
 			next[i.Key], moving = since, append(moving, i)
 		}
-		s.add(i, hasMoved, i.Created.After(g.revision.Since))
+		if hasMoved && !isCurrent && !i.Paused && (moves || !g.done) {
+			s.pending++
+		}
+		s.add(i, hasMoved, isProven, isCurrent, i.Created.After(g.revision.Since))
 	}
 	if len(next) < len(before) {
 		restarted = now
@@ -270,10 +336,12 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 		slices.SortFunc(list, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	stuck := len(p.Stuck)
-	p.Stopped = !p.Complete() && (len(p.Failing)+max(0, stuck-1))*tolerance > s.proven
+	stops := func(successes int) bool { return (len(p.Failing)+max(0, stuck-1))*tolerance > successes }
+	successes, moved := s.believed(g.allowed - own)
+	p.Stopped = !p.Complete() && stops(successes)
 	if !p.Stopped {
-		first := append(g.first(s.healthy, max(1, s.proven)+stuck-len(p.Waiting)),
-			g.first(s.failing, max(1, p.Updated)+stuck)...)
+		first := append(g.first(s.healthy, max(1, successes)+stuck-s.pending-len(p.Waiting)),
+			g.first(s.failing, max(1, moved)+stuck-s.pending)...)
 		for _, key := range first {
 			if _, is := next[key]; !is {
 				next[key] = now
@@ -281,6 +349,8 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 			}
 		}
 	}
+	g.allowed += len(admitted)
+	g.insufficient = !p.Stopped && stops(min(successes, g.recorded-s.unsuccessful()))
 	p.setDeadline(now, s.changed, len(moving)+len(admitted) > stuck)
 
 	if p.Updated+stuck == p.Total && !g.done {
@@ -310,14 +380,36 @@ func (p *Progress) setDeadline(now, changed time.Time, moves bool) {
 type survey struct {
 	Progress
 	inUse            map[string]int
-	healthy, failing []string  // keys of instances that have not moved
-	proven           int       // number of instances that have moved successfully
-	changed          time.Time // last time at which a moved instance became ready or regressed
+	healthy, failing []string // keys of instances that have not moved
+	// proven counts the instances that this process allowed to move. claimed counts the other ones that have moved
+	// according to their statuses.
+	proven, claimed tally
+	// pending is the number of instances that have moved, but whose cached statuses describe them before the move.
+	pending int
+	changed time.Time // last time at which a moved instance became ready or regressed
 }
 
-// add adds an instance to the summary. isNew reports whether the instance was created after the newest revision was
-// accepted.
-func (s *survey) add(i Instance, hasMoved, isNew bool) {
+// tally counts instances that existed before the rollout and have moved.
+type tally struct{ moved, successes int }
+
+// believed returns the number of instances that have moved, and the number of these that have moved successfully. It
+// counts only as many claims as earlier processes have allowed, and unsuccessful ones first.
+func (s *survey) believed(allowed int) (successes, moved int) {
+	allowed = max(allowed, 0)
+	unsuccessful := s.claimed.moved - s.claimed.successes
+	return s.proven.successes + min(s.claimed.successes, max(allowed-unsuccessful, 0)),
+		s.proven.moved + min(s.claimed.moved, allowed)
+}
+
+// unsuccessful returns the number of instances that have moved, but not successfully.
+func (s *survey) unsuccessful() int {
+	return s.proven.moved - s.proven.successes + s.claimed.moved - s.claimed.successes
+}
+
+// add adds an instance to the summary. isProven reports whether the instance has moved because this process allowed it.
+// isCurrent reports whether its status describes it after the move. isNew reports whether the instance was created
+// after the newest revision was accepted.
+func (s *survey) add(i Instance, hasMoved, isProven, isCurrent, isNew bool) {
 	if i.Paused {
 		s.Paused++
 		return
@@ -332,19 +424,24 @@ func (s *survey) add(i Instance, hasMoved, isNew bool) {
 	default:
 		s.healthy = append(s.healthy, i.Key)
 	}
-	if !hasMoved || isNew {
+	if !hasMoved || !isCurrent || isNew {
 		return
 	}
 	if i.Changed.After(s.changed) {
 		s.changed = i.Changed
 	}
+	count := &s.claimed
+	if isProven {
+		count = &s.proven
+	}
+	count.moved++
 	switch {
 	case i.Regressed && i.Health == Failing:
 		s.Failing = append(s.Failing, i)
 	case i.Regressed && i.Health == Waiting:
 		s.Waiting = append(s.Waiting, i)
 	case i.Health != Failing:
-		s.proven++
+		count.successes++
 	}
 }
 

@@ -13,9 +13,19 @@ var (
 	newest   = Revision{Name: "new", Same: []string{"new", "same"}, Since: accepted}
 )
 
+// created is the time at which the instances of the tests were created, unless stated otherwise.
+var created = accepted.Add(-time.Hour)
+
+// resumed returns a gate of a process that continues a rollout in which this number of instances has been admitted.
+func resumed(admitted int) *Gate {
+	g := New(newest)
+	g.SetRecorded(admitted)
+	return g
+}
+
 // some returns n instances with the given state. They were created before the newest revision was accepted.
 func some(n int, state Instance) (all []Instance) {
-	state.Created = accepted.Add(-time.Hour)
+	state.Created = created
 	for i := range n {
 		state.Key = fmt.Sprintf("shop/%s-%t-%d-%d-%d", state.Revision, state.Regressed, state.Health, n, i)
 		all = append(all, state)
@@ -33,7 +43,7 @@ func TestSurvey(t *testing.T) {
 		asBefore  = Instance{Revision: "new", Health: Failing}
 		paused    = Instance{Revision: "new", Health: Failing, Regressed: true, Paused: true}
 	)
-	created := func(n int, state Instance) []Instance {
+	later := func(n int, state Instance) []Instance {
 		all := some(n, state)
 		for i := range all {
 			all[i].Created = accepted.Add(time.Hour)
@@ -96,13 +106,13 @@ func TestSurvey(t *testing.T) {
 			slices.Concat(some(2, updated), some(2, paused)), 0, 2, true, false,
 		},
 		"new instances ready": {
-			slices.Concat(created(50, updated), some(50, old)), 1, 50, false, false,
+			slices.Concat(later(50, updated), some(50, old)), 1, 50, false, false,
 		},
 		"new instances fail": {
-			slices.Concat(created(50, failing), some(50, old)), 1, 50, false, false,
+			slices.Concat(later(50, failing), some(50, old)), 1, 50, false, false,
 		},
 		"new instances ready, moved instance fails": {
-			slices.Concat(created(50, updated), some(1, failing), some(49, old)), 0, 51, false, true,
+			slices.Concat(later(50, updated), some(1, failing), some(49, old)), 0, 51, false, true,
 		},
 		"only the schema changed": {some(100, Instance{Revision: "same", Health: Ready}), 0, 100, true, false},
 		"as healthy as before": {
@@ -111,7 +121,7 @@ func TestSurvey(t *testing.T) {
 		"without a revision": {some(100, Instance{}), 0, 100, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := New(newest)
+			g := resumed(Everyone)
 			admitted := g.Survey(test.instances)
 			p, known := g.Progress()
 			if len(admitted) != test.admitted || p.Updated != test.updated || p.Complete() != test.complete ||
@@ -120,12 +130,12 @@ func TestSurvey(t *testing.T) {
 			}
 			for _, i := range test.instances {
 				want := i.Revision != "old" || slices.Contains(admitted, i.Key)
-				if got := g.IsOpen(i.Key, i.Revision); got != want {
+				if got := g.IsOpen(i.Key, i.Revision, i.Created); got != want {
 					t.Errorf("instance %s: got open %t", i.Key, got)
 				}
 			}
 			// Another process makes the same decision. The same process does not admit instances again.
-			if again := New(newest).Survey(test.instances); !slices.Equal(again, admitted) {
+			if again := resumed(Everyone).Survey(test.instances); !slices.Equal(again, admitted) {
 				t.Errorf("another process admitted %q, want %q", again, admitted)
 			}
 			if again := g.Survey(test.instances); len(again) > 0 {
@@ -139,7 +149,7 @@ func TestSurvey(t *testing.T) {
 func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
 	old := Instance{Revision: "old", Health: Ready}
 	updated, others := some(8, Instance{Revision: "new", Health: Ready}), some(92, old)
-	g := New(newest)
+	g := resumed(len(updated))
 	admitted := g.Survey(slices.Concat(updated, others))
 	if len(admitted) != 8 {
 		t.Fatalf("admitted: %q", admitted)
@@ -150,9 +160,10 @@ func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
 	} {
 		moved := old
 		moved.Key, moved.Revision, moved.Health, moved.Regressed = admitted[0], state.Revision, state.Health, state.Regressed
+		g.Moved(moved.Key, "new")
 		more := g.Survey(slices.Concat(updated, []Instance{moved}, others))
 		for _, key := range admitted[1:] {
-			if !g.IsOpen(key, "old") {
+			if !g.IsOpen(key, "old", created) {
 				t.Errorf("%s is no longer admitted", key)
 			}
 		}
@@ -161,7 +172,7 @@ func TestSurvey_AdmittedInstancesStayAdmitted(t *testing.T) {
 		}
 	}
 	g.Survey(slices.Concat(updated, some(1, Instance{Revision: "older"})))
-	if g.IsOpen(admitted[1], "old") {
+	if g.IsOpen(admitted[1], "old", created) {
 		t.Error("a deleted instance is still admitted")
 	}
 }
@@ -171,7 +182,7 @@ func TestSurvey_ProgressDeadline(t *testing.T) {
 		instances := some(2, Instance{Revision: "old", Health: Ready})
 		instances[0].Revision, instances[0].Health, instances[0].Regressed = "new", Waiting, true
 		instances[0].Changed = time.Now()
-		g := New(newest)
+		g := resumed(Everyone)
 		expect := func(stalled bool, recheck time.Duration) {
 			t.Helper()
 			g.Survey(instances)
@@ -180,7 +191,7 @@ func TestSurvey_ProgressDeadline(t *testing.T) {
 				stalled && !p.Recheck.IsZero() {
 				t.Errorf("got progress %+v with the next check in %s", p, time.Until(p.Recheck))
 			}
-			if g = New(newest); !slices.Equal(g.Survey(instances), nil) {
+			if g = resumed(Everyone); !slices.Equal(g.Survey(instances), nil) {
 				t.Error("an instance was admitted")
 			}
 		}
@@ -211,8 +222,9 @@ func keysOf(instances []Instance) (keys []string) {
 	return keys
 }
 
-// move gives the named instance the newest revision.
-func move(instances []Instance, key string) {
+// move gives the named instance the newest revision, as the process that owns the gate.
+func (g *Gate) move(instances []Instance, key string) {
+	g.Moved(key, "new")
 	i := slices.IndexFunc(instances, func(i Instance) bool { return i.Key == key })
 	instances[i].Revision, instances[i].Health = "new", Ready
 }
@@ -237,7 +249,7 @@ func TestSurvey_StuckInstance(t *testing.T) {
 			time.Sleep(59 * time.Second)
 			expect(0)
 			time.Sleep(time.Second)
-			move(instances, expect(1, first)[0])
+			g.move(instances, expect(1, first)[0])
 			expect(0) // another minute starts
 			time.Sleep(time.Minute)
 			third := expect(1, first)[0]
@@ -247,9 +259,9 @@ func TestSurvey_StuckInstance(t *testing.T) {
 			expect(0)
 			time.Sleep(time.Minute)
 			expect(0, first, third)
-			move(instances, first)
-			move(instances, third)
-			move(instances, expect(1)[0])
+			g.move(instances, first)
+			g.move(instances, third)
+			g.move(instances, expect(1)[0])
 			expect(0)
 			if p, _ := g.Progress(); !p.Complete() {
 				t.Errorf("%+v", p)
@@ -265,7 +277,7 @@ func TestSurvey_PausedInstanceIsNotStuck(t *testing.T) {
 		for _, paused := range []bool{false, true, false} {
 			instances[0].Paused = paused
 			g.Survey(instances)
-			if p, _ := g.Progress(); len(p.Stuck) > 0 || !g.IsOpen(instances[0].Key, "old") {
+			if p, _ := g.Progress(); len(p.Stuck) > 0 || !g.IsOpen(instances[0].Key, "old", created) {
 				t.Errorf("paused %t: %+v", paused, p)
 			}
 			time.Sleep(50 * time.Second)
@@ -275,7 +287,7 @@ func TestSurvey_PausedInstanceIsNotStuck(t *testing.T) {
 
 func TestGate_BeforeTheFirstSurvey(t *testing.T) {
 	g := New(newest)
-	if g.IsOpen("shop/a", "old") || !g.IsOpen("shop/a", "same") || !g.IsOpen("shop/a", "") {
+	if g.IsOpen("shop/a", "old", created) || !g.IsOpen("shop/a", "same", created) || !g.IsOpen("shop/a", "", created) {
 		t.Error("an existing instance can move before the first survey, or a new one cannot")
 	}
 	if _, known := g.Progress(); known || !g.InUse("old") || !g.RollsOut("new") || g.RollsOut("old") {
@@ -348,7 +360,7 @@ func TestGate_MovedInstancesStayMoved(t *testing.T) {
 		"the platform has written the status": func(g *Gate, key string) { g.Moved(key, "new") },
 		"the move was observed": func(g *Gate, key string) {
 			moved := slices.Clone(instances)
-			move(moved, key)
+			g.move(moved, key)
 			g.Survey(moved)
 		},
 	} {
@@ -361,7 +373,7 @@ func TestGate_MovedInstancesStayMoved(t *testing.T) {
 			if p, _ := g.Progress(); p.Updated != 1 || g.IsDone() {
 				t.Errorf("got %+v", p)
 			}
-			if got := g.RevisionOf(moved, "old"); got != "new" || !g.IsOpen(moved, "old") {
+			if got := g.RevisionOf(moved, "old", created); got != "new" || !g.IsOpen(moved, "old", created) {
 				t.Errorf("got revision %s", got)
 			}
 			for _, i := range instances {
@@ -387,27 +399,35 @@ func TestGate_ResumedInstancesMoveInSteps(t *testing.T) {
 	for i := range paused {
 		paused[i].Paused = false
 	}
-	if admitted := g.Survey(paused); len(admitted) != 1 || g.RevisionOf(paused[0].Key, "old") != "old" {
+	admitted := g.Survey(paused)
+	if len(admitted) != 1 || g.RevisionOf(paused[0].Key, "old", created) != "old" {
 		t.Errorf("admitted: %q", admitted)
 	}
-	g.Moved(paused[0].Key, "new")
-	if !g.IsOpen(paused[0].Key, "old") || g.IsOpen("shop/other", "old") != true {
+	g.Moved(admitted[0], "new")
+	if !g.IsOpen(admitted[0], "old", created) || g.IsOpen("shop/other", "old", created) != true {
 		t.Error("an instance that has moved must not move back")
 	}
 }
 
 // rollOut moves instances until nothing changes, and returns the number of surveys. An instance fails if fails returns
-// true for its key. If restarts is true, the process is replaced after each survey.
+// true for its key. If restarts is true, the process is replaced after each survey. It has then stored the number of
+// admitted instances if the gate requires it.
 func rollOut(instances []Instance, restarts bool, fails func(key string) bool) (g *Gate, surveys int) {
 	g = New(newest)
+	stored := 0
 	for {
 		surveys++
 		admitted := g.Survey(instances)
+		if n, record := g.Admitted(); record {
+			stored = n
+		}
+		g.SetRecorded(stored)
 		if len(admitted) == 0 {
 			return g, surveys
 		}
 		for n, i := range instances {
 			if slices.Contains(admitted, i.Key) {
+				g.Moved(i.Key, "new")
 				instances[n].Revision = "new"
 				if fails(i.Key) {
 					instances[n].Health, instances[n].Regressed = Failing, i.Health != Failing
@@ -415,7 +435,7 @@ func rollOut(instances []Instance, restarts bool, fails func(key string) bool) (
 			}
 		}
 		if restarts {
-			g = New(newest)
+			g = resumed(stored)
 		}
 	}
 }
@@ -455,5 +475,192 @@ func TestProgress_OrdersInstances(t *testing.T) {
 	g.Survey(instances)
 	if p, _ := g.Progress(); len(p.Failing) != 4 || p.Failing[0].Key > p.Failing[3].Key {
 		t.Errorf("got %+v", p)
+	}
+}
+
+// Instances whose statuses contain the newest revision do not show that others can be updated. Only the instances that
+// the platform has allowed to move do.
+func TestGate_ForgedMovesAreNoEvidence(t *testing.T) {
+	var (
+		forged      = Instance{Revision: "new", Health: Ready}
+		unknown     = Instance{Revision: "", Health: Ready}
+		old         = Instance{Revision: "old", Health: Ready}
+		oldFailing  = Instance{Revision: "old", Health: Failing}
+		failing     = Instance{Revision: "new", Health: Failing, Regressed: true}
+		victims     = 100
+		moved, lost = some(8, Instance{Revision: "new", Health: Ready, Reason: "moved"}), some(2, failing)
+	)
+	for i := range moved {
+		moved[i].Key += "-moved"
+	}
+	for name, test := range map[string]struct {
+		instances []Instance
+		recorded  int
+		admitted  int
+		stopped   bool
+	}{
+		"nothing has moved":               {slices.Concat(some(50, forged), some(victims, old)), 0, 1, false},
+		"no revision":                     {some(victims, unknown), 0, 1, false},
+		"an earlier process moved some":   {slices.Concat(moved, some(50, forged), some(victims, old)), 8, 8, false},
+		"an earlier process stopped":      {slices.Concat(lost, some(50, forged), some(victims, old)), 2, 0, true},
+		"failures are not tolerated":      {slices.Concat(lost, some(50, forged), some(victims, old)), 0, 0, true},
+		"instances that failed before":    {slices.Concat(some(50, forged), some(victims, oldFailing)), 0, 1, false},
+		"all have moved":                  {slices.Concat(lost, some(50, forged), some(victims, old)), Everyone, 50, false},
+		"claims of failures are believed": {slices.Concat(some(1, failing), some(victims, old)), 0, 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			revision := newest
+			revision.Base, revision.Older = "old", []string{"old"}
+			g := New(revision)
+			g.SetRecorded(test.recorded)
+			admitted := g.Survey(test.instances)
+			if p, _ := g.Progress(); len(admitted) != test.admitted || p.Stopped != test.stopped {
+				t.Errorf("got %d admitted instances and progress %+v", len(admitted), p)
+			}
+			for _, i := range test.instances { // forged instances can move, but nobody else's
+				if g.IsOpen(i.Key, i.Revision, i.Created) != (i.Revision == "new" || slices.Contains(admitted, i.Key)) {
+					t.Errorf("instance %s: got revision %q", i.Key, g.RevisionOf(i.Key, i.Revision, i.Created))
+				}
+			}
+		})
+	}
+}
+
+// An instance that has been allowed to move counts after the process has reconciled it. Its status has no effect.
+func TestGate_ForgedStatusOfAnAdmittedInstance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		revision := newest
+		revision.Base, revision.Older = "old", []string{"old"}
+		instances := some(100, Instance{Revision: "old", Health: Ready})
+		g := New(revision)
+		first := g.Survey(instances)[0]
+		i := slices.IndexFunc(instances, func(i Instance) bool { return i.Key == first })
+		instances[i].Revision = "new"
+		if more := g.Survey(instances); len(more) > 0 || g.HasMoved(first, "new", created) {
+			t.Errorf("admitted: %q", more)
+		}
+		if p, _ := g.Progress(); p.Updated != 0 {
+			t.Errorf("got %+v", p)
+		}
+		time.Sleep(stuckAfter)
+		if g.Survey(instances); len(g.progress.Stuck) != 1 {
+			t.Errorf("the instance is not stuck: %+v", g.progress)
+		}
+		g.Moved(first, "new")
+		if more := g.Survey(instances); len(more) != 0 || !g.HasMoved(first, "old", created) {
+			t.Errorf("admitted: %q", more)
+		}
+		// Another tenant's instances follow: the one that was stuck has made room for a second one.
+		if p, _ := g.Progress(); p.Updated != 1 {
+			t.Errorf("got %+v", p)
+		}
+	})
+}
+
+// A new instance without a revision is reconciled with the newest one, and an existing one with the base.
+func TestGate_InstancesWithoutRevision(t *testing.T) {
+	revision := newest
+	revision.Base, revision.Older = "old", []string{"old"}
+	g := New(revision)
+	if got := g.RevisionOf("shop/a", "", created); got != "old" || g.IsOpen("shop/a", "", created) {
+		t.Errorf("existing instance: got revision %q", got)
+	}
+	for _, at := range []time.Time{accepted, accepted.Add(time.Second)} {
+		if !g.IsOpen("shop/a", "", at) {
+			t.Errorf("an instance that was created at %s is not new", at)
+		}
+	}
+	revision.Base, revision.Older = "new", nil
+	if !New(revision).IsOpen("shop/a", "", created) {
+		t.Error("all instances have moved, but one has not")
+	}
+}
+
+// The number of admitted instances is recorded rarely, but always before a later process would stop the rollout.
+func TestGate_RecordsAdmittedInstances(t *testing.T) {
+	instances := some(3000, Instance{Revision: "old", Health: Ready})
+	g, records, stored := New(newest), 0, 0
+	for step := 0; ; step++ {
+		admitted := g.Survey(instances)
+		if n, record := g.Admitted(); record {
+			records, stored = records+1, n
+			g.SetRecorded(stored)
+		}
+		p, _ := g.Progress()
+		if p.Stopped {
+			t.Fatalf("the rollout has stopped: %+v", p)
+		}
+		if next := resumed(stored); len(next.Survey(instances)) == 0 && next.progress.Stopped {
+			t.Fatalf("a later process stops the rollout: %+v", next.progress)
+		}
+		if p.Complete() {
+			break
+		}
+		for n, i := range instances {
+			if k := slices.Index(admitted, i.Key); k >= 0 {
+				g.Moved(i.Key, "new")
+				instances[n].Revision = "new"
+				if step > 5 && k%20 == 0 {
+					instances[n].Health, instances[n].Regressed = Failing, true
+				}
+			}
+		}
+	}
+	if records > 20 {
+		t.Errorf("the number was recorded %d times", records)
+	}
+}
+
+// The recorded number would not be high enough for a later process to tolerate two failing instances.
+func TestGate_RecordsAdmittedInstancesForFailures(t *testing.T) {
+	instances := slices.Concat(some(16, Instance{Revision: "new", Health: Ready}),
+		some(20, Instance{Revision: "old", Health: Ready}))
+	const stored = 21
+	g := resumed(stored)
+	admitted := g.Survey(instances)
+	if n, record := g.Admitted(); len(admitted) != 16 || n != stored+16 || record {
+		t.Fatalf("%d are admitted, %d in total", len(admitted), n)
+	}
+	for k, key := range admitted {
+		g.move(instances, key)
+		if k < 2 {
+			i := slices.IndexFunc(instances, func(i Instance) bool { return i.Key == key })
+			instances[i].Health, instances[i].Regressed = Failing, true
+		}
+	}
+	g.Survey(instances)
+	if resumed(stored).Survey(instances) != nil {
+		t.Error("the recorded number suffices")
+	}
+	n, record := g.Admitted()
+	if p, _ := g.Progress(); p.Stopped || !record || n != stored+20 {
+		t.Errorf("record %d: %t, %+v", n, record, p)
+	}
+	if len(resumed(n).Survey(instances)) != 4 {
+		t.Error("a later process stops the rollout")
+	}
+}
+
+// The cache does not contain the status of an instance that has just moved. Its earlier health is no evidence.
+func TestSurvey_StatusFromBeforeTheMove(t *testing.T) {
+	for _, health := range []Health{Ready, Failing} {
+		instances := some(12, Instance{Revision: "old", Health: health})
+		g := New(newest)
+		first := g.Survey(instances)[0]
+		g.Moved(first, "new")
+		for range 2 {
+			if more := g.Survey(instances); len(more) > 0 {
+				t.Errorf("admitted before the result of the first instance is known: %q", more)
+			}
+		}
+		g.move(instances, first)
+		more := g.Survey(instances)
+		if len(more) != 1 {
+			t.Fatalf("admitted: %q", more)
+		}
+		g.Moved(more[0], "new")
+		if more := g.Survey(instances); len(more) > 0 {
+			t.Errorf("admitted before the result of the second instance is known: %q", more)
+		}
 	}
 }
