@@ -86,8 +86,11 @@ func (c *call) applyTo(
 	if err == nil && current.GetDeletionTimestamp() != nil {
 		return c.waitUntilDeleted(ctx, child, current, owned)
 	}
+	if err == nil && (!owned || c.isRetained(current)) {
+		err = c.checkWitness(child)
+	}
 	if err == nil && !owned {
-		err = cmp.Or(c.checkWitness(child), c.canAdopt())
+		err = c.canAdopt()
 	}
 	switch {
 	case err != nil:

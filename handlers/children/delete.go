@@ -262,7 +262,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 	}
 	orphaned, kept, reason := errors.Is(err, errOrphaned), []string(nil), err
 	if orphaned {
-		kept, err = c.release(ctx)
+		kept, err = c.release(ctx, reason)
 	}
 	if err != nil {
 		return err

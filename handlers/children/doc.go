@@ -118,8 +118,9 @@
 //   - The parent has the foregroundDeletion finalizer: they are deleted.
 //   - The witness has lost its owner reference, because the dependents were orphaned: they are kept.
 //   - The witness has its owner reference, because the parent was deleted in the background: they are deleted.
-//   - The namespace is terminating, and the parent was deleted at least a second later: they are deleted. The deletion
-//     of the namespace has deleted the parent and the witness.
+//   - The namespace is terminating, and the parent was deleted more than three seconds later: they are deleted. The
+//     deletion of the namespace has deleted the parent and the witness. Kubernetes waits for five seconds before it
+//     deletes the objects in a namespace.
 //   - The namespace is terminating, and the parent was deleted before: they are kept. The deletion of the namespace has
 //     deleted the witness, and nothing shows how the parent was deleted.
 //   - The annotation contains the parent's UID, and the witness is gone, because a deletion in the foreground deletes
@@ -129,7 +130,10 @@
 //
 // The witness is read only if the annotation contains the parent's UID. If the permission to read it is missing, and
 // the namespace is not terminating, Reconcile returns an [UnknownPropagationError]. If a user removes the owner
-// reference of the witness, the children are kept. If a user deletes the witness, they are deleted.
+// reference of the witness, the children are kept. If a user deletes the witness, they are deleted, unless the next run
+// has created it again. Children that are kept because nothing shows how their parent was deleted are reported to
+// [Desired].LeftBehind. An orphaning deletion in a namespace that has been terminating for more than three seconds is
+// not recognized once the witness is gone.
 //
 // A controller whose parents have the finalizer must also call Reconcile for a parent that is being deleted, for
 // example from the cleanup of handlers.Finalizer.

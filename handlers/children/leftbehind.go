@@ -17,14 +17,14 @@ import (
 	"github.com/dynamic-controller/engine/internal/requestpath"
 )
 
-// LeftBehind describes children that can still exist after their parent has been deleted, because the API server does
-// not support listing or deleting them.
+// LeftBehind describes children that can still exist after their parent has been deleted: the API server does not support
+// listing or deleting them, or they are kept because nothing shows whether the dependents of the parent were orphaned.
 type LeftBehind struct {
 	// ObjectIdentifiers identifies the child. If the children of the kind cannot be listed, the NamespacedKey is empty.
 	// The GVR is empty if the kind is unknown.
 	dynamiccontroller.ObjectIdentifiers
 	Kind schema.GroupKind
-	// Err is the error from the list or the deletion.
+	// Err is the error from the list or the deletion, or ErrMaybeOrphaned.
 	Err error
 }
 
@@ -61,11 +61,15 @@ func (c *call) leaveBehind(id dynamiccontroller.ObjectIdentifiers, kind schema.G
 	if c.parent.GetDeletionTimestamp() == nil || !c.isUnsupported(err) {
 		return false
 	}
+	c.recordLeft(LeftBehind{id, kind, err})
+	return true
+}
+
+func (c *call) recordLeft(left LeftBehind) {
 	if c.left == nil {
 		c.left = map[childKey]LeftBehind{}
 	}
-	c.left[childKey{kind, id.NamespacedKey}] = LeftBehind{id, kind, err}
-	return true
+	c.left[childKey{left.Kind, left.NamespacedKey}] = left
 }
 
 // isLeftBehind reports whether the deletion of the parent continues without the child.
@@ -93,7 +97,7 @@ func (c *call) reportLeftBehind(ctx context.Context) error {
 	for i, left := range all {
 		texts[i] = fmt.Sprintf("%s %s: %v", left.Kind, left.NamespacedKey, left.Err)
 	}
-	logr.FromContextOrDiscard(ctx).Info("Children can still exist after the deletion of their parent, because the API "+
-		"server does not support listing or deleting them", keyObjects, firstOf(texts))
+	logr.FromContextOrDiscard(ctx).Info("Children can still exist after the deletion of their parent",
+		keyObjects, firstOf(texts))
 	return nil
 }

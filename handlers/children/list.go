@@ -70,6 +70,9 @@ func (c *call) listKind(
 	return gvr, own, err
 }
 
+// maxIgnored limits how many objects are logged.
+const maxIgnored = 100
+
 // keepChildren returns a function that appends objects to own if they are children of the parent. Only their metadata
 // is used.
 func (c *call) keepChildren(
@@ -80,7 +83,9 @@ func (c *call) keepChildren(
 		case err != nil || !isChild:
 			return err
 		case !entry.covers(c.parent, object.GetNamespace()):
-			c.ignored = append(c.ignored, entry.kind.Kind+" "+cache.MetaObjectToName(object).String())
+			if len(c.ignored) < maxIgnored {
+				c.ignored = append(c.ignored, entry.kind.Kind+" "+cache.MetaObjectToName(object).String())
+			}
 			return nil
 		}
 		*own = append(*own, object)
@@ -177,7 +182,8 @@ func (c *call) listByMetadata(
 	} else {
 		objects, err = lister.OwnedBy(c.parent.GetUID())
 	}
-	for _, object := range objects {
+	for i, object := range objects {
+		objects[i] = nil // holds its decoded metadata
 		if err := f(metadataOf(object)); err != nil {
 			return err
 		}

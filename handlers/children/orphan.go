@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,11 +97,14 @@ func (c *call) writeWitness(ctx context.Context, version string) error {
 }
 
 // errOrphaned is returned instead of deleting marked children whose parent is deleted with orphaned dependents.
-// errMaybeOrphaned is returned if nothing shows how the parent was deleted.
-var (
-	errOrphaned      = errors.New("the dependents of the parent were orphaned")
-	errMaybeOrphaned = fmt.Errorf("nothing shows whether %w", errOrphaned)
-)
+var errOrphaned = errors.New("the dependents of the parent were orphaned")
+
+// ErrMaybeOrphaned is the [LeftBehind].Err of children that are kept because nothing shows how their parent was deleted.
+var ErrMaybeOrphaned = fmt.Errorf("nothing shows whether %w", errOrphaned)
+
+// namespaceDelay is less than the five seconds that pass between the deletion of a namespace and that of its objects. A
+// parent that was deleted earlier was deleted by someone else. The clocks of API servers can differ.
+const namespaceDelay = 3 * time.Second
 
 // UnknownPropagationError is returned if a parent is being deleted, and the identity cannot read the ConfigMap that
 // shows whether its dependents are orphaned. The children are neither deleted nor released.
@@ -133,7 +138,7 @@ func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
 			marked = append(marked, child.ObjectIdentifiers)
 		}
 	}
-	if c.parent.GetDeletionTimestamp() == nil || len(marked) == 0 || c.cache.notOrphaned == c.parent.GetUID() {
+	if c.parent.GetDeletionTimestamp() == nil || len(marked) == 0 {
 		return nil
 	}
 	err := c.findPropagation(ctx)
@@ -150,7 +155,7 @@ func (c *call) checkOrphaned(ctx context.Context, doomed []doomedChild) error {
 }
 
 // findPropagation returns nil if the dependents of a parent that is being deleted are deleted, errOrphaned if they are
-// orphaned, and errMaybeOrphaned if nothing shows which. The package documentation contains the rules.
+// orphaned, and ErrMaybeOrphaned if nothing shows which. The package documentation contains the rules.
 func (c *call) findPropagation(ctx context.Context) error {
 	finalizers, isWitnessed := c.parent.GetFinalizers(), c.isWitnessed(c.parent)
 	switch {
@@ -159,6 +164,7 @@ func (c *call) findPropagation(ctx context.Context) error {
 	case slices.Contains(finalizers, metav1.FinalizerDeleteDependents):
 		return nil
 	}
+	// The witness is read each time: a deletion can be followed by another one that orphans the dependents.
 	var unreadable error
 	if isWitnessed {
 		witness, err := c.readWitness(ctx)
@@ -173,28 +179,29 @@ func (c *call) findPropagation(ctx context.Context) error {
 			return err
 		}
 	}
+	if c.cache.notOrphaned == c.parent.GetUID() {
+		return nil
+	}
 	namespace, err := c.readNamespace(ctx)
 	switch {
 	case err != nil:
 		return err
 	case namespace != nil && namespace.GetDeletionTimestamp() != nil:
-		// Kubernetes deletes the objects in a namespace five seconds after the deletion of the namespace was requested. A
-		// parent that was deleted within the same second was deleted by someone else.
-		if namespace.GetDeletionTimestamp().Before(c.parent.GetDeletionTimestamp()) {
+		if deleted := namespace.GetDeletionTimestamp(); c.parent.GetDeletionTimestamp().Sub(deleted.Time) > namespaceDelay {
 			return nil
 		}
-		return errMaybeOrphaned
+		return ErrMaybeOrphaned
 	case unreadable != nil:
 		return unreadable
 	case isWitnessed:
 		return nil // A deletion in the foreground deletes the witness first.
 	}
-	return errMaybeOrphaned
+	return ErrMaybeOrphaned
 }
 
 // release removes the marks of the parent's children, so that they are kept, and a later parent with the same name
 // neither owns nor prunes them. It returns the kinds and names of these children.
-func (c *call) release(ctx context.Context) (kept []string, err error) {
+func (c *call) release(ctx context.Context, reason error) (kept []string, err error) {
 	recorded, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range recorded {
 		if !c.canCrossNamespaces(entry.kind) {
@@ -213,13 +220,16 @@ func (c *call) release(ctx context.Context) (kept []string, err error) {
 				return nil, fmt.Errorf("release %s: %w", id, err)
 			}
 			kept = append(kept, entry.kind.Kind+" "+id.NamespacedKey)
+			if errors.Is(reason, ErrMaybeOrphaned) {
+				c.recordLeft(LeftBehind{id, entry.kind, ErrMaybeOrphaned})
+			}
 		}
 	}
 	return kept, nil
 }
 
-// deleteWitness deletes the witness of a parent whose children are kept.
-// Without an owner reference, the garbage collector does not delete the witness.
+// deleteWitness deletes the witness of a parent whose children are kept. Without an owner reference, the garbage
+// collector does not delete the witness.
 func (c *call) deleteWitness(ctx context.Context) error {
 	if !c.isWitnessed(c.parent) {
 		return nil
@@ -228,7 +238,11 @@ func (c *call) deleteWitness(ctx context.Context) error {
 		PropagationPolicy: ptr.To(metav1.DeletePropagationBackground),
 	})
 	switch {
-	case err == nil, apierrors.IsNotFound(err), apierrors.IsForbidden(err) && c.isNamespaceTerminating(ctx):
+	case err == nil, apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		logr.FromContextOrDiscard(ctx).Info("Kept a ConfigMap that is no longer needed, because its deletion is forbidden",
+			keyObjects, c.parent.GetNamespace()+"/"+c.witnessName())
 		return nil
 	}
 	return fmt.Errorf("delete the ConfigMap %s/%s: %w", c.parent.GetNamespace(), c.witnessName(), err)

@@ -79,7 +79,8 @@ func TestReconcile_MarksNoChildWithoutAWitness(t *testing.T) {
 func TestReconcile_DeletionWithMarkedChildren(t *testing.T) {
 	const witness = "children-of-widget-uid-1017ff7e"
 	now := metav1.Now().Rfc3339Copy()
-	before, after := metav1.NewTime(now.Add(-time.Second)), metav1.NewTime(now.Add(time.Second))
+	before, after := metav1.NewTime(now.Add(-5*time.Second)), metav1.NewTime(now.Add(time.Second))
+	shortlyBefore := metav1.NewTime(now.Add(-3 * time.Second))
 	setWitness := func(uid string) func(*unstructured.Unstructured) {
 		return func(parent *unstructured.Unstructured) {
 			parent.SetAnnotations(with(parent.GetAnnotations(), "platform.example.com/witness", uid))
@@ -104,6 +105,7 @@ func TestReconcile_DeletionWithMarkedChildren(t *testing.T) {
 		"orphaned, with the finalizer":              {present, finalize(metav1.FinalizerOrphanDependents), nil, true},
 		"by the namespace's deletion":               {gone, nil, &before, false},
 		"in the second of the namespace's deletion": {gone, nil, &now, true},
+		"shortly after the namespace's deletion":    {gone, nil, &shortlyBefore, true},
 		"before the namespace's deletion":           {gone, nil, &after, true},
 		"before it, with the witness":               {present, nil, &after, false},
 		"orphaned, before the namespace's deletion": {orphaned, nil, &after, true},
@@ -219,6 +221,57 @@ func TestReconcile_AbsentChildIsNoWitness(t *testing.T) {
 	}
 	if getConfigMap(t, server.Server, "default", "children-of-widget-uid-1017ff7e") == nil {
 		t.Error("the parent has no witness")
+	}
+}
+
+// A deletion takes several reconciles. It can be followed by another deletion, which orphans the dependents, or by the
+// deletion of the namespace.
+func TestReconcile_DeletionFollowedByAnother(t *testing.T) {
+	const witness = "children-of-widget-uid-1017ff7e"
+	for name, test := range map[string]struct {
+		change func(t *testing.T, server reconciling)
+		want   bool // whether the child in the first stage is kept
+	}{
+		"of the dependents' references": {func(t *testing.T, server reconciling) {
+			object := getConfigMap(t, server.Server, "default", witness)
+			object.SetOwnerReferences(nil)
+			objects := server.Resource(configMaps).Namespace("default")
+			if _, err := objects.Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}, true},
+		"of the namespace": {func(t *testing.T, server reconciling) {
+			namespace, now := newObject("v1", "Namespace", "", "default"), metav1.Now()
+			namespace.SetDeletionTimestamp(&now)
+			objects := server.Resource(configMaps).Namespace("default")
+			_, err := server.Resource(namespaces).Update(t.Context(), namespace, metav1.UpdateOptions{})
+			err = errors.Join(err, objects.Delete(t.Context(), witness, metav1.DeleteOptions{}))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newReconciling(t, newWidget(), newObject("v1", "Namespace", "", "default"))
+			desired := Desired{Stages: [][]Child{Stage(newRemoteConfigMap("first")), Stage(newRemoteConfigMap("second"))}}
+			_, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
+			failUnlessRequeued(t, err)
+			now := metav1.Now()
+			server.parent.SetDeletionTimestamp(&now)
+			_, err = server.reconciler.Reconcile(t.Context(), first, server.parent, Desired{})
+			failUnlessRequeued(t, err)
+			if getConfigMap(t, server.Server, "other", "second") != nil || getConfigMap(t, server.Server, "other", "first") == nil {
+				t.Fatal("the first reconcile must delete only the last stage")
+			}
+			test.change(t, server)
+			for range 2 {
+				_, err = server.reconciler.Reconcile(t.Context(), first, server.parent, Desired{})
+				failUnlessRequeued(t, err)
+			}
+			if kept := getConfigMap(t, server.Server, "other", "first") != nil; kept != test.want {
+				t.Errorf("kept: %t", kept)
+			}
+		})
 	}
 }
 

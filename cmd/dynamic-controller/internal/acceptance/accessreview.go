@@ -24,6 +24,8 @@ var (
 	childVerbs     = []string{"get", "list", "watch", "create", "patch", "delete"}
 	referenceVerbs = []string{"get", "list", "watch"}
 	watchVerbs     = []string{"list", "watch"}
+	// witnessVerbs are for the ConfigMap that shows how an instance is deleted. See package handlers/children.
+	witnessVerbs = []string{"get", "create", "patch", "delete"}
 )
 
 const (
@@ -100,6 +102,9 @@ func permissionsFor(
 	}
 	for _, child := range children {
 		add(child.Path, child.GVR.GroupResource(), "", onChildren...)
+		if child.CrossNamespace && b.Spec.ServiceAccountName == "" {
+			add(child.Path, schema.GroupResource{Resource: "configmaps"}, "", witnessVerbs...)
+		}
 	}
 	for _, reference := range references {
 		add(reference.Path, reference.GVR.GroupResource(), "", onReferences...)

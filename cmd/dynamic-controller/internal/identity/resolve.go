@@ -18,6 +18,9 @@ import (
 // protectedPrefix is the prefix of namespaces that are reserved for Kubernetes.
 const protectedPrefix = "kube-"
 
+// maxAccountBytes is the maximum size of a ServiceAccount. The annotations of an object can have 256 KiB.
+const maxAccountBytes = 512 << 10
+
 var serviceAccounts = corev1.SchemeGroupVersion.WithResource("serviceaccounts")
 
 // Request contains the values that determine the identity of an instance.
@@ -119,6 +122,7 @@ const (
 	consentMissing    consent = "missing"
 	accountNotFound   consent = "not found"
 	accountUnreadable consent = "unreadable"
+	accountTooLarge   consent = "too large"
 )
 
 // checkConsent returns a *Rejection if the ServiceAccount does not exist, cannot be read, or does not allow the
@@ -136,6 +140,8 @@ func (m *Manager) checkConsent(ctx context.Context, q consentQuestion) error {
 	case accountNotFound:
 		return reject(ReasonServiceAccountNotFound,
 			"%s: not found; %s", id, CreationAdvice(q.blueprint))
+	case accountTooLarge:
+		return reject(ReasonServiceAccountNotAllowed, "%s: has more than %d bytes", id, maxAccountBytes)
 	case accountUnreadable:
 		return reject(ReasonPermissionMissing,
 			"%s: the platform is not permitted to read this ServiceAccount; make sure that it exists, and %s",
@@ -150,8 +156,12 @@ func (m *Manager) readConsent(ctx context.Context, q consentQuestion) (consent, 
 		return "", err
 	}
 	accounts := client.Resource(serviceAccounts).Namespace(q.identity.Namespace)
+	// Tenants can make a ServiceAccount large, and the answer is shared by reconciles, so that no memory is reserved.
+	ctx = WithResponseBudget(ctx, &ResponseBudget{Bytes: maxAccountBytes})
 	account, err := accounts.Get(ctx, q.identity.Name, metav1.GetOptions{})
 	switch {
+	case errors.Is(err, ErrResponseTooLarge):
+		return accountTooLarge, nil
 	case apierrors.IsNotFound(err):
 		return accountNotFound, nil
 	case apierrors.IsForbidden(err):

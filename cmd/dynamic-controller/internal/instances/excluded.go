@@ -65,7 +65,8 @@ func (o *observed) crossNamespace(ctx context.Context, e blueprint.Excluded) (ch
 		return nil
 	}
 	found, _ := lister.Objects("", ChildSelector(o.self))
-	for _, child := range found {
+	for j, child := range found {
+		found[j] = nil // holds its decoded metadata
 		isOfResource := child.GetAnnotations()[resourceAnnotation] == e.ID
 		if !isOfResource || !o.recorded(e.GVK.GroupKind(), child.GetNamespace()) {
 			continue

@@ -2,6 +2,7 @@ package instances
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/go-logr/logr"
@@ -20,13 +21,17 @@ func (r *Reconciler) reportLeftBehind(
 	left []children.LeftBehind,
 ) error {
 	var kinds []string
+	problem := "the API server does not support listing or deleting them"
 	for _, l := range left {
+		if errors.Is(l.Err, children.ErrMaybeOrphaned) {
+			problem = children.ErrMaybeOrphaned.Error()
+		}
 		if kind := l.Kind.String(); !slices.Contains(kinds, kind) {
 			kinds = append(kinds, kind)
 		}
 	}
-	message := Truncate("the deletion continues without children of these kinds, which can still exist, because the API " +
-		"server does not support listing or deleting them: " + joinFirst(kinds, ", "))
+	message := Truncate("the deletion continues without children of these kinds, which can still exist, because " +
+		problem + ": " + joinFirst(kinds, ", "))
 	if !r.hasStatus() {
 		logr.FromContextOrDiscard(ctx).Info("Children left behind", "message", message)
 		return nil

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/cache"
@@ -23,6 +22,9 @@ import (
 // reportAfter is the time after which the status shows why an instance that is being deleted still exists. Most
 // deletions take less time and therefore need no additional write.
 const reportAfter = 2 * time.Second
+
+// maxListedFinalizers limits the finalizers of a child in the message of an instance that is being deleted.
+const maxListedFinalizers = 10
 
 // hasStatus reports whether the type is known to have a status that can be written.
 func (r *Reconciler) hasStatus() bool { return r.Compiled != nil || r.Spec.Type.CRD == "" }
@@ -84,7 +86,8 @@ func deletion(self *unstructured.Unstructured, blocked []children.PendingChild, 
 func (r *Reconciler) blockedChildren(self *unstructured.Unstructured) (blocked []children.PendingChild) {
 	for _, kind := range r.Children {
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID())
-		for _, child := range owned {
+		for i, child := range owned {
+			owned[i] = nil // holds its decoded metadata
 			if !canBeOwned(child, self) || child.GetDeletionTimestamp() == nil || len(child.GetFinalizers()) == 0 {
 				continue
 			}
@@ -92,7 +95,8 @@ func (r *Reconciler) blockedChildren(self *unstructured.Unstructured) (blocked [
 				ObjectIdentifiers: dynamiccontroller.ObjectIdentifiers{
 					GVR: kind.GVR, NamespacedKey: cache.NewObjectName(child.GetNamespace(), child.GetName()).String(),
 				},
-				Kind: kind.GVK.GroupKind(), Deleting: true, Finalizers: child.GetFinalizers(),
+				Kind: kind.GVK.GroupKind(), Deleting: true,
+				Finalizers:  slices.Clone(child.GetFinalizers()[:min(maxListedFinalizers, len(child.GetFinalizers()))]),
 				Annotations: map[string]string{resourceAnnotation: child.GetAnnotations()[resourceAnnotation]},
 			})
 		}
@@ -112,12 +116,10 @@ func (r *Reconciler) SetPaused(paused bool) (changed bool) {
 	if err != nil {
 		return true // the type is no longer served
 	}
-	for object, err := range lister.All("", nil) {
-		instance, accessErr := meta.Accessor(object)
-		if err == nil && accessErr == nil {
-			key := cache.NewObjectName(instance.GetNamespace(), instance.GetName()).String()
-			r.engine.Enqueue(dynamiccontroller.ObjectIdentifiers{GVR: r.GVR, NamespacedKey: key})
-		}
+	all, _ := lister.Objects("", nil) // the others are reconciled when the cache has synced
+	for _, instance := range all {
+		key := cache.NewObjectName(instance.GetNamespace(), instance.GetName()).String()
+		r.engine.Enqueue(dynamiccontroller.ObjectIdentifiers{GVR: r.GVR, NamespacedKey: key})
 	}
 	return true
 }

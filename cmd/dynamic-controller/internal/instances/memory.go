@@ -1,6 +1,7 @@
 package instances
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -31,8 +32,12 @@ func (r *Reconcilers) withinBudget(handler dynamiccontroller.Handler) dynamiccon
 		if tooLarge, is := errors.AsType[*memory.TooLargeError](lack); is {
 			err, lack = r.reserving(ctx, id, r.refusing(tooLarge, true))
 		}
+		again := dynamiccontroller.RequeueAfter(busyInterval + rand.N(busyInterval))
 		if tooLarge, is := errors.AsType[*memory.TooLargeError](lack); is {
-			err, lack = r.refusing(tooLarge, false)(ctx, id), nil
+			if !r.newest.memory.Unreserved(func() { err = r.refusing(tooLarge, false)(ctx, id) }) {
+				return again
+			}
+			lack = nil
 		}
 		busy, isBusy := errors.AsType[*memory.BusyError](lack)
 		if !isBusy {
@@ -40,11 +45,11 @@ func (r *Reconcilers) withinBudget(handler dynamiccontroller.Handler) dynamiccon
 			return err
 		}
 		if isLong := r.needs.add(id, busy.Needed); isLong {
-			if err := r.reportBusy(ctx, id); err != nil {
-				return err
-			}
+			var reportErr error
+			r.newest.memory.Unreserved(func() { reportErr = r.reportBusy(ctx, id) })
+			return cmp.Or(reportErr, again)
 		}
-		return dynamiccontroller.RequeueAfter(busyInterval + rand.N(busyInterval))
+		return again
 	}
 }
 
@@ -146,14 +151,15 @@ func (r *Reconcilers) refusing(cause *memory.TooLargeError, cleanUp bool) dynami
 			return selected.reportDeletion(ctx, id, self, selected.cleanUp(ctx, id, self, false))
 		}
 		advice := "make the instance and the objects that it refers to smaller, simplify the expressions of the Blueprint"
+		var again error
 		if self.GetDeletionTimestamp() != nil {
-			advice = "reduce the number of its children"
+			advice, again = "reduce the number of its children", dynamiccontroller.RequeueAfter(cleanupInterval)
 		}
 		return selected.report(ctx, id, self, metav1.Condition{
 			Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonMemory,
 			Message: "the instance needs too much memory: " + cause.Error() + "; " + advice +
 				", or raise the memory limit of the platform",
-		}, nil, nil)
+		}, nil, again)
 	}
 }
 

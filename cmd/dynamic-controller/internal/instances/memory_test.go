@@ -105,8 +105,8 @@ func TestMemory_InstanceWhoseChildrenCannotFitIsReported(t *testing.T) {
 		}
 	}
 	handler := r.withinBudget(handlers.Object(handlers.Live(server), r.reconcile, r.gone))
-	if err := handler(t.Context(), flowers); err != nil {
-		t.Fatal(err)
+	if delay, is := dynamiccontroller.RequeueDelay(handler(t.Context(), flowers)); !is || delay != cleanupInterval {
+		t.Errorf("got a requeue: %t, after %s", is, delay)
 	}
 	now := storedFlowers(t, server)
 	ready := ConditionOf(now, conditionReady)
@@ -203,7 +203,7 @@ func TestReduceItem(t *testing.T) {
 	for name, test := range map[string]struct{ item, want string }{
 		"content": {`{"kind":"K","metadata":{"name":"a","uid":"u","resourceVersion":"1","generation":2},"spec":{"a":1}}`,
 			`{"metadata":{"name":"a","uid":"u","resourceVersion":"1"}}`},
-		"marks":         {metadata("," + marks), metadata("," + marks)},
+		"marks": {metadata("," + marks), metadata("," + marks)},
 		"other entries": {metadata(`,"labels":{"a":"b"},"annotations":{"a":"b","platform.example.com/PARENT":"x"}`),
 			metadata("")},
 		"long values": {metadata(`,"labels":{"platform.example.com/parent":"` + long + `"},"annotations":{` +
@@ -214,6 +214,10 @@ func TestReduceItem(t *testing.T) {
 			metadata(`,"finalizers":["a","b"` + strings.Repeat(`,"c"`, 8) + `]`)},
 		"owners": {metadata(`,"ownerReferences":[{"uid":"1"},{"uid":"2","controller":true},{"uid":"3","controller":false}]`),
 			metadata(`,"ownerReferences":[{"apiVersion":"","kind":"","name":"","uid":"2","controller":true}]`)},
+		"a long controller": {metadata(`,"ownerReferences":[{"name":"` + long + `","uid":"1","controller":true}]`),
+			metadata(`,"ownerReferences":[{"apiVersion":"","kind":"","name":"","uid":"","controller":true}]`)},
+		"a long retained value": {metadata(`,"annotations":{"platform.example.com/retained-by":"` + long + `"}`),
+			metadata(`,"annotations":{"platform.example.com/retained-by":"` + long[:maxMarkBytes] + `"}`)},
 		"null":          {metadata(`,"labels":null,"finalizers":null,"ownerReferences":null`), metadata("")},
 		"not an object": {`[]`, `[]`},
 		"not valid":     {metadata(`,"finalizers":[1]`), metadata(`,"finalizers":[1]`)},
@@ -242,8 +246,10 @@ func TestReduce(t *testing.T) {
 			object("", `,"status":{"a":"`+long+`","revision":"r","conditions":[1],"observedGeneration":2}`),
 			object("", `,"status":{"conditions":[1],"observedGeneration":2,"revision":"r"}`),
 		},
-		"large labels":  {object(`,"labels":{"a":"`+long+`"}`, `,"spec":1`), object(`,"labels":{"a":"`+long+`"}`, "")},
-		"not an object": {"[" + long + "]", "[" + long + "]"},
+		"large labels":     {object(`,"labels":{"a":"`+long+`"}`, `,"spec":1`), object("", "")},
+		"large finalizers": {object(`,"finalizers":["`+long+`"]`, `,"spec":1`), object(`,"finalizers":["`+long+`"]`, "")},
+		"a list":           {`{"items":["` + long + `"]}`, `{"items":["` + long + `"]}`},
+		"not an object":    {"[" + long + "]", "[" + long + "]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Reduce([]byte(test.text))

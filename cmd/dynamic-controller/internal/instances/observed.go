@@ -65,7 +65,8 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 	}
 	for _, kind := range r.Children {
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID()) // other children are looked up by name
-		for _, child := range owned {
+		for i, child := range owned {
+			owned[i] = nil // holds its decoded metadata
 			if !canBeOwned(child, self) || !o.recorded(kind.GVK.GroupKind(), child.GetNamespace()) {
 				continue
 			}

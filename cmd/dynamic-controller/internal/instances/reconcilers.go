@@ -207,8 +207,8 @@ func (r *Reconciler) regressed(self *unstructured.Unstructured, ready metav1.Con
 	if r.gate == nil || before == nil || ready.Status == metav1.ConditionTrue || self.GetDeletionTimestamp() != nil {
 		return nil
 	}
-	if before.Reason == reasonPaused {
-		return nil // the instance has not been reconciled before
+	if before.Reason == reasonPaused || before.Reason == reasonWaitingForMemory {
+		return nil // the condition does not describe a reconcile
 	}
 	state, was, hasMoved := "did not fail", healthOf(before), revisionOf(self) == r.Name
 	if was == rollout.Ready {

@@ -49,14 +49,17 @@ func Reduce(text []byte) []byte {
 		Kind       json.RawMessage `json:"kind,omitempty"`
 		Metadata   json.RawMessage `json:"metadata,omitempty"`
 		Status     json.RawMessage `json:"status,omitempty"`
+		Items      json.RawMessage `json:"items,omitempty"`
 	}
-	if utiljson.Unmarshal(text, &object) != nil {
+	if utiljson.Unmarshal(text, &object) != nil || len(object.Items) > 0 {
 		return text
 	}
 	if len(object.Metadata) > maxCachedBytes {
 		var metadata map[string]json.RawMessage // has few fields
 		if utiljson.Unmarshal(object.Metadata, &metadata) == nil {
 			delete(metadata, "managedFields")
+			delete(metadata, "labels")
+			delete(metadata, "ownerReferences")
 			object.Metadata, _ = json.Marshal(metadata)
 		}
 	}

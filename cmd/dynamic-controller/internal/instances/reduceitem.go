@@ -75,8 +75,13 @@ func keptEntries(text []byte, limits map[string]int) (map[string]string, error) 
 		}
 		name, _ := key.(string)
 		content, _ := value.(string)
-		if limit, has := limits[name]; has && len(content) <= limit {
+		limit, has := limits[name]
+		switch {
+		case !has:
+		case len(content) <= limit:
 			kept[name] = content
+		case name == retainedAnnotation: // its presence is sufficient
+			kept[name] = content[:limit]
 		}
 	}
 	return kept, nil
@@ -105,9 +110,8 @@ func (c *itemControllers) UnmarshalJSON(text []byte) error {
 	return eachElement(text, func(decoder *json.Decoder) error {
 		var owner metav1.OwnerReference
 		err := decoder.Decode(&owner)
-		isShort := len(owner.APIVersion)+len(owner.Kind)+len(owner.Name)+len(owner.UID) <= maxMarkBytes
-		if owner.Controller != nil && *owner.Controller && isShort {
-			*c = append(*c, owner)
+		if owner.Controller != nil && *owner.Controller {
+			*c = append(*c, shortController(owner))
 		}
 		return err
 	})

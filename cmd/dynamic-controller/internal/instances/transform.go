@@ -137,8 +137,8 @@ func withoutContent(u *unstructured.Unstructured) *unstructured.Unstructured {
 	if slices.Contains(u.GetFinalizers(), ChildrenFinalizer) {
 		out.SetFinalizers([]string{ChildrenFinalizer})
 	}
-	if c := metav1.GetControllerOf(u); c != nil && len(c.APIVersion)+len(c.Kind)+len(c.Name)+len(c.UID) <= maxMarkBytes {
-		out.SetOwnerReferences([]metav1.OwnerReference{*c})
+	if c := metav1.GetControllerOf(u); c != nil {
+		out.SetOwnerReferences([]metav1.OwnerReference{shortController(*c)})
 	}
 	out.SetAnnotations(keptAnnotations(u.GetAnnotations()))
 	status, _ := u.Object["status"].(map[string]any)
@@ -182,11 +182,25 @@ func keptAnnotations(annotations map[string]string) map[string]string {
 		parentLabel:         2 * maxMarkBytes, // contains several names
 		inventoryAnnotation: maxKeptBytes,
 	} {
-		if value, has := annotations[key]; has && len(value) <= limit {
+		value, has := annotations[key]
+		switch {
+		case !has:
+		case len(value) <= limit:
 			kept[key] = value
+		case key == retainedAnnotation: // its presence is sufficient
+			kept[key] = value[:limit]
 		}
 	}
 	return kept
+}
+
+// shortController returns a reference to a controller, or an empty one if it is so long that the controller is not an
+// instance. An object with an empty reference still has a controller.
+func shortController(c metav1.OwnerReference) metav1.OwnerReference {
+	if len(c.APIVersion)+len(c.Kind)+len(c.Name)+len(c.UID) > maxMarkBytes {
+		return metav1.OwnerReference{Controller: c.Controller}
+	}
+	return c
 }
 
 // isOmitted reports whether an object was cached without its content.

@@ -11,6 +11,8 @@ type Budget struct {
 	allowance int64 // bytes of each reservation that are always granted
 	shared    int64 // the size of the shared part in bytes
 
+	unreserved sync.Mutex // see Unreserved
+
 	mu     sync.Mutex // guards the fields below
 	free   int64      // free bytes of the shared part
 	held   map[Owner]int64
@@ -34,6 +36,19 @@ func NewBudget(bytes int64, workers int) *Budget {
 	return &Budget{
 		allowance: allowance, shared: shared, free: shared, held: map[Owner]int64{}, ofType: map[string]int64{},
 	}
+}
+
+// Unreserved calls f unless another call is running, and reports whether it did. It is for the few requests whose
+// memory cannot be reserved, because they report that there is none. A nil Budget always calls f.
+func (b *Budget) Unreserved(f func()) bool {
+	if b != nil {
+		if !b.unreserved.TryLock() {
+			return false
+		}
+		defer b.unreserved.Unlock()
+	}
+	f()
+	return true
 }
 
 // Largest returns the maximum size of a reservation. It is less than an owner can hold, so that a large reservation

@@ -6,7 +6,7 @@
 // reconcile would occupy a worker that other types need. It returns an error instead:
 //
 //   - a [*BusyError] if other reconciles hold the memory. The object is reconciled again after a moment.
-//   - a [*TooLargeError] if the reconcile needs more than it could get if it ran alone.
+//   - a [*TooLargeError] if the reconcile needs more than the maximum, which is less than it could get if it ran alone.
 //
 // # Sharing
 //

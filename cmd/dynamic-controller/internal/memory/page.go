@@ -27,7 +27,9 @@ func (t Transport) readPage(r *Reservation, from io.Reader) (text []byte, err er
 	in := &reserving{from: from, reservation: r}
 	defer in.keep(0)
 	p := page{Decoder: json.NewDecoder(in), in: in, reduce: t.ReduceItem}
-	err = p.read()
+	if err = p.read(); err == nil {
+		_, err = io.Copy(io.Discard, from) // so that the connection can be used again
+	}
 	return p.text, err
 }
 

@@ -6,11 +6,12 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 )
 
 // Transport reserves the memory for responses, if the context of a request has a [Reservation]. If the memory is not
-// available, the request fails, although the API server may have processed it. The response to a deletion contains only
-// metadata, because clients do not use it.
+// available, the request fails, although the API server may have processed it. The response to a successful deletion is
+// replaced with a Status, because clients do not use it.
 type Transport struct {
 	http.RoundTripper
 	// Reduce removes content that is not needed from a response, if it is set. In this case, the Transport must not be
@@ -33,11 +34,19 @@ func (t Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if isPage {
 		r.endPage()
 	}
-	response, err := t.RoundTripper.RoundTrip(metadataOnly(request, isPage))
+	if isPage {
+		request = request.Clone(request.Context())
+		request.Header.Set("Accept", onlyMetadata)
+	}
+	response, err := t.RoundTripper.RoundTrip(request)
 	if err != nil || r == nil && t.Reduce == nil && !isPage {
 		return response, err
 	}
-	isPage = isPage && response.StatusCode < http.StatusMultipleChoices
+	isSuccess := response.StatusCode < http.StatusMultipleChoices
+	if request.Method == http.MethodDelete && isSuccess {
+		return withoutContent(response)
+	}
+	isPage = isPage && isSuccess
 	var text []byte
 	if isPage {
 		text, err = t.readPage(r, response.Body)
@@ -49,7 +58,7 @@ func (t Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		r.Shrink(held)
 		return nil, err
 	}
-	if t.Reduce != nil && !isPage && response.StatusCode < http.StatusMultipleChoices {
+	if t.Reduce != nil && !isPage && isSuccess {
 		text = t.Reduce(text)
 	}
 	decoded := OfJSON(text)
@@ -67,18 +76,20 @@ func (t Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// metadataOnly returns a request for the metadata of the affected objects, if the request is a deletion or for a page.
-// An API server that does not support this sends whole objects.
-func metadataOnly(request *http.Request, isPage bool) *http.Request {
-	kind := "PartialObjectMetadata"
-	if isPage {
-		kind += "List"
-	} else if request.Method != http.MethodDelete {
-		return request
+// onlyMetadata requests a list with only the metadata of its items. An API server that does not support this sends
+// whole objects.
+const onlyMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+
+// withoutContent replaces the content of a response.
+func withoutContent(response *http.Response) (*http.Response, error) {
+	const status = `{"kind":"Status","apiVersion":"v1","status":"Success"}`
+	_, err := io.Copy(io.Discard, response.Body)
+	if err = errors.Join(err, response.Body.Close()); err != nil {
+		return nil, err
 	}
-	request = request.Clone(request.Context())
-	request.Header.Set("Accept", "application/json;as="+kind+";g=meta.k8s.io;v=v1,application/json")
-	return request
+	response.Header.Set("Content-Type", "application/json")
+	response.Body, response.ContentLength = io.NopCloser(strings.NewReader(status)), int64(len(status))
+	return response, nil
 }
 
 // WrappedRoundTripper returns the wrapped transport, so that its idle connections can be closed.

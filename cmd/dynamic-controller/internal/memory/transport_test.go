@@ -13,7 +13,9 @@ import (
 type respond string
 
 func (text respond) RoundTrip(*http.Request) (*http.Response, error) {
-	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(text)))}, nil
+	return &http.Response{
+		StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(string(text))),
+	}, nil
 }
 
 // The memory for a response is reserved before the response is decoded, and that for its text is released.
@@ -66,14 +68,14 @@ func TestTransport_Pages(t *testing.T) {
 		"items":        `{"kind":"L","items":[` + strings.Repeat(item+",", items-1) + item + `],"metadata":{"continue":"c"}}`,
 		"no items":     `{"kind":"L","items":[],"metadata":{}}`,
 		"absent items": `{"kind":"L","items":null,"metadata":{}}`,
-		"one field":    ` { } `,
+		"no fields":    ` { } `,
 	}
 	wants := map[string]string{
 		"items": `{"kind":"L","items":[` + strings.Repeat(`{"n":1048576},`, items-1) + `{"n":1048576}],` +
 			`"metadata":{"continue":"c"}}`,
 		"no items":     pages["no items"],
 		"absent items": pages["no items"],
-		"one field":    `{}`,
+		"no fields":    `{}`,
 	}
 	reduce := func(item []byte) []byte {
 		return fmt.Appendf(nil, `{"n":%d}`, len(item)-len(`{"metadata":{"name":""}}`))
@@ -131,21 +133,19 @@ func readThrough(ctx context.Context, transport http.RoundTripper, url string) (
 	return string(text), errors.Join(err, response.Body.Close())
 }
 
-type accepts struct{ http.RoundTripper }
+type accepts struct{}
 
-func (a accepts) RoundTrip(request *http.Request) (*http.Response, error) {
-	text := `{"accept":"` + request.Header.Get("Accept") + `"}`
-	return respond(text).RoundTrip(request)
+func (accepts) RoundTrip(request *http.Request) (*http.Response, error) {
+	return respond(`{"accept":"` + request.Header.Get("Accept") + `"}`).RoundTrip(request)
 }
 
-func TestTransport_RequestsMetadata(t *testing.T) {
+func TestTransport_PagesContainMetadata(t *testing.T) {
 	keep := func(text []byte) []byte { return text }
 	for name, test := range map[string]struct {
-		url       string // "" means a deletion
+		url       string
 		transport Transport
 		want      string
 	}{
-		"a deletion":               {"", Transport{}, "as=PartialObjectMetadata;"},
 		"a page":                   {listURL, Transport{ReduceItem: keep}, "as=PartialObjectMetadataList;"},
 		"an object":                {"http://x/", Transport{ReduceItem: keep}, `""`},
 		"a list of another client": {listURL, Transport{Reduce: keep}, `""`},
@@ -155,5 +155,16 @@ func TestTransport_RequestsMetadata(t *testing.T) {
 		if err != nil || !strings.Contains(text, test.want) {
 			t.Errorf("%s: got %s, %v", name, text, err)
 		}
+	}
+}
+
+// The response to a deletion contains the deleted object, whose metadata can be large.
+func TestTransport_ResponsesToDeletionsAreDropped(t *testing.T) {
+	ctx, r := NewBudget(mib, 1).Reserve(t.Context(), Owner{Type: "a"})
+	defer r.Release()
+	large := respond(`{"metadata":{"finalizers":[` + strings.Repeat(`"a/b",`, mib) + `"a/b"]}}`)
+	text, err := readThrough(ctx, Transport{RoundTripper: large}, "")
+	if err != nil || !strings.Contains(text, `"kind":"Status"`) || r.bytes != 0 {
+		t.Errorf("got %.100s with %d reserved bytes: %v", text, r.bytes, err)
 	}
 }

@@ -29,8 +29,9 @@
 //
 // An instance with the newest revision in its status is reconciled with it, but its success does not count. Only an
 // instance that the Gate has admitted counts, after [Gate.Moved] was called for it and the cache contains its status.
-// Whether an instance is healthy is always taken from its status. Tenants can therefore stop a rollout with their
-// instances, and hide that their own instances fail.
+// If the cache does not contain it after a minute, because somebody overwrites it, the instance is stuck. Whether an
+// instance is healthy is always taken from its status. Tenants can therefore stop a rollout with their instances, and
+// hide that their own instances fail.
 //
 // # Restarts
 //

@@ -79,8 +79,9 @@ type Progress struct {
 	// Recheck is the next time at which the progress can change even if no instance changes. It is zero if there is no
 	// such time.
 	Recheck time.Time
-	// Stuck lists the instances that have been allowed to move for a minute but have not moved, ordered by key. It is
-	// empty if any instance has moved within the last minute.
+	// Stuck lists two kinds of instances, ordered by key: those that have been allowed to move for a minute but have not
+	// moved, unless any instance has moved within the last minute, and those that have moved, but whose statuses have
+	// described them before the move for a minute.
 	Stuck []Instance
 	// Failing and Waiting list the instances that are less healthy than before they moved, ordered by key.
 	Failing, Waiting []Instance
@@ -101,9 +102,9 @@ type Gate struct {
 	// allowed. The map is replaced, never modified.
 	admitted  map[string]time.Time
 	restarted time.Time // last time at which an instance moved or RestartTimer was called
-	// allowed is the number of instances that were allowed to move, including those that earlier processes have recorded.
-	// recorded is the last known record.
-	allowed, recorded int
+	// allowed is the number of instances that were allowed to move, including those that other processes have recorded.
+	// own is the number of those that this process allowed. recorded is the last known record.
+	allowed, own, recorded int
 	// insufficient reports whether the rollout would be stopped if only recorded instances had been allowed to move.
 	insufficient bool
 	// moved contains the instances that have moved. The value reports whether this process allowed it. When all instances
@@ -112,6 +113,9 @@ type Gate struct {
 	done  bool
 	// left contains the instances that had not moved when done was set, because they were paused or stuck.
 	left map[string]bool
+	// pending contains the instances that have moved, but whose statuses describe them before the move. It maps their keys
+	// to the times since which this is known.
+	pending map[string]time.Time
 }
 
 // New returns a Gate for a revision. Existing instances do not move before the first call to Survey.
@@ -297,8 +301,8 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	before, restarted, now := g.admitted, g.restarted, time.Now()
 	s := survey{inUse: map[string]int{}}
 	next, left := map[string]time.Time{}, map[string]bool{}
-	var moving []Instance
-	own := 0 // instances that this process allowed to move
+	var moving, overwritten []Instance
+	pending := map[string]time.Time{}
 	for _, i := range instances {
 		hasMoved, isProven := g.hasMovedLocked(i.Key, i.Revision, i.Created), g.isProvenLocked(i.Key)
 		isCurrent := g.hasTemplatesOf(i.Revision)
@@ -309,16 +313,19 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 			left[i.Key] = true
 		}
 		_, moves := before[i.Key]
-		if moves || isProven {
-			own++
-		}
 		if since, can := before[i.Key]; can && !hasMoved && i.Paused {
 			next[i.Key] = now
 		} else if can && !hasMoved {
 			next[i.Key], moving = since, append(moving, i)
 		}
 		if hasMoved && !isCurrent && !i.Paused && (moves || !g.done) {
-			s.pending++
+			since, known := g.pending[i.Key]
+			if !known {
+				since = now
+			}
+			if pending[i.Key] = since; now.Sub(since) >= stuckAfter {
+				overwritten = append(overwritten, i)
+			}
 		}
 		s.add(i, hasMoved, isProven, isCurrent, i.Created.After(g.revision.Since))
 	}
@@ -328,20 +335,23 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	p := s.Progress
 	for _, i := range moving {
 		if now.Sub(restarted) >= stuckAfter && now.Sub(next[i.Key]) >= stuckAfter {
-			i.Reason = "" // the reason does not explain why the instance has not moved
 			p.Stuck, left[i.Key] = append(p.Stuck, i), true
 		}
+	}
+	stuck, awaited := len(p.Stuck), len(pending)-len(overwritten)
+	p.Stuck = append(p.Stuck, overwritten...)
+	for n := range p.Stuck {
+		p.Stuck[n].Reason = "" // the reason does not explain why the instance is stuck
 	}
 	for _, list := range [][]Instance{p.Failing, p.Waiting, p.Stuck} {
 		slices.SortFunc(list, func(a, b Instance) int { return cmp.Compare(a.Key, b.Key) })
 	}
-	stuck := len(p.Stuck)
-	stops := func(successes int) bool { return (len(p.Failing)+max(0, stuck-1))*tolerance > successes }
-	successes, moved := s.believed(g.allowed - own)
+	stops := func(successes int) bool { return (len(p.Failing)+max(0, len(p.Stuck)-1))*tolerance > successes }
+	successes, moved := s.believed(g.allowed - g.own)
 	p.Stopped = !p.Complete() && stops(successes)
 	if !p.Stopped {
-		first := append(g.first(s.healthy, max(1, successes)+stuck-s.pending-len(p.Waiting)),
-			g.first(s.failing, max(1, moved)+stuck-s.pending)...)
+		first := append(g.first(s.healthy, max(1, successes)+stuck-awaited-len(p.Waiting)),
+			g.first(s.failing, max(1, moved)+stuck-awaited)...)
 		for _, key := range first {
 			if _, is := next[key]; !is {
 				next[key] = now
@@ -349,15 +359,16 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 			}
 		}
 	}
-	g.allowed += len(admitted)
+	g.allowed, g.own = g.allowed+len(admitted), g.own+len(admitted)
 	g.insufficient = !p.Stopped && stops(min(successes, g.recorded-s.unsuccessful()))
-	p.setDeadline(now, s.changed, len(moving)+len(admitted) > stuck)
+	p.setDeadline(now, s.changed, len(moving)+len(admitted)+awaited > stuck)
 
 	if p.Updated+stuck == p.Total && !g.done {
 		g.done, g.left, g.moved = true, left, nil
 	}
 	g.restarted = restarted
 	g.surveyed, g.progress, g.inUse, g.admitted = true, p, s.inUse, next
+	g.pending = pending
 	return admitted
 }
 
@@ -384,9 +395,7 @@ type survey struct {
 	// proven counts the instances that this process allowed to move. claimed counts the other ones that have moved
 	// according to their statuses.
 	proven, claimed tally
-	// pending is the number of instances that have moved, but whose cached statuses describe them before the move.
-	pending int
-	changed time.Time // last time at which a moved instance became ready or regressed
+	changed         time.Time // last time at which a moved instance became ready or regressed
 }
 
 // tally counts instances that existed before the rollout and have moved.

@@ -557,6 +557,43 @@ func TestGate_ForgedStatusOfAnAdmittedInstance(t *testing.T) {
 	})
 }
 
+// A user who overwrites status.revision after each move must not silently hold up the others.
+func TestGate_OverwrittenStatusOfAMovedInstance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		revision := newest
+		revision.Base, revision.Older = "old", []string{"old"}
+		instances := some(100, Instance{Revision: "old", Health: Ready})
+		g := New(revision)
+		first := g.Survey(instances)[0]
+		g.Moved(first, "new")
+		if more := g.Survey(instances); len(more) > 0 || g.progress.Recheck.IsZero() {
+			t.Errorf("admitted %q before the status was known: %+v", more, g.progress)
+		}
+		time.Sleep(stuckAfter)
+		more := g.Survey(instances)
+		if p, _ := g.Progress(); len(more) != 1 || len(p.Stuck) != 1 || p.Stuck[0].Key != first {
+			t.Errorf("admitted %q: %+v", more, p)
+		}
+	})
+}
+
+// Without the instances that this process has allowed to move, forged ones must not take their places.
+func TestGate_ForgedMovesAfterDeletions(t *testing.T) {
+	revision := newest
+	revision.Base, revision.Older = "old", []string{"old"}
+	g := New(revision)
+	victims := some(100, Instance{Revision: "old", Health: Ready})
+	all := slices.Concat(victims, some(50, Instance{Revision: "new", Health: Ready}))
+	for step := range 4 {
+		admitted := g.Survey(all)
+		if len(admitted) != 1 {
+			t.Fatalf("step %d: admitted %q, although nothing has moved successfully", step, admitted)
+		}
+		g.Moved(admitted[0], "new")
+		all = slices.DeleteFunc(all, func(i Instance) bool { return i.Key == admitted[0] })
+	}
+}
+
 // A new instance without a revision is reconciled with the newest one, and an existing one with the base.
 func TestGate_InstancesWithoutRevision(t *testing.T) {
 	revision := newest

@@ -43,7 +43,7 @@ func TestRun_ReservesMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		budget := memory.NewBudget(4<<20, 1) // 2.5 MiB for one reservation
-		ctx, reservation := budget.Reserve(t.Context(), "a")
+		ctx, reservation := budget.Reserve(t.Context(), memory.Owner{})
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		_, _, err = p.Run(ctx, variables)
@@ -56,7 +56,8 @@ func TestRun_ReservesMemory(t *testing.T) {
 		if allocated := (after.TotalAlloc - before.TotalAlloc) >> 20; allocated > 12 {
 			t.Errorf("%s: %d MiB were allocated", c.text, allocated)
 		}
-		if _, other := budget.Reserve(t.Context(), "b"); c.fits && other.Claim(budget.Largest()) != nil {
+		_, other := budget.Reserve(t.Context(), memory.Owner{})
+		if c.fits && other.Claim(budget.Largest(), budget.Largest()) != nil {
 			t.Errorf("%s: the memory is not free after the evaluation", c.text)
 		}
 		reservation.Release()
