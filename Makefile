@@ -263,11 +263,16 @@ verify: lint ## check formatting, go vet, go mod tidy and the linters
 	cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go vet ./... && $(WITHOUT_CGO) go vet -tags external ./...
 	cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go vet . ./docker
 	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
+	tools/rename_test.sh
 
 .PHONY: lint
 lint: ## run the linters of .golangci.yml (the first build takes minutes)
 	$(GOLANGCI_LINT) run ./...
 	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && golangci-lint run ./..."; (cd $$m && $(GOLANGCI_LINT) run ./...); done
+
+.PHONY: rename
+rename: ## change the module path to MODULE in all files, for example make rename MODULE=example.com/other/name
+	@tools/rename.sh '$(MODULE)'
 
 .PHONY: clean
 clean: ## remove all build output

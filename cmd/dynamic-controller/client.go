@@ -100,7 +100,7 @@ func deadlines(requestTimeout time.Duration) (request, command time.Duration) {
 
 // newClient checks the connection and returns a client.
 func newClient(ctx context.Context, cfg *rest.Config) (*inspect.Client, error) {
-	if err := checkConnection(ctx, logr.Discard(), cfg, cfg.Timeout); err != nil {
+	if _, err := checkConnection(ctx, logr.Discard(), cfg, cfg.Timeout); err != nil {
 		return nil, err
 	}
 	return inspect.New(cfg)

@@ -17,14 +17,14 @@ import (
 // newRegistry returns a registry with all metrics of the process.
 func newRegistry(
 	e *engines, r *replica.Replica, blueprints blueprintStates, clients *clientMetrics,
-	features featuregate.MutableFeatureGate,
+	features featuregate.MutableFeatureGate, kubernetes serverVersion,
 ) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(e.metrics...)
 	registry.MustRegister(clients.collectors()...)
 	registry.MustRegister(
 		metrics.NewLeadership(r), blueprints, &mapperMetrics{e.mapper, e.kinds.Load}, newVersionMetric(),
-		featureMetric{features}, collectors.NewGoCollector(),
+		kubernetes.metric(), featureMetric{features}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return registry

@@ -41,7 +41,7 @@ func (o *offlineOptions) run(cmd *cobra.Command, f func(context.Context, offline
 	waits := waiting.Start(cmd.ErrOrStderr())
 	defer waits.Stop()
 	cfg.Wrap(waits.Wrap)
-	if err := checkConnection(ctx, logr.Discard(), cfg, connectTimeout); err != nil {
+	if _, err := checkConnection(ctx, logr.Discard(), cfg, connectTimeout); err != nil {
 		return err
 	}
 	return offline.WithCluster(ctx, cfg, func(c *offline.Cluster) error {

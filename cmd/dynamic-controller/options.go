@@ -40,6 +40,8 @@ const (
 	flagQPS   = "kube-api-qps"
 	flagBurst = "kube-api-burst"
 
+	flagAllowUnsupportedKubernetes = "allow-unsupported-kubernetes"
+
 	flagNamespace             = "namespace"
 	flagNamespaces            = "namespaces"
 	flagDefaultServiceAccount = "default-service-account"
@@ -80,6 +82,8 @@ type options struct {
 	kubeconfig, context string
 	qps                 float32
 	burst               int
+	// allowUnsupportedKubernetes allows API servers older than the minimum version.
+	allowUnsupportedKubernetes bool
 
 	platform           platform.Options
 	maxBlueprintMemory string // quantity; "" for the default
@@ -121,6 +125,8 @@ func (o *options) flags() cliflag.NamedFlagSets {
 			"requests for the Lease. 0 means no limit other than the concurrency that --"+flagWorkers+" sets")
 	f.IntVar(&o.burst, flagBurst, 0,
 		"maximum `NUMBER` of requests in a burst, if --"+flagQPS+" is set (default: twice its value)")
+	f.BoolVar(&o.allowUnsupportedKubernetes, flagAllowUnsupportedKubernetes, false, "run on versions of Kubernetes before "+
+		testedKubernetes[0]+". They are not tested. Without this flag, the process ends with an error")
 
 	f = sections.FlagSet("platform")
 	f.StringVar(&o.platform.Namespace, flagNamespace, "", "the `NAMESPACE` of the platform, in which it stores revisions "+

@@ -67,10 +67,14 @@ func run(ctx context.Context, o *options) error {
 	if err != nil {
 		return err
 	}
-	if err := checkConnection(ctx, log, cfg, connectTimeout); err != nil {
+	kubernetes, err := checkConnection(ctx, log, cfg, connectTimeout)
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil // cancelled before the connection was checked
 		}
+		return err
+	}
+	if err := kubernetes.check(log, o.allowUnsupportedKubernetes); err != nil {
 		return err
 	}
 	if err := p.Serve(ctx); err != nil {
@@ -87,7 +91,7 @@ func run(ctx context.Context, o *options) error {
 	if err := registerEndpoint(log, r, flagHealth, o.healthAddress, checks.handler()); err != nil {
 		return err
 	}
-	registry := newRegistry(e, r, p.States, clients, o.features)
+	registry := newRegistry(e, r, p.States, clients, o.features, kubernetes)
 	registry.MustRegister(webhookMetrics...)
 	metrics := promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 	pages := newPages(log, e, newStatusSources(e, r.Status, p.Summaries, info))
@@ -113,30 +117,31 @@ func newRecorder(log logr.Logger, fenced *rest.Config) (*events.Recorder, error)
 // connectTimeout is the maximum time to wait for the first response from the API server.
 const connectTimeout = 10 * time.Second
 
-// checkConnection returns an error if the API server cannot be reached or rejects the credentials. Later failures are
-// retried, but at startup the most likely causes are a wrong address and expired credentials.
-func checkConnection(ctx context.Context, log logr.Logger, cfg *rest.Config, timeout time.Duration) error {
+// checkConnection returns the version of the API server. It returns an error if the API server cannot be reached or
+// rejects the credentials. Later failures are retried, but at startup the most likely causes are a wrong address and
+// expired credentials.
+func checkConnection(
+	ctx context.Context, log logr.Logger, cfg *rest.Config, timeout time.Duration,
+) (serverVersion, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no response within %s", timeout))
 	defer cancel()
 	client, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("create a discovery client: %w", err)
+		return serverVersion{}, fmt.Errorf("create a discovery client: %w", err)
 	}
-	version, err := client.ServerVersionWithContext(ctx)
+	info, err := client.ServerVersionWithContext(ctx)
 	var request *url.Error
 	switch {
-	case err == nil:
-		log.Info("Connected to the API server", "server", cfg.Host, "version", version.GitVersion)
-		return nil
-	case apierrors.IsForbidden(err): // reading the version is not required
-		log.Info("Connected to the API server", "server", cfg.Host)
-		return nil
+	case err == nil, apierrors.IsForbidden(err): // reading the version is not required
+		version := newServerVersion(info)
+		log.Info("Connected to the API server", "server", cfg.Host, "version", version.text)
+		return version, nil
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	case errors.As(err, &request):
 		err = request.Err // omit the URL; the error below contains it
 	}
-	return fmt.Errorf("connect to the cluster at %s: %w", cfg.Host, err)
+	return serverVersion{}, fmt.Errorf("connect to the cluster at %s: %w", cfg.Host, err)
 }
 
 // setGCPercent makes the garbage collector run whenever the heap has grown by half of its live size, unless $GOGC is

@@ -53,7 +53,7 @@ func TestCheckConnection_ReportsTheReason(t *testing.T) {
 			server := httptest.NewServer(test.handler)
 			defer server.Close()
 			cfg := &rest.Config{Host: server.URL, Transport: &http.Transport{DisableKeepAlives: true}}
-			err := checkConnection(t.Context(), logr.Discard(), cfg, test.timeout)
+			_, err := checkConnection(t.Context(), logr.Discard(), cfg, test.timeout)
 			switch {
 			case test.want == "" && err != nil:
 				t.Errorf("got error %v", err)

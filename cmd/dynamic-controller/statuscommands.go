@@ -76,7 +76,7 @@ func (o *statusOptions) connect(
 	if token != "" && isAnonymous(cfg) {
 		cfg = credentials
 	}
-	if err := checkConnection(ctx, logr.Discard(), cfg, cfg.Timeout); err != nil {
+	if _, err := checkConnection(ctx, logr.Discard(), cfg, cfg.Timeout); err != nil {
 		return nil, "", err
 	}
 	c, err = statusclient.NewForLeader(ctx, cfg, credentials, o.lease, settings)

@@ -71,7 +71,7 @@ other controllers, and 2 for other errors.`,
 			}
 			o.Out = printable{cmd.OutOrStdout()}
 			fmt.Fprintf(o.Out, "cluster: %s, context: %s\n", cfg.Host, cmp.Or(context, "none"))
-			if err := checkConnection(cmd.Context(), logr.Discard(), cfg, connectTimeout); err != nil {
+			if _, err := checkConnection(cmd.Context(), logr.Discard(), cfg, connectTimeout); err != nil {
 				return err
 			}
 			return uninstall.Run(cmd.Context(), cfg, o.Options)

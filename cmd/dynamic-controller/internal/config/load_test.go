@@ -81,7 +81,7 @@ func TestLoad_ReportsAMissingFile(t *testing.T) {
 
 // complete is a configuration that sets every field.
 const complete = head + `
-cluster: {kubeconfig: a, context: b, qps: 1.5, burst: 3}
+cluster: {kubeconfig: a, context: b, qps: 1.5, burst: 3, allowUnsupportedKubernetes: true}
 platform:
   namespace: c
   namespaces: [d, e]

@@ -33,10 +33,11 @@ type Configuration struct {
 
 // Cluster configures the API server clients.
 type Cluster struct {
-	Kubeconfig *string  `json:"kubeconfig,omitempty" flag:"kubeconfig"`
-	Context    *string  `json:"context,omitempty" flag:"context"`
-	QPS        *float32 `json:"qps,omitempty" flag:"kube-api-qps"`
-	Burst      *int32   `json:"burst,omitempty" flag:"kube-api-burst"`
+	Kubeconfig                 *string  `json:"kubeconfig,omitempty" flag:"kubeconfig"`
+	Context                    *string  `json:"context,omitempty" flag:"context"`
+	QPS                        *float32 `json:"qps,omitempty" flag:"kube-api-qps"`
+	Burst                      *int32   `json:"burst,omitempty" flag:"kube-api-burst"`
+	AllowUnsupportedKubernetes *bool    `json:"allowUnsupportedKubernetes,omitempty" flag:"allow-unsupported-kubernetes"`
 }
 
 // Platform configures how Blueprints are served.

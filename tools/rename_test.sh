@@ -1,0 +1,38 @@
+#!/bin/sh
+# Tests "make rename" in a copy of the files that git tracks. It needs no network, only modules that have been downloaded.
+set -eu
+export GOPROXY=off GOFLAGS= CGO_ENABLED=0
+old=$(sed -n 's/^module //p' go.mod)
+new=example.com/another-owner/name
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+git ls-files -z | xargs -0 tar -cf - | tar -xf - -C "$copy"
+cd "$copy"
+git init -q
+git add -A
+
+fail() {
+	echo "tools/rename_test.sh: $1" >&2
+	exit 1
+}
+
+make -s rename MODULE="$new"
+# The name of the owner must not be left either, for example in a path that is written in parts.
+if git grep -nIF -e "${old%/*}"; then
+	fail "these lines contain the old path"
+fi
+[ -z "$(gofmt -l .)" ] || fail "not formatted: $(gofmt -l .)"
+git ls-files '*go.mod' ':!*/testdata/*' | while IFS= read -r file; do
+	(
+		cd "$(dirname "$file")"
+		module=$(go list -m)
+		case $module in
+		"$new" | "$new"/*) ;;
+		*) fail "$file has the module path $module" ;;
+		esac
+		# With -e, modules that have not been downloaded are not an error.
+		missing=$(go list -e -deps -f '{{if .Error}}{{.ImportPath}}{{end}}' ./... 2>/dev/null | grep -F "$new" || true)
+		[ -z "$missing" ] || fail "$file: packages not found: $missing"
+	)
+done
+go vet ./dynamiccontroller/internal/fairqueue
