@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/xml"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -133,6 +134,30 @@ func TestDocs_ArchitectureLinksToEveryPackage(t *testing.T) {
 	}
 	if len(packages) < 70 {
 		t.Errorf("found only %d packages", len(packages))
+	}
+}
+
+// Pictures must be well-formed, and have a title and a description for readers who cannot see them.
+func TestDocs_PicturesAreWellFormed(t *testing.T) {
+	files, err := filepath.Glob("../../docs/images/*.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var picture struct {
+			Title string `xml:"title"`
+			Desc  string `xml:"desc"`
+		}
+		if err := xml.Unmarshal(content, &picture); err != nil || picture.Title == "" || picture.Desc == "" {
+			t.Errorf("%s: got error %v, title %q and description %q", file, err, picture.Title, picture.Desc)
+		}
+	}
+	if len(files) < 3 {
+		t.Errorf("found only %d pictures", len(files))
 	}
 }
 
