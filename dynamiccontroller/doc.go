@@ -12,17 +12,20 @@
 //	               ▼
 //	           Run(ctx) again     promotion: every object in the cache is reconciled once
 //
-// Each type is watched by a reflector that fills a cache. Changed objects are added to one workqueue for all types. The
-// queue holds only their [ObjectIdentifiers]. Config.Workers sets the number of goroutines that take items from the
-// queue and call the type's [Handler]. With [Owns], [Watches] and [DynamicController.AddWatches], changes to objects of
-// other types also trigger reconciles of the served type's objects.
+// Each type is watched by a reflector that fills a cache. Changed objects are added to one workqueue for all types, as
+// [ObjectIdentifiers]. Config.Workers sets the number of goroutines that take items from the queue and call the type's
+// [Handler]. With [Owns], [Watches] and [DynamicController.AddWatches], changes to objects of other types also trigger
+// reconciles of the served type's objects.
 //
-// Serving a type creates a registration. Serving it again with StartServingGVK is called a swap and keeps the
-// registration. A registration has one subscription to the served type and one for each of its other watches.
-// Subscriptions to the same objects share one watch. Caches hold objects in encoded form, and listers decode them. A
-// replica that runs only RunWatches is called a standby. Starting Run on a standby, or again after an earlier run, is
-// called a promotion. Type events report that the API server has started or stopped serving a type; see
-// [WithTypeEvents].
+// The promises use these terms:
+//
+//   - registration: a type while it is served. Serving it again with StartServingGVK is called a swap and keeps the
+//     registration.
+//   - subscription: a registration has one to the served type and one for each of its other watches. Subscriptions to
+//     the same objects share one watch.
+//   - standby: a replica that runs only RunWatches.
+//   - promotion: starting Run on a standby, or again after an earlier run.
+//   - type event: a report that the API server has started or stopped serving a type; see [WithTypeEvents].
 //
 // # Promises
 //
@@ -104,34 +107,14 @@
 //
 // # Limitations
 //
-//   - A deletion that happens while Run is not running is delivered only if RunWatches does not run before the next
-//     Run, and if the object was in the cache during an earlier Run or RunWatches of the same process. Use a finalizer
-//     for cleanup that must not be skipped.
+//   - A deletion that happens while Run is not running can be missed. Use a finalizer for cleanup that must not be
+//     skipped.
 //   - Several changes to an object can result in a single handler call.
-//   - After a change to a type's schema, the API server closes the type's watches early, and the controller relists the
-//     type to detect the change. It also relists after a connection is lost. All types together are limited to 20 of
-//     these relists per second. Each type is limited to a burst of 10 relists, then one relist every five minutes. If
-//     connections are lost repeatedly, a schema change can therefore be detected up to five minutes late. Types whose
-//     API group has no dot (such as core and apps) are not relisted.
-//   - AllInformerHaveSynced returns false while any type cannot sync. Do not use it as a readiness check.
-//   - A handler that ignores its context keeps its worker until it returns. With one worker, it blocks all types.
-//   - A predicate, transform or MapFunc that hangs blocks all subscribers to the watch. If such a function calls
-//     [runtime.Goexit], the watch can stay closed until both Run and RunWatches have ended.
-//   - If the list of an owned or watched type fails when a run starts and succeeds later, the owners of the listed
-//     objects are reconciled once more.
+//   - If connections are lost repeatedly, a change to a type's schema can be detected up to five minutes late. Types
+//     whose API group has no dot, such as core and apps, are not relisted to detect such changes.
+//   - A handler that ignores its context keeps its worker until it returns. A predicate, transform or MapFunc that hangs
+//     blocks all subscribers to the watch.
 //
-// # Implementation
-//
-//   - controller.go: StartServingGVK and StopServiceGVK. options.go: the options of StartServingGVK.
-//   - registration.go: the state of a served type, and its teardown, which StopServiceGVK starts and waits for.
-//   - subscriptions.go: the subscriptions of a registration, and swaps.
-//   - initialsync.go: waiting for the initial lists of a registration.
-//   - watch.go: Owns, Watches and AddWatches. events.go: event handlers, which turn changes into keys in the queue.
-//   - outcome.go: handling the outcome of a reconcile. records.go: failures, backoff and parked keys.
-//   - run.go: workers, promotion and shutdown. lister.go and status.go: reading caches and states.
-//   - internal/typewatch: shared watches (pool.go) and their replacement (replacement.go).
-//   - internal/objects: encoded objects, decoding (decode.go) and storage (store.go).
-//   - internal/recordclient: the REST client, which returns encoded objects.
-//   - ../internal/listwatch: list and watch requests, relists, timeouts and retries.
-//   - internal/fairqueue: the queue. internal/resync: the schedule of resyncs. internal/selectors: selector syntax.
+// The page docs/library.md of the repository describes the limitations in detail, and docs/architecture.md the
+// implementation.
 package dynamiccontroller

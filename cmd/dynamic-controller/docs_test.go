@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/xml"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -134,6 +135,85 @@ func TestDocs_ArchitectureLinksToEveryPackage(t *testing.T) {
 	if len(packages) < 70 {
 		t.Errorf("found only %d packages", len(packages))
 	}
+}
+
+// Pictures must be well-formed, and have a title and a description for readers who cannot see them.
+func TestDocs_PicturesAreWellFormed(t *testing.T) {
+	files, err := filepath.Glob("../../docs/images/*.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var picture struct {
+			Title string `xml:"title"`
+			Desc  string `xml:"desc"`
+		}
+		if err := xml.Unmarshal(content, &picture); err != nil || picture.Title == "" || picture.Desc == "" {
+			t.Errorf("%s: got error %v, title %q and description %q", file, err, picture.Title, picture.Desc)
+		}
+	}
+	if len(files) < 3 {
+		t.Errorf("found only %d pictures", len(files))
+	}
+}
+
+var (
+	// listItem matches the beginning of an item. Items, rows and paragraphs are the parts of a recipe.
+	listItem   = regexp.MustCompile(`(?m)^ *(- |\d+\. |\||$)`)
+	identifier = regexp.MustCompile("`([A-Za-z][A-Za-z0-9_-]*)`")
+)
+
+// Each identifier in a part of a recipe must occur in a file to which the part links. Without such links, it must occur
+// in a file of the same recipe.
+func TestDocs_RecipesNameExistingIdentifiers(t *testing.T) {
+	text, err := os.ReadFile("../../docs/extending.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	identifiers := 0
+	for _, recipe := range strings.Split(string(text), "\n## ")[1:] {
+		title, _, _ := strings.Cut(recipe, "\n")
+		ofRecipe := linkedSources(t, recipe)
+		for _, part := range listItem.Split(recipe, -1) {
+			sources := linkedSources(t, part)
+			if sources == "" {
+				sources = ofRecipe
+			}
+			for _, match := range identifier.FindAllStringSubmatch(part, -1) {
+				identifiers++
+				if !regexp.MustCompile(`\b` + match[1] + `\b`).MatchString(sources) {
+					t.Errorf("%s: the linked files do not contain %s", title, match[1])
+				}
+			}
+		}
+	}
+	if identifiers < 80 {
+		t.Errorf("found only %d identifiers", identifiers)
+	}
+}
+
+// linkedSources returns the content of the files in the repository to which a part of docs/extending.md links, except
+// documents.
+func linkedSources(t *testing.T, part string) string {
+	t.Helper()
+	var sources strings.Builder
+	for _, match := range markdownLink.FindAllStringSubmatch(part, -1) {
+		file := filepath.Join("../../docs", match[1])
+		info, err := os.Stat(file)
+		if err != nil || info.IsDir() || filepath.Ext(file) == ".md" {
+			continue // TestDocs_LinksLeadToExistingFilesAndHeadings checks that it exists
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources.Write(content)
+	}
+	return sources.String()
 }
 
 func TestDocs_LinksLeadToExistingFilesAndHeadings(t *testing.T) {

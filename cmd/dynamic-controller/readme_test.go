@@ -2,22 +2,38 @@ package main
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// The steps of the quick start in README.md must work and print the output that README.md shows.
-func TestReadme_DefinesATypeAndExplainsAMistake(t *testing.T) {
-	data, err := os.ReadFile("../../README.md")
+// readDocument returns the text of a file of the repository.
+func readDocument(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("../..", name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme := string(data)
-	manifests := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readme, -1)
-	_, shown, found := strings.Cut(readme, "    $ bin/dynamic-controller why blueprint/websites\n")
+	return string(data)
+}
+
+// The program in README.md must be the one that the tests of the examples run.
+func TestReadme_ShowsTheHelloExample(t *testing.T) {
+	programs := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(readDocument(t, "README.md"), -1)
+	if len(programs) != 1 || programs[0][1] != readDocument(t, "examples/hello/main.go") {
+		t.Error("README.md must contain exactly one Go program, with the content of examples/hello/main.go")
+	}
+}
+
+// The Blueprint and the instance in README.md must work, and the mistake in docs/blueprints.md must be explained with
+// the output that the page shows.
+func TestReadme_DefinesATypeAndExplainsAMistake(t *testing.T) {
+	manifests := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(readDocument(t, "README.md"), -1)
+	_, shown, found := strings.Cut(readDocument(t, "docs/blueprints.md"),
+		"    $ bin/dynamic-controller why blueprint/websites\n")
 	if len(manifests) != 2 || !found {
-		t.Fatalf("README.md has %d manifests, and the output of why: %t", len(manifests), found)
+		t.Fatalf("README.md has %d manifests, and docs/blueprints.md has the output of why: %t", len(manifests), found)
 	}
 	shown, _, _ = strings.Cut(shown, "\n\n")
 	shown = strings.TrimPrefix(strings.ReplaceAll(shown, "\n    ", "\n"), "    ")

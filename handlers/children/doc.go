@@ -91,8 +91,7 @@
 // annotation <name>/parent with a record of the parent, and the annotation <name>/self with the child's own name, which
 // distinguishes the child from copies. The kind of such a child must be in Config.Kinds with CrossNamespace set. A
 // parent with such children is given the finalizer too, and Reconcile deletes the children. A child whose mark is
-// removed no longer belongs to the parent. If the finalizer, the inventory or the annotation <name>/witness is removed,
-// such children are not deleted.
+// removed no longer belongs to the parent.
 //
 // The record contains the UIDs of the parent and of its namespace, and [Identity].Name. After a restore from a backup,
 // the parent has another UID. The marked children belong to it again if the namespace is still the same and the same

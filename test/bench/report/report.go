@@ -69,7 +69,7 @@ func makeReport(root string) (map[string]string, error) {
 	return files, nil
 }
 
-// summary returns the groups of the chart in the README: the largest size of each load.
+// summary returns the groups of docs/benchmarks.svg: the largest size of each load.
 func summary(r *run) []group {
 	var groups []group
 	for _, g := range []struct{ load, heading, unit string }{
