@@ -264,7 +264,9 @@ func TestMemoryLimit_HostileInstances(t *testing.T) {
 			peak = max(peak, limit.anonymous())
 			return is("Ready", "True")(obj)
 		}))
-		slowest = max(slowest, time.Since(created))
+		took := time.Since(created)
+		slowest = max(slowest, took)
+		a.delete("GROUP/v1", "Website", name) // after a restart, each type has its share of the time for all of its instances
 	}
 	t.Logf("%d MiB of anonymous memory at most; %s until an ordinary instance is ready at most", peak>>20, slowest)
 	limit.logPeak("total")

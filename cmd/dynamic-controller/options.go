@@ -125,8 +125,9 @@ func (o *options) flags() cliflag.NamedFlagSets {
 			"requests for the Lease. 0 means no limit other than the concurrency that --"+flagWorkers+" sets")
 	f.IntVar(&o.burst, flagBurst, 0,
 		"maximum `NUMBER` of requests in a burst, if --"+flagQPS+" is set (default: twice its value)")
-	f.BoolVar(&o.allowUnsupportedKubernetes, flagAllowUnsupportedKubernetes, false, "run on versions of Kubernetes before "+
-		testedKubernetes[0]+". They are not tested. Without this flag, the process ends with an error")
+	f.BoolVar(&o.allowUnsupportedKubernetes, flagAllowUnsupportedKubernetes, false,
+		"run on versions of Kubernetes before "+testedKubernetes[0]+
+			". They are not tested. Without this flag, the process ends with an error")
 
 	f = sections.FlagSet("platform")
 	f.StringVar(&o.platform.Namespace, flagNamespace, "", "the `NAMESPACE` of the platform, in which it stores revisions "+

@@ -11,9 +11,9 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 )
 
-// testedKubernetes contains the versions of Kubernetes that the tests run on, without patch versions, from the oldest to
-// the newest. The newest is the version in test/controlplane/go.mod, which all tests use. "make test-versions" uses the
-// others, which are in test/versions/*/go.mod. The oldest is the minimum that the platform requires.
+// testedKubernetes contains the versions of Kubernetes that the tests run on, without patch versions, from the oldest
+// to the newest. The newest is the version in test/controlplane/go.mod, which all tests use. "make test-versions" uses
+// the others, which are in test/versions/*/go.mod. The oldest is the minimum that the platform requires.
 // TestServerVersion_ListsAgree compares the list with these files, the chart and the documentation.
 var testedKubernetes = []string{"1.31", "1.34", "1.36", "1.37"}
 
@@ -47,8 +47,8 @@ func (v serverVersion) isTested() bool {
 	return false
 }
 
-// check logs a warning if the platform was not tested with the version. It returns an error if the version is older than
-// the minimum, unless allowUnsupported is set. An unknown version is not an error.
+// check logs a warning if the platform was not tested with the version. It returns an error if the version is older
+// than the minimum, unless allowUnsupported is set. An unknown version is not an error.
 func (v serverVersion) check(log logr.Logger, allowUnsupported bool) error {
 	minimum := testedKubernetes[0]
 	log = log.WithValues("version", v.text, "tested", testedKubernetes)

@@ -17,8 +17,9 @@ import (
 	"github.com/dynamic-controller/engine/internal/requestpath"
 )
 
-// LeftBehind describes children that can still exist after their parent has been deleted: the API server does not support
-// listing or deleting them, or they are kept because nothing shows whether the dependents of the parent were orphaned.
+// LeftBehind describes children that can still exist after their parent has been deleted: the API server does not
+// support listing or deleting them, or they are kept because nothing shows whether the dependents of the parent were
+// orphaned.
 type LeftBehind struct {
 	// ObjectIdentifiers identifies the child. If the children of the kind cannot be listed, the NamespacedKey is empty.
 	// The GVR is empty if the kind is unknown.

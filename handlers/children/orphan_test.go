@@ -74,10 +74,40 @@ func TestReconcile_MarksNoChildWithoutAWitness(t *testing.T) {
 	}
 }
 
+const witnessName = "children-of-widget-uid-1017ff7e"
+
+// orphanWitness removes the owner reference of the witness, like the garbage collector.
+func orphanWitness(t *testing.T, server reconciling) {
+	t.Helper()
+	witness := getConfigMap(t, server.Server, "default", witnessName)
+	witness.SetOwnerReferences(nil)
+	objects := server.Resource(configMaps).Namespace("default")
+	if _, err := objects.Update(t.Context(), witness, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func deleteWitness(t *testing.T, server reconciling) {
+	t.Helper()
+	objects := server.Resource(configMaps).Namespace("default")
+	if err := objects.Delete(t.Context(), witnessName, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// terminate sets the time at which the parent's namespace was deleted, if at is not nil.
+func terminate(t *testing.T, server reconciling, at *metav1.Time) {
+	t.Helper()
+	namespace := newObject("v1", "Namespace", "", "default")
+	namespace.SetDeletionTimestamp(at)
+	if _, err := server.Resource(namespaces).Update(t.Context(), namespace, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The witness and the times of deletions show whether the dependents of a deleted parent were orphaned. If they do not,
 // the marked child is kept. test/integration tests the same with the garbage collector.
 func TestReconcile_DeletionWithMarkedChildren(t *testing.T) {
-	const witness = "children-of-widget-uid-1017ff7e"
 	now := metav1.Now().Rfc3339Copy()
 	before, after := metav1.NewTime(now.Add(-5*time.Second)), metav1.NewTime(now.Add(time.Second))
 	shortlyBefore := metav1.NewTime(now.Add(-3 * time.Second))
@@ -121,8 +151,7 @@ func TestReconcile_DeletionWithMarkedChildren(t *testing.T) {
 		"without the annotation":                    {present, setWitness(""), nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			namespace := newObject("v1", "Namespace", "", "default")
-			server := newReconciling(t, newWidget(), namespace)
+			server := newReconciling(t, newWidget(), newObject("v1", "Namespace", "", "default"))
 			desired := oneStage(newRemoteConfigMap("remote"), newConfigMap("local", "x"))
 			if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
 				t.Fatal(err)
@@ -130,28 +159,17 @@ func TestReconcile_DeletionWithMarkedChildren(t *testing.T) {
 			if uid := server.parent.GetAnnotations()["platform.example.com/witness"]; uid != "widget-uid" {
 				t.Errorf("the annotation contains %q", uid)
 			}
-			objects := server.Resource(configMaps).Namespace("default")
-			var err error
 			switch test.witness {
 			case orphaned:
-				object := getConfigMap(t, server.Server, "default", witness)
-				object.SetOwnerReferences(nil)
-				_, err = objects.Update(t.Context(), object, metav1.UpdateOptions{})
+				orphanWitness(t, server)
 			case gone:
-				err = objects.Delete(t.Context(), witness, metav1.DeleteOptions{})
-			}
-			if err != nil {
-				t.Fatal(err)
+				deleteWitness(t, server)
 			}
 			if test.parent != nil {
 				test.parent(server.parent)
 			}
 			server.parent.SetDeletionTimestamp(&now)
-			namespace.SetDeletionTimestamp(test.namespace)
-			_, err = server.Resource(namespaces).Update(t.Context(), namespace, metav1.UpdateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			terminate(t, server, test.namespace)
 			for range 3 {
 				_, err := newReconciler(t, Config{Client: server}).Reconcile(t.Context(), first, server.parent, Desired{})
 				failUnlessRequeued(t, err)
@@ -227,28 +245,15 @@ func TestReconcile_AbsentChildIsNoWitness(t *testing.T) {
 // A deletion takes several reconciles. It can be followed by another deletion, which orphans the dependents, or by the
 // deletion of the namespace.
 func TestReconcile_DeletionFollowedByAnother(t *testing.T) {
-	const witness = "children-of-widget-uid-1017ff7e"
 	for name, test := range map[string]struct {
 		change func(t *testing.T, server reconciling)
 		want   bool // whether the child in the first stage is kept
 	}{
-		"of the dependents' references": {func(t *testing.T, server reconciling) {
-			object := getConfigMap(t, server.Server, "default", witness)
-			object.SetOwnerReferences(nil)
-			objects := server.Resource(configMaps).Namespace("default")
-			if _, err := objects.Update(t.Context(), object, metav1.UpdateOptions{}); err != nil {
-				t.Fatal(err)
-			}
-		}, true},
+		"of the dependents' references": {orphanWitness, true},
 		"of the namespace": {func(t *testing.T, server reconciling) {
-			namespace, now := newObject("v1", "Namespace", "", "default"), metav1.Now()
-			namespace.SetDeletionTimestamp(&now)
-			objects := server.Resource(configMaps).Namespace("default")
-			_, err := server.Resource(namespaces).Update(t.Context(), namespace, metav1.UpdateOptions{})
-			err = errors.Join(err, objects.Delete(t.Context(), witness, metav1.DeleteOptions{}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			now := metav1.Now()
+			terminate(t, server, &now)
+			deleteWitness(t, server)
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,7 +265,8 @@ func TestReconcile_DeletionFollowedByAnother(t *testing.T) {
 			server.parent.SetDeletionTimestamp(&now)
 			_, err = server.reconciler.Reconcile(t.Context(), first, server.parent, Desired{})
 			failUnlessRequeued(t, err)
-			if getConfigMap(t, server.Server, "other", "second") != nil || getConfigMap(t, server.Server, "other", "first") == nil {
+			kept, deleted := getConfigMap(t, server.Server, "other", "first"), getConfigMap(t, server.Server, "other", "second")
+			if kept == nil || deleted != nil {
 				t.Fatal("the first reconcile must delete only the last stage")
 			}
 			test.change(t, server)
@@ -297,7 +303,7 @@ func TestReconcile_UnreadableWitness(t *testing.T) {
 				t.Fatal(err)
 			}
 			server.PrependReactor("get", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
-				return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid-1017ff7e", nil, errDenied
+				return action.(clienttesting.GetAction).GetName() == witnessName, nil, errDenied
 			})
 			server.parent.SetDeletionTimestamp(&now)
 			server.TakeWrites()

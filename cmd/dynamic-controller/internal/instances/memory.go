@@ -46,7 +46,9 @@ func (r *Reconcilers) withinBudget(handler dynamiccontroller.Handler) dynamiccon
 		}
 		if isLong := r.needs.add(id, busy.Needed); isLong {
 			var reportErr error
-			r.newest.memory.Unreserved(func() { reportErr = r.reportBusy(ctx, id) })
+			if r.newest.memory.Unreserved(func() { reportErr = r.reportBusy(ctx, id) }) && reportErr == nil {
+				r.needs.setReported(id)
+			}
 			return cmp.Or(reportErr, again)
 		}
 		return again
@@ -78,7 +80,8 @@ type needs struct{ sync.Map }
 
 type need struct {
 	bytes    int64
-	reportAt time.Time // when the status must show that the instance is waiting
+	since    time.Time
+	reported bool // whether the status has been written
 }
 
 func (n *needs) of(id dynamiccontroller.ObjectIdentifiers) int64 {
@@ -90,15 +93,22 @@ func (n *needs) of(id dynamiccontroller.ObjectIdentifiers) int64 {
 // add stores the size of a reservation that was not available. It reports whether the instance's status must show that
 // it is waiting.
 func (n *needs) add(id dynamiccontroller.ObjectIdentifiers, bytes int64) (isLong bool) {
-	now := time.Now()
 	waiting, _ := n.Load(id)
 	known, isKnown := waiting.(need)
-	if isLong = isKnown && now.After(known.reportAt); isLong || !isKnown {
-		known.reportAt = now.Add(reportBusyAfter)
+	if !isKnown {
+		known.since = time.Now()
 	}
 	known.bytes = max(known.bytes, bytes)
 	n.Store(id, known)
-	return isLong
+	return !known.reported && time.Since(known.since) >= reportBusyAfter
+}
+
+// setReported records that the status shows that the instance is waiting.
+func (n *needs) setReported(id dynamiccontroller.ObjectIdentifiers) {
+	waiting, _ := n.Load(id)
+	known, _ := waiting.(need)
+	known.reported = true
+	n.Store(id, known)
 }
 
 func (n *needs) forget(id dynamiccontroller.ObjectIdentifiers) { n.Delete(id) }

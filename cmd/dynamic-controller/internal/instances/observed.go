@@ -67,11 +67,8 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 		owned, _ := r.ownedBy(kind.GVR, self.GetUID()) // other children are looked up by name
 		for i, child := range owned {
 			owned[i] = nil // holds its decoded metadata
-			if !canBeOwned(child, self) || !o.recorded(kind.GVK.GroupKind(), child.GetNamespace()) {
-				continue
-			}
-			object, ok := child.Object().(*unstructured.Unstructured) // its size is limited by Transform
-			if !ok {
+			object := o.decode(child, kind)
+			if object == nil {
 				continue
 			}
 			if reserve(ctx, object) != nil {
@@ -90,6 +87,15 @@ func (r *Reconciler) observe(ctx context.Context, self *unstructured.Unstructure
 		}
 	}
 	return o
+}
+
+// decode returns a child, or nil if it cannot belong to the instance. Transform limits the size of the result.
+func (o *observed) decode(child dynamiccontroller.Object, kind Child) *unstructured.Unstructured {
+	if !canBeOwned(child, o.self) || !o.recorded(kind.GVK.GroupKind(), child.GetNamespace()) {
+		return nil
+	}
+	object, _ := child.Object().(*unstructured.Unstructured)
+	return object
 }
 
 // canBeOwned reports whether the object's owner reference to the instance can be valid. Users in other namespaces can

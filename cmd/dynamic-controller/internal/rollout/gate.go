@@ -299,47 +299,24 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	before, restarted, now := g.admitted, g.restarted, time.Now()
-	s := survey{inUse: map[string]int{}}
-	next, left := map[string]time.Time{}, map[string]bool{}
-	var moving, overwritten []Instance
-	pending := map[string]time.Time{}
-	for _, i := range instances {
-		hasMoved, isProven := g.hasMovedLocked(i.Key, i.Revision, i.Created), g.isProvenLocked(i.Key)
-		isCurrent := g.hasTemplatesOf(i.Revision)
-		i.Revision = g.revisionOfLocked(i.Key, i.Revision, i.Created)
-		if hasMoved {
-			g.setMovedLocked(i.Key, false)
-		} else if i.Paused {
-			left[i.Key] = true
-		}
-		_, moves := before[i.Key]
-		if since, can := before[i.Key]; can && !hasMoved && i.Paused {
-			next[i.Key] = now
-		} else if can && !hasMoved {
-			next[i.Key], moving = since, append(moving, i)
-		}
-		if hasMoved && !isCurrent && !i.Paused && (moves || !g.done) {
-			since, known := g.pending[i.Key]
-			if !known {
-				since = now
-			}
-			if pending[i.Key] = since; now.Sub(since) >= stuckAfter {
-				overwritten = append(overwritten, i)
-			}
-		}
-		s.add(i, hasMoved, isProven, isCurrent, i.Created.After(g.revision.Since))
+	s := survey{
+		inUse: map[string]int{}, next: map[string]time.Time{}, left: map[string]bool{}, pending: map[string]time.Time{},
 	}
+	for _, i := range instances {
+		g.addLocked(&s, i, now)
+	}
+	next := s.next
 	if len(next) < len(before) {
 		restarted = now
 	}
 	p := s.Progress
-	for _, i := range moving {
+	for _, i := range s.moving {
 		if now.Sub(restarted) >= stuckAfter && now.Sub(next[i.Key]) >= stuckAfter {
-			p.Stuck, left[i.Key] = append(p.Stuck, i), true
+			p.Stuck, s.left[i.Key] = append(p.Stuck, i), true
 		}
 	}
-	stuck, awaited := len(p.Stuck), len(pending)-len(overwritten)
-	p.Stuck = append(p.Stuck, overwritten...)
+	stuck, awaited := len(p.Stuck), len(s.pending)-len(s.overwritten)
+	p.Stuck = append(p.Stuck, s.overwritten...)
 	for n := range p.Stuck {
 		p.Stuck[n].Reason = "" // the reason does not explain why the instance is stuck
 	}
@@ -361,15 +338,44 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	}
 	g.allowed, g.own = g.allowed+len(admitted), g.own+len(admitted)
 	g.insufficient = !p.Stopped && stops(min(successes, g.recorded-s.unsuccessful()))
-	p.setDeadline(now, s.changed, len(moving)+len(admitted)+awaited > stuck)
+	p.setDeadline(now, s.changed, len(s.moving)+len(admitted)+awaited > stuck)
 
 	if p.Updated+stuck == p.Total && !g.done {
-		g.done, g.left, g.moved = true, left, nil
+		g.done, g.left, g.moved = true, s.left, nil
 	}
 	g.restarted = restarted
 	g.surveyed, g.progress, g.inUse, g.admitted = true, p, s.inUse, next
-	g.pending = pending
+	g.pending = s.pending
 	return admitted
+}
+
+// addLocked adds an instance to a survey.
+func (g *Gate) addLocked(s *survey, i Instance, now time.Time) {
+	hasMoved, isProven := g.hasMovedLocked(i.Key, i.Revision, i.Created), g.isProvenLocked(i.Key)
+	isCurrent := g.hasTemplatesOf(i.Revision)
+	i.Revision = g.revisionOfLocked(i.Key, i.Revision, i.Created)
+	since, moves := g.admitted[i.Key]
+	switch {
+	case hasMoved:
+		g.setMovedLocked(i.Key, false)
+	case i.Paused:
+		s.left[i.Key] = true
+		if moves {
+			s.next[i.Key] = now
+		}
+	case moves:
+		s.next[i.Key], s.moving = since, append(s.moving, i)
+	}
+	if hasMoved && !isCurrent && !i.Paused && (moves || !g.done) {
+		at, known := g.pending[i.Key]
+		if !known {
+			at = now
+		}
+		if s.pending[i.Key] = at; now.Sub(at) >= stuckAfter {
+			s.overwritten = append(s.overwritten, i)
+		}
+	}
+	s.add(i, hasMoved, isProven, isCurrent, i.Created.After(g.revision.Since))
 }
 
 // setDeadline sets Stalled and Recheck. changed is the last time at which a moved instance became ready or regressed.
@@ -395,7 +401,12 @@ type survey struct {
 	// proven counts the instances that this process allowed to move. claimed counts the other ones that have moved
 	// according to their statuses.
 	proven, claimed tally
-	changed         time.Time // last time at which a moved instance became ready or regressed
+	// next, left and pending replace Gate.admitted, Gate.left and Gate.pending. moving contains the instances in next that
+	// are not paused, and overwritten those that have been pending for too long.
+	next, pending       map[string]time.Time
+	left                map[string]bool
+	moving, overwritten []Instance
+	changed             time.Time // last time at which a moved instance became ready or regressed
 }
 
 // tally counts instances that existed before the rollout and have moved.
