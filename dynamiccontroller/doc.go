@@ -112,8 +112,8 @@
 //   - Several changes to an object can result in a single handler call.
 //   - If connections are lost repeatedly, a change to a type's schema can be detected up to five minutes late. Types
 //     whose API group has no dot, such as core and apps, are not relisted to detect such changes.
-//   - A handler that ignores its context keeps its worker until it returns. A predicate, transform or MapFunc that hangs
-//     blocks all subscribers to the watch.
+//   - A handler that ignores its context keeps its worker until it returns. A predicate, transform or MapFunc that
+//     hangs blocks all subscribers to the watch.
 //
 // The page docs/library.md of the repository describes the limitations in detail, and docs/architecture.md the
 // implementation.

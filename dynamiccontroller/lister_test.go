@@ -150,6 +150,17 @@ func namesOf[T any](objects iter.Seq2[T, error]) (names []string) {
 	return names
 }
 
+// decoded returns an iterator that decodes the objects.
+func decoded(objects []dynamiccontroller.Object) iter.Seq2[runtime.Object, error] {
+	return func(yield func(runtime.Object, error) bool) {
+		for _, object := range objects {
+			if !yield(object.Object(), nil) {
+				return
+			}
+		}
+	}
+}
+
 func TestLister_IteratesOverMatchingObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, 1, dynamiccontroller.Config{Workers: 1, ResyncPeriod: -1})
@@ -177,18 +188,14 @@ func TestLister_IteratesOverMatchingObjects(t *testing.T) {
 			"a selector for nothing": {"", "name=d", nil},
 		} {
 			selector := must(labels.Parse(test.selector))
-			untyped, decoded := namesOf(lister.All(test.namespace, selector)), namesOf(typedLister.All(test.namespace, selector))
-			if !slices.Equal(untyped, test.want) || !slices.Equal(decoded, test.want) {
-				t.Errorf("%s: the untyped All returned %v, the typed All %v, want %v", name, untyped, decoded, test.want)
+			untyped, typed := namesOf(lister.All(test.namespace, selector)), namesOf(typedLister.All(test.namespace, selector))
+			if !slices.Equal(untyped, test.want) || !slices.Equal(typed, test.want) {
+				t.Errorf("%s: the untyped All returned %v, the typed All %v, want %v", name, untyped, typed, test.want)
 			}
 			if listed := must(typedLister.List(test.namespace, selector)); len(listed) != len(test.want) {
 				t.Errorf("%s: List returned %v, want %v", name, listed, test.want)
 			}
-			undecoded := namesOf(func(yield func(runtime.Object, error) bool) {
-				for _, object := range must(lister.Objects(test.namespace, selector)) {
-					yield(object.Object(), nil)
-				}
-			})
+			undecoded := namesOf(decoded(must(lister.Objects(test.namespace, selector))))
 			if !slices.Equal(undecoded, test.want) {
 				t.Errorf("%s: Objects returned %v, want %v", name, undecoded, test.want)
 			}

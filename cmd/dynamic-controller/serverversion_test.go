@@ -55,7 +55,7 @@ func TestServerVersion_WarnsOrRefuses(t *testing.T) {
 		"another patch version":   {response: `{"gitVersion": "v1.34.0"}`, version: "v1.34.0", tested: true},
 		"minimum":                 {response: `{"gitVersion": "v1.31.0"}`, version: "v1.31.0", tested: true},
 		"suffix of GKE":           {response: `{"gitVersion": "v1.34.4-gke.1"}`, version: "v1.34.4-gke.1", tested: true},
-		"suffix of EKS":           {response: `{"gitVersion": "v1.36.3-eks-1a2b"}`, version: "v1.36.3-eks-1a2b", tested: true},
+		"suffix of EKS":           {response: `{"gitVersion": "v1.36.3-eks-1a"}`, version: "v1.36.3-eks-1a", tested: true},
 		"plus sign":               {response: `{"gitVersion": "v1.34+"}`, version: "v1.34+", tested: true},
 		"without a gitVersion":    {response: `{"major": "1", "minor": "34+"}`, version: "1.34+", tested: true},
 		"unusual gitVersion":      {response: `{"major":"1","minor":"36","gitVersion":"mine"}`, version: "mine", tested: true},

@@ -174,18 +174,24 @@ func TestReconcile_DeletionWithMarkedChildren(t *testing.T) {
 				_, err := newReconciler(t, Config{Client: server}).Reconcile(t.Context(), first, server.parent, Desired{})
 				failUnlessRequeued(t, err)
 			}
-			child := getConfigMap(t, server.Server, "other", "remote")
-			if kept := child != nil; kept != test.want {
-				t.Errorf("kept: %t", kept)
-			}
-			if child != nil && child.GetLabels()["platform.example.com/parent"] != "" {
-				t.Errorf("the child still has the labels %v", child.GetLabels())
-			}
-			finalizers := getParent(t, server.Server).GetFinalizers()
-			if slices.Contains(finalizers, "platform.example.com/children") {
-				t.Errorf("the parent has the finalizers %q", finalizers)
-			}
+			wantReleased(t, server, test.want)
 		})
+	}
+}
+
+// wantReleased expects that a deleted parent has no finalizer, and whether its marked child is kept without the mark.
+func wantReleased(t *testing.T, server reconciling, want bool) {
+	t.Helper()
+	child := getConfigMap(t, server.Server, "other", "remote")
+	if kept := child != nil; kept != want {
+		t.Errorf("kept: %t", kept)
+	}
+	if child != nil && child.GetLabels()["platform.example.com/parent"] != "" {
+		t.Errorf("the child still has the labels %v", child.GetLabels())
+	}
+	finalizers := getParent(t, server.Server).GetFinalizers()
+	if slices.Contains(finalizers, "platform.example.com/children") {
+		t.Errorf("the parent has the finalizers %q", finalizers)
 	}
 }
 

@@ -51,7 +51,8 @@ func TestEach_ReadsAllPages(t *testing.T) {
 		return names, err
 	}
 	names, err := read(labels.Everything(), "")
-	if err != nil || !slices.Equal(names, []string{"a", "b", "c"}) || !slices.Equal(limits, []string{"500", "500", "500"}) {
+	allLimits := []string{"500", "500", "500"}
+	if err != nil || !slices.Equal(names, []string{"a", "b", "c"}) || !slices.Equal(limits, allLimits) {
 		t.Errorf("got %q with the limits %s: %v", names, limits, err)
 	}
 	names, err = read(labels.Everything(), "b")
