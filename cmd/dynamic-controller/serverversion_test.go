@@ -58,7 +58,7 @@ func TestServerVersion_WarnsOrRefuses(t *testing.T) {
 		"suffix of EKS":           {response: `{"gitVersion": "v1.36.3-eks-1a"}`, version: "v1.36.3-eks-1a", tested: true},
 		"plus sign":               {response: `{"gitVersion": "v1.34+"}`, version: "v1.34+", tested: true},
 		"without a gitVersion":    {response: `{"major": "1", "minor": "34+"}`, version: "1.34+", tested: true},
-		"unusual gitVersion":      {response: `{"major":"1","minor":"36","gitVersion":"mine"}`, version: "mine", tested: true},
+		"unusual gitVersion":      {response: `{"major":"1","minor":"36","gitVersion":"x"}`, version: "x", tested: true},
 		"between tested versions": {response: `{"gitVersion": "v1.35.2"}`, version: "v1.35.2", warning: notTested},
 		"newer":                   {response: `{"gitVersion": "v1.38.0-rc.1"}`, version: "v1.38.0-rc.1", warning: notTested},
 		"next major version":      {response: `{"gitVersion": "v2.0.0"}`, version: "v2.0.0", warning: notTested},

@@ -99,7 +99,8 @@ func (c *call) writeWitness(ctx context.Context, version string) error {
 // errOrphaned is returned instead of deleting marked children whose parent is deleted with orphaned dependents.
 var errOrphaned = errors.New("the dependents of the parent were orphaned")
 
-// ErrMaybeOrphaned is the [LeftBehind].Err of children that are kept because nothing shows how their parent was deleted.
+// ErrMaybeOrphaned is the [LeftBehind].Err of children that are kept because nothing shows how their parent was
+// deleted.
 var ErrMaybeOrphaned = fmt.Errorf("nothing shows whether %w", errOrphaned)
 
 // namespaceDelay is less than the five seconds that pass between the deletion of a namespace and that of its objects. A

@@ -48,8 +48,8 @@ type Config struct {
 	// DynamicController.SecondaryLister with the key of the watch. If an error wraps dynamiccontroller.ErrNotServed or
 	// ErrNotSynced, children are listed from the API server. Optional.
 	Lister func(gvr schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error)
-	// Reserve is called before the metadata of a child that a list has found is kept until Reconcile returns. If it returns
-	// an error, Reconcile fails. It can limit the memory of concurrent calls. Optional.
+	// Reserve is called before the metadata of a child that a list has found is kept until Reconcile returns. If it
+	// returns an error, Reconcile fails. It can limit the memory of concurrent calls. Optional.
 	Reserve func(ctx context.Context, child *unstructured.Unstructured) error
 	// Kinds lists all kinds of children, including those of earlier versions of the controller. Anyone who can update a
 	// parent can change its inventory. Therefore, only children whose kinds are in Kinds or desired by the same call to
