@@ -298,7 +298,7 @@ func TestReconcile_OrphanedChildrenAreNotDeleted(t *testing.T) {
 	_, err := reconciler.Reconcile(t.Context(), first, parent, Desired{})
 	failUnlessRequeued(t, err)
 	writes := server.TakeWrites()
-	want := []string{"patch configmaps b", "delete configmaps children-of-widget-uid-1017ff7e", "patch widgets first"}
+	want := []string{"patch configmaps b", "delete configmaps " + witnessName, "patch widgets first"}
 	if !slices.Equal(writes, want) {
 		t.Errorf("wrote %q", writes)
 	}

@@ -175,7 +175,7 @@ func TestReconcile_RecordsNamespacesWhileTheyHaveChildren(t *testing.T) {
 	}{
 		{
 			oneStage(inNamespace("far", "a")),
-			[]string{"apply configmaps children-of-widget-uid-1017ff7e", "patch widgets first", "apply configmaps a"},
+			[]string{"apply configmaps " + witnessName, "patch widgets first", "apply configmaps a"},
 			"ConfigMap=v1/configmaps:0@far",
 		},
 		{

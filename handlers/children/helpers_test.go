@@ -114,6 +114,9 @@ func getParent(t testing.TB, server *fakeserver.Server) *unstructured.Unstructur
 	return parent
 }
 
+// witnessName is the name of the witness of the first widget.
+const witnessName = "children-of-widget-uid-1017ff7e"
+
 func findsNone(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
 	return fakeserver.Lister{}, nil
 }

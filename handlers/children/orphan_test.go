@@ -23,16 +23,16 @@ func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 	if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, created); err != nil {
 		t.Fatal(err)
 	}
-	denied := apierrors.NewForbidden(configMaps.GroupResource(), "children-of-widget-uid-1017ff7e", errors.New("test"))
+	denied := apierrors.NewForbidden(configMaps.GroupResource(), witnessName, errors.New("test"))
 	server.PrependReactor("get", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		return action.(clienttesting.GetAction).GetName() == "children-of-widget-uid-1017ff7e", nil, denied
+		return action.(clienttesting.GetAction).GetName() == witnessName, nil, denied
 	})
 	restarted := newReconciler(t, Config{Client: server})
 	server.TakeWrites()
 	changed := newRemoteConfigMap("a")
 	changed.Object["data"] = map[string]any{"key": "changed"}
 	_, err := restarted.Reconcile(t.Context(), first, server.parent, oneStage(changed, newRemoteConfigMap("b")))
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "default/children-of-widget-uid-1017ff7e") {
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "default/" + witnessName) {
 		t.Errorf("got %v", err)
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
@@ -73,8 +73,6 @@ func TestReconcile_MarksNoChildWithoutAWitness(t *testing.T) {
 		t.Errorf("the annotation contains %q", uid)
 	}
 }
-
-const witnessName = "children-of-widget-uid-1017ff7e"
 
 // orphanWitness removes the owner reference of the witness, like the garbage collector.
 func orphanWitness(t *testing.T, server reconciling) {
@@ -204,7 +202,7 @@ func TestReconcile_DoesNotRepairTheWitnessOfADeletedParent(t *testing.T) {
 		if _, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired); err != nil {
 			t.Fatal(err)
 		}
-		witness := getConfigMap(t, server.Server, "default", "children-of-widget-uid-1017ff7e")
+		witness := getConfigMap(t, server.Server, "default", witnessName)
 		witness.SetOwnerReferences(nil)
 		objects := server.Resource(configMaps).Namespace("default")
 		if _, err := objects.Update(t.Context(), witness, metav1.UpdateOptions{}); err != nil {
@@ -224,7 +222,7 @@ func TestReconcile_DoesNotRepairTheWitnessOfADeletedParent(t *testing.T) {
 		if _, err := restarted.Reconcile(t.Context(), first, outdated, desired); err != nil {
 			t.Fatal(err)
 		}
-		witness = getConfigMap(t, server.Server, "default", "children-of-widget-uid-1017ff7e")
+		witness = getConfigMap(t, server.Server, "default", witnessName)
 		if repaired := len(witness.GetOwnerReferences()) > 0; repaired == deleted {
 			t.Errorf("deleted: %t: the owners are %v", deleted, witness.GetOwnerReferences())
 		}
@@ -243,7 +241,7 @@ func TestReconcile_AbsentChildIsNoWitness(t *testing.T) {
 	if getConfigMap(t, server.Server, "default", "local") != nil {
 		t.Error("the absent child exists")
 	}
-	if getConfigMap(t, server.Server, "default", "children-of-widget-uid-1017ff7e") == nil {
+	if getConfigMap(t, server.Server, "default", witnessName) == nil {
 		t.Error("the parent has no witness")
 	}
 }

@@ -231,7 +231,7 @@ func TestReconcile_IgnoresCopiesOfChildren(t *testing.T) {
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
 		t.Error(err)
 	}
-	const witness = "default/children-of-widget-uid-1017ff7e"
+	const witness = "default/" + witnessName
 	want("after a reconcile", "backup/a", "backup/b", "default/b", witness, "other/a")
 	now := metav1.Now()
 	parent.SetDeletionTimestamp(&now)

@@ -50,8 +50,9 @@ func List(
 // pageSize is the maximum number of objects that Each reads with one request.
 const pageSize = 500
 
-// Each calls f for the objects of a type that match the selector. It reads them in pages, so that their number does not
-// matter. An empty namespace means all namespaces. If f returns an error, Each returns it.
+// Each calls f for the objects of a type that match the selector. An empty namespace means all namespaces. If f returns
+// an error, Each returns it. The objects are read in pages. A page is requested after f has been called for all objects
+// of the previous one, so that only one page is held in memory. The pager of client-go requests pages in advance.
 func Each(
 	ctx context.Context, client dynamic.Interface, gvr schema.GroupVersionResource, namespace string,
 	selector labels.Selector, f func(*unstructured.Unstructured) error,

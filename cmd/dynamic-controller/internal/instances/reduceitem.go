@@ -75,13 +75,8 @@ func keptEntries(text []byte, limits map[string]int) (map[string]string, error) 
 		}
 		name, _ := key.(string)
 		content, _ := value.(string)
-		limit, has := limits[name]
-		switch {
-		case !has:
-		case len(content) <= limit:
-			kept[name] = content
-		case name == retainedAnnotation: // its presence is sufficient
-			kept[name] = content[:limit]
+		if limit, has := limits[name]; has {
+			keepShort(kept, name, content, limit)
 		}
 	}
 	return kept, nil

@@ -182,16 +182,22 @@ func keptAnnotations(annotations map[string]string) map[string]string {
 		parentLabel:         2 * maxMarkBytes, // contains several names
 		inventoryAnnotation: maxKeptBytes,
 	} {
-		value, has := annotations[key]
-		switch {
-		case !has:
-		case len(value) <= limit:
-			kept[key] = value
-		case key == retainedAnnotation: // its presence is sufficient
-			kept[key] = value[:limit]
+		if value, has := annotations[key]; has {
+			keepShort(kept, key, value, limit)
 		}
 	}
 	return kept
+}
+
+// keepShort adds an entry to kept unless the value is longer than the limit. Of a longer annotation that retains a
+// child, it adds the beginning, because its presence is sufficient.
+func keepShort(kept map[string]string, key, value string, limit int) {
+	switch {
+	case len(value) <= limit:
+		kept[key] = value
+	case key == retainedAnnotation:
+		kept[key] = value[:limit]
+	}
 }
 
 // shortController returns a reference to a controller, or an empty one if it is so long that the controller is not an

@@ -38,8 +38,8 @@ func NewBudget(bytes int64, workers int) *Budget {
 	}
 }
 
-// Unreserved calls f unless another call is running, and reports whether it did. It is for the few requests whose
-// memory cannot be reserved, because they report that there is none. A nil Budget always calls f.
+// Unreserved calls f unless another call is running, and reports whether it did. It is for requests that report a lack
+// of memory, for which no memory can be reserved. A nil Budget always calls f.
 func (b *Budget) Unreserved(f func()) bool {
 	if b != nil {
 		if !b.unreserved.TryLock() {
