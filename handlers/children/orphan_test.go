@@ -32,7 +32,7 @@ func TestReconcile_WithoutPermissionForTheWitness(t *testing.T) {
 	changed := newRemoteConfigMap("a")
 	changed.Object["data"] = map[string]any{"key": "changed"}
 	_, err := restarted.Reconcile(t.Context(), first, server.parent, oneStage(changed, newRemoteConfigMap("b")))
-	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "default/" + witnessName) {
+	if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "default/"+witnessName) {
 		t.Errorf("got %v", err)
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"apply configmaps a"}) {
