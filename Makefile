@@ -164,7 +164,7 @@ test: controlplane ## run all tests, with the race detector if there is a C comp
 	@echo "[1/$(TEST_PARTS)] packages that need no control plane"
 	@go test $(TEST_FLAGS) $(RACE) $(UNIT_PACKAGES)
 	@echo "[2/$(TEST_PARTS)] packages that run control planes, one after another"
-	@go test $(TEST_FLAGS) $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
+	@go test $(TEST_FLAGS) $(RACE) -count=1 -p 1 -timeout 45m $(CLUSTER_PACKAGES)
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
@@ -184,7 +184,7 @@ test-race: ## run the tests that need no control plane three times with the race
 .PHONY: test-integration
 test-integration: controlplane ## run the tests that need a control plane
 	$(PRINT_RACE)
-	go test $(RACE) -count=1 -p 1 -timeout 30m $(CLUSTER_PACKAGES)
+	go test $(RACE) -count=1 -p 1 -timeout 45m $(CLUSTER_PACKAGES)
 
 .PHONY: test-e2e
 test-e2e: controlplane ## run several replicas and inject each fault once (included in "make test")
