@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 )
 
@@ -95,9 +96,8 @@ func TestRevisions_AreStoredAndTrimmed(t *testing.T) {
 	a.waitRevisions("websites", 5)
 
 	stored := a.revisions("websites")[0]
-	stored.Data = runtime.RawExtension{Raw: []byte(`{"spec":{}}`)}
-	if _, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).Update(t.Context(), &stored,
-		metav1.UpdateOptions{}); !apierrors.IsInvalid(err) {
+	if _, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).Patch(t.Context(), stored.Name,
+		types.MergePatchType, []byte(`{"data":{"spec":{"resources":null}}}`), metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("a stored revision can be changed: %v", err)
 	}
 }

@@ -219,6 +219,26 @@ func TestReconcilers_RegressionIsReported(t *testing.T) {
 	}
 }
 
+// An instance that fails is reconciled again before its new status is in the cache. It must remain Regressed, because
+// the rollout would continue otherwise.
+func TestRegressed_OutdatedCache(t *testing.T) {
+	r, _, server := newTestReconcilers(t, func() {})
+	self := newFlowers(t, server)
+	withReady(self, "old", readyCondition(reasonReady))
+	cached := self.DeepCopy()
+	r.Survey([]rollout.Instance{{Key: flowers.NamespacedKey, Revision: "old", Health: rollout.Ready}})
+	server.Fails("patch", "r0", apierrors.NewInvalid(schema.GroupKind{}, "r0", nil))
+	if err := r.reconcile(t.Context(), flowers, self); err == nil {
+		t.Fatal("the child was not rejected")
+	}
+	if r.newest.regressed(self, readyCondition(reasonRejected)) == nil {
+		t.Error("not regressed, according to the current status")
+	}
+	if r.newest.regressed(cached, readyCondition(reasonRejected)) == nil {
+		t.Error("not regressed, according to the status before the move")
+	}
+}
+
 func TestReconcilers_InstancesContinueAfterPause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _, _ := newTestReconcilers(t, func() {})

@@ -130,12 +130,13 @@ func (g *Gate) IsOpen(key, revision string, created time.Time) bool {
 	return is || g.hasMovedLocked(key, revision, created)
 }
 
-// HasMoved reports whether the instance with the given key, status.revision and creation time has moved. If this
-// process allowed the instance to move, HasMoved returns false until Moved is called, whatever the status contains.
+// HasMoved reports whether the instance with the given key and creation time has moved, and whether the status that
+// contains the given revision describes it after the move. A status from a cache can be older. If this process allowed
+// the instance to move, HasMoved returns false until Moved is called, whatever the status contains.
 func (g *Gate) HasMoved(key, revision string, created time.Time) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.hasMovedLocked(key, revision, created)
+	return g.hasMovedLocked(key, revision, created) && g.claims(revision, created)
 }
 
 // hasTemplatesOf reports whether the newest revision has the same templates as the named one. It returns true for the

@@ -547,8 +547,11 @@ func TestGate_ForgedStatusOfAnAdmittedInstance(t *testing.T) {
 			t.Errorf("the instance is not stuck: %+v", g.progress)
 		}
 		g.Moved(first, "new")
-		if more := g.Survey(instances); len(more) != 0 || !g.HasMoved(first, "old", created) {
+		if more := g.Survey(instances); len(more) != 0 || !g.HasMoved(first, "new", created) {
 			t.Errorf("admitted: %q", more)
+		}
+		if g.HasMoved(first, "old", created) {
+			t.Error("a status from before the move describes the instance after the move")
 		}
 		// Another tenant's instances follow: the one that was stuck has made room for a second one.
 		if p, _ := g.Progress(); p.Updated != 1 {
