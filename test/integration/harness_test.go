@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"strings"
@@ -25,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -43,6 +45,20 @@ func TestMain(m *testing.M) {
 	}
 	_ = flag.Set("test.parallel", "4") // The tests mostly wait. The -parallel flag overrides this value.
 	goleak.VerifyTestMain(shared.Main(m))
+}
+
+// every is N if tests with many similar cases run every Nth of them. "make test-long" runs all.
+var every = flag.Int("every", 4, "run every Nth of the cases of a test with many similar ones")
+
+// sample returns every Nth case, from a random one on, and thus other cases in each run.
+func sample[T any](t *testing.T, all []T) (some []T) {
+	t.Helper()
+	first := rand.N(*every)
+	for i := first; i < len(all); i += *every {
+		some = append(some, all[i])
+	}
+	t.Logf("every %dth of %d cases, from case %d on", *every, len(all), first)
+	return some
 }
 
 // deadline is the time limit for operations that take at most a few seconds, even on a busy machine.
@@ -124,7 +140,7 @@ func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionRes
 	}
 	_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), crd, metav1.CreateOptions{})
 	h.noError(err)
-	h.Cleanup(func() { h.undefine(gvr) })
+	h.cleanUpCRD(crd.Name, gvr)
 	h.eventually("the type is established", func() error {
 		crd, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Get(h.Context(), crd.Name, metav1.GetOptions{})
 		if err != nil {
@@ -142,11 +158,38 @@ func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionRes
 
 // undefine deletes the CRD of the type.
 func (h *harness) undefine(gvr schema.GroupVersionResource) {
-	err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(context.Background(),
-		gvr.GroupResource().String(), metav1.DeleteOptions{})
+	h.deleteCRD(gvr.GroupResource().String())
+}
+
+// deleteCRD deletes the CRD if it exists.
+func (h *harness) deleteCRD(name string) {
+	err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(context.Background(), name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		h.Error(err)
 	}
+}
+
+// cleanUpCRD deletes the CRD when the test ends, after the finalizers of its objects. For a CRD whose objects have
+// finalizers, one of the API server's five workers that delete CRDs waits for a minute, again and again. A few such
+// CRDs would hold up the CRDs that other tests delete.
+func (h *harness) cleanUpCRD(name string, gvr schema.GroupVersionResource) {
+	h.Cleanup(func() {
+		defer h.deleteCRD(name)
+		objects, err := h.client.Resource(gvr).List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			return // The type is no longer served.
+		}
+		for _, object := range objects.Items {
+			if len(object.GetFinalizers()) == 0 {
+				continue
+			}
+			_, err := h.in(gvr, object.GetNamespace()).Patch(context.Background(), object.GetName(), types.MergePatchType,
+				[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			if err != nil && !apierrors.IsNotFound(err) {
+				h.Errorf("remove the finalizers of %s %s/%s: %v", gvr.Resource, object.GetNamespace(), object.GetName(), err)
+			}
+		}
+	})
 }
 
 // apply creates or changes an object and returns its resourceVersion. It uses a PATCH because, shortly after a CRD is

@@ -1,15 +1,14 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/restmapper"
@@ -64,13 +63,14 @@ func (h *harness) createCRD(crd *apiextensionsv1.CustomResourceDefinition) {
 	h.Helper()
 	_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), crd, metav1.CreateOptions{})
 	h.noError(err)
-	h.Cleanup(func() {
-		crds := h.crds.ApiextensionsV1().CustomResourceDefinitions()
-		err := crds.Delete(context.Background(), crd.Name, metav1.DeleteOptions{})
-		if err != nil && !apierrors.IsNotFound(err) {
-			h.Error(err)
+	for _, version := range crd.Spec.Versions {
+		if version.Served {
+			h.cleanUpCRD(crd.Name, schema.GroupVersionResource{
+				Group: crd.Spec.Group, Version: version.Name, Resource: crd.Spec.Names.Plural,
+			})
+			break
 		}
-	})
+	}
 }
 
 func (h *harness) updateCRD(name string, change crdOption) {
@@ -84,11 +84,6 @@ func (h *harness) updateCRD(name string, change crdOption) {
 		_, err = h.crds.ApiextensionsV1().CustomResourceDefinitions().Update(h.Context(), crd, metav1.UpdateOptions{})
 		return err
 	})
-}
-
-func (h *harness) deleteCRD(name string) {
-	h.Helper()
-	h.noError(h.crds.ApiextensionsV1().CustomResourceDefinitions().Delete(h.Context(), name, metav1.DeleteOptions{}))
 }
 
 // discoveryCount returns a counter of the discovery requests that are sent through the wire from now on.
