@@ -6,11 +6,18 @@
 
 MODULE := github.com/dynamic-controller/engine
 
-# CLUSTER_PACKAGES are the packages that import test/cluster: their tests run control planes. They are tested one after
-# another, and without Go's test cache, which does not track the binaries that they start.
+# CLUSTER_PACKAGES are the packages that import test/cluster: their tests run control planes. They are tested without Go's
+# test cache, which does not track the binaries that they start.
 CLUSTER_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Imports " "}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... \
 	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
 UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
+
+# "make test" does not use the race detector for PLAIN_PACKAGES. Their tests start the programs as processes, or test
+# functions that start no goroutines, such as the evaluation of expressions, which it makes ten times slower. "make
+# test-long" does.
+ENGINE_PACKAGE := $(MODULE)/test/integration
+PLAIN_UNIT_PACKAGES = $(filter $(MODULE)/cmd/dynamic-controller/internal/blueprint%,$(UNIT_PACKAGES))
+PLAIN_CLUSTER_PACKAGES = $(filter-out $(ENGINE_PACKAGE),$(CLUSTER_PACKAGES))
 
 # The race detector needs cgo, which Go enables if it finds a C compiler.
 RACE = $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
@@ -159,12 +166,15 @@ kind-image: ## build a kind node image without a registry (requires root, docker
 ## Test
 
 .PHONY: test
-test: controlplane ## run all tests, with the race detector if there is a C compiler
+test: controlplane ## run the tests, with the race detector where it pays if there is a C compiler
 	$(PRINT_RACE)
 	@echo "[1/$(TEST_PARTS)] packages that need no control plane"
-	@go test $(TEST_FLAGS) $(RACE) $(UNIT_PACKAGES)
-	@echo "[2/$(TEST_PARTS)] packages that run control planes, one after another"
-	@go test $(TEST_FLAGS) $(RACE) -count=1 -p 1 -timeout 45m $(CLUSTER_PACKAGES)
+	@go test $(TEST_FLAGS) $(RACE) $(filter-out $(PLAIN_UNIT_PACKAGES),$(UNIT_PACKAGES))
+	@$(WITHOUT_CGO) go test $(TEST_FLAGS) $(PLAIN_UNIT_PACKAGES)
+	@echo "[2/$(TEST_PARTS)] packages that run control planes"
+	@go test $(TEST_FLAGS) $(RACE) -count=1 -timeout 45m $(ENGINE_PACKAGE) & engine=$$!; \
+	$(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -p 2 -timeout 45m $(PLAIN_CLUSTER_PACKAGES); plain=$$?; \
+	wait $$engine && exit $$plain
 	@echo "[3/$(TEST_PARTS)] $(CONTROLPLANE_MODULE)"
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) $(CONTROLPLANE_TAGS) ./...
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
@@ -180,6 +190,15 @@ test-unit: ## run the tests that need no control plane
 .PHONY: test-race
 test-race: ## run the tests that need no control plane three times with the race detector
 	CGO_ENABLED=1 go test -race -count=3 $(UNIT_PACKAGES)
+
+.PHONY: test-long
+test-long: controlplane ## run what "make test" leaves out, before a release (takes about an hour)
+	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=3 $(UNIT_PACKAGES)
+	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -timeout 60m $(ENGINE_PACKAGE) -every 1
+	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(PLAIN_CLUSTER_PACKAGES)
+	$(WITHOUT_CGO) go test $(TEST_FLAGS) -tags long -count=1 -timeout 60m -run 'MemoryLimit|Upgrade' ./cmd/dynamic-controller \
+		-hostile-for 2m -hostile-types all
+	$(MAKE) test-e2e-rounds
 
 .PHONY: test-integration
 test-integration: controlplane ## run the tests that need a control plane
@@ -207,6 +226,16 @@ test-versions: $(foreach v,$(VERSIONS),bin/versions/$(v)/kube-apiserver bin/vers
 		test_in test/docs -run TestExamples .; \
 	done; \
 	test -z "$$failed" || { echo "make test-versions: these tests failed:$$failed" >&2; exit 1; }
+
+OLDEST := $(firstword $(sort $(notdir $(VERSION_MODULES))))
+
+.PHONY: test-oldest
+test-oldest: bin/versions/$(OLDEST)/kube-apiserver bin/versions/$(OLDEST)/etcd bin/controlplane-launcher ## run the demonstration, the tests of children and the examples on the oldest supported version
+	@echo "testing on Kubernetes $(OLDEST)"
+	@export KUBEBUILDER_ASSETS=$(CURDIR)/bin/versions/$(OLDEST) TEST_KUBECONFIG= $(WITHOUT_CGO); \
+	go test $(TEST_FLAGS) -count=1 -timeout 10m ./examples/demo && \
+	go test $(TEST_FLAGS) -count=1 -timeout 20m -run TestHandlers ./test/integration && \
+	cd test/docs && go test $(TEST_FLAGS) -count=1 -timeout 10m -run TestExamples .
 
 .PHONY: test-ui
 test-ui: controlplane ## test the diagnostics page in headless Chromium (requires chromium; SCREENSHOTS=DIR writes pictures)

@@ -16,7 +16,7 @@ import (
 )
 
 // parallel is the number of cluster tests that run concurrently. They spend most of their time waiting.
-const parallel = 2
+const parallel = 3
 
 // clusters provides a cluster for each running test, because a platform serves all Blueprints in a cluster.
 var clusters = cluster.NewPool(parallel, cluster.Options{WithControllers: true})

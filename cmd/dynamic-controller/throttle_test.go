@@ -10,7 +10,7 @@ import (
 // All clients of a replica share the limit, except for the client for the Lease. Without renewals, the Lease would
 // expire within five seconds.
 func TestThrottling_DoesNotDelayTheLease(t *testing.T) {
-	const qps, burst = 5, 10
+	const qps, burst = 20, 20
 	a := newAPI(t)
 	kubeconfig, proxy := a.proxied()
 	requests := func() (throttled, lease int) {
@@ -26,7 +26,7 @@ func TestThrottling_DoesNotDelayTheLease(t *testing.T) {
 	}
 	began := time.Now()
 	p := startServing(t, kubeconfig, fmt.Sprintf("--%s=%d", flagQPS, qps), fmt.Sprintf("--%s=%d", flagBurst, burst),
-		"--leader-elect-lease-duration=8s", "--leader-elect-renew-deadline=5s")
+		"--leader-elect-lease-duration=8s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=500ms")
 	a.apply(websites)
 	a.waitBlueprint("websites", is("Serving", "True"))
 	_, before := requests()

@@ -29,6 +29,7 @@ import (
 // server whose watch cache lags could return a state older than the engine's cache. The engine would then report
 // existing objects as deleted.
 func TestD3_NextRunReportsNoFalseDeletion(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "early", 0)
@@ -59,6 +60,7 @@ func TestD3_NextRunReportsNoFalseDeletion(t *testing.T) {
 // After etcd has been restored from a backup, the cached resourceVersions are newer than those in etcd. Objects that
 // were created after the backup no longer exist, and the next run must report them as deleted.
 func TestD3_NextRunRecoversFromEtcdRestore(t *testing.T) {
+	t.Parallel()
 	h, own := newRestorable(t)
 	gvr := h.define(h.newType())
 	h.apply(gvr, "stays", 0)
@@ -105,6 +107,7 @@ func TestD3_NextRunRecoversFromEtcdRestore(t *testing.T) {
 // With streaming lists, the cache must recover when etcd is restored during a run or between two runs. The cache must
 // also recover if the API server has no streaming lists.
 func TestD3_StreamingListsRecoverFromEtcdRestore(t *testing.T) {
+	t.Parallel()
 	h, own := newRestorable(t)
 	types := []gvrType{h.define(h.newType()), h.define(h.newType())}
 	for _, gvr := range types {

@@ -28,6 +28,7 @@ func adopting(objects ...*unstructured.Unstructured) children.Desired {
 // If an object that the parent does not own has the name of a desired child, the reconciler must not change the object.
 // It must still create the other desired children.
 func TestHandlers_ForeignObjectsAreNeverTakenOver(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	other := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "other", nil))
@@ -65,6 +66,7 @@ func TestHandlers_ForeignObjectsAreNeverTakenOver(t *testing.T) {
 
 // The reconciler reads the owner from the API server before it adopts a child.
 func TestHandlers_ChildrenAreAdopted(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
@@ -113,6 +115,7 @@ func ignoreRequeue(err error) error {
 // A handler can pass an outdated owner to Claim. If the current owner is being deleted or has been recreated, Claim
 // must not adopt objects.
 func TestHandlers_ClaimerDoesNotAdoptForDeletedOrRecreatedOwner(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	claimer := must(handlers.NewClaimer(handlers.ClaimerConfig{
@@ -180,6 +183,7 @@ func TestHandlers_ClaimerDoesNotAdoptForDeletedOrRecreatedOwner(t *testing.T) {
 // The reconciler records the kinds of children in the parent's inventory. If the caller's copy of the parent is
 // outdated and lacks some of these kinds, the reconciler must still keep them in the inventory.
 func TestHandlers_OutdatedParentKeepsRecordedKinds(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	old := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))

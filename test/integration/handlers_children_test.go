@@ -137,6 +137,7 @@ func sortedKeys(m map[string]string) []string {
 // When the reconciler corrects drift, it must not change fields owned by other managers. A reconcile without drift must
 // write nothing.
 func TestHandlers_DriftIsCorrected(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	f := s.serveParents(desiredBySpec(s), configMaps, s.gadgets)
@@ -202,6 +203,7 @@ func TestHandlers_DriftIsCorrected(t *testing.T) {
 // The API server normalizes some applied values. Each new process may send one more apply request for a child with such
 // values. This request changes nothing.
 func TestHandlers_NormalizedValuesAreNotDrift(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
@@ -254,6 +256,7 @@ func TestHandlers_NormalizedValuesAreNotDrift(t *testing.T) {
 
 // The second process does not serve gadgets, but it must still prune the gadget that the first process created.
 func TestHandlers_UndesiredChildrenArePrunedByAnotherProcess(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	f := s.serveParents(desiredBySpec(s), configMaps, s.gadgets)
@@ -303,6 +306,7 @@ func TestHandlers_UndesiredChildrenArePrunedByAnotherProcess(t *testing.T) {
 // When a namespaced parent is deleted, Kubernetes does not delete its cluster-scoped children or its children in other
 // namespaces. The reconciler must delete them.
 func TestHandlers_CrossNamespaceChildrenAreCleanedUp(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	lands := h.defineKind("Land", apiextensionsv1.ClusterScoped)
@@ -359,6 +363,7 @@ func TestHandlers_CrossNamespaceChildrenAreCleanedUp(t *testing.T) {
 
 // While a child is being deleted, later stages wait. Once the child is gone, the reconciler recreates it.
 func TestHandlers_StageWaitsForChildDeletion(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
@@ -393,6 +398,7 @@ func TestHandlers_StageWaitsForChildDeletion(t *testing.T) {
 
 // When a cluster-scoped parent is deleted, Kubernetes also deletes its children, so the parent needs no finalizer.
 func TestHandlers_ClusterScopedParentOwnsChildrenInAllNamespaces(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	realms := h.defineKind("Realm", apiextensionsv1.ClusterScoped)

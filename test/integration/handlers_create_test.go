@@ -38,6 +38,7 @@ func (c controllersOf) add(event watch.Event) {
 // Two parents create the same child at the same time. One of them creates it, and the other one gets an error. The
 // owner of a child never changes.
 func TestHandlers_ParentsThatCreateTheSameChild(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	config := rest.CopyConfig(h.config)
@@ -97,6 +98,7 @@ func TestHandlers_ParentsThatCreateTheSameChild(t *testing.T) {
 
 // A Namespace can be created as a child, and is deleted completely.
 func TestHandlers_NamespacesAsChildrenAreDeleted(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
@@ -121,6 +123,7 @@ func TestHandlers_NamespacesAsChildrenAreDeleted(t *testing.T) {
 // An API server before 1.37 stores the deletionGracePeriodSeconds of an object that an apply creates. With a negative
 // value, a Namespace is not removed together with its last finalizer. It can still be changed and deleted.
 func TestHandlers_NamespacesWithANegativeGracePeriod(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}

@@ -35,6 +35,7 @@ func loseFirstCreate(gvr schema.GroupVersionResource) func(*http.Request, send) 
 // The handler is called many times while the cache lags by two seconds. The response to one create request is lost.
 // Even then, the handler must create exactly the desired number of children.
 func TestHandlers_LaggingCacheCausesNoDuplicateChildren(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	const lag, want = 2 * time.Second, 3

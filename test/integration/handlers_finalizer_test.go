@@ -28,6 +28,7 @@ func doNothing(context.Context, dynamiccontroller.ObjectIdentifiers, *unstructur
 // Other controllers add and remove their finalizers while the handler is running. Each handler call receives an
 // outdated object.
 func TestHandlers_ConcurrentFinalizerChangesArePreserved(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
@@ -99,6 +100,7 @@ func TestHandlers_ConcurrentFinalizerChangesArePreserved(t *testing.T) {
 // The handler adds the finalizer before it calls Reconcile. It keeps the finalizer as long as Cleanup fails or requests
 // a requeue.
 func TestHandlers_CleanupIsCalledUntilItSucceeds(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	client := must(dynamic.NewForConfig(h.config))
@@ -157,6 +159,7 @@ func TestHandlers_CleanupIsCalledUntilItSucceeds(t *testing.T) {
 
 // Set keeps the conditions set by other managers. The object that the caller passes to Set can be outdated.
 func TestHandlers_ConditionsAreWrittenOnlyIfTheyChange(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	var writes writeCounter
@@ -234,6 +237,7 @@ func TestHandlers_ConditionsAreWrittenOnlyIfTheyChange(t *testing.T) {
 // Set must not replace conditions that were observed at a later generation. If Set is called without conditions, it
 // must remove all conditions of its field manager.
 func TestHandlers_ConditionsOfLaterGenerationsAreNotReplaced(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	outdated := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"size": "small"}))
@@ -271,6 +275,7 @@ func TestHandlers_ConditionsOfLaterGenerationsAreNotReplaced(t *testing.T) {
 // A status can be written even if the schema does not merge conditions by type, and if the rest of the object no longer
 // matches the schema. An apply would fail in the second case.
 func TestHandlers_ConditionsAreWrittenWithoutAMatchingSchema(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	object := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", map[string]any{"size": "small"}))
@@ -317,6 +322,7 @@ func TestHandlers_ConditionsAreWrittenWithoutAMatchingSchema(t *testing.T) {
 
 // The API server returns the same error if the status subresource or the object is missing.
 func TestHandlers_ConditionsOfATypeWithoutStatusSubresource(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	object := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))

@@ -12,6 +12,7 @@ import (
 // The first call writes an inventory that contains the kinds of both calls. Using only this inventory, another process
 // must prune the children of both calls.
 func TestHandlers_KindsOfLaterCallsAreRecordedInOneWrite(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	var writes writeCounter

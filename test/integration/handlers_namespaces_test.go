@@ -154,6 +154,7 @@ func (r *realm) recorded() func(namespace string) bool {
 }
 
 func TestHandlers_TenThousandNamespaces(t *testing.T) {
+	t.Parallel()
 	r := newRealm(t, nil)
 	near, far, theirs := r.newNamespace(), r.newNamespace(), r.newNamespace()
 	all := append(imaginaryNamespaces(10_000), far, near)
@@ -217,6 +218,7 @@ func TestHandlers_TenThousandNamespaces(t *testing.T) {
 
 // The other annotations of the parent leave little room for the inventory.
 func TestHandlers_FullInventoryKeepsWhatExists(t *testing.T) {
+	t.Parallel()
 	r := newRealm(t, map[string]string{"user": strings.Repeat("x", 252<<10)})
 	near, far := r.newNamespace(), r.newNamespace()
 	r.noError(r.reconcile("x", far, near))

@@ -149,6 +149,7 @@ func (d *deletion) checkDeleted() {
 // All children are kept if the dependents of their parent are orphaned, and deleted otherwise. The same applies if the
 // controller does not run until the garbage collector has removed its finalizer.
 func TestHandlers_DeletionPropagation(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
@@ -207,6 +208,7 @@ func (s *setting) inNewNamespace() *setting {
 // deleted before, nothing shows whether its dependents were orphaned, and the children are kept. If the deletion of the
 // namespace deleted the parent, the children are deleted.
 func TestHandlers_NamespaceDeletion(t *testing.T) {
+	t.Parallel()
 	s := newSetting(newHarness(t))
 	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
 	finalizers := map[metav1.DeletionPropagation]string{
@@ -246,6 +248,7 @@ func TestHandlers_NamespaceDeletion(t *testing.T) {
 
 // A parent is restored from a backup and deleted before its first reconcile. Nothing shows how it was deleted.
 func TestHandlers_RestoredParentIsDeletedBeforeItsFirstReconcile(t *testing.T) {
+	t.Parallel()
 	s := newSetting(newHarness(t))
 	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Namespace"}, CrossNamespace: true}}
 	for i, policy := range []metav1.DeletionPropagation{

@@ -55,6 +55,7 @@ func (s *setting) beforeCreate(f func()) *children.Reconciler {
 // Another parent or a user creates an object just before the reconciler creates a child with the same name. The
 // reconciler must not merge the child into that object.
 func TestHandlers_ConcurrentlyCreatedObjectsAreNotTakenOver(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	a := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "a", nil))
@@ -110,6 +111,7 @@ func (emptyCache) Get(
 
 // Children that the cache does not hold are created without reading them first.
 func TestHandlers_ObjectsOutsideTheCacheAreNotTakenOver(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
@@ -145,6 +147,7 @@ func TestHandlers_ObjectsOutsideTheCacheAreNotTakenOver(t *testing.T) {
 // A parent has been deleted and its child orphaned, but the cache still contains the child with its owner reference. If
 // the reconciler restored the owner reference, the garbage collector would delete the orphan.
 func TestHandlers_OutdatedCacheDoesNotReclaimOrphan(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))

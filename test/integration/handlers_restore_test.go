@@ -49,6 +49,7 @@ func (s *setting) restore(backup *unstructured.Unstructured) *unstructured.Unstr
 // A parent is deleted without its controller and restored from a backup. Its child in another namespace belongs to it
 // again, unless the namespace was created again. In that case, the child must be confirmed.
 func TestHandlers_RestoredParent(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	other := h.newNamespace()

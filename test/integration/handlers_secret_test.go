@@ -35,6 +35,7 @@ func (h *harness) secretData(name string) map[string]string {
 
 // The API server moves values from stringData to data. The reconciler must still correct drift in data.
 func TestHandlers_StringDataDriftIsCorrected(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))

@@ -130,6 +130,7 @@ func (w takeover) run(l *lifecycle) (writes []int, killed bool) {
 // previous leader's writes and, in about half of the cases, also the user's change. The next leader must not create
 // anything twice or restore what was removed, and the final state must be the same in all subtests.
 func TestHandlers_StandbyTakesOverWithALaggingCache(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	token := s.newAccount()
@@ -144,6 +145,7 @@ func TestHandlers_StandbyTakesOverWithALaggingCache(t *testing.T) {
 			}
 		}
 	}
+	takeovers = sample(t, takeovers)
 	var killed atomic.Int64
 	t.Run("each in turn", func(t *testing.T) {
 		for _, w := range takeovers {
@@ -159,7 +161,7 @@ func TestHandlers_StandbyTakesOverWithALaggingCache(t *testing.T) {
 		}
 	})
 	t.Logf("%d lifecycles, %d of them with a takeover", len(takeovers), killed.Load())
-	if killed.Load() < 25 {
-		t.Error("the leader was killed in fewer than 25 lifecycles")
+	if killed.Load() < int64(len(takeovers)/2) {
+		t.Error("the leader was killed in fewer than half of the lifecycles")
 	}
 }

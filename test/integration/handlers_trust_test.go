@@ -17,6 +17,7 @@ import (
 // A user adds the controller's finalizer and a forged inventory with 7,500 kinds to the parent. The controller must not
 // list any of these kinds, and must write the parent only once.
 func TestHandlers_ForgedInventoryCausesNoRequests(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
 	var lists atomic.Int64

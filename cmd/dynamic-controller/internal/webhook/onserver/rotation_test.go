@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -239,23 +240,37 @@ func TestRotation_NoRequestFails(t *testing.T) {
 	}
 	eventually(t, func() error { return request(t.Context()) })
 	ctx, stop := context.WithCancel(t.Context())
-	requests, failures := 0, []error(nil)
+	var requests atomic.Int64
+	var failures []error
 	var requesting sync.WaitGroup
 	requesting.Go(func() {
-		for ctx.Err() == nil {
-			requests++
+		for ; ctx.Err() == nil; requests.Add(1) {
 			if err := request(context.WithoutCancel(ctx)); err != nil {
 				failures = append(failures, err)
 			}
 		}
 	})
-	r.step(t, now.Add(-66*day), published(2))
-	r.step(t, now.Add(-8*day), created(now.Add(-8*day)))
-	r.step(t, now.Add(-8*day+2*time.Hour), published(1))
-	eventually(t, func() error { return request(t.Context()) })
+	for _, step := range []struct {
+		at   time.Time
+		done func() error
+	}{
+		{now.Add(-66 * day), published(2)},
+		{now.Add(-8 * day), created(now.Add(-8 * day))},
+		{now.Add(-8*day + 2*time.Hour), published(1)},
+	} {
+		r.step(t, step.at, step.done)
+		begun := requests.Load() + 1 // this one can have begun before the step
+		eventually(t, func() error {
+			if n := requests.Load(); n <= begun {
+				return fmt.Errorf("%d requests have ended", n)
+			}
+			return nil
+		})
+	}
 	stop()
 	requesting.Wait()
-	if len(failures) > 0 || requests < 10 {
-		t.Errorf("%d of %d requests failed: %v", len(failures), requests, errors.Join(failures[:min(len(failures), 5)]...))
+	if len(failures) > 0 {
+		t.Errorf("%d of %d requests failed: %v", len(failures), requests.Load(),
+			errors.Join(failures[:min(len(failures), 5)]...))
 	}
 }
