@@ -13,10 +13,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/dynamic-controller/engine/install/internal/platform"
 )
 
 func main() {
@@ -32,7 +33,7 @@ func main() {
 type options struct {
 	source, output, push string
 	architectures        []string
-	build                build
+	build                platform.Build
 }
 
 func parse(args []string, usage io.Writer) (options, error) {
@@ -43,22 +44,22 @@ func parse(args []string, usage io.Writer) (options, error) {
 	flags.StringVar(&o.output, "output", "../bin/image", "the `DIRECTORY` for the image")
 	flags.StringVar(&o.push, "push", "",
 		"also push the image to this `REPOSITORY:TAG`, with the credentials of docker login")
-	flags.StringVar(&o.build.version, "version", "", "the `VERSION` that the binary prints (default: unknown)")
-	flags.StringVar(&o.build.commit, "commit", "", "the `COMMIT` that the binary prints")
+	flags.StringVar(&o.build.Version, "version", "", "the `VERSION` that the binary prints (default: unknown)")
+	flags.StringVar(&o.build.Commit, "commit", "", "the `COMMIT` that the binary prints")
 	date := flags.String("date", "1970-01-01T00:00:00Z", "the `TIME` of the commit, in RFC 3339 format")
 	architectures := flags.String("architectures", "amd64,arm64", "the `ARCHITECTURES`, separated by commas")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	var err error
-	if o.build.date, err = time.Parse(time.RFC3339, *date); err != nil {
+	if o.build.Date, err = time.Parse(time.RFC3339, *date); err != nil {
 		return o, fmt.Errorf("--date: %w", err)
 	}
-	o.build.date = o.build.date.UTC()
-	if o.build.version == "" {
-		o.build.version = "unknown"
+	o.build.Date = o.build.Date.UTC()
+	if o.build.Version == "" {
+		o.build.Version = "unknown"
 	}
-	if _, err := name.NewTag(repository + ":" + o.build.version); err != nil {
+	if _, err := name.NewTag(platform.Name + ":" + o.build.Version); err != nil {
 		return o, fmt.Errorf("--version: %w", err)
 	}
 	o.architectures = strings.Split(*architectures, ",")
@@ -78,21 +79,21 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if err := os.MkdirAll(o.output, 0o755); err != nil {
 		return err
 	}
-	var images []platformImage
+	var images []platform.Image
 	for _, arch := range o.architectures {
 		fmt.Fprintf(log, "building the binary for linux/%s\n", arch)
 		file := filepath.Join(o.output, fileName(arch))
-		if err := o.build.compile(ctx, o.source, arch, file, log); err != nil {
+		if err := o.build.Compile(ctx, o.source, platform.Target{OS: "linux", Arch: arch}, file, log); err != nil {
 			return err
 		}
-		built, err := o.build.newImage(file, arch)
+		built, err := o.build.NewImage(file, arch)
 		if err != nil {
 			return fmt.Errorf("image for linux/%s: %w", arch, err)
 		}
 		images = append(images, built)
 	}
-	index := o.build.newIndex(images)
-	if err := write(o.output, o.build.version, index, images); err != nil {
+	index := o.build.NewIndex(images)
+	if err := o.write(index, images); err != nil {
 		return err
 	}
 	digest, err := index.Digest()
@@ -103,21 +104,30 @@ func run(ctx context.Context, args []string, log io.Writer) error {
 	if o.push == "" {
 		return nil
 	}
-	return push(ctx, o.push, index, log)
+	fmt.Fprintf(log, "pushing to %s\n", o.push)
+	return platform.Push(ctx, o.push, index)
 }
 
-func push(ctx context.Context, to string, index v1.ImageIndex, log io.Writer) error {
-	tag, err := name.NewTag(to, name.StrictValidation)
-	if err != nil {
+// write replaces the layout, the archives and the SBOMs in the output directory.
+func (o options) write(index v1.ImageIndex, images []platform.Image) error {
+	if err := o.build.WriteLayout(filepath.Join(o.output, "oci"), index); err != nil {
 		return err
 	}
-	fmt.Fprintf(log, "pushing to %s\n", tag)
-	err = remote.WriteIndex(tag, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	tag, err := name.NewTag(platform.Name + ":" + o.build.Version)
 	if err != nil {
-		return fmt.Errorf("push to %s: %w", tag, err)
+		return fmt.Errorf("--version: %w", err)
+	}
+	for _, image := range images {
+		base := filepath.Join(o.output, fileName(image.Arch))
+		if err := os.WriteFile(base+platform.SBOMSuffix, image.SBOM, 0o644); err != nil {
+			return err
+		}
+		if err := tarball.WriteToFile(base+".tar", tag, image.Image); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // fileName returns the name of the binary for an architecture, which is also the prefix of the names of other files.
-func fileName(arch string) string { return "dynamic-controller-linux-" + arch }
+func fileName(arch string) string { return platform.Name + "-linux-" + arch }

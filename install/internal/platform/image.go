@@ -1,42 +1,41 @@
-package main
+package platform
 
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
 const (
-	// repository is the name of the image in the archives.
-	repository = "dynamic-controller"
-	binaryPath = "dynamic-controller"
-	sbomPath   = "sbom.cdx.json"
-	sbomSuffix = ".cdx.json"
+	binaryPath = Name
+	sbomPath   = "sbom" + SBOMSuffix
 )
 
-// platformImage is the image for one architecture.
-type platformImage struct {
+// Image is the image for one architecture.
+type Image struct {
 	v1.Image
-	arch string
-	sbom []byte
+	Arch string
+	SBOM []byte
 }
 
-// newImage returns an image that contains a binary and its SBOM.
-func (b build) newImage(binary, arch string) (platformImage, error) {
-	none := platformImage{}
-	sbom, err := newSBOM(binary, b.version)
+// NewImage returns an image that contains a binary and its SBOM.
+func (b Build) NewImage(binary, arch string) (Image, error) {
+	none := Image{}
+	sbom, err := NewSBOM(binary, b.Version)
 	if err != nil {
 		return none, err
 	}
@@ -57,7 +56,7 @@ func (b build) newImage(binary, arch string) (platformImage, error) {
 	image, err := mutate.Append(mutate.MediaType(mutate.ConfigMediaType(empty.Image, types.OCIConfigJSON),
 		types.OCIManifestSchema1), mutate.Addendum{
 		Layer: layer, MediaType: types.OCILayer,
-		History: v1.History{Created: v1.Time{Time: b.date}, CreatedBy: "make image"},
+		History: v1.History{Created: v1.Time{Time: b.Date}, CreatedBy: "make image"},
 	})
 	if err != nil {
 		return none, err
@@ -67,13 +66,13 @@ func (b build) newImage(binary, arch string) (platformImage, error) {
 		return none, err
 	}
 	image, err = mutate.ConfigFile(image, b.configure(config.DeepCopy(), arch))
-	return platformImage{Image: image, arch: arch, sbom: sbom}, err
+	return Image{Image: image, Arch: arch, SBOM: sbom}, err
 }
 
 // configure completes the configuration of an image for an architecture.
-func (b build) configure(config *v1.ConfigFile, arch string) *v1.ConfigFile {
+func (b Build) configure(config *v1.ConfigFile, arch string) *v1.ConfigFile {
 	config.OS, config.Architecture = "linux", arch
-	config.Created = v1.Time{Time: b.date}
+	config.Created = v1.Time{Time: b.Date}
 	config.Config = v1.Config{
 		Entrypoint: []string{"/" + binaryPath}, User: "65532:65532", Labels: b.labels(),
 	}
@@ -81,12 +80,12 @@ func (b build) configure(config *v1.ConfigFile, arch string) *v1.ConfigFile {
 }
 
 // labels returns the annotations of the index and the labels of each image.
-func (b build) labels() map[string]string {
+func (b Build) labels() map[string]string {
 	return map[string]string{
-		"org.opencontainers.image.title":    repository,
-		"org.opencontainers.image.version":  b.version,
-		"org.opencontainers.image.revision": b.commit,
-		"org.opencontainers.image.created":  b.date.Format(time.RFC3339),
+		"org.opencontainers.image.title":    Name,
+		"org.opencontainers.image.version":  b.Version,
+		"org.opencontainers.image.revision": b.Commit,
+		"org.opencontainers.image.created":  b.Date.Format(time.RFC3339),
 		"org.opencontainers.image.licenses": "Apache-2.0",
 	}
 }
@@ -99,12 +98,12 @@ type file struct {
 }
 
 // archive returns a tar archive of files that belong to root.
-func (b build) archive(files []file) ([]byte, error) {
+func (b Build) archive(files []file) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range files {
 		header := &tar.Header{
-			Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Size: int64(len(f.content)), ModTime: b.date,
+			Typeflag: tar.TypeReg, Name: f.path, Mode: f.mode, Size: int64(len(f.content)), ModTime: b.Date,
 		}
 		if err := w.WriteHeader(header); err != nil {
 			return nil, err
@@ -117,46 +116,42 @@ func (b build) archive(files []file) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// newIndex returns an index of images for several architectures.
-func (b build) newIndex(images []platformImage) v1.ImageIndex {
+// NewIndex returns an index of images for several architectures.
+func (b Build) NewIndex(images []Image) v1.ImageIndex {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range images {
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
 			Add: image.Image,
 			Descriptor: v1.Descriptor{
-				MediaType: types.OCIManifestSchema1, Platform: &v1.Platform{OS: "linux", Architecture: image.arch},
+				MediaType: types.OCIManifestSchema1, Platform: &v1.Platform{OS: "linux", Architecture: image.Arch},
 			},
 		})
 	}
 	return mutate.Annotations(index, b.labels()).(v1.ImageIndex)
 }
 
-// write replaces the layout, the archives and the SBOMs in a directory.
-func write(dir, version string, index v1.ImageIndex, images []platformImage) error {
-	oci := filepath.Join(dir, "oci")
-	if err := os.RemoveAll(oci); err != nil {
+// WriteLayout replaces an OCI image layout that contains the index under the version as its name.
+func (b Build) WriteLayout(dir string, index v1.ImageIndex) error {
+	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
-	path, err := layout.Write(oci, empty.Index)
+	path, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return err
 	}
-	tag := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": version})
-	if err := path.AppendIndex(index, tag); err != nil {
+	tag := layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": b.Version})
+	return path.AppendIndex(index, tag)
+}
+
+// Push pushes an image to a tag with the credentials of docker login.
+func Push(ctx context.Context, to string, index v1.ImageIndex) error {
+	tag, err := name.NewTag(to, name.StrictValidation)
+	if err != nil {
 		return err
 	}
-	for _, image := range images {
-		base := filepath.Join(dir, fileName(image.arch))
-		if err := os.WriteFile(base+sbomSuffix, image.sbom, 0o644); err != nil {
-			return err
-		}
-		name, err := name.NewTag(repository + ":" + version)
-		if err != nil {
-			return fmt.Errorf("--version: %w", err)
-		}
-		if err := tarball.WriteToFile(base+".tar", name, image.Image); err != nil {
-			return err
-		}
+	err = remote.WriteIndex(tag, index, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain))
+	if err != nil {
+		return fmt.Errorf("push to %s: %w", tag, err)
 	}
 	return nil
 }

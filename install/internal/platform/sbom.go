@@ -1,4 +1,4 @@
-package main
+package platform
 
 import (
 	"bytes"
@@ -13,9 +13,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// newSBOM returns the SBOM of a binary in CycloneDX's JSON format. It lists the modules that the linker has recorded in
+// SBOMSuffix is the end of the names of files with an SBOM.
+const SBOMSuffix = ".cdx.json"
+
+// NewSBOM returns the SBOM of a binary in CycloneDX's JSON format. It lists the modules that the linker has recorded in
 // the binary, and the standard library.
-func newSBOM(binary, version string) ([]byte, error) {
+func NewSBOM(binary, version string) ([]byte, error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
 		return nil, err
