@@ -284,6 +284,43 @@ bench-platform: controlplane ## compare the demo platform with kro, and save the
 bench-report: ## update the charts and tables of the documentation from test/bench/results
 	@cd test/bench && $(WITHOUT_CGO) go run ./report -root $(CURDIR)
 
+## Release
+
+# The version of a release is VERSION, which has no default here: that of "make build" contains the commit.
+RELEASE_VERSION = $(if $(filter file,$(origin VERSION)),,$(VERSION))
+RELEASE_DIRECTORY = $(CURDIR)/bin/release/$(RELEASE_VERSION)
+# The repository that the image of a release is pushed to, which the chart and the manifests contain.
+RELEASE_IMAGE = $(patsubst github.com/%,ghcr.io/%,$(MODULE))/dynamic-controller
+# A file with a private key to sign with. Without it, the release is not signed.
+RELEASE_KEY =
+# The URI of the builder in the provenance, and the platforms of the binaries. The program has defaults.
+RELEASE_BUILDER =
+RELEASE_PLATFORMS =
+RELEASE_PROGRAM = cd install && $(WITHOUT_CGO) go run ./release
+
+.PHONY: release
+release: ## build the release VERSION=v0.1.0 in bin/release, reproducibly; RELEASE_KEY=FILE signs it (takes ten minutes)
+	@$(RELEASE_PROGRAM) build --version '$(RELEASE_VERSION)' --output '$(RELEASE_DIRECTORY)' \
+		--repository '$(RELEASE_IMAGE)' --key '$(abspath $(RELEASE_KEY))' --builder '$(RELEASE_BUILDER)' \
+		$(if $(RELEASE_PLATFORMS),--targets '$(RELEASE_PLATFORMS)') $(if $(ALLOW_DIRTY),--allow-dirty)
+
+.PHONY: release-verify
+release-verify: ## verify the checksums of VERSION in bin/release, and with RELEASE_PUBLIC_KEY=FILE the signatures
+	@$(RELEASE_PROGRAM) verify --directory '$(RELEASE_DIRECTORY)' --key '$(abspath $(RELEASE_PUBLIC_KEY))'
+
+.PHONY: release-check
+release-check: ## build VERSION again in a clone in another directory, and compare it with bin/release
+	@RELEASE_IMAGE='$(RELEASE_IMAGE)' RELEASE_BUILDER='$(RELEASE_BUILDER)' RELEASE_PLATFORMS='$(RELEASE_PLATFORMS)' \
+		tools/release-check.sh '$(RELEASE_VERSION)'
+
+.PHONY: release-push
+release-push: ## push the image of VERSION in bin/release to RELEASE_IMAGE, and print its name with the digest
+	@$(RELEASE_PROGRAM) push --directory '$(RELEASE_DIRECTORY)' --to '$(RELEASE_IMAGE):$(RELEASE_VERSION)'
+
+.PHONY: release-tags
+release-tags: ## create the tags of VERSION, also for nested modules, and print the command that publishes them
+	@$(RELEASE_PROGRAM) tag --version '$(RELEASE_VERSION)'
+
 ## Code quality
 
 .PHONY: verify
