@@ -32,6 +32,10 @@ TEST_FLAGS := -vet=off
 
 GOLANGCI_LINT = $(WITHOUT_CGO) go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 
+GOVULNCHECK = $(WITHOUT_CGO) go tool -modfile=$(CURDIR)/tools/go.mod govulncheck
+# It would run shellcheck and pyflakes if they are installed.
+ACTIONLINT = $(WITHOUT_CGO) go tool -modfile=$(CURDIR)/tools/actionlint/go.mod actionlint -shellcheck= -pyflakes=
+
 # "go build" that reports its progress.
 BUILD := $(CURDIR)/tools/build.sh
 
@@ -43,7 +47,7 @@ OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mo
 TEST_PARTS := $(words 1 2 3 4 $(OTHER_MODULES))
 # The modules in test/versions have no packages. Each names a version of kube-apiserver, which "make test-versions" builds.
 VERSION_MODULES := $(patsubst %/go.mod,%,$(wildcard test/versions/*/go.mod))
-ALL_MODULES := . tools $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES) $(VERSION_MODULES)
+ALL_MODULES := . tools tools/actionlint $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES) $(VERSION_MODULES)
 
 .PHONY: help
 help: ## show this help
@@ -324,17 +328,26 @@ release-tags: ## create the tags of VERSION, also for nested modules, and print 
 ## Code quality
 
 .PHONY: verify
-verify: lint ## check formatting, go vet, go mod tidy and the linters
+verify: lint ## check formatting, go vet, go mod tidy, the linters, the workflows and the exported API
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go vet ./... && $(WITHOUT_CGO) go vet -tags external ./...
 	cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go vet . ./docker
 	@set -e; for m in $(ALL_MODULES); do echo "cd $$m && go mod tidy -diff"; (cd $$m && go mod tidy -diff); done
+	cd tools && $(WITHOUT_CGO) go vet ./...
+	$(ACTIONLINT) .github/workflows/*.yml
 	tools/rename_test.sh
+	tools/apidiff_test.sh
+	tools/apidiff.sh
 
 .PHONY: lint
 lint: ## run the linters of .golangci.yml (the first build takes minutes)
 	$(GOLANGCI_LINT) run ./...
 	@set -e; for m in $(OTHER_MODULES); do echo "cd $$m && golangci-lint run ./..."; (cd $$m && $(GOLANGCI_LINT) run ./...); done
+
+.PHONY: vulnerabilities
+vulnerabilities: ## check for known vulnerabilities (requires access to https://vuln.go.dev)
+	@set -e; for m in . install examples/controller-runtime; do echo "cd $$m && govulncheck ./..."; \
+		(cd $$m && $(GOVULNCHECK) ./...); done
 
 .PHONY: rename
 rename: ## change the module path to MODULE in all files, for example make rename MODULE=example.com/other/name
