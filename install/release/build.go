@@ -200,7 +200,7 @@ var relativeLink = regexp.MustCompile(`\]\(([^():#]+)([#)])`)
 // writeNotes writes the section of CHANGELOG.md. Its links refer to the files of the release.
 func (b *builder) writeNotes(dir string) error {
 	url := fmt.Sprintf("](https://%s/blob/%s/$1$2", b.module, b.version)
-	return b.write(dir, "release-notes.md", []byte(relativeLink.ReplaceAllString(b.changes.text, url)), binary{})
+	return b.write(dir, "release-notes.txt", []byte(relativeLink.ReplaceAllString(b.changes.text, url)), binary{})
 }
 
 // writeChecksums writes SHA256SUMS in the format of sha256sum.

@@ -66,11 +66,11 @@ func TestBuild_WritesEverything(t *testing.T) {
 	want := []string{"SHA256SUMS", "blueprint.yaml", "dynamic-controller-0.1.0.tgz", "dynamic-controller_v0.1.0.yaml",
 		"dynamic-controller_v0.1.0_image.tar", linux + ".cdx.json", linux + ".tar.gz",
 		"dynamic-controller_v0.1.0_windows_amd64.cdx.json", "dynamic-controller_v0.1.0_windows_amd64.zip",
-		"provenance.intoto.json", "release-notes.md"}
+		"provenance.intoto.json", "release-notes.txt"}
 	if diff := cmp.Diff(want, names(t, dir)); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
-	if got, want := string(read(t, dir, "release-notes.md")),
+	if got, want := string(read(t, dir, "release-notes.txt")),
 		"- [new](https://example.com/engine/blob/v0.1.0/docs/new.md#part)\n"; got != want {
 		t.Errorf("the notes are %q, want %q", got, want)
 	}
@@ -212,7 +212,7 @@ func requireProvenance(t *testing.T, r repository, dir string) {
 			statement.GetPredicateType(), len(statement.GetSubject()))
 	}
 	dependencies := provenance.GetBuildDefinition().GetResolvedDependencies()
-	if source := dependencies[0]; source.GetUri() != "git+https://example.com/engine@refs/tags/v0.1.0" ||
+	if source := dependencies[0]; source.GetUri() != "git+https://example.com/engine" ||
 		source.GetDigest()["gitCommit"] != r.git("rev-parse", "HEAD") {
 		t.Errorf("the source is %v", source)
 	}

@@ -101,7 +101,7 @@ func (b *builder) dependencies(modules []platform.Module) ([]*intoto.ResourceDes
 		return nil, err
 	}
 	all := []*intoto.ResourceDescriptor{{
-		Uri:    "git+https://" + b.module + "@refs/tags/" + b.version,
+		Uri:    "git+https://" + b.module,
 		Digest: map[string]string{"gitCommit": strings.TrimSuffix(b.commit, "-dirty")}, Annotations: annotations,
 	}}
 	for _, module := range modules {

@@ -27,6 +27,11 @@ var checks = map[string]func(*testing.T, call){
 	"sed":                    checkFiles,
 	"benchstat":              nil,
 	"git":                    nil,
+	"cosign":                 nil,
+	"diff":                   nil,
+	"gh":                     nil,
+	"openssl":                nil,
+	"sha256sum":              nil,
 	"tee":                    nil,
 }
 
