@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,7 +89,7 @@ func TestDocs_NamesExistingTargetsFilesAndValues(t *testing.T) {
 			inner, _ := at.(map[string]any)
 			at = inner[key]
 		}
-		if at == nil && !strings.HasSuffix(path, ".yaml") && !strings.HasSuffix(path, ".crt") {
+		if at == nil && !slices.Contains([]string{".yaml", ".crt", ".json", ".sig"}, filepath.Ext(path)) {
 			t.Errorf("the value %s does not exist", path)
 		}
 	}
