@@ -52,7 +52,7 @@ func (b *builder) build(ctx context.Context, output string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // the files are public
+	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
 	if err := b.buildIn(ctx, dir); err != nil {
