@@ -43,8 +43,10 @@ BUILD := $(CURDIR)/tools/build.sh
 CONTROLPLANE_MODULE := test/controlplane
 # In test/kindnode, "make test" builds only the packages that do not depend on Kubernetes.
 KINDNODE_MODULE := test/kindnode
+BENCH_MODULE := test/bench
 OTHER_MODULES := $(patsubst %/go.mod,%,$(filter-out $(CONTROLPLANE_MODULE)/go.mod $(KINDNODE_MODULE)/go.mod,$(wildcard test/*/go.mod examples/*/go.mod install/go.mod)))
-TEST_PARTS := $(words 1 2 3 4 $(OTHER_MODULES))
+TESTED_MODULES := $(filter-out $(BENCH_MODULE),$(OTHER_MODULES))
+TEST_PARTS := $(words 1 2 3 4 $(TESTED_MODULES))
 # The modules in test/versions have no packages. Each names a version of kube-apiserver, which "make test-versions" builds.
 VERSION_MODULES := $(patsubst %/go.mod,%,$(wildcard test/versions/*/go.mod))
 ALL_MODULES := . tools tools/actionlint $(CONTROLPLANE_MODULE) $(KINDNODE_MODULE) $(OTHER_MODULES) $(VERSION_MODULES)
@@ -184,7 +186,7 @@ test: controlplane ## run the tests, with the race detector where it pays if the
 	@cd $(CONTROLPLANE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -tags external -run External ./...
 	@echo "[4/$(TEST_PARTS)] $(KINDNODE_MODULE)"
 	@cd $(KINDNODE_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) . ./docker
-	@set -e; n=4; for m in $(OTHER_MODULES); do \
+	@set -e; n=4; for m in $(TESTED_MODULES); do \
 		n=$$((n + 1)); echo "[$$n/$(TEST_PARTS)] $$m"; (cd $$m && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...); done
 
 .PHONY: test-unit
@@ -202,6 +204,7 @@ test-long: controlplane ## run what "make test" leaves out, before a release (ta
 	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(PLAIN_CLUSTER_PACKAGES)
 	$(WITHOUT_CGO) go test $(TEST_FLAGS) -tags long -count=1 -timeout 60m -run 'MemoryLimit|Upgrade' ./cmd/dynamic-controller \
 		-hostile-for 2m -hostile-types all
+	cd $(BENCH_MODULE) && $(WITHOUT_CGO) go test $(TEST_FLAGS) -count=1 -timeout 30m ./...
 	$(MAKE) test-e2e-rounds
 
 .PHONY: test-integration

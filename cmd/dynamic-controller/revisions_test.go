@@ -96,8 +96,9 @@ func TestRevisions_AreStoredAndTrimmed(t *testing.T) {
 	a.waitRevisions("websites", 5)
 
 	stored := a.revisions("websites")[0]
-	if _, err := a.kube.AppsV1().ControllerRevisions(platformNamespace).Patch(t.Context(), stored.Name,
-		types.MergePatchType, []byte(`{"data":{"spec":{"resources":null}}}`), metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
+	_, err = a.kube.AppsV1().ControllerRevisions(platformNamespace).Patch(t.Context(), stored.Name, types.MergePatchType,
+		[]byte(`{"data":{"spec":{"resources":null}}}`), metav1.PatchOptions{})
+	if !apierrors.IsInvalid(err) {
 		t.Errorf("a stored revision can be changed: %v", err)
 	}
 }

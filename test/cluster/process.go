@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -30,6 +31,10 @@ type process struct {
 	exited chan struct{} // Closed after the process has been reaped.
 }
 
+// collectSeldom makes kube-apiserver and etcd collect garbage less often, at the cost of memory. A run of tests takes
+// about a fifth less CPU time. The environment overrides it.
+var collectSeldom = []string{"GOGC=400", "GOMEMLIMIT=2GiB"}
+
 // startProcess starts the binary and returns without waiting until the process is ready. The process is ready when
 // isReady returns true for a line of its standard output.
 func startProcess(stderr io.Writer, isReady func(line string) bool, args ...string) (*process, error) {
@@ -38,7 +43,7 @@ func startProcess(stderr io.Writer, isReady func(line string) bool, args ...stri
 		return nil, err
 	}
 	p := &process{cmd: exec.Command(path, args...), ready: make(chan struct{}), exited: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), parentEnv+"="+strconv.Itoa(os.Getpid()))
+	p.cmd.Env = append(slices.Concat(collectSeldom, os.Environ()), parentEnv+"="+strconv.Itoa(os.Getpid()))
 	p.cmd.Stderr = stderr
 	// Ctrl-C signals a whole process group. The binary is in a separate group, so Ctrl-C does not reach it. It exits when
 	// its parent exits.

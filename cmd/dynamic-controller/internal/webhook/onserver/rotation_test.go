@@ -239,17 +239,7 @@ func TestRotation_NoRequestFails(t *testing.T) {
 		return fmt.Errorf("the Blueprint was not rejected by the webhook: %w", err)
 	}
 	eventually(t, func() error { return request(t.Context()) })
-	ctx, stop := context.WithCancel(t.Context())
-	var requests atomic.Int64
-	var failures []error
-	var requesting sync.WaitGroup
-	requesting.Go(func() {
-		for ; ctx.Err() == nil; requests.Add(1) {
-			if err := request(context.WithoutCancel(ctx)); err != nil {
-				failures = append(failures, err)
-			}
-		}
-	})
+	requests := startRequests(t, request)
 	for _, step := range []struct {
 		at   time.Time
 		done func() error
@@ -259,18 +249,49 @@ func TestRotation_NoRequestFails(t *testing.T) {
 		{now.Add(-8*day + 2*time.Hour), published(1)},
 	} {
 		r.step(t, step.at, step.done)
-		begun := requests.Load() + 1 // this one can have begun before the step
-		eventually(t, func() error {
-			if n := requests.Load(); n <= begun {
-				return fmt.Errorf("%d requests have ended", n)
+		requests.waitForMore(t)
+	}
+	requests.stop()
+	if n := requests.ended.Load(); len(requests.failures) > 0 {
+		t.Errorf("%d of %d requests failed: %v", len(requests.failures), n,
+			errors.Join(requests.failures[:min(len(requests.failures), 5)]...))
+	}
+}
+
+// requests sends one request after the other.
+type requests struct {
+	ended    atomic.Int64
+	failures []error // may be read after stop
+	stop     func()
+}
+
+func startRequests(t *testing.T, send func(context.Context) error) *requests {
+	t.Helper()
+	r := &requests{}
+	ctx, cancel := context.WithCancel(t.Context())
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for ; ctx.Err() == nil; r.ended.Add(1) {
+			if err := send(context.WithoutCancel(ctx)); err != nil {
+				r.failures = append(r.failures, err)
 			}
-			return nil
-		})
+		}
+	})
+	r.stop = func() {
+		cancel()
+		sending.Wait()
 	}
-	stop()
-	requesting.Wait()
-	if len(failures) > 0 {
-		t.Errorf("%d of %d requests failed: %v", len(failures), requests.Load(),
-			errors.Join(failures[:min(len(failures), 5)]...))
-	}
+	return r
+}
+
+// waitForMore waits until a request has ended that had not begun when waitForMore was called.
+func (r *requests) waitForMore(t *testing.T) {
+	t.Helper()
+	begun := r.ended.Load() + 1
+	eventually(t, func() error {
+		if n := r.ended.Load(); n <= begun {
+			return fmt.Errorf("%d requests have ended", n)
+		}
+		return nil
+	})
 }
