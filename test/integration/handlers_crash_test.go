@@ -103,8 +103,11 @@ func TestHandlers_RecoversFromCrashAtEachCall(t *testing.T) {
 		total += crashed[position]
 	}
 	t.Logf("%d lifecycles, %d of them with a crash; %d writes in a lifecycle without a crash", len(crashes), total, writes)
+	if total < len(crashes)/2 {
+		t.Error("a process crashed in fewer than half of the lifecycles")
+	}
 	for _, c := range crashes {
-		if crashed[c.position()] == 0 {
+		if c.nth == 1 && crashed[c.position()] == 0 {
 			t.Errorf("no process crashed %s", c)
 		}
 	}
