@@ -55,7 +55,28 @@ func (s *setting) newDeletion(name string, onlyMarked bool) *deletion {
 	_, err := s.newReconciler(children.Config{}).Reconcile(s.Context(), s.parent(name), parent, d.desired)
 	s.noError(err)
 	s.put(configMaps, newConfigMap(cluster.GetName(), "precious", "the user's data"))
+	if !onlyMarked {
+		s.syncCollector()
+	}
 	return d
+}
+
+// syncCollector waits until the garbage collector has seen all existing ConfigMaps. It would not orphan the others.
+func (s *setting) syncCollector() {
+	s.Helper()
+	owner := s.put(configMaps, newConfigMap(s.namespace, "seen-owner", ""))
+	seen := newConfigMap(s.namespace, "seen", "")
+	seen.SetOwnerReferences([]metav1.OwnerReference{{
+		APIVersion: "v1", Kind: "ConfigMap", Name: owner.GetName(), UID: owner.GetUID(),
+	}})
+	s.put(configMaps, seen)
+	s.noError(s.in(configMaps, s.namespace).Delete(s.Context(), owner.GetName(), metav1.DeleteOptions{}))
+	s.eventually("the garbage collector has deleted a ConfigMap without an owner", func() error {
+		if s.get(configMaps, s.namespace, seen.GetName()) != nil {
+			return errors.New("it exists")
+		}
+		return nil
+	})
 }
 
 // read returns the current state of a child, or nil if it does not exist.
