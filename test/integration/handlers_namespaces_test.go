@@ -154,7 +154,6 @@ func (r *realm) recorded() func(namespace string) bool {
 }
 
 func TestHandlers_TenThousandNamespaces(t *testing.T) {
-	t.Parallel()
 	r := newRealm(t, nil)
 	near, far, theirs := r.newNamespace(), r.newNamespace(), r.newNamespace()
 	all := append(imaginaryNamespaces(10_000), far, near)
