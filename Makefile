@@ -12,9 +12,9 @@ CLUSTER_PACKAGES = $(shell go list -f '{{.ImportPath}} {{join .Imports " "}} {{j
 	| awk '{ for (i = 1; i <= NF; i++) if ($$i == "$(MODULE)/test/cluster") { print $$1; next } }')
 UNIT_PACKAGES = $(filter-out $(CLUSTER_PACKAGES),$(shell go list ./...))
 
-# "make test" does not use the race detector for PLAIN_PACKAGES. Their tests start the programs as processes, or test
-# functions that start no goroutines, such as the evaluation of expressions, which it makes ten times slower. "make
-# test-long" does.
+# "make test" does not use the race detector for PLAIN_UNIT_PACKAGES and PLAIN_CLUSTER_PACKAGES. Their tests run programs
+# as processes, or functions that start no goroutines, which it would make ten times slower. "make test-long" uses it for
+# these packages, too.
 ENGINE_PACKAGE := $(MODULE)/test/integration
 PLAIN_UNIT_PACKAGES = $(filter $(MODULE)/cmd/dynamic-controller/internal/blueprint%,$(UNIT_PACKAGES))
 PLAIN_CLUSTER_PACKAGES = $(filter-out $(ENGINE_PACKAGE),$(CLUSTER_PACKAGES))
@@ -198,8 +198,7 @@ test-race: ## run the tests that need no control plane three times with the race
 	CGO_ENABLED=1 go test -race -count=3 $(UNIT_PACKAGES)
 
 .PHONY: test-long
-test-long: controlplane ## run what "make test" leaves out, before a release (takes about an hour)
-	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=3 $(UNIT_PACKAGES)
+test-long: controlplane test-race ## run what "make test" leaves out, before a release (takes about an hour)
 	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -timeout 60m $(ENGINE_PACKAGE) -every 1
 	CGO_ENABLED=1 go test $(TEST_FLAGS) -race -count=1 -p 1 -timeout 60m $(PLAIN_CLUSTER_PACKAGES)
 	$(WITHOUT_CGO) go test $(TEST_FLAGS) -tags long -count=1 -timeout 60m -run 'MemoryLimit|Upgrade' ./cmd/dynamic-controller \
