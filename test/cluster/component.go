@@ -1,9 +1,11 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -51,9 +53,43 @@ func (c *Component) Stop() error {
 	return c.end(syscall.SIGTERM)
 }
 
-// Pause sends SIGSTOP to the component. Its connections stay open, but it does not respond.
+// Pause sends SIGSTOP to the component and, on Linux, waits until it has stopped. Its connections stay open, but it
+// does not respond.
 func (c *Component) Pause() error {
-	return c.signal(syscall.SIGSTOP)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.signalLocked(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return c.waitStoppedLocked()
+}
+
+// waitStoppedLocked waits until the process has stopped. On a busy machine, its threads continue until the one that
+// receives the signal is scheduled.
+func (c *Component) waitStoppedLocked() error {
+	const interval = time.Millisecond
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for deadline := time.Now().Add(componentGrace); ; <-ticker.C {
+		pid, err := c.pidLocked()
+		if err != nil {
+			return err
+		}
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // not Linux
+		}
+		if err != nil {
+			return fmt.Errorf("state of %s (process %d): %w", c.name, pid, err)
+		}
+		// The state follows the name of the program, which is in parentheses.
+		if bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" T ")) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s (process %d) has not stopped within %s", c.name, pid, componentGrace)
+		}
+	}
 }
 
 // Resume continues a paused component.
