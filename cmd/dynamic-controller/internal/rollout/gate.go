@@ -98,9 +98,8 @@ type Gate struct {
 	surveyed bool
 	progress Progress
 	inUse    map[string]int // number of instances by revision
-	// admitted contains the instances that are allowed to move. It maps their keys to the times at which they were
-	// allowed. The map is replaced, never modified.
-	admitted  map[string]time.Time
+	// admitted contains the instances that are allowed to move. The map is replaced, never modified.
+	admitted  map[string]admission
 	restarted time.Time // last time at which an instance moved or RestartTimer was called
 	// allowed is the number of instances that were allowed to move, including those that other processes have recorded.
 	// own is the number of those that this process allowed. recorded is the last known record.
@@ -116,6 +115,14 @@ type Gate struct {
 	// pending contains the instances that have moved, but whose statuses describe them before the move. It maps their keys
 	// to the times since which this is known.
 	pending map[string]time.Time
+}
+
+// admission describes an instance that is allowed to move.
+type admission struct {
+	since time.Time
+	// failing reports whether the instance was failing when it was allowed. Its status can change before Moved is called.
+	// It must not make room for another instance by this.
+	failing bool
 }
 
 // New returns a Gate for a revision. Existing instances do not move before the first call to Survey.
@@ -301,7 +308,7 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	defer g.mu.Unlock()
 	before, restarted, now := g.admitted, g.restarted, time.Now()
 	s := survey{
-		inUse: map[string]int{}, next: map[string]time.Time{}, left: map[string]bool{}, pending: map[string]time.Time{},
+		inUse: map[string]int{}, next: map[string]admission{}, left: map[string]bool{}, pending: map[string]time.Time{},
 	}
 	for _, i := range instances {
 		g.addLocked(&s, i, now)
@@ -312,7 +319,7 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	}
 	p := s.Progress
 	for _, i := range s.moving {
-		if now.Sub(restarted) >= stuckAfter && now.Sub(next[i.Key]) >= stuckAfter {
+		if now.Sub(restarted) >= stuckAfter && now.Sub(next[i.Key].since) >= stuckAfter {
 			p.Stuck, s.left[i.Key] = append(p.Stuck, i), true
 		}
 	}
@@ -328,14 +335,16 @@ func (g *Gate) Survey(instances []Instance) (admitted []string) {
 	successes, moved := s.believed(g.allowed - g.own)
 	p.Stopped = !p.Complete() && stops(successes)
 	if !p.Stopped {
-		first := append(g.first(s.healthy, max(1, successes)+stuck-awaited-len(p.Waiting)),
-			g.first(s.failing, max(1, moved)+stuck-awaited)...)
-		for _, key := range first {
-			if _, is := next[key]; !is {
-				next[key] = now
-				admitted = append(admitted, key)
+		admit := func(keys []string, failing bool) {
+			for _, key := range keys {
+				if _, is := next[key]; !is {
+					next[key] = admission{now, failing}
+					admitted = append(admitted, key)
+				}
 			}
 		}
+		admit(g.first(s.healthy, max(1, successes)+stuck-awaited-len(p.Waiting)), false)
+		admit(g.first(s.failing, max(1, moved)+stuck-awaited), true)
 	}
 	g.allowed, g.own = g.allowed+len(admitted), g.own+len(admitted)
 	g.insufficient = !p.Stopped && stops(min(successes, g.recorded-s.unsuccessful()))
@@ -355,17 +364,17 @@ func (g *Gate) addLocked(s *survey, i Instance, now time.Time) {
 	hasMoved, isProven := g.hasMovedLocked(i.Key, i.Revision, i.Created), g.isProvenLocked(i.Key)
 	isCurrent := g.hasTemplatesOf(i.Revision)
 	i.Revision = g.revisionOfLocked(i.Key, i.Revision, i.Created)
-	since, moves := g.admitted[i.Key]
+	admitted, moves := g.admitted[i.Key]
 	switch {
 	case hasMoved:
 		g.setMovedLocked(i.Key, false)
 	case i.Paused:
 		s.left[i.Key] = true
 		if moves {
-			s.next[i.Key] = now
+			s.next[i.Key] = admission{now, admitted.failing}
 		}
 	case moves:
-		s.next[i.Key], s.moving = since, append(s.moving, i)
+		s.next[i.Key], s.moving = admitted, append(s.moving, i)
 	}
 	if hasMoved && !isCurrent && !i.Paused && (moves || !g.done) {
 		at, known := g.pending[i.Key]
@@ -375,6 +384,9 @@ func (g *Gate) addLocked(s *survey, i Instance, now time.Time) {
 		if s.pending[i.Key] = at; now.Sub(at) >= stuckAfter {
 			s.overwritten = append(s.overwritten, i)
 		}
+	}
+	if !hasMoved && !i.Paused {
+		s.addUnmoved(i.Key, moves && admitted.failing || !moves && i.Health == Failing)
 	}
 	s.add(i, hasMoved, isProven, isCurrent, i.Created.After(g.revision.Since))
 }
@@ -397,14 +409,17 @@ func (p *Progress) setDeadline(now, changed time.Time, moves bool) {
 // survey summarizes the states of instances.
 type survey struct {
 	Progress
-	inUse            map[string]int
-	healthy, failing []string // keys of instances that have not moved
+	inUse map[string]int
+	// healthy and failing contain the keys of instances that have not moved, by their health when they were allowed to
+	// move, or else by their current health.
+	healthy, failing []string
 	// proven counts the instances that this process allowed to move. claimed counts the other ones that have moved
 	// according to their statuses.
 	proven, claimed tally
 	// next, left and pending replace Gate.admitted, Gate.left and Gate.pending. moving contains the instances in next that
 	// are not paused, and overwritten those that have been pending for too long.
-	next, pending       map[string]time.Time
+	next                map[string]admission
+	pending             map[string]time.Time
 	left                map[string]bool
 	moving, overwritten []Instance
 	changed             time.Time // last time at which a moved instance became ready or regressed
@@ -427,6 +442,14 @@ func (s *survey) unsuccessful() int {
 	return s.proven.moved - s.proven.successes + s.claimed.moved - s.claimed.successes
 }
 
+func (s *survey) addUnmoved(key string, failing bool) {
+	if failing {
+		s.failing = append(s.failing, key)
+	} else {
+		s.healthy = append(s.healthy, key)
+	}
+}
+
 // add adds an instance to the summary. isProven reports whether the instance has moved because this process allowed it.
 // isCurrent reports whether its status describes it after the move. isNew reports whether the instance was created
 // after the newest revision was accepted.
@@ -437,13 +460,8 @@ func (s *survey) add(i Instance, hasMoved, isProven, isCurrent, isNew bool) {
 	}
 	s.Total++
 	s.inUse[i.Revision]++
-	switch {
-	case hasMoved:
+	if hasMoved {
 		s.Updated++
-	case i.Health == Failing:
-		s.failing = append(s.failing, i.Key)
-	default:
-		s.healthy = append(s.healthy, i.Key)
 	}
 	if !hasMoved || !isCurrent || isNew {
 		return

@@ -560,6 +560,31 @@ func TestGate_ForgedStatusOfAnAdmittedInstance(t *testing.T) {
 	})
 }
 
+// The status of an instance reaches the cache before Moved is called.
+func TestGate_FailureThatIsCountedBeforeMoved(t *testing.T) {
+	for name, test := range map[string]struct{ before, after Health }{
+		"an instance begins to fail": {Ready, Failing},
+		"an instance recovers":       {Failing, Ready},
+	} {
+		t.Run(name, func(t *testing.T) {
+			instances := some(100, Instance{Revision: "old", Health: test.before})
+			g := New(newest)
+			first := g.Survey(instances)[0]
+			i := slices.IndexFunc(instances, func(i Instance) bool { return i.Key == first })
+			instances[i].Revision, instances[i].Health = "new", test.after
+			instances[i].Regressed = test.after == Failing
+			if more := g.Survey(instances); len(more) > 0 {
+				t.Errorf("admitted: %q", more)
+			}
+			g.Moved(first, "new")
+			g.Survey(instances)
+			if p, _ := g.Progress(); p.Updated != 1 || p.Stopped != (test.after == Failing) {
+				t.Errorf("got %+v", p)
+			}
+		})
+	}
+}
+
 // A user who overwrites status.revision after each move must not silently hold up the others.
 func TestGate_OverwrittenStatusOfAMovedInstance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
