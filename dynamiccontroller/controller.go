@@ -68,8 +68,9 @@ func newQueue() *queue {
 //
 // kubeClient should not be throttled, because each type starts with a list request and a watch request. Prefer
 // [NewForConfig]: with kubeClient, each object is decoded and re-encoded before it is stored, and each initial list is
-// held in memory in full. NewForConfig also retries some requests earlier. Without these retries, the first watch of a
-// new CRD's type can start one second late, and watches take about 40 seconds to recover from an etcd restore.
+// held in memory in full. kubeClient can also repeat requests and wait as the API server asks, without the engine's
+// knowledge. The first watch of a new CRD's type can then start one second late. While the API server asks for a longer
+// delay, the type's state reports that there is no response.
 func NewDynamicController(
 	log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option,
 ) *DynamicController {
@@ -90,7 +91,7 @@ func NewDynamicController(
 		c.source = c.clients
 	}
 	c.pool = typewatch.NewPool(typewatch.Config{
-		Source: c.source, Log: c.logOf, Observe: c.logState, Transform: c.defaultTransform,
+		Source: c.source, Log: c.logOf, Observe: newProblemLog(c.logOf).observe, Transform: c.defaultTransform,
 		Reduce: c.reduce,
 	})
 	return c
@@ -102,9 +103,13 @@ func (c *DynamicController) logOf(gvr schema.GroupVersionResource) logr.Logger {
 
 // NewForConfig returns a controller that lists and watches objects without decoding them. Objects are decoded when
 // they are read. NewForConfig does not need a metadata client and ignores [WithMetadataClient]. Lists are not
-// throttled unless cfg sets QPS or RateLimiter. Watches are never throttled.
+// throttled unless cfg sets QPS or RateLimiter. Watches are never throttled. The timeout of cfg is ignored. If cfg has
+// no UserAgent, requests have client-go's default one, followed by "/dynamiccontroller".
 func NewForConfig(log logr.Logger, config Config, cfg *rest.Config, opts ...Option) (*DynamicController, error) {
 	cfg = rest.CopyConfig(cfg)
+	if cfg.UserAgent == "" {
+		rest.AddUserAgent(cfg, "dynamiccontroller")
+	}
 	if cfg.QPS == 0 && cfg.RateLimiter == nil {
 		cfg.QPS = -1
 	}

@@ -12,7 +12,7 @@
 //	               ▼
 //	           Run(ctx) again     promotion: every object in the cache is reconciled once
 //
-// Each type is watched by a reflector that fills a cache. Changed objects are added to one workqueue for all types, as
+// Each type has a watch that fills a cache. Changed objects are added to one workqueue for all types, as
 // [ObjectIdentifiers]. Config.Workers sets the number of goroutines that take items from the queue and call the type's
 // [Handler]. With [Owns], [Watches] and [DynamicController.AddWatches], changes to objects of other types also trigger
 // reconciles of the served type's objects.
@@ -41,11 +41,13 @@
 //     serialized.
 //   - S3: A type that hangs, fails or cannot sync does not affect starts, stops, events or reconciles of other types.
 //   - S4: Types can be added and removed before, during and between runs, and on a standby.
-//   - S5: If the API server does not serve a type, forbids access to it or fails, [TypeStatus] reports the state and
-//     the API server's message. The watch is retried with a capped backoff and recovers without intervention. With
-//     [WithTypeEvents], it recovers as soon as the type is served again. A 404 alone neither empties the cache nor
-//     causes reconciles. After a type event reports that the type is gone, the cache is emptied and each object that
-//     it held is reconciled once more. For a NotFound that a handler returns because the type is missing, see D9.
+//   - S5: A type is synced only while its watch is open, or was until less than five seconds ago. If the API server
+//     does not serve a type, forbids access to it, fails or does not respond, [TypeStatus] reports the state and the
+//     API server's message within ten seconds. The watch is retried with a capped backoff and recovers without
+//     intervention. With [WithTypeEvents], it recovers as soon as the type is served again. A 404 alone neither empties
+//     the cache nor causes reconciles. After a type event reports that the type is gone, the cache is emptied and each
+//     object that it held is reconciled once more. For a NotFound that a handler returns because the type is missing,
+//     see D9.
 //   - S6: Subscriptions to the same type share watches, whether the type is served, owned or watched. A watch is
 //     identified by GVR, namespaces, selectors and projection: keys, metadata, objects without managedFields, or
 //     complete objects. A subscription joins a watch that stores at least the projection that the subscription needs.
@@ -66,8 +68,11 @@
 //     registrations and runs.
 //   - D3: Deletions that happened while a watch was interrupted are found by comparing the cache with the next list.
 //     Each deletion is delivered with the last known state of the object, so that the owner of a deleted child is
-//     reconciled. A list is never older than the cache, so a lagging API server causes no false deletions. The only
-//     exception is a restore of etcd from a backup, after which the cache reverts to the restored state.
+//     reconciled. An object that was deleted and created again with the same name is delivered as a deletion and an
+//     addition. An object that cannot be used, for example because a label is not a string, is skipped and counted in
+//     the status, and its last usable state stays in the cache. A list is never older than the cache, so a lagging API
+//     server causes no false deletions. The only exception is a restore of etcd from a backup, after which the cache
+//     reverts to the restored state.
 //   - D4: All initial lists of a registration, including those of owned and watched types, together trigger only one
 //     reconcile per object. If the list of an owned or watched type fails, the reconcile is delayed by about a second
 //     at most. If the list hangs, the reconcile is delayed by at most ten seconds.
@@ -79,7 +84,10 @@
 //     positive delay leads to a retry with backoff. An interrupted call does not count as a failure.
 //   - D7: Failures of one type never delay the first reconcile or the retries of another type.
 //   - D8: An object that fails more than Config.QueueMaxRetries times in a row is parked. It is counted in the status
-//     and reconciled again on its next event, Enqueue or resync, or in the next run.
+//     and reconciled again on its next event, Enqueue or resync, or in the next run. For each type, the newest 1000
+//     objects that were not in the cache when they were parked are kept. Older ones are forgotten. Objects that fail
+//     but are not parked are not limited in this way: with unlimited retries, an object whose deletion was not
+//     delivered keeps its record until a reconcile succeeds.
 //   - D9: An object that is not in the cache is not retried after a NotFound for the object itself. If a create is
 //     rejected because the object's namespace is terminating, the object is not retried. If a type is gone, the API
 //     server returns a NotFound without a name. While the state of the object's type is [TypeNotFound], such an error

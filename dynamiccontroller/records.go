@@ -2,6 +2,7 @@ package dynamiccontroller
 
 import (
 	"cmp"
+	"container/list"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -21,7 +22,15 @@ type record struct {
 	parkedSince time.Time // zero unless the object is parked
 	pending     bool      // the next run must reconcile the key even if it is not in the cache
 	deleted     bool      // the predicate filtered out the delete event
+	// absent is the key's element in the registration's list of parked objects that are not in the cache; otherwise nil.
+	absent *list.Element
 }
+
+// maxAbsentParked limits the parked records of objects that are not in the cache, per type. Such a record would
+// otherwise stay until the object is created again or the type is stopped. The record that was parked first is dropped.
+// Whether the object is in the cache is determined when it is parked. If it is in the queue again when its record is
+// dropped, it can be retried although its delete event was filtered out. Failing objects have no such limit.
+const maxAbsentParked = 1000
 
 // maxErrorLength limits the memory that a type with many parked objects uses for errors.
 const maxErrorLength = 1024
@@ -37,7 +46,11 @@ func (r *registration) updateRecordLocked(key string, update func(record) record
 	if r.closed {
 		return record{}
 	}
-	rec := update(r.records[key])
+	before := r.records[key]
+	rec := update(before)
+	if before.absent != nil && rec.absent != before.absent {
+		r.absentParked.Remove(before.absent)
+	}
 	if rec == (record{}) {
 		delete(r.records, key)
 	} else {
@@ -87,10 +100,21 @@ func (r *registration) recordSuccess(key string) {
 // park records that the object must not be retried; see Handler.
 func (r *registration) park(key string) {
 	r.group.Forget(key)
-	r.updateRecord(key, func(rec record) record {
-		rec.parkedSince = time.Now()
+	absent := !r.subscriptions.primary.View().Store().Has(key)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.updateRecordLocked(key, func(rec record) record {
+		rec.parkedSince, rec.absent = time.Now(), nil
+		if absent {
+			rec.absent = r.absentParked.PushBack(key)
+		}
 		return rec
 	})
+	for r.absentParked.Len() > maxAbsentParked {
+		oldest := r.absentParked.Front().Value.(string)
+		r.updateRecordLocked(oldest, func(rec record) record { return record{pending: rec.pending} })
+		r.log.V(1).Info("Parked object is not in the cache, dropped", keyObject, oldest)
+	}
 }
 
 // recordDeletion must be called when an object has been deleted. If the predicate filtered out the delete event, a

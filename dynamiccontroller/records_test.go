@@ -2,6 +2,7 @@ package dynamiccontroller_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -368,5 +369,44 @@ func TestD8_ParkedObjectsAreReportedOnce(t *testing.T) {
 		if n := len(c.at["failing"]); n != 3 {
 			t.Errorf("%d calls for the failing object, want 3", n)
 		}
+	})
+}
+
+func TestD8_ParkedRecordsOfAbsentObjectsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 1000
+		f := newFixture(t, 1, retryEverySecond(0))
+		stop := f.run()
+		gvr := f.types[0]
+		f.put(gvr, "present")
+		f.serve(gvr, func(context.Context, dynamiccontroller.ObjectIdentifiers) error {
+			return dynamiccontroller.Terminal(errors.New("cannot clean up"))
+		})
+		synctest.Wait()
+		enqueue := func(from, to int) {
+			for i := from; i < to; i++ {
+				f.controller.Enqueue(dynamiccontroller.ObjectIdentifiers{GVR: gvr, NamespacedKey: fmt.Sprintf("ns/gone-%d", i)})
+				synctest.Wait()
+			}
+		}
+		enqueue(0, limit)
+		if n := f.controller.Status()[0].Parked; n != limit+1 {
+			t.Fatalf("%d parked, want %d", n, limit+1)
+		}
+		for range limit { // parking the same object again drops no other
+			enqueue(0, 1)
+		}
+		if n := f.controller.Status()[0].Parked; n != limit+1 {
+			t.Errorf("after repeated failures of one object: %d parked, want %d", n, limit+1)
+		}
+		enqueue(limit, 2*limit)
+		status := f.controller.Status()[0]
+		if status.Parked != limit+1 {
+			t.Errorf("%d parked, want the object in the cache and %d others", status.Parked, limit)
+		}
+		if newest := status.NewestParked[len(status.NewestParked)-1].Key; newest != fmt.Sprintf("ns/gone-%d", 2*limit-1) {
+			t.Errorf("the newest parked object is %s", newest)
+		}
+		stop()
 	})
 }

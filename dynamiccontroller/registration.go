@@ -1,6 +1,7 @@
 package dynamiccontroller
 
 import (
+	"container/list"
 	"context"
 	"fmt"
 	"maps"
@@ -50,8 +51,9 @@ type registration struct {
 	cancel        context.CancelCauseFunc // cancels lifetime
 	running       map[string]time.Time    // start times of running handlers, by key
 	records       map[string]record
-	malformedKeys int // number of malformed keys ignored so far
-	active        int // number of running handlers and background tasks
+	absentParked  list.List // keys of parked objects that are not in the cache, in the order in which they were parked
+	malformedKeys int       // number of malformed keys ignored so far
+	active        int       // number of running handlers and background tasks
 	closed        bool
 }
 
@@ -205,6 +207,7 @@ func (r *registration) close() {
 	r.active++
 	cancel := r.cancel
 	r.records = nil
+	r.absentParked.Init()
 	close(r.stopped)
 	r.mu.Unlock()
 	defer r.release()

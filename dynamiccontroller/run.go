@@ -51,6 +51,20 @@ func RunContext(ctx context.Context) context.Context {
 	return context.Background()
 }
 
+// HistoryOf takes a handler's context and returns the number of the history to which resourceVersions belong. The
+// number is zero until the engine notices that the versions of a type went back, which means that etcd was restored
+// from a backup. It grows with each restore. Versions from different histories cannot be compared. State that compares
+// them, such as a cache of written objects, must be dropped when the number grows. The engine lists the types again. If
+// the server of a group does not store its versions, the number grows whenever that server restarts.
+//
+// For contexts that are not derived from a handler's context, HistoryOf returns zero.
+func HistoryOf(ctx context.Context) int64 {
+	if r, ok := ctx.Value(runKey{}).(*run); ok {
+		return r.controller.pool.History()
+	}
+	return 0
+}
+
 // Run reconciles objects until ctx is cancelled. It starts the workers and, unless RunWatches is already running, the
 // watches of all served types. Each run reconciles every object in the cache once, even if the object has not changed.
 //

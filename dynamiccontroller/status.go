@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/typewatch"
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
 // TypeState is the state of a type's watch.
@@ -24,14 +25,18 @@ const (
 	TypeStopped TypeState = "Stopped"
 	// TypeSyncing means that the watch has started but its first list since then is not complete yet.
 	TypeSyncing TypeState = "Syncing"
-	// TypeSynced means that the cache holds the objects and that a watch keeps the cache up to date.
+	// TypeSynced means that the cache holds the objects, and that the watch that keeps the cache up to date is open, or
+	// was until less than five seconds ago. After the first list of a run, the watch has five seconds to open. A type
+	// that cannot be watched is listed every 30 seconds instead, and is synced while its last complete list is younger
+	// than a minute.
 	TypeSynced TypeState = "Synced"
 	// TypeNotFound means that the API server does not serve the type (404), or that a type event reported it as gone.
 	TypeNotFound TypeState = "NotFound"
 	// TypeForbidden means that the client is not allowed to list or watch the type (401, 403).
 	TypeForbidden TypeState = "Forbidden"
-	// TypeFailing means that requests fail for another reason. In the states TypeNotFound, TypeForbidden and TypeFailing,
-	// the watch is retried with a backoff of up to 30 seconds.
+	// TypeFailing means that requests fail for another reason, or that the watch is not open and the API server does not
+	// respond. In the states TypeNotFound, TypeForbidden and TypeFailing, the cache is kept, and requests are retried with
+	// a backoff of up to 30 seconds, or after the delay that the API server asks for, up to a minute.
 	TypeFailing TypeState = "Failing"
 )
 
@@ -41,8 +46,28 @@ type WatchStatus struct {
 	Message string    // the error from the API server, if State reports a failure
 	Since   time.Time // when State last changed
 	Synced  bool      // the cache holds a complete list, which can be out of date if State reports a failure
-	Objects int       // number of objects in the cache
-	Bytes   int64     // approximate memory used by these objects
+
+	WatchOpenSince time.Time // zero if the watch is not open
+	LastEvent      time.Time // when the last event, bookmark or list arrived; zero if there was none
+	NextAttempt    time.Time // when the next request is due; zero if no delay is in progress
+	LastProblem    string    // the last error, even if it is over
+	LastProblemAt  time.Time // when it occurred
+	Polled         bool      // the type cannot be watched, and is listed every 30 seconds instead
+
+	Objects int   // number of objects in the cache
+	Bytes   int64 // approximate memory used by these objects
+	// Unusable counts objects that were received but cannot be used, for example because they have no name, or because
+	// a label is not a string. With CacheFull, all metadata is checked as well, and a handler is not called for an object
+	// whose generation is a string. An unusable object does not affect other objects, and it does not count as deleted:
+	// the cache keeps its last usable state, if any.
+	//
+	// If neither the name nor the UID of an item in a list can be read, the list deletes nothing, and a replacement waits.
+	// The list is repeated after a minute, later less often, until all its items can be identified. If a replacement
+	// caches more of each object, or has a transform, an unusable object counts as deleted until it can be used.
+	//
+	// The first unusable object of a watch is logged at V(0), the others at V(1).
+	Unusable        int
+	UnusableMessage string // one of these objects, and why it cannot be used
 	// Replacement describes a watch with different options that will replace the current one once it has synced. Until
 	// then, listers and event handlers use the current watch. It is nil if no replacement is pending.
 	Replacement *ReplacementStatus
@@ -132,26 +157,23 @@ func watchStatusOf(sub *typewatch.Subscription) WatchStatus {
 		Message: state.Message,
 		Since:   state.Since,
 		Synced:  view.HasSynced(),
+
+		WatchOpenSince: state.Open,
+		LastEvent:      state.LastEvent,
+		NextAttempt:    state.NextAttempt,
+		LastProblem:    state.LastProblem,
+		LastProblemAt:  state.ProblemAt,
+		Polled:         state.Lacks.Has(listwatch.NoWatch),
+
 		Objects: view.Store().Len(),
 		Bytes:   view.Store().Size(),
 	}
+	unusable := view.Unusable()
+	status.Unusable, status.UnusableMessage = unusable.Objects, unusable.Message
 	if next, pending := sub.Replacement(); pending {
 		status.Replacement = &ReplacementStatus{State: TypeState(next.Phase), Message: next.Message, Since: next.Since}
 	}
 	return status
-}
-
-// logState logs a change in the state of a watch.
-func (c *DynamicController) logState(gvr schema.GroupVersionResource, s typewatch.State) {
-	log, state := c.logOf(gvr), TypeState(s.Phase)
-	switch state {
-	case TypeForbidden:
-		log.Error(nil, "Watch forbidden, will retry", keyState, state, keyMessage, s.Message)
-	case TypeNotFound, TypeFailing:
-		log.Info("Watch failed, will retry", keyState, state, keyMessage, s.Message)
-	default:
-		log.V(1).Info("Watch changed state", keyState, state)
-	}
 }
 
 // AllInformerHaveSynced reports whether the cache of every served type holds a complete list. It returns false if any

@@ -131,6 +131,12 @@ type secondaryOptions struct {
 	mapFunc MapFunc // nil if the Watch was created by Owns
 }
 
+func (o *secondaryOptions) subscription() typewatch.Options {
+	options := o.watchOptions.subscription()
+	options.Secondary = true
+	return options
+}
+
 // asWatch completes and validates the options, and returns the Watch.
 func (o *secondaryOptions) asWatch() Watch {
 	if o.key.GVR.Version == "" || o.key.GVR.Resource == "" {

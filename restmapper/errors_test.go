@@ -10,6 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
 func TestM2_MapperSyncsWithoutAPIServices(t *testing.T) {
@@ -87,7 +89,7 @@ func TestM2_WatchEndingImmediatelyIsReportedAndRetriedWithBackoff(t *testing.T) 
 		r.start()
 		r.waitFor(pod) // lists are sufficient for the sync
 		time.Sleep(10 * time.Minute)
-		if failure := r.failure(SourceCRDs, ""); failure == nil || !errors.Is(failure, errWatchEnded) ||
+		if failure := r.failure(SourceCRDs, ""); failure == nil || !errors.Is(failure, listwatch.ErrClosedAtOnce) ||
 			time.Since(failure.Since) < 9*time.Minute {
 			t.Errorf("got failure %+v", failure)
 		}
@@ -114,7 +116,7 @@ func TestM2_StreamingListEndsAFailure(t *testing.T) {
 		crds := &largeCRDs{count: 1, schemas: []byte(`{}`), watchList: true}
 		r.api.handle(path, crds.ServeHTTP)
 		r.waitFor(schema.GroupKind{Group: "g0.example.com", Kind: "Widget"})
-		time.Sleep(2 * steadyTime)
+		time.Sleep(10 * time.Second)
 		if !r.hasNoErrors() {
 			t.Errorf("got errors %v", r.Errors())
 		}

@@ -8,7 +8,6 @@ import (
 	"runtime/metrics"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,10 +20,9 @@ import (
 // largeCRDs is an API server that serves many CRDs with large schemas, and no other types. It does not hold all CRDs in
 // memory.
 type largeCRDs struct {
-	count      int
-	schemas    []byte
-	watchList  bool // streaming lists are supported
-	exactLists atomic.Int64
+	count     int
+	schemas   []byte
+	watchList bool // streaming lists are supported
 }
 
 const syncedRevision = "5000"
@@ -33,9 +31,6 @@ func (l *largeCRDs) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	query := r.URL.Query()
 	isWatch, isInitial := query.Get("watch") != "", query.Get("sendInitialEvents") != ""
-	if query.Get("resourceVersionMatch") == "Exact" {
-		l.exactLists.Add(1)
-	}
 	switch {
 	case r.URL.Path == "/api", r.URL.Path == "/apis":
 		w.Header().Set("Content-Type", discovery.AcceptV2)

@@ -7,60 +7,64 @@ import (
 	"fmt"
 	"io"
 
-	metainternalversion "k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
-// List reads a list and reduces each object as soon as it is decoded, to save memory. An API server that does not
+// List reads a list and passes on each object as soon as it is decoded, to save memory. An API server that does not
 // support streaming lists may also ignore the limit of a list request, and the schemas of all CRDs together can exceed
 // the available memory.
-func (w *watcher) List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	request := w.client.Get().Resource(w.gvr.Resource).VersionedParams(&options, metav1.ParameterCodec)
-	body, err := request.Stream(ctx)
+func (w *watcher) List(
+	ctx context.Context, options listwatch.RequestOptions, item func(runtime.Object),
+) (metav1.ListMeta, error) {
+	body, err := w.request(options).Stream(ctx)
 	if err != nil {
-		return nil, err
+		return metav1.ListMeta{}, err
 	}
 	defer body.Close()
-	list := &metainternalversion.List{}
-	if err := w.decodeList(json.NewDecoder(body), list); err != nil {
-		return nil, fmt.Errorf("list %s: %w", w.gvr.GroupResource(), err)
+	m, err := w.decodeList(json.NewDecoder(body), item)
+	if err != nil {
+		if err = fmt.Errorf("list %s: %w", w.gvr.GroupResource(), err); !errors.Is(err, io.ErrUnexpectedEOF) {
+			err = malformed(err)
+		}
 	}
-	return list, nil
+	return m, err
 }
 
-func (w *watcher) decodeList(d *json.Decoder, list *metainternalversion.List) error {
+func (w *watcher) decodeList(d *json.Decoder, item func(runtime.Object)) (m metav1.ListMeta, err error) {
 	if err := expectDelim(d, '{'); err != nil {
-		return err
+		return m, err
 	}
 	kind := ""
 	for d.More() {
 		field, err := d.Token()
 		if err != nil {
-			return err
+			return m, err
 		}
 		switch field {
 		case "kind":
 			err = d.Decode(&kind)
 		case "metadata":
-			err = d.Decode(&list.ListMeta)
+			err = d.Decode(&m)
 		case "items":
-			err = w.decodeItems(d, list)
+			err = w.decodeItems(d, item)
 		default:
 			var ignored json.RawMessage
 			err = d.Decode(&ignored)
 		}
 		if err != nil {
-			return err
+			return m, err
 		}
 	}
 	if err := expectDelim(d, '}'); err != nil {
-		return err
+		return m, err
 	}
-	return expectKind(kind, w.gvk.Kind+"List")
+	return m, expectKind(kind, w.gvk.Kind+"List")
 }
 
-func (w *watcher) decodeItems(d *json.Decoder, list *metainternalversion.List) error {
+func (w *watcher) decodeItems(d *json.Decoder, item func(runtime.Object)) error {
 	switch begin, err := d.Token(); {
 	case err != nil:
 		return err
@@ -74,11 +78,7 @@ func (w *watcher) decodeItems(d *json.Decoder, list *metainternalversion.List) e
 		if err := d.Decode(object); err != nil {
 			return err
 		}
-		reduced, err := w.reduce(object)
-		if err != nil {
-			return err
-		}
-		list.Items = append(list.Items, reduced.(runtime.Object))
+		item(object)
 	}
 	return expectDelim(d, ']')
 }

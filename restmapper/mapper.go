@@ -65,7 +65,8 @@ type Mapper struct {
 	failures       map[Source]failure                    // except those of single versions
 }
 
-// New returns a mapper for the API server of cfg. It does not start goroutines or open connections.
+// New returns a mapper for the API server of cfg. It does not start goroutines or open connections. If cfg has no
+// UserAgent, requests have client-go's default one, followed by "/restmapper".
 func New(log logr.Logger, cfg *rest.Config, opts ...Option) (*Mapper, error) {
 	m := &Mapper{
 		log: log, pollPeriod: defaultPollPeriod, notifier: notifier{log: log},
@@ -81,8 +82,11 @@ func New(log logr.Logger, cfg *rest.Config, opts ...Option) (*Mapper, error) {
 	}
 	m.crds, m.services = m.newCRDWatcher(), m.newServiceWatcher()
 	var err error
+	if cfg.UserAgent == "" {
+		cfg = rest.AddUserAgent(rest.CopyConfig(cfg), "restmapper")
+	}
 	if m.discoverer, err = newDiscoverer(cfg); err == nil {
-		err = errors.Join(m.crds.init(cfg), m.services.init(cfg))
+		err = errors.Join(m.crds.init(log.V(1), cfg), m.services.init(log.V(1), cfg))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create REST mapper: %w", err)
@@ -101,8 +105,8 @@ func (m *Mapper) Run(ctx context.Context) error {
 	m.notifier.start()
 	defer m.notifier.stop()
 	var parts sync.WaitGroup
-	parts.Go(func() { m.crds.run(ctx, m.log) })
-	parts.Go(func() { m.services.run(ctx, m.log) })
+	parts.Go(func() { m.crds.loop.Run(ctx) })
+	parts.Go(func() { m.services.loop.Run(ctx) })
 	parts.Go(func() { m.poll(ctx) })
 	parts.Go(func() { m.readVersions(ctx) })
 	parts.Wait()

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"maps"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,29 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
-const (
-	// maxRequestDelay limits the delay before a failed request is repeated. It is short, because one request every few
-	// seconds costs little, and the API server is expected to recover.
-	maxRequestDelay = 5 * time.Second
-	// maxRelistDelay limits the delay after errors that usually persist, such as a missing permission, and the delay
-	// between lists of all objects.
-	maxRelistDelay = 30 * time.Second
-	// steadyTime is how long a watch must stay open before earlier errors are cleared.
-	steadyTime = 5 * time.Second
-	// resetTime is how long an attempt must last to reset the backoff.
-	resetTime = time.Minute
-)
+// maxRequestDelay limits the delay before a failed request is repeated. It is short, because one request every few
+// seconds costs little, and the API server is expected to recover.
+const maxRequestDelay = 5 * time.Second
 
-// errWatchEnded is wrapped by the error reported for a watch that ended soon after it was opened.
-var errWatchEnded = errors.New("the watch ended early")
-
-// watcher lists and watches the objects of one type. It implements the reflector's store and the client that makes the
-// reflector's requests.
+// watcher lists and watches the objects of one type. It is the store of its loop, and sends the loop's requests.
 type watcher struct {
 	gvk       schema.GroupVersionKind
 	gvr       schema.GroupVersionResource
@@ -54,35 +38,31 @@ type watcher struct {
 	// the object was deleted. Both are called by one goroutine.
 	replace func(objects []any)
 	set     func(name string, object any)
-	// report is called with the error from each failed request and each watch that ended early. It is called with nil when
-	// a watch has been open for steadyTime.
+	// report is called with the error when the type's state reports a problem, and with nil when its watch is open.
 	report func(error)
 
-	requests *listwatch.ListWatch
-	version  atomic.Pointer[string] // the resourceVersion of the newest list, event or bookmark
+	loop *listwatch.Loop
 
-	mu      sync.Mutex // guards the fields below; held while report is called
-	err     error      // the error from the newest request
-	opened  time.Time  // when the current watch was opened; zero if no watch is open
-	cleared *time.Timer
+	// Used only by the loop's goroutine.
+	version string         // the resourceVersion of the newest list, event or bookmark, also of an earlier run
+	items   map[string]any // the list that is being received
+
+	mu sync.Mutex // held while report is called, so that it is called in order
 }
 
 var (
-	_ cache.TransformingStore      = (*watcher)(nil)
-	_ cache.ReflectorBookmarkStore = (*watcher)(nil)
-	_ listwatch.Client             = (*watcher)(nil)
+	_ listwatch.Store    = (*watcher)(nil)
+	_ listwatch.Requests = (*watcher)(nil)
 )
 
 // init sets the fields that are derived from the others.
-func (w *watcher) init(cfg *rest.Config) (err error) {
+func (w *watcher) init(log logr.Logger, cfg *rest.Config) (err error) {
 	w.client, err = newWatchClient(cfg, w.gvk, w.newObject())
-	w.requests = listwatch.New(w, listwatch.Config{
-		GVR: w.gvr, LabelSelector: w.selector,
-		MinVersion:  func() string { return *w.version.Load() },
-		ListError:   w.requestFailed,
-		WatchResult: w.watchResult,
+	w.loop = listwatch.NewLoop(w, w, listwatch.Options{
+		Log: log, GVR: w.gvr, LabelSelector: w.selector, MaxDelay: maxRequestDelay, Observe: w.stateChanged,
+		// After a lost connection, a watch could be resumed from a version that does not exist after a restore of etcd.
+		Relists: listwatch.NewRelistLimiter(),
 	})
-	w.setVersion("")
 	return err
 }
 
@@ -97,33 +77,18 @@ func newWatchClient(cfg *rest.Config, gvk schema.GroupVersionKind, object runtim
 	cfg.ContentType, cfg.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	cfg.Timeout = 0 // a timeout would end watches
-	cfg.Wrap(listwatch.RetryEarly)
 	return rest.RESTClientFor(cfg)
 }
 
-// run lists and watches until ctx is cancelled, and returns when its goroutines have ended. It can be called again.
-func (w *watcher) run(ctx context.Context, log logr.Logger) {
-	log = log.V(1) // the mapper itself logs failures at the default level; see setFailure
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, log))
-	w.requests.Begin()
-	defer w.closeWatch()
-	defer w.requests.Join()
-	defer cancel()
-	reflector := w.requests.NewReflector(log, "restmapper", maxRequestDelay, w)
-	retry := newRetry(maxRelistDelay)
-	for ctx.Err() == nil {
-		began := time.Now()
-		w.requests.BeginAttempt(ctx)
-		err := reflector.ListAndWatchWithContext(ctx)
-		err = w.endAttempt(ctx, err)
-		if time.Since(began) >= resetTime {
-			retry = newRetry(maxRelistDelay)
-		}
-		delay := retry()
-		if !usuallyLasts(err) {
-			delay = min(delay, maxRequestDelay)
-		}
-		<-listwatch.After(ctx, delay)
+// stateChanged reports the state of the loop. The mapper itself logs failures; see setFailure.
+func (w *watcher) stateChanged() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch state := w.loop.State(); {
+	case state.Err != nil:
+		w.report(state.Err)
+	case state.Phase == listwatch.Synced:
+		w.report(nil)
 	}
 }
 
@@ -132,134 +97,84 @@ func newRetry(longest time.Duration) wait.DelayFunc {
 	return wait.Backoff{Duration: 20 * time.Millisecond, Cap: longest, Steps: 20, Factor: 2, Jitter: 0.5}.DelayFunc()
 }
 
-// usuallyLasts reports whether the request is likely to fail again if it is repeated within seconds.
-func usuallyLasts(err error) bool {
-	return apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotFound(err) ||
-		errors.Is(err, errWatchEnded)
-}
-
-// endAttempt is called when the reflector has returned. It returns the attempt's error, if any, and reports it.
-func (w *watcher) endAttempt(ctx context.Context, err error) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	opened := w.opened
-	w.closeWatchLocked()
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case w.err != nil:
-		return w.err // already reported
-	case err == nil && time.Since(opened) < steadyTime:
-		err = fmt.Errorf("%w, after %s", errWatchEnded, time.Since(opened).Round(time.Millisecond))
-	}
-	if err != nil {
-		w.report(err)
-	}
-	return err
-}
-
-// requestFailed is called when a request has failed.
-func (w *watcher) requestFailed(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closeWatchLocked()
-	w.err = err
-	w.report(err)
-}
-
-// watchResult is called when a watch was opened or refused.
-func (w *watcher) watchResult(err error) {
-	if err != nil {
-		w.requestFailed(err)
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closeWatchLocked()
-	opened := time.Now()
-	w.err, w.opened = nil, opened
-	w.cleared = time.AfterFunc(steadyTime, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.opened.Equal(opened) {
-			w.report(nil)
-		}
-	})
-}
-
-func (w *watcher) closeWatch() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.closeWatchLocked()
-}
-
-// closeWatchLocked records that no watch is open.
-func (w *watcher) closeWatchLocked() {
-	w.opened = time.Time{}
-	if w.cleared != nil {
-		w.cleared.Stop()
-		w.cleared = nil
-	}
+func (w *watcher) request(options listwatch.RequestOptions) *rest.Request {
+	return w.client.Get().Resource(w.gvr.Resource).MaxRetries(0).
+		VersionedParams(&options.ListOptions, metav1.ParameterCodec)
 }
 
 // Watch opens a watch.
-func (w *watcher) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-	options.Watch = true
-	return w.client.Get().Resource(w.gvr.Resource).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
-}
-
-// Transformer returns the function that the reflector applies to objects while it collects a streaming list.
-func (w *watcher) Transformer() cache.TransformFunc { return w.reduce }
-
-func (w *watcher) Add(object any) error { return w.Update(object) }
-
-func (w *watcher) Update(object any) error {
-	object, err := w.reduce(object)
+func (w *watcher) Watch(ctx context.Context, options listwatch.RequestOptions) (listwatch.Stream, error) {
+	stream, err := w.request(options).Watch(ctx)
 	if err != nil {
+		return nil, err
+	}
+	return listwatch.NewStream(stream), nil
+}
+
+// MinVersion returns the newest version of an earlier run.
+func (w *watcher) MinVersion() string { return w.version }
+
+// BeginList begins to collect the items of a list.
+func (w *watcher) BeginList() { w.items = map[string]any{} }
+
+// Collect adds an item to the list, or removes it if it was deleted in the meantime.
+func (w *watcher) Collect(event watch.Event) error {
+	name, object, err := w.reduced(event)
+	switch {
+	case err != nil:
 		return err
+	case object == nil:
+		delete(w.items, name)
+	default:
+		w.items[name] = object
 	}
-	m := object.(metav1.Object)
-	w.set(m.GetName(), object)
-	w.setVersion(m.GetResourceVersion())
 	return nil
 }
 
-func (w *watcher) Delete(object any) error {
-	m, ok := object.(metav1.Object)
+// EndList replaces the mapper's objects.
+func (w *watcher) EndList(list listwatch.ListResult, stored func()) {
+	objects := make([]any, 0, len(w.items))
+	for _, object := range w.items {
+		objects = append(objects, object)
+	}
+	w.items, w.version = nil, list.ResourceVersion
+	w.replace(objects)
+	stored()
+}
+
+// Apply passes a change to the mapper.
+func (w *watcher) Apply(event watch.Event) error {
+	m, ok := event.Object.(metav1.Object)
 	if !ok {
-		return unexpectedType(object)
+		return unexpectedType(event.Object)
 	}
-	w.set(m.GetName(), nil)
-	w.setVersion(m.GetResourceVersion())
-	return nil
-}
-
-func (w *watcher) Replace(objects []any, resourceVersion string) error {
-	reduced := make([]any, len(objects))
-	for i, object := range objects {
-		var err error
-		if reduced[i], err = w.reduce(object); err != nil {
+	if event.Type != watch.Bookmark {
+		name, object, err := w.reduced(event)
+		if err != nil {
 			return err
 		}
+		w.set(name, object)
 	}
-	w.replace(reduced)
-	w.setVersion(resourceVersion)
-	if isWatching := w.requests.Completed(); isWatching {
-		w.watchResult(nil)
-	}
+	w.version = m.GetResourceVersion()
 	return nil
 }
 
-func (w *watcher) Bookmark(resourceVersion string) error {
-	w.setVersion(resourceVersion)
-	return nil
+// reduced returns the name of an event's object, and the reduced object, or nil if it was deleted.
+func (w *watcher) reduced(event watch.Event) (name string, object any, err error) {
+	m, ok := event.Object.(metav1.Object)
+	if !ok {
+		return "", nil, unexpectedType(event.Object)
+	}
+	if event.Type != watch.Deleted {
+		object, err = w.reduce(event.Object)
+	}
+	return m.GetName(), object, err
 }
 
-func (w *watcher) Resync() error { return nil }
+// Clear is never called, because no type event concerns these types.
+func (w *watcher) Clear() {}
 
-func (w *watcher) setVersion(resourceVersion string) { w.version.Store(&resourceVersion) }
-
-// reduceMeta returns the metadata that the store and client-go's consistency check need, and the given label.
+// reduceMeta returns the metadata that the mapper needs, and the given label.
 func reduceMeta(m metav1.ObjectMeta, keepLabel string) metav1.ObjectMeta {
 	out := metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion}
 	if keepLabel != "" {
@@ -270,3 +185,6 @@ func reduceMeta(m metav1.ObjectMeta, keepLabel string) metav1.ObjectMeta {
 }
 
 func unexpectedType(object any) error { return fmt.Errorf("unexpected object of type %T", object) }
+
+// malformed returns the error from a response that cannot be parsed.
+func malformed(err error) error { return errors.Join(listwatch.ErrMalformed, err) }

@@ -11,9 +11,11 @@
 //	dynamiccontroller_handlers_running{group,version,resource}           running handlers
 //	dynamiccontroller_objects_failing{group,version,resource}            objects that will be retried
 //	dynamiccontroller_objects_parked{group,version,resource}             objects that wait for their next event
+//	dynamiccontroller_objects_unusable{group,version,resource}           objects that were received but cannot be used
 //	dynamiccontroller_type_state{group,version,resource,state}           1 for the current state of the type's watch
 //	dynamiccontroller_secondary_watches{group,version,resource,state}    watches added by Owns and Watches
 //	dynamiccontroller_secondary_objects{group,version,resource}          objects in the caches of these watches
+//	dynamiccontroller_secondary_objects_unusable{group,version,resource} objects of these watches that cannot be used
 //	dynamiccontroller_secondary_cache_bytes{group,version,resource}      approximate memory used by these caches
 //	dynamiccontroller_leading                                            1 if the replica leads
 //	dynamiccontroller_term                                               the current or last term of the replica

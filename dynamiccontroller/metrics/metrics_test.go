@@ -81,8 +81,8 @@ func TestNewStatus_HasSeriesForEachType(t *testing.T) {
 		{GVR: widgets, WatchStatus: synced, Live: 1},
 		{GVR: gadgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden}},
 	}))
-	if len(n) != 10 || n["dynamiccontroller_queue_items"] != 6 || n["dynamiccontroller_type_state"] != 2 {
-		t.Errorf("got the series counts %v, want 10 metrics with 6 series for queue_items and 2 for type_state", n)
+	if len(n) != 12 || n["dynamiccontroller_queue_items"] != 6 || n["dynamiccontroller_type_state"] != 2 {
+		t.Errorf("got the series counts %v, want 12 metrics with 6 series for queue_items and 2 for type_state", n)
 	}
 }
 
@@ -107,11 +107,16 @@ func wantText(t *testing.T, want string, from ...prometheus.Collector) {
 // types contains the status of two types. The first one has watches for children.
 var types = fixedStatus{
 	{
-		GVR: widgets, WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 3, Bytes: 96},
+		GVR: widgets,
+		WatchStatus: dynamiccontroller.WatchStatus{
+			State: dynamiccontroller.TypeSynced, Objects: 3, Bytes: 96, Unusable: 7,
+		},
 		Live: 1, Background: 2, Delayed: 3, Oldest: time.Second, Running: 4, Failing: 5, Parked: 6,
 		Secondaries: []dynamiccontroller.SecondaryStatus{
 			{WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 10, Bytes: 100}},
-			{WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeSynced, Objects: 20, Bytes: 200}},
+			{WatchStatus: dynamiccontroller.WatchStatus{
+				State: dynamiccontroller.TypeSynced, Objects: 20, Bytes: 200, Unusable: 8,
+			}},
 			{WatchStatus: dynamiccontroller.WatchStatus{State: dynamiccontroller.TypeForbidden}},
 		},
 	},
@@ -129,12 +134,14 @@ dynamiccontroller_handlers_running{LABELS} 4
 dynamiccontroller_objects{LABELS} 3
 dynamiccontroller_objects_failing{LABELS} 5
 dynamiccontroller_objects_parked{LABELS} 6
+dynamiccontroller_objects_unusable{LABELS} 7
 dynamiccontroller_queue_items{group="example.com",lane="background",resource="widgets",version="v1"} 2
 dynamiccontroller_queue_items{group="example.com",lane="delayed",resource="widgets",version="v1"} 3
 dynamiccontroller_queue_items{group="example.com",lane="live",resource="widgets",version="v1"} 1
 dynamiccontroller_queue_oldest_seconds{LABELS} 1
 dynamiccontroller_secondary_cache_bytes{LABELS} 300
 dynamiccontroller_secondary_objects{LABELS} 30
+dynamiccontroller_secondary_objects_unusable{LABELS} 8
 dynamiccontroller_secondary_watches{group="example.com",resource="widgets",state="Forbidden",version="v1"} 1
 dynamiccontroller_secondary_watches{group="example.com",resource="widgets",state="Synced",version="v1"} 2
 dynamiccontroller_type_state{group="example.com",resource="widgets",state="Synced",version="v1"} 1
@@ -148,12 +155,14 @@ dynamiccontroller_handlers_running 5
 dynamiccontroller_objects 4
 dynamiccontroller_objects_failing 5
 dynamiccontroller_objects_parked 6
+dynamiccontroller_objects_unusable 7
 dynamiccontroller_queue_items{lane="background"} 2
 dynamiccontroller_queue_items{lane="delayed"} 3
 dynamiccontroller_queue_items{lane="live"} 11
 dynamiccontroller_queue_oldest_seconds 60
 dynamiccontroller_secondary_cache_bytes 300
 dynamiccontroller_secondary_objects 30
+dynamiccontroller_secondary_objects_unusable 8
 dynamiccontroller_secondary_watches{state="Forbidden"} 1
 dynamiccontroller_secondary_watches{state="Synced"} 2
 dynamiccontroller_type_state{state="Synced"} 2

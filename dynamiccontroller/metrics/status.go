@@ -33,6 +33,10 @@ func NewStatus(controller Controller, opts ...Option) prometheus.Collector {
 		"state")
 	s.secondaryObjects = gauge("secondary_objects", "Number of children and other related objects in the caches. "+
 		"A cache that several types share counts for each of them.")
+	s.unusable = gauge("objects_unusable", "Number of objects that were received but cannot be used, for example because "+
+		"they have no name.")
+	s.secondaryUnusable = gauge("secondary_objects_unusable", "Number of children and other related objects that were "+
+		"received but cannot be used. A watch that several types share counts for each of them.")
 	s.secondaryBytes = gauge("secondary_cache_bytes", "Approximate memory used by children and other related objects. "+
 		"A cache that several types share counts for each of them.")
 	return s
@@ -44,6 +48,7 @@ type status struct {
 
 	objects, bytes, waiting, oldest, running, failing, parked, states *prometheus.Desc
 	secondaryStates, secondaryObjects, secondaryBytes                 *prometheus.Desc
+	unusable, secondaryUnusable                                       *prometheus.Desc
 
 	all []*prometheus.Desc
 }
@@ -92,6 +97,8 @@ func (s *status) collect(to chan<- prometheus.Metric, gvr schema.GroupVersionRes
 	}
 	set(s.secondaryObjects, float64(sum.secondaryObjects))
 	set(s.secondaryBytes, float64(sum.secondaryBytes))
+	set(s.unusable, float64(sum.Unusable))
+	set(s.secondaryUnusable, float64(sum.secondaryUnusable))
 }
 
 // sum contains the aggregated status of several types. It uses only the numeric fields of the embedded status.
@@ -99,6 +106,7 @@ type sum struct {
 	dynamiccontroller.TypeStatus
 	states, secondaryStates map[dynamiccontroller.TypeState]int
 	secondaryObjects        int
+	secondaryUnusable       int
 	secondaryBytes          int64
 }
 
@@ -109,6 +117,7 @@ func sumOf(types []dynamiccontroller.TypeStatus) sum {
 	for _, t := range types {
 		s.Objects += t.Objects
 		s.Bytes += t.Bytes
+		s.Unusable += t.Unusable
 		s.Live += t.Live
 		s.Background += t.Background
 		s.Delayed += t.Delayed
@@ -120,6 +129,7 @@ func sumOf(types []dynamiccontroller.TypeStatus) sum {
 		for _, secondary := range t.Secondaries {
 			s.secondaryStates[secondary.State]++
 			s.secondaryObjects += secondary.Objects
+			s.secondaryUnusable += secondary.Unusable
 			s.secondaryBytes += secondary.Bytes
 		}
 	}

@@ -15,9 +15,18 @@ import (
 // the parent has already waited. Events for the children usually cause an earlier reconcile.
 const minPollInterval, maxPollInterval = time.Second, 30 * time.Second
 
-// applyCache stores the last writes of a run. It only saves requests: with an empty cache, a reconcile has the same
-// result.
-type applyCache struct{ parents sync.Map } // maps identifiers to *parentEntry
+// maxLag is how long a cache is assumed to lack a write. Afterwards, an object with an older version is the current
+// one: etcd may have been restored from a backup, and its versions may have overtaken those from before the restore.
+const maxLag = 30 * time.Second
+
+// applyCache stores the last writes of a run, until etcd is restored from a backup. It only saves requests: with an
+// empty cache, a reconcile has the same result.
+type applyCache struct {
+	parents sync.Map // maps identifiers to *parentEntry
+
+	mu      sync.Mutex // guards history
+	history int64      // the history of the versions; see dynamiccontroller.HistoryOf
+}
 
 // parentEntry stores the last writes for a parent. It is used by one call at a time.
 type parentEntry struct {
@@ -40,23 +49,36 @@ type appliedChild struct {
 	signature signature
 }
 
-// version identifies a state of an object.
+// version identifies a state of an object that was written.
 type version struct {
 	uid             types.UID
 	resourceVersion string
+	written         time.Time
 }
 
 func versionOf(object metav1.Object) version {
-	return version{uid: object.GetUID(), resourceVersion: object.GetResourceVersion()}
+	return version{uid: object.GetUID(), resourceVersion: object.GetResourceVersion(), written: time.Now()}
 }
 
-// isAfter reports whether v is a later version of the same object. It returns false if the versions cannot be compared.
+// isAfter reports whether v is a later version of the same object, which the cache may lack. It returns false if the
+// versions cannot be compared.
 func (v version) isAfter(object metav1.Object) bool {
-	if v.uid != object.GetUID() {
+	if v.uid != object.GetUID() || time.Since(v.written) > maxLag {
 		return false
 	}
 	order, err := resourceversion.CompareResourceVersion(v.resourceVersion, object.GetResourceVersion())
 	return err == nil && order > 0
+}
+
+// forHistory drops all entries if a new history has begun.
+func (a *applyCache) forHistory(history int64) *applyCache {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if history > a.history {
+		a.history = history
+		a.parents.Clear()
+	}
+	return a
 }
 
 // entry returns the entry of a parent, creating it if necessary.

@@ -203,9 +203,30 @@ func TestVersion_IsAfter(t *testing.T) {
 		"versions that cannot be compared": {"widget-uid", "x", false},
 		"no earlier version":               {"", "", false},
 	} {
-		if got := (version{uid: c.uid, resourceVersion: c.resourceVersion}).isAfter(object); got != c.want {
+		v := version{uid: c.uid, resourceVersion: c.resourceVersion, written: time.Now()}
+		if got := v.isAfter(object); got != c.want {
 			t.Errorf("%s: got %t", name, got)
 		}
+		if v.written = v.written.Add(-2 * maxLag); v.isAfter(object) {
+			t.Errorf("%s: the cache is believed to lack an old write", name)
+		}
+	}
+}
+
+// After a restore, the versions of the cached objects are older than those of the last writes, and yet current.
+func TestApplyCache_DroppedByANewHistory(t *testing.T) {
+	var cache applyCache
+	entry := cache.forHistory(0).entry(first)
+	if cache.forHistory(0).entry(first) != entry {
+		t.Error("the entry was dropped without a restore")
+	}
+	restored := cache.forHistory(1).entry(first)
+	if restored == entry {
+		t.Error("the entry was not dropped")
+	}
+	// A call that has begun before the restore ends.
+	if cache.forHistory(0).entry(first) != restored || cache.forHistory(1).entry(first) != restored {
+		t.Error("the entry was dropped twice")
 	}
 }
 

@@ -162,8 +162,9 @@ func (r *Reconciler) newCall(
 	if as.Cache == nil {
 		as.Cache = r.config.Cache
 	}
+	cache := r.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx))
 	return &call{
-		Reconciler: r, as: as, cache: r.caches.For(ctx).entry(id), id: id, parent: parent,
+		Reconciler: r, as: as, cache: cache.entry(id), id: id, parent: parent,
 		canAdopt: ownerref.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[childKey]error{},
 	}
 }

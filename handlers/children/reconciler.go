@@ -77,7 +77,8 @@ type Kind struct {
 //
 // It is safe for concurrent use with different parents. The engine never calls a handler concurrently for the same
 // parent. To save requests, a Reconciler caches what it has applied. The cache of a parent is dropped when
-// [Reconciler.Forget] is called, when the parent's children have been cleaned up, and at the end of each run.
+// [Reconciler.Forget] is called, when the parent's children have been cleaned up, when etcd was restored from a backup
+// (see [dynamiccontroller.HistoryOf]), and at the end of each run.
 type Reconciler struct {
 	config Config
 	kinds  map[schema.GroupKind]bool // maps the kinds in Config.Kinds to CrossNamespace

@@ -1,14 +1,16 @@
-// Package listwatch makes the list and watch requests of a [cache.Reflector].
+// Package listwatch keeps a store in sync with the objects of one type in the API server. It is used by the engine and
+// by the REST mapper.
 //
-// Compared with a plain [cache.ListWatch], a [ListWatch]:
+// A [Loop] sends one request at a time: a list, a streaming list or a watch. The way a request ended is its outcome.
+// The table in rules.go maps each outcome to the next request, its delay and the phase of the type. It is the only
+// place where this is decided, and nothing else repeats a request. docs/architecture.md has the table in words, and
+// docs/adr/0007-list-watch-loop.md the reasons.
 //
-//   - never delivers a list that is older than the reflector's store,
-//   - relists after a watch was closed early, because a change to a CRD's schema alters objects without events and
-//     without new resourceVersions (the rate of these relists is limited),
-//   - retries the watches that are rejected just after a CRD has been established,
-//   - limits the time that a list request can take,
-//   - reports how requests end, and
-//   - can wait until the goroutines of its requests have ended.
+//	Run ──▶ send ──▶ outcome ──▶ memory.decide ──▶ step ──▶ wait ──▶ send ...
+//	         │                        └─ rules         └──▶ health ──▶ State
+//	         └──▶ Requests ──▶ Stream ──▶ Store
 //
-// [RetryEarly] changes how client-go's REST client retries such requests.
+// [Requests] sends the requests, and decodes the objects. [NewRequests] adapts a client of client-go. Time limits are
+// timers that cancel a request with a cause, and need no goroutine. A Loop uses the goroutine that calls Run, and no
+// other one. Its delays and limits follow package time, so that tests can run in a synctest bubble.
 package listwatch

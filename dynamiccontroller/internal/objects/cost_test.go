@@ -35,6 +35,44 @@ func TestParse_AllocatesOnlyWhatTheRecordKeeps(t *testing.T) {
 	}
 }
 
+// Pods have all these fields.
+func TestParse_DoesNotDecodeMetadataInTheUsualForm(t *testing.T) {
+	for _, fields := range []string{
+		`"generateName":"widget-"`, `"selfLink":"/widgets"`, `"finalizers":[]`, `"finalizers":["a", "b"]`,
+		`"deletionTimestamp":"2026-01-02T03:04:05Z","deletionGracePeriodSeconds":30`,
+		`"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"n","uid":"u","controller":true}, {"uid":"v"}]`,
+	} {
+		data := []byte(strings.Replace(string(widget()), `"generation":3`, fields, 1))
+		got := testing.AllocsPerRun(100, func() {
+			if _, err := Parse(data, Full, metav1.TypeMeta{}); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if got > 3 {
+			t.Errorf("%s: %v allocations", fields, got)
+		}
+	}
+}
+
+func TestParseProtobuf_DecodesFieldsOnTheStack(t *testing.T) {
+	o := protobufWidget()
+	o.CreationTimestamp = metav1.Unix(1e9, 0)
+	o.OwnerReferences = []metav1.OwnerReference{{Kind: "K", Name: "n", UID: "u"}}
+	data := marshal(t, o)
+	result := testing.Benchmark(func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := ParseProtobuf(data, Metadata); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	r := parseProtobuf(t, data, Metadata)
+	if limit := int64(r.Size() + 40); result.AllocedBytesPerOp() > limit {
+		t.Errorf("%d bytes are allocated, want at most %d", result.AllocedBytesPerOp(), limit)
+	}
+}
+
 func TestRecord_ReadsHeaderAndLabelsWithoutAllocations(t *testing.T) {
 	o := protobufWidget()
 	for encoding, r := range map[string]*Record{

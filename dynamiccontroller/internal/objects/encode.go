@@ -36,6 +36,9 @@ func encode(obj runtime.Object, projection Projection, resourceVersion string) (
 	var data any
 	switch o := obj.(type) {
 	case *unstructured.Unstructured:
+		if !hasReadableNamespace(o) {
+			return nil, errNamespace
+		}
 		data = unstructuredData(o, projection, resourceVersion)
 	case *metav1.PartialObjectMetadata:
 		data = partialData(o, projection, resourceVersion)
@@ -63,8 +66,8 @@ func encode(obj runtime.Object, projection Projection, resourceVersion string) (
 func headerOf(
 	obj runtime.Object, accessor metav1.Object, opaque bool, projection Projection, resourceVersion string,
 ) (*Record, error) {
-	if accessor.GetName() == "" {
-		return nil, errNoName
+	if err := checkKey(accessor.GetNamespace(), accessor.GetName()); err != nil {
+		return nil, err
 	}
 	r := &Record{projection: projection}
 	r.setHeader([]byte(accessor.GetNamespace()), []byte(accessor.GetName()), []byte(accessor.GetUID()),

@@ -115,7 +115,7 @@ func (g jsonText) labels() string {
 	return g.object(g.times(4, func() string {
 		value := g.quoted(g.pick("1", "2", "é", "a\"b"))
 		if g.oneIn(15) {
-			value = g.pick("null", "1", "{}")
+			value = "null"
 		}
 		return g.member(g.pick("a", "b", "app.kubernetes.io/name", "é"), value)
 	}))
@@ -135,7 +135,7 @@ func (g jsonText) metadata() string {
 		"labels":        g.labels,
 		"annotations":   g.labels,
 		"managedFields": g.managedFields,
-		"generation":    g.number,
+		"generation":    func() string { return g.pick("0", "7", fmt.Sprint(math.MaxInt64), "null") },
 		"finalizers":    func() string { return g.pick(`["a","b"]`, "[]") },
 		"ownerReferences": func() string {
 			return g.pick(`[{"uid":"o","name":"owner","kind":"K","apiVersion":"v1"}]`, "null", "[]")

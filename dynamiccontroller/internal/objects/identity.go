@@ -9,10 +9,19 @@ import (
 // different numbers, apart from hash collisions; see numberOf.
 type identity struct{ version, uid uint64 }
 
-// sameVersion reports whether the versions are equal. It returns false if i has no version.
+// sameVersion reports whether both are versions of the same object and are equal. It returns false if i has no version.
 func (i identity) sameVersion(other identity) bool {
-	return i.version != 0 && i.version == other.version
+	return i.version != 0 && i.version == other.version && !i.recreated(other)
 }
+
+// recreated reports whether the UIDs differ, so that the object was deleted and created again. It returns false if a
+// UID is unknown, for example because a transform has removed it.
+func (i identity) recreated(other identity) bool {
+	return i.uid != other.uid && i.uid != noUID && other.uid != noUID
+}
+
+// noUID is the hash of an empty UID.
+var noUID = hashOf("")
 
 func identityOf(r *Record) identity {
 	return identity{version: numberOf(r.GetResourceVersion()), uid: hashOf(string(r.GetUID()))}

@@ -3,7 +3,7 @@ package objects
 import "strings"
 
 // replaceNamespace replaces the objects of a namespace and keeps the objects of other namespaces.
-func (s *Store) replaceNamespace(namespace string, records map[string]*Record) {
+func (s *Store) replaceNamespace(namespace string, records map[string]*Record, kept map[string]identity) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, key := range s.keysLocked() {
@@ -13,6 +13,10 @@ func (s *Store) replaceNamespace(namespace string, records map[string]*Record) {
 	}
 	for key, r := range records {
 		s.insertLocked(key, r)
+	}
+	for key, id := range kept {
+		s.identities[key] = id
+		s.size += identitySize(key)
 	}
 	s.refillFilterLocked()
 }

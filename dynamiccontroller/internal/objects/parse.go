@@ -16,7 +16,9 @@ const partialObjectMetadata = "PartialObjectMetadata"
 
 var (
 	errNoName = errors.New("the object has no metadata.name")
-	errNoKind = errors.New("the object has no kind")
+
+	// ErrNoKind is returned by Parse for an object without a kind if there is no default.
+	ErrNoKind = errors.New("the object has no kind")
 )
 
 // Parse returns the record of an object that is encoded as JSON. The record does not retain data. If the object has
@@ -25,12 +27,16 @@ var (
 // data must be valid JSON. If it is not, either Parse or the methods that decode the record return an error.
 func Parse(data []byte, projection Projection, typeMeta metav1.TypeMeta) (*Record, error) {
 	var p parsed
+	return p.parse(data, projection, typeMeta)
+}
+
+func (p *parsed) parse(data []byte, projection Projection, typeMeta metav1.TypeMeta) (*Record, error) {
 	err := p.scan(data, typeMeta)
 	switch {
 	case err != nil:
 		return nil, err
 	case p.isEmpty(p.kind) && typeMeta.Kind == "":
-		return nil, errNoKind
+		return nil, ErrNoKind
 	case p.isEmpty(p.name):
 		return nil, errNoName
 	}
@@ -49,6 +55,7 @@ type parsed struct {
 	managedFields                         span // the whole member, including the comma to remove with it
 
 	others    uint8 // bit set of the otherFields that were found
+	exponent  bool  // a number has an exponent
 	irregular bool  // a field occurs twice, or an empty value must be replaced with a default
 }
 
@@ -109,6 +116,7 @@ func (p *parsed) findFields() error {
 			m.skip()
 		}
 	}
+	p.exponent = p.exponent || m.exponent
 	if m.state != afterLast || skipSpace(p.in, m.at) != len(p.in) {
 		return errors.New("not a JSON object")
 	}
@@ -165,6 +173,7 @@ func (p *parsed) findMetadata(object *members[[]byte]) error {
 		}
 		kept = true
 	}
+	p.exponent = p.exponent || m.exponent
 	if m.state != afterLast {
 		return errors.New("metadata is not a JSON object")
 	}
@@ -232,6 +241,9 @@ func (p *parsed) record(projection Projection) (*Record, error) {
 		return nil, err
 	}
 	if projection != Keys {
+		if err := p.checkContent(projection); err != nil {
+			return nil, err
+		}
 		if len(p.in) > math.MaxUint32/2 {
 			return nil, fmt.Errorf("the object is too large: %d bytes", len(p.in))
 		}
@@ -251,6 +263,9 @@ func (p *parsed) writeHeader(r *Record) error {
 			return err
 		}
 		values[i] = value
+	}
+	if err := checkKey(values[0], values[1]); err != nil {
+		return err
 	}
 	r.setHeader(values[0], values[1], values[2], values[3])
 	return nil

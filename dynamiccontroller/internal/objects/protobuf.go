@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"cmp"
 	"errors"
 	"strings"
 	"unsafe"
@@ -32,26 +33,56 @@ const (
 //
 // If data is malformed, either ParseProtobuf or the methods that decode the record return an error.
 func ParseProtobuf(data []byte, projection Projection) (*Record, error) {
-	if projection > Metadata {
-		return nil, errors.New("a PartialObjectMetadata has only metadata")
+	r, _, err := readProtobuf(data, projection)
+	return r, err
+}
+
+// ParseProtobufItem is like ParseProtobuf, but returns an unusable record instead of an error; see [Record.Unusable].
+func ParseProtobufItem(data []byte, projection Projection) *Record {
+	r, header, err := readProtobuf(data, projection)
+	if err == nil {
+		return r
 	}
-	var header [resourceVersionField + 1][]byte
-	size := 0
-	err := eachField(data, func(number protowire.Number, raw, value []byte) {
+	namespace, name := header[namespaceField], header[nameField]
+	hasKey := header.complete() && !errors.Is(err, errWireType) && checkKey(namespace, name) == nil
+	return newUnusable(err, hasKey, namespace, name, header[uidField], header[resourceVersionField])
+}
+
+var errWireType = errors.New("the metadata has a name or a namespace that is not a string")
+
+// protobufHeader holds the fields of the metadata up to resourceVersionField, by number. The entry 0, which is not the
+// number of a field, is set if the metadata was read to its end.
+type protobufHeader [resourceVersionField + 1][]byte
+
+func (h *protobufHeader) complete() bool { return h[0] != nil }
+
+func readProtobuf(data []byte, projection Projection) (r *Record, header protobufHeader, err error) {
+	if projection > Metadata {
+		return nil, header, errors.New("a PartialObjectMetadata has only metadata")
+	}
+	size, invalid := 0, error(nil)
+	err = eachField(data, func(number protowire.Number, raw, value []byte) {
 		if int(number) < len(header) {
 			header[number] = value
+			if isKey := number == nameField || number == namespaceField; isKey && value == nil {
+				invalid = errWireType
+			}
 		}
 		if number != managedFieldsField {
 			size += len(raw)
+			if projection != Keys && invalid == nil {
+				invalid = checkProtobuf(number, raw, value)
+			}
 		}
 	})
-	switch {
-	case err != nil:
-		return nil, err
-	case len(header[nameField]) == 0:
-		return nil, errNoName
+	if err == nil {
+		header[0] = []byte{}
+		err = cmp.Or(invalid, checkKey(header[namespaceField], header[nameField]))
 	}
-	r := &Record{projection: projection}
+	if err != nil {
+		return nil, header, err
+	}
+	r = &Record{projection: projection}
 	r.setHeader(header[namespaceField], header[nameField], header[uidField], header[resourceVersionField])
 	if projection == Metadata {
 		var kept strings.Builder
@@ -63,7 +94,7 @@ func ParseProtobuf(data []byte, projection Projection) (*Record, error) {
 		})
 		r.data, r.protobuf = kept.String(), true
 	}
-	return r, nil
+	return r, header, nil
 }
 
 // eachField calls f for each field of the metadata of an object.

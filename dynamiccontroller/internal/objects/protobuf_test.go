@@ -42,6 +42,11 @@ func (g metadataGenerator) labels() map[string]string {
 	return set
 }
 
+// segment returns a word that can be part of a key.
+func (g metadataGenerator) segment() string {
+	return strings.NewReplacer("/", "", "\x00", "").Replace(g.word())
+}
+
 func (g metadataGenerator) time() metav1.Time {
 	return metav1.Unix(rapid.Int64Range(1, 1<<34).Draw(g.t, "seconds"), 0)
 }
@@ -49,7 +54,7 @@ func (g metadataGenerator) time() metav1.Time {
 func (g metadataGenerator) object() *metav1.PartialObjectMetadata {
 	chance := jsonText(g).oneIn
 	m := metav1.ObjectMeta{
-		Name: "a" + g.word(), GenerateName: g.word(), Namespace: g.word(), UID: types.UID(g.word()),
+		Name: "a" + g.segment(), GenerateName: g.word(), Namespace: g.segment(), UID: types.UID(g.word()),
 		ResourceVersion: g.word(), Generation: rapid.Int64().Draw(g.t, "generation"), CreationTimestamp: g.time(),
 		Labels: g.labels(), Annotations: g.labels(), Finalizers: g.words(3),
 	}
@@ -215,19 +220,30 @@ func TestParseProtobuf_ErrorNamesTheProblem(t *testing.T) {
 	}
 }
 
-// A field that the header does not need is decoded only when it is read.
-func TestParseProtobuf_MalformedFieldIsReportedWhenDecoding(t *testing.T) {
-	metadata := protowire.AppendString([]byte{nameField<<3 | 2}, "a")
-	metadata = protowire.AppendBytes(protowire.AppendTag(metadata, labelsField, protowire.BytesType), []byte{0xff})
-	r := parseProtobuf(t, protowire.AppendBytes([]byte{metadataField<<3 | 2}, metadata), Metadata)
-	for projection, fails := range map[Projection]bool{Keys: false, Metadata: true, Full: true, Complete: true} {
-		if o, err := r.Decode(projection); (err != nil) != fails || fails && !strings.Contains(err.Error(), `"a"`) {
-			t.Errorf("projection %d: got %v, %v", projection, o, err)
+// A projection that does not keep the labels does not need to decode them.
+func TestParseProtobuf_RejectsMetadataThatCannotBeDecoded(t *testing.T) {
+	for name, field := range map[string][]byte{
+		"labels":            protowire.AppendBytes(protowire.AppendTag(nil, labelsField, protowire.BytesType), []byte{0xff}),
+		"a numeric label":   protowire.AppendBytes(protowire.AppendTag(nil, labelsField, protowire.BytesType), []byte{8, 1}),
+		"creationTimestamp": protowire.AppendString(protowire.AppendTag(nil, creationField, protowire.BytesType), "x"),
+		"owner references":  protowire.AppendString(protowire.AppendTag(nil, ownerReferencesField, protowire.BytesType), "x"),
+		"generation":        protowire.AppendString(protowire.AppendTag(nil, generationField, protowire.BytesType), "x"),
+		"finalizers":        protowire.AppendVarint(protowire.AppendTag(nil, 14, protowire.VarintType), 1),
+	} {
+		metadata := append(protowire.AppendString([]byte{nameField<<3 | 2}, "a"), field...)
+		if (&metav1.ObjectMeta{}).Unmarshal(metadata) == nil {
+			t.Errorf("%s: the metadata is valid", name)
 		}
-	}
-	readAll(r, labels.SelectorFromSet(labels.Set{"a": "b"}))
-	if name := r.ObjectMeta().Name; name != "a" || r.GetLabels() != nil {
-		t.Errorf("got name %q and labels %v", name, r.GetLabels())
+		data := protowire.AppendBytes([]byte{metadataField<<3 | 2}, metadata)
+		if r, err := ParseProtobuf(data, Metadata); err == nil {
+			t.Errorf("%s: got %v, want an error", name, r)
+		}
+		if _, err := ParseProtobuf(data, Keys); err != nil {
+			t.Errorf("%s: projection Keys: %v", name, err)
+		}
+		if r := ParseProtobufItem(data, Metadata); r.Unusable() == nil || r.Key() != "a" {
+			t.Errorf("%s: got key %q, reason %v", name, r.Key(), r.Unusable())
+		}
 	}
 }
 
@@ -305,4 +321,17 @@ func FuzzParseProtobuf(f *testing.F) {
 			t.Fatalf("labels %q, want %q", got, want.Labels)
 		}
 	})
+}
+
+func TestParseProtobufItem_KeyIsUnknownIfTheNamespaceIsANumber(t *testing.T) {
+	metadata := protowire.AppendString(protowire.AppendTag(nil, nameField, protowire.BytesType), "a")
+	metadata = protowire.AppendString(protowire.AppendTag(metadata, uidField, protowire.BytesType), "u")
+	metadata = protowire.AppendVarint(protowire.AppendTag(metadata, namespaceField, protowire.VarintType), 1)
+	data := protowire.AppendBytes(protowire.AppendTag(nil, metadataField, protowire.BytesType), metadata)
+	for projection := Keys; projection <= Metadata; projection++ {
+		r := ParseProtobufItem(data, projection)
+		if key, uid := r.Identity(); r.Unusable() == nil || key != "" || uid != "u" {
+			t.Errorf("projection %d: got key %q, UID %q, reason %v", projection, key, uid, r.Unusable())
+		}
+	}
 }

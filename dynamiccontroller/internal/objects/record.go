@@ -25,7 +25,7 @@ const (
 
 // Record is one version of an object. It is immutable and safe for concurrent use.
 //
-// A Record implements runtime.Object and metav1.Object, so that a [cache.Reflector] can handle it. The getters of
+// A Record implements runtime.Object and metav1.Object, so that lists and watch events can carry it. The getters of
 // metav1.Object decode the metadata on each call, except the getters for the namespace, name, UID and resourceVersion.
 // The setters panic.
 type Record struct {

@@ -22,6 +22,8 @@ type members[T text] struct {
 	// skip.
 	value int
 	state memberState
+	// exponent reports whether a value passed to skip has a number with an exponent.
+	exponent bool
 }
 
 type memberState uint8
@@ -83,7 +85,14 @@ func (m *members[T]) fail() bool {
 
 // skip moves to the end of the current value and returns its span.
 func (m *members[T]) skip() span {
+	if c := m.in[m.value]; c == '{' || c == '[' {
+		end, exponent := scanNested(m.in, m.value)
+		m.exponent = m.exponent || exponent
+		m.endAt(end)
+		return span{m.value, m.at}
+	}
 	m.endAt(skipValue(m.in, m.value))
+	m.exponent = m.exponent || isExponent(m.in, m.value, m.at)
 	return span{m.value, m.at}
 }
 
@@ -126,7 +135,8 @@ func skipValue[T text](in T, i int) int {
 	case '"':
 		return skipString(in, i)
 	case '{', '[':
-		return skipNested(in, i)
+		end, _ := scanNested(in, i)
+		return end
 	}
 	start := i
 	for i < len(in) && !endsScalar(in[i]) {
@@ -146,10 +156,26 @@ func endsScalar(c byte) bool {
 	return false
 }
 
-// structural marks the characters that matter to skipNested.
-var structural = [256]bool{'"': true, '{': true, '}': true, '[': true, ']': true}
+// isExponent reports whether a scalar is a number with an exponent.
+func isExponent[T text](in T, from, to int) bool {
+	if !isDigit(in[from]) && in[from] != '-' {
+		return false
+	}
+	for i := from; i < to; i++ {
+		if in[i] == 'e' || in[i] == 'E' {
+			return true
+		}
+	}
+	return false
+}
 
-func skipNested[T text](in T, i int) int {
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+// structural marks the characters that matter to scanNested.
+var structural = [256]bool{'"': true, '{': true, '}': true, '[': true, ']': true, 'e': true, 'E': true}
+
+// scanNested returns the end of the object or array at a position, or -1, and whether it has a number with an exponent.
+func scanNested[T text](in T, i int) (end int, exponent bool) {
 	for depth := 0; i < len(in); i++ {
 		c := in[i]
 		if !structural[c] {
@@ -158,17 +184,19 @@ func skipNested[T text](in T, i int) int {
 		switch c {
 		case '"':
 			if i = skipString(in, i) - 1; i < 0 {
-				return -1
+				return -1, exponent
 			}
 		case '{', '[':
 			depth++
+		case 'e', 'E': // otherwise of true or false
+			exponent = exponent || i > 0 && isDigit(in[i-1])
 		default:
 			if depth--; depth == 0 {
-				return i + 1
+				return i + 1, exponent
 			}
 		}
 	}
-	return -1
+	return -1, exponent
 }
 
 // isPlain reports whether a quoted string can be used without decoding: it is ASCII and has no escapes.

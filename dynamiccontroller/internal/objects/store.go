@@ -1,6 +1,7 @@
 package objects
 
 import (
+	"slices"
 	"strings"
 	"sync"
 
@@ -35,33 +36,45 @@ type Change struct {
 	Old, New *Record
 }
 
-// Put stores a record. The result same reports whether that version of the object was already stored.
-func (s *Store) Put(r *Record) (old *Record, same bool) {
+// Put stores a record and returns the changes: none if the store already holds this version with the same content, and
+// a deletion and an addition if the object was deleted and created again. With Keys, the content is not compared.
+func (s *Store) Put(r *Record) (changes []Change) {
 	key, after := r.Key(), identityOf(r)
+	before, known := s.identity(key)
+	same := known && before.sameVersion(after)
+	if same && !s.keysOnly { // compared without the lock, because there is only one writer
+		if old, _ := s.Get(key); old.SameContent(r) {
+			return nil
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, known := s.identityLocked(key)
-	if same = known && before.sameVersion(after); same && !s.keysOnly {
-		return s.records[key], true
-	}
-	old = s.removeLocked(key)
-	s.insertLocked(key, r)
+	old := s.insertLocked(key, r)
 	if s.add(after.uid) {
 		s.fillFilterLocked()
 	}
-	return old, same
+	switch {
+	case same && s.keysOnly:
+		return nil
+	case known && before.recreated(after):
+		return []Change{{Key: key, Old: old}, {Key: key, New: r}}
+	default:
+		return []Change{{Key: key, Old: old, New: r}}
+	}
 }
 
-// insertLocked stores a record whose key is not stored yet. The caller must update the UID filter.
-func (s *Store) insertLocked(key string, r *Record) {
+// insertLocked stores a record and returns the one that it replaces, if any. The caller must update the UID filter.
+func (s *Store) insertLocked(key string, r *Record) (old *Record) {
+	old = s.removeLocked(key)
 	if s.keysOnly {
 		s.identities[strings.Clone(key)] = identityOf(r) // key is a substring of the header
 		s.size += identitySize(key)
-		return
+		return old
 	}
 	s.records[key] = r
 	s.size += recordSize(r)
 	s.indexLocked(Change{New: r})
+	return old
 }
 
 // Delete removes an object.
@@ -97,16 +110,21 @@ func (s *Store) indexLocked(c Change) {
 	}
 }
 
-// Replace replaces the objects of a namespace, or all objects if namespace is empty, with the given records. The
-// caller must not use the map afterwards.
+// Replace replaces the objects of a namespace, or all objects if namespace is empty, with the given records. If a
+// record is nil, the stored object is kept. The caller must not use the map afterwards.
 func (s *Store) Replace(namespace string, records map[string]*Record) {
+	kept := s.takeKept(records)
 	if s.hasOthers(namespace) {
-		s.replaceNamespace(namespace, records)
+		s.replaceNamespace(namespace, records, kept)
 		return
 	}
 	size, identities := int64(0), map[string]identity{}
 	if s.keysOnly {
-		identities = make(map[string]identity, len(records))
+		identities = make(map[string]identity, len(records)+len(kept))
+	}
+	for key, id := range kept {
+		identities[key] = id
+		size += identitySize(key)
 	}
 	for key, r := range records {
 		if s.keysOnly {
@@ -123,6 +141,34 @@ func (s *Store) Replace(namespace string, records map[string]*Record) {
 		s.records, s.byNamespace, s.byOwner, s.building = records, nil, nil, nil
 	}
 	s.refillFilterLocked()
+}
+
+// takeKept replaces each nil record with the stored one. With Keys, it removes the nil records and returns the stored
+// identities instead.
+func (s *Store) takeKept(records map[string]*Record) (kept map[string]identity) {
+	for key, r := range records {
+		if r != nil {
+			continue
+		}
+		stored, known := s.Get(key)
+		if known && !s.keysOnly {
+			records[key] = stored
+			continue
+		}
+		delete(records, key)
+		if id, known := s.identity(key); known {
+			if kept == nil {
+				kept = map[string]identity{}
+			}
+			kept[strings.Clone(key)] = id
+		}
+	}
+	return kept
+}
+
+// KeysIn returns the keys of the objects in a namespace, or of all objects if namespace is empty.
+func (s *Store) KeysIn(namespace string) []string {
+	return slices.DeleteFunc(s.Keys(), func(key string) bool { return !isIn(namespace, key) })
 }
 
 // refillFilterLocked replaces the UID filter after the objects have been replaced.
@@ -324,22 +370,35 @@ func ownersOf(r *Record) []string {
 	return uids
 }
 
-// DeletionsIn returns a deletion for each object that Replace would remove.
+// DeletionsIn returns a deletion for each object that Replace would remove, or replace with another one of the same
+// name.
 func (s *Store) DeletionsIn(namespace string, records map[string]*Record) []Change {
-	return s.missing(func(key string) bool { return records[key] != nil || !isIn(namespace, key) })
+	return s.missing(func(key string, id identity) bool {
+		r, listed := records[key]
+		return !isIn(namespace, key) || listed && (r == nil || !id.recreated(identityOf(r)))
+	})
 }
 
-// Updates returns a change for each object that Replace would add or change. An object changes if its version or its
-// content differs. After a change to the type's schema, the API server returns different content at the same version.
-// With Keys, only versions are compared.
+// Updates returns a change for each object that Replace would add or change. An object that was deleted and created
+// again counts as added. An object changes if its version or its content differs. After a change to the type's schema,
+// the API server returns different content at the same version. With Keys, only versions are compared.
 func (s *Store) Updates(records map[string]*Record) (changes []Change) {
 	for key, r := range records {
+		if r == nil {
+			continue
+		}
 		before, known := s.identity(key)
-		same := known && before.sameVersion(identityOf(r))
+		after := identityOf(r)
+		// A server without resourceVersions is polled. Keys have no content that could be compared.
+		unversioned := before.version == 0 && after.version == 0 && !before.recreated(after) && !s.keysOnly
+		same := known && (before.sameVersion(after) || unversioned)
 		if same && s.keysOnly {
 			continue
 		}
 		old, _ := s.Get(key)
+		if known && before.recreated(after) {
+			old = nil
+		}
 		if !same || !old.SameContent(r) {
 			changes = append(changes, Change{Key: key, Old: old, New: r})
 		}
@@ -347,7 +406,8 @@ func (s *Store) Updates(records map[string]*Record) (changes []Change) {
 	return changes
 }
 
-// Difference returns the changes from this store to another one. If both stores hold records, objects with equal
+// Difference returns the changes from this store to another one. An object that was deleted and created again is
+// returned as a deletion, among the first changes, and an addition. If both stores hold records, objects with equal
 // versions are compared by their content or, if byContent is false, by their metadata.
 func (s *Store) Difference(to *Store, byContent bool) []Change {
 	changes := s.Deletions(to)
@@ -360,6 +420,9 @@ func (s *Store) Difference(to *Store, byContent bool) []Change {
 		}
 		old, _ := s.Get(key)
 		now, _ := to.Get(key)
+		if known && before.recreated(after) {
+			old = nil
+		}
 		if !same || byContent && !old.SameContent(now) || !byContent && !old.SameMetadata(now) {
 			changes = append(changes, Change{Key: key, Old: old, New: now})
 		}
@@ -367,12 +430,17 @@ func (s *Store) Difference(to *Store, byContent bool) []Change {
 	return changes
 }
 
-// Deletions returns a deletion for each object that is not in the other store.
-func (s *Store) Deletions(to *Store) []Change { return s.missing(to.Has) }
+// Deletions returns a deletion for each object that is not in the other store, or that was deleted and created again.
+func (s *Store) Deletions(to *Store) []Change {
+	return s.missing(func(key string, id identity) bool {
+		now, known := to.identity(key)
+		return known && !id.recreated(now)
+	})
+}
 
-func (s *Store) missing(has func(key string) bool) (changes []Change) {
+func (s *Store) missing(has func(key string, id identity) bool) (changes []Change) {
 	for _, key := range s.Keys() {
-		if !has(key) {
+		if id, known := s.identity(key); known && !has(key, id) {
 			old, _ := s.Get(key)
 			changes = append(changes, Change{Key: key, Old: old})
 		}

@@ -208,8 +208,9 @@ func TestStore_DistinguishesNonNumericVersions(t *testing.T) {
 				known   bool
 				same    bool
 			}{{"v1", false, false}, {"v2", true, false}, {"v2", true, true}, {"", true, false}, {"", true, false}} {
-				if old, same := s.Put(owned(t, "ns", "a", step.version)); same != step.same || (old != nil) != step.known {
-					t.Errorf("Put of %q: same %t, old %v", step.version, same, old)
+				changes := s.Put(owned(t, "ns", "a", step.version))
+				if (len(changes) == 0) != step.same || !step.same && (changes[0].Old != nil) != step.known {
+					t.Errorf("Put of %q: changes %v", step.version, changes)
 				}
 			}
 		})

@@ -2,6 +2,7 @@ package recordclient
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,16 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
 // maxIdleBuffer is the size of the largest object whose buffer is kept for later events.
 const maxIdleBuffer = 64 << 10
 
-// eventDecoder reads the events of a watch, in the encoding that the server has chosen. It implements watch.Decoder.
-type eventDecoder struct {
+// events reads the events of a watch, in the encoding that the server has chosen. It implements [listwatch.Stream] in
+// the goroutine of its caller.
+type events struct {
 	body       io.ReadCloser
 	projection objects.Projection
-	events     eventReader // nil before the first event
+	reader     eventReader // nil before the first event
 	// header holds the first byte of the response until the encoding is detected. After that, it holds the length of a
 	// protobuf-encoded event. For JSON, it is empty.
 	header []byte
@@ -31,7 +34,8 @@ type eventReader interface {
 	// next reads the next event. The header contains the bytes of the event that have already been read, if any. Errors
 	// from the body are returned unchanged.
 	next(header []byte) (watch.EventType, error)
-	// record returns the record of the event's object.
+	// record returns the record of the event's object, which can be unusable. It returns an error if the object is not
+	// encoded as expected.
 	record(objects.Projection) (*objects.Record, error)
 	// bookmark returns the event's object, which has only metadata.
 	bookmark() (*metav1.PartialObjectMetadata, error)
@@ -43,14 +47,12 @@ type eventReader interface {
 	shrink()
 }
 
-func newEventDecoder(body io.ReadCloser, projection objects.Projection) *eventDecoder {
-	return &eventDecoder{body: watchBody{body}, projection: projection, header: make([]byte, 1)}
+func newEvents(body io.ReadCloser, projection objects.Projection) *events {
+	return &events{body: watchBody{body}, projection: projection, header: make([]byte, 1)}
 }
 
 // watchBody wraps the response body of a watch request. If the connection is lost for any reason, Read returns
-// io.ErrUnexpectedEOF. The StreamWatcher then ends the watch, and the reflector resumes it. For other errors, such as
-// "http2: client connection lost", the StreamWatcher would send an ERROR event, and the reflector would relist
-// immediately.
+// io.ErrUnexpectedEOF, so that other errors come from a malformed response.
 type watchBody struct{ io.ReadCloser }
 
 func (b watchBody) Read(p []byte) (int, error) {
@@ -61,66 +63,77 @@ func (b watchBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Decode returns the next event. Errors from the body are returned unchanged, because the StreamWatcher compares them.
-func (d *eventDecoder) Decode() (watch.EventType, runtime.Object, error) {
+// Next returns the next event. If the context of the request is cancelled, it returns io.ErrUnexpectedEOF.
+func (d *events) Next(context.Context) (watch.Event, error) {
 	// An idle watch of protobuf-encoded events waits here. The call chain is short, so that the garbage collector can
 	// shrink the goroutine's stack from 8 kB to 4 kB, which it does only if less than a quarter of the stack is in use.
 	// With JSON, an idle watch waits in next.
 	if _, err := io.ReadFull(d.body, d.header); err != nil {
-		return "", nil, err
+		return watch.Event{}, err
 	}
-	if d.events == nil {
+	return d.read()
+}
+
+// read reads an event whose first byte has arrived.
+func (d *events) read() (watch.Event, error) {
+	if d.reader == nil {
 		if err := d.detectEncoding(); err != nil {
-			return "", nil, err
+			return watch.Event{}, err
 		}
 	}
-	eventType, err := d.events.next(d.header)
-	if err != nil {
-		return "", nil, err
+	eventType, err := d.reader.next(d.header)
+	switch {
+	case err == io.EOF || err == io.ErrUnexpectedEOF: //nolint:errorlint // returned unwrapped by the body
+		return watch.Event{}, err
+	case err != nil:
+		return watch.Event{}, malformed(err)
 	}
-	obj, err := d.object(eventType)
+	object, err := d.object(eventType)
 	// A bookmark ends the initial list. Later bookmarks arrive about once a minute.
-	if eventType == watch.Bookmark || d.events.size() > maxIdleBuffer {
-		d.events.shrink()
+	if eventType == watch.Bookmark || d.reader.size() > maxIdleBuffer {
+		d.reader.shrink()
 	}
-	return eventType, obj, err
+	return watch.Event{Type: eventType, Object: object}, err
 }
+
+func malformed(err error) error { return fmt.Errorf("%w: %w", listwatch.ErrMalformed, err) }
 
 // detectEncoding examines the first byte of the response, because Request.Stream does not return the Content-Type. A
 // protobuf-encoded event begins with its length, whose first byte is 0. JSON does not contain this byte. For protobuf,
 // detectEncoding also reads the rest of the first event's length.
-func (d *eventDecoder) detectEncoding() error {
+func (d *events) detectEncoding() error {
 	if first := d.header; first[0] != 0 {
-		d.events = &jsonEvents{stream: newStream(io.MultiReader(bytes.NewReader(first), d.body))}
+		d.reader = &jsonEvents{stream: newStream(io.MultiReader(bytes.NewReader(first), d.body))}
 		d.header = nil
 		return nil
 	}
-	d.events = &protobufEvents{body: d.body}
+	d.reader = &protobufEvents{body: d.body}
 	d.header = make([]byte, lengthSize)
 	_, err := io.ReadFull(d.body, d.header[1:])
 	return err
 }
 
-func (d *eventDecoder) object(eventType watch.EventType) (obj runtime.Object, err error) {
+// object returns the object of an event.
+func (d *events) object(eventType watch.EventType) (object runtime.Object, err error) {
 	switch eventType {
 	case watch.Added, watch.Modified, watch.Deleted:
-		obj, err = d.events.record(d.projection)
+		object, err = d.reader.record(d.projection)
 	case watch.Bookmark:
-		// A bookmark has no name. The reflector reads its resourceVersion and its annotations.
-		obj, err = d.events.bookmark()
+		// A bookmark has no name. The loop reads its resourceVersion and its annotations.
+		object, err = d.reader.bookmark()
 	case watch.Error:
-		obj, err = d.events.status()
+		object, err = d.reader.status()
 	default:
-		return nil, fmt.Errorf("unknown type of watch event: %q", eventType)
+		err = fmt.Errorf("unknown type of watch event: %q", eventType)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("object of %s event: %w", eventType, err)
+		return nil, malformed(fmt.Errorf("object of %s event: %w", eventType, err))
 	}
-	return obj, nil
+	return object, nil
 }
 
-// Close closes the response, so that Decode returns.
-func (d *eventDecoder) Close() { _ = d.body.Close() }
+// Close closes the response.
+func (d *events) Close() { _ = d.body.Close() }
 
 // jsonEvents reads JSON-encoded events.
 type jsonEvents struct {
@@ -138,7 +151,7 @@ func (e *jsonEvents) next([]byte) (watch.EventType, error) {
 }
 
 func (e *jsonEvents) record(projection objects.Projection) (*objects.Record, error) {
-	return objects.Parse(e.event.Object, projection, metav1.TypeMeta{})
+	return objects.ParseItem(e.event.Object, projection, metav1.TypeMeta{}), nil
 }
 
 func (e *jsonEvents) bookmark() (*metav1.PartialObjectMetadata, error) {

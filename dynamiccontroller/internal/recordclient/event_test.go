@@ -65,9 +65,6 @@ func TestWatch_ReportsMalformedEventAsError(t *testing.T) {
 		"malformed":          {`{"type":]`, "invalid character ']'"},
 		"unknown type":       {frame("CREATED", widget("two")), "CREATED"},
 		"no type":            {"{}", "unknown type"},
-		"no object":          {`{"type":"ADDED"}`, "ADDED"},
-		"null object":        {frame(watch.Added, "null"), "ADDED"},
-		"object not a map":   {frame(watch.Modified, "7"), "MODIFIED"},
 		"error not a status": {frame(watch.Error, widget("two")), "Widget"},
 		"error not a map":    {frame(watch.Error, "7"), "ERROR"},
 		"too large":          {frame(watch.Added, `"`+strings.Repeat("x", 17<<20)+`"`), "too large"},
@@ -81,6 +78,29 @@ func TestWatch_ReportsMalformedEventAsError(t *testing.T) {
 				t.Errorf("got %v, want an internal error that contains %q", err, test.want)
 			}
 		})
+	}
+}
+
+// An unusable object does not end the watch.
+func TestWatch_UnusableObjectIsAnUnusableRecord(t *testing.T) {
+	for name, body := range map[string]string{
+		"no object":        `{"type":"ADDED"}`,
+		"null object":      frame(watch.Added, "null"),
+		"object not a map": frame(watch.Modified, "7"),
+		"no kind":          frame(watch.Modified, `{"metadata":{"name":"a"}}`),
+		"no name":          frame(watch.Deleted, `{"kind":"Widget","metadata":{"uid":"u"}}`),
+	} {
+		first := frame(watch.Added, `{"kind":"Widget","metadata":{"name":"one","resourceVersion":"12"}}`)
+		got := events(t, strings.NewReader(first+body+frame(watch.Added, widget("two"))), objects.Full)
+		if len(got) != 3 {
+			t.Fatalf("%s: got %v", name, got)
+		}
+		if r := got[1].Object.(*objects.Record); r.Unusable() == nil {
+			t.Errorf("%s: the object is usable", name)
+		}
+		if r := got[2].Object.(*objects.Record); r.Unusable() != nil || r.GetName() != "two" {
+			t.Errorf("%s: the next event is %v", name, r)
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,36 +15,37 @@ import (
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
-// List is a list of records, or one page of a list.
-type List struct {
-	metav1.TypeMeta
-	metav1.ListMeta
-	Items []*objects.Record
-}
+// itemFunc is called with the record of each item of a list. The record can be unusable.
+type itemFunc func(runtime.Object)
 
-// DeepCopyObject returns a copy of the list. The copy shares the records, because records are immutable.
-func (l *List) DeepCopyObject() runtime.Object {
-	copied := *l
-	l.ListMeta.DeepCopyInto(&copied.ListMeta)
-	copied.Items = slices.Clone(l.Items)
-	return &copied
-}
-
-// readList reads a list from a response, in the encoding that the server has chosen. Each item is parsed as it arrives.
-func readList(body io.Reader, projection objects.Projection) (*List, error) {
+// readList reads a list from a response, in the encoding that the server has chosen, and calls item for each item as it
+// arrives.
+func readList(body io.Reader, projection objects.Projection, item itemFunc) (metav1.ListMeta, error) {
 	buffered := bufio.NewReader(body)
 	start, err := buffered.Peek(len(protobufPrefix))
 	switch {
 	case err != nil && !errors.Is(err, io.EOF):
-		return nil, err
+		return metav1.ListMeta{}, err
 	case bytes.Equal(start, protobufPrefix):
-		return readProtobufList(buffered, projection)
+		return readProtobufList(buffered, projection, item)
 	}
-	r := &jsonList{stream: newStream(buffered), projection: projection}
+	r := &jsonList{stream: newStream(buffered), projection: projection, item: item}
 	if err = r.readFields(); err == nil {
 		err = r.finish()
 	}
-	return &r.list, unexpected(err)
+	return r.meta, unexpected(err)
+}
+
+// listBody wraps the response body of a list. Its errors wrap io.ErrUnexpectedEOF, so that other errors come from a
+// malformed response.
+type listBody struct{ io.Reader }
+
+func (b listBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		err = fmt.Errorf("%w: %w", io.ErrUnexpectedEOF, err)
+	}
+	return n, err
 }
 
 // unexpected returns io.ErrUnexpectedEOF instead of io.EOF.
@@ -60,7 +60,10 @@ func unexpected(err error) error {
 type jsonList struct {
 	stream     *stream
 	projection objects.Projection
-	list       List
+	item       itemFunc
+	kind       string
+	apiVersion string
+	meta       metav1.ListMeta
 	hasItems   bool     // the list has the field items
 	untyped    [][]byte // items that cannot be parsed until the list's kind and apiVersion have arrived
 }
@@ -100,11 +103,11 @@ func (r *jsonList) readField(name json.Token) error {
 	var ignored span
 	switch name {
 	case "kind":
-		return r.stream.read(&r.list.Kind)
+		return r.stream.read(&r.kind)
 	case "apiVersion":
-		return r.stream.read(&r.list.APIVersion)
+		return r.stream.read(&r.apiVersion)
 	case "metadata":
-		return r.stream.read(&r.list.ListMeta)
+		return r.stream.read(&r.meta)
 	case "items":
 		return r.readItems()
 	default:
@@ -113,7 +116,10 @@ func (r *jsonList) readField(name json.Token) error {
 }
 
 func (r *jsonList) readItems() error {
-	r.hasItems, r.list.Items, r.untyped = true, nil, nil
+	if r.hasItems {
+		return errors.New("the list has two fields of this name")
+	}
+	r.hasItems = true
 	switch token, err := r.stream.Token(); {
 	case err != nil || token == nil: // null means an empty list
 		return err
@@ -125,9 +131,7 @@ func (r *jsonList) readItems() error {
 		if err := r.stream.read(&item); err != nil {
 			return err
 		}
-		if err := r.add(item); err != nil {
-			return err
-		}
+		r.add(item)
 	}
 	_, err := r.stream.Token() // the closing bracket
 	return err
@@ -135,41 +139,33 @@ func (r *jsonList) readItems() error {
 
 // add parses an item, or defers it until the list's kind and apiVersion are known. Items of built-in types have neither
 // field, so parse derives both from the list. Items of custom resources have both fields. They are parsed immediately,
-// because the API server sends the kind of their list after the items. Items that follow a deferred item are deferred
-// too, so that the items stay in order.
-func (r *jsonList) add(item []byte) error {
-	if r.list.APIVersion != "" && len(r.untyped) == 0 {
-		err := r.parse(item)
-		if err == nil || r.list.Kind != "" {
-			return err
+// because the API server sends the kind of their list after the items. The order of the items is not kept.
+func (r *jsonList) add(item []byte) {
+	if r.apiVersion != "" {
+		record := r.parse(item)
+		if r.kind != "" || !errors.Is(record.Unusable(), objects.ErrNoKind) {
+			r.item(record)
+			return
 		}
 	}
 	r.untyped = append(r.untyped, bytes.Clone(item))
-	return nil
 }
 
-// parse appends the record of an item to the list.
-func (r *jsonList) parse(item []byte) error {
-	record, err := objects.Parse(item, r.projection, metav1.TypeMeta{
-		APIVersion: r.list.APIVersion, Kind: strings.TrimSuffix(r.list.Kind, "List"),
+// parse returns the record of an item.
+func (r *jsonList) parse(item []byte) *objects.Record {
+	return objects.ParseItem(item, r.projection, metav1.TypeMeta{
+		APIVersion: r.apiVersion, Kind: strings.TrimSuffix(r.kind, "List"),
 	})
-	if err != nil {
-		return fmt.Errorf("item %d: %w", len(r.list.Items), err)
-	}
-	r.list.Items = append(r.list.Items, record)
-	return nil
 }
 
 // finish validates the list, parses the untyped items, and checks that nothing follows the list.
 func (r *jsonList) finish() error {
-	isList := r.hasItems || strings.HasSuffix(r.list.Kind, "List")
-	if !isList || r.list.Kind == "" || r.list.APIVersion == "" {
-		return fmt.Errorf("expected a list, got kind %q of %q", r.list.Kind, r.list.APIVersion)
+	isList := r.hasItems || strings.HasSuffix(r.kind, "List")
+	if !isList || r.kind == "" || r.apiVersion == "" {
+		return fmt.Errorf("expected a list, got kind %q of %q", r.kind, r.apiVersion)
 	}
 	for i, item := range r.untyped {
-		if err := r.parse(item); err != nil {
-			return err
-		}
+		r.item(r.parse(item))
 		r.untyped[i] = nil // release the item
 	}
 	switch token, err := r.stream.Token(); {

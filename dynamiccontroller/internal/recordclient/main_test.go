@@ -1,12 +1,15 @@
 package recordclient_test
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -40,7 +43,7 @@ func response(status int, body io.Reader) *http.Response {
 
 func newClient(
 	t *testing.T, answer http.RoundTripper, gvr schema.GroupVersionResource, namespace string, p objects.Projection,
-) listwatch.Client {
+) listwatch.Requests {
 	t.Helper()
 	return newClientFor(t, &rest.Config{Host: "http://server", QPS: -1}, answer, gvr, namespace, p)
 }
@@ -48,7 +51,7 @@ func newClient(
 func newClientFor(
 	t *testing.T, cfg *rest.Config, answer http.RoundTripper,
 	gvr schema.GroupVersionResource, namespace string, p objects.Projection,
-) listwatch.Client {
+) listwatch.Requests {
 	t.Helper()
 	source, err := recordclient.NewForConfigAndClient(cfg, &http.Client{Transport: answer})
 	if err != nil {
@@ -57,7 +60,22 @@ func newClientFor(
 	if err := source.Check(p); err != nil {
 		t.Fatal(err)
 	}
-	return source.Client(gvr, namespace, p)
+	return source.Requests(gvr, namespace, p)
+}
+
+// received is a list, or a page of it.
+type received struct {
+	metav1.ListMeta
+	Items []*objects.Record
+}
+
+func listWith(ctx context.Context, client listwatch.Requests, options metav1.ListOptions) (*received, error) {
+	got := &received{}
+	m, err := client.List(ctx, listwatch.RequestOptions{ListOptions: options}, func(item runtime.Object) {
+		got.Items = append(got.Items, item.(*objects.Record))
+	})
+	got.ListMeta = m
+	return got, err
 }
 
 // closer is a response body that records whether it has been closed.
@@ -72,34 +90,43 @@ func (c *closer) Close() error {
 }
 
 // list sends a list request and returns the result. The response has the given body.
-func list(t *testing.T, body io.Reader) (*recordclient.List, error) {
+func list(t *testing.T, body io.Reader) (*received, error) {
 	t.Helper()
 	response := response(http.StatusOK, nil)
-	received := &closer{Reader: body}
-	response.Body = received
+	closes := &closer{Reader: body}
+	response.Body = closes
 	answer := transport(func(*http.Request) (*http.Response, error) { return response, nil })
-	got, err := newClient(t, answer, widgets, "", objects.Full).List(t.Context(), metav1.ListOptions{})
-	if !received.closed {
+	got, err := listWith(t.Context(), newClient(t, answer, widgets, "", objects.Full), metav1.ListOptions{})
+	if !closes.closed {
 		t.Error("the response was not closed")
 	}
-	if err != nil {
-		return nil, err
-	}
-	return got.(*recordclient.List), nil
+	return got, err
 }
 
-// events opens a watch and returns all its events. The response has the given body.
+// events opens a watch and returns all its events. The response has the given body. A malformed response is returned as
+// an event of type ERROR.
 func events(t *testing.T, body io.Reader, p objects.Projection) (all []watch.Event) {
 	t.Helper()
-	w, err := newClient(t, respond(http.StatusOK, body), widgets, "", p).Watch(t.Context(), metav1.ListOptions{})
+	client := newClient(t, respond(http.StatusOK, body), widgets, "", p)
+	w, err := client.Watch(t.Context(), listwatch.RequestOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.Stop()
-	for event := range w.ResultChan() {
-		all = append(all, event)
+	defer w.Close()
+	for {
+		event, err := w.Next(t.Context())
+		switch {
+		case err == nil:
+			all = append(all, event)
+		case errors.Is(err, listwatch.ErrMalformed):
+			status := apierrors.NewInternalError(err).Status()
+			return append(all, watch.Event{Type: watch.Error, Object: &status})
+		case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
+			return all
+		default:
+			t.Fatal(err)
+		}
 	}
-	return all
 }
 
 func widget(name string) string {

@@ -81,7 +81,7 @@ func (b *tracingBody) Read(p []byte) (int, error) {
 	frames := goruntime.CallersFrames(callers[:goruntime.Callers(2, callers)])
 	for {
 		frame, more := frames.Next()
-		if name, ours := strings.CutPrefix(frame.Function, reflect.TypeFor[recordclient.List]().PkgPath()+"."); ours {
+		if name, ours := strings.CutPrefix(frame.Function, reflect.TypeFor[recordclient.Clients]().PkgPath()+"."); ours {
 			b.stack = append(b.stack, name)
 		}
 		if !more {
@@ -91,12 +91,12 @@ func (b *tracingBody) Read(p []byte) (int, error) {
 }
 
 // With a deeper call chain, the garbage collector could not shrink the stack.
-func TestProtobufWatch_WaitsInDecode(t *testing.T) {
+func TestProtobufWatch_WaitsInNext(t *testing.T) {
 	body := &tracingBody{Reader: strings.NewReader(protobufFrame(t, watch.Added, protobufObject(t, partial("one"))))}
 	if got := events(t, body, objects.Keys); len(got) != 1 {
 		t.Fatalf("got %v", got)
 	}
-	if diff := cmp.Diff([]string{"watchBody.Read", "(*eventDecoder).Decode"}, body.stack); diff != "" {
+	if diff := cmp.Diff([]string{"watchBody.Read", "(*events).Next"}, body.stack); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -138,7 +138,6 @@ func TestProtobufWatch_ReportsMalformedEventAsError(t *testing.T) {
 		"no kind":            {protobufFrame(t, watch.Added, "k8s\x00\x12\x00"), "expected a PartialObjectMetadata"},
 		"JSON object":        {protobufFrame(t, watch.Added, widget("two")), "object of ADDED event: not a protobuf"},
 		"malformed object":   {protobufFrame(t, watch.Added, object[:len(object)-7]), "ADDED event: unexpected EOF"},
-		"no name":            {protobufFrame(t, watch.Deleted, protobufObject(t, partial(""))), "no metadata.name"},
 		"whole object":       {protobufFrame(t, watch.Modified, protobufObject(t, pod)), "expected a PartialObjectMetadata"},
 		"error not a status": {protobufFrame(t, watch.Error, object), "expected a Status, got kind"},
 		"too large":          {protobufLength(17 << 20), "too large"},
@@ -215,14 +214,10 @@ func partialList(items ...string) *metav1.PartialObjectMetadataList {
 }
 
 // protobufList reads a list with the projection Metadata.
-func protobufList(t *testing.T, body io.Reader) (*recordclient.List, error) {
+func protobufList(t *testing.T, body io.Reader) (*received, error) {
 	t.Helper()
 	client := newClient(t, respond(http.StatusOK, body), widgets, "", objects.Metadata)
-	got, err := client.List(t.Context(), metav1.ListOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return got.(*recordclient.List), nil
+	return listWith(t.Context(), client, metav1.ListOptions{})
 }
 
 func TestProtobufList_HasTheItemsAndTheMetadata(t *testing.T) {
@@ -239,7 +234,7 @@ func TestProtobufList_HasTheItemsAndTheMetadata(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			items := &metav1.PartialObjectMetadataList{TypeMeta: got.TypeMeta, ListMeta: got.ListMeta}
+			items := &metav1.PartialObjectMetadataList{TypeMeta: want.TypeMeta, ListMeta: got.ListMeta}
 			for _, item := range got.Items {
 				items.Items = append(items.Items, *metadataOf(t, item))
 			}
@@ -272,20 +267,33 @@ func TestProtobufList_TruncatedResponseIsAnError(t *testing.T) {
 	}
 }
 
+func TestProtobuf_UnusableObjectIsAnUnusableRecord(t *testing.T) {
+	got, err := protobufList(t, strings.NewReader(protobufObject(t, partialList("one", "", "two"))))
+	if err != nil || len(got.Items) != 3 || got.Items[1].Unusable() == nil || got.Items[2].GetName() != "two" {
+		t.Errorf("list: got %v, %v", got, err)
+	}
+	body := protobufFrame(t, watch.Deleted, protobufObject(t, partial(""))) +
+		protobufFrame(t, watch.Added, protobufObject(t, partial("two")))
+	received := events(t, strings.NewReader(body), objects.Metadata)
+	if len(received) != 2 || received[0].Object.(*objects.Record).Unusable() == nil ||
+		received[1].Object.(*objects.Record).Unusable() != nil {
+		t.Errorf("watch: got %v", received)
+	}
+}
+
 func TestProtobufList_UnexpectedResponseIsAnError(t *testing.T) {
 	status := &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}}
 	valid := protobufObject(t, partialList("one"))
 	beforeList := valid[:strings.Index(valid, "List")+len("List")]
 	for name, test := range map[string]struct{ body, want string }{
-		"a status":             {protobufObject(t, status), `kind "Status"`},
-		"an object":            {protobufObject(t, partial("one")), `kind "PartialObjectMetadata"`},
-		"nothing":              {"k8s\x00", `kind ""`},
-		"no list":              {beforeList, "expected a PartialObjectMetadataList"},
-		"an item with no name": {protobufObject(t, partialList("one", "")), "item 1: the object has no metadata.name"},
-		"a number":             {"k8s\x00\x10\x01", "field 2 has the wire type 0"},
-		"a huge item":          {"k8s\x00\x0a\xff\xff\xff\xff\x7f", "too large"},
-		"an invalid length":    {"k8s\x00\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "too large"},
-		"a field too long":     {beforeList + "\x12\x04\x0a\x05\x12\x03abc", "longer than the list"},
+		"a status":          {protobufObject(t, status), `kind "Status"`},
+		"an object":         {protobufObject(t, partial("one")), `kind "PartialObjectMetadata"`},
+		"nothing":           {"k8s\x00", `kind ""`},
+		"no list":           {beforeList, "expected a PartialObjectMetadataList"},
+		"a number":          {"k8s\x00\x10\x01", "field 2 has the wire type 0"},
+		"a huge item":       {"k8s\x00\x0a\xff\xff\xff\xff\x7f", "too large"},
+		"an invalid length": {"k8s\x00\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "too large"},
+		"a field too long":  {beforeList + "\x12\x04\x0a\x05\x12\x03abc", "longer than the list"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := protobufList(t, strings.NewReader(test.body))

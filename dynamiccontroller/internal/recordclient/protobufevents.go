@@ -80,7 +80,7 @@ func (e *protobufEvents) record(projection objects.Projection) (*objects.Record,
 	if err != nil {
 		return nil, err
 	}
-	return objects.ParseProtobuf(object, projection)
+	return objects.ParseProtobufItem(object, projection), nil
 }
 
 func (e *protobufEvents) bookmark() (*metav1.PartialObjectMetadata, error) {

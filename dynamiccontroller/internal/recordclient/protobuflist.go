@@ -17,25 +17,29 @@ import (
 )
 
 // readProtobufList reads a protobuf-encoded list. Each item is parsed as it arrives.
-func readProtobufList(body *bufio.Reader, projection objects.Projection) (*List, error) {
-	r := &protobufList{fieldReader: fieldReader{body: body}, projection: projection}
+func readProtobufList(
+	body *bufio.Reader, projection objects.Projection, item itemFunc,
+) (metav1.ListMeta, error) {
+	r := &protobufList{fieldReader: fieldReader{body: body}, projection: projection, item: item}
 	err := r.readUnknown()
 	if err == nil && !r.hasList {
 		err = r.notList()
 	}
-	return &r.list, unexpected(err)
+	return r.meta, unexpected(err)
 }
 
 // protobufList reads a list, which is a field of a runtime.Unknown.
 type protobufList struct {
 	fieldReader
 	projection objects.Projection
-	list       List
+	item       itemFunc
+	typeMeta   metav1.TypeMeta
+	meta       metav1.ListMeta
 	hasList    bool
 }
 
 func (r *protobufList) notList() error {
-	return fmt.Errorf("expected a PartialObjectMetadataList, got kind %q of %q", r.list.Kind, r.list.APIVersion)
+	return fmt.Errorf("expected a PartialObjectMetadataList, got kind %q of %q", r.typeMeta.Kind, r.typeMeta.APIVersion)
 }
 
 func (r *protobufList) readUnknown() error {
@@ -73,7 +77,7 @@ func (r *protobufList) readTypeMeta(size int) error {
 	if err := t.Unmarshal(data); err != nil {
 		return fmt.Errorf("list type: %w", err)
 	}
-	r.list.TypeMeta = metav1.TypeMeta{APIVersion: t.APIVersion, Kind: t.Kind}
+	r.typeMeta = metav1.TypeMeta{APIVersion: t.APIVersion, Kind: t.Kind}
 	return nil
 }
 
@@ -86,7 +90,7 @@ func ignoreEOF(err error) error {
 
 // readFields reads the fields of the list, which is size bytes long.
 func (r *protobufList) readFields(size int) error {
-	if r.list.Kind != "PartialObjectMetadataList" {
+	if r.typeMeta.Kind != "PartialObjectMetadataList" {
 		return r.notList()
 	}
 	r.hasList = true
@@ -102,27 +106,16 @@ func (r *protobufList) readFields(size int) error {
 		}
 		switch field {
 		case listMetaField:
-			if err := r.list.ListMeta.Unmarshal(data); err != nil {
+			if err := r.meta.Unmarshal(data); err != nil {
 				return fmt.Errorf("list metadata: %w", err)
 			}
 		case listItemsField:
-			if err := r.add(data); err != nil {
-				return err
-			}
+			r.item(objects.ParseProtobufItem(data, r.projection))
 		}
 	}
 	if r.position > end {
 		return errors.New("the last field is longer than the list")
 	}
-	return nil
-}
-
-func (r *protobufList) add(item []byte) error {
-	record, err := objects.ParseProtobuf(item, r.projection)
-	if err != nil {
-		return fmt.Errorf("item %d: %w", len(r.list.Items), err)
-	}
-	r.list.Items = append(r.list.Items, record)
 	return nil
 }
 

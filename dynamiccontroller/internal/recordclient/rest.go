@@ -3,22 +3,20 @@ package recordclient
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
-	"k8s.io/klog/v2"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/internal/listwatch"
@@ -36,17 +34,18 @@ const (
 // restSource is a Source of records.
 type restSource struct{ client rest.Interface }
 
-// NewForConfigAndClient returns a Source for all projections. Its clients return records. Lists are throttled as cfg
-// specifies; watches are not. httpClient takes precedence over the transport settings in cfg. Its transport is
-// wrapped by [listwatch.RetryEarly].
+// NewForConfigAndClient returns a Source for all projections. Its requests return records. Lists are throttled as cfg
+// specifies; watches are not. httpClient takes precedence over the transport settings in cfg. Its timeout and that of
+// cfg are ignored, because they would end watches.
 func NewForConfigAndClient(cfg *rest.Config, httpClient *http.Client) (Source, error) {
-	early := *httpClient
-	early.Transport = listwatch.RetryEarly(cmp.Or(early.Transport, http.DefaultTransport))
+	own := *httpClient
+	own.Timeout = 0
+	own.Transport = retryAfterReader{cmp.Or(own.Transport, http.DefaultTransport)}
 	cfg = metadata.ConfigFor(cfg) // its codecs decode a Status from JSON and from protobuf
 	cfg.ContentType = runtime.ContentTypeJSON
 	cfg.GroupVersion = nil
 	cfg.APIPath = "/unused" // each request sets an absolute path
-	client, err := rest.UnversionedRESTClientForConfigAndClient(cfg, &early)
+	client, err := rest.UnversionedRESTClientForConfigAndClient(cfg, &own)
 	if err != nil {
 		return nil, err
 	}
@@ -56,15 +55,15 @@ func NewForConfigAndClient(cfg *rest.Config, httpClient *http.Client) (Source, e
 // Check always returns nil, because the source supports all projections.
 func (s restSource) Check(objects.Projection) error { return nil }
 
-// Client returns a client for the objects of a type.
-func (s restSource) Client(
+// Requests returns the requests for the objects of a type.
+func (s restSource) Requests(
 	gvr schema.GroupVersionResource, namespace string, projection objects.Projection,
-) listwatch.Client {
+) listwatch.Requests {
 	return &client{s.client, gvr, namespace, projection}
 }
 
 // client lists and watches the objects of one type. Its methods have pointer receivers because copies of the client
-// would make the stacks of reflector goroutines, which send the watch requests, grow from 8 kB to 16 kB.
+// would make the stacks of the goroutines that send the requests grow from 8 kB to 16 kB.
 type client struct {
 	rest       rest.Interface
 	gvr        schema.GroupVersionResource
@@ -72,46 +71,60 @@ type client struct {
 	projection objects.Projection
 }
 
-// List returns a *List. The caller sets the page size. The page size does not affect memory use, because only records
-// are kept. The API server ignores the page size for a list at resourceVersion "0".
-func (c *client) List(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-	body, err := c.send(ctx, c.request(options, acceptMetadataList), isConnectionLost)
+// Throttle waits until the client's rate limiter allows a list.
+func (c *client) Throttle(ctx context.Context) error {
+	limiter := c.rest.GetRateLimiter()
+	if limiter == nil {
+		return nil
+	}
+	if err := limiter.Wait(ctx); err != nil {
+		return fmt.Errorf("wait for the client's rate limiter: %w", err)
+	}
+	return nil
+}
+
+// List passes a record of each item to item. The page size does not affect memory use, because only records are kept.
+func (c *client) List(
+	ctx context.Context, options listwatch.RequestOptions, item func(runtime.Object),
+) (metav1.ListMeta, error) {
+	body, err := c.send(ctx, c.request(options, acceptMetadataList).Throttle(flowcontrol.NewFakeAlwaysRateLimiter()))
 	if err != nil {
-		return nil, err
+		return metav1.ListMeta{}, err
 	}
 	defer func() { _ = body.Close() }()
-	list, err := readList(body, c.projection)
+	list, err := readList(listBody{body}, c.projection, item)
 	if err != nil {
-		return nil, fmt.Errorf("read list of %s: %w", c.gvr.GroupResource(), err)
+		if err = fmt.Errorf("read list of %s: %w", c.gvr.GroupResource(), err); !errors.Is(err, io.ErrUnexpectedEOF) {
+			err = malformed(err)
+		}
+		return metav1.ListMeta{}, err
 	}
 	return list, nil
 }
 
-// Watch returns a watch whose events carry records. An event of type ERROR carries a *metav1.Status, and one of type
-// BOOKMARK a *metav1.PartialObjectMetadata. One goroutine reads the response. It ends when Stop is called, the response
-// ends or ctx is cancelled.
-func (c *client) Watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+// Watch returns a stream whose events carry records. An event of type ERROR carries a *metav1.Status, and one of type
+// BOOKMARK a *metav1.PartialObjectMetadata. The response is read by the goroutine that calls the stream.
+func (c *client) Watch(ctx context.Context, options listwatch.RequestOptions) (listwatch.Stream, error) {
 	options.Watch = true
 	// Decompressing the response would take 45 kB of memory for as long as the watch is open.
 	request := c.request(options, acceptMetadata).SetHeader("Accept-Encoding", "identity").
 		Throttle(flowcontrol.NewFakeAlwaysRateLimiter())
 	// Request.Watch is not used, because it scans each event three times before decoding it, and because its buffers grow
 	// up to 16 MiB and never shrink.
-	body, err := c.send(ctx, request, func(err error) bool { return isConnectionLost(err) || utilnet.IsTimeout(err) })
+	body, err := c.send(ctx, request)
 	if err != nil {
 		return nil, err
 	}
-	return watch.NewStreamWatcherWithLogger(klog.FromContext(ctx), newEventDecoder(body, c.projection),
-		apierrors.NewClientErrorReporter(http.StatusInternalServerError, http.MethodGet, "ClientWatchDecoding")), nil
+	return newEvents(body, c.projection), nil
 }
 
-func (c *client) request(options metav1.ListOptions, acceptMetadata string) *rest.Request {
+func (c *client) request(options listwatch.RequestOptions, acceptMetadata string) *rest.Request {
 	accept := acceptObjects
-	if c.projection < objects.Full {
+	if c.projection < objects.Full && !options.JSON {
 		accept = acceptMetadata
 	}
 	return c.rest.Get().AbsPath(c.path()...).SetHeader("Accept", accept).
-		SpecificallyVersionedParams(&options, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})
+		SpecificallyVersionedParams(&options.ListOptions, metav1.ParameterCodec, schema.GroupVersion{Version: "v1"})
 }
 
 func (c *client) path() []string {
@@ -126,32 +139,50 @@ func (c *client) path() []string {
 	return append(path, c.gvr.Resource)
 }
 
-// Limits for retries of a request whose connection is lost. client-go's other methods use the same values.
-const (
-	maxRetries = 10
-	retryDelay = time.Second
-)
-
-// send sends a request and returns the response body. Request.Stream retries a request only if the server requests a
-// retry. Like other methods of rest.Request, send also retries a request whose connection is lost. This is important
-// for watches, because after an error, the reflector would relist instead of resuming the watch.
-func (c *client) send(ctx context.Context, request *rest.Request, retriable func(error) bool) (io.ReadCloser, error) {
+// send sends a request and returns the response body. It does not retry.
+func (c *client) send(ctx context.Context, request *rest.Request) (io.ReadCloser, error) {
 	if problems := rest.IsValidPathSegmentName(c.namespace); len(problems) > 0 {
 		return nil, fmt.Errorf("invalid namespace %q: %s", c.namespace, strings.Join(problems, ", "))
 	}
-	for retries := 0; ; retries++ {
-		body, err := request.Stream(ctx)
-		if err == nil || !retriable(err) || retries == maxRetries {
-			return body, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, err
-		case <-time.After(retryDelay):
-		}
+	var retryAfter string
+	body, err := request.MaxRetries(0).Stream(context.WithValue(ctx, retryAfterKey{}, &retryAfter))
+	if err != nil {
+		return nil, withRetryAfter(err, retryAfter)
 	}
+	return body, nil
 }
 
-func isConnectionLost(err error) bool {
-	return utilnet.IsProbableEOF(err) || utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err)
+type retryAfterKey struct{}
+
+// retryAfterReader stores the Retry-After header of a response in the string that the context of the request holds. The
+// REST client does not return the header if the response has a Status without a delay.
+type retryAfterReader struct{ next http.RoundTripper }
+
+func (t retryAfterReader) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := t.next.RoundTrip(r)
+	if value, ok := r.Context().Value(retryAfterKey{}).(*string); ok && err == nil {
+		*value = response.Header.Get("Retry-After")
+	}
+	return response, err
+}
+
+// WrappedRoundTripper returns the underlying transport, as client-go expects of wrappers.
+func (t retryAfterReader) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+// withRetryAfter adds the value of a Retry-After header to an error that has a Status without a delay.
+func withRetryAfter(err error, value string) error {
+	status, ok := errors.AsType[*apierrors.StatusError](err)
+	seconds, parseErr := strconv.ParseInt(value, 10, 32)
+	if !ok || parseErr != nil || seconds <= 0 {
+		return err
+	}
+	if _, suggested := apierrors.SuggestsClientDelay(err); suggested {
+		return err
+	}
+	changed := status.ErrStatus.DeepCopy()
+	if changed.Details == nil {
+		changed.Details = &metav1.StatusDetails{}
+	}
+	changed.Details.RetryAfterSeconds = int32(seconds)
+	return &apierrors.StatusError{ErrStatus: *changed}
 }

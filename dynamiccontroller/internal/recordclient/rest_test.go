@@ -24,23 +24,22 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	"github.com/dynamic-controller/engine/dynamiccontroller/internal/recordclient"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
 var pods = schema.GroupVersionResource{Version: "v1", Resource: "pods"}
 
 // methods contains one function for each method of a client. Each function calls its method and returns the error.
-var methods = map[string]func(context.Context, listwatch.Client, metav1.ListOptions) error{
-	"list": func(ctx context.Context, c listwatch.Client, o metav1.ListOptions) error {
-		_, err := c.List(ctx, o)
+var methods = map[string]func(context.Context, listwatch.Requests, metav1.ListOptions) error{
+	"list": func(ctx context.Context, c listwatch.Requests, o metav1.ListOptions) error {
+		_, err := listWith(ctx, c, o)
 		return err
 	},
-	"watch": func(ctx context.Context, c listwatch.Client, o metav1.ListOptions) error {
-		w, err := c.Watch(ctx, o)
+	"watch": func(ctx context.Context, c listwatch.Requests, o metav1.ListOptions) error {
+		w, err := c.Watch(ctx, listwatch.RequestOptions{ListOptions: o})
 		if err == nil {
-			w.Stop()
-			for range w.ResultChan() {
-			}
+			w.Close()
 		}
 		return err
 	},
@@ -156,7 +155,8 @@ func TestClient_RejectsInvalidNamespaces(t *testing.T) {
 func TestClient_ThrottlesListsButNotWatches(t *testing.T) {
 	cfg := &rest.Config{Host: "http://server", RateLimiter: flowcontrol.NewFakeNeverRateLimiter()}
 	client := newClientFor(t, cfg, respond(http.StatusOK, strings.NewReader("")), widgets, "", objects.Full)
-	if err := methods["list"](t.Context(), client, metav1.ListOptions{}); !contains(err, "rate limiter") {
+	throttled := client.(interface{ Throttle(context.Context) error })
+	if err := throttled.Throttle(t.Context()); !contains(err, "rate limiter") {
 		t.Errorf("list: got %v, want an error from the rate limiter", err)
 	}
 	if err := methods["watch"](t.Context(), client, metav1.ListOptions{}); err != nil {
@@ -198,119 +198,91 @@ func hasCause(err error, cause metav1.CauseType) bool {
 	return has
 }
 
-// TestClient_HonorsRetryAfter covers the cases in which client-go retries a request, and the cases in which
-// [listwatch.RetryEarly] leaves retries to the caller.
-func TestClient_HonorsRetryAfter(t *testing.T) {
-	for name, test := range map[string]struct {
-		method  string
-		code    int
-		options metav1.ListOptions
-		waits   bool
-	}{
-		"list rejected with 429":       {method: "list", code: 429, waits: true},
-		"watch rejected with 429":      {method: "watch", code: 429},
-		"watch rejected with 503":      {method: "watch", code: 503, waits: true},
-		"list at version times out":    {method: "list", code: 504, options: metav1.ListOptions{ResourceVersion: "9"}},
-		"watch from version times out": {method: "watch", code: 504, options: metav1.ListOptions{ResourceVersion: "9"}},
-		"list at any version times out": {
-			method: "list", code: 504, options: metav1.ListOptions{ResourceVersion: "0"}, waits: true,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				refused := false
-				client := newClient(t, transport(func(*http.Request) (*http.Response, error) {
-					if refused {
-						return response(http.StatusOK, strings.NewReader("{"+listType+"}")), nil
-					}
-					refused = true
-					r := response(test.code, strings.NewReader("{}"))
-					r.Header.Set("Retry-After", "3")
-					return r, nil
-				}), widgets, "", objects.Full)
-				began := time.Now()
-				err := methods[test.method](t.Context(), client, test.options)
-				var status apierrors.APIStatus
-				if test.waits && (err != nil || time.Since(began) != 3*time.Second) ||
-					!test.waits && (!errors.As(err, &status) || int(status.Status().Code) != test.code || time.Since(began) > 0) {
-					t.Errorf("got %v after %s", err, time.Since(began))
-				}
-			})
-		})
-	}
-}
-
-// timeout is a network error.
-type timeout struct{ error }
-
-func (timeout) Timeout() bool   { return true }
-func (timeout) Temporary() bool { return true }
-
-func TestClient_RetriesAfterLostConnections(t *testing.T) {
-	refused, late := errors.New("connection refused"), timeout{errors.New("dial timeout")}
-	for name, test := range map[string]struct {
-		method string
-		errs   []error
-		want   error
-		delay  time.Duration
-	}{
-		"list once":           {"list", []error{io.EOF}, nil, time.Second},
-		"watch once":          {"watch", []error{io.ErrUnexpectedEOF}, nil, time.Second},
-		"watch after timeout": {"watch", []error{late, late}, nil, 2 * time.Second},
-		"list after timeout":  {"list", []error{late}, late, 0},
-		"watch refused":       {"watch", []error{refused}, refused, 0},
-		"list too often":      {"list", repeat(io.EOF, 20), io.EOF, 10 * time.Second},
-		"watch too often":     {"watch", repeat(io.EOF, 20), io.EOF, 10 * time.Second},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				errs := test.errs
-				client := newClient(t, transport(func(*http.Request) (*http.Response, error) {
-					if len(errs) == 0 {
-						return response(http.StatusOK, strings.NewReader("{"+listType+"}")), nil
-					}
-					err := errs[0]
-					errs = errs[1:]
-					return nil, err
-				}), widgets, "", objects.Full)
-				began := time.Now()
-				err := methods[test.method](t.Context(), client, metav1.ListOptions{})
-				if !errors.Is(err, test.want) || time.Since(began) != test.delay {
-					t.Errorf("got %v after %s, want %v after %s", err, time.Since(began), test.want, test.delay)
-				}
-			})
-		})
-	}
-}
-
-func repeat(err error, n int) (errs []error) {
-	for range n {
-		errs = append(errs, err)
-	}
-	return errs
-}
-
-func TestClient_StopsRetryingWhenContextIsCancelled(t *testing.T) {
+// Requests are neither repeated nor delayed. The delay that the server asks for is part of the error.
+func TestClient_ReturnsRetryAfter(t *testing.T) {
 	for name, send := range methods {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-			defer cancel()
-			began := time.Now()
-			lost := transport(func(*http.Request) (*http.Response, error) { return nil, io.EOF })
-			err := send(ctx, newClient(t, lost, widgets, "", objects.Full), metav1.ListOptions{})
-			if !errors.Is(err, io.EOF) || time.Since(began) != 1500*time.Millisecond {
-				t.Errorf("%s: got %v after %s", name, err, time.Since(began))
+		for _, code := range []int{429, 500, 503, 504} {
+			for body, want := range map[string]int{
+				"no JSON": 30,
+				"{}":      30,
+				`{"kind":"Status","apiVersion":"v1","status":"Failure","message":"why","code":503}`:                   30,
+				`{"kind":"Status","apiVersion":"v1","status":"Failure","code":429,"details":{"retryAfterSeconds":7}}`: 7,
+			} {
+				synctest.Test(t, func(t *testing.T) {
+					requests := 0
+					client := newClient(t, transport(func(*http.Request) (*http.Response, error) {
+						requests++
+						r := response(code, strings.NewReader(body))
+						r.Header.Set("Retry-After", "30")
+						return r, nil
+					}), widgets, "", objects.Full)
+					began := time.Now()
+					err := send(t.Context(), client, metav1.ListOptions{})
+					seconds, _ := apierrors.SuggestsClientDelay(err)
+					if seconds != want || requests != 1 || time.Since(began) > 0 {
+						t.Errorf("%s answered with %d and %s: %d s, %d requests, %v", name, code, body, seconds, requests, err)
+					}
+				})
 			}
-		})
+		}
 	}
+}
+
+func TestClient_DoesNotRetryAfterLostConnections(t *testing.T) {
+	for name, send := range methods {
+		requests := 0
+		client := newClient(t, transport(func(*http.Request) (*http.Response, error) {
+			requests++
+			return nil, io.EOF
+		}), widgets, "", objects.Full)
+		if err := send(t.Context(), client, metav1.ListOptions{}); !errors.Is(err, io.EOF) || requests != 1 {
+			t.Errorf("%s: %d requests, %v", name, requests, err)
+		}
+	}
+}
+
+func TestClient_AsksForJSONOnly(t *testing.T) {
+	var accept []string
+	client := newClient(t, transport(func(r *http.Request) (*http.Response, error) {
+		accept = append(accept, r.Header.Get("Accept"))
+		return response(http.StatusOK, strings.NewReader("{"+listType+"}")), nil
+	}), widgets, "", objects.Keys)
+	_, _ = client.List(t.Context(), listwatch.RequestOptions{JSON: true}, nil)
+	_, _ = client.Watch(t.Context(), listwatch.RequestOptions{JSON: true})
+	if diff := cmp.Diff([]string{"application/json", "application/json"}, accept); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A timeout of the HTTP client would end watches, and would be sent to the API server.
+func TestClient_IgnoresTheTimeoutOfTheConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := transport(func(r *http.Request) (*http.Response, error) {
+			if r.URL.Query().Has("timeout") {
+				t.Error("the timeout is sent to the server")
+			}
+			time.Sleep(time.Minute)
+			return response(http.StatusOK, strings.NewReader("{"+listType+"}")), r.Context().Err()
+		})
+		cfg := &rest.Config{Host: "http://server", QPS: -1, Timeout: time.Second}
+		source, err := recordclient.NewForConfigAndClient(cfg, &http.Client{Transport: answer, Timeout: time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, send := range methods {
+			if err := send(t.Context(), source.Requests(widgets, "", objects.Full), metav1.ListOptions{}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
 }
 
 // TestWatch_EndsOverNetwork ends watches over real connections. TestMain checks that no goroutine is left.
 func TestWatch_EndsOverNetwork(t *testing.T) {
-	for name, end := range map[string]func(w watch.Interface, cancel context.CancelFunc, server *httptest.Server){
-		"by Stop":        func(w watch.Interface, _ context.CancelFunc, _ *httptest.Server) { w.Stop() },
-		"by the context": func(_ watch.Interface, cancel context.CancelFunc, _ *httptest.Server) { cancel() },
-		"by a lost connection": func(_ watch.Interface, _ context.CancelFunc, server *httptest.Server) {
+	for name, end := range map[string]func(w listwatch.Stream, cancel context.CancelFunc, server *httptest.Server){
+		"by Close":       func(w listwatch.Stream, _ context.CancelFunc, _ *httptest.Server) { w.Close() },
+		"by the context": func(_ listwatch.Stream, cancel context.CancelFunc, _ *httptest.Server) { cancel() },
+		"by a lost connection": func(_ listwatch.Stream, _ context.CancelFunc, server *httptest.Server) {
 			server.CloseClientConnections()
 		},
 	} {
@@ -324,16 +296,17 @@ func TestWatch_EndsOverNetwork(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			client := newClientFor(t, &rest.Config{Host: server.URL}, server.Client().Transport, widgets, "", objects.Full)
-			w, err := client.Watch(ctx, metav1.ListOptions{})
+			w, err := client.Watch(ctx, listwatch.RequestOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if event := <-w.ResultChan(); event.Type != watch.Added {
-				t.Errorf("got %v", event)
+			defer w.Close()
+			if event, err := w.Next(ctx); event.Type != watch.Added || err != nil {
+				t.Errorf("got %v, %v", event, err)
 			}
 			end(w, cancel, server)
-			for event := range w.ResultChan() {
-				t.Errorf("got %v", event)
+			if event, err := w.Next(ctx); !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("got %v, %v", event, err)
 			}
 		})
 	}

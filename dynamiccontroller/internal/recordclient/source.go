@@ -19,10 +19,10 @@ import (
 type Source interface {
 	// Check returns an error if the source cannot request a projection.
 	Check(projection objects.Projection) error
-	// Client returns a client for the objects of a type in a namespace, or in all namespaces if namespace is empty. The
-	// client returns *objects.Record, *unstructured.Unstructured or *metav1.PartialObjectMetadata, with at least the
-	// fields that the projection includes.
-	Client(gvr schema.GroupVersionResource, namespace string, projection objects.Projection) listwatch.Client
+	// Requests returns the requests for the objects of a type in a namespace, or in all namespaces if namespace is empty.
+	// They return *objects.Record, *unstructured.Unstructured or *metav1.PartialObjectMetadata, with at least the fields
+	// that the projection includes. A record can be unusable.
+	Requests(gvr schema.GroupVersionResource, namespace string, projection objects.Projection) listwatch.Requests
 }
 
 // Clients is a Source of decoded objects. A client that is not needed can be nil.
@@ -45,16 +45,16 @@ func (c Clients) Check(projection objects.Projection) error {
 	return nil
 }
 
-// Client returns a client that calls the dynamic client for Full and Complete, and the metadata client otherwise.
-func (c Clients) Client(
+// Requests returns requests that call the dynamic client for Full and Complete, and the metadata client otherwise.
+func (c Clients) Requests(
 	gvr schema.GroupVersionResource, namespace string, projection objects.Projection,
-) listwatch.Client {
+) listwatch.Requests {
 	if projection >= objects.Full {
 		r := c.Dynamic.Resource(gvr).Namespace(namespace)
-		return decoded{c.Dynamic, listFunc(r.List), r.Watch}
+		return listwatch.NewRequests(decoded{c.Dynamic, listFunc(r.List), r.Watch})
 	}
 	r := c.Metadata.Resource(gvr).Namespace(namespace)
-	return decoded{c.Metadata, listFunc(r.List), r.Watch}
+	return listwatch.NewRequests(decoded{c.Metadata, listFunc(r.List), r.Watch})
 }
 
 // decoded wraps one of client-go's clients.

@@ -1,6 +1,7 @@
 // Package typewatch keeps the objects of any number of types in memory and notifies event handlers of changes. Each
-// watch has its own store. The store is filled by one [cache.Reflector] or, if the watch is restricted to certain
-// namespaces, by one per namespace. A reflector needs about four goroutines, whereas a shared informer needs ten.
+// watch has its own store. The store is filled by one reflector or, if the watch is restricted to certain namespaces,
+// by one per namespace. A reflector runs a [listwatch.Loop], which needs one goroutine. The HTTP client needs another
+// one for each open watch.
 //
 // A [Pool] holds the watches. A watch is identified by its [Key]: GVR, namespaces, selectors and projection. A watch's
 // key never changes. A watch has synced when all of its reflectors have synced. A [Subscription] uses a watch with the
@@ -8,8 +9,8 @@
 // ends when no subscription uses it any longer. Two watches of the same type can exist at the same time, and can be at
 // different resourceVersions.
 //
-//	Subscription ──▶ View ──▶ watch ──▶ store ◀── reflector ◀── package listwatch ◀── API server
-//	      │                                                      Pool.Start ... stop: a run
+//	Subscription ──▶ View ──▶ watch ──▶ store ◀── reflector ◀── listwatch.Loop ◀── API server
+//	      │                                                    Pool.Start ... stop: a run
 //	      └── replacement ──▶ watch ──▶ store ◀── reflector
 //
 // [Subscription.Replace] moves a subscription to another watch. The pool uses the same mechanism in two cases: when no
@@ -35,7 +36,13 @@
 // timeout, subject to rate limits. If a listed object has the same resourceVersion as the stored one but different
 // content, it is stored and delivered as a change, except with [objects.Keys].
 //
-// Locks are taken in this order: a watch's delivery lock, a watch state's mu, the pool's mu, a store's lock. A
+// An object that cannot be used, for example because it has no name, is counted, and its last usable state stays in the
+// store. It is identified by its key and UID. If neither is known, the object can be any stored one. The list that
+// contains it then deletes nothing, no subscription moves to the watch, and the reflector lists again after a delay. If
+// a deletion cannot be identified, the reflector lists at once.
+//
+// Locks are taken in this order: a watch's delivery lock, a watch state's mu, the pool's mu, the lock of the
+// histories, a store's lock. A
 // goroutine that takes the delivery locks of two watches never waits for one while holding the other. Event handlers
 // are called while the delivery lock is held. So are the callbacks of Replace, unless the watch stays the same.
 // Observers are called while the watch state's mu is held. No lock is held across a request, a wait or a channel

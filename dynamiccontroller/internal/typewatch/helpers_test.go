@@ -12,9 +12,12 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
 // Projection and the constants below shorten the tests.
@@ -38,6 +41,28 @@ func newTestPool(s *server) *Pool {
 
 func options(projection Projection) Options {
 	return Options{Key: Key{GVR: widgets, Projection: projection}}
+}
+
+// Replace stores a list, like the reflector's loop.
+func (r *reflector) Replace(list []any, version string) error {
+	r.BeginList()
+	for _, item := range list {
+		if err := r.Collect(apiwatch.Event{Type: apiwatch.Added, Object: item.(runtime.Object)}); err != nil {
+			return err
+		}
+	}
+	r.EndList(listwatch.ListResult{ResourceVersion: version}, noop)
+	return nil
+}
+
+func (r *reflector) Add(object any) error { return r.apply(apiwatch.Added, object) }
+
+func (r *reflector) Update(object any) error { return r.apply(apiwatch.Modified, object) }
+
+func (r *reflector) Delete(object any) error { return r.apply(apiwatch.Deleted, object) }
+
+func (r *reflector) apply(eventType apiwatch.EventType, object any) error {
+	return r.Apply(apiwatch.Event{Type: eventType, Object: object.(runtime.Object)})
 }
 
 func unchanged(obj any) (any, error) { return obj, nil }

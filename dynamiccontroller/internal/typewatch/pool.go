@@ -31,6 +31,9 @@ type Options struct {
 	// Transform, if not nil, changes objects before they are stored. It must be safe for concurrent use. A watch with a
 	// transform is never shared, because functions cannot be compared.
 	Transform cache.TransformFunc
+	// Secondary reports that changes to the objects reconcile objects of another type. After a restore, such watches are
+	// relisted first, so that the other objects are reconciled with the current state.
+	Secondary bool
 }
 
 // Config configures a Pool. Source and Log are required.
@@ -38,7 +41,7 @@ type Config struct {
 	Source recordclient.Source
 	Log    func(schema.GroupVersionResource) logr.Logger
 	// Observe, if not nil, is called when the phase of any watch changes. It must not use the pool or a subscription.
-	Observe func(schema.GroupVersionResource, State)
+	Observe func(Key, State)
 	// Transform, if not nil, is applied to the objects of all watches, before the subscription's own transform. It must be
 	// safe for concurrent use.
 	Transform cache.TransformFunc
@@ -50,13 +53,18 @@ type Config struct {
 // Pool holds the watches of all subscriptions. Subscriptions for the same objects share a watch. A Pool's methods are
 // safe for concurrent use.
 type Pool struct {
-	config  Config
-	relists *rate.Limiter // limits relists, across all types, after watches were closed early
+	config    Config
+	relists   *rate.Limiter // limits relists, across all types, after watches were closed early
+	histories histories
+	// historyRelists limits the relists after a new history began, and checks the checks for one.
+	historyRelists, checks *rate.Limiter
 
 	mu     sync.Mutex // guards the fields below, and some fields of watches and subscriptions
 	shared map[Key]*watch
 	byType map[schema.GroupVersionResource][]*watch
 	run    *run // nil while no watch runs
+	// checking is true while a check for a new history is in progress.
+	checking bool
 }
 
 // run is a period during which watches run; see the package comment.
@@ -68,8 +76,9 @@ type run struct {
 // NewPool returns a pool. Its watches do not run until [Pool.Start] is called.
 func NewPool(config Config) *Pool {
 	return &Pool{
-		config: config, relists: listwatch.NewRelistLimiter(),
-		shared: map[Key]*watch{}, byType: map[schema.GroupVersionResource][]*watch{},
+		config: config, relists: listwatch.NewRelistLimiter(), checks: rate.NewLimiter(rate.Every(checkInterval), 1),
+		historyRelists: rate.NewLimiter(relistsPerSecond, relistBurst),
+		shared:         map[Key]*watch{}, byType: map[schema.GroupVersionResource][]*watch{},
 	}
 }
 
@@ -305,7 +314,7 @@ func (p *Pool) observe(w *watch, state State) {
 		observe(state)
 	}
 	if p.config.Observe != nil {
-		p.config.Observe(w.key.GVR, state)
+		p.config.Observe(w.key, state)
 	}
 }
 

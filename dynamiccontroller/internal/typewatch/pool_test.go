@@ -279,7 +279,7 @@ func TestPool_AppliesItsTransformFirstAndReportsAllStates(t *testing.T) {
 		p := NewPool(Config{
 			Source: srv.source(), Transform: label("a"),
 			Log:     func(schema.GroupVersionResource) logr.Logger { return logr.Discard() },
-			Observe: func(_ schema.GroupVersionResource, state State) { observed.observe(state) },
+			Observe: func(_ Key, state State) { observed.observe(state) },
 		})
 		o := options(Full)
 		o.Transform = label("ab")

@@ -10,22 +10,36 @@ import (
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// record converts a received object to a record and applies the transform. It is called twice for each object in a
-// streaming list. The second call returns its argument unchanged. If the transform fails, the object is stored
-// unchanged, because a large object is better than a missing one.
-func (w *watch) record(obj any) (*objects.Record, error) {
+// record returns the record of a received object. An object of a namespace that was not requested is unusable, because
+// no list of the reflector's namespace would remove it from the store.
+func (r *reflector) record(obj any) *objects.Record {
+	item := r.watch.record(obj)
+	if r.namespace != "" && item.GetNamespace() != r.namespace && item.Unusable() == nil {
+		return objects.Unusable(item, fmt.Errorf("metadata.namespace is %.64q, but objects of %q were requested",
+			item.GetNamespace(), r.namespace))
+	}
+	return item
+}
+
+// record converts a received object to a record and applies the transform. If the transform fails, the object is stored
+// unchanged, because a large object is better than a missing one. The record of an object that cannot be used is
+// unusable.
+func (w *watch) record(obj any) *objects.Record {
 	received, isRecord := obj.(*objects.Record)
 	if isRecord && (w.transform == nil || received.IsEncoded()) {
-		return received, nil
+		return received
 	}
 	if !isRecord {
 		decoded, ok := obj.(runtime.Object)
 		if !ok {
-			return nil, fmt.Errorf("expected an object, got %T", obj)
+			return objects.Unusable(obj, fmt.Errorf("expected an object, got %T", obj))
 		}
 		var err error
-		if received, err = objects.Encode(decoded, w.key.Projection, ""); err != nil || w.transform == nil {
-			return received, err
+		if received, err = objects.Encode(decoded, w.key.Projection, ""); err != nil {
+			return objects.Unusable(obj, err)
+		}
+		if w.transform == nil {
+			return received
 		}
 	}
 	transformed, err := w.transformed(received.Reduced(w.pool.config.Reduce))
@@ -35,9 +49,9 @@ func (w *watch) record(obj any) (*objects.Record, error) {
 			log = log.WithValues("stack", string(mistake.Stack))
 		}
 		log.Error(err, "Transform failed, storing the object unchanged")
-		return received.Encoded(), nil
+		return received.Encoded()
 	}
-	return transformed, nil
+	return transformed
 }
 
 func (w *watch) transformed(received *objects.Record) (r *objects.Record, err error) {
@@ -51,6 +65,9 @@ func (w *watch) transformed(received *objects.Record) (r *objects.Record, err er
 	}
 	if panicked := protect.Call(func() {
 		r, err = objects.Encode(out.(runtime.Object), w.key.Projection, received.GetResourceVersion())
+		if err == nil && r.Key() != received.Key() {
+			err = fmt.Errorf("the transform changed the object's namespace or name to %q", r.Key())
+		}
 		if err == nil {
 			r.ObjectMeta() // calls an opaque object's methods here, where a panic is recovered
 		}

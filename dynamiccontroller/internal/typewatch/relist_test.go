@@ -152,7 +152,7 @@ func TestRelist_IsSkippedForBuiltInTypes(t *testing.T) {
 				if events := r.take(); len(events) != 20 {
 					t.Errorf("%d of 20 events: %v", len(events), events)
 				}
-				if lists := srv.listed(); len(lists) != 1 {
+				if lists := srv.relists(0); len(lists) != 1 {
 					t.Errorf("%d lists, want only the first", len(lists))
 				}
 				closeAndWait(s)

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 )
 
@@ -100,7 +102,7 @@ func (s *Subscription) Replacement() (State, bool) {
 	if s.pending == nil || s.pending.isMove {
 		return State{}, false
 	}
-	return *s.pending.to.state.current.Load(), true
+	return s.pending.to.state.snapshot(), true
 }
 
 // replaceLocked registers a replacement and cancels any pending one. The caller must start the replacement's goroutine.
@@ -220,14 +222,22 @@ func (r *replacement) attempt(atOnce bool) (over bool) {
 		return true // this replacement was cancelled, and another one has switched
 	}
 	listed := to.listed.Load() && !to.isEmptied()
-	if from.everListed.Load() && listed && to.isBehind(from) {
-		r.relistLater()
-		return false
-	}
 	if from.everListed.Load() && !listed || atOnce && listed && s.handler != nil {
 		return false
 	}
-	return r.switchOver(from, to)
+	if !from.everListed.Load() {
+		return r.switchOver(from, to, nil)
+	}
+	if to.isBehind(from) {
+		r.relistLater()
+		return false
+	}
+	unusable, identified := to.identify(from)
+	if !identified {
+		r.relistLater()
+		return false
+	}
+	return r.switchOver(from, to, unusable)
 }
 
 // lockDelivery acquires the delivery locks of two watches, which may be the same watch. It never waits for one lock
@@ -254,9 +264,10 @@ func lockDelivery(a, b *watch, wait bool) (unlock func()) {
 	}
 }
 
-// switchOver moves the subscription from one watch to the other and delivers the difference. The caller must hold the
-// delivery locks of both watches.
-func (r *replacement) switchOver(from, to *watch) (over bool) {
+// switchOver moves the subscription from one watch to the other and delivers the difference. The new watch has received
+// the unusable objects only in an unusable form. If its store can hold their states in the old watch, these are carried
+// over. Otherwise, they count as deleted. The caller must hold the delivery locks of both watches.
+func (r *replacement) switchOver(from, to *watch, unusable []string) (over bool) {
 	s, p := r.subscription, r.subscription.pool
 	var changes []objects.Change
 	switch {
@@ -267,12 +278,18 @@ func (r *replacement) switchOver(from, to *watch) (over bool) {
 	default:
 		changes = from.store.Deletions(to.store)
 	}
+	if !to.canHold(from) {
+		unusable = nil
+	}
+	kept := sets.New(unusable...)
+	changes = slices.DeleteFunc(changes, func(c objects.Change) bool { return c.New == nil && kept.Has(c.Key) })
 	p.mu.Lock()
 	if s.pending != r || r.to != to {
 		defer p.mu.Unlock()
 		return s.pending != r
 	}
 	s.pending, s.switched = nil, r.switched
+	carriedOver := to.carryOver(from, unusable) // before listers use the new watch
 	r.leaveTargetLocked()
 	delete(from.subscriptions, s)
 	to.subscriptions[s] = struct{}{}
@@ -282,6 +299,9 @@ func (r *replacement) switchOver(from, to *watch) (over bool) {
 	p.leaveLocked(from, s)
 	p.mu.Unlock()
 
+	for _, c := range carriedOver {
+		to.notify(c) // the watch's other subscriptions
+	}
 	if s.handler != nil {
 		from.attached = slices.DeleteFunc(from.attached, func(other *Subscription) bool { return other == s })
 		to.attached = append(to.attached, s)

@@ -35,6 +35,7 @@ type server struct {
 	lists     []listRequest
 	lagging   *snapshot // the response to lists that accept any version, if not nil
 	expired   bool      // lists that request a version get a 410 response
+	outdated  bool      // lists that request a version have an older one
 
 	refuseIn      map[string]error // lists of a namespace
 	refuseLists   map[Projection]error
@@ -118,6 +119,29 @@ func (s *server) delete(name string) {
 		delete(s.objects, name)
 		s.recordLocked(apiwatch.Deleted, object.DeepCopy())
 	}
+}
+
+// deleteNameless deletes an object. The event has neither its name nor its UID.
+func (s *server) deleteNameless(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	object := s.objects[name]
+	delete(s.objects, name)
+	s.recordNamelessLocked(apiwatch.Deleted, object)
+}
+
+// changeNameless changes an object. The event has neither its name nor its UID.
+func (s *server) changeNameless(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recordNamelessLocked(apiwatch.Modified, s.objects[name])
+}
+
+func (s *server) recordNamelessLocked(kind apiwatch.EventType, object *unstructured.Unstructured) {
+	object = object.DeepCopy()
+	object.SetName("")
+	object.SetUID("")
+	s.recordLocked(kind, object)
 }
 
 // set changes the server's behavior.
@@ -250,7 +274,11 @@ func (s *server) list(
 	if err != nil {
 		return snapshot{}, err
 	}
-	return s.snapshotLocked(namespace, selector), nil
+	now := s.snapshotLocked(namespace, selector)
+	if s.outdated && options.ResourceVersion != "" {
+		now = snapshot{version: "1"}
+	}
+	return now, nil
 }
 
 // stateFor returns the events that a stream may send next, the number of bookmarks, and a channel that is closed on the

@@ -1,163 +1,66 @@
 package typewatch
 
 import (
-	"cmp"
-	"context"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"github.com/dynamic-controller/engine/internal/listwatch"
 )
 
 // Phase summarizes the state of a watch. For a description of the phases, see dynamiccontroller.TypeState.
-type Phase string
+type Phase = listwatch.Phase
 
 const (
-	Stopped   Phase = "Stopped"
-	Syncing   Phase = "Syncing"
-	Synced    Phase = "Synced"
-	NotFound  Phase = "NotFound"
-	Forbidden Phase = "Forbidden"
-	Failing   Phase = "Failing"
+	Stopped   = listwatch.Stopped
+	Syncing   = listwatch.Syncing
+	Synced    = listwatch.Synced
+	NotFound  = listwatch.NotFound
+	Forbidden = listwatch.Forbidden
+	Failing   = listwatch.Failing
 )
 
-// State is the state of a watch.
-type State struct {
-	Phase   Phase
-	Message string    // the latest error, if any
-	Since   time.Time // when the phase began
-}
+// State is the state of a watch. If the watch has several loops, one for each namespace, the state is that of the first
+// loop that has a problem.
+type State = listwatch.State
 
-// watchState derives a State from the results of requests and passes type events to the reflectors of a watch.
+// watchState summarizes the states of a watch's loops, and passes type events to them.
 type watchState struct {
-	observe    func(State) // must not be nil
-	current    atomic.Pointer[State]
-	reflectors []*reflectorState
+	observe func(State) // must not be nil
+	loops   []*listwatch.Loop
+	current atomic.Pointer[State] // the newest state that was observed
 
-	mu sync.Mutex // guards the states of the reflectors; held while observe is called
+	mu sync.Mutex // held while observe is called
 }
 
-// reflectorState holds the results of one reflector's requests. Its fields are guarded by the watchState's lock.
-type reflectorState struct {
-	*watchState
-	wake          chan struct{} // wakes the reflector from its backoff; holds one value; not guarded
-	running       bool
-	synced        bool
-	listErr       error
-	watchErr      error
-	listErrNewest bool // whether listErr is newer than watchErr
-	attempted     bool // whether the first attempt of the run has begun
-	gone          bool // whether the type has vanished since the reflector last checked
-	endAttempt    context.CancelFunc
-}
-
-func newWatchState(reflectors int, observe func(State)) *watchState {
+func newWatchState(observe func(State)) *watchState {
 	s := &watchState{observe: observe}
-	for range reflectors {
-		s.reflectors = append(s.reflectors,
-			&reflectorState{watchState: s, wake: make(chan struct{}, 1), endAttempt: func() {}})
-	}
 	s.current.Store(&State{Phase: Stopped, Since: time.Now()})
 	return s
 }
 
-func (s *reflectorState) begin() { s.update(func() { s.running = true }) }
-
-func (s *reflectorState) end() {
-	s.update(func() {
-		s.running, s.synced, s.listErr, s.watchErr = false, false, nil, nil
-		s.attempted, s.gone = false, false
-	})
-}
-
-// listFailed records the error from a list. Only completing a list or opening a watch clears the error.
-func (s *reflectorState) listFailed(err error) {
-	s.update(func() { s.listErr, s.listErrNewest = err, true })
-}
-
-// watchResult records whether a watch was opened. If it was refused, err is the reason.
-func (s *reflectorState) watchResult(err error) {
-	s.update(func() {
-		s.watchErr, s.listErrNewest = err, false
-		if err == nil {
-			s.listErr = nil
-		}
-	})
-}
-
-// listed records that the store holds a complete list. If watching is true, the list was a streaming list that
-// continues as a watch. Otherwise, an earlier watch error is kept until a watch is opened.
-func (s *reflectorState) listed(watching bool) {
-	s.update(func() {
-		s.synced, s.listErr = true, nil
-		if watching {
-			s.watchErr = nil
-		}
-	})
-}
-
-// errVanished is the error that is recorded when a type event reports that the type is gone.
-var errVanished = &apierrors.StatusError{ErrStatus: metav1.Status{
-	Reason: metav1.StatusReasonNotFound, Message: "a type event reported that the type is gone",
-}}
-
-// markVanished sets a running watch to NotFound until its next request fails or its next list completes. If a reflector
-// has started an attempt in this run, the attempt is cancelled and the reflector removes its objects from the store.
-// Otherwise, the result of the reflector's first list determines the phase.
+// markVanished sets a running watch to NotFound until its next request fails or a watch is open again. If a loop has
+// sent a request in this run, it removes its objects from the store. Otherwise, the result of its first list determines
+// the phase.
 func (s *watchState) markVanished() {
-	s.update(func() {
-		for _, r := range s.reflectors {
-			if r.running {
-				r.listErr, r.watchErr, r.listErrNewest = errVanished, nil, true
-				r.gone = r.attempted
-				r.endAttempt()
-			}
-		}
-	})
-	s.endBackoff()
+	for _, l := range s.loops {
+		l.Vanish()
+	}
 }
 
-// endBackoff ends the current backoff of each reflector. If an attempt is in progress, there is no backoff after it.
-// The attempt can still fail, because NotFound is returned for a few milliseconds after a CRD becomes established.
+// endBackoff ends the current delay of each loop. If a request is in progress, there is no delay after it. The request
+// can still fail, because NotFound is returned for a few milliseconds after a CRD becomes established.
 func (s *watchState) endBackoff() {
-	for _, r := range s.reflectors {
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+	for _, l := range s.loops {
+		l.Wake()
 	}
 }
 
-// beginAttempt returns the context for an attempt (one call to ListAndWatch). markVanished cancels this context.
-func (s *reflectorState) beginAttempt(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.attempted, s.endAttempt = true, cancel
-	if s.gone {
-		cancel()
-	}
-	return ctx, cancel
-}
-
-// relist cancels all current attempts, so that the reflectors relist.
+// relist ends all current requests, so that the loops relist.
 func (s *watchState) relist() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range s.reflectors {
-		r.endAttempt()
+	for _, l := range s.loops {
+		l.Relist()
 	}
-}
-
-// takeVanished reports whether the type has vanished since the last call.
-func (s *reflectorState) takeVanished() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	gone := s.gone
-	s.gone = false
-	return gone
 }
 
 // notify calls observe with the current state. The state does not change during the call.
@@ -167,53 +70,37 @@ func (s *watchState) notify(observe func(State)) {
 	observe(*s.current.Load())
 }
 
-// err returns the error that determines the phase, or nil.
-func (s *reflectorState) err() error {
-	if s.listErr != nil && (s.watchErr == nil || s.listErrNewest) {
-		return s.listErr
-	}
-	return s.watchErr
+// snapshot returns the current state, including the times that are not observed.
+func (s *watchState) snapshot() State {
+	summary, observed := s.summary(), s.current.Load()
+	summary.Phase, summary.Message, summary.Since = observed.Phase, observed.Message, observed.Since
+	return summary
 }
 
-// update applies a change to the state. It preserves Since unless the phase changes.
-func (s *watchState) update(change func()) {
+// update is called when the state of a loop has changed.
+func (s *watchState) update() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	change()
-	running, synced, err := true, true, error(nil)
-	for _, r := range s.reflectors {
-		running, synced, err = running && r.running, synced && r.synced, cmp.Or(err, r.err())
-	}
-	next := State{Phase: Stopped, Since: time.Now()}
-	switch {
-	case !running:
-	case err != nil:
-		next.Phase, next.Message = phaseOf(err), err.Error()
-	case synced:
-		next.Phase = Synced
-	default:
-		next.Phase = Syncing
-	}
-	last := s.current.Load()
+	next, last := s.summary(), s.current.Load()
+	next.Since = time.Now()
 	if next.Phase == last.Phase {
-		if next.Message != last.Message {
-			next.Since = last.Since
-			s.current.Store(&next)
-		}
+		next.Since = last.Since
+		s.current.Store(&next)
 		return
 	}
 	s.current.Store(&next)
 	s.observe(next)
 }
 
-// phaseOf returns the phase of a watch whose latest request failed with err.
-func phaseOf(err error) Phase {
-	switch {
-	case apierrors.IsNotFound(err):
-		return NotFound
-	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-		return Forbidden
-	default:
-		return Failing
+// summary returns the state of the loop that determines the state of the watch. The watch has synced when all loops
+// have.
+func (s *watchState) summary() State {
+	order := map[Phase]int{Stopped: 0, NotFound: 1, Forbidden: 1, Failing: 1, Syncing: 2, Synced: 3}
+	first := s.loops[0].State()
+	for _, l := range s.loops[1:] {
+		if state := l.State(); order[state.Phase] < order[first.Phase] {
+			first = state
+		}
 	}
+	return first
 }

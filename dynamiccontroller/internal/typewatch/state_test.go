@@ -10,60 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-func TestWatchState_ReportsTheNewestResult(t *testing.T) {
-	notFound := apierrors.NewNotFound(widgets.GroupResource(), "")
-	forbidden := apierrors.NewForbidden(widgets.GroupResource(), "", errors.New("not allowed"))
-	unauthorized := apierrors.NewUnauthorized("invalid token")
-	failed := errors.New("webhook failed")
-	observed := &phaseLog{}
-	s := newWatchState(1, observed.observe).reflectors[0]
-	for _, step := range []struct {
-		name    string
-		do      func()
-		phase   Phase
-		message string
-	}{
-		{"before the run", func() {}, Stopped, ""},
-		{"a type event before the run", s.markVanished, Stopped, ""},
-		{"the run begins", s.begin, Syncing, ""},
-		{"the type is not served", func() { s.listFailed(notFound) }, NotFound, notFound.Error()},
-		{"the list completes", func() { s.listed(false) }, Synced, ""},
-		{"the watch opens", func() { s.watchResult(nil) }, Synced, ""},
-		{"the watch is forbidden", func() { s.watchResult(forbidden) }, Forbidden, forbidden.Error()},
-		{"a list does not reopen the watch", func() { s.listed(false) }, Forbidden, forbidden.Error()},
-		{"a newer list error", func() { s.listFailed(failed) }, Failing, failed.Error()},
-		{"the list works again, but the watch does not", func() { s.listed(false) }, Forbidden, forbidden.Error()},
-		{"the token is invalid", func() { s.watchResult(unauthorized) }, Forbidden, unauthorized.Error()},
-		{"a streaming list opens the watch", func() { s.listed(true) }, Synced, ""},
-		{"the type vanishes", s.markVanished, NotFound, errVanished.Error()},
-		{"the watch opens again", func() { s.watchResult(nil) }, Synced, ""},
-		{"the run ends", s.end, Stopped, ""},
-	} {
-		step.do()
-		if got := *s.current.Load(); got.Phase != step.phase || got.Message != step.message || got.Since.IsZero() {
-			t.Errorf("%s: %+v", step.name, got)
-		}
-	}
-	want := []Phase{Syncing, NotFound, Synced, Forbidden, Failing, Forbidden, Synced, NotFound, Synced, Stopped}
-	if !slices.Equal(observed.all(), want) {
-		t.Errorf("observed %v, want %v", observed.all(), want)
-	}
-}
-
-// An attempt can fail even if it began after the type event, because the API server returns NotFound for a few
-// milliseconds after a CRD has been established. There must be no backoff after it.
-func TestAppeared_EndsTheBackoffAfterTheCurrentAttempt(t *testing.T) {
-	s := newWatchState(1, func(State) {}).reflectors[0]
-	s.endBackoff()
-	_, end := s.beginAttempt(t.Context())
-	end()
-	select {
-	case <-s.wake:
-	default:
-		t.Error("the type event is lost")
-	}
-}
-
 func TestState_SinceIsKeptWhileListsFail(t *testing.T) {
 	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
 		srv.put("a")
@@ -165,29 +111,51 @@ func TestObserve_ReportsTheStateAfterASwitch(t *testing.T) {
 	})
 }
 
-func TestWatchState_SummarizesItsReflectors(t *testing.T) {
-	failed := errors.New("on purpose")
-	s := newWatchState(2, func(State) {})
-	one, two := s.reflectors[0], s.reflectors[1]
-	for _, step := range []struct {
-		name    string
-		do      func()
-		phase   Phase
-		message string
-	}{
-		{"one begins", one.begin, Stopped, ""},
-		{"both have begun", two.begin, Syncing, ""},
-		{"one has listed", func() { one.listed(true) }, Syncing, ""},
-		{"the other one fails", func() { two.listFailed(failed) }, Failing, failed.Error()},
-		{"both have listed", func() { two.listed(true) }, Synced, ""},
-		{"the type vanishes", s.markVanished, NotFound, errVanished.Error()},
-		{"the type is served in one namespace", func() { one.listed(true) }, NotFound, errVanished.Error()},
-		{"the type is served again", func() { two.listed(true) }, Synced, ""},
-		{"one ends", one.end, Stopped, ""},
-	} {
-		step.do()
-		if got := *s.current.Load(); got.Phase != step.phase || got.Message != step.message {
-			t.Errorf("%s: %+v", step.name, got)
+// The state of a watch is that of the first namespace that has a problem. It has synced when all namespaces have.
+func TestState_SummarizesTheNamespaces(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a/1")
+		srv.put("b/1")
+		phases := &phaseLog{}
+		srv.set(func() { srv.refuseIn["b"] = errors.New("on purpose") })
+		s := p.Subscribe(in("a,b", Full), phases.observe)
+		time.Sleep(time.Minute)
+		state := s.State()
+		if state.Phase != Failing || state.Message != "on purpose" || !state.Open.IsZero() {
+			t.Errorf("one namespace fails: %+v", state)
 		}
-	}
+		srv.set(func() { clear(srv.refuseIn) })
+		time.Sleep(time.Minute)
+		if state = s.State(); state.Phase != Synced || state.Open.IsZero() || state.LastEvent.IsZero() {
+			t.Errorf("no namespace fails: %+v", state)
+		}
+		if want := []Phase{Syncing, Failing, Synced}; !slices.Equal(phases.all(), want) {
+			t.Errorf("observed %v, want %v", phases.all(), want)
+		}
+		closeAndWait(s)
+	})
+}
+
+// While the watch is not synced, nothing is removed from the store, and there is no second initial sync.
+func TestState_LosingSyncedKeepsTheObjects(t *testing.T) {
+	inBubble(t, func(t *testing.T, srv *server, p *Pool) {
+		srv.put("a")
+		s := p.Subscribe(options(Full), nil)
+		r := attachRecorder(s)
+		synctest.Wait()
+		r.take()
+		srv.set(func() { srv.refuseLists[Full], srv.refuseWatches[Full] = errors.New("down"), errors.New("down") })
+		srv.closeWatches()
+		time.Sleep(time.Hour)
+		if state := s.State(); state.Phase != Failing || !s.HasSynced() || !s.View().Store().Has("ns/a") {
+			t.Errorf("%+v", state)
+		}
+		srv.set(func() { clear(srv.refuseLists); clear(srv.refuseWatches) })
+		time.Sleep(time.Minute)
+		r.expect(t, "nothing has changed")
+		if state := s.State(); state.Phase != Synced {
+			t.Errorf("%+v", state)
+		}
+		closeAndWait(s)
+	})
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,7 +77,6 @@ type brokenOwners struct{ *metav1.PartialObjectMetadata }
 
 func (brokenOwners) GetOwnerReferences() []metav1.OwnerReference { panic("on purpose") }
 
-// The reflector passes each object of a streaming list first to the transformer and then to Replace.
 func TestTransform_IsCalledOnceForAStreamedObject(t *testing.T) {
 	for name, test := range map[string]struct {
 		result func(obj any) (any, error)
@@ -100,11 +101,7 @@ func TestTransform_IsCalledOnceForAStreamedObject(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			streamed, err := w.Transformer()(received)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := w.Replace([]any{streamed}, "1"); err != nil {
+			if err := w.Replace([]any{received}, "1"); err != nil {
 				t.Fatal(err)
 			}
 			stored, known := w.watch.store.Get("ns/a")
@@ -114,6 +111,70 @@ func TestTransform_IsCalledOnceForAStreamedObject(t *testing.T) {
 			closeAndWait(s)
 		})
 	}
+}
+
+// A server without resourceVersions is polled.
+func TestD1_UnchangedObjectsWithoutVersionsAreNotDelivered(t *testing.T) {
+	s, w := newTestWatch(Metadata)
+	r := attachRecorder(s)
+	for _, label := range []string{"b", "b", "c"} {
+		unchanged, changed := object("a", ""), object("b", "")
+		changed.Labels["a"] = label
+		if err := w.Replace([]any{unchanged, changed}, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.expect(t, "three lists", "known ns/a", "known ns/b", "synced", "ns/b >")
+	closeAndWait(s)
+}
+
+// An item that cannot be used must not look like a deletion, also if the stored objects have no UIDs.
+func TestD3_UnusableItemsAreNotDeletions(t *testing.T) {
+	for name, test := range map[string]struct {
+		unusable string
+		want     []string
+	}{
+		"an item with a key":    {`"namespace":"ns","name":"b","uid":7`, []string{"ns/a 1>-"}},
+		"an item without a key": {anonymous, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, projection := range []Projection{Keys, Metadata} {
+				testUnusableItem(t, projection, "", test.unusable, test.want)
+				testUnusableItem(t, projection, "ns", test.unusable, test.want)
+			}
+		})
+	}
+}
+
+// testUnusableItem checks the changes after a list with an unusable item. If the namespace is not empty, the watch has
+// another namespace, too.
+func testUnusableItem(t *testing.T, projection Projection, namespace, unusable string, want []string) {
+	t.Helper()
+	s, w := newTestWatch(projection)
+	if namespace != "" {
+		w.namespace = namespace
+		other := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "a"}}
+		w.watch.store.Put(received(t, other, projection, true))
+	}
+	if err := w.Replace([]any{object("a", "1"), object("b", "1"), object("c", "1")}, "1"); err != nil {
+		t.Fatal(err)
+	}
+	r := attachRecorder(s)
+	r.take()
+	if err := w.Replace([]any{object("c", "1"), item(projection, unusable)}, "2"); err != nil {
+		t.Fatal(err)
+	}
+	want = slices.Clone(want)
+	if projection == Keys {
+		for i := range want {
+			want[i] = strings.ReplaceAll(want[i], "1>", ">") // the old version is not stored
+		}
+	}
+	r.expect(t, "the list", want...)
+	if !w.watch.store.Has("ns/b") {
+		t.Error("the object was removed from the store")
+	}
+	closeAndWait(s)
 }
 
 func TestStoreUpdate_AllocatesLittle(t *testing.T) {

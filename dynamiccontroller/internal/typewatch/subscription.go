@@ -62,7 +62,7 @@ func (s *Subscription) setSynced(synced bool) {
 func (s *Subscription) Synced() <-chan struct{} { return *s.synced.Load() }
 
 // State returns the state of the current watch.
-func (s *Subscription) State() State { return *s.view.Load().watch.state.current.Load() }
+func (s *Subscription) State() State { return s.view.Load().watch.state.snapshot() }
 
 // View returns a consistent view of the current watch and options. It is lock-free.
 func (s *Subscription) View() View { return *s.view.Load() }
@@ -178,6 +178,9 @@ func (v View) HasSynced() bool { return v.watch.listed.Load() }
 // Store returns the store of the watch. It can hold more of each object than the subscription needs; see [View.Decode].
 // The caller must not modify the store.
 func (v View) Store() *objects.Store { return v.watch.store }
+
+// Unusable returns the objects that the watch has received but cannot use.
+func (v View) Unusable() Unusable { return *v.watch.unusable.Load() }
 
 // Decode decodes a stored object and reduces it to the subscription's projection.
 func (v View) Decode(r *objects.Record) (runtime.Object, error) {

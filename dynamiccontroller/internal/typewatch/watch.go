@@ -2,27 +2,25 @@ package typewatch
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller/internal/objects"
 	"github.com/dynamic-controller/engine/internal/listwatch"
 	"github.com/dynamic-controller/engine/internal/protect"
 )
 
-// watch holds the objects that its reflectors receive and delivers changes to event handlers.
+// watch holds the objects that its reflectors store and delivers changes to event handlers.
 type watch struct {
 	pool       *Pool
 	key        Key
@@ -39,9 +37,13 @@ type watch struct {
 	attached []*Subscription // subscriptions that have an event handler
 	owners   objects.OwnerCache
 
+	unusableLogged bool // whether an unusable object has been logged; guarded by delivery
+
 	// Written only under delivery.
-	everListed atomic.Bool // whether the store has ever held a complete list
-	listed     atomic.Bool // whether the store holds a complete list from the current run
+	unusable    atomic.Pointer[Unusable]
+	carriedOver atomic.Int64 // number of objects that replacements have added to the store
+	everListed  atomic.Bool  // whether the store has ever held a complete list
+	listed      atomic.Bool  // whether the store holds a complete list from the current run
 
 	incoming atomic.Pointer[[]*replacement] // replacements that wait for this watch; written under pool.mu
 
@@ -55,34 +57,34 @@ type watch struct {
 }
 
 // reflector keeps the objects of one namespace, or of all namespaces, in sync with the API server while it runs. It is
-// the store that a [cache.Reflector] writes to.
+// the [listwatch.Store] of its loop.
 type reflector struct {
 	watch     *watch
 	namespace string // empty for all namespaces
-	requests  *listwatch.ListWatch
-	state     *reflectorState
+	requests  listwatch.Requests
+	loop      *listwatch.Loop
+	relist    func() // ends the loop's current request, so that it lists again
+
+	// Used only by the loop's goroutine: the list that is being received.
+	began    int64 // the history in which the list began
+	floor    int64 // the history of the oldest version that the list may have
+	received list
 
 	// Guarded by the watch's delivery lock.
 
-	// observed is the version up to which the store reflects all changes. Bookmarks advance it.
-	observed version
 	// unordered is true if the last list had no version. In that case, the store cannot be compared with others.
 	unordered bool
-	// restored is true if the last list was older than minVersion because the API server's etcd was restored. Versions in
-	// this watch's store then cannot be compared with those in stores filled before the restore.
-	restored bool
-	listed   bool // whether the store holds a complete list from the current run
-	emptied  bool // whether the objects were removed because of a type event, not because of a list
+	listed    bool // whether the store holds a complete list from the current run
+	emptied   bool // whether the objects were removed because of a type event, not because of a list
+	unusable  unusableObjects
 
-	position atomic.Uint64 // the version of the last list, or of the latest event since then; written under delivery
-	required atomic.Uint64 // the oldest version that the next list may have
+	// Written under delivery.
+	position atomic.Uint64 // the version of the last list, or of the latest event since then
+	observed atomic.Uint64 // the version up to which the store reflects all changes; bookmarks advance it
+	history  atomic.Int64  // the history of the versions in the store
 }
 
-var (
-	_ cache.ReflectorStore         = (*reflector)(nil)
-	_ cache.TransformingStore      = (*reflector)(nil)
-	_ cache.ReflectorBookmarkStore = (*reflector)(nil)
-)
+var _ listwatch.Store = (*reflector)(nil)
 
 func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
 	log := p.config.Log(key.GVR)
@@ -91,40 +93,30 @@ func newWatch(p *Pool, key Key, transform cache.TransformFunc) *watch {
 		store: objects.NewStore(key.Projection), subscriptions: map[*Subscription]struct{}{}, done: closedChannel,
 	}
 	w.incoming.Store(&[]*replacement{})
+	w.unusable.Store(&Unusable{})
 	if key.Projection != objects.Keys {
 		w.transform = protect.Transform(p.config.Transform, transform)
 	}
-	namespaces := strings.Split(key.Namespaces, ",")
-	w.state = newWatchState(len(namespaces), func(s State) { p.observe(w, s) })
-	for i, namespace := range namespaces {
-		r := &reflector{watch: w, namespace: namespace, state: w.state.reflectors[i]}
-		r.requests = listwatch.New(p.config.Source.Client(key.GVR, namespace, key.Projection), listwatch.Config{
-			GVR: key.GVR, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
-			MinVersion:  r.minVersion,
-			ListError:   r.state.listFailed,
-			WatchResult: r.state.watchResult,
-			Relists:     p.relists,
+	w.state = newWatchState(func(s State) { p.observe(w, s) })
+	for _, namespace := range strings.Split(key.Namespaces, ",") {
+		requests := p.config.Source.Requests(key.GVR, namespace, key.Projection)
+		r := &reflector{watch: w, namespace: namespace, requests: requests}
+		r.history.Store(p.histories.of(key.GVR.Group))
+		r.loop = listwatch.NewLoop(requests, r, listwatch.Options{
+			Log: log, GVR: key.GVR, LabelSelector: key.LabelSelector, FieldSelector: key.FieldSelector,
+			Observe: w.state.update, Relists: p.relists, ConnectionLost: func() { p.connectionLost(w) },
 		})
+		r.relist = r.loop.Relist
 		w.reflectors = append(w.reflectors, r)
+		w.state.loops = append(w.state.loops, r.loop)
 	}
 	return w
-}
-
-// steady is how long an attempt must last to reset the backoff. Relists after an early close have their own rate limit.
-const steady = time.Minute
-
-// newRetry returns the delays between attempts. The first few delays are short, because the API server returns NotFound
-// for a few milliseconds after the type's CRD becomes established. Later delays limit the cost of a missing type to two
-// attempts per minute.
-func newRetry() wait.DelayFunc {
-	backoff := wait.Backoff{Duration: 10 * time.Millisecond, Cap: 30 * time.Second, Steps: 20, Factor: 2, Jitter: 0.2}
-	return backoff.DelayFunc()
 }
 
 // run watches until ctx is cancelled and returns when its goroutines have ended. It can be called again. The store is
 // kept between calls, so that deletions in the meantime are detected.
 func (w *watch) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(klog.NewContext(ctx, w.log))
+	ctx, cancel := context.WithCancel(ctx)
 	var others sync.WaitGroup
 	defer others.Wait()
 	defer cancel() // before others.Wait, even if an event handler calls runtime.Goexit
@@ -135,129 +127,159 @@ func (w *watch) run(ctx context.Context) {
 }
 
 func (r *reflector) run(ctx context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
-	r.requests.Begin()
-	r.state.begin()
-	defer r.state.end()
 	defer r.endRun()
-	defer r.requests.Join()
-	defer cancel()
+	r.loop.Run(ctx)
+}
 
-	reflector := r.requests.NewReflector(r.watch.log, "typewatch", 10*time.Second, r)
-	retry := newRetry()
-	for ctx.Err() == nil {
-		attempt, end := r.state.beginAttempt(ctx)
-		began := time.Now()
-		r.requests.BeginAttempt(attempt)
-		err := reflector.ListAndWatchWithContext(attempt)
-		end()
-		if r.state.takeVanished() {
-			r.requests.JoinStream()
-			// All objects are gone. A handler that is waiting for the first list receives an empty list.
-			r.setAll(map[string]*objects.Record{}, "", nil)
-		}
-		if errors.Is(err, listwatch.ErrRelist) || time.Since(began) > steady {
-			retry = newRetry()
-		}
-		select {
-		case <-listwatch.After(ctx, retry()):
-		case <-r.state.wake:
-			retry = newRetry()
+// MinVersion returns the oldest resourceVersion that the next list may have. The list must not be older than the
+// reflector's objects in the store. If the watch will replace others, this also applies to their stores.
+func (r *reflector) MinVersion() string {
+	// Each history is read before the version. Otherwise, an old version could be taken for one of a new history.
+	r.floor = r.history.Load()
+	oldest := version(r.position.Load())
+	for _, incoming := range *r.watch.incoming.Load() {
+		for _, other := range incoming.subscription.view.Load().watch.reflectors {
+			history, position := other.history.Load(), version(other.position.Load())
+			if position > oldest {
+				oldest, r.floor = position, history
+			}
 		}
 	}
+	return oldest.String()
 }
 
-// Transformer returns the function that the reflector applies to objects while it collects a streaming list.
-func (r *reflector) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return r.watch.record(obj) }
+// BeginList begins to collect the items of a list.
+func (r *reflector) BeginList() {
+	r.received = newList()
+	r.began = r.watch.pool.histories.of(r.watch.key.GVR.Group)
 }
 
-func (r *reflector) Add(obj any) error { return r.put(obj) }
-
-func (r *reflector) Update(obj any) error { return r.put(obj) }
-
-func (r *reflector) Resync() error { return nil }
-
-// Bookmark records that the store reflects all changes up to resourceVersion.
-func (r *reflector) Bookmark(resourceVersion string) error {
-	w := r.watch
-	w.delivery.Lock()
-	defer w.delivery.Unlock()
-	r.observed = max(r.observed, versionNumber(resourceVersion))
-	w.wakeIncoming()
+// Collect adds an item to the list, or removes it if it was deleted in the meantime.
+func (r *reflector) Collect(event apiwatch.Event) error {
+	if event.Type == apiwatch.Deleted {
+		return r.received.remove(deletedRecord(event.Object))
+	}
+	r.received.put(r.record(event.Object))
 	return nil
 }
 
-func (r *reflector) put(obj any) error {
-	w := r.watch
-	now, err := w.record(obj)
-	if err != nil {
-		return err
+// EndList stores the list.
+func (r *reflector) EndList(result listwatch.ListResult, stored func()) {
+	received := r.received
+	r.received = list{}
+	if pool := r.watch.pool; result.WentBack {
+		pool.beginHistory(r, r.floor)
+		r.began = pool.histories.of(r.watch.key.GVR.Group)
 	}
-	w.delivery.Lock()
-	defer w.delivery.Unlock()
-	r.advance(versionNumber(now.GetResourceVersion()))
-	if old, same := w.store.Put(now); !same {
-		w.notify(objects.Change{Key: now.Key(), Old: old, New: now})
-	}
-	w.wakeIncoming()
-	return nil
+	r.setAll(received, result.ResourceVersion, stored)
 }
 
-func (r *reflector) Delete(obj any) error {
+// Apply stores a change. A bookmark means that the store reflects all changes up to its version.
+func (r *reflector) Apply(event apiwatch.Event) error {
+	switch event.Type {
+	case apiwatch.Deleted:
+		return r.remove(event.Object)
+	case apiwatch.Bookmark:
+		return r.bookmark(event.Object)
+	default:
+		r.put(event.Object)
+		return nil
+	}
+}
+
+// Clear removes all objects, because the type is gone. A handler that is waiting for the first list receives an empty
+// list.
+func (r *reflector) Clear() { r.setAll(newList(), "", nil) }
+
+func (r *reflector) bookmark(obj runtime.Object) error {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return err
 	}
-	w, key := r.watch, cache.MetaObjectToName(m).String()
+	w := r.watch
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
-	r.advance(versionNumber(m.GetResourceVersion()))
-	if old, known := w.store.Delete(key); known {
-		w.notify(objects.Change{Key: key, Old: old})
-	}
+	r.observed.Store(max(r.observed.Load(), uint64(versionNumber(m.GetResourceVersion()))))
 	w.wakeIncoming()
 	return nil
 }
 
-// Replace stores a complete list.
-func (r *reflector) Replace(list []any, resourceVersion string) error {
-	items := make(map[string]*objects.Record, len(list))
-	for _, obj := range list {
-		item, err := r.watch.record(obj)
-		if err != nil {
-			return err
+func (r *reflector) put(obj runtime.Object) {
+	w := r.watch
+	now := r.record(obj)
+	w.delivery.Lock()
+	defer w.delivery.Unlock()
+	r.advance(versionNumber(now.GetResourceVersion()))
+	if now.Unusable() != nil {
+		r.addUnusable(now, true)
+		if w.store.IsRecreated(now) {
+			old, _ := w.store.Delete(now.Key())
+			w.notify(objects.Change{Key: now.Key(), Old: old})
 		}
-		items[item.Key()] = item
+	} else {
+		r.removeUnusable(now.Key(), now.GetUID())
+		for _, c := range w.store.Put(now) {
+			w.notify(c)
+		}
 	}
-	watching := r.requests.Completed()
-	r.setAll(items, resourceVersion, func() { r.state.listed(watching) })
+	w.wakeIncoming()
+}
+
+// remove removes a deleted object. It returns an error if the object cannot be identified.
+func (r *reflector) remove(obj runtime.Object) error {
+	w, deleted := r.watch, deletedRecord(obj)
+	w.delivery.Lock()
+	defer w.delivery.Unlock()
+	r.advance(versionNumber(deleted.GetResourceVersion()))
+	key, uid := deleted.Identity()
+	keys, identified := []string{key}, true
+	if !w.store.Has(key) {
+		keys, identified = w.store.Identify(r.namespace, []*objects.Record{deleted})
+	}
+	wasUnusable := r.removeUnusable(key, uid)
+	for _, key := range keys {
+		if old, known := w.store.Delete(key); known {
+			w.notify(objects.Change{Key: key, Old: old})
+		}
+	}
+	w.wakeIncoming()
+	if !identified || key == "" && len(keys) == 0 && !wasUnusable {
+		r.addUnusable(deleted, false)
+		return unidentifiedDeletion(deleted)
+	}
 	return nil
 }
 
-// setAll replaces the reflector's objects in the store. It calls onStored before the event handlers. If the type has
-// vanished, onStored is nil. The delivery lock is not needed for the comparison, which can take long, because only the
-// reflector's own goroutine modifies these objects.
-func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion string, onStored func()) {
-	w := r.watch
-	changes := w.store.DeletionsIn(r.namespace, items)
-	if r.listed { // until then, Subscription.handle drops everything except deletions
-		changes = append(changes, w.store.Updates(items)...)
-	}
+// setAll replaces the reflector's objects in the store with a list. The last states of the unusable objects stay in the
+// store. setAll calls onStored before the event handlers. If the type has vanished, onStored is nil. The delivery lock
+// is not needed for the comparison, which can take long, because only the reflector's own goroutine modifies these
+// objects. If a replacement has added objects in the meantime, the comparison is repeated under the lock.
+func (r *reflector) setAll(received list, resourceVersion string, onStored func()) {
+	w, items, unusable := r.watch, received.items, received.sortedUnusable()
+	carriedOver := w.carriedOver.Load()
+	changes, identified := r.compare(items, unusable)
 	newest := none
 	for _, item := range items {
-		newest = max(newest, versionNumber(item.GetResourceVersion()))
+		if item != nil {
+			newest = max(newest, versionNumber(item.GetResourceVersion()))
+		}
 	}
 	listed := versionNumber(resourceVersion)
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
+	if w.carriedOver.Load() != carriedOver { // rare
+		changes, identified = r.compare(items, unusable)
+	}
 	w.store.Replace(r.namespace, items)
-	required := version(r.required.Swap(0))
-	r.unordered, r.restored = resourceVersion == "", listed != none && required.isNewer(listed)
+	r.setUnusable(unusable, identified)
+	r.unordered = resourceVersion == ""
+	if onStored != nil { // otherwise, the position still belongs to the earlier history
+		r.history.Store(r.began)
+	}
 	if listed != none {
 		// If the API server's etcd was restored, the list's version is older than the position.
 		r.position.Store(uint64(listed))
-		r.observed = listed
+		r.observed.Store(uint64(listed))
 	}
 	r.advance(newest)
 	r.listed, r.emptied = true, onStored == nil
@@ -277,12 +299,26 @@ func (r *reflector) setAll(items map[string]*objects.Record, resourceVersion str
 	}
 }
 
+// compare returns the changes from the stored objects to a list. It adds a nil record to the items for each stored
+// object that must be kept.
+func (r *reflector) compare(
+	items map[string]*objects.Record, unusable []*objects.Record,
+) (changes []objects.Change, identified bool) {
+	identified = r.keepUnusable(items, unusable)
+	changes = r.watch.store.DeletionsIn(r.namespace, items)
+	if r.listed { // until then, Subscription.handle drops everything except deletions
+		changes = append(changes, r.watch.store.Updates(items)...)
+	}
+	return changes, identified
+}
+
 // endRun is called when the reflector stops. It makes the next list count as the first one of a run.
 func (r *reflector) endRun() {
 	w := r.watch
 	w.delivery.Lock()
 	defer w.delivery.Unlock()
 	r.listed = false
+	r.unusable.stopRelists()
 	w.listed.Store(false)
 	w.pool.setSynced(w)
 	for _, s := range w.attached {
@@ -293,7 +329,7 @@ func (r *reflector) endRun() {
 // advance records the version of an event. The caller must hold the watch's delivery lock.
 func (r *reflector) advance(v version) {
 	r.position.Store(max(r.position.Load(), uint64(v)))
-	r.observed = max(r.observed, v)
+	r.observed.Store(max(r.observed.Load(), uint64(v)))
 }
 
 // notify calls the event handlers. The caller must hold w.delivery.
@@ -311,23 +347,8 @@ func (w *watch) wakeIncoming() {
 	}
 }
 
-// minVersion returns the oldest resourceVersion that the next list may have. The list must not be older than the
-// reflector's objects in the store. If the watch will replace others, this also applies to their stores.
-func (r *reflector) minVersion() string {
-	oldest := version(r.position.Load())
-	for _, incoming := range *r.watch.incoming.Load() {
-		for _, other := range incoming.subscription.view.Load().watch.reflectors {
-			oldest = max(oldest, version(other.position.Load()))
-		}
-	}
-	if oldest != unordered {
-		r.required.Store(uint64(oldest))
-	}
-	return oldest.String()
-}
-
-// isBehind reports whether the watch may lack changes that the older watch has delivered. The caller must hold the
-// delivery locks of both watches.
+// isBehind reports whether the watch may lack changes that the older watch has delivered. Versions of different
+// histories cannot be compared. The caller must hold the delivery locks of both watches.
 func (w *watch) isBehind(older *watch) bool {
 	return slices.ContainsFunc(w.reflectors, func(r *reflector) bool {
 		return slices.ContainsFunc(older.reflectors, r.isBehind)
@@ -336,8 +357,10 @@ func (w *watch) isBehind(older *watch) bool {
 
 func (r *reflector) isBehind(older *reflector) bool {
 	disjoint := r.namespace != older.namespace && r.namespace != "" && older.namespace != ""
-	position := version(older.position.Load())
-	return !disjoint && !r.unordered && (!r.restored || older.restored) && position.isNewer(r.observed)
+	if disjoint || r.unordered || r.history.Load() > older.history.Load() {
+		return false
+	}
+	return r.history.Load() < older.history.Load() || version(older.position.Load()).isNewer(version(r.observed.Load()))
 }
 
 // isEmptied reports whether a type event has removed objects since the last list. The caller must hold w.delivery.

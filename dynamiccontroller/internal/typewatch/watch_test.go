@@ -94,11 +94,8 @@ func TestS5_EarlyVanishedDoesNotEmptyTheStore(t *testing.T) {
 	inRuns(t, func(t *testing.T, srv *server, s *Subscription, run func(func())) {
 		run(func() {})
 		r := attachRecorder(s)
-		w := s.view.Load().watch
 		s.pool.Vanished(widgets) // between runs
-		w.reflectors[0].state.begin()
-		s.pool.Vanished(widgets) // after the watch was started, before its first attempt
-		if state := s.State(); state.Phase != NotFound || !s.View().Store().Has("ns/a") {
+		if state := s.State(); state.Phase != Stopped || !s.View().Store().Has("ns/a") {
 			t.Errorf("the state is %+v, and the store has %v", state, s.View().Store().Keys())
 		}
 		run(func() {
@@ -149,7 +146,7 @@ func TestAppeared_EndsTheBackoff(t *testing.T) {
 func TestVersion_IsBehindOnlyIfVersionsCanBeCompared(t *testing.T) {
 	for name, test := range map[string]struct {
 		old, next string
-		restored  bool
+		restored  bool // after the old watch listed
 		want      bool
 	}{
 		"older":                     {"10", "9", false, true},
@@ -167,7 +164,10 @@ func TestVersion_IsBehindOnlyIfVersionsCanBeCompared(t *testing.T) {
 		"more than 64 bits":         {"99999999999999999999", "9", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			old, next := &reflector{}, &reflector{restored: test.restored}
+			old, next := &reflector{}, &reflector{}
+			if test.restored {
+				next.history.Store(1)
+			}
 			old.advance(versionNumber(test.old))
 			next.advance(versionNumber(test.next))
 			if got := next.isBehind(old); got != test.want {
