@@ -59,7 +59,8 @@ const (
 	CacheFull CacheMode = iota
 	// CacheMetadata keeps only the metadata, without managedFields, as a *metav1.PartialObjectMetadata.
 	CacheMetadata
-	// CacheKeys keeps only keys, UIDs and versions. It cannot be used with listers, predicates or transforms.
+	// CacheKeys keeps only keys, UIDs and versions. It cannot be used with listers, predicates or transforms. If a server
+	// sends no resourceVersions, changes cannot be detected in a list, and each list reconciles all objects.
 	CacheKeys
 )
 
