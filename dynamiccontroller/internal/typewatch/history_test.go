@@ -161,7 +161,7 @@ func TestD3_ReinstalledTypeIsNoOtherRestore(t *testing.T) {
 			srv.put("a")
 		}
 		time.Sleep(time.Minute)
-		p.histories.global = 1
+		p.histories.begin(0, "other.example.com")
 		gone := apierrors.NewNotFound(widgets.GroupResource(), "")
 		srv.set(func() { srv.refuseLists[Full] = gone })
 		srv.restore(1)
@@ -213,7 +213,7 @@ func TestD3_SwapDuringARestoreIsNoOtherRestore(t *testing.T) {
 			srv.put("a")
 		}
 		synctest.Wait()
-		p.histories.global = 1
+		p.histories.begin(0, "other.example.com")
 		srv.restore(1)
 		s.Replace(builtIn(1), noop, noop)
 		time.Sleep(time.Minute)
