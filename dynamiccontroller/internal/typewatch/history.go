@@ -167,7 +167,7 @@ const (
 
 // checkRetry returns the delays before a failed check is repeated.
 func checkRetry() wait.DelayFunc {
-	return wait.Backoff{Duration: time.Second, Cap: checkInterval, Steps: 10, Factor: 2, Jitter: 0.5}.DelayFunc()
+	return wait.Backoff{Duration: time.Second, Cap: 5 * time.Second, Steps: 10, Factor: 2, Jitter: 0.5}.DelayFunc()
 }
 
 // connectionLost is called when a watch was closed early, or when the server cannot be reached. Watches of types whose

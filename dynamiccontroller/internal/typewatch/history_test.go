@@ -143,7 +143,7 @@ func TestD3_RestoreIsNoticedByBuiltInTypes(t *testing.T) {
 		srv.restore(6)
 		time.Sleep(10 * time.Second)
 		srv.set(func() { clear(srv.refuseLists) })
-		time.Sleep(10 * time.Second)
+		time.Sleep(20 * time.Second)
 		for _, s := range all {
 			if record, _ := s.View().Store().Get("ns/a"); versionOr(record, "none") != "5" || p.History() != 1 {
 				t.Errorf("got history %d and version %s", p.History(), versionOr(record, "none"))
