@@ -17,7 +17,7 @@ type comparison struct {
 	less []string
 }
 
-// benchmark measures each engine in a separate process.
+// benchmark creates the fixture on the shared cluster, and measures the engines there.
 func (c comparison) benchmark(b *testing.B) {
 	cluster := shared.Cluster(b)
 	describeRun(b, cluster.Config())
@@ -28,6 +28,11 @@ func (c comparison) benchmark(b *testing.B) {
 	if err := c.job.warmUp(b.Context()); err != nil {
 		b.Fatal(err)
 	}
+	c.run(b)
+}
+
+// run measures each engine in a separate process, with the server of the job.
+func (c comparison) run(b *testing.B) {
 	fmt.Printf("%s: %s\n", c.job.Scenario, c.job.size()) // A configuration line for benchstat.
 	for _, name := range c.names() {
 		b.Run("engine="+name, func(b *testing.B) {

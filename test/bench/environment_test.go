@@ -16,29 +16,39 @@ import (
 
 var described sync.Once
 
-// describeRun prints the machine and the versions of a run once, as configuration lines for benchstat.
+// describeRun prints the machine and the versions of a run once, as configuration lines for benchstat. Without an API
+// server, config is nil.
 func describeRun(b testing.TB, config *rest.Config) {
 	b.Helper()
 	described.Do(func() {
-		client, err := discovery.NewDiscoveryClientForConfig(config)
-		if err != nil {
-			b.Fatal(err)
-		}
-		server, err := client.ServerVersion()
-		if err != nil {
-			b.Fatal(err)
-		}
 		printSetting("date", time.Now().UTC().Format(time.DateOnly))
 		printSetting("cpus", strconv.Itoa(runtime.NumCPU()))
 		printSetting("memory", totalMemory())
 		printSetting("kernel", kernel())
 		printSetting("go", strings.TrimPrefix(runtime.Version(), "go"))
-		printSetting("kubernetes", server.GitVersion)
+		printSetting("kubernetes", serverVersion(b, config))
 		for _, name := range []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime",
 			"github.com/kubernetes-sigs/kro"} {
 			printSetting(name[strings.LastIndexByte(name, '/')+1:], moduleVersion(name))
 		}
 	})
+}
+
+// serverVersion returns the version of the API server, or an empty string if there is none.
+func serverVersion(b testing.TB, config *rest.Config) string {
+	b.Helper()
+	if config == nil {
+		return ""
+	}
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		b.Fatal(err)
+	}
+	server, err := client.ServerVersion()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return server.GitVersion
 }
 
 func printSetting(name, value string) {

@@ -31,6 +31,7 @@ type job struct {
 	Scenario   string
 	Engine     string
 	Kubeconfig string
+	Control    string `json:",omitempty"` // The URL that runs the phases of scenarioRequests.
 	Fixture    fixture
 
 	CycleTime   time.Duration `json:",omitempty"`
@@ -55,6 +56,8 @@ const (
 	scenarioWriter      = "writer" // The process that writes for scenarioEvents.
 	scenarioScale       = "scale"
 	scenarioRate        = "rate"
+	scenarioManyTypes   = "many-types"
+	scenarioRequests    = "requests"
 )
 
 var scenarios = map[string]func(context.Context, *run) (measures, error){
@@ -68,6 +71,8 @@ var scenarios = map[string]func(context.Context, *run) (measures, error){
 	scenarioWriter:      writeEvents,
 	scenarioScale:       measureScale,
 	scenarioRate:        measureRate,
+	scenarioManyTypes:   measureManyTypes,
+	scenarioRequests:    measureRequests,
 }
 
 // jobTimeout is the timeout of a job.

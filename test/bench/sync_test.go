@@ -32,7 +32,7 @@ func measureSync(ctx context.Context, r *run) (measures, error) {
 	}
 	steady := float64(now.heap) - float64(before.heap)
 	live := max(steady, float64(peaks.live)-float64(before.heap))
-	return measures{
+	return append(measures{
 		{"synced-cpu-ns", float64(synced.cpu - start.cpu)},
 		{"synced-ns", float64(synced.at.Sub(start.at))},
 		{"reconciled-cpu-ns", float64(reconciled.cpu - start.cpu)},
@@ -42,6 +42,5 @@ func measureSync(ctx context.Context, r *run) (measures, error) {
 		{"peak-live-heap-B", live},
 		{"peak-live/steady", live / steady},
 		{"peak-heap-B", float64(peaks.objects) - float64(before.heap)},
-		{"peak-rss-B", float64(now.peakRSS) - float64(before.rss)},
-	}, nil
+	}, rssSince(before, now)...), nil
 }
