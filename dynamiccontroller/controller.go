@@ -70,7 +70,7 @@ func newQueue() *queue {
 // [NewForConfig]: with kubeClient, each object is decoded and re-encoded before it is stored, and each initial list is
 // held in memory in full. kubeClient can also repeat requests and wait as the API server asks, without the engine's
 // knowledge. The first watch of a new CRD's type can then start one second late. While the API server asks for a longer
-// delay, the type's state reports that there is no response.
+// delay, the type's state reports that the API server does not respond.
 func NewDynamicController(
 	log logr.Logger, config Config, kubeClient dynamic.Interface, opts ...Option,
 ) *DynamicController {

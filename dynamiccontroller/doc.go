@@ -47,7 +47,10 @@
 //     intervention. With [WithTypeEvents], it recovers as soon as the type is served again. A 404 alone neither empties
 //     the cache nor causes reconciles. After a type event reports that the type is gone, the cache is emptied and each
 //     object that it held is reconciled once more. For a NotFound that a handler returns because the type is missing,
-//     see D9.
+//     see D9. There are two exceptions from the ten seconds: a type that cannot be watched is listed every 30 seconds,
+//     and its state reports a failure of the next list. A proxy that sends the headers of a watch and holds back the
+//     events is noticed after 90 seconds if a bookmark has arrived in the watch, and otherwise at the timeout of the
+//     watch, which is 5 to 10 minutes.
 //   - S6: Subscriptions to the same type share watches, whether the type is served, owned or watched. A watch is
 //     identified by GVR, namespaces, selectors and projection: keys, metadata, objects without managedFields, or
 //     complete objects. A subscription joins a watch that stores at least the projection that the subscription needs.

@@ -56,7 +56,7 @@ func (l *problemLog) observe(key typewatch.Key, s typewatch.State) {
 		l.logProblem(log, key, state, s.Message)
 		return
 	case TypeSynced:
-		if l.ends(key) {
+		if l.markOver(key) {
 			log.Info("Watch recovered", keyState, state)
 			return
 		}
@@ -101,8 +101,8 @@ func (l *problemLog) admit(key typewatch.Key, state TypeState) (isShown bool, su
 	return true, suppressed
 }
 
-// ends marks the logged problem of a watch as over. It returns false if there is none.
-func (l *problemLog) ends(key typewatch.Key) bool {
+// markOver records that the problem of a watch is over. It returns false if no problem was logged.
+func (l *problemLog) markOver(key typewatch.Key) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last, was := l.logged[key]

@@ -9,13 +9,16 @@ import (
 // errInterrupted is the cause with which a request is cancelled because of a command.
 var errInterrupted = errors.New("interrupted")
 
+// noCommand is the zero kind.
+const noCommand = listed
+
 // control passes commands from other goroutines to a Loop.
 type control struct {
 	wake chan struct{} // ends a delay; holds one value
 
 	mu      sync.Mutex // guards the fields below
 	cancel  context.CancelCauseFunc
-	command kind // vanished, historyBegan or relistRequested; listed means that there is none
+	command kind // vanished, historyBegan, relistRequested or noCommand
 	began   bool // the first request of the run was sent
 }
 
@@ -40,7 +43,7 @@ func (c *control) begin(cancel context.CancelCauseFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.began, c.cancel = true, cancel
-	return c.command == listed
+	return c.command == noCommand
 }
 
 // take returns the pending command.
@@ -48,7 +51,7 @@ func (c *control) take() kind {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	command := c.command
-	c.command = listed
+	c.command = noCommand
 	return command
 }
 
@@ -56,5 +59,5 @@ func (c *control) take() kind {
 func (c *control) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.began, c.cancel, c.command = false, nil, listed
+	c.began, c.cancel, c.command = false, nil, noCommand
 }

@@ -71,7 +71,7 @@ func (w *watchdog) stop() {
 	w.timer.Stop()
 }
 
-// limit replaces the limits. A limit of zero means that there is none.
+// limit replaces the limits. A limit of zero has no effect.
 func (w *watchdog) limit(idle time.Duration, idleKind kind, total time.Time, totalKind kind) {
 	w.mu.Lock()
 	w.idle, w.total = idle, total

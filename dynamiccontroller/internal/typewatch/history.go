@@ -38,12 +38,12 @@ type groupHistory struct {
 }
 
 const (
-	// relistsPerSecond limits the relists of all watches after a new history began, and relistBurst is the number of the
-	// first ones, which are not delayed. 500 types are relisted within ten seconds.
-	relistsPerSecond = 50
-	relistBurst      = 20
-	// relistJitter is the longest time before the first of these relists, so that replicas do not relist together.
-	relistJitter = time.Second
+	// historyRelistsPerSecond limits the relists of all watches after a new history began, and historyRelistBurst is the
+	// number of the first ones, which are not delayed. 500 types are relisted within ten seconds.
+	historyRelistsPerSecond = 50
+	historyRelistBurst      = 20
+	// historyRelistJitter is the longest time before the first of these relists, so that replicas do not relist together.
+	historyRelistJitter = time.Second
 	// historiesPerGroup and historyPeriod limit how often a group can begin a history for all groups. A server that does
 	// not store its versions, or whose replicas count them separately, begins histories all the time, but only for the
 	// types of its group.
@@ -109,7 +109,7 @@ func (p *Pool) beginHistory(r *reflector, after int64) {
 	if !isNew {
 		return
 	}
-	r.watch.log.Info("The API server's storage has been restored from a backup, listing again", "allTypes", everywhere)
+	r.watch.log.Info("ResourceVersions went back, listing again", "allTypes", everywhere)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var first, others []*reflector
@@ -131,7 +131,7 @@ func (p *Pool) beginHistory(r *reflector, after int64) {
 
 // relistAll relists the reflectors whose objects belong to an earlier history.
 func (p *Pool) relistAll(ctx context.Context, parts ...[]*reflector) {
-	timer := time.NewTimer(rand.N(relistJitter))
+	timer := time.NewTimer(rand.N(historyRelistJitter))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -87,7 +87,7 @@ func TestD3_RestoreIsNoticedByOneWatchAndRelistsAll(t *testing.T) {
 		if len(lists) != others+secondaries+2 {
 			t.Fatalf("got %d lists", len(lists))
 		}
-		first := slices.DeleteFunc(slices.Clone(lists[2:2+relistBurst]), func(list listRequest) bool {
+		first := slices.DeleteFunc(slices.Clone(lists[2:2+historyRelistBurst]), func(list listRequest) bool {
 			return !isSecondary[list.LabelSelector]
 		})
 		if len(first) != secondaries {

@@ -77,7 +77,7 @@ type run struct {
 func NewPool(config Config) *Pool {
 	return &Pool{
 		config: config, relists: listwatch.NewRelistLimiter(), checks: rate.NewLimiter(rate.Every(checkInterval), 1),
-		historyRelists: rate.NewLimiter(relistsPerSecond, relistBurst),
+		historyRelists: rate.NewLimiter(historyRelistsPerSecond, historyRelistBurst),
 		shared:         map[Key]*watch{}, byType: map[schema.GroupVersionResource][]*watch{},
 	}
 }
