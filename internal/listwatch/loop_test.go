@@ -411,18 +411,41 @@ func TestMemory_ForgetsWhatTheServerLacks(t *testing.T) {
 	}
 }
 
-// A watch that must end because a relist is due keeps its timeout when it is rejected.
-func TestMemory_RejectedWatchKeepsItsTimeout(t *testing.T) {
-	now := time.Now()
-	early := &earlyRelists{own: rate.NewLimiter(1, 1), shared: rate.NewLimiter(1, 1)}
+// lostBefore returns the memory of a custom resource whose watch is lost now. Its relist is allowed later.
+func lostBefore(now time.Time, allowed time.Duration) *memory {
+	early := &earlyRelists{own: rate.NewLimiter(1, 1), shared: rate.NewLimiter(rate.Every(allowed), 1)}
 	early.shared.AllowN(now, 1)
-	m := memory{random: func() float64 { return 0 }, early: early, maxDelay: longDelay}
+	return &memory{random: func() float64 { return 0 }, early: early, maxDelay: longDelay}
+}
+
+// A watch that must end because a relist is allowed later ends at the same time when it is rejected.
+func TestMemory_RejectedWatchEndsForItsRelist(t *testing.T) {
+	now := time.Now()
+	m := lostBefore(now, time.Minute)
 	for _, o := range []outcome{
 		{kind: closedEarly, open: time.Minute}, {kind: busy, err: errors.New("x")}, {kind: unreachable, err: errors.New("x")},
 	} {
-		if s := m.decide(watchRequest, o, now); s.request != watchRequest || s.timeout != time.Second {
-			t.Errorf("after %d: a %s with timeout %s", o.kind, s.request, s.timeout)
+		if s := m.decide(watchRequest, o, now); s.request != watchRequest || s.delay+s.timeout != time.Minute {
+			t.Errorf("after %d: a %s after %s with timeout %s", o.kind, s.request, s.delay, s.timeout)
 		}
+	}
+}
+
+// When an API server restarts, all watches are lost and then fail. The watch of a type whose relist is allowed shortly
+// afterwards would cost a request and be open for a few seconds only.
+func TestMemory_FailedWatchWaitsForItsRelist(t *testing.T) {
+	now, lost := time.Now(), outcome{kind: closedEarly, open: time.Minute}
+	refused := outcome{kind: unreachable, err: errors.New("x")}
+	m := lostBefore(now, Tolerance)
+	if s := m.decide(watchRequest, lost, now); s.request != watchRequest || s.timeout != Tolerance {
+		t.Errorf("after a lost connection: a %s with timeout %s", s.request, s.timeout)
+	}
+	if s := m.decide(watchRequest, refused, now); s.request != streamRequest || s.delay != Tolerance {
+		t.Errorf("after a failure: a %s after %s", s.request, s.delay)
+	}
+	m.failures = 30 // the backoff is longer
+	if s := m.decide(watchRequest, refused, now); s.request != streamRequest || s.delay != briefDelay {
+		t.Errorf("after many failures: a %s after %s", s.request, s.delay)
 	}
 }
 

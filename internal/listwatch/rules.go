@@ -206,8 +206,7 @@ func (m *memory) decide(sent request, o outcome, now time.Time) step {
 	if m.open >= backoffReset || m.polls(sent, o) {
 		m.failures = 0
 	}
-	s := m.request(r.next, sent, now)
-	s.delay = m.delay(r.pace, sent, o)
+	s := m.request(r.next, sent, now, m.delay(r.pace, sent, o))
 	if r.phase != "" {
 		m.failures++
 		m.open = 0
@@ -283,25 +282,27 @@ func (m *memory) silence() time.Duration {
 // polls reports whether the outcome completes a poll of a type that cannot be watched.
 func (m *memory) polls(sent request, o outcome) bool { return o.kind == listed && m.lacks.Has(NoWatch) }
 
-// request returns the request for the next one of a rule.
-func (m *memory) request(n next, sent request, now time.Time) step {
+// request returns the request for the next one of a rule. It is sent after the delay or later.
+func (m *memory) request(n next, sent request, now time.Time, delay time.Duration) step {
 	again := n == sameNext && sent == watchRequest
 	resumes := n == watchNext && (sent != watchRequest || !m.lacks.Has(NoVersions))
 	switch {
 	case n == sameNext && !again:
-		return step{request: sent}
+		return step{request: sent, delay: delay}
 	case (again || resumes) && !m.lacks.Has(NoWatch):
 		wait, due := m.early.wait(now)
-		if due && wait <= 0 {
-			return step{request: m.list()}
+		open := max(wait-delay, 0) // how long the watch could be open before the list
+		// After a failure, a watch that could be open for a few seconds only is not worth a request.
+		if due && (open == 0 || again && open <= Tolerance) {
+			return step{request: m.list(), delay: delay + open}
 		}
-		return step{request: watchRequest, timeout: max(wait, 0)}
+		return step{request: watchRequest, delay: delay, timeout: open}
 	case n == plainNext:
 		m.plain = true
 	case n == latestNext:
 		m.latest = true
 	}
-	return step{request: m.list()}
+	return step{request: m.list(), delay: delay}
 }
 
 func (m *memory) list() request {
