@@ -103,12 +103,7 @@ func (c *call) applyTo(
 	case owned && c.isUpToDate(child, current):
 		return c.removeConfirmation(ctx, child, current)
 	}
-	// The UID prevents an outdated write from recreating a deleted child. The resourceVersion prevents it from taking back
-	// a child that has been released or orphaned. If an orphaned child got an owner reference to a parent that no longer
-	// exists, Kubernetes would garbage-collect the child.
-	now, err := c.write(ctx, child, true, map[string]any{
-		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
-	})
+	now, err := c.converge(ctx, child, current)
 	if err != nil {
 		return nil, err
 	}
@@ -187,6 +182,9 @@ func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool
 	last := c.cache.children[child.id]
 	if last.written.isAfter(current) {
 		return last.hash == child.hash // the cached object predates the last apply
+	}
+	if last.lacksOwners(current) {
+		return false
 	}
 	if applied.Covers(child.config.Object, current.Object) && c.ownsFields(child, current) {
 		return true

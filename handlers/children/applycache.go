@@ -36,8 +36,12 @@ type parentEntry struct {
 	namespace   namespaceOfParent
 	witness     types.UID // the UID of the parent whose witness this run has created
 	notOrphaned types.UID // the UID of the parent that is being deleted without orphaning its dependents
-	children    map[dynamiccontroller.ObjectIdentifiers]appliedChild
+	children    map[childID]appliedChild
+	futile      map[childID]string // the hash of a child that is refused even with repaired managedFields
 }
+
+// childID identifies a child.
+type childID = dynamiccontroller.ObjectIdentifiers
 
 // namespaceOfParent is the UID of the namespace of the parent with the given UID.
 type namespaceOfParent struct{ parent, uid types.UID }
@@ -47,6 +51,14 @@ type appliedChild struct {
 	hash      string  // a hash of the configuration and the identity
 	written   version // the resulting version
 	signature signature
+}
+
+// lacksOwners reports whether the object was changed after the last apply and has no managedFields, although it had some:
+// someone has cleared them, or a cache leaves them out. Without them, a field that the child no longer has would not be
+// removed. If a cache leaves them out, each change by others costs an apply that changes nothing.
+func (a appliedChild) lacksOwners(object metav1.Object) bool {
+	return a.signature.owned != "" && len(object.GetManagedFields()) == 0 && a.written.uid == object.GetUID() &&
+		a.written.resourceVersion != object.GetResourceVersion()
 }
 
 // version identifies a state of an object that was written.

@@ -1,0 +1,206 @@
+package children
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+	"sigs.k8s.io/structured-merge-diff/v6/value"
+
+	"github.com/dynamic-controller/engine/handlers/internal/applied"
+	"github.com/dynamic-controller/engine/handlers/internal/ownership"
+)
+
+// If someone edits the key of a list item, such as the port of a Service, the item gets a new identity: server-side apply
+// takes it for an item that was removed and another one that was added. A forced apply adds the removed item again, and
+// keeps the other one. The API server then rejects the object, or it has both items.
+
+// replacements finds the items of an object that replaced items of an apply configuration.
+type replacements struct {
+	entries ownership.Entries
+	manager string
+	applied time.Time // when the fields that the manager applied last changed
+	// again is set if the same configuration was applied before, so that a missing item has existed.
+	again bool
+	// refused contains the fields that the API server named when it refused to apply the configuration.
+	refused []string
+
+	paths []fieldpath.Path
+}
+
+// find compares a part of the configuration with the same part of the object.
+func (r *replacements) find(path fieldpath.Path, config, object any) {
+	switch config := config.(type) {
+	case map[string]any:
+		object, _ := object.(map[string]any)
+		for name, value := range config {
+			r.find(append(path.Copy(), fieldpath.FieldNameElement(name)), value, object[name])
+		}
+	case []any:
+		object, _ := object.([]any)
+		if keys := r.keysOf(path); len(keys) > 0 {
+			r.findItems(path, keys, config, object)
+		}
+	}
+}
+
+// keysOf returns the names of the keys of the list at a path, or nil if its items have no keys.
+func (r *replacements) keysOf(path fieldpath.Path) []string {
+	for _, element := range r.elements(path) {
+		if element.Key != nil {
+			names := make([]string, len(*element.Key))
+			for i, key := range *element.Key {
+				names[i] = key.Name
+			}
+			return names
+		}
+	}
+	return nil
+}
+
+func (r *replacements) elements(path fieldpath.Path) (all []fieldpath.PathElement) {
+	for _, entry := range r.entries {
+		all = append(all, ownership.Elements(entry.Set, path)...)
+	}
+	return all
+}
+
+// findItems compares the items of a list with keys.
+func (r *replacements) findItems(path fieldpath.Path, keys []string, config, object []any) {
+	var missing []map[string]any
+	others := slices.Clone(object)
+	for _, item := range config {
+		item, _ := item.(map[string]any)
+		i := slices.IndexFunc(others, func(other any) bool { return applied.Covers(only(item, keys), other) })
+		if i < 0 {
+			missing = append(missing, item)
+			continue
+		}
+		if element, found := r.elementOf(path, others[i]); found {
+			r.find(append(path.Copy(), element), item, others[i])
+		}
+		others = slices.Delete(others, i, i+1)
+	}
+	if len(missing) == 0 {
+		return
+	}
+	var candidates []fieldpath.Path
+	for _, other := range others {
+		element, found := r.elementOf(path, other)
+		if !found {
+			continue
+		}
+		candidate := append(path.Copy(), element)
+		if !r.isEdited(candidate) {
+			continue
+		}
+		candidates = append(candidates, candidate)
+		if r.again && slices.ContainsFunc(missing, func(item map[string]any) bool {
+			rest := without(item, keys)
+			return len(rest) > 0 && applied.Covers(rest, other)
+		}) {
+			r.paths = append(r.paths, candidate)
+		}
+	}
+	// The API server refuses the list with both items. If each missing item has one candidate, the refusal can be avoided.
+	if len(candidates) <= len(missing) && r.isRefused(path) {
+		r.paths = append(r.paths, candidates...)
+	}
+}
+
+// elementOf returns the path element of an item in the list at a path.
+func (r *replacements) elementOf(path fieldpath.Path, item any) (fieldpath.PathElement, bool) {
+	elements := r.elements(path)
+	i := slices.IndexFunc(elements, func(element fieldpath.PathElement) bool {
+		return element.Key != nil && ownership.Matches(item, element)
+	})
+	if i < 0 {
+		return fieldpath.PathElement{}, false
+	}
+	return elements[i], true
+}
+
+// isEdited reports whether an item was created by an update that came after the last apply. Items of other appliers stay,
+// and so do items that admission added: the API server assigns them to the manager of the request.
+func (r *replacements) isEdited(path fieldpath.Path) bool {
+	owners := r.entries.OwnersOf(path)
+	return len(owners) > 0 && !slices.ContainsFunc(owners, func(entry ownership.Entry) bool {
+		return entry.Operation != metav1.ManagedFieldsOperationUpdate || entry.Manager == r.manager ||
+			entry.Subresource != "" || entry.Time == nil || entry.Time.Time.Before(r.applied)
+	})
+}
+
+// isRefused reports whether the API server named the list at a path, or a part of it.
+func (r *replacements) isRefused(path fieldpath.Path) bool {
+	list := fieldOf(path)
+	return list != "" && slices.ContainsFunc(r.refused, func(field string) bool {
+		field = withoutIndexes(field)
+		return field == list || strings.HasPrefix(field, list+".")
+	})
+}
+
+// fieldOf returns a path in the form of a field in an error of the API server, without indexes.
+func fieldOf(path fieldpath.Path) string {
+	var names []string
+	for _, element := range path {
+		if element.FieldName != nil {
+			names = append(names, *element.FieldName)
+		}
+	}
+	return strings.Join(names, ".")
+}
+
+// withoutIndexes removes everything in brackets.
+func withoutIndexes(field string) string {
+	var text strings.Builder
+	depth := 0
+	for _, r := range field {
+		switch {
+		case r == '[':
+			depth++
+		case r == ']':
+			depth--
+		case depth == 0:
+			text.WriteRune(r)
+		}
+	}
+	return text.String()
+}
+
+func only(item map[string]any, keys []string) map[string]any {
+	part := map[string]any{}
+	for _, key := range keys {
+		if value, has := item[key]; has {
+			part[key] = value
+		}
+	}
+	return part
+}
+
+func without(item map[string]any, keys []string) map[string]any {
+	part := map[string]any{}
+	for name, value := range item {
+		if !slices.Contains(keys, name) {
+			part[name] = value
+		}
+	}
+	return part
+}
+
+// elementLike returns the path element of an item in a list that contains the other element.
+func elementLike(other fieldpath.PathElement, item any) (fieldpath.PathElement, bool) {
+	switch {
+	case other.Value != nil:
+		return fieldpath.ValueElement(value.NewValueInterface(item)), true
+	case other.Key != nil:
+		fields, isMap := item.(map[string]any)
+		key := make(value.FieldList, len(*other.Key))
+		for i, field := range *other.Key {
+			key[i] = value.Field{Name: field.Name, Value: value.NewValueInterface(fields[field.Name])}
+		}
+		return fieldpath.PathElement{Key: &key}, isMap
+	}
+	return fieldpath.PathElement{}, false
+}
