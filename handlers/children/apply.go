@@ -33,7 +33,8 @@ func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstru
 }
 
 // applyStage applies the children in a stage and returns those that exist, in order. Children that do not fit into the
-// inventory are added to c.refused: they do not delay later stages.
+// inventory are added to c.refused, and those that exist and whose new state is refused to c.unconverged: they delay
+// neither later stages nor pruning.
 func (c *call) applyStage(ctx context.Context, stage []*child) ([]*unstructured.Unstructured, error) {
 	var errs []error
 	now := make([]*unstructured.Unstructured, len(stage))
@@ -47,6 +48,8 @@ func (c *call) applyStage(ctx context.Context, stage []*child) ([]*unstructured.
 			return withoutNil(now), err
 		case errors.Is(err, ErrInventoryFull):
 			c.refused = append(c.refused, c.childError(child, err))
+		case err != nil && now[i] != nil:
+			c.unconverged = append(c.unconverged, c.childError(child, err))
 		case err != nil:
 			errs = append(errs, c.childError(child, err))
 		}
@@ -75,7 +78,8 @@ func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstr
 }
 
 // applyTo applies a child on top of the current object. If current is nil, it creates the object. An object that is
-// being deleted is not changed: a new one is created once it is gone.
+// being deleted is not changed: a new one is created once it is gone. If the API server refuses the new state of
+// a child, or a correction is delayed, applyTo returns the child together with the error.
 func (c *call) applyTo(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
@@ -103,8 +107,14 @@ func (c *call) applyTo(
 	case owned && c.isUpToDate(child, current):
 		return c.removeConfirmation(ctx, child, current)
 	}
-	now, err := c.converge(ctx, child, current)
+	var now *unstructured.Unstructured
+	if err = c.checkDrift(child, current); err == nil {
+		now, err = c.converge(ctx, child, current)
+	}
 	if err != nil {
+		if owned && isPersistent(err) {
+			return current, err
+		}
 		return nil, err
 	}
 	return c.removeConfirmation(ctx, child, now)

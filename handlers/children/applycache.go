@@ -37,7 +37,7 @@ type parentEntry struct {
 	witness     types.UID // the UID of the parent whose witness this run has created
 	notOrphaned types.UID // the UID of the parent that is being deleted without orphaning its dependents
 	children    map[childID]appliedChild
-	futile      map[childID]string // the hash of a child that is refused even with repaired managedFields
+	troubles    map[childID]*trouble
 }
 
 // childID identifies a child.

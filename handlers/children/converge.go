@@ -26,7 +26,7 @@ func (c *call) converge(
 ) (*unstructured.Unstructured, error) {
 	wasCleared := len(current.GetManagedFields()) == 0 && current.GetAnnotations()[c.appliedKey()] == child.hash
 	now, err := c.overwrite(ctx, child, current)
-	if err != nil && (!isRefusal(err) || c.cache.futile[child.id] == child.hash) {
+	if err != nil && (!isRefusal(err) || c.cache.isFutile(child)) {
 		return nil, err
 	}
 	before := current
@@ -52,11 +52,10 @@ func (c *call) converge(
 	log.Info("Repaired the managed fields of a child", "managersThatLoseFields", lost)
 	again, againErr := c.overwrite(ctx, child, patched)
 	if againErr == nil {
-		delete(c.cache.futile, child.id)
 		return again, nil
 	}
 	if isRefusal(againErr) {
-		c.markFutile(child)
+		c.cache.troubleOf(child.id).futile = child.hash
 		original, _, _ := unstructured.NestedSlice(before.Object, "metadata", "managedFields")
 		if _, undoErr := c.patch(ctx, child.id, patched, map[string]any{"managedFields": original}); undoErr != nil {
 			againErr = errors.Join(againErr, undoErr)
@@ -72,13 +71,6 @@ func (c *call) overwrite(
 	return c.write(ctx, child, true, map[string]any{
 		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
 	})
-}
-
-func (c *call) markFutile(child *child) {
-	if c.cache.futile == nil {
-		c.cache.futile = map[childID]string{}
-	}
-	c.cache.futile[child.id] = child.hash
 }
 
 // isRefusal reports whether the API server refused to apply an object because of its content or its managedFields. For

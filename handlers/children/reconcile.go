@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -122,6 +123,7 @@ func (r *Reconciler) Reconcile(
 		c.forgetUndesired()
 	}
 	err = errors.Join(err, c.refusedError())
+	err = errors.Join(err, c.unconvergedError(err))
 	if err == nil && !settled {
 		return children, c.pendingError()
 	}
@@ -145,6 +147,7 @@ type call struct {
 	parsed       parsedInventory
 	recorded     inventory // the entries of known kinds in the parent's inventory
 	refused      []error   // errors for the desired children that do not fit into the inventory
+	unconverged  []error   // errors for the desired children that exist and could not be updated
 	ignored      []string  // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild
 	left         map[childKey]LeftBehind
@@ -171,7 +174,7 @@ func (r *Reconciler) newCall(
 
 // forgetUndesired drops undesired children from the apply cache.
 func (c *call) forgetUndesired() {
-	if len(c.cache.children) <= len(c.desired.keys) {
+	if len(c.cache.children) <= len(c.desired.keys) && len(c.cache.troubles) == 0 {
 		return
 	}
 	desired := make(map[dynamiccontroller.ObjectIdentifiers]appliedChild, len(c.desired.keys))
@@ -181,6 +184,7 @@ func (c *call) forgetUndesired() {
 		}
 	}
 	c.cache.children = desired
+	maps.DeleteFunc(c.cache.troubles, func(id childID, _ *trouble) bool { _, is := desired[id]; return !is })
 }
 
 // isKnown reports whether a kind is in Config.Kinds or desired by this call.

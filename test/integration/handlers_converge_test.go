@@ -1,12 +1,15 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -15,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
@@ -33,7 +37,8 @@ type converging struct {
 
 func newConverging(t *testing.T) *converging {
 	s := newSetting(newHarness(t))
-	for _, kind := range []schema.GroupKind{{Kind: "Service"}, {Group: "apps", Kind: "Deployment"}} {
+	for _, kind := range []schema.GroupKind{{Kind: "Service"}, {Group: "apps", Kind: "Deployment"},
+		{Group: "rbac.authorization.k8s.io", Kind: "Role"}} {
 		s.moreKinds = append(s.moreKinds, children.Kind{GroupKind: kind})
 	}
 	c := &converging{setting: s, writes: &writeCounter{}}
@@ -321,4 +326,80 @@ func TestHandlers_AtomicListsBecomeGranular(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A field that another client changes again and again is corrected at once a few times, and then slowly.
+func TestHandlers_BudgetForDrift(t *testing.T) {
+	t.Parallel()
+	c := newConverging(t)
+	child := newConfigMap(c.namespace, "page", "x")
+	c.settle(child)
+	fight := func() (int64, error) {
+		c.edit("fighter", configMaps, "page", `[{"op": "replace", "path": "/data/key", "value": "mine"}]`)
+		return c.reconcile(child)
+	}
+	for i := range 5 {
+		if writes, err := fight(); err != nil || writes != 1 {
+			t.Fatalf("correction %d: %d writes, %v", i, writes, err)
+		}
+	}
+	writes, err := fight()
+	var drift *children.DriftError
+	if !errors.As(err, &drift) || drift.Field != "data.key" || drift.Manager != "fighter" || writes != 0 {
+		t.Fatalf("got %d writes and %v", writes, err)
+	}
+	if wait, requeued := dynamiccontroller.RequeueDelay(err); !requeued || wait <= 0 || wait > 10*time.Second {
+		t.Errorf("the next attempt is in %s", wait)
+	}
+	c.eventually("the last change is corrected", func() error {
+		_, err := c.reconcile(child)
+		return err
+	})
+	c.settle(child)
+}
+
+// The budget does not apply to permissions.
+func TestHandlers_DriftOfPermissionsIsNotDelayed(t *testing.T) {
+	t.Parallel()
+	c := newConverging(t)
+	roles := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "roles"}
+	child := c.parse(`{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader},
+		rules: [{apiGroups: [""], resources: [pods], verbs: [get]}]}`)
+	c.settle(child)
+	for range 8 {
+		c.edit("fighter", roles, "reader", `[{"op": "replace", "path": "/rules/0/verbs", "value": ["*"]}]`)
+		c.settle(child)
+	}
+}
+
+// A child whose update is refused delays neither later stages nor pruning.
+func TestHandlers_RefusedUpdates(t *testing.T) {
+	t.Parallel()
+	c := newConverging(t)
+	fixed, other := newConfigMap(c.namespace, "fixed", "x"), newConfigMap(c.namespace, "other", "x")
+	fixed.Object["immutable"] = true
+	reconcile := func(stages ...[]children.Child) error {
+		_, err := c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, children.Desired{Stages: stages})
+		return err
+	}
+	c.noError(reconcile(children.Stage(fixed, other), nil))
+	c.noError(unstructured.SetNestedField(fixed.Object, "y", "data", "key"))
+	later := newConfigMap(c.namespace, "later", "x")
+	var failed *children.ChildError
+	err := reconcile(children.Stage(fixed), children.Stage(later))
+	if !errors.As(err, &failed) || failed.NamespacedKey != c.namespace+"/fixed" || !apierrors.IsInvalid(err) {
+		t.Fatalf("got %v", err)
+	}
+	if c.get(configMaps, c.namespace, "later") == nil {
+		t.Error("the later stage was not applied")
+	}
+	c.eventually("the other child is pruned", func() error {
+		if err := reconcile(children.Stage(fixed), children.Stage(later)); !apierrors.IsInvalid(err) {
+			return fmt.Errorf("got %w", err)
+		}
+		if now := c.get(configMaps, c.namespace, "other"); now != nil {
+			return errors.New("it exists")
+		}
+		return nil
+	})
 }

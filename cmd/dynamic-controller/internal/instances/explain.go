@@ -15,6 +15,10 @@ const AdoptionAdvice = "set adopt: true on the resource, or delete the object"
 func explain(err error) string {
 	var lines []string
 	for _, each := range joined(err) {
+		var failed *children.ChildError
+		if isRequeue(each) && !errors.As(each, &failed) {
+			continue // it only says when the next attempt is due
+		}
 		lines = append(lines, describe(each)+remedy(each))
 	}
 	return joinFirst(lines, "\n")

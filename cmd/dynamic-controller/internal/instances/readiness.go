@@ -33,6 +33,7 @@ const (
 	reasonRejected  = "Rejected"       // the API server rejected a child
 	reasonFailed    = "ChildrenFailed" // any other error
 	reasonMemory    = "MemoryExceeded" // a reconcile needs more memory than it can have
+	reasonDrifting  = "Drifting"       // another client changes a child again and again
 	reasonDeleting  = "Deleting"
 	// reasonWaitingForMemory is reported if an instance has waited for memory for a long time.
 	reasonWaitingForMemory = "WaitingForMemory"
@@ -49,7 +50,7 @@ const (
 // isFailing reports whether a Ready condition with this reason describes a problem that a user must fix.
 func isFailing(reason string) bool {
 	switch reason {
-	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonMemory,
+	case reasonInvalid, reasonConflict, reasonForbidden, reasonRejected, reasonFailed, reasonMemory, reasonDrifting,
 		reasonCleanupForbidden, reasonLeftBehind, identity.ReasonIdentityRequired, identity.ReasonServiceAccountNotAllowed,
 		identity.ReasonServiceAccountNotFound, identity.ReasonConsentMissing, identity.ReasonPermissionMissing:
 		return true
@@ -61,6 +62,7 @@ func isFailing(reason string) bool {
 func readiness(step blueprint.Step, err error) metav1.Condition {
 	c := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse}
 	var pending *children.PendingDeletionError
+	var drift *children.DriftError
 	rejection := rejectionIn(err)
 	switch {
 	case rejection != nil:
@@ -72,6 +74,8 @@ func readiness(step blueprint.Step, err error) metav1.Condition {
 		c.Message = "the resources are created in several reconciles, because their expressions are costly"
 	case errors.As(err, &pending):
 		c.Reason, c.Message = reasonWaiting, pendingMessage(pending.Children)
+	case isRequeue(err) && errors.As(err, &drift):
+		c.Reason, c.Message = reasonDrifting, explain(err)
 	case isRequeue(err):
 		c.Reason, c.Message = reasonWaiting, "waiting for objects that are being deleted"
 	case err != nil:

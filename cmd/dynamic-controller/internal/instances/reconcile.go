@@ -158,7 +158,8 @@ func (r *Reconciler) throttleMessage(
 ) (wait time.Duration) {
 	key, interval := id.NamespacedKey, messageInterval
 	switch ready.Reason {
-	case reasonFailed, reasonForbidden, reasonRejected, reasonMemory, reasonDeleting, reasonCleanupForbidden:
+	case reasonFailed, reasonForbidden, reasonRejected, reasonMemory, reasonDrifting, reasonDeleting,
+		reasonCleanupForbidden:
 	case reasonWaiting:
 		interval = progressInterval
 	default:

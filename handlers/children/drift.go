@@ -1,0 +1,165 @@
+package children
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/time/rate"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+	"github.com/dynamic-controller/engine/handlers/internal/applied"
+	"github.com/dynamic-controller/engine/handlers/internal/ownership"
+)
+
+// The budget for corrections of one child: maxCorrections at once, and then one per correctionPeriod.
+const (
+	maxCorrections   = 5
+	correctionPeriod = 10 * time.Second
+)
+
+// DriftError is returned if other clients change a child again and again, so that corrections are delayed. Five
+// corrections are made at once, and then one every ten seconds.
+type DriftError struct {
+	// Field is the first field that differs, such as "spec.replicas". A list is named as a whole.
+	Field string
+	// Manager is the field manager that changed the field last. It is empty if it is not known.
+	Manager string
+
+	wait time.Duration
+}
+
+// Error names the field and the manager.
+func (e *DriftError) Error() string {
+	manager := "another client"
+	if e.Manager != "" {
+		manager = fmt.Sprintf("field manager %q", e.Manager)
+	}
+	return fmt.Sprintf("field %s is changed again and again by %s; it is corrected at most once in %s; "+
+		"remove the field from the template, or stop the other client", e.Field, manager, correctionPeriod)
+}
+
+// trouble is what a run remembers about a child that cannot be converged as usual.
+type trouble struct {
+	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
+	futile string
+	drift  *rate.Limiter // limits corrections
+}
+
+// troubleOf returns what is remembered about a child.
+func (e *parentEntry) troubleOf(id childID) *trouble {
+	if e.troubles == nil {
+		e.troubles = map[childID]*trouble{}
+	}
+	if e.troubles[id] == nil {
+		e.troubles[id] = &trouble{drift: rate.NewLimiter(rate.Every(correctionPeriod), maxCorrections)}
+	}
+	return e.troubles[id]
+}
+
+// isFutile reports whether the API server refused a child even with repaired managedFields.
+func (e *parentEntry) isFutile(child *child) bool {
+	known := e.troubles[child.id]
+	return known != nil && known.futile == child.hash
+}
+
+// checkDrift returns a DriftError if the child was corrected too often. It must be called before a child is applied.
+//
+// Corrections that protect others are not delayed: permissions, network policies, and the marks and owner references
+// without which the child would not belong to its parent.
+func (c *call) checkDrift(child *child, current *unstructured.Unstructured) error {
+	last := c.cache.children[child.id]
+	isCorrection := last.hash == child.hash && last.written.uid == current.GetUID() && !last.lacksOwners(current)
+	if !isCorrection || isProtective(child.kind) {
+		return nil
+	}
+	field, path := difference(child.config.Object, current.Object)
+	if len(path) == 0 || field == "metadata.ownerReferences" || field == "metadata.labels."+c.parentLabel() {
+		return nil
+	}
+	reservation := c.cache.troubleOf(child.id).drift.Reserve()
+	wait := reservation.Delay()
+	if wait == 0 {
+		return nil
+	}
+	reservation.Cancel()
+	return &DriftError{Field: field, Manager: lastManagerOf(current, path, c.config.Name), wait: wait}
+}
+
+// isProtective reports whether drift of a kind can give permissions, or open connections, that nobody should have.
+func isProtective(kind schema.GroupKind) bool {
+	return kind.Group == "rbac.authorization.k8s.io" || strings.HasSuffix(kind.Kind, "NetworkPolicy")
+}
+
+// difference returns the first field, in alphabetical order, whose value in the object is not the one of the
+// configuration. A list is returned as a whole.
+func difference(config, object map[string]any) (field string, path fieldpath.Path) {
+	for _, name := range slices.Sorted(maps.Keys(config)) {
+		value, current := config[name], object[name]
+		if applied.Covers(map[string]any{name: value}, map[string]any{name: current}) {
+			continue
+		}
+		path = fieldpath.Path{fieldpath.FieldNameElement(name)}
+		fields, isMap := value.(map[string]any)
+		others, isAlsoMap := current.(map[string]any)
+		if !isMap || !isAlsoMap {
+			return name, path
+		}
+		below, rest := difference(fields, others)
+		if len(rest) == 0 {
+			return name, path
+		}
+		return name + "." + below, append(path, rest...)
+	}
+	return "", nil
+}
+
+// lastManagerOf returns the manager, other than the given one, that changed a path last.
+func lastManagerOf(object metav1.Object, path fieldpath.Path, except string) (manager string) {
+	entries, err := ownership.Of(object)
+	if err != nil {
+		return ""
+	}
+	latest := time.Time{}
+	for _, entry := range entries.OwnersOf(path) {
+		if entry.Manager != except && entry.Time != nil && !entry.Time.Time.Before(latest) {
+			manager, latest = entry.Manager, entry.Time.Time
+		}
+	}
+	return manager
+}
+
+// isPersistent reports whether an update that failed with err fails until someone changes the child or its desired state.
+func isPersistent(err error) bool {
+	var drift *DriftError
+	return isRefusal(err) || errors.As(err, &drift)
+}
+
+// unconvergedError returns the errors of the children that exist and are not in their desired state. If all of them
+// drift, and nothing else failed, it also requests a requeue.
+func (c *call) unconvergedError(err error) error {
+	if len(c.unconverged) == 0 {
+		return nil
+	}
+	wait := time.Duration(0)
+	for _, each := range c.unconverged {
+		var drift *DriftError
+		if !errors.As(each, &drift) {
+			return errors.Join(c.unconverged...)
+		}
+		if wait == 0 || drift.wait < wait {
+			wait = drift.wait
+		}
+	}
+	if err != nil {
+		return errors.Join(c.unconverged...)
+	}
+	return errors.Join(append(slices.Clone(c.unconverged), dynamiccontroller.RequeueAfter(wait))...)
+}
