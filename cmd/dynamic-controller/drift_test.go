@@ -46,7 +46,10 @@ func TestDrift_IsBoundedAndNamed(t *testing.T) {
 		defer func() { fights <- n }()
 		for ctx.Err() == nil {
 			now, err := a.client(child).Get(ctx, "a", metav1.GetOptions{})
-			if text, _, _ := unstructured.NestedString(now.UnstructuredContent(), "data", "text"); err != nil || text != "x" {
+			if err != nil {
+				continue
+			}
+			if text, _, _ := unstructured.NestedString(now.Object, "data", "text"); text != "x" {
 				continue
 			}
 			_, _ = a.client(child).Patch(ctx, "a", types.MergePatchType, []byte(`{"data": {"text": "mine"}}`),
