@@ -26,7 +26,11 @@ spec:
     schema: {properties: {spec: {type: object, properties: {text: {type: string}}}}}
   resources:
   - id: content
-    template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.metadata.name}"}, data: {text: "${self.spec.text}"}}
+    template:
+      apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: "${self.metadata.name}"}
+      data: {text: "${self.spec.text}"}
 `
 
 // Another client that changes a child after each correction is named, and does not cause a write for each change.

@@ -16,6 +16,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
+	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
@@ -106,11 +107,15 @@ func (c *call) applyTo(
 		}
 	case owned && c.isUpToDate(child, current):
 		return c.removeConfirmation(ctx, child, current)
+	case c.cache.children[child.id].lacksOwners(current):
+		if current, err = c.readOwners(ctx, child, current); err != nil {
+			return nil, err
+		}
+		if owned && c.isUpToDate(child, current) {
+			return c.removeConfirmation(ctx, child, current)
+		}
 	}
-	var now *unstructured.Unstructured
-	if err = c.checkDrift(child, current); err == nil {
-		now, err = c.converge(ctx, child, current)
-	}
+	now, err := c.correct(ctx, child, current)
 	if err != nil {
 		if owned && isPersistent(err) {
 			return current, err
@@ -193,7 +198,7 @@ func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool
 	if last.written.isAfter(current) {
 		return last.hash == child.hash // the cached object predates the last apply
 	}
-	if last.lacksOwners(current) {
+	if last.lacksOwners(current) || c.hasLostOwners(current, c.wasApplied(child, current)) && c.sharesOwnership(current) {
 		return false
 	}
 	if applied.Covers(child.config.Object, current.Object) && c.ownsFields(child, current) {
@@ -274,6 +279,10 @@ func (c *call) write(
 	if err != nil {
 		return nil, err
 	}
-	c.cache.children[child.id] = appliedChild{hash: child.hash, written: versionOf(now), signature: signature}
+	last := appliedChild{hash: child.hash, written: versionOf(now), signature: signature}
+	if entries, err := ownership.Of(now); err == nil && entries.Size() <= maxOwnedPaths {
+		last.foreign = foreignItems(entries, child.config.Object, now.Object)
+	}
+	c.cache.children[child.id] = last
 	return now, nil
 }

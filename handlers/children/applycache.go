@@ -51,11 +51,11 @@ type appliedChild struct {
 	hash      string  // a hash of the configuration and the identity
 	written   version // the resulting version
 	signature signature
+	foreign   map[string]bool // the items of others in lists with keys
 }
 
-// lacksOwners reports whether the object was changed after the last apply and has no managedFields, although it had some:
-// someone has cleared them, or a cache leaves them out. Without them, a field that the child no longer has would not be
-// removed. If a cache leaves them out, each change by others costs an apply that changes nothing.
+// lacksOwners reports whether the object was changed after the last apply and has no managedFields, although it had
+// some: someone has cleared them, or a cache leaves them out. Without them, a field that leaves the child would stay.
 func (a appliedChild) lacksOwners(object metav1.Object) bool {
 	return a.signature.owned != "" && len(object.GetManagedFields()) == 0 && a.written.uid == object.GetUID() &&
 		a.written.resourceVersion != object.GetResourceVersion()

@@ -3,20 +3,39 @@ package children
 import (
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 )
 
-// converge applies a child on top of the current object. If the API server refuses this, or keeps what the child no
-// longer has, the cause can be the managedFields: who owns which field, and in which version. converge then repairs them
-// and applies the child again. It does so at most once per call. If the repair does not help, it is undone, and not tried
-// again until the desired child changes.
+// maxOwnedPaths limits the managedFields that are repaired. Anyone who can update a child can make them large.
+const maxOwnedPaths = 5000
+
+// convergence is one attempt to bring a child into its desired state.
+type convergence struct {
+	*call
+	child   *child
+	entries ownership.Entries // of the current object
+	again   bool              // the same configuration was applied before
+	changed ownership.Entries // the entries before the first repair; nil if there was none
+	moved   []fieldpath.Path  // what the repair transferred
+}
+
+// converge applies a child on top of the current object. What an apply changes depends on the managedFields: which
+// manager owns which field, and in which version. If they prevent the desired state, converge repairs them, and applies
+// the child again. If the API server still refuses the child, items that were taken from their owners are given back,
+// and the repair is not tried again until the desired child changes.
 //
 // The UID prevents an outdated write from recreating a deleted child. The resourceVersion prevents it from taking back
 // a child that has been released or orphaned. If an orphaned child got an owner reference to a parent that no longer
@@ -24,44 +43,47 @@ import (
 func (c *call) converge(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
-	wasCleared := len(current.GetManagedFields()) == 0 && current.GetAnnotations()[c.appliedKey()] == child.hash
+	entries, err := ownership.Of(current)
+	if err != nil || entries.Size() > maxOwnedPaths || c.cache.isFutile(child) {
+		return c.overwrite(ctx, child, current)
+	}
+	v := convergence{call: c, child: child, entries: entries, again: c.wasApplied(child, current)}
+	if edited := v.edited(current, nil); len(edited) > 0 {
+		if current, err = v.repair(ctx, current, entries.Transfer(c.config.Name, edited...), edited); err != nil {
+			return nil, err
+		}
+	}
 	now, err := c.overwrite(ctx, child, current)
-	if err != nil && (!isRefusal(err) || c.cache.isFutile(child)) {
-		return nil, err
-	}
-	before := current
-	if err == nil {
-		before = now
-	}
-	repaired, lost := c.repair(child, current, now, err, wasCleared)
-	if repaired == nil {
-		return now, err
-	}
-	log := logr.FromContextOrDiscard(ctx).WithValues("child", child.id.String())
-	fields, encodeErr := repaired.ManagedFields()
-	if encodeErr != nil {
-		return now, errors.Join(err, encodeErr)
-	}
-	patched, patchErr := c.patch(ctx, child.id, before, map[string]any{"managedFields": fields})
-	if patchErr != nil {
-		if apierrors.IsConflict(patchErr) {
-			return nil, patchErr // the caller reads the object and tries again
+	if err != nil && len(entries) == 0 && (isRefusal(err) || isOwnershipError(err)) {
+		full, readErr := c.readOwners(ctx, child, current)
+		if readErr != nil {
+			return nil, readErr
 		}
-		return now, errors.Join(err, patchErr)
+		if len(full.GetManagedFields()) > 0 {
+			return c.converge(ctx, child, full)
+		}
 	}
-	log.Info("Repaired the managed fields of a child", "managersThatLoseFields", lost)
-	again, againErr := c.overwrite(ctx, child, patched)
-	if againErr == nil {
-		return again, nil
+	if err != nil && v.changed == nil {
+		if repaired, paths := v.avoidRefusal(current, err); repaired != nil {
+			if current, err = v.repair(ctx, current, repaired, paths); err != nil {
+				return nil, err
+			}
+			now, err = c.overwrite(ctx, child, current)
+		}
 	}
-	if isRefusal(againErr) {
+	switch {
+	case err == nil:
+		return v.tidy(ctx, now)
+	case len(v.moved) > 0 && (isRefusal(err) || apierrors.IsForbidden(err)):
 		c.cache.troubleOf(child.id).futile = child.hash
-		original, _, _ := unstructured.NestedSlice(before.Object, "metadata", "managedFields")
-		if _, undoErr := c.patch(ctx, child.id, patched, map[string]any{"managedFields": original}); undoErr != nil {
-			againErr = errors.Join(againErr, undoErr)
-		}
+		return nil, errors.Join(err, v.undo(ctx, current))
 	}
-	return nil, againErr
+	return nil, err
+}
+
+// wasApplied reports whether the configuration of a child was applied to the object before.
+func (c *call) wasApplied(child *child, object metav1.Object) bool {
+	return object.GetAnnotations()[c.appliedKey()] == child.hash
 }
 
 // overwrite applies a child if the object has not changed since it was read.
@@ -73,65 +95,126 @@ func (c *call) overwrite(
 	})
 }
 
-// isRefusal reports whether the API server refused to apply an object because of its content or its managedFields. For
-// managedFields in a version that it does not serve or that lacks a field, it responds with an internal error.
-func isRefusal(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsInternalError(err)
+// readOwners returns the object with its managedFields, which a cache can leave out. If the object has changed since it
+// was cached, the error is a conflict.
+func (c *call) readOwners(
+	ctx context.Context, child *child, cached *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	current, err := c.readLive(ctx, child)
+	if err != nil {
+		return nil, err
+	}
+	if current == nil || current.GetUID() != cached.GetUID() ||
+		current.GetResourceVersion() != cached.GetResourceVersion() {
+		return nil, apierrors.NewConflict(child.id.GVR.GroupResource(), child.id.Name(),
+			errors.New("the object has changed since it was cached"))
+	}
+	return current, nil
 }
 
-// repair returns the managedFields with which an apply of the child would have the desired result, or nil if they are
-// correct. err is the error of the apply. If it is nil, now is its result. lost contains the managers whose entries lose
-// fields that do not exist.
-func (c *call) repair(
-	child *child, current, now *unstructured.Unstructured, err error, wasCleared bool,
-) (repaired ownership.Entries, lost []string) {
-	r := replacements{
-		manager: c.config.Name, again: current.GetAnnotations()[c.appliedKey()] == child.hash,
-		refused: fieldsIn(err),
-	}
-	object := current
-	if err == nil {
-		object = now
-	}
-	entries, parseErr := ownership.Of(current)
-	if parseErr != nil {
-		return nil, nil
-	}
-	r.entries = entries
-	_, r.applied = entries.AppliedBy(r.manager)
-	r.find(fieldpath.Path{}, child.config.Object, current.Object)
+// isRefusal reports whether the API server refused to apply an object because of its content.
+func isRefusal(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) }
+
+// isOwnershipError reports whether the API server failed to process managedFields. Its error has no reason, unlike the
+// errors of admission webhooks and of the storage.
+func isOwnershipError(err error) bool {
+	var status apierrors.APIStatus
+	return errors.As(err, &status) && status.Status().Code == http.StatusInternalServerError &&
+		status.Status().Reason != metav1.StatusReasonInternalError
+}
+
+// repair replaces the managedFields of the object. If the object has changed, the error is a conflict, and nothing has
+// been changed.
+func (v *convergence) repair(
+	ctx context.Context, object *unstructured.Unstructured, repaired ownership.Entries, moved []fieldpath.Path,
+) (*unstructured.Unstructured, error) {
+	before, err := ownership.Of(object)
 	if err != nil {
-		moved, lost, isOlder := entries.MoveTo(child.id.GVR.GroupVersion(), current.Object)
-		switch {
-		case isOlder && !apierrors.IsInvalid(err):
-			return moved, lost
-		case len(r.paths) > 0:
-			return entries.Transfer(r.manager, r.paths...), nil
+		return nil, err
+	}
+	now, err := v.setOwners(ctx, object, repaired)
+	if err != nil {
+		return nil, err
+	}
+	v.changed, v.moved = before, moved
+	paths := make([]string, len(moved))
+	for i, path := range moved {
+		paths[i] = path.String()
+	}
+	logr.FromContextOrDiscard(ctx).Info("Repaired the managed fields of a child",
+		"child", v.child.id.String(), "items", paths)
+	return now, nil
+}
+
+func (v *convergence) setOwners(
+	ctx context.Context, object *unstructured.Unstructured, entries ownership.Entries,
+) (*unstructured.Unstructured, error) {
+	fields, err := entries.ManagedFields()
+	if err != nil {
+		return nil, err
+	}
+	return v.patch(ctx, v.child.id, object, map[string]any{"managedFields": fields})
+}
+
+// undo gives everything that a repair changed back to its former owners.
+func (v *convergence) undo(ctx context.Context, object *unstructured.Unstructured) error {
+	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		entries, err := ownership.Of(object)
+		if err != nil {
+			return err
 		}
-		return nil, nil
+		if _, err = v.setOwners(ctx, object, entries.Restore(v.changed, v.config.Name, v.moved)); apierrors.IsConflict(err) {
+			now, readErr := live.Get(ctx, v.as.Client, v.child.id)
+			if readErr != nil || now.GetUID() != object.GetUID() {
+				return readErr
+			}
+			object = now
+		}
+		return err
+	})
+}
+
+// edited returns the items of the object that replaced items of the child.
+func (v *convergence) edited(current *unstructured.Unstructured, refused []string) []fieldpath.Path {
+	_, since := v.entries.AppliedBy(v.config.Name)
+	r := replacements{
+		entries: v.entries, manager: v.config.Name, applied: since, again: v.again, refused: refused,
+		known: v.cache.children[v.child.id].foreign,
 	}
-	after, parseErr := ownership.Of(object)
-	if parseErr != nil {
-		return nil, nil
-	}
-	repaired, released := after, false
-	if wasCleared {
-		repaired, released = after.Release(ownership.BeforeFirstApply, r.manager)
-	}
-	paths := append(r.paths, leftovers(entries, after, r.manager, child.config.Object, now.Object)...)
-	if len(paths) > 0 {
-		return repaired.Transfer(r.manager, paths...), nil
-	}
-	if released {
-		return repaired, nil
+	r.find(fieldpath.Path{}, v.child.config.Object, current.Object)
+	return r.paths
+}
+
+// avoidRefusal returns the managedFields with which the API server could accept a child that it refused, or nil.
+func (v *convergence) avoidRefusal(
+	current *unstructured.Unstructured, err error,
+) (repaired ownership.Entries, moved []fieldpath.Path) {
+	switch {
+	case apierrors.IsInvalid(err):
+		if edited := v.edited(current, fieldsIn(err)); len(edited) > 0 {
+			return v.entries.Transfer(v.config.Name, edited...), edited
+		}
+	case isOwnershipError(err), apierrors.IsBadRequest(err):
+		moved, changed := v.entries.MoveTo(v.child.id.GVR.GroupVersion(), current.Object,
+			func(entry ownership.Entry, gv schema.GroupVersion) bool {
+				return isOwnershipError(err) || entry.IsApplier(v.config.Name) || !v.isServed(gv)
+			})
+		if changed {
+			return moved, nil
+		}
 	}
 	return nil, nil
+}
+
+func (v *convergence) isServed(gv schema.GroupVersion) bool {
+	_, err := v.config.Mapper.RESTMapping(v.child.kind, gv.Version)
+	return !meta.IsNoMatchError(err)
 }
 
 // fieldsIn returns the fields that the API server named in an error.
 func fieldsIn(err error) (fields []string) {
 	var status apierrors.APIStatus
-	if err == nil || !errors.As(err, &status) || status.Status().Details == nil {
+	if !errors.As(err, &status) || status.Status().Details == nil {
 		return nil
 	}
 	for _, cause := range status.Status().Details.Causes {
@@ -140,16 +223,74 @@ func fieldsIn(err error) (fields []string) {
 	return fields
 }
 
+// tidy corrects what an apply leaves behind: fields that a past version of the managedFields no longer shows as owned.
+func (v *convergence) tidy(ctx context.Context, now *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	applied := now
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		after, err := ownership.Of(applied)
+		if err != nil || after.Size() > maxOwnedPaths {
+			return nil //nolint:nilerr // the child has its desired state; only the managedFields cannot be corrected
+		}
+		repaired, changed := after, false
+		if v.hasLostOwners(applied, v.again) {
+			repaired, changed = after.Release(ownership.BeforeFirstApply, v.config.Name)
+		}
+		left := leftovers(v.entries, after, v.config.Name, v.child.config.Object, applied.Object)
+		if len(left) > 0 {
+			repaired, changed = repaired.Transfer(v.config.Name, left...), true
+		}
+		if !changed {
+			now = applied
+			return nil
+		}
+		patched, err := v.setOwners(ctx, applied, repaired)
+		if apierrors.IsConflict(err) {
+			current, readErr := v.readLive(ctx, v.child)
+			if readErr != nil || current == nil || current.GetUID() != applied.GetUID() {
+				return readErr
+			}
+			applied = current
+		}
+		if err != nil {
+			return err
+		}
+		logr.FromContextOrDiscard(ctx).Info("Repaired the managed fields of a child", "child", v.child.id.String())
+		now, err = v.overwrite(ctx, v.child, patched)
+		return err
+	})
+	return now, err
+}
+
+// hasLostOwners reports whether someone has cleared the managedFields of a child since it was applied. The API server
+// then assigned all fields to another manager at the next apply, so that they would stay when they leave the child.
+func (c *call) hasLostOwners(object metav1.Object, again bool) bool {
+	return again && slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == ownership.BeforeFirstApply && entry.FieldsV1 != nil
+	})
+}
+
+// sharesOwnership reports whether that other manager owns fields that this Reconciler applied.
+func (c *call) sharesOwnership(object metav1.Object) bool {
+	entries, err := ownership.Of(object)
+	if err != nil {
+		return false
+	}
+	_, shares := entries.Release(ownership.BeforeFirstApply, c.config.Name)
+	return shares
+}
+
 // leftovers returns the items that the manager owned as part of a whole list, if the list has been changed to a list
 // whose items are owned one by one. An apply does not remove them, because the manager did not own the items.
-func leftovers(before, after ownership.Entries, manager string, config, object map[string]any) (paths []fieldpath.Path) {
+func leftovers(
+	before, after ownership.Entries, manager string, config, object map[string]any,
+) (paths []fieldpath.Path) {
 	whole, _ := before.AppliedBy(manager)
 	single, _ := after.AppliedBy(manager)
 	for path := range whole.All() {
 		value, _ := ownership.Lookup(object, path)
 		items, isList := value.([]any)
 		elements := ownership.Elements(single, path)
-		if !isList || len(ownership.Elements(whole, path)) > 0 || len(elements) == 0 {
+		if !isList || len(ownership.Elements(whole, path)) > 0 || len(elements) == 0 || hasOtherOwner(after, path, manager) {
 			continue
 		}
 		desired, _ := ownership.Lookup(config, path)
@@ -165,4 +306,11 @@ func leftovers(before, after ownership.Entries, manager string, config, object m
 		}
 	}
 	return paths
+}
+
+// hasOtherOwner reports whether another manager owns a whole list.
+func hasOtherOwner(entries ownership.Entries, list fieldpath.Path, manager string) bool {
+	return slices.ContainsFunc(entries, func(entry ownership.Entry) bool {
+		return !entry.IsApplier(manager) && entry.Set.Has(list) && len(ownership.Elements(entry.Set, list)) == 0
+	})
 }

@@ -32,26 +32,29 @@
 // # Repairs
 //
 // What a forced apply changes depends on the managedFields of the child. If they are not as expected, Reconcile repairs
-// them with a patch, and applies the child again. Both requests contain the resourceVersion. If the API server still
-// refuses the child, the repair is undone, and not tried again until the desired child changes. The repairs are:
+// them with a patch, and applies the child again. Both requests contain the resourceVersion. No dry runs are used. The
+// repairs are:
 //
 //   - Someone edited the key of a list item, such as the port of a Service or the name of a container. The item is put
-//     back. The edited item is removed if it still has all other fields of the desired item, or if the API server refuses
-//     the apply, names the list, and the list has no more edited items than missing ones. Otherwise, both stay. Items
-//     that appliers or admission webhooks own stay.
-//   - An entry has a version that the API server no longer serves, or that lacks a field of the child. The entry is moved
-//     to the version of the child. Fields that the child does not have in that version are dropped from the entry, and
-//     the managers are logged.
-//   - Someone cleared the managedFields. The fields of the child get their owner back, so that a field that later leaves
-//     the child is removed. This requires that the controller runs before the field leaves.
+//     back. The edited item is removed if it has all other fields of the one desired item that is missing, or if the
+//     API server refuses the apply, names the list, and the list has no more edited items than missing ones. Otherwise,
+//     both stay. Items stay if another applier or an admission webhook owns them, or if they existed before the item
+//     was missing. A new leader only knows the latter from the times in managedFields, which are those of a manager's
+//     last change. If the API server refuses the child without the edited item too, the item is given back to its
+//     owner, and stays until the desired child changes.
+//   - An entry has a version that the API server no longer serves, or that lacks a field of the child. The entry is
+//     moved to the version of the child. Fields that the child does not have in that version are dropped from the
+//     entry.
+//   - Someone cleared the managedFields. The fields of the child get their owner back, so that a field that later
+//     leaves the child is removed. This requires that the controller runs before the field leaves.
 //   - A list that was owned as a whole became a list with keys or a set. Items that nobody owns and that are no longer
 //     desired are removed.
 //
-// A child whose update the API server refuses, for example because a field is immutable, delays neither later stages nor
-// the pruning of other children. The same applies to a child that other clients change again and again: after five
-// corrections, it is corrected at most once in ten seconds, and Reconcile returns a [DriftError] that names the field and
-// the manager. Corrections of RBAC objects and network policies, and of the metadata that makes an object a child, are
-// not delayed.
+// A child whose update the API server refuses as invalid, for example because a field is immutable, delays neither
+// later stages nor the pruning of other children. The same applies to a child that other clients change again and
+// again: after five corrections, it is corrected at most once in ten seconds, and Reconcile returns a [DriftError] that
+// names the field and the manager. Corrections of RBAC objects and network policies, and of the metadata that makes an
+// object a child, are not delayed.
 //
 // The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
 // corrected.

@@ -1,6 +1,7 @@
 package children
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -70,27 +71,44 @@ func (e *parentEntry) isFutile(child *child) bool {
 	return known != nil && known.futile == child.hash
 }
 
-// checkDrift returns a DriftError if the child was corrected too often. It must be called before a child is applied.
-//
-// Corrections that protect others are not delayed: permissions, network policies, and the marks and owner references
-// without which the child would not belong to its parent.
-func (c *call) checkDrift(child *child, current *unstructured.Unstructured) error {
+// correct brings a child into its desired state, unless it was corrected too often. In this case, it returns a
+// DriftError. Corrections that protect others are not delayed: permissions, network policies, and the marks and owner
+// references without which the object would not belong to its parent.
+func (c *call) correct(
+	ctx context.Context, child *child, current *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
 	last := c.cache.children[child.id]
-	isCorrection := last.hash == child.hash && last.written.uid == current.GetUID() && !last.lacksOwners(current)
-	if !isCorrection || isProtective(child.kind) {
-		return nil
+	isCorrection := last.hash == child.hash && last.written.uid == current.GetUID()
+	if !isCorrection || isProtective(child.kind) || !c.hasMarks(child, current) {
+		return c.converge(ctx, child, current)
 	}
-	field, path := difference(child.config.Object, current.Object)
-	if len(path) == 0 || field == "metadata.ownerReferences" || field == "metadata.labels."+c.parentLabel() {
-		return nil
+	budget := c.cache.troubleOf(child.id).drift
+	if missing := 1 - budget.Tokens(); missing > 0 {
+		field, path := difference(child.config.Object, current.Object)
+		if field == "" {
+			field = "metadata.managedFields"
+		}
+		wait := time.Duration(missing * float64(correctionPeriod))
+		return nil, &DriftError{Field: field, Manager: lastManagerOf(current, path, c.config.Name), wait: wait}
 	}
-	reservation := c.cache.troubleOf(child.id).drift.Reserve()
-	wait := reservation.Delay()
-	if wait == 0 {
-		return nil
+	now, err := c.converge(ctx, child, current)
+	if err == nil && now.GetResourceVersion() != current.GetResourceVersion() {
+		budget.Allow() // it was changed
 	}
-	reservation.Cancel()
-	return &DriftError{Field: field, Manager: lastManagerOf(current, path, c.config.Name), wait: wait}
+	return now, err
+}
+
+// hasMarks reports whether an object has the metadata that makes it a child.
+func (c *call) hasMarks(child *child, current *unstructured.Unstructured) bool {
+	part := func(object *unstructured.Unstructured) map[string]any {
+		labels, annotations := object.GetLabels(), object.GetAnnotations()
+		owners, _, _ := unstructured.NestedFieldNoCopy(object.Object, "metadata", "ownerReferences")
+		return map[string]any{
+			"ownerReferences": owners, "label": labels[c.parentLabel()], "parent": annotations[c.parentLabel()],
+			"self": annotations[c.selfKey()],
+		}
+	}
+	return applied.Covers(part(child.config), part(current))
 }
 
 // isProtective reports whether drift of a kind can give permissions, or open connections, that nobody should have.
@@ -124,7 +142,7 @@ func difference(config, object map[string]any) (field string, path fieldpath.Pat
 // lastManagerOf returns the manager, other than the given one, that changed a path last.
 func lastManagerOf(object metav1.Object, path fieldpath.Path, except string) (manager string) {
 	entries, err := ownership.Of(object)
-	if err != nil {
+	if err != nil || len(path) == 0 {
 		return ""
 	}
 	latest := time.Time{}
@@ -136,7 +154,8 @@ func lastManagerOf(object metav1.Object, path fieldpath.Path, except string) (ma
 	return manager
 }
 
-// isPersistent reports whether an update that failed with err fails until someone changes the child or its desired state.
+// isPersistent reports whether an update that failed with err fails until someone changes the child or its desired
+// state.
 func isPersistent(err error) bool {
 	var drift *DriftError
 	return isRefusal(err) || errors.As(err, &drift)

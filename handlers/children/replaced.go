@@ -13,9 +13,9 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 )
 
-// If someone edits the key of a list item, such as the port of a Service, the item gets a new identity: server-side apply
-// takes it for an item that was removed and another one that was added. A forced apply adds the removed item again, and
-// keeps the other one. The API server then rejects the object, or it has both items.
+// If someone edits the key of a list item, such as the port of a Service, the item gets a new identity: server-side
+// apply takes it for an item that was removed and another one that was added. A forced apply adds the removed item
+// again, and keeps the other one. The API server then rejects the object, or it has both items.
 
 // replacements finds the items of an object that replaced items of an apply configuration.
 type replacements struct {
@@ -26,8 +26,11 @@ type replacements struct {
 	again bool
 	// refused contains the fields that the API server named when it refused to apply the configuration.
 	refused []string
+	// known contains the items of others that the object had after the last apply of this run, or is nil.
+	known map[string]bool
 
-	paths []fieldpath.Path
+	paths   []fieldpath.Path
+	foreign map[string]bool // if not nil, the other items are only collected here
 }
 
 // find compares a part of the configuration with the same part of the object.
@@ -83,31 +86,69 @@ func (r *replacements) findItems(path fieldpath.Path, keys []string, config, obj
 		}
 		others = slices.Delete(others, i, i+1)
 	}
+	if r.foreign != nil {
+		for _, other := range others {
+			if element, found := r.elementOf(path, other); found {
+				r.foreign[append(path.Copy(), element).String()] = true
+			}
+		}
+		return
+	}
 	if len(missing) == 0 {
 		return
 	}
-	var candidates []fieldpath.Path
+	var edited []editedItem
 	for _, other := range others {
-		element, found := r.elementOf(path, other)
-		if !found {
-			continue
-		}
-		candidate := append(path.Copy(), element)
-		if !r.isEdited(candidate) {
-			continue
-		}
-		candidates = append(candidates, candidate)
-		if r.again && slices.ContainsFunc(missing, func(item map[string]any) bool {
-			rest := without(item, keys)
-			return len(rest) > 0 && applied.Covers(rest, other)
-		}) {
-			r.paths = append(r.paths, candidate)
+		if element, found := r.elementOf(path, other); found {
+			if at := append(path.Copy(), element); r.isEdited(at) {
+				edited = append(edited, editedItem{at, other})
+			}
 		}
 	}
-	// The API server refuses the list with both items. If each missing item has one candidate, the refusal can be avoided.
-	if len(candidates) <= len(missing) && r.isRefused(path) {
-		r.paths = append(r.paths, candidates...)
+	if r.again {
+		r.paths = append(r.paths, renamed(missing, edited, keys)...)
 	}
+	// The API server refuses the list with both items. If each edited item can belong to a missing one, they are removed.
+	if len(edited) <= len(missing) && r.isRefused(path) {
+		for _, item := range edited {
+			r.paths = append(r.paths, item.path)
+		}
+	}
+}
+
+// editedItem is an item that an update created.
+type editedItem struct {
+	path  fieldpath.Path
+	value any
+}
+
+// renamed returns the paths of the items that have all fields of a missing item except its keys. The items must
+// correspond one to one.
+func renamed(missing []map[string]any, edited []editedItem, keys []string) (paths []fieldpath.Path) {
+	matches := make([][]int, len(missing))
+	uses := make([]int, len(edited))
+	for i, item := range missing {
+		rest := without(item, keys)
+		for j, other := range edited {
+			if len(rest) > 0 && applied.Covers(rest, other.value) {
+				matches[i] = append(matches[i], j)
+				uses[j]++
+			}
+		}
+	}
+	for _, found := range matches {
+		if len(found) == 1 && uses[found[0]] == 1 {
+			paths = append(paths, edited[found[0]].path)
+		}
+	}
+	return paths
+}
+
+// foreignItems returns the items with keys in the lists of a configuration that the configuration does not contain.
+func foreignItems(entries ownership.Entries, config, object map[string]any) map[string]bool {
+	r := replacements{entries: entries, foreign: map[string]bool{}}
+	r.find(fieldpath.Path{}, config, object)
+	return r.foreign
 }
 
 // elementOf returns the path element of an item in the list at a path.
@@ -122,11 +163,12 @@ func (r *replacements) elementOf(path fieldpath.Path, item any) (fieldpath.PathE
 	return elements[i], true
 }
 
-// isEdited reports whether an item was created by an update that came after the last apply. Items of other appliers stay,
-// and so do items that admission added: the API server assigns them to the manager of the request.
+// isEdited reports whether an item was created by an update that came after the last apply, as far as this is known.
+// Items of other appliers stay, and so do items that admission added: the API server assigns them to the manager of the
+// request.
 func (r *replacements) isEdited(path fieldpath.Path) bool {
 	owners := r.entries.OwnersOf(path)
-	return len(owners) > 0 && !slices.ContainsFunc(owners, func(entry ownership.Entry) bool {
+	return len(owners) > 0 && !r.known[path.String()] && !slices.ContainsFunc(owners, func(entry ownership.Entry) bool {
 		return entry.Operation != metav1.ManagedFieldsOperationUpdate || entry.Manager == r.manager ||
 			entry.Subresource != "" || entry.Time == nil || entry.Time.Time.Before(r.applied)
 	})

@@ -102,7 +102,12 @@ func namesAt(object *unstructured.Unstructured, field string, path ...string) st
 }
 
 const (
-	shopService    = `{apiVersion: v1, kind: Service, metadata: {name: shop}, spec: {selector: {app: x}, ports: [{port: 80}]}}`
+	shopService = `
+apiVersion: v1
+kind: Service
+metadata: {name: shop}
+spec: {selector: {app: x}, ports: [{port: 80}]}
+`
 	shopDeployment = `
 apiVersion: apps/v1
 kind: Deployment
@@ -179,6 +184,69 @@ func sortedNames(list string) string {
 	return strings.Join(names, ",")
 }
 
+// An item of others that looks like an edited one stays if it existed before, or if it is not the only one.
+func TestHandlers_ItemsOfOthersStay(t *testing.T) {
+	env := append(containersPath[:4:4], "env")
+	for name, edits := range map[string][]string{
+		"an item that existed before": {
+			`[{"op": "add", "path": "` + containers + `/0/env/-", "value": {"name": "C", "value": "1"}}]`,
+			`[{"op": "remove", "path": "` + containers + `/0/env/0"}]`,
+		},
+		"several items": {
+			`[{"op": "add", "path": "` + containers + `/0/env/-", "value": {"name": "C", "value": "1"}},
+			  {"op": "add", "path": "` + containers + `/0/env/-", "value": {"name": "D", "value": "1"}},
+			  {"op": "remove", "path": "` + containers + `/0/env/0"}]`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newConverging(t)
+			child := c.parse(shopDeployment)
+			c.settle(child)
+			for _, edit := range edits {
+				c.edit("kubectl-edit", deployments, "shop", edit)
+				c.settle(child)
+			}
+			want := map[bool]string{true: "A,B,C", false: "A,B,C,D"}[len(edits) == 2]
+			if got := sortedNames(namesAt(c.get(deployments, c.namespace, "shop"), "name", env...)); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// An edited item is given back to its owner if the API server refuses the child without it, too.
+func TestHandlers_FutileRepairsAreUndone(t *testing.T) {
+	t.Parallel()
+	c := newConverging(t)
+	child := c.parse(shopService)
+	c.settle(child)
+	c.edit("kubectl-edit", services, "shop", `[{"op": "replace", "path": "/spec/ports/0/port", "value": 8080}]`)
+	c.noError(unstructured.SetNestedSlice(child.Object,
+		[]any{map[string]any{"port": int64(80), "name": "Not a name"}}, "spec", "ports"))
+	writes := make([]int64, 3)
+	for i := range writes {
+		var err error
+		if writes[i], err = c.reconcile(child); !apierrors.IsInvalid(err) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if writes[0] != 4 || writes[2] != 1 {
+		t.Errorf("the reconciles sent %v writes", writes)
+	}
+	now := c.get(services, c.namespace, "shop")
+	owners := map[string]bool{}
+	for _, entry := range now.GetManagedFields() {
+		if strings.Contains(string(entry.FieldsV1.GetRawBytes()), "8080") {
+			owners[entry.Manager] = true
+		}
+	}
+	if got := namesAt(now, "port", "spec", "ports"); got != "8080" || len(owners) != 1 || !owners["kubectl-edit"] {
+		t.Errorf("got the ports %s, and the owners %v", got, owners)
+	}
+	c.settle(c.parse(shopService))
+}
+
 // A field that leaves the template is removed, even if a tool has cleared the managedFields before.
 func TestHandlers_ClearedManagedFields(t *testing.T) {
 	c := newConverging(t)
@@ -234,8 +302,8 @@ func (c *converging) settleThing(gvr schema.GroupVersionResource, spec map[strin
 	c.settle(thing)
 }
 
-// A template moves to a version with a field that the old version lacks, and the old version is removed. managedFields of
-// others still name it.
+// A template moves to a version with a field that the old version lacks, and the old version is removed. managedFields
+// of others still name it.
 func TestHandlers_ChangedVersions(t *testing.T) {
 	for name, remove := range map[string]bool{"the old version is served": false, "the old version is removed": true} {
 		t.Run(name, func(t *testing.T) {
@@ -313,7 +381,8 @@ func TestHandlers_AtomicListsBecomeGranular(t *testing.T) {
 			// The schema is in use when the API server rejects a duplicate.
 			c.eventually("the new schema is in use", func() error {
 				twice := newObject(gvr, "Thing", c.namespace, "twice", map[string]any{"list": []any{item("a"), item("a")}})
-				_, err := c.in(gvr, c.namespace).Create(c.Context(), twice, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+				_, err := c.in(gvr, c.namespace).Create(c.Context(), twice,
+					metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 				if err == nil {
 					return fmt.Errorf("a duplicate is accepted")
 				}

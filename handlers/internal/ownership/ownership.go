@@ -1,6 +1,6 @@
-// Package ownership changes which managers own the fields of an object, as recorded in its managedFields. A manager that
-// applies an object removes a field that it owned and no longer applies, unless another manager owns the field as well.
-// Therefore, what an apply removes can be decided by changing the ownership before.
+// Package ownership changes which managers own the fields of an object, as recorded in its managedFields. A manager
+// that applies an object removes a field that it owned and no longer applies, unless another manager owns the field as
+// well. Therefore, what an apply removes can be decided by changing the ownership before.
 package ownership
 
 import (
@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// BeforeFirstApply is the manager to which the API server assigns all fields of an object without managedFields when the
-// object is applied for the first time.
+// BeforeFirstApply is the manager to which the API server assigns all fields of an object without managedFields when
+// the object is applied for the first time.
 const BeforeFirstApply = "before-first-apply"
 
 // Entry is an entry of managedFields.
@@ -94,62 +94,96 @@ func (e Entries) OwnersOf(path fieldpath.Path) (owners Entries) {
 	return owners
 }
 
-// Transfer makes a manager the only owner of the paths, as if it had applied them.
+// Size returns the number of paths in all entries.
+func (e Entries) Size() (n int) {
+	for _, entry := range e {
+		n += entry.Set.Size()
+	}
+	return n
+}
+
+// IsEmpty reports whether no manager owns anything.
+func (e Entries) IsEmpty() bool { return e.Size() == 0 }
+
+// Transfer makes a manager the only owner of the paths, as if it had applied them. The manager must own something that
+// it applied. Otherwise, nothing is changed.
 func (e Entries) Transfer(manager string, paths ...fieldpath.Path) Entries {
+	applier := slices.IndexFunc(e, func(entry Entry) bool { return entry.IsApplier(manager) })
+	if applier < 0 {
+		return e
+	}
 	moved := fieldpath.NewSet(paths...)
 	changed := slices.Clone(e)
 	for i, entry := range changed {
 		changed[i].Set = entry.Set.RecursiveDifference(fieldpath.NewSet(paths...))
-		if !changed[i].Set.Equals(entry.Set) {
-			moved = moved.Union(entry.Set.Difference(changed[i].Set))
-		}
+		moved = moved.Union(entry.Set.Difference(changed[i].Set))
 	}
-	for i, entry := range changed {
-		if entry.IsApplier(manager) {
-			changed[i].Set = entry.Set.Union(moved)
-		}
-	}
+	changed[applier].Set = changed[applier].Set.Union(moved)
 	return changed
 }
 
-// Release removes what a manager owns because it applied it from the entries of another manager. It reports whether this
-// changes anything.
-func (e Entries) Release(from, manager string) (Entries, bool) {
-	applied, _ := e.AppliedBy(manager)
-	changed, any := slices.Clone(e), false
-	for i, entry := range changed {
-		if entry.Manager == from && entry.Subresource == "" && !entry.IsApplier(manager) {
-			changed[i].Set = entry.Set.Difference(applied)
-			any = any || !changed[i].Set.Equals(entry.Set)
+// Restore undoes a Transfer to a manager: the paths get the owners back that they had in the entries before.
+func (e Entries) Restore(before Entries, manager string, paths []fieldpath.Path) Entries {
+	moved := fieldpath.NewSet(paths...)
+	restored := slices.Clone(e)
+	for i, entry := range restored {
+		if entry.IsApplier(manager) {
+			restored[i].Set = entry.Set.RecursiveDifference(moved)
 		}
 	}
-	return changed, any
-}
-
-// MoveTo changes the version of all entries that have another version of the group. The fields of an entry that the
-// object does not have in that version are dropped. MoveTo returns the managers that lose fields, and reports whether
-// anything changes.
-func (e Entries) MoveTo(version schema.GroupVersion, object map[string]any) (changed Entries, lost []string, any bool) {
-	for _, entry := range e {
-		gv, err := schema.ParseGroupVersion(entry.APIVersion)
-		if err == nil && gv.Group == version.Group && gv != version {
-			present := Present(entry.Set, object)
-			if !present.Equals(entry.Set) && !slices.Contains(lost, entry.Manager) {
-				lost = append(lost, entry.Manager)
-			}
-			entry.APIVersion, entry.Set, any = version.String(), present, true
-		}
-		same := slices.IndexFunc(changed, func(other Entry) bool {
-			return other.Manager == entry.Manager && other.Operation == entry.Operation &&
-				other.Subresource == entry.Subresource && other.APIVersion == entry.APIVersion
-		})
-		if same >= 0 {
-			changed[same].Set = changed[same].Set.Union(entry.Set)
+	for _, entry := range before {
+		part := entry.Set.Difference(entry.Set.RecursiveDifference(moved))
+		if part.Empty() {
 			continue
 		}
-		changed = append(changed, entry)
+		if same := slices.IndexFunc(restored, entry.isSame); same >= 0 {
+			restored[same].Set = restored[same].Set.Union(part)
+			continue
+		}
+		entry.Set = part
+		restored = append(restored, entry)
 	}
-	return changed, lost, any
+	return restored
+}
+
+// isSame reports whether two entries would be merged by the API server.
+func (e Entry) isSame(other Entry) bool {
+	return other.Manager == e.Manager && other.Operation == e.Operation && other.Subresource == e.Subresource &&
+		other.APIVersion == e.APIVersion
+}
+
+// Release removes what a manager owns because it applied it from the entries of another manager. It reports whether
+// this changes anything.
+func (e Entries) Release(from, manager string) (Entries, bool) {
+	applied, _ := e.AppliedBy(manager)
+	released, changes := slices.Clone(e), false
+	for i, entry := range released {
+		if entry.Manager == from && entry.Subresource == "" && !entry.IsApplier(manager) {
+			released[i].Set = entry.Set.Difference(applied)
+			changes = changes || !released[i].Set.Equals(entry.Set)
+		}
+	}
+	return released, changes
+}
+
+// MoveTo changes the version of the entries that have another version of the group, if move returns true for them. The
+// fields of an entry that the object does not have in that version are dropped. MoveTo reports whether anything
+// changes.
+func (e Entries) MoveTo(
+	version schema.GroupVersion, object map[string]any, move func(entry Entry, from schema.GroupVersion) bool,
+) (moved Entries, changes bool) {
+	for _, entry := range e {
+		gv, err := schema.ParseGroupVersion(entry.APIVersion)
+		if err == nil && gv.Group == version.Group && gv != version && move(entry, gv) {
+			entry.APIVersion, entry.Set, changes = version.String(), Present(entry.Set, object), true
+		}
+		if same := slices.IndexFunc(moved, entry.isSame); same >= 0 {
+			moved[same].Set = moved[same].Set.Union(entry.Set)
+			continue
+		}
+		moved = append(moved, entry)
+	}
+	return moved, changes
 }
 
 // Present returns the paths in a set that an object has.
@@ -214,6 +248,14 @@ func Matches(item any, element fieldpath.PathElement) bool {
 
 // equal compares scalars, which can have different numeric types.
 func equal(a, b any) bool {
+	switch a := a.(type) {
+	case string:
+		b, isString := b.(string)
+		return isString && a == b
+	case bool:
+		b, isBool := b.(bool)
+		return isBool && a == b
+	}
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
