@@ -28,7 +28,7 @@ type convergence struct {
 	child   *child
 	entries ownership.Entries // of the current object
 	again   bool              // the same configuration was applied before
-	changed ownership.Entries // the entries before the first repair; nil if there was none
+	before  ownership.Entries // the entries before the repair, or nil if nothing was repaired
 	moved   []fieldpath.Path  // what the repair transferred
 }
 
@@ -63,7 +63,7 @@ func (c *call) converge(
 			return c.converge(ctx, child, full)
 		}
 	}
-	if err != nil && v.changed == nil {
+	if err != nil && v.before == nil {
 		if repaired, paths := v.avoidRefusal(current, err); repaired != nil {
 			if current, err = v.repair(ctx, current, repaired, paths); err != nil {
 				return nil, err
@@ -136,7 +136,7 @@ func (v *convergence) repair(
 	if err != nil {
 		return nil, err
 	}
-	v.changed, v.moved = before, moved
+	v.before, v.moved = before, moved
 	paths := make([]string, len(moved))
 	for i, path := range moved {
 		paths[i] = path.String()
@@ -163,7 +163,7 @@ func (v *convergence) undo(ctx context.Context, object *unstructured.Unstructure
 		if err != nil {
 			return err
 		}
-		if _, err = v.setOwners(ctx, object, entries.Restore(v.changed, v.config.Name, v.moved)); apierrors.IsConflict(err) {
+		if _, err = v.setOwners(ctx, object, entries.Restore(v.before, v.config.Name, v.moved)); apierrors.IsConflict(err) {
 			now, readErr := live.Get(ctx, v.as.Client, v.child.id)
 			if readErr != nil || now.GetUID() != object.GetUID() {
 				return readErr
@@ -223,7 +223,7 @@ func fieldsIn(err error) (fields []string) {
 	return fields
 }
 
-// tidy corrects what an apply leaves behind: fields that a past version of the managedFields no longer shows as owned.
+// tidy removes what an apply could not remove, because the managedFields did not show it as owned by this Reconciler.
 func (v *convergence) tidy(ctx context.Context, now *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	applied := now
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {

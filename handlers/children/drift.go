@@ -47,14 +47,14 @@ func (e *DriftError) Error() string {
 		"remove the field from the template, or stop the other client", e.Field, manager, correctionPeriod)
 }
 
-// trouble is what a run remembers about a child that cannot be converged as usual.
+// trouble is stored for a child whose repair failed, or that other clients have changed.
 type trouble struct {
 	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
 	futile string
 	drift  *rate.Limiter // limits corrections
 }
 
-// troubleOf returns what is remembered about a child.
+// troubleOf returns the trouble of a child, creating it if necessary.
 func (e *parentEntry) troubleOf(id childID) *trouble {
 	if e.troubles == nil {
 		e.troubles = map[childID]*trouble{}

@@ -34,7 +34,7 @@ func describeRun(b testing.TB, config *rest.Config) {
 	})
 }
 
-// serverVersion returns the version of the API server, or an empty string if there is none.
+// serverVersion returns the version of the API server. Without a config, it returns an empty string.
 func serverVersion(b testing.TB, config *rest.Config) string {
 	b.Helper()
 	if config == nil {
