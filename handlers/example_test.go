@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
@@ -32,6 +33,7 @@ func Example() {
 	client := fakeserver.New(newWidget())
 	reconciler, err := children.New(children.Config{
 		Client: client, Mapper: fakeserver.NewMapper(), Name: "platform.example.com",
+		Kinds: []children.Kind{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}},
 	})
 	if err != nil {
 		fmt.Println(err)

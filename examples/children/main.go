@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
@@ -62,7 +61,7 @@ func run(ctx context.Context) error {
 			{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}, {GroupKind: schema.GroupKind{Kind: "ServiceAccount"}},
 		},
 		// Children are read from the engine's caches, so an unchanged team requires no requests.
-		Cache: handlers.Cached(func(child schema.GroupVersionResource) (cache.GenericLister, error) {
+		Cache: children.Cached(func(child schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
 			return engine.SecondaryLister(teams, dynamiccontroller.Owns(child).Key())
 		}),
 	})
@@ -81,11 +80,11 @@ func run(ctx context.Context) error {
 		if !mapper.HasSynced() {
 			return dynamiccontroller.RequeueAfter(100 * time.Millisecond) // happens only briefly after startup
 		}
-		there, err := reconciler.Reconcile(ctx, id, object, children.Desired{Stages: t.children(id.Name())})
+		result, err := reconciler.Reconcile(ctx, id, object, children.Desired{Stages: t.children(id.Name())})
 		if object.GetDeletionTimestamp() != nil {
 			return err // the members are deleted first, and then Kubernetes deletes the motto
 		}
-		ready := readiness(there, err)
+		ready := readiness(result, err)
 		changed, statusErr := conditions.Set(ctx, id, object, ready)
 		if changed {
 			fmt.Printf("%s: %s: %s\n", id.NamespacedKey, ready.Reason, ready.Message)
@@ -113,17 +112,23 @@ func run(ctx context.Context) error {
 }
 
 // readiness returns the Ready condition for the result of a reconcile.
-func readiness(children []*unstructured.Unstructured, err error) metav1.Condition {
+func readiness(result children.Result, err error) metav1.Condition {
 	ready := metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse}
-	_, waiting := dynamiccontroller.RequeueDelay(err)
+	for _, child := range result.Children {
+		if !child.IsApplied() {
+			ready.Reason = string(child.Outcome)
+			ready.Message = fmt.Sprintf("%s %s: %s", child.Kind.Kind, child.Name(), child.Message)
+			return ready
+		}
+	}
 	switch {
-	case waiting:
+	case len(result.Pending) > 0:
 		ready.Reason, ready.Message = "Waiting", "waiting for a child to be deleted"
 	case err != nil:
-		ready.Reason, ready.Message = "NotApplied", err.Error()
+		ready.Reason, ready.Message = "Failed", err.Error()
 	default:
 		ready.Status, ready.Reason = metav1.ConditionTrue, "Applied"
-		ready.Message = fmt.Sprintf("%d children applied", len(children))
+		ready.Message = fmt.Sprintf("%d children applied", len(result.Children))
 	}
 	return ready
 }

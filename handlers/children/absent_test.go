@@ -100,7 +100,7 @@ func TestReconcile_FailedDeletionOfAbsentChildDoesNotAffectOthers(t *testing.T) 
 
 func TestReconcile_NonexistentAbsentObjectsCauseNoRequests(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Lister: findsNone})
+	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}})
 	server.ClearActions()
 	desired := withAbsent(newConfigMap("a", "x"))
 	if _, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired); err != nil {

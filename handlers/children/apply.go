@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
@@ -20,51 +21,95 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
 )
 
-// applyStages applies the stages in order and stops after an incomplete stage. It returns the desired children that
-// exist.
-func (c *call) applyStages(ctx context.Context) (children []*unstructured.Unstructured, err error) {
-	for _, stage := range c.desired.stages {
-		now, err := c.applyStage(ctx, stage)
-		children = append(children, now...)
-		if err != nil || c.waiting {
-			return children, err
+// applyStages applies the stages in order. After a stage with a child that blocks later stages, the other children
+// wait.
+func (c *call) applyStages(ctx context.Context) error {
+	blocked := -1
+	for n, stage := range c.desired.stages {
+		if blocked >= 0 {
+			for _, child := range stage {
+				child.await(ReasonEarlierStage, fmt.Sprintf("waits until stage %d of %d is complete",
+					blocked+1, len(c.desired.stages)))
+			}
+			continue
+		}
+		if err := c.applyStage(ctx, stage); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(stage, (*child).blocks) {
+			blocked = n
 		}
 	}
-	return children, nil
+	return nil
 }
 
-// applyStage applies the children in a stage and returns those that exist, in order. Children that do not fit into the
-// inventory are added to c.refused, and those that exist and whose new state is refused to c.unconverged: they delay
-// neither later stages nor pruning.
-func (c *call) applyStage(ctx context.Context, stage []*child) ([]*unstructured.Unstructured, error) {
-	var errs []error
-	now := make([]*unstructured.Unstructured, len(stage))
-	for i, child := range stage {
-		err := cmp.Or(child.err, c.checkRecorded(child))
-		if err == nil {
-			now[i], err = c.apply(ctx, child)
-		}
-		switch {
-		case errors.Is(err, errParentGone):
-			return withoutNil(now), err
-		case errors.Is(err, ErrInventoryFull):
-			c.refused = append(c.refused, c.childError(child, err))
-		case err != nil && now[i] != nil:
-			c.unconverged = append(c.unconverged, c.childError(child, err))
+// applyStage applies the children in a stage. Children that need no request come first, and then namespaces, which can
+// contain the others. It returns errParentGone if the parent is gone.
+func (c *call) applyStage(ctx context.Context, stage []*child) error {
+	var namespaces, others []*child
+	for _, child := range stage {
+		switch err := cmp.Or(child.err, c.checkRecorded(child)); {
 		case err != nil:
-			errs = append(errs, c.childError(child, err))
+			child.settle(nil, err)
+		case c.isSettled(ctx, child):
+		case child.kind == schema.GroupKind{Kind: "Namespace"}:
+			namespaces = append(namespaces, child)
+		default:
+			others = append(others, child)
 		}
 	}
-	return withoutNil(now), errors.Join(errs...)
+	return cmp.Or(c.applyAll(ctx, namespaces), c.applyAll(ctx, others))
 }
 
-func withoutNil(objects []*unstructured.Unstructured) []*unstructured.Unstructured {
-	return slices.DeleteFunc(objects, func(object *unstructured.Unstructured) bool { return object == nil })
+// isSettled reports whether a child has its desired state, according to the cache.
+func (c *call) isSettled(ctx context.Context, child *child) bool {
+	current, err := c.readCached(ctx, child.id)
+	if err == nil {
+		child.found = &found{current}
+	}
+	if err != nil || current.GetDeletionTimestamp() != nil || current.GetAnnotations()[c.restoredKey()] != "" ||
+		child.Retain && ownerref.Refers(current, c.parent) {
+		return false
+	}
+	if owned, err := c.isOwned(ctx, child, current); err != nil || !owned ||
+		c.isRetained(current) && c.checkWitness(child) != nil || !c.isUpToDate(child, current) {
+		return false
+	}
+	child.settle(current, nil)
+	return true
+}
+
+// applyAll applies children concurrently. Those that do not exist are created after the parent has been read.
+func (c *call) applyAll(ctx context.Context, children []*child) error {
+	for len(children) > 0 {
+		c.inParallel(ctx, children, func(child *child) {
+			now, err := c.apply(ctx, child)
+			child.settle(now, err)
+		})
+		children = slices.DeleteFunc(slices.Clone(children), func(child *child) bool {
+			return !errors.Is(child.result.Err, errParentUnread)
+		})
+		if len(children) == 0 {
+			return nil
+		}
+		switch err := c.checkParent(ctx); {
+		case errors.Is(err, errParentGone):
+			return err
+		case err != nil:
+			for _, child := range children {
+				child.settle(nil, err)
+			}
+			return nil
+		}
+	}
+	return nil
 }
 
 // apply creates or updates a child if necessary, and returns it. If the API server rejects the write because the child
-// has been changed or created in the meantime, apply reads the child from the API server and tries again.
+// has been changed or created in the meantime, apply reads the child from the API server and tries again. Children are
+// applied concurrently: apply changes nothing but the child.
 func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstructured, err error) {
+	child.result, child.pending = child.newResult(), nil
 	read := c.read
 	err = retry.OnError(retry.DefaultRetry, apierrors.IsConflict, func() error {
 		current, err := read(ctx, child)
@@ -79,8 +124,8 @@ func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstr
 }
 
 // applyTo applies a child on top of the current object. If current is nil, it creates the object. An object that is
-// being deleted is not changed: a new one is created once it is gone. If the API server refuses the new state of
-// a child, or a correction is delayed, applyTo returns the child together with the error.
+// being deleted is not changed: a new one is created once it is gone. If an owned object cannot be changed, applyTo
+// returns it together with the error.
 func (c *call) applyTo(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
@@ -102,12 +147,12 @@ func (c *call) applyTo(
 		return nil, err
 	case child.Retain && ownerref.Refers(current, c.parent):
 		changes := map[string]any{"ownerReferences": ownerref.Without(current, c.parent)}
-		if current, err = c.patch(ctx, child.id, current, changes); err != nil {
+		if current, err = c.patchChild(ctx, child, current, changes); err != nil {
 			return nil, err
 		}
 	case owned && c.isUpToDate(child, current):
 		return c.removeConfirmation(ctx, child, current)
-	case c.cache.children[child.id].lacksOwners(current):
+	case child.entry.applied.lacksOwners(current):
 		if current, err = c.readOwners(ctx, child, current); err != nil {
 			return nil, err
 		}
@@ -117,7 +162,7 @@ func (c *call) applyTo(
 	}
 	now, err := c.correct(ctx, child, current)
 	if err != nil {
-		if owned && isPersistent(err) {
+		if owned {
 			return current, err
 		}
 		return nil, err
@@ -132,22 +177,21 @@ func (c *call) removeConfirmation(
 	if now.GetAnnotations()[c.restoredKey()] == "" {
 		return now, nil
 	}
-	return c.patch(ctx, child.id, now, map[string]any{"annotations": map[string]any{c.restoredKey(): nil}})
+	return c.patchChild(ctx, child, now, map[string]any{"annotations": map[string]any{c.restoredKey(): nil}})
 }
 
-// waitUntilDeleted adds an object with the name of a child to the pending children. It returns the object only if the
-// parent owns it: another object can contain data that the parent must not read.
+// waitUntilDeleted records that the child waits until an object with its name is gone. It returns the object only if
+// the parent owns it: another object can contain data that the parent must not read.
 func (c *call) waitUntilDeleted(
 	ctx context.Context, child *child, current *unstructured.Unstructured, owned bool,
 ) (*unstructured.Unstructured, error) {
-	c.waiting = true
+	child.await(ReasonBeingDeleted, "waits until an object with its name is deleted")
 	pending := c.newPending(inventoryEntry{kind: child.kind}, child.id.GVR, current)
+	child.pending = &pending
 	if !owned {
 		pending.Annotations = child.config.GetAnnotations()
-		c.pending = append(c.pending, pending)
 		return nil, nil
 	}
-	c.pending = append(c.pending, pending)
 	if !isDeletionStuck(current) {
 		return current, nil
 	}
@@ -159,10 +203,13 @@ func (c *call) waitUntilDeleted(
 // either the cache lags behind, or the existing object is not a child and therefore not in the cache. All other
 // children that the cache lacks are assumed not to exist; if one exists, creating it fails.
 func (c *call) read(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
+	if known := child.found; known != nil {
+		child.found = nil
+		return known.object, nil
+	}
 	current, err := c.readCached(ctx, child.id)
-	_, wasWritten := c.cache.children[child.id]
 	switch {
-	case isUncached(err), apierrors.IsNotFound(err) && wasWritten:
+	case isUncached(err), apierrors.IsNotFound(err) && child.entry.known:
 		return c.readLive(ctx, child)
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -194,12 +241,15 @@ func isUncached(err error) bool {
 
 // isUpToDate reports whether the child need not be applied.
 func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool {
-	last := c.cache.children[child.id]
+	last := &child.entry.applied
 	if last.written.isAfter(current) {
 		return last.hash == child.hash // the cached object predates the last apply
 	}
 	if last.lacksOwners(current) || c.hasLostOwners(current, c.wasApplied(child, current)) && c.sharesOwnership(current) {
 		return false
+	}
+	if last.finding.reason != "" {
+		last.finding = last.finding.review(child.config, current)
 	}
 	if applied.Covers(child.config.Object, current.Object) && c.ownsFields(child, current) {
 		return true
@@ -259,6 +309,17 @@ func (c *call) patch(
 	return patch.Metadata(ctx, objects, object, c.config.Name, metadata)
 }
 
+// patchChild is like patch, but for a desired child.
+func (c *call) patchChild(
+	ctx context.Context, child *child, object *unstructured.Unstructured, metadata map[string]any,
+) (*unstructured.Unstructured, error) {
+	now, err := c.patch(ctx, child.id, object, metadata)
+	if err == nil {
+		child.changed(object, now)
+	}
+	return now, err
+}
+
 // write applies the child with additional metadata.
 func (c *call) write(
 	ctx context.Context, child *child, force bool, metadata map[string]any,
@@ -279,10 +340,11 @@ func (c *call) write(
 	if err != nil {
 		return nil, err
 	}
-	last := appliedChild{hash: child.hash, written: versionOf(now), signature: signature}
+	last := lastApply{hash: child.hash, written: versionOf(now), signature: signature}
 	if entries, err := ownership.Of(now); err == nil && entries.Size() <= maxOwnedPaths {
 		last.foreign = foreignItems(entries, child.config.Object, now.Object)
+		last.finding = storedDifferently(entries, child.config.Object, now.Object)
 	}
-	c.cache.children[child.id] = last
+	child.entry.known, child.entry.applied = true, last
 	return now, nil
 }

@@ -4,7 +4,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
@@ -36,8 +38,7 @@ type parentEntry struct {
 	namespace   namespaceOfParent
 	witness     types.UID // the UID of the parent whose witness this run has created
 	notOrphaned types.UID // the UID of the parent that is being deleted without orphaning its dependents
-	children    map[childID]appliedChild
-	troubles    map[childID]*trouble
+	children    map[childID]*childEntry
 }
 
 // childID identifies a child.
@@ -46,19 +47,37 @@ type childID = dynamiccontroller.ObjectIdentifiers
 // namespaceOfParent is the UID of the namespace of the parent with the given UID.
 type namespaceOfParent struct{ parent, uid types.UID }
 
-// appliedChild describes the last apply of a child.
-type appliedChild struct {
+// childEntry is what a run knows about a child.
+type childEntry struct {
+	// known is set if the run has applied the child, or has failed to create it.
+	known   bool
+	applied lastApply
+	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
+	futile string
+	drift  *rate.Limiter // limits corrections; nil if there were none
+}
+
+// lastApply describes the last apply of a child.
+type lastApply struct {
 	hash      string  // a hash of the configuration and the identity
 	written   version // the resulting version
 	signature signature
 	foreign   map[string]bool // the items of others in lists with keys
+	finding   finding         // what differs from the desired state nevertheless
 }
 
 // lacksOwners reports whether the object was changed after the last apply and has no managedFields, although it had
 // some: someone has cleared them, or a cache leaves them out. Without them, a field that leaves the child would stay.
-func (a appliedChild) lacksOwners(object metav1.Object) bool {
-	return a.signature.owned != "" && len(object.GetManagedFields()) == 0 && a.written.uid == object.GetUID() &&
-		a.written.resourceVersion != object.GetResourceVersion()
+func (a *lastApply) lacksOwners(object *unstructured.Unstructured) bool {
+	return a.signature.owned != "" && a.written.uid == object.GetUID() &&
+		a.written.resourceVersion != object.GetResourceVersion() && len(managedFields(object)) == 0
+}
+
+// managedFields returns the entries as they are. Unlike GetManagedFields, it does not convert them.
+func managedFields(object *unstructured.Unstructured) []any {
+	fields, _, _ := unstructured.NestedFieldNoCopy(object.Object, "metadata", "managedFields")
+	list, _ := fields.([]any)
+	return list
 }
 
 // version identifies a state of an object that was written.
@@ -96,9 +115,24 @@ func (a *applyCache) forHistory(history int64) *applyCache {
 // entry returns the entry of a parent, creating it if necessary.
 func (a *applyCache) entry(parent dynamiccontroller.ObjectIdentifiers) *parentEntry {
 	entry, _ := a.parents.LoadOrStore(parent, &parentEntry{
-		children: map[dynamiccontroller.ObjectIdentifiers]appliedChild{},
+		children: map[childID]*childEntry{},
 	})
 	return entry.(*parentEntry)
+}
+
+// child returns the entry of a child, creating it if necessary.
+func (e *parentEntry) child(id childID) *childEntry {
+	if e.children[id] == nil {
+		e.children[id] = &childEntry{}
+	}
+	return e.children[id]
+}
+
+// deleted updates the entry of a child that is being deleted. The drift of the next object with its name counts, too.
+func (e *parentEntry) deleted(id childID) {
+	if entry := e.children[id]; entry != nil {
+		*entry = childEntry{drift: entry.drift}
+	}
 }
 
 // pollInterval returns the delay before a parent that waits for a deletion is reconciled again.

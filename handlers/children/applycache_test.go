@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -24,11 +23,12 @@ import (
 // The Reconciler's cache lags: it holds an earlier version of a child, or none.
 func TestApplyCache_LaggingCacheCausesNoWrites(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
-	reconciler := newReconciler(t, Config{Client: server, Cache: cache, Lister: findsNone})
+	reconciler := newReconciler(t, Config{Client: server, Cache: cache})
 	parent := newWidget()
 	reconcile := func(ctx context.Context, value string) (child *unstructured.Unstructured) {
 		t.Helper()
-		children, err := reconciler.Reconcile(ctx, first, parent, oneStage(newConfigMap("a", value)))
+		result, err := reconciler.Reconcile(ctx, first, parent, oneStage(newConfigMap("a", value)))
+		children := result.Existing()
 		if err != nil || len(children) != 1 {
 			t.Errorf("got %v, %v", children, err)
 			return nil
@@ -59,9 +59,10 @@ func TestApplyCache_LaggingCacheCausesNoWrites(t *testing.T) {
 
 func TestApplyCache_LaggingCacheDoesNotHideChange(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
-	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Lister: findsNone}), newWidget()
+	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache}), newWidget()
 	for _, value := range []string{"one", "two", "one"} {
-		children, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", value)))
+		result, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", value)))
+		children := result.Existing()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +79,7 @@ func TestApplyCache_LaggingCacheDoesNotHideChange(t *testing.T) {
 // The API server stores a value in a different form, so the configuration never equals the object.
 func TestApplyCache_NormalizedValuesAreWrittenOnce(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
-	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Lister: findsNone}), newWidget()
+	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache}), newWidget()
 	writes := 0
 	server.PrependReactor("patch", "configmaps", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		writes++
@@ -153,37 +154,32 @@ func TestApplyCache_DroppedByForgetAndAtEndOfRun(t *testing.T) {
 
 func TestReconcile_ListerFindsTheChildrenToPrune(t *testing.T) {
 	server := newFakeServer(newWidget())
-	listerErr := fmt.Errorf("configmaps: %w", dynamiccontroller.ErrNotServed)
-	var cached fakeserver.Lister
-	reconciler := newReconciler(t, Config{
-		Client: server, Lister: func(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
-			return cached, listerErr
-		},
-	})
+	cache := &listing{&fakeserver.Lister{}, fmt.Errorf("configmaps: %w", dynamiccontroller.ErrNotServed)}
+	reconciler := newReconciler(t, Config{Client: server, Cache: cache})
 	parent := newWidget()
 	reconcile := func(names ...string) error {
 		var stage []*unstructured.Unstructured
 		for _, name := range names {
 			stage = append(stage, newConfigMap(name, "x"))
 		}
-		children, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(stage...))
-		cached.Found = append(cached.Found, children...)
+		result, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(stage...))
+		cache.lister.Found = append(cache.lister.Found, result.Existing()...)
 		return err
 	}
 	if err := errors.Join(reconcile("a", "b", "c"), reconcile("a", "b")); err != nil {
 		t.Fatal(err)
 	}
 	server.TakeWrites()
-	listerErr = nil
-	cached.Found = cached.Found[:3] // a, b, and c, which no longer exists
+	cache.err = nil
+	cache.lister.Found = cache.lister.Found[:3] // a, b, and c, which no longer exists
 	if err := reconcile("a"); err != nil {
 		t.Fatal(err)
 	}
 	if writes := server.TakeWrites(); !slices.Contains(writes, "delete configmaps b") {
 		t.Errorf("wrote %q", writes)
 	}
-	listerErr = errors.New("failed")
-	if err := reconcile("a"); !errors.Is(err, listerErr) {
+	cache.err = errors.New("failed")
+	if err := reconcile("a"); !errors.Is(err, cache.err) {
 		t.Errorf("got %v", err)
 	}
 }

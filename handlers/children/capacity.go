@@ -2,7 +2,6 @@ package children
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"sort"
 	"strings"
@@ -169,14 +168,4 @@ func (c *call) checkRecorded(child *child) error {
 		return nil
 	}
 	return ErrInventoryFull
-}
-
-// refusedError returns the errors for the first children that do not fit into the inventory, and counts the others.
-func (c *call) refusedError() error {
-	const maxListed = 3
-	if more := len(c.refused) - maxListed; more > 0 {
-		return errors.Join(append(slices.Clone(c.refused[:maxListed]),
-			fmt.Errorf("%d more children of %s: %w", more, c.id, ErrInventoryFull))...)
-	}
-	return errors.Join(c.refused...)
 }

@@ -120,10 +120,11 @@ func newCrowded(t *testing.T, parent *unstructured.Unstructured) crowded {
 // config maps in these namespaces.
 func (c crowded) reconcile(value string, namespaces ...string) ([]*unstructured.Unstructured, error) {
 	c.t.Helper()
-	children, err := c.reconciler.Reconcile(c.t.Context(), c.id, c.parent, Desired{Stages: [][]Child{
+	result, err := c.reconciler.Reconcile(c.t.Context(), c.id, c.parent, Desired{Stages: [][]Child{
 		Stage(inNamespace("default", "first")), Stage(quotas(value, namespaces...)...),
 		Stage(inNamespace("default", "last")),
 	}})
+	children := result.Existing()
 	if len(children) < 2 || children[len(children)-1].GetName() != "last" {
 		c.t.Fatalf("got %d children, without those in the last stage: %v", len(children), err)
 	}
@@ -168,9 +169,9 @@ func TestReconcile_RefusesOnlyWhatDoesNotFit(t *testing.T) {
 					t.Errorf("the child in %s has not been updated", quota.GetNamespace())
 				}
 			}
-			var failed *ChildError
-			firstRefused, more := all[len(quotas)-9], fmt.Sprintf("\n%d more children of", 299-len(quotas)-3)
-			if !errors.Is(err, ErrInventoryFull) || !errors.As(err, &failed) || failed.Namespace() != firstRefused ||
+			var failed *childError
+			firstRefused, more := all[len(quotas)-9], fmt.Sprintf("the errors of %d more children", 299-len(quotas)-10)
+			if !errors.Is(err, ErrInventoryFull) || !errors.As(err, &failed) || failed.child.Namespace() != firstRefused ||
 				!strings.Contains(err.Error(), more) {
 				t.Errorf("%d children exist: %v", len(quotas), err)
 			}
@@ -207,8 +208,9 @@ func TestReconcile_FullInventoryHasRoomAfterPruning(t *testing.T) {
 func TestReconcile_RefusesKindsThatDoNotFit(t *testing.T) {
 	s := newReconciling(t, newLimitedParent(newWidget(), 100))
 	other := newObject("example.com/v1", "Widget", "default", "other")
-	children, err := s.reconciler.Reconcile(t.Context(), first, s.parent,
+	result, err := s.reconciler.Reconcile(t.Context(), first, s.parent,
 		Desired{Stages: [][]Child{Stage(other), Stage(newConfigMap("a", "x"))}})
+	children := result.Existing()
 	if len(children) != 1 || children[0].GetName() != "a" || !errors.Is(err, ErrInventoryFull) {
 		t.Errorf("got %d children, %v", len(children), err)
 	}
@@ -217,10 +219,11 @@ func TestReconcile_RefusesKindsThatDoNotFit(t *testing.T) {
 // A namespace that cannot exist would make the inventory malformed.
 func TestReconcile_RejectsInvalidNamespaces(t *testing.T) {
 	s := newReconciling(t, newWidget())
-	children, err := s.reconciler.Reconcile(t.Context(), first, s.parent,
+	result, err := s.reconciler.Reconcile(t.Context(), first, s.parent,
 		oneStage(inNamespace("Not/valid", "a"), newConfigMap("b", "x"), inNamespace("far", "c")))
-	var failed *ChildError
-	if len(children) != 2 || !errors.As(err, &failed) || failed.NamespacedKey != "Not/valid/a" {
+	children := result.Existing()
+	invalid := result.Children[0]
+	if len(children) != 2 || err == nil || invalid.NamespacedKey != "Not/valid/a" || invalid.Reason != ReasonInvalid {
 		t.Errorf("got %d children, %v", len(children), err)
 	}
 	if got := s.parent.GetAnnotations()[s.reconciler.inventoryKey()]; got != "ConfigMap=v1/configmaps:0@far" {
@@ -232,13 +235,15 @@ func TestReconcile_RejectsInvalidNamespaces(t *testing.T) {
 func TestReconcile_AdoptsNothingThatDoesNotFit(t *testing.T) {
 	s := newReconciling(t, newLimitedParent(newClusterScoped(), 104), inNamespace("far", "a"), inNamespace("near", "a"))
 	desired := Desired{Stages: [][]Child{{{Object: inNamespace("far", "a"), Adopt: true}}}}
-	children, err := s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, s.parent), s.parent, desired)
+	result, err := s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, s.parent), s.parent, desired)
+	children := result.Existing()
 	if len(children) != 1 || err != nil {
 		t.Fatalf("with enough room: got %d children, %v", len(children), err)
 	}
 	s.TakeWrites()
 	desired.Stages[0] = append(desired.Stages[0], Child{Object: inNamespace("near", "a"), Adopt: true})
-	children, err = s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, s.parent), s.parent, desired)
+	result, err = s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, s.parent), s.parent, desired)
+	children = result.Existing()
 	if writes := s.TakeWrites(); len(children) != 1 || !errors.Is(err, ErrInventoryFull) || len(writes) > 0 {
 		t.Errorf("got %d children, %v; wrote %q", len(children), err, writes)
 	}
@@ -251,8 +256,9 @@ func TestReconcile_OutdatedInventoryDoesNotMakeRoom(t *testing.T) {
 	current := newLimitedParent(outdated, 99)
 	current.SetResourceVersion("2")
 	s := newReconciling(t, current)
-	children, err := s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, outdated), outdated,
+	result, err := s.reconciler.Reconcile(t.Context(), live.Identify(namespaces, outdated), outdated,
 		oneStage(inNamespace("far", "a")))
+	children := result.Existing()
 	if writes := s.TakeWrites(); len(children) > 0 || !errors.Is(err, ErrInventoryFull) ||
 		slices.Contains(writes, "apply configmaps a") {
 		t.Errorf("got %d children, %v; wrote %q", len(children), err, writes)

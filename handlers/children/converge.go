@@ -30,6 +30,7 @@ type convergence struct {
 	again   bool              // the same configuration was applied before
 	before  ownership.Entries // the entries before the repair, or nil if nothing was repaired
 	moved   []fieldpath.Path  // what the repair transferred
+	kept    []fieldpath.Path  // items that can be edited items of the child, and stay
 }
 
 // converge applies a child on top of the current object. What an apply changes depends on the managedFields: which
@@ -44,7 +45,7 @@ func (c *call) converge(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
 	entries, err := ownership.Of(current)
-	if err != nil || entries.Size() > maxOwnedPaths || c.cache.isFutile(child) {
+	if err != nil || entries.Size() > maxOwnedPaths || child.entry.futile == child.hash {
 		return c.overwrite(ctx, child, current)
 	}
 	v := convergence{call: c, child: child, entries: entries, again: c.wasApplied(child, current)}
@@ -73,12 +74,21 @@ func (c *call) converge(
 	}
 	switch {
 	case err == nil:
-		return v.tidy(ctx, now)
+		now, err = v.tidy(ctx, now)
+		v.reportKept()
+		return now, err
 	case len(v.moved) > 0 && (isRefusal(err) || apierrors.IsForbidden(err)):
-		c.cache.troubleOf(child.id).futile = child.hash
+		child.entry.futile = child.hash
 		return nil, errors.Join(err, v.undo(ctx, current))
 	}
 	return nil, err
+}
+
+// reportKept reports the first item that can be an edited item of the child, and stays.
+func (v *convergence) reportKept() {
+	if last := &v.child.entry.applied; len(v.kept) > 0 && last.finding.reason == "" {
+		last.finding = finding{ReasonUndesiredItem, v.kept[0]}
+	}
 }
 
 // wasApplied reports whether the configuration of a child was applied to the object before.
@@ -90,9 +100,13 @@ func (c *call) wasApplied(child *child, object metav1.Object) bool {
 func (c *call) overwrite(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
-	return c.write(ctx, child, true, map[string]any{
+	now, err := c.write(ctx, child, true, map[string]any{
 		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
 	})
+	if err == nil {
+		child.changed(current, now)
+	}
+	return now, err
 }
 
 // readOwners returns the object with its managedFields, which a cache can leave out. If the object has changed since it
@@ -153,7 +167,7 @@ func (v *convergence) setOwners(
 	if err != nil {
 		return nil, err
 	}
-	return v.patch(ctx, v.child.id, object, map[string]any{"managedFields": fields})
+	return v.patchChild(ctx, v.child, object, map[string]any{"managedFields": fields})
 }
 
 // undo gives everything that a repair changed back to its former owners.
@@ -179,9 +193,10 @@ func (v *convergence) edited(current *unstructured.Unstructured, refused []strin
 	_, since := v.entries.AppliedBy(v.config.Name)
 	r := replacements{
 		entries: v.entries, manager: v.config.Name, applied: since, again: v.again, refused: refused,
-		known: v.cache.children[v.child.id].foreign,
+		known: v.child.entry.applied.foreign,
 	}
 	r.find(fieldpath.Path{}, v.child.config.Object, current.Object)
+	v.kept = r.kept
 	return r.paths
 }
 
@@ -263,9 +278,10 @@ func (v *convergence) tidy(ctx context.Context, now *unstructured.Unstructured) 
 
 // hasLostOwners reports whether someone has cleared the managedFields of a child since it was applied. The API server
 // then assigned all fields to another manager at the next apply, so that they would stay when they leave the child.
-func (c *call) hasLostOwners(object metav1.Object, again bool) bool {
-	return again && slices.ContainsFunc(object.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
-		return entry.Manager == ownership.BeforeFirstApply && entry.FieldsV1 != nil
+func (c *call) hasLostOwners(object *unstructured.Unstructured, again bool) bool {
+	return again && slices.ContainsFunc(managedFields(object), func(entry any) bool {
+		fields, _ := entry.(map[string]any)
+		return fields["manager"] == ownership.BeforeFirstApply && fields["fieldsV1"] != nil
 	})
 }
 

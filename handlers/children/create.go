@@ -27,12 +27,16 @@ const createOnlyVersion = "9223372036854775807"
 // errParentGone is returned if the parent is being deleted or no longer exists.
 var errParentGone = errors.New("the parent is gone or is being deleted")
 
+// errParentUnread is returned instead of creating a child before the parent has been read from the API server.
+var errParentUnread = errors.New("the parent must be read before creating")
+
 // create creates a child that is assumed not to exist. If the child does exist, the request fails with a conflict, and
 // later calls read the child from the API server. Admission or validation can reject the request before the API server
 // compares the versions. After such an error, create therefore reads the child.
 func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstructured, error) {
-	if err := c.checkParent(ctx); err != nil {
-		return nil, err
+	if !c.parentExists {
+		child.found = &found{}
+		return nil, errParentUnread
 	}
 	if err := c.checkRecorded(child); err != nil { // checkParent can have changed the inventory
 		return nil, err
@@ -42,7 +46,10 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 	}
 	now, err := c.write(ctx, child, false, map[string]any{"resourceVersion": createOnlyVersion})
 	if apierrors.IsConflict(err) {
-		c.cache.children[child.id] = appliedChild{}
+		*child.entry = childEntry{known: true, drift: child.entry.drift}
+	}
+	if err == nil {
+		child.result.Outcome = Created
 	}
 	if apierrors.IsForbidden(err) || isSecondController(err) {
 		if current, readErr := c.readLive(ctx, child); readErr == nil && current != nil {

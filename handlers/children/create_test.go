@@ -32,7 +32,8 @@ func TestReconcile_CreatesNothingForDeletedParent(t *testing.T) {
 			parent.SetFinalizers([]string{reconciler.finalizer()})
 			parent.SetAnnotations(map[string]string{reconciler.inventoryKey(): "ConfigMap=v1/configmaps:0@other"})
 			desired := oneStage(newRemoteConfigMap("a"), newConfigMap("b", "x"))
-			children, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+			result, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+			children := result.Existing()
 			if err != nil || len(children) != 0 {
 				t.Errorf("got %v, %v", children, err)
 			}
@@ -76,7 +77,7 @@ func TestReconcile_RecordsRemovedKindBeforeCreating(t *testing.T) {
 // Before children are created, the parent is written, or else read once. With a cache, the children are not read.
 func TestReconcile_CreatesWithoutFurtherRequests(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Lister: findsNone})
+	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}})
 	parent := newWidget()
 	for _, call := range []struct {
 		children []*unstructured.Unstructured
@@ -108,7 +109,7 @@ func TestReconcile_CreatesWithoutFurtherRequests(t *testing.T) {
 // The cache can lag behind an apply. The child is then read instead of created again.
 func TestReconcile_ReadsAppliedChildrenMissingFromCache(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Lister: findsNone})
+	reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}})
 	parent, desired := newWidget(), oneStage(newConfigMap("a", "x"))
 	for _, want := range [][]string{{"patch widgets first", "apply configmaps a"}, nil} {
 		if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
@@ -149,7 +150,7 @@ func TestReconcile_DeniedCreationOfAnExistingObject(t *testing.T) {
 		server.PrependReactor("patch", "configmaps", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errDenied
 		})
-		reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}, Lister: findsNone})
+		reconciler := newReconciler(t, Config{Client: server, Cache: fakeserver.Cache{}})
 		_, err := reconciler.Reconcile(t.Context(), first, newWidget(), oneStage(newConfigMap("a", "x")))
 		if !errors.Is(err, want) {
 			t.Errorf("exists: %t: got %v, want %v", exists, err, want)

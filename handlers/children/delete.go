@@ -30,40 +30,6 @@ const (
 	keyReason  = "reason"
 )
 
-// PendingDeletionError is returned while Reconcile waits for children to be deleted. It wraps a
-// dynamiccontroller.RequeueAfter.
-type PendingDeletionError struct {
-	// Children lists the pending children in the order in which they are deleted.
-	Children []PendingChild
-	requeue  error
-}
-
-// PendingChild is a child that still exists.
-type PendingChild struct {
-	dynamiccontroller.ObjectIdentifiers
-	Kind schema.GroupKind
-	// Deleting reports whether the deletion has been requested. If it is false, children in later stages must be deleted
-	// first.
-	Deleting bool
-	// Finalizers lists the finalizers that other controllers must remove before the child is gone.
-	Finalizers  []string
-	Annotations map[string]string
-
-	stage int
-}
-
-// Error lists the first pending children and their first finalizers.
-func (e *PendingDeletionError) Error() string {
-	children := make([]string, len(e.Children))
-	for i, child := range e.Children {
-		children[i] = child.Kind.Kind + " " + child.NamespacedKey
-		if len(child.Finalizers) > 0 {
-			children[i] += " (finalizers: " + firstOf(child.Finalizers) + ")"
-		}
-	}
-	return "waiting for deletion: " + firstOf(children)
-}
-
 // firstOf lists the first items, because the size of condition messages is limited.
 func firstOf(items []string) string {
 	const maxListed = 3
@@ -72,9 +38,6 @@ func firstOf(items []string) string {
 	}
 	return strings.Join(items, ", ")
 }
-
-// Unwrap returns the RequeueAfter.
-func (e *PendingDeletionError) Unwrap() error { return e.requeue }
 
 // newPending describes a child that is being deleted or must be deleted.
 func (c *call) newPending(
@@ -146,7 +109,7 @@ func (c *call) deleteInOrder(ctx context.Context, doomed []doomedChild) error {
 func (c *call) delete(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, child *unstructured.Unstructured,
 ) error {
-	delete(c.cache.children, id)
+	c.cache.deleted(id)
 	objects := live.Resource(c.as.Client, id.GVR, id.Namespace())
 	err := patch.RetryOnConflict(ctx, objects, child, func(current *unstructured.Unstructured) error {
 		isChild, err := c.isChild(ctx, current)
@@ -183,7 +146,7 @@ func (c *call) prune(ctx context.Context) error {
 	var errs []error
 	var changed, left inventory
 	var doomed []doomedChild
-	known, _ := c.inventoryOf(c.parent, c.isKnown)
+	known, _ := c.inventoryOf(c.parent, c.isListed)
 	for _, entry := range known {
 		undesired, next, err := c.undesired(ctx, entry)
 		if c.isUnsupported(err) {
@@ -285,7 +248,7 @@ func (c *call) cleanUp(ctx context.Context, desired Desired) error {
 }
 
 // deleteAll deletes the children that Kubernetes does not delete, or does not delete in order. It returns a
-// PendingDeletionError until they are gone.
+// pendingError until they are gone.
 func (c *call) deleteAll(ctx context.Context) error {
 	left, err := c.deleteDependents(ctx, true)
 	if err != nil && !errors.Is(err, errOrphaned) && c.isNamespaceTerminating(ctx) {
@@ -296,7 +259,7 @@ func (c *call) deleteAll(ctx context.Context) error {
 	case err != nil:
 		return err
 	case left:
-		return c.pendingError()
+		return c.errPending()
 	case len(c.ignored) > 0:
 		logr.FromContextOrDiscard(ctx).Info("Ignored objects that look like children, because the inventory does not "+
 			"contain their namespaces", keyObjects, firstOf(c.ignored))
@@ -415,8 +378,7 @@ func (c *call) existingChild(
 	return &doomedChild{c.newPending(recorded.entryOf(key.kind), id.GVR, current), current}, nil
 }
 
-// pendingError returns the error for the children that the call waits for.
-func (c *call) pendingError() error {
-	requeue := dynamiccontroller.RequeueAfter(c.cache.pollInterval())
-	return &PendingDeletionError{Children: c.pending, requeue: requeue}
+// errPending returns the error for the children that the call waits for.
+func (c *call) errPending() error {
+	return &pendingError{c.pending, dynamiccontroller.RequeueAfter(c.cache.pollInterval())}
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
 )
 
-// pendingOf returns the names of the children in a PendingDeletionError. A "!" marks children whose deletion has been
+// pendingOf returns the names of the children in a pendingError. A "!" marks children whose deletion has been
 // requested.
 func pendingOf(t *testing.T, err error) (names []string) {
 	t.Helper()
-	var pending *PendingDeletionError
+	var pending *pendingError
 	if !errors.As(err, &pending) {
 		failUnlessRequeued(t, err)
 		return nil
@@ -31,7 +31,7 @@ func pendingOf(t *testing.T, err error) (names []string) {
 	if _, requeued := dynamiccontroller.RequeueDelay(err); !requeued {
 		t.Errorf("%v is not a RequeueAfter", err)
 	}
-	for _, child := range pending.Children {
+	for _, child := range pending.pending {
 		name := child.Name()
 		if child.Deleting {
 			name += "!"
@@ -149,10 +149,11 @@ func (c reverseOrder) run(t *testing.T, stages Desired) {
 
 func TestReconcile_AbsentChildrenOfUnlistedKindsArePending(t *testing.T) {
 	server := newFakeServer(newWidget())
+	earlier := newReconciler(t, Config{Client: server, Kinds: []Kind{configMapKind}})
 	reconciler := newReconciler(t, Config{Client: server, Kinds: []Kind{widgetKind}})
 	parent, a, b := newWidget(), newConfigMap("a", "x"), newConfigMap("b", "x")
 	desired := Desired{Stages: [][]Child{Stage(a), Stage(b)}}
-	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {
+	if _, err := earlier.Reconcile(t.Context(), first, parent, desired); err != nil {
 		t.Fatal(err)
 	}
 	absent := Desired{Absent: []*unstructured.Unstructured{a, b}}
@@ -162,14 +163,14 @@ func TestReconcile_AbsentChildrenOfUnlistedKindsArePending(t *testing.T) {
 	}
 }
 
-func TestPendingDeletionError_MessageIsShort(t *testing.T) {
+func TestPendingError_MessageIsShort(t *testing.T) {
 	var finalizers []string
 	for i := range 1000 {
 		finalizers = append(finalizers, fmt.Sprintf("example.com/%0200d", i))
 	}
 	child := PendingChild{Finalizers: finalizers}
 	child.NamespacedKey = strings.Repeat("x", 63) + "/" + strings.Repeat("x", 253)
-	err := &PendingDeletionError{Children: slices.Repeat([]PendingChild{child}, 1000)}
+	err := &pendingError{pending: slices.Repeat([]PendingChild{child}, 1000)}
 	if message := err.Error(); len(message) > 8<<10 || !strings.Contains(message, "997 more") {
 		t.Errorf("the message has %d bytes", len(message))
 	}
@@ -195,13 +196,20 @@ func TestReconcile_EmptyStagesAddTheFinalizerEarly(t *testing.T) {
 	}
 }
 
-// Reconcile could not keep the order, so the finalizer would only delay the deletion.
-func TestReconcile_NoFinalizerWithoutListedKinds(t *testing.T) {
+// Reconcile could not find such a child to prune it.
+func TestReconcile_RejectsChildrenOfUnlistedKinds(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler, parent := newReconciler(t, Config{Client: server, Kinds: []Kind{}}), newWidget()
-	desired := Desired{Stages: [][]Child{Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x"))}}
-	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil || parent.GetFinalizers() != nil {
-		t.Errorf("the parent has the finalizers %q: %v", parent.GetFinalizers(), err)
+	reconciler := newReconciler(t, Config{Client: server, Kinds: []Kind{widgetKind}})
+	for name, desired := range map[string]Desired{
+		"a child": oneStage(newConfigMap("a", "x")),
+		"a kind":  {Kinds: []schema.GroupVersionKind{newConfigMap("", "").GroupVersionKind()}},
+	} {
+		if _, err := reconciler.Reconcile(t.Context(), first, newWidget(), desired); !errors.Is(err, errKindNotListed) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if writes := server.TakeWrites(); len(writes) > 0 {
+		t.Errorf("wrote %q", writes)
 	}
 }
 
@@ -253,13 +261,13 @@ func TestReconcile_CleanUpIgnoresStagesInATerminatingNamespace(t *testing.T) {
 // namespace.
 func TestReconcile_CleanUpFindsChildrenInCache(t *testing.T) {
 	server := newFakeServer(newWidget())
-	var cached fakeserver.Lister
+	cached := &fakeserver.Lister{}
 	reconciler, parent := newReconciler(t, Config{
-		Client: server, Kinds: []Kind{configMapKind},
-		Lister: func(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) { return cached, nil },
+		Client: server, Kinds: []Kind{configMapKind}, Cache: &listing{lister: cached},
 	}), newWidget()
 	desired := Desired{Stages: [][]Child{Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x"))}}
-	children, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+	result, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+	children := result.Existing()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strconv"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -33,6 +34,12 @@ type Child struct {
 	Adopt bool
 }
 
+// errInvalidNamespace is returned for a child whose namespace would make the inventory malformed.
+var errInvalidNamespace = errors.New("invalid namespace")
+
+// errKindNotListed is returned for a child that could not be pruned later.
+var errKindNotListed = errors.New("the kind must be in children.Config.Kinds")
+
 // Stage returns a stage of children that have only an Object, without Retain or Adopt.
 func Stage(objects ...*unstructured.Unstructured) []Child {
 	stage := make([]Child, len(objects))
@@ -46,7 +53,6 @@ func Stage(objects ...*unstructured.Unstructured) []Child {
 type desiredSet struct {
 	stages       [][]*child
 	keys         map[childKey]bool
-	kinds        []schema.GroupKind                     // the kinds of Stages and Kinds, including unknown ones
 	mappings     map[schema.GroupKind]*meta.RESTMapping // the known kinds in the desired versions
 	namespaces   map[schema.GroupKind]sets.Set[string]  // excludes the parent's, and those of retained children
 	needsCleanUp bool                                   // whether the parent needs the finalizer
@@ -56,15 +62,23 @@ type desiredSet struct {
 // child is a desired child, ready to be applied.
 type child struct {
 	Child
-	id      dynamiccontroller.ObjectIdentifiers
+	id      dynamiccontroller.ObjectIdentifiers // the GVR is empty if the kind is unknown
 	kind    schema.GroupKind
 	mapping *meta.RESTMapping
 	config  *unstructured.Unstructured // the apply configuration
 	hash    string                     // hash of config (which contains it as an annotation) and the identity
+	size    int64                      // the size of config in bytes, as JSON
 	marked  bool                       // whether the child has a mark instead of an owner reference
 	// err is why the child cannot be applied: its kind is unknown or not supported, or its namespace is invalid.
-	err error
+	err     error
+	entry   *childEntry // what this run knows about the child
+	result  ChildResult
+	pending *PendingChild // an object with its name that is being deleted
+	found   *found        // what this call has read, to be used once; nil if nothing has been read
 }
+
+// found is an object that has been read. The object is nil if it does not exist.
+type found struct{ object *unstructured.Unstructured }
 
 // needsWitness reports whether the witness decides if the child is deleted with its parent.
 func (c *child) needsWitness() bool { return c.marked && !c.Retain }
@@ -86,17 +100,33 @@ func (s *desiredSet) inventory() inventory {
 	return kinds
 }
 
+// all returns the desired children in order.
+func (s *desiredSet) all() iter.Seq[*child] {
+	return func(yield func(*child) bool) {
+		for _, stage := range s.stages {
+			for _, child := range stage {
+				if !yield(child) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // newDesiredSet validates the desired children. Its error joins the errors for all children. An unknown kind is an
 // error only once its stage is applied.
 func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet, error) {
 	s := &desiredSet{
 		keys: map[childKey]bool{}, mappings: map[schema.GroupKind]*meta.RESTMapping{},
 		namespaces:   map[schema.GroupKind]sets.Set[string]{},
-		needsCleanUp: len(desired.Stages) > 1 && len(c.kinds) > 0,
+		needsCleanUp: len(desired.Stages) > 1,
 	}
 	var errs []error
 	for _, gvk := range desired.Kinds {
-		s.kinds = append(s.kinds, gvk.GroupKind())
+		if !c.isListed(gvk.GroupKind()) {
+			errs = append(errs, fmt.Errorf("desired kind %s: %w", gvk.GroupKind(), errKindNotListed))
+			continue
+		}
 		switch mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version); {
 		case err == nil:
 			s.mappings[gvk.GroupKind()] = mapping
@@ -108,7 +138,6 @@ func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet,
 		var children []*child
 		for _, object := range objects {
 			kind := object.Object.GroupVersionKind().GroupKind()
-			s.kinds = append(s.kinds, kind)
 			next, err := c.newChild(ctx, object, stage)
 			switch {
 			case meta.IsNoMatchError(err), errors.Is(err, ErrKindNotSupported):
@@ -121,6 +150,7 @@ func (c *call) newDesiredSet(ctx context.Context, desired Desired) (*desiredSet,
 				errs = append(errs, fmt.Errorf("%s %s: %w", kind, object.Object.GetName(), err))
 				continue
 			}
+			next.entry, next.result = c.cache.child(next.id), next.newResult()
 			children = append(children, next)
 		}
 		s.stages = append(s.stages, children)
@@ -144,7 +174,7 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 	s.needsCleanUp = s.needsCleanUp || child.needsWitness()
 	if namespace := child.config.GetNamespace(); namespace != "" && namespace != parent.Namespace() && !child.Retain {
 		if problems := content.IsDNS1123Label(namespace); len(problems) > 0 {
-			child.err = fmt.Errorf("namespace %q: %s", namespace, problems[0]) // would make the inventory malformed
+			child.err = fmt.Errorf("%w: %q: %s", errInvalidNamespace, namespace, problems[0])
 			return nil
 		}
 		if s.namespaces[child.kind] == nil {
@@ -163,6 +193,9 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 		return nil, errors.New("must have a name; use handlers.Expectations for children with a generateName")
 	}
 	gvk := object.GroupVersionKind()
+	if !c.isListed(gvk.GroupKind()) {
+		return nil, errKindNotListed
+	}
 	mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return nil, fmt.Errorf("find the resource: %w", err)
@@ -217,14 +250,14 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 	if c.as.Name != "" {
 		hashed = append(hashed, c.as.Name) // a child is applied again if the identity changes
 	}
-	hash, err := applied.Digest(hashed...)
+	hash, size, err := applied.DigestAndSize(hashed...)
 	if err != nil {
 		return nil, err
 	}
 	annotate(c.appliedKey(), hash)
 	return &child{
 		Child: desired, id: live.Identify(mapping.Resource, config), kind: gvk.GroupKind(), mapping: mapping,
-		config: config, hash: hash, marked: crossNamespace || desired.Retain,
+		config: config, hash: hash, size: size, marked: crossNamespace || desired.Retain,
 	}, nil
 }
 

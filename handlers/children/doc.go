@@ -9,10 +9,27 @@
 //		Kinds:  []children.Kind{{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}},
 //	})
 //	...
-//	_, err = reconciler.Reconcile(ctx, id, widget, children.Desired{Stages: [][]children.Child{
+//	result, err := reconciler.Reconcile(ctx, id, widget, children.Desired{Stages: [][]children.Child{
 //		children.Stage(database), // is applied first and deleted last
 //		children.Stage(frontend, backend),
 //	}})
+//
+// # Result
+//
+// The [Result] describes each desired child with a [ChildResult]. Its [Outcome] is Created, Applied or Unchanged if the
+// child has its desired state. Otherwise, it is Waiting, Conflict, Refused, Drifting or Failed, with a reason for
+// programs and a message for users. The error that Reconcile returns is for the engine: it causes a retry with backoff,
+// or a reconcile after a delay.
+//
+//	Waiting   an earlier stage is not complete, or an object with the name is being deleted
+//	Conflict  an object with the name belongs to another owner
+//	Refused   the desired state is invalid, not permitted or not supported
+//	Drifting  other clients change the child again and again
+//	Failed    a request failed
+//
+// A child can have its desired state and nevertheless a reason. StoredDifferently means that the API server stores a
+// field with another value than the desired one, for example because an admission webhook replaces an image. The API
+// server compares values by their meaning: "1000m" and "1" are the same quantity. UndesiredItem is described below.
 //
 // # Apply
 //
@@ -38,10 +55,11 @@
 //   - Someone edited the key of a list item, such as the port of a Service or the name of a container. The item is put
 //     back. The edited item is removed if it has all other fields of the one desired item that is missing, or if the
 //     API server refuses the apply, names the list, and the list has no more edited items than missing ones. Otherwise,
-//     both stay. Items stay if another applier or an admission webhook owns them, or if they existed before the item
-//     was missing. A new leader only knows the latter from the times in managedFields, which are those of a manager's
-//     last change. If the API server refuses the child without the edited item too, the item is given back to its
-//     owner, and stays until the desired child changes.
+//     both stay, and the reason of the child is UndesiredItem, as far as this run has seen the edit. Items stay if
+//     another applier or an admission webhook owns them, or if they existed before the item was missing. A new leader
+//     only knows the latter from the times in managedFields, which are those of a manager's last change. If the API
+//     server refuses the child without the edited item too, the item is given back to its owner, and stays until the
+//     desired child changes.
 //   - An entry has a version that the API server no longer serves, or that lacks a field of the child. The entry is
 //     moved to the version of the child. Fields that the child does not have in that version are dropped from the
 //     entry.
@@ -52,8 +70,8 @@
 //
 // A child whose update the API server refuses as invalid, for example because a field is immutable, delays neither
 // later stages nor the pruning of other children. The same applies to a child that other clients change again and
-// again: after five corrections, it is corrected at most once in ten seconds, and Reconcile returns a [DriftError] that
-// names the field and the manager. Corrections of RBAC objects and network policies, and of the metadata that makes an
+// again: after five corrections, it is corrected at most once in ten seconds, and its result names the field and the
+// manager. Corrections of RBAC objects and network policies, and of the metadata that makes an
 // object a child, are not delayed.
 //
 // The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
@@ -75,8 +93,8 @@
 //
 // The inventory is an annotation on the parent that lists the kinds of its children. A kind is recorded before the
 // first child of that kind is written. The last stage, and the namespaces of children outside the parent's namespace,
-// are recorded as well. Children that are no longer desired are therefore found and deleted, even by another process,
-// if their kind is in Config.Kinds or desired by the current call. While the inventory contains a namespace that is not
+// are recorded as well. Children that are no longer desired are therefore found and deleted, even by another process.
+// Their kinds must be in Config.Kinds. While the inventory contains a namespace that is not
 // in Config.Namespaces, Reconcile returns [ErrNamespaceNotListed] and keeps the inventory and the finalizer.
 //
 // A long list of namespaces is compressed. The inventory has room for 10,000 namespaces whose names differ in up to 20
@@ -92,8 +110,8 @@
 // # Deletion
 //
 // Children are deleted in the reverse order of their stages, which are recorded in an annotation: the children in a
-// stage are deleted when those in all later stages are gone. Pending deletions are returned as a
-// [PendingDeletionError].
+// stage are deleted when those in all later stages are gone. Pending deletions are in
+// [Result].Pending.
 //
 // Kubernetes does not keep this order. A parent with more than one stage is therefore given a finalizer before its
 // children are written. When such a parent is deleted, Reconcile deletes the children in later stages, waits until they

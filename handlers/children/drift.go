@@ -2,7 +2,6 @@ package children
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers/internal/applied"
 	"github.com/dynamic-controller/engine/handlers/internal/ownership"
 )
@@ -26,70 +24,45 @@ const (
 	correctionPeriod = 10 * time.Second
 )
 
-// DriftError is returned if other clients change a child again and again, so that corrections are delayed. Five
-// corrections are made at once, and then one every ten seconds.
-type DriftError struct {
-	// Field is the first field that differs, such as "spec.replicas". A list is named as a whole.
-	Field string
-	// Manager is the field manager that changed the field last. It is empty if it is not known.
-	Manager string
-
-	wait time.Duration
+// driftError is returned if other clients change a child again and again, so that corrections are delayed.
+type driftError struct {
+	field   string // the first field that differs, such as "spec.replicas"; a list is named as a whole
+	manager string // the field manager that changed the field last, or empty if it is not known
+	wait    time.Duration
 }
 
 // Error names the field and the manager.
-func (e *DriftError) Error() string {
+func (e *driftError) Error() string {
 	manager := "another client"
-	if e.Manager != "" {
-		manager = fmt.Sprintf("field manager %q", e.Manager)
+	if e.manager != "" {
+		manager = fmt.Sprintf("field manager %q", e.manager)
 	}
 	return fmt.Sprintf("field %s is changed again and again by %s; it is corrected at most once in %s; "+
-		"remove the field from the template, or stop the other client", e.Field, manager, correctionPeriod)
-}
-
-// trouble is stored for a child whose repair failed, or that other clients have changed.
-type trouble struct {
-	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
-	futile string
-	drift  *rate.Limiter // limits corrections
-}
-
-// troubleOf returns the trouble of a child, creating it if necessary.
-func (e *parentEntry) troubleOf(id childID) *trouble {
-	if e.troubles == nil {
-		e.troubles = map[childID]*trouble{}
-	}
-	if e.troubles[id] == nil {
-		e.troubles[id] = &trouble{drift: rate.NewLimiter(rate.Every(correctionPeriod), maxCorrections)}
-	}
-	return e.troubles[id]
-}
-
-// isFutile reports whether the API server refused a child even with repaired managedFields.
-func (e *parentEntry) isFutile(child *child) bool {
-	known := e.troubles[child.id]
-	return known != nil && known.futile == child.hash
+		"remove the field from the template, or stop the other client", e.field, manager, correctionPeriod)
 }
 
 // correct brings a child into its desired state, unless it was corrected too often. In this case, it returns a
-// DriftError. Corrections that protect others are not delayed: permissions, network policies, and the marks and owner
+// driftError. Corrections that protect others are not delayed: permissions, network policies, and the marks and owner
 // references without which the object would not belong to its parent.
 func (c *call) correct(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
-	last := c.cache.children[child.id]
+	last := &child.entry.applied
 	isCorrection := last.hash == child.hash && last.written.uid == current.GetUID()
 	if !isCorrection || isProtective(child.kind) || !c.hasMarks(child, current) {
 		return c.converge(ctx, child, current)
 	}
-	budget := c.cache.troubleOf(child.id).drift
+	if child.entry.drift == nil {
+		child.entry.drift = rate.NewLimiter(rate.Every(correctionPeriod), maxCorrections)
+	}
+	budget := child.entry.drift
 	if missing := 1 - budget.Tokens(); missing > 0 {
 		field, path := difference(child.config.Object, current.Object)
 		if field == "" {
 			field = "metadata.managedFields"
 		}
 		wait := time.Duration(missing * float64(correctionPeriod))
-		return nil, &DriftError{Field: field, Manager: lastManagerOf(current, path, c.config.Name), wait: wait}
+		return nil, &driftError{field, lastManagerOf(current, path, c.config.Name), wait}
 	}
 	now, err := c.converge(ctx, child, current)
 	if err == nil && now.GetResourceVersion() != current.GetResourceVersion() {
@@ -152,33 +125,4 @@ func lastManagerOf(object metav1.Object, path fieldpath.Path, except string) (ma
 		}
 	}
 	return manager
-}
-
-// isPersistent reports whether an update that failed with err fails until someone changes the child or its desired
-// state.
-func isPersistent(err error) bool {
-	var drift *DriftError
-	return isRefusal(err) || errors.As(err, &drift)
-}
-
-// unconvergedError returns the errors of the children that exist and are not in their desired state. If all of them
-// drift, and nothing else failed, it also requests a requeue.
-func (c *call) unconvergedError(err error) error {
-	if len(c.unconverged) == 0 {
-		return nil
-	}
-	wait := time.Duration(0)
-	for _, each := range c.unconverged {
-		var drift *DriftError
-		if !errors.As(each, &drift) {
-			return errors.Join(c.unconverged...)
-		}
-		if wait == 0 || drift.wait < wait {
-			wait = drift.wait
-		}
-	}
-	if err != nil {
-		return errors.Join(c.unconverged...)
-	}
-	return errors.Join(append(slices.Clone(c.unconverged), dynamiccontroller.RequeueAfter(wait))...)
 }

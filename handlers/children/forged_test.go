@@ -71,8 +71,9 @@ func TestTrust_IgnoresForgedChildrenInOtherNamespaces(t *testing.T) {
 			}
 			reconciler := newReconciler(t, Config{Client: server})
 			a, b := inNamespace("other", "a"), inNamespace("other", "b")
-			children, err := reconciler.Reconcile(t.Context(), id, parent,
+			result, err := reconciler.Reconcile(t.Context(), id, parent,
 				Desired{Stages: [][]Child{Stage(a), Stage(b)}})
+			children := result.Existing()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -106,8 +107,9 @@ func TestTrust_ForgedStageIsLimitedByTheInventory(t *testing.T) {
 	for _, stage := range []string{"9", "99999999999999999999", "-1"} {
 		server := newFakeServer(newWidget())
 		reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
-		children, err := reconciler.Reconcile(t.Context(), first, parent,
+		result, err := reconciler.Reconcile(t.Context(), first, parent,
 			Desired{Stages: [][]Child{Stage(newConfigMap("a", "x")), Stage(newConfigMap("b", "x"))}})
+		children := result.Existing()
 		if err != nil {
 			t.Fatal(err)
 		}

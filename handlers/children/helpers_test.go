@@ -1,7 +1,10 @@
 package children
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -30,17 +33,19 @@ var (
 	newObject     = fakeserver.NewObject
 
 	configMapKind = Kind{GroupKind: schema.GroupKind{Kind: "ConfigMap"}}
+	namespaceKind = Kind{GroupKind: schema.GroupKind{Kind: "Namespace"}}
 	widgetKind    = Kind{GroupKind: schema.GroupKind{Group: "example.com", Kind: "Widget"}}
 )
 
 // newReconciler returns a Reconciler. It sets all required fields of config except Client. By default, config maps can
-// be outside their parent's namespace.
+// be outside their parent's namespace, and the children in a stage are applied one after another.
 func newReconciler(t testing.TB, config Config) *Reconciler {
 	t.Helper()
 	config.Mapper, config.Name = fakeserver.NewMapper(), "platform.example.com"
 	if config.Kinds == nil {
 		config.Kinds = []Kind{{GroupKind: configMapKind.GroupKind, CrossNamespace: true}, widgetKind}
 	}
+	config.MaxConcurrentApplies = cmp.Or(config.MaxConcurrentApplies, 1)
 	reconciler, err := New(config)
 	if err != nil {
 		t.Fatal(err)
@@ -117,8 +122,20 @@ func getParent(t testing.TB, server *fakeserver.Server) *unstructured.Unstructur
 // witnessName is the name of the witness of the first widget.
 const witnessName = "children-of-widget-uid-1017ff7e"
 
-func findsNone(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
-	return fakeserver.Lister{}, nil
+// listing is a Cache with a lister. Objects are read from the API server.
+type listing struct {
+	lister *fakeserver.Lister
+	err    error
+}
+
+func (l *listing) Get(
+	_ context.Context, gvr schema.GroupVersionResource, _, _ string,
+) (*unstructured.Unstructured, error) {
+	return nil, fmt.Errorf("%s: %w", gvr.Resource, dynamiccontroller.ErrNotServed)
+}
+
+func (l *listing) Lister(schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
+	return *l.lister, l.err
 }
 
 // reconciling is a server with a parent and a Reconciler.

@@ -218,7 +218,7 @@ func (c *call) changeParent(
 ) (gone bool, err error) {
 	parents := c.parents(c.id)
 	err = patch.RetryOnConflict(ctx, parents, parent, func(current *unstructured.Unstructured) error {
-		now, others := c.inventoryOf(current, c.isKnown)
+		now, others := c.inventoryOf(current, c.isListed)
 		room := c.inventoryRoom(current)
 		next, finalizers := now.grow(change(now), room), current.GetFinalizers()
 		witness := finalize && c.desired.needsWitness && c.witnessErr == nil && !c.isWitnessed(current)

@@ -51,10 +51,8 @@ func (c *call) listKind(
 	err := error(dynamiccontroller.ErrNotServed)
 	switch {
 	case cached == nil:
-	case c.config.Lister != nil:
-		err = c.listByMetadata(gvr, namespace, crossNamespace, keep)
 	case c.config.Cache != nil:
-		err = c.listCached(ctx, gvr, namespace, keep)
+		err = c.listCached(gvr, namespace, crossNamespace, keep)
 	}
 	if isUncached(err) {
 		err = c.listLive(ctx, gvr, namespace, acrossNamespaces, keep)
@@ -148,19 +146,6 @@ func (c *call) listLive(
 	return nil
 }
 
-// listCached calls f for the children in Config.Cache.
-func (c *call) listCached(
-	ctx context.Context, gvr schema.GroupVersionResource, namespace string, f func(*unstructured.Unstructured) error,
-) error {
-	objects, err := c.config.Cache.List(ctx, gvr, namespace, c.selector())
-	for _, object := range objects {
-		if err := f(object); err != nil {
-			return err
-		}
-	}
-	return err
-}
-
 // canCrossNamespaces reports whether children of a kind can be outside the namespace of a namespaced parent. This
 // requires CrossNamespace for the kind in Config.Kinds. The parent must also have the finalizer, which is added before
 // the first such child is written.
@@ -168,19 +153,20 @@ func (c *call) canCrossNamespaces(kind schema.GroupKind) bool {
 	return c.kinds[kind] && c.parent.GetNamespace() != "" && slices.Contains(c.parent.GetFinalizers(), c.finalizer())
 }
 
-// listByMetadata calls f with the metadata of the children that Config.Lister finds. It is sufficient to delete them.
-func (c *call) listByMetadata(
+// listCached calls f with the metadata of the children in Config.Cache. It is sufficient to delete them.
+func (c *call) listCached(
 	gvr schema.GroupVersionResource, namespace string, crossNamespace bool, f func(*unstructured.Unstructured) error,
 ) error {
-	lister, err := c.config.Lister(gvr)
+	lister, err := c.config.Cache.Lister(gvr)
 	if err != nil {
 		return err
 	}
 	var objects []dynamiccontroller.Object
-	if crossNamespace {
-		objects, err = lister.Objects(namespace, c.selector())
+	owned, hasIndex := lister.(dynamiccontroller.SecondaryLister)
+	if hasIndex && !crossNamespace {
+		objects, err = owned.OwnedBy(c.parent.GetUID())
 	} else {
-		objects, err = lister.OwnedBy(c.parent.GetUID())
+		objects, err = lister.Objects(namespace, c.selector())
 	}
 	for i, object := range objects {
 		objects[i] = nil // holds its decoded metadata

@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"pgregory.net/rapid"
@@ -19,7 +18,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 )
 
-// objectCache is a Reader that holds objects.
+// objectCache is a Cache that holds objects.
 type objectCache []*unstructured.Unstructured
 
 func (c objectCache) Get(
@@ -33,18 +32,7 @@ func (c objectCache) Get(
 	return nil, apierrors.NewNotFound(gvr.GroupResource(), name)
 }
 
-func (c objectCache) List(
-	_ context.Context, _ schema.GroupVersionResource, namespace string, selector labels.Selector,
-) (matching []*unstructured.Unstructured, err error) {
-	for _, object := range c {
-		if (namespace == "" || object.GetNamespace() == namespace) && selector.Matches(labels.Set(object.GetLabels())) {
-			matching = append(matching, object)
-		}
-	}
-	return matching, nil
-}
-
-func (c objectCache) lister(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
+func (c objectCache) Lister(schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
 	return fakeserver.Lister{Found: c}, nil
 }
 
@@ -89,7 +77,7 @@ func TestListKind_AllSourcesFindTheSameChildren(t *testing.T) {
 		}
 		var want []string
 		for source, config := range map[string]Config{
-			"the API server": {}, "the cache": {Cache: cache}, "the lister": {Cache: cache, Lister: cache.lister},
+			"the API server": {}, "the cache": {Cache: cache},
 		} {
 			config.Client = newFakeServer(objects...)
 			call := callFor(t, newReconciler(t, config), parent)
@@ -136,7 +124,7 @@ func TestReconcile_ChildrenOfOtherControllersOfTheParentAreKept(t *testing.T) {
 	theirs := sameParent("theirs")
 	cache := objectCache{theirs}
 	for name, config := range map[string]Config{
-		"the API server": {}, "the cache": {Cache: cache}, "the lister": {Cache: cache, Lister: cache.lister},
+		"the API server": {}, "the cache": {Cache: cache},
 	} {
 		server := newFakeServer(newWidget(), theirs)
 		config.Client, config.Kinds = server, []Kind{configMapKind}
@@ -215,16 +203,17 @@ func TestReconcile_ForeignObjectThatIsBeingDeleted(t *testing.T) {
 			test.object.SetFinalizers([]string{"example.com/hold"})
 			server := newReconciling(t, newWidget(), test.object)
 			desired := Desired{Stages: [][]Child{{{Object: newConfigMap("a", "mine"), Adopt: test.adopt}}}}
-			children, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
+			result, err := server.reconciler.Reconcile(t.Context(), first, server.parent, desired)
+			children := result.Existing()
 			if len(children) > 0 {
 				t.Errorf("returned %v", children)
 			}
-			var pending *PendingDeletionError
+			var pending *pendingError
 			if errors.As(err, &pending) != test.pending || !test.pending && !errors.Is(err, ErrNotOwned) {
 				t.Errorf("got %v", err)
 			}
-			if test.pending && pending.Children[0].Annotations["of"] != "" {
-				t.Errorf("returned the annotations %v", pending.Children[0].Annotations)
+			if test.pending && pending.pending[0].Annotations["of"] != "" {
+				t.Errorf("returned the annotations %v", pending.pending[0].Annotations)
 			}
 		})
 	}
@@ -247,14 +236,13 @@ func TestReconcile_ReservesMemoryForListedChildren(t *testing.T) {
 					return full
 				},
 			}
-			cached := fakeserver.Lister{Found: []*unstructured.Unstructured{forged}}
+			cached := &fakeserver.Lister{Found: []*unstructured.Unstructured{forged}}
 			if lister {
-				config.Lister = func(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error) {
-					return cached, nil
-				}
+				config.Cache = &listing{lister: cached}
 			}
 			reconciler, parent := newReconciler(t, config), newWidget()
-			children, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x")))
+			result, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newConfigMap("a", "x")))
+			children := result.Existing()
 			cached.Found = append(cached.Found, children...)
 			failUnlessRequeued(t, err)
 			reserved, full = nil, errors.New("no memory")

@@ -80,7 +80,7 @@ func (c *call) isRestored(ctx context.Context, record parentRecord, annotations 
 	if c.parent.GetNamespace() == "" || !slices.ContainsFunc(restored, func(uid types.UID) bool { return uid != "" }) {
 		return false, nil
 	}
-	now, err := c.namespaceUID(ctx)
+	now, err := c.namespaceUID()
 	return now != "" && slices.Contains(restored, now), err
 }
 
@@ -89,7 +89,7 @@ func (c *call) record(ctx context.Context, retain bool) (string, error) {
 	record := parentRecord{Identity: c.identity(), UID: c.parent.GetUID(), As: c.as.Name}
 	if !retain {
 		var err error
-		if record.NamespaceUID, err = c.namespaceUID(ctx); err != nil {
+		if record.NamespaceUID, err = c.namespaceUID(); err != nil {
 			return "", err
 		}
 	}
@@ -97,9 +97,10 @@ func (c *call) record(ctx context.Context, retain bool) (string, error) {
 	return string(text), err
 }
 
-// namespaceUID returns the UID of the parent's namespace. It cannot change during the life of the parent. The result is
-// empty if the Reconciler cannot read the namespace.
-func (c *call) namespaceUID(ctx context.Context) (types.UID, error) {
+// readNamespaceUID returns the UID of the parent's namespace. It cannot change during the life of the parent. The
+// result is empty if the Reconciler cannot read the namespace. It is called at most once per call, see
+// call.namespaceUID.
+func (c *call) readNamespaceUID(ctx context.Context) (types.UID, error) {
 	if c.cache.namespace.parent == c.parent.GetUID() {
 		return c.cache.namespace.uid, nil
 	}

@@ -112,7 +112,7 @@ func (c *call) isOwned(ctx context.Context, child *child, current metav1.Object)
 func (c *call) predecessorError(ctx context.Context) error {
 	advice := ""
 	if c.parent.GetNamespace() != "" {
-		uid, err := c.namespaceUID(ctx)
+		uid, err := c.namespaceUID()
 		if err != nil {
 			return err
 		}

@@ -249,11 +249,12 @@ func TestReconcile_WritesAsTheIdentity(t *testing.T) {
 // The cached child is as desired, but the cache does not show whether the new identity can read or write it.
 func TestReconcile_CachedStateIsPerIdentity(t *testing.T) {
 	server, cache := newFakeServer(newWidget()), fakeserver.Cache{}
-	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache, Lister: findsNone}), newWidget()
+	reconciler, parent := newReconciler(t, Config{Client: server, Cache: cache}), newWidget()
 	for i, identity := range []string{"a", "a", "b", "a", "", ""} {
 		desired := oneStage(newConfigMap("x", "1"))
 		desired.As.Name = identity
-		children, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+		result, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+		children := result.Existing()
 		if err != nil {
 			t.Fatal(err)
 		}

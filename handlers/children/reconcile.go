@@ -5,16 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"time"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
-	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 )
 
@@ -36,8 +34,9 @@ var ErrNamespaceNotListed = errors.New("the controller is limited to other names
 // Desired describes the desired children of a parent.
 type Desired struct {
 	// Stages are applied in order. A stage is applied once all children in the previous stage exist. Within a stage,
-	// children are applied in order but do not wait for each other. If the mapper lacks a child's kind, only that child
-	// fails, because an earlier stage can define the kind. The same applies if the error is [ErrKindNotSupported].
+	// children are applied concurrently, after the namespaces in the stage; see Config.MaxConcurrentApplies. If the mapper
+	// lacks a child's kind, only that child fails, because an earlier stage can define the kind. The same applies if the
+	// error is [ErrKindNotSupported].
 	// Children are deleted in the reverse order: a stage is deleted once all later stages are gone. The index of a child's
 	// stage is recorded in an annotation. If the children in a later stage are not known yet, an empty stage in its place
 	// saves a write to the parent.
@@ -52,7 +51,7 @@ type Desired struct {
 	// Kinds lists the kinds of children that other calls can desire, in the versions that those calls use. Recording them
 	// together with the kinds in Stages saves one write to the parent per kind. They stay recorded even if the parent has
 	// no such children. A kind that the mapper lacks is recorded with its first child, and so are namespaces other
-	// than the parent's. Optional.
+	// than the parent's. All of them must be in Config.Kinds. Optional.
 	Kinds []schema.GroupVersionKind
 	// As is the identity that reads and writes the children. Defaults to Config.Client.
 	As Identity
@@ -67,68 +66,82 @@ type Identity struct {
 	// Name distinguishes identities. If it changes, all children are applied again.
 	Name   string
 	Client dynamic.Interface
-	// Cache is used to get children. Defaults to Config.Cache.
-	Cache handlers.Reader
+	// Cache is used to get children. Its Lister is not called. Defaults to Config.Cache.
+	Cache Cache
 }
 
 // Reconcile deletes the children in desired.Absent, applies those in desired.Stages, and prunes all others once all
-// desired children exist. It returns the latest known versions of the desired children that exist, in order. After each
-// write to the parent, it updates the metadata and the status of the given parent.
+// desired children exist. After each write to the parent, it updates the metadata and the status of the given parent.
 //
-// The error joins the errors for all children. A child that cannot be applied has an error of type *[ChildError]. The
-// error wraps [ErrNotOwned] if an object does not belong to the parent. It wraps [ErrInventoryFull] if the parent has
-// children of too many kinds or in too many namespaces. In that case, it contains a *[ChildError] for the first few of
-// the excess children and the number of the others. If nothing failed but Reconcile waits for children to be deleted,
-// the error is a *[PendingDeletionError].
+// The result describes each desired child. The error is what a handler usually returns. It is nil if all children have
+// their desired state, and all others are gone. It joins the errors of the children and Result.Failure. It wraps a
+// dynamiccontroller.RequeueAfter, and thus does not count as a failure, if Reconcile only waits for children to be
+// deleted, or if children drift and nothing else failed.
 //
 // For a parent that is being deleted, Reconcile uses only desired.Absent, desired.As and desired.LeftBehind. It deletes
 // the children in desired.Absent, and the children that Kubernetes would not delete or would not delete in order. For a
 // parent that no longer exists, call Forget.
 func (r *Reconciler) Reconcile(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured, desired Desired,
-) ([]*unstructured.Unstructured, error) {
+) (Result, error) {
 	c := r.newCall(ctx, id, parent, desired.As)
 	c.reportLeft = desired.LeftBehind
 	if parent.GetDeletionTimestamp() != nil {
-		return nil, c.cleanUp(ctx, desired)
+		err := c.cleanUp(ctx, desired)
+		return Result{Pending: c.pending, Failure: failureOf(err)}, err
 	}
 	absentErr := c.deleteAbsent(ctx, desired)
-	var err error
-	if c.desired, err = c.newDesiredSet(ctx, desired); err != nil {
-		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
-	}
-	if c.desired.needsWitness {
-		c.witnessErr = c.ensureWitness(ctx)
-	}
-	gone := errors.Is(c.witnessErr, errParentGone)
-	if !gone {
-		gone, err = c.prepareParent(ctx, parent)
-	}
+	gone, err := c.prepare(ctx, desired)
 	if err != nil {
-		return nil, fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
+		err = fmt.Errorf("children of %s: %w", id, errors.Join(absentErr, err))
+		return Result{Failure: err}, err
+	}
+	if !gone {
+		gone, err = c.applyAndPrune(ctx, desired.Partial)
 	}
 	if gone {
-		return nil, absentErr // the parent's deletion causes another reconcile
+		return Result{Failure: absentErr}, absentErr // the parent's deletion causes another reconcile
 	}
-	children, err := c.applyStages(ctx)
-	if errors.Is(err, errParentGone) {
-		return children, absentErr // the parent's deletion causes another reconcile
+	return c.result(errors.Join(absentErr, err))
+}
+
+// prepare computes the desired children, and records their kinds and namespaces in the parent. It reports whether the
+// parent is being deleted or no longer exists.
+func (c *call) prepare(ctx context.Context, desired Desired) (gone bool, err error) {
+	set, err := c.newDesiredSet(ctx, desired)
+	if err != nil {
+		return false, err
 	}
-	if err == nil && !c.waiting && !desired.Partial {
+	c.desired = set
+	if set.needsWitness {
+		if c.witnessErr = c.ensureWitness(ctx); errors.Is(c.witnessErr, errParentGone) {
+			return true, nil
+		}
+	}
+	return c.prepareParent(ctx, c.parent)
+}
+
+// applyAndPrune applies the desired children, and prunes the others if none of the desired ones blocks this. It reports
+// whether the parent is being deleted or no longer exists.
+func (c *call) applyAndPrune(ctx context.Context, partial bool) (gone bool, err error) {
+	if err := c.applyStages(ctx); errors.Is(err, errParentGone) {
+		return true, nil
+	}
+	complete := true
+	for child := range c.desired.all() {
+		complete = complete && !child.blocks()
+		if child.pending != nil {
+			c.pending = append(c.pending, *child.pending)
+			c.waiting = true
+		}
+	}
+	if complete && !partial && !c.waiting {
 		err = c.prune(ctx)
+		if err == nil && !c.waiting && !c.postponed {
+			c.forgetUndesired()
+		}
 	}
-	err = errors.Join(absentErr, cmp.Or(err, c.witnessErr))
-	settled := err == nil && !c.waiting && !c.postponed
-	if settled && !desired.Partial {
-		c.forgetUndesired()
-	}
-	err = errors.Join(err, c.refusedError())
-	err = errors.Join(err, c.unconvergedError(err))
-	if err == nil && !settled {
-		return children, c.pendingError()
-	}
-	c.cache.waitStarted = time.Time{}
-	return children, err
+	return false, cmp.Or(err, c.witnessErr)
 }
 
 // call holds the state of one call to Reconcile.
@@ -140,14 +153,13 @@ type call struct {
 	parent       *unstructured.Unstructured
 	desired      *desiredSet
 	canAdopt     func() error
+	namespaceUID func() (types.UID, error)
 	deleted      map[childKey]error // results of the deletions that this call has attempted
 	witnessErr   error              // why the parent has no witness, although it needs one
 	parentExists bool               // set once the API server has returned the parent and it is not being deleted
 	noNamespace  bool               // whether the parent's namespace cannot be read
 	parsed       parsedInventory
 	recorded     inventory // the entries of known kinds in the parent's inventory
-	refused      []error   // errors for the desired children that do not fit into the inventory
-	unconverged  []error   // errors for the desired children that exist and could not be updated
 	ignored      []string  // apparent children in namespaces that are not in the inventory
 	pending      []PendingChild
 	left         map[childKey]LeftBehind
@@ -166,30 +178,24 @@ func (r *Reconciler) newCall(
 		as.Cache = r.config.Cache
 	}
 	cache := r.caches.For(ctx).forHistory(dynamiccontroller.HistoryOf(ctx))
-	return &call{
-		Reconciler: r, as: as, cache: cache.entry(id), id: id, parent: parent,
+	c := &call{
+		Reconciler: r, as: as, cache: cache.entry(id), id: id, parent: parent, desired: &desiredSet{},
 		canAdopt: ownerref.CanAdoptFunc(ctx, r.config.Client, id, parent), deleted: map[childKey]error{},
 	}
+	c.namespaceUID = sync.OnceValues(func() (types.UID, error) { return c.readNamespaceUID(ctx) })
+	return c
 }
 
 // forgetUndesired drops undesired children from the apply cache.
 func (c *call) forgetUndesired() {
-	if len(c.cache.children) <= len(c.desired.keys) && len(c.cache.troubles) == 0 {
+	if len(c.cache.children) <= len(c.desired.keys) {
 		return
 	}
-	desired := make(map[dynamiccontroller.ObjectIdentifiers]appliedChild, len(c.desired.keys))
-	for _, stage := range c.desired.stages {
-		for _, child := range stage {
-			desired[child.id] = c.cache.children[child.id]
-		}
+	desired := make(map[childID]*childEntry, len(c.desired.keys))
+	for child := range c.desired.all() {
+		desired[child.id] = child.entry
 	}
 	c.cache.children = desired
-	maps.DeleteFunc(c.cache.troubles, func(id childID, _ *trouble) bool { _, is := desired[id]; return !is })
-}
-
-// isKnown reports whether a kind is in Config.Kinds or desired by this call.
-func (c *call) isKnown(kind schema.GroupKind) bool {
-	return c.isListed(kind) || slices.Contains(c.desired.kinds, kind)
 }
 
 // prepareParent adds the finalizer and the desired kinds to the parent before its children are written. It reports

@@ -1,6 +1,7 @@
 package children
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
-	"github.com/dynamic-controller/engine/handlers"
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/perrun"
 )
@@ -22,7 +22,7 @@ import (
 // maxNameLength leaves room for suffixes in field manager names, which can have 128 characters.
 const maxNameLength = 100
 
-// Config configures a [Reconciler]. Client, Mapper and Name are required.
+// Config configures a [Reconciler]. Client, Mapper, Name and Kinds are required.
 type Config struct {
 	// Client is used for writes, and for reads that must not be outdated.
 	Client dynamic.Interface
@@ -36,32 +36,27 @@ type Config struct {
 	// annotations <name>/inventory and <name>/witness and the finalizer <name>/children. Two controllers with the same
 	// parents need different names.
 	Name string
-	// Cache is used to read children. For each type that it serves, it must hold all objects with the label <name>/parent,
-	// in Namespaces or, if Namespaces is empty, in all namespaces. It need not hold other objects: if Get does not find a
-	// child, the child is created with a request that fails if the object exists; in that case, the object is read from
-	// the API server. Get must return whole objects. List must return at least their metadata. Children of other types are
-	// read from the API server. By default, all children are read from the API server, with one request per child and
-	// type.
-	Cache handlers.Reader
-	// Lister replaces Cache.List if it is set. It finds cached children by their metadata, which saves decoding them. With
-	// an index by owner, the cost is linear in the number of the parent's children instead of all objects. It is usually
-	// DynamicController.SecondaryLister with the key of the watch. If an error wraps dynamiccontroller.ErrNotServed or
-	// ErrNotSynced, children are listed from the API server. Optional.
-	Lister func(gvr schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error)
+	// Cache is used to read children. By default, all children are read from the API server, with one request per child
+	// and type.
+	Cache Cache
 	// Reserve is called before the metadata of a child that a list has found is kept until Reconcile returns. If it
 	// returns an error, Reconcile fails. It can limit the memory of concurrent calls. Optional.
 	Reserve func(ctx context.Context, child *unstructured.Unstructured) error
-	// Kinds lists all kinds of children, including those of earlier versions of the controller. Anyone who can update a
-	// parent can change its inventory. Therefore, only children whose kinds are in Kinds or desired by the same call to
-	// Reconcile are pruned and cleaned up. Entries of other kinds stay in the inventory, so that a version of the
-	// controller that lists these kinds can prune their children. Such entries cost no requests. When the parent is
-	// deleted, Kubernetes deletes children of such kinds because of their owner references. By default, only children of
-	// kinds that a call desires are pruned.
+	// Kinds lists all kinds of children, including those of earlier versions of the controller: only children of these
+	// kinds are created, pruned and cleaned up. Anyone who can update a parent can change its inventory, so kinds are not
+	// taken from there. Entries of other kinds stay in the inventory, so that a version of the controller that lists these
+	// kinds can prune their children. Such entries cost no requests. When the parent is deleted, Kubernetes deletes
+	// children of such kinds because of their owner references. A child with another kind is an error. An empty list that
+	// is not nil means that parents have no children.
 	Kinds []Kind
 	// Namespaces restricts the namespaces in which children are found. A list across namespaces is replaced with one list
 	// per namespace, so permissions in these namespaces suffice. Cluster-scoped children are listed as usual. A desired
 	// child in another namespace is an error, unless it is retained. By default, children can be in all namespaces.
 	Namespaces []string
+	// MaxConcurrentApplies limits how many children of a parent are applied at the same time. In addition, their total
+	// size is limited to 1 MiB. The children in a stage are applied concurrently; namespaces come before the others.
+	// Defaults to [DefaultMaxConcurrentApplies].
+	MaxConcurrentApplies int
 }
 
 // Kind is a kind of child that the controller, or an earlier version of it, creates.
@@ -101,6 +96,14 @@ func New(config Config) (*Reconciler, error) {
 		errs = append(errs, fmt.Errorf("children: Config.Name %q: must have at most %d characters",
 			config.Name, maxNameLength))
 	}
+	if config.Kinds == nil {
+		errs = append(errs, errors.New("children: Config.Kinds: must not be nil"))
+	}
+	if config.MaxConcurrentApplies < 0 {
+		errs = append(errs, fmt.Errorf("children: Config.MaxConcurrentApplies %d: must not be negative",
+			config.MaxConcurrentApplies))
+	}
+	config.MaxConcurrentApplies = cmp.Or(config.MaxConcurrentApplies, DefaultMaxConcurrentApplies)
 	kinds := make(map[schema.GroupKind]bool, len(config.Kinds))
 	for i, kind := range config.Kinds {
 		if kind.Kind == "" {

@@ -2,6 +2,7 @@ package children
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -47,7 +48,8 @@ func TestNew_DuplicateKindCanCrossNamespacesIfOneEntryCan(t *testing.T) {
 	})
 	child := newConfigMap("a", "x")
 	child.SetNamespace("other")
-	children, err := reconciler.Reconcile(t.Context(), first, newWidget(), oneStage(child))
+	result, err := reconciler.Reconcile(t.Context(), first, newWidget(), oneStage(child))
+	children := result.Existing()
 	if err != nil || len(children) != 1 || children[0].GetNamespace() != "other" {
 		t.Errorf("got the children %v and the error %v", children, err)
 	}
@@ -83,10 +85,12 @@ func TestReconcile_RecordsKindsInOneWriteBeforeTheirFirstChildren(t *testing.T) 
 
 func TestReconcile_RecordsTheKindsOfLaterCalls(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler := newReconciler(t, Config{Client: server})
 	parent := newWidget()
 	configMap, widget := newObject("v1", "ConfigMap", "", "").GroupVersionKind(), newWidget().GroupVersionKind()
 	kinds := []schema.GroupVersionKind{configMap, widget, widget.GroupVersion().WithKind("Unknown")}
+	reconciler := newReconciler(t, Config{
+		Client: server, Kinds: []Kind{configMapKind, widgetKind, {GroupKind: kinds[2].GroupKind()}},
+	})
 	a, b := newConfigMap("a", "x"), newObject("example.com/v1", "Widget", "", "b")
 	const both = "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0"
 	for _, step := range []struct {
@@ -144,7 +148,8 @@ func (failingMapper) RESTMapping(schema.GroupKind, ...string) (*meta.RESTMapping
 
 func TestReconcile_InvalidChildrenAreRejectedBeforeAnyWrite(t *testing.T) {
 	server := newFakeServer(newWidget())
-	reconciler := newReconciler(t, Config{Client: server})
+	kinds := []Kind{configMapKind, namespaceKind, widgetKind}
+	reconciler := newReconciler(t, Config{Client: server, Kinds: kinds})
 	valid := newConfigMap("valid", "x")
 	numbered := newConfigMap("numbered", "x")
 	if err := unstructured.SetNestedField(numbered.Object, int64(1), "metadata", "labels", "version"); err != nil {
@@ -177,17 +182,25 @@ func TestReconcile_FailedChildDoesNotAffectItsStage(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.TakeWrites()
-	existing, err := reconciler.Reconcile(t.Context(), first, parent, Desired{Stages: [][]Child{
+	result, err := reconciler.Reconcile(t.Context(), first, parent, Desired{Stages: [][]Child{
 		Stage(newConfigMap("unowned", "x"), newConfigMap("new", "x")), Stage(newConfigMap("later", "x")),
 	}})
-	var failed *ChildError
-	if !errors.Is(err, ErrNotOwned) || !errors.As(err, &failed) || failed.NamespacedKey != "default/unowned" ||
-		failed.Kind.Kind != "ConfigMap" || failed.Parent != first ||
+	existing := result.Existing()
+	if !errors.Is(err, ErrNotOwned) ||
 		!strings.HasPrefix(err.Error(), "child configmaps.v1 default/unowned of widgets.v1.example.com ") {
 		t.Errorf("got %v", err)
 	}
 	if len(existing) != 1 || existing[0].GetName() != "new" {
 		t.Errorf("returned %v", existing)
+	}
+	var outcomes []string
+	for _, child := range result.Children {
+		outcomes = append(outcomes, fmt.Sprint(child.NamespacedKey, child.Outcome, child.Reason))
+	}
+	if want := []string{
+		"default/unownedConflictAdoptionNotEnabled", "default/newCreated", "default/laterWaitingEarlierStage",
+	}; !slices.Equal(outcomes, want) {
+		t.Errorf("the outcomes are %q, want %q", outcomes, want)
 	}
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"patch widgets first", "apply configmaps new"}) {
 		t.Errorf("wrote %q", writes)
@@ -199,7 +212,8 @@ func TestReconcile_IgnoresCopiesOfChildren(t *testing.T) {
 	server := newFakeServer(newWidget())
 	reconciler, parent := newReconciler(t, Config{Client: server}), newWidget()
 	desired := oneStage(newRemoteConfigMap("a"), newConfigMap("b", "x"))
-	originals, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+	result, err := reconciler.Reconcile(t.Context(), first, parent, desired)
+	originals := result.Existing()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,8 @@ type replacements struct {
 	known map[string]bool
 
 	paths   []fieldpath.Path
-	foreign map[string]bool // if not nil, the other items are only collected here
+	kept    []fieldpath.Path // items that can be edited items or items of others
+	foreign map[string]bool  // if not nil, the other items are only collected here
 }
 
 // find compares a part of the configuration with the same part of the object.
@@ -105,13 +106,20 @@ func (r *replacements) findItems(path fieldpath.Path, keys []string, config, obj
 			}
 		}
 	}
-	if r.again {
-		r.paths = append(r.paths, renamed(missing, edited, keys)...)
-	}
+	var replaced []fieldpath.Path
+	switch {
 	// The API server refuses the list with both items. If each edited item can belong to a missing one, they are removed.
-	if len(edited) <= len(missing) && r.isRefused(path) {
+	case len(edited) <= len(missing) && r.isRefused(path):
 		for _, item := range edited {
-			r.paths = append(r.paths, item.path)
+			replaced = append(replaced, item.path)
+		}
+	case r.again:
+		replaced = renamed(missing, edited, keys)
+	}
+	r.paths = append(r.paths, replaced...)
+	for _, item := range edited {
+		if !slices.ContainsFunc(replaced, item.path.Equals) {
+			r.kept = append(r.kept, item.path)
 		}
 	}
 }

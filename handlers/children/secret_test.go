@@ -68,7 +68,8 @@ func TestEncodeStringData(t *testing.T) {
 
 // The error contains the child and the field. It does not contain the key or the value.
 func TestReconcile_InvalidStringDataIsRejected(t *testing.T) {
-	reconciler := newReconciler(t, Config{Client: newFakeServer(newWidget())})
+	kinds := []Kind{{GroupKind: secretKind.GroupKind()}}
+	reconciler := newReconciler(t, Config{Client: newFakeServer(newWidget()), Kinds: kinds})
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(secretKind, meta.RESTScopeNamespace)
 	reconciler.config.Mapper = mapper

@@ -189,18 +189,19 @@ func TestTrust_UnlistedKindsAreKeptForALaterVersion(t *testing.T) {
 	counter.take()
 	server.TakeWrites()
 
-	none := newReconciler(t, Config{Client: counter, Kinds: []Kind{}})
-	reconcile(none, oneStage(b), "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0")
+	other := newReconciler(t, Config{Client: counter, Kinds: []Kind{widgetKind, namespaceKind}})
+	reconcile(other, oneStage(b), "ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0")
 	if writes := server.TakeWrites(); len(writes) > 0 || counter.lists[configMaps] > 0 {
 		t.Errorf("wrote %q and sent %d lists", writes, counter.lists[configMaps])
 	}
+	other = newReconciler(t, Config{Client: counter, Kinds: []Kind{namespaceKind}})
 	namespace := newObject("v1", "Namespace", "", "").GroupVersionKind()
-	reconcile(none, Desired{Kinds: []schema.GroupVersionKind{namespace}},
+	reconcile(other, Desired{Kinds: []schema.GroupVersionKind{namespace}},
 		"Namespace=v1/namespaces:0,ConfigMap=v1/configmaps:0,Widget.example.com=v1/widgets:0")
 	server.TakeWrites()
 
-	one := newReconciler(t, Config{Client: counter, Kinds: []Kind{configMapKind}})
-	reconcile(one, oneStage(b), "Widget.example.com=v1/widgets:0,Namespace=v1/namespaces:0")
+	last := newReconciler(t, Config{Client: counter, Kinds: []Kind{configMapKind, widgetKind}})
+	reconcile(last, oneStage(b), "Widget.example.com=v1/widgets:0,Namespace=v1/namespaces:0")
 	if writes := server.TakeWrites(); !slices.Equal(writes, []string{"delete configmaps a", "patch widgets first"}) {
 		t.Errorf("wrote %q", writes)
 	}
@@ -251,7 +252,7 @@ func TestTrust_CrossNamespaceChildrenMustBeDeclared(t *testing.T) {
 func TestTrust_ClusterScopedKindsAreNotListedInANamespace(t *testing.T) {
 	parent := newWidget()
 	counter := newListCounter(newFakeServer(parent))
-	reconciler := newReconciler(t, Config{Client: counter})
+	reconciler := newReconciler(t, Config{Client: counter, Kinds: []Kind{namespaceKind}})
 	namespace := newObject("v1", "Namespace", "", "").GroupVersionKind()
 	desired := Desired{Kinds: []schema.GroupVersionKind{namespace}}
 	if _, err := reconciler.Reconcile(t.Context(), first, parent, desired); err != nil {

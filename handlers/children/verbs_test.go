@@ -43,13 +43,12 @@ func TestReconcile_KindThatLacksVerbsGetsNeitherFinalizerNorWrites(t *testing.T)
 				t.Fatal(err)
 			}
 			parent, other := newWidget(), newObject("example.com/v1", "Widget", "", "other")
-			_, err = reconciler.Reconcile(t.Context(), first, parent, oneStage(newRemoteConfigMap("a"), other))
-			var failed *ChildError
-			switch {
+			result, err := reconciler.Reconcile(t.Context(), first, parent, oneStage(newRemoteConfigMap("a"), other))
+			switch refused := result.Children[0]; {
 			case c.want == "" && err != nil:
 				t.Errorf("got %v", err)
-			case c.want != "" && (!errors.Is(err, ErrKindNotSupported) || !errors.As(err, &failed) ||
-				failed.Err.Error() != ErrKindNotSupported.Error()+": it lacks "+c.want):
+			case c.want != "" && (!errors.Is(err, ErrKindNotSupported) || refused.Reason != ReasonKindNotSupported ||
+				refused.Message != ErrKindNotSupported.Error()+": it lacks "+c.want):
 				t.Errorf("got %v, want the missing verbs %s", err, c.want)
 			}
 			if hasFinalizer := len(getParent(t, server).GetFinalizers()) > 0; hasFinalizer != (c.want == "") {

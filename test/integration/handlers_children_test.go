@@ -44,7 +44,7 @@ func (s *setting) serveParents(
 	})
 	f.reconciler = s.newReconciler(children.Config{
 		Client: must(dynamic.NewForConfig(own.config)),
-		Cache:  handlers.Cached(f.controller.Lister),
+		Cache:  children.Cached(f.controller.Lister),
 	})
 	f.calls = newRecorder(s.T, handlers.Object(handlers.Cached(f.controller.Lister),
 		func(ctx context.Context, id dynamiccontroller.ObjectIdentifiers, parent *unstructured.Unstructured) error {
@@ -206,7 +206,7 @@ func TestHandlers_NormalizedValuesAreNotDrift(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
-	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Group: "apps", Kind: "Deployment"}}}
 	desired := func(*unstructured.Unstructured) children.Desired {
 		return oneStage(newObject(deployments, "Deployment", "", "d", map[string]any{
 			"selector": map[string]any{"matchLabels": map[string]any{"app": "d"}},

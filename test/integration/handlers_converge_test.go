@@ -33,6 +33,7 @@ type converging struct {
 	parent     *unstructured.Unstructured
 	reconciler *children.Reconciler
 	writes     *writeCounter
+	result     children.Result // of the last reconcile
 }
 
 func newConverging(t *testing.T) *converging {
@@ -51,7 +52,7 @@ func newConverging(t *testing.T) *converging {
 func (c *converging) reconcile(child *unstructured.Unstructured) (writes int64, err error) {
 	c.Helper()
 	before := c.writes.Load()
-	_, err = c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, oneStage(child))
+	c.result, err = c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, oneStage(child))
 	return c.writes.Load() - before, err
 }
 
@@ -210,6 +211,10 @@ func TestHandlers_ItemsOfOthersStay(t *testing.T) {
 			want := map[bool]string{true: "A,B,C", false: "A,B,C,D"}[len(edits) == 2]
 			if got := sortedNames(namesAt(c.get(deployments, c.namespace, "shop"), "name", env...)); got != want {
 				t.Errorf("got %s, want %s", got, want)
+			}
+			reason := map[bool]string{true: "", false: children.ReasonUndesiredItem}[len(edits) == 2]
+			if got := c.result.Children[0]; got.Reason != reason {
+				t.Errorf("got %+v, want the reason %q", got, reason)
 			}
 		})
 	}
@@ -413,9 +418,9 @@ func TestHandlers_BudgetForDrift(t *testing.T) {
 		}
 	}
 	writes, err := fight()
-	var drift *children.DriftError
-	if !errors.As(err, &drift) || drift.Field != "data.key" || drift.Manager != "fighter" || writes != 0 {
-		t.Fatalf("got %d writes and %v", writes, err)
+	drift := c.result.Children[0]
+	if drift.Outcome != children.Drifting || drift.Field != "data.key" || drift.Manager != "fighter" || writes != 0 {
+		t.Fatalf("got %d writes, %+v and %v", writes, drift, err)
 	}
 	if wait, requeued := dynamiccontroller.RequeueDelay(err); !requeued || wait <= 0 || wait > 10*time.Second {
 		t.Errorf("the next attempt is in %s", wait)
@@ -447,17 +452,17 @@ func TestHandlers_RefusedUpdates(t *testing.T) {
 	c := newConverging(t)
 	fixed, other := newConfigMap(c.namespace, "fixed", "x"), newConfigMap(c.namespace, "other", "x")
 	fixed.Object["immutable"] = true
-	reconcile := func(stages ...[]children.Child) error {
-		_, err := c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, children.Desired{Stages: stages})
+	reconcile := func(stages ...[]children.Child) (err error) {
+		c.result, err = c.reconciler.Reconcile(c.Context(), c.id(c.parents, "p"), c.parent, children.Desired{Stages: stages})
 		return err
 	}
 	c.noError(reconcile(children.Stage(fixed, other), nil))
 	c.noError(unstructured.SetNestedField(fixed.Object, "y", "data", "key"))
 	later := newConfigMap(c.namespace, "later", "x")
-	var failed *children.ChildError
 	err := reconcile(children.Stage(fixed), children.Stage(later))
-	if !errors.As(err, &failed) || failed.NamespacedKey != c.namespace+"/fixed" || !apierrors.IsInvalid(err) {
-		t.Fatalf("got %v", err)
+	failed := c.result.Children[0]
+	if failed.Outcome != children.Refused || failed.NamespacedKey != c.namespace+"/fixed" || !apierrors.IsInvalid(err) {
+		t.Fatalf("got %+v and %v", failed, err)
 	}
 	if c.get(configMaps, c.namespace, "later") == nil {
 		t.Error("the later stage was not applied")

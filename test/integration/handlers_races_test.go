@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
@@ -20,7 +19,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
-// frozenCache is a Reader whose Get method always returns the same object, like a cache that no longer receives events.
+// frozenCache is a Cache whose Get method always returns the same object, like a cache that no longer receives events.
 type frozenCache struct{ object *unstructured.Unstructured }
 
 func (f frozenCache) Get(
@@ -29,9 +28,7 @@ func (f frozenCache) Get(
 	return f.object.DeepCopy(), nil
 }
 
-func (f frozenCache) List(
-	context.Context, schema.GroupVersionResource, string, labels.Selector,
-) ([]*unstructured.Unstructured, error) {
+func (f frozenCache) Lister(schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
 	return nil, fmt.Errorf("list: %w", dynamiccontroller.ErrNotServed)
 }
 
@@ -100,7 +97,7 @@ func TestHandlers_ConcurrentlyCreatedObjectsAreNotTakenOver(t *testing.T) {
 	}
 }
 
-// emptyCache is a Reader that holds no objects, like a cache of children that does not hold foreign objects.
+// emptyCache is a Cache that holds no objects, like a cache of children that does not hold foreign objects.
 type emptyCache struct{ frozenCache }
 
 func (emptyCache) Get(
@@ -152,7 +149,8 @@ func TestHandlers_OutdatedCacheDoesNotReclaimOrphan(t *testing.T) {
 	s := newSetting(h)
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
 	reconciler := s.newReconciler(children.Config{})
-	created, err := reconciler.Reconcile(t.Context(), s.parent("p"), parent, oneStage(newConfigMap("", "child", "one")))
+	result, err := reconciler.Reconcile(t.Context(), s.parent("p"), parent, oneStage(newConfigMap("", "child", "one")))
+	created := result.Existing()
 	h.noError(err)
 	// The garbage collector does the same. It would overlook a child that it has not seen yet.
 	h.merge(configMaps, h.namespace, "child", `{"metadata":{"ownerReferences":null}}`)

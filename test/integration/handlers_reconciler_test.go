@@ -102,7 +102,7 @@ func (r *reconciler) run(ctx context.Context, lead <-chan struct{}) (err error) 
 	}
 	r.cached = handlers.Cached(r.controller.Lister)
 	r.reconciler, err = children.New(children.Config{
-		Client: r.client, Cache: r.cached, Mapper: mapper, Name: platformName,
+		Client: r.client, Cache: children.Cached(r.controller.Lister), Mapper: mapper, Name: platformName,
 		Kinds: []children.Kind{
 			{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, CrossNamespace: true},
 			{GroupKind: schema.GroupKind{Group: r.Gadgets.Group, Kind: "Gadget"}, CrossNamespace: true},

@@ -38,6 +38,7 @@ func TestHandlers_StringDataDriftIsCorrected(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	s := newSetting(h)
+	s.moreKinds = []children.Kind{{GroupKind: schema.GroupKind{Kind: "Secret"}}}
 	parent := h.put(s.parents, newObject(s.parents, "Platform", h.namespace, "p", nil))
 	reconciler := s.newReconciler(children.Config{})
 	reconcile := func(want map[string]string, values map[string]any) {

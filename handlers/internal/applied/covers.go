@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"math"
 	"reflect"
 	"slices"
@@ -102,11 +103,29 @@ func Projection(config, object any) any {
 
 // Digest returns a short hash of the values as JSON with sorted map keys.
 func Digest(values ...any) (string, error) {
+	digest, _, err := DigestAndSize(values...)
+	return digest, err
+}
+
+// DigestAndSize is like Digest, and also returns the size of the JSON in bytes.
+func DigestAndSize(values ...any) (digest string, size int64, err error) {
 	hash := sha256.New()
+	counted := counter{Writer: hash}
 	for _, value := range values {
-		if err := json.NewEncoder(hash).Encode(value); err != nil {
-			return "", err
+		if err := json.NewEncoder(&counted).Encode(value); err != nil {
+			return "", 0, err
 		}
 	}
-	return hex.EncodeToString(hash.Sum(nil)[:12]), nil
+	return hex.EncodeToString(hash.Sum(nil)[:12]), counted.size, nil
+}
+
+// counter counts the bytes that are written.
+type counter struct {
+	io.Writer
+	size int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.size += int64(len(p))
+	return c.Writer.Write(p)
 }

@@ -165,6 +165,11 @@ func (Cache) List(
 	return nil, errors.New("lists are not supported")
 }
 
+// Lister returns a lister that finds no objects.
+func (Cache) Lister(schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
+	return Lister{}, nil
+}
+
 // NewMapper returns a mapper for the types of the server.
 func NewMapper() meta.RESTMapper {
 	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{Widgets.GroupVersion(), ConfigMaps.GroupVersion()})

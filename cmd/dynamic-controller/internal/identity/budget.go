@@ -5,19 +5,31 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 )
 
 // ErrResponseTooLarge is returned by requests whose responses exceed a [ResponseBudget].
 var ErrResponseTooLarge = errors.New("the response is too large")
 
 // ResponseBudget limits the total size of the responses to a sequence of requests. Bytes is the number of bytes that
-// are left.
-type ResponseBudget struct{ Bytes int64 }
+// are left. It is safe for concurrent use by the requests of one context.
+type ResponseBudget struct {
+	Bytes int64
+	mu    sync.Mutex // guards Bytes
+}
+
+// take removes bytes from the budget, and reports whether it is not exceeded.
+func (b *ResponseBudget) take(bytes int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Bytes -= bytes
+	return b.Bytes >= 0
+}
 
 type budgetKey struct{}
 
-// WithResponseBudget returns a context for requests that share a budget. The requests must not be concurrent, and must
-// be sent with the clients of a [Manager]. If a response exceeds the budget, the rest of the response is not read, and
+// WithResponseBudget returns a context for requests that share a budget. They must be sent with the clients of
+// a [Manager]. If a response exceeds the budget, the rest of the response is not read, and
 // later requests are not sent.
 func WithResponseBudget(ctx context.Context, budget *ResponseBudget) context.Context {
 	return context.WithValue(ctx, budgetKey{}, budget)
@@ -28,7 +40,7 @@ type budgeted struct{ http.RoundTripper }
 
 func (b budgeted) RoundTrip(request *http.Request) (*http.Response, error) {
 	budget, has := request.Context().Value(budgetKey{}).(*ResponseBudget)
-	if has && budget.Bytes < 0 {
+	if has && !budget.take(0) {
 		return nil, ErrResponseTooLarge
 	}
 	response, err := b.RoundTripper.RoundTrip(request)
@@ -48,7 +60,7 @@ type budgetedBody struct {
 
 func (b budgetedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.budget.Bytes -= int64(n); b.budget.Bytes < 0 {
+	if !b.budget.take(int64(n)) {
 		return 0, ErrResponseTooLarge
 	}
 	return n, err

@@ -104,7 +104,7 @@ func TestCollection_FollowsItsList(t *testing.T) {
 		if err != nil || got.Ready != step.ready {
 			t.Fatalf("%s: ready %t, %v, %v, %v", step.name, got.Ready, got.Problems, got.Unready, err)
 		}
-		if writes := server.Took(); !slices.Equal(writes, step.writes) {
+		if writes := server.Took(); !sameWrites(writes, step.writes) {
 			t.Errorf("%s: written: %q, want %q", step.name, writes, step.writes)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/events"
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/handlers"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // recordCondition records an event if the Ready condition shows that an instance has become ready, has started to fail,
@@ -60,17 +61,16 @@ type childChange struct {
 	id         dynamiccontroller.ObjectIdentifiers
 }
 
-// applied records an apply, unless it changed nothing. object is the applied configuration, and now is the result. An
-// apply that creates the object is sent without a UID.
-func (c *childClient) applied(id dynamiccontroller.ObjectIdentifiers, object, now *unstructured.Unstructured) {
-	change := childChange{verb: updated, kind: object.GetKind(), id: id}
-	switch {
-	case object.GetUID() == "":
-		change.verb = created
-	case object.GetResourceVersion() == now.GetResourceVersion():
-		return
+// applied records the children that have been created or changed.
+func (c *childClient) applied(result children.Result) {
+	for _, child := range result.Children {
+		switch child.Outcome {
+		case children.Created:
+			c.record(childChange{verb: created, kind: child.Kind.Kind, id: child.ObjectIdentifiers})
+		case children.Applied:
+			c.record(childChange{verb: updated, kind: child.Kind.Kind, id: child.ObjectIdentifiers})
+		}
 	}
-	c.changes = append(c.changes, change)
 }
 
 // kindOf returns the kind of a child, or the name of its resource if the revision has no children of this type.

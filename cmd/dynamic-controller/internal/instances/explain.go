@@ -3,38 +3,71 @@ package instances
 import (
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // AdoptionAdvice is the remedy if an object that the instance did not create has the name of a child.
 const AdoptionAdvice = "set adopt: true on the resource, or delete the object"
 
-// explain describes an error for the status of an instance. The description of a child's error starts with the id of
-// the resource. If a remedy is known, the description ends with it.
-func explain(err error) string {
+// explain describes the problems with children, and other errors, for the status of an instance. If a remedy is known,
+// the description of a problem ends with it.
+func explain(result children.Result, err error) string {
 	var lines []string
-	for _, each := range joined(err) {
-		var failed *children.ChildError
-		if isRequeue(each) && !errors.As(each, &failed) {
-			continue // it only says when the next attempt is due
+	for _, child := range result.Children {
+		if child.Err != nil {
+			lines = append(lines, describe(child, child.Message)+remedy(child.Err))
 		}
-		lines = append(lines, describe(each)+remedy(each))
+	}
+	for _, other := range othersIn(result, err) {
+		lines = append(lines, other.Error()+remedy(other))
 	}
 	return joinFirst(lines, "\n")
 }
 
-// describe returns the text of an error without the name of the instance.
-func describe(err error) string {
-	var failed *children.ChildError
-	if !errors.As(err, &failed) {
-		return err.Error()
-	}
-	text := fmt.Sprintf("%s %s: %v", failed.Kind.Kind, failed.NamespacedKey, failed.Err)
-	if id := failed.Annotations[resourceAnnotation]; id != "" {
+// describe returns a message about a child. It starts with the id of the resource.
+func describe(child children.ChildResult, message string) string {
+	text := fmt.Sprintf("%s %s: %s", child.Kind.Kind, child.NamespacedKey, message)
+	if id := child.Annotations[resourceAnnotation]; id != "" {
 		return id + ": " + text
 	}
 	return text
+}
+
+// othersIn returns the failures in an error that do not concern a desired child.
+func othersIn(result children.Result, err error) (others []error) {
+	if err == nil {
+		return nil
+	}
+	for _, each := range joined(err) {
+		if !isRequeue(each) && !slices.ContainsFunc(result.Children, func(child children.ChildResult) bool {
+			return child.Err != nil && errors.Is(each, child.Err)
+		}) {
+			others = append(others, each)
+		}
+	}
+	return others
+}
+
+// remarks describes the children that have been applied, and nevertheless differ from their desired state. Fields of
+// objects that can contain data from a Secret are hidden like those in errors.
+func remarks(compiled *blueprint.Compiled, result children.Result) (lines []string) {
+	for _, child := range result.Children {
+		if !child.IsApplied() || child.Reason == "" {
+			continue
+		}
+		message := child.Message
+		if id := child.Annotations[resourceAnnotation]; compiled.IsSensitive(id) {
+			message = "it differs from its template"
+			if field := compiled.KnownField(id, child.Field); field != "" {
+				message += " in " + field
+			}
+		}
+		lines = append(lines, describe(child, message))
+	}
+	return lines
 }
 
 // remedy returns the remedy to append to the message about an error, or "".

@@ -52,8 +52,7 @@ type access struct {
 func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructured) (access, error) {
 	client := &childClient{
 		compiled: r.Compiled, children: r.Children, denials: r.denials,
-		reads:  map[dynamiccontroller.ObjectIdentifiers]read{},
-		budget: &identity.ResponseBudget{Bytes: blueprint.MaxChildBytes},
+		requests: newRequests(), budget: &identity.ResponseBudget{Bytes: blueprint.MaxChildBytes},
 	}
 	id, err := r.identities.Resolve(ctx, identity.Request{
 		Blueprint: r.Blueprint, ServiceAccountName: r.Spec.ServiceAccountName, Namespace: self.GetNamespace(),
@@ -80,7 +79,7 @@ func (r *Reconciler) accessFor(ctx context.Context, self *unstructured.Unstructu
 			return can && err == nil
 		},
 	}}
-	a.as = children.Identity{Client: client, Cache: a.reader}
+	a.as = children.Identity{Client: client, Cache: childCache{a.reader, r.lister}}
 	if !id.IsPlatform() {
 		a.as.Name = id.Username()
 	}
@@ -97,20 +96,11 @@ func (a access) hideUnreadable(ctx context.Context, pending []children.PendingCh
 	}
 }
 
-// pendingIn returns the children in a [children.PendingDeletionError], if err is or wraps one.
-func pendingIn(err error) []children.PendingChild {
-	var pending *children.PendingDeletionError
-	if errors.As(err, &pending) {
-		return pending.Children
-	}
-	return nil
-}
-
 // cacheReader reads objects as an identity. Get returns a cached object only if it was cached with its content and the
 // identity can read it. Otherwise, Get reads the object from the API server. If the object is not in the cache, Get
 // returns a NotFound error.
 //
-// List returns cached objects regardless of the identity. Callers use only the metadata, to find children to delete.
+// List returns cached objects regardless of the identity. It is not used.
 type cacheReader struct {
 	handlers.Reader
 	live    handlers.Reader
@@ -128,6 +118,16 @@ func (r cacheReader) Get(
 		return object, err
 	}
 	return r.live.Get(ctx, gvr, namespace, name)
+}
+
+// childCache is the cache of children for an identity.
+type childCache struct {
+	cacheReader
+	lister func(schema.GroupVersionResource) (dynamiccontroller.SecondaryLister, error)
+}
+
+func (c childCache) Lister(gvr schema.GroupVersionResource) (dynamiccontroller.Lister, error) {
+	return c.lister(gvr)
 }
 
 // boundedReader explains errors from reads that exceed the budget of a [childClient].
@@ -185,7 +185,7 @@ func (r *Reconciler) reportCleanup(
 	case errors.As(err, &unreadable):
 		problem = unreadable.Error() + "; grant the permissions"
 	case errors.Is(err, children.ErrNamespaceNotListed):
-		problem = explain(err)
+		problem = explain(children.Result{}, err)
 	case apierrors.IsForbidden(err) && len(client.denied) > 0:
 		problem = fmt.Sprintf("cannot %s %s: %s; grant the permissions",
 			client.deniedVerb, joinFirst(client.denied, ", "), client.deniedErr)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -52,7 +53,13 @@ func applyChildren(t *testing.T, r *Reconciler, self *unstructured.Unstructured)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r.applyChildren(t.Context(), flowers, self, access)
+	step, _, err := r.applyChildren(t.Context(), flowers, self, access)
+	return step, err
+}
+
+// sameWrites reports whether the requests are the same, in any order: the children in a stage are applied concurrently.
+func sameWrites(got, want []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want)))
 }
 
 var web = identity.Identity{Namespace: "shop", Name: "web"}
@@ -60,6 +67,8 @@ var web = identity.Identity{Namespace: "shop", Name: "web"}
 // recorder records the requests for children that are sent through it.
 type recorder struct {
 	dynamic.Interface
+
+	mu       sync.Mutex // guards requests: children are applied concurrently
 	requests []string
 }
 
@@ -83,6 +92,8 @@ type recordedObjects struct {
 }
 
 func (o recordedObjects) record(verb, name string) {
+	o.resource.client.mu.Lock()
+	defer o.resource.client.mu.Unlock()
 	o.resource.client.requests = append(o.resource.client.requests, verb+" "+o.resource.gvr.Resource+" "+name)
 }
 

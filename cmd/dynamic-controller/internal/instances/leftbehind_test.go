@@ -22,7 +22,7 @@ func TestDeletion_KeepsTheConditionAboutChildrenLeftBehind(t *testing.T) {
 		}}
 		self.SetDeletionTimestamp(&now)
 		self.SetFinalizers([]string{"example.com/other"})
-		if got := deletion(self, nil, nil); got.Reason != reason || !strings.HasPrefix(got.Message, want) {
+		if got := deletion(self, nil, nil, nil); got.Reason != reason || !strings.HasPrefix(got.Message, want) {
 			t.Errorf("after %s: got %+v, want %s", reason, got, want)
 		}
 	}

@@ -29,16 +29,18 @@ const maxListedFinalizers = 10
 // hasStatus reports whether the type is known to have a status that can be written.
 func (r *Reconciler) hasStatus() bool { return r.Compiled != nil || r.Spec.Type.CRD == "" }
 
-// reportDeletion writes to the status why an instance still exists after a cleanup. err is the result of the cleanup.
+// reportDeletion writes to the status why an instance still exists after a cleanup. pending and err are the result of
+// the cleanup.
 func (r *Reconciler) reportDeletion(
-	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, err error,
+	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured,
+	pending []children.PendingChild, err error,
 ) error {
 	blocked := r.blockedChildren(self)
 	if len(blocked) > 0 {
 		access, _ := r.accessFor(ctx, self) // if the identity is rejected, the access hides all children
 		access.hideUnreadable(ctx, blocked)
 	}
-	ready := deletion(self, blocked, err)
+	ready := deletion(self, blocked, pending, err)
 	if ready.Message == "" || ctx.Err() != nil || err == nil && !r.hasStatus() {
 		return err
 	}
@@ -49,13 +51,14 @@ func (r *Reconciler) reportDeletion(
 }
 
 // deletion returns the Ready condition of an instance that is being deleted. Its message is empty if nothing is
-// pending. blocked lists the children that Kubernetes cannot delete yet.
-func deletion(self *unstructured.Unstructured, blocked []children.PendingChild, err error) metav1.Condition {
+// pending. blocked lists the children that Kubernetes cannot delete yet, and pending those that the platform deletes.
+func deletion(
+	self *unstructured.Unstructured, blocked, pending []children.PendingChild, err error,
+) metav1.Condition {
 	c := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse, Reason: reasonDeleting}
-	var pending *children.PendingDeletionError
 	switch {
-	case errors.As(err, &pending):
-		c.Message = pendingMessage(pending.Children)
+	case len(pending) > 0 && isRequeue(err) && rejectionIn(err) == nil:
+		c.Message = pendingMessage(pending)
 		return c
 	case rejectionIn(err) != nil:
 		c.Reason, c.Message = rejectionIn(err).Reason, rejectionIn(err).Message
@@ -63,7 +66,7 @@ func deletion(self *unstructured.Unstructured, blocked []children.PendingChild, 
 	case isRequeue(err):
 		return c // already written by reportCleanup
 	case err != nil:
-		c.Reason, c.Message = reasonOf(err), Truncate(err.Error())
+		c.Reason, c.Message = reasonOf(children.Result{}, err), Truncate(err.Error())
 		return c
 	}
 	if left := leftBehind(self); left != nil {

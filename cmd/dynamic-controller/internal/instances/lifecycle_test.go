@@ -91,7 +91,7 @@ func TestReadyMessage_NamesExcludedResources(t *testing.T) {
 		},
 	} {
 		step.Ready = true
-		if got := readiness(step, nil); got.Message != want || got.Status != metav1.ConditionTrue {
+		if got := readiness(nil, step, children.Result{}, nil); got.Message != want || got.Status != metav1.ConditionTrue {
 			t.Errorf("got  %s\nwant %s", got.Message, want)
 		}
 	}
@@ -168,10 +168,11 @@ func TestDeletion_NamesFinalizers(t *testing.T) {
 }
 
 func TestDeletion_ErrorIsFailure(t *testing.T) {
-	if c := deletion(&unstructured.Unstructured{}, nil, errors.New("e")); c.Reason != reasonFailed || c.Message != "e" {
+	c := deletion(&unstructured.Unstructured{}, nil, nil, errors.New("e"))
+	if c.Reason != reasonFailed || c.Message != "e" {
 		t.Errorf("got %+v", c)
 	}
-	if c := deletion(&unstructured.Unstructured{}, nil, nil); c.Message != "" {
+	if c := deletion(&unstructured.Unstructured{}, nil, nil, nil); c.Message != "" {
 		t.Errorf("without finalizers, got %+v", c)
 	}
 }

@@ -158,7 +158,8 @@ func (r *Reconcilers) refusing(cause *memory.TooLargeError, cleanUp bool) dynami
 		case selected.pausedBy(self) != "":
 			return selected.reportPause(ctx, id, self, selected.pausedBy(self))
 		case self.GetDeletionTimestamp() != nil && cleanUp:
-			return selected.reportDeletion(ctx, id, self, selected.cleanUp(ctx, id, self, false))
+			pending, err := selected.cleanUp(ctx, id, self, false)
+			return selected.reportDeletion(ctx, id, self, pending, err)
 		}
 		advice := "make the instance and the objects that it refers to smaller, simplify the expressions of the Blueprint"
 		var again error

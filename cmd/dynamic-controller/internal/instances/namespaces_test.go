@@ -87,7 +87,7 @@ func TestCleanUp_ListsChildrenInTheNamespacesOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.cleanUp(t.Context(), flowers, self, true); err != nil {
+	if _, err := r.cleanUp(t.Context(), flowers, self, true); err != nil {
 		t.Fatal(err)
 	}
 	var lists []string

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,11 +59,11 @@ func isFailing(reason string) bool {
 	return false
 }
 
-// readiness returns the Ready condition of an instance.
-func readiness(step blueprint.Step, err error) metav1.Condition {
+// readiness returns the Ready condition of an instance after a reconcile that returned err.
+func readiness(
+	compiled *blueprint.Compiled, step blueprint.Step, result children.Result, err error,
+) metav1.Condition {
 	c := metav1.Condition{Type: conditionReady, Status: metav1.ConditionFalse}
-	var pending *children.PendingDeletionError
-	var drift *children.DriftError
 	rejection := rejectionIn(err)
 	switch {
 	case rejection != nil:
@@ -72,20 +73,23 @@ func readiness(step blueprint.Step, err error) metav1.Condition {
 	case errors.Is(err, errContinue):
 		c.Reason = reasonWaiting
 		c.Message = "the resources are created in several reconciles, because their expressions are costly"
-	case errors.As(err, &pending):
-		c.Reason, c.Message = reasonWaiting, pendingMessage(pending.Children)
-	case isRequeue(err) && errors.As(err, &drift):
-		c.Reason, c.Message = reasonDrifting, explain(err)
+	case isRequeue(err) && isDrifting(result):
+		c.Reason, c.Message = reasonDrifting, explain(result, err)
+	case isRequeue(err) && len(result.Pending) > 0:
+		c.Reason, c.Message = reasonWaiting, pendingMessage(result.Pending)
 	case isRequeue(err):
 		c.Reason, c.Message = reasonWaiting, "waiting for objects that are being deleted"
 	case err != nil:
-		c.Reason, c.Message = reasonOf(err), explain(err)
+		c.Reason, c.Message = reasonOf(result, err), explain(result, err)
 	case step.Report != nil && len(step.Report.Problems) > 0:
 		c.Reason, c.Message = reasonInvalid, step.Report.Problems.Error()
 	case !step.Ready:
 		c.Reason, c.Message = reasonWaiting, joinFirst(append(step.Unready, step.Waiting...), "; ")
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, reasonReady, readyMessage(step)
+		if differ := remarks(compiled, result); len(differ) > 0 {
+			c.Message += "\n" + joinFirst(differ, "\n")
+		}
 	}
 	c.Message = Truncate(c.Message)
 	return c
@@ -188,17 +192,29 @@ func NewConditions(
 	return conditions
 }
 
-func reasonOf(err error) string {
+// reasonOf returns the reason for the most important problem of a reconcile that failed.
+func reasonOf(result children.Result, err error) string {
+	has := func(f func(children.ChildResult) bool) bool { return slices.ContainsFunc(result.Children, f) }
 	switch {
-	case errors.Is(err, children.ErrNotOwned), apierrors.IsConflict(err):
+	case has(func(c children.ChildResult) bool { return c.Outcome == children.Conflict }):
 		return reasonConflict
-	case apierrors.IsForbidden(err):
+	case apierrors.IsForbidden(err), has(func(c children.ChildResult) bool { return apierrors.IsForbidden(c.Err) }):
 		return reasonForbidden
-	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+	case has(func(c children.ChildResult) bool { return c.Outcome == children.Refused && isRejected(c.Err) }):
+		return reasonRejected
+	case isRejected(errors.Join(othersIn(result, err)...)):
 		return reasonRejected
 	default:
 		return reasonFailed
 	}
+}
+
+// isRejected reports whether the API server rejected the content of an object.
+func isRejected(err error) bool { return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) }
+
+// isDrifting reports whether a child is changed by other clients again and again.
+func isDrifting(result children.Result) bool {
+	return slices.ContainsFunc(result.Children, func(c children.ChildResult) bool { return c.Outcome == children.Drifting })
 }
 
 // isRequeue reports whether the error is a requeue request instead of a failure.

@@ -15,11 +15,22 @@ import (
 	"github.com/dynamic-controller/engine/handlers/children"
 )
 
+// withChild returns the result for a child that has the given problem.
+func withChild(outcome children.Outcome, err error) children.Result {
+	return children.Result{Children: []children.ChildResult{{
+		ObjectIdentifiers: dynamiccontroller.ObjectIdentifiers{NamespacedKey: "shop/web"},
+		Kind:              schema.GroupKind{Kind: "Service"}, Annotations: map[string]string{resourceAnnotation: "service"},
+		Outcome: outcome, Message: err.Error(), Err: err,
+	}}}
+}
+
 func TestReadiness(t *testing.T) {
+	drift := errors.New("field spec.replicas is changed again and again")
 	resource := schema.GroupResource{Resource: "configmaps"}
 	wrapped := func(err error) error { return errors.Join(fmt.Errorf("child: %w", err)) }
 	for name, test := range map[string]struct {
 		step    blueprint.Step
+		result  children.Result
 		err     error
 		reason  string
 		message string
@@ -55,18 +66,31 @@ func TestReadiness(t *testing.T) {
 			message: "being deleted",
 		},
 		"an object that could be adopted": {
-			err: shortened(errors.Join(&children.ChildError{
-				ObjectIdentifiers: dynamiccontroller.ObjectIdentifiers{NamespacedKey: "shop/web"},
-				Kind:              schema.GroupKind{Kind: "Service"}, Annotations: map[string]string{resourceAnnotation: "service"},
-				Err: children.ErrAdoptionNotEnabled,
-			}, errors.New("e"))),
+			result: withChild(children.Conflict, children.ErrAdoptionNotEnabled),
+			err:    shortened(errors.Join(wrapped(children.ErrAdoptionNotEnabled), errors.New("e"))),
 			reason: reasonConflict,
 			message: "service: Service shop/web: the object exists and does not belong to this parent: " +
 				"this controller did not create it, and adoption is not enabled; set adopt: true on the resource, " +
 				"or delete the object\ne",
 			failing: true,
 		},
-		"a child of another owner": {err: wrapped(children.ErrNotOwned), reason: reasonConflict, failing: true},
+		"a child of another owner": {
+			result: withChild(children.Conflict, children.ErrNotOwned), err: wrapped(children.ErrNotOwned),
+			reason: reasonConflict, message: "Service shop/web: the object exists", failing: true,
+		},
+		"a child that drifts": {
+			result: withChild(children.Drifting, drift), err: errors.Join(wrapped(drift), dynamiccontroller.RequeueAfter(1)),
+			reason: reasonDrifting, message: "service: Service shop/web: " + drift.Error(), failing: true,
+		},
+		"a child that drifts, and another failure": {
+			result: withChild(children.Drifting, drift), err: errors.Join(wrapped(drift), errors.New("e")),
+			reason: reasonFailed, message: drift.Error() + "\ne", failing: true,
+		},
+		"a child that waits for a deletion": {
+			result: children.Result{Pending: []children.PendingChild{pendingChild("a-page", "page", true)}},
+			err:    dynamiccontroller.RequeueAfter(1),
+			reason: reasonWaiting, message: "page: waiting for ConfigMap shop/a-page",
+		},
 		"a rejected child": {
 			err:     wrapped(apierrors.NewInvalid(schema.GroupKind{}, "a", nil)),
 			reason:  reasonRejected,
@@ -91,7 +115,7 @@ func TestReadiness(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := readiness(test.step, test.err)
+			got := readiness(nil, test.step, test.result, test.err)
 			if got.Reason != test.reason || !strings.Contains(got.Message, test.message) ||
 				isFailing(got.Reason) != test.failing {
 				t.Errorf("got %+v", got)

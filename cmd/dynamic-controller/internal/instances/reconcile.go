@@ -40,17 +40,19 @@ func (r *Reconciler) reconcile(
 	case by != "":
 		return r.reportPause(ctx, id, self, by)
 	case self.GetDeletionTimestamp() != nil:
-		return r.reportDeletion(ctx, id, self, r.cleanUp(ctx, id, self, true))
+		pending, err := r.cleanUp(ctx, id, self, true)
+		return r.reportDeletion(ctx, id, self, pending, err)
 	case r.Compiled == nil:
 		return nil
 	}
 	var step blueprint.Step
+	var result children.Result
 	access, err := r.accessFor(ctx, self)
 	if err == nil {
-		step, err = r.applyChildren(ctx, id, self, access)
+		step, result, err = r.applyChildren(ctx, id, self, access)
 		r.recordChildren(ctx, self, access)
 		err = shortened(err)
-		access.hideUnreadable(ctx, pendingIn(err))
+		access.hideUnreadable(ctx, result.Pending)
 		err = access.lookups.settle(err)
 	}
 	if ctx.Err() != nil {
@@ -60,7 +62,7 @@ func (r *Reconciler) reconcile(
 		return nil
 	}
 	err = retryRejected(self, err)
-	err = r.report(ctx, id, self, readiness(step, err), step.Report, err)
+	err = r.report(ctx, id, self, readiness(r.Compiled, step, result, err), step.Report, err)
 	if err == nil && access.lookups != nil && access.lookups.unwatched {
 		err = dynamiccontroller.RequeueAfter(unwatchedInterval)
 	}
@@ -121,13 +123,14 @@ func outcome(err, failure error) error {
 
 // cleanUp handles an instance that is being deleted. It deletes the children that Kubernetes does not delete. It also
 // deletes the children of excluded resources, because finalizers can delay the deletion of the instance indefinitely.
-// If evaluate is false, it does not evaluate which resources are excluded.
+// If evaluate is false, it does not evaluate which resources are excluded. Unless something fails, it returns
+// the children that must be deleted and still exist.
 func (r *Reconciler) cleanUp(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, evaluate bool,
-) error {
+) (pending []children.PendingChild, err error) {
 	access, err := r.accessFor(ctx, self)
 	if err != nil && rejectionIn(err) == nil {
-		return err
+		return nil, err
 	}
 	desired := children.Desired{As: access.as, LeftBehind: func(ctx context.Context, left []children.LeftBehind) error {
 		return r.reportLeftBehind(ctx, id, self, left)
@@ -136,14 +139,17 @@ func (r *Reconciler) cleanUp(
 		observed := r.observe(ctx, self, access.reader)
 		step, err := r.Compiled.Instance(self).Step(ctx, observed.byKey)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		desired.Absent = observed.absent(ctx, step.Excluded)
 	}
-	_, err = r.children.Reconcile(ctx, id, self, desired)
+	result, err := r.children.Reconcile(ctx, id, self, desired)
 	r.recordChildren(ctx, self, access)
-	access.hideUnreadable(ctx, pendingIn(err))
-	return r.reportCleanup(ctx, id, self, access.client, shortened(err))
+	access.hideUnreadable(ctx, result.Pending)
+	if result.Failure == nil {
+		pending = result.Pending
+	}
+	return pending, r.reportCleanup(ctx, id, self, access.client, shortened(err))
 }
 
 // throttleMessage limits how often the message of a condition changes. It keeps the previous message of a persistent
@@ -204,24 +210,25 @@ func (r *Reconciler) isCached(id dynamiccontroller.ObjectIdentifiers) bool {
 // applyChildren repeats steps until one changes nothing, and returns that step. If the children are up to date, it
 // returns the first step and writes nothing. If the expressions cost too much in total, it returns errContinue so that
 // other instances are reconciled in between. The children of a resource are deleted in the first step that excludes the
-// resource, before anything is applied, and even if other resources have problems.
+// resource, before anything is applied, and even if other resources have problems. The result is that of the last step
+// that has applied children.
 func (r *Reconciler) applyChildren(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, access access,
-) (blueprint.Step, error) {
+) (blueprint.Step, children.Result, error) {
 	observed := r.observe(ctx, self, access.reader)
-	step, err := r.applySteps(ctx, id, self, access, observed)
+	step, result, err := r.applySteps(ctx, id, self, access, observed)
 	step, err = observed.settle(r.Compiled, step, err)
 	access.lookups.unwatched = access.lookups.unwatched || observed.unsynced
-	return step, err
+	return step, result, err
 }
 
 func (r *Reconciler) applySteps(
 	ctx context.Context, id dynamiccontroller.ObjectIdentifiers, self *unstructured.Unstructured, access access,
 	observed *observed,
-) (blueprint.Step, error) {
+) (step blueprint.Step, result children.Result, err error) {
 	budget := expansionBudget(self)
 	if err := reserve(ctx, self); err != nil {
-		return blueprint.Step{}, err
+		return step, result, err
 	}
 	// The children.Reconciler modifies its parent, but expressions must read the original instance.
 	instance, parent := r.Compiled.Instance(self.DeepCopy()), self
@@ -232,16 +239,15 @@ func (r *Reconciler) applySteps(
 	partial := true
 	var previous int64 // the memory of the previous step
 	for {
-		step, err := instance.Step(ctx, observed.byKey)
-		if err != nil {
-			return step, err
+		if step, err = instance.Step(ctx, observed.byKey); err != nil {
+			return step, result, err
 		}
 		memory.FromContext(ctx).Shrink(previous)
 		previous = step.Memory
 		if exceeded := r.exceeds(budget, step.Collections); exceeded != nil {
-			_, err := r.children.Reconcile(ctx, id, parent,
+			result, err = r.children.Reconcile(ctx, id, parent,
 				children.Desired{Partial: true, Absent: observed.absent(ctx, step.Excluded), As: access.as})
-			return blueprint.Step{Problems: exceeded}, err
+			return blueprint.Step{Problems: exceeded}, result, err
 		}
 		cost += step.Cost
 		if observed.find(ctx, slices.Concat(step.Rendered, step.Named)) {
@@ -251,18 +257,19 @@ func (r *Reconciler) applySteps(
 		absent := observed.absent(ctx, newlyExcluded(excluded, step.Excluded))
 		excluded = step.Excluded
 		if len(absent) == 0 && isPartial == partial && sameObjects(applied, step.Rendered) {
-			return step, nil
+			return step, result, nil
 		}
-		existing, err := r.children.Reconcile(ctx, id, parent, children.Desired{
+		result, err = r.children.Reconcile(ctx, id, parent, children.Desired{
 			Stages: r.stages(self, step, budget), Partial: isPartial, Absent: absent, Kinds: r.Compiled.Kinds(),
 			As: access.as,
 		})
-		changed := observed.update(existing)
+		access.client.applied(result)
+		changed := observed.update(result.Existing())
 		if err != nil || !changed {
-			return step, err
+			return step, result, err
 		}
 		if cost > blueprint.MaxInstanceCost {
-			return step, errContinue
+			return step, result, errContinue
 		}
 		applied, partial = step.Rendered, isPartial
 	}

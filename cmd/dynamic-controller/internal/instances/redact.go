@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,12 +41,48 @@ type childClient struct {
 
 	// budget limits the total size of the responses to get and list requests. If it is nil, there is no limit.
 	budget *identity.ResponseBudget
-	// reads caches the results of get requests for one reconcile. Writing an object removes its entry.
+	*requests
+}
+
+// requests is what the requests of one reconcile have read and written. Children are applied concurrently.
+type requests struct {
+	mu sync.Mutex // guards the fields below
+	// reads caches the results of get requests. Writing an object removes its entry.
 	reads      map[dynamiccontroller.ObjectIdentifiers]read
 	changes    []childChange // successful writes to record as events
 	denied     []string      // children that the identity cannot delete or release
 	deniedVerb string        // delete or release, for the first of them
 	deniedErr  error         // why the first of them cannot be deleted or released
+}
+
+func newRequests() *requests {
+	return &requests{reads: map[dynamiccontroller.ObjectIdentifiers]read{}}
+}
+
+// readOf returns the cached result of a get request.
+func (r *requests) readOf(id dynamiccontroller.ObjectIdentifiers) (known read, has bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	known, has = r.reads[id]
+	return known, has
+}
+
+func (r *requests) keepRead(id dynamiccontroller.ObjectIdentifiers, result read) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reads[id] = result
+}
+
+func (r *requests) forgetRead(id dynamiccontroller.ObjectIdentifiers) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.reads, id)
+}
+
+func (r *requests) record(change childChange) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.changes = append(r.changes, change)
 }
 
 type read struct {
@@ -86,7 +123,7 @@ func (o childObjects) Get(
 	ctx context.Context, name string, opts metav1.GetOptions, subresources ...string,
 ) (object *unstructured.Unstructured, err error) {
 	id := o.identifiers(name)
-	if known, has := o.client.reads[id]; has {
+	if known, has := o.client.readOf(id); has {
 		if err := reserve(ctx, known.object); err != nil {
 			return nil, err
 		}
@@ -96,11 +133,11 @@ func (o childObjects) Get(
 		object, err = o.ResourceInterface.Get(ctx, name, opts, subresources...)
 		return err
 	})
-	if o.client.reads != nil && (err == nil || apierrors.IsForbidden(err)) {
+	if err == nil || apierrors.IsForbidden(err) {
 		if err := reserve(ctx, object); err != nil {
 			return nil, err
 		}
-		o.client.reads[id] = read{object.DeepCopy(), err}
+		o.client.keepRead(id, read{object.DeepCopy(), err})
 	}
 	return object, err
 }
@@ -125,7 +162,7 @@ func (o childObjects) Patch(
 	ctx context.Context, name string, patchType types.PatchType, data []byte, opts metav1.PatchOptions,
 	subresources ...string,
 ) (object *unstructured.Unstructured, err error) {
-	delete(o.client.reads, o.identifiers(name))
+	o.client.forgetRead(o.identifiers(name))
 	err = o.request(ctx, "patch", o.fieldOfType(), func(ctx context.Context) (err error) {
 		object, err = o.ResourceInterface.Patch(ctx, name, patchType, data, opts, subresources...)
 		return err
@@ -139,12 +176,12 @@ func (o childObjects) Delete(
 	ctx context.Context, name string, opts metav1.DeleteOptions, subresources ...string,
 ) error {
 	id := o.identifiers(name)
-	delete(o.client.reads, id)
+	o.client.forgetRead(id)
 	err := o.request(ctx, "delete", o.fieldOfType(), func(ctx context.Context) error {
 		return o.ResourceInterface.Delete(ctx, name, opts, subresources...)
 	})
 	if err == nil {
-		o.client.changes = append(o.client.changes, childChange{verb: deleted, kind: o.client.kindOf(o.gvr), id: id})
+		o.client.record(childChange{verb: deleted, kind: o.client.kindOf(o.gvr), id: id})
 	}
 	o.recordDenial("delete", id, err)
 	return err
@@ -153,7 +190,10 @@ func (o childObjects) Delete(
 // recordDenial records a request for the cleanup of a child that was forbidden.
 func (o childObjects) recordDenial(verb string, id dynamiccontroller.ObjectIdentifiers, err error) {
 	child := o.gvr.GroupResource().String() + " " + id.NamespacedKey
-	if c := o.client; apierrors.IsForbidden(err) && !slices.Contains(c.denied, child) {
+	c := o.client
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if apierrors.IsForbidden(err) && !slices.Contains(c.denied, child) {
 		c.denied = append(c.denied, child)
 		c.deniedVerb, c.deniedErr = cmp.Or(c.deniedVerb, verb), cmp.Or(c.deniedErr, err)
 	}
@@ -164,7 +204,7 @@ func (o childObjects) Apply(
 	ctx context.Context, name string, object *unstructured.Unstructured, opts metav1.ApplyOptions,
 	subresources ...string,
 ) (now *unstructured.Unstructured, err error) {
-	delete(o.client.reads, o.identifiers(name))
+	o.client.forgetRead(o.identifiers(name))
 	id, compiled := object.GetAnnotations()[resourceAnnotation], o.client.compiled
 	var field func(string) string
 	if compiled.IsSensitive(id) {
@@ -174,9 +214,6 @@ func (o childObjects) Apply(
 		now, err = o.ResourceInterface.Apply(ctx, name, object, opts, subresources...)
 		return err
 	})
-	if err == nil {
-		o.client.applied(o.identifiers(name), object, now)
-	}
 	return now, err
 }
 

@@ -97,7 +97,7 @@ func TestRedacted_ErrorsOfSensitiveChildren(t *testing.T) {
 	server.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("hunter2"))
 	})
-	client := &childClient{Interface: server, compiled: compiled}
+	client := &childClient{Interface: server, compiled: compiled, requests: newRequests()}
 	for id, redacts := range map[string]bool{"vault": true, "a": false} {
 		object := &unstructured.Unstructured{}
 		object.SetAPIVersion("v1")
@@ -153,7 +153,7 @@ func TestRedacted_ErrorsOfPatchAndDelete(t *testing.T) {
 			server.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 				return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "x"}, "a", errors.New(message))
 			})
-			client := &childClient{Interface: server, compiled: test.compiled, children: test.children}
+			client := &childClient{Interface: server, compiled: test.compiled, children: test.children, requests: newRequests()}
 			objects := client.Resource(gvrOf(test.resource))
 			for _, o := range []dynamic.ResourceInterface{objects, objects.Namespace("shop")} {
 				message = "hunter2"

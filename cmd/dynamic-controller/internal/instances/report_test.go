@@ -17,6 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/identity"
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/platformtest"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 const conditionUp = "Up"
@@ -161,11 +162,12 @@ func TestReport_ProblemIsInvalid(t *testing.T) {
 		Unready: []blueprint.Reason{{ID: "web", Reason: "does not exist yet"}},
 		Report:  &blueprint.Report{Problems: blueprint.Problems{{Path: "spec.type.status.a", Reason: "r"}}},
 	}
-	if c := readiness(step, nil); c.Reason != reasonInvalid || c.Message != "spec.type.status.a: r" {
+	c := readiness(nil, step, children.Result{}, nil)
+	if c.Reason != reasonInvalid || c.Message != "spec.type.status.a: r" {
 		t.Errorf("got %+v", c)
 	}
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "a", nil)
-	if c := readiness(step, forbidden); c.Reason != reasonForbidden {
+	if c := readiness(nil, step, children.Result{}, forbidden); c.Reason != reasonForbidden {
 		t.Errorf("the child's error must come first, got %+v", c)
 	}
 }

@@ -111,9 +111,10 @@ func newReconciler(c Clients, revision Revision) (*Reconciler, error) {
 	r.status = NewConditions(c.Client, StatusManager, r.recordCondition)
 	var err error
 	r.children, err = children.New(children.Config{
-		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: revision.Followed, Namespaces: c.Namespaces,
-		Cache: handlers.Cached(r.lister), Lister: r.lister, // to find children to delete
-		Reserve: reserve,
+		Client: c.Client, Mapper: c.Mapper, Name: Name, Kinds: append([]children.Kind{}, revision.Followed...),
+		Namespaces: c.Namespaces,
+		Cache:      children.Cached(r.lister), // to find children to delete
+		Reserve:    reserve,
 	})
 	return r, err
 }

@@ -81,17 +81,19 @@ func (b *Budget) giveBack(owner Owner, bytes int64) {
 	}
 }
 
-// Reservation is the memory that one reconcile holds. A nil Reservation is unlimited. A Reservation must not be used
-// concurrently.
+// Reservation is the memory that one reconcile holds. A nil Reservation is unlimited. A Reservation is safe for
+// concurrent use by the requests of its reconcile, except for lists.
 type Reservation struct {
 	budget *Budget
 	owner  Owner
 	cancel context.CancelCauseFunc
-	err    error // the error of Grow that cancelled the context
-	bytes  int64
-	taken  int64 // shared bytes
-	least  int64 // the minimum of taken
-	page   int64 // bytes of the current page, see Transport.ReduceItem
+
+	mu    sync.Mutex // guards the fields below
+	err   error      // the error of Grow that cancelled the context
+	bytes int64
+	taken int64 // shared bytes
+	least int64 // the minimum of taken
+	page  int64 // bytes of the current page, see Transport.ReduceItem
 }
 
 type contextKey struct{}
@@ -124,19 +126,21 @@ const step = 256 << 10
 // Grow adds bytes to the reservation. If they are not available, it adds nothing, cancels the reservation's context and
 // returns a [*BusyError] or a [*TooLargeError], as do all later calls.
 func (r *Reservation) Grow(bytes int64) error {
-	switch {
-	case r == nil:
+	if r == nil {
 		return nil
-	case r.err != nil:
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
 		return r.err
 	}
-	if r.err = r.grow(bytes); r.err != nil {
+	if r.err = r.growLocked(bytes); r.err != nil {
 		r.cancel(r.err)
 	}
 	return r.err
 }
 
-func (r *Reservation) grow(bytes int64) error {
+func (r *Reservation) growLocked(bytes int64) error {
 	largest := r.budget.Largest()
 	if r.bytes+bytes > largest {
 		return &TooLargeError{Needed: r.bytes + bytes, Limit: largest}
@@ -163,6 +167,8 @@ func (r *Reservation) Claim(least, preferred int64) error {
 	if r == nil {
 		return nil
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, bytes := range []int64{preferred, least} {
 		shared := min(bytes, r.budget.Largest()) - r.budget.allowance
 		if shared <= 0 {
@@ -183,6 +189,8 @@ func (r *Reservation) Shrink(bytes int64) {
 	if r == nil {
 		return
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.bytes -= bytes
 	needed := max(r.bytes-r.budget.allowance, r.least)
 	if excess := r.taken - needed; excess >= step {
@@ -196,6 +204,8 @@ func (r *Reservation) Release() {
 	if r == nil {
 		return
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.budget.giveBack(r.owner, r.taken)
 	r.bytes, r.taken, r.least, r.page = 0, 0, 0, 0
 	r.cancel(nil)

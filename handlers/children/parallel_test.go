@@ -1,0 +1,175 @@
+package children
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/dynamic-controller/engine/handlers/internal/fakeserver"
+)
+
+// slowClient is a client whose applies take a second. It counts those that are concurrent.
+type slowClient struct {
+	dynamic.Interface
+	panics bool // whether each apply panics
+
+	mu        sync.Mutex // guards the fields below
+	now, most int
+}
+
+func (c *slowClient) add(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now += n
+	c.most = max(c.most, c.now)
+}
+
+func (c *slowClient) Resource(gvr schema.GroupVersionResource) dynamic.NamespaceableResourceInterface {
+	return slowResource{c.Interface.Resource(gvr), c}
+}
+
+type slowResource struct {
+	dynamic.NamespaceableResourceInterface
+	client *slowClient
+}
+
+func (r slowResource) Namespace(namespace string) dynamic.ResourceInterface {
+	return slowObjects{r.NamespaceableResourceInterface.Namespace(namespace), r.client}
+}
+
+type slowObjects struct {
+	dynamic.ResourceInterface
+	client *slowClient
+}
+
+func (o slowObjects) Apply(
+	ctx context.Context, name string, object *unstructured.Unstructured, options metav1.ApplyOptions, sub ...string,
+) (*unstructured.Unstructured, error) {
+	o.client.add(1)
+	defer o.client.add(-1)
+	if o.client.panics {
+		panic("in apply")
+	}
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Second):
+	}
+	return o.ResourceInterface.Apply(ctx, name, object, options, sub...)
+}
+
+// stageOf returns config maps with a value of the given size.
+func stageOf(children, size int) (stage []*unstructured.Unstructured) {
+	for i := range children {
+		stage = append(stage, newConfigMap(fmt.Sprintf("child-%d", i), strings.Repeat("x", size)))
+	}
+	return stage
+}
+
+// The children in a stage take the time of a few children, and their size limits the concurrency, too.
+func TestReconcile_AppliesAStageConcurrently(t *testing.T) {
+	for name, test := range map[string]struct {
+		limit, size, children, want int
+	}{
+		"the default":            {0, 1, 40, DefaultMaxConcurrentApplies},
+		"one after another":      {1, 1, 3, 1},
+		"fewer children":         {8, 1, 3, 3},
+		"large children":         {8, maxConcurrentBytes / 3, 6, 2},
+		"children over the size": {8, maxConcurrentBytes + 1, 3, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := &slowClient{Interface: newFakeServer(newWidget())}
+				reconciler, err := New(Config{
+					Client: client, Cache: fakeserver.Cache{}, MaxConcurrentApplies: test.limit,
+					Mapper: fakeserver.NewMapper(), Name: "platform.example.com", Kinds: []Kind{configMapKind},
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				stage := stageOf(test.children, test.size)
+				start := time.Now()
+				result, err := reconciler.Reconcile(t.Context(), first, newWidget(), oneStage(stage...))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if client.most != test.want {
+					t.Errorf("%d requests were concurrent, want %d", client.most, test.want)
+				}
+				rounds := time.Duration((test.children + test.want - 1) / test.want)
+				if took := time.Since(start); took > rounds*time.Second {
+					t.Errorf("took %s, want %s", took, rounds*time.Second)
+				}
+				for i, child := range result.Children {
+					if child.Outcome != Created || child.Name() != stage[i].GetName() || child.Object == nil {
+						t.Errorf("child %d: got %+v", i, child)
+					}
+				}
+			})
+		})
+	}
+}
+
+// The caller recovers a panic of a client like one that occurs without concurrency.
+func TestReconcile_RaisesAPanicAgain(t *testing.T) {
+	client := &slowClient{Interface: newFakeServer(newWidget()), panics: true}
+	reconciler := newReconciler(t, Config{Client: client, Cache: fakeserver.Cache{}, MaxConcurrentApplies: 2})
+	defer func() {
+		if value := recover(); value == nil || !strings.Contains(fmt.Sprint(value), "in apply") ||
+			!strings.Contains(fmt.Sprint(value), "slowObjects.Apply") {
+			t.Errorf("recovered %v", value)
+		}
+	}()
+	_, err := reconciler.Reconcile(t.Context(), first, newWidget(), oneStage(stageOf(3, 1)...))
+	t.Errorf("no panic, and the error %v", err)
+}
+
+// If the context ends, the children that have not been applied fail.
+func TestReconcile_ContextEndsWhileAStageIsApplied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &slowClient{Interface: newFakeServer(newWidget())}
+		reconciler := newReconciler(t, Config{Client: client, Cache: fakeserver.Cache{}, MaxConcurrentApplies: 2})
+		stopped := errors.New("stopped")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(1500*time.Millisecond, func() { cancel(stopped) })
+		result, err := reconciler.Reconcile(ctx, first, newWidget(), oneStage(stageOf(7, maxConcurrentBytes/2)...))
+		if err == nil {
+			t.Error("no error")
+		}
+		outcomes := map[Outcome]int{}
+		for _, child := range result.Children {
+			outcomes[child.Outcome]++
+		}
+		if outcomes[Created] == 0 || outcomes[Failed] == 0 || outcomes[Created]+outcomes[Failed] != 7 {
+			t.Errorf("the outcomes are %v", outcomes)
+		}
+	})
+}
+
+// Objects in a new namespace can only be created once the namespace exists.
+func TestReconcile_AppliesNamespacesFirst(t *testing.T) {
+	server := newFakeServer(newWidget())
+	kinds := []Kind{{GroupKind: configMapKind.GroupKind, CrossNamespace: true}, {GroupKind: namespaceKind.GroupKind,
+		CrossNamespace: true}}
+	reconciler := newReconciler(t, Config{Client: server, Kinds: kinds})
+	_, err := reconciler.Reconcile(t.Context(), first, newWidget(),
+		oneStage(newRemoteConfigMap("a"), newConfigMap("b", "x"), newObject("v1", "Namespace", "", "other")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"apply namespaces other", "apply configmaps a", "apply configmaps b"}
+	if writes := server.TakeWrites(); !slices.Equal(writes[len(writes)-3:], want) {
+		t.Errorf("wrote %q, want %q at the end", writes, want)
+	}
+}

@@ -1,0 +1,297 @@
+package children
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/dynamiccontroller"
+)
+
+// Result describes the children of a parent after a call to Reconcile.
+type Result struct {
+	// Children contains one entry for each desired child, in order. It is empty if the parent is being deleted, or if
+	// Reconcile failed before it applied any child.
+	Children []ChildResult
+	// Pending lists the children that must be deleted and still exist, in the order in which they are deleted.
+	Pending []PendingChild
+	// Failure is the error that does not concern a single desired child, for example because a child could not be pruned.
+	// The error that Reconcile returns includes it.
+	Failure error
+}
+
+// Outcome is what Reconcile did with a desired child, or why it did nothing.
+type Outcome string
+
+const (
+	// Created means that the child did not exist, and has been created.
+	Created Outcome = "Created"
+	// Applied means that the child has been changed.
+	Applied Outcome = "Applied"
+	// Unchanged means that the child already had its desired state.
+	Unchanged Outcome = "Unchanged"
+	// Waiting means that the child is applied later.
+	Waiting Outcome = "Waiting"
+	// Conflict means that the child cannot be applied, because an object with its name belongs to another owner.
+	Conflict Outcome = "Conflict"
+	// Refused means that the child cannot be applied until someone changes its desired state, the object, or permissions.
+	Refused Outcome = "Refused"
+	// Drifting means that other clients change the child again and again. See package documentation, "Repairs".
+	Drifting Outcome = "Drifting"
+	// Failed means that a request failed. The next attempt can succeed.
+	Failed Outcome = "Failed"
+)
+
+// Values of ChildResult.Reason. If the API server refused or failed a request, the reason is that of its response, such
+// as Invalid, Forbidden or ServiceUnavailable, or RequestFailed if there is none.
+const (
+	ReasonEarlierStage       = "EarlierStage"       // Waiting: an earlier stage is not complete
+	ReasonBeingDeleted       = "BeingDeleted"       // Waiting: an object with its name is being deleted
+	ReasonNotOwned           = "NotOwned"           // Conflict: the error wraps ErrNotOwned
+	ReasonAdoptionNotEnabled = "AdoptionNotEnabled" // Conflict: the error wraps ErrAdoptionNotEnabled
+	ReasonUnknownKind        = "UnknownKind"        // Refused: the mapper has no mapping for the kind
+	ReasonKindNotSupported   = "KindNotSupported"   // Refused: the error wraps ErrKindNotSupported
+	ReasonInventoryFull      = "InventoryFull"      // Refused: the error wraps ErrInventoryFull
+	ReasonInvalid            = "Invalid"            // Refused: by the API server, or because of its namespace
+	ReasonImmutable          = "Immutable"          // Refused: the error wraps ErrImmutable
+	ReasonChangedByOthers    = "ChangedByOthers"    // Drifting
+	ReasonRequestFailed      = "RequestFailed"      // Failed
+	// ReasonStoredDifferently is set for a child that is Created, Applied or Unchanged, if the API server stores a field
+	// with another value than the desired one, for example because of an admission webhook.
+	ReasonStoredDifferently = "StoredDifferently"
+	// ReasonUndesiredItem is set for a child that is Created, Applied or Unchanged, if a list contains an item that can be
+	// an edited item of the child or an item of another client. See package documentation, "Repairs".
+	ReasonUndesiredItem = "UndesiredItem"
+)
+
+// ChildResult describes a desired child.
+type ChildResult struct {
+	// ObjectIdentifiers identifies the child. The GVR is empty if the kind is unknown.
+	dynamiccontroller.ObjectIdentifiers
+	Kind schema.GroupKind
+	// Annotations contains the annotations of the desired child.
+	Annotations map[string]string
+	Outcome     Outcome
+	// Reason is one of the reasons above, or empty.
+	Reason string
+	// Message describes the reason, if there is one.
+	Message string
+	// Field is the field that the reasons ChangedByOthers, StoredDifferently and UndesiredItem refer to, such as
+	// "spec.replicas".
+	Field string
+	// Manager is the field manager that changed the field last, if it is known.
+	Manager string
+	// Object is the latest known version of the child. It is nil if the child does not exist, or does not belong to the
+	// parent.
+	Object *unstructured.Unstructured
+	// Err is the error that Message describes. It is nil if the child has been applied or is waiting.
+	Err error
+}
+
+// IsApplied reports whether the child has its desired state.
+func (r ChildResult) IsApplied() bool {
+	return r.Outcome == Created || r.Outcome == Applied || r.Outcome == Unchanged
+}
+
+// Existing returns the children that exist, in order.
+func (r Result) Existing() (objects []*unstructured.Unstructured) {
+	for _, child := range r.Children {
+		if child.Object != nil {
+			objects = append(objects, child.Object)
+		}
+	}
+	return objects
+}
+
+// PendingChild is a child that must be deleted and still exists.
+type PendingChild struct {
+	dynamiccontroller.ObjectIdentifiers
+	Kind schema.GroupKind
+	// Deleting reports whether the deletion has been requested. If it is false, children in later stages must be deleted
+	// first.
+	Deleting bool
+	// Finalizers lists the finalizers that other controllers must remove before the child is gone.
+	Finalizers  []string
+	Annotations map[string]string
+
+	stage int
+}
+
+// childError is the error for a desired child.
+type childError struct {
+	child  *ChildResult
+	parent dynamiccontroller.ObjectIdentifiers
+}
+
+// Error names the child and its parent.
+func (e *childError) Error() string {
+	name := e.child.ObjectIdentifiers.String()
+	if e.child.GVR.Empty() {
+		name = e.child.Kind.String() + " " + e.child.NamespacedKey
+	}
+	return fmt.Sprintf("child %s of %s: %v", name, e.parent, e.child.Err)
+}
+
+func (e *childError) Unwrap() error { return e.child.Err }
+
+// childErrors joins the errors for desired children. Its text contains only the first few.
+type childErrors []error
+
+func (e childErrors) Error() string {
+	const maxListed = 10
+	text := errors.Join(e[:min(len(e), maxListed)]...).Error()
+	if more := len(e) - maxListed; more > 0 {
+		text += fmt.Sprintf("\nand the errors of %d more children", more)
+	}
+	return text
+}
+
+func (e childErrors) Unwrap() []error { return e }
+
+// pendingError is returned while Reconcile waits for children to be deleted, and nothing has failed.
+type pendingError struct {
+	pending []PendingChild
+	requeue error
+}
+
+// Error lists the first pending children and their first finalizers.
+func (e *pendingError) Error() string {
+	children := make([]string, len(e.pending))
+	for i, child := range e.pending {
+		children[i] = child.Kind.Kind + " " + child.NamespacedKey
+		if len(child.Finalizers) > 0 {
+			children[i] += " (finalizers: " + firstOf(child.Finalizers) + ")"
+		}
+	}
+	return "waiting for deletion: " + firstOf(children)
+}
+
+// Unwrap returns the RequeueAfter.
+func (e *pendingError) Unwrap() error { return e.requeue }
+
+// failureOf returns the error unless Reconcile only waits for children to be deleted.
+func failureOf(err error) error {
+	var pending *pendingError
+	if errors.As(err, &pending) {
+		return nil
+	}
+	return err
+}
+
+// result returns the result of the call. failure is the error that does not concern a single desired child.
+func (c *call) result(failure error) (Result, error) {
+	r := Result{Pending: c.pending, Failure: failure}
+	var failed childErrors
+	var requeue time.Duration // the delay until a child that drifts can be corrected
+	onlyDrift := failure == nil
+	for child := range c.desired.all() {
+		r.Children = append(r.Children, child.result)
+		if child.result.Err == nil {
+			continue
+		}
+		failed = append(failed, &childError{&child.result, c.id})
+		var drift *driftError
+		if !errors.As(child.result.Err, &drift) {
+			onlyDrift = false
+		} else if requeue == 0 || drift.wait < requeue {
+			requeue = drift.wait
+		}
+	}
+	waits, err := c.waiting || c.postponed, failure
+	switch {
+	case len(failed) > 0 && onlyDrift:
+		if waits {
+			requeue = min(requeue, c.cache.pollInterval())
+		}
+		err = errors.Join(failed, dynamiccontroller.RequeueAfter(requeue))
+	case len(failed) > 0:
+		err = errors.Join(failure, failed)
+	case failure == nil && waits:
+		return r, c.errPending()
+	}
+	c.cache.waitStarted = time.Time{}
+	return r, err
+}
+
+// newResult returns the result of a child that has not been changed.
+func (d *child) newResult() ChildResult {
+	return ChildResult{
+		ObjectIdentifiers: d.id, Kind: d.kind, Annotations: d.Child.Object.GetAnnotations(), Outcome: Unchanged,
+	}
+}
+
+// settle sets the result of applying the child. object is its latest version, or nil if it does not exist or does not
+// belong to the parent.
+func (d *child) settle(object *unstructured.Unstructured, err error) {
+	r := &d.result
+	r.Object, r.Err = object, err
+	if err != nil {
+		r.Outcome, r.Reason = outcomeOf(err)
+		r.Message = err.Error()
+		var drift *driftError
+		if errors.As(err, &drift) {
+			r.Field, r.Manager = drift.field, drift.manager
+		}
+		return
+	}
+	if f := d.entry.applied.finding; f.reason != "" && r.IsApplied() {
+		r.Reason, r.Message, r.Field = f.reason, f.message(), fieldOf(f.path)
+	}
+}
+
+// changed sets the outcome of a child after a write.
+func (d *child) changed(before, after *unstructured.Unstructured) {
+	if before.GetResourceVersion() != after.GetResourceVersion() {
+		d.result.Outcome = Applied
+	}
+}
+
+// await sets the result of a child that is applied later.
+func (d *child) await(reason, message string) {
+	d.result.Outcome, d.result.Reason, d.result.Message = Waiting, reason, message
+}
+
+// outcomeOf returns the outcome and the reason for an error.
+func outcomeOf(err error) (Outcome, string) {
+	var drift *driftError
+	reason := string(apierrors.ReasonForError(err))
+	switch {
+	case errors.As(err, &drift):
+		return Drifting, ReasonChangedByOthers
+	case errors.Is(err, ErrAdoptionNotEnabled):
+		return Conflict, ReasonAdoptionNotEnabled
+	case errors.Is(err, ErrNotOwned):
+		return Conflict, ReasonNotOwned
+	case errors.Is(err, ErrInventoryFull):
+		return Refused, ReasonInventoryFull
+	case errors.Is(err, ErrKindNotSupported):
+		return Refused, ReasonKindNotSupported
+	case meta.IsNoMatchError(err):
+		return Refused, ReasonUnknownKind
+	case errors.Is(err, errInvalidNamespace):
+		return Refused, ReasonInvalid
+	case isRefusal(err), apierrors.IsForbidden(err), apierrors.IsMethodNotSupported(err):
+		return Refused, reason
+	case reason != string(metav1.StatusReasonUnknown):
+		return Failed, reason
+	}
+	return Failed, ReasonRequestFailed
+}
+
+// blocks reports whether the child delays later stages and pruning. A child that exists, and whose new state is refused
+// because of its content, does not: what depends on the child has it already. The same applies to a child that drifts.
+// A child that does not fit into the inventory is neither created nor pruned.
+func (d *child) blocks() bool {
+	switch r := d.result; {
+	case r.IsApplied(), r.Outcome == Drifting, r.Reason == ReasonInventoryFull:
+		return false
+	default:
+		return r.Object == nil || r.Outcome != Refused || !isRefusal(r.Err)
+	}
+}

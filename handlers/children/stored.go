@@ -1,0 +1,201 @@
+package children
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/dynamic-controller/engine/handlers/internal/applied"
+	"github.com/dynamic-controller/engine/handlers/internal/ownership"
+)
+
+// finding is what differs between a child and its desired state although the child was applied successfully.
+type finding struct {
+	reason string // ReasonStoredDifferently, ReasonUndesiredItem, or empty
+	path   fieldpath.Path
+}
+
+// message describes the finding.
+func (f finding) message() string {
+	if f.reason == ReasonUndesiredItem {
+		return fmt.Sprintf("%s can be an edited item of the child, or an item of another client; "+
+			"remove it, or add it to the template", f.path)
+	}
+	return fmt.Sprintf("the API server stores field %s with another value, for example because of an admission webhook; "+
+		"set the field to that value, or remove it from the template", fieldOf(f.path))
+}
+
+// review returns what is left of the finding in an object that has been changed since.
+func (f finding) review(config, object *unstructured.Unstructured) finding {
+	switch f.reason {
+	case ReasonUndesiredItem:
+		if _, exists := ownership.Lookup(object.Object, f.path); exists {
+			return f
+		}
+	case ReasonStoredDifferently:
+		if entries, err := ownership.Of(object); err == nil && len(entries) > 0 {
+			return storedDifferently(entries, config.Object, object.Object)
+		}
+		return f // the cache leaves out the managedFields, which show the lists with keys
+	}
+	return finding{}
+}
+
+// storedDifferently returns the first field whose value in an object is not the applied one, after the API server has
+// stored the object.
+func storedDifferently(entries ownership.Entries, config, object map[string]any) finding {
+	if applied.Covers(config, object) {
+		return finding{}
+	}
+	if path := (storedForm{entries}).difference(nil, config, object); path != nil {
+		return finding{ReasonStoredDifferently, path}
+	}
+	return finding{}
+}
+
+// storedForm compares values as the API server does: defaults are added, empty values are left out, and quantities,
+// durations and times have several forms. The managedFields show which lists have keys. Without the schema, texts such
+// as "1.0" and "1" are taken for quantities. The comparison is therefore used only for what the API server has returned
+// from an apply, and never to decide whether a child has drifted.
+type storedForm struct{ entries ownership.Entries }
+
+// difference returns the path of the first value that differs, or nil.
+func (s storedForm) difference(path fieldpath.Path, config, object any) fieldpath.Path {
+	switch config := config.(type) {
+	case map[string]any:
+		fields, isMap := object.(map[string]any)
+		if !isMap && !isEmpty(object) {
+			return path
+		}
+		for _, name := range slices.Sorted(maps.Keys(config)) {
+			if len(path) == 1 && name == "ownerReferences" {
+				continue // compared by their UIDs before
+			}
+			at := append(path.Copy(), fieldpath.FieldNameElement(name))
+			if found := s.difference(at, config[name], fields[name]); found != nil {
+				return found
+			}
+		}
+		return nil
+	case []any:
+		return s.listDifference(path, config, object)
+	default:
+		if equalStored(config, object) {
+			return nil
+		}
+		return path
+	}
+}
+
+// listDifference compares lists. A list whose items are owned one by one can have more items.
+func (s storedForm) listDifference(path fieldpath.Path, config []any, object any) fieldpath.Path {
+	items, _ := object.([]any)
+	elements := (&replacements{entries: s.entries}).elements(path)
+	if len(elements) == 0 {
+		if len(items) != len(config) {
+			return path
+		}
+		for i, value := range config {
+			if found := s.difference(append(path.Copy(), fieldpath.IndexElement(i)), value, items[i]); found != nil {
+				return found
+			}
+		}
+		return nil
+	}
+	for _, value := range config {
+		element, known := elementLike(elements[0], value)
+		if !known {
+			return path
+		}
+		i := slices.IndexFunc(items, func(item any) bool { return matchesStored(element, value, item) })
+		if i < 0 {
+			return append(path.Copy(), element)
+		}
+		if found := s.difference(append(path.Copy(), element), value, items[i]); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// matchesStored reports whether an item of an object is the desired item. Keys with a default can be missing in the
+// desired item.
+func matchesStored(element fieldpath.PathElement, desired, item any) bool {
+	if element.Key == nil {
+		return equalStored(desired, item)
+	}
+	fields, _ := desired.(map[string]any)
+	now, isMap := item.(map[string]any)
+	for _, key := range *element.Key {
+		if value, has := fields[key.Name]; has && !equalStored(value, now[key.Name]) {
+			return false
+		}
+	}
+	return isMap
+}
+
+// equalStored compares scalars.
+func equalStored(desired, stored any) bool {
+	if stored == nil {
+		return isEmpty(desired)
+	}
+	if applied.Covers(desired, stored) {
+		return true
+	}
+	a, b := scalarText(desired), scalarText(stored)
+	if a == "" || b == "" {
+		return false
+	}
+	if x, err := resource.ParseQuantity(a); err == nil {
+		if y, err := resource.ParseQuantity(b); err == nil && x.Cmp(y) == 0 {
+			return true
+		}
+	}
+	if x, err := time.ParseDuration(a); err == nil {
+		if y, err := time.ParseDuration(b); err == nil && x == y {
+			return true
+		}
+	}
+	x, errX := time.Parse(time.RFC3339, a)
+	y, errY := time.Parse(time.RFC3339, b)
+	return errX == nil && errY == nil && x.Equal(y)
+}
+
+// scalarText returns a string or number as text, and an empty string for other values.
+func scalarText(value any) string {
+	switch value := value.(type) {
+	case string:
+		return strings.TrimSpace(value)
+	case int64, int32, int, float64:
+		return fmt.Sprint(value)
+	}
+	return ""
+}
+
+// isEmpty reports whether the API server can leave out a value.
+func isEmpty(value any) bool {
+	switch value := value.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		for _, nested := range value {
+			if !isEmpty(nested) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		return len(value) == 0
+	case string:
+		return value == ""
+	case bool:
+		return !value
+	}
+	return equalStored(value, int64(0))
+}
