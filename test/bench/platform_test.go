@@ -28,19 +28,25 @@ var (
 	instanceCount = flag.Int("instances", 1000, "instances in the platform benchmark, with three children each")
 	editCount     = flag.Int("edits", 100,
 		"number of deleted children, and number of edited instances, in the platform benchmark")
+	platformBefore = flag.String("platform-before", "",
+		"binary of an older dynamic-controller, which the platform benchmarks measure as ours"+beforeSuffix)
+	platformAgain = flag.Bool("platform-again", false,
+		"measure ours a second time in the platform benchmarks, as ours"+againSuffix+", to show the noise")
 )
 
 // BenchmarkPlatform compares the demo platform with kro. Both serve a type whose instances have three children.
 func BenchmarkPlatform(b *testing.B) {
 	describeRun(b, shared.Cluster(b).Config())
 	fmt.Printf("platform: %d instances, %d edits\n", *instanceCount, *editCount)
-	for _, p := range platforms {
+	binaries := b.TempDir()
+	for _, p := range comparedPlatforms() {
 		b.Run("engine="+p.name, func(b *testing.B) {
-			binary := p.build(b)
+			binary := p.build(b, binaries)
 			reportMedians(b, func() (measures, error) {
 				ctx, cancel := context.WithTimeoutCause(b.Context(), jobTimeout, errTimeout)
 				defer cancel()
-				m, err := p.prepare(b, *instanceCount, *editCount, 5*time.Second).measure(ctx, binary)
+				r := p.prepare(b, *instanceCount, *editCount, 5*time.Second)
+				m, err := r.measure(ctx, binary, r.phases())
 				if err == nil {
 					measured.add("platform", p.name, m)
 				}
@@ -54,10 +60,11 @@ func BenchmarkPlatform(b *testing.B) {
 func TestBenchmarkPlatform_Smoke(t *testing.T) {
 	for _, p := range platforms[:2] {
 		t.Run(p.name, func(t *testing.T) {
-			binary := p.build(t)
+			binary := p.build(t, t.TempDir())
 			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errTimeout)
 			defer cancel()
-			m, err := p.prepare(t, 5, 2, 500*time.Millisecond).measure(ctx, binary)
+			r := p.prepare(t, 5, 2, 500*time.Millisecond)
+			m, err := r.measure(ctx, binary, r.phases())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -99,8 +106,27 @@ func (p platform) prepare(tb testing.TB, instances, edits int, still time.Durati
 		log: filepath.Join(tb.TempDir(), "log"), instances: instances, edits: edits, still: still}
 }
 
-// measure takes all measurements. It deletes the objects afterwards.
-func (r *platformRun) measure(ctx context.Context, binary string) (m measures, err error) {
+// platformPhase is a part of a run. The platform is idle before each phase.
+type platformPhase struct {
+	run func(context.Context) (measures, error)
+	// writes is the unit of the writes per instance, or empty if they are not reported. With byVerb, they are also
+	// reported separately for each verb.
+	writes string
+	byVerb bool
+}
+
+func (r *platformRun) phases() []platformPhase {
+	return []platformPhase{
+		{run: r.serve},
+		{run: r.create, writes: "writes/instance"},
+		{run: r.deleteChildren},
+		{run: r.edit},
+		{run: r.rollOut, writes: "rollout-writes/instance"},
+	}
+}
+
+// measure takes the measurements of all phases. It deletes the objects afterwards.
+func (r *platformRun) measure(ctx context.Context, binary string, phases []platformPhase) (m measures, err error) {
 	if err := r.install(ctx); err != nil {
 		return nil, err
 	}
@@ -118,17 +144,7 @@ func (r *platformRun) measure(ctx context.Context, binary string) (m measures, e
 			err = fmt.Errorf("%w\n%s", err, lastLines(string(log)))
 		}
 	}()
-	phases := []struct {
-		run    func(context.Context) (measures, error)
-		writes string // The unit of the writes per instance, if they are reported.
-	}{
-		{run: r.serve},
-		{run: r.create, writes: "writes/instance"},
-		{run: r.deleteChildren},
-		{run: r.edit},
-		{run: r.rollOut, writes: "rollout-writes/instance"},
-	}
-	var before float64
+	var before writeCounts
 	for _, phase := range phases {
 		got, err := phase.run(running)
 		if err != nil {
@@ -139,26 +155,31 @@ func (r *platformRun) measure(ctx context.Context, binary string) (m measures, e
 			return nil, err
 		}
 		if phase.writes != "" {
-			got = append(got, measure{phase.writes, (after - before) / float64(r.instances)})
+			got = append(got, after.since(before).perInstance(phase.writes, phase.byVerb, r.instances)...)
 		}
 		m, before = append(m, got...), after
 	}
 	return m, nil
 }
 
-// serve defines the type and creates a first instance, which the other phases ignore. The API server delays the first
-// POST of a new type by up to two seconds.
+// serve defines the type and creates a first instance, which the other phases ignore.
 func (r *platformRun) serve(ctx context.Context) (measures, error) {
+	return nil, r.serveWith(ctx, map[string]any{"size": int64(0)})
+}
+
+// serveWith defines the type and creates a first instance with the spec. The API server delays the first POST of a new
+// type by up to two seconds.
+func (r *platformRun) serveWith(ctx context.Context, spec map[string]any) error {
 	if err := r.define(ctx, "1"); err != nil {
-		return nil, err
+		return err
 	}
 	if err := awaitCondition(ctx, r.client.Resource(r.definitions), definitionName, r.served); err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.createInstance(ctx, 0); err != nil {
-		return nil, err
+	if err := r.createInstance(ctx, instanceName(0), spec); err != nil {
+		return err
 	}
-	return nil, awaitCondition(ctx, r.in(apps), instanceName(0), "Ready")
+	return awaitCondition(ctx, r.in(apps), instanceName(0), "Ready")
 }
 
 // create creates the instances and waits until all of them are ready.
@@ -173,7 +194,7 @@ func (r *platformRun) create(ctx context.Context) (measures, error) {
 	for w := range writers {
 		creating.Go(func() error {
 			for n := w; n < r.instances; n += writers {
-				if err := r.createInstance(ctx, 1+n); err != nil {
+				if err := r.createSized(ctx, 1+n); err != nil {
 					return err
 				}
 			}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -27,9 +29,11 @@ import (
 type platform struct {
 	name        string
 	module, pkg string // The main package, and the directory of the module in which it is built.
+	binary      string // The binary to use instead of building one.
 	args        []string
 	definitions schema.GroupVersionResource
 	definition  string // The definition of the type, with VERSION in the template of a child.
+	collections string // The definition of a type whose instances have many children.
 	served      string // The condition of a definition that is served.
 	isKro       bool
 }
@@ -43,13 +47,37 @@ var platforms = []platform{
 			"--health-probe-bind-address", "0"},
 		definitions: schema.GroupVersionResource{
 			Group: "platform.example.com", Version: "v1alpha1", Resource: "blueprints"},
-		definition: blueprint, served: "Serving",
+		definition: blueprint, collections: collectionsBlueprint, served: "Serving",
 	},
 	kroPlatform("kro"),
-	kroPlatform("kro-10-workers", "--dynamic-controller-concurrent-reconciles", "10"),
+	kroPlatform(kroTenWorkers, "--dynamic-controller-concurrent-reconciles", "10"),
 }
 
-const kroModule = "github.com/kubernetes-sigs/kro"
+// againSuffix marks a second measurement of the same binary.
+const againSuffix = "-again"
+
+// comparedPlatforms returns the platforms, in the order in which they are measured. With -platform-before and
+// -platform-again, ours is followed by its older version and by itself.
+func comparedPlatforms() []platform {
+	ours := platforms[0]
+	compared := []platform{ours}
+	if *platformBefore != "" {
+		before := ours
+		before.name, before.binary = ours.name+beforeSuffix, *platformBefore
+		compared = append(compared, before)
+	}
+	if *platformAgain {
+		again := ours
+		again.name += againSuffix
+		compared = append(compared, again)
+	}
+	return append(compared, platforms[1:]...)
+}
+
+const (
+	kroModule     = "github.com/kubernetes-sigs/kro"
+	kroTenWorkers = "kro-10-workers"
+)
 
 // kroPlatform returns kro's controller. Its log has the level and the format that kro's Helm chart sets. The default of
 // the command is the debug level.
@@ -60,7 +88,7 @@ func kroPlatform(name string, args ...string) platform {
 			"--health-probe-bind-address", "0", "--metrics-bind-address", "0"}, args...),
 		definitions: schema.GroupVersionResource{
 			Group: "kro.run", Version: "v1alpha1", Resource: "resourcegraphdefinitions"},
-		definition: resourceGraph, served: "Ready", isKro: true,
+		definition: resourceGraph, collections: collectionsGraph, served: "Ready", isKro: true,
 	}
 }
 
@@ -138,10 +166,21 @@ func instanceName(n int) string { return fmt.Sprintf("n%d", n) }
 // childName returns the name of each child of an instance.
 func childName(n int) string { return "app-" + instanceName(n) }
 
-// build builds the platform, which can take several minutes the first time.
-func (p platform) build(tb testing.TB) (binary string) {
+// build builds the platform in the directory, unless it has already been built there. The first build can take several
+// minutes.
+func (p platform) build(tb testing.TB, dir string) (binary string) {
 	tb.Helper()
-	binary = filepath.Join(tb.TempDir(), "platform")
+	if p.binary != "" {
+		binary, err := filepath.Abs(p.binary)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return binary
+	}
+	binary = filepath.Join(dir, path.Base(p.pkg))
+	if _, err := os.Stat(binary); err == nil {
+		return binary
+	}
 	build := exec.Command("go", "build", "-o", binary, p.pkg)
 	build.Dir = p.module
 	if out, err := build.CombinedOutput(); err != nil {
@@ -201,10 +240,15 @@ func (r *platformRun) applyObject(
 	return err
 }
 
-func (r *platformRun) createInstance(ctx context.Context, n int) error {
+// createSized creates an instance whose size is its number.
+func (r *platformRun) createSized(ctx context.Context, n int) error {
+	return r.createInstance(ctx, instanceName(n), map[string]any{"size": int64(n)})
+}
+
+func (r *platformRun) createInstance(ctx context.Context, name string, spec map[string]any) error {
 	_, err := r.in(apps).Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": apps.GroupVersion().String(), "kind": "App",
-		"metadata": map[string]any{"name": instanceName(n)}, "spec": map[string]any{"size": int64(n)},
+		"metadata": map[string]any{"name": name}, "spec": spec,
 	}}, metav1.CreateOptions{})
 	return err
 }
@@ -335,27 +379,65 @@ func (r *platformRun) start(ctx context.Context, binary string) (
 	}, nil
 }
 
+// writeVerbs are the verbs of write requests in the metrics of the API server. A server-side apply is an APPLY, and any
+// other patch is a PATCH.
+var writeVerbs = []string{"APPLY", "POST", "PUT", "PATCH", "DELETE"}
+
+// writeCounts contains numbers of write requests by verb.
+type writeCounts map[string]float64
+
+// since returns the difference from earlier numbers.
+func (w writeCounts) since(before writeCounts) writeCounts {
+	difference := writeCounts{}
+	for verb, n := range w {
+		difference[verb] = n - before[verb]
+	}
+	return difference
+}
+
+// perInstance returns the number of writes per instance. With byVerb, it also returns the numbers of the verbs that
+// were used.
+func (w writeCounts) perInstance(unit string, byVerb bool, instances int) measures {
+	var total float64
+	var verbs measures
+	for _, verb := range writeVerbs {
+		total += w[verb]
+		if w[verb] > 0 {
+			verbs = append(verbs, measure{strings.Replace(unit, "writes", verb, 1), w[verb] / float64(instances)})
+		}
+	}
+	m := measures{{unit, total / float64(instances)}}
+	if byVerb {
+		m = append(m, verbs...)
+	}
+	return m
+}
+
 // writes returns the number of write requests from the platform for instances, children and events, as counted by the
 // API server. It counts the creation of children and events, but not of instances, which the benchmark creates.
-func (r *platformRun) writes(ctx context.Context) (total float64, err error) {
+func (r *platformRun) writes(ctx context.Context) (writeCounts, error) {
 	metrics, err := r.kube.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
+	counts := writeCounts{}
 	for line := range strings.Lines(string(metrics)) {
-		isWrite := isAny(line, `verb="APPLY"`, `verb="PATCH"`, `verb="PUT"`, `verb="DELETE"`, `verb="POST"`)
+		if !strings.HasPrefix(line, "apiserver_request_total{") {
+			continue
+		}
+		i := slices.IndexFunc(writeVerbs, func(verb string) bool { return strings.Contains(line, `verb="`+verb+`"`) })
 		isOurs := isAny(line, `group="`+apps.Group+`"`) && !isAny(line, `verb="POST"`) ||
 			isAny(line, `resource="configmaps"`, `resource="secrets"`, `resource="serviceaccounts"`, `resource="events"`)
-		if !strings.HasPrefix(line, "apiserver_request_total{") || !isWrite || !isOurs {
+		if i < 0 || !isOurs {
 			continue
 		}
 		value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' '):]), 64)
 		if err != nil {
-			return 0, err
+			return nil, err
 		}
-		total += value
+		counts[writeVerbs[i]] += value
 	}
-	return total, nil
+	return counts, nil
 }
 
 func isAny(line string, words ...string) bool {
@@ -363,14 +445,14 @@ func isAny(line string, words ...string) bool {
 }
 
 // waitIdle waits until the platform has written nothing for some time. It returns the number of writes.
-func (r *platformRun) waitIdle(ctx context.Context) (written float64, err error) {
+func (r *platformRun) waitIdle(ctx context.Context) (written writeCounts, err error) {
 	since := time.Now()
 	err = poll(ctx, r.still/10, func() error {
 		now, err := r.writes(ctx)
 		if err != nil {
 			return err
 		}
-		if now != written {
+		if !maps.Equal(now, written) {
 			written, since = now, time.Now()
 		}
 		if time.Since(since) < r.still {
