@@ -266,7 +266,7 @@ test-e2e-rounds: controlplane ## run ROUNDS rounds of random faults and changes;
 	go test $(RACE) -count=1 -v -timeout 3h -run Rounds ./test/e2e -rounds $(ROUNDS) -seed $(SEED)
 
 .PHONY: bench
-bench: controlplane ## compare the engine with its alternatives (takes about 75 minutes)
+bench: controlplane ## compare the engine with its alternatives (takes about 80 minutes)
 	cd test/bench && go test -run '^$$' -bench . -timeout 3h .
 
 .PHONY: bench-growth
@@ -280,7 +280,7 @@ bench-growth: controlplane ## measure how the costs grow, and save the output fo
 	@mv test/bench/results/growth.new test/bench/results/growth.txt
 
 .PHONY: bench-platform
-bench-platform: controlplane ## compare the demo platform with kro, and save the output for bench-report (takes about 15 minutes)
+bench-platform: controlplane ## compare the demo platform with kro, and save the output for bench-report (takes about 18 minutes)
 	@mkdir -p test/bench/results
 	@cd test/bench && go test -run '^$$' -bench Platform -benchtime 1x -timeout 3h -against kro . >results/platform.new || \
 		{ cat results/platform.new; exit 1; }

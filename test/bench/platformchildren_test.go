@@ -23,7 +23,7 @@ import (
 
 var (
 	childCount  = flag.Int("children", 200, "children of each instance in the platform children benchmark")
-	parentCount = flag.Int("parents", 5,
+	parentCount = flag.Int("parents", 3,
 		"instances that are created one after another, for each number of stages, in the platform children benchmark")
 	requestLatency = flag.Duration("request-latency", 10*time.Millisecond,
 		"latency of each request in the second part of the platform children benchmark")
@@ -37,24 +37,38 @@ func BenchmarkPlatformChildren(b *testing.B) {
 	compared := slices.DeleteFunc(comparedPlatforms(), func(p platform) bool {
 		return p.name == kroTenWorkers // The workers do not share the work for one instance.
 	})
+	const settled = 3500 * time.Millisecond // Longer than the --instance-requeue-interval of kro, which is 3s.
 	binaries := b.TempDir()
 	for _, latency := range []time.Duration{0, *requestLatency} {
-		title := fmt.Sprintf("platform: %d children, latency %s", *childCount, latency)
 		for _, p := range compared {
 			b.Run(fmt.Sprintf("latency=%s/engine=%s", latency, p.name), func(b *testing.B) {
 				binary := p.build(b, binaries)
 				reportMedians(b, func() (measures, error) {
 					ctx, cancel := context.WithTimeoutCause(b.Context(), jobTimeout, errTimeout)
 					defer cancel()
-					r := p.prepareChildren(b, *parentCount, *childCount, latency, 4*time.Second)
+					r := p.prepareChildren(b, *parentCount, *childCount, latency, settled)
 					m, err := r.measure(ctx, binary, r.phases())
 					if err == nil {
-						measured.add(title, p.name, m)
+						addChildren(latency, p.name, m)
 					}
 					return m, err
 				})
 			})
 		}
+	}
+}
+
+// addChildren adds the measures to a table for each number of stages and a table for the process.
+func addChildren(latency time.Duration, name string, ms measures) {
+	title := fmt.Sprintf("platform: %d children, latency %s", *childCount, latency)
+	for _, m := range ms {
+		table := title + ", process"
+		for _, s := range stagings {
+			if unit, found := strings.CutPrefix(m.Unit, s.name+"-"); found {
+				table, m.Unit = title+", "+strings.ReplaceAll(s.name, "-", " "), unit
+			}
+		}
+		measured.add(table, name, measures{m})
 	}
 }
 
@@ -231,7 +245,8 @@ func (r *childrenRun) phases() []platformPhase {
 	return phases
 }
 
-// createParents creates the instances, one after another, and waits for each of them to be ready.
+// createParents creates the instances, one after another, and waits for each of them to be ready. The platform is idle
+// before each instance is created, because kro reconciles an instance again after it has become ready.
 func (r *childrenRun) createParents(ctx context.Context, name string, stages int) (measures, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -242,6 +257,11 @@ func (r *childrenRun) createParents(ctx context.Context, name string, stages int
 	spec := specOf(childNames(r.children), stages)
 	times := make([]time.Duration, r.instances)
 	for i := range times {
+		if i > 0 {
+			if _, err := r.waitIdle(ctx); err != nil {
+				return nil, err
+			}
+		}
 		parent := fmt.Sprintf("n%d-%s", i, name)
 		if err := r.createInstance(ctx, parent, spec); err != nil {
 			return nil, err

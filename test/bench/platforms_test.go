@@ -395,16 +395,13 @@ func (w writeCounts) since(before writeCounts) writeCounts {
 	return difference
 }
 
-// perInstance returns the number of writes per instance. With byVerb, it also returns the numbers of the verbs that
-// were used.
+// perInstance returns the number of writes per instance. With byVerb, it also returns the number for each verb.
 func (w writeCounts) perInstance(unit string, byVerb bool, instances int) measures {
 	var total float64
 	var verbs measures
 	for _, verb := range writeVerbs {
 		total += w[verb]
-		if w[verb] > 0 {
-			verbs = append(verbs, measure{strings.Replace(unit, "writes", verb, 1), w[verb] / float64(instances)})
-		}
+		verbs = append(verbs, measure{strings.Replace(unit, "writes", verb, 1), w[verb] / float64(instances)})
 	}
 	m := measures{{unit, total / float64(instances)}}
 	if byVerb {
