@@ -54,7 +54,7 @@ func (c *call) converge(
 			return nil, err
 		}
 	}
-	now, err := c.overwrite(ctx, child, current)
+	now, err := v.applyOnto(ctx, current)
 	if err != nil && len(entries) == 0 && (isRefusal(err) || isOwnershipError(err)) {
 		full, readErr := c.readOwners(ctx, child, current)
 		if readErr != nil {
@@ -69,7 +69,7 @@ func (c *call) converge(
 			if current, err = v.repair(ctx, current, repaired, paths); err != nil {
 				return nil, err
 			}
-			now, err = c.overwrite(ctx, child, current)
+			now, err = v.applyOnto(ctx, current)
 		}
 	}
 	switch {
@@ -89,6 +89,55 @@ func (v *convergence) reportKept() {
 	if last := &v.child.entry.applied; len(v.kept) > 0 && last.finding.reason == "" {
 		last.finding = finding{ReasonUndesiredItem, v.kept[0]}
 	}
+}
+
+// applyOnto applies the child on top of the current object. If the child has an empty map or list from which fields or
+// items have to be removed, the API server removes it altogether, or refuses the null that is left. In this case, it is
+// applied again when it is gone.
+func (v *convergence) applyOnto(
+	ctx context.Context, current *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	now, err := v.overwrite(ctx, v.child, current)
+	emptied := v.emptied()
+	switch {
+	case apierrors.IsInvalid(err) && len(emptied) > 0:
+		rest := *v.child
+		rest.config = v.child.config.DeepCopy()
+		for _, path := range emptied {
+			ownership.Remove(rest.config.Object, path)
+		}
+		partial, errOfRest := v.overwrite(ctx, &rest, current)
+		if errOfRest != nil {
+			return nil, err
+		}
+		v.child.changed(current, partial)
+		return v.overwrite(ctx, v.child, partial)
+	case err == nil && slices.ContainsFunc(emptied, func(path fieldpath.Path) bool {
+		value, _ := ownership.Lookup(now.Object, path)
+		return value == nil
+	}):
+		return v.overwrite(ctx, v.child, now)
+	}
+	return now, err
+}
+
+// emptied returns the maps and lists that are empty in the child, and parts of which it had before.
+func (v *convergence) emptied() (paths []fieldpath.Path) {
+	owned, _ := v.entries.AppliedBy(v.config.Name)
+	seen := fieldpath.NewSet()
+	for path := range owned.All() {
+		for n := range path {
+			part := path[:n]
+			value, _ := ownership.Lookup(v.child.config.Object, part)
+			fields, isMap := value.(map[string]any)
+			items, isList := value.([]any)
+			if (isMap && len(fields) == 0 || isList && len(items) == 0) && !seen.Has(part) {
+				seen.Insert(part.Copy())
+				paths = append(paths, part.Copy())
+			}
+		}
+	}
+	return paths
 }
 
 // wasApplied reports whether the configuration of a child was applied to the object before.

@@ -207,6 +207,17 @@ func Lookup(value any, path fieldpath.Path) (found any, ok bool) {
 	return value, true
 }
 
+// Remove removes the field at a path of an object.
+func Remove(object map[string]any, path fieldpath.Path) {
+	if len(path) == 0 || path[len(path)-1].FieldName == nil {
+		return
+	}
+	parent, _ := Lookup(object, path[:len(path)-1])
+	if fields, isMap := parent.(map[string]any); isMap {
+		delete(fields, *path[len(path)-1].FieldName)
+	}
+}
+
 func child(value any, element fieldpath.PathElement) (any, bool) {
 	switch {
 	case element.FieldName != nil:
