@@ -258,6 +258,9 @@ func (v *convergence) avoidRefusal(
 		if edited := v.edited(current, fieldsIn(err)); len(edited) > 0 {
 			return v.entries.Transfer(v.config.Name, edited...), edited
 		}
+		if shared := v.sharedItems(); len(shared) > 0 {
+			return v.entries.Transfer(v.config.Name, shared...), shared
+		}
 	case isOwnershipError(err), apierrors.IsBadRequest(err):
 		moved, changed := v.entries.MoveTo(v.child.id.GVR.GroupVersion(), current.Object,
 			func(entry ownership.Entry, gv schema.GroupVersion) bool {
@@ -268,6 +271,27 @@ func (v *convergence) avoidRefusal(
 		}
 	}
 	return nil, nil
+}
+
+// sharedItems returns the items that leave the child together with their list, although others own a part of them. An
+// apply removes such items. If the list has no others, the API server leaves a null behind, and refuses it.
+func (v *convergence) sharedItems() (paths []fieldpath.Path) {
+	owned, _ := v.entries.AppliedBy(v.config.Name)
+	for path := range owned.All() {
+		last := len(path) - 1
+		if last < 1 || path[last].Key == nil {
+			continue
+		}
+		_, hasParent := ownership.Lookup(v.child.config.Object, path[:last-1])
+		_, hasList := ownership.Lookup(v.child.config.Object, path[:last])
+		isOwned := slices.ContainsFunc(v.entries, func(entry ownership.Entry) bool {
+			return !entry.IsApplier(v.config.Name) && entry.Set.Has(path)
+		})
+		if hasParent && !hasList && !isOwned && len(v.entries.OwnersOf(path)) > 1 {
+			paths = append(paths, path.Copy())
+		}
+	}
+	return paths
 }
 
 func (v *convergence) isServed(gv schema.GroupVersion) bool {

@@ -78,6 +78,18 @@ func TestHandlers_EmptiedMaps(t *testing.T) {
 	}
 }
 
+// A list leaves the template while others own a field of its only item.
+func TestHandlers_SharedItemsLeave(t *testing.T) {
+	t.Parallel()
+	c, samples, settle := newSamples(t)
+	settle("{text: a, pairs: [{host: c}]}")
+	c.edit("kubectl-edit", samples, "one", `[{"op": "add", "path": "/spec/pairs/0/note", "value": "x"}]`)
+	settle("{text: a}")
+	if pairs := c.get(samples, c.namespace, "one").Object["spec"].(map[string]any)["pairs"]; pairs != nil {
+		t.Errorf("the pairs are %v", pairs)
+	}
+}
+
 // covers reports whether an object has all values of another one. Lists must be equal.
 func covers(part, object any) bool {
 	fields, isMap := part.(map[string]any)
