@@ -75,9 +75,8 @@ func (r *replacements) elements(path fieldpath.Path) (all []fieldpath.PathElemen
 func (r *replacements) findItems(path fieldpath.Path, keys []string, config, object []any) {
 	var missing []map[string]any
 	others := slices.Clone(object)
-	for _, item := range config {
-		item, _ := item.(map[string]any)
-		i := slices.IndexFunc(others, func(other any) bool { return applied.Covers(only(item, keys), other) })
+	for _, item := range completeFirst(config, keys) {
+		i := r.indexOf(path, keys, item, others)
 		if i < 0 {
 			missing = append(missing, item)
 			continue
@@ -122,6 +121,45 @@ func (r *replacements) findItems(path fieldpath.Path, keys []string, config, obj
 			r.kept = append(r.kept, item.path)
 		}
 	}
+}
+
+// completeFirst returns the items with all keys before those that lack keys. The latter have defaults.
+func completeFirst(config []any, keys []string) (items []map[string]any) {
+	var incomplete []map[string]any
+	for _, item := range config {
+		fields, _ := item.(map[string]any)
+		if len(only(fields, keys)) < len(keys) {
+			incomplete = append(incomplete, fields)
+			continue
+		}
+		items = append(items, fields)
+	}
+	return append(items, incomplete...)
+}
+
+// indexOf returns the index of the object's item with the keys of an item, or -1. If the item lacks keys, several items
+// can have the others. One that the manager owns is preferred, and an edited one is not the same item.
+func (r *replacements) indexOf(path fieldpath.Path, keys []string, item map[string]any, others []any) int {
+	known := only(item, keys)
+	if len(known) == len(keys) {
+		return slices.IndexFunc(others, func(other any) bool { return applied.Covers(known, other) })
+	}
+	owned, _ := r.entries.AppliedBy(r.manager)
+	index := -1
+	for i, other := range others {
+		element, found := r.elementOf(path, other)
+		if !found || !applied.Covers(known, other) {
+			continue
+		}
+		at := append(path.Copy(), element)
+		if owned.Has(at) {
+			return i
+		}
+		if index < 0 && !r.isEdited(at) {
+			index = i
+		}
+	}
+	return index
 }
 
 // editedItem is an item that an update created.

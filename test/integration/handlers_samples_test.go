@@ -90,6 +90,22 @@ func TestHandlers_SharedItemsLeave(t *testing.T) {
 	}
 }
 
+// The template leaves out a key that has a default. Another item with the same remaining keys is not the same item.
+func TestHandlers_EditedKeysWithDefaults(t *testing.T) {
+	t.Parallel()
+	c, samples, settle := newSamples(t)
+	const spec = "{pairs: [{host: a, port: 443, note: z}, {host: c, note: x}, {host: d}]}"
+	settle(spec)
+	c.edit("kubectl-edit", samples, "one", `[{"op": "replace", "path": "/spec/pairs/0/host", "value": "c"},
+		{"op": "replace", "path": "/spec/pairs/1/port", "value": 81}]`)
+	settle(spec)
+	now := c.get(samples, c.namespace, "one")
+	hosts, ports := namesAt(now, "host", "spec", "pairs"), namesAt(now, "port", "spec", "pairs")
+	if sortedNames(hosts) != "a,c,d" || sortedNames(ports) != "443,80,80" {
+		t.Errorf("the pairs are %s and %s", hosts, ports)
+	}
+}
+
 // covers reports whether an object has all values of another one. Lists must be equal.
 func covers(part, object any) bool {
 	fields, isMap := part.(map[string]any)
