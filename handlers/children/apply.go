@@ -86,6 +86,9 @@ func (c *call) applyAll(ctx context.Context, children []*child) error {
 			now, err := c.apply(ctx, child)
 			child.settle(now, err)
 		})
+		if slices.ContainsFunc(children, func(child *child) bool { return errors.Is(child.result.Err, errParentGone) }) {
+			return errParentGone
+		}
 		children = slices.DeleteFunc(slices.Clone(children), func(child *child) bool {
 			return !errors.Is(child.result.Err, errParentUnread)
 		})
@@ -161,6 +164,9 @@ func (c *call) applyTo(
 		}
 	}
 	now, err := c.correct(ctx, child, current)
+	if owned && apierrors.IsInvalid(err) {
+		return c.recreate(ctx, child, current, err)
+	}
 	if err != nil {
 		if owned {
 			return current, err

@@ -53,9 +53,13 @@ type childEntry struct {
 	known   bool
 	applied lastApply
 	// futile is the hash of a desired child that the API server refuses even with repaired managedFields.
-	futile string
-	drift  *rate.Limiter // limits corrections; nil if there were none
+	futile     string
+	drift      *rate.Limiter // limits corrections; nil if there were none
+	recreation recreation    // of a child with OnImmutableRecreate
 }
+
+// reset forgets the object that had the name of the child. The limits apply to the next object, too.
+func (e *childEntry) reset() { *e = childEntry{drift: e.drift, recreation: e.recreation} }
 
 // lastApply describes the last apply of a child.
 type lastApply struct {
@@ -128,10 +132,10 @@ func (e *parentEntry) child(id childID) *childEntry {
 	return e.children[id]
 }
 
-// deleted updates the entry of a child that is being deleted. The drift of the next object with its name counts, too.
+// deleted updates the entry of a child that is being deleted.
 func (e *parentEntry) deleted(id childID) {
 	if entry := e.children[id]; entry != nil {
-		*entry = childEntry{drift: entry.drift}
+		entry.reset()
 	}
 }
 

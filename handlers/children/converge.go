@@ -149,9 +149,11 @@ func (c *call) wasApplied(child *child, object metav1.Object) bool {
 func (c *call) overwrite(
 	ctx context.Context, child *child, current *unstructured.Unstructured,
 ) (*unstructured.Unstructured, error) {
-	now, err := c.write(ctx, child, true, map[string]any{
-		"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion(),
-	})
+	metadata := map[string]any{"uid": string(current.GetUID()), "resourceVersion": current.GetResourceVersion()}
+	if err := c.keepNotes(ctx, child, current, metadata); err != nil {
+		return nil, err
+	}
+	now, err := c.write(ctx, child, true, metadata)
 	if err == nil {
 		child.changed(current, now)
 	}

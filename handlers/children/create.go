@@ -38,18 +38,17 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 		child.found = &found{}
 		return nil, errParentUnread
 	}
-	if err := c.checkRecorded(child); err != nil { // checkParent can have changed the inventory
+	if err := c.checkCreate(child); err != nil {
 		return nil, err
 	}
-	if err := c.checkWitness(child); err != nil {
-		return nil, err
-	}
-	now, err := c.write(ctx, child, false, map[string]any{"resourceVersion": createOnlyVersion})
-	if apierrors.IsConflict(err) {
-		*child.entry = childEntry{known: true, drift: child.entry.drift}
-	}
+	metadata := c.noteRecreation(child, map[string]any{"resourceVersion": createOnlyVersion})
+	now, err := c.write(ctx, child, false, metadata)
 	if err == nil {
-		child.result.Outcome = Created
+		child.created()
+	}
+	if apierrors.IsConflict(err) {
+		child.entry.reset()
+		child.entry.known = true
 	}
 	if apierrors.IsForbidden(err) || isSecondController(err) {
 		if current, readErr := c.readLive(ctx, child); readErr == nil && current != nil {
@@ -57,6 +56,14 @@ func (c *call) create(ctx context.Context, child *child) (*unstructured.Unstruct
 		}
 	}
 	return now, err
+}
+
+// checkCreate returns an error if a child must not be created.
+func (c *call) checkCreate(child *child) error {
+	if err := c.checkRecorded(child); err != nil { // checkParent can have changed the inventory
+		return err
+	}
+	return c.checkWitness(child)
 }
 
 // checkParent reads the parent from the API server before a call creates its first child. The caller's parent can be

@@ -32,6 +32,11 @@ type Child struct {
 	// an object that another controller created for the same parent, or an object that an earlier parent with the same
 	// name retained.
 	Adopt bool
+	// OnImmutable determines what happens if the API server refuses to change the child because a field is immutable. By
+	// default, the child is kept, and Reconcile returns the API server's error. With OnImmutableRecreate, the child is
+	// deleted and created again; see the section on recreation in the package documentation. It must not be combined with
+	// Retain, and must not be set for the kinds for which CanRecreate returns false.
+	OnImmutable OnImmutable
 }
 
 // errInvalidNamespace is returned for a child whose namespace would make the inventory malformed.
@@ -192,6 +197,9 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 	if object.GetName() == "" {
 		return nil, errors.New("must have a name; use handlers.Expectations for children with a generateName")
 	}
+	if err := desired.OnImmutable.check(desired); err != nil {
+		return nil, err
+	}
 	gvk := object.GroupVersionKind()
 	if !c.isListed(gvk.GroupKind()) {
 		return nil, errKindNotListed
@@ -221,7 +229,7 @@ func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, 
 		return nil, fmt.Errorf("is outside its parent's namespace %s; "+
 			"add its kind to children.Config.Kinds with CrossNamespace set", c.parent.GetNamespace())
 	}
-	for _, key := range []string{c.restoredKey(), c.retainedKey()} {
+	for _, key := range []string{c.restoredKey(), c.retainedKey(), c.adoptedKey(), c.recreatedKey()} {
 		if config.GetAnnotations()[key] != "" {
 			return nil, fmt.Errorf("must not have the annotation %s", key)
 		}

@@ -77,6 +77,42 @@
 // The stringData of a Secret is applied as data, the form in which the API server stores it, so that drift is
 // corrected.
 //
+// # Recreation
+//
+// A child with [OnImmutableRecreate] is deleted and created again if it can be created in its desired state but not be
+// changed into it. The text of errors is not used to determine this. Both of the following must be true:
+//
+//   - The API server refuses the update with status 422 (Invalid).
+//   - A dry run that creates the child is answered with 409 (AlreadyExists). The API server validates an object and
+//     calls admission before it checks the name, so the new object passes both.
+//
+// The first is usually true because a field is immutable. It is also true if an admission policy refuses the update
+// with the reason Invalid, or if fields of others conflict with the child. The dry run calls admission webhooks. It is
+// sent only after a refused update of such a child, and at most once per minute for the same desired state. With any
+// other response, the child is kept, for example if a webhook does not support dry runs. This includes two cases in
+// which the old object is in the way: the namespace has no quota for another object, or the child is a Service with a
+// fixed node port that does not change.
+//
+// The following children are never deleted by a recreation. Except for the first two cases, which are errors of the
+// desired child, Reconcile returns the API server's error together with the obstacle.
+//
+//   - Retained children.
+//   - Children of kinds that hold data; see [CanRecreate].
+//   - Objects that are not, or no longer, children of the parent, or whose parent is being deleted.
+//   - Adopted children. Their annotation <name>/adopted is written with the adoption. Children that were adopted by a
+//     version of this package without the annotation cannot be distinguished from others.
+//   - Children with finalizers.
+//   - StatefulSets whose persistentVolumeClaimRetentionPolicy deletes volumes with the StatefulSet.
+//
+// The deletion contains the UID and the resourceVersion that the refused update had. Dependents of the child are
+// deleted in the background, so a custom resource must not be recreated if its controller stores data with it. The new
+// object is created once the old one is gone.
+//
+// A child is recreated at most once per minute, and an object that was created by a recreation is not recreated for the
+// same desired state. Otherwise, a webhook that changes an immutable field of each new object would cause a loop. The
+// annotation <name>/recreated, which contains a hash of the desired child, limits recreations across changes of the
+// leader. Users who can update a child can remove both annotations.
+//
 // # Ownership
 //
 // An object belongs to a Reconciler if its controller is the parent and its label <name>/parent contains the parent's

@@ -32,9 +32,9 @@ type Config struct {
 	Mapper meta.RESTMapper
 	// Name is a domain, such as "platform.example.com". It is the field manager of children and the prefix of labels,
 	// annotations and finalizers. Children have the label <name>/parent and the annotations <name>/applied, <name>/parent,
-	// <name>/stage, <name>/self and <name>/retained-by. Users can set <name>/restored on them. Parents have the
-	// annotations <name>/inventory and <name>/witness and the finalizer <name>/children. Two controllers with the same
-	// parents need different names.
+	// <name>/stage, <name>/self, <name>/retained-by, <name>/adopted and <name>/recreated. Users can set <name>/restored on
+	// them. Parents have the annotations <name>/inventory and <name>/witness and the finalizer <name>/children. Two
+	// controllers with the same parents need different names.
 	Name string
 	// Cache is used to read children. By default, all children are read from the API server, with one request per child
 	// and type.
@@ -147,6 +147,8 @@ func (r *Reconciler) selfKey() string      { return r.config.Name + "/self" }
 func (r *Reconciler) witnessKey() string   { return r.config.Name + "/witness" }
 func (r *Reconciler) restoredKey() string  { return r.config.Name + "/restored" }
 func (r *Reconciler) retainedKey() string  { return r.config.Name + "/retained-by" }
+func (r *Reconciler) adoptedKey() string   { return r.config.Name + "/adopted" }
+func (r *Reconciler) recreatedKey() string { return r.config.Name + "/recreated" }
 
 // isListed reports whether a kind is in Config.Kinds.
 func (r *Reconciler) isListed(kind schema.GroupKind) bool { _, listed := r.kinds[kind]; return listed }

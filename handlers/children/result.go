@@ -59,7 +59,7 @@ const (
 	ReasonKindNotSupported   = "KindNotSupported"   // Refused: the error wraps ErrKindNotSupported
 	ReasonInventoryFull      = "InventoryFull"      // Refused: the error wraps ErrInventoryFull
 	ReasonInvalid            = "Invalid"            // Refused: by the API server, or because of its namespace
-	ReasonImmutable          = "Immutable"          // Refused: the error wraps ErrImmutable
+	ReasonImmutable          = "Immutable"          // Refused: a field cannot be changed, see OnImmutable
 	ReasonChangedByOthers    = "ChangedByOthers"    // Drifting
 	ReasonRequestFailed      = "RequestFailed"      // Failed
 	// ReasonStoredDifferently is set for a child that is Created, Applied or Unchanged, if the API server stores a field
@@ -276,6 +276,8 @@ func outcomeOf(err error) (Outcome, string) {
 		return Refused, ReasonUnknownKind
 	case errors.Is(err, errInvalidNamespace):
 		return Refused, ReasonInvalid
+	case errors.Is(err, errImmutable):
+		return Refused, ReasonImmutable
 	case isRefusal(err), apierrors.IsForbidden(err), apierrors.IsMethodNotSupported(err):
 		return Refused, reason
 	case reason != string(metav1.StatusReasonUnknown):

@@ -150,6 +150,7 @@ type generated struct {
 	restarted   bool                       // whether the Reconciler has not written since it was created
 	again       certainty                  // whether the template was applied before
 	corrections int                        // the writes of the Reconciler for one template
+	result      children.Result            // of the last reconcile
 }
 
 type certainty int
@@ -288,10 +289,9 @@ func (g *generated) refuse(live *unstructured.Unstructured, want error) bool {
 	return false
 }
 
-// isReported reports whether an error names the child.
+// isReported reports whether the last reconcile, which returned err, has reported the child.
 func (g *generated) isReported(err error) bool {
-	var child *children.ChildError
-	return errors.As(err, &child) && child.NamespacedKey == g.namespace+"/"+g.name
+	return err != nil && len(g.result.Children) == 1 && g.result.Children[0].Err != nil
 }
 
 // reconcile reconciles the child, and returns the number of write requests.
@@ -299,7 +299,8 @@ func (g *generated) reconcile() (int64, error) {
 	g.Helper()
 	writes := &atomic.Int64{}
 	ctx := context.WithValue(g.Context(), writesKey{}, writes)
-	_, err := g.reconciler.Reconcile(ctx, g.id(g.parents, g.name), g.parent, oneStage(g.template.object))
+	var err error
+	g.result, err = g.reconciler.Reconcile(ctx, g.id(g.parents, g.name), g.parent, oneStage(g.template.object))
 	return writes.Load(), err
 }
 

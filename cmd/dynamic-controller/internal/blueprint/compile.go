@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // Options describes the cluster. All fields are optional. Checks that depend on an unset field are skipped.
@@ -54,6 +55,8 @@ type Template struct {
 
 	DeletionPolicy DeletionPolicy // the policy for the children
 	Adopt          bool           // whether the instance can adopt existing objects
+
+	OnImmutable children.OnImmutable // the policy for children that cannot be changed
 }
 
 // resource is a compiled Template.
@@ -206,7 +209,7 @@ func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsi
 	at := fmt.Sprintf("spec.resources[%d]", index)
 	out := &resource{index: index, body: literal{}, Template: Template{
 		ID: r.ID, Path: at + ".template", DeletionPolicy: cmp.Or(r.DeletionPolicy, Delete), Adopt: r.Adopt,
-		Collection: len(r.ForEach) > 0,
+		OnImmutable: r.OnImmutable, Collection: len(r.ForEach) > 0,
 	}}
 	out.forEach = parsing.iterators(r.ForEach, at+".forEach", index)
 	out.include = parsing.conditions(r.IncludeWhen, at+".includeWhen", index, includes)
@@ -234,7 +237,24 @@ func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsi
 		c.checkObject(body, own, options, out, problems)
 		out.body = parsing.parse(body, out.Path, index)
 	}
+	out.checkRecreation(at, problems)
 	return out
+}
+
+// checkRecreation reports a resource with onImmutable: Recreate whose children must not be deleted.
+func (r *resource) checkRecreation(at string, problems *collector) {
+	if r.OnImmutable != children.OnImmutableRecreate {
+		return
+	}
+	at += ".onImmutable"
+	switch {
+	case r.Reference:
+		problems.add(at, "", "must not be set with externalRef, because existing objects are only read")
+	case r.DeletionPolicy == Retain:
+		problems.add(at, "", "must not be Recreate with deletionPolicy: Retain, because retained children are never deleted")
+	case !children.CanRecreate(r.GVK.GroupKind()):
+		problems.add(at, "", "must not be Recreate, because deleting a %s deletes data", r.GVK.Kind)
+	}
 }
 
 var validID = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_]{0,62}$`)

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // ofWebsites returns a Blueprint with the given resources, as YAML. Its type has a field of each kind.
@@ -225,6 +226,20 @@ func TestCompile_resources(t *testing.T) {
 				"spec.resources[1].template.metadata: must be a map with a name",
 			},
 		},
+		"children that must not be recreated": {
+			resources: `
+    - {id: a, onImmutable: Recreate, deletionPolicy: Retain, ` + config + `}}
+    - {id: b, onImmutable: Recreate, externalRef: {apiVersion: v1, kind: ConfigMap, metadata: {name: x}}}
+    - {id: c, onImmutable: Recreate, template: {apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: x}}}
+    - {id: d, onImmutable: Recreate, ` + config + `}}
+    - {id: e, onImmutable: Fail, deletionPolicy: Retain, ` + config + `}}`,
+			want: []string{
+				"spec.resources[0].onImmutable: must not be Recreate with deletionPolicy: Retain, " +
+					"because retained children are never deleted",
+				"spec.resources[1].onImmutable: must not be set with externalRef, because existing objects are only read",
+				"spec.resources[2].onImmutable: must not be Recreate, because deleting a PersistentVolumeClaim deletes data",
+			},
+		},
 		"a name of the wrong type": {
 			resources: `
     - {id: a, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: "${self.spec.size}"}}}`,
@@ -400,7 +415,10 @@ spec:
   type: {group: shop.example.com, version: v1, kind: Crate, ` + plain + `}
   resources:
     - {id: a, deletionPolicy: Retain, adopt: true, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}}
-    - {id: b, includeWhen: ["self.spec.size > 1"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}}`
+    - {id: b, includeWhen: ["self.spec.size > 1"], template: {apiVersion: v1, kind: ConfigMap, metadata: {name: b}}}
+    - {id: c, onImmutable: Recreate, template: {apiVersion: v1, kind: ConfigMap, metadata: {name: c}}}
+    - {id: d, onImmutable: Recreate, forEach: [{i: "[1]"}], template: {apiVersion: v1, kind: ConfigMap, metadata: {
+        name: "d${i}"}}}`
 	compiled := compile(t, text, blueprint.Options{})
 	if got := compiled.ServiceAccountName(); got != "shop.a" {
 		t.Errorf("the service account is %q", got)
@@ -412,8 +430,10 @@ spec:
 	}
 	s := step(t, compiled, "{apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a, namespace: x}, spec: "+
 		"{size: 1}}", nil)
-	if len(s.Rendered) != 1 || !s.Rendered[0].Adopt || s.Rendered[0].DeletionPolicy != blueprint.Retain ||
-		len(s.Excluded) != 1 || s.Excluded[0].DeletionPolicy != blueprint.Delete {
+	if len(s.Rendered) != 3 || !s.Rendered[0].Adopt || s.Rendered[0].DeletionPolicy != blueprint.Retain ||
+		s.Rendered[0].OnImmutable != "" || s.Rendered[1].OnImmutable != children.OnImmutableRecreate ||
+		s.Rendered[2].OnImmutable != children.OnImmutableRecreate || len(s.Excluded) != 1 ||
+		s.Excluded[0].DeletionPolicy != blueprint.Delete {
 		t.Errorf("step %+v", s)
 	}
 }

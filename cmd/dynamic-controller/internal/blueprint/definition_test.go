@@ -273,6 +273,14 @@ func TestManifest_rules(t *testing.T) {
 			"{spec: {type: {crd: a.b.c}, resources: [{id: a, deletionPolicy: Keep, template: {}}]}}",
 			"spec.resources[0].deletionPolicy",
 		},
+		"an unknown policy for immutable children": {
+			"{spec: {type: {crd: a.b.c}, resources: [{id: a, onImmutable: Always, template: {}}]}}",
+			"spec.resources[0].onImmutable",
+		},
+		"a policy for existing objects that are immutable": {
+			"{spec: {type: {crd: a.b.c}, resources: [{id: a, onImmutable: Fail, externalRef: {}}]}}",
+			"onImmutable must not be set with externalRef",
+		},
 		"namespaces and patterns": {of("allowedNamespaces: [shop, team-*, '*', '*-a-*']"), ""},
 		"an invalid namespace":    {of("allowedNamespaces: [shop, Team]"), "spec.allowedNamespaces[1]"},
 		"an unsupported pattern":  {of("allowedNamespaces: ['team-[ab]']"), "spec.allowedNamespaces[0]"},

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // Instance computes the children of one instance of a Blueprint's type. The results depend only on the Blueprint, the
@@ -79,6 +80,7 @@ type Rendered struct {
 
 	DeletionPolicy DeletionPolicy
 	Adopt          bool
+	OnImmutable    children.OnImmutable
 }
 
 // Reason explains why a resource is waiting or is not ready.
@@ -198,7 +200,7 @@ func (s *stepping) step(ctx context.Context, r *resource) {
 		s.refer(ctx, r, object)
 		return
 	}
-	s.out.Rendered = append(s.out.Rendered, Rendered{r.ID, r.ID, object, r.DeletionPolicy, r.Adopt})
+	s.out.Rendered = append(s.out.Rendered, Rendered{r.ID, r.ID, object, r.DeletionPolicy, r.Adopt, r.OnImmutable})
 	if reason := s.unready(ctx, r, r.ID); reason != "" {
 		s.out.Unready = append(s.out.Unready, Reason{r.ID, reason})
 		if s.observed[r.ID] == nil || !r.isReadableUnready() {

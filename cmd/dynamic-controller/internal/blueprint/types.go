@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // Identifiers of Blueprints in the Kubernetes API.
@@ -108,6 +110,9 @@ type Resource struct {
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 	// Adopt allows the instance to take over an existing object that has no controller.
 	Adopt bool `json:"adopt,omitempty"`
+	// OnImmutable determines whether a child that cannot be changed, because a field is immutable, is deleted and created
+	// again. Defaults to Fail.
+	OnImmutable children.OnImmutable `json:"onImmutable,omitempty"`
 }
 
 // Status is the observed state, written by the platform.

@@ -16,10 +16,11 @@ const (
 
 // Event reasons for instances.
 const (
-	ChildrenApplied Reason = "ChildrenApplied"
-	ChildrenDeleted Reason = "ChildrenDeleted"
-	Ready           Reason = "Ready"
-	Failed          Reason = "Failed"
+	ChildrenApplied   Reason = "ChildrenApplied"
+	ChildrenDeleted   Reason = "ChildrenDeleted"
+	ChildrenRecreated Reason = "ChildrenRecreated"
+	Ready             Reason = "Ready"
+	Failed            Reason = "Failed"
 )
 
 // Parked is the reason for events about objects that are no longer retried.
@@ -37,6 +38,7 @@ var meanings = map[Reason]meaning{
 	InstancesLeftBehind: {corev1.EventTypeWarning, "Delete"},
 	ChildrenApplied:     {corev1.EventTypeNormal, "Apply"},
 	ChildrenDeleted:     {corev1.EventTypeNormal, "Delete"},
+	ChildrenRecreated:   {corev1.EventTypeNormal, "Recreate"},
 	Ready:               {corev1.EventTypeNormal, "Reconcile"},
 	Failed:              {corev1.EventTypeWarning, "Reconcile"},
 	Parked:              {corev1.EventTypeWarning, "Reconcile"},

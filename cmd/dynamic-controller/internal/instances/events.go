@@ -53,6 +53,8 @@ const (
 	created = "created"
 	updated = "updated"
 	deleted = "deleted"
+	// recreating is the verb for a child that was deleted to create it again.
+	recreating = "recreating"
 )
 
 // childChange is one successful write to a child.
@@ -73,6 +75,27 @@ func (c *childClient) applied(result children.Result) {
 	}
 }
 
+// refuses records that the API server has refused to change a child as invalid.
+func (c *childClient) refuses(id dynamiccontroller.ObjectIdentifiers) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.refused == nil {
+		c.refused = map[dynamiccontroller.ObjectIdentifiers]bool{}
+	}
+	c.refused[id] = true
+}
+
+// deleted records a deletion. A child that is applied is deleted in the same reconcile only to create it again.
+func (c *childClient) deleted(id dynamiccontroller.ObjectIdentifiers) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change := childChange{verb: deleted, kind: c.kindOf(id.GVR), id: id}
+	if c.refused[id] {
+		change.verb = recreating
+	}
+	c.changes = append(c.changes, change)
+}
+
 // kindOf returns the kind of a child, or the name of its resource if the revision has no children of this type.
 func (c *childClient) kindOf(gvr schema.GroupVersionResource) string {
 	i := slices.IndexFunc(c.children, func(child Child) bool { return child.GVR.GroupResource() == gvr.GroupResource() })
@@ -82,9 +105,9 @@ func (c *childClient) kindOf(gvr schema.GroupVersionResource) string {
 	return c.children[i].GVK.Kind
 }
 
-// recordChildren records one event for the children that were applied through the access, and one for those that were
-// deleted. Like the conditions, the events contain only the kinds and names of children. If the identity cannot read a
-// deleted child, the child's name is omitted.
+// recordChildren records one event for the children that were applied through the access, one for those that were
+// deleted, and one for those that were deleted to create them again. Like the conditions, the events contain only the
+// kinds and names of children. If the identity cannot read a deleted child, the child's name is omitted.
 func (r *Reconciler) recordChildren(ctx context.Context, self *unstructured.Unstructured, access access) {
 	if access.client == nil {
 		return
@@ -92,11 +115,15 @@ func (r *Reconciler) recordChildren(ctx context.Context, self *unstructured.Unst
 	changes := access.client.changes
 	access.client.changes = nil
 	for i, change := range changes {
-		if change.verb == deleted && !access.reader.canRead(ctx, change.id.GVR, change.id.Namespace()) {
+		wasDeleted := change.verb == deleted || change.verb == recreating
+		if wasDeleted && !access.reader.canRead(ctx, change.id.GVR, change.id.Namespace()) {
 			changes[i].id.NamespacedKey = ""
 		}
 	}
 	apply := append(changesBy(created, changes, self), changesBy(updated, changes, self)...)
+	for _, text := range changesBy(recreating, changes, self) {
+		r.recordTexts(self, events.ChildrenRecreated, []string{text + ", because the API server refuses the change"})
+	}
 	r.recordTexts(self, events.ChildrenApplied, apply)
 	r.recordTexts(self, events.ChildrenDeleted, changesBy(deleted, changes, self))
 }

@@ -173,6 +173,24 @@ func TestEvents_ListPrunedChildren(t *testing.T) {
 	}
 }
 
+// A deletion that follows a refused update is not reported as the end of the child.
+func TestEvents_ReportRecreations(t *testing.T) {
+	r, server, recorded := newRecordedReconciler(t, chain(1))
+	self := newFlowers(t, server)
+	access, err := r.accessFor(t.Context(), self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := dynamiccontroller.ObjectIdentifiers{GVR: gvrOf("configmaps"), NamespacedKey: "shop/page"}
+	access.client.refuses(id)
+	access.client.deleted(id)
+	id.NamespacedKey = "shop/other"
+	access.client.deleted(id)
+	r.recordChildren(t.Context(), self, access)
+	recorded.expect(t, "a recreation", "ChildrenRecreated: recreating ConfigMap page, because the API server refuses "+
+		"the change", "ChildrenDeleted: deleted ConfigMap other")
+}
+
 func TestApplied_IgnoresChildrenWithoutChanges(t *testing.T) {
 	client, result := &childClient{requests: newRequests()}, children.Result{}
 	for _, outcome := range []children.Outcome{children.Created, children.Applied, children.Unchanged, children.Failed} {

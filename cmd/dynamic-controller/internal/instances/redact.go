@@ -49,10 +49,11 @@ type requests struct {
 	mu sync.Mutex // guards the fields below
 	// reads caches the results of get requests. Writing an object removes its entry.
 	reads      map[dynamiccontroller.ObjectIdentifiers]read
-	changes    []childChange // successful writes to record as events
-	denied     []string      // children that the identity cannot delete or release
-	deniedVerb string        // delete or release, for the first of them
-	deniedErr  error         // why the first of them cannot be deleted or released
+	changes    []childChange                                // successful writes to record as events
+	refused    map[dynamiccontroller.ObjectIdentifiers]bool // children that the API server refuses to change
+	denied     []string                                     // children that the identity cannot delete or release
+	deniedVerb string                                       // delete or release, for the first of them
+	deniedErr  error                                        // why the first of them cannot be deleted or released
 }
 
 func newRequests() *requests {
@@ -181,7 +182,7 @@ func (o childObjects) Delete(
 		return o.ResourceInterface.Delete(ctx, name, opts, subresources...)
 	})
 	if err == nil {
-		o.client.record(childChange{verb: deleted, kind: o.client.kindOf(o.gvr), id: id})
+		o.client.deleted(id)
 	}
 	o.recordDenial("delete", id, err)
 	return err
@@ -199,22 +200,41 @@ func (o childObjects) recordDenial(verb string, id dynamiccontroller.ObjectIdent
 	}
 }
 
-// Apply is the only request that sends rendered content.
+// Apply sends rendered content.
 func (o childObjects) Apply(
 	ctx context.Context, name string, object *unstructured.Unstructured, opts metav1.ApplyOptions,
 	subresources ...string,
 ) (now *unstructured.Unstructured, err error) {
 	o.client.forgetRead(o.identifiers(name))
-	id, compiled := object.GetAnnotations()[resourceAnnotation], o.client.compiled
-	var field func(string) string
-	if compiled.IsSensitive(id) {
-		field = func(field string) string { return compiled.KnownField(id, field) }
-	}
-	err = o.request(ctx, "patch", field, func(ctx context.Context) (err error) {
+	err = o.request(ctx, "patch", o.client.fieldOf(object), func(ctx context.Context) (err error) {
 		now, err = o.ResourceInterface.Apply(ctx, name, object, opts, subresources...)
 		return err
 	})
+	if apierrors.IsInvalid(err) {
+		o.client.refuses(o.identifiers(name))
+	}
 	return now, err
+}
+
+// Create sends rendered content in a dry run, before a child is recreated.
+func (o childObjects) Create(
+	ctx context.Context, object *unstructured.Unstructured, opts metav1.CreateOptions, subresources ...string,
+) (now *unstructured.Unstructured, err error) {
+	err = o.request(ctx, "create", o.client.fieldOf(object), func(ctx context.Context) (err error) {
+		now, err = o.ResourceInterface.Create(ctx, object, opts, subresources...)
+		return err
+	})
+	return now, err
+}
+
+// fieldOf returns the field function for requests that send a rendered object. If the object is not sensitive, it
+// returns nil.
+func (c *childClient) fieldOf(object *unstructured.Unstructured) func(string) string {
+	id := object.GetAnnotations()[resourceAnnotation]
+	if !c.compiled.IsSensitive(id) {
+		return nil
+	}
+	return func(field string) string { return c.compiled.KnownField(id, field) }
 }
 
 // fieldOfType returns the field function for requests that do not send rendered content. If the revision has templates

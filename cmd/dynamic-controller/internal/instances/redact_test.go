@@ -94,7 +94,7 @@ func TestRedacted_ErrorsOfSensitiveChildren(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := platformtest.NewServer(nil)
-	server.PrependReactor("patch", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+	server.PrependReactor("*", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{}, "a", errors.New("hunter2"))
 	})
 	client := &childClient{Interface: server, compiled: compiled, requests: newRequests()}
@@ -107,7 +107,8 @@ func TestRedacted_ErrorsOfSensitiveChildren(t *testing.T) {
 		secrets := client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "secrets"})
 		_, err1 := secrets.Apply(t.Context(), "a", object, metav1.ApplyOptions{})
 		_, err2 := secrets.Namespace("shop").Apply(t.Context(), "a", object, metav1.ApplyOptions{})
-		for _, err := range []error{err1, err2} {
+		_, err3 := secrets.Namespace("shop").Create(t.Context(), object, metav1.CreateOptions{})
+		for _, err := range []error{err1, err2, err3} {
 			if !apierrors.IsForbidden(err) || strings.Contains(err.Error(), "hunter2") == redacts {
 				t.Errorf("%s: got %v", id, err)
 			}
