@@ -471,6 +471,30 @@ func (g *generated) dryRun(object *unstructured.Unstructured) (*unstructured.Uns
 	})
 }
 
+// isUnclear reports whether it is not defined which fields of others an apply keeps: the template has moved to another
+// version while others own fields in the old one, the child has an item twice, or managedFields were cleared.
+func (g *generated) isUnclear(live *unstructured.Unstructured) bool {
+	version := g.template.object.GetAPIVersion()
+	isMoved := slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
+		return entry.Manager == platformName && entry.APIVersion != version
+	})
+	_, others := g.owners(live)
+	for _, other := range others {
+		if isMoved && other.APIVersion != version || other.Manager == beforeFirstApply {
+			return true
+		}
+	}
+	all, isTwice := g.template.fields, false
+	for _, other := range others {
+		all = all.Union(other.fields)
+	}
+	for path := range all.All() {
+		isTwice = isTwice ||
+			len(path) > 0 && isItem(path) && occurrences(live.Object, path) > 1 // All does not support an early return
+	}
+	return isTwice
+}
+
 // content returns the part of an object that is compared. Empty values are left out, because an apply can leave an
 // empty map behind. Lists are sorted, because the order of lists with keys is not defined.
 func content(object *unstructured.Unstructured) map[string]any {
