@@ -472,7 +472,7 @@ func (g *generated) dryRun(object *unstructured.Unstructured) (*unstructured.Uns
 }
 
 // isUnclear reports whether it is not defined which fields of others an apply keeps: the template has moved to another
-// version while others own fields in the old one, the child has an item twice, or managedFields were cleared.
+// version while others own fields in the old one, or the child has an item twice.
 func (g *generated) isUnclear(live *unstructured.Unstructured) bool {
 	version := g.template.object.GetAPIVersion()
 	isMoved := slices.ContainsFunc(live.GetManagedFields(), func(entry metav1.ManagedFieldsEntry) bool {
@@ -480,7 +480,7 @@ func (g *generated) isUnclear(live *unstructured.Unstructured) bool {
 	})
 	_, others := g.owners(live)
 	for _, other := range others {
-		if isMoved && other.APIVersion != version || other.Manager == beforeFirstApply {
+		if isMoved && other.APIVersion != version {
 			return true
 		}
 	}

@@ -52,11 +52,11 @@ const (
 )
 
 // Random templates are applied, and other clients change the child at random. After each step, the child must have all
-// fields of the template, and everything that others own, as far as the API server accepts this. A dry run of an update
-// decides which result it accepts. The child can be reported only if it accepts none.
+// fields of the template, and everything that others own, as far as the API server accepts this. A dry run of an
+// update decides which result it accepts. The child can be reported only if it accepts none.
 //
-// Therefore, the following changes must always be repaired: changed and removed values, foreign fields and items, edited
-// keys, fields that others applied, cleared and invalid managedFields, and changes through another version. A child can
+// Therefore, the following changes must always be repaired: changed and removed values, foreign fields and items,
+// edited keys, fields that others applied, cleared and invalid managedFields, and changes through another version. A child can
 // be reported
 //
 //   - if a field or an item of others contradicts the template: the API server refuses any result that has both;

@@ -143,8 +143,8 @@ func typedChildren() map[schema.GroupVersionKind]runtime.Object {
 	}
 }
 
-// An author converts Go structs to unstructured objects. They have nulls, empty structs and an empty status. A reconcile
-// of an unchanged child sends no write, and a new Reconciler does not change the child.
+// An author converts Go structs to unstructured objects. They have nulls, empty structs and an empty status. A
+// reconcile of an unchanged child sends no write, and a new Reconciler does not change the child.
 func TestHandlers_TypedChildren(t *testing.T) {
 	t.Parallel()
 	s := newSetting(newHarness(t))
