@@ -56,8 +56,8 @@ const (
 // update decides which result it accepts. The child can be reported only if it accepts none.
 //
 // Therefore, the following changes must always be repaired: changed and removed values, foreign fields and items,
-// edited keys, fields that others applied, cleared and invalid managedFields, and changes through another version. A child can
-// be reported
+// edited keys, fields that others applied, cleared and invalid managedFields, and changes through another version. A
+// child can be reported
 //
 //   - if a field or an item of others contradicts the template: the API server refuses any result that has both;
 //   - if the child has lost its owner reference and its label, and can belong to someone else;
