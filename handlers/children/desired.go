@@ -191,19 +191,24 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 	return nil
 }
 
+// checkDesired returns an error if a desired child is invalid.
+func (c *call) checkDesired(desired Child) error {
+	switch {
+	case desired.Object.GetName() == "":
+		return errors.New("must have a name; use handlers.Expectations for children with a generateName")
+	case !c.isListed(desired.Object.GroupVersionKind().GroupKind()):
+		return errKindNotListed
+	}
+	return desired.OnImmutable.check(desired)
+}
+
 // newChild returns the child for a desired object. It adds the hash and either the owner reference or the mark.
 func (c *call) newChild(ctx context.Context, desired Child, stage int) (*child, error) {
 	object := desired.Object
-	if object.GetName() == "" {
-		return nil, errors.New("must have a name; use handlers.Expectations for children with a generateName")
-	}
-	if err := desired.OnImmutable.check(desired); err != nil {
+	if err := c.checkDesired(desired); err != nil {
 		return nil, err
 	}
 	gvk := object.GroupVersionKind()
-	if !c.isListed(gvk.GroupKind()) {
-		return nil, errKindNotListed
-	}
 	mapping, err := c.config.Mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {
 		return nil, fmt.Errorf("find the resource: %w", err)

@@ -111,13 +111,19 @@ func TestReconcile_AppliesAStageConcurrently(t *testing.T) {
 				if took := time.Since(start); took > rounds*time.Second {
 					t.Errorf("took %s, want %s", took, rounds*time.Second)
 				}
-				for i, child := range result.Children {
-					if child.Outcome != Created || child.Name() != stage[i].GetName() || child.Object == nil {
-						t.Errorf("child %d: got %+v", i, child)
-					}
-				}
+				failUnlessCreated(t, result, stage)
 			})
 		})
+	}
+}
+
+// failUnlessCreated fails the test unless the result contains all children, in order.
+func failUnlessCreated(t *testing.T, result Result, stage []*unstructured.Unstructured) {
+	t.Helper()
+	for i, child := range result.Children {
+		if child.Outcome != Created || child.Name() != stage[i].GetName() || child.Object == nil {
+			t.Errorf("child %d: got %+v", i, child)
+		}
 	}
 }
 

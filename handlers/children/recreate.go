@@ -17,6 +17,7 @@ import (
 	"github.com/dynamic-controller/engine/handlers/internal/live"
 	"github.com/dynamic-controller/engine/handlers/internal/ownerref"
 	"github.com/dynamic-controller/engine/handlers/internal/patch"
+	"github.com/dynamic-controller/engine/internal/datakinds"
 )
 
 // OnImmutable determines what happens to a child that cannot be changed into its desired state.
@@ -35,20 +36,9 @@ const recreationPeriod = time.Minute
 // in its desired state but not changed into it, and that is not recreated.
 var errImmutable = errors.New("the object cannot be changed into its desired state")
 
-// protectedKinds are the kinds that are never recreated. Deleting an object of such a kind deletes data.
-var protectedKinds = map[schema.GroupKind]bool{
-	{Kind: "Namespace"}:             true,
-	{Kind: "PersistentVolume"}:      true,
-	{Kind: "PersistentVolumeClaim"}: true,
-	{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:    true,
-	{Group: "snapshot.storage.k8s.io", Kind: "VolumeSnapshot"}:           true,
-	{Group: "snapshot.storage.k8s.io", Kind: "VolumeSnapshotContent"}:    true,
-	{Group: "groupsnapshot.storage.k8s.io", Kind: "VolumeGroupSnapshot"}: true,
-}
-
 // CanRecreate reports whether children of a kind can have [OnImmutableRecreate]. It returns false for kinds whose
 // objects hold data: Namespaces, PersistentVolumes and their claims, CustomResourceDefinitions and volume snapshots.
-func CanRecreate(kind schema.GroupKind) bool { return !protectedKinds[kind] }
+func CanRecreate(kind schema.GroupKind) bool { return !datakinds.Contains(kind) }
 
 // check returns an error if a child must not have the value.
 func (o OnImmutable) check(desired Child) error {

@@ -58,7 +58,7 @@ func TestStoredDifferently(t *testing.T) {
 			owner := &unstructured.Unstructured{Object: map[string]any{}}
 			owner.SetManagedFields([]metav1.ManagedFieldsEntry{{
 				Manager: "m", Operation: metav1.ManagedFieldsOperationApply, FieldsType: "FieldsV1",
-				FieldsV1: &metav1.FieldsV1{Raw: []byte(keyed)},
+				FieldsV1: metav1.NewFieldsV1(keyed),
 			}})
 			entries, err := ownership.Of(owner)
 			if err != nil {

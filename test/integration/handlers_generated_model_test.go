@@ -405,10 +405,10 @@ func (g *generated) expect(live *unstructured.Unstructured) (e expectation) {
 			these, those := g.edited(live, r)
 			sure, unsure = append(sure, these...), append(unsure, those...)
 		}
-		switch {
-		case g.again == no:
+		switch g.again {
+		case no:
 			sure, unsure = nil, nil
-		case g.again == maybe:
+		case maybe:
 			sure, unsure = nil, append(sure, unsure...)
 		}
 		for _, dropped := range [][]fieldpath.Path{sure, append(slices.Clone(sure), unsure...)} {

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint/expression"
-	"github.com/dynamic-controller/engine/handlers/children"
+	"github.com/dynamic-controller/engine/internal/datakinds"
 )
 
 // Options describes the cluster. All fields are optional. Checks that depend on an unset field are skipped.
@@ -56,7 +56,7 @@ type Template struct {
 	DeletionPolicy DeletionPolicy // the policy for the children
 	Adopt          bool           // whether the instance can adopt existing objects
 
-	OnImmutable children.OnImmutable // the policy for children that cannot be changed
+	OnImmutable OnImmutable // the policy for children that cannot be changed
 }
 
 // resource is a compiled Template.
@@ -243,7 +243,7 @@ func (c *Compiled) parse(index int, r Resource, own Type, options Options, parsi
 
 // checkRecreation reports a resource with onImmutable: Recreate whose children must not be deleted.
 func (r *resource) checkRecreation(at string, problems *collector) {
-	if r.OnImmutable != children.OnImmutableRecreate {
+	if r.OnImmutable != Recreate {
 		return
 	}
 	at += ".onImmutable"
@@ -252,7 +252,7 @@ func (r *resource) checkRecreation(at string, problems *collector) {
 		problems.add(at, "", "must not be set with externalRef, because existing objects are only read")
 	case r.DeletionPolicy == Retain:
 		problems.add(at, "", "must not be Recreate with deletionPolicy: Retain, because retained children are never deleted")
-	case !children.CanRecreate(r.GVK.GroupKind()):
+	case datakinds.Contains(r.GVK.GroupKind()):
 		problems.add(at, "", "must not be Recreate, because deleting a %s deletes data", r.GVK.Kind)
 	}
 }

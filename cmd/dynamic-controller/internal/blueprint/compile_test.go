@@ -15,7 +15,6 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/blueprint"
-	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // ofWebsites returns a Blueprint with the given resources, as YAML. Its type has a field of each kind.
@@ -431,8 +430,8 @@ spec:
 	s := step(t, compiled, "{apiVersion: shop.example.com/v1, kind: Crate, metadata: {name: a, namespace: x}, spec: "+
 		"{size: 1}}", nil)
 	if len(s.Rendered) != 3 || !s.Rendered[0].Adopt || s.Rendered[0].DeletionPolicy != blueprint.Retain ||
-		s.Rendered[0].OnImmutable != "" || s.Rendered[1].OnImmutable != children.OnImmutableRecreate ||
-		s.Rendered[2].OnImmutable != children.OnImmutableRecreate || len(s.Excluded) != 1 ||
+		s.Rendered[0].OnImmutable != "" || s.Rendered[1].OnImmutable != blueprint.Recreate ||
+		s.Rendered[2].OnImmutable != blueprint.Recreate || len(s.Excluded) != 1 ||
 		s.Excluded[0].DeletionPolicy != blueprint.Delete {
 		t.Errorf("step %+v", s)
 	}

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/dynamic-controller/engine/cmd/dynamic-controller/internal/memory"
-	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // Instance computes the children of one instance of a Blueprint's type. The results depend only on the Blueprint, the
@@ -80,7 +79,7 @@ type Rendered struct {
 
 	DeletionPolicy DeletionPolicy
 	Adopt          bool
-	OnImmutable    children.OnImmutable
+	OnImmutable    OnImmutable
 }
 
 // Reason explains why a resource is waiting or is not ready.

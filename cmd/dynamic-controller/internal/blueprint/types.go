@@ -10,8 +10,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/dynamic-controller/engine/handlers/children"
 )
 
 // Identifiers of Blueprints in the Kubernetes API.
@@ -48,6 +46,12 @@ type Spec struct {
 	// templates cannot compute a different namespace.
 	AllowedNamespaces []string `json:"allowedNamespaces,omitempty"`
 }
+
+// OnImmutable is either Recreate or Fail.
+type OnImmutable string
+
+// Recreate deletes a child that cannot be changed, and creates it again.
+const Recreate OnImmutable = "Recreate"
 
 // DeletionPolicy is either Retain or Delete.
 type DeletionPolicy string
@@ -112,7 +116,7 @@ type Resource struct {
 	Adopt bool `json:"adopt,omitempty"`
 	// OnImmutable determines whether a child that cannot be changed, because a field is immutable, is deleted and created
 	// again. Defaults to Fail.
-	OnImmutable children.OnImmutable `json:"onImmutable,omitempty"`
+	OnImmutable OnImmutable `json:"onImmutable,omitempty"`
 }
 
 // Status is the observed state, written by the platform.

@@ -214,7 +214,9 @@ func isRejected(err error) bool { return apierrors.IsInvalid(err) || apierrors.I
 
 // isDrifting reports whether a child is changed by other clients again and again.
 func isDrifting(result children.Result) bool {
-	return slices.ContainsFunc(result.Children, func(c children.ChildResult) bool { return c.Outcome == children.Drifting })
+	return slices.ContainsFunc(result.Children, func(child children.ChildResult) bool {
+		return child.Outcome == children.Drifting
+	})
 }
 
 // isRequeue reports whether the error is a requeue request instead of a failure.

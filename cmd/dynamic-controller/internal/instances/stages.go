@@ -50,7 +50,7 @@ func (r *Reconciler) stages(self *unstructured.Unstructured, step blueprint.Step
 		}
 		stages[n] = append(stages[n], children.Child{
 			Object: r.marked(self, rendered, share), Adopt: rendered.Adopt,
-			Retain: rendered.DeletionPolicy == blueprint.Retain, OnImmutable: rendered.OnImmutable,
+			Retain: rendered.DeletionPolicy == blueprint.Retain, OnImmutable: children.OnImmutable(rendered.OnImmutable),
 		})
 	}
 	return stages
