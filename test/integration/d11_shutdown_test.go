@@ -12,7 +12,7 @@ import (
 
 func TestD11_ShutdownCancelsHandlersAndWaitsForThem(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "w", 0)
 	counts := &outcomes{}
 	c := h.controller(dynamiccontroller.Config{}, dynamiccontroller.WithMetrics(counts))
@@ -46,7 +46,7 @@ func TestD11_ShutdownCancelsHandlersAndWaitsForThem(t *testing.T) {
 
 func TestD11_ShutdownTimeoutListsRunningHandlers(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "hanging", 0)
 	c := h.controller(dynamiccontroller.Config{ShutdownTimeout: 50 * time.Millisecond})
 	release := make(chan struct{})

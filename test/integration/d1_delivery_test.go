@@ -17,7 +17,7 @@ import (
 func TestD1_EveryChangeIsFollowedByACall(t *testing.T) {
 	const objects, changes = 20, 30
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	w := &wire{}
 	c := w.through(h).controller(dynamiccontroller.Config{Workers: 4})
 	h.run(c)

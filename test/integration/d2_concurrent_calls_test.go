@@ -14,7 +14,7 @@ import (
 // removed, and after the run ends. Even then, the next call for the same object must wait until that call has returned.
 func TestD2_NoConcurrentCallsForAnObject(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "hanging", 0)
 	hanging := h.id(gvr, "hanging")
 	c := h.controller(dynamiccontroller.Config{Workers: 4, ShutdownTimeout: 50 * time.Millisecond})

@@ -11,7 +11,7 @@ import (
 // longer contains the child.
 func TestD3_MissedChildDeletionReconcilesOwner(t *testing.T) {
 	h := newHarness(t)
-	parent, child := h.define(h.newType()), h.define(h.newType())
+	parent, child := h.widgets(), h.widgets()
 	h.apply(parent, "a", 0)
 	h.apply(parent, "b", 0)
 	h.apply(child, "of-a", 0, h.owned(h.id(parent, "a")))

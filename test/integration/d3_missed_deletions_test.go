@@ -11,7 +11,7 @@ import (
 
 func TestD3_DeletionBetweenTwoRunsIsDelivered(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "stays", 0)
 	h.apply(gvr, "goes", 0)
 	c := h.controller(dynamiccontroller.Config{})
@@ -31,7 +31,7 @@ func TestD3_DeletionBetweenTwoRunsIsDelivered(t *testing.T) {
 // then responds with 410 Gone.
 func TestD3_MissedDeletionIsDeliveredWithTheLastState(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "stays", 0)
 	h.apply(gvr, "goes", 0)
 	last := h.apply(gvr, "goes", 1)

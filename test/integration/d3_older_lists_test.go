@@ -31,7 +31,7 @@ import (
 func TestD3_NextRunReportsNoFalseDeletion(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "early", 0)
 	w := &wire{}
 	lag := &laggingCache{gvr: gvr}
@@ -62,7 +62,7 @@ func TestD3_NextRunReportsNoFalseDeletion(t *testing.T) {
 func TestD3_NextRunRecoversFromEtcdRestore(t *testing.T) {
 	t.Parallel()
 	h, own := newRestorable(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "stays", 0)
 	own.backUp(h)
 
@@ -109,7 +109,7 @@ func TestD3_NextRunRecoversFromEtcdRestore(t *testing.T) {
 func TestD3_StreamingListsRecoverFromEtcdRestore(t *testing.T) {
 	t.Parallel()
 	h, own := newRestorable(t)
-	types := []gvrType{h.define(h.newType()), h.define(h.newType())}
+	types := []gvrType{h.widgets(), h.widgets()}
 	for _, gvr := range types {
 		h.apply(gvr, "stays", 0)
 	}

@@ -23,7 +23,7 @@ const restoreLimit = 30 * time.Second
 func TestD3_RestoreIsNoticedForBuiltInChildren(t *testing.T) {
 	t.Parallel()
 	h, own := newRestorable(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "parent", 0)
 	parent, err := h.client.Resource(gvr).Namespace(h.namespace).Get(t.Context(), "parent", metav1.GetOptions{})
 	h.noError(err)

@@ -12,7 +12,7 @@ import (
 func TestD4_InitialListCausesOneCallPerObject(t *testing.T) {
 	const objects = 100
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	for i := range objects {
 		h.apply(gvr, fmt.Sprintf("w%d", i), 0)
 	}

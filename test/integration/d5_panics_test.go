@@ -38,7 +38,7 @@ func (o *outcomes) count(outcome dynamiccontroller.Outcome) int {
 
 func TestD5_HandlerPanicCountsAsObjectFailure(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	var mu sync.Mutex
 	var logged strings.Builder
 	log := funcr.New(func(prefix, args string) {

@@ -26,7 +26,7 @@ func TestD9_DeletedCRDEndsRetriesOfItsObjects(t *testing.T) {
 
 func testDeletedCRD(t *testing.T, withMapper bool) {
 	h := newHarness(t)
-	gvr, parent := h.define(h.newType()), h.define(h.newType())
+	gvr, parent := h.define(h.newType()), h.widgets()
 	h.apply(gvr, "a", 0)
 	h.apply(gvr, "b", 0)
 	h.apply(parent, "p", 0)

@@ -18,7 +18,7 @@ import (
 // another object or is joined with another error, the object is retried.
 func TestD9_NotFoundForObjectEndsItsRetries(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	h.apply(gvr, "exists", 0)
 	notFound := func(name string) error {
 		_, err := h.client.Resource(gvr).Namespace(h.namespace).Get(t.Context(), name, metav1.GetOptions{})
@@ -69,7 +69,7 @@ func notFoundNamed(t *testing.T, h *harness, gvr gvrType, name string) error {
 // is terminating, the object is retried.
 func TestD9_TerminatingNamespaceEndsRetriesOfItsObjects(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	terminating := h.newNamespace()
 	h.applyIn(gvr, terminating, "inside", 0)
 	h.apply(gvr, "outside", 0)

@@ -65,8 +65,8 @@ func (h *harness) mapperOf(types ...schema.GroupVersionResource) (meta.RESTMappe
 	return mapper, stop
 }
 
-// defineKind creates a CRD for the kind. In the CRD's schema, status.conditions is a list of type map with the key
-// "type".
+// defineKind returns a type of the kind that no other test uses. In the schema, status.conditions is a list of type map
+// with the key "type".
 func (h *harness) defineKind(kind string, scope apiextensionsv1.ResourceScope) schema.GroupVersionResource {
 	h.Helper()
 	singular := strings.ToLower(kind)
@@ -96,8 +96,7 @@ func (h *harness) defineKind(kind string, scope apiextensionsv1.ResourceScope) s
 			}},
 		},
 	}
-	h.createCRD(crd)
-	gvr := schema.GroupVersionResource{Group: crd.Spec.Group, Version: "v1", Resource: crd.Spec.Names.Plural}
+	gvr := h.exclusiveType(kind+" "+string(scope), crd)
 	h.eventually(kind+" is served", func() error {
 		_, err := h.client.Resource(gvr).List(h.Context(), metav1.ListOptions{})
 		return err

@@ -31,7 +31,6 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/ptr"
 
 	"github.com/dynamic-controller/engine/dynamiccontroller"
 	"github.com/dynamic-controller/engine/test/cluster"
@@ -44,7 +43,7 @@ func TestMain(m *testing.M) {
 		os.Exit(reconcileParents(spec))
 	}
 	_ = flag.Set("test.parallel", "4") // The tests mostly wait. The -parallel flag overrides this value.
-	goleak.VerifyTestMain(shared.Main(m))
+	goleak.VerifyTestMain(shared.Main(sharedTypes.Main(m)))
 }
 
 // every is N if tests with many similar cases run every Nth of them. "make test-long" runs all.
@@ -72,13 +71,14 @@ type harness struct {
 	client    dynamic.Interface
 	clients   kubernetes.Interface
 	crds      apiextensions.Interface
+	types     *typePool // nil if the cluster is not the shared one
 	namespace string
 }
 
 func newHarness(t *testing.T) *harness {
 	t.Helper()
 	config := shared.Cluster(t).Config()
-	h := &harness{T: t, config: config}
+	h := &harness{T: t, config: config, types: sharedTypes}
 	h.client = must(dynamic.NewForConfig(config))
 	h.clients = must(kubernetes.NewForConfig(config))
 	h.crds = must(apiextensions.NewForConfig(config))
@@ -120,30 +120,31 @@ func (h *harness) newType() schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: utilrand.String(8) + ".example.com", Version: "v1", Resource: "widgets"}
 }
 
-// define creates the type's CRD and waits until the CRD is established.
+// widgets returns a type without objects that no other test uses.
+func (h *harness) widgets() schema.GroupVersionResource {
+	h.Helper()
+	return h.exclusiveType("Widget", widgetCRD(h.newType()))
+}
+
+// define creates the type's CRD and waits until the CRD is established. If neither the time nor the name of the type
+// matters to a test, widgets is faster.
 func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionResource {
 	h.Helper()
-	crd := &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: gvr.GroupResource().String()},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: gvr.Group,
-			Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{
-				Plural: gvr.Resource, Singular: "widget", Kind: "Widget", ListKind: "WidgetList",
-			},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: gvr.Version, Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
-					Type: "object", XPreserveUnknownFields: ptr.To(true),
-				}},
-			}},
-		},
-	}
-	_, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Create(h.Context(), crd, metav1.CreateOptions{})
-	h.noError(err)
-	h.cleanUpCRD(crd.Name, gvr)
-	h.eventually("the type is established", func() error {
-		crd, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Get(h.Context(), crd.Name, metav1.GetOptions{})
+	crd := widgetCRD(gvr)
+	h.createCRD(crd)
+	h.established(crd.Name)
+	return gvr
+}
+
+func widgetCRD(gvr schema.GroupVersionResource) *apiextensionsv1.CustomResourceDefinition {
+	return newCRD(gvr.Group, gvr.Resource, "widget", "Widget", gvr.Version)
+}
+
+// established waits until the CRD is established.
+func (h *harness) established(name string) {
+	h.Helper()
+	h.eventually(name+" is established", func() error {
+		crd, err := h.crds.ApiextensionsV1().CustomResourceDefinitions().Get(h.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
@@ -154,7 +155,6 @@ func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionRes
 		}
 		return errors.New("not established")
 	})
-	return gvr
 }
 
 // undefine deletes the CRD of the type.
@@ -170,27 +170,32 @@ func (h *harness) deleteCRD(name string) {
 	}
 }
 
-// cleanUpCRD deletes the CRD when the test ends, after the finalizers of its objects. For a CRD whose objects have
-// finalizers, one of the API server's five workers that delete CRDs waits for a minute, again and again. A few such
-// CRDs would hold up the CRDs that other tests delete.
+// cleanUpCRD deletes the CRD when the test ends, after the finalizers of its objects.
 func (h *harness) cleanUpCRD(name string, gvr schema.GroupVersionResource) {
 	h.Cleanup(func() {
-		defer h.deleteCRD(name)
-		objects, err := h.client.Resource(gvr).List(context.Background(), metav1.ListOptions{})
-		if err != nil {
-			return // The type is no longer served.
-		}
-		for _, object := range objects.Items {
-			if len(object.GetFinalizers()) == 0 {
-				continue
-			}
-			_, err := h.in(gvr, object.GetNamespace()).Patch(context.Background(), object.GetName(), types.MergePatchType,
-				[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
-			if err != nil && !apierrors.IsNotFound(err) {
-				h.Errorf("remove the finalizers of %s %s/%s: %v", gvr.Resource, object.GetNamespace(), object.GetName(), err)
-			}
-		}
+		h.removeFinalizers(gvr)
+		h.deleteCRD(name)
 	})
+}
+
+// removeFinalizers removes the finalizers of all objects of the type. For a CRD whose objects have finalizers, one of
+// the API server's five workers that delete CRDs waits for a minute, again and again. A few such CRDs would hold up the
+// CRDs that other tests delete.
+func (h *harness) removeFinalizers(gvr schema.GroupVersionResource) {
+	objects, err := h.client.Resource(gvr).List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		return // The type is no longer served.
+	}
+	for _, object := range objects.Items {
+		if len(object.GetFinalizers()) == 0 {
+			continue
+		}
+		_, err := h.in(gvr, object.GetNamespace()).Patch(context.Background(), object.GetName(), types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			h.Errorf("remove the finalizers of %s %s/%s: %v", gvr.Resource, object.GetNamespace(), object.GetName(), err)
+		}
+	}
 }
 
 // apply creates or changes an object and returns its resourceVersion. It uses a PATCH because, shortly after a CRD is

@@ -15,8 +15,8 @@ import (
 func TestL5_PromotionSendsNoListOrWatchRequests(t *testing.T) {
 	const objects = 30
 	h := newHarness(t)
-	child := h.define(h.newType())
-	parents := []gvrType{h.define(h.newType()), h.define(h.newType())}
+	child := h.widgets()
+	parents := []gvrType{h.widgets(), h.widgets()}
 	for _, parent := range parents {
 		for i := range objects {
 			h.apply(parent, fmt.Sprintf("p%d", i), 0)

@@ -35,7 +35,7 @@ func (t withoutStreamingLists) RoundTrip(r *http.Request) (*http.Response, error
 func TestLister_EqualsDynamicClient(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	custom := h.define(h.newType())
+	custom := h.widgets()
 	streaming, plain := rest.CopyConfig(h.config), rest.CopyConfig(h.config)
 	plain.Wrap(func(next http.RoundTripper) http.RoundTripper { return withoutStreamingLists{next} })
 	for name, config := range map[string]*rest.Config{"streaming": streaming, "plain": plain} {
@@ -96,7 +96,7 @@ func (t withoutProtobuf) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestLister_EqualsMetadataClient(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	custom := h.define(h.newType())
+	custom := h.widgets()
 	plain := func(next http.RoundTripper) http.RoundTripper { return withoutStreamingLists{next} }
 	asJSON := func(next http.RoundTripper) http.RoundTripper { return withoutProtobuf{next} }
 	for name, test := range map[string]struct {

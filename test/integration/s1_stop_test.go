@@ -27,7 +27,7 @@ func (m *seriesMetrics) Forget(schema.GroupVersionResource) { m.exists.Store(fal
 
 func TestS1_StopWaitsForHandlersAndRemovesAllState(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	metrics := &seriesMetrics{}
 	c := h.controller(dynamiccontroller.Config{Workers: 4}, dynamiccontroller.WithMetrics(metrics))
 	h.run(c)
@@ -112,7 +112,7 @@ func ignoreConnections() []goleak.Option {
 
 func TestS1_StopWithExpiredContextListsRunningHandlers(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	c := h.controller(dynamiccontroller.Config{})
 	h.run(c)
 	release := make(chan struct{})
@@ -146,7 +146,7 @@ func TestS1_StopWithExpiredContextListsRunningHandlers(t *testing.T) {
 
 func TestS1_StopFromOwnHandlerFails(t *testing.T) {
 	h := newHarness(t)
-	gvr, other := h.define(h.newType()), h.newType()
+	gvr, other := h.widgets(), h.newType()
 	c := h.controller(dynamiccontroller.Config{})
 	h.run(c)
 	h.serve(c, other, newRecorder(t, nil).handle)
@@ -192,7 +192,7 @@ func goroutinesOfWatches() string {
 func TestS1_StopsUnderLoadLeakNothing(t *testing.T) {
 	const cycles, objects = 1000, 20
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	for i := range objects {
 		h.apply(gvr, fmt.Sprintf("w%d", i), 0)
 	}

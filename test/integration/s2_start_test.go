@@ -112,7 +112,7 @@ func TestS2_StartSendsNoRequestAndDoesNotWait(t *testing.T) {
 func TestS2_SwapReconcilesEveryObjectOnce(t *testing.T) {
 	const objects = 30
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	for i := range objects {
 		h.apply(gvr, fmt.Sprintf("w%d", i), 0)
 	}
@@ -141,7 +141,7 @@ func TestS2_SwapToAnotherWatchMissesNoChange(t *testing.T) {
 	const objects = 30
 	h := newHarness(t)
 	w := &wire{}
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	for i := range objects {
 		h.apply(gvr, fmt.Sprintf("w%d", i), 0)
 	}
@@ -195,7 +195,7 @@ func TestS2_SwapToAnotherWatchMissesNoChange(t *testing.T) {
 func TestS2_ConcurrentStartsAndStopsAreSerialized(t *testing.T) {
 	const goroutines, rounds = 8, 150
 	h := newHarness(t)
-	types := []schema.GroupVersionResource{h.define(h.newType()), h.define(h.newType()), h.newType()}
+	types := []schema.GroupVersionResource{h.widgets(), h.widgets(), h.newType()}
 	for _, gvr := range types[:2] {
 		h.apply(gvr, "w", 0)
 	}

@@ -32,7 +32,7 @@ func hangUntil(open <-chan struct{}) interceptor {
 func TestS3_FailingTypesDoNotAffectOthers(t *testing.T) {
 	h := newHarness(t)
 	w := &wire{}
-	hanging, missing, good, stuck := h.newType(), h.newType(), h.define(h.newType()), h.define(h.newType())
+	hanging, missing, good, stuck := h.newType(), h.newType(), h.widgets(), h.widgets()
 	w.set(func(r *http.Request, send send) (*http.Response, error) {
 		if isFor(r, hanging) {
 			return hang(r, send)

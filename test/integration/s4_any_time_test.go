@@ -9,8 +9,8 @@ import (
 // The test starts and stops serving types before, during and between runs, and on a standby.
 func TestS4_TypesStartAndStopAtAnyTime(t *testing.T) {
 	h := newHarness(t)
-	before, during, between := h.define(h.newType()), h.define(h.newType()), h.define(h.newType())
-	standby, never := h.define(h.newType()), h.define(h.newType())
+	before, during, between := h.widgets(), h.widgets(), h.widgets()
+	standby, never := h.widgets(), h.widgets()
 	for _, gvr := range []gvrType{before, during, between, standby, never} {
 		h.apply(gvr, "w", 0)
 	}

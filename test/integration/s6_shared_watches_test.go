@@ -60,8 +60,8 @@ func (h *harness) eventuallyWatches(w *wire, gvr gvrType, want int) {
 // subscription ends.
 func TestS6_SubscriptionsShareOneWatch(t *testing.T) {
 	h := newHarness(t)
-	child, one := h.define(h.newType()), h.define(h.newType())
-	two, three := h.define(h.newType()), h.define(h.newType())
+	child, one := h.widgets(), h.widgets()
+	two, three := h.widgets(), h.widgets()
 	w := &wire{}
 	c := w.through(h).controller(dynamiccontroller.Config{Workers: 4})
 	h.run(c)
@@ -207,7 +207,7 @@ func (h *harness) churn(gvr gvrType, objects int) (stop func()) {
 func TestS6_ProjectionChangesLoseNoEvents(t *testing.T) {
 	const objects, rounds = 10, 12
 	h := newHarness(t)
-	child, keys, full := h.define(h.newType()), h.define(h.newType()), h.define(h.newType())
+	child, keys, full := h.widgets(), h.widgets(), h.widgets()
 	w := &wire{}
 	c := w.through(h).controller(dynamiccontroller.Config{Workers: 4})
 	h.run(c)
@@ -259,7 +259,7 @@ func TestS6_ProjectionChangesLoseNoEvents(t *testing.T) {
 // soon as it is defined.
 func TestS6_OwnedTypeIsDefinedLater(t *testing.T) {
 	h := newHarness(t)
-	parent, child := h.define(h.newType()), h.newType()
+	parent, child := h.widgets(), h.newType()
 	m, _ := h.mapper()
 	c := h.controller(dynamiccontroller.Config{}, dynamiccontroller.WithTypeEvents(typeEvents(m)))
 	h.run(c)

@@ -17,8 +17,8 @@ import (
 // no objects.
 func TestWithLabelSelector_UnsatisfiableSelectorMatchesNoObjects(t *testing.T) {
 	h := newHarness(t)
-	selected, parent := h.define(h.newType()), h.define(h.newType())
-	child, other := h.define(h.newType()), h.define(h.newType())
+	selected, parent := h.widgets(), h.widgets()
+	child, other := h.widgets(), h.widgets()
 	// The engine's unsatisfiable selector uses the label "nothing".
 	labelled := func(o *unstructured.Unstructured) { o.SetLabels(map[string]string{"nothing": ""}) }
 	h.apply(selected, "before", 0, labelled)
@@ -63,7 +63,7 @@ func TestWithLabelSelector_UnsatisfiableSelectorMatchesNoObjects(t *testing.T) {
 // selector must cause no events.
 func TestWithFieldSelector_MatchesOnlySelectedObjects(t *testing.T) {
 	h := newHarness(t)
-	byName, none := h.define(h.newType()), h.define(h.newType())
+	byName, none := h.widgets(), h.widgets()
 	for _, gvr := range []gvrType{byName, none} {
 		for _, name := range []string{"one", "nothing"} {
 			h.apply(gvr, name, 0)
@@ -107,7 +107,7 @@ func TestWithFieldSelector_MatchesOnlySelectedObjects(t *testing.T) {
 
 func TestWithFieldSelector_UnknownFieldIsReported(t *testing.T) {
 	h := newHarness(t)
-	gvr := h.define(h.newType())
+	gvr := h.widgets()
 	c := h.controller(dynamiccontroller.Config{ResyncPeriod: -1})
 	h.run(c)
 	calls := newRecorder(t, nil)
