@@ -127,11 +127,12 @@ func (h *harness) widgets() schema.GroupVersionResource {
 }
 
 // define creates the type's CRD and waits until the CRD is established. If neither the time nor the name of the type
-// matters to a test, widgets is faster.
+// matters to a test, widgets is faster. A type that has been deleted can be defined again.
 func (h *harness) define(gvr schema.GroupVersionResource) schema.GroupVersionResource {
 	h.Helper()
 	crd := widgetCRD(gvr)
-	h.createCRD(crd)
+	h.recreateCRD(crd)
+	h.cleanUpCRD(crd.Name, gvr)
 	h.established(crd.Name)
 	return gvr
 }
