@@ -302,13 +302,14 @@ func (h *harness) eventually(condition string, done func() error) {
 	h.eventuallyWithin(deadline, condition, done)
 }
 
-// eventuallyWithin is eventually with another time limit.
+// eventuallyWithin is eventually with another time limit. Each poll can be a request to the API server, which all tests
+// share. The interval therefore grows with the time that has passed.
 func (h *harness) eventuallyWithin(limit time.Duration, condition string, done func() error) {
 	h.Helper()
+	const shortest, longest = 5 * time.Millisecond, 100 * time.Millisecond
+	began := time.Now()
 	over := time.NewTimer(limit)
 	defer over.Stop()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
 	for {
 		err := done()
 		if err == nil {
@@ -317,7 +318,7 @@ func (h *harness) eventuallyWithin(limit time.Duration, condition string, done f
 		select {
 		case <-over.C:
 			h.Fatalf("timed out after %s: %s: %v", limit, condition, err)
-		case <-tick.C:
+		case <-time.After(min(max(shortest, time.Since(began)/10), longest)):
 		}
 	}
 }
