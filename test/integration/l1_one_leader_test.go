@@ -76,6 +76,7 @@ func TestL1_FirstRequestAfterLeaseChangeEndsTerm(t *testing.T) {
 		}, "held by intruder"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHarness(t).onlyLeases()
 			a := h.member("a").start()
 			a.waitForStart(1)
