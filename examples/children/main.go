@@ -122,6 +122,8 @@ func readiness(result children.Result, err error) metav1.Condition {
 		}
 	}
 	switch {
+	case result.Failure != nil:
+		ready.Reason, ready.Message = "Failed", result.Failure.Error()
 	case len(result.Pending) > 0:
 		ready.Reason, ready.Message = "Waiting", "waiting for a child to be deleted"
 	case err != nil:

@@ -43,22 +43,43 @@ func (c *call) applyStages(ctx context.Context) error {
 	return nil
 }
 
-// applyStage applies the children in a stage. Children that need no request come first, and then namespaces, which can
-// contain the others. It returns errParentGone if the parent is gone.
+// applyStage applies the children in a stage that do not have their desired state, according to the cache. It returns
+// errParentGone if the parent is gone.
 func (c *call) applyStage(ctx context.Context, stage []*child) error {
-	var namespaces, others []*child
+	var groups [3][]*child
 	for _, child := range stage {
 		switch err := cmp.Or(child.err, c.checkRecorded(child)); {
 		case err != nil:
 			child.settle(nil, err)
 		case c.isSettled(ctx, child):
-		case child.kind == schema.GroupKind{Kind: "Namespace"}:
-			namespaces = append(namespaces, child)
 		default:
-			others = append(others, child)
+			n := groupOf(child.kind)
+			groups[n] = append(groups[n], child)
 		}
 	}
-	return cmp.Or(c.applyAll(ctx, namespaces), c.applyAll(ctx, others))
+	for _, group := range groups {
+		if err := c.applyAll(ctx, group); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// groupOf returns 0 for namespaces, 1 for kinds whose objects the API server looks up when it creates others, and 2 for
+// all other kinds. Groups are applied one after another: a Pod is rejected while its ServiceAccount does not exist.
+func groupOf(kind schema.GroupKind) int {
+	switch kind {
+	case schema.GroupKind{Kind: "Namespace"}:
+		return 0
+	case schema.GroupKind{Kind: "ServiceAccount"},
+		schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "Role"},
+		schema.GroupKind{Group: "rbac.authorization.k8s.io", Kind: "ClusterRole"},
+		schema.GroupKind{Group: "scheduling.k8s.io", Kind: "PriorityClass"},
+		schema.GroupKind{Group: "node.k8s.io", Kind: "RuntimeClass"},
+		schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}:
+		return 1
+	}
+	return 2
 }
 
 // isSettled reports whether a child has its desired state, according to the cache.
@@ -115,6 +136,9 @@ func (c *call) apply(ctx context.Context, child *child) (now *unstructured.Unstr
 	child.result, child.pending = child.newResult(), nil
 	read := c.read
 	err = retry.OnError(retry.DefaultRetry, apierrors.IsConflict, func() error {
+		if child.pending != nil { // the object is gone
+			child.result, child.pending = child.newResult(), nil
+		}
 		current, err := read(ctx, child)
 		if err != nil {
 			return fmt.Errorf("read: %w", err)
@@ -255,7 +279,7 @@ func (c *call) isUpToDate(child *child, current *unstructured.Unstructured) bool
 		return false
 	}
 	if last.finding.reason != "" {
-		last.finding = last.finding.review(child.config, current)
+		last.finding = last.finding.review(c.config.Name, child.config, current)
 	}
 	if applied.Covers(child.config.Object, current.Object) && c.ownsFields(child, current) {
 		return true
@@ -349,7 +373,7 @@ func (c *call) write(
 	last := lastApply{hash: child.hash, written: versionOf(now), signature: signature}
 	if entries, err := ownership.Of(now); err == nil && entries.Size() <= maxOwnedPaths {
 		last.foreign = foreignItems(entries, child.config.Object, now.Object)
-		last.finding = storedDifferently(entries, child.config.Object, now.Object)
+		last.finding = storedDifferently(entries, c.config.Name, child.config.Object, now.Object)
 	}
 	child.entry.known, child.entry.applied = true, last
 	return now, nil

@@ -101,7 +101,8 @@ func (v *convergence) applyOnto(
 	emptied := v.emptied()
 	switch {
 	case apierrors.IsInvalid(err) && len(emptied) > 0:
-		rest := *v.child
+		rest, entry := *v.child, *v.child.entry
+		rest.entry = &entry
 		rest.config = v.child.config.DeepCopy()
 		for _, path := range emptied {
 			ownership.Remove(rest.config.Object, path)
@@ -111,12 +112,24 @@ func (v *convergence) applyOnto(
 			return nil, err
 		}
 		v.child.changed(current, partial)
-		return v.overwrite(ctx, v.child, partial)
+		return v.applyAgain(ctx, partial)
 	case err == nil && slices.ContainsFunc(emptied, func(path fieldpath.Path) bool {
 		value, _ := ownership.Lookup(now.Object, path)
 		return value == nil
 	}):
-		return v.overwrite(ctx, v.child, now)
+		return v.applyAgain(ctx, now)
+	}
+	return now, err
+}
+
+// applyAgain applies the child on top of an object to which a part of it has been applied. If it fails, the child does
+// not have its desired state, although the object has the annotation with the hash.
+func (v *convergence) applyAgain(
+	ctx context.Context, partial *unstructured.Unstructured,
+) (*unstructured.Unstructured, error) {
+	now, err := v.overwrite(ctx, v.child, partial)
+	if err != nil {
+		v.child.entry.applied = lastApply{}
 	}
 	return now, err
 }
@@ -202,12 +215,8 @@ func (v *convergence) repair(
 		return nil, err
 	}
 	v.before, v.moved = before, moved
-	paths := make([]string, len(moved))
-	for i, path := range moved {
-		paths[i] = path.String()
-	}
 	logr.FromContextOrDiscard(ctx).Info("Repaired the managed fields of a child",
-		"child", v.child.id.String(), "items", paths)
+		"child", v.child.id.String(), "items", len(moved))
 	return now, nil
 }
 

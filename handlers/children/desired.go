@@ -193,13 +193,16 @@ func (s *desiredSet) add(parent dynamiccontroller.ObjectIdentifiers, child *chil
 
 // checkDesired returns an error if a desired child is invalid.
 func (c *call) checkDesired(desired Child) error {
-	switch {
-	case desired.Object.GetName() == "":
+	if desired.Object.GetName() == "" {
 		return errors.New("must have a name; use handlers.Expectations for children with a generateName")
-	case !c.isListed(desired.Object.GroupVersionKind().GroupKind()):
+	}
+	if err := desired.OnImmutable.check(desired); err != nil {
+		return err
+	}
+	if !c.isListed(desired.Object.GroupVersionKind().GroupKind()) {
 		return errKindNotListed
 	}
-	return desired.OnImmutable.check(desired)
+	return nil
 }
 
 // newChild returns the child for a desired object. It adds the hash and either the owner reference or the mark.

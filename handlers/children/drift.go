@@ -58,6 +58,9 @@ func (c *call) correct(
 	budget := child.entry.drift
 	if missing := 1 - budget.Tokens(); missing > 0 {
 		field, path := difference(child.config.Object, current.Object)
+		if child.kind == secretKind.GroupKind() && len(path) > 1 {
+			field, path = *path[0].FieldName, path[:1] // the keys can be secret, too
+		}
 		if field == "" {
 			field = "metadata.managedFields"
 		}

@@ -18,7 +18,7 @@ const DefaultMaxConcurrentApplies = 16
 const maxConcurrentBytes = 1 << 20
 
 // inParallel calls f for the children. The calls are concurrent, within the limits above. If the context ends, the
-// remaining children fail. A panic in f is raised again.
+// remaining children fail. If f panics, inParallel panics with the text and the stack, once all calls have returned.
 func (c *call) inParallel(ctx context.Context, children []*child, f func(*child)) {
 	if len(children) == 1 {
 		f(children[0])

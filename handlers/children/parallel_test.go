@@ -179,3 +179,58 @@ func TestReconcile_AppliesNamespacesFirst(t *testing.T) {
 		t.Errorf("wrote %q, want %q at the end", writes, want)
 	}
 }
+
+// Children that need different requests do not affect each other. The race detector checks the access to shared state.
+func TestReconcile_AppliesDifferentChildrenConcurrently(t *testing.T) {
+	const each = 8
+	objects := []*unstructured.Unstructured{newWidget()}
+	add := func(prefix string, change func(*unstructured.Unstructured)) {
+		for i := range each {
+			object := newConfigMap(fmt.Sprintf("%s-%d", prefix, i), "theirs")
+			object.SetNamespace("default")
+			change(object)
+			objects = append(objects, object)
+		}
+	}
+	owned := func(object *unstructured.Unstructured) {
+		object.SetOwnerReferences([]metav1.OwnerReference{
+			*metav1.NewControllerRef(newWidget(), newWidget().GroupVersionKind()),
+		})
+		object.SetLabels(map[string]string{"platform.example.com/parent": "widget-uid"})
+	}
+	add("update", owned)
+	add("adopt", func(*unstructured.Unstructured) {})
+	add("conflict", func(*unstructured.Unstructured) {})
+	add("deleting", func(object *unstructured.Unstructured) {
+		owned(object)
+		now := metav1.Now()
+		object.SetDeletionTimestamp(&now)
+		object.SetFinalizers([]string{"example.com/hold"})
+	})
+	reconciler := newReconciler(t, Config{Client: newFakeServer(objects...), MaxConcurrentApplies: 16})
+	var stage []Child
+	for i := range each {
+		for _, prefix := range []string{"create", "update", "adopt", "conflict", "deleting"} {
+			object := newConfigMap(fmt.Sprintf("%s-%d", prefix, i), "mine")
+			stage = append(stage, Child{Object: object, Adopt: prefix == "adopt"})
+		}
+		stage = append(stage, Child{Object: newRemoteConfigMap(fmt.Sprintf("remote-%d", i))})
+	}
+	result, err := reconciler.Reconcile(t.Context(), first, newWidget(), Desired{Stages: [][]Child{stage}})
+	if !errors.Is(err, ErrNotOwned) {
+		t.Errorf("got %v", err)
+	}
+	want := map[string]Outcome{
+		"create": Created, "remote": Created, "update": Applied, "adopt": Applied, "conflict": Conflict,
+		"deleting": Waiting,
+	}
+	for _, child := range result.Children {
+		prefix, _, _ := strings.Cut(child.Name(), "-")
+		if child.Outcome != want[prefix] {
+			t.Errorf("%s: got %s: %s", child.NamespacedKey, child.Outcome, child.Message)
+		}
+	}
+	if len(result.Pending) != each {
+		t.Errorf("%d children are pending, want %d", len(result.Pending), each)
+	}
+}

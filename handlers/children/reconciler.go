@@ -54,7 +54,7 @@ type Config struct {
 	// child in another namespace is an error, unless it is retained. By default, children can be in all namespaces.
 	Namespaces []string
 	// MaxConcurrentApplies limits how many children of a parent are applied at the same time. In addition, their total
-	// size is limited to 1 MiB. The children in a stage are applied concurrently; namespaces come before the others.
+	// size is limited to 1 MiB. The children in a stage are applied concurrently.
 	// Defaults to [DefaultMaxConcurrentApplies].
 	MaxConcurrentApplies int
 }

@@ -75,7 +75,10 @@ func (c *call) recreate(
 	if child.OnImmutable != OnImmutableRecreate {
 		return refused, refusal
 	}
-	if err := c.probe(ctx, child); err != nil {
+	switch err := c.probe(ctx, child); {
+	case err != nil && !isRejection(err):
+		return refused, fmt.Errorf("dry run before recreating: %w; the change was refused: %w", err, refusal)
+	case err != nil:
 		return refused, fmt.Errorf("%w; it is not recreated, because a dry run of its creation fails: %w", refusal, err)
 	}
 	current, err := c.readOwners(ctx, child, refused)
@@ -125,8 +128,15 @@ func (c *call) probe(ctx context.Context, child *child) error {
 	if apierrors.IsAlreadyExists(err) {
 		err = nil // without an error, the object is gone, which readOwners detects
 	}
-	known.hash, known.probed, known.err = child.hash, time.Now(), err
+	if err == nil || isRejection(err) {
+		known.hash, known.probed, known.err = child.hash, time.Now(), err
+	}
 	return err
+}
+
+// isRejection reports whether the API server rejected a request because of its content or its sender.
+func isRejection(err error) bool {
+	return isRefusal(err) || apierrors.IsForbidden(err) || apierrors.IsMethodNotSupported(err)
 }
 
 // obstacle returns why a child must not be recreated, or "".

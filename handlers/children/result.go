@@ -215,7 +215,9 @@ func (c *call) result(failure error) (Result, error) {
 	case failure == nil && waits:
 		return r, c.errPending()
 	}
-	c.cache.waitStarted = time.Time{}
+	if !waits {
+		c.cache.waitStarted = time.Time{}
+	}
 	return r, err
 }
 
@@ -278,7 +280,7 @@ func outcomeOf(err error) (Outcome, string) {
 		return Refused, ReasonInvalid
 	case errors.Is(err, errImmutable):
 		return Refused, ReasonImmutable
-	case isRefusal(err), apierrors.IsForbidden(err), apierrors.IsMethodNotSupported(err):
+	case isRejection(err):
 		return Refused, reason
 	case reason != string(metav1.StatusReasonUnknown):
 		return Failed, reason

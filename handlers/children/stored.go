@@ -3,6 +3,7 @@ package children
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -32,7 +33,7 @@ func (f finding) message() string {
 }
 
 // review returns what is left of the finding in an object that has been changed since.
-func (f finding) review(config, object *unstructured.Unstructured) finding {
+func (f finding) review(manager string, config, object *unstructured.Unstructured) finding {
 	switch f.reason {
 	case ReasonUndesiredItem:
 		if _, exists := ownership.Lookup(object.Object, f.path); exists {
@@ -40,7 +41,7 @@ func (f finding) review(config, object *unstructured.Unstructured) finding {
 		}
 	case ReasonStoredDifferently:
 		if entries, err := ownership.Of(object); err == nil && len(entries) > 0 {
-			return storedDifferently(entries, config.Object, object.Object)
+			return storedDifferently(entries, manager, config.Object, object.Object)
 		}
 		return f // the cache leaves out the managedFields, which show the lists with keys
 	}
@@ -49,11 +50,11 @@ func (f finding) review(config, object *unstructured.Unstructured) finding {
 
 // storedDifferently returns the first field whose value in an object is not the applied one, after the API server has
 // stored the object.
-func storedDifferently(entries ownership.Entries, config, object map[string]any) finding {
+func storedDifferently(entries ownership.Entries, manager string, config, object map[string]any) finding {
 	if applied.Covers(config, object) {
 		return finding{}
 	}
-	if path := (storedForm{entries}).difference(nil, config, object); path != nil {
+	if path := (storedForm{entries, manager}).difference(nil, config, object); path != nil {
 		return finding{ReasonStoredDifferently, path}
 	}
 	return finding{}
@@ -63,7 +64,10 @@ func storedDifferently(entries ownership.Entries, config, object map[string]any)
 // durations and times have several forms. The managedFields show which lists have keys. Without the schema, texts such
 // as "1.0" and "1" are taken for quantities. The comparison is therefore used only for what the API server has returned
 // from an apply, and never to decide whether a child has drifted.
-type storedForm struct{ entries ownership.Entries }
+type storedForm struct {
+	entries ownership.Entries
+	manager string
+}
 
 // difference returns the path of the first value that differs, or nil.
 func (s storedForm) difference(path fieldpath.Path, config, object any) fieldpath.Path {
@@ -96,64 +100,70 @@ func (s storedForm) difference(path fieldpath.Path, config, object any) fieldpat
 // listDifference compares lists. A list whose items are owned one by one can have more items.
 func (s storedForm) listDifference(path fieldpath.Path, config []any, object any) fieldpath.Path {
 	items, _ := object.([]any)
-	elements := (&replacements{entries: s.entries}).elements(path)
-	if len(elements) == 0 {
-		if len(items) != len(config) {
-			return path
-		}
-		for i, value := range config {
-			if found := s.difference(append(path.Copy(), fieldpath.IndexElement(i)), value, items[i]); found != nil {
-				return found
+	r := &replacements{entries: s.entries, manager: s.manager}
+	keys := r.keysOf(path)
+	switch {
+	case len(keys) > 0:
+		return s.keyedDifference(r, path, keys, config, items)
+	case len(r.elements(path)) > 0: // a set
+		for _, value := range config {
+			if !slices.ContainsFunc(items, func(item any) bool { return applied.Covers(value, item) }) {
+				return path
 			}
 		}
 		return nil
+	case len(items) != len(config):
+		return path
 	}
-	for _, value := range config {
-		element, known := elementLike(elements[0], value)
-		if !known {
-			return path
-		}
-		i := slices.IndexFunc(items, func(item any) bool { return matchesStored(element, value, item) })
-		if i < 0 {
-			return append(path.Copy(), element)
-		}
-		if found := s.difference(append(path.Copy(), element), value, items[i]); found != nil {
+	for i, value := range config {
+		if found := s.difference(append(path.Copy(), fieldpath.IndexElement(i)), value, items[i]); found != nil {
 			return found
 		}
 	}
 	return nil
 }
 
-// matchesStored reports whether an item of an object is the desired item. Keys with a default can be missing in the
-// desired item.
-func matchesStored(element fieldpath.PathElement, desired, item any) bool {
-	if element.Key == nil {
-		return equalStored(desired, item)
-	}
-	fields, _ := desired.(map[string]any)
-	now, isMap := item.(map[string]any)
-	for _, key := range *element.Key {
-		if value, has := fields[key.Name]; has && !equalStored(value, now[key.Name]) {
-			return false
+// keyedDifference compares lists with keys.
+func (s storedForm) keyedDifference(
+	r *replacements, path fieldpath.Path, keys []string, config, items []any,
+) fieldpath.Path {
+	items = slices.Clone(items)
+	for _, item := range completeFirst(config, keys) {
+		i := r.indexOf(path, keys, item, items)
+		if i < 0 {
+			return path
 		}
+		at := path.Copy()
+		if element, found := r.elementOf(path, items[i]); found {
+			at = append(at, element)
+		}
+		if found := s.difference(at, item, items[i]); found != nil {
+			return found
+		}
+		items = slices.Delete(items, i, i+1)
 	}
-	return isMap
+	return nil
 }
 
-// equalStored compares scalars.
+// isQuantity matches quantities that can be compared in little time. Anyone who can write an instance can choose a
+// text, and the time to parse a quantity grows with its exponent.
+var isQuantity = regexp.MustCompile(`^[+-]?[0-9.]{1,18}([eE][+-]?[0-9]{1,2}|[a-zA-Z]{0,2})$`)
+
+// equalStored compares scalars. The API server can replace null and an empty text with a default.
 func equalStored(desired, stored any) bool {
-	if stored == nil {
+	switch {
+	case desired == nil || desired == "":
+		return true
+	case stored == nil:
 		return isEmpty(desired)
-	}
-	if applied.Covers(desired, stored) {
+	case applied.Covers(desired, stored):
 		return true
 	}
 	a, b := scalarText(desired), scalarText(stored)
-	if a == "" || b == "" {
-		return false
-	}
-	if x, err := resource.ParseQuantity(a); err == nil {
-		if y, err := resource.ParseQuantity(b); err == nil && x.Cmp(y) == 0 {
+	if isQuantity.MatchString(a) && isQuantity.MatchString(b) {
+		x, errX := resource.ParseQuantity(a)
+		y, errY := resource.ParseQuantity(b)
+		if errX == nil && errY == nil && x.Cmp(y) == 0 {
 			return true
 		}
 	}
@@ -197,5 +207,5 @@ func isEmpty(value any) bool {
 	case bool:
 		return !value
 	}
-	return equalStored(value, int64(0))
+	return applied.Covers(value, int64(0))
 }

@@ -44,8 +44,15 @@ func TestStoredDifferently(t *testing.T) {
 		},
 		"a missing item": {`{spec: {ports: [{port: 80}]}}`, `{spec: {ports: [{port: 1}]}}`, "spec.ports"},
 		"a changed field of an item": {
-			`{spec: {ports: [{port: 80, name: a}]}}`, `{spec: {ports: [{port: 80, name: b}]}}`, "spec.ports.name",
+			`{spec: {ports: [{port: 80, name: a}]}}`, `{spec: {ports: [{port: 80, protocol: TCP, name: b}]}}`, "spec.ports.name",
 		},
+		"two items with the same port": {
+			`{spec: {ports: [{port: 80, protocol: UDP, name: a}, {port: 80, name: b}]}}`,
+			`{spec: {ports: [{port: 80, protocol: UDP, name: a}, {port: 80, protocol: TCP, name: b}]}}`, "",
+		},
+		"a default instead of null":           {`{spec: {a: null, b: ""}}`, `{spec: {a: [1], b: x}}`, ""},
+		"numbers with long exponents":         {`{spec: {a: 1e2000000000}}`, `{spec: {a: "2"}}`, "spec.a"},
+		"many digits and a long exponent":     {`{spec: {a: 1234567890123456789e2000000000}}`, `{spec: {a: "2"}}`, "spec.a"},
 		"a set with more items":               {`{spec: {tags: [a]}}`, `{spec: {tags: [b, a]}}`, ""},
 		"a set without an item":               {`{spec: {tags: [a]}}`, `{spec: {tags: [b]}}`, "spec.tags"},
 		"an atomic list with a further item":  {`{spec: {args: [a]}}`, `{spec: {args: [a, b]}}`, "spec.args"},
@@ -64,7 +71,7 @@ func TestStoredDifferently(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := storedDifferently(entries, parsed(t, test.config), parsed(t, test.object))
+			got := storedDifferently(entries, "m", parsed(t, test.config), parsed(t, test.object))
 			if fieldOf(got.path) != test.want || (got.reason != "") != (test.want != "") {
 				t.Errorf("got %q (%s), want %q", fieldOf(got.path), got.reason, test.want)
 			}

@@ -87,6 +87,11 @@ func TestFromCondition_HasAction(t *testing.T) {
 			instance, "Rejected", "a: invalid; b",
 			"a: invalid; b", "fix the spec of the instance, or the template in the Blueprint",
 		},
+		"advice for a child that drifts": {
+			instance, "Drifting", "a: field spec.replicas is changed again and again; remove the field",
+			"a: field spec.replicas is changed again and again; remove the field",
+			"stop the named field manager from changing the field",
+		},
 		"advice in one of several lines": {
 			instance, "Conflict", "a: Pod shop/a: x; set adopt: true\nb: Pod shop/b: timeout",
 			"a: Pod shop/a: x\nb: Pod shop/b: timeout", "set adopt: true",

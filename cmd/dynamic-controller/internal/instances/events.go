@@ -75,14 +75,14 @@ func (c *childClient) applied(result children.Result) {
 	}
 }
 
-// refuses records that the API server has refused to change a child as invalid.
-func (c *childClient) refuses(id dynamiccontroller.ObjectIdentifiers) {
+// refuses records whether the API server has refused the last change of a child as invalid.
+func (c *childClient) refuses(id dynamiccontroller.ObjectIdentifiers, refused bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.refused == nil {
 		c.refused = map[dynamiccontroller.ObjectIdentifiers]bool{}
 	}
-	c.refused[id] = true
+	c.refused[id] = refused
 }
 
 // deleted records a deletion. A child that is applied is deleted in the same reconcile only to create it again.

@@ -182,7 +182,7 @@ func TestEvents_ReportRecreations(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := dynamiccontroller.ObjectIdentifiers{GVR: gvrOf("configmaps"), NamespacedKey: "shop/page"}
-	access.client.refuses(id)
+	access.client.refuses(id, true)
 	access.client.deleted(id)
 	id.NamespacedKey = "shop/other"
 	access.client.deleted(id)

@@ -14,10 +14,15 @@ const AdoptionAdvice = "set adopt: true on the resource, or delete the object"
 
 // explain describes the problems with children, and other errors, for the status of an instance. If a remedy is known,
 // the description of a problem ends with it.
-func explain(result children.Result, err error) string {
+func explain(compiled *blueprint.Compiled, result children.Result, err error) string {
 	var lines []string
 	for _, child := range result.Children {
-		if child.Err != nil {
+		switch id := child.Annotations[resourceAnnotation]; {
+		case child.Err == nil:
+		case child.Outcome == children.Drifting && isSensitive(compiled, id):
+			message := fmt.Sprintf("field manager %q changes it again and again", child.Manager)
+			lines = append(lines, describe(child, message+inField(compiled, id, child.Field)))
+		default:
 			lines = append(lines, describe(child, child.Message)+remedy(child.Err))
 		}
 	}
@@ -59,15 +64,23 @@ func remarks(compiled *blueprint.Compiled, result children.Result) (lines []stri
 			continue
 		}
 		message := child.Message
-		if id := child.Annotations[resourceAnnotation]; compiled.IsSensitive(id) {
-			message = "it differs from its template"
-			if field := compiled.KnownField(id, child.Field); field != "" {
-				message += " in " + field
-			}
+		if id := child.Annotations[resourceAnnotation]; isSensitive(compiled, id) {
+			message = "it differs from its template" + inField(compiled, id, child.Field)
 		}
 		lines = append(lines, describe(child, message))
 	}
 	return lines
+}
+
+// isSensitive reports whether the objects of a resource can contain data from a Secret.
+func isSensitive(compiled *blueprint.Compiled, id string) bool { return compiled != nil && compiled.IsSensitive(id) }
+
+// inField returns the part of a message that names a field of an object that can contain data from a Secret.
+func inField(compiled *blueprint.Compiled, id, field string) string {
+	if field = compiled.KnownField(id, field); field == "" {
+		return ""
+	}
+	return " in " + field
 }
 
 // remedy returns the remedy to append to the message about an error, or "".

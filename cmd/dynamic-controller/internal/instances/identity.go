@@ -185,7 +185,7 @@ func (r *Reconciler) reportCleanup(
 	case errors.As(err, &unreadable):
 		problem = unreadable.Error() + "; grant the permissions"
 	case errors.Is(err, children.ErrNamespaceNotListed):
-		problem = explain(children.Result{}, err)
+		problem = explain(r.Compiled, children.Result{}, err)
 	case apierrors.IsForbidden(err) && len(client.denied) > 0:
 		problem = fmt.Sprintf("cannot %s %s: %s; grant the permissions",
 			client.deniedVerb, joinFirst(client.denied, ", "), client.deniedErr)

@@ -74,13 +74,13 @@ func readiness(
 		c.Reason = reasonWaiting
 		c.Message = "the resources are created in several reconciles, because their expressions are costly"
 	case isRequeue(err) && isDrifting(result):
-		c.Reason, c.Message = reasonDrifting, explain(result, err)
+		c.Reason, c.Message = reasonDrifting, explain(compiled, result, err)
 	case isRequeue(err) && len(result.Pending) > 0:
 		c.Reason, c.Message = reasonWaiting, pendingMessage(result.Pending)
 	case isRequeue(err):
 		c.Reason, c.Message = reasonWaiting, "waiting for objects that are being deleted"
 	case err != nil:
-		c.Reason, c.Message = reasonOf(result, err), explain(result, err)
+		c.Reason, c.Message = reasonOf(result, err), explain(compiled, result, err)
 	case step.Report != nil && len(step.Report.Problems) > 0:
 		c.Reason, c.Message = reasonInvalid, step.Report.Problems.Error()
 	case !step.Ready:

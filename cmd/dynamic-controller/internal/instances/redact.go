@@ -210,8 +210,8 @@ func (o childObjects) Apply(
 		now, err = o.ResourceInterface.Apply(ctx, name, object, opts, subresources...)
 		return err
 	})
-	if apierrors.IsInvalid(err) {
-		o.client.refuses(o.identifiers(name))
+	if err == nil || apierrors.IsInvalid(err) {
+		o.client.refuses(o.identifiers(name), err != nil)
 	}
 	return now, err
 }
